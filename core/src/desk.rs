@@ -1,0 +1,664 @@
+//! The one way in: every command, timer and event that concerns a lock is carried out here.
+//!
+//! To settle a name is to end the leases that have run out and then, while the head of the queue
+//! is admitted, to grant to it. The desk settles the names of an order before it decides, so that
+//! nobody barges in, and again afterwards, because what was decided may admit the next. When a
+//! lease and a BLOCK end in the same moment the grant wins: timeouts are looked at last.
+//!
+//! The desk reads locks through a [`Shelf`] and writes none: what is to change in the keyspace
+//! leaves as [`Effect`]s, who is to be woken as [`Wake`]s.
+
+use std::collections::BTreeMap;
+
+use crate::effect::{self, Effect, Stored};
+use crate::fence::Fences;
+use crate::lock::{Holder, Lock, Mode, Standing};
+use crate::name::Name;
+use crate::order::{Ask, Leave, Names, Order, Repeat};
+use crate::queue::{End, Place, Queues, Seat, Waiter};
+use crate::refusal::Refusal;
+use crate::token::Token;
+use crate::Moment;
+
+/// What a name holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// No key.
+    Empty,
+    /// A lock.
+    Lock(Stored),
+    /// A key of another type.
+    Foreign,
+}
+
+/// Where locks are read.
+pub trait Shelf {
+    /// What the name holds now. Called at most once a name and order.
+    fn read(&mut self, name: &Name) -> Slot;
+}
+
+/// Who gives an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The connection's client id; 0 when there is none.
+    pub client_id: u64,
+    /// The seat it takes if it has to wait.
+    pub seat: Seat,
+}
+
+/// A grant as the client is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Who holds.
+    pub token: Token,
+    /// The number of the grant.
+    pub fence: u64,
+}
+
+/// The answer to an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It holds.
+    Granted(Grant),
+    /// It doesn't, and it isn't waiting.
+    NotNow,
+    /// The caller waits at its seat.
+    Queued,
+    /// How many names it changed.
+    Count(usize),
+}
+
+/// Why a waiter's wait is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It holds now.
+    Granted(HandOver),
+    /// Its BLOCK is over.
+    TimedOut,
+    /// An error ends its wait.
+    Refused(Refusal),
+}
+
+/// A grant to one who waited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandOver {
+    /// What it is told.
+    pub grant: Grant,
+    /// What it holds.
+    pub names: Names,
+    /// The connection that waited.
+    pub client_id: u64,
+    /// Whether the fence is of this grant; otherwise it held before and nothing can be taken back.
+    pub origin: Origin,
+}
+
+/// Where a grant's fence comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Given with this grant.
+    New,
+    /// Kept from a grant in force.
+    Kept,
+}
+
+/// A waiter to answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// Whom.
+    pub seat: Seat,
+    /// With what.
+    pub verdict: Verdict,
+}
+
+/// All that follows from an order: to be done in this order, effects, then the caller, then wakes.
+#[derive(Debug)]
+pub struct Outcome {
+    /// For the caller.
+    pub answer: Result<Answer, Refusal>,
+    /// For the keyspace, the replicas and the append-only file.
+    pub effects: Vec<Effect>,
+    /// For those who waited.
+    pub wakes: Vec<Wake>,
+}
+
+/// What the desk counts, since the module was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Grants of every kind.
+    pub grants: u64,
+    /// Those among them that went to one who waited.
+    pub hand_overs: u64,
+    /// Leases that ended without a RELEASE, as far as the desk saw them end.
+    pub lapses: u64,
+    /// Waits that ended at their BLOCK.
+    pub timeouts: u64,
+    /// Places that went to a newer connection of the same token.
+    pub take_overs: u64,
+    /// Hand-overs undone because the client was gone.
+    pub take_backs: u64,
+}
+
+/// What the desk is told of the world outside with every order.
+pub struct World<'a> {
+    /// Now.
+    pub moment: Moment,
+    /// Numbers the grants.
+    pub fences: &'a Fences,
+    /// How many may wait; 0: no limit.
+    pub max_waiters: usize,
+    /// Where the locks are.
+    pub shelf: &'a mut dyn Shelf,
+}
+
+/// The queues, and the rules by which they move.
+#[derive(Debug, Default)]
+pub struct Desk {
+    queues: Queues,
+    tally: Tally,
+}
+
+/// The locks that an order touches: as they were, and as they will be.
+struct Bench<'w, 'a> {
+    world: &'w mut World<'a>,
+    drafts: BTreeMap<Name, Draft>,
+    wakes: Vec<Wake>,
+    lapses: u64,
+}
+
+struct Draft {
+    before: Slot,
+    lock: Lock,
+}
+
+/// How a request stands to all its names and their queues.
+enum Stand {
+    /// It can be granted, keeping this fence or with a new one.
+    Clear { kept_fence: Option<u64> },
+    /// It can't be granted now.
+    Hold { upgrades: usize },
+    /// One of its names holds another type.
+    Foreign,
+}
+
+impl<'w, 'a> Bench<'w, 'a> {
+    fn new(world: &'w mut World<'a>) -> Self {
+        Self {
+            world,
+            drafts: BTreeMap::new(),
+            wakes: Vec::new(),
+            lapses: 0,
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.world.moment.ms()
+    }
+
+    /// The lock of a name, without the leases that have ended; `None` for another type's key.
+    ///
+    /// A key that expires before its leases do was given an EXPIRE by hand: that shortens them.
+    fn open(&mut self, name: &Name) -> Option<&mut Lock> {
+        if !self.drafts.contains_key(name) {
+            let before = self.world.shelf.read(name);
+            let mut lock = Lock::free();
+            if let Slot::Lock(stored) = &before {
+                lock = stored.lock.clone();
+                lock.shorten(stored.expiry_ms.unwrap_or(u64::MAX));
+                self.lapses += lock.lapse(self.world.moment.ms()) as u64;
+            }
+            self.drafts.insert(name.clone(), Draft { before, lock });
+        }
+        match self.drafts.get_mut(name) {
+            Some(Draft {
+                before: Slot::Foreign,
+                ..
+            })
+            | None => None,
+            Some(draft) => Some(&mut draft.lock),
+        }
+    }
+
+    fn effects(&self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for (name, draft) in &self.drafts {
+            let before = match &draft.before {
+                Slot::Empty => None,
+                Slot::Lock(stored) => Some(stored),
+                Slot::Foreign => continue,
+            };
+            let changes = effect::between(before, &draft.lock);
+            effects.extend(changes.into_iter().map(|change| Effect {
+                name: name.clone(),
+                change,
+            }));
+        }
+        effects
+    }
+}
+
+impl Desk {
+    /// A desk where nobody waits.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The queues, to look at.
+    pub const fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// The counts, to look at.
+    pub const fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Carries out one order.
+    pub fn carry_out(&mut self, order: Order, caller: Caller, world: &mut World<'_>) -> Outcome {
+        let mut bench = Bench::new(world);
+        let names = order.names().clone();
+        self.settle(names.iter().cloned().collect(), &mut bench);
+        let answer = self.decide(order, caller, &mut bench);
+        self.settle(names.iter().cloned().collect(), &mut bench);
+        self.close(answer, bench)
+    }
+
+    /// Settles these names, and those whose alarm or timeout is due: at most `most` of each kind.
+    pub fn settle_due(&mut self, names: Vec<Name>, most: usize, world: &mut World<'_>) -> Outcome {
+        let mut bench = Bench::new(world);
+        let now_ms = bench.now_ms();
+        let mut work = names;
+        work.extend(self.queues.alarmed(now_ms, most));
+        let late = self.queues.timed_out(now_ms, most);
+        let waiters = late.iter().filter_map(|place| self.queues.at(*place));
+        work.extend(waiters.flat_map(|waiter| waiter.names.iter().cloned()));
+        self.settle(work, &mut bench);
+        for place in late {
+            let vacated = self.end_wait(place, Verdict::TimedOut, &mut bench);
+            self.settle(vacated, &mut bench);
+        }
+        self.close(Ok(Answer::NotNow), bench)
+    }
+
+    /// Ends the waits that are due where nothing may be granted, as during CLIENT PAUSE.
+    pub fn time_out_due(&mut self, most: usize, world: &mut World<'_>) -> Outcome {
+        let mut bench = Bench::new(world);
+        for place in self.queues.timed_out(bench.now_ms(), most) {
+            self.end_wait(place, Verdict::TimedOut, &mut bench);
+        }
+        self.close(Ok(Answer::NotNow), bench)
+    }
+
+    /// Takes a seat out of the queues: its connection is gone or was answered by the server.
+    /// Returns the names to settle.
+    pub fn leave(&mut self, seat: Seat) -> Vec<Name> {
+        let place = self.queues.place_of(seat);
+        let waiter = place.and_then(|place| self.queues.remove(place));
+        waiter.map_or_else(Vec::new, |waiter| waiter.names.iter().cloned().collect())
+    }
+
+    fn close(&mut self, answer: Result<Answer, Refusal>, bench: Bench<'_, '_>) -> Outcome {
+        self.tally.lapses += bench.lapses;
+        Outcome {
+            answer,
+            effects: bench.effects(),
+            wakes: bench.wakes,
+        }
+    }
+
+    fn decide(
+        &mut self,
+        order: Order,
+        caller: Caller,
+        bench: &mut Bench<'_, '_>,
+    ) -> Result<Answer, Refusal> {
+        match order {
+            Order::Acquire { names, ask } => self.acquire(&names, &ask, caller, bench),
+            Order::Wait {
+                names,
+                ask,
+                block_ms,
+            } => self.wait(names, ask, block_ms, caller, bench),
+            Order::Extend {
+                names,
+                token,
+                lease_ms,
+            } => extend(&names, &token, lease_ms, bench),
+            Order::Release {
+                names,
+                token,
+                leave,
+            } => release(&names, &token, leave, bench),
+            Order::TakeBack {
+                names,
+                token,
+                fence,
+            } => Ok(self.take_back(&names, &token, fence, bench)),
+        }
+    }
+
+    fn acquire(
+        &mut self,
+        names: &Names,
+        ask: &Ask,
+        caller: Caller,
+        bench: &mut Bench<'_, '_>,
+    ) -> Result<Answer, Refusal> {
+        match self.stand(names, ask, None, bench) {
+            Stand::Foreign => Err(Refusal::WrongType),
+            Stand::Hold { .. } => Ok(Answer::NotNow),
+            Stand::Clear { kept_fence } => Ok(Answer::Granted(self.grant(
+                names,
+                ask,
+                kept_fence,
+                caller.client_id,
+                bench,
+            ))),
+        }
+    }
+
+    fn wait(
+        &mut self,
+        names: Names,
+        ask: Ask,
+        block_ms: u64,
+        caller: Caller,
+        bench: &mut Bench<'_, '_>,
+    ) -> Result<Answer, Refusal> {
+        let upgrades = match self.stand(&names, &ask, None, bench) {
+            Stand::Foreign => return Err(Refusal::WrongType),
+            Stand::Hold { upgrades } => upgrades,
+            Stand::Clear { kept_fence } => {
+                let grant = self.grant(&names, &ask, kept_fence, caller.client_id, bench);
+                return Ok(Answer::Granted(grant));
+            }
+        };
+        if upgrades > 0 && self.would_deadlock(&names, &ask, bench) {
+            return Err(Refusal::Deadlock);
+        }
+        let now_ms = bench.now_ms();
+        let waiter = Waiter {
+            seat: caller.seat,
+            client_id: caller.client_id,
+            names,
+            ask,
+            since_ms: now_ms,
+            timeout_ms: (block_ms > 0).then(|| now_ms.saturating_add(block_ms)),
+        };
+        if let Some(place) = self.place_to_take_over(&waiter) {
+            self.tally.take_overs += 1;
+            let seat = self.queues.take_over(place, waiter);
+            let verdict = Verdict::Refused(Refusal::TakenOver);
+            bench.wakes.extend(seat.map(|seat| Wake { seat, verdict }));
+            return Ok(Answer::Queued);
+        }
+        if bench.world.max_waiters > 0 && self.queues.len() >= bench.world.max_waiters {
+            return Err(Refusal::MaxWaiters);
+        }
+        let end = if upgrades > 0 { End::Front } else { End::Back };
+        self.queues.enqueue(waiter, end);
+        Ok(Answer::Queued)
+    }
+
+    /// Two holders that both wait to be alone wait for each other. A request for several names
+    /// with an upgrade among them could close such a circle through another name.
+    fn would_deadlock(&self, names: &Names, ask: &Ask, bench: &mut Bench<'_, '_>) -> bool {
+        names.count() > 1
+            || names.iter().any(|name| {
+                let holders = bench
+                    .open(name)
+                    .map_or(&[] as &[Holder], |lock| lock.holders());
+                let others = holders.iter().filter(|h| h.token != ask.token);
+                others
+                    .flat_map(|h| self.queues.places_of(&h.token))
+                    .any(|(_, waiter)| {
+                        waiter.ask.mode == Mode::Exclusive && waiter.names.iter().any(|n| n == name)
+                    })
+            })
+    }
+
+    fn place_to_take_over(&self, newer: &Waiter) -> Option<Place> {
+        let mut own = self.queues.places_of(&newer.ask.token);
+        own.find(|(_, older)| older.names == newer.names && older.ask.mode == newer.ask.mode)
+            .map(|(place, _)| place)
+    }
+
+    fn take_back(
+        &mut self,
+        names: &Names,
+        token: &Token,
+        fence: u64,
+        bench: &mut Bench<'_, '_>,
+    ) -> Answer {
+        let mut count = 0;
+        for name in names {
+            let Some(lock) = bench.open(name) else {
+                continue;
+            };
+            if lock.holder(token).is_some_and(|own| own.fence == fence) {
+                lock.remove(token);
+                count += 1;
+            }
+        }
+        self.tally.take_backs += u64::from(count > 0);
+        Answer::Count(count)
+    }
+
+    /// How a request stands: a newcomer without a place, or the waiter at `place`.
+    ///
+    /// What its token holds already needs no turn, or a holder could wait for those who wait for it.
+    fn stand(
+        &self,
+        names: &Names,
+        ask: &Ask,
+        place: Option<Place>,
+        bench: &mut Bench<'_, '_>,
+    ) -> Stand {
+        let mut held_fences: Vec<u64> = Vec::new();
+        let mut clear = true;
+        let mut upgrades = 0;
+        for name in names {
+            let Some(lock) = bench.open(name) else {
+                return Stand::Foreign;
+            };
+            match lock.standing(ask) {
+                Standing::Repeat { fence } | Standing::Downgrade { fence } => {
+                    held_fences.push(fence)
+                }
+                Standing::Upgrade => upgrades += 1,
+                Standing::UpgradeBlocked => {
+                    upgrades += 1;
+                    clear = false;
+                }
+                Standing::Admitted => {
+                    let head = self.queues.head(name);
+                    clear &= head.is_none() || head == place;
+                }
+                Standing::Blocked => clear = false,
+            }
+        }
+        if !clear {
+            return Stand::Hold { upgrades };
+        }
+        let all_held = held_fences.len() == names.count();
+        held_fences.dedup();
+        let kept_fence = match held_fences.as_slice() {
+            [fence] if all_held => Some(*fence),
+            _ => None,
+        };
+        Stand::Clear { kept_fence }
+    }
+
+    /// Makes the grant that [`Desk::stand`] found clear.
+    fn grant(
+        &mut self,
+        names: &Names,
+        ask: &Ask,
+        kept_fence: Option<u64>,
+        client_id: u64,
+        bench: &mut Bench<'_, '_>,
+    ) -> Grant {
+        let now_ms = bench.now_ms();
+        let fence = kept_fence.unwrap_or_else(|| bench.world.fences.next(bench.world.moment));
+        for name in names {
+            let Some(lock) = bench.open(name) else {
+                continue;
+            };
+            let own = lock.holder(&ask.token);
+            let holds = own.map_or(1, |own| match ask.repeat {
+                Repeat::Renews => own.holds,
+                Repeat::Counts => own.holds.saturating_add(1),
+            });
+            let since_ms = own
+                .filter(|own| own.fence == fence)
+                .map_or(now_ms, |own| own.since_ms);
+            let holder = Holder {
+                token: ask.token.clone(),
+                fence,
+                holds,
+                limit: ask.limit,
+                deadline_ms: now_ms.saturating_add(ask.lease_ms),
+                since_ms,
+                client_id,
+            };
+            lock.grant(ask.mode, holder);
+        }
+        self.tally.grants += 1;
+        Grant {
+            token: ask.token.clone(),
+            fence,
+        }
+    }
+
+    fn settle(&mut self, mut work: Vec<Name>, bench: &mut Bench<'_, '_>) {
+        while let Some(name) = work.pop() {
+            while let Some(vacated) = self.step(&name, bench) {
+                work.extend(vacated.into_iter().filter(|other| *other != name));
+            }
+            let alarm_ms = bench
+                .open(&name)
+                .and_then(|lock| lock.earliest_deadline_ms());
+            self.queues.set_alarm(&name, alarm_ms);
+        }
+    }
+
+    /// Lets the head of a queue go, if its wait is over: the names that it leaves, or `None` when
+    /// the queue stands still.
+    fn step(&mut self, name: &Name, bench: &mut Bench<'_, '_>) -> Option<Vec<Name>> {
+        // Opening the name ends its lapsed leases, whether anybody waits or not.
+        let foreign = bench.open(name).is_none();
+        let place = self.queues.head(name)?;
+        if foreign {
+            return Some(self.end_wait(place, Verdict::Refused(Refusal::WrongType), bench));
+        }
+        let waiter = self.queues.at(place)?;
+        match self.stand(&waiter.names, &waiter.ask, Some(place), bench) {
+            Stand::Foreign => {
+                Some(self.end_wait(place, Verdict::Refused(Refusal::WrongType), bench))
+            }
+            Stand::Clear { kept_fence } => self.hand_over(place, kept_fence, bench),
+            Stand::Hold { .. } if waiter.timeout_ms.is_some_and(|ms| ms <= bench.now_ms()) => {
+                Some(self.end_wait(place, Verdict::TimedOut, bench))
+            }
+            Stand::Hold { .. } => None,
+        }
+    }
+
+    fn hand_over(
+        &mut self,
+        place: Place,
+        kept_fence: Option<u64>,
+        bench: &mut Bench<'_, '_>,
+    ) -> Option<Vec<Name>> {
+        let Waiter {
+            seat,
+            client_id,
+            names,
+            ask,
+            ..
+        } = self.queues.remove(place)?;
+        let grant = self.grant(&names, &ask, kept_fence, client_id, bench);
+        self.tally.hand_overs += 1;
+        let vacated = names.iter().cloned().collect();
+        let verdict = Verdict::Granted(HandOver {
+            grant,
+            names,
+            client_id,
+            origin: kept_fence.map_or(Origin::New, |_| Origin::Kept),
+        });
+        bench.wakes.push(Wake { seat, verdict });
+        Some(vacated)
+    }
+
+    /// Takes a waiter out with an answer; the names that it leaves.
+    fn end_wait(&mut self, place: Place, verdict: Verdict, bench: &mut Bench<'_, '_>) -> Vec<Name> {
+        let Some(waiter) = self.queues.remove(place) else {
+            return Vec::new();
+        };
+        self.tally.timeouts += u64::from(verdict == Verdict::TimedOut);
+        bench.wakes.push(Wake {
+            seat: waiter.seat,
+            verdict,
+        });
+        waiter.names.iter().cloned().collect()
+    }
+}
+
+fn extend(
+    names: &Names,
+    token: &Token,
+    lease_ms: u64,
+    bench: &mut Bench<'_, '_>,
+) -> Result<Answer, Refusal> {
+    let held = count_held(names, token, bench)?;
+    if held < names.count() {
+        return Ok(Answer::Count(0));
+    }
+    let deadline_ms = bench.now_ms().saturating_add(lease_ms);
+    for name in names {
+        if let Some(own) = bench.open(name).and_then(|lock| lock.holder_mut(token)) {
+            own.deadline_ms = deadline_ms;
+        }
+    }
+    Ok(Answer::Count(held))
+}
+
+fn release(
+    names: &Names,
+    token: &Token,
+    leave: Leave,
+    bench: &mut Bench<'_, '_>,
+) -> Result<Answer, Refusal> {
+    let held = count_held(names, token, bench)?;
+    for name in names {
+        let Some(lock) = bench.open(name) else {
+            continue;
+        };
+        match lock.holder_mut(token) {
+            Some(own) if leave == Leave::One && own.holds > 1 => own.holds -= 1,
+            Some(_) => {
+                lock.remove(token);
+            }
+            None => {}
+        }
+    }
+    Ok(Answer::Count(held))
+}
+
+/// How many of the names this token holds.
+fn count_held(names: &Names, token: &Token, bench: &mut Bench<'_, '_>) -> Result<usize, Refusal> {
+    let mut held = 0;
+    for name in names {
+        let lock = bench.open(name).ok_or(Refusal::WrongType)?;
+        held += usize::from(lock.holder(token).is_some());
+    }
+    Ok(held)
+}
+
+/// A lock as a reader sees it at `now_ms`, on a primary or a replica: without the leases that have
+/// ended, none of them longer than the key itself.
+pub fn seen(stored: Stored, now_ms: u64) -> Lock {
+    let mut lock = stored.lock;
+    lock.shorten(stored.expiry_ms.unwrap_or(u64::MAX));
+    lock.lapse(now_ms);
+    lock
+}

@@ -1,0 +1,85 @@
+//! Fencing tokens: numbers that rise with every grant of the whole server.
+//!
+//! `fence = max(last + 1, now in microseconds)`. The clock makes fences rise across a restart
+//! without persistence and across a failover; the counter makes them rise when the clock stands or
+//! goes back. Every fence that arrives from elsewhere (replication, RDB, AOF, RESTORE) raises the
+//! counter. Microseconds since 1970 fit in 53 bits until the year 2255.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Moment;
+
+/// How far ahead of the clock a fence may be that comes in by RESTORE: one day, in microseconds.
+/// Without a bound, one forged payload would use up the numbers that clients can hold.
+pub const MAX_AHEAD_US: u64 = 24 * 60 * 60 * 1_000_000;
+
+/// The last fence given or seen. An atomic, because a value may be loaded on another thread.
+#[derive(Debug, Default)]
+pub struct Fences {
+    last: AtomicU64,
+}
+
+impl Fences {
+    /// A counter that has seen no fence.
+    pub const fn new() -> Self {
+        Self {
+            last: AtomicU64::new(0),
+        }
+    }
+
+    /// The next fence: greater than all before it.
+    pub fn next(&self, moment: Moment) -> u64 {
+        let rise = |last: u64| moment.us.max(last.saturating_add(1));
+        let before = self
+            .last
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                Some(rise(last))
+            });
+        before.map_or_else(rise, rise)
+    }
+
+    /// Takes note of a fence that was given elsewhere.
+    pub fn raise(&self, seen: u64) {
+        self.last.fetch_max(seen, Ordering::Relaxed);
+    }
+
+    /// The last fence given or seen; 0 when there was none.
+    pub fn last(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether a fence from outside is credible at `moment`, see [`MAX_AHEAD_US`].
+pub const fn is_credible(fence: u64, moment: Moment) -> bool {
+    fence <= moment.us.saturating_add(MAX_AHEAD_US)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rises_by_the_clock_and_without_it() {
+        let fences = Fences::new();
+        assert_eq!(fences.next(Moment { us: 500 }), 500);
+        assert_eq!(fences.next(Moment { us: 500 }), 501, "the clock stands");
+        assert_eq!(fences.next(Moment { us: 100 }), 502, "the clock goes back");
+        assert_eq!(fences.next(Moment { us: 900 }), 900);
+    }
+
+    #[test]
+    fn rises_above_what_was_seen_and_never_falls() {
+        let fences = Fences::new();
+        fences.raise(1000);
+        fences.raise(10);
+        assert_eq!(fences.last(), 1000);
+        assert_eq!(fences.next(Moment { us: 5 }), 1001);
+    }
+
+    #[test]
+    fn more_than_a_day_ahead_is_not_credible() {
+        let now = Moment { us: 7 };
+        assert!(is_credible(7 + MAX_AHEAD_US, now));
+        assert!(!is_credible(8 + MAX_AHEAD_US, now));
+    }
+}

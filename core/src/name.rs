@@ -1,0 +1,29 @@
+//! Where a lock lives: a database and a key.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A key in one of the server's databases. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name {
+    /// The database's number.
+    pub db: i32,
+    /// The key's bytes.
+    pub key: Arc<[u8]>,
+}
+
+impl Name {
+    /// The key `key` of database `db`.
+    pub fn new(db: i32, key: &[u8]) -> Self {
+        Self {
+            db,
+            key: Arc::from(key),
+        }
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.db, self.key.escape_ascii())
+    }
+}

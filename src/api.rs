@@ -1,0 +1,168 @@
+//! The server's functions that the crate `redis-module` doesn't wrap, or wraps with a panic.
+//!
+//! Each is a pointer that the server fills in at load. Those that every supported server has are
+//! checked once by [`probe`]; all calls go through [`server!`], which makes a missing one a `None`.
+
+use std::ffi::{c_int, c_void, CStr};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use redis_module::{raw, Context, RedisString};
+
+/// Calls a function of the module API, or yields `None` where the server lacks it.
+macro_rules! server {
+    ($function:ident($($argument:expr),* $(,)?)) => {{
+        // SAFETY: the pointer was set before the module's init ran and never changes after.
+        let function = unsafe { redis_module::raw::$function };
+        // SAFETY: the caller's, who passes what the API's documentation asks for.
+        function.map(|function| unsafe { function($($argument),*) })
+    }};
+}
+pub(crate) use server;
+
+/// A context of the module's own, for what has no context of its own, as callbacks of the type.
+static OWN_CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
+
+/// Refuses a server that lacks what the module can't do without, and makes [`own_context`].
+pub fn probe(ctx: &Context) -> Result<(), String> {
+    macro_rules! missing {
+        ($($function:ident),* $(,)?) => {{
+            // SAFETY: as in `server!`; the pointers are only looked at.
+            unsafe { [$((stringify!($function), { raw::$function }.is_none())),*] }
+        }};
+    }
+    let missing = missing![
+        RedisModule_AvoidReplicaTraffic,
+        RedisModule_BlockClientOnKeys,
+        RedisModule_CreateTimer,
+        RedisModule_GetAbsExpire,
+        RedisModule_GetClientInfoById,
+        RedisModule_GetDbIdFromOptCtx,
+        RedisModule_GetDetachedThreadSafeContext,
+        RedisModule_GetKeyNameFromOptCtx,
+        RedisModule_ReplyWithMap,
+        RedisModule_SetAbsExpire,
+        RedisModule_SetCommandInfo,
+        RedisModule_SetDisconnectCallback,
+        RedisModule_SubscribeToServerEvent,
+    ];
+    if let Some((name, _)) = missing.iter().find(|(_, missing)| *missing) {
+        return Err(format!(
+            "the server has no {name}; Redis 7.0 or Valkey 8.0 is the least"
+        ));
+    }
+    let own = server!(RedisModule_GetDetachedThreadSafeContext(ctx.ctx));
+    OWN_CONTEXT.store(own.unwrap_or(ptr::null_mut()), Ordering::Relaxed);
+    set_module_options(ctx);
+    Ok(())
+}
+
+/// Read errors come as values instead of ending the server, and keys are signalled as modified by
+/// this module alone, so that WATCH sees a change where there was one.
+fn set_module_options(ctx: &Context) {
+    let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+        | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as u32;
+    server!(RedisModule_SetModuleOptions(ctx.ctx, options as c_int));
+}
+
+/// The module's own context. It replies to nobody; its database is whichever was selected last.
+pub fn own_context() -> Context {
+    Context::new(OWN_CONTEXT.load(Ordering::Relaxed))
+}
+
+/// The server's flags for this context, `REDISMODULE_CTX_FLAGS_*`.
+pub fn context_flags(ctx: &Context) -> u32 {
+    server!(RedisModule_GetContextFlags(ctx.ctx)).unwrap_or(0) as u32
+}
+
+/// Whether the server is the one that decides: no replica, and not loading its data.
+pub fn is_primary(ctx: &Context) -> bool {
+    let others = raw::REDISMODULE_CTX_FLAGS_SLAVE
+        | raw::REDISMODULE_CTX_FLAGS_LOADING
+        | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
+    context_flags(ctx) & others == 0
+}
+
+/// Whether something may be written that no client asked for just now. During CLIENT PAUSE and a
+/// failover the server asserts that nothing is sent to its replicas.
+pub fn may_write_unasked(ctx: &Context) -> bool {
+    is_primary(ctx) && server!(RedisModule_AvoidReplicaTraffic()) == Some(0)
+}
+
+/// The id of the client that the context serves, 0 when there is none.
+pub fn client_id(ctx: &Context) -> u64 {
+    server!(RedisModule_GetClientId(ctx.ctx)).unwrap_or(0)
+}
+
+/// The database that the context has selected.
+pub fn selected_db(ctx: &Context) -> i32 {
+    server!(RedisModule_GetSelectedDb(ctx.ctx)).unwrap_or(0)
+}
+
+/// Selects a database, where another one is selected.
+pub fn select_db(ctx: &Context, db: i32) {
+    if selected_db(ctx) != db {
+        server!(RedisModule_SelectDb(ctx.ctx, db));
+    }
+}
+
+/// A string of the server's, for as long as the value lives.
+pub fn string(bytes: &[u8]) -> RedisString {
+    RedisString::create_from_slice(ptr::null_mut(), bytes)
+}
+
+/// The server's pointers to strings, for calls that take a vector of them. They are valid as long
+/// as `strings` lives.
+pub fn pointers(strings: &[RedisString]) -> Vec<*mut raw::RedisModuleString> {
+    strings.iter().map(|string| string.inner).collect()
+}
+
+/// Subscribes to one of the server's events.
+pub fn subscribe(
+    ctx: &Context,
+    id: u64,
+    callback: raw::RedisModuleEventCallback,
+) -> Result<(), String> {
+    let event = raw::RedisModuleEvent { id, dataver: 1 };
+    match server!(RedisModule_SubscribeToServerEvent(ctx.ctx, event, callback)) {
+        Some(0) => Ok(()),
+        _ => Err(format!(
+            "the server refused a subscription to its event {id}"
+        )),
+    }
+}
+
+/// Replicates `command` with these words to the replicas and the append-only file.
+pub fn replicate(ctx: &Context, command: &CStr, words: &[RedisString]) {
+    let pointers = pointers(words);
+    server!(RedisModule_Replicate(
+        ctx.ctx,
+        command.as_ptr(),
+        c"v".as_ptr(),
+        pointers.as_ptr(),
+        pointers.len(),
+    ));
+}
+
+/// Writes `command` with these words to an append-only file that is being rewritten.
+///
+/// # Safety
+/// `io` is what the server handed to the type's rewrite callback that is running.
+pub unsafe fn emit_aof(io: *mut raw::RedisModuleIO, command: &CStr, words: &[RedisString]) {
+    let pointers = pointers(words);
+    server!(RedisModule_EmitAOF(
+        io,
+        command.as_ptr(),
+        c"v".as_ptr(),
+        pointers.as_ptr(),
+        pointers.len(),
+    ));
+}
+
+/// Frees memory that the server allocated for the module.
+///
+/// # Safety
+/// `memory` came from a function of the API that says so, and is not used after.
+pub unsafe fn free(memory: *mut c_void) {
+    server!(RedisModule_Free(memory));
+}

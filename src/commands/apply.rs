@@ -1,0 +1,46 @@
+//! `LOCK.APPLY`: an effect of another server's desk, or of this one's in an earlier life.
+
+use redis_lock_core::effect;
+use redis_lock_core::refusal::Refusal;
+use redis_module::{raw, Context};
+
+use super::spec::{Arg, KeySpec, Kind, Spec};
+use super::Command;
+use crate::api::{self, server};
+use crate::keyspace::{self, Applied};
+
+pub struct Apply;
+
+impl Command for Apply {
+    const SPEC: Spec = Spec {
+        name: c"lock.apply",
+        flags: c"write fast",
+        summary: c"Internal: how grants and releases reach replicas and the append-only file.",
+        complexity: c"O(N), N being the holders of a shared lock; O(1) for an exclusive one",
+        arity: -3,
+        keys: KeySpec::One { reads_only: false },
+        args: &[Arg::key(), Arg::many(c"effect", Kind::Text)],
+    };
+
+    fn run(ctx: &Context, words: &[&[u8]]) -> Result<(), Refusal> {
+        if !comes_from_a_server(ctx) {
+            return Err(Refusal::ApplyInternal);
+        }
+        let (key, effect) = words.split_first().ok_or(Refusal::Arity)?;
+        let change = effect::parse(effect)?;
+        match keyspace::apply(ctx, &api::string(key), &change) {
+            Applied::Foreign => return Err(Refusal::WrongType),
+            // A replica passes its primary's stream on by itself; this is for its own file.
+            Applied::Changed => drop(server!(RedisModule_ReplicateVerbatim(ctx.ctx))),
+            Applied::Unchanged => {}
+        }
+        raw::reply_with_simple_string(ctx.ctx, c"OK".as_ptr());
+        Ok(())
+    }
+}
+
+/// Effects come from this server's primary or from its append-only file.
+fn comes_from_a_server(ctx: &Context) -> bool {
+    let servers = raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING;
+    api::context_flags(ctx) & servers != 0
+}

@@ -1,0 +1,169 @@
+//! The native type `redislock`: what the server calls when it saves, loads, frees or measures one.
+//!
+//! A value is a `Box<Lock>` that the server owns through a raw pointer. Loading checks every byte,
+//! for anybody who may call RESTORE chooses them; `free` may run on another thread and touches
+//! nothing but the value.
+
+use std::ffi::{c_int, c_void};
+use std::{ptr, slice};
+
+use redis_lock_core::codec::{self, ENCODING_VERSION};
+use redis_lock_core::fence;
+use redis_lock_core::lock::Lock;
+use redis_lock_core::name::Name;
+use redis_module::native_types::RedisType;
+use redis_module::{raw, RedisString, TYPE_METHOD_VERSION};
+
+use crate::api::{self, server};
+use crate::{boundary, clock, flow, inbox, keyspace, status};
+
+/// The type, registered at load. Nine characters, as the server wants it.
+pub static LOCK_TYPE: RedisType = RedisType::new(
+    "redislock",
+    ENCODING_VERSION,
+    raw::RedisModuleTypeMethods {
+        version: TYPE_METHOD_VERSION,
+        rdb_load: Some(load),
+        rdb_save: Some(save),
+        aof_rewrite: Some(rewrite),
+        free: Some(free),
+        mem_usage: Some(mem_usage),
+        digest: Some(digest),
+        unlink2: Some(unlink),
+        free_effort: Some(free_effort),
+        aux_load: None,
+        aux_save: None,
+        aux_save2: None,
+        aux_save_triggers: 0,
+        unlink: None,
+        copy: None,
+        copy2: None,
+        defrag: None,
+        mem_usage2: None,
+        free_effort2: None,
+    },
+);
+
+/// The server's handle of the type.
+pub fn raw_type() -> *mut raw::RedisModuleType {
+    *LOCK_TYPE.raw_type.borrow()
+}
+
+/// Hands a lock over to the server. [`free`] takes it back.
+pub fn into_value(lock: Lock) -> *mut c_void {
+    status::count_lock_made();
+    Box::into_raw(Box::new(lock)).cast()
+}
+
+/// The lock behind a value of the type.
+///
+/// # Safety
+/// `value` came from [`into_value`], was not freed, and is not written to while the borrow lives.
+unsafe fn lock_of<'a>(value: *const c_void) -> &'a Lock {
+    // SAFETY: the caller's.
+    unsafe { &*value.cast::<Lock>() }
+}
+
+extern "C" fn save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
+    boundary::guard(|| {
+        // SAFETY: the server passes a live value of the type, in a child or on the main thread.
+        let bytes = codec::encode(unsafe { lock_of(value) });
+        server!(RedisModule_SaveStringBuffer(
+            io,
+            bytes.as_ptr().cast(),
+            bytes.len()
+        ));
+    });
+}
+
+unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
+    let value = boundary::guard(|| {
+        // SAFETY: `io` is the server's, for the time of this call.
+        let lock = unsafe { read(io, version) }?;
+        Some(into_value(lock))
+    });
+    value.flatten().unwrap_or(ptr::null_mut())
+}
+
+/// # Safety
+/// `io` is what the server handed to the load callback that is running.
+unsafe fn read(io: *mut raw::RedisModuleIO, version: c_int) -> Option<Lock> {
+    if version != ENCODING_VERSION {
+        return None;
+    }
+    let mut len = 0;
+    let buffer = server!(RedisModule_LoadStringBuffer(io, &raw mut len))?;
+    if buffer.is_null() {
+        return None;
+    }
+    // SAFETY: the server returned `len` bytes at `buffer`, which are ours until freed below.
+    let lock = codec::decode(unsafe { slice::from_raw_parts(buffer.cast(), len) });
+    // SAFETY: as above; the bytes are not used any more.
+    unsafe { api::free(buffer.cast()) };
+    let lock = lock.ok()?;
+    // The server's own files are trusted: refusing them would keep it from starting.
+    let loading = api::context_flags(&api::own_context()) & raw::REDISMODULE_CTX_FLAGS_LOADING != 0;
+    if !loading && !fence::is_credible(lock.highest_fence(), clock::now()) {
+        return None;
+    }
+    flow::FENCES.raise(lock.highest_fence());
+    Some(lock)
+}
+
+extern "C" fn rewrite(
+    io: *mut raw::RedisModuleIO,
+    key: *mut raw::RedisModuleString,
+    value: *mut c_void,
+) {
+    boundary::guard(|| {
+        let key = RedisString::string_as_slice(key);
+        // SAFETY: the server passes a live value of the type.
+        for words in keyspace::rewritten(key, unsafe { lock_of(value) }) {
+            // SAFETY: `io` is the server's, for the time of this call.
+            unsafe { api::emit_aof(io, c"LOCK.APPLY", &words) };
+        }
+    });
+}
+
+extern "C" fn free(value: *mut c_void) {
+    status::count_lock_freed();
+    // SAFETY: the server passes what `into_value` made, once, and doesn't use it after.
+    drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
+}
+
+extern "C" fn mem_usage(value: *const c_void) -> usize {
+    // SAFETY: the server passes a live value of the type.
+    size_of::<Lock>() + unsafe { lock_of(value) }.heap_bytes()
+}
+
+extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
+    // SAFETY: the server passes a live value of the type.
+    unsafe { lock_of(value) }.holders().len()
+}
+
+extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
+    boundary::guard(|| {
+        // SAFETY: the server passes a live value of the type.
+        let bytes = codec::encode(unsafe { lock_of(value) });
+        server!(RedisModule_DigestAddStringBuffer(
+            digest,
+            bytes.as_ptr().cast(),
+            bytes.len()
+        ));
+        server!(RedisModule_DigestEndSequence(digest));
+    });
+}
+
+/// A lock leaves its key, by whatever way but a flush.
+extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, _value: *const c_void) {
+    if !flow::anybody_waits() {
+        return;
+    }
+    boundary::guard(|| {
+        let name = server!(RedisModule_GetKeyNameFromOptCtx(key)).filter(|name| !name.is_null());
+        let db = server!(RedisModule_GetDbIdFromOptCtx(key));
+        if let (Some(name), Some(db)) = (name, db) {
+            inbox::note_touched(Name::new(db, RedisString::string_as_slice(name)));
+        }
+    });
+}

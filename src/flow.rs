@@ -1,0 +1,102 @@
+//! How an order flows: settle and decide, apply and replicate, answer.
+//!
+//! The desk is borrowed only while it decides; it reads keys meanwhile, which can run callbacks,
+//! which leave notes in the inbox and touch nothing else.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use lazy_static::lazy_static;
+use redis_lock_core::desk::{Answer, Caller, Desk, Outcome, World};
+use redis_lock_core::fence::Fences;
+use redis_lock_core::name::Name;
+use redis_lock_core::order::Order;
+use redis_lock_core::queue::Seat;
+use redis_lock_core::refusal::Refusal;
+use redis_module::{Context, RedisGILGuard};
+
+use crate::keyspace::{self, Keys};
+use crate::{alarm, api, blocking, clock, config, inbox};
+
+lazy_static! {
+    static ref DESK: RedisGILGuard<RefCell<Desk>> = RedisGILGuard::new(RefCell::new(Desk::new()));
+}
+
+/// Numbers all grants. A static of its own, because values are loaded outside any order.
+pub static FENCES: Fences = Fences::new();
+
+/// How many wait: lets the callbacks of busy servers without waiters return at once.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+static NEXT_SEAT: AtomicU64 = AtomicU64::new(1);
+
+/// Looks at the desk; `None` when it is deciding just now.
+pub fn look<T>(at: impl FnOnce(&Desk) -> T) -> Option<T> {
+    let ctx = api::own_context();
+    let desk = DESK.lock(&ctx);
+    let result = desk.try_borrow().ok().map(|desk| at(&desk));
+    result
+}
+
+/// Whether somebody may wait for this name.
+pub fn may_have_line(name: &Name) -> bool {
+    anybody_waits() && look(|desk| desk.queues().has_line(name)).unwrap_or(true)
+}
+
+/// Whether anybody waits for anything.
+pub fn anybody_waits() -> bool {
+    WAITING.load(Ordering::Relaxed) > 0
+}
+
+/// Carries out an order of the client that `ctx` serves. When the answer is [`Answer::Queued`] the
+/// client is blocked and must not be replied to.
+pub fn carry_out(ctx: &Context, order: Order) -> Result<Answer, Refusal> {
+    let seat = Seat(NEXT_SEAT.fetch_add(1, Ordering::Relaxed));
+    let client_id = api::client_id(ctx);
+    let names = order.names().clone();
+    let outcome = decide(ctx, |desk, world| {
+        desk.carry_out(order, Caller { client_id, seat }, world)
+    })?;
+    keyspace::apply_all(ctx, &outcome.effects);
+    if outcome.answer == Ok(Answer::Queued) && !blocking::park(ctx, seat, &names) {
+        inbox::note(|inbox| inbox.left.push(seat));
+        return Ok(Answer::NotNow);
+    }
+    blocking::deliver(outcome.wakes);
+    alarm::rearm();
+    outcome.answer
+}
+
+/// Carries out what nobody asked for just now: a settling, a take-back.
+pub fn carry_out_unasked(
+    ctx: &Context,
+    decision: impl FnOnce(&mut Desk, &mut World<'_>) -> Outcome,
+) {
+    if let Ok(outcome) = decide(ctx, decision) {
+        keyspace::apply_all(ctx, &outcome.effects);
+        blocking::deliver(outcome.wakes);
+    }
+}
+
+/// Lets the desk decide, after those who left have left their queues.
+fn decide(
+    ctx: &Context,
+    decision: impl FnOnce(&mut Desk, &mut World<'_>) -> Outcome,
+) -> Result<Outcome, Refusal> {
+    let left = inbox::with(|inbox| std::mem::take(&mut inbox.left));
+    let desk = DESK.lock(ctx);
+    let mut desk = desk.try_borrow_mut().map_err(|_| Refusal::Reentered)?;
+    for seat in left {
+        let vacated = desk.leave(seat);
+        inbox::with(|inbox| inbox.touched.extend(vacated));
+    }
+    let mut world = World {
+        moment: clock::now(),
+        fences: &FENCES,
+        max_waiters: config::max_waiters(),
+        shelf: &mut Keys { ctx },
+    };
+    let outcome = decision(&mut desk, &mut world);
+    WAITING.store(desk.queues().len(), Ordering::Relaxed);
+    Ok(outcome)
+}

@@ -1,0 +1,60 @@
+//! What the module was told outside a command, until the timer or the next order looks at it.
+//!
+//! Callbacks of the keyspace, of clients and of the server must not write: they leave a note here
+//! and arm the timer. Noting borrows nothing but the inbox, and that for no longer than the note.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use lazy_static::lazy_static;
+use redis_lock_core::desk::HandOver;
+use redis_lock_core::name::Name;
+use redis_lock_core::queue::Seat;
+use redis_module::RedisGILGuard;
+
+use crate::{alarm, api, flow};
+
+/// The notes that were not looked at yet.
+#[derive(Default)]
+pub struct Inbox {
+    /// Names that somebody may wait for, where a key came, went or changed.
+    pub touched: HashSet<Name>,
+    /// Names of restored locks: their own expiry says nothing, their leases do.
+    pub restored: HashSet<Name>,
+    /// Databases that were flushed or swapped.
+    pub databases: HashSet<i32>,
+    /// Seats whose connection is gone or was answered by the server.
+    pub left: Vec<Seat>,
+    /// Hand-overs whose client was gone before it could know of them.
+    pub undelivered: Vec<HandOver>,
+}
+
+lazy_static! {
+    static ref INBOX: RedisGILGuard<RefCell<Inbox>> = RedisGILGuard::default();
+}
+
+/// Works on the inbox. The work must not call the server.
+pub fn with<T>(work: impl FnOnce(&mut Inbox) -> T) -> T
+where
+    T: Default,
+{
+    let ctx = api::own_context();
+    let inbox = INBOX.lock(&ctx);
+    let result = inbox.try_borrow_mut().map(|mut inbox| work(&mut inbox));
+    result.unwrap_or_default()
+}
+
+/// Leaves a note and has the timer look at it in the next pass of the server's loop.
+pub fn note(note: impl FnOnce(&mut Inbox)) {
+    with(note);
+    alarm::ring_at_once();
+}
+
+/// A key came, went or changed: of interest where somebody waits for it.
+pub fn note_touched(name: Name) {
+    if flow::may_have_line(&name) {
+        note(|inbox| {
+            inbox.touched.insert(name);
+        });
+    }
+}

@@ -1,0 +1,230 @@
+//! Locks in the server's keyspace: read, stored, replicated, announced.
+
+use std::ffi::{c_int, CStr};
+
+use redis_lock_core::desk::{Shelf, Slot};
+use redis_lock_core::effect::{self, Change, Effect, Stored};
+use redis_lock_core::lock::Lock;
+use redis_lock_core::name::Name;
+use redis_module::{raw, Context, RedisString};
+
+use crate::api::{self, server};
+use crate::{datatype, flow, inbox};
+
+/// The keyspace as the desk reads it.
+pub struct Keys<'a> {
+    /// The context that keys are opened in.
+    pub ctx: &'a Context,
+}
+
+impl Shelf for Keys<'_> {
+    fn read(&mut self, name: &Name) -> Slot {
+        read_settled(self.ctx, name)
+    }
+}
+
+/// What a name holds now. The expiry of a lock that was just restored counts for nothing, until it
+/// is put back to its leases.
+pub fn read_settled(ctx: &Context, name: &Name) -> Slot {
+    match read(ctx, name) {
+        Slot::Lock(Stored { lock, .. }) if inbox::with(|inbox| inbox.restored.contains(name)) => {
+            Slot::Lock(Stored {
+                lock,
+                expiry_ms: None,
+            })
+        }
+        slot => slot,
+    }
+}
+
+/// An open key; closed when the value goes.
+struct Key {
+    key: *mut raw::RedisModuleKey,
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        server!(RedisModule_CloseKey(self.key));
+    }
+}
+
+/// What an open key holds.
+enum Found<'a> {
+    Nothing,
+    Lock(&'a mut Lock),
+    Foreign,
+}
+
+impl Key {
+    /// Opens a key in the context's database. This may run callbacks: a key that has expired is
+    /// deleted here, and the deletion replicated.
+    fn open(ctx: &Context, string: &RedisString, mode: u32) -> Self {
+        let key = server!(RedisModule_OpenKey(ctx.ctx, string.inner, mode as c_int));
+        Self {
+            key: key.unwrap_or(std::ptr::null_mut()),
+        }
+    }
+
+    fn found(&mut self) -> Found<'_> {
+        let kind = server!(RedisModule_KeyType(self.key)).unwrap_or(0);
+        match kind as isize {
+            raw::REDISMODULE_KEYTYPE_EMPTY => Found::Nothing,
+            raw::REDISMODULE_KEYTYPE_MODULE if self.is_lock() => {
+                let value = server!(RedisModule_ModuleTypeGetValue(self.key));
+                let lock = value.map_or(std::ptr::null_mut(), |value| value.cast::<Lock>());
+                // SAFETY: values of our type are made by `store_new` and `datatype::load` alone,
+                // each from a `Box<Lock>`; the key is open, on the main thread, and borrowed.
+                unsafe { lock.as_mut() }.map_or(Found::Foreign, Found::Lock)
+            }
+            _ => Found::Foreign,
+        }
+    }
+
+    fn is_lock(&self) -> bool {
+        server!(RedisModule_ModuleTypeGetType(self.key)) == Some(datatype::raw_type())
+    }
+
+    fn expiry_ms(&self) -> Option<u64> {
+        // A missing key that was opened to be read has no handle, and this call can't do without.
+        let key = (!self.key.is_null()).then_some(self.key)?;
+        u64::try_from(server!(RedisModule_GetAbsExpire(key))?).ok()
+    }
+
+    fn set_expiry_ms(&self, expiry_ms: u64) {
+        let expiry_ms = i64::try_from(expiry_ms).unwrap_or(i64::MAX);
+        server!(RedisModule_SetAbsExpire(self.key, expiry_ms));
+    }
+
+    fn store_new(&self, lock: Lock) {
+        let value = datatype::into_value(lock);
+        server!(RedisModule_ModuleTypeSetValue(
+            self.key,
+            datatype::raw_type(),
+            value
+        ));
+    }
+
+    /// Leaves the key as its lock wants it: expiring with the last lease, or gone when free.
+    fn expire_or_delete(&self, latest_ms: Option<u64>) {
+        match latest_ms {
+            Some(latest_ms) => self.set_expiry_ms(latest_ms),
+            None => {
+                server!(RedisModule_DeleteKey(self.key));
+            }
+        }
+    }
+}
+
+/// What a name holds now, to the letter.
+fn read(ctx: &Context, name: &Name) -> Slot {
+    api::select_db(ctx, name.db);
+    let string = api::string(&name.key);
+    let mut key = Key::open(ctx, &string, raw::REDISMODULE_READ);
+    let expiry_ms = key.expiry_ms();
+    match key.found() {
+        Found::Nothing => Slot::Empty,
+        Found::Foreign => Slot::Foreign,
+        Found::Lock(lock) => Slot::Lock(Stored {
+            lock: lock.clone(),
+            expiry_ms,
+        }),
+    }
+}
+
+/// Whether a name holds a lock, without counting as an access to it.
+pub fn is_lock(ctx: &Context, string: &RedisString) -> bool {
+    let mode = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
+    matches!(Key::open(ctx, string, mode).found(), Found::Lock(_))
+}
+
+/// Applies and replicates the effects of an order, in their order.
+pub fn apply_all(ctx: &Context, effects: &[Effect]) {
+    for Effect { name, change } in effects {
+        api::select_db(ctx, name.db);
+        let string = api::string(&name.key);
+        if apply(ctx, &string, change) == Applied::Changed {
+            replicate(ctx, &name.key, change);
+        }
+        inbox::with(|inbox| inbox.restored.remove(name));
+    }
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// The keyspace is different now.
+    Changed,
+    /// There was nothing to change: the key had expired, and its deletion was replicated then.
+    Unchanged,
+    /// The key holds another type and was left alone.
+    Foreign,
+}
+
+/// Makes one change to a key of the context's database, and announces it.
+pub fn apply(ctx: &Context, string: &RedisString, change: &Change) -> Applied {
+    let mut key = Key::open(ctx, string, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE);
+    let applied = match (key.found(), change) {
+        (Found::Foreign, _) => Applied::Foreign,
+        (Found::Nothing, Change::Delete | Change::Drop { .. }) => Applied::Unchanged,
+        (Found::Nothing, Change::Grant { .. }) => {
+            let mut lock = Lock::free();
+            effect::apply(&mut lock, change);
+            let latest_ms = lock.latest_deadline_ms();
+            key.store_new(lock);
+            key.expire_or_delete(latest_ms);
+            Applied::Changed
+        }
+        (Found::Lock(lock), _) => {
+            effect::apply(lock, change);
+            let latest_ms = lock.latest_deadline_ms();
+            key.expire_or_delete(latest_ms);
+            Applied::Changed
+        }
+    };
+    drop(key);
+    if let (Applied::Changed, Change::Grant { holder, .. }) = (applied, change) {
+        flow::FENCES.raise(holder.fence);
+    }
+    if applied == Applied::Changed {
+        server!(RedisModule_SignalModifiedKey(ctx.ctx, string.inner));
+        announce(ctx, string, change);
+    }
+    applied
+}
+
+fn replicate(ctx: &Context, key: &[u8], change: &Change) {
+    let (command, words): (&CStr, _) = match effect::words(change) {
+        Some(words) => (c"LOCK.APPLY", words),
+        None => (c"DEL", Vec::new()),
+    };
+    let mut strings = vec![api::string(key)];
+    strings.extend(words.iter().map(|word| api::string(word)));
+    api::replicate(ctx, command, &strings);
+}
+
+/// The words of a stored lock for an append-only file: each of them one LOCK.APPLY.
+pub fn rewritten(key: &[u8], lock: &Lock) -> Vec<Vec<RedisString>> {
+    let changes = effect::between(None, lock);
+    let lines = changes.iter().filter_map(effect::words);
+    lines
+        .map(|words| {
+            let words = words.iter().map(|word| api::string(word));
+            std::iter::once(api::string(key)).chain(words).collect()
+        })
+        .collect()
+}
+
+/// Keyspace events: `lock.grant` and `lock.drop` of class `d`, `del` of class `g`.
+fn announce(ctx: &Context, string: &RedisString, change: &Change) {
+    let (class, event) = match change {
+        Change::Grant { .. } => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.grant"),
+        Change::Drop { .. } => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.drop"),
+        Change::Delete => (raw::REDISMODULE_NOTIFY_GENERIC, c"del"),
+    };
+    server!(RedisModule_NotifyKeyspaceEvent(
+        ctx.ctx,
+        class,
+        event.as_ptr(),
+        string.inner
+    ));
+}

@@ -1,0 +1,62 @@
+//! `INFO lock`: what the module counts.
+
+use std::ffi::{c_int, CStr};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis_module::{raw, Context};
+
+use crate::api::server;
+use crate::{boundary, flow};
+
+/// Values of the type that are alive, in keys or waiting to be freed.
+static LOCKS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a value of the type.
+pub fn count_lock_made() {
+    LOCKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts a value of the type no more. Called on any thread.
+pub fn count_lock_freed() {
+    LOCKS.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Whether there is any lock on this server.
+pub fn any_locks() -> bool {
+    LOCKS.load(Ordering::Relaxed) > 0
+}
+
+/// Registers the section.
+pub fn register(ctx: &Context) -> Result<(), String> {
+    match server!(RedisModule_RegisterInfoFunc(ctx.ctx, Some(report))) {
+        Some(0) => Ok(()),
+        _ => Err("the server refused the INFO section".to_owned()),
+    }
+}
+
+extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
+    boundary::guard(|| {
+        let Some((waiters, tally)) = flow::look(|desk| (desk.queues().len(), *desk.tally())) else {
+            return;
+        };
+        let fields: [(&CStr, u64); 9] = [
+            (c"locks", LOCKS.load(Ordering::Relaxed)),
+            (c"waiters", waiters as u64),
+            (c"last_fence", flow::FENCES.last()),
+            (c"grants", tally.grants),
+            (c"hand_overs", tally.hand_overs),
+            (c"lapses", tally.lapses),
+            (c"timeouts", tally.timeouts),
+            (c"take_overs", tally.take_overs),
+            (c"take_backs", tally.take_backs),
+        ];
+        server!(RedisModule_InfoAddSection(info, std::ptr::null()));
+        for (field, value) in fields {
+            server!(RedisModule_InfoAddFieldULongLong(
+                info,
+                field.as_ptr(),
+                value
+            ));
+        }
+    });
+}
