@@ -15,7 +15,6 @@ use redis_lock_core::queue::Seat;
 use redis_module::{raw, Context, RedisGILGuard};
 
 use crate::api::{self, server};
-use crate::inbox::Inbox;
 use crate::{boundary, clock, flow, inbox};
 
 /// How many names and timeouts one ring settles: the server serves others in between.
@@ -41,7 +40,7 @@ pub fn ring_at_once() {
 
 /// Has the timer ring when the desk next has to settle something.
 pub fn rearm() {
-    let due_ms = flow::look(|desk| desk.queues().next_alarm_ms()).flatten();
+    let due_ms = flow::look(|desk| desk.next_due_ms()).flatten();
     if let Some(due_ms) = due_ms {
         arm(due_ms);
     }
@@ -79,12 +78,11 @@ extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
         if api::may_write_unasked(&ctx) {
             settle(&ctx);
             rearm();
-        } else if flow::anybody_waits() || api::is_primary(&ctx) {
+        } else if api::is_replica(&ctx) {
+            flow::stand_down(&ctx);
+        } else {
             flow::carry_out_unasked(&ctx, |desk, world| desk.time_out_due(MOST_A_RING, world));
             arm(clock::now().ms().saturating_add(RETRY_MS));
-        } else {
-            // A replica neither ends leases nor grants: its primary will tell.
-            inbox::with(|inbox| *inbox = Inbox::default());
         }
     });
 }
@@ -98,8 +96,12 @@ fn settle(ctx: &Context) {
     flow::carry_out_unasked(ctx, |desk, world| {
         desk.settle_due(names, MOST_A_RING, world)
     });
-    inbox::with(|inbox| inbox.restored.retain(|name| !settled.contains(name)));
-    let more = inbox::with(|inbox| !inbox.touched.is_empty() || !inbox.restored.is_empty());
+    let more = inbox::with(|inbox| {
+        for name in &settled {
+            inbox.restored.remove(name);
+        }
+        !inbox.touched.is_empty() || !inbox.restored.is_empty()
+    });
     if more {
         ring_at_once();
     }

@@ -83,6 +83,11 @@ pub fn is_primary(ctx: &Context) -> bool {
     context_flags(ctx) & others == 0
 }
 
+/// Whether the server follows a primary.
+pub fn is_replica(ctx: &Context) -> bool {
+    context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0
+}
+
 /// Whether something may be written that no client asked for just now. During CLIENT PAUSE and a
 /// failover the server asserts that nothing is sent to its replicas.
 pub fn may_write_unasked(ctx: &Context) -> bool {

@@ -25,7 +25,7 @@ use std::ptr;
 
 use lazy_static::lazy_static;
 use redis_lock_core::desk::{HandOver, Origin, Verdict, Wake};
-use redis_lock_core::order::Names;
+use redis_lock_core::order::{Names, Order};
 use redis_lock_core::queue::Seat;
 use redis_module::{raw, Context, RedisGILGuard, RedisString};
 
@@ -61,11 +61,19 @@ fn with<T: Default>(work: impl FnOnce(&mut Room) -> T) -> T {
 }
 
 /// Whether this context's client may be blocked: not in MULTI, in a script or where it said so.
-pub fn may_block(ctx: &Context) -> bool {
+fn may_block(ctx: &Context) -> bool {
     let denying = raw::REDISMODULE_CTX_FLAGS_MULTI
         | raw::REDISMODULE_CTX_FLAGS_LUA
         | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
     api::context_flags(ctx) & denying == 0
+}
+
+/// A client that may not block gets the answer of an ACQUIRE, as with BLPOP.
+pub fn patient_where_it_may(ctx: &Context, order: Order) -> Order {
+    match order {
+        Order::Wait { names, ask, .. } if !may_block(ctx) => Order::Acquire { names, ask },
+        order => order,
+    }
 }
 
 /// Blocks the context's client at this seat. Tells whether the server did so.

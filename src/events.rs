@@ -6,7 +6,8 @@ use redis_lock_core::name::Name;
 use redis_module::{raw, Context, RedisString};
 
 use crate::api::{self, server};
-use crate::{blocking, boundary, flow, inbox, keyspace, status};
+use crate::inbox::Move;
+use crate::{alarm, blocking, boundary, flow, inbox, keyspace, status};
 
 /// All databases, as the server's flush event counts them.
 const ALL_DATABASES: i32 = -1;
@@ -22,6 +23,11 @@ pub fn subscribe(ctx: &Context) -> Result<(), String> {
         Some(on_client_change),
     )?;
     api::subscribe(ctx, raw::REDISMODULE_EVENT_EVENTLOOP, Some(on_event_loop))?;
+    api::subscribe(
+        ctx,
+        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+        Some(on_role_change),
+    )?;
     let class = raw::REDISMODULE_NOTIFY_GENERIC;
     match server!(RedisModule_SubscribeToKeyspaceEvents(
         ctx.ctx,
@@ -66,11 +72,13 @@ extern "C" fn on_swap(
     boundary::guard(|| {
         // SAFETY: this event's data is a `RedisModuleSwapDbInfo`, for the time of the call.
         let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
-        for db in info.map_or([ALL_DATABASES; 2], |info| {
-            [info.dbnum_first, info.dbnum_second]
-        }) {
-            note_database(db);
+        let Some(info) = info else { return };
+        if flow::any_ties() {
+            let swap = Move::Databases(info.dbnum_first, info.dbnum_second);
+            inbox::note(|inbox| inbox.moved.push(swap));
         }
+        note_database(info.dbnum_first);
+        note_database(info.dbnum_second);
     });
 }
 
@@ -98,8 +106,21 @@ extern "C" fn on_client_change(
         // SAFETY: this event's data is a `RedisModuleClientInfo`, for the time of the call.
         if let Some(info) = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() } {
             blocking::note_client_gone(info.id);
+            if flow::may_have_ties(info.id) {
+                inbox::note(|inbox| inbox.gone.push(info.id));
+            }
         }
     });
+}
+
+/// The timer finds out what the new role asks for.
+extern "C" fn on_role_change(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    _: u64,
+    _: *mut c_void,
+) {
+    boundary::guard(alarm::ring_at_once);
 }
 
 /// The server slept, so it had sent what it had to send; no client's end was noticed since.
@@ -132,23 +153,42 @@ extern "C" fn on_key(
 
 /// A key may have become a lock, or a lock's expiry may no longer be that of its leases.
 fn note_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleString) {
-    let arrived = [c"rename_to", c"move_to"].contains(&event);
-    let expiry = [c"expire", c"persist"].contains(&event);
-    let restored = event == c"restore";
-    if !(arrived || expiry || restored) || !api::is_primary(ctx) {
+    let event = match event.to_bytes() {
+        b"rename_to" | b"move_to" => KeyEvent::Arrived,
+        b"expire" | b"persist" => KeyEvent::Expiry,
+        b"restore" => KeyEvent::Restored,
+        _ => return,
+    };
+    if !api::is_primary(ctx) {
         return;
     }
     let name = Name::new(api::selected_db(ctx), RedisString::string_as_slice(key));
     let string = RedisString::new(None, key);
-    if restored && keyspace::is_lock(ctx, &string) {
-        inbox::note(|inbox| {
-            inbox.restored.insert(name);
-        });
-    } else if expiry && keyspace::is_lock(ctx, &string) {
-        inbox::note(|inbox| {
+    match event {
+        KeyEvent::Arrived => note_arrival(ctx, &string, name),
+        KeyEvent::Expiry if keyspace::is_lock(ctx, &string) => inbox::note(|inbox| {
             inbox.touched.insert(name);
-        });
-    } else {
-        inbox::note_touched(name);
+        }),
+        KeyEvent::Restored if keyspace::is_lock(ctx, &string) => inbox::note(|inbox| {
+            inbox.restored.insert(name);
+        }),
+        KeyEvent::Expiry | KeyEvent::Restored => inbox::note_touched(name),
     }
+}
+
+enum KeyEvent {
+    Arrived,
+    Expiry,
+    Restored,
+}
+
+fn note_arrival(ctx: &Context, string: &RedisString, name: Name) {
+    if flow::any_ties() {
+        let ties = keyspace::ties_at(ctx, string);
+        if !ties.is_empty() {
+            let arrived = Move::Value(ties, name.clone());
+            inbox::note(|inbox| inbox.moved.push(arrived));
+        }
+    }
+    inbox::note_touched(name);
 }

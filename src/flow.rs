@@ -15,6 +15,7 @@ use redis_lock_core::queue::Seat;
 use redis_lock_core::refusal::Refusal;
 use redis_module::{Context, RedisGILGuard};
 
+use crate::inbox::{Inbox, Move};
 use crate::keyspace::{self, Keys};
 use crate::{alarm, api, blocking, clock, config, inbox};
 
@@ -27,6 +28,9 @@ pub static FENCES: Fences = Fences::new();
 
 /// How many wait: lets the callbacks of busy servers without waiters return at once.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// How many grants are tied to a connection, to the same end.
+static TIED: AtomicUsize = AtomicUsize::new(0);
 
 static NEXT_SEAT: AtomicU64 = AtomicU64::new(1);
 
@@ -46,6 +50,16 @@ pub fn may_have_line(name: &Name) -> bool {
 /// Whether anybody waits for anything.
 pub fn anybody_waits() -> bool {
     WAITING.load(Ordering::Relaxed) > 0
+}
+
+/// Whether any grant is tied to a connection.
+pub fn any_ties() -> bool {
+    TIED.load(Ordering::Relaxed) > 0
+}
+
+/// Whether something may be tied to this connection.
+pub fn may_have_ties(client_id: u64) -> bool {
+    any_ties() && look(|desk| desk.ties().has_client(client_id)).unwrap_or(true)
 }
 
 /// Carries out an order of the client that `ctx` serves. When the answer is [`Answer::Queued`] the
@@ -78,18 +92,25 @@ pub fn carry_out_unasked(
     }
 }
 
-/// Lets the desk decide, after those who left have left their queues.
+/// This server is a replica now: its primary decides. Its blocked clients were sent away by the
+/// server; leases run on untied.
+pub fn stand_down(ctx: &Context) {
+    if let Ok(mut desk) = DESK.lock(ctx).try_borrow_mut() {
+        take_in_notes(&mut desk);
+        desk.untie_all();
+        count(&desk);
+    }
+    inbox::with(|inbox| *inbox = Inbox::default());
+}
+
+/// Lets the desk decide, after it was told what happened meanwhile.
 fn decide(
     ctx: &Context,
     decision: impl FnOnce(&mut Desk, &mut World<'_>) -> Outcome,
 ) -> Result<Outcome, Refusal> {
-    let left = inbox::with(|inbox| std::mem::take(&mut inbox.left));
     let desk = DESK.lock(ctx);
     let mut desk = desk.try_borrow_mut().map_err(|_| Refusal::Reentered)?;
-    for seat in left {
-        let vacated = desk.leave(seat);
-        inbox::with(|inbox| inbox.touched.extend(vacated));
-    }
+    take_in_notes(&mut desk);
     let mut world = World {
         moment: clock::now(),
         fences: &FENCES,
@@ -97,6 +118,41 @@ fn decide(
         shelf: &mut Keys { ctx },
     };
     let outcome = decision(&mut desk, &mut world);
-    WAITING.store(desk.queues().len(), Ordering::Relaxed);
+    count(&desk);
     Ok(outcome)
+}
+
+/// Tells the desk who left, what moved and whose connection is gone. What that touches stays noted
+/// for the timer; an order that comes first settles its own names.
+fn take_in_notes(desk: &mut Desk) {
+    let (left, moved, gone) = inbox::with(|inbox| {
+        let Inbox {
+            left, moved, gone, ..
+        } = inbox;
+        (
+            std::mem::take(left),
+            std::mem::take(moved),
+            std::mem::take(gone),
+        )
+    });
+    for a_move in moved {
+        match a_move {
+            Move::Value(ties, name) => desk.relocate(&ties, &name),
+            Move::Databases(one, other) => desk.swap_databases(one, other),
+        }
+    }
+    let mut touched = Vec::new();
+    touched.extend(left.into_iter().flat_map(|seat| desk.leave(seat)));
+    touched.extend(
+        gone.into_iter()
+            .flat_map(|client_id| desk.orphan(client_id)),
+    );
+    if !touched.is_empty() {
+        inbox::with(|inbox| inbox.touched.extend(touched));
+    }
+}
+
+fn count(desk: &Desk) {
+    WAITING.store(desk.queues().len(), Ordering::Relaxed);
+    TIED.store(desk.ties().len(), Ordering::Relaxed);
 }

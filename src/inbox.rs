@@ -10,9 +10,18 @@ use lazy_static::lazy_static;
 use redis_lock_core::desk::HandOver;
 use redis_lock_core::name::Name;
 use redis_lock_core::queue::Seat;
+use redis_lock_core::session::TieId;
 use redis_module::RedisGILGuard;
 
 use crate::{alarm, api, flow};
+
+/// A value that is elsewhere now.
+pub enum Move {
+    /// A key was renamed or moved: the value with these ties is here.
+    Value(Vec<TieId>, Name),
+    /// Two databases changed places.
+    Databases(i32, i32),
+}
 
 /// The notes that were not looked at yet.
 #[derive(Default)]
@@ -23,6 +32,10 @@ pub struct Inbox {
     pub restored: HashSet<Name>,
     /// Databases that were flushed or swapped.
     pub databases: HashSet<i32>,
+    /// Where the server put values with ties, and databases that changed places, in this order.
+    pub moved: Vec<Move>,
+    /// Connections that are gone and had ties.
+    pub gone: Vec<u64>,
     /// Seats whose connection is gone or was answered by the server.
     pub left: Vec<Seat>,
     /// Hand-overs whose client was gone before it could know of them.

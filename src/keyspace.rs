@@ -6,6 +6,7 @@ use redis_lock_core::desk::{Shelf, Slot};
 use redis_lock_core::effect::{self, Change, Effect, Stored};
 use redis_lock_core::lock::Lock;
 use redis_lock_core::name::Name;
+use redis_lock_core::session::TieId;
 use redis_module::{raw, Context, RedisString};
 
 use crate::api::{self, server};
@@ -128,6 +129,18 @@ fn read(ctx: &Context, name: &Name) -> Slot {
             lock: lock.clone(),
             expiry_ms,
         }),
+    }
+}
+
+/// The ties of the lock that a key of the context's database holds.
+pub fn ties_at(ctx: &Context, string: &RedisString) -> Vec<TieId> {
+    let mode = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
+    match Key::open(ctx, string, mode).found() {
+        Found::Lock(lock) => {
+            let ties = lock.holders().iter().map(|holder| holder.tie);
+            ties.filter(|tie| *tie != TieId::NONE).collect()
+        }
+        Found::Nothing | Found::Foreign => Vec::new(),
     }
 }
 

@@ -9,6 +9,7 @@
 
 use crate::effect::MAX_DEADLINE_MS;
 use crate::lock::{Holder, Lock, Mode};
+use crate::session::TieId;
 use crate::token::Token;
 
 /// The version that the server stores beside the bytes.
@@ -124,6 +125,7 @@ impl<'a> Reader<'a> {
             deadline_ms: self.time_ms()?,
             since_ms: self.time_ms()?,
             client_id: 0,
+            tie: TieId::NONE,
         })
     }
 }
@@ -143,6 +145,7 @@ mod tests {
             deadline_ms: 1_700_000_000_000,
             since_ms: 1_600_000_000_000,
             client_id: 0,
+            tie: TieId::NONE,
         };
         let holders = vec![
             holder(1, b"one"),

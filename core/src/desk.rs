@@ -8,15 +8,16 @@
 //! The desk reads locks through a [`Shelf`] and writes none: what is to change in the keyspace
 //! leaves as [`Effect`]s, who is to be woken as [`Wake`]s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::effect::{self, Effect, Stored};
 use crate::fence::Fences;
 use crate::lock::{Holder, Lock, Mode, Standing};
 use crate::name::Name;
-use crate::order::{Ask, Leave, Names, Order, Repeat};
+use crate::order::{Ask, Leave, Life, Names, Order, Repeat};
 use crate::queue::{End, Place, Queues, Seat, Waiter};
 use crate::refusal::Refusal;
+use crate::session::{TieId, Ties};
 use crate::token::Token;
 use crate::Moment;
 
@@ -150,16 +151,19 @@ pub struct World<'a> {
     pub shelf: &'a mut dyn Shelf,
 }
 
-/// The queues, and the rules by which they move.
+/// The queues and the ties, and the rules by which they move.
 #[derive(Debug, Default)]
 pub struct Desk {
     queues: Queues,
+    ties: Ties,
     tally: Tally,
 }
 
 /// The locks that an order touches: as they were, and as they will be.
 struct Bench<'w, 'a> {
     world: &'w mut World<'a>,
+    /// The desk's, for the time of the order.
+    ties: Ties,
     drafts: BTreeMap<Name, Draft>,
     wakes: Vec<Wake>,
     lapses: u64,
@@ -181,9 +185,10 @@ enum Stand {
 }
 
 impl<'w, 'a> Bench<'w, 'a> {
-    fn new(world: &'w mut World<'a>) -> Self {
+    fn new(world: &'w mut World<'a>, ties: Ties) -> Self {
         Self {
             world,
+            ties,
             drafts: BTreeMap::new(),
             wakes: Vec::new(),
             lapses: 0,
@@ -204,6 +209,7 @@ impl<'w, 'a> Bench<'w, 'a> {
             if let Slot::Lock(stored) = &before {
                 lock = stored.lock.clone();
                 lock.shorten(stored.expiry_ms.unwrap_or(u64::MAX));
+                self.ties.uphold(&mut lock, self.world.moment.ms());
                 self.lapses += lock.lapse(self.world.moment.ms()) as u64;
             }
             self.drafts.insert(name.clone(), Draft { before, lock });
@@ -215,6 +221,36 @@ impl<'w, 'a> Bench<'w, 'a> {
             })
             | None => None,
             Some(draft) => Some(&mut draft.lock),
+        }
+    }
+
+    fn follow_ties(&mut self) {
+        for draft in self.drafts.values() {
+            let before = match &draft.before {
+                Slot::Lock(stored) => Some(&stored.lock),
+                Slot::Empty | Slot::Foreign => None,
+            };
+            self.ties.follow(before, &draft.lock);
+        }
+    }
+
+    /// The tie of a grant or an extension at `name`: a new one for a session, or the one it has.
+    fn bind(
+        &mut self,
+        name: &Name,
+        token: &Token,
+        life: Life,
+        lease_ms: u64,
+        client_id: u64,
+    ) -> TieId {
+        match life {
+            Life::Session => self.ties.tie(client_id, name.clone(), lease_ms),
+            Life::Lease => {
+                let own = self.open(name).and_then(|lock| lock.holder(token));
+                let id = own.map_or(TieId::NONE, |own| own.tie);
+                self.ties.set_lease(id, lease_ms);
+                id
+            }
         }
     }
 
@@ -247,6 +283,17 @@ impl Desk {
         &self.queues
     }
 
+    /// The ties, to look at.
+    pub const fn ties(&self) -> &Ties {
+        &self.ties
+    }
+
+    /// When something is due without anybody's order, in ms since the epoch.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        let ties = self.ties.next_due_ms();
+        self.queues.next_alarm_ms().into_iter().chain(ties).min()
+    }
+
     /// The counts, to look at.
     pub const fn tally(&self) -> &Tally {
         &self.tally
@@ -254,7 +301,7 @@ impl Desk {
 
     /// Carries out one order.
     pub fn carry_out(&mut self, order: Order, caller: Caller, world: &mut World<'_>) -> Outcome {
-        let mut bench = Bench::new(world);
+        let mut bench = self.open_bench(world);
         let names = order.names().clone();
         self.settle(names.iter().cloned().collect(), &mut bench);
         let answer = self.decide(order, caller, &mut bench);
@@ -264,10 +311,12 @@ impl Desk {
 
     /// Settles these names, and those whose alarm or timeout is due: at most `most` of each kind.
     pub fn settle_due(&mut self, names: Vec<Name>, most: usize, world: &mut World<'_>) -> Outcome {
-        let mut bench = Bench::new(world);
+        let mut bench = self.open_bench(world);
         let now_ms = bench.now_ms();
         let mut work = names;
         work.extend(self.queues.alarmed(now_ms, most));
+        let ties = bench.ties.due(now_ms, most);
+        work.extend(ties.iter().map(|(_, name)| name.clone()));
         let late = self.queues.timed_out(now_ms, most);
         let waiters = late.iter().filter_map(|place| self.queues.at(*place));
         work.extend(waiters.flat_map(|waiter| waiter.names.iter().cloned()));
@@ -276,12 +325,14 @@ impl Desk {
             let vacated = self.end_wait(place, Verdict::TimedOut, &mut bench);
             self.settle(vacated, &mut bench);
         }
-        self.close(Ok(Answer::NotNow), bench)
+        let outcome = self.close(Ok(Answer::NotNow), bench);
+        self.drop_stale(ties, now_ms);
+        outcome
     }
 
     /// Ends the waits that are due where nothing may be granted, as during CLIENT PAUSE.
     pub fn time_out_due(&mut self, most: usize, world: &mut World<'_>) -> Outcome {
-        let mut bench = Bench::new(world);
+        let mut bench = self.open_bench(world);
         for place in self.queues.timed_out(bench.now_ms(), most) {
             self.end_wait(place, Verdict::TimedOut, &mut bench);
         }
@@ -296,11 +347,49 @@ impl Desk {
         waiter.map_or_else(Vec::new, |waiter| waiter.names.iter().cloned().collect())
     }
 
-    fn close(&mut self, answer: Result<Answer, Refusal>, bench: Bench<'_, '_>) -> Outcome {
+    /// A connection is gone: what is tied to it ends as its names, which are returned, are settled.
+    pub fn orphan(&mut self, client_id: u64) -> Vec<Name> {
+        self.ties.orphan(client_id)
+    }
+
+    /// The server moved the value with these ties to another name.
+    pub fn relocate(&mut self, ties: &[TieId], name: &Name) {
+        for id in ties {
+            self.ties.move_to(*id, name);
+        }
+    }
+
+    /// The server had two databases change places.
+    pub fn swap_databases(&mut self, one: i32, other: i32) {
+        self.ties.swap_databases(one, other);
+    }
+
+    /// The server is no primary any more: the leases run on untied.
+    pub fn untie_all(&mut self) {
+        self.ties = Ties::default();
+    }
+
+    fn open_bench<'w, 'a>(&mut self, world: &'w mut World<'a>) -> Bench<'w, 'a> {
+        Bench::new(world, std::mem::take(&mut self.ties))
+    }
+
+    /// Ties that are still due after their names were settled have lost their grant.
+    fn drop_stale(&mut self, ties: Vec<(TieId, Name)>, now_ms: u64) {
+        for (id, _) in ties {
+            if self.ties.is_due(id, now_ms) {
+                self.ties.untie(id);
+            }
+        }
+    }
+
+    fn close(&mut self, answer: Result<Answer, Refusal>, mut bench: Bench<'_, '_>) -> Outcome {
         self.tally.lapses += bench.lapses;
+        let effects = bench.effects();
+        bench.follow_ties();
+        self.ties = bench.ties;
         Outcome {
             answer,
-            effects: bench.effects(),
+            effects,
             wakes: bench.wakes,
         }
     }
@@ -322,7 +411,8 @@ impl Desk {
                 names,
                 token,
                 lease_ms,
-            } => extend(&names, &token, lease_ms, bench),
+                life,
+            } => extend(&names, &token, lease_ms, life, caller, bench),
             Order::Release {
                 names,
                 token,
@@ -500,6 +590,7 @@ impl Desk {
         let now_ms = bench.now_ms();
         let fence = kept_fence.unwrap_or_else(|| bench.world.fences.next(bench.world.moment));
         for name in names {
+            let tie = bench.bind(name, &ask.token, ask.life, ask.lease_ms, client_id);
             let Some(lock) = bench.open(name) else {
                 continue;
             };
@@ -519,6 +610,7 @@ impl Desk {
                 deadline_ms: now_ms.saturating_add(ask.lease_ms),
                 since_ms,
                 client_id,
+                tie,
             };
             lock.grant(ask.mode, holder);
         }
@@ -529,8 +621,9 @@ impl Desk {
         }
     }
 
-    fn settle(&mut self, mut work: Vec<Name>, bench: &mut Bench<'_, '_>) {
-        while let Some(name) = work.pop() {
+    fn settle(&mut self, names: Vec<Name>, bench: &mut Bench<'_, '_>) {
+        let mut work = VecDeque::from(names);
+        while let Some(name) = work.pop_front() {
             while let Some(vacated) = self.step(&name, bench) {
                 work.extend(vacated.into_iter().filter(|other| *other != name));
             }
@@ -603,10 +696,13 @@ impl Desk {
     }
 }
 
+/// Sets the lease anew; a session also moves the tie to the caller, whom INFO shows from then on.
 fn extend(
     names: &Names,
     token: &Token,
     lease_ms: u64,
+    life: Life,
+    caller: Caller,
     bench: &mut Bench<'_, '_>,
 ) -> Result<Answer, Refusal> {
     let held = count_held(names, token, bench)?;
@@ -615,8 +711,13 @@ fn extend(
     }
     let deadline_ms = bench.now_ms().saturating_add(lease_ms);
     for name in names {
+        let tie = bench.bind(name, token, life, lease_ms, caller.client_id);
         if let Some(own) = bench.open(name).and_then(|lock| lock.holder_mut(token)) {
             own.deadline_ms = deadline_ms;
+            own.tie = tie;
+            if life == Life::Session {
+                own.client_id = caller.client_id;
+            }
         }
     }
     Ok(Answer::Count(held))

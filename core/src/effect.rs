@@ -12,6 +12,7 @@
 use crate::lock::{Holder, Lock, Mode};
 use crate::name::Name;
 use crate::refusal::Refusal;
+use crate::session::TieId;
 use crate::token::Token;
 use crate::{grammar, MAX_SPAN_MS};
 
@@ -96,6 +97,7 @@ fn parse_grant(token: &[u8], mode: &[u8], numbers: [&[u8]; 5]) -> Option<Change>
         deadline_ms: deadline_ms?,
         since_ms: since_ms?,
         client_id: 0,
+        tie: TieId::NONE,
     };
     let in_range = holder.deadline_ms <= MAX_DEADLINE_MS && holder.since_ms <= MAX_DEADLINE_MS;
     let sound = Lock::held(mode, vec![holder.clone()]).is_some();
@@ -185,6 +187,7 @@ mod tests {
                         deadline_ms,
                         since_ms: 7,
                         client_id: 0,
+                        tie: TieId::NONE,
                     })
                     .collect()
             })
@@ -244,6 +247,7 @@ mod tests {
             deadline_ms: 50,
             since_ms: 0,
             client_id: 0,
+            tie: TieId::NONE,
         };
         let lock = Lock::held(Mode::Exclusive, vec![holder]).unwrap();
         for expiry_ms in [None, Some(80)] {

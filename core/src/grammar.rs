@@ -7,7 +7,7 @@
 
 use crate::lock::Mode;
 use crate::name::Name;
-use crate::order::{Ask, Leave, Names, Order, Repeat};
+use crate::order::{Ask, Leave, Life, Names, Order, Repeat};
 use crate::refusal::Refusal;
 use crate::token::Token;
 use crate::MAX_SPAN_MS;
@@ -51,6 +51,7 @@ struct Options<'a> {
     waiters: Option<&'a [u8]>,
     shared: Option<()>,
     reentrant: Option<()>,
+    session: Option<()>,
     all: Option<()>,
 }
 
@@ -64,10 +65,11 @@ enum Word {
     Waiters,
     Shared,
     Reentrant,
+    Session,
     All,
 }
 
-const WORDS: [(&[u8], Word); 8] = [
+const WORDS: [(&[u8], Word); 9] = [
     (b"PX", Word::Px),
     (b"EX", Word::Ex),
     (b"BLOCK", Word::Block),
@@ -75,6 +77,7 @@ const WORDS: [(&[u8], Word); 8] = [
     (b"WAITERS", Word::Waiters),
     (b"SHARED", Word::Shared),
     (b"REENTRANT", Word::Reentrant),
+    (b"SESSION", Word::Session),
     (b"ALL", Word::All),
 ];
 
@@ -84,6 +87,7 @@ const ACQUIRE: &[Word] = &[
     Word::Shared,
     Word::Limit,
     Word::Reentrant,
+    Word::Session,
 ];
 const WAIT: &[Word] = &[
     Word::Px,
@@ -92,8 +96,9 @@ const WAIT: &[Word] = &[
     Word::Shared,
     Word::Limit,
     Word::Reentrant,
+    Word::Session,
 ];
-const EXTEND: &[Word] = &[Word::Px, Word::Ex];
+const EXTEND: &[Word] = &[Word::Px, Word::Ex, Word::Session];
 const RELEASE: &[Word] = &[Word::All];
 const INFO: &[Word] = &[Word::Waiters];
 
@@ -132,6 +137,7 @@ impl<'a> Options<'a> {
             Word::Waiters => &mut self.waiters,
             Word::Shared => return once(&mut self.shared, ()),
             Word::Reentrant => return once(&mut self.reentrant, ()),
+            Word::Session => return once(&mut self.session, ()),
             Word::All => return once(&mut self.all, ()),
         };
         once(value, rest.next().copied().ok_or(Refusal::Syntax)?)
@@ -148,6 +154,10 @@ impl<'a> Options<'a> {
     fn block_ms(&self) -> Result<u64, Refusal> {
         self.block
             .map_or(Ok(0), |ms| within(ms, 0, MAX_SPAN_MS, Refusal::Timeout))
+    }
+
+    fn life(&self) -> Life {
+        self.session.map_or(Life::Lease, |()| Life::Session)
     }
 
     fn limit(&self) -> Result<u32, Refusal> {
@@ -234,6 +244,7 @@ fn ask(token: Token, options: &Options<'_>, lease_ms: u64, limit: u32) -> Ask {
         repeat: options
             .reentrant
             .map_or(Repeat::Renews, |()| Repeat::Counts),
+        life: options.life(),
     }
 }
 
@@ -286,6 +297,7 @@ pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Orde
         names,
         token,
         lease_ms,
+        life: options.life(),
     })
 }
 

@@ -30,6 +30,7 @@ pub mod name;
 pub mod order;
 pub mod queue;
 pub mod refusal;
+pub mod session;
 pub mod token;
 
 /// The longest lease and the longest BLOCK: 2^53 - 1 ms, so that every client language can hold it.

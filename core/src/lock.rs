@@ -6,6 +6,7 @@
 use smallvec::{smallvec, SmallVec};
 
 use crate::order::Ask;
+use crate::session::TieId;
 use crate::token::Token;
 
 /// How holders stand to each other.
@@ -45,6 +46,8 @@ pub struct Holder {
     /// The connection last granted, 0 when unknown. Known to this server process only: neither
     /// stored nor replicated.
     pub client_id: u64,
+    /// What ties the grant to a connection, if anything does. Neither stored nor replicated.
+    pub tie: TieId,
 }
 
 /// The holders of one key.
@@ -242,6 +245,11 @@ impl Lock {
         before - self.holders.len()
     }
 
+    /// Keeps the holders that `keep` tells to keep; it may change their deadlines.
+    pub fn retain(&mut self, keep: impl FnMut(&mut Holder) -> bool) {
+        self.holders.retain(keep);
+    }
+
     /// Shortens every lease that goes beyond `expiry_ms`, as EXPIRE by hand does.
     pub fn shorten(&mut self, expiry_ms: u64) {
         for holder in &mut self.holders {
@@ -263,6 +271,7 @@ mod tests {
             deadline_ms: 100 + fence,
             since_ms: 0,
             client_id: 0,
+            tie: TieId::NONE,
         }
     }
 
@@ -285,6 +294,7 @@ mod tests {
             limit,
             lease_ms: 10,
             repeat: crate::order::Repeat::Renews,
+            life: crate::order::Life::Lease,
         }
     }
 

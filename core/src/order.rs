@@ -13,6 +13,15 @@ pub enum Repeat {
     Counts,
 }
 
+/// What keeps a grant in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Its lease alone.
+    Lease,
+    /// The caller's connection (SESSION): it is renewed while that lives, and ends with it.
+    Session,
+}
+
 /// How much of its holds a RELEASE gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
@@ -35,6 +44,8 @@ pub struct Ask {
     pub lease_ms: u64,
     /// What happens when it holds already.
     pub repeat: Repeat,
+    /// What keeps the grant in force.
+    pub life: Life,
 }
 
 /// The names an order is about. Invariant: sorted, none twice, so that equal sets are equal.
@@ -102,6 +113,8 @@ pub enum Order {
         token: Token,
         /// Counted from now.
         lease_ms: u64,
+        /// Whether the tie moves to the caller; [`Life::Lease`] leaves it as it is.
+        life: Life,
     },
     /// Leave.
     Release {

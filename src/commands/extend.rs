@@ -4,7 +4,7 @@ use redis_lock_core::grammar::{self, Keys};
 use redis_lock_core::refusal::Refusal;
 use redis_module::Context;
 
-use super::spec::{Arg, KeySpec, Spec, LEASE, TOKEN};
+use super::spec::{Arg, KeySpec, Spec, LEASE, SESSION, TOKEN};
 use super::{setting, Command};
 use crate::{flow, reply};
 
@@ -18,7 +18,7 @@ impl Command for Extend {
         complexity: c"O(N), N being the holders of a shared lock; O(1) for an exclusive one",
         arity: -3,
         keys: KeySpec::One { reads_only: false },
-        args: &[Arg::key(), TOKEN, LEASE],
+        args: &[Arg::key(), TOKEN, LEASE, SESSION],
     };
 
     fn run(ctx: &Context, words: &[&[u8]]) -> Result<(), Refusal> {

@@ -9,12 +9,12 @@ use crate::reply;
 
 pub struct Help;
 
-const LINES: [&std::ffi::CStr; 17] = [
-    c"LOCK.ACQUIRE key token [PX ms | EX s] [SHARED [LIMIT n]] [REENTRANT]",
+const LINES: [&std::ffi::CStr; 19] = [
+    c"LOCK.ACQUIRE key token [PX ms | EX s] [SHARED [LIMIT n]] [REENTRANT] [SESSION]",
     c"    Grant the lock now, [token, fence], or answer nil. Token *: the server draws one.",
-    c"LOCK.WAIT key token [PX ms | EX s] [BLOCK ms] [SHARED [LIMIT n]] [REENTRANT]",
+    c"LOCK.WAIT key token [PX ms | EX s] [BLOCK ms] [SHARED [LIMIT n]] [REENTRANT] [SESSION]",
     c"    As ACQUIRE, but wait in line for at most BLOCK ms; 0 or none: for ever.",
-    c"LOCK.EXTEND key token [PX ms | EX s]",
+    c"LOCK.EXTEND key token [PX ms | EX s] [SESSION]",
     c"    Set the lease to now + PX: 1, or 0 when the token doesn't hold the lock.",
     c"LOCK.RELEASE key token [ALL]",
     c"    Give up one hold, or ALL: 1, or 0 when the token doesn't hold the lock.",
@@ -22,6 +22,8 @@ const LINES: [&std::ffi::CStr; 17] = [
     c"    Milliseconds left of the token's lease, 0 when it doesn't hold the lock.",
     c"LOCK.INFO key [WAITERS count]",
     c"    Who holds the lock and who waits for it; nil when nobody does.",
+    c"LOCK.MACQUIRE | LOCK.MWAIT | LOCK.MEXTEND | LOCK.MRELEASE numkeys key [key ...] token ...",
+    c"    The same for several keys at once: all of them or none, one token, one fence.",
     c"LOCK.HELP",
     c"    This text.",
     c"DEL key",

@@ -1,11 +1,12 @@
 //! `LOCK.INFO`: who holds, who waits.
 
-use redis_lock_core::desk::{self, Slot};
+use redis_lock_core::desk::{self, Desk, Slot};
 use redis_lock_core::grammar;
 use redis_lock_core::lock::{Holder, Lock};
 use redis_lock_core::name::Name;
 use redis_lock_core::queue::Waiter;
 use redis_lock_core::refusal::Refusal;
+use redis_lock_core::session::TieId;
 use redis_module::Context;
 
 use super::spec::{Arg, KeySpec, Kind, Spec};
@@ -35,21 +36,9 @@ impl Command for Info {
             Slot::Empty => Lock::free(),
             Slot::Lock(stored) => desk::seen(stored, now_ms),
         };
-        let (waiters, queue) = flow::look(|desk| {
-            let queue = desk.queues().line(&name).take(shown);
-            (
-                desk.queues().line_len(&name),
-                queue.map(|(_, waiter)| waiter.clone()).collect(),
-            )
-        })
-        .ok_or(Refusal::Reentered)?;
-        let view = View {
-            lock,
-            waiters,
-            queue,
-            now_ms,
-        };
-        if view.lock.is_free() && waiters == 0 {
+        let view = flow::look(|desk| View::of(desk, &name, lock, shown, now_ms));
+        let view = view.ok_or(Refusal::Reentered)?;
+        if view.lock.is_free() && view.waiters == 0 {
             reply::nil(ctx);
         } else {
             view.reply(ctx);
@@ -63,10 +52,24 @@ struct View {
     lock: Lock,
     waiters: usize,
     queue: Vec<Waiter>,
+    /// The ties that bind these holders to a connection that lives.
+    tied: Vec<TieId>,
     now_ms: u64,
 }
 
 impl View {
+    fn of(desk: &Desk, name: &Name, lock: Lock, shown: usize, now_ms: u64) -> Self {
+        let queue = desk.queues().line(name).take(shown);
+        let ties = lock.holders().iter().map(|holder| holder.tie);
+        Self {
+            waiters: desk.queues().line_len(name),
+            queue: queue.map(|(_, waiter)| waiter.clone()).collect(),
+            tied: ties.filter(|tie| desk.ties().is_alive(*tie)).collect(),
+            lock,
+            now_ms,
+        }
+    }
+
     fn reply(&self, ctx: &Context) {
         let free = self.lock.is_free();
         let mode = if free {
@@ -102,7 +105,7 @@ impl View {
             holder.deadline_ms.saturating_sub(self.now_ms),
         );
         number(ctx, "held-ms", self.now_ms.saturating_sub(holder.since_ms));
-        number(ctx, "session", 0);
+        number(ctx, "session", u64::from(self.tied.contains(&holder.tie)));
         tell_client(ctx, client);
     }
 

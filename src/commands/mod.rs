@@ -6,6 +6,10 @@ mod check;
 mod extend;
 mod help;
 mod info;
+mod macquire;
+mod mextend;
+mod mrelease;
+mod mwait;
 mod release;
 mod spec;
 mod wait;
@@ -36,6 +40,10 @@ pub fn register(ctx: &Context) -> Result<(), String> {
     spec::register(ctx, &release::Release::SPEC, entry::<release::Release>)?;
     spec::register(ctx, &check::Check::SPEC, entry::<check::Check>)?;
     spec::register(ctx, &info::Info::SPEC, entry::<info::Info>)?;
+    spec::register(ctx, &macquire::Macquire::SPEC, entry::<macquire::Macquire>)?;
+    spec::register(ctx, &mextend::Mextend::SPEC, entry::<mextend::Mextend>)?;
+    spec::register(ctx, &mrelease::Mrelease::SPEC, entry::<mrelease::Mrelease>)?;
+    spec::register(ctx, &mwait::Mwait::SPEC, entry::<mwait::Mwait>)?;
     spec::register(ctx, &help::Help::SPEC, entry::<help::Help>)?;
     spec::register(ctx, &apply::Apply::SPEC, entry::<apply::Apply>)
 }

@@ -36,6 +36,8 @@ pub enum KeySpec {
         /// Whether the key is only looked at.
         reads_only: bool,
     },
+    /// A number behind the name, and so many words behind that; they are written.
+    Many,
 }
 
 /// What an argument is.
@@ -94,6 +96,16 @@ impl Arg {
         Self { parts, ..self }
     }
 
+    /// How many keys follow.
+    pub const fn numkeys() -> Self {
+        Self::new(c"numkeys", Kind::Integer)
+    }
+
+    /// The keys that the key spec finds.
+    pub const fn keys() -> Self {
+        Self::many(c"key", Kind::Key)
+    }
+
     /// The key that the key spec finds.
     pub const fn key() -> Self {
         Self::new(c"key", Kind::Key)
@@ -139,13 +151,16 @@ pub const MODE: Arg = Arg::new(c"mode", Kind::Block).optional().of(&[
 /// `[REENTRANT]`
 pub const REENTRANT: Arg = Arg::flag(c"reentrant", c"REENTRANT");
 
+/// `[SESSION]`
+pub const SESSION: Arg = Arg::flag(c"session", c"SESSION");
+
 type Entry =
     extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
 
 /// Registers a command with its metadata.
 pub fn register(ctx: &Context, spec: &Spec, entry: Entry) -> Result<(), String> {
     let (first, last, step) = match spec.keys {
-        KeySpec::None => (0, 0, 0),
+        KeySpec::None | KeySpec::Many => (0, 0, 0),
         KeySpec::One { .. } => (1, 1, 1),
     };
     let created = server!(RedisModule_CreateCommand(
@@ -198,26 +213,33 @@ fn describe(ctx: &Context, spec: &Spec) -> bool {
 fn key_specs(keys: KeySpec) -> Vec<raw::RedisModuleCommandKeySpec> {
     // SAFETY: a key spec is plain data; all zeros is how the API ends the list of them.
     let end = unsafe { std::mem::zeroed::<raw::RedisModuleCommandKeySpec>() };
-    let KeySpec::One { reads_only } = keys else {
-        return vec![end];
-    };
-    let access = if reads_only {
-        raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS
-    } else {
-        raw::REDISMODULE_CMD_KEY_RW
-            | raw::REDISMODULE_CMD_KEY_ACCESS
-            | raw::REDISMODULE_CMD_KEY_UPDATE
-    };
     let mut spec = end;
-    spec.flags = access.into();
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     spec.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 };
-    spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-    spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
-        lastkey: 0,
-        keystep: 1,
-        limit: 0,
-    };
+    let writes = raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE;
+    match keys {
+        KeySpec::None => return vec![end],
+        KeySpec::One { reads_only } => {
+            let reads = raw::REDISMODULE_CMD_KEY_RO;
+            let access = if reads_only { reads } else { writes };
+            spec.flags = u64::from(access | raw::REDISMODULE_CMD_KEY_ACCESS);
+            spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+            spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
+                lastkey: 0,
+                keystep: 1,
+                limit: 0,
+            };
+        }
+        KeySpec::Many => {
+            spec.flags = u64::from(writes | raw::REDISMODULE_CMD_KEY_ACCESS);
+            spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+            spec.fk.keynum = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
+                keynumidx: 0,
+                firstkey: 1,
+                keystep: 1,
+            };
+        }
+    }
     vec![spec, end]
 }
 

@@ -1,11 +1,10 @@
 //! `LOCK.WAIT`: grant it now, or block the client until its turn comes.
 
 use redis_lock_core::grammar::{self, Keys};
-use redis_lock_core::order::Order;
 use redis_lock_core::refusal::Refusal;
 use redis_module::Context;
 
-use super::spec::{Arg, KeySpec, Spec, BLOCK, LEASE, MODE, REENTRANT, TOKEN};
+use super::spec::{Arg, KeySpec, Spec, BLOCK, LEASE, MODE, REENTRANT, SESSION, TOKEN};
 use super::{setting, Command};
 use crate::{blocking, flow, reply};
 
@@ -20,22 +19,13 @@ impl Command for Wait {
         complexity: c"O(log W) to queue, W being the waiters of the server; else as LOCK.ACQUIRE",
         arity: -3,
         keys: KeySpec::One { reads_only: false },
-        args: &[Arg::key(), TOKEN, LEASE, BLOCK, MODE, REENTRANT],
+        args: &[Arg::key(), TOKEN, LEASE, BLOCK, MODE, REENTRANT, SESSION],
     };
 
     fn run(ctx: &Context, words: &[&[u8]]) -> Result<(), Refusal> {
-        let order = patient_where_it_may(ctx, grammar::wait(words, Keys::One, &setting(ctx))?);
+        let order = grammar::wait(words, Keys::One, &setting(ctx))?;
+        let order = blocking::patient_where_it_may(ctx, order);
         reply::answer(ctx, &flow::carry_out(ctx, order)?);
         Ok(())
-    }
-}
-
-/// A client that may not block gets the answer of an ACQUIRE, as with BLPOP.
-fn patient_where_it_may(ctx: &Context, order: Order) -> Order {
-    match order {
-        Order::Wait { names, ask, .. } if !blocking::may_block(ctx) => {
-            Order::Acquire { names, ask }
-        }
-        order => order,
     }
 }

@@ -1,0 +1,5 @@
+//! The desk as its callers meet it: every rule as a scene, and a random walk through all of them.
+
+mod rules;
+mod walk;
+mod world;

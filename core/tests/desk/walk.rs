@@ -1,0 +1,177 @@
+//! A random walk through all commands, with what has to hold after every step.
+
+use crate::world::{self, World};
+use proptest::prelude::*;
+use redis_lock_core::desk::Slot;
+use redis_lock_core::lock::{Lock, Mode};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Say(String),
+    Pass(u64),
+    Delete(&'static str),
+    HangUp(usize),
+    CloseAll,
+    Expire(&'static str, Option<u64>),
+}
+
+const KEYS: [&str; 3] = ["x", "y", "z"];
+
+fn line() -> impl Strategy<Value = String> {
+    let token = proptest::sample::select(vec!["a", "b", "c", "d", "e"]);
+    let mode = proptest::sample::select(vec!["", "SHARED", "SHARED LIMIT 1", "SHARED LIMIT 2"]);
+    let keys = proptest::sample::subsequence(KEYS.to_vec(), 1..=3);
+    let repeat = proptest::sample::select(vec!["", "", "REENTRANT", "SESSION"]);
+    (0..7, keys, token, 1u64..60, mode, repeat, 0u64..60).prop_map(
+        |(verb, keys, token, ms, mode, repeat, block)| {
+            let keys = format!("{} {}", keys.len(), keys.join(" "));
+            match verb {
+                0 | 1 => format!("MACQUIRE {keys} {token} PX {ms} {mode} {repeat}"),
+                2 | 3 | 4 => format!("MWAIT {keys} {token} PX {ms} BLOCK {block} {mode} {repeat}"),
+                5 => format!("MEXTEND {keys} {token} PX {ms}"),
+                _ => format!(
+                    "MRELEASE {keys} {token}{}",
+                    if ms % 2 == 0 { " ALL" } else { "" }
+                ),
+            }
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let key = proptest::sample::select(KEYS.to_vec());
+    prop_oneof![
+        12 => line().prop_map(Step::Say),
+        3 => (0u64..30).prop_map(Step::Pass),
+        1 => key.clone().prop_map(Step::Delete),
+        2 => (0usize..9).prop_map(Step::HangUp),
+        1 => Just(Step::CloseAll),
+        1 => (key, proptest::option::of(1u64..40)).prop_map(|(key, ms)| Step::Expire(key, ms)),
+    ]
+}
+
+fn take(world: &mut World, step: Step) {
+    match step {
+        Step::Say(line) => drop(world.say(&line)),
+        Step::Pass(ms) => world.pass_ms(ms),
+        Step::Delete(key) => world.delete(key),
+        Step::HangUp(n) => {
+            let mut waiting = world.waiting();
+            waiting.sort();
+            if !waiting.is_empty() {
+                let line = waiting[n % waiting.len()].clone();
+                world.hang_up(&line);
+            }
+        }
+        Step::CloseAll => world.close_all(),
+        Step::Expire(key, ms) => {
+            world.expire(key, ms.map(|ms| world.now_ms + ms));
+            world.ring(vec![world::name(key)]);
+        }
+    }
+}
+
+/// What has to hold whatever happened.
+fn check(world: &World) -> Result<(), TestCaseError> {
+    world.desk.queues().check().map_err(TestCaseError::fail)?;
+    let mut fences = Vec::new();
+    for key in KEYS {
+        let stored = match world.store.keys.get(&world::name(key)) {
+            Some(Slot::Lock(stored)) => stored.lock.clone(),
+            _ => Lock::free(),
+        };
+        if !stored.is_free() {
+            let sound = Lock::held(stored.mode(), stored.holders().to_vec());
+            prop_assert!(sound.is_some(), "unsound: {stored:?}");
+        }
+        let replica = world
+            .replica
+            .get(&world::name(key))
+            .cloned()
+            .unwrap_or_default();
+        prop_assert_eq!(
+            stored.holders(),
+            replica.holders(),
+            "the replica has another {}",
+            key
+        );
+        fences.extend(stored.holders().iter().map(|h| (h.token.clone(), h.fence)));
+        check_no_one_sleeps(world, key)?;
+    }
+    for (token, fence) in &fences {
+        let others = fences.iter().filter(|(other, _)| other != token);
+        prop_assert!(
+            others.clone().all(|(_, other)| other != fence),
+            "one fence, two owners: {fences:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Nobody at the head of a queue waits for nothing: its name is held, or another of its names is
+/// held or queued for by somebody before it.
+fn check_no_one_sleeps(world: &World, key: &str) -> Result<(), TestCaseError> {
+    let queues = world.desk.queues();
+    let Some((place, waiter)) = queues.line(&world::name(key)).next() else {
+        return Ok(());
+    };
+    let held_up = waiter.names.iter().any(|name| {
+        let key = std::str::from_utf8(&name.key).expect("text");
+        let lock = world.lock(key);
+        let blocked = !lock.is_free()
+            && lock.holder(&waiter.ask.token).is_none()
+            && (lock.mode() == Mode::Exclusive
+                || waiter.ask.mode == Mode::Exclusive
+                || lock
+                    .holders()
+                    .iter()
+                    .map(|h| h.limit)
+                    .chain([waiter.ask.limit])
+                    .any(|l| l > 0 && lock.holders().len() >= l as usize));
+        let upgrade = lock.holder(&waiter.ask.token).is_some()
+            && lock.mode() == Mode::Shared
+            && waiter.ask.mode == Mode::Exclusive
+            && lock.holders().len() > 1;
+        blocked || upgrade || queues.head(name) != Some(place)
+    });
+    prop_assert!(held_up, "{waiter:?} waits for nothing at {key}");
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_rules_hold_after_every_step(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut world = World::new();
+        for step in steps {
+            take(&mut world, step);
+            check(&world)?;
+        }
+        // Whoever still waits leaves in the end, whatever the leases and timeouts were.
+        for _ in 0..100 {
+            world.close_all();
+            world.pass_ms(60);
+            check(&world)?;
+        }
+        prop_assert!(world.desk.queues().is_empty(), "{:?}", world.waiting());
+        prop_assert!(world.desk.ties().is_empty(), "{:?}", world.desk.ties());
+    }
+
+    #[test]
+    fn fences_rise_in_the_order_of_the_grants(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut world = World::new();
+        let mut last = std::collections::HashMap::new();
+        for step in steps {
+            take(&mut world, step);
+            for key in KEYS {
+                let highest = world.lock(key).highest_fence();
+                let before = last.entry(key).or_insert(0);
+                if highest > 0 && highest != *before && world.lock(key).mode() == Mode::Exclusive {
+                    prop_assert!(highest > *before, "{key}: {highest} after {before}");
+                }
+                *before = highest.max(*before);
+            }
+        }
+    }
+}

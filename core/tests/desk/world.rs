@@ -1,0 +1,289 @@
+//! A server in memory: a keyspace, a replica, a clock that is moved by hand, and clients that say
+//! command lines. Everything goes through the grammar and the desk, as on a real server.
+
+use std::collections::{BTreeMap, HashMap};
+
+use redis_lock_core::desk::{
+    Answer, Caller, Desk, Outcome, Shelf, Slot, Verdict, World as Outside,
+};
+use redis_lock_core::effect::{self, Stored};
+use redis_lock_core::fence::Fences;
+use redis_lock_core::grammar::{self, Keys, Setting};
+use redis_lock_core::lock::Lock;
+use redis_lock_core::name::Name;
+use redis_lock_core::queue::Seat;
+use redis_lock_core::token::Token;
+use redis_lock_core::Moment;
+
+/// When the clock starts, in ms: far enough from 0 that nothing underflows unseen.
+pub const START_MS: u64 = 1_000_000;
+
+#[derive(Default)]
+pub struct Store {
+    pub keys: BTreeMap<Name, Slot>,
+    pub reads: usize,
+}
+
+impl Shelf for Store {
+    fn read(&mut self, name: &Name) -> Slot {
+        self.reads += 1;
+        self.keys.get(name).cloned().unwrap_or(Slot::Empty)
+    }
+}
+
+pub struct World {
+    pub desk: Desk,
+    pub store: Store,
+    /// What a replica has that sees nothing but the effects.
+    pub replica: BTreeMap<Name, Lock>,
+    pub now_ms: u64,
+    pub max_waiters: usize,
+    fences: Fences,
+    next_seat: u64,
+    /// Who sits where.
+    seated: HashMap<Seat, String>,
+    /// Which connection said what, the last time it was said.
+    said: HashMap<String, u64>,
+    /// What was said to whom since the last look.
+    heard: Vec<String>,
+    pub effects_seen: usize,
+}
+
+pub fn name(key: &str) -> Name {
+    Name::new(0, key.as_bytes())
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self {
+            desk: Desk::new(),
+            store: Store::default(),
+            replica: BTreeMap::new(),
+            now_ms: START_MS,
+            max_waiters: 0,
+            fences: Fences::new(),
+            next_seat: 1,
+            seated: HashMap::new(),
+            said: HashMap::new(),
+            heard: Vec::new(),
+            effects_seen: 0,
+        }
+    }
+
+    /// A client says a line such as `WAIT k a PX 100`; the answer, shortened: `granted`, `nil`,
+    /// `waits`, a number, or the error's text.
+    pub fn say(&mut self, line: &str) -> String {
+        let words: Vec<&[u8]> = line.split_whitespace().map(str::as_bytes).collect();
+        let (command, words) = words.split_first().expect("a command");
+        let command = std::str::from_utf8(command).expect("text");
+        let (many, verb) = match command.strip_prefix('M') {
+            Some(verb) => (Keys::Many, verb),
+            None => (Keys::One, command),
+        };
+        let draw = || Ok(Token::from_bits(1));
+        let setting = Setting {
+            db: 0,
+            default_lease_ms: 1000,
+            draw_token: &draw,
+        };
+        let order = match verb {
+            "ACQUIRE" => grammar::acquire(words, many, &setting),
+            "WAIT" => grammar::wait(words, many, &setting),
+            "EXTEND" => grammar::extend(words, many, &setting),
+            "RELEASE" => grammar::release(words, many, &setting),
+            other => unreachable!("{other}"),
+        };
+        let order = match order {
+            Ok(order) => order,
+            Err(refusal) => return refusal.to_string(),
+        };
+        let seat = Seat(self.next_seat);
+        self.next_seat += 1;
+        self.said.insert(line.to_owned(), seat.0);
+        let outcome = self.outside(|desk, outside| {
+            desk.carry_out(
+                order,
+                Caller {
+                    client_id: seat.0,
+                    seat,
+                },
+                outside,
+            )
+        });
+        if outcome.answer == Ok(Answer::Queued) {
+            self.seated.insert(seat, line.to_owned());
+        }
+        let said = match &outcome.answer {
+            Ok(Answer::Granted(_)) => "granted".to_owned(),
+            Ok(Answer::NotNow) => "nil".to_owned(),
+            Ok(Answer::Queued) => "waits".to_owned(),
+            Ok(Answer::Count(count)) => count.to_string(),
+            Err(refusal) => refusal.to_string(),
+        };
+        self.take_in(outcome);
+        said
+    }
+
+    /// Moves the clock and rings the alarm, as the timer does.
+    pub fn pass_ms(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.ring(Vec::new());
+    }
+
+    /// Settles these keys and whatever is due.
+    pub fn ring(&mut self, touched: Vec<Name>) {
+        let outcome = self.outside(|desk, outside| desk.settle_due(touched, 1000, outside));
+        self.take_in(outcome);
+    }
+
+    /// The connection that said this line is gone.
+    pub fn hang_up(&mut self, line: &str) {
+        let seat = self
+            .seated
+            .iter()
+            .find(|(_, said)| *said == line)
+            .map(|(seat, _)| *seat);
+        let seat = seat.unwrap_or_else(|| panic!("nobody waits with {line:?}"));
+        self.seated.remove(&seat);
+        let vacated = self.desk.leave(seat);
+        self.ring(vacated);
+    }
+
+    /// The connection that said this line closes.
+    pub fn close(&mut self, line: &str) {
+        let client_id = self.said.get(line).copied();
+        let client_id = client_id.unwrap_or_else(|| panic!("nobody said {line:?}"));
+        let touched = self.desk.orphan(client_id);
+        self.ring(touched);
+    }
+
+    /// All connections that don't wait close.
+    pub fn close_all(&mut self) {
+        let waiting: Vec<u64> = self.seated.keys().map(|seat| seat.0).collect();
+        let gone = (1..self.next_seat).filter(|id| !waiting.contains(id));
+        let touched = gone.flat_map(|id| self.desk.orphan(id)).collect();
+        self.ring(touched);
+    }
+
+    /// Somebody renames a key.
+    pub fn rename(&mut self, from: &str, to: &str) {
+        let slot = self.store.keys.remove(&name(from)).expect("a key");
+        let Slot::Lock(stored) = &slot else {
+            panic!("no lock")
+        };
+        let ties: Vec<_> = stored.lock.holders().iter().map(|h| h.tie).collect();
+        self.desk.relocate(&ties, &name(to));
+        self.store.keys.insert(name(to), slot);
+        let copy = self.replica.remove(&name(from));
+        self.replica.extend(copy.map(|copy| (name(to), copy)));
+        self.ring(vec![name(from), name(to)]);
+    }
+
+    /// Somebody deletes the key.
+    pub fn delete(&mut self, key: &str) {
+        self.store.keys.remove(&name(key));
+        self.replica.remove(&name(key));
+        self.ring(vec![name(key)]);
+    }
+
+    /// Somebody writes another type over the key.
+    pub fn overwrite(&mut self, key: &str) {
+        self.store.keys.insert(name(key), Slot::Foreign);
+        self.replica.remove(&name(key));
+        self.ring(vec![name(key)]);
+    }
+
+    /// Somebody gives the key an expiry of its own, or takes it away.
+    pub fn expire(&mut self, key: &str, expiry_ms: Option<u64>) {
+        if let Some(Slot::Lock(stored)) = self.store.keys.get_mut(&name(key)) {
+            stored.expiry_ms = expiry_ms;
+        }
+    }
+
+    /// What was said to those who waited since the last look, such as `WAIT k a: granted`.
+    pub fn heard(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.heard)
+    }
+
+    pub fn waiting(&self) -> Vec<String> {
+        self.seated.values().cloned().collect()
+    }
+
+    /// Who holds a key, such as `["a#1"]`: token, holds.
+    pub fn holders(&self, key: &str) -> Vec<String> {
+        self.lock(key)
+            .holders()
+            .iter()
+            .map(|h| format!("{}#{}", h.token.as_bytes().escape_ascii(), h.holds))
+            .collect()
+    }
+
+    /// The lock as a reader sees it.
+    pub fn lock(&self, key: &str) -> Lock {
+        match self.store.keys.get(&name(key)) {
+            Some(Slot::Lock(stored)) => redis_lock_core::desk::seen(stored.clone(), self.now_ms),
+            _ => Lock::free(),
+        }
+    }
+
+    pub fn fence(&self, key: &str, token: &str) -> u64 {
+        let token = Token::new(token.as_bytes()).expect("a token");
+        self.lock(key).holder(&token).map_or(0, |own| own.fence)
+    }
+
+    pub fn lease_ms(&self, key: &str, token: &str) -> u64 {
+        let token = Token::new(token.as_bytes()).expect("a token");
+        self.lock(key)
+            .holder(&token)
+            .map_or(0, |own| own.deadline_ms - self.now_ms)
+    }
+
+    pub fn outside(
+        &mut self,
+        decision: impl FnOnce(&mut Desk, &mut Outside<'_>) -> Outcome,
+    ) -> Outcome {
+        let mut outside = Outside {
+            moment: Moment::from_ms(self.now_ms),
+            fences: &self.fences,
+            max_waiters: self.max_waiters,
+            shelf: &mut self.store,
+        };
+        decision(&mut self.desk, &mut outside)
+    }
+
+    pub fn take_in(&mut self, outcome: Outcome) {
+        self.effects_seen += outcome.effects.len();
+        for effect in outcome.effects {
+            let slot = self.store.keys.remove(&effect.name);
+            let mut lock = match slot {
+                Some(Slot::Lock(stored)) => stored.lock,
+                Some(Slot::Foreign) => panic!("an effect on another type's key"),
+                _ => Lock::free(),
+            };
+            effect::apply(&mut lock, &effect.change);
+            let expiry_ms = lock.latest_deadline_ms();
+            if expiry_ms.is_some() {
+                self.store
+                    .keys
+                    .insert(effect.name.clone(), Slot::Lock(Stored { lock, expiry_ms }));
+            }
+            let copy = self.replica.entry(effect.name.clone()).or_default();
+            effect::apply(copy, &effect.change);
+            if copy.is_free() {
+                self.replica.remove(&effect.name);
+            }
+        }
+        for wake in outcome.wakes {
+            let line = self
+                .seated
+                .remove(&wake.seat)
+                .expect("a wake for somebody seated");
+            let said = match wake.verdict {
+                Verdict::Granted(_) => "granted".to_owned(),
+                Verdict::TimedOut => "nil".to_owned(),
+                Verdict::Refused(refusal) => refusal.text().split(' ').next().unwrap().to_owned(),
+            };
+            self.heard.push(format!("{line}: {said}"));
+        }
+    }
+}
