@@ -61,7 +61,7 @@ pub fn probe(ctx: &Context) -> Result<(), String> {
 /// this module alone, so that WATCH sees a change where there was one.
 fn set_module_options(ctx: &Context) {
     let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
-        | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as u32;
+        | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
     server!(RedisModule_SetModuleOptions(ctx.ctx, options as c_int));
 }
 

@@ -16,6 +16,10 @@
     missing_docs,
     reason = "the crate exports nothing but what redis_module! writes"
 )]
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "the docs are read with their private items"
+)]
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -47,9 +51,11 @@ use redis_module::{redis_module, Context, RedisString, Status};
 use crate::config::{DEFAULT_LEASE_MS, LONGEST_LEASE_MS, MAX_WAITERS, MOST_WAITERS};
 use crate::datatype::LOCK_TYPE;
 
-/// What the server can't do without; the order is that of a load: each step may refuse it.
+/// A step of loading: it says why the module can't be loaded, if it can't.
+type LoadStep = fn(&Context) -> Result<(), String>;
+
 fn init(ctx: &Context, _args: &[RedisString]) -> Status {
-    let steps: [fn(&Context) -> Result<(), String>; 5] = [
+    let steps: [LoadStep; 5] = [
         api::probe,
         commands::register,
         events::subscribe,

@@ -27,7 +27,7 @@ fn line() -> impl Strategy<Value = String> {
             let keys = format!("{} {}", keys.len(), keys.join(" "));
             match verb {
                 0 | 1 => format!("MACQUIRE {keys} {token} PX {ms} {mode} {repeat}"),
-                2 | 3 | 4 => format!("MWAIT {keys} {token} PX {ms} BLOCK {block} {mode} {repeat}"),
+                2..=4 => format!("MWAIT {keys} {token} PX {ms} BLOCK {block} {mode} {repeat}"),
                 5 => format!("MEXTEND {keys} {token} PX {ms}"),
                 _ => format!(
                     "MRELEASE {keys} {token}{}",
