@@ -1,11 +1,13 @@
-//! What LOCK.INFO tells of a client.
+//! The clients that orders come from: who they are, and what LOCK.INFO tells of them.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
 
-use redis_module::{raw, Context, RedisString};
+use redis_lock_core::order::Life;
+use redis_lock_core::refusal::Refusal;
+use redis_module::{raw, Context, RedisString, RedisValue};
 
-use crate::api::server;
+use crate::api::{self, server};
 
 /// A connected client.
 pub struct Client {
@@ -38,6 +40,68 @@ pub fn find(ctx: &Context, id: u64) -> Option<Client> {
         addr: format!("{}:{}", addr.to_string_lossy(), info.port),
         name: name(ctx, id),
     })
+}
+
+/// Who gives an order.
+///
+/// A script's commands are run by a client of the server's own, which outlives them all. A session
+/// has to be tied to the connection that called the script; the API doesn't tell which that is, so
+/// it is looked up in CLIENT LIST. For a plain grant that is not worth it: 0, nobody.
+///
+/// # Errors
+/// [`Refusal::CallerUnknown`] where the caller of a script is not to be made out.
+pub fn caller(ctx: &Context, life: Life) -> Result<u64, Refusal> {
+    let scripted = api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_LUA != 0;
+    match life {
+        _ if !scripted => Ok(api::client_id(ctx)),
+        Life::Lease => Ok(0),
+        Life::Session => script_caller(ctx).ok_or(Refusal::CallerUnknown),
+    }
+}
+
+fn script_caller(ctx: &Context) -> Option<u64> {
+    let list = match ctx.call("CLIENT", &["LIST"]) {
+        Ok(RedisValue::SimpleString(text) | RedisValue::BulkString(text)) => text.into_bytes(),
+        Ok(RedisValue::StringBuffer(bytes) | RedisValue::VerbatimString((_, bytes))) => bytes,
+        _ => return None,
+    };
+    only_script_caller(&list)
+}
+
+/// The commands that run a script or, in a transaction, may run one.
+const RUNNERS: [&[u8]; 7] = [
+    b"eval",
+    b"eval_ro",
+    b"evalsha",
+    b"evalsha_ro",
+    b"fcall",
+    b"fcall_ro",
+    b"exec",
+];
+
+/// The id of the one client in `list` that is running a script just now.
+///
+/// While a client's command runs, the server still holds its arguments: `argv-mem` is not 0. A
+/// blocked or paused client's are held too, so those are left out. A client that has sent a part of
+/// its next command looks the same if its last one was a script: where two fit, neither is told.
+fn only_script_caller(list: &[u8]) -> Option<u64> {
+    let mut callers = list.split(|byte| *byte == b'\n').filter_map(running_script);
+    let caller = callers.next()?;
+    callers.next().is_none().then_some(caller)
+}
+
+fn running_script(line: &[u8]) -> Option<u64> {
+    let field = |name: &str| {
+        let mut fields = line.split(|byte| byte.is_ascii_whitespace());
+        fields.find_map(|field| field.strip_prefix(name.as_bytes()))
+    };
+    let runs = RUNNERS.contains(&field("cmd=")?);
+    let holds_arguments = field("argv-mem=")? != b"0";
+    let blocked = field("flags=")?.contains(&b'b');
+    if !runs || !holds_arguments || blocked {
+        return None;
+    }
+    std::str::from_utf8(field("id=")?).ok()?.parse().ok()
 }
 
 fn name(ctx: &Context, id: u64) -> Vec<u8> {

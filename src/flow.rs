@@ -17,7 +17,7 @@ use redis_module::{Context, RedisGILGuard};
 
 use crate::inbox::{Inbox, Move};
 use crate::keyspace::{self, Keys};
-use crate::{alarm, api, blocking, clock, config, inbox};
+use crate::{alarm, api, blocking, clients, clock, config, inbox};
 
 lazy_static! {
     static ref DESK: RedisGILGuard<RefCell<Desk>> = RedisGILGuard::new(RefCell::new(Desk::new()));
@@ -66,7 +66,7 @@ pub fn may_have_ties(client_id: u64) -> bool {
 /// client is blocked and must not be replied to.
 pub fn carry_out(ctx: &Context, order: Order) -> Result<Answer, Refusal> {
     let seat = Seat(NEXT_SEAT.fetch_add(1, Ordering::Relaxed));
-    let client_id = api::client_id(ctx);
+    let client_id = clients::caller(ctx, order.life())?;
     let names = order.names().clone();
     let outcome = decide(ctx, |desk, world| {
         desk.carry_out(order, Caller { client_id, seat }, world)

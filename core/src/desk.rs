@@ -366,7 +366,7 @@ impl Desk {
 
     /// The server is no primary any more: the leases run on untied.
     pub fn untie_all(&mut self) {
-        self.ties = Ties::default();
+        self.ties.clear();
     }
 
     fn open_bench<'w, 'a>(&mut self, world: &'w mut World<'a>) -> Bench<'w, 'a> {

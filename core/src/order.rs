@@ -137,6 +137,15 @@ pub enum Order {
 }
 
 impl Order {
+    /// What keeps the grants in force that it makes or renews.
+    pub const fn life(&self) -> Life {
+        match self {
+            Self::Acquire { ask, .. } | Self::Wait { ask, .. } => ask.life,
+            Self::Extend { life, .. } => *life,
+            Self::Release { .. } | Self::TakeBack { .. } => Life::Lease,
+        }
+    }
+
     /// The names it is about.
     pub const fn names(&self) -> &Names {
         match self {

@@ -39,6 +39,8 @@ pub enum Refusal {
     TakenOver,
     /// The system's random generator gave no bits for a `*` token.
     NoRandomness,
+    /// A script's caller could not be made out among the clients.
+    CallerUnknown,
     /// A module called LOCK.* from inside one of this module's own steps.
     Reentered,
     /// The handler panicked; the server lives on.
@@ -70,6 +72,7 @@ impl Refusal {
             Self::ApplyMalformed => "ERR LOCK.APPLY got a malformed effect",
             Self::TakenOver => "UNBLOCKED a newer connection with this token took over this place",
             Self::NoRandomness => "ERR the system gave no random bits for a token",
+            Self::CallerUnknown => "ERR SESSION in a script: the caller could not be made out",
             Self::Reentered => "ERR the lock module is busy with the command that led to this one",
             Self::Panicked => "ERR internal error in the lock module, see the server's log",
         }

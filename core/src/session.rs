@@ -59,6 +59,13 @@ impl Ties {
         self.ties.is_empty()
     }
 
+    /// Takes all ties away. Their numbers live on in the values and are not given again.
+    pub fn clear(&mut self) {
+        self.ties.clear();
+        self.by_client.clear();
+        self.due.clear();
+    }
+
     /// Whether this tie binds a grant to a connection that lives.
     pub fn is_alive(&self, id: TieId) -> bool {
         self.ties
