@@ -333,8 +333,12 @@ impl Desk {
     /// Ends the waits that are due where nothing may be granted, as during CLIENT PAUSE.
     pub fn time_out_due(&mut self, most: usize, world: &mut World<'_>) -> Outcome {
         let mut bench = self.open_bench(world);
-        for place in self.queues.timed_out(bench.now_ms(), most) {
-            self.end_wait(place, Verdict::TimedOut, &mut bench);
+        let now_ms = bench.now_ms();
+        for place in self.queues.timed_out(now_ms, most) {
+            for vacated in self.end_wait(place, Verdict::TimedOut, &mut bench) {
+                // Who stood behind may be admitted now: to be found out as soon as that may be.
+                self.queues.set_alarm(&vacated, Some(now_ms));
+            }
         }
         self.close(Ok(Answer::NotNow), bench)
     }

@@ -563,6 +563,21 @@ fn a_take_back_undoes_this_grant_and_no_other() {
 }
 
 #[test]
+fn a_timeout_while_nothing_may_be_granted_is_made_up_for() {
+    let mut world = play(
+        "ACQUIRE k a SHARED PX 1000 -> granted
+         WAIT k b BLOCK 50 -> waits
+         WAIT k c SHARED -> waits",
+    );
+    world.now_ms += 50;
+    let outcome = world.outside(|desk, outside| desk.time_out_due(10, outside));
+    world.take_in(outcome);
+    assert_eq!(world.heard(), ["WAIT k b BLOCK 50: nil"]);
+    world.pass_ms(0);
+    assert_eq!(world.heard(), ["WAIT k c SHARED: granted"]);
+}
+
+#[test]
 fn no_tie_outlives_its_grant_for_long() {
     let mut world = play("ACQUIRE k a PX 90 SESSION -> granted");
     assert_eq!(world.desk.ties().len(), 1);
