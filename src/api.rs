@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_void, CStr};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use redis_module::{raw, Context, RedisString};
 
@@ -22,6 +22,14 @@ pub(crate) use server;
 
 /// A context of the module's own, for what has no context of its own, as callbacks of the type.
 static OWN_CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether the server is a Valkey. Only for what it does differently with the same functions.
+static VALKEY: AtomicBool = AtomicBool::new(false);
+
+/// Whether the server is a Valkey.
+pub fn is_valkey() -> bool {
+    VALKEY.load(Ordering::Relaxed)
+}
 
 /// Refuses a server that lacks what the module can't do without, and makes [`own_context`].
 pub fn probe(ctx: &Context) -> Result<(), String> {
@@ -53,6 +61,8 @@ pub fn probe(ctx: &Context) -> Result<(), String> {
     }
     let own = server!(RedisModule_GetDetachedThreadSafeContext(ctx.ctx));
     OWN_CONTEXT.store(own.unwrap_or(ptr::null_mut()), Ordering::Relaxed);
+    let valkey_version = ctx.server_info("server").field("valkey_version");
+    VALKEY.store(valkey_version.is_some(), Ordering::Relaxed);
     set_module_options(ctx);
     Ok(())
 }

@@ -20,7 +20,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use lazy_static::lazy_static;
@@ -45,7 +45,7 @@ struct Room {
     parked: HashMap<Seat, Parked>,
     seats: HashMap<Handle, Seat>,
     /// Hand-overs since the server last slept.
-    provisional: Vec<HandOver>,
+    provisional: Vec<(Seat, HandOver)>,
 }
 
 lazy_static! {
@@ -84,11 +84,11 @@ pub fn park(ctx: &Context, seat: Seat, names: &Names) -> bool {
         ctx.ctx,
         Some(on_ready),
         Some(on_timeout),
-        None,
+        Some(on_end),
         0,
         pointers.as_mut_ptr(),
         pointers.len() as c_int,
-        ptr::null_mut(),
+        ptr::without_provenance_mut(seat.0 as usize),
     ));
     let Some(handle) = handle.filter(|handle| !handle.is_null()) else {
         return false;
@@ -128,7 +128,12 @@ pub fn settle_deliveries() {
 
 /// A connection is gone. What was handed to it since the server last slept goes back.
 pub fn note_client_gone(client_id: u64) {
-    let undelivered = with(|room| room.take_provisional(client_id));
+    note_undelivered(|_, hand_over| hand_over.client_id == client_id);
+}
+
+/// Hand-overs whose client will not read of them go back.
+fn note_undelivered(which: impl Fn(Seat, &HandOver) -> bool) {
+    let undelivered = with(|room| room.take_provisional(which));
     if !undelivered.is_empty() {
         inbox::note(|inbox| inbox.undelivered.extend(undelivered));
     }
@@ -139,7 +144,7 @@ impl Room {
         let parked = self.parked.get_mut(&seat)?;
         if let Verdict::Granted(hand_over) = &verdict {
             if hand_over.origin == Origin::New {
-                self.provisional.push(hand_over.clone());
+                self.provisional.push((seat, hand_over.clone()));
             }
         }
         parked.verdict = Some(verdict);
@@ -152,12 +157,12 @@ impl Room {
         Some((seat, parked.verdict))
     }
 
-    fn take_provisional(&mut self, client_id: u64) -> Vec<HandOver> {
+    fn take_provisional(&mut self, which: impl Fn(Seat, &HandOver) -> bool) -> Vec<HandOver> {
         let (gone, kept) = std::mem::take(&mut self.provisional)
             .into_iter()
-            .partition(|hand_over| hand_over.client_id == client_id);
+            .partition(|(seat, hand_over)| which(*seat, hand_over));
         self.provisional = kept;
-        gone
+        gone.into_iter().map(|(_, hand_over)| hand_over).collect()
     }
 }
 
@@ -197,5 +202,18 @@ extern "C" fn on_disconnect(_: *mut raw::RedisModuleCtx, handle: Handle) {
         }
         Some((_, Some(_))) | None => {}
         Some((seat, None)) => inbox::note(|inbox| inbox.left.push(seat)),
+    });
+}
+
+/// The server is done with a blocked client. Valkey keeps the replies of [`on_timeout`] aside until
+/// now; where CLIENT UNBLOCK ... ERROR or a demotion came in between, they are thrown away, and the
+/// client has read an error. Redis 7.0 and 7.2 have sent both by now, the grant first.
+extern "C" fn on_end(ctx: *mut raw::RedisModuleCtx, seat: *mut c_void) {
+    boundary::guard(|| {
+        let ctx = Context::new(ctx);
+        let seat = Seat(seat.addr() as u64);
+        if api::is_valkey() && api::client_id(&ctx) == 0 {
+            note_undelivered(|other, _| other == seat);
+        }
     });
 }

@@ -1,6 +1,7 @@
 //! The server's events, turned into notes for the inbox.
 
 use std::ffi::{c_char, c_int, c_void, CStr};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use redis_lock_core::name::Name;
 use redis_module::{raw, Context, RedisString};
@@ -141,13 +142,15 @@ extern "C" fn on_key(
     event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
-    if status::any_locks() || flow::anybody_waits() {
-        boundary::guard(|| {
-            // SAFETY: the server passes the event's name, with its end, for the time of the call.
-            let event = unsafe { CStr::from_ptr(event) };
-            note_key_event(&Context::new(ctx), event, key);
-        });
-    }
+    boundary::guard(|| {
+        let ctx = Context::new(ctx);
+        // SAFETY: the server passes the event's name, with its end, for the time of the call.
+        let event = unsafe { CStr::from_ptr(event) };
+        if status::any_locks() || flow::anybody_waits() {
+            note_key_event(&ctx, event, key);
+        }
+        keep_home(&ctx, event);
+    });
     raw::REDISMODULE_OK as c_int
 }
 
@@ -191,4 +194,19 @@ fn note_arrival(ctx: &Context, string: &RedisString, name: Name) {
         }
     }
     inbox::note_touched(name);
+}
+
+/// The database that the last MOVE came from.
+static HOME: AtomicI32 = AtomicI32::new(0);
+
+/// Leads a client back to its database after MOVE. Valkey 8.1 calls modules of a key event with the
+/// client itself, selects the event's database for it and leaves it there (valkey#4024), so that its
+/// next command, and the replication of this one, would go to the wrong database. Other servers call
+/// with a client of their own, for which this means nothing.
+fn keep_home(ctx: &Context, event: &CStr) {
+    match event.to_bytes() {
+        b"move_from" => HOME.store(api::selected_db(ctx), Ordering::Relaxed),
+        b"move_to" => api::select_db(ctx, HOME.load(Ordering::Relaxed)),
+        _ => {}
+    }
 }
