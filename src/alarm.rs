@@ -1,26 +1,26 @@
 //! The module's one timer: it settles what is due when no command does.
 //!
-//! It is armed for the earliest lease end or timeout that somebody waits for, and at once when the
-//! inbox has a note. It rings at or after the time it was armed for, never before.
+//! It is armed for the earliest lease end or timeout that somebody waits for, for the next renewal of
+//! a session, and at once when the inbox has a note. It rings at or after the time it was armed for, never before.
 
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
 
 use lazy_static::lazy_static;
-use redis_lock_core::desk::{Caller, HandOver};
+use redis_lock_core::desk::Caller;
+use redis_lock_core::hand_over::HandOver;
 use redis_lock_core::name::Name;
 use redis_lock_core::order::Order;
-use redis_lock_core::queue::Seat;
 use redis_module::{raw, Context, RedisGILGuard};
 
 use crate::api::{self, server};
-use crate::{boundary, clock, flow, inbox};
+use crate::{boundary, clock, flow, inbox, permission};
 
 /// How many names and timeouts one ring settles: the server serves others in between.
 const MOST_A_RING: usize = 1024;
 
-/// When to look again while nothing may be written, as during CLIENT PAUSE, in ms.
+/// When to look again at what may not be granted now, as during CLIENT PAUSE, in ms.
 const RETRY_MS: u64 = 5;
 
 #[derive(Clone, Copy)]
@@ -78,7 +78,7 @@ extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
         if api::may_write_unasked(&ctx) {
             settle(&ctx);
             rearm();
-        } else if api::is_replica(&ctx) {
+        } else if api::is_replica() {
             flow::stand_down(&ctx);
         } else {
             flow::carry_out_unasked(&ctx, |desk, world| desk.time_out_due(MOST_A_RING, world));
@@ -88,11 +88,13 @@ extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
 }
 
 fn settle(ctx: &Context) {
-    for undelivered in inbox::with(|inbox| std::mem::take(&mut inbox.undelivered)) {
-        take_back(ctx, undelivered);
-    }
-    let names = due_names();
+    let (names, held_back) = permission::part(ctx, due_names());
     let settled = names.clone();
+    if held_back.is_empty() {
+        for undelivered in inbox::with(|inbox| std::mem::take(&mut inbox.undelivered)) {
+            take_back(ctx, undelivered);
+        }
+    }
     flow::carry_out_unasked(ctx, |desk, world| {
         desk.settle_due(names, MOST_A_RING, world)
     });
@@ -105,42 +107,41 @@ fn settle(ctx: &Context) {
     if more {
         ring_at_once();
     }
+    if !held_back.is_empty() {
+        inbox::with(|inbox| inbox.touched.extend(held_back));
+        arm(clock::now().ms().saturating_add(RETRY_MS));
+    }
 }
 
-fn take_back(ctx: &Context, HandOver { grant, names, .. }: HandOver) {
-    let order = Order::TakeBack {
-        names,
-        token: grant.token,
-        fence: grant.fence,
-    };
-    let nobody = Caller {
-        client_id: 0,
-        seat: Seat(0),
-    };
-    flow::carry_out_unasked(ctx, |desk, world| desk.carry_out(order, nobody, world));
+fn take_back(ctx: &Context, undelivered: HandOver) {
+    let order = Order::TakeBack(undelivered);
+    flow::carry_out_unasked(ctx, |desk, world| {
+        desk.carry_out(order, Caller::NOBODY, world)
+    });
 }
 
-/// The names of the inbox, as many as one ring takes on. Restored names stay noted as such until
-/// they are settled here, so that a command in between reads them right.
+/// The names of the inbox and those that the desk finds due, as many as one ring takes on. Restored
+/// names stay noted as such until they are settled, so that a command in between reads them right.
 fn due_names() -> Vec<Name> {
     let databases = inbox::with(|inbox| std::mem::take(&mut inbox.databases));
-    if !databases.is_empty() {
-        let touched = flow::look(|desk| {
-            let names = desk.queues().names();
-            names
-                .filter(|name| databases.contains(&name.db) || databases.contains(&-1))
-                .cloned()
-                .collect()
-        });
-        let touched: Vec<Name> = touched.unwrap_or_default();
-        inbox::with(|inbox| inbox.touched.extend(touched));
-    }
-    inbox::with(|inbox| {
-        let touched = inbox.touched.iter().chain(&inbox.restored);
-        let due: Vec<Name> = touched.take(MOST_A_RING).cloned().collect();
-        for name in &due {
-            inbox.touched.remove(name);
+    let due = flow::look(|desk| {
+        let flushed = |name: &&Name| {
+            databases.contains(&name.db) || databases.contains(&inbox::ALL_DATABASES)
+        };
+        let mut due = desk.due_names(clock::now().ms(), MOST_A_RING);
+        if !databases.is_empty() {
+            due.extend(desk.queues().names().filter(flushed).cloned());
         }
         due
-    })
+    });
+    let mut due = due.unwrap_or_default();
+    due.extend(inbox::with(|inbox| {
+        let noted = inbox.touched.iter().chain(&inbox.restored);
+        let noted: Vec<Name> = noted.take(MOST_A_RING).cloned().collect();
+        for name in &noted {
+            inbox.touched.remove(name);
+        }
+        noted
+    }));
+    due
 }

@@ -31,6 +31,24 @@ pub fn is_valkey() -> bool {
     VALKEY.load(Ordering::Relaxed)
 }
 
+/// Whether the server follows a primary, as it last said.
+static REPLICA: AtomicBool = AtomicBool::new(false);
+
+/// Takes note of the server's role.
+pub fn note_role(ctx: &Context) {
+    let replica = context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0;
+    REPLICA.store(replica, Ordering::Relaxed);
+}
+
+/// Whether the server answers a blocked client as soon as the module unblocks it, and hands that
+/// answer over right after it tells that it is about to sleep: Redis before 7.2. (The function that
+/// is looked for came with that.)
+pub fn answers_at_once() -> bool {
+    // SAFETY: as in `server!`; the pointer is only looked at.
+    let old = unsafe { raw::RedisModule_AddPostNotificationJob }.is_none();
+    old && !is_valkey()
+}
+
 /// Refuses a server that lacks what the module can't do without, and makes [`own_context`].
 pub fn probe(ctx: &Context) -> Result<(), String> {
     macro_rules! missing {
@@ -63,6 +81,7 @@ pub fn probe(ctx: &Context) -> Result<(), String> {
     OWN_CONTEXT.store(own.unwrap_or(ptr::null_mut()), Ordering::Relaxed);
     let valkey_version = ctx.server_info("server").field("valkey_version");
     VALKEY.store(valkey_version.is_some(), Ordering::Relaxed);
+    note_role(ctx);
     set_module_options(ctx);
     Ok(())
 }
@@ -85,23 +104,19 @@ pub fn context_flags(ctx: &Context) -> u32 {
     server!(RedisModule_GetContextFlags(ctx.ctx)).unwrap_or(0) as u32
 }
 
-/// Whether the server is the one that decides: no replica, and not loading its data.
-pub fn is_primary(ctx: &Context) -> bool {
-    let others = raw::REDISMODULE_CTX_FLAGS_SLAVE
-        | raw::REDISMODULE_CTX_FLAGS_LOADING
-        | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
-    context_flags(ctx) & others == 0
-}
-
 /// Whether the server follows a primary.
-pub fn is_replica(ctx: &Context) -> bool {
-    context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0
+pub fn is_replica() -> bool {
+    REPLICA.load(Ordering::Relaxed)
 }
 
-/// Whether something may be written that no client asked for just now. During CLIENT PAUSE and a
-/// failover the server asserts that nothing is sent to its replicas.
+/// Whether something may be written that no client asked for just now: not on a replica, not while
+/// data is loaded, and not during CLIENT PAUSE and a failover, when the server asserts that nothing
+/// is sent to its replicas.
 pub fn may_write_unasked(ctx: &Context) -> bool {
-    is_primary(ctx) && server!(RedisModule_AvoidReplicaTraffic()) == Some(0)
+    let loading = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
+    !is_replica()
+        && context_flags(ctx) & loading == 0
+        && server!(RedisModule_AvoidReplicaTraffic()) == Some(0)
 }
 
 /// The id of the client that the context serves, 0 when there is none.

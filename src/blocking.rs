@@ -24,7 +24,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use lazy_static::lazy_static;
-use redis_lock_core::desk::{HandOver, Origin, Verdict, Wake};
+use redis_lock_core::desk::{Verdict, Wake};
+use redis_lock_core::hand_over::{HandOver, Origin};
 use redis_lock_core::order::{Names, Order};
 use redis_lock_core::queue::Seat;
 use redis_module::{raw, Context, RedisGILGuard, RedisString};
@@ -44,6 +45,8 @@ struct Parked {
 struct Room {
     parked: HashMap<Seat, Parked>,
     seats: HashMap<Handle, Seat>,
+    /// Those with a verdict whom the server is not told of yet.
+    decided: Vec<Seat>,
     /// Hand-overs since the server last slept.
     provisional: Vec<(Seat, HandOver)>,
 }
@@ -56,8 +59,11 @@ lazy_static! {
 fn with<T: Default>(work: impl FnOnce(&mut Room) -> T) -> T {
     let ctx = api::own_context();
     let room = ROOM.lock(&ctx);
-    let result = room.try_borrow_mut().map(|mut room| work(&mut room));
-    result.unwrap_or_default()
+    let Ok(mut room) = room.try_borrow_mut() else {
+        ctx.log_warning("lock: the room of blocked clients was entered twice");
+        return T::default();
+    };
+    work(&mut room)
 }
 
 /// Whether this context's client may be blocked: not in MULTI, in a script or where it said so.
@@ -111,19 +117,40 @@ pub fn park(ctx: &Context, seat: Seat, names: &Names) -> bool {
 }
 
 /// Answers those whose wait is over.
+///
+/// Redis before 7.2 writes the answer to the client at once, and then CLIENT UNBLOCK ... ERROR in the
+/// same pass of the loop writes another. There the server is told as it goes to sleep.
 pub fn deliver(wakes: Vec<Wake>) {
-    for Wake { seat, verdict } in wakes {
-        let handle = with(|room| room.note(seat, verdict));
+    with(|room| {
+        for Wake { seat, verdict } in wakes {
+            room.note(seat, verdict);
+        }
+    });
+    if !api::answers_at_once() {
+        unblock_decided();
+    }
+}
+
+/// The server is about to wait for events.
+pub fn before_sleep() {
+    if api::answers_at_once() {
+        unblock_decided();
+    }
+}
+
+/// The server waited for events, so it had sent what it had to send.
+pub fn after_sleep() {
+    with(|room| room.provisional.clear());
+}
+
+fn unblock_decided() {
+    for seat in with(|room| std::mem::take(&mut room.decided)) {
+        let handle = with(|room| room.parked.get(&seat).map(|parked| parked.handle));
         // Calls back into `on_timeout` on some servers: nothing is borrowed here.
         if let Some(handle) = handle {
             server!(RedisModule_UnblockClient(handle, ptr::null_mut()));
         }
     }
-}
-
-/// The server is about to wait for events: what it had to send was sent.
-pub fn settle_deliveries() {
-    with(|room| room.provisional.clear());
 }
 
 /// A connection is gone. What was handed to it since the server last slept goes back.
@@ -140,15 +167,17 @@ fn note_undelivered(which: impl Fn(Seat, &HandOver) -> bool) {
 }
 
 impl Room {
-    fn note(&mut self, seat: Seat, verdict: Verdict) -> Option<Handle> {
-        let parked = self.parked.get_mut(&seat)?;
+    fn note(&mut self, seat: Seat, verdict: Verdict) {
+        let Some(parked) = self.parked.get_mut(&seat) else {
+            return;
+        };
         if let Verdict::Granted(hand_over) = &verdict {
             if hand_over.origin == Origin::New {
                 self.provisional.push((seat, hand_over.clone()));
             }
         }
         parked.verdict = Some(verdict);
-        Some(parked.handle)
+        self.decided.push(seat);
     }
 
     fn forget(&mut self, handle: Handle) -> Option<(Seat, Option<Verdict>)> {
@@ -207,7 +236,7 @@ extern "C" fn on_disconnect(_: *mut raw::RedisModuleCtx, handle: Handle) {
 
 /// The server is done with a blocked client. Valkey keeps the replies of [`on_timeout`] aside until
 /// now; where CLIENT UNBLOCK ... ERROR or a demotion came in between, they are thrown away, and the
-/// client has read an error. Redis 7.0 and 7.2 have sent both by now, the grant first.
+/// client has read an error.
 extern "C" fn on_end(ctx: *mut raw::RedisModuleCtx, seat: *mut c_void) {
     boundary::guard(|| {
         let ctx = Context::new(ctx);

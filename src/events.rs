@@ -10,9 +10,6 @@ use crate::api::{self, server};
 use crate::inbox::Move;
 use crate::{alarm, blocking, boundary, flow, inbox, keyspace, status};
 
-/// All databases, as the server's flush event counts them.
-const ALL_DATABASES: i32 = -1;
-
 /// Subscribes to all that concerns locks.
 pub fn subscribe(ctx: &Context) -> Result<(), String> {
     api::subscribe(ctx, raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush))?;
@@ -60,7 +57,7 @@ extern "C" fn on_flush(
     boundary::guard(|| {
         // SAFETY: this event's data is a `RedisModuleFlushInfo`, for the time of the call.
         let info = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
-        note_database(info.map_or(ALL_DATABASES, |info| info.dbnum));
+        note_database(info.map_or(inbox::ALL_DATABASES, |info| info.dbnum));
     });
 }
 
@@ -74,9 +71,8 @@ extern "C" fn on_swap(
         // SAFETY: this event's data is a `RedisModuleSwapDbInfo`, for the time of the call.
         let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
         let Some(info) = info else { return };
-        if flow::any_ties() {
-            let swap = Move::Databases(info.dbnum_first, info.dbnum_second);
-            inbox::note(|inbox| inbox.moved.push(swap));
+        if status::any_locks() {
+            inbox::note(|inbox| inbox.swap_databases(info.dbnum_first, info.dbnum_second));
         }
         note_database(info.dbnum_first);
         note_database(info.dbnum_second);
@@ -90,7 +86,7 @@ extern "C" fn on_loading(
     _: *mut c_void,
 ) {
     if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
-        boundary::guard(|| note_database(ALL_DATABASES));
+        boundary::guard(|| note_database(inbox::ALL_DATABASES));
     }
 }
 
@@ -114,26 +110,30 @@ extern "C" fn on_client_change(
     });
 }
 
-/// The timer finds out what the new role asks for.
+/// The timer does what the new role asks for.
 extern "C" fn on_role_change(
-    _: *mut raw::RedisModuleCtx,
+    ctx: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     _: u64,
     _: *mut c_void,
 ) {
-    boundary::guard(alarm::ring_at_once);
+    boundary::guard(|| {
+        api::note_role(&Context::new(ctx));
+        alarm::ring_at_once();
+    });
 }
 
-/// The server slept, so it had sent what it had to send; no client's end was noticed since.
 extern "C" fn on_event_loop(
     _: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     sub: u64,
     _: *mut c_void,
 ) {
-    if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP {
-        boundary::guard(blocking::settle_deliveries);
-    }
+    boundary::guard(|| match sub {
+        raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP => blocking::before_sleep(),
+        raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => blocking::after_sleep(),
+        _ => {}
+    });
 }
 
 extern "C" fn on_key(
@@ -157,43 +157,56 @@ extern "C" fn on_key(
 /// A key may have become a lock, or a lock's expiry may no longer be that of its leases.
 fn note_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleString) {
     let event = match event.to_bytes() {
-        b"rename_to" | b"move_to" => KeyEvent::Arrived,
         b"expire" | b"persist" => KeyEvent::Expiry,
         b"restore" => KeyEvent::Restored,
+        b"rename_from" | b"move_from" => KeyEvent::Leaves,
+        b"rename_to" | b"move_to" => KeyEvent::Arrives,
         _ => return,
     };
-    if !api::is_primary(ctx) {
+    if api::is_replica() {
         return;
     }
-    let name = Name::new(api::selected_db(ctx), RedisString::string_as_slice(key));
     let string = RedisString::new(None, key);
+    // Most keys that are given an expiry are no locks: find that out first.
+    let lock = event == KeyEvent::Leaves || keyspace::is_lock(ctx, &string);
+    if !lock && !flow::anybody_waits() {
+        return;
+    }
+    let name = Name::new(api::selected_db(ctx), string.as_slice());
     match event {
-        KeyEvent::Arrived => note_arrival(ctx, &string, name),
-        KeyEvent::Expiry if keyspace::is_lock(ctx, &string) => inbox::note(|inbox| {
+        KeyEvent::Leaves => inbox::with(|inbox| inbox.leaving = Some(name)),
+        KeyEvent::Arrives if lock => note_arrival(ctx, &string, name),
+        KeyEvent::Expiry if lock => inbox::note(|inbox| {
             inbox.touched.insert(name);
         }),
-        KeyEvent::Restored if keyspace::is_lock(ctx, &string) => inbox::note(|inbox| {
+        KeyEvent::Restored if lock => inbox::note(|inbox| {
             inbox.restored.insert(name);
         }),
-        KeyEvent::Expiry | KeyEvent::Restored => inbox::note_touched(name),
+        KeyEvent::Arrives | KeyEvent::Expiry | KeyEvent::Restored => inbox::note_touched(name),
     }
 }
 
+/// What a keyspace event means for locks.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum KeyEvent {
-    Arrived,
     Expiry,
     Restored,
+    Leaves,
+    Arrives,
 }
 
+/// A lock was renamed or moved: its ties, and what was noted of it under its old name, come along.
 fn note_arrival(ctx: &Context, string: &RedisString, name: Name) {
-    if flow::any_ties() {
-        let ties = keyspace::ties_at(ctx, string);
+    let ties = keyspace::ties_at(ctx, string);
+    inbox::note(|inbox| {
         if !ties.is_empty() {
-            let arrived = Move::Value(ties, name.clone());
-            inbox::note(|inbox| inbox.moved.push(arrived));
+            inbox.moved.push(Move::Value(ties, name.clone()));
         }
-    }
-    inbox::note_touched(name);
+        match inbox.leaving.take() {
+            Some(old) if inbox.restored.remove(&old) => inbox.restored.insert(name),
+            _ => inbox.touched.insert(name),
+        };
+    });
 }
 
 /// The database that the last MOVE came from.

@@ -65,6 +65,9 @@ pub fn may_have_ties(client_id: u64) -> bool {
 /// Carries out an order of the client that `ctx` serves. When the answer is [`Answer::Queued`] the
 /// client is blocked and must not be replied to.
 pub fn carry_out(ctx: &Context, order: Order) -> Result<Answer, Refusal> {
+    if api::is_replica() {
+        return Err(Refusal::ReadOnly);
+    }
     let seat = Seat(NEXT_SEAT.fetch_add(1, Ordering::Relaxed));
     let client_id = clients::caller(ctx, order.life())?;
     let names = order.names().clone();
@@ -72,13 +75,14 @@ pub fn carry_out(ctx: &Context, order: Order) -> Result<Answer, Refusal> {
         desk.carry_out(order, Caller { client_id, seat }, world)
     })?;
     keyspace::apply_all(ctx, &outcome.effects);
-    if outcome.answer == Ok(Answer::Queued) && !blocking::park(ctx, seat, &names) {
+    let mut answer = outcome.answer;
+    if answer == Ok(Answer::Queued) && !blocking::park(ctx, seat, &names) {
         inbox::note(|inbox| inbox.left.push(seat));
-        return Ok(Answer::NotNow);
+        answer = Ok(Answer::NotNow);
     }
     blocking::deliver(outcome.wakes);
     alarm::rearm();
-    outcome.answer
+    answer
 }
 
 /// Carries out what nobody asked for just now: a settling, a take-back.

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 
 use lazy_static::lazy_static;
-use redis_lock_core::desk::HandOver;
+use redis_lock_core::hand_over::HandOver;
 use redis_lock_core::name::Name;
 use redis_lock_core::queue::Seat;
 use redis_lock_core::session::TieId;
@@ -23,6 +23,9 @@ pub enum Move {
     Databases(i32, i32),
 }
 
+/// Stands for all databases in [`Inbox::databases`], as in the server's flush event.
+pub const ALL_DATABASES: i32 = -1;
+
 /// The notes that were not looked at yet.
 #[derive(Default)]
 pub struct Inbox {
@@ -32,6 +35,8 @@ pub struct Inbox {
     pub restored: HashSet<Name>,
     /// Databases that were flushed or swapped.
     pub databases: HashSet<i32>,
+    /// The name that a key is just leaving by RENAME or MOVE.
+    pub leaving: Option<Name>,
     /// Where the server put values with ties, and databases that changed places, in this order.
     pub moved: Vec<Move>,
     /// Connections that are gone and had ties.
@@ -53,8 +58,11 @@ where
 {
     let ctx = api::own_context();
     let inbox = INBOX.lock(&ctx);
-    let result = inbox.try_borrow_mut().map(|mut inbox| work(&mut inbox));
-    result.unwrap_or_default()
+    let Ok(mut inbox) = inbox.try_borrow_mut() else {
+        ctx.log_warning("lock: a note was left while another was taken; it is lost");
+        return T::default();
+    };
+    work(&mut inbox)
 }
 
 /// Leaves a note and has the timer look at it in the next pass of the server's loop.
@@ -69,5 +77,23 @@ pub fn note_touched(name: Name) {
         note(|inbox| {
             inbox.touched.insert(name);
         });
+    }
+}
+
+impl Inbox {
+    /// Two databases changed places, and with them what their names mean.
+    pub fn swap_databases(&mut self, one: i32, other: i32) {
+        for names in [&mut self.touched, &mut self.restored] {
+            let swapped = std::mem::take(names).into_iter().map(|mut name| {
+                if name.db == one {
+                    name.db = other;
+                } else if name.db == other {
+                    name.db = one;
+                }
+                name
+            });
+            names.extend(swapped);
+        }
+        self.moved.push(Move::Databases(one, other));
     }
 }

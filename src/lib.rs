@@ -40,6 +40,7 @@ mod events;
 mod flow;
 mod inbox;
 mod keyspace;
+mod permission;
 mod reply;
 mod status;
 mod tokens;

@@ -2,7 +2,8 @@
 
 use std::ffi::{c_long, CString};
 
-use redis_lock_core::desk::{Answer, Grant, Verdict};
+use redis_lock_core::desk::{Answer, Verdict};
+use redis_lock_core::hand_over::Grant;
 use redis_lock_core::refusal::Refusal;
 use redis_module::{raw, Context};
 

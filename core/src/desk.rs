@@ -8,10 +8,12 @@
 //! The desk reads locks through a [`Shelf`] and writes none: what is to change in the keyspace
 //! leaves as [`Effect`]s, who is to be woken as [`Wake`]s.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
-use crate::effect::{self, Effect, Stored};
-use crate::fence::Fences;
+use crate::bench::Bench;
+pub use crate::bench::{Shelf, Slot, World};
+use crate::effect::{Effect, Stored};
+use crate::hand_over::{Grant, HandOver, Origin, Replaced};
 use crate::lock::{Holder, Lock, Mode, Standing};
 use crate::name::Name;
 use crate::order::{Ask, Leave, Life, Names, Order, Repeat};
@@ -19,24 +21,6 @@ use crate::queue::{End, Place, Queues, Seat, Waiter};
 use crate::refusal::Refusal;
 use crate::session::{TieId, Ties};
 use crate::token::Token;
-use crate::Moment;
-
-/// What a name holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Slot {
-    /// No key.
-    Empty,
-    /// A lock.
-    Lock(Stored),
-    /// A key of another type.
-    Foreign,
-}
-
-/// Where locks are read.
-pub trait Shelf {
-    /// What the name holds now. Called at most once a name and order.
-    fn read(&mut self, name: &Name) -> Slot;
-}
 
 /// Who gives an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +31,12 @@ pub struct Caller {
     pub seat: Seat,
 }
 
-/// A grant as the client is told of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// Who holds.
-    pub token: Token,
-    /// The number of the grant.
-    pub fence: u64,
+impl Caller {
+    /// The server itself. It never waits, so the seat is nobody's.
+    pub const NOBODY: Self = Self {
+        client_id: 0,
+        seat: Seat(0),
+    };
 }
 
 /// The answer to an order.
@@ -80,28 +63,6 @@ pub enum Verdict {
     Refused(Refusal),
 }
 
-/// A grant to one who waited.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HandOver {
-    /// What it is told.
-    pub grant: Grant,
-    /// What it holds.
-    pub names: Names,
-    /// The connection that waited.
-    pub client_id: u64,
-    /// Whether the fence is of this grant; otherwise it held before and nothing can be taken back.
-    pub origin: Origin,
-}
-
-/// Where a grant's fence comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Given with this grant.
-    New,
-    /// Kept from a grant in force.
-    Kept,
-}
-
 /// A waiter to answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wake {
@@ -125,7 +86,7 @@ pub struct Outcome {
 /// What the desk counts, since the module was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Grants of every kind.
+    /// Grants with a fence of their own: repeats don't count.
     pub grants: u64,
     /// Those among them that went to one who waited.
     pub hand_overs: u64,
@@ -139,39 +100,12 @@ pub struct Tally {
     pub take_backs: u64,
 }
 
-/// What the desk is told of the world outside with every order.
-pub struct World<'a> {
-    /// Now.
-    pub moment: Moment,
-    /// Numbers the grants.
-    pub fences: &'a Fences,
-    /// How many may wait; 0: no limit.
-    pub max_waiters: usize,
-    /// Where the locks are.
-    pub shelf: &'a mut dyn Shelf,
-}
-
 /// The queues and the ties, and the rules by which they move.
 #[derive(Debug, Default)]
 pub struct Desk {
     queues: Queues,
     ties: Ties,
     tally: Tally,
-}
-
-/// The locks that an order touches: as they were, and as they will be.
-struct Bench<'w, 'a> {
-    world: &'w mut World<'a>,
-    /// The desk's, for the time of the order.
-    ties: Ties,
-    drafts: BTreeMap<Name, Draft>,
-    wakes: Vec<Wake>,
-    lapses: u64,
-}
-
-struct Draft {
-    before: Slot,
-    lock: Lock,
 }
 
 /// How a request stands to all its names and their queues.
@@ -182,94 +116,6 @@ enum Stand {
     Hold { upgrades: usize },
     /// One of its names holds another type.
     Foreign,
-}
-
-impl<'w, 'a> Bench<'w, 'a> {
-    fn new(world: &'w mut World<'a>, ties: Ties) -> Self {
-        Self {
-            world,
-            ties,
-            drafts: BTreeMap::new(),
-            wakes: Vec::new(),
-            lapses: 0,
-        }
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.world.moment.ms()
-    }
-
-    /// The lock of a name, without the leases that have ended; `None` for another type's key.
-    ///
-    /// A key that expires before its leases do was given an EXPIRE by hand: that shortens them.
-    fn open(&mut self, name: &Name) -> Option<&mut Lock> {
-        if !self.drafts.contains_key(name) {
-            let before = self.world.shelf.read(name);
-            let mut lock = Lock::free();
-            if let Slot::Lock(stored) = &before {
-                lock = stored.lock.clone();
-                lock.shorten(stored.expiry_ms.unwrap_or(u64::MAX));
-                self.ties.uphold(&mut lock, self.world.moment.ms());
-                self.lapses += lock.lapse(self.world.moment.ms()) as u64;
-            }
-            self.drafts.insert(name.clone(), Draft { before, lock });
-        }
-        match self.drafts.get_mut(name) {
-            Some(Draft {
-                before: Slot::Foreign,
-                ..
-            })
-            | None => None,
-            Some(draft) => Some(&mut draft.lock),
-        }
-    }
-
-    fn follow_ties(&mut self) {
-        for draft in self.drafts.values() {
-            let before = match &draft.before {
-                Slot::Lock(stored) => Some(&stored.lock),
-                Slot::Empty | Slot::Foreign => None,
-            };
-            self.ties.follow(before, &draft.lock);
-        }
-    }
-
-    /// The tie of a grant or an extension at `name`: a new one for a session, or the one it has.
-    fn bind(
-        &mut self,
-        name: &Name,
-        token: &Token,
-        life: Life,
-        lease_ms: u64,
-        client_id: u64,
-    ) -> TieId {
-        match life {
-            Life::Session => self.ties.tie(client_id, name.clone(), lease_ms),
-            Life::Lease => {
-                let own = self.open(name).and_then(|lock| lock.holder(token));
-                let id = own.map_or(TieId::NONE, |own| own.tie);
-                self.ties.set_lease(id, lease_ms);
-                id
-            }
-        }
-    }
-
-    fn effects(&self) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        for (name, draft) in &self.drafts {
-            let before = match &draft.before {
-                Slot::Empty => None,
-                Slot::Lock(stored) => Some(stored),
-                Slot::Foreign => continue,
-            };
-            let changes = effect::between(before, &draft.lock);
-            effects.extend(changes.into_iter().map(|change| Effect {
-                name: name.clone(),
-                change,
-            }));
-        }
-        effects
-    }
 }
 
 impl Desk {
@@ -309,24 +155,44 @@ impl Desk {
         self.close(answer, bench)
     }
 
-    /// Settles these names, and those whose alarm or timeout is due: at most `most` of each kind.
+    /// The names to settle at `now_ms` without anybody's order: those with an alarm, with a tie that
+    /// is due, or with a waiter whose time is over; at most `most` of each kind.
+    pub fn due_names(&self, now_ms: u64, most: usize) -> Vec<Name> {
+        let mut due = self.queues.alarmed(now_ms, most);
+        due.extend(
+            self.ties
+                .due(now_ms, most)
+                .into_iter()
+                .map(|(_, name)| name),
+        );
+        let late = self.queues.timed_out(now_ms, most);
+        let waiters = late.into_iter().filter_map(|place| self.queues.at(place));
+        due.extend(waiters.flat_map(|waiter| waiter.names.iter().cloned()));
+        due
+    }
+
+    /// Settles these names, and ends the waits whose time is over; at most `most` of those.
+    ///
+    /// Of the names that are due, the caller leaves out those where nothing may be granted now.
     pub fn settle_due(&mut self, names: Vec<Name>, most: usize, world: &mut World<'_>) -> Outcome {
         let mut bench = self.open_bench(world);
         let now_ms = bench.now_ms();
-        let mut work = names;
-        work.extend(self.queues.alarmed(now_ms, most));
+        let settled: HashSet<Name> = names.iter().cloned().collect();
         let ties = bench.ties.due(now_ms, most);
-        work.extend(ties.iter().map(|(_, name)| name.clone()));
-        let late = self.queues.timed_out(now_ms, most);
-        let waiters = late.iter().filter_map(|place| self.queues.at(*place));
-        work.extend(waiters.flat_map(|waiter| waiter.names.iter().cloned()));
-        self.settle(work, &mut bench);
-        for place in late {
+        self.settle(names, &mut bench);
+        for place in self.queues.timed_out(now_ms, most) {
             let vacated = self.end_wait(place, Verdict::TimedOut, &mut bench);
-            self.settle(vacated, &mut bench);
+            let (free, held_back) = vacated.into_iter().partition(|name| settled.contains(name));
+            self.settle(free, &mut bench);
+            self.come_back_to(held_back, now_ms);
         }
         let outcome = self.close(Ok(Answer::NotNow), bench);
-        self.drop_stale(ties, now_ms);
+        for (id, name) in ties {
+            // Still due after its name was settled: the grant is gone.
+            if settled.contains(&name) && self.ties.is_due(id, now_ms) {
+                self.ties.untie(id);
+            }
+        }
         outcome
     }
 
@@ -335,12 +201,17 @@ impl Desk {
         let mut bench = self.open_bench(world);
         let now_ms = bench.now_ms();
         for place in self.queues.timed_out(now_ms, most) {
-            for vacated in self.end_wait(place, Verdict::TimedOut, &mut bench) {
-                // Who stood behind may be admitted now: to be found out as soon as that may be.
-                self.queues.set_alarm(&vacated, Some(now_ms));
-            }
+            let vacated = self.end_wait(place, Verdict::TimedOut, &mut bench);
+            self.come_back_to(vacated, now_ms);
         }
         self.close(Ok(Answer::NotNow), bench)
+    }
+
+    /// Who stood behind one that left may be admitted now: to be found out as soon as that may be.
+    fn come_back_to(&mut self, vacated: Vec<Name>, now_ms: u64) {
+        for name in vacated {
+            self.queues.set_alarm(&name, Some(now_ms));
+        }
     }
 
     /// Takes a seat out of the queues: its connection is gone or was answered by the server.
@@ -375,15 +246,6 @@ impl Desk {
 
     fn open_bench<'w, 'a>(&mut self, world: &'w mut World<'a>) -> Bench<'w, 'a> {
         Bench::new(world, std::mem::take(&mut self.ties))
-    }
-
-    /// Ties that are still due after their names were settled have lost their grant.
-    fn drop_stale(&mut self, ties: Vec<(TieId, Name)>, now_ms: u64) {
-        for (id, _) in ties {
-            if self.ties.is_due(id, now_ms) {
-                self.ties.untie(id);
-            }
-        }
     }
 
     fn close(&mut self, answer: Result<Answer, Refusal>, mut bench: Bench<'_, '_>) -> Outcome {
@@ -422,11 +284,7 @@ impl Desk {
                 token,
                 leave,
             } => release(&names, &token, leave, bench),
-            Order::TakeBack {
-                names,
-                token,
-                fence,
-            } => Ok(self.take_back(&names, &token, fence, bench)),
+            Order::TakeBack(hand_over) => Ok(self.take_back(hand_over, bench)),
         }
     }
 
@@ -516,21 +374,28 @@ impl Desk {
             .map(|(place, _)| place)
     }
 
-    fn take_back(
-        &mut self,
-        names: &Names,
-        token: &Token,
-        fence: u64,
-        bench: &mut Bench<'_, '_>,
-    ) -> Answer {
+    fn take_back(&mut self, undelivered: HandOver, bench: &mut Bench<'_, '_>) -> Answer {
+        let HandOver {
+            grant: Grant { token, fence },
+            names,
+            replaced,
+            ..
+        } = undelivered;
+        let now_ms = bench.now_ms();
         let mut count = 0;
-        for name in names {
+        for name in &names {
             let Some(lock) = bench.open(name) else {
                 continue;
             };
-            if lock.holder(token).is_some_and(|own| own.fence == fence) {
-                lock.remove(token);
-                count += 1;
+            // A later grant to the same token is another one's business.
+            if lock.holder(&token).is_none_or(|own| own.fence != fence) {
+                continue;
+            }
+            lock.remove(&token);
+            count += 1;
+            let before = replaced.iter().find(|before| before.name == *name);
+            if let Some(before) = before.filter(|before| before.holder.deadline_ms > now_ms) {
+                lock.grant(before.mode, before.holder.clone());
             }
         }
         self.tally.take_backs += u64::from(count > 0);
@@ -618,7 +483,7 @@ impl Desk {
             };
             lock.grant(ask.mode, holder);
         }
-        self.tally.grants += 1;
+        self.tally.grants += u64::from(kept_fence.is_none());
         Grant {
             token: ask.token.clone(),
             fence,
@@ -673,6 +538,7 @@ impl Desk {
             ask,
             ..
         } = self.queues.remove(place)?;
+        let replaced = held_by(&ask.token, &names, bench);
         let grant = self.grant(&names, &ask, kept_fence, client_id, bench);
         self.tally.hand_overs += 1;
         let vacated = names.iter().cloned().collect();
@@ -681,6 +547,7 @@ impl Desk {
             names,
             client_id,
             origin: kept_fence.map_or(Origin::New, |_| Origin::Kept),
+            replaced,
         });
         bench.wakes.push(Wake { seat, verdict });
         Some(vacated)
@@ -747,6 +614,22 @@ fn release(
         }
     }
     Ok(Answer::Count(held))
+}
+
+/// The grants in force of this token at these names.
+fn held_by(token: &Token, names: &Names, bench: &mut Bench<'_, '_>) -> Vec<Replaced> {
+    let mut held = Vec::new();
+    for name in names {
+        let Some(lock) = bench.open(name) else {
+            continue;
+        };
+        held.extend(lock.holder(token).map(|own| Replaced {
+            name: name.clone(),
+            mode: lock.mode(),
+            holder: own.clone(),
+        }));
+    }
+    held
 }
 
 /// How many of the names this token holds.

@@ -20,11 +20,13 @@
     )
 )]
 
+mod bench;
 pub mod codec;
 pub mod desk;
 pub mod effect;
 pub mod fence;
 pub mod grammar;
+pub mod hand_over;
 pub mod lock;
 pub mod name;
 pub mod order;

@@ -1,5 +1,6 @@
 //! What can be asked of the desk.
 
+use crate::hand_over::HandOver;
 use crate::lock::Mode;
 use crate::name::Name;
 use crate::token::Token;
@@ -126,14 +127,7 @@ pub enum Order {
         leave: Leave,
     },
     /// Undo a hand-over whose client was gone before it could know of it.
-    TakeBack {
-        /// Where the grant was.
-        names: Names,
-        /// To whom.
-        token: Token,
-        /// The grant's number: a later grant to the same token is another one's business.
-        fence: u64,
-    },
+    TakeBack(HandOver),
 }
 
 impl Order {
@@ -142,7 +136,7 @@ impl Order {
         match self {
             Self::Acquire { ask, .. } | Self::Wait { ask, .. } => ask.life,
             Self::Extend { life, .. } => *life,
-            Self::Release { .. } | Self::TakeBack { .. } => Life::Lease,
+            Self::Release { .. } | Self::TakeBack(_) => Life::Lease,
         }
     }
 
@@ -153,7 +147,7 @@ impl Order {
             | Self::Wait { names, .. }
             | Self::Extend { names, .. }
             | Self::Release { names, .. }
-            | Self::TakeBack { names, .. } => names,
+            | Self::TakeBack(HandOver { names, .. }) => names,
         }
     }
 }

@@ -31,6 +31,8 @@ pub enum Refusal {
     Deadlock,
     /// `lock.max-waiters` clients wait already.
     MaxWaiters,
+    /// A writing command on a server that follows a primary and takes writes all the same.
+    ReadOnly,
     /// LOCK.APPLY from a client.
     ApplyInternal,
     /// LOCK.APPLY with words that no primary writes.
@@ -68,6 +70,7 @@ impl Refusal {
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
             Self::Deadlock => "DEADLOCK another holder waits to upgrade this lock",
             Self::MaxWaiters => "MAXWAITERS as many clients wait as lock.max-waiters allows",
+            Self::ReadOnly => "READONLY locks are granted by the primary alone",
             Self::ApplyInternal => "ERR LOCK.APPLY is internal",
             Self::ApplyMalformed => "ERR LOCK.APPLY got a malformed effect",
             Self::TakenOver => "UNBLOCKED a newer connection with this token took over this place",

@@ -4,7 +4,7 @@
 //! The tie's number lies in the holder, so it goes wherever the server moves the value; what the
 //! number means is known here, in this server's memory, and nowhere else.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::lock::Lock;
 use crate::name::Name;
@@ -17,6 +17,9 @@ impl TieId {
     /// No tie.
     pub const NONE: Self = Self(0);
 }
+
+/// When a tie is due whose grant was not stored yet.
+const NEVER_FOLLOWED: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -108,7 +111,7 @@ impl Ties {
             name,
             lease_ms,
             state: State::Alive,
-            due_ms: u64::MAX,
+            due_ms: NEVER_FOLLOWED,
         };
         self.by_client.entry(client_id).or_default().insert(id);
         self.due.insert((tie.due_ms, id));
@@ -179,7 +182,7 @@ impl Ties {
                 state: State::Orphan,
                 ..
             }) => false,
-            Some(tie) if now_ms >= renewal_ms(holder.deadline_ms, tie.lease_ms) => {
+            Some(tie) if tie.due_ms <= now_ms => {
                 holder.deadline_ms = now_ms.saturating_add(tie.lease_ms);
                 true
             }
@@ -188,17 +191,32 @@ impl Ties {
     }
 
     /// Takes note of what became of the ties of a lock.
-    pub fn follow(&mut self, before: Option<&Lock>, after: &Lock) {
-        for gone in before.into_iter().flat_map(Lock::holders) {
-            if gone.tie != TieId::NONE && after.holders().iter().all(|h| h.tie != gone.tie) {
-                self.untie(gone.tie);
-            }
+    ///
+    /// A lease that was shortened by hand is not renewed before its time: it may end first.
+    pub fn follow(&mut self, before: Option<&Lock>, after: &Lock, now_ms: u64) {
+        let tied = |lock: &Lock| -> HashSet<TieId> {
+            let ties = lock.holders().iter().map(|holder| holder.tie);
+            ties.filter(|tie| *tie != TieId::NONE).collect()
+        };
+        let kept = tied(after);
+        for gone in before.map(tied).unwrap_or_default().difference(&kept) {
+            self.untie(*gone);
         }
         for holder in after.holders().iter().filter(|h| h.tie != TieId::NONE) {
-            if let Some(tie) = self.ties.get(&holder.tie) {
-                let due_ms = renewal_ms(holder.deadline_ms, tie.lease_ms);
+            let Some(tie) = self.ties.get(&holder.tie) else {
+                continue;
+            };
+            let due_ms = renewal_ms(holder.deadline_ms, tie.lease_ms);
+            if due_ms > now_ms || tie.due_ms == NEVER_FOLLOWED {
                 self.look_at(holder.tie, due_ms);
             }
+        }
+    }
+
+    /// Drops the ties of grants that were made and ended in one and the same order.
+    pub fn drop_unfollowed(&mut self) {
+        while let Some((NEVER_FOLLOWED, id)) = self.due.last().copied() {
+            self.untie(id);
         }
     }
 

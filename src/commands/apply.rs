@@ -8,6 +8,7 @@ use super::spec::{Arg, KeySpec, Kind, Spec};
 use super::Command;
 use crate::api::{self, server};
 use crate::keyspace::{self, Applied};
+use crate::permission;
 
 pub struct Apply;
 
@@ -23,6 +24,10 @@ impl Command for Apply {
     };
 
     fn run(ctx: &Context, words: &[&[u8]]) -> Result<(), Refusal> {
+        if permission::is_asking() {
+            raw::reply_with_simple_string(ctx.ctx, c"OK".as_ptr());
+            return Ok(());
+        }
         if !comes_from_a_server(ctx) {
             return Err(Refusal::ApplyInternal);
         }

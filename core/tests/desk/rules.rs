@@ -534,31 +534,75 @@ fn an_expiry_by_hand_shortens_and_never_lengthens() {
 
 #[test]
 fn a_take_back_undoes_this_grant_and_no_other() {
-    use redis_lock_core::desk::Caller;
-    use redis_lock_core::order::{Names, Order};
-    use redis_lock_core::queue::Seat;
-    use redis_lock_core::token::Token;
+    let mut world = play(
+        "ACQUIRE k a -> granted
+         WAIT k b -> waits
+         RELEASE k a -> 1
+         WAIT k c -> waits
+         < WAIT k b: granted",
+    );
+    let hand_over = world.handed_over.clone();
+    world.take_back_last();
+    assert_eq!(world.heard(), ["WAIT k c: granted"]);
+    world.say("RELEASE k c");
+    world.say("ACQUIRE k b");
+    world.handed_over = hand_over;
+    world.take_back_last();
+    assert_eq!(
+        world.holders("k"),
+        ["b#1"],
+        "a later grant to the same token"
+    );
+}
 
-    let mut world =
-        play("ACQUIRE k a -> granted\nWAIT k b -> waits\nRELEASE k a -> 1\nWAIT k c -> waits");
-    world.heard();
-    let take_back = |world: &mut World, fence| {
-        let order = Order::TakeBack {
-            names: Names::one(world::name("k")),
-            token: Token::new(b"b").unwrap(),
-            fence,
-        };
-        let nobody = Caller {
-            client_id: 0,
-            seat: Seat(0),
-        };
-        let outcome = world.outside(|desk, outside| desk.carry_out(order, nobody, outside));
-        world.take_in(outcome);
-    };
-    let fence = world.fence("k", "b");
-    take_back(&mut world, fence - 1);
-    assert_eq!(world.holders("k"), ["b#1"], "an older grant");
-    take_back(&mut world, fence);
+#[test]
+fn a_take_back_gives_back_what_the_token_had_before() {
+    let mut world = play(
+        "ACQUIRE k a SHARED -> granted
+         ACQUIRE k b SHARED -> granted
+         WAIT k a -> waits
+         WAIT k c SHARED -> waits
+         RELEASE k b -> 1
+         < WAIT k a: granted",
+    );
+    world.take_back_last();
+    assert_eq!(world.holders("k"), ["a#1", "c#1"]);
+    assert_eq!(world.heard(), ["WAIT k c SHARED: granted"]);
+}
+
+#[test]
+fn an_expiry_by_hand_ends_a_session_too() {
+    let mut world = play("ACQUIRE k a PX 900 SESSION -> granted\nWAIT k b -> waits");
+    world.expire("k", Some(world.now_ms + 100));
+    world.ring(vec![world::name("k")]);
+    world.pass_ms(100);
+    assert_eq!(world.heard(), ["WAIT k b: granted"]);
+}
+
+#[test]
+fn a_tie_made_and_ended_in_one_order_is_forgotten() {
+    let mut world = play(
+        "ACQUIRE k a PX 100 -> granted
+         WAIT k b SESSION -> waits",
+    );
+    world.now_ms += 100;
+    // Settling grants to b, whose RELEASE is what settles.
+    assert_eq!(world.say("RELEASE k b"), "1");
+    assert!(world.desk.ties().is_empty());
+}
+
+#[test]
+fn where_nothing_may_be_granted_only_timeouts_pass() {
+    let mut world = play(
+        "ACQUIRE k a PX 50 -> granted
+         WAIT k b BLOCK 100 -> waits
+         WAIT k c -> waits",
+    );
+    world.now_ms += 100;
+    let outcome = world.outside(|desk, outside| desk.settle_due(Vec::new(), 10, outside));
+    world.take_in(outcome);
+    assert_eq!(world.heard(), ["WAIT k b BLOCK 100: nil"]);
+    world.ring(Vec::new());
     assert_eq!(world.heard(), ["WAIT k c: granted"]);
 }
 

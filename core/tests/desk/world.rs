@@ -9,8 +9,10 @@ use redis_lock_core::desk::{
 use redis_lock_core::effect::{self, Stored};
 use redis_lock_core::fence::Fences;
 use redis_lock_core::grammar::{self, Keys, Setting};
+use redis_lock_core::hand_over::HandOver;
 use redis_lock_core::lock::Lock;
 use redis_lock_core::name::Name;
+use redis_lock_core::order::Order;
 use redis_lock_core::queue::Seat;
 use redis_lock_core::token::Token;
 use redis_lock_core::Moment;
@@ -47,6 +49,8 @@ pub struct World {
     /// What was said to whom since the last look.
     heard: Vec<String>,
     pub effects_seen: usize,
+    /// All hand-overs, oldest first.
+    pub handed_over: Vec<HandOver>,
 }
 
 pub fn name(key: &str) -> Name {
@@ -67,6 +71,7 @@ impl World {
             said: HashMap::new(),
             heard: Vec::new(),
             effects_seen: 0,
+            handed_over: Vec::new(),
         }
     }
 
@@ -131,8 +136,9 @@ impl World {
     }
 
     /// Settles these keys and whatever is due.
-    pub fn ring(&mut self, touched: Vec<Name>) {
-        let outcome = self.outside(|desk, outside| desk.settle_due(touched, 1000, outside));
+    pub fn ring(&mut self, mut names: Vec<Name>) {
+        names.extend(self.desk.due_names(self.now_ms, 1000));
+        let outcome = self.outside(|desk, outside| desk.settle_due(names, 1000, outside));
         self.take_in(outcome);
     }
 
@@ -238,6 +244,18 @@ impl World {
             .map_or(0, |own| own.deadline_ms - self.now_ms)
     }
 
+    /// The client of the last hand-over was gone before it could know of it.
+    pub fn take_back_last(&mut self) {
+        let hand_over = self.handed_over.pop().expect("a hand-over");
+        let nobody = Caller {
+            client_id: 0,
+            seat: Seat(0),
+        };
+        let order = Order::TakeBack(hand_over);
+        let outcome = self.outside(|desk, outside| desk.carry_out(order, nobody, outside));
+        self.take_in(outcome);
+    }
+
     pub fn outside(
         &mut self,
         decision: impl FnOnce(&mut Desk, &mut Outside<'_>) -> Outcome,
@@ -278,11 +296,14 @@ impl World {
                 .seated
                 .remove(&wake.seat)
                 .expect("a wake for somebody seated");
-            let said = match wake.verdict {
+            let said = match &wake.verdict {
                 Verdict::Granted(_) => "granted".to_owned(),
                 Verdict::TimedOut => "nil".to_owned(),
                 Verdict::Refused(refusal) => refusal.text().split(' ').next().unwrap().to_owned(),
             };
+            if let Verdict::Granted(hand_over) = wake.verdict {
+                self.handed_over.push(hand_over);
+            }
             self.heard.push(format!("{line}: {said}"));
         }
     }
