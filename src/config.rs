@@ -11,11 +11,28 @@ pub const LONGEST_LEASE_MS: i64 = redis_lock_core::MAX_SPAN_MS as i64;
 /// The greatest `lock.max-waiters`.
 pub const MOST_WAITERS: i64 = u32::MAX as i64;
 
+/// A setting that the server has not set yet.
+const UNSET: i64 = -1;
+
 lazy_static! {
     /// `lock.default-lease`: the lease of a grant that names none, in ms.
-    pub static ref DEFAULT_LEASE_MS: AtomicI64 = AtomicI64::new(30_000);
+    pub static ref DEFAULT_LEASE_MS: AtomicI64 = AtomicI64::new(UNSET);
     /// `lock.max-waiters`: how many clients may wait on the whole server; 0: no limit.
-    pub static ref MAX_WAITERS: AtomicI64 = AtomicI64::new(10_000);
+    pub static ref MAX_WAITERS: AtomicI64 = AtomicI64::new(UNSET);
+}
+
+/// Refuses the load where a value was refused: the server sets every setting, to its default at
+/// least, and stops at the first bad one. Left to itself it would try to unload the module, which a
+/// Valkey doesn't survive.
+pub fn check(_: &Context) -> Result<(), String> {
+    let settings = [&*DEFAULT_LEASE_MS, &*MAX_WAITERS];
+    if settings
+        .iter()
+        .any(|setting| setting.load(Ordering::Relaxed) == UNSET)
+    {
+        return Err("the value of a setting was refused".to_owned());
+    }
+    Ok(())
 }
 
 /// The lease of a grant that names none, in ms.

@@ -56,8 +56,9 @@ use crate::datatype::LOCK_TYPE;
 type LoadStep = fn(&Context) -> Result<(), String>;
 
 fn init(ctx: &Context, _args: &[RedisString]) -> Status {
-    let steps: [LoadStep; 5] = [
+    let steps: [LoadStep; 6] = [
         api::probe,
+        config::check,
         commands::register,
         events::subscribe,
         status::register,

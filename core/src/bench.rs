@@ -101,6 +101,17 @@ impl<'w, 'a> Bench<'w, 'a> {
         }
     }
 
+    /// Whether there was no key at a name that is opened for the first time.
+    pub fn came_empty(&mut self, name: &Name) -> bool {
+        let first = !self.drafts.contains_key(name);
+        self.open(name);
+        let empty = self
+            .drafts
+            .get(name)
+            .is_some_and(|draft| draft.before == Slot::Empty);
+        first && empty
+    }
+
     /// Takes note of what the order made of the ties.
     pub fn follow_ties(&mut self) {
         for draft in self.drafts.values() {

@@ -194,6 +194,11 @@ impl Queues {
         due.take(most).map(|(_, name)| name.clone()).collect()
     }
 
+    /// When a name is to be settled without anybody's order, if somebody waits for it.
+    pub fn alarm_ms(&self, name: &Name) -> Option<u64> {
+        self.lines.get(name)?.alarm_ms
+    }
+
     /// Sets when a name with a queue is to be settled next; nothing for a name without one.
     pub fn set_alarm(&mut self, name: &Name, alarm_ms: Option<u64>) {
         let Some(line) = self.lines.get_mut(name) else {

@@ -1,7 +1,7 @@
 //! What the server is told of a command: COMMAND DOCS, COMMAND GETKEYS, ACL key patterns and the
 //! hints of redis-cli come from here.
 
-use std::ffi::{c_int, CStr};
+use std::ffi::{c_int, CStr, CString};
 use std::ptr;
 
 use redis_module::{raw, Context};
@@ -172,13 +172,44 @@ pub fn register(ctx: &Context, spec: &Spec, entry: Entry) -> Result<(), String> 
         last,
         step,
     ));
-    if created != Some(0) || !describe(ctx, spec) {
+    if created != Some(0) || !describe(ctx, spec) || !categorise(ctx, spec) {
         return Err(format!(
             "the server refused the command {}",
             spec.name.to_string_lossy()
         ));
     }
     Ok(())
+}
+
+/// Puts the command into the ACL categories of its flags, where the server lets modules do so (from
+/// Redis 7.2 on).
+fn categorise(ctx: &Context, spec: &Spec) -> bool {
+    let flags: Vec<_> = spec.flags.to_bytes().split(|byte| *byte == b' ').collect();
+    let mut categories = vec![if flags.contains(&b"fast".as_slice()) {
+        "fast"
+    } else {
+        "slow"
+    }];
+    let named = [
+        ("write", "write"),
+        ("readonly", "read"),
+        ("blocking", "blocking"),
+    ];
+    categories.extend(
+        named
+            .iter()
+            .filter(|(flag, _)| flags.contains(&flag.as_bytes()))
+            .map(|(_, category)| *category),
+    );
+    let categories = CString::new(categories.join(" ")).unwrap_or_default();
+    let command = server!(RedisModule_GetCommand(ctx.ctx, spec.name.as_ptr()));
+    let set = command.and_then(|command| {
+        server!(RedisModule_SetCommandACLCategories(
+            command,
+            categories.as_ptr()
+        ))
+    });
+    set.is_none_or(|status| status == 0)
 }
 
 /// Tells the server the metadata; it keeps copies.
