@@ -16,10 +16,11 @@ mod wait;
 
 use std::ffi::c_int;
 
-use redis_lock_core::grammar::Setting;
+use redis_lock_core::grammar::{self, Setting};
 use redis_lock_core::refusal::Refusal;
 use redis_module::{raw, Context, RedisString};
 
+use crate::api::server;
 use crate::{api, boundary, config, reply, tokens};
 use spec::Spec;
 
@@ -58,12 +59,29 @@ extern "C" fn entry<C: Command>(
     let refused = boundary::guard(|| {
         // SAFETY: the server passes `argc` strings, alive for the time of the call.
         let words = unsafe { words(argv, argc) };
+        if server!(RedisModule_IsKeysPositionRequest(ctx.ctx)) == Some(1) {
+            tell_keys(&ctx, &words);
+            return None;
+        }
         C::run(&ctx, words.get(1..).unwrap_or_default()).err()
     });
     if let Some(why) = refused.unwrap_or(Some(Refusal::Panicked)) {
         reply::refusal(&ctx, why);
     }
     raw::REDISMODULE_OK as c_int
+}
+
+/// Tells where the keys of an M command are. In a cluster, Redis 7.0 and Valkey ask the command itself
+/// and not its key spec. A number that is no number is left for the command to refuse.
+fn tell_keys(ctx: &Context, words: &[&[u8]]) {
+    let numkeys = words
+        .get(1)
+        .and_then(|word| grammar::decimal(word))
+        .unwrap_or(0);
+    let last = words.len().saturating_sub(1);
+    for position in (2..=last).take(usize::try_from(numkeys).unwrap_or(0)) {
+        server!(RedisModule_KeyAtPos(ctx.ctx, position as c_int));
+    }
 }
 
 /// # Safety

@@ -13,7 +13,7 @@ pub struct Mwait;
 impl Command for Mwait {
     const SPEC: Spec = Spec {
         name: c"lock.mwait",
-        flags: c"write deny-oom blocking",
+        flags: c"write deny-oom blocking getkeys-api",
         summary: c"Grants several locks, or blocks until all are handed over or BLOCK milliseconds have passed.",
         complexity: c"O(K log W) to queue, K being the keys and W the waiters of the server",
         arity: -4,
