@@ -1,0 +1,399 @@
+//! What the README, the documentation and the example configuration say is what is there.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use redis::Value;
+use support::{Client, Expect, Reply, Server};
+
+const DOCUMENTS: [&str; 4] = [
+    "README.md",
+    "docs/commands.md",
+    "docs/operations.md",
+    "docs/replication-and-persistence.md",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[track_caller]
+fn text_of(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The contents of the fenced blocks of a language.
+fn blocks(document: &str, language: &str) -> Vec<String> {
+    let mut blocks = Vec::new();
+    let mut lines = document.lines();
+    while let Some(opened) = lines.find_map(|line| line.trim_start().strip_prefix("```")) {
+        let block: Vec<&str> = lines
+            .by_ref()
+            .take_while(|line| line.trim_start() != "```")
+            .collect();
+        if opened == language {
+            blocks.push(block.join("\n"));
+        }
+    }
+    blocks
+}
+
+// --- the examples ---------------------------------------------------------------------------
+
+/// One line of an example that is typed, or an answer that arrives later, and what is shown.
+struct Step<'a> {
+    client: &'a str,
+    typed: Option<&'a str>,
+    shown: Vec<&'a str>,
+}
+
+fn steps(block: &str) -> Vec<Step<'_>> {
+    let mut steps: Vec<Step<'_>> = Vec::new();
+    for line in block.lines() {
+        let typed = line.split_once("> ").filter(|(client, _)| client.len() < 2);
+        let arrives = line.strip_suffix(':').filter(|client| client.len() == 1);
+        if let Some((client, command)) = typed {
+            steps.push(Step {
+                client,
+                typed: Some(command),
+                shown: Vec::new(),
+            });
+        } else if let Some(client) = arrives {
+            steps.push(Step {
+                client,
+                typed: None,
+                shown: Vec::new(),
+            });
+        } else {
+            steps
+                .last_mut()
+                .expect("an example starts with a command")
+                .shown
+                .push(line);
+        }
+    }
+    steps
+}
+
+/// A reply as redis-cli shows it.
+fn shown(reply: &Reply) -> Vec<String> {
+    match reply {
+        Err(text) => vec![format!("(error) {text}")],
+        Ok(Value::Nil) => vec!["(nil)".to_owned()],
+        Ok(Value::Int(number)) => vec![format!("(integer) {number}")],
+        Ok(Value::Okay) => vec!["OK".to_owned()],
+        Ok(Value::BulkString(bytes)) => vec![format!("{:?}", String::from_utf8_lossy(bytes))],
+        Ok(Value::Array(items)) if items.is_empty() => vec!["(empty array)".to_owned()],
+        Ok(Value::Array(items)) => shown_items(items),
+        Ok(other) => panic!("an example can't show {other:?}"),
+    }
+}
+
+fn shown_items(items: &[Value]) -> Vec<String> {
+    let width = items.len().to_string().len();
+    let mut lines = Vec::new();
+    for (number, item) in items.iter().enumerate() {
+        for (line_number, line) in shown(&Ok(item.clone())).iter().enumerate() {
+            lines.push(match line_number {
+                0 => format!("{:>width$}) {line}", number + 1),
+                _ => format!("{:>width$}  {line}", ""),
+            });
+        }
+    }
+    lines
+}
+
+/// The lines with what differs from run to run made equal: random tokens, fences, times and
+/// what the server knows of a connection.
+fn steady<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut name = String::new();
+    let mut steady = Vec::new();
+    for line in lines {
+        let leaf = line.rsplit(") ").next().unwrap_or(line);
+        let value = if line.contains("(integer) ") {
+            format!("(integer) {leaf}")
+        } else {
+            leaf.to_owned()
+        };
+        let stands_for = match leaf.trim().parse::<u64>() {
+            Ok(number) if number >= 1000 => Some("(integer) many"),
+            Ok(_) if name.ends_with("-ms\"") => Some("(integer) many"),
+            Ok(_) if name == "\"client-id\"" => Some("(integer) an-id"),
+            Err(_) if name == "\"client-addr\"" => Some("\"an-address\""),
+            Err(_) if is_random_token(leaf) => Some("\"a-token\""),
+            _ => None,
+        };
+        steady.push(stands_for.map_or_else(|| line.to_owned(), |it| line.replace(&value, it)));
+        name = leaf.to_owned();
+    }
+    steady
+}
+
+fn is_random_token(leaf: &str) -> bool {
+    let inner = leaf.trim_matches('"');
+    inner.len() == 32
+        && inner
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[test]
+fn examples_show_what_a_server_answers() {
+    let server = Server::start();
+    let mut played = 0;
+    for document in DOCUMENTS {
+        for block in blocks(&text_of(document), "redis") {
+            play(&server, document, &block);
+            server.call("FLUSHALL").okay();
+            played += 1;
+        }
+    }
+    assert!(played >= 8, "only {played} examples were found");
+}
+
+#[track_caller]
+fn play(server: &Server, document: &str, block: &str) {
+    let mut clients: BTreeMap<&str, Client> = BTreeMap::new();
+    for Step {
+        client,
+        typed,
+        shown: expected,
+    } in steps(block)
+    {
+        let client = clients.entry(client).or_insert_with(|| server.client());
+        let reply = match typed {
+            Some(command) if expected.is_empty() => {
+                server.block(client, command);
+                continue;
+            }
+            Some(command) => client.call(command),
+            None => client.recv(),
+        };
+        let lines = shown(&reply);
+        let lines = steady(lines.iter().map(String::as_str));
+        assert_eq!(
+            lines,
+            steady(expected),
+            "{document}: {typed:?}, in\n{block}"
+        );
+    }
+}
+
+// --- names ----------------------------------------------------------------------------------
+
+/// The words of `text` that start with `prefix` and go on in capitals.
+fn names_with<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
+    let starts = text.match_indices(prefix).map(|(start, _)| &text[start..]);
+    starts
+        .map(|rest| {
+            let tail = &rest[prefix.len()..];
+            let end = tail
+                .find(|letter: char| !letter.is_ascii_uppercase())
+                .unwrap_or(tail.len());
+            &rest[..prefix.len() + end]
+        })
+        .filter(|name| name.len() > prefix.len())
+        .collect()
+}
+
+fn commands_of(server: &Server) -> BTreeSet<String> {
+    let names = server.call("COMMAND LIST FILTERBY MODULE lock").list();
+    names
+        .into_iter()
+        .map(|name| Ok(name).text().to_uppercase())
+        .collect()
+}
+
+#[test]
+fn the_documents_name_the_commands_that_exist() {
+    let server = Server::start();
+    let known = commands_of(&server);
+    for document in DOCUMENTS {
+        let text = text_of(document);
+        let unknown: Vec<&str> = names_with(&text, "LOCK.")
+            .into_iter()
+            .filter(|name| !known.contains(*name))
+            .collect();
+        assert!(unknown.is_empty(), "{document} names {unknown:?}");
+    }
+    let reference = text_of("docs/commands.md");
+    let described: BTreeSet<String> = reference
+        .lines()
+        .filter_map(|line| line.strip_prefix("## "))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(described, known);
+}
+
+/// The synopses in LOCK.HELP; those of several keys share one line there.
+#[test]
+fn the_reference_has_the_synopses_of_help() {
+    let server = Server::start();
+    let lines = server.call("LOCK.HELP").list();
+    let lines = lines.into_iter().map(|line| Ok(line).text());
+    let told: BTreeSet<String> = lines
+        .filter(|line| line.starts_with("LOCK.") && !line.contains(" | LOCK."))
+        .collect();
+    assert!(told.len() > 1, "LOCK.HELP names no commands");
+    let reference = text_of("docs/commands.md");
+    let documented: BTreeSet<String> = blocks(&reference, "")
+        .into_iter()
+        .filter(|synopsis| synopsis.starts_with("LOCK.") && !synopsis.contains(" numkeys "))
+        .collect();
+    assert_eq!(documented, told);
+}
+
+#[test]
+fn the_documents_name_the_fields_of_info() {
+    let server = Server::start();
+    let info = server.call("INFO lock").text();
+    let known: BTreeSet<&str> = info
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, _)| name)
+        .collect();
+    let text = text_of("docs/operations.md");
+    let described: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `lock_"))
+        .filter_map(|rest| rest.split_once('`'))
+        .map(|(name, _)| name)
+        .collect();
+    let known: BTreeSet<&str> = known
+        .iter()
+        .filter_map(|name| name.strip_prefix("lock_"))
+        .collect();
+    assert_eq!(described, known);
+}
+
+// --- settings -------------------------------------------------------------------------------
+
+fn setting(server: &Server, name: &str) -> String {
+    match server.call(&["CONFIG", "GET", name]).list().as_slice() {
+        [_, value] => Ok(value.clone()).text(),
+        other => panic!("CONFIG GET {name} answered {other:?}"),
+    }
+}
+
+/// Setting and default of the table rows that start with a setting.
+fn documented_defaults(document: &str) -> Vec<(String, String)> {
+    let text = text_of(document);
+    let rows = text.lines().filter(|line| line.starts_with("| `lock."));
+    rows.map(|row| {
+        let mut cells = row
+            .split('|')
+            .map(|cell| cell.trim().trim_matches('`').to_owned())
+            .skip(1);
+        (
+            cells.next().expect("a name"),
+            cells.next().expect("a default"),
+        )
+    })
+    .collect()
+}
+
+#[test]
+fn defaults_are_as_documented() {
+    let server = Server::start();
+    let known = server.call("CONFIG GET lock.*").list().len() / 2;
+    for document in ["README.md", "docs/operations.md"] {
+        let documented = documented_defaults(document);
+        assert_eq!(documented.len(), known, "settings in {document}");
+        for (name, default) in documented {
+            assert_eq!(setting(&server, &name), default, "{name} in {document}");
+        }
+    }
+}
+
+#[test]
+fn the_example_configuration_starts_a_server() {
+    let text = text_of("redis.conf.example");
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let directives: BTreeMap<&str, &str> = lines
+        .map(|line| line.split_once(' ').expect("a name and a value"))
+        .collect();
+    assert_eq!(
+        directives.get("loadmodule"),
+        Some(&"./target/release/libredis_lock.so")
+    );
+    assert_eq!(directives.get("maxmemory-policy"), Some(&"noeviction"));
+    // The harness has a port and a path to the module of its own.
+    let rest = directives
+        .iter()
+        .filter(|(name, _)| !matches!(**name, "port" | "loadmodule"));
+    let builder = rest
+        .clone()
+        .fold(Server::builder(), |builder, (name, value)| {
+            builder.config(&format!("{name} {value}"))
+        });
+    let server = builder.start();
+    for (name, value) in rest {
+        assert_eq!(setting(&server, name), *value, "{name}");
+    }
+}
+
+// --- the files of the project ---------------------------------------------------------------
+
+#[test]
+fn the_readme_s_test_command_is_the_one_of_ci() {
+    let readme = text_of("README.md");
+    let (_, section) = readme
+        .split_once("\n## Tests")
+        .expect("a section about tests");
+    let block = blocks(section, "sh")
+        .into_iter()
+        .next()
+        .expect("a command in it");
+    assert_eq!(block, "make test");
+    let ci = text_of(".ci/run");
+    assert!(
+        ci.lines().any(|line| line == format!("tests {block}")),
+        "not in .ci/run"
+    );
+}
+
+#[test]
+fn the_make_targets_that_are_named_exist() {
+    let makefile = text_of("Makefile");
+    for document in DOCUMENTS {
+        let text = text_of(document);
+        let named = text
+            .match_indices("make ")
+            .map(|(start, it)| &text[start + it.len()..]);
+        let in_code = named.filter(|rest| {
+            let before = text[..text.len() - rest.len() - "make ".len()]
+                .chars()
+                .next_back();
+            matches!(before, Some('`' | '\n'))
+        });
+        for rest in in_code {
+            let target: String = rest.chars().take_while(char::is_ascii_lowercase).collect();
+            let rule = format!("\n{target}:");
+            assert!(makefile.contains(&rule), "{document} names make {target}");
+        }
+    }
+}
+
+#[test]
+fn links_between_the_documents_lead_somewhere() {
+    for document in DOCUMENTS {
+        let text = text_of(document);
+        let folder = root()
+            .join(document)
+            .parent()
+            .map(PathBuf::from)
+            .expect("a folder");
+        let targets = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'));
+        for (target, _) in targets.filter(|(target, _)| !target.starts_with("https://")) {
+            assert!(folder.join(target).exists(), "{document} links to {target}");
+        }
+    }
+}
