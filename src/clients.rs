@@ -46,17 +46,17 @@ pub fn find(ctx: &Context, id: u64) -> Option<Client> {
 ///
 /// A script's commands are run by a client of the server's own, which outlives them all. A session
 /// has to be tied to the connection that called the script; the API doesn't tell which that is, so
-/// it is looked up in CLIENT LIST. For a plain grant that is not worth it: 0, nobody.
+/// it is looked up in CLIENT LIST. For a plain grant that is not worth it: LOCK.INFO, which doesn't
+/// find the server's own client, shows none.
 ///
 /// # Errors
 /// [`Refusal::CallerUnknown`] where the caller of a script is not to be made out.
 pub fn caller(ctx: &Context, life: Life) -> Result<u64, Refusal> {
-    let scripted = api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_LUA != 0;
-    match life {
-        _ if !scripted => Ok(api::client_id(ctx)),
-        Life::Lease => Ok(0),
-        Life::Session => script_caller(ctx).ok_or(Refusal::CallerUnknown),
+    let scripted = || api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_LUA != 0;
+    if life == Life::Session && scripted() {
+        return script_caller(ctx).ok_or(Refusal::CallerUnknown);
     }
+    Ok(api::client_id(ctx))
 }
 
 fn script_caller(ctx: &Context) -> Option<u64> {
