@@ -1,0 +1,447 @@
+//! Settings, what INFO tells, and what happens as the module is loaded and isn't unloaded.
+
+mod support;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use support::{until, Client, Expect, Fields, Server};
+
+const LONG: &str = "PX 600000";
+
+#[track_caller]
+fn setting(server: &Server, name: &str) -> String {
+    Fields::of(server.call(&["CONFIG", "GET", name]).value()).text(name)
+}
+
+// ---- settings
+
+#[test]
+fn settings_are_taken_within_their_ranges_only() {
+    let server = Server::start();
+    for (name, good, bad) in [
+        (
+            "lock.default-lease",
+            ["1", "5000", "9007199254740991"].as_slice(),
+            ["0", "-1", "9007199254740992", "1.5", "", "soon"].as_slice(),
+        ),
+        (
+            "lock.max-waiters",
+            &["0", "1", "4294967295"],
+            &["-1", "4294967296", "1.5", "", "many"],
+        ),
+    ] {
+        for value in good {
+            server.call(&["CONFIG", "SET", name, value]).okay();
+            assert_eq!(setting(&server, name), *value);
+        }
+        let last = setting(&server, name);
+        for value in bad {
+            let error = server.call(&["CONFIG", "SET", name, value]).error();
+            assert!(error.contains(name), "{name} {value:?}: {error}");
+            assert_eq!(setting(&server, name), last);
+        }
+    }
+    let all = Fields::of(server.call("CONFIG GET lock.*").value());
+    assert_eq!(all.names(), ["lock.default-lease", "lock.max-waiters"]);
+}
+
+#[test]
+fn a_new_default_lease_counts_for_grants_from_then_on() {
+    let server = Server::start();
+    server.call("LOCK.ACQUIRE before a").grant();
+    let mut waiter = server.waiter("LOCK.WAIT before b");
+    server.call("CONFIG SET lock.default-lease 5000").okay();
+    for acquire in [
+        "LOCK.ACQUIRE k1 a",
+        "LOCK.WAIT k2 a",
+        "LOCK.ACQUIRE k3 a PX 5000",
+    ] {
+        server.call(acquire).grant();
+    }
+    for key in ["k1", "k2", "k3"] {
+        let left_ms = server.call(&["LOCK.CHECK", key, "a"]).int();
+        assert!((1_000..=5_000).contains(&left_ms), "{key}: {left_ms}");
+    }
+    assert!(
+        server.call("LOCK.CHECK before a").int() > 5_000,
+        "it keeps its lease"
+    );
+    // One who waits asked for what the default was then.
+    server.call("LOCK.RELEASE before a").int();
+    waiter.recv().grant();
+    assert!(server.call("LOCK.CHECK before b").int() > 5_000);
+    assert_eq!(server.call("LOCK.EXTEND before b").int(), 1);
+    let left_ms = server.call("LOCK.CHECK before b").int();
+    assert!((1_000..=5_000).contains(&left_ms), "{left_ms}");
+}
+
+#[test]
+fn a_lower_limit_sends_nobody_away() {
+    let server = Server::start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let mut waiters: Vec<Client> = (0..3)
+        .map(|number| server.waiter(format!("LOCK.WAIT k w{number} {LONG}")))
+        .collect();
+    server.call("CONFIG SET lock.max-waiters 1").okay();
+    server.settle();
+    assert_eq!(server.waiters("k"), 3);
+    assert!(server
+        .call("LOCK.WAIT k z")
+        .error()
+        .starts_with("MAXWAITERS "));
+    server.call("CONFIG SET lock.max-waiters 3").okay();
+    assert!(server
+        .call("LOCK.WAIT k z")
+        .error()
+        .starts_with("MAXWAITERS "));
+    server.call("CONFIG SET lock.max-waiters 4").okay();
+    waiters.push(server.waiter(format!("LOCK.WAIT k z {LONG}")));
+}
+
+#[test]
+fn settings_come_from_the_configuration_file_and_are_written_back_to_it() {
+    let mut server = Server::builder()
+        .config("lock.default-lease 12345")
+        .config("lock.max-waiters 67")
+        .start();
+    assert_eq!(setting(&server, "lock.default-lease"), "12345");
+    assert_eq!(setting(&server, "lock.max-waiters"), "67");
+    server.call("LOCK.ACQUIRE k a").grant();
+    assert!(server.call("LOCK.CHECK k a").int() <= 12_345);
+
+    server
+        .call("CONFIG SET lock.default-lease 54321 lock.max-waiters 0")
+        .okay();
+    server.call("CONFIG REWRITE").okay();
+    let path = server.info("server", "config_file");
+    let written = fs::read_to_string(path).expect("the configuration file");
+    for line in ["lock.default-lease 54321", "lock.max-waiters 0"] {
+        assert_eq!(written.matches(line).count(), 1, "{line} in\n{written}");
+    }
+    assert!(!written.contains("12345"), "{written}");
+    // What was written is what the server can start with.
+    let lines: Vec<&str> = written
+        .lines()
+        .filter(|line| line.starts_with("lock."))
+        .collect();
+    for line in lines {
+        server.restart_with(line);
+    }
+    assert_eq!(setting(&server, "lock.default-lease"), "54321");
+    assert_eq!(setting(&server, "lock.max-waiters"), "0");
+}
+
+#[test]
+fn a_bad_setting_in_the_configuration_file_keeps_the_server_from_starting() {
+    for line in [
+        "lock.default-lease 0",
+        "lock.default-lease soon",
+        "lock.max-waiters -1",
+        "lock.unheard-of 5",
+    ] {
+        let start = || Server::builder().config(line).start();
+        let attempt = std::panic::catch_unwind(start);
+        assert!(attempt.is_err(), "the server started with {line}");
+    }
+}
+
+// ---- to load and not to unload
+
+/// Where the module lies.
+fn module_path() -> String {
+    let server = Server::start();
+    modules(&server)
+        .into_iter()
+        .find(|module| module.text("name") == "lock")
+        .expect("the module")
+        .text("path")
+}
+
+fn modules(server: &Server) -> Vec<Fields> {
+    let list = server.call("MODULE LIST").list();
+    list.into_iter().map(Fields::of).collect()
+}
+
+#[test]
+fn the_module_can_be_loaded_into_a_running_server_with_settings() {
+    let path = module_path();
+    let server = Server::builder().without_module().start();
+    assert!(server
+        .call("LOCK.ACQUIRE k a")
+        .error()
+        .starts_with("ERR unknown command"));
+    let load = [
+        "MODULE",
+        "LOADEX",
+        &path,
+        "CONFIG",
+        "lock.default-lease",
+        "7000",
+        "CONFIG",
+        "lock.max-waiters",
+        "8",
+    ];
+    server.call(&load).okay();
+    assert_eq!(setting(&server, "lock.default-lease"), "7000");
+    assert_eq!(setting(&server, "lock.max-waiters"), "8");
+    server.call("LOCK.ACQUIRE k a").grant();
+    let left_ms = server.call("LOCK.CHECK k a").int();
+    assert!((2_000..=7_000).contains(&left_ms), "{left_ms}");
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    assert_eq!(waiter.recv().grant().token, "b");
+}
+
+#[test]
+fn a_bad_value_given_with_module_loadex_is_an_error_and_the_server_goes_on() {
+    let path = module_path();
+    for (name, value) in [("lock.default-lease", "0"), ("lock.max-waiters", "many")] {
+        let server = Server::builder().without_module().start();
+        server
+            .call(&["MODULE", "LOADEX", &path, "CONFIG", name, value])
+            .error();
+        // Whether the server is rid of the module by then or not, it can have locks.
+        if server.call("LOCK.HELP").is_err() {
+            server.call(&["MODULE", "LOAD", &path]).okay();
+        }
+        assert_eq!(setting(&server, "lock.default-lease"), "30000");
+        server.call("LOCK.ACQUIRE k a").grant();
+        assert!(server.call("LOCK.CHECK k a").int() > 20_000);
+    }
+}
+
+#[test]
+fn the_module_cant_be_unloaded_and_everything_goes_on() {
+    let server = Server::start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    for _ in 0..2 {
+        let error = server.call("MODULE UNLOAD lock").error();
+        assert!(error.contains("data types"), "{error}");
+    }
+    assert_eq!(server.waiters("k"), 1);
+    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    assert_eq!(waiter.recv().grant().token, "b");
+    let names = modules(&server).into_iter().map(|it| it.text("name"));
+    assert!(names.into_iter().any(|name| name == "lock"));
+}
+
+#[test]
+fn the_log_warns_of_policies_that_evict_locks_and_of_no_others() {
+    for (policy, evicts) in [
+        ("noeviction", false),
+        ("allkeys-lru", true),
+        ("allkeys-random", true),
+        ("volatile-ttl", true),
+        ("volatile-lfu", true),
+    ] {
+        let server = Server::builder()
+            .config(&format!("maxmemory-policy {policy}"))
+            .start();
+        let log = server.log();
+        let warning = log
+            .lines()
+            .find(|line| line.contains("maxmemory-policy") && line.contains("evicted"));
+        assert_eq!(warning.is_some(), evicts, "{policy}: {log}");
+        if let Some(line) = warning {
+            assert!(
+                line.contains(policy) && line.contains("noeviction"),
+                "{line}"
+            );
+            // The mark of a warning.
+            assert!(line.contains(" # "), "{line}");
+        }
+    }
+}
+
+// ---- INFO lock
+
+/// The counts of INFO lock, as a change since the last look.
+struct Counts {
+    last: Vec<(String, i64)>,
+}
+
+const FIELDS: [&str; 9] = [
+    "locks",
+    "waiters",
+    "last_fence",
+    "grants",
+    "hand_overs",
+    "lapses",
+    "timeouts",
+    "take_overs",
+    "take_backs",
+];
+
+impl Counts {
+    #[track_caller]
+    fn of(server: &Server) -> Vec<(String, i64)> {
+        let text = server.call("INFO lock").text();
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        fields
+            .map(|(name, value)| {
+                let name = name.strip_prefix("lock_").expect("the module's prefix");
+                (name.to_owned(), value.trim().parse().expect("a number"))
+            })
+            .collect()
+    }
+
+    #[track_caller]
+    fn start(server: &Server) -> Counts {
+        let last = Counts::of(server);
+        let names: Vec<&str> = last.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, FIELDS);
+        Counts { last }
+    }
+
+    /// Asserts which counts have moved since the last look, and by how much; the fence apart.
+    ///
+    /// Some servers free a value on a thread of their own, so a count may come a moment later.
+    #[track_caller]
+    fn moved(&mut self, server: &Server, expected: &[(&str, i64)], what: &str) {
+        let mut now = Counts::of(server);
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while self.moved_to(&now) != expected && Instant::now() < deadline {
+            now = Counts::of(server);
+        }
+        assert_eq!(self.moved_to(&now), expected, "{what}");
+        self.last = now;
+    }
+
+    fn moved_to<'a>(&self, now: &'a [(String, i64)]) -> Vec<(&'a str, i64)> {
+        let pairs = now.iter().zip(&self.last);
+        pairs
+            .map(|((name, now), (_, before))| (name.as_str(), now - before))
+            .filter(|(name, by)| *name != "last_fence" && *by != 0)
+            .collect()
+    }
+}
+
+#[test]
+fn info_counts_what_the_documentation_says() {
+    let server = Server::start();
+    let mut counts = Counts::start(&server);
+    assert!(
+        counts.last.iter().all(|(_, count)| *count == 0),
+        "a fresh server"
+    );
+
+    let fence = server
+        .call(format!("LOCK.ACQUIRE k a {LONG}"))
+        .grant()
+        .fence;
+    assert_eq!(server.info("lock", "lock_last_fence"), fence.to_string());
+    counts.moved(&server, &[("locks", 1), ("grants", 1)], "a grant");
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    server
+        .call(format!("LOCK.WAIT k a {LONG} REENTRANT"))
+        .grant();
+    counts.moved(&server, &[], "repeats");
+    server.call("LOCK.ACQUIRE k b").nil();
+    server.call("LOCK.EXTEND k b").int();
+    server.call("LOCK.RELEASE k b").int();
+    server.call("LOCK.CHECK k a").int();
+    server.call(format!("LOCK.EXTEND k a {LONG}")).int();
+    server.call("LOCK.RELEASE k a").int();
+    counts.moved(&server, &[], "refusals, an extension and one hold of two");
+    assert_eq!(server.info("lock", "lock_last_fence"), fence.to_string());
+
+    let mut first = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    let second = server.waiter(format!("LOCK.WAIT k c {LONG}"));
+    counts.moved(&server, &[("waiters", 2)], "two who wait");
+    let mut newer = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    first.recv().error();
+    counts.moved(&server, &[("take_overs", 1)], "one who comes back");
+    server.call("LOCK.RELEASE k a").int();
+    let handed_over = newer.recv().grant();
+    counts.moved(
+        &server,
+        &[("waiters", -1), ("grants", 1), ("hand_overs", 1)],
+        "a hand-over",
+    );
+    assert_eq!(
+        server.info("lock", "lock_last_fence"),
+        handed_over.fence.to_string()
+    );
+    second.close();
+    server.until_waiters("k", 0);
+    counts.moved(&server, &[("waiters", -1)], "one who hangs up");
+
+    let mut impatient = server.client();
+    impatient.send("LOCK.WAIT k c BLOCK 20");
+    impatient.recv().nil();
+    counts.moved(&server, &[("timeouts", 1)], "one who gives up");
+
+    server.call("LOCK.RELEASE k b").int();
+    counts.moved(&server, &[("locks", -1)], "a release");
+}
+
+#[test]
+fn info_counts_leases_that_end() {
+    let server = Server::start();
+    server.call("DEBUG SET-ACTIVE-EXPIRE 0").okay();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    let mut counts = Counts::start(&server);
+    server.call("LOCK.EXTEND k a PX 20").int();
+    waiter.recv().grant();
+    let expected = [
+        ("waiters", -1),
+        ("grants", 1),
+        ("hand_overs", 1),
+        ("lapses", 1),
+    ];
+    counts.moved(&server, &expected, "a lease that ends for one who waits");
+}
+
+#[test]
+fn info_counts_grants_taken_back() {
+    let server = Server::start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    let mut counts = Counts::start(&server);
+    let kill = format!("CLIENT KILL ID {}", waiter.id());
+    server.call_batch(&["LOCK.RELEASE k a", &kill]);
+    waiter.drain_to_close();
+    until("the lock is free", || server.lock_info("k").is_none());
+    let expected = [
+        ("locks", -1),
+        ("waiters", -1),
+        ("grants", 1),
+        ("hand_overs", 1),
+        ("take_backs", 1),
+    ];
+    counts.moved(&server, &expected, "a grant to one who died");
+}
+
+#[test]
+fn info_counts_locks_however_they_come_and_go() {
+    let server = Server::start();
+    let locks = |count: i64, what: &str| {
+        until(&format!("{count} locks: {what}"), || {
+            server.info("lock", "lock_locks") == count.to_string()
+        });
+    };
+    for key in ["k1", "k2", "k3"] {
+        server.call(&["LOCK.ACQUIRE", key, "a"]).grant();
+    }
+    locks(3, "granted");
+    let payload = server.call("DUMP k1").bytes();
+    server
+        .call(&[b"RESTORE".as_slice(), b"k4", b"0", &payload])
+        .okay();
+    locks(4, "restored");
+    server.call("RENAME k1 k2").okay();
+    locks(3, "renamed over another");
+    server.call("SET k3 value").okay();
+    locks(2, "written over");
+    server.call("DEBUG RELOAD").okay();
+    locks(2, "loaded anew");
+    server.call("UNLINK k4").int();
+    locks(1, "unlinked");
+    server.call("FLUSHALL ASYNC").okay();
+    locks(0, "flushed");
+    server.call("LOCK.ACQUIRE k a PX 20").grant();
+    locks(0, "lapsed");
+}

@@ -1,0 +1,967 @@
+//! Grants that are tied to a connection: renewed while it lives, gone when it is.
+
+mod support;
+
+#[path = "support/crowd.rs"]
+mod crowd;
+
+use std::time::{Duration, Instant};
+
+use crowd::Crowd;
+use support::{
+    best_median, eventually, median, unix_time_ms, until, Client, Expect, Fields, Grant, LockInfo,
+    Server,
+};
+
+/// A lease that no test outlives.
+const LONG: &str = "PX 600000";
+
+/// The function below that is the other process of a crowd.
+const CROWD: &str = "the_process_of_a_crowd";
+
+#[test]
+#[ignore = "the other process of tests below, not a test"]
+fn the_process_of_a_crowd() {
+    crowd::be();
+}
+
+/// A connection that `key` is tied to, as `token`.
+#[track_caller]
+fn tied(server: &Server, key: &str, token: &str) -> Client {
+    let mut client = server.client();
+    tie(&mut client, key, token);
+    client
+}
+
+#[track_caller]
+fn tie(client: &mut Client, key: &str, token: &str) -> Grant {
+    client
+        .call(format!("LOCK.ACQUIRE {key} {token} {LONG} SESSION"))
+        .grant()
+}
+
+#[track_caller]
+fn info(server: &Server, key: &str) -> LockInfo {
+    server
+        .lock_info(key)
+        .unwrap_or_else(|| panic!("{key} is unknown"))
+}
+
+#[track_caller]
+fn session(server: &Server, key: &str) -> i64 {
+    info(server, key).holder().int("session")
+}
+
+fn waiter(server: &Server, key: &str, token: &str) -> Client {
+    server.waiter(format!("LOCK.WAIT {key} {token} {LONG}"))
+}
+
+#[track_caller]
+fn until_free(server: &Server, key: &str) {
+    until(&format!("{key} is free"), || {
+        server.lock_info(key).is_none() && server.call(&["EXISTS", key]).int() == 0
+    });
+}
+
+/// Ends a connection and waits until the server has noticed and drawn its conclusions.
+#[track_caller]
+fn close_and_settle(server: &Server, client: Client) {
+    let id = client.id();
+    client.close();
+    until("the connection is gone", || !server.is_connected(id));
+    server.settle();
+}
+
+/// Asserts that `token` still holds `key` after a connection was closed that isn't its own.
+#[track_caller]
+fn assert_survives(server: &Server, client: Client, key: &str, token: &str) {
+    close_and_settle(server, client);
+    assert_eq!(info(server, key).holder_tokens(), [token]);
+    assert!(server.call(format!("LOCK.CHECK {key} {token}")).int() > 0);
+}
+
+/// Watches the lease until it was renewed `times` times without ever having ended.
+#[track_caller]
+fn assert_renewed(client: &mut Client, key: &str, token: &str, times: usize) {
+    let mut before = i64::MAX;
+    let mut renewals = 0;
+    until("the lease is renewed", || {
+        let left = client.call(format!("LOCK.CHECK {key} {token}")).int();
+        assert!(left > 0, "the lease ended after {renewals} renewals");
+        renewals += usize::from(left > before);
+        before = left;
+        renewals >= times
+    });
+}
+
+/// Watches the lease run out: it ends, and isn't renewed before.
+#[track_caller]
+fn assert_runs_out(server: &Server, key: &str, token: &str) {
+    let mut before = i64::MAX;
+    until("the lease ends", || {
+        let left = server.call(format!("LOCK.CHECK {key} {token}")).int();
+        assert!(left <= before, "renewed: {left} ms after {before} ms");
+        before = left;
+        left == 0
+    });
+}
+
+// ---- while the connection lives
+
+#[test]
+fn a_session_outlives_its_lease_many_times() {
+    let server = Server::start();
+    let mut holder = server.client();
+    let grant = holder.call("LOCK.ACQUIRE k a PX 240 SESSION").grant();
+    let mut next = waiter(&server, "k", "b");
+    let start = unix_time_ms();
+    let mut client = server.client();
+    while unix_time_ms() - start < 6 * 240 {
+        let left = client.call("LOCK.CHECK k a").int();
+        assert!((1..=240).contains(&left), "{left} ms left");
+    }
+    next.expect_silence();
+    let own = info(&server, "k").holder().clone();
+    assert_eq!(own.int("fence"), grant.fence);
+    assert!(own.int("held-ms") >= 6 * 240, "held since the one grant");
+    assert_eq!(own.int("session"), 1);
+    // Nobody asks any more; the server goes on by itself.
+    assert_eq!(holder.call("LOCK.RELEASE k a").int(), 1);
+    assert_eq!(next.recv().grant().token, "b");
+}
+
+#[test]
+fn a_session_is_renewed_at_a_third_of_its_lease() {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
+    let lows = (0..3).map(|_| {
+        let mut low = i64::MAX;
+        eventually("the lease is renewed", || {
+            let left = server.call("LOCK.CHECK k a").int();
+            let renewed = left > low;
+            low = low.min(left);
+            renewed.then_some(low)
+        })
+    });
+    // The lowest reading before a renewal lies at two thirds, a little above or, where the timer
+    // was late, below.
+    let low = median(lows.collect());
+    assert!((250..=420).contains(&low), "renewed with {low} ms left");
+}
+
+#[test]
+fn every_kind_of_lock_can_be_a_session() {
+    let server = Server::start();
+    let mut holder = server.client();
+    for command in [
+        "LOCK.ACQUIRE k1 a PX 300 SESSION",
+        "LOCK.WAIT k2 a PX 300 SESSION SHARED",
+        "LOCK.ACQUIRE k3 a PX 300 SHARED LIMIT 2 SESSION",
+        "LOCK.MACQUIRE 2 k4 k5 a SESSION PX 300",
+        "LOCK.MWAIT 2 k6 k7 a PX 300 REENTRANT SESSION",
+    ] {
+        holder.call(command).grant();
+    }
+    let mut client = server.client();
+    for number in 1..=7 {
+        let key = format!("k{number}");
+        assert_renewed(&mut client, &key, "a", 2);
+        assert_eq!(session(&server, &key), 1, "{key}");
+    }
+    holder.close();
+    for number in 1..=7 {
+        until_free(&server, &format!("k{number}"));
+    }
+}
+
+// ---- the end of the connection
+
+/// Ends a connection in one of several ways.
+type End = fn(&Server, Client);
+
+const ENDS: [(&str, End); 3] = [
+    ("FIN", |_, client| client.close()),
+    ("RST", |_, client| client.reset()),
+    ("CLIENT KILL", |server, client| {
+        let kill = format!("CLIENT KILL ID {}", client.id());
+        assert_eq!(server.call(kill).int(), 1);
+    }),
+];
+
+#[test]
+fn the_end_of_the_connection_releases_at_once() {
+    for (way, end) in ENDS {
+        let server = Server::start();
+        let holder = tied(&server, "k", "a");
+        let kept = info(&server, "k").holder().int("fence");
+        let mut next = waiter(&server, "k", "b");
+        let mut behind = waiter(&server, "k", "c");
+        end(&server, holder);
+        let grant = next.recv().grant();
+        assert!(grant.token == "b" && grant.fence > kept, "{way}");
+        behind.expect_silence();
+        assert_eq!(info(&server, "k").holder_tokens(), ["b"], "{way}");
+        // The tie doesn't pass to the next.
+        assert_eq!(session(&server, "k"), 0, "{way}");
+        assert_survives(&server, next, "k", "b");
+        let last = tied(&server, "k2", "a");
+        end(&server, last);
+        until_free(&server, "k2");
+    }
+}
+
+#[test]
+fn the_next_is_granted_within_5_ms_of_the_end_of_the_connection() {
+    let server = Server::start();
+    for (way, end) in ENDS {
+        let round = |_| {
+            let holder = tied(&server, "k", "a");
+            let mut next = waiter(&server, "k", "b");
+            let start = Instant::now();
+            end(&server, holder);
+            next.recv().grant();
+            let took = start.elapsed();
+            assert_eq!(next.call("LOCK.RELEASE k b").int(), 1);
+            took
+        };
+        let took = best_median(|| (0..21).map(&round).collect());
+        assert!(took < Duration::from_millis(5), "{way}: {took:?}");
+    }
+}
+
+#[test]
+fn the_next_is_granted_within_5_ms_of_the_death_of_the_process() {
+    let server = Server::start();
+    let round = |_| {
+        let command = format!("LOCK.ACQUIRE k a {LONG} SESSION");
+        let process = Crowd::start(&server, CROWD, 1, &command);
+        let mut next = waiter(&server, "k", "b");
+        let start = Instant::now();
+        process.kill9();
+        next.recv().grant();
+        let took = start.elapsed();
+        assert_eq!(next.call("LOCK.RELEASE k b").int(), 1);
+        took
+    };
+    let took = best_median(|| (0..9).map(&round).collect());
+    assert!(took < Duration::from_millis(5), "{took:?}");
+}
+
+#[test]
+fn all_locks_of_a_connection_are_released() {
+    let server = Server::start();
+    let mut holder = server.client();
+    for number in 0..100 {
+        tie(&mut holder, &format!("k{number}"), &format!("t{number}"));
+    }
+    let acquire = |token: &str, options: &str| {
+        server
+            .call(format!(
+                "LOCK.ACQUIRE shared {token} {LONG} SHARED {options}"
+            ))
+            .grant()
+    };
+    acquire("other", "");
+    holder
+        .call(format!("LOCK.ACQUIRE shared a {LONG} SHARED SESSION"))
+        .grant();
+    holder
+        .call(format!("LOCK.MACQUIRE 3 m1 m2 m3 a {LONG} SESSION"))
+        .grant();
+    let mut elsewhere = waiter(&server, "m2", "b");
+    let mut several = server.waiter(format!("LOCK.MWAIT 3 k0 k99 m3 c {LONG}"));
+    // It waits for one more as it dies.
+    server.call(format!("LOCK.ACQUIRE far z {LONG}")).grant();
+    server.block(&mut holder, format!("LOCK.WAIT far a {LONG} SESSION"));
+    holder.reset();
+    elsewhere.recv().grant();
+    several.recv().grant();
+    assert_eq!(info(&server, "k99").holder_tokens(), ["c"]);
+    for number in 1..99 {
+        until_free(&server, &format!("k{number}"));
+    }
+    until_free(&server, "m1");
+    assert_eq!(info(&server, "shared").holder_tokens(), ["other"]);
+    assert_eq!(info(&server, "far").holder_tokens(), ["z"]);
+    server.until_waiters("far", 0);
+}
+
+#[test]
+fn the_end_of_the_connection_drops_all_holds() {
+    let server = Server::start();
+    let mut holder = server.client();
+    for _ in 0..3 {
+        holder
+            .call(format!("LOCK.ACQUIRE k a {LONG} REENTRANT SESSION"))
+            .grant();
+    }
+    assert_eq!(info(&server, "k").holder().int("holds"), 3);
+    holder.close();
+    until_free(&server, "k");
+}
+
+#[test]
+fn one_tied_permit_of_several_admits_one() {
+    let server = Server::start();
+    let wait = |token: &str| format!("LOCK.WAIT k {token} {LONG} SHARED LIMIT 2 SESSION");
+    let mut holders = ["a", "b"].map(|token| {
+        let mut client = server.client();
+        client.call(wait(token)).grant();
+        client
+    });
+    let mut waiters = [server.waiter(wait("c")), server.waiter(wait("d"))];
+    let [dying, staying] = &mut holders;
+    std::mem::replace(dying, server.client()).reset();
+    assert_eq!(waiters[0].recv().grant().token, "c");
+    server.settle();
+    waiters[1].expect_silence();
+    assert_eq!(info(&server, "k").holder_tokens(), ["b", "c"]);
+    assert_eq!(staying.call("LOCK.RELEASE k b").int(), 1);
+    assert_eq!(waiters[1].recv().grant().token, "d");
+}
+
+#[test]
+fn a_connection_that_ends_during_a_pause_releases_after_it() {
+    let server = Server::start();
+    let holder = tied(&server, "k", "a");
+    let mut next = waiter(&server, "k", "b");
+    server.call("CLIENT PAUSE 600000 WRITE").okay();
+    close_and_settle(&server, holder);
+    next.expect_silence();
+    server.call("CLIENT UNPAUSE").okay();
+    assert_eq!(next.recv().grant().token, "b");
+}
+
+#[test]
+fn a_thousand_sessions_of_a_killed_process_are_free_within_100_ms() {
+    let server = Server::start();
+    let round = |_| {
+        let command = format!("LOCK.ACQUIRE k# t {LONG} SESSION");
+        let process = Crowd::start(&server, CROWD, 1_000, &command);
+        assert_eq!(server.call("DBSIZE").int(), 1_000);
+        let mut next = waiter(&server, "k999", "next");
+        let start = Instant::now();
+        process.kill9();
+        until("all locks but the next one's are free", || {
+            server.call("DBSIZE").int() == 1
+        });
+        let took = start.elapsed();
+        assert_eq!(next.recv().grant().token, "next");
+        assert_eq!(next.call("LOCK.RELEASE k999 next").int(), 1);
+        took
+    };
+    // What else the machine does can only add to it: one round in time shows what it takes.
+    let mut rounds = (0..5).map(round);
+    let in_time = rounds.any(|took| took < Duration::from_millis(100));
+    assert!(in_time, "never within 100 ms");
+}
+
+/// How much of its CPU's time a server needs to see off 2,000 connections at once.
+fn closing_time(server: &Server) -> Duration {
+    let number = |section: &str, field: &str| -> f64 {
+        server.info(section, field).parse().expect("a number")
+    };
+    let busy = || number("cpu", "used_cpu_user") + number("cpu", "used_cpu_sys");
+    let rounds = (0..3).map(|_| {
+        let connected = number("clients", "connected_clients");
+        let process = Crowd::start(server, CROWD, 2_000, "PING");
+        let before = busy();
+        process.kill9();
+        until("all connections are closed", || {
+            number("clients", "connected_clients") <= connected
+        });
+        Duration::from_secs_f64(busy() - before)
+    });
+    rounds.min().expect("a round")
+}
+
+#[test]
+fn a_connection_without_a_session_costs_next_to_nothing_at_its_end() {
+    let with = Server::start();
+    // One session of somebody else's, so that the module has to look at all.
+    let _holder = tied(&with, "k", "a");
+    let without = Server::builder().without_module().start();
+    let (with, without) = (closing_time(&with), closing_time(&without));
+    let most = without * 2 + Duration::from_millis(30);
+    assert!(with < most, "{with:?}, and without the module {without:?}");
+}
+
+// ---- whose tie it is
+
+#[test]
+fn extend_moves_the_tie_to_its_connection() {
+    let server = Server::start();
+    let first = tied(&server, "k", "a");
+    let mut second = server.client();
+    second.call("CLIENT SETNAME second").okay();
+    let extend = format!("LOCK.EXTEND k a {LONG} SESSION");
+    assert_eq!(second.call(extend).int(), 1);
+    let own = info(&server, "k").holder().clone();
+    assert_eq!(
+        (
+            own.int("session"),
+            own.int("client-id"),
+            own.text("client-name")
+        ),
+        (1, second.id(), "second".to_owned())
+    );
+    assert_survives(&server, first, "k", "a");
+    assert_eq!(session(&server, "k"), 1);
+    second.close();
+    until_free(&server, "k");
+}
+
+#[test]
+fn extend_ties_a_lock_that_was_not_tied() {
+    let server = Server::start();
+    server.call("LOCK.ACQUIRE k a PX 300").grant();
+    assert_eq!(session(&server, "k"), 0);
+    let mut client = server.client();
+    assert_eq!(client.call("LOCK.EXTEND k a PX 300 SESSION").int(), 1);
+    assert_renewed(&mut client, "k", "a", 3);
+    client.reset();
+    until_free(&server, "k");
+}
+
+#[test]
+fn extend_ties_nothing_that_its_token_does_not_hold() {
+    let server = Server::start();
+    let mut client = server.client();
+    server.call("LOCK.ACQUIRE k a PX 30").grant();
+    assert_eq!(client.call("LOCK.EXTEND k b SESSION").int(), 0);
+    assert_eq!(session(&server, "k"), 0);
+    until_free(&server, "k");
+    assert_eq!(client.call("LOCK.EXTEND k a SESSION").int(), 0);
+    assert_eq!(server.lock_info("k"), None);
+}
+
+#[test]
+fn mextend_moves_the_ties_of_all_its_keys() {
+    let server = Server::start();
+    let mut first = server.client();
+    first
+        .call(format!("LOCK.MACQUIRE 3 k1 k2 k3 a {LONG} SESSION"))
+        .grant();
+    let mut second = server.client();
+    let mextend = format!("LOCK.MEXTEND 2 k1 k2 a {LONG} SESSION");
+    assert_eq!(second.call(mextend).int(), 2);
+    first.close();
+    until_free(&server, "k3");
+    for key in ["k1", "k2"] {
+        assert_eq!(session(&server, key), 1, "{key}");
+    }
+    second.close();
+    for key in ["k1", "k2"] {
+        until_free(&server, key);
+    }
+}
+
+#[test]
+fn a_repeat_with_session_moves_the_tie_too() {
+    for repeat in ["LOCK.ACQUIRE k", "LOCK.WAIT k", "LOCK.MACQUIRE 1 k"] {
+        let server = Server::start();
+        let mut first = server.client();
+        let grant = tie(&mut first, "k", "a");
+        let mut second = server.client();
+        let again = second.call(format!("{repeat} a {LONG} SESSION")).grant();
+        assert_eq!(again, grant);
+        assert_survives(&server, first, "k", "a");
+        second.close();
+        until_free(&server, "k");
+    }
+}
+
+#[test]
+fn a_repeat_or_extend_without_session_leaves_the_tie() {
+    for command in [
+        "LOCK.ACQUIRE k a PX 300",
+        "LOCK.WAIT k a PX 300 REENTRANT",
+        "LOCK.EXTEND k a PX 300",
+        "LOCK.MACQUIRE 1 k a PX 300",
+        "LOCK.MEXTEND 1 k a PX 300",
+    ] {
+        let server = Server::start();
+        let first = tied(&server, "k", "a");
+        let mut second = server.client();
+        second.call(command).value();
+        assert_eq!(session(&server, "k"), 1, "{command}");
+        let left = server.call("LOCK.CHECK k a").int();
+        assert!(left <= 300, "{command}: {left} ms");
+        // The lease is the new one, and the server goes on renewing it.
+        assert_renewed(&mut second, "k", "a", 3);
+        assert_survives(&server, second, "k", "a");
+        first.close();
+        until_free(&server, "k");
+    }
+}
+
+#[test]
+fn the_clients_fields_are_those_of_the_last_grant_or_tie() {
+    let server = Server::start();
+    let own = |server: &Server| -> Fields { info(server, "k").holder().clone() };
+    let first = tied(&server, "k", "a");
+    assert_eq!(own(&server).int("client-id"), first.id());
+    let mut second = server.client();
+    second.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    assert_eq!(own(&server).int("client-id"), second.id());
+    let mut third = server.client();
+    assert_eq!(third.call(format!("LOCK.EXTEND k a {LONG}")).int(), 1);
+    assert_eq!(own(&server).int("client-id"), second.id());
+    close_and_settle(&server, second);
+    assert!(!own(&server).has("client-id"));
+    assert_eq!(own(&server).int("session"), 1, "the first one's tie");
+    third.call(format!("LOCK.EXTEND k a {LONG} SESSION")).int();
+    assert_eq!(own(&server).int("client-id"), third.id());
+    assert!(own(&server).text("client-addr").starts_with("127.0.0.1:"));
+    assert_eq!(own(&server).text("client-name"), "");
+    assert_survives(&server, first, "k", "a");
+}
+
+#[test]
+fn conversions_leave_the_tie() {
+    let server = Server::start();
+    let mut holder = tied(&server, "k", "a");
+    let mut other = server.client();
+    other.call("LOCK.ACQUIRE k a PX 300 SHARED").grant();
+    assert_eq!(session(&server, "k"), 1);
+    assert_renewed(&mut other, "k", "a", 2);
+    holder.call("LOCK.ACQUIRE k a PX 300").grant();
+    assert_eq!(
+        (session(&server, "k"), info(&server, "k").mode.as_str()),
+        (1, "exclusive")
+    );
+    assert_survives(&server, other, "k", "a");
+    holder.close();
+    until_free(&server, "k");
+}
+
+#[test]
+fn a_wait_is_tied_when_it_is_granted() {
+    let server = Server::start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let wait = "LOCK.WAIT k b PX 300 SESSION";
+    let mut old = server.waiter(wait);
+    let mut new = server.waiter(wait);
+    assert!(old.recv().error().starts_with("UNBLOCKED "));
+    let mut next = server.waiter("LOCK.WAIT k c PX 300 SESSION");
+    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    new.recv().grant();
+    assert_eq!(session(&server, "k"), 1);
+    assert_eq!(info(&server, "k").holder().int("client-id"), new.id());
+    assert_renewed(&mut old, "k", "b", 3);
+    // The place was taken over, so it isn't the older connection's.
+    assert_survives(&server, old, "k", "b");
+    new.reset();
+    assert_eq!(next.recv().grant().token, "c");
+    assert_eq!(session(&server, "k"), 1);
+    next.close();
+    until_free(&server, "k");
+}
+
+#[test]
+fn a_session_that_dies_in_the_tick_of_its_grant_is_passed_on() {
+    let server = Server::start();
+    for round in 0..200 {
+        server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+        let mut killed = server.waiter(format!("LOCK.WAIT k killed {LONG} SESSION"));
+        let mut next = server.waiter(format!("LOCK.WAIT k next {LONG} SESSION"));
+        let kill = format!("CLIENT KILL ID {}", killed.id());
+        server.call_batch(&["LOCK.RELEASE k a", &kill]);
+        killed.replies_to_close();
+        assert_eq!(next.recv().grant().token, "next", "round {round}");
+        assert_eq!(session(&server, "k"), 1, "round {round}");
+        next.close();
+        until_free(&server, "k");
+    }
+}
+
+#[test]
+fn an_upgrade_that_dies_in_the_tick_of_its_grant_leaves_the_other_connections_session() {
+    let server = Server::start();
+    for options in ["", "REENTRANT"] {
+        let mut holder = server.client();
+        let own = holder
+            .call("LOCK.ACQUIRE k a PX 300 SHARED SESSION")
+            .grant();
+        server
+            .call(format!("LOCK.ACQUIRE k b {LONG} SHARED"))
+            .grant();
+        let mut killed = server.waiter(format!("LOCK.WAIT k a PX 300 {options}"));
+        let kill = format!("CLIENT KILL ID {}", killed.id());
+        server.call_batch(&["LOCK.RELEASE k b", &kill]);
+        killed.replies_to_close();
+        server.settle();
+        let kept = info(&server, "k");
+        assert_eq!(kept.holder_tokens(), ["a"], "{options}");
+        assert_eq!(kept.holder().int("fence"), own.fence, "{options}");
+        assert_eq!(
+            (kept.mode.as_str(), kept.holder().int("session")),
+            ("shared", 1),
+            "{options}"
+        );
+        // The connection that lives has what it had, and is the one that counts.
+        assert_renewed(&mut holder, "k", "a", 3);
+        holder.close();
+        until_free(&server, "k");
+    }
+}
+
+#[test]
+fn a_tie_made_in_a_transaction_is_the_callers() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.call_batch(&[
+        "MULTI",
+        "LOCK.ACQUIRE k1 a PX 300 SESSION",
+        "LOCK.WAIT k2 a PX 300 SESSION",
+        "EXEC",
+    ]);
+    for key in ["k1", "k2"] {
+        assert_eq!(info(&server, key).holder().int("client-id"), client.id());
+        assert_renewed(&mut client, key, "a", 2);
+    }
+    client.close();
+    for key in ["k1", "k2"] {
+        until_free(&server, key);
+    }
+}
+
+#[test]
+fn a_tie_made_in_a_script_is_the_callers() {
+    let server = Server::start();
+    let library = "#!lua name=locks
+        redis.register_function('take', function(keys, args)
+            return redis.call('LOCK.ACQUIRE', keys[1], 'a', 'PX', '300', 'SESSION')
+        end)";
+    server.call(&["FUNCTION", "LOAD", library]).text();
+    let script = "return redis.call('LOCK.ACQUIRE', KEYS[1], 'a', 'PX', '300', 'SESSION')";
+    let extend = "return redis.call('LOCK.EXTEND', KEYS[1], 'a', 'PX', '300', 'SESSION')";
+    let mut client = server.client();
+    client.call(&["EVAL", script, "1", "k1"]).grant();
+    client.call("FCALL take 1 k2").grant();
+    server.call("LOCK.ACQUIRE k3 a").grant();
+    assert_eq!(client.call(&["EVAL", extend, "1", "k3"]).int(), 1);
+    client.call("MULTI").okay();
+    client.call(&["EVAL", script, "1", "k4"]).text();
+    Ok(client.call("EXEC").list().remove(0)).grant();
+    for key in ["k1", "k2", "k3", "k4"] {
+        assert_eq!(session(&server, key), 1, "{key}");
+        assert_eq!(info(&server, key).holder().int("client-id"), client.id());
+        assert_renewed(&mut client, key, "a", 2);
+    }
+    client.close();
+    for key in ["k1", "k2", "k3", "k4"] {
+        until_free(&server, key);
+    }
+}
+
+#[test]
+fn reset_leaves_the_tie() {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.call("LOCK.ACQUIRE k a PX 300 SESSION").grant();
+    assert_eq!(holder.call("RESET").text(), "RESET");
+    assert_renewed(&mut holder, "k", "a", 3);
+    holder.close();
+    until_free(&server, "k");
+}
+
+// ---- the tie goes with the lock
+
+#[test]
+fn rename_takes_the_tie_along() {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.call("LOCK.ACQUIRE k a PX 300 SESSION").grant();
+    let mut here = waiter(&server, "k", "b");
+    server.call_batch(&["MULTI", "RENAME k x", "RENAMENX x y", "EXEC"]);
+    here.recv().grant();
+    assert_renewed(&mut holder, "y", "a", 3);
+    assert_eq!((session(&server, "k"), session(&server, "y")), (0, 1));
+    let mut there = waiter(&server, "y", "c");
+    holder.close();
+    assert_eq!(there.recv().grant().token, "c");
+    assert_eq!(info(&server, "k").holder_tokens(), ["b"]);
+}
+
+#[test]
+fn rename_over_another_session_ends_that_one_alone() {
+    let server = Server::start();
+    let source = tied(&server, "source", "a");
+    let target = tied(&server, "target", "b");
+    server.call("RENAME source target").okay();
+    assert_survives(&server, target, "target", "a");
+    source.close();
+    until_free(&server, "target");
+}
+
+#[test]
+fn move_takes_the_tie_along() {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.call("LOCK.ACQUIRE k a PX 300 SESSION").grant();
+    let mut here = waiter(&server, "k", "b");
+    assert_eq!(server.call("MOVE k 1").int(), 1);
+    here.recv().grant();
+    let mut there = server.client().into_db(1);
+    assert_renewed(&mut there, "k", "a", 3);
+    holder.close();
+    until("the moved lock is free", || there.call("DBSIZE").int() == 0);
+    assert_eq!(info(&server, "k").holder_tokens(), ["b"]);
+}
+
+#[test]
+fn swapdb_takes_the_ties_along() {
+    let server = Server::start();
+    let mut there = server.client().into_db(1);
+    let mut first = server.client();
+    first.call("LOCK.ACQUIRE k a PX 300 SESSION").grant();
+    let mut second = server.client().into_db(1);
+    second.call("LOCK.ACQUIRE k b PX 300 SESSION").grant();
+    server.call("SWAPDB 0 1").okay();
+    assert_renewed(&mut there, "k", "a", 3);
+    assert_renewed(&mut second.into_db(0), "k", "b", 1);
+    // The second is gone with that, and its lock in what is database 0 now.
+    until_free(&server, "k");
+    assert_renewed(&mut there, "k", "a", 1);
+    first.close();
+    until("the other lock is free", || there.call("DBSIZE").int() == 0);
+}
+
+#[test]
+fn a_connection_that_ends_in_the_tick_of_a_move_releases_what_was_moved() {
+    for commands in [
+        ["RENAME k x", "PING"],
+        ["MOVE k 1", "SELECT 1"],
+        ["SWAPDB 0 1", "SELECT 1"],
+    ] {
+        let server = Server::start();
+        let holder = tied(&server, "k", "a");
+        let kill = format!("CLIENT KILL ID {}", holder.id());
+        let [a_move, select] = commands;
+        server.call_batch(&[a_move, &kill, select]);
+        until(a_move, || server.call("DBSIZE").int() == 0);
+    }
+}
+
+#[test]
+fn a_restored_lock_has_no_tie() {
+    let server = Server::start();
+    let holder = tied(&server, "k", "a");
+    let payload = server.call("DUMP k").bytes();
+    let restore = |key: &[u8]| {
+        let words = [b"RESTORE".as_slice(), key, b"0", &payload, b"REPLACE"];
+        server.call(&words).okay();
+    };
+    restore(b"copy");
+    assert_eq!((session(&server, "copy"), session(&server, "k")), (0, 1));
+    let other = tied(&server, "k2", "b");
+    restore(b"k2");
+    assert_eq!(session(&server, "k2"), 0);
+    assert_survives(&server, other, "k2", "a");
+    assert_survives(&server, holder, "copy", "a");
+    until_free(&server, "k");
+}
+
+#[test]
+fn a_restored_lock_can_be_tied_again() {
+    let server = Server::start();
+    let first = tied(&server, "k", "a");
+    let payload = server.call("DUMP k").bytes();
+    let words = [b"RESTORE".as_slice(), b"k", b"0", &payload, b"REPLACE"];
+    server.call(&words).okay();
+    let mut second = server.client();
+    let extend = format!("LOCK.EXTEND k a {LONG} SESSION");
+    assert_eq!(second.call(extend).int(), 1);
+    assert_survives(&server, first, "k", "a");
+    second.close();
+    until_free(&server, "k");
+}
+
+// ---- the tie ends with the grant
+
+#[test]
+fn a_tie_ends_with_its_grant() {
+    type Part = fn(&Server, &mut Client);
+    let ways: [(&str, Part); 6] = [
+        ("RELEASE", |_, client| {
+            assert_eq!(client.call("LOCK.RELEASE k a").int(), 1);
+        }),
+        ("MRELEASE", |_, client| {
+            assert_eq!(client.call("LOCK.MRELEASE 2 k free a").int(), 1);
+        }),
+        ("DEL", |server, _| {
+            assert_eq!(server.call("DEL k").int(), 1);
+        }),
+        ("UNLINK", |server, _| {
+            assert_eq!(server.call("UNLINK k").int(), 1);
+        }),
+        ("FLUSHALL", |server, _| server.call("FLUSHALL").okay()),
+        ("SET", |server, _| {
+            server.call("SET k value").okay();
+            assert_eq!(server.call("DEL k").int(), 1);
+        }),
+    ];
+    for (way, part) in ways {
+        let server = Server::start();
+        let mut old = tied(&server, "k", "a");
+        part(&server, &mut old);
+        // The same token again, now without a tie.
+        server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+        assert_eq!(session(&server, "k"), 0, "{way}");
+        assert_survives(&server, old, "k", "a");
+    }
+}
+
+#[test]
+fn another_type_written_over_a_session_is_left_alone() {
+    let server = Server::start();
+    let holder = tied(&server, "k", "a");
+    server.call("SET k value").okay();
+    close_and_settle(&server, holder);
+    assert_eq!(server.call("GET k").text(), "value");
+}
+
+// ---- restart, reload, failover
+
+#[test]
+fn after_a_restart_the_lease_runs_on_untied_until_it_is_taken_up_again() {
+    for appendonly in ["appendonly yes", "appendonly no"] {
+        let mut server = Server::builder()
+            .config(appendonly)
+            .config("appendfsync no")
+            .start();
+        let mut holder = server.client();
+        let grant = tie(&mut holder, "k", "a");
+        tie(&mut holder, "k2", "a");
+        holder
+            .call(format!("LOCK.ACQUIRE k3 a {LONG} SHARED LIMIT 3 SESSION"))
+            .grant();
+        if appendonly == "appendonly no" {
+            server.call("SAVE").okay();
+        }
+        server.restart();
+        for key in ["k", "k2", "k3"] {
+            let own = info(&server, key).holder().clone();
+            assert_eq!(own.int("session"), 0, "{key}");
+            assert!(own.int("lease-ms") > 500_000 && !own.has("client-id"));
+        }
+        assert_eq!(info(&server, "k").holder().int("fence"), grant.fence);
+        let mut again = server.client();
+        for key in ["k", "k3"] {
+            let extend = format!("LOCK.EXTEND {key} a PX 300 SESSION");
+            assert_eq!(again.call(extend).int(), 1);
+            assert_renewed(&mut again, key, "a", 2);
+        }
+        again.close();
+        until_free(&server, "k");
+        until_free(&server, "k3");
+        assert_eq!(session(&server, "k2"), 0, "nobody took it up");
+    }
+}
+
+#[test]
+fn after_a_reload_the_lease_runs_on_untied() {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.call("LOCK.ACQUIRE short a PX 300 SESSION").grant();
+    let kept = tied(&server, "kept", "a");
+    let mut next = waiter(&server, "short", "b");
+    server.call("DEBUG RELOAD").okay();
+    for key in ["short", "kept"] {
+        assert_eq!(session(&server, key), 0, "{key}");
+    }
+    // The connection lives on, and nothing is renewed for it.
+    assert_runs_out(&server, "short", "a");
+    next.recv().grant();
+    assert_survives(&server, kept, "kept", "a");
+    let mut again = server.client();
+    let extend = format!("LOCK.EXTEND kept a {LONG} SESSION");
+    assert_eq!(again.call(extend).int(), 1);
+    again.close();
+    until_free(&server, "kept");
+}
+
+#[test]
+fn after_a_failover_the_lease_runs_on_untied_until_it_is_taken_up_again() {
+    let mut primary = Server::start();
+    let replica = Server::start();
+    replica.replica_of(&primary);
+    let mut holder = server_session(&primary, "kept", "PX 600000");
+    let lost = server_session(&primary, "lost", "PX 1500");
+    replica.until_in_step(&primary);
+    for key in ["kept", "lost"] {
+        let own = info(&replica, key).holder().clone();
+        assert_eq!(own.int("session"), 0, "a replica knows of no tie");
+        assert!(!own.has("client-id"));
+    }
+    primary.kill9();
+    drop(lost);
+    assert!(holder.try_call("PING").is_err(), "the old primary is gone");
+    replica.call("REPLICAOF NO ONE").okay();
+    assert!(replica.call("LOCK.CHECK kept a").int() > 0);
+    replica.call("LOCK.ACQUIRE kept b").nil();
+    let mut holder = replica.client();
+    let extend = format!("LOCK.EXTEND kept a {LONG} SESSION");
+    assert_eq!(holder.call(extend).int(), 1);
+    assert_eq!(session(&replica, "kept"), 1);
+    let mut next = waiter(&replica, "lost", "b");
+    assert_eq!(
+        next.recv().grant().token,
+        "b",
+        "a lease nobody took up ends"
+    );
+    holder.reset();
+    until_free(&replica, "kept");
+}
+
+/// A connection to `server` that holds `key` as `a`, tied.
+fn server_session(server: &Server, key: &str, lease: &str) -> Client {
+    let mut client = server.client();
+    client
+        .call(format!("LOCK.ACQUIRE {key} a {lease} SESSION"))
+        .grant();
+    client
+}
+
+/// Makes the server a replica of nobody that answers, and a primary again.
+fn demote_and_promote(server: &Server) {
+    server.call("REPLICAOF 127.0.0.1 1").okay();
+    server.settle();
+    server.call("REPLICAOF NO ONE").okay();
+    server.settle();
+}
+
+#[test]
+fn on_a_demoted_server_the_lease_runs_on_untied() {
+    let server = Server::start();
+    let mut holder = server_session(&server, "k", "PX 600000");
+    let other = server_session(&server, "other", "PX 600000");
+    server.call("REPLICAOF 127.0.0.1 1").okay();
+    until("the tie is gone", || session(&server, "k") == 0);
+    // Only the primary ends a grant.
+    assert_survives(&server, other, "other", "a");
+    server.call("REPLICAOF NO ONE").okay();
+    server.settle();
+    assert_eq!((session(&server, "k"), session(&server, "other")), (0, 0));
+    let extend = format!("LOCK.EXTEND other a {LONG} SESSION");
+    assert_eq!(holder.call(extend).int(), 1);
+    close_and_settle(&server, holder);
+    until_free(&server, "other");
+    assert_eq!(info(&server, "k").holder_tokens(), ["a"]);
+}
+
+#[test]
+fn ties_are_not_mixed_up_after_a_demotion() {
+    let server = Server::start();
+    let _old = server_session(&server, "old", "PX 600000");
+    demote_and_promote(&server);
+    assert_eq!(session(&server, "old"), 0);
+    let new = server_session(&server, "new", "PX 600000");
+    assert_eq!(session(&server, "old"), 0, "the new one's tie is its own");
+    assert_eq!(server.call("LOCK.RELEASE old a").int(), 1);
+    assert_eq!(session(&server, "new"), 1);
+    new.close();
+    until_free(&server, "new");
+}

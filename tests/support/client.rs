@@ -1,0 +1,365 @@
+//! A plain client on a socket: what it sends and when it reads is up to the test.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use socket2::SockRef;
+
+use super::reply::{Expect, Reply};
+
+/// How long a test waits for anything before it fails. Generous: reaching it is a failure.
+pub const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A command as words: a string is split at white space, a list is taken as it is.
+pub trait Command {
+    /// The words of the command.
+    fn words(&self) -> Vec<Vec<u8>>;
+}
+
+impl Command for &str {
+    fn words(&self) -> Vec<Vec<u8>> {
+        self.split_whitespace()
+            .map(|word| word.as_bytes().to_vec())
+            .collect()
+    }
+}
+
+impl Command for String {
+    fn words(&self) -> Vec<Vec<u8>> {
+        self.as_str().words()
+    }
+}
+
+impl Command for &String {
+    fn words(&self) -> Vec<Vec<u8>> {
+        self.as_str().words()
+    }
+}
+
+impl<A: AsRef<[u8]>, const N: usize> Command for &[A; N] {
+    fn words(&self) -> Vec<Vec<u8>> {
+        self.as_slice().words()
+    }
+}
+
+impl<A: AsRef<[u8]>> Command for &[A] {
+    fn words(&self) -> Vec<Vec<u8>> {
+        self.iter().map(|word| word.as_ref().to_vec()).collect()
+    }
+}
+
+impl<A: AsRef<[u8]>> Command for &Vec<A> {
+    fn words(&self) -> Vec<Vec<u8>> {
+        self.as_slice().words()
+    }
+}
+
+/// The bytes of a command on the wire.
+pub fn packed(command: impl Command) -> Vec<u8> {
+    let words = command.words();
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(&word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// One connection. It starts in RESP2 and in database 0.
+pub struct Client {
+    stream: TcpStream,
+    unread: Vec<u8>,
+    id: i64,
+}
+
+/// Why no reply could be read.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NoReply {
+    /// The time allowed has passed.
+    Silence,
+    /// The server closed the connection.
+    Closed,
+}
+
+impl Client {
+    /// Connects to a server on this machine.
+    pub fn connect(port: u16) -> Client {
+        Client::try_connect(port).expect("the server takes connections")
+    }
+
+    /// As `connect`, where the server may not be up or not be ready yet.
+    pub fn try_connect(port: u16) -> Result<Client, String> {
+        let mut client = Client::unidentified(port)?;
+        client.id = match client.try_call("CLIENT ID")? {
+            Value::Int(id) => id,
+            other => return Err(format!("CLIENT ID answered {other:?}")),
+        };
+        Ok(client)
+    }
+
+    /// A connection that has sent nothing yet.
+    pub(super) fn unidentified(port: u16) -> Result<Client, String> {
+        let stream =
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(|error| error.to_string())?;
+        stream
+            .set_nodelay(true)
+            .map_err(|error| error.to_string())?;
+        Ok(Client {
+            stream,
+            unread: Vec::new(),
+            id: 0,
+        })
+    }
+
+    /// The server's number for this connection.
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// Sends one command and reads its reply.
+    #[track_caller]
+    pub fn call(&mut self, command: impl Command) -> Reply {
+        self.send(command);
+        self.recv()
+    }
+
+    /// As `call`, where the server may close the connection instead of answering.
+    pub fn try_call(&mut self, command: impl Command) -> Reply {
+        self.stream
+            .write_all(&packed(command))
+            .map_err(|error| error.to_string())?;
+        match self.read_reply(PATIENCE) {
+            Ok(bytes) => decoded(&bytes),
+            Err(reason) => Err(format!("no reply: {reason:?}")),
+        }
+    }
+
+    /// Sends one command and leaves its reply unread.
+    #[track_caller]
+    pub fn send(&mut self, command: impl Command) {
+        self.send_bytes(&packed(command));
+    }
+
+    /// Sends several commands in one write, so that the server reads them in one go.
+    #[track_caller]
+    pub fn send_batch(&mut self, commands: &[&str]) {
+        let bytes: Vec<u8> = commands
+            .iter()
+            .flat_map(|command| packed(*command))
+            .collect();
+        self.send_bytes(&bytes);
+    }
+
+    /// Sends several commands in one write and reads all their replies.
+    #[track_caller]
+    pub fn call_batch(&mut self, commands: &[&str]) -> Vec<Reply> {
+        self.send_batch(commands);
+        commands.iter().map(|_| self.recv()).collect()
+    }
+
+    /// Sends bytes as they are.
+    #[track_caller]
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.stream
+            .write_all(bytes)
+            .expect("the server reads what is sent");
+    }
+
+    /// Reads the next reply; no reply in time fails the test.
+    #[track_caller]
+    pub fn recv(&mut self) -> Reply {
+        decoded(&self.recv_raw())
+    }
+
+    /// The next reply if it comes within `patience`.
+    #[track_caller]
+    pub fn try_recv(&mut self, patience: Duration) -> Option<Reply> {
+        match self.read_reply(patience) {
+            Ok(bytes) => Some(decoded(&bytes)),
+            Err(NoReply::Silence) => None,
+            Err(NoReply::Closed) => panic!("the server closed the connection"),
+        }
+    }
+
+    /// Asserts that no reply has arrived so far. What the server had written before it answered
+    /// another client has arrived.
+    #[track_caller]
+    pub fn expect_silence(&mut self) {
+        if let Some(reply) = self.try_recv(Duration::ZERO) {
+            panic!("a reply where none was expected: {reply:?}");
+        }
+    }
+
+    /// The next reply as it stands on the wire.
+    #[track_caller]
+    pub fn recv_raw(&mut self) -> Vec<u8> {
+        match self.read_reply(PATIENCE) {
+            Ok(bytes) => bytes,
+            Err(NoReply::Silence) => panic!("no reply within {PATIENCE:?}"),
+            Err(NoReply::Closed) => panic!("the server closed the connection"),
+        }
+    }
+
+    /// Sends one command and answers its reply as it stands on the wire.
+    #[track_caller]
+    pub fn call_raw(&mut self, command: impl Command) -> String {
+        self.send(command);
+        String::from_utf8(self.recv_raw()).expect("a reply in UTF-8")
+    }
+
+    /// Reads until the server closes the connection; a reply before that fails the test.
+    #[track_caller]
+    pub fn expect_close(&mut self) {
+        match self.read_reply(PATIENCE) {
+            Err(NoReply::Closed) => {}
+            other => panic!("the connection should have been closed: {other:?}"),
+        }
+    }
+
+    /// Reads until the server closes the connection; everything that came before.
+    #[track_caller]
+    pub fn replies_to_close(&mut self) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        loop {
+            match self.read_reply(PATIENCE) {
+                Ok(bytes) => replies.push(decoded(&bytes)),
+                Err(NoReply::Closed) => return replies,
+                Err(NoReply::Silence) => panic!("still open after {PATIENCE:?}"),
+            }
+        }
+    }
+
+    /// Reads until the server closes the connection and throws away what comes before.
+    #[track_caller]
+    pub fn drain_to_close(&mut self) {
+        drop(self.replies_to_close());
+    }
+
+    /// Switches to RESP3.
+    #[track_caller]
+    pub fn into_resp3(mut self) -> Client {
+        self.call("HELLO 3").value();
+        self
+    }
+
+    /// Switches to another database.
+    #[track_caller]
+    pub fn into_db(mut self, db: u32) -> Client {
+        self.call(format!("SELECT {db}")).okay();
+        self
+    }
+
+    /// Sends a FIN and goes on reading: to the server it is as good as gone, and the test sees
+    /// what the server still told it.
+    pub fn hang_up(&mut self) {
+        self.stream
+            .shutdown(Shutdown::Write)
+            .expect("an open connection");
+    }
+
+    /// Dies with a FIN, as a process does that ends.
+    pub fn close(self) {
+        self.stream
+            .shutdown(Shutdown::Both)
+            .expect("an open connection");
+    }
+
+    /// Dies with a RST, as a machine does that comes back and knows nothing of the connection.
+    pub fn reset(self) {
+        SockRef::from(&self.stream)
+            .set_linger(Some(Duration::ZERO))
+            .expect("a socket that can be reset");
+    }
+
+    /// The bytes of the next reply; nothing is taken while it is incomplete.
+    pub(super) fn read_reply(&mut self, patience: Duration) -> Result<Vec<u8>, NoReply> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(end) = reply_end(&self.unread) {
+                return Ok(self.unread.drain(..end).collect());
+            }
+            self.read_more(deadline)?;
+        }
+    }
+
+    /// Exactly `count` bytes, for the payload that has no frame of its own.
+    pub(super) fn read_exact(&mut self, count: usize) -> Result<Vec<u8>, NoReply> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.unread.len() < count {
+            self.read_more(deadline)?;
+        }
+        Ok(self.unread.drain(..count).collect())
+    }
+
+    /// Takes in what arrives before the deadline; past it, only what has arrived already.
+    fn read_more(&mut self, deadline: Instant) -> Result<(), NoReply> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            self.stream
+                .set_read_timeout(Some(left))
+                .expect("a timeout above zero");
+        }
+        self.stream
+            .set_nonblocking(left.is_zero())
+            .expect("a socket");
+        let mut chunk = [0; 64 * 1024];
+        let read = self.stream.read(&mut chunk);
+        self.stream.set_nonblocking(false).expect("a socket");
+        match read {
+            Ok(0) => Err(NoReply::Closed),
+            Ok(count) => {
+                self.unread.extend_from_slice(&chunk[..count]);
+                Ok(())
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut if left.is_zero() => {
+                    Err(NoReply::Silence)
+                }
+                ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(()),
+                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Err(NoReply::Closed),
+                _ => panic!("reading a reply: {error}"),
+            },
+        }
+    }
+}
+
+/// The reply that the bytes stand for. An error's text is kept whole, with its prefix.
+fn decoded(bytes: &[u8]) -> Reply {
+    if let [b'-', text @ .., b'\r', b'\n'] = bytes {
+        return Err(String::from_utf8_lossy(text).into_owned());
+    }
+    match redis::parse_redis_value(bytes) {
+        Ok(value) => Ok(value),
+        Err(error) => panic!("not a reply: {error}: {:?}", String::from_utf8_lossy(bytes)),
+    }
+}
+
+/// Where the first reply in `bytes` ends, if it is complete.
+fn reply_end(bytes: &[u8]) -> Option<usize> {
+    let line_end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
+    let count = || -> Option<usize> {
+        std::str::from_utf8(&bytes[1..line_end - 2])
+            .ok()?
+            .parse()
+            .ok()
+    };
+    let items = match bytes[0] {
+        // A length of -1 is a nil, and has no body.
+        b'$' | b'=' | b'!' => {
+            let end = count().map_or(line_end, |length| line_end + length + 2);
+            return (bytes.len() >= end).then_some(end);
+        }
+        b'*' | b'~' | b'>' => count().unwrap_or(0),
+        b'%' => count().unwrap_or(0) * 2,
+        b'|' => count().unwrap_or(0) * 2 + 1,
+        _ => 0,
+    };
+    let mut end = line_end;
+    for _ in 0..items {
+        end += reply_end(&bytes[end..])?;
+    }
+    Some(end)
+}

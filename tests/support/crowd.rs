@@ -1,0 +1,89 @@
+//! Connections in a process of their own, so that they can die with it.
+//!
+//! The process is the test binary itself, run for nothing but the function that calls [`be`].
+
+use std::env;
+use std::io::{self, BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use crate::support::{Client, Expect, Server};
+
+const PORT: &str = "LOCK_CROWD_PORT";
+const COUNT: &str = "LOCK_CROWD_COUNT";
+const COMMAND: &str = "LOCK_CROWD_COMMAND";
+
+/// What the process says when all its connections have their answer.
+const READY: &str = "the crowd is there";
+
+/// Raises the limit of open files as far as it goes, and becomes the program that it is given.
+const WITH_MANY_FILES: &str = "ulimit -n 4096 2>/dev/null; exec \"$0\" \"$@\"";
+
+/// A process that holds connections.
+pub struct Crowd {
+    child: Child,
+}
+
+impl Crowd {
+    /// Starts a process with `count` connections, each of which has sent `command` and got an
+    /// answer that is no error. In the command `#` stands for the connection's number.
+    /// `function` is the `#[ignore]`d one of this test binary that calls [`be`].
+    #[track_caller]
+    pub fn start(server: &Server, function: &str, count: usize, command: &str) -> Crowd {
+        let mut child = Command::new("sh")
+            .args(["-c", WITH_MANY_FILES])
+            .arg(env::current_exe().expect("the path of this program"))
+            .args(["--ignored", "--exact", function, "--nocapture"])
+            .env(PORT, server.port().to_string())
+            .env(COUNT, count.to_string())
+            .env(COMMAND, command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program can be run");
+        let output = child.stdout.take().expect("a pipe");
+        let ready = BufReader::new(output)
+            .lines()
+            .map_while(Result::ok)
+            .any(|line| line.ends_with(READY));
+        assert!(ready, "the process ended before its connections were made");
+        Crowd { child }
+    }
+
+    /// Kills the process as `kill -9` does.
+    #[track_caller]
+    pub fn kill9(mut self) {
+        self.child.kill().expect("a process that lives");
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        // It may have been killed already; what matters is that it ends with the test.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Is the crowd, where this process was started as one, until it is killed or its parent ends.
+pub fn be() {
+    let Ok(port) = env::var(PORT) else {
+        return;
+    };
+    let port = port.parse().expect("a port");
+    let count: usize = var(COUNT).parse().expect("a number");
+    let command = var(COMMAND);
+    let join = |number: usize| {
+        let mut client = Client::connect(port);
+        let command = command.replace('#', &number.to_string());
+        client.call(command).value();
+        client
+    };
+    let crowd: Vec<Client> = (0..count).map(join).collect();
+    println!("{READY}");
+    io::stdin().read_to_end(&mut Vec::new()).ok();
+    drop(crowd);
+}
+
+fn var(name: &str) -> String {
+    env::var(name).expect("set by the process that started this one")
+}

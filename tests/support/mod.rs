@@ -1,0 +1,76 @@
+//! Real servers and plain clients for the integration tests.
+//!
+//! Which server runs is told by `REDIS_SERVER`, which module it loads by `REDIS_LOCK_MODULE`.
+//! Nothing here sleeps and hopes: a test asks for a state and polls until it is there or a
+//! deadline has passed.
+
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test binary uses its own part of this"
+)]
+
+mod client;
+mod lock_info;
+mod replication;
+mod reply;
+mod server;
+
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub use client::{packed, Client, Command, PATIENCE};
+pub use lock_info::{Fields, LockInfo};
+pub use replication::{words, ReplicationStream};
+pub use reply::{Expect, Grant, Reply};
+pub use server::{Builder, Flavour, Server};
+
+/// What the server answers for a key that holds another type, word for word.
+pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// Polls until `probe` has an answer; `what` is named in the failure.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// Polls until `holds` is true.
+#[track_caller]
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    eventually(what, || holds().then_some(()));
+}
+
+/// The middle one of what was measured.
+#[track_caller]
+pub fn median<T: Ord + Copy>(mut measured: Vec<T>) -> T {
+    measured.sort_unstable();
+    *measured
+        .get(measured.len() / 2)
+        .expect("something that was measured")
+}
+
+/// The best of three medians: what the server does, when the machine lets it.
+#[track_caller]
+pub fn best_median<T: Ord + Copy>(mut measure: impl FnMut() -> Vec<T>) -> T {
+    let medians = (0..3).map(|_| median(measure()));
+    medians.min().expect("three medians")
+}
+
+/// The wall clock, in the unit of a fence.
+pub fn unix_time_us() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(since_epoch.as_micros()).unwrap()
+}
+
+/// The wall clock, in the unit of a lease. Leases count whole milliseconds of this clock, so a
+/// test that asks whether one has lasted has to count in the same way.
+pub fn unix_time_ms() -> i64 {
+    unix_time_us() / 1_000
+}

@@ -1,0 +1,139 @@
+//! The commands that a replica receives, word for word.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::client::{packed, Client, Command, NoReply, PATIENCE};
+use super::reply::Expect;
+use super::server::Server;
+
+const MARKER_KEY: &str = "replication-stream-marker";
+
+/// A command in the form in which the stream yields it.
+pub fn words(command: impl Command) -> Vec<Vec<u8>> {
+    command.words()
+}
+
+/// A connection that the primary takes for a replica.
+///
+/// It acknowledges nothing but what the primary asks for. PING and REPLCONF are left out of
+/// what it yields, SELECT is kept.
+pub struct ReplicationStream {
+    client: Client,
+    offset: u64,
+}
+
+impl ReplicationStream {
+    /// Attaches to the primary and reads past its data set. The stream starts in database 0.
+    #[track_caller]
+    pub fn attach(server: &Server) -> ReplicationStream {
+        let mut client = Client::unidentified(server.port()).expect("a primary that listens");
+        // Without the `eof` capability the primary saves to disk and starts at once.
+        client.call("REPLCONF capa psync2").okay();
+        client.send("PSYNC ? -1");
+        let resync = line(&mut client);
+        let offset = resync
+            .strip_prefix("+FULLRESYNC ")
+            .and_then(|it| it.split_once(' '));
+        let offset = offset.and_then(|(_, offset)| offset.parse().ok());
+        let offset = offset.unwrap_or_else(|| panic!("not a full resync: {resync}"));
+        skip_data_set(&mut client);
+        let mut stream = ReplicationStream { client, offset };
+        stream.acknowledge();
+        stream.up_to_now(server);
+        stream
+    }
+
+    /// Every command that the primary has sent by now, since the last call. Each batch starts
+    /// in database 0: the way back to it is the marker's, and not part of the batch.
+    #[track_caller]
+    pub fn up_to_now(&mut self, server: &Server) -> Vec<Vec<Vec<u8>>> {
+        static NEXT_MARKER: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT_MARKER.fetch_add(1, Ordering::Relaxed);
+        let marker = format!("SET {MARKER_KEY} {number}");
+        server.call(&marker).okay();
+        let marker = words(&marker);
+        let mut commands = Vec::new();
+        loop {
+            let command = self.next_command();
+            if command == marker {
+                break;
+            }
+            commands.push(command);
+        }
+        if commands.last() == Some(&words("SELECT 0")) {
+            commands.pop();
+        }
+        commands
+    }
+
+    /// As `up_to_now`, each command in one line, for a stream without binary words.
+    #[track_caller]
+    pub fn lines_up_to_now(&mut self, server: &Server) -> Vec<String> {
+        let as_line = |command: Vec<Vec<u8>>| {
+            let words: Vec<_> = command
+                .iter()
+                .map(|word| String::from_utf8_lossy(word).into_owned())
+                .collect();
+            words.join(" ")
+        };
+        self.up_to_now(server).into_iter().map(as_line).collect()
+    }
+
+    /// Tells the primary how far this replica has read, so that WAIT counts it.
+    #[track_caller]
+    pub fn acknowledge(&mut self) {
+        let offset = self.offset;
+        self.client.send(format!("REPLCONF ACK {offset}"));
+    }
+
+    #[track_caller]
+    fn next_command(&mut self) -> Vec<Vec<u8>> {
+        loop {
+            let bytes = match self.client.read_reply(PATIENCE) {
+                Ok(bytes) => bytes,
+                Err(NoReply::Silence) => panic!("the marker didn't come within {PATIENCE:?}"),
+                Err(NoReply::Closed) => panic!("the primary closed the replication stream"),
+            };
+            let value = redis::parse_redis_value(&bytes).expect("a command in the stream");
+            let command: Vec<Vec<u8>> = Ok(value)
+                .list()
+                .into_iter()
+                .map(|word| Ok(word).bytes())
+                .collect();
+            self.offset += packed(&command).len() as u64;
+            match command[0].to_ascii_uppercase().as_slice() {
+                b"PING" => {}
+                b"REPLCONF" => self.acknowledge(),
+                _ => return command,
+            }
+        }
+    }
+}
+
+/// Reads past `$<length>\r\n<RDB>`.
+#[track_caller]
+fn skip_data_set(client: &mut Client) {
+    let header = line(client);
+    let length = header
+        .strip_prefix('$')
+        .and_then(|length| length.parse().ok());
+    let length = length.unwrap_or_else(|| panic!("not a data set: {header}"));
+    client.read_exact(length).expect("the whole data set");
+}
+
+/// The next line, past the bare line feeds by which a primary that prepares a data set shows
+/// that it is alive.
+#[track_caller]
+fn line(client: &mut Client) -> String {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        let byte = client.read_exact(1).expect("a line from the primary");
+        if byte != b"\n" || !line.is_empty() {
+            line.extend(byte);
+        }
+    }
+    String::from_utf8(line)
+        .expect("a line in ASCII")
+        .trim_end()
+        .to_owned()
+}
