@@ -16,9 +16,9 @@ fn node() -> Server {
 #[test]
 fn too_few_replicas_hold_back_a_grant_by_the_timer() {
     let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 100").grant();
+    server.call("LOCK.ACQUIRE k a PX 500").grant();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
-    let mut impatient = server.waiter("LOCK.WAIT k c BLOCK 150");
+    let mut impatient = server.waiter("LOCK.WAIT k c BLOCK 600");
     server.call("CONFIG SET min-replicas-to-write 1").okay();
     // The timer has looked at the key after the lease's end when it has answered this one.
     impatient.recv().nil();
@@ -33,16 +33,22 @@ fn too_few_replicas_hold_back_a_grant_by_the_timer() {
 
 #[test]
 fn a_failing_disk_holds_back_a_grant_by_the_timer() {
-    let server = Server::builder().config("save 3600 1").start();
-    server.call("LOCK.ACQUIRE k a PX 300").grant();
-    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
-    let mut impatient = server.waiter("LOCK.WAIT k c BLOCK 500");
+    let server = Server::builder()
+        .config("save 3600 1")
+        .config("stop-writes-on-bgsave-error no")
+        .start();
     // A directory where the file is to be: every save fails.
     std::fs::create_dir(server.dir().join("dump.rdb")).unwrap();
     server.call("BGSAVE").unwrap();
     until("the save has failed", || {
         server.info("persistence", "rdb_last_bgsave_status") == "err"
     });
+    server.call("LOCK.ACQUIRE k a PX 500").grant();
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    let mut impatient = server.waiter("LOCK.WAIT k c BLOCK 600");
+    server
+        .call("CONFIG SET stop-writes-on-bgsave-error yes")
+        .okay();
     assert!(server
         .call("LOCK.ACQUIRE j a")
         .error()
