@@ -7,6 +7,8 @@
 PORT ?= 6379
 # Tests mostly wait for servers: more at once than there are cores.
 TEST_THREADS ?= 4
+# How long crowds of clients go on against each other in `make soak`.
+LOCK_SOAK_SECONDS ?= 30
 # Rounds of the race between a grant and its client's death in `make soak`.
 LOCK_RACE_ROUNDS ?= 100000
 
@@ -47,8 +49,9 @@ check: deps ## rustfmt, clippy and rustdoc, warnings denied
 demo: build ## the oversold flash sale, without a lock and with one
 	@$(FOUND); cargo run --quiet --example flash_sale
 
-soak: build ## the death of a client in the tick of its grant, LOCK_RACE_ROUNDS times
+soak: build ## the death of a client in the tick of its grant, LOCK_RACE_ROUNDS times; crowds for LOCK_SOAK_SECONDS
 	@$(FOUND); LOCK_RACE_ROUNDS=$(LOCK_RACE_ROUNDS) cargo test --test wakeups in_the_tick_of_its_grant -- --nocapture
+	@$(FOUND); LOCK_SOAK_SECONDS=$(LOCK_SOAK_SECONDS) cargo test --test multi --test shared -- --test-threads=2
 
 clean: ## remove what was built
 	cargo clean

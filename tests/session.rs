@@ -155,11 +155,11 @@ fn every_kind_of_lock_can_be_a_session() {
     let server = Server::start();
     let mut holder = server.client();
     for command in [
-        "LOCK.ACQUIRE k1 a PX 300 SESSION",
-        "LOCK.WAIT k2 a PX 300 SESSION SHARED",
-        "LOCK.ACQUIRE k3 a PX 300 SHARED LIMIT 2 SESSION",
-        "LOCK.MACQUIRE 2 k4 k5 a SESSION PX 300",
-        "LOCK.MWAIT 2 k6 k7 a PX 300 REENTRANT SESSION",
+        "LOCK.ACQUIRE k1 a PX 600 SESSION",
+        "LOCK.WAIT k2 a PX 600 SESSION SHARED",
+        "LOCK.ACQUIRE k3 a PX 600 SHARED LIMIT 2 SESSION",
+        "LOCK.MACQUIRE 2 k4 k5 a SESSION PX 600",
+        "LOCK.MWAIT 2 k6 k7 a PX 600 REENTRANT SESSION",
     ] {
         holder.call(command).grant();
     }
@@ -415,10 +415,10 @@ fn extend_moves_the_tie_to_its_connection() {
 #[test]
 fn extend_ties_a_lock_that_was_not_tied() {
     let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 300").grant();
+    server.call("LOCK.ACQUIRE k a PX 600").grant();
     assert_eq!(session(&server, "k"), 0);
     let mut client = server.client();
-    assert_eq!(client.call("LOCK.EXTEND k a PX 300 SESSION").int(), 1);
+    assert_eq!(client.call("LOCK.EXTEND k a PX 600 SESSION").int(), 1);
     assert_renewed(&mut client, "k", "a", 3);
     client.reset();
     until_free(&server, "k");
@@ -475,11 +475,11 @@ fn a_repeat_with_session_moves_the_tie_too() {
 #[test]
 fn a_repeat_or_extend_without_session_leaves_the_tie() {
     for command in [
-        "LOCK.ACQUIRE k a PX 300",
-        "LOCK.WAIT k a PX 300 REENTRANT",
-        "LOCK.EXTEND k a PX 300",
-        "LOCK.MACQUIRE 1 k a PX 300",
-        "LOCK.MEXTEND 1 k a PX 300",
+        "LOCK.ACQUIRE k a PX 600",
+        "LOCK.WAIT k a PX 600 REENTRANT",
+        "LOCK.EXTEND k a PX 600",
+        "LOCK.MACQUIRE 1 k a PX 600",
+        "LOCK.MEXTEND 1 k a PX 600",
     ] {
         let server = Server::start();
         let first = tied(&server, "k", "a");
@@ -487,7 +487,7 @@ fn a_repeat_or_extend_without_session_leaves_the_tie() {
         second.call(command).value();
         assert_eq!(session(&server, "k"), 1, "{command}");
         let left = server.call("LOCK.CHECK k a").int();
-        assert!(left <= 300, "{command}: {left} ms");
+        assert!(left <= 600, "{command}: {left} ms");
         // The lease is the new one, and the server goes on renewing it.
         assert_renewed(&mut second, "k", "a", 3);
         assert_survives(&server, second, "k", "a");
@@ -523,10 +523,10 @@ fn conversions_leave_the_tie() {
     let server = Server::start();
     let mut holder = tied(&server, "k", "a");
     let mut other = server.client();
-    other.call("LOCK.ACQUIRE k a PX 300 SHARED").grant();
+    other.call("LOCK.ACQUIRE k a PX 600 SHARED").grant();
     assert_eq!(session(&server, "k"), 1);
     assert_renewed(&mut other, "k", "a", 2);
-    holder.call("LOCK.ACQUIRE k a PX 300").grant();
+    holder.call("LOCK.ACQUIRE k a PX 600").grant();
     assert_eq!(
         (session(&server, "k"), info(&server, "k").mode.as_str()),
         (1, "exclusive")
@@ -540,11 +540,11 @@ fn conversions_leave_the_tie() {
 fn a_wait_is_tied_when_it_is_granted() {
     let server = Server::start();
     server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-    let wait = "LOCK.WAIT k b PX 300 SESSION";
+    let wait = "LOCK.WAIT k b PX 600 SESSION";
     let mut old = server.waiter(wait);
     let mut new = server.waiter(wait);
     assert!(old.recv().error().starts_with("UNBLOCKED "));
-    let mut next = server.waiter("LOCK.WAIT k c PX 300 SESSION");
+    let mut next = server.waiter("LOCK.WAIT k c PX 600 SESSION");
     assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
     new.recv().grant();
     assert_eq!(session(&server, "k"), 1);
@@ -582,12 +582,12 @@ fn an_upgrade_that_dies_in_the_tick_of_its_grant_leaves_the_other_connections_se
     for options in ["", "REENTRANT"] {
         let mut holder = server.client();
         let own = holder
-            .call("LOCK.ACQUIRE k a PX 300 SHARED SESSION")
+            .call("LOCK.ACQUIRE k a PX 600 SHARED SESSION")
             .grant();
         server
             .call(format!("LOCK.ACQUIRE k b {LONG} SHARED"))
             .grant();
-        let mut killed = server.waiter(format!("LOCK.WAIT k a PX 300 {options}"));
+        let mut killed = server.waiter(format!("LOCK.WAIT k a PX 600 {options}"));
         let kill = format!("CLIENT KILL ID {}", killed.id());
         server.call_batch(&["LOCK.RELEASE k b", &kill]);
         killed.replies_to_close();
@@ -613,8 +613,8 @@ fn a_tie_made_in_a_transaction_is_the_callers() {
     let mut client = server.client();
     client.call_batch(&[
         "MULTI",
-        "LOCK.ACQUIRE k1 a PX 300 SESSION",
-        "LOCK.WAIT k2 a PX 300 SESSION",
+        "LOCK.ACQUIRE k1 a PX 600 SESSION",
+        "LOCK.WAIT k2 a PX 600 SESSION",
         "EXEC",
     ]);
     for key in ["k1", "k2"] {
@@ -632,11 +632,11 @@ fn a_tie_made_in_a_script_is_the_callers() {
     let server = Server::start();
     let library = "#!lua name=locks
         redis.register_function('take', function(keys, args)
-            return redis.call('LOCK.ACQUIRE', keys[1], 'a', 'PX', '300', 'SESSION')
+            return redis.call('LOCK.ACQUIRE', keys[1], 'a', 'PX', '600', 'SESSION')
         end)";
     server.call(&["FUNCTION", "LOAD", library]).text();
-    let script = "return redis.call('LOCK.ACQUIRE', KEYS[1], 'a', 'PX', '300', 'SESSION')";
-    let extend = "return redis.call('LOCK.EXTEND', KEYS[1], 'a', 'PX', '300', 'SESSION')";
+    let script = "return redis.call('LOCK.ACQUIRE', KEYS[1], 'a', 'PX', '600', 'SESSION')";
+    let extend = "return redis.call('LOCK.EXTEND', KEYS[1], 'a', 'PX', '600', 'SESSION')";
     let mut client = server.client();
     client.call(&["EVAL", script, "1", "k1"]).grant();
     client.call("FCALL take 1 k2").grant();
@@ -660,7 +660,7 @@ fn a_tie_made_in_a_script_is_the_callers() {
 fn reset_leaves_the_tie() {
     let server = Server::start();
     let mut holder = server.client();
-    holder.call("LOCK.ACQUIRE k a PX 300 SESSION").grant();
+    holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
     assert_eq!(holder.call("RESET").text(), "RESET");
     assert_renewed(&mut holder, "k", "a", 3);
     holder.close();
@@ -673,7 +673,7 @@ fn reset_leaves_the_tie() {
 fn rename_takes_the_tie_along() {
     let server = Server::start();
     let mut holder = server.client();
-    holder.call("LOCK.ACQUIRE k a PX 300 SESSION").grant();
+    holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
     let mut here = waiter(&server, "k", "b");
     server.call_batch(&["MULTI", "RENAME k x", "RENAMENX x y", "EXEC"]);
     here.recv().grant();
@@ -700,7 +700,7 @@ fn rename_over_another_session_ends_that_one_alone() {
 fn move_takes_the_tie_along() {
     let server = Server::start();
     let mut holder = server.client();
-    holder.call("LOCK.ACQUIRE k a PX 300 SESSION").grant();
+    holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
     let mut here = waiter(&server, "k", "b");
     assert_eq!(server.call("MOVE k 1").int(), 1);
     here.recv().grant();
@@ -716,9 +716,9 @@ fn swapdb_takes_the_ties_along() {
     let server = Server::start();
     let mut there = server.client().into_db(1);
     let mut first = server.client();
-    first.call("LOCK.ACQUIRE k a PX 300 SESSION").grant();
+    first.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
     let mut second = server.client().into_db(1);
-    second.call("LOCK.ACQUIRE k b PX 300 SESSION").grant();
+    second.call("LOCK.ACQUIRE k b PX 600 SESSION").grant();
     server.call("SWAPDB 0 1").okay();
     assert_renewed(&mut there, "k", "a", 3);
     assert_renewed(&mut second.into_db(0), "k", "b", 1);
@@ -850,7 +850,7 @@ fn after_a_restart_the_lease_runs_on_untied_until_it_is_taken_up_again() {
         assert_eq!(info(&server, "k").holder().int("fence"), grant.fence);
         let mut again = server.client();
         for key in ["k", "k3"] {
-            let extend = format!("LOCK.EXTEND {key} a PX 300 SESSION");
+            let extend = format!("LOCK.EXTEND {key} a PX 600 SESSION");
             assert_eq!(again.call(extend).int(), 1);
             assert_renewed(&mut again, key, "a", 2);
         }
@@ -865,7 +865,7 @@ fn after_a_restart_the_lease_runs_on_untied_until_it_is_taken_up_again() {
 fn after_a_reload_the_lease_runs_on_untied() {
     let server = Server::start();
     let mut holder = server.client();
-    holder.call("LOCK.ACQUIRE short a PX 300 SESSION").grant();
+    holder.call("LOCK.ACQUIRE short a PX 600 SESSION").grant();
     let kept = tied(&server, "kept", "a");
     let mut next = waiter(&server, "short", "b");
     server.call("DEBUG RELOAD").okay();
