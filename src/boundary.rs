@@ -11,7 +11,8 @@ use crate::api;
 /// Runs a step of the module; `None` when it panicked.
 ///
 /// Unwind safety: what a step shares with others is borrowed through a `RefCell`, whose borrow ends
-/// as the step unwinds; the queues and the keyspace are changed by calls that don't panic.
+/// as the step unwinds. A panic while the desk decides leaves its ties lost: those leases run on
+/// untied.
 pub fn guard<T>(step: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(step)) {
         Ok(value) => Some(value),

@@ -85,11 +85,7 @@ impl Inbox {
     pub fn swap_databases(&mut self, one: i32, other: i32) {
         for names in [&mut self.touched, &mut self.restored] {
             let swapped = std::mem::take(names).into_iter().map(|mut name| {
-                if name.db == one {
-                    name.db = other;
-                } else if name.db == other {
-                    name.db = one;
-                }
+                name.swap_databases(one, other);
                 name
             });
             names.extend(swapped);

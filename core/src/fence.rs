@@ -13,7 +13,7 @@ use crate::Moment;
 /// Without a bound, one forged payload would use up the numbers that clients can hold.
 pub const MAX_AHEAD_US: u64 = 24 * 60 * 60 * 1_000_000;
 
-/// The last fence given or seen. An atomic, because a value may be loaded on another thread.
+/// The last fence given or seen. An atomic, because values are loaded outside any order.
 #[derive(Debug, Default)]
 pub struct Fences {
     last: AtomicU64,

@@ -150,11 +150,7 @@ impl Ties {
     /// Two databases changed places.
     pub fn swap_databases(&mut self, one: i32, other: i32) {
         for tie in self.ties.values_mut() {
-            if tie.name.db == one {
-                tie.name.db = other;
-            } else if tie.name.db == other {
-                tie.name.db = one;
-            }
+            tie.name.swap_databases(one, other);
         }
     }
 
