@@ -15,13 +15,17 @@ use redis_lock_core::order::Order;
 use redis_module::{raw, Context, RedisGILGuard};
 
 use crate::api::{self, server};
-use crate::{boundary, clock, flow, inbox, permission};
+use crate::{boundary, clock, flow, inbox, keyspace, permission};
 
 /// How many names and timeouts one ring settles: the server serves others in between.
 const MOST_A_RING: usize = 1024;
 
 /// When to look again at what may not be granted now, as during CLIENT PAUSE, in ms.
 const RETRY_MS: u64 = 5;
+
+/// When to look again at names where the server would refuse a client's write, in ms. A slot's
+/// migration can take long, and asking costs a call for each name.
+const HELD_BACK_MS: u64 = 20;
 
 #[derive(Clone, Copy)]
 struct Armed {
@@ -88,13 +92,9 @@ extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
 }
 
 fn settle(ctx: &Context) {
+    take_back_undelivered(ctx);
     let (names, held_back) = permission::part(ctx, due_names());
     let settled = names.clone();
-    if held_back.is_empty() {
-        for undelivered in inbox::with(|inbox| std::mem::take(&mut inbox.undelivered)) {
-            take_back(ctx, undelivered);
-        }
-    }
     flow::carry_out_unasked(ctx, |desk, world| {
         desk.settle_due(names, MOST_A_RING, world)
     });
@@ -102,14 +102,26 @@ fn settle(ctx: &Context) {
         for name in &settled {
             inbox.restored.remove(name);
         }
-        !inbox.touched.is_empty() || !inbox.restored.is_empty()
+        !inbox.touched.is_empty()
     });
     if more {
         ring_at_once();
     }
-    if !held_back.is_empty() {
-        inbox::with(|inbox| inbox.touched.extend(held_back));
-        arm(clock::now().ms().saturating_add(RETRY_MS));
+    hold_back(ctx, held_back);
+}
+
+/// Takes back what was handed to clients that are gone, where that may be written now.
+fn take_back_undelivered(ctx: &Context) {
+    for undelivered in inbox::with(|inbox| std::mem::take(&mut inbox.undelivered)) {
+        if permission::may_write_all(ctx, &undelivered.names) {
+            take_back(ctx, undelivered);
+        } else if undelivered
+            .names
+            .iter()
+            .any(|name| keyspace::has_lock(ctx, name))
+        {
+            inbox::with(|inbox| inbox.undelivered.push(undelivered));
+        }
     }
 }
 
@@ -118,6 +130,29 @@ fn take_back(ctx: &Context, undelivered: HandOver) {
     flow::carry_out_unasked(ctx, |desk, world| {
         desk.carry_out(order, Caller::NOBODY, world)
     });
+}
+
+/// Leaves what may not be settled now for later, where there is still a lock or a waiter. Where
+/// neither is, as after a slot has moved to another server, nothing is left to do.
+fn hold_back(ctx: &Context, names: Vec<Name>) {
+    let until_ms = clock::now().ms().saturating_add(HELD_BACK_MS);
+    if !names.is_empty() {
+        flow::put_off(ctx, &names, until_ms, MOST_A_RING);
+    }
+    for name in names {
+        let there = keyspace::has_lock(ctx, &name);
+        inbox::with(|inbox| {
+            if there {
+                inbox.hold_back(name, until_ms);
+            } else {
+                inbox.restored.remove(&name);
+            }
+        });
+    }
+    let later = inbox::with(|inbox| !inbox.held_back.is_empty() || !inbox.undelivered.is_empty());
+    if later {
+        arm(until_ms);
+    }
 }
 
 /// The names of the inbox and those that the desk finds due, as many as one ring takes on. Restored
@@ -136,8 +171,8 @@ fn due_names() -> Vec<Name> {
     });
     let mut due = due.unwrap_or_default();
     due.extend(inbox::with(|inbox| {
-        let noted = inbox.touched.iter().chain(&inbox.restored);
-        let noted: Vec<Name> = noted.take(MOST_A_RING).cloned().collect();
+        inbox.release_held_back(clock::now().ms());
+        let noted: Vec<Name> = inbox.touched.iter().take(MOST_A_RING).cloned().collect();
         for name in &noted {
             inbox.touched.remove(name);
         }

@@ -86,11 +86,18 @@ pub fn probe(ctx: &Context) -> Result<(), String> {
     Ok(())
 }
 
-/// Read errors come as values instead of ending the server, and keys are signalled as modified by
-/// this module alone, so that WATCH sees a change where there was one.
+/// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`, new in 9.0: without it CLUSTER
+/// MIGRATESLOTS is refused. Older ones pay no heed to it; Redis asks for no such thing.
+const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
+
+/// Read errors come as values instead of ending the server, keys are signalled as modified by this
+/// module alone, so that WATCH sees a change where there was one, and slots may migrate atomically.
 fn set_module_options(ctx: &Context) {
-    let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+    let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
+    if is_valkey() {
+        options |= HANDLE_ATOMIC_SLOT_MIGRATION;
+    }
     server!(RedisModule_SetModuleOptions(ctx.ctx, options as c_int));
 }
 

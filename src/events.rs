@@ -180,7 +180,8 @@ fn note_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleString)
             inbox.touched.insert(name);
         }),
         KeyEvent::Restored if lock => inbox::note(|inbox| {
-            inbox.restored.insert(name);
+            inbox.restored.insert(name.clone());
+            inbox.touched.insert(name);
         }),
         KeyEvent::Arrives | KeyEvent::Expiry | KeyEvent::Restored => inbox::note_touched(name),
     }
@@ -202,10 +203,11 @@ fn note_arrival(ctx: &Context, string: &RedisString, name: Name) {
         if !ties.is_empty() {
             inbox.moved.push(Move::Value(ties, name.clone()));
         }
-        match inbox.leaving.take() {
-            Some(old) if inbox.restored.remove(&old) => inbox.restored.insert(name),
-            _ => inbox.touched.insert(name),
-        };
+        let old = inbox.leaving.take();
+        if old.is_some_and(|old| inbox.restored.remove(&old)) {
+            inbox.restored.insert(name.clone());
+        }
+        inbox.touched.insert(name);
     });
 }
 

@@ -96,6 +96,14 @@ pub fn carry_out_unasked(
     }
 }
 
+/// Puts off to `until_ms` what is due at these names, where nothing may be granted now.
+pub fn put_off(ctx: &Context, names: &[Name], until_ms: u64, most: usize) {
+    if let Ok(mut desk) = DESK.lock(ctx).try_borrow_mut() {
+        desk.put_off(names, until_ms, most, &mut world(&mut Keys { ctx }));
+        count(&desk);
+    }
+}
+
 /// This server is a replica now: its primary decides. Its blocked clients were sent away by the
 /// server; leases run on untied.
 pub fn stand_down(ctx: &Context) {
@@ -115,15 +123,19 @@ fn decide(
     let desk = DESK.lock(ctx);
     let mut desk = desk.try_borrow_mut().map_err(|_| Refusal::Reentered)?;
     take_in_notes(&mut desk);
-    let mut world = World {
+    let outcome = decision(&mut desk, &mut world(&mut Keys { ctx }));
+    count(&desk);
+    Ok(outcome)
+}
+
+/// What the desk is told of the world outside.
+fn world<'a>(shelf: &'a mut Keys<'_>) -> World<'a> {
+    World {
         moment: clock::now(),
         fences: &FENCES,
         max_waiters: config::max_waiters(),
-        shelf: &mut Keys { ctx },
-    };
-    let outcome = decision(&mut desk, &mut world);
-    count(&desk);
-    Ok(outcome)
+        shelf,
+    }
 }
 
 /// Tells the desk who left, what moved and whose connection is gone. What that touches stays noted

@@ -31,8 +31,13 @@ pub const ALL_DATABASES: i32 = -1;
 pub struct Inbox {
     /// Names that somebody may wait for, where a key came, went or changed.
     pub touched: HashSet<Name>,
-    /// Names of restored locks: their own expiry says nothing, their leases do.
+    /// Names of restored locks, until they were settled: their own expiry says nothing, their
+    /// leases do.
     pub restored: HashSet<Name>,
+    /// Touched names where nothing may be written now.
+    pub held_back: HashSet<Name>,
+    /// When to look at those again, in ms since the epoch.
+    pub held_back_until_ms: u64,
     /// Databases that were flushed or swapped.
     pub databases: HashSet<i32>,
     /// The name that a key is just leaving by RENAME or MOVE.
@@ -81,9 +86,24 @@ pub fn note_touched(name: Name) {
 }
 
 impl Inbox {
+    /// Names that were held back are to be looked at again, once their time has come.
+    pub fn release_held_back(&mut self, now_ms: u64) {
+        if self.held_back_until_ms <= now_ms {
+            self.touched.extend(self.held_back.drain());
+        }
+    }
+
+    /// Holds a name back until `until_ms`, or until those are looked at that are held back already.
+    pub fn hold_back(&mut self, name: Name, until_ms: u64) {
+        if self.held_back.is_empty() {
+            self.held_back_until_ms = until_ms;
+        }
+        self.held_back.insert(name);
+    }
+
     /// Two databases changed places, and with them what their names mean.
     pub fn swap_databases(&mut self, one: i32, other: i32) {
-        for names in [&mut self.touched, &mut self.restored] {
+        for names in [&mut self.touched, &mut self.restored, &mut self.held_back] {
             let swapped = std::mem::take(names).into_iter().map(|mut name| {
                 name.swap_databases(one, other);
                 name

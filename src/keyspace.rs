@@ -150,6 +150,11 @@ pub fn is_lock(ctx: &Context, string: &RedisString) -> bool {
     matches!(Key::open(ctx, string, mode).found(), Found::Lock(_))
 }
 
+/// Whether a name holds a lock.
+pub fn has_lock(ctx: &Context, name: &Name) -> bool {
+    matches!(read(ctx, name), Slot::Lock(_))
+}
+
 /// Applies and replicates the effects of an order, in their order.
 pub fn apply_all(ctx: &Context, effects: &[Effect]) {
     for Effect { name, change } in effects {

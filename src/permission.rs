@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis_lock_core::name::Name;
+use redis_lock_core::order::Names;
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context};
 
 use crate::api;
@@ -32,6 +33,11 @@ pub fn part(ctx: &Context, names: Vec<Name>) -> (Vec<Name>, Vec<Name>) {
         Some(name) if !may_write(ctx, name) => (Vec::new(), names),
         _ => (names, Vec::new()),
     }
+}
+
+/// Whether the server would let a client write to all of these names.
+pub fn may_write_all(ctx: &Context, names: &Names) -> bool {
+    names.iter().all(|name| may_write(ctx, name))
 }
 
 fn may_write(ctx: &Context, name: &Name) -> bool {

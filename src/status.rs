@@ -3,10 +3,11 @@
 use std::ffi::{c_int, CStr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use redis_lock_core::desk::Desk;
 use redis_module::{raw, Context};
 
 use crate::api::server;
-use crate::{boundary, flow};
+use crate::{boundary, flow, inbox};
 
 /// Values of the type that are alive, in keys or waiting to be freed.
 static LOCKS: AtomicU64 = AtomicU64::new(0);
@@ -36,12 +37,16 @@ pub fn register(ctx: &Context) -> Result<(), String> {
 
 extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
     boundary::guard(|| {
-        let Some((waiters, tally)) = flow::look(|desk| (desk.queues().len(), *desk.tally())) else {
+        let look = |desk: &Desk| (desk.queues().len(), desk.ties().len(), *desk.tally());
+        let Some((waiters, sessions, tally)) = flow::look(look) else {
             return;
         };
-        let fields: [(&CStr, u64); 9] = [
+        let held_back = inbox::with(|inbox| inbox.held_back.len() + inbox.undelivered.len());
+        let fields: [(&CStr, u64); 11] = [
             (c"locks", LOCKS.load(Ordering::Relaxed)),
             (c"waiters", waiters as u64),
+            (c"sessions", sessions as u64),
+            (c"held_back", held_back as u64),
             (c"last_fence", flow::FENCES.last()),
             (c"grants", tally.grants),
             (c"hand_overs", tally.hand_overs),

@@ -57,6 +57,7 @@ pub struct Bench<'w, 'a> {
 struct Draft {
     before: Slot,
     lock: Lock,
+    affirmed: Vec<Token>,
 }
 
 impl<'w, 'a> Bench<'w, 'a> {
@@ -89,7 +90,12 @@ impl<'w, 'a> Bench<'w, 'a> {
                 self.ties.uphold(&mut lock, self.world.moment.ms());
                 self.lapses += lock.lapse(self.world.moment.ms()) as u64;
             }
-            self.drafts.insert(name.clone(), Draft { before, lock });
+            let draft = Draft {
+                before,
+                lock,
+                affirmed: Vec::new(),
+            };
+            self.drafts.insert(name.clone(), draft);
         }
         match self.drafts.get_mut(name) {
             Some(Draft {
@@ -145,7 +151,17 @@ impl<'w, 'a> Bench<'w, 'a> {
         }
     }
 
-    /// What the order changed.
+    /// Has the grant of this token told to the replicas even if it comes out as it was.
+    ///
+    /// Who repeats or extends a grant and then asks by WAIT whether the replicas have it must not
+    /// be told so because there was nothing to send: WAIT looks at what the connection itself wrote.
+    pub fn affirm(&mut self, name: &Name, token: &Token) {
+        if let Some(draft) = self.drafts.get_mut(name) {
+            draft.affirmed.push(token.clone());
+        }
+    }
+
+    /// What the order changed, and what it affirmed.
     pub fn effects(&self) -> Vec<Effect> {
         let mut effects = Vec::new();
         for (name, draft) in &self.drafts {
@@ -154,7 +170,10 @@ impl<'w, 'a> Bench<'w, 'a> {
                 Slot::Lock(stored) => Some(stored),
                 Slot::Foreign => continue,
             };
-            let changes = effect::between(before, &draft.lock);
+            let mut changes = effect::between(before, &draft.lock);
+            for token in &draft.affirmed {
+                effect::affirm(&mut changes, &draft.lock, token);
+            }
             effects.extend(changes.into_iter().map(|change| Effect {
                 name: name.clone(),
                 change,

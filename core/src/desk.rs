@@ -207,6 +207,26 @@ impl Desk {
         self.close(Ok(Answer::NotNow), bench)
     }
 
+    /// Puts off to `until_ms` what is due at these names, where nothing may be granted now. Ties that
+    /// are due and whose grant is gone, as after the key's slot moved to another server, are dropped;
+    /// at most `most` of them are looked at.
+    pub fn put_off(&mut self, names: &[Name], until_ms: u64, most: usize, world: &mut World<'_>) {
+        for name in names {
+            self.queues.set_alarm(name, Some(until_ms));
+        }
+        let names: HashSet<&Name> = names.iter().collect();
+        for (id, name) in self.ties.due(world.moment.ms(), most) {
+            if !names.contains(&name) {
+                continue;
+            }
+            if is_tied(&world.shelf.read(&name), id) {
+                self.ties.put_off(id, until_ms);
+            } else {
+                self.ties.untie(id);
+            }
+        }
+    }
+
     /// Who stood behind one that left may be admitted now: to be found out as soon as that may be.
     fn come_back_to(&mut self, vacated: Vec<Name>, now_ms: u64) {
         for name in vacated {
@@ -482,6 +502,9 @@ impl Desk {
                 tie,
             };
             lock.grant(ask.mode, holder);
+            if kept_fence.is_some() {
+                bench.affirm(name, &ask.token);
+            }
         }
         self.tally.grants += u64::from(kept_fence.is_none());
         Grant {
@@ -579,6 +602,14 @@ impl Desk {
     }
 }
 
+/// Whether a lock with a holder of this tie is there.
+fn is_tied(slot: &Slot, id: TieId) -> bool {
+    match slot {
+        Slot::Lock(stored) => stored.lock.holders().iter().any(|own| own.tie == id),
+        Slot::Empty | Slot::Foreign => false,
+    }
+}
+
 /// Sets the lease anew; a session also moves the tie to the caller, whom INFO shows from then on.
 fn extend(
     names: &Names,
@@ -601,6 +632,7 @@ fn extend(
             if life == Life::Session {
                 own.client_id = caller.client_id;
             }
+            bench.affirm(name, token);
         }
     }
     Ok(Answer::Count(held))

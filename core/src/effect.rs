@@ -148,6 +148,15 @@ pub fn between(before: Option<&Stored>, after: &Lock) -> Vec<Change> {
     changes
 }
 
+/// Adds the grant of a token to the changes, if it is none of them yet.
+pub fn affirm(changes: &mut Vec<Change>, lock: &Lock, token: &Token) {
+    let granted =
+        |change: &Change| matches!(change, Change::Grant { holder, .. } if holder.token == *token);
+    if !changes.iter().any(granted) {
+        changes.extend(lock.holder(token).map(|own| grant_of(lock, own)));
+    }
+}
+
 fn between_shared(before: &Lock, after: &Lock) -> Vec<Change> {
     let (old, new) = (by_token(before), by_token(after));
     let grants = after

@@ -168,6 +168,11 @@ impl Ties {
         orphans.collect()
     }
 
+    /// A tie that is due is to be looked at again only at `until_ms`.
+    pub fn put_off(&mut self, id: TieId, until_ms: u64) {
+        self.look_at(id, until_ms);
+    }
+
     /// Renews the tied grants of a lock that are due, and ends those whose connection is gone.
     pub fn uphold(&self, lock: &mut Lock, now_ms: u64) {
         if self.is_empty() {

@@ -660,3 +660,58 @@ fn a_hand_over_is_one_effect() {
         assert_eq!(world.effects_seen - before, 1, "{hand_over}");
     }
 }
+
+#[test]
+fn every_success_is_told_to_the_replicas_even_if_it_changes_nothing() {
+    let mut world = play("ACQUIRE k a PX 100 -> granted\nMACQUIRE 2 x y a PX 100 -> granted");
+    for (line, effects) in [
+        ("ACQUIRE k a PX 100", 1),
+        ("WAIT k a PX 100", 1),
+        ("EXTEND k a PX 100", 1),
+        ("MACQUIRE 2 x y a PX 100", 2),
+        ("MEXTEND 2 x y a PX 100", 2),
+    ] {
+        let before = world.effects_seen;
+        let answer = world.say(line);
+        assert!(
+            ["granted", "1", "2"].contains(&answer.as_str()),
+            "{line}: {answer}"
+        );
+        assert_eq!(world.effects_seen - before, effects, "{line}");
+    }
+}
+
+#[test]
+fn what_is_put_off_is_done_when_its_time_has_come() {
+    let mut world = play(
+        "ACQUIRE k a PX 100 -> granted
+         WAIT k b -> waits
+         ACQUIRE s a PX 90 SESSION -> granted",
+    );
+    world.now_ms += 100;
+    world.put_off(&["k", "s"], 20);
+    assert_eq!(world.desk.next_due_ms(), Some(world.now_ms + 20));
+    world.pass_ms(19);
+    assert_eq!(world.heard(), [""; 0]);
+    world.pass_ms(1);
+    assert_eq!(world.heard(), ["WAIT k b: granted"]);
+}
+
+#[test]
+fn ties_of_locks_that_are_elsewhere_now_are_dropped() {
+    let mut world = play(
+        "ACQUIRE here a PX 90 SESSION -> granted
+         ACQUIRE elsewhere a PX 90 SESSION -> granted
+         ACQUIRE closed a PX 90 SESSION -> granted",
+    );
+    for key in ["elsewhere", "closed"] {
+        world.store.keys.remove(&world::name(key));
+    }
+    let closed = world.desk.orphan(3);
+    assert_eq!(closed, [world::name("closed")]);
+    world.now_ms += 30;
+    world.put_off(&["here", "elsewhere", "closed"], 20);
+    assert_eq!(world.desk.ties().len(), 1, "one grant is there still");
+    world.pass_ms(20);
+    assert_eq!(world.lease_ms("here", "a"), 90, "renewed, later than usual");
+}
