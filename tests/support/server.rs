@@ -147,6 +147,11 @@ impl Server {
         &self.dir
     }
 
+    /// Whether it was started and not ended by the test.
+    pub fn is_running(&self) -> bool {
+        !self.stopped
+    }
+
     /// Everything in its log so far.
     pub fn log(&self) -> String {
         read_text(&self.dir.join(LOG_FILE))
@@ -469,7 +474,7 @@ fn new_dir() -> PathBuf {
 
 /// A port that nobody listens on. Another process can take it before the server does: the
 /// start is tried again then.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT_PORT: AtomicU32 = AtomicU32::new(0);
     let start = process::id().wrapping_mul(7919);
     loop {

@@ -1,0 +1,258 @@
+//! A real cluster: three primaries, and three replicas where a test asks for them.
+
+use std::ops::RangeInclusive;
+use std::time::Instant;
+
+use crate::support::{eventually, free_port, until, Expect, Server};
+
+const SLOTS: usize = 16_384;
+const PRIMARIES: usize = 3;
+
+/// The nodes of a cluster. The first three began as primaries with a third of the slots each; the
+/// one three further on is a primary's replica.
+pub struct Cluster {
+    nodes: Vec<Server>,
+}
+
+impl Cluster {
+    /// Three primaries, each with a replica in step.
+    #[track_caller]
+    pub fn start() -> Cluster {
+        let cluster = Cluster::of(2 * PRIMARIES);
+        for primary in 0..PRIMARIES {
+            let replica = primary + PRIMARIES;
+            let id = cluster.id(primary);
+            until("the node can follow its primary", || {
+                cluster
+                    .node(replica)
+                    .call(format!("CLUSTER REPLICATE {id}"))
+                    .is_ok()
+            });
+        }
+        for replica in PRIMARIES..2 * PRIMARIES {
+            until("the replica's link is up", || {
+                let server = cluster.node(replica);
+                server.info("replication", "role") == "slave"
+                    && server.info("replication", "master_link_status") == "up"
+            });
+        }
+        cluster.until_all_see_replicas();
+        cluster
+    }
+
+    /// Three primaries.
+    #[track_caller]
+    pub fn of_primaries() -> Cluster {
+        Cluster::of(PRIMARIES)
+    }
+
+    #[track_caller]
+    fn of(count: usize) -> Cluster {
+        let nodes: Vec<Server> = (0..count).map(|_| start_node()).collect();
+        let cluster = Cluster { nodes };
+        for primary in 0..PRIMARIES {
+            let slots = slots_of(primary);
+            let node = cluster.node(primary);
+            node.call(format!("CLUSTER SET-CONFIG-EPOCH {}", primary + 1))
+                .okay();
+            node.call(format!(
+                "CLUSTER ADDSLOTSRANGE {} {}",
+                slots.start(),
+                slots.end()
+            ))
+            .okay();
+        }
+        let first = &cluster.nodes[0];
+        let (port, bus_port) = (first.port(), bus_port(first));
+        for node in &cluster.nodes[1..] {
+            node.call(format!("CLUSTER MEET 127.0.0.1 {port} {bus_port}"))
+                .okay();
+        }
+        cluster.until_all_know_all();
+        cluster.until_all_serve();
+        cluster
+    }
+
+    /// A node by its number.
+    pub fn node(&self, number: usize) -> &Server {
+        &self.nodes[number]
+    }
+
+    /// A node by its number, to be killed or started again.
+    pub fn node_mut(&mut self, number: usize) -> &mut Server {
+        &mut self.nodes[number]
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> &[Server] {
+        &self.nodes
+    }
+
+    /// A node's name in the cluster.
+    #[track_caller]
+    pub fn id(&self, number: usize) -> String {
+        self.node(number).call("CLUSTER MYID").text()
+    }
+
+    /// The slot of a key.
+    #[track_caller]
+    pub fn slot(&self, key: &str) -> i64 {
+        self.node(0).call(format!("CLUSTER KEYSLOT {key}")).int()
+    }
+
+    /// The number of the node that serves a key, by its own account. A node that is down serves
+    /// nothing.
+    #[track_caller]
+    pub fn owner(&self, key: &str) -> usize {
+        eventually(&format!("some node serves {key}"), || self.find_owner(key))
+    }
+
+    fn find_owner(&self, key: &str) -> Option<usize> {
+        let serves =
+            |node: &Server| node.is_running() && node.call(format!("EXISTS {key}")).is_ok();
+        self.nodes.iter().position(serves)
+    }
+
+    /// Waits until every running node sees all slots served.
+    #[track_caller]
+    pub fn until_all_serve(&self) {
+        for node in self.running() {
+            until("the cluster is well", || {
+                node.call("CLUSTER INFO")
+                    .text()
+                    .contains("cluster_state:ok")
+            });
+        }
+    }
+
+    /// Waits until the node, and every other running one, says that the slot is the node's.
+    #[track_caller]
+    pub fn until_slot_is_at(&self, slot: i64, owner: usize) {
+        let id = self.id(owner);
+        for node in self.running() {
+            until("the nodes agree on the slot's owner", || {
+                owner_by(node, slot).as_deref() == Some(&id)
+            });
+        }
+    }
+
+    /// Begins to move a slot: from now on its keys are at one node or at the other.
+    #[track_caller]
+    pub fn begin_migration(&self, slot: i64, from: usize, to: usize) {
+        let (from_id, to_id) = (self.id(from), self.id(to));
+        self.node(to)
+            .call(format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}"))
+            .okay();
+        self.node(from)
+            .call(format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}"))
+            .okay();
+    }
+
+    /// Moves all keys that the slot still has.
+    #[track_caller]
+    pub fn migrate_keys(&self, slot: i64, from: usize, to: usize) {
+        let port = self.node(to).port();
+        loop {
+            let page = self
+                .node(from)
+                .call(format!("CLUSTER GETKEYSINSLOT {slot} 100"))
+                .list();
+            let keys: Vec<String> = page.into_iter().map(|key| Ok(key).text()).collect();
+            if keys.is_empty() {
+                break;
+            }
+            let port = port.to_string();
+            let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            command.extend(keys.iter().map(String::as_str));
+            self.node(from).call(&command).okay();
+        }
+    }
+
+    /// Ends the move: the slot is the other node's. The moment at which it began to serve it.
+    #[track_caller]
+    pub fn end_migration(&self, slot: i64, to: usize) -> Instant {
+        let id = self.id(to);
+        self.node(to)
+            .call(format!("CLUSTER SETSLOT {slot} NODE {id}"))
+            .okay();
+        let since = Instant::now();
+        for node in self
+            .running()
+            .filter(|node| node.info("replication", "role") == "master")
+        {
+            node.call(format!("CLUSTER SETSLOT {slot} NODE {id}"))
+                .okay();
+        }
+        since
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Server> {
+        self.nodes.iter().filter(|node| node.is_running())
+    }
+
+    fn until_all_know_all(&self) {
+        let ids: Vec<String> = (0..self.nodes.len())
+            .map(|number| self.id(number))
+            .collect();
+        for node in &self.nodes {
+            until("the nodes know each other", || {
+                let text = node.call("CLUSTER NODES").text();
+                ids.iter().all(|id| text.contains(id)) && !text.contains("handshake")
+            });
+        }
+    }
+
+    fn until_all_see_replicas(&self) {
+        for node in &self.nodes {
+            until("the nodes know who follows whom", || {
+                let text = node.call("CLUSTER NODES").text();
+                text.lines().filter(|line| line.contains("slave")).count() == PRIMARIES
+            });
+        }
+    }
+}
+
+fn start_node() -> Server {
+    Server::builder()
+        .config("cluster-enabled yes")
+        .config(&format!("cluster-port {}", free_port()))
+        .config("cluster-node-timeout 1000")
+        .config("cluster-allow-replica-migration no")
+        .start()
+}
+
+fn slots_of(primary: usize) -> RangeInclusive<usize> {
+    let first = |number: usize| SLOTS * number / PRIMARIES;
+    first(primary)..=first(primary + 1) - 1
+}
+
+fn bus_port(node: &Server) -> String {
+    let reply = node.call("CONFIG GET cluster-port").list();
+    Ok(reply[1].clone()).text()
+}
+
+/// The id of the node that serves a slot, by what this node says.
+fn owner_by(node: &Server, slot: i64) -> Option<String> {
+    let text = node.call("CLUSTER NODES").text();
+    let line = text.lines().find(|line| {
+        let ranges = line
+            .split(' ')
+            .skip(8)
+            .filter(|range| !range.starts_with('['));
+        ranges
+            .filter_map(range_of)
+            .any(|range| range.contains(&slot))
+    });
+    line?.split(' ').next().map(str::to_owned)
+}
+
+fn range_of(text: &str) -> Option<RangeInclusive<i64>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    Some(first.parse().ok()?..=last.parse().ok()?)
+}
+
+/// The port that an error such as `MOVED 12182 127.0.0.1:7001` names.
+pub fn moved_to(error: &str) -> Option<u16> {
+    let address = error.strip_prefix("MOVED ")?.split(' ').nth(1)?;
+    address.rsplit(':').next()?.parse().ok()
+}
