@@ -85,7 +85,9 @@ extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
         } else if api::is_replica() {
             flow::stand_down(&ctx);
         } else {
-            flow::carry_out_unasked(&ctx, |desk, world| desk.time_out_due(MOST_A_RING, world));
+            flow::carry_out_unasked(&ctx, &[], |desk, world| {
+                desk.time_out_due(MOST_A_RING, world)
+            });
             arm(clock::now().ms().saturating_add(RETRY_MS));
         }
     });
@@ -94,8 +96,9 @@ extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
 fn settle(ctx: &Context) {
     take_back_undelivered(ctx);
     let (names, held_back) = permission::part(ctx, due_names());
-    let settled = names.clone();
-    flow::carry_out_unasked(ctx, |desk, world| {
+    let mut settled = names.clone();
+    settled.sort_unstable();
+    flow::carry_out_unasked(ctx, &settled, |desk, world| {
         desk.settle_due(names, MOST_A_RING, world)
     });
     let more = inbox::with(|inbox| {
@@ -126,8 +129,9 @@ fn take_back_undelivered(ctx: &Context) {
 }
 
 fn take_back(ctx: &Context, undelivered: HandOver) {
+    let names = undelivered.names.clone();
     let order = Order::TakeBack(undelivered);
-    flow::carry_out_unasked(ctx, |desk, world| {
+    flow::carry_out_unasked(ctx, names.as_slice(), |desk, world| {
         desk.carry_out(order, Caller::NOBODY, world)
     });
 }

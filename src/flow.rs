@@ -71,7 +71,7 @@ pub fn carry_out(ctx: &Context, order: Order) -> Result<Answer, Refusal> {
     let seat = Seat(NEXT_SEAT.fetch_add(1, Ordering::Relaxed));
     let client_id = clients::caller(ctx, order.life())?;
     let names = order.names().clone();
-    let outcome = decide(ctx, |desk, world| {
+    let outcome = decide(ctx, names.as_slice(), |desk, world| {
         desk.carry_out(order, Caller { client_id, seat }, world)
     })?;
     keyspace::apply_all(ctx, &outcome.effects);
@@ -85,12 +85,14 @@ pub fn carry_out(ctx: &Context, order: Order) -> Result<Answer, Refusal> {
     answer
 }
 
-/// Carries out what nobody asked for just now: a settling, a take-back.
+/// Carries out what nobody asked for just now: a settling, a take-back. The server was asked about
+/// the `served` names, which are sorted.
 pub fn carry_out_unasked(
     ctx: &Context,
+    served: &[Name],
     decision: impl FnOnce(&mut Desk, &mut World<'_>) -> Outcome,
 ) {
-    if let Ok(outcome) = decide(ctx, decision) {
+    if let Ok(outcome) = decide(ctx, served, decision) {
         keyspace::apply_all(ctx, &outcome.effects);
         blocking::deliver(outcome.wakes);
     }
@@ -99,7 +101,8 @@ pub fn carry_out_unasked(
 /// Puts off to `until_ms` what is due at these names, where nothing may be granted now.
 pub fn put_off(ctx: &Context, names: &[Name], until_ms: u64, most: usize) {
     if let Ok(mut desk) = DESK.lock(ctx).try_borrow_mut() {
-        desk.put_off(names, until_ms, most, &mut world(&mut Keys { ctx }));
+        let mut keys = Keys { ctx, served: &[] };
+        desk.put_off(names, until_ms, most, &mut world(&mut keys));
         count(&desk);
     }
 }
@@ -118,12 +121,13 @@ pub fn stand_down(ctx: &Context) {
 /// Lets the desk decide, after it was told what happened meanwhile.
 fn decide(
     ctx: &Context,
+    served: &[Name],
     decision: impl FnOnce(&mut Desk, &mut World<'_>) -> Outcome,
 ) -> Result<Outcome, Refusal> {
     let desk = DESK.lock(ctx);
     let mut desk = desk.try_borrow_mut().map_err(|_| Refusal::Reentered)?;
     take_in_notes(&mut desk);
-    let outcome = decision(&mut desk, &mut world(&mut Keys { ctx }));
+    let outcome = decision(&mut desk, &mut world(&mut Keys { ctx, served }));
     count(&desk);
     Ok(outcome)
 }

@@ -10,17 +10,30 @@ use redis_lock_core::session::TieId;
 use redis_module::{raw, Context, RedisString};
 
 use crate::api::{self, server};
-use crate::{datatype, flow, inbox};
+use crate::{datatype, flow, inbox, permission};
 
 /// The keyspace as the desk reads it.
 pub struct Keys<'a> {
     /// The context that keys are opened in.
     pub ctx: &'a Context,
+    /// Names that are served here, as the server has said for the command or was asked; sorted.
+    pub served: &'a [Name],
 }
 
 impl Shelf for Keys<'_> {
+    /// Settling one name can lead to another that the server wasn't asked about: who waits for both
+    /// is granted both. Where that one has no key here, its lock may have migrated away already.
     fn read(&mut self, name: &Name) -> Slot {
-        read_settled(self.ctx, name)
+        match read_settled(self.ctx, name) {
+            Slot::Empty if !self.is_served(name) => Slot::Away,
+            slot => slot,
+        }
+    }
+}
+
+impl Keys<'_> {
+    fn is_served(&self, name: &Name) -> bool {
+        self.served.binary_search(name).is_ok() || permission::is_served(self.ctx, name)
     }
 }
 

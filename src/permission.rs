@@ -24,8 +24,7 @@ pub fn is_asking() -> bool {
 
 /// Of these names, those where the server would let a client write, and the others.
 pub fn part(ctx: &Context, names: Vec<Name>) -> (Vec<Name>, Vec<Name>) {
-    let clustered = api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0;
-    if clustered {
+    if is_clustered(ctx) {
         return names.into_iter().partition(|name| may_write(ctx, name));
     }
     // Without slots the answer is the same for all keys.
@@ -33,6 +32,15 @@ pub fn part(ctx: &Context, names: Vec<Name>) -> (Vec<Name>, Vec<Name>) {
         Some(name) if !may_write(ctx, name) => (Vec::new(), names),
         _ => (names, Vec::new()),
     }
+}
+
+/// Whether a name without a key has none anywhere: its slot is served here and not on its way.
+pub fn is_served(ctx: &Context, name: &Name) -> bool {
+    !is_clustered(ctx) || may_write(ctx, name)
+}
+
+fn is_clustered(ctx: &Context) -> bool {
+    api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0
 }
 
 /// Whether the server would let a client write to all of these names.

@@ -21,6 +21,9 @@ pub enum Slot {
     Lock(Stored),
     /// A key of another type.
     Foreign,
+    /// Not to be seen from here: the name's slot is on its way to or from another server, and the
+    /// key may be there.
+    Away,
 }
 
 /// Where locks are read.
@@ -123,7 +126,7 @@ impl<'w, 'a> Bench<'w, 'a> {
         for draft in self.drafts.values() {
             let before = match &draft.before {
                 Slot::Lock(stored) => Some(&stored.lock),
-                Slot::Empty | Slot::Foreign => None,
+                Slot::Empty | Slot::Foreign | Slot::Away => None,
             };
             self.ties
                 .follow(before, &draft.lock, self.world.moment.ms());
@@ -161,6 +164,13 @@ impl<'w, 'a> Bench<'w, 'a> {
         }
     }
 
+    /// Whether a name's lock may be at another server just now.
+    pub fn is_away(&mut self, name: &Name) -> bool {
+        self.open(name);
+        let draft = self.drafts.get(name);
+        draft.is_some_and(|draft| draft.before == Slot::Away)
+    }
+
     /// What the order changed, and what it affirmed.
     pub fn effects(&self) -> Vec<Effect> {
         let mut effects = Vec::new();
@@ -168,7 +178,7 @@ impl<'w, 'a> Bench<'w, 'a> {
             let before = match &draft.before {
                 Slot::Empty => None,
                 Slot::Lock(stored) => Some(stored),
-                Slot::Foreign => continue,
+                Slot::Foreign | Slot::Away => continue,
             };
             let mut changes = effect::between(before, &draft.lock);
             for token in &draft.affirmed {

@@ -22,6 +22,10 @@ use crate::refusal::Refusal;
 use crate::session::{TieId, Ties};
 use crate::token::Token;
 
+/// When to look again for a lock that may be at another server, in ms: the migration of a slot takes
+/// longer than that.
+const AWAY_MS: u64 = 20;
+
 /// Who gives an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -436,6 +440,7 @@ impl Desk {
         let mut clear = true;
         let mut upgrades = 0;
         for name in names {
+            clear &= !bench.is_away(name);
             let Some(lock) = bench.open(name) else {
                 return Stand::Foreign;
             };
@@ -520,11 +525,22 @@ impl Desk {
             while let Some(vacated) = self.step(&name, bench) {
                 work.extend(vacated.into_iter().filter(|other| *other != name));
             }
-            let alarm_ms = bench
-                .open(&name)
-                .and_then(|lock| lock.earliest_deadline_ms());
+            let alarm_ms = self.next_look_ms(&name, bench);
             self.queues.set_alarm(&name, alarm_ms);
         }
+    }
+
+    /// When a name is to be settled again: as its next lease ends, or soon, where a lock is away that
+    /// the head of its queue needs.
+    fn next_look_ms(&self, name: &Name, bench: &mut Bench<'_, '_>) -> Option<u64> {
+        let head = self
+            .queues
+            .head(name)
+            .and_then(|place| self.queues.at(place));
+        if head.is_some_and(|head| head.names.iter().any(|needed| bench.is_away(needed))) {
+            return Some(bench.now_ms().saturating_add(AWAY_MS));
+        }
+        bench.open(name)?.earliest_deadline_ms()
     }
 
     /// A lease may have ended by the key's own expiry before anybody looked.
@@ -606,7 +622,7 @@ impl Desk {
 fn is_tied(slot: &Slot, id: TieId) -> bool {
     match slot {
         Slot::Lock(stored) => stored.lock.holders().iter().any(|own| own.tie == id),
-        Slot::Empty | Slot::Foreign => false,
+        Slot::Empty | Slot::Foreign | Slot::Away => false,
     }
 }
 

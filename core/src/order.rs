@@ -72,6 +72,11 @@ impl Names {
         self.0.iter()
     }
 
+    /// The names as a slice, in their order.
+    pub fn as_slice(&self) -> &[Name] {
+        &self.0
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.0.len()

@@ -33,7 +33,7 @@ impl Command for Info {
         let now_ms = clock::now().ms();
         let lock = match keyspace::read_settled(ctx, &name) {
             Slot::Foreign => return Err(Refusal::WrongType),
-            Slot::Empty => Lock::free(),
+            Slot::Empty | Slot::Away => Lock::free(),
             Slot::Lock(stored) => desk::seen(stored, now_ms),
         };
         let view = flow::look(|desk| View::of(desk, &name, lock, shown, now_ms));

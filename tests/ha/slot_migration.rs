@@ -261,6 +261,39 @@ fn several_keys_have_to_be_in_one_slot_and_at_one_node() {
     assert_eq!(target.call("LOCK.MRELEASE 2 {t}1 {t}2 a").int(), 2);
 }
 
+#[test]
+fn a_wait_for_several_is_not_granted_while_one_of_them_is_elsewhere() {
+    let cluster = Cluster::of_primaries();
+    let (from, to) = (cluster.owner("{t}"), (cluster.owner("{t}") + 1) % 3);
+    let (source, target) = (cluster.node(from), cluster.node(to));
+    let slot = cluster.slot("{t}");
+    source.call(format!("LOCK.ACQUIRE {{t}}1 x {LONG}")).grant();
+    source.call(format!("LOCK.ACQUIRE {{t}}2 y {LONG}")).grant();
+    source.call("LOCK.ACQUIRE {t}3 z PX 500").grant();
+    let mut both = source.waiter(format!("LOCK.MWAIT 2 {{t}}1 {{t}}2 b {LONG}"));
+    let mut timed = source.waiter(format!("LOCK.MWAIT 2 {{t}}1 {{t}}3 t {LONG} BLOCK 700"));
+    let mut behind = source.waiter(format!("LOCK.WAIT {{t}}1 c {LONG}"));
+    cluster.begin_migration(slot, from, to);
+    let port = target.port().to_string();
+    source
+        .call(&["MIGRATE", "127.0.0.1", &port, "{t}1", "0", "5000"])
+        .okay();
+    // The second key becomes free by a command, the third by its lease's end; the first is held.
+    assert_eq!(source.call("LOCK.RELEASE {t}2 y").int(), 1);
+    timed.recv().nil();
+    source.settle();
+    both.expect_silence();
+    behind.expect_silence();
+    assert_eq!(ask(target, "LOCK.RELEASE {t}1 x").int(), 1);
+    source.settle();
+    both.expect_silence();
+    cluster.migrate_keys(slot, from, to);
+    cluster.end_migration(slot, to);
+    for waiter in [&mut both, &mut behind] {
+        assert_eq!(moved_to(&waiter.recv().error()), Some(target.port()));
+    }
+}
+
 /// Blocks in a thread of its own, as an application does.
 fn wait_through(cluster: &Cluster, key: &'static str) -> std::thread::JoinHandle<(Grant, Instant)> {
     let urls = cluster

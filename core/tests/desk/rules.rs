@@ -715,3 +715,21 @@ fn ties_of_locks_that_are_elsewhere_now_are_dropped() {
     world.pass_ms(20);
     assert_eq!(world.lease_ms("here", "a"), 90, "renewed, later than usual");
 }
+
+#[test]
+fn a_lock_that_is_away_is_granted_to_nobody() {
+    let mut world = play(
+        "ACQUIRE y a -> granted
+         MWAIT 2 x y b -> waits
+         WAIT x c -> waits",
+    );
+    world.send_away("x");
+    assert_eq!(world.say("RELEASE y a"), "1");
+    assert_eq!(world.heard(), [""; 0]);
+    assert_eq!(world.holders("y"), [""; 0]);
+    assert_eq!(world.desk.next_due_ms(), Some(world.now_ms + 20));
+    world.pass_ms(20);
+    assert_eq!(world.heard(), [""; 0]);
+    world.delete("x");
+    assert_eq!(world.heard(), ["MWAIT 2 x y b: granted"]);
+}

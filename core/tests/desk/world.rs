@@ -199,6 +199,12 @@ impl World {
         self.ring(vec![name(key)]);
     }
 
+    /// The key's slot is on its way to another server.
+    pub fn send_away(&mut self, key: &str) {
+        self.store.keys.insert(name(key), Slot::Away);
+        self.replica.remove(&name(key));
+    }
+
     /// Somebody gives the key an expiry of its own, or takes it away.
     pub fn expire(&mut self, key: &str, expiry_ms: Option<u64>) {
         if let Some(Slot::Lock(stored)) = self.store.keys.get_mut(&name(key)) {
