@@ -5,5 +5,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cluster;
 mod nodes;
 mod slot_migration;
