@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod atomic_migration;
 mod cluster;
 mod nodes;
 mod slot_migration;

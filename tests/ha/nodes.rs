@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
-use crate::support::{eventually, free_port, until, Expect, Server};
+use crate::support::{eventually, free_port, until, Expect, Flavour, Server};
 
 const SLOTS: usize = 16_384;
 const PRIMARIES: usize = 3;
@@ -184,6 +184,34 @@ impl Cluster {
                 .okay();
         }
         since
+    }
+
+    /// Has the servers move a whole slot, all its keys at one moment. The error of a server that
+    /// can't do that.
+    pub fn move_slot(&self, slot: i64, from: usize, to: usize) -> Result<(), String> {
+        let source = self.node(from);
+        let moving = match source.flavour() {
+            Flavour::Valkey => {
+                let id = self.id(to);
+                source.call(format!(
+                    "CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {id}"
+                ))
+            }
+            Flavour::Redis => self
+                .node(to)
+                .call(format!("CLUSTER MIGRATION IMPORT {slot} {slot}")),
+        };
+        moving.map(drop)
+    }
+
+    /// Calls off the move of slots from this node.
+    #[track_caller]
+    pub fn call_off_move(&self, from: usize) {
+        let source = self.node(from);
+        match source.flavour() {
+            Flavour::Valkey => source.call("CLUSTER CANCELSLOTMIGRATIONS").okay(),
+            Flavour::Redis => drop(source.call("CLUSTER MIGRATION CANCEL ALL").value()),
+        }
     }
 
     fn running(&self) -> impl Iterator<Item = &Server> {

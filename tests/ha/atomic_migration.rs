@@ -1,0 +1,208 @@
+//! Slots that move as a whole: CLUSTER MIGRATESLOTS of Valkey 9, CLUSTER MIGRATION of Redis 8.4.
+//!
+//! On a server that has neither, each test shows that it says so, and ends there.
+
+use crate::nodes::{moved_to, Cluster};
+use crate::support::{until, Client, Expect, Server};
+
+/// A lease far longer than any test.
+const LONG: &str = "PX 600000";
+
+/// So many keys beside the locks keep a move going for some hundred milliseconds.
+const BALLAST: usize = 200_000;
+
+/// Begins to move the slot of `{t}` to the next primary. `None` where the server has no such thing.
+fn begin(cluster: &Cluster) -> Option<Moving<'_>> {
+    let from = cluster.owner("{t}");
+    let to = (from + 1) % 3;
+    let slot = cluster.slot("{t}");
+    let moving = Moving {
+        target: cluster.node(to),
+        slot,
+        from,
+        to,
+    };
+    match cluster.move_slot(slot, from, to) {
+        Ok(()) => Some(moving),
+        Err(error) => {
+            assert!(error.starts_with("ERR unknown subcommand"), "{error}");
+            None
+        }
+    }
+}
+
+struct Moving<'a> {
+    target: &'a Server,
+    slot: i64,
+    from: usize,
+    to: usize,
+}
+
+fn digests(server: &Server, keys: &[&str]) -> Vec<String> {
+    keys.iter()
+        .map(|key| {
+            let digest = server.call(format!("DEBUG DIGEST-VALUE {key}")).list();
+            Ok(digest[0].clone()).text()
+        })
+        .collect()
+}
+
+#[test]
+fn locks_move_with_their_slot_and_waiters_are_sent_on() {
+    let cluster = Cluster::start();
+    let source = cluster.node(cluster.owner("{t}"));
+    source
+        .call(format!("LOCK.ACQUIRE {{t}}x a {LONG} REENTRANT"))
+        .grant();
+    let held = source
+        .call(format!("LOCK.ACQUIRE {{t}}x a {LONG} REENTRANT"))
+        .grant();
+    for token in ["p", "q"] {
+        source
+            .call(format!("LOCK.ACQUIRE {{t}}s {token} {LONG} SHARED LIMIT 2"))
+            .grant();
+    }
+    let several = source
+        .call(format!("LOCK.MACQUIRE 2 {{t}}m {{t}}n b {LONG}"))
+        .grant();
+    let mut session = source.client();
+    let tied = session
+        .call("LOCK.ACQUIRE {t}session c PX 2000 SESSION")
+        .grant();
+    let commands = [
+        format!("LOCK.WAIT {{t}}x w {LONG}"),
+        format!("LOCK.WAIT {{t}}x v {LONG} SHARED"),
+        format!("LOCK.MWAIT 2 {{t}}x {{t}}m u {LONG}"),
+    ];
+    let mut waiters: Vec<Client> = commands.iter().map(|it| source.waiter(it)).collect();
+    let keys = ["{t}x", "{t}s", "{t}m", "{t}n"];
+    let before = digests(source, &keys);
+
+    let Some(moving) = begin(&cluster) else {
+        return;
+    };
+    let target = moving.target;
+    for waiter in &mut waiters {
+        assert_eq!(moved_to(&waiter.recv().error()), Some(target.port()));
+    }
+    cluster.until_slot_is_at(moving.slot, moving.to);
+    assert_eq!(digests(target, &keys), before);
+    let replica = cluster.node(moving.to + 3);
+    replica.until_in_step(target);
+    assert_eq!(
+        replica.call("DEBUG DIGEST").text(),
+        target.call("DEBUG DIGEST").text()
+    );
+
+    // The source has forgotten all of it.
+    until("the source has none of the locks", || {
+        source.info("lock", "lock_locks") == "0"
+    });
+    until("nothing is tied there", || {
+        source.info("lock", "lock_sessions") == "0"
+    });
+    assert_eq!(source.info("lock", "lock_waiters"), "0");
+    assert_eq!(source.info("lock", "lock_held_back"), "0");
+
+    // The target goes on with it.
+    assert_eq!(
+        target
+            .call("LOCK.EXTEND {t}session c PX 60000 SESSION")
+            .int(),
+        1
+    );
+    assert_eq!(
+        target
+            .lock_info("{t}session")
+            .unwrap()
+            .holder()
+            .int("fence"),
+        tied.fence
+    );
+    let mut waiters: Vec<Client> = commands.iter().map(|it| target.waiter(it)).collect();
+    assert_eq!(target.call("LOCK.RELEASE {t}x a ALL").int(), 1);
+    assert_eq!(target.call("LOCK.MRELEASE 2 {t}m {t}n b").int(), 2);
+    let mut last = held.fence.max(several.fence).max(tied.fence);
+    for (waiter, token) in waiters.iter_mut().zip(["w", "v", "u"]) {
+        let grant = waiter.recv().grant();
+        assert_eq!(grant.token, token);
+        assert!(grant.fence > last, "{grant:?} after {last}");
+        last = grant.fence;
+        assert_eq!(target.call(format!("LOCK.RELEASE {{t}}x {token}")).int(), 1);
+    }
+}
+
+#[test]
+fn hand_overs_by_the_timer_reach_the_new_node() {
+    let cluster = Cluster::of_primaries();
+    let source = cluster.node(cluster.owner("{t}"));
+    source
+        .call(format!("DEBUG POPULATE {BALLAST} {{t}}"))
+        .okay();
+    source.call(format!("LOCK.ACQUIRE {{t}} w0 PX 50")).grant();
+    let commands: Vec<String> = (1..100)
+        .map(|n| format!("LOCK.WAIT {{t}} w{n} PX 20"))
+        .collect();
+    let mut waiters: Vec<Client> = commands.iter().map(|it| source.waiter(it)).collect();
+    let mut fences = Vec::new();
+
+    let Some(moving) = begin(&cluster) else {
+        return;
+    };
+    let mut sent_on = 0;
+    for waiter in &mut waiters {
+        match waiter.recv() {
+            Ok(grant) => fences.push(Ok(grant).grant().fence),
+            Err(error) => {
+                assert_eq!(moved_to(&error), Some(moving.target.port()));
+                sent_on += 1;
+            }
+        }
+    }
+    assert!(sent_on > 0, "the move took longer than 99 leases");
+    assert!(fences.len() > 1, "no lease ended while the slot moved");
+    assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
+    cluster.until_slot_is_at(moving.slot, moving.to);
+    // The new node numbers on from the last grant of the old one, which it has seen.
+    let last: i64 = moving
+        .target
+        .info("lock", "lock_last_fence")
+        .parse()
+        .expect("a number");
+    assert_eq!(Some(&last), fences.last());
+}
+
+#[test]
+fn a_move_called_off_leaves_lock_and_queue_where_they_were() {
+    let cluster = Cluster::of_primaries();
+    let source = cluster.node(cluster.owner("{t}"));
+    source
+        .call(format!("DEBUG POPULATE {BALLAST} {{t}}"))
+        .okay();
+    source.call("LOCK.ACQUIRE {t} a PX 500").grant();
+    for n in 0..50 {
+        source
+            .call(format!("LOCK.ACQUIRE {{t}}{n} a {LONG}"))
+            .grant();
+    }
+    let mut waiter = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
+
+    let Some(moving) = begin(&cluster) else {
+        return;
+    };
+    until("locks arrive", || {
+        moving.target.info("lock", "lock_locks") != "0"
+    });
+    cluster.call_off_move(moving.from);
+    assert_eq!(waiter.recv().grant().token, "b");
+    assert_eq!(source.lock_info("{t}").unwrap().holder_tokens(), ["b"]);
+    // Where they should have gone, nothing is left of them.
+    let target = moving.target;
+    until("the locks are gone there", || {
+        target.info("lock", "lock_locks") == "0"
+    });
+    until("nothing waits to be settled there", || {
+        target.info("lock", "lock_held_back") == "0"
+    });
+    assert!(target.call("LOCK.INFO {t}").error().starts_with("MOVED "));
+}
