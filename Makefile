@@ -1,7 +1,7 @@
 # `make help` lists the targets. Works with GNU make 3.81 (macOS) and later.
 
 .DEFAULT_GOAL := build
-.PHONY: help deps build run test check demo soak clean
+.PHONY: help deps build run test test-ha test-matrix check demo soak clean
 
 # The server's port for `make run`.
 PORT ?= 6379
@@ -21,7 +21,7 @@ export REDIS_LOCK_MODULE ?= $(MODULE)
 FOUND = eval "$$(sh scripts/deps.sh env)"
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 deps: ## find what is missing (a server, libclang, a C compiler) and install it
 	@sh scripts/deps.sh
@@ -41,9 +41,16 @@ run: build ## start a server with the module on PORT (6379), ready for redis-cli
 test: build ## run every test against a real server
 	@$(FOUND); cargo test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS)
 
+test-ha: build ## run the tests of replicas, Sentinel, Cluster and five masters, for some minutes
+	@$(FOUND); cargo test --test ha --no-fail-fast -- --test-threads=$(TEST_THREADS)
+
+test-matrix: build ## run test and test-ha against each of SERVERS="/path/to/redis-server ...", a line for each
+	@sh scripts/matrix.sh $(SERVERS)
+
 check: deps ## rustfmt, clippy and rustdoc, warnings denied
 	cargo fmt --all --check
 	@$(FOUND); set -x; cargo clippy --workspace --all-targets -- -D warnings
+	@$(FOUND); set -x; cargo clippy --test ha -- -D warnings
 	@$(FOUND); set -x; RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 demo: build ## the oversold flash sale, without a lock and with one

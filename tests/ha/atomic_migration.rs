@@ -139,7 +139,7 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
     source
         .call(format!("DEBUG POPULATE {BALLAST} {{t}}"))
         .okay();
-    source.call(format!("LOCK.ACQUIRE {{t}} w0 PX 50")).grant();
+    source.call("LOCK.ACQUIRE {t} w0 PX 50").grant();
     let commands: Vec<String> = (1..100)
         .map(|n| format!("LOCK.WAIT {{t}} w{n} PX 20"))
         .collect();

@@ -1,0 +1,47 @@
+#!/bin/sh
+# matrix.sh SERVER...   runs `make test` and `make test-ha` against each of these server programs,
+#                       all with one and the same module, and prints one line for each.
+#
+# What the runs print is kept in target/matrix. Fails when a run failed, or ran no test.
+set -u
+
+logs=target/matrix
+mkdir -p "$logs"
+
+name_of() {
+  "$1" --version 2>/dev/null | sed -n 's/^\([A-Za-z]*\) server v=\([0-9.]*\).*/\1 \2/p'
+}
+
+# The sum of the numbers before a word such as "passed", over all of cargo's "test result" lines.
+count() {
+  awk -v word="$1" '/^test result:/ { for (i = 2; i <= NF; i++) if ($i ~ "^" word) sum += $(i - 1) }
+                    END { print sum + 0 }' "$2"
+}
+
+failed=0 number=0
+for server in "$@"; do
+  number=$((number + 1))
+  log=$logs/$number.log
+  name=$(name_of "$server")
+  began=$(date +%s)
+  verdict=ok
+  if [ -z "$name" ]; then
+    name=$server verdict="no server to be run"
+    : >"$log"
+  elif ! REDIS_SERVER=$server "${MAKE:-make}" --no-print-directory test test-ha >"$log" 2>&1 ||
+    [ "$(count passed "$log")" = 0 ]; then
+    verdict=FAILED
+  fi
+  printf '%-14s %-7s %5d passed %4d failed %5d s\n' "$name" "$verdict" \
+    "$(count passed "$log")" "$(count failed "$log")" $(($(date +%s) - began))
+  if [ "$verdict" != ok ]; then
+    failed=1
+    sed -n 's/^test \(.*\) \.\.\. FAILED$/    \1/p' "$log"
+    echo "    all of it: $log"
+  fi
+done
+if [ "$number" = 0 ]; then
+  echo "no server named: make test-matrix SERVERS=\"/path/to/redis-server /path/to/valkey-server\"" >&2
+  exit 2
+fi
+exit $failed
