@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use redis::Value;
 use support::{Client, Expect, Reply, Server};
 
-const DOCUMENTS: [&str; 4] = [
+const DOCUMENTS: [&str; 5] = [
     "README.md",
     "docs/commands.md",
+    "docs/high-availability.md",
     "docs/operations.md",
     "docs/replication-and-persistence.md",
 ];
@@ -154,6 +155,18 @@ fn examples_show_what_a_server_answers() {
     assert!(played >= 8, "only {played} examples were found");
 }
 
+/// The words of a command as redis-cli reads them: what stands in double quotes is one.
+fn words(command: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (number, part) in command.split('"').enumerate() {
+        match number % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
+
 #[track_caller]
 fn play(server: &Server, document: &str, block: &str) {
     let mut clients: BTreeMap<&str, Client> = BTreeMap::new();
@@ -169,7 +182,7 @@ fn play(server: &Server, document: &str, block: &str) {
                 server.block(client, command);
                 continue;
             }
-            Some(command) => client.call(command),
+            Some(command) => client.call(&words(command)),
             None => client.recv(),
         };
         let lines = shown(&reply);
@@ -372,7 +385,8 @@ fn the_make_targets_that_are_named_exist() {
             matches!(before, Some('`' | '\n'))
         });
         for rest in in_code {
-            let target: String = rest.chars().take_while(char::is_ascii_lowercase).collect();
+            let of_a_name = |letter: &char| letter.is_ascii_lowercase() || *letter == '-';
+            let target: String = rest.chars().take_while(of_a_name).collect();
             let rule = format!("\n{target}:");
             assert!(makefile.contains(&rule), "{document} names make {target}");
         }
@@ -393,7 +407,24 @@ fn links_between_the_documents_lead_somewhere() {
             .skip(1)
             .filter_map(|rest| rest.split_once(')'));
         for (target, _) in targets.filter(|(target, _)| !target.starts_with("https://")) {
-            assert!(folder.join(target).exists(), "{document} links to {target}");
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let file = folder.join(file);
+            assert!(file.exists(), "{document} links to {target}");
+            assert!(
+                heading.is_empty() || headings(&file).contains(heading),
+                "{document} links to {target}"
+            );
         }
     }
+}
+
+/// The names by which links lead to the headings of a document.
+fn headings(document: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(document).expect("a document");
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let letters = |letter: &char| letter.is_alphanumeric() || *letter == '-';
+    headings
+        .map(|line| line.trim_start_matches('#').trim().to_lowercase())
+        .map(|name| name.replace(' ', "-").chars().filter(letters).collect())
+        .collect()
 }
