@@ -2,10 +2,19 @@
 //!
 //! `cargo test` leaves this out; `make test-ha` runs it.
 
+#[path = "../support/history.rs"]
+mod history;
+#[path = "../support/load.rs"]
+mod load;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod acknowledged;
 mod atomic_migration;
 mod cluster;
+mod contenders;
+mod failover;
 mod nodes;
+mod replication;
+mod sentinel;
 mod slot_migration;

@@ -128,10 +128,15 @@ impl Client {
 
     /// As `call`, where the server may close the connection instead of answering.
     pub fn try_call(&mut self, command: impl Command) -> Reply {
+        self.try_call_within(PATIENCE, command)
+    }
+
+    /// As `try_call`, where no answer within `patience` is an error too.
+    pub fn try_call_within(&mut self, patience: Duration, command: impl Command) -> Reply {
         self.stream
             .write_all(&packed(command))
             .map_err(|error| error.to_string())?;
-        match self.read_reply(PATIENCE) {
+        match self.read_reply(patience) {
             Ok(bytes) => decoded(&bytes),
             Err(reason) => Err(format!("no reply: {reason:?}")),
         }

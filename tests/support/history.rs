@@ -2,11 +2,14 @@
 //!
 //! A client notes a hold from after it read its grant until before it sends its release, so what
 //! is noted lies within what the server gave: where two notes overlap, two grants did.
+//!
+//! The moment of a grant is known less well: it lies between asking and reading the answer. One
+//! grant is later than another for certain only where it was asked for after the other was read.
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How a key was held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +35,96 @@ pub struct Hold {
     pub from: Instant,
     /// Before the release was sent.
     pub to: Instant,
+}
+
+/// One grant, as its client saw it, whether it could rely on it or not.
+#[derive(Debug, Clone)]
+pub struct Granted {
+    /// What was granted.
+    pub key: String,
+    /// To whom.
+    pub token: String,
+    /// Its number.
+    pub fence: i64,
+    /// Before the command that brought it was sent.
+    pub asked: Instant,
+    /// After its answer was read.
+    pub answered: Instant,
+}
+
+/// One client's wait for a key: from the first time it asked, however often and whichever server,
+/// until it held the key or gave up.
+#[derive(Debug, Clone)]
+pub struct Wait {
+    /// What was waited for.
+    pub key: String,
+    /// By whom.
+    pub token: String,
+    /// Before it first asked.
+    pub asked: Instant,
+    /// When the wait was over.
+    pub answered: Instant,
+}
+
+/// A time in which no server took writes.
+#[derive(Debug, Clone, Copy)]
+pub struct Outage {
+    /// Before the server was taken down.
+    pub from: Instant,
+    /// After a write had succeeded.
+    pub to: Instant,
+}
+
+/// Asserts of each key that whoever asked after another's grant was read has got a greater fence,
+/// and that no fence went to two tokens. That holds beyond what exclusion is promised for: also
+/// for grants that were lost with their server.
+#[track_caller]
+pub fn assert_fences_rise(grants: &[Granted]) {
+    let mut by_key: HashMap<&str, Vec<&Granted>> = HashMap::new();
+    for grant in grants {
+        by_key.entry(&grant.key).or_default().push(grant);
+    }
+    for grants in by_key.values_mut() {
+        let mut owners: HashMap<i64, &Granted> = HashMap::new();
+        for grant in grants.iter() {
+            let first = owners.entry(grant.fence).or_insert(grant);
+            assert_eq!(first.token, grant.token, "{first:?} and {grant:?}");
+        }
+        let mut read = grants.clone();
+        read.sort_by_key(|grant| grant.answered);
+        grants.sort_by_key(|grant| grant.asked);
+        let mut read = read.into_iter().peekable();
+        let mut highest: Option<&Granted> = None;
+        for grant in grants.iter() {
+            while let Some(earlier) = read.next_if(|it| it.answered <= grant.asked) {
+                highest = highest
+                    .filter(|it| it.fence > earlier.fence)
+                    .or(Some(earlier));
+            }
+            if let Some(earlier) = highest {
+                assert!(grant.fence > earlier.fence, "{grant:?} after {earlier:?}");
+            }
+        }
+    }
+}
+
+/// Asserts that nobody waited longer than `most`, not counting the outages. These must not overlap.
+#[track_caller]
+pub fn assert_nobody_stuck(waits: &[Wait], outages: &[Outage], most: Duration) {
+    for wait in waits {
+        let excused: Duration = outages
+            .iter()
+            .map(|outage| {
+                let to = wait.answered.min(outage.to);
+                to.saturating_duration_since(wait.asked.max(outage.from))
+            })
+            .sum();
+        let waited = wait.answered - wait.asked;
+        assert!(
+            waited - excused <= most,
+            "{wait:?} took {waited:?}, of which {excused:?} in an outage"
+        );
+    }
 }
 
 /// Asserts of each key that no exclusive hold overlapped any other, and that fences tell the order
@@ -91,8 +184,6 @@ pub fn most_at_once(holds: &[Hold]) -> usize {
 }
 
 mod of_the_checker_itself {
-    use std::time::Duration;
-
     use super::*;
 
     fn hold(token: &str, mode: Mode, fence: i64, from_ms: u64, to_ms: u64) -> Hold {
@@ -106,6 +197,112 @@ mod of_the_checker_itself {
             from: at(from_ms * 1_000),
             to: at(to_ms * 1_000),
         }
+    }
+
+    /// Grants and waits of one history have one start.
+    struct Clock(Instant);
+
+    impl Clock {
+        fn at(&self, second: u64) -> Instant {
+            self.0 + Duration::from_secs(second)
+        }
+
+        fn grant(&self, token: &str, fence: i64, asked: u64, answered: u64) -> Granted {
+            Granted {
+                key: "k".to_owned(),
+                token: token.to_owned(),
+                fence,
+                asked: self.at(asked),
+                answered: self.at(answered),
+            }
+        }
+
+        fn wait(&self, asked: u64, answered: u64) -> Wait {
+            Wait {
+                key: "k".to_owned(),
+                token: "a".to_owned(),
+                asked: self.at(asked),
+                answered: self.at(answered),
+            }
+        }
+
+        fn outage(&self, from: u64, to: u64) -> Outage {
+            Outage {
+                from: self.at(from),
+                to: self.at(to),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn assert_rejected(check: impl FnOnce() + std::panic::UnwindSafe, why: &str) {
+        assert!(std::panic::catch_unwind(check).is_err(), "{why}");
+    }
+
+    #[test]
+    fn it_sees_a_fence_that_falls_where_the_order_of_grants_is_certain() {
+        let clock = Clock(Instant::now());
+        let grant = |token, fence, asked, answered| clock.grant(token, fence, asked, answered);
+        assert_fences_rise(&[
+            grant("a", 1, 0, 1),
+            grant("b", 2, 1, 2),
+            // Asked before the other was read: either may have been first.
+            grant("c", 5, 2, 6),
+            grant("d", 4, 5, 7),
+            grant("e", 6, 8, 9),
+        ]);
+        let elsewhere = Granted {
+            key: "other".to_owned(),
+            ..grant("b", 1, 2, 3)
+        };
+        assert_fences_rise(&[grant("a", 2, 0, 1), elsewhere]);
+        let falling = [
+            grant("a", 1, 0, 1),
+            grant("b", 3, 2, 3),
+            grant("c", 2, 4, 5),
+        ];
+        assert_rejected(move || assert_fences_rise(&falling), "a fence that falls");
+        let hidden = [
+            grant("a", 9, 0, 1),
+            grant("b", 3, 0, 2),
+            grant("c", 4, 3, 4),
+        ];
+        assert_rejected(
+            move || assert_fences_rise(&hidden),
+            "a fence below one but the last",
+        );
+        let twice = [grant("a", 1, 0, 3), grant("b", 1, 1, 2)];
+        assert_rejected(move || assert_fences_rise(&twice), "one fence for two");
+    }
+
+    #[test]
+    fn it_sees_who_was_stuck_while_a_server_was_there() {
+        let clock = Clock(Instant::now());
+        let most = Duration::from_secs(2);
+        let outages = [clock.outage(10, 14), clock.outage(20, 30)];
+        let fine = [
+            clock.wait(0, 2),
+            clock.wait(9, 15),
+            clock.wait(11, 13),
+            clock.wait(13, 16),
+            clock.wait(13, 31),
+        ];
+        assert_nobody_stuck(&fine[..4], &outages, most);
+        let through_both = fine[4].clone();
+        assert_rejected(
+            move || assert_nobody_stuck(&[through_both], &outages, most),
+            "six seconds between two outages and one after",
+        );
+        let plain = clock.wait(0, 3);
+        assert_rejected(
+            move || assert_nobody_stuck(&[plain], &outages, most),
+            "three seconds before any outage",
+        );
+        let after = clock.wait(12, 17);
+        assert_rejected(
+            move || assert_nobody_stuck(&[after], &outages, most),
+            "three seconds after an outage",
+        );
     }
 
     #[track_caller]

@@ -45,6 +45,7 @@ pub enum Flavour {
 /// A server to be started.
 pub struct Builder {
     lines: Vec<String>,
+    arguments: Vec<String>,
     module: bool,
 }
 
@@ -52,6 +53,12 @@ impl Builder {
     /// Adds a line to the server's configuration file, after the module is loaded.
     pub fn config(mut self, line: &str) -> Builder {
         self.lines.push(line.to_owned());
+        self
+    }
+
+    /// Adds a word to the server's command line, after the configuration file.
+    pub fn argument(mut self, word: &str) -> Builder {
+        self.arguments.push(word.to_owned());
         self
     }
 
@@ -81,8 +88,14 @@ impl Builder {
         lines.extend(self.lines);
         for _ in 0..20 {
             let port = free_port();
-            match launch(&dir, port, &lines) {
-                Ok((child, control)) => return Server::running(child, control, dir, port, lines),
+            let plan = Plan {
+                dir: dir.clone(),
+                port,
+                lines: lines.clone(),
+                arguments: self.arguments.clone(),
+            };
+            match launch(&plan) {
+                Ok((child, control)) => return Server::running(child, control, plan),
                 Err(Refused::PortTaken) => {}
                 Err(Refused::Other(reason)) => {
                     let log = log_tail(&dir);
@@ -99,10 +112,16 @@ impl Builder {
 pub struct Server {
     child: Child,
     control: Mutex<Client>,
+    plan: Plan,
+    stopped: bool,
+}
+
+/// What a server process is started with, the first time and after.
+struct Plan {
     dir: PathBuf,
     port: u16,
     lines: Vec<String>,
-    stopped: bool,
+    arguments: Vec<String>,
 }
 
 impl Server {
@@ -116,35 +135,28 @@ impl Server {
     pub fn builder() -> Builder {
         Builder {
             lines: Vec::new(),
+            arguments: Vec::new(),
             module: true,
         }
     }
 
-    fn running(
-        child: Child,
-        control: Client,
-        dir: PathBuf,
-        port: u16,
-        lines: Vec<String>,
-    ) -> Server {
+    fn running(child: Child, control: Client, plan: Plan) -> Server {
         Server {
             child,
             control: Mutex::new(control),
-            dir,
-            port,
-            lines,
+            plan,
             stopped: false,
         }
     }
 
     /// The port it listens on.
     pub fn port(&self) -> u16 {
-        self.port
+        self.plan.port
     }
 
     /// Its working directory.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.plan.dir
     }
 
     /// Whether it was started and not ended by the test.
@@ -154,13 +166,13 @@ impl Server {
 
     /// Everything in its log so far.
     pub fn log(&self) -> String {
-        read_text(&self.dir.join(LOG_FILE))
+        read_text(&self.plan.dir.join(LOG_FILE))
     }
 
     /// A new connection, RESP2 and database 0.
     #[track_caller]
     pub fn client(&self) -> Client {
-        Client::connect(self.port)
+        Client::connect(self.plan.port)
     }
 
     /// A new connection that blocks in `command` and is in the queue when this returns.
@@ -248,6 +260,12 @@ impl Server {
         }
     }
 
+    /// Makes the harness's own connection anew, where the server or a Sentinel has closed it.
+    #[track_caller]
+    pub fn reconnect(&self) {
+        *self.control() = self.client();
+    }
+
     /// One field of INFO.
     #[track_caller]
     pub fn info(&self, section: &str, field: &str) -> String {
@@ -316,6 +334,31 @@ impl Server {
         });
     }
 
+    /// Stops the process where it stands (SIGSTOP). What it is sent meanwhile lies in its sockets,
+    /// and it reads it once [`thaw`](Server::thaw) lets it go on.
+    #[track_caller]
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+        until("the process stands still", || {
+            process_state(self.child.id()).starts_with('T')
+        });
+    }
+
+    /// Lets a stopped process go on (SIGCONT).
+    #[track_caller]
+    pub fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    #[track_caller]
+    fn signal(&self, name: &str) {
+        let sent = process::Command::new("kill")
+            .args([name, &self.child.id().to_string()])
+            .status()
+            .expect("kill can be run");
+        assert!(sent.success(), "kill {name}: {sent}");
+    }
+
     /// Ends the process without a chance to save anything.
     pub fn kill9(&mut self) {
         self.stopped = true;
@@ -334,7 +377,7 @@ impl Server {
         assert!(
             status.success(),
             "the server ended with {status}\n{}",
-            log_tail(&self.dir)
+            log_tail(&self.plan.dir)
         );
     }
 
@@ -343,20 +386,20 @@ impl Server {
     #[track_caller]
     pub fn restart(&mut self) {
         self.kill9();
-        match launch(&self.dir, self.port, &self.lines) {
+        match launch(&self.plan) {
             Ok((child, control)) => {
                 self.child = child;
                 self.control = Mutex::new(control);
                 self.stopped = false;
             }
-            Err(refused) => panic!("no restart: {refused:?}\n{}", log_tail(&self.dir)),
+            Err(refused) => panic!("no restart: {refused:?}\n{}", log_tail(&self.plan.dir)),
         }
     }
 
     /// Starts the process again with one more line of configuration.
     #[track_caller]
     pub fn restart_with(&mut self, line: &str) {
-        self.lines.push(line.to_owned());
+        self.plan.lines.push(line.to_owned());
         self.restart();
     }
 
@@ -370,7 +413,7 @@ impl Server {
         if let (Some(status), false) = (ended, self.stopped) {
             return Some(format!("the server ended by itself with {status}"));
         }
-        let text = read_text(&self.dir.join(LOG_FILE)) + &read_text(&self.dir.join(STDERR_FILE));
+        let text = read_text(&self.plan.dir.join(LOG_FILE)) + &read_text(&self.plan.dir.join(STDERR_FILE));
         let mark = CRASH_MARKS.iter().find(|mark| text.contains(*mark))?;
         Some(format!("the server's log has {mark:?}"))
     }
@@ -380,8 +423,8 @@ impl Drop for Server {
     fn drop(&mut self) {
         let fault = self.fault();
         kill(&mut self.child);
-        let log = log_tail(&self.dir);
-        drop(fs::remove_dir_all(&self.dir));
+        let log = log_tail(&self.plan.dir);
+        drop(fs::remove_dir_all(&self.plan.dir));
         if thread::panicking() {
             eprintln!("{}\n{log}", fault.unwrap_or_default());
         } else if let Some(fault) = fault {
@@ -397,7 +440,13 @@ enum Refused {
     Other(String),
 }
 
-fn launch(dir: &Path, port: u16, lines: &[String]) -> Result<(Child, Client), Refused> {
+fn launch(plan: &Plan) -> Result<(Child, Client), Refused> {
+    let Plan {
+        dir,
+        port,
+        lines,
+        arguments,
+    } = plan;
     let config = dir.join(CONFIG_FILE);
     fs::write(&config, format!("port {port}\n{}\n", lines.join("\n"))).expect("a config file");
     let stderr = OpenOptions::new()
@@ -407,12 +456,13 @@ fn launch(dir: &Path, port: u16, lines: &[String]) -> Result<(Child, Client), Re
         .expect("a file for what the server says before it has a log");
     let mut child = process::Command::new(server_binary())
         .arg(&config)
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(stderr.try_clone().expect("a second handle"))
         .stderr(stderr)
         .spawn()
         .expect("a server that can be run");
-    match until_ready(&mut child, dir, port) {
+    match until_ready(&mut child, dir, *port) {
         Ok(control) => Ok((child, control)),
         Err(refused) => {
             kill(&mut child);
@@ -460,6 +510,15 @@ fn kill(child: &mut Child) {
     // It may have ended by itself: then there is nothing to kill, and only the wait matters.
     drop(child.kill());
     child.wait().expect("a child that can be waited for");
+}
+
+/// The state of a process as `ps` tells it: T is stopped.
+fn process_state(process_id: u32) -> String {
+    let output = process::Command::new("ps")
+        .args(["-o", "state=", "-p", &process_id.to_string()])
+        .output()
+        .expect("ps can be run");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 fn new_dir() -> PathBuf {

@@ -1,0 +1,343 @@
+//! A crowd of clients that contend for locks while servers come and go, and what they saw.
+//!
+//! Each client does what a sound client library does. It asks a [`Find`] where its key is served,
+//! waits in line with a token of its own, works, checks now and then that it still holds the lock,
+//! and releases it. After any error, and any connection that is closed, it asks anew and goes on
+//! with the same token. It takes its lease for over a little before it is.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use crate::history::{Granted, Hold, Mode, Wait};
+use crate::load::{Dice, Over};
+use crate::support::{Client, Command, Reply};
+
+/// The BLOCK of each LOCK.WAIT.
+const BLOCK_MS: u64 = 1_000;
+
+/// When a client gives up on a silent server. Longer than BLOCK, so that silence is a fault.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// Between two attempts that failed.
+const BREATH: Duration = Duration::from_millis(10);
+
+/// Between two looks whether the lock is still held.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
+
+/// Where a key is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The server's port.
+    pub port: u16,
+    /// Whether ASKING has to come before the command. Such a route is good for one command.
+    pub asking: bool,
+}
+
+/// Finds the server that takes writes for a key, if there is one just now. It is told the error that
+/// the last server gave, or why it gave none: `MOVED 3999 127.0.0.1:6381`, for one.
+pub type Find<'a> = &'a (dyn Fn(&str, Option<&str>) -> Option<Route> + Sync);
+
+/// What a crowd does.
+pub struct Plan {
+    /// The keys; each has clients of its own.
+    pub keys: Vec<String>,
+    /// How many clients contend for each key.
+    pub contenders: usize,
+    /// The lease that they ask for.
+    pub lease_ms: u64,
+    /// How long they hold it, if the lease lasts.
+    pub hold_ms: Range<u64>,
+    /// How many replicas have to acknowledge a grant before its client relies on it.
+    pub replicas: usize,
+}
+
+/// What the clients of a crowd saw.
+#[derive(Debug, Default)]
+pub struct History {
+    /// Holds on which their clients relied.
+    pub holds: Vec<Hold>,
+    /// Those among them that were over before their lease was.
+    pub lost: Vec<Hold>,
+    /// All grants, relied on or not.
+    pub grants: Vec<Granted>,
+    /// All waits.
+    pub waits: Vec<Wait>,
+    /// How often which error was met, by its first word.
+    pub errors: BTreeMap<String, usize>,
+}
+
+impl History {
+    fn append(&mut self, mut other: History) {
+        self.holds.append(&mut other.holds);
+        self.lost.append(&mut other.lost);
+        self.grants.append(&mut other.grants);
+        self.waits.append(&mut other.waits);
+        for (error, count) in other.errors {
+            *self.errors.entry(error).or_default() += count;
+        }
+    }
+}
+
+/// Lets crowds contend for as long as `meanwhile` runs; one history for each plan, and what
+/// `meanwhile` had to tell.
+pub fn contend<T, const N: usize>(
+    plans: [Plan; N],
+    find: Find<'_>,
+    meanwhile: impl FnOnce() -> T,
+) -> ([History; N], T) {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let crowds = plans.each_ref().map(|plan| {
+            let clients = plan
+                .keys
+                .iter()
+                .flat_map(|key| (0..plan.contenders).map(move |number| (key, number)));
+            let threads = clients.map(|(key, number)| {
+                let contender = Contender::new(plan, key, number, find, &over);
+                scope.spawn(move || contender.contend())
+            });
+            threads.collect::<Vec<_>>()
+        });
+        let told = {
+            let _over = Over(&over);
+            meanwhile()
+        };
+        let histories = crowds.map(|threads| {
+            let mut history = History::default();
+            for thread in threads {
+                history.append(thread.join().expect("a client that doesn't fail"));
+            }
+            history
+        });
+        (histories, told)
+    })
+}
+
+/// A connection, and how it may be used.
+struct Line {
+    client: Client,
+    route: Route,
+}
+
+struct Contender<'a> {
+    plan: &'a Plan,
+    key: &'a str,
+    name: String,
+    find: Find<'a>,
+    over: &'a AtomicBool,
+    line: Option<Line>,
+    trouble: Option<String>,
+    dice: Dice,
+    seen: History,
+}
+
+impl<'a> Contender<'a> {
+    fn new(
+        plan: &'a Plan,
+        key: &'a str,
+        number: usize,
+        find: Find<'a>,
+        over: &'a AtomicBool,
+    ) -> Contender<'a> {
+        let name = format!("{key}-{number}");
+        let letters = name.bytes().map(u64::from);
+        let seed = letters.fold(0, |seed, letter| (seed * 31 + letter) % 1_000_003);
+        Contender {
+            plan,
+            key,
+            name,
+            find,
+            over,
+            line: None,
+            trouble: None,
+            dice: Dice::new(seed),
+            seen: History::default(),
+        }
+    }
+
+    fn contend(mut self) -> History {
+        let mut turn = 0;
+        while !self.is_over() {
+            turn += 1;
+            let token = format!("{}-{turn}", self.name);
+            self.take_turn(&token);
+        }
+        self.seen
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn take_turn(&mut self, token: &str) {
+        let asked = Instant::now();
+        let granted = self.wait_in_line(token);
+        self.seen.waits.push(Wait {
+            key: self.key.to_owned(),
+            token: token.to_owned(),
+            asked,
+            answered: Instant::now(),
+        });
+        if let Some(granted) = granted {
+            self.hold(&granted);
+            self.seen.grants.push(granted);
+        }
+    }
+
+    /// Asks until the lock is granted, or the run is over.
+    fn wait_in_line(&mut self, token: &str) -> Option<Granted> {
+        let lease_ms = self.plan.lease_ms;
+        let command = format!(
+            "LOCK.WAIT {} {token} PX {lease_ms} BLOCK {BLOCK_MS}",
+            self.key
+        );
+        while !self.is_over() {
+            let asked = Instant::now();
+            match self.ask(&command) {
+                Ok(Value::Array(grant)) => match grant.as_slice() {
+                    [_, Value::Int(fence)] => {
+                        return Some(Granted {
+                            key: self.key.to_owned(),
+                            token: token.to_owned(),
+                            fence: *fence,
+                            asked,
+                            answered: Instant::now(),
+                        })
+                    }
+                    other => panic!("not a grant: {other:?}"),
+                },
+                Ok(Value::Nil) => {}
+                Ok(other) => panic!("not an answer to LOCK.WAIT: {other:?}"),
+                Err(_) => thread::sleep(BREATH),
+            }
+        }
+        None
+    }
+
+    fn hold(&mut self, granted: &Granted) {
+        let relied_on = self.is_acknowledged();
+        let from = Instant::now();
+        // The grant may be a little older than its answer.
+        let lease_over = granted.answered + Duration::from_millis(self.plan.lease_ms * 9 / 10);
+        let Range { start, end } = self.plan.hold_ms;
+        let hold_ms = start + self.dice.below(end - start);
+        let until = lease_over.min(from + Duration::from_millis(hold_ms));
+        let kept = self.work(&granted.token, until);
+        let hold = Hold {
+            key: granted.key.clone(),
+            token: granted.token.clone(),
+            mode: Mode::Exclusive,
+            fence: granted.fence,
+            from,
+            to: Instant::now().min(lease_over).max(from),
+        };
+        let in_time = hold.to < lease_over;
+        let released = self.release(&granted.token, lease_over);
+        if !relied_on {
+            return;
+        }
+        if in_time && !(kept && released) {
+            self.seen.lost.push(hold.clone());
+        }
+        self.seen.holds.push(hold);
+    }
+
+    /// Whether as many replicas have the grant as the plan asks for.
+    fn is_acknowledged(&mut self) -> bool {
+        let replicas = self.plan.replicas;
+        if replicas == 0 {
+            return true;
+        }
+        let command = format!("WAIT {replicas} {BLOCK_MS}");
+        let Some(line) = &mut self.line else {
+            return false;
+        };
+        // On the grant's own connection: another one knows nothing of it.
+        match line.client.try_call_within(SILENCE, &command) {
+            Ok(Value::Int(count)) => usize::try_from(count).is_ok_and(|count| count >= replicas),
+            Ok(other) => panic!("not an answer to WAIT: {other:?}"),
+            Err(error) => {
+                self.leave(error);
+                false
+            }
+        }
+    }
+
+    /// Works with the lock until then, or until the run is over. Tells whether every server that was
+    /// asked said that it was held.
+    fn work(&mut self, token: &str, until: Instant) -> bool {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            thread::sleep(left.min(CHECK_EVERY));
+            if left <= CHECK_EVERY || self.is_over() {
+                return true;
+            }
+            let check = format!("LOCK.CHECK {} {token}", self.key);
+            if self.ask(&check) == Ok(Value::Int(0)) && Instant::now() < until {
+                return false;
+            }
+        }
+    }
+
+    /// Releases the lock, at whichever server it is by now. Tells whether it was held, or that this
+    /// can't be told.
+    fn release(&mut self, token: &str, lease_over: Instant) -> bool {
+        let command = format!("LOCK.RELEASE {} {token}", self.key);
+        let first = self.ask(&command);
+        let mut answered = first.is_ok();
+        while !answered && Instant::now() < lease_over {
+            thread::sleep(BREATH);
+            answered = self.ask(&command).is_ok();
+        }
+        first != Ok(Value::Int(0))
+    }
+
+    /// Sends a command to where the key is served, and reads its answer. After an error the client
+    /// looks for the server anew.
+    fn ask(&mut self, command: impl Command) -> Reply {
+        let reply = match self.line() {
+            Ok(line) => line.ask(command),
+            Err(reason) => Err(reason),
+        };
+        match &reply {
+            Err(error) => self.leave(error.clone()),
+            Ok(_) => self.line = self.line.take().filter(|line| !line.route.asking),
+        }
+        reply
+    }
+
+    fn leave(&mut self, error: String) {
+        let kind = error.split(' ').next().unwrap_or_default().to_owned();
+        *self.seen.errors.entry(kind).or_default() += 1;
+        self.line = None;
+        self.trouble = Some(error);
+    }
+
+    fn line(&mut self) -> Result<&mut Line, String> {
+        let line = match self.line.take() {
+            Some(line) => line,
+            None => {
+                let trouble = self.trouble.take();
+                let route = (self.find)(self.key, trouble.as_deref());
+                let route = route.ok_or("nobody takes writes")?;
+                let client = Client::try_connect(route.port)?;
+                Line { client, route }
+            }
+        };
+        Ok(self.line.insert(line))
+    }
+}
+
+impl Line {
+    fn ask(&mut self, command: impl Command) -> Reply {
+        if self.route.asking {
+            self.client.try_call_within(SILENCE, "ASKING")?;
+        }
+        self.client.try_call_within(SILENCE, command)
+    }
+}
