@@ -12,6 +12,7 @@ mod support;
 mod acknowledged;
 mod atomic_migration;
 mod cluster;
+mod cluster_crowds;
 mod contenders;
 mod failover;
 mod nodes;

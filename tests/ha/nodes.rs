@@ -8,6 +8,9 @@ use crate::support::{eventually, free_port, until, Expect, Flavour, Server};
 const SLOTS: usize = 16_384;
 const PRIMARIES: usize = 3;
 
+/// When a node that is silent counts as failing.
+pub const NODE_TIMEOUT_MS: u64 = 1_000;
+
 /// The nodes of a cluster. The first three began as primaries with a third of the slots each; the
 /// one three further on is a primary's replica.
 pub struct Cluster {
@@ -151,21 +154,27 @@ impl Cluster {
     /// Moves all keys that the slot still has.
     #[track_caller]
     pub fn migrate_keys(&self, slot: i64, from: usize, to: usize) {
-        let port = self.node(to).port();
         loop {
             let page = self
                 .node(from)
                 .call(format!("CLUSTER GETKEYSINSLOT {slot} 100"))
                 .list();
-            let keys: Vec<String> = page.into_iter().map(|key| Ok(key).text()).collect();
-            if keys.is_empty() {
+            if page.is_empty() {
                 break;
             }
-            let port = port.to_string();
-            let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-            command.extend(keys.iter().map(String::as_str));
-            self.node(from).call(&command).okay();
+            for key in page {
+                self.migrate_key(&Ok(key).text(), from, to);
+            }
         }
+    }
+
+    /// Moves one key, if it is there.
+    #[track_caller]
+    pub fn migrate_key(&self, key: &str, from: usize, to: usize) {
+        let port = self.node(to).port().to_string();
+        let command = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
+        let answer = self.node(from).call(&command).text();
+        assert!(["OK", "NOKEY"].contains(&answer.as_str()), "{answer}");
     }
 
     /// Ends the move: the slot is the other node's. The moment at which it began to serve it.
@@ -244,7 +253,7 @@ fn start_node() -> Server {
     Server::builder()
         .config("cluster-enabled yes")
         .config(&format!("cluster-port {}", free_port()))
-        .config("cluster-node-timeout 1000")
+        .config(&format!("cluster-node-timeout {NODE_TIMEOUT_MS}"))
         .config("cluster-allow-replica-migration no")
         .start()
 }
@@ -281,6 +290,11 @@ fn range_of(text: &str) -> Option<RangeInclusive<i64>> {
 
 /// The port that an error such as `MOVED 12182 127.0.0.1:7001` names.
 pub fn moved_to(error: &str) -> Option<u16> {
-    let address = error.strip_prefix("MOVED ")?.split(' ').nth(1)?;
+    address_in(error, "MOVED ")
+}
+
+/// The port that an error with this first word sends its client to.
+pub fn address_in(error: &str, first: &str) -> Option<u16> {
+    let address = error.strip_prefix(first)?.split(' ').nth(1)?;
     address.rsplit(':').next()?.parse().ok()
 }

@@ -269,7 +269,12 @@ fn until_follows(server: &Server, primary: &Server) {
         let [kind, _, port, state, _] = role.as_slice() else {
             return false;
         };
-        (kind, port, state) == (&text("slave"), &Value::Int(primary_port), &text("connected"))
+        (kind, port, state)
+            == (
+                &text("slave"),
+                &Value::Int(primary_port),
+                &text("connected"),
+            )
     });
     server.reconnect();
 }

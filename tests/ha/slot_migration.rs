@@ -244,10 +244,7 @@ fn several_keys_have_to_be_in_one_slot_and_at_one_node() {
         .call(format!("LOCK.MACQUIRE 2 {{t}}1 {{t}}2 a {LONG}"))
         .grant();
     cluster.begin_migration(slot, from, to);
-    let port = target.port().to_string();
-    source
-        .call(&["MIGRATE", "127.0.0.1", &port, "{t}1", "0", "5000"])
-        .okay();
+    cluster.migrate_key("{t}1", from, to);
     for command in ["MACQUIRE", "MWAIT", "MEXTEND", "MRELEASE"] {
         let error = source
             .call(format!("LOCK.{command} 2 {{t}}1 {{t}}2 a"))
@@ -274,10 +271,7 @@ fn a_wait_for_several_is_not_granted_while_one_of_them_is_elsewhere() {
     let mut timed = source.waiter(format!("LOCK.MWAIT 2 {{t}}1 {{t}}3 t {LONG} BLOCK 700"));
     let mut behind = source.waiter(format!("LOCK.WAIT {{t}}1 c {LONG}"));
     cluster.begin_migration(slot, from, to);
-    let port = target.port().to_string();
-    source
-        .call(&["MIGRATE", "127.0.0.1", &port, "{t}1", "0", "5000"])
-        .okay();
+    cluster.migrate_key("{t}1", from, to);
     // The second key becomes free by a command, the third by its lease's end; the first is held.
     assert_eq!(source.call("LOCK.RELEASE {t}2 y").int(), 1);
     timed.recv().nil();

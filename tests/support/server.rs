@@ -413,7 +413,8 @@ impl Server {
         if let (Some(status), false) = (ended, self.stopped) {
             return Some(format!("the server ended by itself with {status}"));
         }
-        let text = read_text(&self.plan.dir.join(LOG_FILE)) + &read_text(&self.plan.dir.join(STDERR_FILE));
+        let text =
+            read_text(&self.plan.dir.join(LOG_FILE)) + &read_text(&self.plan.dir.join(STDERR_FILE));
         let mark = CRASH_MARKS.iter().find(|mark| text.contains(*mark))?;
         Some(format!("the server's log has {mark:?}"))
     }

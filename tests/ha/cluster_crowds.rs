@@ -1,0 +1,208 @@
+//! Crowds of clients that follow their locks through a cluster while it changes.
+
+use std::time::{Duration, Instant};
+
+use crate::contenders::{contend, Find, History, Plan, Route};
+use crate::history::{assert_fences_rise, assert_no_writer_overlaps, assert_nobody_stuck, Outage};
+use crate::nodes::{address_in, Cluster, NODE_TIMEOUT_MS};
+use crate::support::{until, Client, Expect, Server};
+
+/// Who waits for longer than this, while its lock is served, is stuck.
+const STUCK: Duration = Duration::from_secs(2);
+
+/// A crowd in the slot of `{t}`, with short holds.
+fn brisk(replicas: usize) -> Plan {
+    Plan {
+        keys: (0..4).map(|number| format!("{{t}}{number}")).collect(),
+        contenders: 3,
+        lease_ms: 900,
+        hold_ms: 1..15,
+        replicas,
+    }
+}
+
+/// What a cluster client does: it goes where it is sent, and asks anybody when it isn't.
+fn route(ports: &[u16], key: &str, trouble: Option<&str>) -> Option<Route> {
+    let sent_on = trouble.and_then(sent_to);
+    sent_on.or_else(|| ports.iter().find_map(|port| asked_at(*port, key)))
+}
+
+fn sent_to(error: &str) -> Option<Route> {
+    let moved = address_in(error, "MOVED ").map(|port| (port, false));
+    let asked = || address_in(error, "ASK ").map(|port| (port, true));
+    let (port, asking) = moved.or_else(asked)?;
+    Some(Route { port, asking })
+}
+
+/// The way to a key by the word of a node that has its slot.
+fn asked_at(port: u16, key: &str) -> Option<Route> {
+    let mut client = Client::try_connect(port).ok()?;
+    match client.try_call(format!("EXISTS {key}")) {
+        Ok(_) => Some(Route {
+            port,
+            asking: false,
+        }),
+        Err(error) if error.starts_with("ASK ") => sent_to(&error),
+        Err(_) => None,
+    }
+}
+
+fn ports(cluster: &Cluster) -> Vec<u16> {
+    cluster.nodes().iter().map(Server::port).collect()
+}
+
+fn grants(server: &Server) -> i64 {
+    server.info("lock", "lock_grants").parse().expect("a count")
+}
+
+/// Waits until a server has granted so many more.
+#[track_caller]
+fn until_it_grants(server: &Server, more: i64) {
+    let before = grants(server);
+    until("the crowd is at work", || grants(server) >= before + more);
+}
+
+/// What is promised where no grant is lost.
+#[track_caller]
+fn assert_nothing_lost(history: &History, outages: &[Outage]) {
+    assert_fences_rise(&history.grants);
+    assert_no_writer_overlaps(&history.holds);
+    assert!(history.lost.is_empty(), "{:#?}", history.lost);
+    assert_nobody_stuck(&history.waits, outages, STUCK);
+}
+
+#[test]
+fn a_crowd_follows_its_slot_key_by_key() {
+    let cluster = Cluster::of_primaries();
+    let (ports, slot) = (ports(&cluster), cluster.slot("{t}"));
+    let find: Find<'_> = &|key, trouble| route(&ports, key, trouble);
+    let ([history], ()) = contend([brisk(0)], find, || {
+        until_it_grants(cluster.node(cluster.owner("{t}")), 100);
+        for _ in 0..6 {
+            let from = cluster.owner("{t}");
+            let to = (from + 1) % 3;
+            cluster.begin_migration(slot, from, to);
+            // For a while some keys are here and some are there.
+            for key in ["{t}0", "{t}1"] {
+                cluster.migrate_key(key, from, to);
+            }
+            until_it_grants(cluster.node(to), 30);
+            cluster.migrate_keys(slot, from, to);
+            cluster.end_migration(slot, to);
+            until_it_grants(cluster.node(to), 100);
+        }
+    });
+    eprintln!(
+        "{} grants; errors: {:?}",
+        history.grants.len(),
+        history.errors
+    );
+    assert_nothing_lost(&history, &[]);
+    assert!(history.errors.contains_key("ASK") && history.errors.contains_key("MOVED"));
+}
+
+#[test]
+fn a_crowd_follows_its_slot_as_a_whole() {
+    let cluster = Cluster::of_primaries();
+    let (ports, slot) = (ports(&cluster), cluster.slot("{t}"));
+    let find: Find<'_> = &|key, trouble| route(&ports, key, trouble);
+    let ([history], moves) = contend([brisk(0)], find, || {
+        until_it_grants(cluster.node(cluster.owner("{t}")), 100);
+        let mut moves = 0;
+        for _ in 0..6 {
+            let from = cluster.owner("{t}");
+            let to = (from + 1) % 3;
+            match cluster.move_slot(slot, from, to) {
+                Ok(()) => moves += 1,
+                Err(error) => assert!(error.starts_with("ERR unknown subcommand"), "{error}"),
+            }
+            if moves > 0 {
+                cluster.until_slot_is_at(slot, to);
+                until_it_grants(cluster.node(to), 100);
+            }
+        }
+        moves
+    });
+    eprintln!(
+        "{moves} moves; {} grants; errors: {:?}",
+        history.grants.len(),
+        history.errors
+    );
+    assert_nothing_lost(&history, &[]);
+    assert_eq!(history.errors.contains_key("MOVED"), moves > 0);
+}
+
+/// Has a replica and its primary change roles. For how long nobody took writes, at most.
+#[track_caller]
+fn change_roles(owner: &Server, heir: &Server) -> Outage {
+    let from = Instant::now();
+    heir.call("CLUSTER FAILOVER").okay();
+    until("a write succeeds", || heir.call("SET {t}probe 1").is_ok());
+    let to = Instant::now();
+    until("the other one follows", || {
+        owner.info("replication", "role") == "slave"
+            && owner.info("replication", "master_link_status") == "up"
+    });
+    Outage { from, to }
+}
+
+#[test]
+fn a_crowd_goes_on_when_roles_change_by_hand() {
+    let cluster = Cluster::start();
+    let ports = ports(&cluster);
+    let find: Find<'_> = &|key, trouble| route(&ports, key, trouble);
+    let ([history], outages) = contend([brisk(1)], find, || {
+        let owner = cluster.owner("{t}");
+        let (owner, heir) = (cluster.node(owner), cluster.node(owner + 3));
+        until_it_grants(owner, 100);
+        let there = change_roles(owner, heir);
+        until_it_grants(heir, 100);
+        // Two elections for one primary have to be so far apart.
+        until("the others vote again", || {
+            there.to.elapsed() > Duration::from_millis(2 * NODE_TIMEOUT_MS + 500)
+        });
+        let back = change_roles(heir, owner);
+        until_it_grants(owner, 100);
+        [there, back]
+    });
+    eprintln!(
+        "{} grants; errors: {:?}",
+        history.grants.len(),
+        history.errors
+    );
+    assert_nothing_lost(&history, &outages);
+}
+
+#[test]
+fn a_crowd_goes_on_when_a_replica_takes_over() {
+    let mut cluster = Cluster::start();
+    let ports = ports(&cluster);
+    let owner = cluster.owner("{t}");
+    let heir = owner + 3;
+    let find: Find<'_> = &|key, trouble| route(&ports, key, trouble);
+    let careful = Plan {
+        keys: vec!["{t}careful".to_owned()],
+        ..brisk(1)
+    };
+    let ([brisk, careful], outage) = contend([brisk(0), careful], find, || {
+        until_it_grants(cluster.node(owner), 200);
+        let from = Instant::now();
+        cluster.node_mut(owner).kill9();
+        let heir = cluster.node(heir);
+        until("a write succeeds", || heir.call("SET {t}probe 1").is_ok());
+        let to = Instant::now();
+        until_it_grants(heir, 200);
+        Outage { from, to }
+    });
+    eprintln!(
+        "a write after {:?}; {} and {} grants; errors: {:?}",
+        outage.to - outage.from,
+        brisk.grants.len(),
+        careful.grants.len(),
+        brisk.errors
+    );
+    // Who didn't ask its replica may have lost a grant of the last moment.
+    assert_fences_rise(&brisk.grants);
+    assert_nobody_stuck(&brisk.waits, &[outage], STUCK);
+    assert_nothing_lost(&careful, &[outage]);
+}
