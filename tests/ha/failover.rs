@@ -1,1 +1,413 @@
-//! x
+//! Planned changes of roles, FAILOVER, and the pauses that come with them, CLIENT PAUSE: leases and
+//! waits end meanwhile, and nobody is forgotten.
+
+use std::time::{Duration, Instant};
+
+use crate::contenders::{contend, Plan, Route};
+use crate::history::{self, Hold, Outage};
+use crate::support::{unix_time_ms, until, Client, Expect, Server};
+
+const LONG: &str = "PX 600000";
+
+/// Within which a waiter is served once the server may do so. The module looks every 5 ms; the rest
+/// is for a busy machine.
+const SOON: Duration = Duration::from_millis(500);
+
+/// A primary and a replica in step with it.
+#[track_caller]
+fn pair() -> (Server, Server) {
+    let primary = Server::start();
+    let replica = Server::start();
+    replica.replica_of(&primary);
+    (primary, replica)
+}
+
+fn is_primary(server: &Server) -> bool {
+    server.info("replication", "role") == "master"
+}
+
+/// Waits until the two have changed their roles, and the link between them is up.
+#[track_caller]
+fn until_swapped(old: &Server, new: &Server) {
+    until("the replica is the primary", || is_primary(new));
+    until("the old primary follows it", || {
+        old.find_info("replication", "master_link_status")
+            .as_deref()
+            == Some("up")
+    });
+}
+
+/// What this server's desk has decided so far.
+fn decided(server: &Server) -> [String; 3] {
+    ["lock_grants", "lock_hand_overs", "lock_lapses"].map(|field| server.info("lock", field))
+}
+
+#[track_caller]
+fn assert_same_data(one: &Server, other: &Server) {
+    for server in [one, other] {
+        server.settle();
+    }
+    let digest = one.call("DEBUG DIGEST").text();
+    assert_eq!(other.call("DEBUG DIGEST").text(), digest);
+}
+
+/// Waits until the lease of the only holder of `key` is over by the server's clock.
+#[track_caller]
+fn until_lapsed(server: &Server, key: &str) {
+    until(&format!("the lease of {key} is over"), || {
+        server
+            .lock_info(key)
+            .is_none_or(|info| info.holders.is_empty())
+    });
+}
+
+#[track_caller]
+fn assert_unblocked(waiter: &mut Client) {
+    let error = waiter.recv().error();
+    assert!(error.starts_with("UNBLOCKED "), "{error}");
+}
+
+// ---- FAILOVER
+
+/// Locks and waiters of several kinds on a primary that is about to hand over its role: `a` holds
+/// `long` for long and `brief` for 1500 ms, `c` holds `tied` in a session.
+struct Scene {
+    session: Client,
+    /// Of `b`, one for each key, without a BLOCK.
+    waiters: [Client; 3],
+    /// Waits for `long` with a BLOCK of 1000 ms.
+    impatient: Client,
+    highest: i64,
+}
+
+const SCENE: [&str; 3] = ["long", "brief", "tied"];
+
+impl Scene {
+    #[track_caller]
+    fn set(primary: &Server) -> Scene {
+        let mut session = primary.client();
+        primary.call(format!("LOCK.ACQUIRE long a {LONG}")).grant();
+        let tied = "LOCK.ACQUIRE tied c PX 20000 SESSION";
+        session.call(tied).grant();
+        let brief = "LOCK.ACQUIRE brief a PX 1500";
+        let highest = primary.call(brief).grant().fence;
+        let wait = |key| primary.waiter(format!("LOCK.WAIT {key} b {LONG}"));
+        Scene {
+            session,
+            waiters: SCENE.map(wait),
+            impatient: primary.waiter("LOCK.WAIT long d BLOCK 1000"),
+            highest,
+        }
+    }
+}
+
+/// What holds once the replica of [`Scene`]'s primary has taken over: leases run on, and those who
+/// ask again have their turn.
+#[track_caller]
+fn assert_taken_over(scene: Scene, old: &Server, new: &Server) {
+    let decided_before = decided(old);
+    let long = new.lock_info("long").expect("a holder");
+    assert_eq!(long.holder_tokens(), ["a"]);
+    let tied = new.lock_info("tied").expect("a holder");
+    assert_eq!(tied.holder_tokens(), ["c"]);
+    assert_eq!(
+        tied.holder().int("session"),
+        0,
+        "the tie was the old primary's"
+    );
+
+    let mut waiter = new.client();
+    let brief = waiter.call(format!("LOCK.WAIT brief b {LONG}")).grant();
+    assert!(brief.fence > scene.highest, "{brief:?}");
+
+    // The session's client takes it up again; its end is then the lock's.
+    let mut session = new.client();
+    let extend = "LOCK.EXTEND tied c PX 20000 SESSION";
+    assert_eq!(session.call(extend).int(), 1);
+    let mut next = new.waiter(format!("LOCK.WAIT tied b {LONG}"));
+    drop(scene.session);
+    new.settle();
+    next.expect_silence();
+    session.close();
+    assert!(next.recv().grant().fence > brief.fence);
+
+    let mut long = new.waiter(format!("LOCK.WAIT long b {LONG}"));
+    assert_eq!(new.call("LOCK.RELEASE long a").int(), 1);
+    long.recv().grant();
+    old.until_in_step(new);
+    assert_same_data(new, old);
+    assert_eq!(decided(old), decided_before, "a replica decides nothing");
+}
+
+#[test]
+fn a_failover_hands_over_holders_and_sends_waiters_on() {
+    let (primary, replica) = pair();
+    let mut scene = Scene::set(&primary);
+    replica.until_in_step(&primary);
+    // The replica takes its time, so that a lease and a BLOCK end while the failover goes on.
+    replica.freeze();
+    scene.highest = primary.call("LOCK.ACQUIRE unheard a").grant().fence;
+    let before = decided(&primary);
+    let failover = format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 15000", replica.port());
+    primary.call(failover).okay();
+    scene.impatient.recv().nil();
+    let state = primary.info("replication", "master_failover_state");
+    assert_eq!(state, "waiting-for-sync");
+    until_lapsed(&primary, "brief");
+    primary.settle();
+    for waiter in &mut scene.waiters {
+        waiter.expect_silence();
+    }
+    let thawed = Instant::now();
+    replica.thaw();
+    for waiter in &mut scene.waiters {
+        assert_unblocked(waiter);
+    }
+    let unblocked = thawed.elapsed();
+    until_swapped(&primary, &replica);
+    let swapped = thawed.elapsed();
+    eprintln!(
+        "FAILOVER: UNBLOCKED {unblocked:?}, roles changed {swapped:?} after the replica caught up"
+    );
+    assert_eq!(
+        decided(&primary),
+        before,
+        "nothing was granted or ended in the pause"
+    );
+    assert!(replica.call("LOCK.CHECK unheard a").int() > 0);
+    assert_taken_over(scene, &primary, &replica);
+}
+
+#[test]
+fn a_forced_failover_leaves_a_replica_that_ends_nothing() {
+    let (primary, replica) = pair();
+    let mut scene = Scene::set(&primary);
+    primary.call("LOCK.ACQUIRE later a PX 4000").grant();
+    replica.until_in_step(&primary);
+    replica.freeze();
+    scene.highest = primary.call("LOCK.ACQUIRE unheard a").grant().fence;
+    let before = decided(&primary);
+    let size = primary.call("DBSIZE").int();
+    let target = format!("127.0.0.1 {}", replica.port());
+    let failover = format!("FAILOVER TO {target} FORCE TIMEOUT 2500");
+    primary.call(failover).okay();
+    scene.impatient.recv().nil();
+    until_lapsed(&primary, "brief");
+    for waiter in &mut scene.waiters {
+        assert_unblocked(waiter);
+    }
+    // It is nobody's primary any more, and nobody is its primary yet.
+    until_lapsed(&primary, "later");
+    primary.settle();
+    assert_eq!(primary.call("DBSIZE").int(), size);
+    assert_eq!(decided(&primary), before);
+    replica.thaw();
+    until_swapped(&primary, &replica);
+    assert_taken_over(scene, &primary, &replica);
+}
+
+#[test]
+fn an_aborted_failover_goes_on_where_it_stood() {
+    let (primary, replica) = pair();
+    let mut scene = Scene::set(&primary);
+    replica.until_in_step(&primary);
+    replica.freeze();
+    primary.call("SET unheard 1").okay();
+    primary.call("FAILOVER").okay();
+    scene.impatient.recv().nil();
+    until_lapsed(&primary, "brief");
+    // A client that goes during the pause takes its lock with it after the pause.
+    scene.session.close();
+    // A release that is sent meanwhile is carried out after it.
+    let mut holder = primary.client();
+    holder.send("LOCK.RELEASE long a");
+    primary.settle();
+    for waiter in &mut scene.waiters {
+        waiter.expect_silence();
+    }
+    holder.expect_silence();
+    let aborted = Instant::now();
+    primary.call("FAILOVER ABORT").okay();
+    for waiter in &mut scene.waiters {
+        let fence = waiter.recv().grant().fence;
+        assert!(fence > scene.highest, "{fence} after {}", scene.highest);
+    }
+    let took = aborted.elapsed();
+    assert!(took < SOON, "granted {took:?} after the end");
+    assert_eq!(holder.recv().int(), 1);
+    replica.thaw();
+    replica.until_in_step(&primary);
+    assert_same_data(&primary, &replica);
+}
+
+#[test]
+fn a_crowd_goes_on_over_failovers_back_and_forth() {
+    let servers = pair();
+    let both = [&servers.0, &servers.1];
+    let find = |_: &str, _: Option<&str>| {
+        let takes_writes = |port: &u16| {
+            let role =
+                Client::try_connect(*port).and_then(|mut it| it.try_call("INFO replication"));
+            role.is_ok_and(|info| Ok(info).text().contains("role:master"))
+        };
+        let port = both.map(Server::port).into_iter().find(takes_writes)?;
+        Some(Route {
+            port,
+            asking: false,
+        })
+    };
+    let keys = |name: &str| (0..4).map(|number| format!("{name}{number}")).collect();
+    let brisk = Plan {
+        keys: keys("brisk"),
+        contenders: 3,
+        lease_ms: 1_000,
+        hold_ms: 1..15,
+        replicas: 0,
+    };
+    let steady = Plan {
+        keys: keys("steady"),
+        contenders: 3,
+        lease_ms: 3_000,
+        hold_ms: 300..1_500,
+        replicas: 0,
+    };
+    let (histories, outages) = contend([brisk, steady], &find, || {
+        [(0, 1), (1, 0), (0, 1), (1, 0)].map(|(old, new)| hand_over_role(both[old], both[new]))
+    });
+    for history in &histories {
+        history::assert_fences_rise(&history.grants);
+        // FAILOVER loses nothing that was answered.
+        history::assert_no_writer_overlaps(&history.holds);
+        assert!(history.lost.is_empty(), "{:#?}", history.lost);
+    }
+    let [brisk, steady] = &histories;
+    history::assert_nobody_stuck(&brisk.waits, &outages, Duration::from_secs(2));
+    let lasted = |hold: &&Hold| {
+        let mut outages = outages.iter();
+        outages.any(|outage| hold.from < outage.from && hold.to > outage.to)
+    };
+    let kept = steady.holds.iter().filter(lasted).count();
+    eprintln!(
+        "FAILOVER: a write after {:?}; {} and {} grants; {kept} holds went on; errors: {:?}",
+        outages.map(|outage| outage.to - outage.from),
+        brisk.grants.len(),
+        steady.grants.len(),
+        brisk.errors
+    );
+    assert!(kept > 0, "nobody held a lock from before to after");
+}
+
+/// Lets a crowd work for a while, and has the other server take over.
+#[track_caller]
+fn hand_over_role(old: &Server, new: &Server) -> Outage {
+    let grants = || -> i64 { old.info("lock", "lock_grants").parse().expect("a count") };
+    let before = grants();
+    until("the crowd is at work", || grants() > before + 300);
+    until("the replica is listed", || {
+        old.info("replication", "slave0").contains("state=online")
+    });
+    let from = Instant::now();
+    old.call(format!("FAILOVER TO 127.0.0.1 {}", new.port()))
+        .okay();
+    until("a write succeeds", || new.call("SET probe 1").is_ok());
+    let to = Instant::now();
+    until_swapped(old, new);
+    Outage { from, to }
+}
+
+// ---- CLIENT PAUSE
+
+/// How long the pause is.
+const PAUSE_MS: i64 = 800;
+
+/// Where leases end one after the other, in the pause and after.
+const KEYS: i64 = 50;
+
+/// The lease that is left of each key as the pause begins.
+fn lease_ms(number: i64) -> i64 {
+    50 + number * 20
+}
+
+#[test]
+fn nobody_is_lost_in_a_pause_of_writes() {
+    assert_nobody_is_lost_in_a_pause("WRITE");
+}
+
+#[test]
+fn nobody_is_lost_in_a_pause_of_everything() {
+    assert_nobody_is_lost_in_a_pause("ALL");
+}
+
+#[track_caller]
+fn assert_nobody_is_lost_in_a_pause(mode: &str) {
+    let (primary, replica) = pair();
+    let mut session = primary.client();
+    session.call("LOCK.ACQUIRE tied s PX 2000 SESSION").grant();
+    let mut gone = primary.client();
+    gone.call("LOCK.ACQUIRE gone s PX 20000 SESSION").grant();
+    let mut heir = primary.waiter(format!("LOCK.WAIT gone b {LONG}"));
+    let hold_and_wait = |number| {
+        let hold = format!("LOCK.ACQUIRE k{number} a {LONG}");
+        primary.call(hold).grant();
+        primary.waiter(format!("LOCK.WAIT k{number} b {LONG}"))
+    };
+    let patient: Vec<Client> = (0..KEYS).map(hold_and_wait).collect();
+    let impatient: Vec<Impatient> = (1..8).map(|n| Impatient::wait(&primary, n * 100)).collect();
+    let mut commands: Vec<String> = (0..KEYS)
+        .map(|number| format!("LOCK.EXTEND k{number} a PX {}", lease_ms(number)))
+        .collect();
+    commands.push(format!("CLIENT PAUSE {PAUSE_MS} {mode}"));
+    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+    let start_ms = unix_time_ms();
+    for reply in primary.call_batch(&commands) {
+        reply.value();
+    }
+    gone.close();
+
+    for waiter in impatient {
+        waiter.assert_nil_in_time();
+    }
+    let over_ms = start_ms + PAUSE_MS;
+    let granted = |waiter: &mut Client, lease_over_ms: i64| {
+        // A fence is the time of its grant, in microseconds.
+        let granted_ms = waiter.recv().grant().fence / 1_000;
+        let late_ms = granted_ms - over_ms.max(lease_over_ms);
+        assert!((0..500).contains(&late_ms), "{late_ms} ms after it was due");
+    };
+    for (number, mut waiter) in (0..KEYS).zip(patient) {
+        granted(&mut waiter, start_ms + lease_ms(number));
+    }
+    granted(&mut heir, over_ms);
+    let left_ms = primary.call("LOCK.CHECK tied s").int();
+    assert!(left_ms > 0, "its lease is longer than the pause");
+    let renewed = || primary.call("LOCK.CHECK tied s").int() > left_ms;
+    until("the session is renewed again", renewed);
+    replica.until_in_step(&primary);
+    assert_same_data(&primary, &replica);
+}
+
+/// A waiter whose BLOCK ends before the lock is free.
+struct Impatient {
+    client: Client,
+    asked: Instant,
+    block: Duration,
+}
+
+impl Impatient {
+    #[track_caller]
+    fn wait(primary: &Server, block_ms: u64) -> Impatient {
+        let asked = Instant::now();
+        Impatient {
+            client: primary.waiter(format!("LOCK.WAIT gone w{block_ms} BLOCK {block_ms}")),
+            asked,
+            block: Duration::from_millis(block_ms),
+        }
+    }
+
+    #[track_caller]
+    fn assert_nil_in_time(mut self) {
+        self.client.recv().nil();
+        let late = self.asked.elapsed().saturating_sub(self.block);
+        assert!(late < SOON, "{:?}, and {late:?} more", self.block);
+    }
+}
