@@ -16,6 +16,7 @@ mod cluster_crowds;
 mod contenders;
 mod failover;
 mod nodes;
+mod redlock;
 mod replication;
 mod sentinel;
 mod slot_migration;

@@ -338,25 +338,30 @@ impl Server {
     /// and it reads it once [`thaw`](Server::thaw) lets it go on.
     #[track_caller]
     pub fn freeze(&self) {
-        self.signal("-STOP");
-        until("the process stands still", || {
-            process_state(self.child.id()).starts_with('T')
-        });
+        let process = self.signal(libc::SIGSTOP);
+        let mut status = 0;
+        // SAFETY: `status` is a place to write to, and the process is a child not waited for yet.
+        let changed = unsafe { libc::waitpid(process, &raw mut status, libc::WUNTRACED) };
+        assert!(
+            changed == process && libc::WIFSTOPPED(status),
+            "the process should stand still: {status:#x}"
+        );
     }
 
     /// Lets a stopped process go on (SIGCONT).
     #[track_caller]
     pub fn thaw(&self) {
-        self.signal("-CONT");
+        self.signal(libc::SIGCONT);
     }
 
     #[track_caller]
-    fn signal(&self, name: &str) {
-        let sent = process::Command::new("kill")
-            .args([name, &self.child.id().to_string()])
-            .status()
-            .expect("kill can be run");
-        assert!(sent.success(), "kill {name}: {sent}");
+    fn signal(&self, signal: libc::c_int) -> libc::pid_t {
+        let process = libc::pid_t::try_from(self.child.id()).expect("a process number");
+        // SAFETY: takes numbers only; the process is a child that hasn't been waited for, so its
+        // number is its own.
+        let sent = unsafe { libc::kill(process, signal) };
+        assert_eq!(sent, 0, "the server's process takes signals");
+        process
     }
 
     /// Ends the process without a chance to save anything.
@@ -511,15 +516,6 @@ fn kill(child: &mut Child) {
     // It may have ended by itself: then there is nothing to kill, and only the wait matters.
     drop(child.kill());
     child.wait().expect("a child that can be waited for");
-}
-
-/// The state of a process as `ps` tells it: T is stopped.
-fn process_state(process_id: u32) -> String {
-    let output = process::Command::new("ps")
-        .args(["-o", "state=", "-p", &process_id.to_string()])
-        .output()
-        .expect("ps can be run");
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 fn new_dir() -> PathBuf {
