@@ -84,13 +84,21 @@ extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
             rearm();
         } else if api::is_replica() {
             flow::stand_down(&ctx);
+            if flow::anybody_waits() {
+                bide(&ctx);
+            }
         } else {
-            flow::carry_out_unasked(&ctx, &[], |desk, world| {
-                desk.time_out_due(MOST_A_RING, world)
-            });
-            arm(clock::now().ms().saturating_add(RETRY_MS));
+            bide(&ctx);
         }
     });
+}
+
+/// Where nothing may be granted now, a BLOCK ends all the same.
+fn bide(ctx: &Context) {
+    flow::carry_out_unasked(ctx, &[], |desk, world| {
+        desk.time_out_due(MOST_A_RING, world)
+    });
+    arm(clock::now().ms().saturating_add(RETRY_MS));
 }
 
 fn settle(ctx: &Context) {

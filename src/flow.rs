@@ -107,15 +107,20 @@ pub fn put_off(ctx: &Context, names: &[Name], until_ms: u64, most: usize) {
     }
 }
 
-/// This server is a replica now: its primary decides. Its blocked clients were sent away by the
-/// server; leases run on untied.
+/// This server is a replica now: its primary decides, and leases run on untied.
+///
+/// Its blocked clients were sent away by the server. Only Valkey 9 keeps them during a forced
+/// FAILOVER until its target has taken over; should that be aborted, this server is a primary again
+/// and they wait on. So what was noted for them is kept as long as anybody waits.
 pub fn stand_down(ctx: &Context) {
     if let Ok(mut desk) = DESK.lock(ctx).try_borrow_mut() {
         take_in_notes(&mut desk);
         desk.untie_all();
         count(&desk);
     }
-    inbox::with(|inbox| *inbox = Inbox::default());
+    if !anybody_waits() {
+        inbox::with(|inbox| *inbox = Inbox::default());
+    }
 }
 
 /// Lets the desk decide, after it was told what happened meanwhile.
