@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use redis::Value;
+
 use crate::contenders::{contend, Plan, Route};
 use crate::history::{self, Hold, Outage};
 use crate::support::{unix_time_ms, until, Client, Expect, Server};
@@ -192,18 +194,73 @@ fn a_forced_failover_leaves_a_replica_that_ends_nothing() {
     let failover = format!("FAILOVER TO {target} FORCE TIMEOUT 2500");
     primary.call(failover).okay();
     scene.impatient.recv().nil();
-    until_lapsed(&primary, "brief");
-    for waiter in &mut scene.waiters {
-        assert_unblocked(waiter);
-    }
     // It is nobody's primary any more, and nobody is its primary yet.
+    until("it has given up its role", || !is_primary(&primary));
+    until_lapsed(&primary, "brief");
     until_lapsed(&primary, "later");
     primary.settle();
     assert_eq!(primary.call("DBSIZE").int(), size);
     assert_eq!(decided(&primary), before);
     replica.thaw();
     until_swapped(&primary, &replica);
+    for waiter in &mut scene.waiters {
+        assert_unblocked(waiter);
+    }
     assert_taken_over(scene, &primary, &replica);
+}
+
+/// Valkey 9 leaves blocked clients waiting until the target has taken over; all others send them
+/// away as they give up their role, before it.
+#[test]
+fn an_aborted_forced_failover_loses_nobody() {
+    let (primary, replica) = pair();
+    for (key, lease_ms) in [("deleted", 600_000), ("lapsed", 1_000), ("late", 1_000)] {
+        let hold = format!("LOCK.ACQUIRE {key} a PX {lease_ms}");
+        primary.call(hold).grant();
+    }
+    let keys = ["deleted", "lapsed", "late"];
+    let waiters = keys.map(|key| primary.waiter(format!("LOCK.WAIT {key} b {LONG}")));
+    let mut impatient = primary.waiter("LOCK.WAIT deleted c BLOCK 1500");
+    replica.until_in_step(&primary);
+    replica.freeze();
+    primary.call("SET unheard 1").okay();
+    let target = format!("127.0.0.1 {}", replica.port());
+    let failover = format!("FAILOVER TO {target} FORCE TIMEOUT 500");
+    // The key goes in the pass of the loop in which the pause begins: nothing is granted any more.
+    for reply in primary.call_batch(&["DEL deleted", &failover]) {
+        reply.value();
+    }
+    until("it has given up its role", || !is_primary(&primary));
+    // In time where it still waits, at once where it was sent away.
+    match impatient.recv() {
+        Ok(reply) => assert_eq!(reply, Value::Nil),
+        Err(error) => assert!(error.starts_with("UNBLOCKED "), "{error}"),
+    }
+    until_lapsed(&primary, "lapsed");
+    assert!(!is_primary(&primary));
+    primary.call("FAILOVER ABORT").okay();
+    let aborted = Instant::now();
+    let mut last = 0;
+    for (key, mut waiter) in keys.iter().zip(waiters) {
+        let grant = match waiter.recv() {
+            Err(error) if error.starts_with("UNBLOCKED ") => {
+                primary.call(format!("LOCK.WAIT {key} b {LONG}")).grant()
+            }
+            reply => reply.grant(),
+        };
+        last = last.max(grant.fence);
+    }
+    let took = aborted.elapsed();
+    assert!(took < SOON, "granted {took:?} after the end");
+    assert!(primary.call("LOCK.ACQUIRE more a").grant().fence > last);
+    replica.thaw();
+    // Its link may still look sound that was cut meanwhile.
+    primary.call("SET again 1").okay();
+    until("the replica follows again", || {
+        replica.call("EXISTS again") == Ok(Value::Int(1))
+    });
+    replica.until_in_step(&primary);
+    assert_same_data(&primary, &replica);
 }
 
 #[test]
