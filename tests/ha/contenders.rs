@@ -238,7 +238,8 @@ impl<'a> Contender<'a> {
         };
         let in_time = hold.to < lease_over;
         let released = self.release(&granted.token, lease_over);
-        if !relied_on {
+        // An acknowledgement that takes as long as the lease comes too late.
+        if !relied_on || from >= lease_over {
             return;
         }
         if in_time && !(kept && released) {

@@ -41,6 +41,9 @@ impl Cluster {
             });
         }
         cluster.until_all_see_replicas();
+        for primary in 0..PRIMARIES {
+            cluster.node(primary).until_acknowledged_by(1);
+        }
         cluster
     }
 

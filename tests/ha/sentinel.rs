@@ -30,6 +30,7 @@ fn group() -> (Server, Peers) {
     for replica in &replicas {
         replica.replica_of(&primary);
     }
+    primary.until_acknowledged_by(replicas.len());
     let sentinels = [(); 3].map(|()| sentinel(primary.port()));
     for sentinel in &sentinels {
         until("the Sentinel knows the others and both replicas", || {

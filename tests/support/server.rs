@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redis::Value;
+
 use super::client::{Client, Command, PATIENCE};
 use super::lock_info::LockInfo;
 use super::reply::{Expect, Reply};
@@ -331,6 +333,18 @@ impl Server {
         let sent = offset(primary, "master_repl_offset");
         until("the replica is in step", || {
             offset(self, "slave_repl_offset") >= sent
+        });
+    }
+
+    /// Waits until so many replicas have acknowledged a write. One that was just attached does so
+    /// for the first time up to a second later, and until then WAIT waits for it.
+    #[track_caller]
+    pub fn until_acknowledged_by(&self, replicas: usize) {
+        let wait = format!("WAIT {replicas} 1000");
+        until("the replicas acknowledge", || {
+            // A write without a key, which every node of a cluster takes.
+            let answers = self.call_batch(&["FUNCTION FLUSH", &wait]);
+            answers[1] == Ok(Value::Int(i64::try_from(replicas).expect("a count")))
         });
     }
 
