@@ -6,6 +6,8 @@
 mod history;
 #[path = "../support/load.rs"]
 mod load;
+#[path = "../support/payload.rs"]
+mod payload;
 #[path = "../support/mod.rs"]
 mod support;
 

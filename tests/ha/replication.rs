@@ -1,1 +1,395 @@
-//! x
+//! Replicas whose link is cut, and replicas that are given the whole data set, while holders and
+//! waiters go on at the primary. What comes of an unbroken stream is in `replication_stream.rs`.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::contenders::{contend, Plan, Route};
+use crate::history;
+use crate::payload;
+use crate::support::{unix_time_us, until, Client, Expect, Server};
+
+const LONG: &str = "PX 600000";
+
+/// A primary, its replica, and the replica of that one.
+struct Chain {
+    primary: Server,
+    middle: Server,
+    last: Server,
+}
+
+impl Chain {
+    #[track_caller]
+    fn start() -> Chain {
+        let chain = Chain {
+            primary: Server::start(),
+            middle: Server::start(),
+            last: Server::start(),
+        };
+        chain.middle.replica_of(&chain.primary);
+        chain.last.replica_of(&chain.middle);
+        chain
+    }
+
+    fn replicas(&self) -> [&Server; 2] {
+        [&self.middle, &self.last]
+    }
+
+    /// Asserts that all three have the same data. Nobody gives orders meanwhile.
+    #[track_caller]
+    fn assert_same_data(&self) {
+        assert_same_data(&self.primary, &self.replicas());
+    }
+}
+
+/// Nothing ends at the primary by itself while it is compared.
+#[track_caller]
+fn assert_same_data(primary: &Server, replicas: &[&Server]) {
+    primary.call("DEBUG SET-ACTIVE-EXPIRE 0").okay();
+    primary.settle();
+    let digest = primary.call("DEBUG DIGEST").text();
+    for replica in replicas {
+        // Its link may still look sound that was cut meanwhile.
+        until("the replica follows", || {
+            replica.info("replication", "master_link_status") == "up"
+        });
+        replica.until_in_step(primary);
+        assert_eq!(replica.call("DEBUG DIGEST").text(), digest);
+    }
+    primary.call("DEBUG SET-ACTIVE-EXPIRE 1").okay();
+}
+
+fn count(server: &Server, section: &str, field: &str) -> i64 {
+    server.info(section, field).parse().expect("a count")
+}
+
+fn lapses(server: &Server) -> i64 {
+    count(server, "lock", "lock_lapses")
+}
+
+fn hand_overs(server: &Server) -> i64 {
+    count(server, "lock", "lock_hand_overs")
+}
+
+/// A crowd that gives its locks back, at a server that stays what it is.
+fn contend_at<T>(server: &Server, meanwhile: impl FnOnce() -> T) -> T {
+    let plan = Plan {
+        keys: (0..4).map(|number| format!("brisk{number}")).collect(),
+        contenders: 3,
+        lease_ms: 5_000,
+        hold_ms: 1..15,
+        replicas: 0,
+    };
+    let port = server.port();
+    let find = |_: &str, _: Option<&str>| {
+        Some(Route {
+            port,
+            asking: false,
+        })
+    };
+    let ([history], told) = contend([plan], &find, meanwhile);
+    history::assert_fences_rise(&history.grants);
+    history::assert_no_writer_overlaps(&history.holds);
+    history::assert_nobody_stuck(&history.waits, &[], Duration::from_secs(2));
+    assert!(history.lost.is_empty(), "{:#?}", history.lost);
+    assert!(history.errors.is_empty(), "{:?}", history.errors);
+    told
+}
+
+/// A line of waiters none of whom gives the lock back: every 30 ms a lease ends.
+struct Line(Vec<Client>);
+
+impl Line {
+    #[track_caller]
+    fn start(primary: &Server) -> Line {
+        primary.call(format!("LOCK.ACQUIRE line a {LONG}")).grant();
+        let wait = |number| primary.waiter(format!("LOCK.WAIT line w{number} PX 30"));
+        let line = Line((0..120).map(wait).collect());
+        assert_eq!(primary.call("LOCK.RELEASE line a").int(), 1);
+        line
+    }
+
+    #[track_caller]
+    fn assert_all_served(self) {
+        let mut last = 0;
+        for mut waiter in self.0 {
+            let fence = waiter.recv().grant().fence;
+            assert!(fence > last, "{fence} after {last}");
+            last = fence;
+        }
+    }
+}
+
+// ---- partial resync
+
+#[test]
+fn a_link_that_was_cut_goes_on_where_it_broke() {
+    let chain = Chain::start();
+    let Chain {
+        primary, middle, ..
+    } = &chain;
+    primary.call("CONFIG SET repl-backlog-size 64mb").okay();
+    let full = [primary, middle].map(|it| count(it, "stats", "sync_full"));
+    let partial = || count(primary, "stats", "sync_partial_ok");
+    let cut = || {
+        let before = partial();
+        primary.call("CLIENT KILL TYPE replica").int();
+        before
+    };
+    let line = Line::start(primary);
+    contend_at(primary, || {
+        for _ in 0..5 {
+            let before = cut();
+            until("it has asked for the rest", || partial() > before);
+        }
+        for _ in 0..3 {
+            middle.freeze();
+            let before = cut();
+            let (handed_over, lapsed) = (hand_overs(primary), lapses(primary));
+            until("leases ended and locks went on meanwhile", || {
+                hand_overs(primary) > handed_over + 50 && lapses(primary) > lapsed + 5
+            });
+            middle.thaw();
+            until("it has asked for the rest", || partial() > before);
+        }
+    });
+    line.assert_all_served();
+    chain.assert_same_data();
+    let full_after = [primary, middle].map(|it| count(it, "stats", "sync_full"));
+    assert_eq!(full_after, full, "the rest was enough");
+}
+
+/// Locks whose leases end soon, beside one that goes on; `b` waits for one of them.
+#[track_caller]
+fn short_leases(primary: &Server) -> Client {
+    for command in [
+        "LOCK.ACQUIRE alone a PX 1500",
+        "LOCK.ACQUIRE handed a PX 1500",
+        "LOCK.ACQUIRE deep a PX 1500 REENTRANT",
+        "LOCK.ACQUIRE deep a PX 1500 REENTRANT",
+        "LOCK.ACQUIRE pool a PX 1500 SHARED",
+        "LOCK.ACQUIRE pool keeps PX 600000 SHARED",
+        "LOCK.MACQUIRE 2 one two a PX 1500",
+        "LOCK.ACQUIRE tied a PX 600000 SESSION",
+    ] {
+        primary.call(command).grant();
+    }
+    primary.waiter(format!("LOCK.WAIT handed b {LONG}"))
+}
+
+const LAPSED: [&str; 6] = ["alone", "handed", "deep", "pool", "one", "two"];
+
+#[test]
+fn a_replica_that_is_cut_off_ends_nothing_by_itself() {
+    let chain = Chain::start();
+    let Chain {
+        primary, middle, ..
+    } = &chain;
+    let mut waiter = short_leases(primary);
+    for replica in chain.replicas() {
+        replica.until_in_step(primary);
+    }
+    let full = count(primary, "stats", "sync_full");
+    let partial = count(primary, "stats", "sync_partial_ok");
+    // A primary that isn't there.
+    middle.call("REPLICAOF 127.0.0.1 1").okay();
+    let before = chain
+        .replicas()
+        .map(|replica| replica.call("DEBUG DIGEST").text());
+    let size = middle.call("DBSIZE").int();
+    assert_eq!(size, 7);
+
+    waiter.recv().grant();
+    for replica in chain.replicas() {
+        for key in LAPSED {
+            until(&format!("the lease of {key} is over here too"), || {
+                replica.call(&["LOCK.CHECK", key, "a"]).int() == 0
+            });
+            let tokens = replica.lock_info(key).map(|info| info.holder_tokens());
+            let expected = (key == "pool").then(|| vec!["keeps".to_owned()]);
+            assert_eq!(tokens, expected, "{key}");
+        }
+        assert!(replica.call("LOCK.CHECK tied a").int() > 0);
+        replica.settle();
+        assert_eq!(replica.call("DBSIZE").int(), size);
+    }
+    let after = chain
+        .replicas()
+        .map(|replica| replica.call("DEBUG DIGEST").text());
+    assert_eq!(after, before, "the data is the primary's business");
+
+    middle.replica_of(primary);
+    chain.assert_same_data();
+    for replica in chain.replicas() {
+        let handed = replica.lock_info("handed").expect("a holder");
+        assert_eq!(handed.holder_tokens(), ["b"]);
+        assert_eq!(count(replica, "lock", "lock_grants"), 0);
+        assert_eq!(count(replica, "lock", "lock_lapses"), 0);
+    }
+    assert_eq!(count(primary, "stats", "sync_full"), full);
+    assert_eq!(count(primary, "stats", "sync_partial_ok"), partial + 1);
+}
+
+// ---- full sync
+
+#[test]
+fn a_full_sync_from_disk() {
+    assert_full_sync("no", "disabled");
+}
+
+#[test]
+fn a_full_sync_without_a_disk() {
+    assert_full_sync("yes", "disabled");
+}
+
+#[test]
+fn a_full_sync_into_memory_beside_the_old_data() {
+    assert_full_sync("yes", "swapdb");
+}
+
+/// Locks of every kind, so many that it takes a while to save them.
+#[track_caller]
+fn many_locks(primary: &Server) {
+    for number in 0..150 {
+        for command in [
+            format!("LOCK.ACQUIRE held{number} a {LONG}"),
+            format!("LOCK.ACQUIRE deep{number} a {LONG} REENTRANT"),
+            format!("LOCK.ACQUIRE deep{number} a {LONG} REENTRANT"),
+            format!("LOCK.ACQUIRE pool{number} a {LONG} SHARED LIMIT 3"),
+            format!("LOCK.ACQUIRE pool{number} b PX 700000 SHARED LIMIT 3"),
+        ] {
+            primary.call(command).grant();
+        }
+    }
+}
+
+/// A server with data of its own, and its replica, are given the data of another primary while
+/// crowds are at work there.
+#[track_caller]
+fn assert_full_sync(diskless: &str, load: &str) {
+    let primary = Server::builder()
+        .config(&format!("repl-diskless-sync {diskless}"))
+        .config("rdb-key-save-delay 500")
+        .start();
+    let middle = Server::builder()
+        .config(&format!("repl-diskless-load {load}"))
+        .config("key-load-delay 300")
+        .start();
+    let last = Server::start();
+    last.replica_of(&middle);
+    let chain = Chain {
+        primary,
+        middle,
+        last,
+    };
+    let Chain {
+        primary, middle, ..
+    } = &chain;
+    many_locks(primary);
+    // A fence an hour ahead of the clock, so that the clock alone gives no greater one.
+    payload::restore_with_fence(primary, "ahead", unix_time_us() + 3_600_000_000);
+    middle.call(format!("LOCK.ACQUIRE own a {LONG}")).grant();
+    middle.call(format!("LOCK.ACQUIRE held1 z {LONG}")).grant();
+    let line = Line::start(primary);
+    let full = count(primary, "stats", "sync_full");
+    let handed_over = contend_at(primary, || {
+        let before = hand_overs(primary);
+        middle.replica_of(primary);
+        hand_overs(primary) - before
+    });
+    assert!(handed_over > 50, "{handed_over} hand-overs meanwhile");
+    assert_eq!(count(primary, "stats", "sync_full"), full + 1);
+    line.assert_all_served();
+    chain.assert_same_data();
+    assert_eq!(middle.lock_info("own"), None);
+
+    // Whoever was given the whole data set numbers on from there.
+    let last = primary.call("LOCK.ACQUIRE more a").grant().fence;
+    middle.until_in_step(primary);
+    middle.call("REPLICAOF NO ONE").okay();
+    let next = middle.call("LOCK.ACQUIRE another a").grant().fence;
+    assert!(next > last, "{next} after {last}");
+    assert!(middle.call("LOCK.CHECK held1 a").int() > 0);
+}
+
+// ---- refusals
+
+const WRITES: [&str; 18] = [
+    "LOCK.ACQUIRE k a",
+    "LOCK.ACQUIRE k b",
+    "LOCK.ACQUIRE free a SESSION",
+    "LOCK.ACQUIRE pool b SHARED LIMIT 2",
+    "LOCK.ACQUIRE k a REENTRANT",
+    "LOCK.WAIT k a",
+    "LOCK.WAIT k b BLOCK 1",
+    "LOCK.WAIT free a",
+    "LOCK.EXTEND k a PX 5",
+    "LOCK.EXTEND k a SESSION",
+    "LOCK.RELEASE k a",
+    "LOCK.RELEASE k a ALL",
+    "LOCK.MACQUIRE 2 free other a",
+    "LOCK.MWAIT 2 k free b BLOCK 1",
+    "LOCK.MEXTEND 1 k a PX 5",
+    "LOCK.MRELEASE 2 k pool a",
+    "LOCK.APPLY k DROP a",
+    "DEL k",
+];
+
+#[test]
+fn replicas_answer_what_they_know_and_refuse_the_rest() {
+    let chain = Chain::start();
+    let primary = &chain.primary;
+    primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let share = format!("LOCK.ACQUIRE pool a {LONG} SHARED LIMIT 2");
+    primary.call(share).grant();
+    for replica in chain.replicas() {
+        replica.until_in_step(primary);
+        let digest = replica.call("DEBUG DIGEST").text();
+        for command in WRITES {
+            let error = replica.call(command).error();
+            assert!(error.starts_with("READONLY "), "{command}: {error}");
+            assert_refused_within(replica, command);
+        }
+        assert_reads_within(replica);
+        // Where clients may write to a replica, its locks are its primary's all the same.
+        replica.call("CONFIG SET replica-read-only no").okay();
+        for command in WRITES.iter().filter(|it| it.starts_with("LOCK.")) {
+            let error = replica.call(*command).error();
+            let refused = ["READONLY ", "ERR LOCK.APPLY is internal"];
+            let refused = refused.iter().any(|start| error.starts_with(start));
+            assert!(refused, "{command}: {error}");
+        }
+        assert_eq!(replica.call("DEBUG DIGEST").text(), digest);
+        assert_eq!(count(replica, "lock", "lock_waiters"), 0);
+    }
+}
+
+/// As a transaction and from a script.
+#[track_caller]
+fn assert_refused_within(replica: &Server, command: &str) {
+    let mut replies = replica.call_batch(&["MULTI", command, "EXEC"]);
+    let exec = replies.remove(2).error();
+    assert!(exec.starts_with("EXECABORT "), "{command}: {exec}");
+    let mut eval = vec!["EVAL", "return redis.call(unpack(ARGV))", "0"];
+    eval.extend(command.split(' '));
+    let error = replica.call(&eval).error();
+    assert!(error.contains("READONLY"), "{command}: {error}");
+}
+
+#[track_caller]
+fn assert_reads_within(replica: &Server) {
+    let check = "LOCK.CHECK k a";
+    assert!(replica.call(check).int() > 0);
+    assert_eq!(replica.call("LOCK.CHECK k b").int(), 0);
+    let exec = replica.call_batch(&["MULTI", check, "EXEC"]).remove(2);
+    assert!(matches!(exec.list().as_slice(), [Value::Int(1..)]));
+    let script = "return redis.call('LOCK.CHECK', KEYS[1], ARGV[1])";
+    for eval in ["EVAL", "EVAL_RO"] {
+        assert!(replica.call(&[eval, script, "1", "k", "a"]).int() > 0);
+    }
+    let info = replica.lock_info("pool").expect("a holder");
+    assert_eq!((info.holder().int("limit"), info.waiters), (2, 0));
+    assert_eq!(replica.lock_info("free"), None);
+    replica.call("LOCK.HELP").list();
+}
