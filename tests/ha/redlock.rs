@@ -3,8 +3,6 @@
 #[path = "../../examples/redlock.rs"]
 #[allow(dead_code, reason = "its program runs as a process of its own")]
 mod example;
-#[path = "../support/payload.rs"]
-mod payload;
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
