@@ -28,7 +28,7 @@ for server in "$@"; do
   if [ -z "$name" ]; then
     name=$server verdict="no server to be run"
     : >"$log"
-  elif ! REDIS_SERVER=$server "${MAKE:-make}" --no-print-directory test test-ha >"$log" 2>&1 ||
+  elif ! REDIS_SERVER=$server "${MAKE:-make}" --no-print-directory -k test test-ha >"$log" 2>&1 ||
     [ "$(count passed "$log")" = 0 ]; then
     verdict=FAILED
   fi

@@ -262,9 +262,11 @@ struct Counts {
     last: Vec<(String, i64)>,
 }
 
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 11] = [
     "locks",
     "waiters",
+    "sessions",
+    "held_back",
     "last_fence",
     "grants",
     "hand_overs",
@@ -393,6 +395,24 @@ fn info_counts_leases_that_end() {
         ("lapses", 1),
     ];
     counts.moved(&server, &expected, "a lease that ends for one who waits");
+}
+
+#[test]
+fn info_counts_sessions_and_what_is_held_back() {
+    let server = Server::start();
+    let mut counts = Counts::start(&server);
+    let mut session = server.client();
+    session.call("LOCK.ACQUIRE k a PX 1500 SESSION").grant();
+    let expected = [("locks", 1), ("sessions", 1), ("grants", 1)];
+    counts.moved(&server, &expected, "a session");
+    // Its renewal is a write that the server would refuse to a client.
+    server.call("CONFIG SET min-replicas-to-write 1").okay();
+    counts.moved(&server, &[("held_back", 1)], "a renewal that may not be");
+    server.call("CONFIG SET min-replicas-to-write 0").okay();
+    counts.moved(&server, &[("held_back", -1)], "a renewal made up for");
+    session.close();
+    let expected = [("locks", -1), ("sessions", -1)];
+    counts.moved(&server, &expected, "a session that closed");
 }
 
 #[test]

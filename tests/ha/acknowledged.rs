@@ -31,10 +31,18 @@ impl Pair {
         Pair { primary, replica }
     }
 
-    /// Stops the replica when it has all that was granted so far.
+    /// Stops the replica when it has all that was granted so far, and has said so: what WAIT is told
+    /// from now on is about what comes.
     #[track_caller]
     fn freeze(&self) {
-        self.replica.until_in_step(&self.primary);
+        until("the replica has acknowledged everything", || {
+            let text = self.primary.call("INFO replication").text();
+            let acknowledged = text.split("offset=").nth(1);
+            let acknowledged = acknowledged.and_then(|rest| rest.split(',').next());
+            let sent = text.split("master_repl_offset:").nth(1);
+            let sent = sent.and_then(|rest| rest.lines().next());
+            acknowledged.is_some() && acknowledged == sent
+        });
         self.replica.freeze();
     }
 

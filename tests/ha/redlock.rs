@@ -18,6 +18,7 @@ use example::{Held, Missed, Redlock, Settings};
 
 use crate::history::{assert_no_writer_overlaps, Hold, Mode};
 use crate::load::{soak_time, Dice, Over};
+use crate::payload;
 use crate::support::{eventually, unix_time_us, until, Expect, Server, PATIENCE};
 
 /// Longer than any of these tests needs: what is free before that was released.
