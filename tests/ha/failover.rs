@@ -72,7 +72,7 @@ fn assert_unblocked(waiter: &mut Client) {
 // ---- FAILOVER
 
 /// Locks and waiters of several kinds on a primary that is about to hand over its role: `a` holds
-/// `long` for long and `brief` for 1500 ms, `c` holds `tied` in a session.
+/// `long` for long and `brief` for 1500 ms, `c` holds `tied` in a session of 7500 ms.
 struct Scene {
     session: Client,
     /// Of `b`, one for each key, without a BLOCK.
@@ -80,6 +80,8 @@ struct Scene {
     /// Waits for `long` with a BLOCK of 1000 ms.
     impatient: Client,
     highest: i64,
+    /// When the lease of `tied` ends, if it isn't renewed.
+    tied_until_ms: i64,
 }
 
 const SCENE: [&str; 3] = ["long", "brief", "tied"];
@@ -89,7 +91,7 @@ impl Scene {
     fn set(primary: &Server) -> Scene {
         let mut session = primary.client();
         primary.call(format!("LOCK.ACQUIRE long a {LONG}")).grant();
-        let tied = "LOCK.ACQUIRE tied c PX 20000 SESSION";
+        let tied = "LOCK.ACQUIRE tied c PX 7500 SESSION";
         session.call(tied).grant();
         let brief = "LOCK.ACQUIRE brief a PX 1500";
         let highest = primary.call(brief).grant().fence;
@@ -99,6 +101,7 @@ impl Scene {
             waiters: SCENE.map(wait),
             impatient: primary.waiter("LOCK.WAIT long d BLOCK 1000"),
             highest,
+            tied_until_ms: primary.call("PEXPIRETIME tied").int(),
         }
     }
 }
@@ -108,6 +111,12 @@ impl Scene {
 #[track_caller]
 fn assert_taken_over(scene: Scene, old: &Server, new: &Server) {
     let decided_before = decided(old);
+    // A session is renewed at a third of its lease: not by its old primary any more.
+    until("the time of a renewal is over", || {
+        unix_time_ms() > scene.tied_until_ms - 5_000 + 5
+    });
+    old.settle();
+    assert_eq!(old.call("PEXPIRETIME tied").int(), scene.tied_until_ms);
     let long = new.lock_info("long").expect("a holder");
     assert_eq!(long.holder_tokens(), ["a"]);
     let tied = new.lock_info("tied").expect("a holder");
@@ -124,7 +133,7 @@ fn assert_taken_over(scene: Scene, old: &Server, new: &Server) {
 
     // The session's client takes it up again; its end is then the lock's.
     let mut session = new.client();
-    let extend = "LOCK.EXTEND tied c PX 20000 SESSION";
+    let extend = "LOCK.EXTEND tied c PX 7500 SESSION";
     assert_eq!(session.call(extend).int(), 1);
     let mut next = new.waiter(format!("LOCK.WAIT tied b {LONG}"));
     drop(scene.session);
@@ -184,7 +193,7 @@ fn a_failover_hands_over_holders_and_sends_waiters_on() {
 fn a_forced_failover_leaves_a_replica_that_ends_nothing() {
     let (primary, replica) = pair();
     let mut scene = Scene::set(&primary);
-    primary.call("LOCK.ACQUIRE later a PX 4000").grant();
+    primary.call("LOCK.ACQUIRE later a PX 3200").grant();
     replica.until_in_step(&primary);
     replica.freeze();
     scene.highest = primary.call("LOCK.ACQUIRE unheard a").grant().fence;

@@ -174,11 +174,11 @@ fn told(server: &Server, key: &str) -> (String, Vec<(String, i64, i64, i64)>) {
 fn lock_everything(primary: &Server) -> i64 {
     let commands = [
         "LOCK.ACQUIRE long a PX 600000",
-        "LOCK.ACQUIRE short b PX 10000",
+        "LOCK.ACQUIRE short b PX 14000",
         "LOCK.ACQUIRE deep d PX 600000 REENTRANT",
         "LOCK.ACQUIRE deep d PX 600000 REENTRANT",
         "LOCK.ACQUIRE deep d PX 600000 REENTRANT",
-        "LOCK.ACQUIRE pool e1 PX 9000 SHARED LIMIT 2",
+        "LOCK.ACQUIRE pool e1 PX 13000 SHARED LIMIT 2",
         "LOCK.ACQUIRE pool e2 PX 600000 SHARED LIMIT 2",
         "LOCK.MACQUIRE 2 one two f PX 600000",
     ];
@@ -216,7 +216,7 @@ fn what_was_replicated_outlives_its_primary() {
     for (key, command) in WAITS {
         if key == "soon" {
             // This lease ends while there is no primary.
-            highest = primary.call("LOCK.ACQUIRE soon c PX 1000").grant().fence;
+            highest = primary.call("LOCK.ACQUIRE soon c PX 1500").grant().fence;
         }
         waiters.push(primary.waiter(command));
     }
@@ -402,8 +402,8 @@ fn a_crowd_goes_on_at_the_new_primary() {
     let steady = Plan {
         keys: keys(STEADY),
         contenders: 3,
-        lease_ms: 8_000,
-        hold_ms: 6_000..7_000,
+        lease_ms: 12_000,
+        hold_ms: 9_000..10_000,
         // What all replicas have is at the one that will be promoted.
         replicas: 2,
     };
