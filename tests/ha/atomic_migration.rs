@@ -2,8 +2,8 @@
 //!
 //! On a server that has neither, each test shows that it says so, and ends there.
 
-use crate::nodes::{moved_to, Cluster};
-use crate::support::{until, Client, Expect, Server};
+use crate::nodes::{assert_take_turns, digests, moved_to, Cluster, Move};
+use crate::support::{until, Client, Expect};
 
 /// A lease far longer than any test.
 const LONG: &str = "PX 600000";
@@ -12,39 +12,15 @@ const LONG: &str = "PX 600000";
 const BALLAST: usize = 200_000;
 
 /// Begins to move the slot of `{t}` to the next primary. `None` where the server has no such thing.
-fn begin(cluster: &Cluster) -> Option<Moving<'_>> {
-    let from = cluster.owner("{t}");
-    let to = (from + 1) % 3;
-    let slot = cluster.slot("{t}");
-    let moving = Moving {
-        target: cluster.node(to),
-        slot,
-        from,
-        to,
-    };
-    match cluster.move_slot(slot, from, to) {
-        Ok(()) => Some(moving),
+fn begin(cluster: &Cluster) -> Option<Move<'_>> {
+    let slot = cluster.next_move("{t}");
+    match slot.begin_as_a_whole() {
+        Ok(()) => Some(slot),
         Err(error) => {
             assert!(error.starts_with("ERR unknown subcommand"), "{error}");
             None
         }
     }
-}
-
-struct Moving<'a> {
-    target: &'a Server,
-    slot: i64,
-    from: usize,
-    to: usize,
-}
-
-fn digests(server: &Server, keys: &[&str]) -> Vec<String> {
-    keys.iter()
-        .map(|key| {
-            let digest = server.call(format!("DEBUG DIGEST-VALUE {key}")).list();
-            Ok(digest[0].clone()).text()
-        })
-        .collect()
 }
 
 #[test]
@@ -78,16 +54,16 @@ fn locks_move_with_their_slot_and_waiters_are_sent_on() {
     let keys = ["{t}x", "{t}s", "{t}m", "{t}n"];
     let before = digests(source, &keys);
 
-    let Some(moving) = begin(&cluster) else {
+    let Some(slot) = begin(&cluster) else {
         return;
     };
-    let target = moving.target;
+    let target = slot.target;
     for waiter in &mut waiters {
         assert_eq!(moved_to(&waiter.recv().error()), Some(target.port()));
     }
-    cluster.until_slot_is_at(moving.slot, moving.to);
+    slot.until_known();
     assert_eq!(digests(target, &keys), before);
-    let replica = cluster.node(moving.to + 3);
+    let replica = cluster.node(slot.to + 3);
     replica.until_in_step(target);
     assert_eq!(
         replica.call("DEBUG DIGEST").text(),
@@ -122,14 +98,8 @@ fn locks_move_with_their_slot_and_waiters_are_sent_on() {
     let mut waiters: Vec<Client> = commands.iter().map(|it| target.waiter(it)).collect();
     assert_eq!(target.call("LOCK.RELEASE {t}x a ALL").int(), 1);
     assert_eq!(target.call("LOCK.MRELEASE 2 {t}m {t}n b").int(), 2);
-    let mut last = held.fence.max(several.fence).max(tied.fence);
-    for (waiter, token) in waiters.iter_mut().zip(["w", "v", "u"]) {
-        let grant = waiter.recv().grant();
-        assert_eq!(grant.token, token);
-        assert!(grant.fence > last, "{grant:?} after {last}");
-        last = grant.fence;
-        assert_eq!(target.call(format!("LOCK.RELEASE {{t}}x {token}")).int(), 1);
-    }
+    let last = held.fence.max(several.fence).max(tied.fence);
+    assert_take_turns(target, "{t}x", &mut waiters, &["w", "v", "u"], last);
 }
 
 #[test]
@@ -146,7 +116,7 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
     let mut waiters: Vec<Client> = commands.iter().map(|it| source.waiter(it)).collect();
     let mut fences = Vec::new();
 
-    let Some(moving) = begin(&cluster) else {
+    let Some(slot) = begin(&cluster) else {
         return;
     };
     let mut sent_on = 0;
@@ -154,7 +124,7 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
         match waiter.recv() {
             Ok(grant) => fences.push(Ok(grant).grant().fence),
             Err(error) => {
-                assert_eq!(moved_to(&error), Some(moving.target.port()));
+                assert_eq!(moved_to(&error), Some(slot.target.port()));
                 sent_on += 1;
             }
         }
@@ -162,9 +132,9 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
     assert!(sent_on > 0, "the move took longer than 99 leases");
     assert!(fences.len() > 1, "no lease ended while the slot moved");
     assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
-    cluster.until_slot_is_at(moving.slot, moving.to);
+    slot.until_known();
     // The new node numbers on from the last grant of the old one, which it has seen.
-    let last: i64 = moving
+    let last: i64 = slot
         .target
         .info("lock", "lock_last_fence")
         .parse()
@@ -187,17 +157,17 @@ fn a_move_called_off_leaves_lock_and_queue_where_they_were() {
     }
     let mut waiter = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
 
-    let Some(moving) = begin(&cluster) else {
+    let Some(slot) = begin(&cluster) else {
         return;
     };
     until("locks arrive", || {
-        moving.target.info("lock", "lock_locks") != "0"
+        slot.target.info("lock", "lock_locks") != "0"
     });
-    cluster.call_off_move(moving.from);
+    slot.call_off();
     assert_eq!(waiter.recv().grant().token, "b");
     assert_eq!(source.lock_info("{t}").unwrap().holder_tokens(), ["b"]);
     // Where they should have gone, nothing is left of them.
-    let target = moving.target;
+    let target = slot.target;
     until("the locks are gone there", || {
         target.info("lock", "lock_locks") == "0"
     });

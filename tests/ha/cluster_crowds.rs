@@ -74,22 +74,21 @@ fn assert_nothing_lost(history: &History, outages: &[Outage]) {
 #[test]
 fn a_crowd_follows_its_slot_key_by_key() {
     let cluster = Cluster::of_primaries();
-    let (ports, slot) = (ports(&cluster), cluster.slot("{t}"));
+    let ports = ports(&cluster);
     let find: Find<'_> = &|key, trouble| route(&ports, key, trouble);
     let ([history], ()) = contend([brisk(0)], find, || {
         until_it_grants(cluster.node(cluster.owner("{t}")), 100);
         for _ in 0..6 {
-            let from = cluster.owner("{t}");
-            let to = (from + 1) % 3;
-            cluster.begin_migration(slot, from, to);
+            let slot = cluster.next_move("{t}");
+            slot.begin();
             // For a while some keys are here and some are there.
             for key in ["{t}0", "{t}1"] {
-                cluster.migrate_key(key, from, to);
+                slot.key(key);
             }
-            until_it_grants(cluster.node(to), 30);
-            cluster.migrate_keys(slot, from, to);
-            cluster.end_migration(slot, to);
-            until_it_grants(cluster.node(to), 100);
+            until_it_grants(slot.target, 30);
+            slot.all_keys();
+            slot.end();
+            until_it_grants(slot.target, 100);
         }
     });
     eprintln!(
@@ -104,21 +103,20 @@ fn a_crowd_follows_its_slot_key_by_key() {
 #[test]
 fn a_crowd_follows_its_slot_as_a_whole() {
     let cluster = Cluster::of_primaries();
-    let (ports, slot) = (ports(&cluster), cluster.slot("{t}"));
+    let ports = ports(&cluster);
     let find: Find<'_> = &|key, trouble| route(&ports, key, trouble);
     let ([history], moves) = contend([brisk(0)], find, || {
         until_it_grants(cluster.node(cluster.owner("{t}")), 100);
         let mut moves = 0;
         for _ in 0..6 {
-            let from = cluster.owner("{t}");
-            let to = (from + 1) % 3;
-            match cluster.move_slot(slot, from, to) {
+            let slot = cluster.next_move("{t}");
+            match slot.begin_as_a_whole() {
                 Ok(()) => moves += 1,
                 Err(error) => assert!(error.starts_with("ERR unknown subcommand"), "{error}"),
             }
             if moves > 0 {
-                cluster.until_slot_is_at(slot, to);
-                until_it_grants(cluster.node(to), 100);
+                slot.until_known();
+                until_it_grants(slot.target, 100);
             }
         }
         moves

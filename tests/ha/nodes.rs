@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
-use crate::support::{eventually, free_port, until, Expect, Flavour, Server};
+use crate::support::{eventually, free_port, until, Client, Expect, Flavour, Server};
 
 const SLOTS: usize = 16_384;
 const PRIMARIES: usize = 3;
@@ -97,13 +97,13 @@ impl Cluster {
 
     /// A node's name in the cluster.
     #[track_caller]
-    pub fn id(&self, number: usize) -> String {
+    fn id(&self, number: usize) -> String {
         self.node(number).call("CLUSTER MYID").text()
     }
 
     /// The slot of a key.
     #[track_caller]
-    pub fn slot(&self, key: &str) -> i64 {
+    fn slot(&self, key: &str) -> i64 {
         self.node(0).call(format!("CLUSTER KEYSLOT {key}")).int()
     }
 
@@ -134,7 +134,7 @@ impl Cluster {
 
     /// Waits until the node, and every other running one, says that the slot is the node's.
     #[track_caller]
-    pub fn until_slot_is_at(&self, slot: i64, owner: usize) {
+    fn until_slot_is_at(&self, slot: i64, owner: usize) {
         let id = self.id(owner);
         for node in self.running() {
             until("the nodes agree on the slot's owner", || {
@@ -143,87 +143,17 @@ impl Cluster {
         }
     }
 
-    /// Begins to move a slot: from now on its keys are at one node or at the other.
+    /// The way of a key's slot from the node that serves it to the next primary.
     #[track_caller]
-    pub fn begin_migration(&self, slot: i64, from: usize, to: usize) {
-        let (from_id, to_id) = (self.id(from), self.id(to));
-        self.node(to)
-            .call(format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}"))
-            .okay();
-        self.node(from)
-            .call(format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}"))
-            .okay();
-    }
-
-    /// Moves all keys that the slot still has.
-    #[track_caller]
-    pub fn migrate_keys(&self, slot: i64, from: usize, to: usize) {
-        loop {
-            let page = self
-                .node(from)
-                .call(format!("CLUSTER GETKEYSINSLOT {slot} 100"))
-                .list();
-            if page.is_empty() {
-                break;
-            }
-            for key in page {
-                self.migrate_key(&Ok(key).text(), from, to);
-            }
-        }
-    }
-
-    /// Moves one key, if it is there.
-    #[track_caller]
-    pub fn migrate_key(&self, key: &str, from: usize, to: usize) {
-        let port = self.node(to).port().to_string();
-        let command = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
-        let answer = self.node(from).call(&command).text();
-        assert!(["OK", "NOKEY"].contains(&answer.as_str()), "{answer}");
-    }
-
-    /// Ends the move: the slot is the other node's. The moment at which it began to serve it.
-    #[track_caller]
-    pub fn end_migration(&self, slot: i64, to: usize) -> Instant {
-        let id = self.id(to);
-        self.node(to)
-            .call(format!("CLUSTER SETSLOT {slot} NODE {id}"))
-            .okay();
-        let since = Instant::now();
-        for node in self
-            .running()
-            .filter(|node| node.info("replication", "role") == "master")
-        {
-            node.call(format!("CLUSTER SETSLOT {slot} NODE {id}"))
-                .okay();
-        }
-        since
-    }
-
-    /// Has the servers move a whole slot, all its keys at one moment. The error of a server that
-    /// can't do that.
-    pub fn move_slot(&self, slot: i64, from: usize, to: usize) -> Result<(), String> {
-        let source = self.node(from);
-        let moving = match source.flavour() {
-            Flavour::Valkey => {
-                let id = self.id(to);
-                source.call(format!(
-                    "CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {id}"
-                ))
-            }
-            Flavour::Redis => self
-                .node(to)
-                .call(format!("CLUSTER MIGRATION IMPORT {slot} {slot}")),
-        };
-        moving.map(drop)
-    }
-
-    /// Calls off the move of slots from this node.
-    #[track_caller]
-    pub fn call_off_move(&self, from: usize) {
-        let source = self.node(from);
-        match source.flavour() {
-            Flavour::Valkey => source.call("CLUSTER CANCELSLOTMIGRATIONS").okay(),
-            Flavour::Redis => drop(source.call("CLUSTER MIGRATION CANCEL ALL").value()),
+    pub fn next_move(&self, key: &str) -> Move<'_> {
+        let from = self.owner(key);
+        let to = (from + 1) % PRIMARIES;
+        Move {
+            cluster: self,
+            slot: self.slot(key),
+            source: self.node(from),
+            target: self.node(to),
+            to,
         }
     }
 
@@ -250,6 +180,147 @@ impl Cluster {
                 text.lines().filter(|line| line.contains("slave")).count() == PRIMARIES
             });
         }
+    }
+}
+
+/// A slot that is to go from one node to another: key by key, or as a whole.
+#[derive(Clone, Copy)]
+pub struct Move<'a> {
+    cluster: &'a Cluster,
+    slot: i64,
+    /// The number of the node that gets it.
+    pub to: usize,
+    /// Who has it.
+    pub source: &'a Server,
+    /// Who gets it.
+    pub target: &'a Server,
+}
+
+impl Move<'_> {
+    /// Begins to move it key by key: from now on its keys are at one node or at the other.
+    #[track_caller]
+    pub fn begin(self) {
+        let id = |server: &Server| server.call("CLUSTER MYID").text();
+        let (slot, source_id, target_id) = (self.slot, id(self.source), id(self.target));
+        self.target
+            .call(format!("CLUSTER SETSLOT {slot} IMPORTING {source_id}"))
+            .okay();
+        self.source
+            .call(format!("CLUSTER SETSLOT {slot} MIGRATING {target_id}"))
+            .okay();
+    }
+
+    /// Moves all keys that the slot still has at its old node.
+    #[track_caller]
+    pub fn all_keys(self) {
+        let slot = self.slot;
+        loop {
+            let page = self
+                .source
+                .call(format!("CLUSTER GETKEYSINSLOT {slot} 100"));
+            let page = page.list();
+            if page.is_empty() {
+                break;
+            }
+            for key in page {
+                self.key(&Ok(key).text());
+            }
+        }
+    }
+
+    /// Moves one key, if it is there.
+    #[track_caller]
+    pub fn key(self, key: &str) {
+        let port = self.target.port().to_string();
+        let command = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
+        let answer = self.source.call(&command).text();
+        assert!(["OK", "NOKEY"].contains(&answer.as_str()), "{answer}");
+    }
+
+    /// Ends the move: the slot is the new node's. The moment at which it began to serve it.
+    #[track_caller]
+    pub fn end(self) -> Instant {
+        let id = self.target.call("CLUSTER MYID").text();
+        let command = format!("CLUSTER SETSLOT {} NODE {id}", self.slot);
+        self.target.call(&command).okay();
+        let since = Instant::now();
+        let primary = |node: &&Server| node.info("replication", "role") == "master";
+        for node in self.cluster.running().filter(primary) {
+            node.call(&command).okay();
+        }
+        since
+    }
+
+    /// Leaves the slot where it was.
+    #[track_caller]
+    pub fn give_up(self) {
+        for node in [self.source, self.target] {
+            node.call(format!("CLUSTER SETSLOT {} STABLE", self.slot))
+                .okay();
+        }
+    }
+
+    /// Has the servers move the whole slot, all its keys at one moment. The error of a server that
+    /// can't do that.
+    pub fn begin_as_a_whole(self) -> Result<(), String> {
+        let (source, target, slot) = (self.source, self.target, self.slot);
+        let moving = match source.flavour() {
+            Flavour::Valkey => {
+                let id = target.call("CLUSTER MYID").text();
+                source.call(format!(
+                    "CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {id}"
+                ))
+            }
+            Flavour::Redis => target.call(format!("CLUSTER MIGRATION IMPORT {slot} {slot}")),
+        };
+        moving.map(drop)
+    }
+
+    /// Calls off the move of the whole slot.
+    #[track_caller]
+    pub fn call_off(self) {
+        match self.source.flavour() {
+            Flavour::Valkey => self.source.call("CLUSTER CANCELSLOTMIGRATIONS").okay(),
+            Flavour::Redis => drop(self.source.call("CLUSTER MIGRATION CANCEL ALL").value()),
+        }
+    }
+
+    /// Waits until every node knows the slot at its new node.
+    #[track_caller]
+    pub fn until_known(self) {
+        self.cluster.until_slot_is_at(self.slot, self.to);
+    }
+}
+
+/// The locks as the server digests them: holders, holds, deadlines, fences. They may be on their way
+/// here.
+#[track_caller]
+pub fn digests(server: &Server, keys: &[&str]) -> Vec<String> {
+    let mut client = server.client();
+    keys.iter()
+        .map(|key| {
+            client.call("ASKING").okay();
+            let digest = client.call(format!("DEBUG DIGEST-VALUE {key}")).list();
+            Ok(digest[0].clone()).text()
+        })
+        .collect()
+}
+
+/// Asserts that these waiters hold a key one after the other, with fences that rise above `last`.
+#[track_caller]
+pub fn assert_take_turns(
+    server: &Server,
+    key: &str,
+    waiters: &mut [Client],
+    tokens: &[&str],
+    mut last: i64,
+) {
+    for (waiter, token) in waiters.iter_mut().zip(tokens) {
+        let grant = waiter.recv().grant();
+        assert_eq!(grant.token, *token);
+        assert!(grant.fence > last, "{grant:?} after {last}");
+        last = grant.fence;
+        assert_eq!(server.call(format!("LOCK.RELEASE {key} {token}")).int(), 1);
     }
 }
 

@@ -4,23 +4,11 @@ use std::time::Instant;
 
 use redis::cluster::ClusterClient;
 
-use crate::nodes::{moved_to, Cluster};
+use crate::nodes::{assert_take_turns, digests, moved_to, Cluster};
 use crate::support::{eventually, until, Client, Expect, Grant, Reply, Server};
 
 /// A lease far longer than any test.
 const LONG: &str = "PX 600000";
-
-/// The locks of a slot, as the server digests them: holders, holds, deadlines, fences.
-fn digests(server: &Server, keys: &[&str]) -> Vec<String> {
-    let mut client = server.client();
-    keys.iter()
-        .map(|key| {
-            client.call("ASKING").okay();
-            let digest = client.call(format!("DEBUG DIGEST-VALUE {key}")).list();
-            Ok(digest[0].clone()).text()
-        })
-        .collect()
-}
 
 /// A command for a slot that is on its way here.
 fn ask(server: &Server, command: &str) -> Reply {
@@ -32,9 +20,8 @@ fn ask(server: &Server, command: &str) -> Reply {
 #[test]
 fn locks_travel_with_token_fence_holds_and_lease() {
     let cluster = Cluster::of_primaries();
-    let (from, to) = (cluster.owner("{t}"), (cluster.owner("{t}") + 1) % 3);
-    let (source, target) = (cluster.node(from), cluster.node(to));
-    let slot = cluster.slot("{t}");
+    let slot = cluster.next_move("{t}");
+    let (source, target) = (slot.source, slot.target);
     let grant = source
         .call(format!("LOCK.ACQUIRE {{t}}x a {LONG} REENTRANT"))
         .grant();
@@ -52,8 +39,8 @@ fn locks_travel_with_token_fence_holds_and_lease() {
     let keys = ["{t}x", "{t}s", "{t}m", "{t}n"];
     let before = digests(source, &keys);
 
-    cluster.begin_migration(slot, from, to);
-    cluster.migrate_keys(slot, from, to);
+    slot.begin();
+    slot.all_keys();
     assert_eq!(digests(target, &keys), before);
     // Who asks here is sent there, and who comes there without having been sent is sent back.
     let error = source.call("LOCK.EXTEND {t}x a").error();
@@ -69,7 +56,7 @@ fn locks_travel_with_token_fence_holds_and_lease() {
         1,
         "one of two holds"
     );
-    cluster.end_migration(slot, to);
+    slot.end();
 
     assert_eq!(
         target.call(format!("LOCK.ACQUIRE {{t}}x a {LONG}")).grant(),
@@ -87,9 +74,8 @@ fn locks_travel_with_token_fence_holds_and_lease() {
 #[test]
 fn waiters_are_sent_on_and_queue_again_where_the_slot_is() {
     let cluster = Cluster::of_primaries();
-    let (from, to) = (cluster.owner("{t}"), (cluster.owner("{t}") + 1) % 3);
-    let (source, target) = (cluster.node(from), cluster.node(to));
-    let slot = cluster.slot("{t}");
+    let slot = cluster.next_move("{t}");
+    let (source, target) = (slot.source, slot.target);
     let held = source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
     let commands = [
         format!("LOCK.WAIT {{t}} b {LONG}"),
@@ -98,14 +84,14 @@ fn waiters_are_sent_on_and_queue_again_where_the_slot_is() {
     ];
     let mut waiters: Vec<Client> = commands.iter().map(|it| source.waiter(it)).collect();
 
-    cluster.begin_migration(slot, from, to);
-    cluster.migrate_keys(slot, from, to);
+    slot.begin();
+    slot.all_keys();
     // The lock is gone from here. Nobody here may take that for a release.
     source.settle();
     for waiter in &mut waiters {
         waiter.expect_silence();
     }
-    let since = cluster.end_migration(slot, to);
+    let since = slot.end();
     for waiter in &mut waiters {
         assert_eq!(moved_to(&waiter.recv().error()), Some(target.port()));
     }
@@ -117,26 +103,18 @@ fn waiters_are_sent_on_and_queue_again_where_the_slot_is() {
 
     let mut waiters: Vec<Client> = commands.iter().map(|it| target.waiter(it)).collect();
     assert_eq!(target.call("LOCK.RELEASE {t} a").int(), 1);
-    let mut last = held.fence;
-    for (waiter, token) in waiters.iter_mut().zip(["b", "c", "d"]) {
-        let grant = waiter.recv().grant();
-        assert_eq!(grant.token, token);
-        assert!(grant.fence > last, "{grant:?} after {last}");
-        last = grant.fence;
-        assert_eq!(target.call(format!("LOCK.RELEASE {{t}} {token}")).int(), 1);
-    }
+    assert_take_turns(target, "{t}", &mut waiters, &["b", "c", "d"], held.fence);
 }
 
 #[test]
 fn a_lease_that_ends_between_two_nodes_is_granted_once() {
     let cluster = Cluster::of_primaries();
-    let (from, to) = (cluster.owner("{t}"), (cluster.owner("{t}") + 1) % 3);
-    let (source, target) = (cluster.node(from), cluster.node(to));
-    let slot = cluster.slot("{t}");
+    let slot = cluster.next_move("{t}");
+    let (source, target) = (slot.source, slot.target);
     let first = source.call("LOCK.ACQUIRE {t} a PX 400").grant();
     let mut here = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
-    cluster.begin_migration(slot, from, to);
-    cluster.migrate_keys(slot, from, to);
+    slot.begin();
+    slot.all_keys();
     // Both nodes have somebody who waits, and the lease ends.
     let mut there = target.client();
     there.call("ASKING").okay();
@@ -153,7 +131,7 @@ fn a_lease_that_ends_between_two_nodes_is_granted_once() {
     ask(target, "LOCK.ACQUIRE {t} d").nil();
     let second = there.recv().grant();
     assert!(second.fence > first.fence);
-    cluster.end_migration(slot, to);
+    slot.end();
     assert_eq!(moved_to(&here.recv().error()), Some(target.port()));
     target.call(format!("LOCK.ACQUIRE {{t}} b {LONG}")).nil();
     assert_eq!(target.lock_info("{t}").unwrap().holder_tokens(), ["c"]);
@@ -162,12 +140,11 @@ fn a_lease_that_ends_between_two_nodes_is_granted_once() {
 #[test]
 fn who_waits_at_the_new_node_already_is_granted_when_the_slot_is_its() {
     let cluster = Cluster::of_primaries();
-    let (from, to) = (cluster.owner("{t}"), (cluster.owner("{t}") + 1) % 3);
-    let (source, target) = (cluster.node(from), cluster.node(to));
-    let slot = cluster.slot("{t}");
+    let slot = cluster.next_move("{t}");
+    let (source, target) = (slot.source, slot.target);
     source.call("LOCK.ACQUIRE {t} a PX 300").grant();
-    cluster.begin_migration(slot, from, to);
-    cluster.migrate_keys(slot, from, to);
+    slot.begin();
+    slot.all_keys();
     let mut there = target.client();
     there.call("ASKING").okay();
     there.send(format!("LOCK.WAIT {{t}} b {LONG}"));
@@ -175,7 +152,7 @@ fn who_waits_at_the_new_node_already_is_granted_when_the_slot_is_its() {
     until("the lease is over", || {
         ask(target, "LOCK.CHECK {t} a").int() == 0
     });
-    let since = cluster.end_migration(slot, to);
+    let since = slot.end();
     assert_eq!(there.recv().grant().token, "b");
     let stuck = since.elapsed();
     assert!(stuck.as_millis() < 1_000, "{stuck:?}");
@@ -184,32 +161,28 @@ fn who_waits_at_the_new_node_already_is_granted_when_the_slot_is_its() {
 #[test]
 fn a_migration_given_up_leaves_lock_and_queue_where_they_were() {
     let cluster = Cluster::of_primaries();
-    let (from, to) = (cluster.owner("{t}"), (cluster.owner("{t}") + 1) % 3);
-    let (source, target) = (cluster.node(from), cluster.node(to));
-    let slot = cluster.slot("{t}");
+    let slot = cluster.next_move("{t}");
+    let source = slot.source;
     source.call("LOCK.ACQUIRE {t} a PX 500").grant();
     let mut waiter = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
-    cluster.begin_migration(slot, from, to);
-    for node in [source, target] {
-        node.call(format!("CLUSTER SETSLOT {slot} STABLE")).okay();
-    }
+    slot.begin();
+    slot.give_up();
     assert_eq!(waiter.recv().grant().token, "b");
 }
 
 #[test]
 fn a_session_runs_on_untied_and_is_taken_up_again() {
     let cluster = Cluster::of_primaries();
-    let (from, to) = (cluster.owner("{t}"), (cluster.owner("{t}") + 1) % 3);
-    let (source, target) = (cluster.node(from), cluster.node(to));
-    let slot = cluster.slot("{t}");
+    let slot = cluster.next_move("{t}");
+    let (source, target) = (slot.source, slot.target);
     let mut holder = source.client();
     let grant = holder.call("LOCK.ACQUIRE {t} a PX 1500 SESSION").grant();
     let mut orphan = source.client();
     orphan.call("LOCK.ACQUIRE {t}o a PX 1500 SESSION").grant();
-    cluster.begin_migration(slot, from, to);
-    cluster.migrate_keys(slot, from, to);
+    slot.begin();
+    slot.all_keys();
     orphan.close();
-    cluster.end_migration(slot, to);
+    slot.end();
     assert_eq!(target.lock_info("{t}").unwrap().holder().int("session"), 0);
     let mut again = target.client();
     assert_eq!(again.call("LOCK.EXTEND {t} a PX 500 SESSION").int(), 1);
@@ -231,9 +204,8 @@ fn a_session_runs_on_untied_and_is_taken_up_again() {
 #[test]
 fn several_keys_have_to_be_in_one_slot_and_at_one_node() {
     let cluster = Cluster::of_primaries();
-    let (from, to) = (cluster.owner("{t}"), (cluster.owner("{t}") + 1) % 3);
-    let (source, target) = (cluster.node(from), cluster.node(to));
-    let slot = cluster.slot("{t}");
+    let slot = cluster.next_move("{t}");
+    let (source, target) = (slot.source, slot.target);
     for command in ["MACQUIRE", "MWAIT", "MEXTEND", "MRELEASE"] {
         let error = source
             .call(format!("LOCK.{command} 2 {{t}}1 {{u}}1 a"))
@@ -243,8 +215,8 @@ fn several_keys_have_to_be_in_one_slot_and_at_one_node() {
     source
         .call(format!("LOCK.MACQUIRE 2 {{t}}1 {{t}}2 a {LONG}"))
         .grant();
-    cluster.begin_migration(slot, from, to);
-    cluster.migrate_key("{t}1", from, to);
+    slot.begin();
+    slot.key("{t}1");
     for command in ["MACQUIRE", "MWAIT", "MEXTEND", "MRELEASE"] {
         let error = source
             .call(format!("LOCK.{command} 2 {{t}}1 {{t}}2 a"))
@@ -253,25 +225,24 @@ fn several_keys_have_to_be_in_one_slot_and_at_one_node() {
         let error = ask(target, &format!("LOCK.{command} 2 {{t}}1 {{t}}2 a")).error();
         assert!(error.starts_with("TRYAGAIN "), "{command}: {error}");
     }
-    cluster.migrate_keys(slot, from, to);
-    cluster.end_migration(slot, to);
+    slot.all_keys();
+    slot.end();
     assert_eq!(target.call("LOCK.MRELEASE 2 {t}1 {t}2 a").int(), 2);
 }
 
 #[test]
 fn a_wait_for_several_is_not_granted_while_one_of_them_is_elsewhere() {
     let cluster = Cluster::of_primaries();
-    let (from, to) = (cluster.owner("{t}"), (cluster.owner("{t}") + 1) % 3);
-    let (source, target) = (cluster.node(from), cluster.node(to));
-    let slot = cluster.slot("{t}");
+    let slot = cluster.next_move("{t}");
+    let (source, target) = (slot.source, slot.target);
     source.call(format!("LOCK.ACQUIRE {{t}}1 x {LONG}")).grant();
     source.call(format!("LOCK.ACQUIRE {{t}}2 y {LONG}")).grant();
     source.call("LOCK.ACQUIRE {t}3 z PX 500").grant();
     let mut both = source.waiter(format!("LOCK.MWAIT 2 {{t}}1 {{t}}2 b {LONG}"));
     let mut timed = source.waiter(format!("LOCK.MWAIT 2 {{t}}1 {{t}}3 t {LONG} BLOCK 700"));
     let mut behind = source.waiter(format!("LOCK.WAIT {{t}}1 c {LONG}"));
-    cluster.begin_migration(slot, from, to);
-    cluster.migrate_key("{t}1", from, to);
+    slot.begin();
+    slot.key("{t}1");
     // The second key becomes free by a command, the third by its lease's end; the first is held.
     assert_eq!(source.call("LOCK.RELEASE {t}2 y").int(), 1);
     timed.recv().nil();
@@ -281,8 +252,8 @@ fn a_wait_for_several_is_not_granted_while_one_of_them_is_elsewhere() {
     assert_eq!(ask(target, "LOCK.RELEASE {t}1 x").int(), 1);
     source.settle();
     both.expect_silence();
-    cluster.migrate_keys(slot, from, to);
-    cluster.end_migration(slot, to);
+    slot.all_keys();
+    slot.end();
     for waiter in [&mut both, &mut behind] {
         assert_eq!(moved_to(&waiter.recv().error()), Some(target.port()));
     }
@@ -313,15 +284,14 @@ fn wait_through(cluster: &Cluster, key: &'static str) -> std::thread::JoinHandle
 #[test]
 fn a_cluster_client_follows_its_wait_to_the_new_node() {
     let cluster = Cluster::of_primaries();
-    let (from, to) = (cluster.owner("{t}"), (cluster.owner("{t}") + 1) % 3);
-    let (source, target) = (cluster.node(from), cluster.node(to));
-    let slot = cluster.slot("{t}");
+    let slot = cluster.next_move("{t}");
+    let (source, target) = (slot.source, slot.target);
     let held = source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
     let waiter = wait_through(&cluster, "{t}");
     source.until_waiters("{t}", 1);
-    cluster.begin_migration(slot, from, to);
-    cluster.migrate_keys(slot, from, to);
-    cluster.end_migration(slot, to);
+    slot.begin();
+    slot.all_keys();
+    slot.end();
     target.until_waiters("{t}", 1);
     let released = Instant::now();
     assert_eq!(target.call("LOCK.RELEASE {t} a").int(), 1);
