@@ -2,7 +2,9 @@
 //!
 //! On a server that has neither, each test shows that it says so, and ends there.
 
-use crate::nodes::{assert_take_turns, digests, moved_to, Cluster, Move};
+use crate::nodes::{
+    assert_take_turns, digests, hold_every_kind, moved_to, Cluster, Move, EVERY_KIND,
+};
 use crate::support::{until, Client, Expect};
 
 /// A lease far longer than any test.
@@ -27,20 +29,7 @@ fn begin(cluster: &Cluster) -> Option<Move<'_>> {
 fn locks_move_with_their_slot_and_waiters_are_sent_on() {
     let cluster = Cluster::start();
     let source = cluster.node(cluster.owner("{t}"));
-    source
-        .call(format!("LOCK.ACQUIRE {{t}}x a {LONG} REENTRANT"))
-        .grant();
-    let held = source
-        .call(format!("LOCK.ACQUIRE {{t}}x a {LONG} REENTRANT"))
-        .grant();
-    for token in ["p", "q"] {
-        source
-            .call(format!("LOCK.ACQUIRE {{t}}s {token} {LONG} SHARED LIMIT 2"))
-            .grant();
-    }
-    let several = source
-        .call(format!("LOCK.MACQUIRE 2 {{t}}m {{t}}n b {LONG}"))
-        .grant();
+    let [held, several] = hold_every_kind(source);
     let mut session = source.client();
     let tied = session
         .call("LOCK.ACQUIRE {t}session c PX 2000 SESSION")
@@ -51,8 +40,7 @@ fn locks_move_with_their_slot_and_waiters_are_sent_on() {
         format!("LOCK.MWAIT 2 {{t}}x {{t}}m u {LONG}"),
     ];
     let mut waiters: Vec<Client> = commands.iter().map(|it| source.waiter(it)).collect();
-    let keys = ["{t}x", "{t}s", "{t}m", "{t}n"];
-    let before = digests(source, &keys);
+    let before = digests(source, &EVERY_KIND);
 
     let Some(slot) = begin(&cluster) else {
         return;
@@ -62,7 +50,7 @@ fn locks_move_with_their_slot_and_waiters_are_sent_on() {
         assert_eq!(moved_to(&waiter.recv().error()), Some(target.port()));
     }
     slot.until_known();
-    assert_eq!(digests(target, &keys), before);
+    assert_eq!(digests(target, &EVERY_KIND), before);
     let replica = cluster.node(slot.to + 3);
     replica.until_in_step(target);
     assert_eq!(

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
-use crate::support::{eventually, free_port, until, Client, Expect, Flavour, Server};
+use crate::support::{eventually, free_port, until, Client, Expect, Flavour, Grant, Server};
 
 const SLOTS: usize = 16_384;
 const PRIMARIES: usize = 3;
@@ -281,7 +281,8 @@ impl Move<'_> {
     pub fn call_off(self) {
         match self.source.flavour() {
             Flavour::Valkey => self.source.call("CLUSTER CANCELSLOTMIGRATIONS").okay(),
-            Flavour::Redis => drop(self.source.call("CLUSTER MIGRATION CANCEL ALL").value()),
+            // Told to the source, it would begin anew: the target is who wants the slot.
+            Flavour::Redis => drop(self.target.call("CLUSTER MIGRATION CANCEL ALL").value()),
         }
     }
 
@@ -290,6 +291,32 @@ impl Move<'_> {
     pub fn until_known(self) {
         self.cluster.until_slot_is_at(self.slot, self.to);
     }
+}
+
+/// Where [`hold_every_kind`] takes its locks.
+pub const EVERY_KIND: [&str; 4] = ["{t}x", "{t}s", "{t}m", "{t}n"];
+
+/// Takes locks for long in the slot of `{t}`: one held twice, one shared, one of two keys. The grants
+/// of the first, to `a`, and of the last, to `b`.
+#[track_caller]
+pub fn hold_every_kind(server: &Server) -> [Grant; 2] {
+    for token in ["p", "q"] {
+        server
+            .call(format!(
+                "LOCK.ACQUIRE {{t}}s {token} PX 600000 SHARED LIMIT 2"
+            ))
+            .grant();
+    }
+    for _ in 0..2 {
+        server
+            .call("LOCK.ACQUIRE {t}x a PX 600000 REENTRANT")
+            .grant();
+    }
+    [
+        "LOCK.ACQUIRE {t}x a PX 600000",
+        "LOCK.MACQUIRE 2 {t}m {t}n b PX 600000",
+    ]
+    .map(|command| server.call(command).grant())
 }
 
 /// The locks as the server digests them: holders, holds, deadlines, fences. They may be on their way

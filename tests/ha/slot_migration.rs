@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use redis::cluster::ClusterClient;
 
-use crate::nodes::{assert_take_turns, digests, moved_to, Cluster};
+use crate::nodes::{assert_take_turns, digests, hold_every_kind, moved_to, Cluster, EVERY_KIND};
 use crate::support::{eventually, until, Client, Expect, Grant, Reply, Server};
 
 /// A lease far longer than any test.
@@ -22,26 +22,12 @@ fn locks_travel_with_token_fence_holds_and_lease() {
     let cluster = Cluster::of_primaries();
     let slot = cluster.next_move("{t}");
     let (source, target) = (slot.source, slot.target);
-    let grant = source
-        .call(format!("LOCK.ACQUIRE {{t}}x a {LONG} REENTRANT"))
-        .grant();
-    source
-        .call(format!("LOCK.ACQUIRE {{t}}x a {LONG} REENTRANT"))
-        .grant();
-    for token in ["p", "q"] {
-        source
-            .call(format!("LOCK.ACQUIRE {{t}}s {token} {LONG} SHARED LIMIT 2"))
-            .grant();
-    }
-    let several = source
-        .call(format!("LOCK.MACQUIRE 2 {{t}}m {{t}}n b {LONG}"))
-        .grant();
-    let keys = ["{t}x", "{t}s", "{t}m", "{t}n"];
-    let before = digests(source, &keys);
+    let [grant, several] = hold_every_kind(source);
+    let before = digests(source, &EVERY_KIND);
 
     slot.begin();
     slot.all_keys();
-    assert_eq!(digests(target, &keys), before);
+    assert_eq!(digests(target, &EVERY_KIND), before);
     // Who asks here is sent there, and who comes there without having been sent is sent back.
     let error = source.call("LOCK.EXTEND {t}x a").error();
     assert!(error.starts_with("ASK "), "{error}");
