@@ -121,6 +121,29 @@ impl Line {
     }
 }
 
+/// Waiters whose locks come to them as leases end, one every 20 ms, and stay with them.
+struct Heirs(Vec<Client>);
+
+impl Heirs {
+    #[track_caller]
+    fn start(primary: &Server, name: &str) -> Heirs {
+        let inherit = |number| {
+            let lease_ms = 100 + number * 20;
+            let hold = format!("LOCK.ACQUIRE {name}{number} a PX {lease_ms}");
+            primary.call(hold).grant();
+            primary.waiter(format!("LOCK.WAIT {name}{number} b {LONG}"))
+        };
+        Heirs((0..40).map(inherit).collect())
+    }
+
+    #[track_caller]
+    fn assert_all_served(self) {
+        for mut waiter in self.0 {
+            waiter.recv().grant();
+        }
+    }
+}
+
 // ---- partial resync
 
 #[test]
@@ -138,24 +161,36 @@ fn a_link_that_was_cut_goes_on_where_it_broke() {
         before
     };
     let line = Line::start(primary);
+    let mut heirs = Vec::new();
     contend_at(primary, || {
         for _ in 0..5 {
             let before = cut();
             until("it has asked for the rest", || partial() > before);
         }
-        for _ in 0..3 {
+        for name in ["first", "second", "third"] {
+            heirs.push(Heirs::start(primary, name));
             middle.freeze();
             let before = cut();
+            primary
+                .call(format!("LOCK.ACQUIRE {name} a {LONG}"))
+                .grant();
             let (handed_over, lapsed) = (hand_overs(primary), lapses(primary));
             until("leases ended and locks went on meanwhile", || {
-                hand_overs(primary) > handed_over + 50 && lapses(primary) > lapsed + 5
+                hand_overs(primary) > handed_over + 50 && lapses(primary) > lapsed + 20
             });
             middle.thaw();
             until("it has asked for the rest", || partial() > before);
         }
     });
     line.assert_all_served();
+    for heirs in heirs {
+        heirs.assert_all_served();
+    }
     chain.assert_same_data();
+    assert!(
+        primary.call("DBSIZE").int() >= 3 * 41,
+        "what was handed over"
+    );
     let full_after = [primary, middle].map(|it| count(it, "stats", "sync_full"));
     assert_eq!(full_after, full, "the rest was enough");
 }
@@ -290,6 +325,7 @@ fn assert_full_sync(diskless: &str, load: &str) {
     middle.call(format!("LOCK.ACQUIRE own a {LONG}")).grant();
     middle.call(format!("LOCK.ACQUIRE held1 z {LONG}")).grant();
     let line = Line::start(primary);
+    let heirs = Heirs::start(primary, "turn");
     let full = count(primary, "stats", "sync_full");
     let handed_over = contend_at(primary, || {
         let before = hand_overs(primary);
@@ -299,6 +335,7 @@ fn assert_full_sync(diskless: &str, load: &str) {
     assert!(handed_over > 50, "{handed_over} hand-overs meanwhile");
     assert_eq!(count(primary, "stats", "sync_full"), full + 1);
     line.assert_all_served();
+    heirs.assert_all_served();
     chain.assert_same_data();
     assert_eq!(middle.lock_info("own"), None);
 

@@ -52,6 +52,26 @@ impl Peers {
         }
     }
 
+    /// Stops the replicas and cuts their links: what the primary grants after this lies not even in
+    /// a replica's socket.
+    #[track_caller]
+    fn cut_off(&self, primary: &Server) {
+        for replica in &self.replicas {
+            replica.freeze();
+        }
+        primary.call("CLIENT KILL TYPE replica").int();
+        until("the links are cut", || {
+            primary.info("replication", "connected_slaves") == "0"
+        });
+    }
+
+    #[track_caller]
+    fn thaw(&self) {
+        for replica in &self.replicas {
+            replica.thaw();
+        }
+    }
+
     /// Where writes are taken, if a Sentinel knows and it is so.
     fn route(&self) -> Option<Route> {
         let mut ports = self.sentinels.iter().filter_map(address);
@@ -341,14 +361,7 @@ fn a_lock_that_was_lost_is_given_again_with_a_greater_fence() {
     let mut waiter = primary.waiter("LOCK.WAIT handed b PX 600000");
     let mut session = primary.client();
     peers.until_in_step(&primary);
-    for replica in &peers.replicas {
-        replica.freeze();
-    }
-    // What is sent after this lies in no replica's socket.
-    primary.call("CLIENT KILL TYPE replica").int();
-    until("the links are cut", || {
-        primary.info("replication", "connected_slaves") == "0"
-    });
+    peers.cut_off(&primary);
     assert_eq!(primary.call("LOCK.RELEASE handed a").int(), 1);
     let mut last = waiter.recv().grant().fence;
     assert!(last > first);
@@ -359,9 +372,7 @@ fn a_lock_that_was_lost_is_given_again_with_a_greater_fence() {
     let command = "LOCK.ACQUIRE tied a PX 600000 SESSION";
     last = last.max(session.call(command).grant().fence);
     primary.kill9();
-    for replica in &peers.replicas {
-        replica.thaw();
-    }
+    peers.thaw();
 
     let promoted = peers.promoted();
     assert_eq!(promoted.call("DBSIZE").int(), 1, "what was lost is lost");
@@ -411,8 +422,14 @@ fn a_crowd_goes_on_at_the_new_primary() {
     let ([brisk, steady], outage) = contend([brisk, steady], &find, || {
         until("they are under way", || grants(&primary) > 300);
         let held = STEADY.map(|key| fence(&primary, key).expect("a holder"));
+        let before = grants(&primary);
+        peers.cut_off(&primary);
+        until("there are grants to be lost", || {
+            grants(&primary) > before + 50
+        });
         let from = Instant::now();
         primary.kill9();
+        peers.thaw();
         let promoted = peers.promoted();
         until("a write succeeds", || promoted.call("SET probe 1").is_ok());
         let to = Instant::now();
@@ -435,7 +452,7 @@ fn a_crowd_goes_on_at_the_new_primary() {
     for history in [&brisk, &steady] {
         history::assert_fences_rise(&history.grants);
     }
-    // Those who didn't wait for the replicas may have lost a grant of the last moment.
+    // Those who didn't wait for the replicas have lost the grants of the last moment.
     history::assert_no_writer_overlaps(&steady.holds);
     assert!(steady.lost.is_empty(), "{:#?}", steady.lost);
     history::assert_nobody_stuck(&brisk.waits, &[outage], Duration::from_secs(2));
