@@ -106,24 +106,34 @@ const HAND_OVERS: [(&str, HandOver); 10] = [
 #[test]
 fn wait_covers_what_was_handed_over() {
     let pair = Pair::start();
-    for (how, hand_over) in HAND_OVERS {
-        for command in [
-            "LOCK.WAIT k b",
-            "LOCK.WAIT k b SHARED",
-            "LOCK.MWAIT 2 k l b",
-        ] {
-            let how = format!("{how}, {command}");
-            pair.primary.call("FLUSHALL").okay();
-            pair.primary
-                .call(format!("LOCK.ACQUIRE k a {LONG}"))
-                .grant();
-            let mut waiter = pair.primary.waiter(format!("{command} {LONG}"));
-            pair.freeze();
-            hand_over(&pair.primary);
-            let grant = waiter.recv().grant();
-            pair.assert_wait_tells_the_truth(&mut waiter, "k", &grant, &how);
-        }
+    for hand_over in HAND_OVERS {
+        assert_wait_covers(&pair, "LOCK.WAIT k b", hand_over);
     }
+}
+
+#[test]
+fn wait_covers_what_was_handed_over_to_other_kinds_of_waiters() {
+    let pair = Pair::start();
+    let [release, lapse, ..] = HAND_OVERS;
+    for hand_over in [release, lapse] {
+        assert_wait_covers(&pair, "LOCK.WAIT k b SHARED", hand_over);
+        assert_wait_covers(&pair, "LOCK.WAIT k b SESSION", hand_over);
+        assert_wait_covers(&pair, "LOCK.MWAIT 2 k l b", hand_over);
+    }
+}
+
+#[track_caller]
+fn assert_wait_covers(pair: &Pair, command: &str, (how, hand_over): (&str, HandOver)) {
+    pair.primary.call("FLUSHALL").okay();
+    pair.primary
+        .call(format!("LOCK.ACQUIRE k a {LONG}"))
+        .grant();
+    let mut waiter = pair.primary.waiter(format!("{command} {LONG}"));
+    pair.freeze();
+    hand_over(&pair.primary);
+    let grant = waiter.recv().grant();
+    let how = format!("{how}, {command}");
+    pair.assert_wait_tells_the_truth(&mut waiter, "k", &grant, &how);
 }
 
 #[test]
