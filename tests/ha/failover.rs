@@ -21,6 +21,9 @@ fn pair() -> (Server, Server) {
     let primary = Server::start();
     let replica = Server::start();
     replica.replica_of(&primary);
+    // A new replica is sent its first command up to a second later.
+    primary.call("PUBLISH begun 1").int();
+    replica.until_in_step(&primary);
     (primary, replica)
 }
 
@@ -72,12 +75,12 @@ fn assert_unblocked(waiter: &mut Client) {
 // ---- FAILOVER
 
 /// Locks and waiters of several kinds on a primary that is about to hand over its role: `a` holds
-/// `long` for long and `brief` for 1500 ms, `c` holds `tied` in a session of 7500 ms.
+/// `long` for long and `brief` for 2500 ms, `c` holds `tied` in a session of 9000 ms.
 struct Scene {
     session: Client,
     /// Of `b`, one for each key, without a BLOCK.
     waiters: [Client; 3],
-    /// Waits for `long` with a BLOCK of 1000 ms.
+    /// Waits for `long` with a BLOCK of 2000 ms.
     impatient: Client,
     highest: i64,
     /// When the lease of `tied` ends, if it isn't renewed.
@@ -91,15 +94,15 @@ impl Scene {
     fn set(primary: &Server) -> Scene {
         let mut session = primary.client();
         primary.call(format!("LOCK.ACQUIRE long a {LONG}")).grant();
-        let tied = "LOCK.ACQUIRE tied c PX 7500 SESSION";
+        let tied = "LOCK.ACQUIRE tied c PX 9000 SESSION";
         session.call(tied).grant();
-        let brief = "LOCK.ACQUIRE brief a PX 1500";
+        let brief = "LOCK.ACQUIRE brief a PX 2500";
         let highest = primary.call(brief).grant().fence;
         let wait = |key| primary.waiter(format!("LOCK.WAIT {key} b {LONG}"));
         Scene {
             session,
             waiters: SCENE.map(wait),
-            impatient: primary.waiter("LOCK.WAIT long d BLOCK 1000"),
+            impatient: primary.waiter("LOCK.WAIT long d BLOCK 2000"),
             highest,
             tied_until_ms: primary.call("PEXPIRETIME tied").int(),
         }
@@ -113,7 +116,7 @@ fn assert_taken_over(scene: Scene, old: &Server, new: &Server) {
     let decided_before = decided(old);
     // A session is renewed at a third of its lease: not by its old primary any more.
     until("the time of a renewal is over", || {
-        unix_time_ms() > scene.tied_until_ms - 5_000 + 5
+        unix_time_ms() > scene.tied_until_ms - 6_000 + 5
     });
     old.settle();
     assert_eq!(old.call("PEXPIRETIME tied").int(), scene.tied_until_ms);
@@ -133,7 +136,7 @@ fn assert_taken_over(scene: Scene, old: &Server, new: &Server) {
 
     // The session's client takes it up again; its end is then the lock's.
     let mut session = new.client();
-    let extend = "LOCK.EXTEND tied c PX 7500 SESSION";
+    let extend = "LOCK.EXTEND tied c PX 9000 SESSION";
     assert_eq!(session.call(extend).int(), 1);
     let mut next = new.waiter(format!("LOCK.WAIT tied b {LONG}"));
     drop(scene.session);
@@ -193,14 +196,14 @@ fn a_failover_hands_over_holders_and_sends_waiters_on() {
 fn a_forced_failover_leaves_a_replica_that_ends_nothing() {
     let (primary, replica) = pair();
     let mut scene = Scene::set(&primary);
-    primary.call("LOCK.ACQUIRE later a PX 3200").grant();
+    primary.call("LOCK.ACQUIRE later a PX 4500").grant();
     replica.until_in_step(&primary);
     replica.freeze();
     scene.highest = primary.call("LOCK.ACQUIRE unheard a").grant().fence;
     let before = decided(&primary);
     let size = primary.call("DBSIZE").int();
     let target = format!("127.0.0.1 {}", replica.port());
-    let failover = format!("FAILOVER TO {target} FORCE TIMEOUT 2500");
+    let failover = format!("FAILOVER TO {target} FORCE TIMEOUT 3500");
     primary.call(failover).okay();
     scene.impatient.recv().nil();
     // It is nobody's primary any more, and nobody is its primary yet.
@@ -223,13 +226,13 @@ fn a_forced_failover_leaves_a_replica_that_ends_nothing() {
 #[test]
 fn an_aborted_forced_failover_loses_nobody() {
     let (primary, replica) = pair();
-    for (key, lease_ms) in [("deleted", 600_000), ("lapsed", 1_000), ("late", 1_000)] {
+    for (key, lease_ms) in [("deleted", 600_000), ("lapsed", 2_500), ("late", 2_500)] {
         let hold = format!("LOCK.ACQUIRE {key} a PX {lease_ms}");
         primary.call(hold).grant();
     }
     let keys = ["deleted", "lapsed", "late"];
     let waiters = keys.map(|key| primary.waiter(format!("LOCK.WAIT {key} b {LONG}")));
-    let mut impatient = primary.waiter("LOCK.WAIT deleted c BLOCK 1500");
+    let mut impatient = primary.waiter("LOCK.WAIT deleted c BLOCK 2500");
     replica.until_in_step(&primary);
     replica.freeze();
     primary.call("SET unheard 1").okay();

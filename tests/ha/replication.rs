@@ -29,6 +29,11 @@ impl Chain {
         };
         chain.middle.replica_of(&chain.primary);
         chain.last.replica_of(&chain.middle);
+        // A new replica is sent its first command up to a second later.
+        chain.primary.call("PUBLISH begun 1").int();
+        for replica in chain.replicas() {
+            replica.until_in_step(&chain.primary);
+        }
         chain
     }
 
@@ -199,13 +204,13 @@ fn a_link_that_was_cut_goes_on_where_it_broke() {
 #[track_caller]
 fn short_leases(primary: &Server) -> Client {
     for command in [
-        "LOCK.ACQUIRE alone a PX 1500",
-        "LOCK.ACQUIRE handed a PX 1500",
-        "LOCK.ACQUIRE deep a PX 1500 REENTRANT",
-        "LOCK.ACQUIRE deep a PX 1500 REENTRANT",
-        "LOCK.ACQUIRE pool a PX 1500 SHARED",
+        "LOCK.ACQUIRE alone a PX 2000",
+        "LOCK.ACQUIRE handed a PX 2000",
+        "LOCK.ACQUIRE deep a PX 2000 REENTRANT",
+        "LOCK.ACQUIRE deep a PX 2000 REENTRANT",
+        "LOCK.ACQUIRE pool a PX 2000 SHARED",
         "LOCK.ACQUIRE pool keeps PX 600000 SHARED",
-        "LOCK.MACQUIRE 2 one two a PX 1500",
+        "LOCK.MACQUIRE 2 one two a PX 2000",
         "LOCK.ACQUIRE tied a PX 600000 SESSION",
     ] {
         primary.call(command).grant();
@@ -268,19 +273,75 @@ fn a_replica_that_is_cut_off_ends_nothing_by_itself() {
 
 // ---- full sync
 
+/// How the data set travels, and what the new replica says of it in its log.
+struct Way {
+    primary: &'static str,
+    replica: &'static str,
+    logged: &'static str,
+}
+
 #[test]
 fn a_full_sync_from_disk() {
-    assert_full_sync("no", "disabled");
+    let way = Way {
+        primary: "repl-diskless-sync no",
+        replica: "repl-diskless-load disabled",
+        logged: "to disk",
+    };
+    let middle = way.new_replica();
+    take_locks_of_its_own(&middle);
+    assert_full_sync(&way, middle);
 }
 
 #[test]
-fn a_full_sync_without_a_disk() {
-    assert_full_sync("yes", "disabled");
+fn a_full_sync_by_socket_to_disk() {
+    let way = Way {
+        primary: "repl-diskless-sync yes",
+        replica: "repl-diskless-load disabled",
+        logged: "to disk",
+    };
+    let middle = way.new_replica();
+    take_locks_of_its_own(&middle);
+    assert_full_sync(&way, middle);
+}
+
+/// Servers use a file all the same: the module doesn't say that it can do with two data sets.
+#[test]
+fn a_full_sync_where_swapdb_is_asked_for() {
+    let way = Way {
+        primary: "repl-diskless-sync yes",
+        replica: "repl-diskless-load swapdb",
+        logged: "to disk",
+    };
+    let middle = way.new_replica();
+    take_locks_of_its_own(&middle);
+    assert_full_sync(&way, middle);
 }
 
 #[test]
-fn a_full_sync_into_memory_beside_the_old_data() {
-    assert_full_sync("yes", "swapdb");
+fn a_full_sync_by_socket_into_memory() {
+    let way = Way {
+        primary: "repl-diskless-sync yes",
+        replica: "repl-diskless-load on-empty-db",
+        logged: "to parser",
+    };
+    assert_full_sync(&way, way.new_replica());
+}
+
+impl Way {
+    #[track_caller]
+    fn new_replica(&self) -> Server {
+        Server::builder()
+            .config(self.replica)
+            .config("key-load-delay 300")
+            .start()
+    }
+}
+
+/// Of which nothing is to be left.
+#[track_caller]
+fn take_locks_of_its_own(middle: &Server) {
+    middle.call(format!("LOCK.ACQUIRE own a {LONG}")).grant();
+    middle.call(format!("LOCK.ACQUIRE held1 z {LONG}")).grant();
 }
 
 /// Locks of every kind, so many that it takes a while to save them.
@@ -299,17 +360,12 @@ fn many_locks(primary: &Server) {
     }
 }
 
-/// A server with data of its own, and its replica, are given the data of another primary while
-/// crowds are at work there.
+/// A server and its replica are given the data of another primary while crowds are at work there.
 #[track_caller]
-fn assert_full_sync(diskless: &str, load: &str) {
+fn assert_full_sync(way: &Way, middle: Server) {
     let primary = Server::builder()
-        .config(&format!("repl-diskless-sync {diskless}"))
+        .config(way.primary)
         .config("rdb-key-save-delay 500")
-        .start();
-    let middle = Server::builder()
-        .config(&format!("repl-diskless-load {load}"))
-        .config("key-load-delay 300")
         .start();
     let last = Server::start();
     last.replica_of(&middle);
@@ -322,8 +378,6 @@ fn assert_full_sync(diskless: &str, load: &str) {
         primary, middle, ..
     } = &chain;
     many_locks(primary);
-    middle.call(format!("LOCK.ACQUIRE own a {LONG}")).grant();
-    middle.call(format!("LOCK.ACQUIRE held1 z {LONG}")).grant();
     let line = Line::start(primary);
     let heirs = Heirs::start(primary, "turn");
     let full = count(primary, "stats", "sync_full");
@@ -334,6 +388,7 @@ fn assert_full_sync(diskless: &str, load: &str) {
     });
     assert!(handed_over > 50, "{handed_over} hand-overs meanwhile");
     assert_eq!(count(primary, "stats", "sync_full"), full + 1);
+    assert!(middle.log().contains(way.logged), "not {}", way.logged);
     line.assert_all_served();
     heirs.assert_all_served();
     chain.assert_same_data();
