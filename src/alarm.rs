@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use lazy_static::lazy_static;
-use redis_lock_core::desk::Caller;
+use redis_lock_core::desk::{Caller, Desk};
 use redis_lock_core::hand_over::HandOver;
 use redis_lock_core::name::Name;
 use redis_lock_core::order::Order;
@@ -23,9 +23,12 @@ const MOST_A_RING: usize = 1024;
 /// When to look again at what may not be granted now, as during CLIENT PAUSE, in ms.
 const RETRY_MS: u64 = 5;
 
-/// When to look again at names where the server would refuse a client's write, in ms. A slot's
-/// migration can take long, and asking costs a call for each name.
-const HELD_BACK_MS: u64 = 20;
+/// When to look again at locks for which nobody waits and where the server would refuse a client's
+/// write, in ms. A slot's migration can take long, and asking costs a call for each lock.
+const HELD_BACK_MS: u64 = 1_000;
+
+/// How long before the end of a lease its key is made to outlive it, in ms.
+const LEAD_MS: u64 = 50;
 
 #[derive(Clone, Copy)]
 struct Armed {
@@ -42,12 +45,28 @@ pub fn ring_at_once() {
     arm(0);
 }
 
-/// Has the timer ring when the desk next has to settle something.
-pub fn rearm() {
-    let due_ms = flow::look(|desk| desk.next_due_ms()).flatten();
-    if let Some(due_ms) = due_ms {
+/// Has the timer ring when the desk next has to settle something; in a cluster, also before that, so
+/// that the key is there when it does.
+pub fn rearm(ctx: &Context) {
+    let due_ms = flow::look(Desk::next_due_ms).flatten();
+    let lead_ms = match due_ms {
+        Some(_) if permission::is_clustered(ctx) => let_contended_keys_outlive(ctx),
+        _ => None,
+    };
+    if let Some(due_ms) = due_ms.into_iter().chain(lead_ms).min() {
         arm(due_ms);
     }
+}
+
+/// Lets the keys outlive their locks whose leases are about to end for somebody who waits. When there
+/// is more to do, in ms since the epoch.
+fn let_contended_keys_outlive(ctx: &Context) -> Option<u64> {
+    let until_ms = clock::now().ms().saturating_add(LEAD_MS);
+    for name in flow::announce_ends(ctx, until_ms, MOST_A_RING) {
+        keyspace::let_outlive(ctx, &name, until_ms);
+    }
+    let next_ms = flow::look(|desk| desk.queues().next_unannounced_ms());
+    next_ms.flatten().map(|ms| ms.saturating_sub(LEAD_MS))
 }
 
 /// Arms the timer for `due_ms`, unless it rings before that anyway.
@@ -81,7 +100,7 @@ extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
         ARMED.lock(&ctx).set(None);
         if api::may_write_unasked(&ctx) {
             settle(&ctx);
-            rearm();
+            rearm(&ctx);
         } else if api::is_replica() {
             flow::stand_down(&ctx);
             if flow::anybody_waits() {
@@ -147,10 +166,10 @@ fn take_back(ctx: &Context, undelivered: HandOver) {
 /// Leaves what may not be settled now for later, where there is still a lock or a waiter. Where
 /// neither is, as after a slot has moved to another server, nothing is left to do.
 fn hold_back(ctx: &Context, names: Vec<Name>) {
-    let until_ms = clock::now().ms().saturating_add(HELD_BACK_MS);
     if !names.is_empty() {
-        flow::put_off(ctx, &names, until_ms, MOST_A_RING);
+        flow::put_off(ctx, &names, MOST_A_RING);
     }
+    let until_ms = clock::now().ms().saturating_add(HELD_BACK_MS);
     for name in names {
         let there = keyspace::has_lock(ctx, &name);
         inbox::with(|inbox| {
@@ -161,9 +180,13 @@ fn hold_back(ctx: &Context, names: Vec<Name>) {
             }
         });
     }
-    let later = inbox::with(|inbox| !inbox.held_back.is_empty() || !inbox.undelivered.is_empty());
-    if later {
-        arm(until_ms);
+    let (later_ms, undelivered) = inbox::with(|inbox| {
+        let later_ms = (!inbox.held_back.is_empty()).then_some(inbox.held_back_until_ms);
+        (later_ms, !inbox.undelivered.is_empty())
+    });
+    let soon_ms = undelivered.then(|| clock::now().ms().saturating_add(RETRY_MS));
+    if let Some(due_ms) = later_ms.into_iter().chain(soon_ms).min() {
+        arm(due_ms);
     }
 }
 

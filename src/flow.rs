@@ -81,7 +81,7 @@ pub fn carry_out(ctx: &Context, order: Order) -> Result<Answer, Refusal> {
         answer = Ok(Answer::NotNow);
     }
     blocking::deliver(outcome.wakes);
-    alarm::rearm();
+    alarm::rearm(ctx);
     answer
 }
 
@@ -98,13 +98,23 @@ pub fn carry_out_unasked(
     }
 }
 
-/// Puts off to `until_ms` what is due at these names, where nothing may be granted now.
-pub fn put_off(ctx: &Context, names: &[Name], until_ms: u64, most: usize) {
+/// Puts off what is due at these names, where nothing may be written now.
+pub fn put_off(ctx: &Context, names: &[Name], most: usize) {
     if let Ok(mut desk) = DESK.lock(ctx).try_borrow_mut() {
         let mut keys = Keys { ctx, served: &[] };
-        desk.put_off(names, until_ms, most, &mut world(&mut keys));
+        desk.put_off(names, most, &mut world(&mut keys));
         count(&desk);
     }
+}
+
+/// The names where a lease that somebody waits for ends by `until_ms`, each told once.
+pub fn announce_ends(ctx: &Context, until_ms: u64, most: usize) -> Vec<Name> {
+    let desk = DESK.lock(ctx);
+    let ends = desk.try_borrow_mut();
+    ends.map_or_else(
+        |_| Vec::new(),
+        |mut desk| desk.announce_ends(until_ms, most),
+    )
 }
 
 /// This server is a replica now: its primary decides, and leases run on untied.

@@ -129,6 +129,35 @@ impl Key {
     }
 }
 
+/// How long a key outlives its lock in a cluster, while somebody waits for it, in ms.
+const OUTLIVES_MS: u64 = 500;
+
+/// Lets the key of a lock whose leases are over by `until_ms` outlive them for a moment, on this server
+/// alone. In a slot that migrates key by key, a missing key is the other node's business: were the
+/// server to expire it in the very millisecond of the lease's end, whoever comes next would be granted
+/// the lock there, and those who wait here would wait until the migration is over.
+pub fn let_outlive(ctx: &Context, name: &Name, until_ms: u64) {
+    api::select_db(ctx, name.db);
+    let string = api::string(&name.key);
+    let mut key = Key::open(ctx, &string, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE);
+    let latest_ms = match key.found() {
+        Found::Lock(lock) => lock.latest_deadline_ms(),
+        Found::Nothing | Found::Foreign => None,
+    };
+    if let Some(latest_ms) = latest_ms.filter(|ms| *ms <= until_ms) {
+        key.set_expiry_ms(latest_ms.saturating_add(OUTLIVES_MS));
+    }
+}
+
+/// A key's expiry as it would be if the key didn't outlive its lock.
+fn without_outliving(expiry_ms: Option<u64>, lock: &Lock) -> Option<u64> {
+    let latest_ms = lock.latest_deadline_ms()?;
+    expiry_ms.map(|ms| match ms.checked_sub(latest_ms) {
+        Some(OUTLIVES_MS) => latest_ms,
+        _ => ms,
+    })
+}
+
 /// What a name holds now, to the letter.
 fn read(ctx: &Context, name: &Name) -> Slot {
     api::select_db(ctx, name.db);
@@ -140,7 +169,7 @@ fn read(ctx: &Context, name: &Name) -> Slot {
         Found::Foreign => Slot::Foreign,
         Found::Lock(lock) => Slot::Lock(Stored {
             lock: lock.clone(),
-            expiry_ms,
+            expiry_ms: without_outliving(expiry_ms, lock),
         }),
     }
 }
@@ -157,7 +186,7 @@ pub fn ties_at(ctx: &Context, string: &RedisString) -> Vec<TieId> {
     }
 }
 
-/// Whether a name holds a lock, without counting as an access to it.
+/// Whether a key of the context's database holds a lock, without counting as an access to it.
 pub fn is_lock(ctx: &Context, string: &RedisString) -> bool {
     let mode = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
     matches!(Key::open(ctx, string, mode).found(), Found::Lock(_))
@@ -165,7 +194,8 @@ pub fn is_lock(ctx: &Context, string: &RedisString) -> bool {
 
 /// Whether a name holds a lock.
 pub fn has_lock(ctx: &Context, name: &Name) -> bool {
-    matches!(read(ctx, name), Slot::Lock(_))
+    api::select_db(ctx, name.db);
+    is_lock(ctx, &api::string(&name.key))
 }
 
 /// Applies and replicates the effects of an order, in their order.

@@ -12,7 +12,7 @@ use redis_lock_core::name::Name;
 use redis_lock_core::order::Names;
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context};
 
-use crate::api;
+use crate::{api, keyspace};
 
 /// Whether LOCK.APPLY is called to ask, not to apply.
 static ASKING: AtomicBool = AtomicBool::new(false);
@@ -36,10 +36,11 @@ pub fn part(ctx: &Context, names: Vec<Name>) -> (Vec<Name>, Vec<Name>) {
 
 /// Whether a name without a key has none anywhere: its slot is served here and not on its way.
 pub fn is_served(ctx: &Context, name: &Name) -> bool {
-    !is_clustered(ctx) || may_write(ctx, name)
+    !is_clustered(ctx) || would_take(ctx, name)
 }
 
-fn is_clustered(ctx: &Context) -> bool {
+/// Whether the server is a node of a cluster.
+pub fn is_clustered(ctx: &Context) -> bool {
     api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0
 }
 
@@ -49,14 +50,48 @@ pub fn may_write_all(ctx: &Context, names: &Names) -> bool {
 }
 
 fn may_write(ctx: &Context, name: &Name) -> bool {
+    would_take(ctx, name) || has_arrived(ctx, name)
+}
+
+/// Whether the server would take a write from a client that comes by itself.
+fn would_take(ctx: &Context, name: &Name) -> bool {
+    let _asking = Asking::begin();
+    call(ctx, name, "LOCK.APPLY", &[&name.key, b"ASK"]).is_ok()
+}
+
+/// Whether a lock is here in a slot that comes in key by key. It can't be at the other node then, and
+/// clients that are sent on from there are served here. The server tells by refusing to restore
+/// anything over it; elsewhere it refuses the slot.
+fn has_arrived(ctx: &Context, name: &Name) -> bool {
+    if !is_clustered(ctx) || !keyspace::has_lock(ctx, name) {
+        return false;
+    }
+    let reply = call(ctx, name, "RESTORE-ASKING", &[&name.key, b"0", b""]);
+    let refusal = reply.err().and_then(|error| error.to_utf8_string());
+    refusal.is_some_and(|text| text.starts_with("BUSYKEY"))
+}
+
+fn call(ctx: &Context, name: &Name, command: &str, words: &[&[u8]]) -> CallResult<'static> {
     api::select_db(ctx, name.db);
     let options = CallOptionsBuilder::new()
         .script_mode()
         .errors_as_replies()
         .build();
-    let words: [&[u8]; 2] = [&name.key, b"ASK"];
-    ASKING.store(true, Ordering::Relaxed);
-    let reply: CallResult<'static> = ctx.call_ext("LOCK.APPLY", &options, words.as_slice());
-    ASKING.store(false, Ordering::Relaxed);
-    reply.is_ok()
+    ctx.call_ext(command, &options, words)
+}
+
+/// For as long as it lives, LOCK.APPLY is called to ask.
+struct Asking;
+
+impl Asking {
+    fn begin() -> Self {
+        ASKING.store(true, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        ASKING.store(false, Ordering::Relaxed);
+    }
 }

@@ -22,9 +22,9 @@ use crate::refusal::Refusal;
 use crate::session::{TieId, Ties};
 use crate::token::Token;
 
-/// When to look again for a lock that may be at another server, in ms: the migration of a slot takes
-/// longer than that.
-const AWAY_MS: u64 = 20;
+/// When to look again at a queue where nothing may be granted now, in ms. What stands in the way, as
+/// the migration of a slot, takes longer than that.
+pub const RETRY_MS: u64 = 20;
 
 /// Who gives an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,20 +211,28 @@ impl Desk {
         self.close(Ok(Answer::NotNow), bench)
     }
 
-    /// Puts off to `until_ms` what is due at these names, where nothing may be granted now. Ties that
-    /// are due and whose grant is gone, as after the key's slot moved to another server, are dropped;
-    /// at most `most` of them are looked at.
-    pub fn put_off(&mut self, names: &[Name], until_ms: u64, most: usize, world: &mut World<'_>) {
+    /// The names whose next lease, for the end of which somebody waits, ends by `until_ms`: at most
+    /// `most` of them, each told once.
+    pub fn announce_ends(&mut self, until_ms: u64, most: usize) -> Vec<Name> {
+        self.queues.announce(until_ms, most)
+    }
+
+    /// Puts off what is due at these names, where nothing may be written now: queues shortly, ties for
+    /// a part of their lease. Ties that are due and whose grant is gone, as after the key's slot moved
+    /// to another server, are dropped; at most `most` of them are looked at.
+    pub fn put_off(&mut self, names: &[Name], most: usize, world: &mut World<'_>) {
+        let now_ms = world.moment.ms();
         for name in names {
-            self.queues.set_alarm(name, Some(until_ms));
+            self.queues
+                .set_alarm(name, Some(now_ms.saturating_add(RETRY_MS)));
         }
         let names: HashSet<&Name> = names.iter().collect();
-        for (id, name) in self.ties.due(world.moment.ms(), most) {
+        for (id, name) in self.ties.due(now_ms, most) {
             if !names.contains(&name) {
                 continue;
             }
             if is_tied(&world.shelf.read(&name), id) {
-                self.ties.put_off(id, until_ms);
+                self.ties.put_off(id, now_ms);
             } else {
                 self.ties.untie(id);
             }
@@ -538,7 +546,7 @@ impl Desk {
             .head(name)
             .and_then(|place| self.queues.at(place));
         if head.is_some_and(|head| head.names.iter().any(|needed| bench.is_away(needed))) {
-            return Some(bench.now_ms().saturating_add(AWAY_MS));
+            return Some(bench.now_ms().saturating_add(RETRY_MS));
         }
         bench.open(name)?.earliest_deadline_ms()
     }

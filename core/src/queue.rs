@@ -66,6 +66,8 @@ pub struct Queues {
     tokens: HashMap<Token, SmallVec<[Place; 1]>>,
     timeouts: BTreeSet<(u64, Place)>,
     alarms: BTreeSet<(u64, Name)>,
+    /// Those of the alarms that nobody was told of in advance.
+    unannounced: BTreeSet<(u64, Name)>,
 }
 
 impl Queues {
@@ -208,11 +210,35 @@ impl Queues {
             return;
         }
         if let Some(before_ms) = std::mem::replace(&mut line.alarm_ms, alarm_ms) {
-            self.alarms.remove(&(before_ms, name.clone()));
+            let before = (before_ms, name.clone());
+            self.alarms.remove(&before);
+            self.unannounced.remove(&before);
         }
         if let Some(ms) = alarm_ms {
             self.alarms.insert((ms, name.clone()));
+            self.unannounced.insert((ms, name.clone()));
         }
+    }
+
+    /// The names to settle by `until_ms`, at most `most` of them, each told once for an alarm.
+    pub fn announce(&mut self, until_ms: u64, most: usize) -> Vec<Name> {
+        let mut names = Vec::new();
+        while names.len() < most {
+            match self.unannounced.pop_first() {
+                Some((ms, name)) if ms <= until_ms => names.push(name),
+                Some(later) => {
+                    self.unannounced.insert(later);
+                    break;
+                }
+                None => break,
+            }
+        }
+        names
+    }
+
+    /// When the next alarm is due that nobody was told of in advance, in ms since the epoch.
+    pub fn next_unannounced_ms(&self) -> Option<u64> {
+        self.unannounced.first().map(|(ms, _)| *ms)
     }
 
     /// When the first alarm or timeout is due, in ms since the epoch.
@@ -270,6 +296,10 @@ impl Queues {
             (self.seats.len() != self.waiters.len(), "seats"),
             (self.timeouts.len() != with_timeout, "timeouts"),
             (self.alarms.len() != with_alarm, "alarms"),
+            (
+                !self.unannounced.is_subset(&self.alarms),
+                "unannounced alarms",
+            ),
             (
                 self.lines.values().any(|line| line.places.is_empty()),
                 "an empty line",

@@ -18,6 +18,10 @@ impl TieId {
     pub const NONE: Self = Self(0);
 }
 
+/// Bounds of when a tie that was put off is looked at again, in ms.
+const SOONEST_MS: u64 = 20;
+const LATEST_MS: u64 = 1_000;
+
 /// When a tie is due whose grant was not stored yet.
 const NEVER_FOLLOWED: u64 = u64::MAX;
 
@@ -168,9 +172,13 @@ impl Ties {
         orphans.collect()
     }
 
-    /// A tie that is due is to be looked at again only at `until_ms`.
-    pub fn put_off(&mut self, id: TieId, until_ms: u64) {
-        self.look_at(id, until_ms);
+    /// A tie that is due but may not be renewed or ended now is looked at again after a sixth of its
+    /// lease, twice before a renewal would be late, but within the second.
+    pub fn put_off(&mut self, id: TieId, now_ms: u64) {
+        if let Some(tie) = self.ties.get(&id) {
+            let later_ms = (tie.lease_ms / 6).clamp(SOONEST_MS, LATEST_MS);
+            self.look_at(id, now_ms.saturating_add(later_ms));
+        }
     }
 
     /// Renews the tied grants of a lock that are due, and ends those whose connection is gone.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use redis::cluster::ClusterClient;
 
 use crate::nodes::{assert_take_turns, digests, hold_every_kind, moved_to, Cluster, EVERY_KIND};
-use crate::support::{eventually, until, Client, Expect, Grant, Reply, Server};
+use crate::support::{eventually, unix_time_ms, until, Client, Expect, Grant, Reply, Server};
 
 /// A lease far longer than any test.
 const LONG: &str = "PX 600000";
@@ -142,6 +142,51 @@ fn who_waits_at_the_new_node_already_is_granted_when_the_slot_is_its() {
     assert_eq!(there.recv().grant().token, "b");
     let stuck = since.elapsed();
     assert!(stuck.as_millis() < 1_000, "{stuck:?}");
+}
+
+#[test]
+fn leases_end_where_their_keys_still_are() {
+    let cluster = Cluster::of_primaries();
+    let slot = cluster.next_move("{t}");
+    let source = slot.source;
+    let keys: Vec<String> = (0..40).map(|number| format!("{{t}}{number}")).collect();
+    let mut waiters: Vec<Client> = Vec::new();
+    for key in &keys {
+        source.call(format!("LOCK.ACQUIRE {key} a PX 2000")).grant();
+        waiters.push(source.waiter(format!("LOCK.WAIT {key} b {LONG}")));
+    }
+    slot.begin();
+    // The slot is on its way, but none of its keys is: the lock is handed on here, at once.
+    for (key, waiter) in keys.iter().zip(&mut waiters) {
+        assert_eq!(waiter.recv().grant().token, "b", "{key}");
+        source.call(format!("LOCK.ACQUIRE {key} c")).nil();
+        let left_ms = source.call(format!("PTTL {key}")).int();
+        assert!((1..=600_000).contains(&left_ms), "{key}: {left_ms}");
+    }
+}
+
+#[test]
+fn a_session_lasts_at_the_new_node_while_its_slot_is_on_its_way() {
+    let cluster = Cluster::of_primaries();
+    let slot = cluster.next_move("{t}");
+    let (source, target) = (slot.source, slot.target);
+    source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
+    slot.begin();
+    slot.all_keys();
+    let mut session = target.client();
+    session.call("ASKING").okay();
+    assert_eq!(session.call("LOCK.EXTEND {t} a PX 900 SESSION").int(), 1);
+    let renewed_until_ms = unix_time_ms() + 2_000;
+    until("two leases are over", || unix_time_ms() > renewed_until_ms);
+    ask(target, "LOCK.ACQUIRE {t} b").nil();
+    let mut waiter = target.client();
+    waiter.call("ASKING").okay();
+    waiter.send(format!("LOCK.WAIT {{t}} b {LONG}"));
+    until("it waits", || target.info("lock", "lock_waiters") == "1");
+    session.close();
+    assert_eq!(waiter.recv().grant().token, "b");
+    slot.end();
+    target.call("LOCK.ACQUIRE {t} c").nil();
 }
 
 #[test]

@@ -689,7 +689,7 @@ fn what_is_put_off_is_done_when_its_time_has_come() {
          ACQUIRE s a PX 90 SESSION -> granted",
     );
     world.now_ms += 100;
-    world.put_off(&["k", "s"], 20);
+    world.put_off(&["k", "s"]);
     assert_eq!(world.desk.next_due_ms(), Some(world.now_ms + 20));
     world.pass_ms(19);
     assert_eq!(world.heard(), [""; 0]);
@@ -710,7 +710,7 @@ fn ties_of_locks_that_are_elsewhere_now_are_dropped() {
     let closed = world.desk.orphan(3);
     assert_eq!(closed, [world::name("closed")]);
     world.now_ms += 30;
-    world.put_off(&["here", "elsewhere", "closed"], 20);
+    world.put_off(&["here", "elsewhere", "closed"]);
     assert_eq!(world.desk.ties().len(), 1, "one grant is there still");
     world.pass_ms(20);
     assert_eq!(world.lease_ms("here", "a"), 90, "renewed, later than usual");
@@ -732,4 +732,26 @@ fn a_lock_that_is_away_is_granted_to_nobody() {
     assert_eq!(world.heard(), [""; 0]);
     world.delete("x");
     assert_eq!(world.heard(), ["MWAIT 2 x y b: granted"]);
+}
+
+#[test]
+fn the_end_of_a_lease_is_announced_once_where_somebody_waits_for_it() {
+    let mut world = play(
+        "ACQUIRE k a PX 100 -> granted
+         ACQUIRE alone a PX 100 -> granted
+         WAIT k b -> waits
+         WAIT k c -> waits",
+    );
+    let end_ms = world.now_ms + 100;
+    assert_eq!(world.desk.queues().next_unannounced_ms(), Some(end_ms));
+    assert_eq!(world.desk.announce_ends(end_ms - 1, 9), []);
+    assert_eq!(world.desk.announce_ends(end_ms, 9), [world::name("k")]);
+    assert_eq!(world.desk.announce_ends(end_ms, 9), []);
+    // An extension is another end.
+    world.say("EXTEND k a PX 300");
+    assert_eq!(world.desk.announce_ends(end_ms, 9), []);
+    assert_eq!(
+        world.desk.announce_ends(end_ms + 200, 9),
+        [world::name("k")]
+    );
 }

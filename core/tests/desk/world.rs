@@ -262,11 +262,10 @@ impl World {
         self.take_in(outcome);
     }
 
-    /// Nothing may be granted at these keys now: whatever is due there waits for `ms`.
-    pub fn put_off(&mut self, keys: &[&str], ms: u64) {
+    /// Nothing may be granted at these keys now: whatever is due there waits.
+    pub fn put_off(&mut self, keys: &[&str]) {
         let names: Vec<Name> = keys.iter().map(|key| name(key)).collect();
-        let until_ms = self.now_ms + ms;
-        self.outside(|desk, outside| desk.put_off(&names, until_ms, 1000, outside));
+        self.outside(|desk, outside| desk.put_off(&names, 1000, outside));
     }
 
     pub fn outside<T>(&mut self, decision: impl FnOnce(&mut Desk, &mut Outside<'_>) -> T) -> T {
