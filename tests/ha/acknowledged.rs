@@ -6,8 +6,7 @@
 use redis::Value;
 
 use crate::support::{until, Client, Expect, Grant, Server};
-
-const LONG: &str = "PX 600000";
+use crate::LONG;
 
 /// A primary and its only replica.
 struct Pair {

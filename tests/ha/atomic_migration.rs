@@ -5,10 +5,9 @@
 use crate::nodes::{
     assert_take_turns, digests, hold_every_kind, moved_to, Cluster, Move, EVERY_KIND,
 };
+use crate::slot_migration::wait_through;
 use crate::support::{until, Client, Expect};
-
-/// A lease far longer than any test.
-const LONG: &str = "PX 600000";
+use crate::LONG;
 
 /// So many keys beside the locks keep a move going for some hundred milliseconds.
 const BALLAST: usize = 200_000;
@@ -97,9 +96,9 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
     source
         .call(format!("DEBUG POPULATE {BALLAST} {{t}}"))
         .okay();
-    source.call("LOCK.ACQUIRE {t} w0 PX 50").grant();
+    source.call(format!("LOCK.ACQUIRE {{t}} w0 {LONG}")).grant();
     let commands: Vec<String> = (1..100)
-        .map(|n| format!("LOCK.WAIT {{t}} w{n} PX 20"))
+        .map(|n| format!("LOCK.WAIT {{t}} w{n} PX 4"))
         .collect();
     let mut waiters: Vec<Client> = commands.iter().map(|it| source.waiter(it)).collect();
     let mut fences = Vec::new();
@@ -107,6 +106,8 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
     let Some(slot) = begin(&cluster) else {
         return;
     };
+    // From now on one lease after the other ends.
+    assert_eq!(source.call("LOCK.EXTEND {t} w0 PX 4").int(), 1);
     let mut sent_on = 0;
     for waiter in &mut waiters {
         match waiter.recv() {
@@ -163,4 +164,23 @@ fn a_move_called_off_leaves_lock_and_queue_where_they_were() {
         target.info("lock", "lock_held_back") == "0"
     });
     assert!(target.call("LOCK.INFO {t}").error().starts_with("MOVED "));
+}
+
+#[test]
+fn a_cluster_client_follows_its_wait_with_the_slot() {
+    let cluster = Cluster::of_primaries();
+    let source = cluster.node(cluster.owner("{t}"));
+    let held = source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
+    let waiter = wait_through(&cluster, "{t}");
+    source.until_waiters("{t}", 1);
+    let moving = begin(&cluster);
+    let holder = moving.map_or(source, |slot| slot.target);
+    until("it waits where the lock is", || {
+        holder.find_info("lock", "lock_waiters").as_deref() == Some("1")
+            && holder.call("LOCK.CHECK {t} a").is_ok()
+    });
+    assert_eq!(holder.call("LOCK.RELEASE {t} a").int(), 1);
+    let (grant, _) = waiter.join().expect("the client got its grant");
+    assert_eq!(grant.token, "client");
+    assert!(grant.fence > held.fence);
 }

@@ -6,9 +6,7 @@ use redis::cluster::ClusterClient;
 
 use crate::nodes::{moved_to, Cluster};
 use crate::support::{until, Client, Expect, Grant, Server};
-
-/// A lease far longer than any test.
-const LONG: &str = "PX 600000";
+use crate::LONG;
 
 /// Holders of every kind in one slot: what each sends again, and what it was granted. The first
 /// holds twice.

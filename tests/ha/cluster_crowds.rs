@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::contenders::{contend, Find, History, Plan, Route};
+use crate::contenders::{contend, grants, Find, History, Plan, Route};
 use crate::history::{assert_fences_rise, assert_no_writer_overlaps, assert_nobody_stuck, Outage};
 use crate::nodes::{address_in, Cluster, NODE_TIMEOUT_MS};
 use crate::support::{until, Client, Expect, Server};
@@ -10,13 +10,14 @@ use crate::support::{until, Client, Expect, Server};
 /// Who waits for longer than this, while its lock is served, is stuck.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// A crowd in the slot of `{t}`, with short holds.
+/// A crowd in the slot of `{t}`, with short holds; one of ten of them is left to lapse.
 fn brisk(replicas: usize) -> Plan {
     Plan {
         keys: (0..4).map(|number| format!("{{t}}{number}")).collect(),
         contenders: 3,
-        lease_ms: 900,
+        lease_ms: 250,
         hold_ms: 1..15,
+        lapses_of_ten: 1,
         replicas,
     }
 }
@@ -51,10 +52,6 @@ fn ports(cluster: &Cluster) -> Vec<u16> {
     cluster.nodes().iter().map(Server::port).collect()
 }
 
-fn grants(server: &Server) -> i64 {
-    server.info("lock", "lock_grants").parse().expect("a count")
-}
-
 /// Waits until a server has granted so many more.
 #[track_caller]
 fn until_it_grants(server: &Server, more: i64) {
@@ -78,14 +75,20 @@ fn a_crowd_follows_its_slot_key_by_key() {
     let find: Find<'_> = &|key, trouble| route(&ports, key, trouble);
     let ([history], ()) = contend([brisk(0)], find, || {
         until_it_grants(cluster.node(cluster.owner("{t}")), 100);
-        for _ in 0..6 {
+        for _ in 0..3 {
             let slot = cluster.next_move("{t}");
             slot.begin();
-            // For a while some keys are here and some are there.
+            // For longer than anybody may wait the slot is on its way, and its keys are here.
+            let begun = Instant::now();
+            until_it_grants(slot.source, 100);
+            until("leases have ended meanwhile", || begun.elapsed() > STUCK);
+            // For a while some keys are here and some are there. Who waits here for one that has gone
+            // is sent on only when the slot has its new owner, so it is a short while.
             for key in ["{t}0", "{t}1"] {
                 slot.key(key);
             }
-            until_it_grants(slot.target, 30);
+            let split = Instant::now();
+            until("both have served", || split.elapsed() > STUCK / 4);
             slot.all_keys();
             slot.end();
             until_it_grants(slot.target, 100);
@@ -97,7 +100,7 @@ fn a_crowd_follows_its_slot_key_by_key() {
         history.errors
     );
     assert_nothing_lost(&history, &[]);
-    assert!(history.errors.contains_key("ASK") && history.errors.contains_key("MOVED"));
+    assert!(history.errors.contains_key("MOVED"));
 }
 
 #[test]
@@ -179,6 +182,8 @@ fn a_crowd_goes_on_when_a_replica_takes_over() {
     let heir = owner + 3;
     let find: Find<'_> = &|key, trouble| route(&ports, key, trouble);
     let careful = Plan {
+        lease_ms: 900,
+        lapses_of_ten: 0,
         keys: vec!["{t}careful".to_owned()],
         ..brisk(1)
     };

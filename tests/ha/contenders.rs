@@ -15,13 +15,14 @@ use redis::Value;
 
 use crate::history::{Granted, Hold, Mode, Wait};
 use crate::load::{Dice, Over};
-use crate::support::{Client, Command, Reply};
+use crate::support::{Client, Command, Reply, Server};
 
-/// The BLOCK of each LOCK.WAIT.
-const BLOCK_MS: u64 = 1_000;
+/// How long a grant may take to reach the replicas that its client relies on.
+const ACKNOWLEDGE_MS: u64 = 1_000;
 
-/// When a client gives up on a silent server. Longer than BLOCK, so that silence is a fault.
-const SILENCE: Duration = Duration::from_secs(3);
+/// When a client gives up on a silent server. It waits without a BLOCK: one who is forgotten in a
+/// queue isn't reminded by asking again. Longer than any wait in turn, so that silence is a fault.
+const SILENCE: Duration = Duration::from_secs(40);
 
 /// Between two attempts that failed.
 const BREATH: Duration = Duration::from_millis(10);
@@ -52,6 +53,8 @@ pub struct Plan {
     pub lease_ms: u64,
     /// How long they hold it, if the lease lasts.
     pub hold_ms: Range<u64>,
+    /// How many holds of ten are left to the end of their lease instead of released.
+    pub lapses_of_ten: u64,
     /// How many replicas have to acknowledge a grant before its client relies on it.
     pub replicas: usize,
 }
@@ -116,6 +119,12 @@ pub fn contend<T, const N: usize>(
         });
         (histories, told)
     })
+}
+
+/// How often a server has granted anything.
+#[track_caller]
+pub fn grants(server: &Server) -> i64 {
+    server.info("lock", "lock_grants").parse().expect("a count")
 }
 
 /// A connection, and how it may be used.
@@ -192,10 +201,7 @@ impl<'a> Contender<'a> {
     /// Asks until the lock is granted, or the run is over.
     fn wait_in_line(&mut self, token: &str) -> Option<Granted> {
         let lease_ms = self.plan.lease_ms;
-        let command = format!(
-            "LOCK.WAIT {} {token} PX {lease_ms} BLOCK {BLOCK_MS}",
-            self.key
-        );
+        let command = format!("LOCK.WAIT {} {token} PX {lease_ms}", self.key);
         while !self.is_over() {
             let asked = Instant::now();
             match self.ask(&command) {
@@ -237,7 +243,8 @@ impl<'a> Contender<'a> {
             to: Instant::now().min(lease_over).max(from),
         };
         let in_time = hold.to < lease_over;
-        let released = self.release(&granted.token, lease_over);
+        let left_to_lapse = self.dice.below(10) < self.plan.lapses_of_ten;
+        let released = left_to_lapse || self.release(&granted.token, lease_over);
         // An acknowledgement that takes as long as the lease comes too late.
         if !relied_on || from >= lease_over {
             return;
@@ -254,7 +261,7 @@ impl<'a> Contender<'a> {
         if replicas == 0 {
             return true;
         }
-        let command = format!("WAIT {replicas} {BLOCK_MS}");
+        let command = format!("WAIT {replicas} {ACKNOWLEDGE_MS}");
         let Some(line) = &mut self.line else {
             return false;
         };

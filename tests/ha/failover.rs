@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::contenders::{contend, Plan, Route};
+use crate::contenders::{contend, grants, Plan, Route};
 use crate::history::{self, Hold, Outage};
 use crate::support::{unix_time_ms, until, Client, Expect, Server};
-
-const LONG: &str = "PX 600000";
+use crate::LONG;
 
 /// Within which a waiter is served once the server may do so. The module looks every 5 ms; the rest
 /// is for a busy machine.
@@ -331,6 +330,7 @@ fn a_crowd_goes_on_over_failovers_back_and_forth() {
         contenders: 3,
         lease_ms: 1_000,
         hold_ms: 1..15,
+        lapses_of_ten: 0,
         replicas: 0,
     };
     let steady = Plan {
@@ -338,6 +338,7 @@ fn a_crowd_goes_on_over_failovers_back_and_forth() {
         contenders: 3,
         lease_ms: 3_000,
         hold_ms: 300..1_500,
+        lapses_of_ten: 0,
         replicas: 0,
     };
     let (histories, outages) = contend([brisk, steady], &find, || {
@@ -369,9 +370,8 @@ fn a_crowd_goes_on_over_failovers_back_and_forth() {
 /// Lets a crowd work for a while, and has the other server take over.
 #[track_caller]
 fn hand_over_role(old: &Server, new: &Server) -> Outage {
-    let grants = || -> i64 { old.info("lock", "lock_grants").parse().expect("a count") };
-    let before = grants();
-    until("the crowd is at work", || grants() > before + 300);
+    let before = grants(old);
+    until("the crowd is at work", || grants(old) > before + 300);
     until("the replica is listed", || {
         old.info("replication", "slave0").contains("state=online")
     });

@@ -22,3 +22,6 @@ mod redlock;
 mod replication;
 mod sentinel;
 mod slot_migration;
+
+/// A lease far longer than any test.
+const LONG: &str = "PX 600000";

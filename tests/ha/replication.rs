@@ -9,8 +9,7 @@ use crate::contenders::{contend, Plan, Route};
 use crate::history;
 use crate::payload;
 use crate::support::{unix_time_us, until, Client, Expect, Server};
-
-const LONG: &str = "PX 600000";
+use crate::LONG;
 
 /// A primary, its replica, and the replica of that one.
 struct Chain {
@@ -84,6 +83,7 @@ fn contend_at<T>(server: &Server, meanwhile: impl FnOnce() -> T) -> T {
         contenders: 3,
         lease_ms: 5_000,
         hold_ms: 1..15,
+        lapses_of_ten: 0,
         replicas: 0,
     };
     let port = server.port();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::contenders::{contend, Plan, Route};
+use crate::contenders::{contend, grants, Plan, Route};
 use crate::history::{self, Outage};
 use crate::support::{eventually, unix_time_ms, until, Client, Expect, Server};
 
@@ -408,6 +408,7 @@ fn a_crowd_goes_on_at_the_new_primary() {
         contenders: 3,
         lease_ms: 800,
         hold_ms: 1..15,
+        lapses_of_ten: 0,
         replicas: 0,
     };
     let steady = Plan {
@@ -415,6 +416,7 @@ fn a_crowd_goes_on_at_the_new_primary() {
         contenders: 3,
         lease_ms: 12_000,
         hold_ms: 9_000..10_000,
+        lapses_of_ten: 0,
         // What all replicas have is at the one that will be promoted.
         replicas: 2,
     };
@@ -457,10 +459,6 @@ fn a_crowd_goes_on_at_the_new_primary() {
     assert!(steady.lost.is_empty(), "{:#?}", steady.lost);
     history::assert_nobody_stuck(&brisk.waits, &[outage], Duration::from_secs(2));
     assert!(kept > 0, "nobody held a lock from before to after");
-}
-
-fn grants(server: &Server) -> i64 {
-    server.info("lock", "lock_grants").parse().expect("a count")
 }
 
 fn fence(server: &Server, key: &str) -> Option<i64> {

@@ -6,9 +6,7 @@ use redis::cluster::ClusterClient;
 
 use crate::nodes::{assert_take_turns, digests, hold_every_kind, moved_to, Cluster, EVERY_KIND};
 use crate::support::{eventually, unix_time_ms, until, Client, Expect, Grant, Reply, Server};
-
-/// A lease far longer than any test.
-const LONG: &str = "PX 600000";
+use crate::LONG;
 
 /// A command for a slot that is on its way here.
 fn ask(server: &Server, command: &str) -> Reply {
@@ -291,7 +289,10 @@ fn a_wait_for_several_is_not_granted_while_one_of_them_is_elsewhere() {
 }
 
 /// Blocks in a thread of its own, as an application does.
-fn wait_through(cluster: &Cluster, key: &'static str) -> std::thread::JoinHandle<(Grant, Instant)> {
+pub fn wait_through(
+    cluster: &Cluster,
+    key: &'static str,
+) -> std::thread::JoinHandle<(Grant, Instant)> {
     let urls = cluster
         .nodes()
         .iter()
