@@ -1,7 +1,8 @@
 //! The module's one timer: it settles what is due when no command does.
 //!
-//! It is armed for the earliest lease end or timeout that somebody waits for, for the next renewal of
-//! a session, and at once when the inbox has a note. It rings at or after the time it was armed for, never before.
+//! It is armed for the earliest lease end or timeout that somebody waits for, for the next renewal
+//! of a session, and at once when the inbox has a note. It rings at or after the time it was armed
+//! for, never before. In a cluster it also rings shortly before a lease ends that somebody waits for.
 
 use std::cell::Cell;
 use std::ffi::c_void;
