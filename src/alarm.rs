@@ -51,7 +51,7 @@ pub fn ring_at_once() {
 pub fn rearm(ctx: &Context) {
     let due_ms = flow::look(Desk::next_due_ms).flatten();
     let lead_ms = match due_ms {
-        Some(_) if permission::is_clustered(ctx) => let_contended_keys_outlive(ctx),
+        Some(_) if api::is_clustered() => let_contended_keys_outlive(ctx),
         _ => None,
     };
     if let Some(due_ms) = due_ms.into_iter().chain(lead_ms).min() {

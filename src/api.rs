@@ -31,6 +31,14 @@ pub fn is_valkey() -> bool {
     VALKEY.load(Ordering::Relaxed)
 }
 
+/// Whether the server is a node of a cluster. That never changes while it runs.
+static CLUSTERED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the server is a node of a cluster.
+pub fn is_clustered() -> bool {
+    CLUSTERED.load(Ordering::Relaxed)
+}
+
 /// Whether the server follows a primary, as it last said.
 static REPLICA: AtomicBool = AtomicBool::new(false);
 
@@ -81,6 +89,8 @@ pub fn probe(ctx: &Context) -> Result<(), String> {
     OWN_CONTEXT.store(own.unwrap_or(ptr::null_mut()), Ordering::Relaxed);
     let valkey_version = ctx.server_info("server").field("valkey_version");
     VALKEY.store(valkey_version.is_some(), Ordering::Relaxed);
+    let clustered = context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0;
+    CLUSTERED.store(clustered, Ordering::Relaxed);
     note_role(ctx);
     set_module_options(ctx);
     Ok(())

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis_lock_core::name::Name;
 use redis_lock_core::order::Names;
-use redis_module::{raw, CallOptionsBuilder, CallResult, Context};
+use redis_module::{CallOptionsBuilder, CallResult, Context};
 
 use crate::{api, keyspace};
 
@@ -24,7 +24,7 @@ pub fn is_asking() -> bool {
 
 /// Of these names, those where the server would let a client write, and the others.
 pub fn part(ctx: &Context, names: Vec<Name>) -> (Vec<Name>, Vec<Name>) {
-    if is_clustered(ctx) {
+    if api::is_clustered() {
         return names.into_iter().partition(|name| may_write(ctx, name));
     }
     // Without slots the answer is the same for all keys.
@@ -36,12 +36,7 @@ pub fn part(ctx: &Context, names: Vec<Name>) -> (Vec<Name>, Vec<Name>) {
 
 /// Whether a name without a key has none anywhere: its slot is served here and not on its way.
 pub fn is_served(ctx: &Context, name: &Name) -> bool {
-    !is_clustered(ctx) || would_take(ctx, name)
-}
-
-/// Whether the server is a node of a cluster.
-pub fn is_clustered(ctx: &Context) -> bool {
-    api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0
+    !api::is_clustered() || would_take(ctx, name)
 }
 
 /// Whether the server would let a client write to all of these names.
@@ -63,7 +58,7 @@ fn would_take(ctx: &Context, name: &Name) -> bool {
 /// clients that are sent on from there are served here. The server tells by refusing to restore
 /// anything over it; elsewhere it refuses the slot.
 fn has_arrived(ctx: &Context, name: &Name) -> bool {
-    if !is_clustered(ctx) || !keyspace::has_lock(ctx, name) {
+    if !api::is_clustered() || !keyspace::has_lock(ctx, name) {
         return false;
     }
     let reply = call(ctx, name, "RESTORE-ASKING", &[&name.key, b"0", b""]);

@@ -98,7 +98,7 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
         .okay();
     source.call(format!("LOCK.ACQUIRE {{t}} w0 {LONG}")).grant();
     let commands: Vec<String> = (1..100)
-        .map(|n| format!("LOCK.WAIT {{t}} w{n} PX 4"))
+        .map(|n| format!("LOCK.WAIT {{t}} w{n} PX 15"))
         .collect();
     let mut waiters: Vec<Client> = commands.iter().map(|it| source.waiter(it)).collect();
     let mut fences = Vec::new();
@@ -107,7 +107,7 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
         return;
     };
     // From now on one lease after the other ends.
-    assert_eq!(source.call("LOCK.EXTEND {t} w0 PX 4").int(), 1);
+    assert_eq!(source.call("LOCK.EXTEND {t} w0 PX 15").int(), 1);
     let mut sent_on = 0;
     for waiter in &mut waiters {
         match waiter.recv() {
