@@ -51,6 +51,9 @@ pub fn read_settled(ctx: &Context, name: &Name) -> Slot {
     }
 }
 
+/// To look at a key without counting as an access to it.
+const UNNOTICED: u32 = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
+
 /// An open key; closed when the value goes.
 struct Key {
     key: *mut raw::RedisModuleKey,
@@ -77,6 +80,12 @@ impl Key {
         Self {
             key: key.unwrap_or(std::ptr::null_mut()),
         }
+    }
+
+    /// Opens the key of a name, in whichever database it is.
+    fn of(ctx: &Context, name: &Name, mode: u32) -> Self {
+        api::select_db(ctx, name.db);
+        Self::open(ctx, &api::string(&name.key), mode)
     }
 
     fn found(&mut self) -> Found<'_> {
@@ -137,9 +146,7 @@ const OUTLIVES_MS: u64 = 500;
 /// server to expire it in the very millisecond of the lease's end, whoever comes next would be granted
 /// the lock there, and those who wait here would wait until the migration is over.
 pub fn let_outlive(ctx: &Context, name: &Name, until_ms: u64) {
-    api::select_db(ctx, name.db);
-    let string = api::string(&name.key);
-    let mut key = Key::open(ctx, &string, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE);
+    let mut key = Key::of(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE);
     let latest_ms = match key.found() {
         Found::Lock(lock) => lock.latest_deadline_ms(),
         Found::Nothing | Found::Foreign => None,
@@ -160,9 +167,7 @@ fn without_outliving(expiry_ms: Option<u64>, lock: &Lock) -> Option<u64> {
 
 /// What a name holds now, to the letter.
 fn read(ctx: &Context, name: &Name) -> Slot {
-    api::select_db(ctx, name.db);
-    let string = api::string(&name.key);
-    let mut key = Key::open(ctx, &string, raw::REDISMODULE_READ);
+    let mut key = Key::of(ctx, name, raw::REDISMODULE_READ);
     let expiry_ms = key.expiry_ms();
     match key.found() {
         Found::Nothing => Slot::Empty,
@@ -176,8 +181,7 @@ fn read(ctx: &Context, name: &Name) -> Slot {
 
 /// The ties of the lock that a key of the context's database holds.
 pub fn ties_at(ctx: &Context, string: &RedisString) -> Vec<TieId> {
-    let mode = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
-    match Key::open(ctx, string, mode).found() {
+    match Key::open(ctx, string, UNNOTICED).found() {
         Found::Lock(lock) => {
             let ties = lock.holders().iter().map(|holder| holder.tie);
             ties.filter(|tie| *tie != TieId::NONE).collect()
@@ -188,14 +192,12 @@ pub fn ties_at(ctx: &Context, string: &RedisString) -> Vec<TieId> {
 
 /// Whether a key of the context's database holds a lock, without counting as an access to it.
 pub fn is_lock(ctx: &Context, string: &RedisString) -> bool {
-    let mode = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
-    matches!(Key::open(ctx, string, mode).found(), Found::Lock(_))
+    matches!(Key::open(ctx, string, UNNOTICED).found(), Found::Lock(_))
 }
 
-/// Whether a name holds a lock.
+/// Whether a name holds a lock, without counting as an access to it.
 pub fn has_lock(ctx: &Context, name: &Name) -> bool {
-    api::select_db(ctx, name.db);
-    is_lock(ctx, &api::string(&name.key))
+    matches!(Key::of(ctx, name, UNNOTICED).found(), Found::Lock(_))
 }
 
 /// Applies and replicates the effects of an order, in their order.

@@ -5,9 +5,7 @@ mod support;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use support::{until, Client, Expect, Fields, Server};
-
-const LONG: &str = "PX 600000";
+use support::{until, Client, Expect, Fields, Server, LONG};
 
 #[track_caller]
 fn setting(server: &Server, name: &str) -> String {

@@ -3,17 +3,7 @@
 mod support;
 
 use redis::Value;
-use support::{until, Client, Expect, Server};
-
-/// A lease that no test outlives.
-const LONG: &str = "PX 600000";
-
-/// A server where `a` holds `k` for long.
-fn server_with_holder() -> Server {
-    let server = Server::start();
-    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-    server
-}
+use support::{server_with_holder, until, Client, Expect, Server, LONG};
 
 /// The replies of a transaction.
 #[track_caller]

@@ -3,10 +3,7 @@
 
 mod support;
 
-use support::{eventually, packed, until, Client, Expect, Server};
-
-/// A lease far longer than any test.
-const LONG: &str = "PX 600000";
+use support::{eventually, packed, until, Client, Expect, Server, LONG};
 
 /// A cluster node that serves all slots, or none.
 fn node() -> Server {

@@ -10,10 +10,8 @@ use std::time::Duration;
 
 use payload::{Frame, StoredHolder};
 use support::{
-    packed, unix_time_ms, unix_time_us, until, Client, Command, Expect, Server, WRONGTYPE,
+    packed, unix_time_ms, unix_time_us, until, Client, Command, Expect, Server, LONG, WRONGTYPE,
 };
-
-const LONG: &str = "PX 600000";
 
 const SYNTAX: &str = "ERR syntax error";
 const TOKEN: &str = "ERR token must be 1 to 256 bytes";

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use load::{Dice, Over};
-use support::{unix_time_ms, until, Client, Expect, Grant, LockInfo, ReplicationStream, Server};
-
-const LONG: &str = "PX 600000";
+use support::{
+    unix_time_ms, until, Client, Expect, Grant, LockInfo, ReplicationStream, Server, LONG,
+};
 
 // ---- what is sent
 

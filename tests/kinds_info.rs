@@ -3,9 +3,7 @@
 mod support;
 
 use redis::Value;
-use support::{until, Client, Expect, Fields, LockInfo, Server};
-
-const LONG: &str = "PX 600000";
+use support::{until, Client, Expect, Fields, LockInfo, Server, LONG};
 
 /// The same lock as RESP2 and RESP3 tell it; they agree on all that doesn't move with time.
 #[track_caller]

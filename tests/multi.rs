@@ -15,10 +15,7 @@ use std::time::{Duration, Instant};
 use history::{assert_no_writer_overlaps, Hold, Mode};
 use load::{soak_time, Dice};
 use redis::Value;
-use support::{unix_time_ms, until, Client, Expect, Grant, LockInfo, Server, PATIENCE, WRONGTYPE};
-
-/// A lease that no test outlives.
-const LONG: &str = "PX 600000";
+use support::{unix_time_ms, until, Client, Expect, Grant, Server, LONG, PATIENCE, WRONGTYPE};
 
 /// Takes one key.
 #[track_caller]
@@ -39,17 +36,10 @@ fn waiter(server: &Server, keys: &[&str], token: &str) -> Client {
     server.waiter(format!("LOCK.MWAIT {count} {keys} {token} {LONG}"))
 }
 
-#[track_caller]
-fn info(server: &Server, key: &str) -> LockInfo {
-    server
-        .lock_info(key)
-        .unwrap_or_else(|| panic!("{key} is unknown"))
-}
-
 /// Asserts that `key` is held by one token under this fence.
 #[track_caller]
 fn assert_held(server: &Server, key: &str, grant: &Grant) {
-    let info = info(server, key);
+    let info = server.known_lock(key);
     assert_eq!(info.holder_tokens(), [grant.token.as_str()], "{key}");
     assert_eq!(info.holder().int("fence"), grant.fence, "{key}");
 }
@@ -64,7 +54,7 @@ fn assert_free(server: &Server, keys: &[&str]) {
 
 #[track_caller]
 fn assert_queue(server: &Server, key: &str, queue: &[&str]) {
-    assert_eq!(info(server, key).queue_tokens(), queue, "{key}");
+    assert_eq!(server.known_lock(key).queue_tokens(), queue, "{key}");
 }
 
 // ---- all or none
@@ -123,7 +113,7 @@ fn one_fence_for_all_keys_is_kept_when_all_are_held_under_one_already() {
     assert!(more.fence > first.fence);
     for key in ["k1", "k2", "k3"] {
         assert_held(&server, key, &more);
-        assert!(info(&server, key).holder().int("held-ms") < 10_000);
+        assert!(server.known_lock(key).holder().int("held-ms") < 10_000);
     }
     // All held, but under two fences.
     let apart = take(&server, "k4", "t");
@@ -168,7 +158,7 @@ fn several_keys_are_shared_or_counted_like_one() {
     acquire("MACQUIRE 2 k1 k3", "c", "SHARED LIMIT 2").grant();
     acquire("MACQUIRE 2 k1 k3", "c", "").nil();
     for (key, holders) in [("k1", ["a", "c"]), ("k2", ["a", "b"]), ("k3", ["b", "c"])] {
-        let info = info(&server, key);
+        let info = server.known_lock(key);
         assert_eq!((info.mode.as_str(), info.holders.len()), ("shared", 2));
         let mut tokens = info.holder_tokens();
         tokens.sort_unstable();
@@ -179,9 +169,12 @@ fn several_keys_are_shared_or_counted_like_one() {
     assert_eq!(server.call("LOCK.MRELEASE 3 k1 k2 k3 a").int(), 2);
     let up = acquire("MACQUIRE 2 k1 k3", "c", "").grant();
     assert_held(&server, "k1", &up);
-    assert_eq!(info(&server, "k3").mode, "exclusive");
+    assert_eq!(server.known_lock("k3").mode, "exclusive");
     let down = acquire("MACQUIRE 2 k1 k3", "c", "SHARED").grant();
-    assert_eq!((down, info(&server, "k1").mode.as_str()), (up, "shared"));
+    assert_eq!(
+        (down, server.known_lock("k1").mode.as_str()),
+        (up, "shared")
+    );
 }
 
 #[test]
@@ -312,7 +305,7 @@ fn mwait_stands_in_every_queue_and_is_granted_when_first_in_all() {
     assert_queue(&server, "k2", &["c", "t"]);
     release(&server, "k1", "a");
     // k1 is free now and kept for t, in whose queue nobody barges in.
-    let free = info(&server, "k1");
+    let free = server.known_lock("k1");
     assert_eq!((free.mode.as_str(), free.waiters), ("free", 1));
     server.call("LOCK.ACQUIRE k1 z").nil();
     let mut behind = waiter(&server, &["k1"], "d");

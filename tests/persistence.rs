@@ -10,9 +10,7 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use support::{unix_time_ms, unix_time_us, until, Client, Expect, Grant, LockInfo, Server};
-
-const LONG: &str = "PX 600000";
+use support::{unix_time_ms, unix_time_us, until, Client, Expect, Grant, LockInfo, Server, LONG};
 
 /// A server that writes an append-only file, by rewriting it as RDB or as commands.
 fn appending_server(preamble: &str) -> Server {
@@ -116,23 +114,10 @@ impl Lock {
     }
 }
 
-/// Waits until no rewrite of the append-only file is under way or due.
-#[track_caller]
-fn until_rewritten(server: &Server) {
-    until("the append-only file is rewritten", || {
-        server.info("persistence", "aof_rewrite_in_progress") == "0"
-            && server.info("persistence", "aof_rewrite_scheduled") == "0"
-    });
-    assert_eq!(
-        server.info("persistence", "aof_last_bgrewrite_status"),
-        "ok"
-    );
-}
-
 #[track_caller]
 fn rewrite(server: &Server) {
     server.call("BGREWRITEAOF").value();
-    until_rewritten(server);
+    server.until_rewritten();
 }
 
 /// Fills a server, saves and loads as told, and asserts that nothing has changed but the clients.

@@ -7,7 +7,7 @@ use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
-use support::{until, Expect, Server};
+use support::{Expect, Server};
 
 /// The words of a command of the README that is written on one line.
 fn recipe() -> Vec<String> {
@@ -89,14 +89,7 @@ fn an_append_only_file_with_locks_needs_the_module_until_it_is_rewritten_without
 
     server.restart();
     server.call("BGREWRITEAOF").value();
-    until("the rewrite is over", || {
-        server.info("persistence", "aof_rewrite_in_progress") == "0"
-            && server.info("persistence", "aof_rewrite_scheduled") == "0"
-    });
-    assert_eq!(
-        server.info("persistence", "aof_last_bgrewrite_status"),
-        "ok"
-    );
+    server.until_rewritten();
     server.kill9();
     assert_eq!(
         without_module(&server, appendonly).call("GET kept").text(),

@@ -8,10 +8,9 @@ mod payload;
 
 use redis::Value;
 use support::{
-    unix_time_ms, unix_time_us, until, words, Client, Expect, ReplicationStream, Server,
+    unix_time_ms, unix_time_us, until, words, Client, Expect, ReplicationStream, Server, LONG,
 };
 
-const LONG: &str = "PX 600000";
 const LONG_MS: i64 = 600_000;
 
 /// A primary without the server's own search for lapsed keys, so that what ends a lease is known,
@@ -173,6 +172,19 @@ fn what_was_refused_is_not_replicated() {
     }
 }
 
+/// Asserts that the lease was set anew since then, and that fence, holds and the time of the grant
+/// stayed.
+#[track_caller]
+fn assert_only_lease_set(applied: &Applied, first: &Applied, lease_ms: i64, since_ms: i64) {
+    let deadlines = since_ms + lease_ms..=unix_time_ms() + lease_ms;
+    assert!(deadlines.contains(&applied.deadline_ms), "{applied:?}");
+    let expected = Applied {
+        deadline_ms: applied.deadline_ms,
+        ..first.clone()
+    };
+    assert_eq!(*applied, expected);
+}
+
 #[test]
 fn a_repeat_is_replicated_with_its_new_deadline() {
     let (server, mut stream, first) = primary_with_holder();
@@ -180,14 +192,7 @@ fn a_repeat_is_replicated_with_its_new_deadline() {
         let now_ms = unix_time_ms();
         server.call(format!("{command} k a PX {lease_ms}")).grant();
         let applied = the_grant(&mut stream, &server);
-        let deadlines = now_ms + lease_ms..=unix_time_ms() + lease_ms;
-        assert!(deadlines.contains(&applied.deadline_ms), "{applied:?}");
-        // Fence, holds and the time of the grant stay.
-        let expected = Applied {
-            deadline_ms: applied.deadline_ms,
-            ..first.clone()
-        };
-        assert_eq!(applied, expected);
+        assert_only_lease_set(&applied, &first, lease_ms, now_ms);
     }
 }
 
@@ -218,13 +223,7 @@ fn an_extension_is_replicated_as_a_grant_with_a_new_deadline() {
         let now_ms = unix_time_ms();
         assert_eq!(server.call(format!("LOCK.EXTEND k a {options}")).int(), 1);
         let applied = the_grant(&mut stream, &server);
-        let deadlines = now_ms + lease_ms..=unix_time_ms() + lease_ms;
-        assert!(deadlines.contains(&applied.deadline_ms), "{applied:?}");
-        let expected = Applied {
-            deadline_ms: applied.deadline_ms,
-            ..first.clone()
-        };
-        assert_eq!(applied, expected);
+        assert_only_lease_set(&applied, &first, lease_ms, now_ms);
     }
 }
 

@@ -9,12 +9,9 @@ use std::time::{Duration, Instant};
 
 use crowd::Crowd;
 use support::{
-    best_median, eventually, median, unix_time_ms, until, Client, Expect, Fields, Grant, LockInfo,
-    Server,
+    best_median, eventually, median, unix_time_ms, until, Client, Expect, Fields, Grant, Server,
+    LONG,
 };
-
-/// A lease that no test outlives.
-const LONG: &str = "PX 600000";
 
 /// The function below that is the other process of a crowd.
 const CROWD: &str = "the_process_of_a_crowd";
@@ -41,15 +38,8 @@ fn tie(client: &mut Client, key: &str, token: &str) -> Grant {
 }
 
 #[track_caller]
-fn info(server: &Server, key: &str) -> LockInfo {
-    server
-        .lock_info(key)
-        .unwrap_or_else(|| panic!("{key} is unknown"))
-}
-
-#[track_caller]
 fn session(server: &Server, key: &str) -> i64 {
-    info(server, key).holder().int("session")
+    server.known_lock(key).holder().int("session")
 }
 
 fn waiter(server: &Server, key: &str, token: &str) -> Client {
@@ -76,7 +66,7 @@ fn close_and_settle(server: &Server, client: Client) {
 #[track_caller]
 fn assert_survives(server: &Server, client: Client, key: &str, token: &str) {
     close_and_settle(server, client);
-    assert_eq!(info(server, key).holder_tokens(), [token]);
+    assert_eq!(server.known_lock(key).holder_tokens(), [token]);
     assert!(server.call(format!("LOCK.CHECK {key} {token}")).int() > 0);
 }
 
@@ -121,7 +111,7 @@ fn a_session_outlives_its_lease_many_times() {
         assert!((1..=600).contains(&left), "{left} ms left");
     }
     next.expect_silence();
-    let own = info(&server, "k").holder().clone();
+    let own = server.known_lock("k").holder().clone();
     assert_eq!(own.int("fence"), grant.fence);
     assert!(own.int("held-ms") >= 4 * 600, "held since the one grant");
     assert_eq!(own.int("session"), 1);
@@ -194,14 +184,14 @@ fn the_end_of_the_connection_releases_at_once() {
     for (way, end) in ENDS {
         let server = Server::start();
         let holder = tied(&server, "k", "a");
-        let kept = info(&server, "k").holder().int("fence");
+        let kept = server.known_lock("k").holder().int("fence");
         let mut next = waiter(&server, "k", "b");
         let mut behind = waiter(&server, "k", "c");
         end(&server, holder);
         let grant = next.recv().grant();
         assert!(grant.token == "b" && grant.fence > kept, "{way}");
         behind.expect_silence();
-        assert_eq!(info(&server, "k").holder_tokens(), ["b"], "{way}");
+        assert_eq!(server.known_lock("k").holder_tokens(), ["b"], "{way}");
         // The tie doesn't pass to the next.
         assert_eq!(session(&server, "k"), 0, "{way}");
         assert_survives(&server, next, "k", "b");
@@ -277,13 +267,13 @@ fn all_locks_of_a_connection_are_released() {
     holder.reset();
     elsewhere.recv().grant();
     several.recv().grant();
-    assert_eq!(info(&server, "k99").holder_tokens(), ["c"]);
+    assert_eq!(server.known_lock("k99").holder_tokens(), ["c"]);
     for number in 1..99 {
         until_free(&server, &format!("k{number}"));
     }
     until_free(&server, "m1");
-    assert_eq!(info(&server, "shared").holder_tokens(), ["other"]);
-    assert_eq!(info(&server, "far").holder_tokens(), ["z"]);
+    assert_eq!(server.known_lock("shared").holder_tokens(), ["other"]);
+    assert_eq!(server.known_lock("far").holder_tokens(), ["z"]);
     server.until_waiters("far", 0);
 }
 
@@ -296,7 +286,7 @@ fn the_end_of_the_connection_drops_all_holds() {
             .call(format!("LOCK.ACQUIRE k a {LONG} REENTRANT SESSION"))
             .grant();
     }
-    assert_eq!(info(&server, "k").holder().int("holds"), 3);
+    assert_eq!(server.known_lock("k").holder().int("holds"), 3);
     holder.close();
     until_free(&server, "k");
 }
@@ -316,7 +306,7 @@ fn one_tied_permit_of_several_admits_one() {
     assert_eq!(waiters[0].recv().grant().token, "c");
     server.settle();
     waiters[1].expect_silence();
-    assert_eq!(info(&server, "k").holder_tokens(), ["b", "c"]);
+    assert_eq!(server.known_lock("k").holder_tokens(), ["b", "c"]);
     assert_eq!(staying.call("LOCK.RELEASE k b").int(), 1);
     assert_eq!(waiters[1].recv().grant().token, "d");
 }
@@ -397,7 +387,7 @@ fn extend_moves_the_tie_to_its_connection() {
     second.call("CLIENT SETNAME second").okay();
     let extend = format!("LOCK.EXTEND k a {LONG} SESSION");
     assert_eq!(second.call(extend).int(), 1);
-    let own = info(&server, "k").holder().clone();
+    let own = server.known_lock("k").holder().clone();
     assert_eq!(
         (
             own.int("session"),
@@ -499,7 +489,7 @@ fn a_repeat_or_extend_without_session_leaves_the_tie() {
 #[test]
 fn the_clients_fields_are_those_of_the_last_grant_or_tie() {
     let server = Server::start();
-    let own = |server: &Server| -> Fields { info(server, "k").holder().clone() };
+    let own = |server: &Server| -> Fields { server.known_lock("k").holder().clone() };
     let first = tied(&server, "k", "a");
     assert_eq!(own(&server).int("client-id"), first.id());
     let mut second = server.client();
@@ -528,7 +518,7 @@ fn conversions_leave_the_tie() {
     assert_renewed(&mut other, "k", "a", 2);
     holder.call("LOCK.ACQUIRE k a PX 600").grant();
     assert_eq!(
-        (session(&server, "k"), info(&server, "k").mode.as_str()),
+        (session(&server, "k"), server.known_lock("k").mode.as_str()),
         (1, "exclusive")
     );
     assert_survives(&server, other, "k", "a");
@@ -548,7 +538,7 @@ fn a_wait_is_tied_when_it_is_granted() {
     assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
     new.recv().grant();
     assert_eq!(session(&server, "k"), 1);
-    assert_eq!(info(&server, "k").holder().int("client-id"), new.id());
+    assert_eq!(server.known_lock("k").holder().int("client-id"), new.id());
     assert_renewed(&mut old, "k", "b", 3);
     // The place was taken over, so it isn't the older connection's.
     assert_survives(&server, old, "k", "b");
@@ -592,7 +582,7 @@ fn an_upgrade_that_dies_in_the_tick_of_its_grant_leaves_the_other_connections_se
         server.call_batch(&["LOCK.RELEASE k b", &kill]);
         killed.replies_to_close();
         server.settle();
-        let kept = info(&server, "k");
+        let kept = server.known_lock("k");
         assert_eq!(kept.holder_tokens(), ["a"], "{options}");
         assert_eq!(kept.holder().int("fence"), own.fence, "{options}");
         assert_eq!(
@@ -618,7 +608,10 @@ fn a_tie_made_in_a_transaction_is_the_callers() {
         "EXEC",
     ]);
     for key in ["k1", "k2"] {
-        assert_eq!(info(&server, key).holder().int("client-id"), client.id());
+        assert_eq!(
+            server.known_lock(key).holder().int("client-id"),
+            client.id()
+        );
         assert_renewed(&mut client, key, "a", 2);
     }
     client.close();
@@ -647,7 +640,10 @@ fn a_tie_made_in_a_script_is_the_callers() {
     Ok(client.call("EXEC").list().remove(0)).grant();
     for key in ["k1", "k2", "k3", "k4"] {
         assert_eq!(session(&server, key), 1, "{key}");
-        assert_eq!(info(&server, key).holder().int("client-id"), client.id());
+        assert_eq!(
+            server.known_lock(key).holder().int("client-id"),
+            client.id()
+        );
         assert_renewed(&mut client, key, "a", 2);
     }
     client.close();
@@ -682,7 +678,7 @@ fn rename_takes_the_tie_along() {
     let mut there = waiter(&server, "y", "c");
     holder.close();
     assert_eq!(there.recv().grant().token, "c");
-    assert_eq!(info(&server, "k").holder_tokens(), ["b"]);
+    assert_eq!(server.known_lock("k").holder_tokens(), ["b"]);
 }
 
 #[test]
@@ -708,7 +704,7 @@ fn move_takes_the_tie_along() {
     assert_renewed(&mut there, "k", "a", 3);
     holder.close();
     until("the moved lock is free", || there.call("DBSIZE").int() == 0);
-    assert_eq!(info(&server, "k").holder_tokens(), ["b"]);
+    assert_eq!(server.known_lock("k").holder_tokens(), ["b"]);
 }
 
 #[test]
@@ -843,11 +839,11 @@ fn after_a_restart_the_lease_runs_on_untied_until_it_is_taken_up_again() {
         }
         server.restart();
         for key in ["k", "k2", "k3"] {
-            let own = info(&server, key).holder().clone();
+            let own = server.known_lock(key).holder().clone();
             assert_eq!(own.int("session"), 0, "{key}");
             assert!(own.int("lease-ms") > 500_000 && !own.has("client-id"));
         }
-        assert_eq!(info(&server, "k").holder().int("fence"), grant.fence);
+        assert_eq!(server.known_lock("k").holder().int("fence"), grant.fence);
         let mut again = server.client();
         for key in ["k", "k3"] {
             let extend = format!("LOCK.EXTEND {key} a PX 600 SESSION");
@@ -892,7 +888,7 @@ fn after_a_failover_the_lease_runs_on_untied_until_it_is_taken_up_again() {
     let lost = server_session(&primary, "lost", "PX 1500");
     replica.until_in_step(&primary);
     for key in ["kept", "lost"] {
-        let own = info(&replica, key).holder().clone();
+        let own = replica.known_lock(key).holder().clone();
         assert_eq!(own.int("session"), 0, "a replica knows of no tie");
         assert!(!own.has("client-id"));
     }
@@ -949,7 +945,7 @@ fn on_a_demoted_server_the_lease_runs_on_untied() {
     assert_eq!(holder.call(extend).int(), 1);
     close_and_settle(&server, holder);
     until_free(&server, "other");
-    assert_eq!(info(&server, "k").holder_tokens(), ["a"]);
+    assert_eq!(server.known_lock("k").holder_tokens(), ["a"]);
 }
 
 #[test]

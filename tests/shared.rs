@@ -14,10 +14,7 @@ use std::time::{Duration, Instant};
 
 use history::{assert_no_writer_overlaps, most_at_once, Hold, Mode};
 use load::{soak_time, Dice, Over};
-use support::{best_median, unix_time_us, until, Client, Expect, Grant, LockInfo, Server};
-
-/// A lease that no test outlives.
-const LONG: &str = "PX 600000";
+use support::{best_median, unix_time_us, until, Client, Expect, Grant, LockInfo, Server, LONG};
 
 /// Takes `k` in one go as each of these tokens, shared.
 fn share(server: &Server, tokens: &[&str]) -> Vec<Grant> {

@@ -5,18 +5,9 @@ mod support;
 use std::env;
 
 use support::{
-    eventually, median, unix_time_ms, unix_time_us, until, Client, Expect, Server, WRONGTYPE,
+    eventually, median, server_with_holder, unix_time_ms, unix_time_us, until, Client, Expect,
+    Server, LONG, WRONGTYPE,
 };
-
-/// A lease that no test outlives.
-const LONG: &str = "PX 600000";
-
-/// A server where `a` holds `k` for long.
-fn server_with_holder() -> Server {
-    let server = Server::start();
-    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-    server
-}
 
 /// Asserts that the waiter is granted `k` as `token` and holds it.
 #[track_caller]

@@ -24,7 +24,7 @@ use crate::token::Token;
 
 /// When to look again at a queue where nothing may be granted now, in ms. What stands in the way, as
 /// the migration of a slot, takes longer than that.
-pub const RETRY_MS: u64 = 20;
+const RETRY_MS: u64 = 20;
 
 /// Who gives an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,7 @@
 
 use redis::Value;
 
-use crate::support::{until, Client, Expect, Grant, Server};
-use crate::LONG;
+use crate::support::{until, Client, Expect, Grant, Server, LONG};
 
 /// A primary and its only replica.
 struct Pair {

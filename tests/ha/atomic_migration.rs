@@ -6,8 +6,7 @@ use crate::nodes::{
     assert_take_turns, digests, hold_every_kind, moved_to, Cluster, Move, EVERY_KIND,
 };
 use crate::slot_migration::wait_through;
-use crate::support::{until, Client, Expect};
-use crate::LONG;
+use crate::support::{until, Client, Expect, LONG};
 
 /// So many keys beside the locks keep a move going for some hundred milliseconds.
 const BALLAST: usize = 200_000;

@@ -5,8 +5,7 @@ use std::time::Duration;
 use redis::cluster::ClusterClient;
 
 use crate::nodes::{moved_to, Cluster};
-use crate::support::{until, Client, Expect, Grant, Server};
-use crate::LONG;
+use crate::support::{until, Client, Expect, Grant, Server, LONG};
 
 /// Holders of every kind in one slot: what each sends again, and what it was granted. The first
 /// holds twice.

@@ -7,8 +7,7 @@ use redis::Value;
 
 use crate::contenders::{contend, grants, Plan, Route};
 use crate::history::{self, Hold, Outage};
-use crate::support::{unix_time_ms, until, Client, Expect, Server};
-use crate::LONG;
+use crate::support::{unix_time_ms, until, Client, Expect, Server, LONG};
 
 /// Within which a waiter is served once the server may do so. The module looks every 5 ms; the rest
 /// is for a busy machine.

@@ -22,6 +22,3 @@ mod redlock;
 mod replication;
 mod sentinel;
 mod slot_migration;
-
-/// A lease far longer than any test.
-const LONG: &str = "PX 600000";

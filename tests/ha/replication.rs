@@ -8,8 +8,7 @@ use redis::Value;
 use crate::contenders::{contend, Plan, Route};
 use crate::history;
 use crate::payload;
-use crate::support::{unix_time_us, until, Client, Expect, Server};
-use crate::LONG;
+use crate::support::{unix_time_us, until, Client, Expect, Server, LONG};
 
 /// A primary, its replica, and the replica of that one.
 struct Chain {
@@ -287,9 +286,7 @@ fn a_full_sync_from_disk() {
         replica: "repl-diskless-load disabled",
         logged: "to disk",
     };
-    let middle = way.new_replica();
-    take_locks_of_its_own(&middle);
-    assert_full_sync(&way, middle);
+    assert_old_data_replaced(&way);
 }
 
 #[test]
@@ -299,9 +296,7 @@ fn a_full_sync_by_socket_to_disk() {
         replica: "repl-diskless-load disabled",
         logged: "to disk",
     };
-    let middle = way.new_replica();
-    take_locks_of_its_own(&middle);
-    assert_full_sync(&way, middle);
+    assert_old_data_replaced(&way);
 }
 
 /// Servers use a file all the same: the module doesn't say that it can do with two data sets.
@@ -312,9 +307,7 @@ fn a_full_sync_where_swapdb_is_asked_for() {
         replica: "repl-diskless-load swapdb",
         logged: "to disk",
     };
-    let middle = way.new_replica();
-    take_locks_of_its_own(&middle);
-    assert_full_sync(&way, middle);
+    assert_old_data_replaced(&way);
 }
 
 #[test]
@@ -337,11 +330,13 @@ impl Way {
     }
 }
 
-/// Of which nothing is to be left.
+/// A full sync to a server with locks of its own, of which nothing is to be left.
 #[track_caller]
-fn take_locks_of_its_own(middle: &Server) {
+fn assert_old_data_replaced(way: &Way) {
+    let middle = way.new_replica();
     middle.call(format!("LOCK.ACQUIRE own a {LONG}")).grant();
     middle.call(format!("LOCK.ACQUIRE held1 z {LONG}")).grant();
+    assert_full_sync(way, middle);
 }
 
 /// Locks of every kind, so many that it takes a while to save them.

@@ -5,8 +5,7 @@ use std::time::Instant;
 use redis::cluster::ClusterClient;
 
 use crate::nodes::{assert_take_turns, digests, hold_every_kind, moved_to, Cluster, EVERY_KIND};
-use crate::support::{eventually, unix_time_ms, until, Client, Expect, Grant, Reply, Server};
-use crate::LONG;
+use crate::support::{eventually, unix_time_ms, until, Client, Expect, Grant, Reply, Server, LONG};
 
 /// A command for a slot that is on its way here.
 fn ask(server: &Server, command: &str) -> Reply {

@@ -75,16 +75,21 @@ pub struct Outage {
     pub to: Instant,
 }
 
+/// What was noted, apart for each key.
+fn by_key<'a, T>(noted: &'a [T], key: impl Fn(&'a T) -> &'a str) -> Vec<Vec<&'a T>> {
+    let mut by_key: HashMap<&str, Vec<&T>> = HashMap::new();
+    for note in noted {
+        by_key.entry(key(note)).or_default().push(note);
+    }
+    by_key.into_values().collect()
+}
+
 /// Asserts of each key that whoever asked after another's grant was read has got a greater fence,
 /// and that no fence went to two tokens. That holds beyond what exclusion is promised for: also
 /// for grants that were lost with their server.
 #[track_caller]
 pub fn assert_fences_rise(grants: &[Granted]) {
-    let mut by_key: HashMap<&str, Vec<&Granted>> = HashMap::new();
-    for grant in grants {
-        by_key.entry(&grant.key).or_default().push(grant);
-    }
-    for grants in by_key.values_mut() {
+    for mut grants in by_key(grants, |grant| &grant.key) {
         let mut owners: HashMap<i64, &Granted> = HashMap::new();
         for grant in grants.iter() {
             let first = owners.entry(grant.fence).or_insert(grant);
@@ -131,11 +136,7 @@ pub fn assert_nobody_stuck(waits: &[Wait], outages: &[Outage], most: Duration) {
 /// of an exclusive hold and those before and after it.
 #[track_caller]
 pub fn assert_no_writer_overlaps(holds: &[Hold]) {
-    let mut by_key: HashMap<&str, Vec<&Hold>> = HashMap::new();
-    for hold in holds {
-        by_key.entry(&hold.key).or_default().push(hold);
-    }
-    for holds in by_key.values_mut() {
+    for mut holds in by_key(holds, |hold| &hold.key) {
         holds.sort_by_key(|hold| hold.from);
         let mut longest: Option<&Hold> = None;
         let mut last_writer: Option<&Hold> = None;

@@ -28,6 +28,17 @@ pub use server::{free_port, Builder, Flavour, Server};
 /// What the server answers for a key that holds another type, word for word.
 pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
+/// A lease that no test outlives.
+pub const LONG: &str = "PX 600000";
+
+/// A server where `a` holds `k` for long.
+#[track_caller]
+pub fn server_with_holder() -> Server {
+    let server = Server::start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    server
+}
+
 /// Polls until `probe` has an answer; `what` is named in the failure.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {

@@ -236,6 +236,13 @@ impl Server {
         LockInfo::of(self.call(&["LOCK.INFO", key]).value())
     }
 
+    /// As `lock_info`, of a key that somebody holds or waits for.
+    #[track_caller]
+    pub fn known_lock(&self, key: &str) -> LockInfo {
+        self.lock_info(key)
+            .unwrap_or_else(|| panic!("{key} is unknown"))
+    }
+
     /// How many wait for a key.
     #[track_caller]
     pub fn waiters(&self, key: &str) -> i64 {
@@ -308,6 +315,16 @@ impl Server {
             [major, minor, patch] => (*major, *minor, *patch),
             _ => panic!("not a version: {text}"),
         }
+    }
+
+    /// Waits until no rewrite of the append-only file is under way or due, and the last one went well.
+    #[track_caller]
+    pub fn until_rewritten(&self) {
+        until("the append-only file is rewritten", || {
+            self.info("persistence", "aof_rewrite_in_progress") == "0"
+                && self.info("persistence", "aof_rewrite_scheduled") == "0"
+        });
+        assert_eq!(self.info("persistence", "aof_last_bgrewrite_status"), "ok");
     }
 
     /// Makes this server a replica and waits until it is in step.
