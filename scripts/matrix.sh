@@ -18,6 +18,16 @@ count() {
                     END { print sum + 0 }' "$2"
 }
 
+# The tests that failed, each with the first lines of what it said; the end of the log, where no
+# test came as far as to fail.
+complaints() {
+  awk '/^---- .* stdout ----$/ { left = 12 }
+       /^stack backtrace:/ { left = 0 }
+       left > 0 && NF { print "    " substr($0, 1, 400); left--; said = 1 }
+       { last = before; before = $0 }
+       END { if (!said) print "    " last "\n    " before }' "$1"
+}
+
 # Runs a make target that runs tests; one that ran none has failed too.
 ran() {
   REDIS_SERVER=$1 "${MAKE:-make}" --no-print-directory "$2" >"$3" 2>&1 &&
@@ -43,7 +53,7 @@ for server in "$@"; do
     "$(count passed "$log")" "$(count failed "$log")" $(($(date +%s) - began))
   if [ "$verdict" != ok ]; then
     failed=1
-    sed -n 's/^test \(.*\) \.\.\. FAILED$/    \1/p' "$log"
+    complaints "$log"
     echo "    all of it: $log"
   fi
 done

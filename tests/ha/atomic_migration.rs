@@ -6,7 +6,7 @@ use crate::nodes::{
     assert_take_turns, digests, hold_every_kind, moved_to, Cluster, Move, EVERY_KIND,
 };
 use crate::slot_migration::wait_through;
-use crate::support::{until, Client, Expect, LONG};
+use crate::support::{assert_same_data, until, Client, Expect, LONG};
 
 /// So many keys beside the locks keep a move going for some hundred milliseconds.
 const BALLAST: usize = 200_000;
@@ -50,11 +50,7 @@ fn locks_move_with_their_slot_and_waiters_are_sent_on() {
     slot.until_known();
     assert_eq!(digests(target, &EVERY_KIND), before);
     let replica = cluster.node(slot.to + 3);
-    replica.until_in_step(target);
-    assert_eq!(
-        replica.call("DEBUG DIGEST").text(),
-        target.call("DEBUG DIGEST").text()
-    );
+    assert_same_data(target, &[replica]);
 
     // The source has forgotten all of it.
     until("the source has none of the locks", || {

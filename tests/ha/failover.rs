@@ -7,7 +7,7 @@ use redis::Value;
 
 use crate::contenders::{contend, grants, Plan, Route};
 use crate::history::{self, Hold, Outage};
-use crate::support::{unix_time_ms, until, Client, Expect, Server, LONG};
+use crate::support::{assert_same_data, unix_time_ms, until, Client, Expect, Server, LONG};
 
 /// Within which a waiter is served once the server may do so. The module looks every 5 ms; the rest
 /// is for a busy machine.
@@ -43,15 +43,6 @@ fn until_swapped(old: &Server, new: &Server) {
 /// What this server's desk has decided so far.
 fn decided(server: &Server) -> [String; 3] {
     ["lock_grants", "lock_hand_overs", "lock_lapses"].map(|field| server.info("lock", field))
-}
-
-#[track_caller]
-fn assert_same_data(one: &Server, other: &Server) {
-    for server in [one, other] {
-        server.settle();
-    }
-    let digest = one.call("DEBUG DIGEST").text();
-    assert_eq!(other.call("DEBUG DIGEST").text(), digest);
 }
 
 /// Waits until the lease of the only holder of `key` is over by the server's clock.
@@ -146,8 +137,7 @@ fn assert_taken_over(scene: Scene, old: &Server, new: &Server) {
     let mut long = new.waiter(format!("LOCK.WAIT long b {LONG}"));
     assert_eq!(new.call("LOCK.RELEASE long a").int(), 1);
     long.recv().grant();
-    old.until_in_step(new);
-    assert_same_data(new, old);
+    assert_same_data(new, &[old]);
     assert_eq!(decided(old), decided_before, "a replica decides nothing");
 }
 
@@ -269,8 +259,7 @@ fn an_aborted_forced_failover_loses_nobody() {
     until("the replica follows again", || {
         replica.call("EXISTS again") == Ok(Value::Int(1))
     });
-    replica.until_in_step(&primary);
-    assert_same_data(&primary, &replica);
+    assert_same_data(&primary, &[&replica]);
 }
 
 #[test]
@@ -303,8 +292,7 @@ fn an_aborted_failover_goes_on_where_it_stood() {
     assert!(took < SOON, "granted {took:?} after the end");
     assert_eq!(holder.recv().int(), 1);
     replica.thaw();
-    replica.until_in_step(&primary);
-    assert_same_data(&primary, &replica);
+    assert_same_data(&primary, &[&replica]);
 }
 
 #[test]
@@ -450,8 +438,7 @@ fn assert_nobody_is_lost_in_a_pause(mode: &str) {
     assert!(left_ms > 0, "its lease is longer than the pause");
     let renewed = || primary.call("LOCK.CHECK tied s").int() > left_ms;
     until("the session is renewed again", renewed);
-    replica.until_in_step(&primary);
-    assert_same_data(&primary, &replica);
+    assert_same_data(&primary, &[&replica]);
 }
 
 /// A waiter whose BLOCK ends before the lock is free.

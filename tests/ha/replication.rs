@@ -8,7 +8,7 @@ use redis::Value;
 use crate::contenders::{contend, Plan, Route};
 use crate::history;
 use crate::payload;
-use crate::support::{unix_time_us, until, Client, Expect, Server, LONG};
+use crate::support::{assert_same_data, unix_time_us, until, Client, Expect, Server, LONG};
 
 /// A primary, its replica, and the replica of that one.
 struct Chain {
@@ -42,25 +42,14 @@ impl Chain {
     /// Asserts that all three have the same data. Nobody gives orders meanwhile.
     #[track_caller]
     fn assert_same_data(&self) {
+        // A link may still look sound that was cut meanwhile.
+        for replica in self.replicas() {
+            until("the replica follows", || {
+                replica.info("replication", "master_link_status") == "up"
+            });
+        }
         assert_same_data(&self.primary, &self.replicas());
     }
-}
-
-/// Nothing ends at the primary by itself while it is compared.
-#[track_caller]
-fn assert_same_data(primary: &Server, replicas: &[&Server]) {
-    primary.call("DEBUG SET-ACTIVE-EXPIRE 0").okay();
-    primary.settle();
-    let digest = primary.call("DEBUG DIGEST").text();
-    for replica in replicas {
-        // Its link may still look sound that was cut meanwhile.
-        until("the replica follows", || {
-            replica.info("replication", "master_link_status") == "up"
-        });
-        replica.until_in_step(primary);
-        assert_eq!(replica.call("DEBUG DIGEST").text(), digest);
-    }
-    primary.call("DEBUG SET-ACTIVE-EXPIRE 1").okay();
 }
 
 fn count(server: &Server, section: &str, field: &str) -> i64 {

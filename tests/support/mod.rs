@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use client::{packed, Client, Command, PATIENCE};
 pub use lock_info::{Fields, LockInfo};
-pub use replication::{words, ReplicationStream};
+pub use replication::{assert_same_data, words, ReplicationStream};
 pub use reply::{Expect, Grant, Reply};
 pub use server::{free_port, Builder, Flavour, Server};
 

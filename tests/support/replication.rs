@@ -5,12 +5,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::client::{packed, Client, Command, NoReply, PATIENCE};
 use super::reply::Expect;
 use super::server::Server;
+use super::until;
 
 const MARKER_KEY: &str = "replication-stream-marker";
 
 /// A command in the form in which the stream yields it.
 pub fn words(command: impl Command) -> Vec<Vec<u8>> {
     command.words()
+}
+
+/// Asserts that replicas have the data of their primary, and returns the digest that they share.
+///
+/// A primary writes without being asked: a lapsed lease is deleted when it is looked at next, which
+/// the module's timer may do. So digests count only if nothing was written while they were taken.
+#[track_caller]
+pub fn assert_same_data(primary: &Server, replicas: &[&Server]) -> String {
+    let mut common = String::new();
+    until("the primary writes nothing while it is compared", || {
+        let sent = primary.info("replication", "master_repl_offset");
+        let digest = primary.call("DEBUG DIGEST").text();
+        let copies = replicas.iter().map(|replica| {
+            replica.until_in_step(primary);
+            replica.call("DEBUG DIGEST").text()
+        });
+        let copies: Vec<String> = copies.collect();
+        if primary.info("replication", "master_repl_offset") != sent {
+            return false;
+        }
+        for (replica, copy) in replicas.iter().zip(copies) {
+            assert_eq!(copy, digest, "the replica at port {}", replica.port());
+        }
+        common = digest;
+        true
+    });
+    common
 }
 
 /// A connection that the primary takes for a replica.
