@@ -122,6 +122,8 @@ fn bide(ctx: &Context) {
 }
 
 fn settle(ctx: &Context) {
+    // A name that a dead connection leaves is due now: the next ring is a millisecond away.
+    flow::take_in(ctx);
     take_back_undelivered(ctx);
     let (names, held_back) = permission::part(ctx, due_names());
     let mut settled = names.clone();

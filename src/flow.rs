@@ -98,6 +98,14 @@ pub fn carry_out_unasked(
     }
 }
 
+/// Tells the desk what happened since it decided last.
+pub fn take_in(ctx: &Context) {
+    if let Ok(mut desk) = DESK.lock(ctx).try_borrow_mut() {
+        take_in_notes(&mut desk);
+        count(&desk);
+    }
+}
+
 /// Puts off what is due at these names, where nothing may be written now.
 pub fn put_off(ctx: &Context, names: &[Name], most: usize) {
     if let Ok(mut desk) = DESK.lock(ctx).try_borrow_mut() {

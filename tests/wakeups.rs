@@ -972,6 +972,26 @@ fn a_waiter_is_granted_within_1_ms_of_the_release() {
     assert!(took_us < 1_000, "granted {took_us} us after the release");
 }
 
+#[test]
+fn a_waiter_is_granted_within_1_ms_of_the_end_of_a_session() {
+    let server = Server::start();
+    let mut waiter = server.client();
+    let took_us = median_below_us(1_000, 51, || {
+        let mut holder = server.client();
+        holder
+            .call(format!("LOCK.ACQUIRE k a {LONG} SESSION"))
+            .grant();
+        server.block(&mut waiter, format!("LOCK.WAIT k b {LONG}"));
+        let start_us = unix_time_us();
+        holder.close();
+        waiter.recv().grant();
+        let took_us = unix_time_us() - start_us;
+        assert_eq!(waiter.call("LOCK.RELEASE k b").int(), 1);
+        took_us
+    });
+    assert!(took_us < 1_000, "granted {took_us} us after the end");
+}
+
 // ---- from practice
 
 #[test]
