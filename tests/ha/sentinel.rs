@@ -25,7 +25,11 @@ struct Peers {
 /// A primary with all its peers, who know of each other.
 #[track_caller]
 fn group() -> (Server, Peers) {
-    let primary = Server::builder().config("appendonly yes").start();
+    // What it answered for is in its file, also where it is killed a moment later.
+    let primary = Server::builder()
+        .config("appendonly yes")
+        .config("appendfsync no")
+        .start();
     let replicas = [(); 2].map(|()| Server::start());
     for replica in &replicas {
         replica.replica_of(&primary);
