@@ -28,8 +28,10 @@ const RETRY_MS: u64 = 5;
 /// write, in ms. A slot's migration can take long, and asking costs a call for each lock.
 const HELD_BACK_MS: u64 = 1_000;
 
-/// How long before the end of a lease its key is made to outlive it, in ms.
-const LEAD_MS: u64 = 50;
+/// How long before the end of a lease its key is made to outlive it, in ms. A server that stands still
+/// for less than this, to fork or in a slow command, has done so before it stood still, or comes to it
+/// in time.
+const LEAD_MS: u64 = keyspace::OUTLIVES_MS;
 
 #[derive(Clone, Copy)]
 struct Armed {

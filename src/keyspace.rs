@@ -139,7 +139,7 @@ impl Key {
 }
 
 /// How long a key outlives its lock in a cluster, while somebody waits for it, in ms.
-const OUTLIVES_MS: u64 = 500;
+pub const OUTLIVES_MS: u64 = 500;
 
 /// Lets the key of a lock whose leases are over by `until_ms` outlive them for a moment, on this server
 /// alone. In a slot that migrates key by key, a missing key is the other node's business: were the

@@ -163,6 +163,47 @@ fn leases_end_where_their_keys_still_are() {
 }
 
 #[test]
+fn a_lease_that_ends_while_its_node_stands_still_is_handed_on_there() {
+    let cluster = Cluster::of_primaries();
+    let slot = cluster.next_move("{t}");
+    let source = slot.source;
+    source.call("LOCK.ACQUIRE {t} a PX 1000").grant();
+    let over_ms = unix_time_ms() + 1_000;
+    let mut waiter = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
+    slot.begin();
+    until("the lease is about to end", || {
+        unix_time_ms() > over_ms - 150
+    });
+    source.freeze();
+    until("the lease is over", || unix_time_ms() > over_ms + 50);
+    source.thaw();
+    assert_eq!(waiter.recv().grant().token, "b");
+    assert_eq!(source.known_lock("{t}").holder_tokens(), ["b"]);
+}
+
+#[test]
+fn the_key_of_a_lock_that_somebody_waits_for_outlives_its_lease() {
+    let cluster = Cluster::of_primaries();
+    let source = cluster.next_move("{t}").source;
+    for key in ["{t}alone", "{t}contended"] {
+        source.call(format!("LOCK.ACQUIRE {key} a PX 490")).grant();
+    }
+    let _waiter = source.waiter(format!("LOCK.WAIT {{t}}contended b {LONG}"));
+    let answers = source.call_batch(&[
+        "PTTL {t}contended",
+        "PTTL {t}alone",
+        "LOCK.CHECK {t}contended a",
+    ]);
+    let [kept_ms, alone_ms, held_ms] = answers.try_into().expect("three answers");
+    assert!((500..=990).contains(&kept_ms.int()), "the key is kept");
+    assert!((1..=490).contains(&alone_ms.int()), "nobody waits for it");
+    assert!(
+        (1..=490).contains(&held_ms.int()),
+        "the lease is what it was"
+    );
+}
+
+#[test]
 fn a_session_lasts_at_the_new_node_while_its_slot_is_on_its_way() {
     let cluster = Cluster::of_primaries();
     let slot = cluster.next_move("{t}");
