@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::client::{packed, Client, Command, NoReply, PATIENCE};
+use super::eventually;
 use super::reply::Expect;
 use super::server::Server;
-use super::until;
 
 const MARKER_KEY: &str = "replication-stream-marker";
 
@@ -20,8 +20,7 @@ pub fn words(command: impl Command) -> Vec<Vec<u8>> {
 /// the module's timer may do. So digests count only if nothing was written while they were taken.
 #[track_caller]
 pub fn assert_same_data(primary: &Server, replicas: &[&Server]) -> String {
-    let mut common = String::new();
-    until("the primary writes nothing while it is compared", || {
+    let (digest, copies) = eventually("the primary writes nothing while it is compared", || {
         let sent = primary.info("replication", "master_repl_offset");
         let digest = primary.call("DEBUG DIGEST").text();
         let copies = replicas.iter().map(|replica| {
@@ -29,16 +28,13 @@ pub fn assert_same_data(primary: &Server, replicas: &[&Server]) -> String {
             replica.call("DEBUG DIGEST").text()
         });
         let copies: Vec<String> = copies.collect();
-        if primary.info("replication", "master_repl_offset") != sent {
-            return false;
-        }
-        for (replica, copy) in replicas.iter().zip(copies) {
-            assert_eq!(copy, digest, "the replica at port {}", replica.port());
-        }
-        common = digest;
-        true
+        let stood_still = primary.info("replication", "master_repl_offset") == sent;
+        stood_still.then_some((digest, copies))
     });
-    common
+    for (replica, copy) in replicas.iter().zip(copies) {
+        assert_eq!(copy, digest, "the replica at port {}", replica.port());
+    }
+    digest
 }
 
 /// A connection that the primary takes for a replica.
