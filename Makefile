@@ -1,7 +1,7 @@
 # `make help` lists the targets. Works with GNU make 3.81 (macOS) and later.
 
 .DEFAULT_GOAL := build
-.PHONY: help deps build run test test-ha test-matrix check demo soak clean
+.PHONY: help deps build run test test-ha test-matrix test-stalled check demo soak clean
 
 # The server's port for `make run`.
 PORT ?= 6379
@@ -9,6 +9,10 @@ PORT ?= 6379
 TEST_THREADS ?= 4
 # How long crowds of clients go on against each other in `make soak`.
 LOCK_SOAK_SECONDS ?= 30
+# Before how many of 1,000 steps a client stands still in `make test-stalled`, and how many tests
+# run at once there: they mostly sleep.
+LOCK_TEST_STALLS ?= 40
+STALLED_THREADS ?= 16
 # Rounds of the race between a grant and its client's death in `make soak`.
 LOCK_RACE_ROUNDS ?= 100000
 
@@ -21,7 +25,7 @@ export REDIS_LOCK_MODULE ?= $(MODULE)
 FOUND = eval "$$(sh scripts/deps.sh env)"
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 deps: ## find what is missing (a server, libclang, a C compiler) and install it
 	@sh scripts/deps.sh
@@ -46,6 +50,9 @@ test-ha: build ## run the tests of replicas, Sentinel, Cluster and five masters,
 
 test-matrix: build ## run test and test-ha against each of SERVERS="/path/to/redis-server ...", a line for each
 	@sh scripts/matrix.sh $(SERVERS)
+
+test-stalled: build ## run test with clients that stand still at random: finds tests that rely on their speed
+	@$(FOUND); LOCK_TEST_STALLS=$(LOCK_TEST_STALLS) cargo test --workspace --no-fail-fast -- --test-threads=$(STALLED_THREADS)
 
 check: deps ## rustfmt, clippy and rustdoc, warnings denied
 	cargo fmt --all --check

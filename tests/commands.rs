@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use redis::Value;
 use support::{
-    eventually, unix_time_ms, unix_time_us, until, Client, Expect, Fields, Server, WRONGTYPE,
+    eventually, unix_time_ms, unix_time_us, until, Client, Expect, Fields, Server, LONG, WRONGTYPE,
 };
 
 /// The least and the most of a lease that has just been given.
@@ -416,11 +416,12 @@ fn nobody_barges_in_at_the_end_of_a_lease() {
     // The sleep ends after the lease: the command behind it comes before any timer.
     for (number, barging) in ["LOCK.ACQUIRE", "LOCK.WAIT"].iter().enumerate() {
         let key = format!("k{number}");
-        server.call(format!("LOCK.ACQUIRE {key} a PX 300")).grant();
+        server.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
         let mut waiter = server.waiter(format!("LOCK.WAIT {key} b PX 60000"));
         let mut barger = server.client();
         barger.send_batch(&[
-            "DEBUG SLEEP 0.35",
+            &format!("LOCK.EXTEND {key} a PX 20"),
+            "DEBUG SLEEP 0.04",
             &format!("{barging} {key} c PX 60000 {}", {
                 if *barging == "LOCK.WAIT" {
                     "BLOCK 1"
@@ -430,6 +431,7 @@ fn nobody_barges_in_at_the_end_of_a_lease() {
             }),
         ]);
         assert_eq!(waiter.recv().grant().token, "b");
+        assert_eq!(barger.recv().int(), 1);
         barger.recv().okay();
         barger.recv().nil();
         assert!(server.call(format!("LOCK.CHECK {key} b")).int() > 0);
@@ -888,8 +890,8 @@ fn a_restored_lock_takes_its_expiry_from_its_lease() {
 #[test]
 fn a_restored_lock_whose_lease_has_ended_is_free() {
     let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 30").grant();
-    let payload = dump(&server, "k");
+    let mut replies = server.call_batch(&["LOCK.ACQUIRE k a PX 30", "DUMP k"]);
+    let payload = replies.remove(1).bytes();
     until("the lease has ended", || server.call("EXISTS k").int() == 0);
     restore(&server, "k", "0", &payload);
     assert_eq!(server.call("LOCK.CHECK k a").int(), 0);

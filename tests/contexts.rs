@@ -295,8 +295,14 @@ fn a_function_flagged_no_writes_refuses_writes_and_allows_reads() {
 /// Watches `k`, lets `meanwhile` happen, and tells whether a transaction still runs.
 #[track_caller]
 fn still_runs(server: &Server, meanwhile: impl FnOnce()) -> bool {
+    still_runs_after(server, &[], meanwhile)
+}
+
+/// As `still_runs`, with commands that the server runs in the same go before it begins to watch:
+/// what they set off can't have come before that.
+fn still_runs_after(server: &Server, before: &[&str], meanwhile: impl FnOnce()) -> bool {
     let mut client = server.client();
-    client.call("WATCH k").okay();
+    client.call_all(&[before, &["WATCH k"]].concat());
     meanwhile();
     client.call("MULTI").okay();
     client.call("PING").text();
@@ -331,8 +337,11 @@ fn watch_sees_a_hand_over() {
     }));
     // And one by the server's own time, with no command behind it.
     let mut waiter = server.waiter(format!("LOCK.WAIT k c {LONG}"));
-    server.call("LOCK.EXTEND k b PX 200").int();
-    assert!(!still_runs(&server, || drop(waiter.recv().grant())));
+    assert!(!still_runs_after(
+        &server,
+        &["LOCK.EXTEND k b PX 30"],
+        || drop(waiter.recv().grant())
+    ));
 }
 
 #[test]
@@ -342,11 +351,11 @@ fn watch_sees_the_end_of_a_lease() {
         server.call("LOCK.ACQUIRE k a PX 30").grant();
         until("the lease has ended", || server.lock_info("k").is_none());
     }));
-    server.call("LOCK.ACQUIRE k a PX 100").grant();
-    assert!(!still_runs(&server, || {
-        until("the lease has ended", || server.lock_info("k").is_none());
-        until("the key is gone", || server.call("DBSIZE").int() == 0);
-    }));
+    assert!(!still_runs_after(
+        &server,
+        &["LOCK.ACQUIRE k a PX 30"],
+        || until("the key is gone", || server.call("DBSIZE").int() == 0)
+    ));
 }
 
 #[test]
@@ -425,7 +434,7 @@ fn a_wait_given_up_has_the_same_shape_by_every_way() {
     let clients = [server.client(), server.client().into_resp3()];
     for (mut client, nil) in clients.into_iter().zip([resp2.as_str(), "_\r\n"]) {
         // By its own time.
-        server.block(&mut client, "LOCK.WAIT k b BLOCK 100");
+        client.send("LOCK.WAIT k b BLOCK 100");
         assert_eq!(received(&mut client), nil);
         // By another client.
         server.block(&mut client, "LOCK.WAIT k b");

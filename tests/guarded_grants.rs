@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{eventually, packed, until, Client, Expect, Server, LONG};
+use support::{eventually, packed, server_with_holder, until, Client, Expect, Server, LONG};
 
 /// A cluster node that serves all slots, or none.
 fn node() -> Server {
@@ -12,14 +12,17 @@ fn node() -> Server {
 
 #[test]
 fn too_few_replicas_hold_back_a_grant_by_the_timer() {
-    let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 500").grant();
+    let server = server_with_holder();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
-    let mut impatient = server.waiter("LOCK.WAIT k c BLOCK 600");
-    server.call("CONFIG SET min-replicas-to-write 1").okay();
+    let mut impatient = server.waiter("LOCK.WAIT k c BLOCK 1000");
+    server.call_all(&[
+        "LOCK.EXTEND k a PX 30",
+        "CONFIG SET min-replicas-to-write 1",
+    ]);
     // The timer has looked at the key after the lease's end when it has answered this one.
     impatient.recv().nil();
-    assert_eq!(server.lock_info("k").unwrap().mode, "free");
+    assert_eq!(server.known_lock("k").mode, "free");
+    waiter.expect_silence();
     assert!(server
         .call("LOCK.ACQUIRE j a")
         .error()
@@ -40,18 +43,20 @@ fn a_failing_disk_holds_back_a_grant_by_the_timer() {
     until("the save has failed", || {
         server.info("persistence", "rdb_last_bgsave_status") == "err"
     });
-    server.call("LOCK.ACQUIRE k a PX 500").grant();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
-    let mut impatient = server.waiter("LOCK.WAIT k c BLOCK 600");
-    server
-        .call("CONFIG SET stop-writes-on-bgsave-error yes")
-        .okay();
+    let mut impatient = server.waiter("LOCK.WAIT k c BLOCK 1000");
+    server.call_all(&[
+        "LOCK.EXTEND k a PX 30",
+        "CONFIG SET stop-writes-on-bgsave-error yes",
+    ]);
     assert!(server
         .call("LOCK.ACQUIRE j a")
         .error()
         .starts_with("MISCONF"));
     impatient.recv().nil();
-    assert_eq!(server.lock_info("k").unwrap().mode, "free");
+    assert_eq!(server.known_lock("k").mode, "free");
+    waiter.expect_silence();
     server
         .call("CONFIG SET stop-writes-on-bgsave-error no")
         .okay();

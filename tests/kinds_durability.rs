@@ -149,8 +149,9 @@ fn an_extension_of_one_holder_is_its_grant_alone() {
 #[test]
 fn a_lapsed_holder_among_others_is_dropped_when_somebody_settles() {
     let (server, mut stream) = primary();
-    server.call("LOCK.ACQUIRE k a PX 30 SHARED").grant();
+    take(&server, "k", "a", "SHARED");
     take(&server, "k", "b", "SHARED");
+    assert_eq!(server.call("LOCK.EXTEND k a PX 30").int(), 1);
     until("a's lease has ended", || {
         server.call("LOCK.CHECK k a").int() == 0
     });
@@ -163,7 +164,7 @@ fn a_lapsed_holder_among_others_is_dropped_when_somebody_settles() {
 fn a_permit_that_passes_on_is_a_grant_and_a_drop_in_one_transaction() {
     let (server, mut stream) = primary();
     take(&server, "k", "a", "SHARED LIMIT 2");
-    take(&server, "k", "b", "SHARED LIMIT 2");
+    let extended = take(&server, "k", "b", "SHARED LIMIT 2");
     let mut by_release = waiter(&server, "LOCK.WAIT k c SHARED LIMIT 2");
     let mut by_time = waiter(&server, "LOCK.WAIT k d SHARED LIMIT 2");
     sent(&mut stream, &server);
@@ -179,11 +180,12 @@ fn a_permit_that_passes_on_is_a_grant_and_a_drop_in_one_transaction() {
     let fence = by_release.recv().grant().fence;
     let words = expected(fence, "c", "a");
     assert_sent(&mut stream, &server, &words.each_ref().map(String::as_str));
-    server.call("LOCK.EXTEND k b PX 40").int();
-    sent(&mut stream, &server);
+    assert_eq!(server.call("LOCK.EXTEND k b PX 40").int(), 1);
     let fence = by_time.recv().grant().fence;
-    let words = expected(fence, "d", "b");
-    assert_sent(&mut stream, &server, &words.each_ref().map(String::as_str));
+    let mut words = vec![format!("k GRANT b shared 2 {extended} 1")];
+    words.extend(expected(fence, "d", "b"));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    assert_sent(&mut stream, &server, &words);
 }
 
 #[test]
@@ -721,9 +723,10 @@ fn a_permit_whose_lease_ended_while_the_server_was_down_is_there_for_another() {
 #[test]
 fn a_restored_lock_has_the_holders_whose_leases_last() {
     let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 60 SHARED LIMIT 2").grant();
+    take(&server, "k", "a", "SHARED LIMIT 2");
     let fence = take(&server, "k", "b", "SHARED LIMIT 2");
-    let payload = server.call("DUMP k").bytes();
+    let mut replies = server.call_batch(&["LOCK.EXTEND k a PX 30", "DUMP k"]);
+    let payload = replies.remove(1).bytes();
     until("a's lease has ended", || {
         server.call("LOCK.CHECK k a").int() == 0
     });

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use crowd::Crowd;
 use support::{
-    best_median, eventually, median, unix_time_ms, until, Client, Expect, Fields, Grant, Server,
-    LONG,
+    eventually, median_below, unix_time_ms, until, Client, Expect, Fields, Grant, Server, LONG,
 };
 
 /// The function below that is the other process of a crowd.
@@ -125,7 +124,7 @@ fn a_session_is_renewed_at_a_third_of_its_lease() {
     let server = Server::start();
     let mut holder = server.client();
     holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
-    let lows = (0..3).map(|_| {
+    let lows = (0..5).map(|_| {
         let mut low = i64::MAX;
         eventually("the lease is renewed", || {
             let left = server.call("LOCK.CHECK k a").int();
@@ -134,9 +133,9 @@ fn a_session_is_renewed_at_a_third_of_its_lease() {
             renewed.then_some(low)
         })
     });
-    // The lowest reading before a renewal lies at two thirds, a little above or, where the timer
-    // was late, below.
-    let low = median(lows.collect());
+    // The lowest reading of all lies at two thirds or, where the timer was late, below. A single
+    // one can lie above: where the test was late.
+    let low = lows.min().expect("five renewals");
     assert!((250..=420).contains(&low), "renewed with {low} ms left");
 }
 
@@ -201,11 +200,14 @@ fn the_end_of_the_connection_releases_at_once() {
     }
 }
 
+/// How soon the next in line is granted what a dead connection held.
+const IN_TIME: Duration = Duration::from_millis(5);
+
 #[test]
 fn the_next_is_granted_within_5_ms_of_the_end_of_the_connection() {
     let server = Server::start();
     for (way, end) in ENDS {
-        let round = |_| {
+        let round = || {
             let holder = tied(&server, "k", "a");
             let mut next = waiter(&server, "k", "b");
             let start = Instant::now();
@@ -215,15 +217,15 @@ fn the_next_is_granted_within_5_ms_of_the_end_of_the_connection() {
             assert_eq!(next.call("LOCK.RELEASE k b").int(), 1);
             took
         };
-        let took = best_median(|| (0..21).map(&round).collect());
-        assert!(took < Duration::from_millis(5), "{way}: {took:?}");
+        let took = median_below(IN_TIME, 21, round);
+        assert!(took < IN_TIME, "{way}: {took:?}");
     }
 }
 
 #[test]
 fn the_next_is_granted_within_5_ms_of_the_death_of_the_process() {
     let server = Server::start();
-    let round = |_| {
+    let round = || {
         let command = format!("LOCK.ACQUIRE k a {LONG} SESSION");
         let process = Crowd::start(&server, CROWD, 1, &command);
         let mut next = waiter(&server, "k", "b");
@@ -234,8 +236,8 @@ fn the_next_is_granted_within_5_ms_of_the_death_of_the_process() {
         assert_eq!(next.call("LOCK.RELEASE k b").int(), 1);
         took
     };
-    let took = best_median(|| (0..9).map(&round).collect());
-    assert!(took < Duration::from_millis(5), "{took:?}");
+    let took = median_below(IN_TIME, 9, round);
+    assert!(took < IN_TIME, "{took:?}");
 }
 
 #[test]
@@ -405,7 +407,7 @@ fn extend_moves_the_tie_to_its_connection() {
 #[test]
 fn extend_ties_a_lock_that_was_not_tied() {
     let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 600").grant();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
     assert_eq!(session(&server, "k"), 0);
     let mut client = server.client();
     assert_eq!(client.call("LOCK.EXTEND k a PX 600 SESSION").int(), 1);
@@ -418,9 +420,10 @@ fn extend_ties_a_lock_that_was_not_tied() {
 fn extend_ties_nothing_that_its_token_does_not_hold() {
     let server = Server::start();
     let mut client = server.client();
-    server.call("LOCK.ACQUIRE k a PX 30").grant();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
     assert_eq!(client.call("LOCK.EXTEND k b SESSION").int(), 0);
     assert_eq!(session(&server, "k"), 0);
+    assert_eq!(server.call("LOCK.EXTEND k a PX 30").int(), 1);
     until_free(&server, "k");
     assert_eq!(client.call("LOCK.EXTEND k a SESSION").int(), 0);
     assert_eq!(server.lock_info("k"), None);

@@ -4,10 +4,14 @@ mod support;
 
 use std::env;
 
+use redis::Value;
 use support::{
-    eventually, median, server_with_holder, unix_time_ms, unix_time_us, until, Client, Expect,
-    Server, LONG, WRONGTYPE,
+    eventually, median_below, server_with_holder, unix_time_ms, unix_time_us, until, Client,
+    Expect, Reply, Server, LONG, WRONGTYPE,
 };
+
+/// The reply of a command that did what it was asked for.
+const ONE: Reply = Ok(Value::Int(1));
 
 /// Asserts that the waiter is granted `k` as `token` and holds it.
 #[track_caller]
@@ -82,10 +86,11 @@ fn the_end_of_a_lease_wakes_the_next_with_nobody_touching_the_key() {
 #[test]
 fn leases_end_one_after_the_other() {
     let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 300").grant();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
     let mut waiters: Vec<Client> = (0..4)
         .map(|n| server.waiter(format!("LOCK.WAIT k w{n} PX 40")))
         .collect();
+    assert_eq!(server.call("LOCK.EXTEND k a PX 20").int(), 1);
     // A fence is the moment of its grant, in us, by the clock that leases run by.
     let granted_ms = waiters.iter_mut().enumerate().map(|(n, waiter)| {
         let grant = waiter.recv().grant();
@@ -114,14 +119,13 @@ fn a_shorter_lease_by_extend_wakes_the_next_sooner() {
 
 #[test]
 fn an_extended_lease_keeps_the_next_waiting() {
-    let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 200").grant();
-    let mut waiter = server.client();
-    waiter.send(format!("LOCK.WAIT k b {LONG}"));
+    let server = server_with_holder();
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
     let extended = unix_time_ms();
-    assert_eq!(server.call("LOCK.EXTEND k a PX 400").int(), 1);
+    let replies = server.call_batch(&["LOCK.EXTEND k a PX 20", "LOCK.EXTEND k a PX 200"]);
+    assert_eq!(replies, [ONE, ONE]);
     assert_eq!(waiter.recv().grant().token, "b");
-    assert!(unix_time_ms() - extended >= 400, "granted within the lease");
+    assert!(unix_time_ms() - extended >= 200, "granted within the lease");
 }
 
 #[test]
@@ -218,9 +222,9 @@ fn swapdb_leaves_those_waiting_who_find_the_lock_held_again() {
 fn the_end_of_a_lease_that_came_by_swapdb_wakes_the_next() {
     let server = server_with_holder();
     let mut other = server.client().into_db(1);
-    other.call("LOCK.ACQUIRE k z PX 200").grant();
+    other.call(format!("LOCK.ACQUIRE k z {LONG}")).grant();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
-    server.call("SWAPDB 0 1").okay();
+    other.call_all(&["LOCK.EXTEND k z PX 30", "SWAPDB 0 1"]);
     assert_granted(&server, &mut waiter, "b");
 }
 
@@ -250,9 +254,9 @@ fn renaming_another_lock_onto_the_key_keeps_the_waiters_waiting_for_its_holder()
 #[test]
 fn the_end_of_a_lease_that_came_by_rename_wakes_the_next() {
     let server = server_with_holder();
-    server.call("LOCK.ACQUIRE source z PX 200").grant();
+    server.call(format!("LOCK.ACQUIRE source z {LONG}")).grant();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
-    server.call("RENAME source k").okay();
+    server.call_all(&["LOCK.EXTEND source z PX 30", "RENAME source k"]);
     assert_granted(&server, &mut waiter, "b");
 }
 
@@ -320,11 +324,10 @@ fn neither_persist_nor_a_later_expiry_keep_the_next_waiting() {
         "PEXPIRE k 600000",
         "PEXPIREAT k 9007199254740991",
     ] {
-        let server = Server::start();
-        server.call("LOCK.ACQUIRE k a PX 150").grant();
-        let mut waiter = server.client();
-        waiter.send(format!("LOCK.WAIT k b {LONG}"));
-        assert_eq!(server.call(lengthen).int(), 1, "{lengthen}");
+        let server = server_with_holder();
+        let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+        let replies = server.call_batch(&["LOCK.EXTEND k a PX 30", lengthen]);
+        assert_eq!(replies, [ONE, ONE], "{lengthen}");
         assert_granted(&server, &mut waiter, "b");
     }
 }
@@ -386,8 +389,8 @@ fn another_lock_restored_over_the_lock_keeps_the_waiters_waiting_for_its_holder(
 #[test]
 fn a_lock_whose_lease_has_ended_restored_over_the_lock_wakes_the_next() {
     let server = server_with_holder();
-    server.call("LOCK.ACQUIRE source z PX 30").grant();
-    let payload = server.call("DUMP source").bytes();
+    let mut replies = server.call_batch(&["LOCK.ACQUIRE source z PX 30", "DUMP source"]);
+    let payload = replies.remove(1).bytes();
     until("the lease has ended", || {
         server.call("EXISTS source").int() == 0
     });
@@ -420,7 +423,8 @@ fn a_wait_ends_with_a_nil_when_its_time_has_passed() {
 fn waits_end_in_the_order_of_their_times() {
     let server = server_with_holder();
     let mut slow = server.waiter("LOCK.WAIT k b BLOCK 1000");
-    let mut fast = server.waiter("LOCK.WAIT k c BLOCK 60");
+    let mut fast = server.client();
+    fast.send("LOCK.WAIT k c BLOCK 60");
     let mut endless = server.waiter(format!("LOCK.WAIT k d {LONG} BLOCK 0"));
     fast.recv().nil();
     assert_eq!(server.lock_info("k").unwrap().queue_tokens(), ["b", "d"]);
@@ -432,11 +436,10 @@ fn waits_end_in_the_order_of_their_times() {
 
 #[test]
 fn a_lease_that_ended_before_the_wait_did_is_a_grant_however_late_the_server_looks() {
-    let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 300").grant();
-    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG} BLOCK 600"));
+    let server = server_with_holder();
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG} BLOCK 1000"));
     // Both end within the sleep.
-    server.call("DEBUG SLEEP 0.8").okay();
+    server.call_all(&["LOCK.EXTEND k a PX 30", "DEBUG SLEEP 1.1"]);
     assert_granted(&server, &mut waiter, "b");
 }
 
@@ -663,14 +666,14 @@ fn a_demoted_server_sends_its_waiters_away() {
 
 #[test]
 fn nothing_is_granted_while_writes_are_paused() {
-    let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 300").grant();
+    let server = server_with_holder();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
-    server.call("CLIENT PAUSE 600000 WRITE").okay();
+    server.call_all(&["LOCK.EXTEND k a PX 30", "CLIENT PAUSE 600000 WRITE"]);
+    let paused_ms = unix_time_ms();
     let info = eventually("the lease ended a while ago", || {
         let info = server.lock_info("k")?;
-        let waiting_ms = info.queue.first()?.int("waiting-ms");
-        (info.holders.is_empty() && waiting_ms >= 450).then_some(info)
+        let long_ago = unix_time_ms() >= paused_ms + 150;
+        (info.holders.is_empty() && long_ago).then_some(info)
     });
     waiter.expect_silence();
     assert_eq!(info.mode, "free");
@@ -684,11 +687,10 @@ fn nothing_is_granted_while_writes_are_paused() {
 
 #[test]
 fn nothing_is_granted_while_all_clients_are_paused() {
-    let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 150").grant();
+    let server = server_with_holder();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
     let start = unix_time_ms();
-    server.call("CLIENT PAUSE 500 ALL").okay();
+    server.call_batch(&["LOCK.EXTEND k a PX 30", "CLIENT PAUSE 500 ALL"]);
     assert_eq!(waiter.recv().grant().token, "b");
     let paused = unix_time_ms() - start;
     assert!(paused >= 500, "granted after {paused} ms, in the pause");
@@ -794,14 +796,15 @@ fn the_same_token_from_a_new_connection_takes_over_the_place() {
 #[test]
 fn a_place_taken_over_has_the_new_ones_timeout() {
     let server = server_with_holder();
-    let mut old = server.waiter("LOCK.WAIT k b BLOCK 200");
+    let mut old = server.waiter("LOCK.WAIT k b BLOCK 1000");
     let mut new = server.waiter(format!("LOCK.WAIT k b {LONG}"));
     assert!(old.recv().error().starts_with("UNBLOCKED "));
     // A second waiter's timeout, later than the old one's, shows that this has passed.
-    let mut hasty = server.waiter("LOCK.WAIT k c BLOCK 300");
-    hasty.recv().nil();
+    let mut hasty = server.client();
+    hasty.call("LOCK.WAIT k c BLOCK 1000").nil();
     assert_still_waits(&server, &mut new);
-    let mut newest = server.waiter("LOCK.WAIT k b BLOCK 50");
+    let mut newest = server.client();
+    newest.send("LOCK.WAIT k b BLOCK 50");
     assert!(new.recv().error().starts_with("UNBLOCKED "));
     newest.recv().nil();
     assert_eq!(server.waiters("k"), 0);
@@ -922,24 +925,10 @@ fn no_more_clients_wait_than_max_waiters() {
 
 // ---- how soon
 
-/// The middle of some rounds of `measure`, or the best such middle when it stays at `most_us` or
-/// above. A machine that is busy with other work gets several chances; a server that is late by
-/// itself is late in all of them.
-fn median_below_us(most_us: i64, rounds: usize, mut measure: impl FnMut() -> i64) -> i64 {
-    let mut best_us = i64::MAX;
-    for _ in 0..6 {
-        best_us = best_us.min(median((0..rounds).map(|_| measure()).collect()));
-        if best_us < most_us {
-            break;
-        }
-    }
-    best_us
-}
-
 #[test]
 fn a_waiter_is_granted_within_5_ms_of_the_end_of_a_lease() {
     let server = Server::start();
-    let late_us = median_below_us(5_000, 15, || {
+    let late_us = median_below(5_000, 15, || {
         let mut waiter = server.client();
         let start_us = unix_time_us();
         server.call("LOCK.ACQUIRE k a PX 60").grant();
@@ -958,7 +947,7 @@ fn a_waiter_is_granted_within_1_ms_of_the_release() {
     let server = Server::start();
     let mut holder = server.client();
     let mut waiter = server.client();
-    let took_us = median_below_us(1_000, 51, || {
+    let took_us = median_below(1_000, 51, || {
         holder.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
         server.block(&mut waiter, format!("LOCK.WAIT k b {LONG}"));
         let start_us = unix_time_us();
@@ -976,7 +965,7 @@ fn a_waiter_is_granted_within_1_ms_of_the_release() {
 fn a_waiter_is_granted_within_1_ms_of_the_end_of_a_session() {
     let server = Server::start();
     let mut waiter = server.client();
-    let took_us = median_below_us(1_000, 51, || {
+    let took_us = median_below(1_000, 51, || {
         let mut holder = server.client();
         holder
             .call(format!("LOCK.ACQUIRE k a {LONG} SESSION"))
@@ -1002,8 +991,10 @@ fn one_customer_gives_up_and_the_next_gets_the_product() {
     let first = holder
         .call(format!("LOCK.ACQUIRE {key} first {LONG}"))
         .grant();
-    let mut second = server.waiter(format!("LOCK.WAIT {key} second {LONG} BLOCK 100"));
-    second.recv().nil();
+    let mut second = server.client();
+    second
+        .call(format!("LOCK.WAIT {key} second {LONG} BLOCK 100"))
+        .nil();
     assert!(
         holder.call(format!("LOCK.CHECK {key} first")).int() > 0,
         "still the first one's"

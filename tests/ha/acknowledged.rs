@@ -195,7 +195,7 @@ fn wait_covers_an_extension_on_another_connection() {
         pair.primary.call("FLUSHALL").okay();
         let mut client = pair.primary.client();
         pair.freeze();
-        let grant = pair.primary.call("LOCK.ACQUIRE k a PX 1000").grant();
+        let grant = pair.primary.call("LOCK.ACQUIRE k a PX 60000").grant();
         assert_eq!(client.call(format!("{command} {LONG}")).int(), 1);
         pair.assert_wait_tells_the_truth(&mut client, "k", &grant, command);
     }

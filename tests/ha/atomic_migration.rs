@@ -133,7 +133,7 @@ fn a_move_called_off_leaves_lock_and_queue_where_they_were() {
     source
         .call(format!("DEBUG POPULATE {BALLAST} {{t}}"))
         .okay();
-    source.call("LOCK.ACQUIRE {t} a PX 500").grant();
+    source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
     for n in 0..50 {
         source
             .call(format!("LOCK.ACQUIRE {{t}}{n} a {LONG}"))
@@ -141,6 +141,7 @@ fn a_move_called_off_leaves_lock_and_queue_where_they_were() {
     }
     let mut waiter = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
 
+    assert_eq!(source.call("LOCK.EXTEND {t} a PX 500").int(), 1);
     let Some(slot) = begin(&cluster) else {
         return;
     };

@@ -104,13 +104,14 @@ fn roles_change_by_hand_and_nobody_is_lost() {
         let (old, new) = (cluster.owner("{t}"), cluster.owner("{t}") + 3);
         let (old, new) = (cluster.node(old), cluster.node(new));
         let held = hold(old);
-        old.call("LOCK.ACQUIRE {t}soon c PX 300").grant();
+        old.call(format!("LOCK.ACQUIRE {{t}}soon c {LONG}")).grant();
         let mut session = old.client();
         session
             .call("LOCK.ACQUIRE {t}session d PX 1500 SESSION")
             .grant();
         let mut waiter = old.waiter(format!("LOCK.WAIT {{t}}x w {LONG}"));
         let mut soon = old.waiter(format!("LOCK.WAIT {{t}}soon w {LONG}"));
+        assert_eq!(old.call("LOCK.EXTEND {t}soon c PX 300").int(), 1);
         new.until_in_step(old);
         new.call(format!("CLUSTER FAILOVER {how}")).okay();
         until_primary(new);

@@ -15,7 +15,7 @@ use redis::Value;
 
 use crate::history::{Granted, Hold, Mode, Wait};
 use crate::load::{Dice, Over};
-use crate::support::{Client, Command, Reply, Server};
+use crate::support::{unix_time_us, Client, Command, Reply, Server};
 
 /// How long a grant may take to reach the replicas that its client relies on.
 const ACKNOWLEDGE_MS: u64 = 1_000;
@@ -228,8 +228,7 @@ impl<'a> Contender<'a> {
     fn hold(&mut self, granted: &Granted) {
         let relied_on = self.is_acknowledged();
         let from = Instant::now();
-        // The grant may be a little older than its answer.
-        let lease_over = granted.answered + Duration::from_millis(self.plan.lease_ms * 9 / 10);
+        let lease_over = granted.lease_over(self.plan.lease_ms);
         let Range { start, end } = self.plan.hold_ms;
         let hold_ms = start + self.dice.below(end - start);
         let until = lease_over.min(from + Duration::from_millis(hold_ms));
@@ -338,6 +337,16 @@ impl<'a> Contender<'a> {
             }
         };
         Ok(self.line.insert(line))
+    }
+}
+
+impl Granted {
+    /// When its client has to take the lease for over, on this machine: the fence of a grant tells
+    /// when it was made, and its answer may have been read a good while after that.
+    fn lease_over(&self, lease_ms: u64) -> Instant {
+        let age_us = u64::try_from(unix_time_us() - self.fence).unwrap_or(0);
+        let lease = Duration::from_millis(lease_ms * 9 / 10);
+        Instant::now() - Duration::from_micros(age_us) + lease
     }
 }
 

@@ -85,16 +85,18 @@ impl Scene {
         primary.call(format!("LOCK.ACQUIRE long a {LONG}")).grant();
         let tied = "LOCK.ACQUIRE tied c PX 9000 SESSION";
         session.call(tied).grant();
-        let brief = "LOCK.ACQUIRE brief a PX 2500";
+        let brief = format!("LOCK.ACQUIRE brief a {LONG}");
         let highest = primary.call(brief).grant().fence;
         let wait = |key| primary.waiter(format!("LOCK.WAIT {key} b {LONG}"));
-        Scene {
+        let scene = Scene {
             session,
             waiters: SCENE.map(wait),
             impatient: primary.waiter("LOCK.WAIT long d BLOCK 2000"),
             highest,
             tied_until_ms: primary.call("PEXPIRETIME tied").int(),
-        }
+        };
+        assert_eq!(primary.call("LOCK.EXTEND brief a PX 2500").int(), 1);
+        scene
     }
 }
 
@@ -214,12 +216,12 @@ fn a_forced_failover_leaves_a_replica_that_ends_nothing() {
 #[test]
 fn an_aborted_forced_failover_loses_nobody() {
     let (primary, replica) = pair();
-    for (key, lease_ms) in [("deleted", 600_000), ("lapsed", 2_500), ("late", 2_500)] {
-        let hold = format!("LOCK.ACQUIRE {key} a PX {lease_ms}");
-        primary.call(hold).grant();
-    }
     let keys = ["deleted", "lapsed", "late"];
-    let waiters = keys.map(|key| primary.waiter(format!("LOCK.WAIT {key} b {LONG}")));
+    let waiters = keys.map(|key| {
+        primary.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
+        primary.waiter(format!("LOCK.WAIT {key} b {LONG}"))
+    });
+    primary.call_all(&["LOCK.EXTEND lapsed a PX 2500", "LOCK.EXTEND late a PX 2500"]);
     let mut impatient = primary.waiter("LOCK.WAIT deleted c BLOCK 2500");
     replica.until_in_step(&primary);
     replica.freeze();

@@ -121,12 +121,15 @@ impl Heirs {
     #[track_caller]
     fn start(primary: &Server, name: &str) -> Heirs {
         let inherit = |number| {
-            let lease_ms = 100 + number * 20;
-            let hold = format!("LOCK.ACQUIRE {name}{number} a PX {lease_ms}");
+            let hold = format!("LOCK.ACQUIRE {name}{number} a {LONG}");
             primary.call(hold).grant();
             primary.waiter(format!("LOCK.WAIT {name}{number} b {LONG}"))
         };
-        Heirs((0..40).map(inherit).collect())
+        let heirs = Heirs((0..40).map(inherit).collect());
+        let end = |number| format!("LOCK.EXTEND {name}{number} a PX {}", 100 + number * 20);
+        let ends: Vec<String> = (0..40).map(end).collect();
+        primary.call_all(&ends);
+        heirs
     }
 
     #[track_caller]

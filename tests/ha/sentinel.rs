@@ -7,7 +7,9 @@ use redis::Value;
 
 use crate::contenders::{contend, grants, Plan, Route};
 use crate::history::{self, Outage};
-use crate::support::{assert_same_data, eventually, unix_time_ms, until, Client, Expect, Server};
+use crate::support::{
+    assert_same_data, eventually, unix_time_ms, until, Client, Expect, Server, LONG,
+};
 
 /// The name under which the Sentinels know the primary.
 const GROUP: &str = "locks";
@@ -239,11 +241,13 @@ fn what_was_replicated_outlives_its_primary() {
     let mut waiters: Vec<Client> = Vec::new();
     for (key, command) in WAITS {
         if key == "soon" {
-            // This lease ends while there is no primary.
-            highest = primary.call("LOCK.ACQUIRE soon c PX 1500").grant().fence;
+            let grant = primary.call(format!("LOCK.ACQUIRE soon c {LONG}")).grant();
+            highest = grant.fence;
         }
         waiters.push(primary.waiter(command));
     }
+    // This lease ends while there is no primary.
+    assert_eq!(primary.call("LOCK.EXTEND soon c PX 1500").int(), 1);
     peers.until_in_step(&primary);
 
     let killed = Instant::now();

@@ -94,7 +94,7 @@ fn a_lease_that_ends_between_two_nodes_is_granted_once() {
     let cluster = Cluster::of_primaries();
     let slot = cluster.next_move("{t}");
     let (source, target) = (slot.source, slot.target);
-    let first = source.call("LOCK.ACQUIRE {t} a PX 400").grant();
+    let first = source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
     let mut here = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
     slot.begin();
     slot.all_keys();
@@ -105,6 +105,7 @@ fn a_lease_that_ends_between_two_nodes_is_granted_once() {
     until("the second one waits", || {
         target.info("lock", "lock_waiters") == "1"
     });
+    assert_eq!(ask(target, "LOCK.EXTEND {t} a PX 30").int(), 1);
     until("the lease is over", || {
         ask(target, "LOCK.CHECK {t} a").int() == 0
     });
@@ -125,13 +126,14 @@ fn who_waits_at_the_new_node_already_is_granted_when_the_slot_is_its() {
     let cluster = Cluster::of_primaries();
     let slot = cluster.next_move("{t}");
     let (source, target) = (slot.source, slot.target);
-    source.call("LOCK.ACQUIRE {t} a PX 300").grant();
+    source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
     slot.begin();
     slot.all_keys();
     let mut there = target.client();
     there.call("ASKING").okay();
     there.send(format!("LOCK.WAIT {{t}} b {LONG}"));
     until("it waits", || target.info("lock", "lock_waiters") == "1");
+    assert_eq!(ask(target, "LOCK.EXTEND {t} a PX 30").int(), 1);
     until("the lease is over", || {
         ask(target, "LOCK.CHECK {t} a").int() == 0
     });
@@ -149,10 +151,16 @@ fn leases_end_where_their_keys_still_are() {
     let keys: Vec<String> = (0..40).map(|number| format!("{{t}}{number}")).collect();
     let mut waiters: Vec<Client> = Vec::new();
     for key in &keys {
-        source.call(format!("LOCK.ACQUIRE {key} a PX 2000")).grant();
+        source.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
         waiters.push(source.waiter(format!("LOCK.WAIT {key} b {LONG}")));
     }
     slot.begin();
+    // Longer than what the key is made to outlive its lease ahead of its end.
+    let ends: Vec<String> = keys
+        .iter()
+        .map(|key| format!("LOCK.EXTEND {key} a PX 700"))
+        .collect();
+    source.call_all(&ends);
     // The slot is on its way, but none of its keys is: the lock is handed on here, at once.
     for (key, waiter) in keys.iter().zip(&mut waiters) {
         assert_eq!(waiter.recv().grant().token, "b", "{key}");
@@ -167,10 +175,11 @@ fn a_lease_that_ends_while_its_node_stands_still_is_handed_on_there() {
     let cluster = Cluster::of_primaries();
     let slot = cluster.next_move("{t}");
     let source = slot.source;
-    source.call("LOCK.ACQUIRE {t} a PX 1000").grant();
-    let over_ms = unix_time_ms() + 1_000;
+    source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
     let mut waiter = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
     slot.begin();
+    assert_eq!(source.call("LOCK.EXTEND {t} a PX 1000").int(), 1);
+    let over_ms = unix_time_ms() + 1_000;
     until("the lease is about to end", || {
         unix_time_ms() > over_ms - 150
     });
@@ -186,9 +195,14 @@ fn the_key_of_a_lock_that_somebody_waits_for_outlives_its_lease() {
     let cluster = Cluster::of_primaries();
     let source = cluster.next_move("{t}").source;
     for key in ["{t}alone", "{t}contended"] {
-        source.call(format!("LOCK.ACQUIRE {key} a PX 490")).grant();
+        source.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
     }
     let _waiter = source.waiter(format!("LOCK.WAIT {{t}}contended b {LONG}"));
+    source.call_all(&[
+        "LOCK.EXTEND {t}contended a PX 490",
+        "LOCK.EXTEND {t}alone a PX 490",
+    ]);
+    source.settle();
     let answers = source.call_batch(&[
         "PTTL {t}contended",
         "PTTL {t}alone",
@@ -232,9 +246,10 @@ fn a_migration_given_up_leaves_lock_and_queue_where_they_were() {
     let cluster = Cluster::of_primaries();
     let slot = cluster.next_move("{t}");
     let source = slot.source;
-    source.call("LOCK.ACQUIRE {t} a PX 500").grant();
+    source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
     let mut waiter = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
     slot.begin();
+    assert_eq!(source.call("LOCK.EXTEND {t} a PX 300").int(), 1);
     slot.give_up();
     assert_eq!(waiter.recv().grant().token, "b");
 }
@@ -245,7 +260,9 @@ fn a_session_runs_on_untied_and_is_taken_up_again() {
     let slot = cluster.next_move("{t}");
     let (source, target) = (slot.source, slot.target);
     let mut holder = source.client();
-    let grant = holder.call("LOCK.ACQUIRE {t} a PX 1500 SESSION").grant();
+    let grant = holder
+        .call(format!("LOCK.ACQUIRE {{t}} a {LONG} SESSION"))
+        .grant();
     let mut orphan = source.client();
     orphan.call("LOCK.ACQUIRE {t}o a PX 1500 SESSION").grant();
     slot.begin();
@@ -306,14 +323,14 @@ fn a_wait_for_several_is_not_granted_while_one_of_them_is_elsewhere() {
     let (source, target) = (slot.source, slot.target);
     source.call(format!("LOCK.ACQUIRE {{t}}1 x {LONG}")).grant();
     source.call(format!("LOCK.ACQUIRE {{t}}2 y {LONG}")).grant();
-    source.call("LOCK.ACQUIRE {t}3 z PX 500").grant();
+    source.call(format!("LOCK.ACQUIRE {{t}}3 z {LONG}")).grant();
     let mut both = source.waiter(format!("LOCK.MWAIT 2 {{t}}1 {{t}}2 b {LONG}"));
-    let mut timed = source.waiter(format!("LOCK.MWAIT 2 {{t}}1 {{t}}3 t {LONG} BLOCK 700"));
+    let mut timed = source.waiter(format!("LOCK.MWAIT 2 {{t}}1 {{t}}3 t {LONG} BLOCK 1500"));
     let mut behind = source.waiter(format!("LOCK.WAIT {{t}}1 c {LONG}"));
     slot.begin();
     slot.key("{t}1");
     // The second key becomes free by a command, the third by its lease's end; the first is held.
-    assert_eq!(source.call("LOCK.RELEASE {t}2 y").int(), 1);
+    source.call_all(&["LOCK.EXTEND {t}3 z PX 30", "LOCK.RELEASE {t}2 y"]);
     timed.recv().nil();
     source.settle();
     both.expect_silence();

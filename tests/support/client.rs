@@ -1,7 +1,10 @@
 //! A plain client on a socket: what it sends and when it reads is up to the test.
 
+use std::env;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::sync::LazyLock;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -66,6 +69,21 @@ pub fn packed(command: impl Command) -> Vec<u8> {
         bytes.extend_from_slice(b"\r\n");
     }
     bytes
+}
+
+/// How long a stall takes at most.
+const STALL_MS: u64 = 200;
+
+/// Stands still for a moment before so many of 1,000 steps as `LOCK_TEST_STALLS` says, as a test
+/// does on a machine that is busy with other work. One that fails by it relies on its own speed.
+fn stall() {
+    static PER_MILLE: LazyLock<u32> = LazyLock::new(|| {
+        let set = env::var("LOCK_TEST_STALLS");
+        set.map_or(0, |words| words.parse().expect("stalls in 1,000 steps"))
+    });
+    if rand::random_range(0..1_000) < *PER_MILLE {
+        thread::sleep(Duration::from_millis(rand::random_range(1..=STALL_MS)));
+    }
 }
 
 /// One connection. It starts in RESP2 and in database 0.
@@ -133,6 +151,7 @@ impl Client {
 
     /// As `try_call`, where no answer within `patience` is an error too.
     pub fn try_call_within(&mut self, patience: Duration, command: impl Command) -> Reply {
+        stall();
         self.stream
             .write_all(&packed(command))
             .map_err(|error| error.to_string())?;
@@ -165,9 +184,19 @@ impl Client {
         commands.iter().map(|_| self.recv()).collect()
     }
 
+    /// As `call_batch`, where none of them may be answered with an error.
+    #[track_caller]
+    pub fn call_all(&mut self, commands: &[impl AsRef<str>]) {
+        let commands: Vec<&str> = commands.iter().map(AsRef::as_ref).collect();
+        for (command, reply) in commands.iter().zip(self.call_batch(&commands)) {
+            assert!(reply.is_ok(), "{command}: {reply:?}");
+        }
+    }
+
     /// Sends bytes as they are.
     #[track_caller]
     pub fn send_bytes(&mut self, bytes: &[u8]) {
+        stall();
         self.stream
             .write_all(bytes)
             .expect("the server reads what is sent");
@@ -281,6 +310,7 @@ impl Client {
 
     /// The bytes of the next reply; nothing is taken while it is incomplete.
     pub(super) fn read_reply(&mut self, patience: Duration) -> Result<Vec<u8>, NoReply> {
+        stall();
         let deadline = Instant::now() + patience;
         loop {
             if let Some(end) = reply_end(&self.unread) {

@@ -230,6 +230,13 @@ impl Server {
         self.control().call_batch(commands)
     }
 
+    /// As `call_batch`, where none of them may be answered with an error. The server runs them in
+    /// one pass of its loop: what its timers do comes before all or behind all of them.
+    #[track_caller]
+    pub fn call_all(&self, commands: &[impl AsRef<str>]) {
+        self.control().call_all(commands);
+    }
+
     /// What LOCK.INFO tells of a key; none when nobody holds it or waits.
     #[track_caller]
     pub fn lock_info(&self, key: &str) -> Option<LockInfo> {
