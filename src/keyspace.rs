@@ -145,13 +145,19 @@ pub const OUTLIVES_MS: u64 = 500;
 /// alone. In a slot that migrates key by key, a missing key is the other node's business: were the
 /// server to expire it in the very millisecond of the lease's end, whoever comes next would be granted
 /// the lock there, and those who wait here would wait until the migration is over.
+///
+/// A key that expires before its lease is left alone: somebody has just cut the lease short, and it is
+/// by the key's expiry that the next settling learns of it.
 pub fn let_outlive(ctx: &Context, name: &Name, until_ms: u64) {
     let mut key = Key::of(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE);
     let latest_ms = match key.found() {
         Found::Lock(lock) => lock.latest_deadline_ms(),
         Found::Nothing | Found::Foreign => None,
     };
-    if let Some(latest_ms) = latest_ms.filter(|ms| *ms <= until_ms) {
+    let Some(latest_ms) = latest_ms.filter(|ms| *ms <= until_ms) else {
+        return;
+    };
+    if key.expiry_ms().is_none_or(|ms| ms >= latest_ms) {
         key.set_expiry_ms(latest_ms.saturating_add(OUTLIVES_MS));
     }
 }

@@ -292,7 +292,7 @@ impl<'a> Contender<'a> {
     }
 
     /// Releases the lock, at whichever server it is by now. Tells whether it was held, or that this
-    /// can't be told.
+    /// can't be told: an answer that comes when the lease is over may be about that.
     fn release(&mut self, token: &str, lease_over: Instant) -> bool {
         let command = format!("LOCK.RELEASE {} {token}", self.key);
         let first = self.ask(&command);
@@ -301,7 +301,7 @@ impl<'a> Contender<'a> {
             thread::sleep(BREATH);
             answered = self.ask(&command).is_ok();
         }
-        first != Ok(Value::Int(0))
+        first != Ok(Value::Int(0)) || Instant::now() >= lease_over
     }
 
     /// Sends a command to where the key is served, and reads its answer. After an error the client

@@ -1,13 +1,14 @@
 //! Planned changes of roles, FAILOVER, and the pauses that come with them, CLIENT PAUSE: leases and
 //! waits end meanwhile, and nobody is forgotten.
 
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use redis::Value;
 
 use crate::contenders::{contend, grants, Plan, Route};
 use crate::history::{self, Hold, Outage};
-use crate::support::{assert_same_data, unix_time_ms, until, Client, Expect, Server, LONG};
+use crate::support::{assert_same_data, unix_time_ms, until, Client, Expect, Reply, Server, LONG};
 
 /// Within which a waiter is served once the server may do so. The module looks every 5 ms; the rest
 /// is for a busy machine.
@@ -443,9 +444,9 @@ fn assert_nobody_is_lost_in_a_pause(mode: &str) {
     assert_same_data(&primary, &[&replica]);
 }
 
-/// A waiter whose BLOCK ends before the lock is free.
+/// A waiter whose BLOCK ends before the lock is free. It reads its answer when that comes.
 struct Impatient {
-    client: Client,
+    answer: JoinHandle<(Reply, Instant)>,
     asked: Instant,
     block: Duration,
 }
@@ -453,18 +454,23 @@ struct Impatient {
 impl Impatient {
     #[track_caller]
     fn wait(primary: &Server, block_ms: u64) -> Impatient {
+        let mut client = primary.client();
         let asked = Instant::now();
+        client.send(format!("LOCK.WAIT gone w{block_ms} BLOCK {block_ms}"));
+        // In line, or out of it again, before anything is paused.
+        primary.settle();
         Impatient {
-            client: primary.waiter(format!("LOCK.WAIT gone w{block_ms} BLOCK {block_ms}")),
+            answer: thread::spawn(move || (client.recv(), Instant::now())),
             asked,
             block: Duration::from_millis(block_ms),
         }
     }
 
     #[track_caller]
-    fn assert_nil_in_time(mut self) {
-        self.client.recv().nil();
-        let late = self.asked.elapsed().saturating_sub(self.block);
+    fn assert_nil_in_time(self) {
+        let (reply, answered) = self.answer.join().expect("an answer");
+        reply.nil();
+        let late = (answered - self.asked).saturating_sub(self.block);
         assert!(late < SOON, "{:?}, and {late:?} more", self.block);
     }
 }

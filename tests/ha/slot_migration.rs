@@ -218,6 +218,25 @@ fn the_key_of_a_lock_that_somebody_waits_for_outlives_its_lease() {
 }
 
 #[test]
+fn a_key_that_was_told_to_expire_sooner_does_not_outlive_its_lease() {
+    let cluster = Cluster::of_primaries();
+    let source = cluster.next_move("{t}").source;
+    source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
+    let mut waiter = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
+    // Between the expiry by hand and its settling the time comes to let the key outlive its lease.
+    let mut replies = source.call_batch(&[
+        "LOCK.EXTEND {t} a PX 505",
+        "DEBUG SLEEP 0.01",
+        "PEXPIRE {t} 100",
+        "LOCK.ACQUIRE {t}other a",
+        "LOCK.CHECK {t} a",
+    ]);
+    let left_ms = replies.remove(4).int();
+    assert!((1..=100).contains(&left_ms), "{left_ms} ms left of 100");
+    assert_eq!(waiter.recv().grant().token, "b");
+}
+
+#[test]
 fn a_session_lasts_at_the_new_node_while_its_slot_is_on_its_way() {
     let cluster = Cluster::of_primaries();
     let slot = cluster.next_move("{t}");
@@ -260,9 +279,7 @@ fn a_session_runs_on_untied_and_is_taken_up_again() {
     let slot = cluster.next_move("{t}");
     let (source, target) = (slot.source, slot.target);
     let mut holder = source.client();
-    let grant = holder
-        .call(format!("LOCK.ACQUIRE {{t}} a {LONG} SESSION"))
-        .grant();
+    let grant = holder.call("LOCK.ACQUIRE {t} a PX 6000 SESSION").grant();
     let mut orphan = source.client();
     orphan.call("LOCK.ACQUIRE {t}o a PX 1500 SESSION").grant();
     slot.begin();

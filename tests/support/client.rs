@@ -71,14 +71,16 @@ pub fn packed(command: impl Command) -> Vec<u8> {
     bytes
 }
 
-/// How long a stall takes at most.
+/// Where it is set, before how many of 1,000 steps a client stands still for a moment, as a test
+/// does on a machine that is busy with other work. A test that fails by it relies on its own speed.
+pub const STALLS: &str = "LOCK_TEST_STALLS";
+
+/// How long it stands still at most.
 const STALL_MS: u64 = 200;
 
-/// Stands still for a moment before so many of 1,000 steps as `LOCK_TEST_STALLS` says, as a test
-/// does on a machine that is busy with other work. One that fails by it relies on its own speed.
 fn stall() {
     static PER_MILLE: LazyLock<u32> = LazyLock::new(|| {
-        let set = env::var("LOCK_TEST_STALLS");
+        let set = env::var(STALLS);
         set.map_or(0, |words| words.parse().expect("stalls in 1,000 steps"))
     });
     if rand::random_range(0..1_000) < *PER_MILLE {

@@ -6,7 +6,7 @@ use std::env;
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{Client, Expect, Server};
+use crate::support::{Client, Expect, Server, STALLS};
 
 const PORT: &str = "LOCK_CROWD_PORT";
 const COUNT: &str = "LOCK_CROWD_COUNT";
@@ -36,6 +36,7 @@ impl Crowd {
             .env(PORT, server.port().to_string())
             .env(COUNT, count.to_string())
             .env(COMMAND, command)
+            .env_remove(STALLS)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -19,7 +19,7 @@ mod server;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-pub use client::{packed, Client, Command, PATIENCE};
+pub use client::{packed, Client, Command, PATIENCE, STALLS};
 pub use lock_info::{Fields, LockInfo};
 pub use replication::{assert_same_data, words, ReplicationStream};
 pub use reply::{Expect, Grant, Reply};
