@@ -344,7 +344,7 @@ fn a_thousand_sessions_of_a_killed_process_are_free_within_100_ms() {
         took
     };
     // What else the machine does can only add to it: one round in time shows what it takes.
-    let mut rounds = (0..5).map(round);
+    let mut rounds = (0..20).map(round);
     let in_time = rounds.any(|took| took < Duration::from_millis(100));
     assert!(in_time, "never within 100 ms");
 }

@@ -182,7 +182,7 @@ fn a_crowd_goes_on_when_a_replica_takes_over() {
     let heir = owner + 3;
     let find: Find<'_> = &|key, trouble| route(&ports, key, trouble);
     let careful = Plan {
-        lease_ms: 900,
+        lease_ms: 600,
         lapses_of_ten: 0,
         keys: vec!["{t}careful".to_owned()],
         ..brisk(1)
