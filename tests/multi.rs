@@ -327,17 +327,16 @@ fn mwait_stands_in_every_queue_and_is_granted_when_first_in_all() {
 fn mwait_is_granted_by_the_end_of_a_lease_on_any_of_its_keys() {
     let server = Server::start();
     for last in ["k1", "k2", "k3"] {
-        let acquires = ["k1", "k2", "k3"].map(|key| {
-            let lease_ms = if key == last { 80 } else { 30 };
-            format!("LOCK.ACQUIRE {key} a PX {lease_ms}")
-        });
-        let [a, b, c] = acquires.each_ref().map(String::as_str);
         let start = unix_time_ms();
-        let mut replies =
-            server
-                .client()
-                .call_batch(&[a, b, c, &format!("LOCK.MWAIT 3 k3 k2 k1 t {LONG}")]);
-        let grant = replies.remove(3).grant();
+        for key in ["k1", "k2", "k3"] {
+            let lease_ms = if key == last { 80 } else { 30 };
+            let acquire = format!("LOCK.ACQUIRE {key} a PX {lease_ms}");
+            server.call(acquire).grant();
+        }
+        let grant = server
+            .client()
+            .call(format!("LOCK.MWAIT 3 k3 k2 k1 t {LONG}"))
+            .grant();
         let waited = unix_time_ms() - start;
         assert!(waited >= 80, "granted after {waited} ms, within a lease");
         for key in ["k1", "k2", "k3"] {

@@ -2,24 +2,7 @@
 
 mod support;
 
-#[path = "support/crowd.rs"]
-mod crowd;
-
-use std::time::{Duration, Instant};
-
-use crowd::Crowd;
-use support::{
-    eventually, median_below, unix_time_ms, until, Client, Expect, Fields, Grant, Server, LONG,
-};
-
-/// The function below that is the other process of a crowd.
-const CROWD: &str = "the_process_of_a_crowd";
-
-#[test]
-#[ignore = "the other process of tests below, not a test"]
-fn the_process_of_a_crowd() {
-    crowd::be();
-}
+use support::{eventually, unix_time_ms, until, Client, Expect, Fields, Grant, Server, LONG};
 
 /// A connection that `key` is tied to, as `token`.
 #[track_caller]
@@ -200,46 +183,6 @@ fn the_end_of_the_connection_releases_at_once() {
     }
 }
 
-/// How soon the next in line is granted what a dead connection held.
-const IN_TIME: Duration = Duration::from_millis(5);
-
-#[test]
-fn the_next_is_granted_within_5_ms_of_the_end_of_the_connection() {
-    let server = Server::start();
-    for (way, end) in ENDS {
-        let round = || {
-            let holder = tied(&server, "k", "a");
-            let mut next = waiter(&server, "k", "b");
-            let start = Instant::now();
-            end(&server, holder);
-            next.recv().grant();
-            let took = start.elapsed();
-            assert_eq!(next.call("LOCK.RELEASE k b").int(), 1);
-            took
-        };
-        let took = median_below(IN_TIME, 21, round);
-        assert!(took < IN_TIME, "{way}: {took:?}");
-    }
-}
-
-#[test]
-fn the_next_is_granted_within_5_ms_of_the_death_of_the_process() {
-    let server = Server::start();
-    let round = || {
-        let command = format!("LOCK.ACQUIRE k a {LONG} SESSION");
-        let process = Crowd::start(&server, CROWD, 1, &command);
-        let mut next = waiter(&server, "k", "b");
-        let start = Instant::now();
-        process.kill9();
-        next.recv().grant();
-        let took = start.elapsed();
-        assert_eq!(next.call("LOCK.RELEASE k b").int(), 1);
-        took
-    };
-    let took = median_below(IN_TIME, 9, round);
-    assert!(took < IN_TIME, "{took:?}");
-}
-
 #[test]
 fn all_locks_of_a_connection_are_released() {
     let server = Server::start();
@@ -323,60 +266,6 @@ fn a_connection_that_ends_during_a_pause_releases_after_it() {
     next.expect_silence();
     server.call("CLIENT UNPAUSE").okay();
     assert_eq!(next.recv().grant().token, "b");
-}
-
-#[test]
-fn a_thousand_sessions_of_a_killed_process_are_free_within_100_ms() {
-    let server = Server::start();
-    let round = |_| {
-        let command = format!("LOCK.ACQUIRE k# t {LONG} SESSION");
-        let process = Crowd::start(&server, CROWD, 1_000, &command);
-        assert_eq!(server.call("DBSIZE").int(), 1_000);
-        let mut next = waiter(&server, "k999", "next");
-        let start = Instant::now();
-        process.kill9();
-        until("all locks but the next one's are free", || {
-            server.call("DBSIZE").int() == 1
-        });
-        let took = start.elapsed();
-        assert_eq!(next.recv().grant().token, "next");
-        assert_eq!(next.call("LOCK.RELEASE k999 next").int(), 1);
-        took
-    };
-    // What else the machine does can only add to it: one round in time shows what it takes.
-    let mut rounds = (0..20).map(round);
-    let in_time = rounds.any(|took| took < Duration::from_millis(100));
-    assert!(in_time, "never within 100 ms");
-}
-
-/// How much of its CPU's time a server needs to see off 2,000 connections at once.
-fn closing_time(server: &Server) -> Duration {
-    let number = |section: &str, field: &str| -> f64 {
-        server.info(section, field).parse().expect("a number")
-    };
-    let busy = || number("cpu", "used_cpu_user") + number("cpu", "used_cpu_sys");
-    let rounds = (0..3).map(|_| {
-        let connected = number("clients", "connected_clients");
-        let process = Crowd::start(server, CROWD, 2_000, "PING");
-        let before = busy();
-        process.kill9();
-        until("all connections are closed", || {
-            number("clients", "connected_clients") <= connected
-        });
-        Duration::from_secs_f64(busy() - before)
-    });
-    rounds.min().expect("a round")
-}
-
-#[test]
-fn a_connection_without_a_session_costs_next_to_nothing_at_its_end() {
-    let with = Server::start();
-    // One session of somebody else's, so that the module has to look at all.
-    let _holder = tied(&with, "k", "a");
-    let without = Server::builder().without_module().start();
-    let (with, without) = (closing_time(&with), closing_time(&without));
-    let most = without * 2 + Duration::from_millis(30);
-    assert!(with < most, "{with:?}, and without the module {without:?}");
 }
 
 // ---- whose tie it is

@@ -230,9 +230,7 @@ fn an_aborted_forced_failover_loses_nobody() {
     let target = format!("127.0.0.1 {}", replica.port());
     let failover = format!("FAILOVER TO {target} FORCE TIMEOUT 500");
     // The key goes in the pass of the loop in which the pause begins: nothing is granted any more.
-    for reply in primary.call_batch(&["DEL deleted", &failover]) {
-        reply.value();
-    }
+    primary.call_all(&["DEL deleted", &failover]);
     until("it has given up its role", || !is_primary(&primary));
     // In time where it still waits, at once where it was sent away.
     match impatient.recv() {
@@ -416,11 +414,8 @@ fn assert_nobody_is_lost_in_a_pause(mode: &str) {
         .map(|number| format!("LOCK.EXTEND k{number} a PX {}", lease_ms(number)))
         .collect();
     commands.push(format!("CLIENT PAUSE {PAUSE_MS} {mode}"));
-    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
     let start_ms = unix_time_ms();
-    for reply in primary.call_batch(&commands) {
-        reply.value();
-    }
+    primary.call_all(&commands);
     gone.close();
 
     for waiter in impatient {

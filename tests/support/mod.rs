@@ -58,31 +58,6 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     eventually(what, || holds().then_some(()));
 }
 
-/// The middle one of what was measured.
-#[track_caller]
-pub fn median<T: Ord + Copy>(mut measured: Vec<T>) -> T {
-    measured.sort_unstable();
-    *measured
-        .get(measured.len() / 2)
-        .expect("something that was measured")
-}
-
-/// The middle of some rounds of `measure`, or the best of six such middles when none is below
-/// `most`. A machine that is busy with other work gets several chances; a server that is late by
-/// itself is late in all of them.
-#[track_caller]
-pub fn median_below<T: Ord + Copy>(most: T, rounds: usize, mut measure: impl FnMut() -> T) -> T {
-    let mut middle = || median((0..rounds).map(|_| measure()).collect());
-    let mut best = middle();
-    for _ in 1..6 {
-        if best < most {
-            break;
-        }
-        best = best.min(middle());
-    }
-    best
-}
-
 /// The wall clock, in the unit of a fence.
 pub fn unix_time_us() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
