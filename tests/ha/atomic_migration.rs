@@ -6,10 +6,15 @@ use crate::nodes::{
     assert_take_turns, digests, hold_every_kind, moved_to, Cluster, Move, EVERY_KIND,
 };
 use crate::slot_migration::wait_through;
-use crate::support::{assert_same_data, until, Client, Expect, LONG};
+use crate::support::{assert_same_data, until, Client, Expect, Server, LONG};
 
-/// So many keys beside the locks keep a move going for some hundred milliseconds.
-const BALLAST: usize = 200_000;
+/// Has the move of the slot of `{t}` take so many times 1.5 ms at least: it sends as many keys beside
+/// the locks, and pauses before each.
+#[track_caller]
+fn slow_down(source: &Server, keys: u32) {
+    source.call(format!("DEBUG POPULATE {keys} {{t}}")).okay();
+    source.call("CONFIG SET rdb-key-save-delay 1500").okay();
+}
 
 /// Begins to move the slot of `{t}` to the next primary. `None` where the server has no such thing.
 fn begin(cluster: &Cluster) -> Option<Move<'_>> {
@@ -88,12 +93,10 @@ fn locks_move_with_their_slot_and_waiters_are_sent_on() {
 fn hand_overs_by_the_timer_reach_the_new_node() {
     let cluster = Cluster::of_primaries();
     let source = cluster.node(cluster.owner("{t}"));
-    source
-        .call(format!("DEBUG POPULATE {BALLAST} {{t}}"))
-        .okay();
+    slow_down(source, 1_000);
     source.call(format!("LOCK.ACQUIRE {{t}} w0 {LONG}")).grant();
     let commands: Vec<String> = (1..100)
-        .map(|n| format!("LOCK.WAIT {{t}} w{n} PX 15"))
+        .map(|n| format!("LOCK.WAIT {{t}} w{n} PX 50"))
         .collect();
     let mut waiters: Vec<Client> = commands.iter().map(|it| source.waiter(it)).collect();
     let mut fences = Vec::new();
@@ -102,7 +105,7 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
         return;
     };
     // From now on one lease after the other ends.
-    assert_eq!(source.call("LOCK.EXTEND {t} w0 PX 15").int(), 1);
+    assert_eq!(source.call("LOCK.EXTEND {t} w0 PX 50").int(), 1);
     let mut sent_on = 0;
     for waiter in &mut waiters {
         match waiter.recv() {
@@ -130,9 +133,8 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
 fn a_move_called_off_leaves_lock_and_queue_where_they_were() {
     let cluster = Cluster::of_primaries();
     let source = cluster.node(cluster.owner("{t}"));
-    source
-        .call(format!("DEBUG POPULATE {BALLAST} {{t}}"))
-        .okay();
+    // Longer than it takes to call it off.
+    slow_down(source, 2_000);
     source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
     for n in 0..50 {
         source

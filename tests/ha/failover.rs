@@ -325,7 +325,7 @@ fn a_crowd_goes_on_over_failovers_back_and_forth() {
         keys: keys("steady"),
         contenders: 3,
         lease_ms: 3_000,
-        hold_ms: 300..1_500,
+        hold_ms: 800..2_500,
         lapses_of_ten: 0,
         replicas: 0,
     };
