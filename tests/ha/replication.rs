@@ -115,26 +115,35 @@ impl Line {
 }
 
 /// Waiters whose locks come to them as leases end, one every 20 ms, and stay with them.
-struct Heirs(Vec<Client>);
+struct Heirs {
+    name: &'static str,
+    waiters: Vec<Client>,
+}
 
 impl Heirs {
     #[track_caller]
-    fn start(primary: &Server, name: &str) -> Heirs {
+    fn line_up(primary: &Server, name: &'static str) -> Heirs {
         let inherit = |number| {
             let hold = format!("LOCK.ACQUIRE {name}{number} a {LONG}");
             primary.call(hold).grant();
             primary.waiter(format!("LOCK.WAIT {name}{number} b {LONG}"))
         };
-        let heirs = Heirs((0..40).map(inherit).collect());
+        let waiters = (0..40).map(inherit).collect();
+        Heirs { name, waiters }
+    }
+
+    /// From now on the leases end.
+    #[track_caller]
+    fn inherit(&self, primary: &Server) {
+        let name = self.name;
         let end = |number| format!("LOCK.EXTEND {name}{number} a PX {}", 100 + number * 20);
         let ends: Vec<String> = (0..40).map(end).collect();
         primary.call_all(&ends);
-        heirs
     }
 
     #[track_caller]
     fn assert_all_served(self) {
-        for mut waiter in self.0 {
+        for mut waiter in self.waiters {
             waiter.recv().grant();
         }
     }
@@ -164,18 +173,20 @@ fn a_link_that_was_cut_goes_on_where_it_broke() {
             until("it has asked for the rest", || partial() > before);
         }
         for name in ["first", "second", "third"] {
-            heirs.push(Heirs::start(primary, name));
+            let next = Heirs::line_up(primary, name);
             middle.freeze();
             let before = cut();
             primary
                 .call(format!("LOCK.ACQUIRE {name} a {LONG}"))
                 .grant();
             let (handed_over, lapsed) = (hand_overs(primary), lapses(primary));
+            next.inherit(primary);
             until("leases ended and locks went on meanwhile", || {
                 hand_overs(primary) > handed_over + 50 && lapses(primary) > lapsed + 20
             });
             middle.thaw();
             until("it has asked for the rest", || partial() > before);
+            heirs.push(next);
         }
     });
     line.assert_all_served();
@@ -366,7 +377,8 @@ fn assert_full_sync(way: &Way, middle: Server) {
     } = &chain;
     many_locks(primary);
     let line = Line::start(primary);
-    let heirs = Heirs::start(primary, "turn");
+    let heirs = Heirs::line_up(primary, "turn");
+    heirs.inherit(primary);
     let full = count(primary, "stats", "sync_full");
     let handed_over = contend_at(primary, || {
         let before = hand_overs(primary);
