@@ -33,7 +33,10 @@ const STDERR_FILE: &str = "server.err";
 
 /// Ports below those that a system gives to outgoing connections, so that no client of
 /// another test can sit on one.
-const PORTS: std::ops::Range<u32> = 11_000..31_000;
+const PORTS: std::ops::Range<u16> = 11_000..31_000;
+
+/// How many of them a process of tests takes for its own at a time.
+const BLOCK: u16 = 100;
 
 /// Whose server it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -566,19 +569,46 @@ fn new_dir() -> PathBuf {
     dir
 }
 
-/// A port that nobody listens on. Another process can take it before the server does: the
-/// start is tried again then.
+/// A port that nobody listens on, and that no test of this or another process is given later: a
+/// Sentinel goes on looking for the server that it knew there, and makes any other one its own. A
+/// process that is no test can still take it before the server does: the start is tried again then.
 pub fn free_port() -> u16 {
-    static NEXT_PORT: AtomicU32 = AtomicU32::new(0);
-    let start = process::id().wrapping_mul(7919);
+    static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks {
+        held: Vec::new(),
+        unused: 0..0,
+    });
+    let mut blocks = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        let number = start.wrapping_add(NEXT_PORT.fetch_add(1, Ordering::Relaxed));
-        let port = PORTS.start + number % (PORTS.end - PORTS.start);
-        let port = u16::try_from(port).expect("a port number");
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
+        match blocks.unused.next() {
+            Some(port) if bound(port).is_some() => return port,
+            Some(_) => {}
+            None => blocks.take_one_more(),
         }
     }
+}
+
+/// The ports of this process. It listens on the first one of each block to tell others that the block
+/// is taken.
+struct Blocks {
+    held: Vec<TcpListener>,
+    unused: std::ops::Range<u16>,
+}
+
+impl Blocks {
+    fn take_one_more(&mut self) {
+        // Two processes that begin at once seldom meet.
+        let count = PORTS.len() / usize::from(BLOCK);
+        let first = process::id() as usize % count;
+        let mut starts = PORTS.step_by(BLOCK.into()).cycle().skip(first).take(count);
+        let taken = starts.find_map(|start| Some((bound(start)?, start)));
+        let (listener, start) = taken.expect("a block of ports that nobody has taken");
+        self.held.push(listener);
+        self.unused = start + 1..start + BLOCK;
+    }
+}
+
+fn bound(port: u16) -> Option<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()
 }
 
 fn server_binary() -> PathBuf {
