@@ -300,6 +300,7 @@ fn still_runs(server: &Server, meanwhile: impl FnOnce()) -> bool {
 
 /// As `still_runs`, with commands that the server runs in the same go before it begins to watch:
 /// what they set off can't have come before that.
+#[track_caller]
 fn still_runs_after(server: &Server, before: &[&str], meanwhile: impl FnOnce()) -> bool {
     let mut client = server.client();
     client.call_all(&[before, &["WATCH k"]].concat());

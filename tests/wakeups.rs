@@ -690,7 +690,7 @@ fn nothing_is_granted_while_all_clients_are_paused() {
     let server = server_with_holder();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
     let start = unix_time_ms();
-    server.call_batch(&["LOCK.EXTEND k a PX 30", "CLIENT PAUSE 500 ALL"]);
+    server.call_all(&["LOCK.EXTEND k a PX 30", "CLIENT PAUSE 500 ALL"]);
     assert_eq!(waiter.recv().grant().token, "b");
     let paused = unix_time_ms() - start;
     assert!(paused >= 500, "granted after {paused} ms, in the pause");

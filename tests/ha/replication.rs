@@ -123,12 +123,12 @@ struct Heirs {
 impl Heirs {
     #[track_caller]
     fn line_up(primary: &Server, name: &'static str) -> Heirs {
-        let inherit = |number| {
+        let hold_and_wait = |number| {
             let hold = format!("LOCK.ACQUIRE {name}{number} a {LONG}");
             primary.call(hold).grant();
             primary.waiter(format!("LOCK.WAIT {name}{number} b {LONG}"))
         };
-        let waiters = (0..40).map(inherit).collect();
+        let waiters = (0..40).map(hold_and_wait).collect();
         Heirs { name, waiters }
     }
 

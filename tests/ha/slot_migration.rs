@@ -89,13 +89,19 @@ fn waiters_are_sent_on_and_queue_again_where_the_slot_is() {
     assert_take_turns(target, "{t}", &mut waiters, &["b", "c", "d"], held.fence);
 }
 
+/// Has `a` hold `{t}` for long and `b` wait for it.
+#[track_caller]
+fn hold_and_wait(source: &Server) -> (Grant, Client) {
+    let held = source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
+    (held, source.waiter(format!("LOCK.WAIT {{t}} b {LONG}")))
+}
+
 #[test]
 fn a_lease_that_ends_between_two_nodes_is_granted_once() {
     let cluster = Cluster::of_primaries();
     let slot = cluster.next_move("{t}");
     let (source, target) = (slot.source, slot.target);
-    let first = source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
-    let mut here = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
+    let (first, mut here) = hold_and_wait(source);
     slot.begin();
     slot.all_keys();
     // Both nodes have somebody who waits, and the lease ends.
@@ -175,8 +181,7 @@ fn a_lease_that_ends_while_its_node_stands_still_is_handed_on_there() {
     let cluster = Cluster::of_primaries();
     let slot = cluster.next_move("{t}");
     let source = slot.source;
-    source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
-    let mut waiter = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
+    let (_, mut waiter) = hold_and_wait(source);
     slot.begin();
     assert_eq!(source.call("LOCK.EXTEND {t} a PX 1000").int(), 1);
     let over_ms = unix_time_ms() + 1_000;
@@ -221,8 +226,7 @@ fn the_key_of_a_lock_that_somebody_waits_for_outlives_its_lease() {
 fn a_key_that_was_told_to_expire_sooner_does_not_outlive_its_lease() {
     let cluster = Cluster::of_primaries();
     let source = cluster.next_move("{t}").source;
-    source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
-    let mut waiter = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
+    let (_, mut waiter) = hold_and_wait(source);
     // Between the expiry by hand and its settling the time comes to let the key outlive its lease.
     let mut replies = source.call_batch(&[
         "LOCK.EXTEND {t} a PX 505",
@@ -265,8 +269,7 @@ fn a_migration_given_up_leaves_lock_and_queue_where_they_were() {
     let cluster = Cluster::of_primaries();
     let slot = cluster.next_move("{t}");
     let source = slot.source;
-    source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
-    let mut waiter = source.waiter(format!("LOCK.WAIT {{t}} b {LONG}"));
+    let (_, mut waiter) = hold_and_wait(source);
     slot.begin();
     assert_eq!(source.call("LOCK.EXTEND {t} a PX 300").int(), 1);
     slot.give_up();
@@ -347,7 +350,8 @@ fn a_wait_for_several_is_not_granted_while_one_of_them_is_elsewhere() {
     slot.begin();
     slot.key("{t}1");
     // The second key becomes free by a command, the third by its lease's end; the first is held.
-    source.call_all(&["LOCK.EXTEND {t}3 z PX 30", "LOCK.RELEASE {t}2 y"]);
+    assert_eq!(source.call("LOCK.EXTEND {t}3 z PX 30").int(), 1);
+    assert_eq!(source.call("LOCK.RELEASE {t}2 y").int(), 1);
     timed.recv().nil();
     source.settle();
     both.expect_silence();
