@@ -1,5 +1,9 @@
 //! The module's one timer: it settles what is due when no command does.
 //!
+//! The server's timers ring by the wall clock: should somebody set that one back, none rings until it
+//! has caught up. So the module looks at both clocks before the server sleeps, and arms its timer anew
+//! when they have moved apart.
+//!
 //! It is armed for the earliest lease end or timeout that somebody waits for, for the next renewal
 //! of a session, and at once when the inbox has a note. It rings at or after the time it was armed
 //! for, never before. In a cluster it also rings shortly before a lease ends that somebody waits for.
@@ -19,7 +23,7 @@ use crate::api::{self, server};
 use crate::{boundary, clock, flow, inbox, keyspace, permission};
 
 /// How many names and timeouts one ring settles: the server serves others in between.
-const MOST_A_RING: usize = 1024;
+const MOST_A_RING: usize = 256;
 
 /// When to look again at what may not be granted now, as during CLIENT PAUSE, in ms.
 const RETRY_MS: u64 = 5;
@@ -36,8 +40,17 @@ const LEAD_MS: u64 = keyspace::OUTLIVES_MS;
 #[derive(Clone, Copy)]
 struct Armed {
     timer: raw::RedisModuleTimerID,
+    /// On the steady clock.
     due_ms: u64,
+    /// How far the wall clock was ahead of that one.
+    set_by_ms: i64,
 }
+
+/// The longest period of a timer, in ms: it rings in vain then, and is armed again.
+const LONGEST_PERIOD_MS: u64 = 1 << 40;
+
+/// By how much the clocks have to move apart to be looked at, in ms: more than rounding makes of it.
+const SET_CLOCK_MS: u64 = 5;
 
 lazy_static! {
     static ref ARMED: RedisGILGuard<Cell<Option<Armed>>> = RedisGILGuard::default();
@@ -62,39 +75,57 @@ pub fn rearm(ctx: &Context) {
 }
 
 /// Lets the keys outlive their locks whose leases are about to end for somebody who waits. When there
-/// is more to do, in ms since the epoch.
+/// is more to do, on the steady clock in ms.
 fn let_contended_keys_outlive(ctx: &Context) -> Option<u64> {
-    let until_ms = clock::now().ms().saturating_add(LEAD_MS);
+    let now = clock::now();
+    let until_ms = now.steady_ms.saturating_add(LEAD_MS);
     for name in flow::announce_ends(ctx, until_ms, MOST_A_RING) {
-        keyspace::let_outlive(ctx, &name, until_ms);
+        keyspace::let_outlive(ctx, &name, now.ms().saturating_add(LEAD_MS));
     }
     let next_ms = flow::look(|desk| desk.queues().next_unannounced_ms());
     next_ms.flatten().map(|ms| ms.saturating_sub(LEAD_MS))
 }
 
-/// Arms the timer for `due_ms`, unless it rings before that anyway.
+/// Arms the timer for `due_ms` on the steady clock, unless it rings before that anyway.
 fn arm(due_ms: u64) {
     let ctx = api::own_context();
     let armed = ARMED.lock(&ctx);
-    if let Some(Armed {
-        timer,
-        due_ms: earlier_ms,
-    }) = armed.get()
-    {
-        if earlier_ms <= due_ms {
-            return;
-        }
-        server!(RedisModule_StopTimer(ctx.ctx, timer, ptr::null_mut()));
+    let earlier = armed.get().is_some_and(|armed| armed.due_ms <= due_ms);
+    if earlier {
+        return;
     }
-    let period_ms = due_ms.saturating_sub(clock::now().ms());
-    let period_ms = i64::try_from(period_ms).unwrap_or(i64::MAX / 1000);
+    disarm(&ctx);
+    let period_ms = due_ms.saturating_sub(clock::steady_ms());
     let timer = server!(RedisModule_CreateTimer(
         ctx.ctx,
-        period_ms,
+        period_ms.min(LONGEST_PERIOD_MS) as i64,
         Some(ring),
         ptr::null_mut()
     ));
-    armed.set(timer.map(|timer| Armed { timer, due_ms }));
+    armed.set(timer.map(|timer| Armed {
+        timer,
+        due_ms,
+        set_by_ms: clock::set_by_ms(),
+    }));
+}
+
+fn disarm(ctx: &Context) {
+    if let Some(Armed { timer, .. }) = ARMED.lock(ctx).take() {
+        server!(RedisModule_StopTimer(ctx.ctx, timer, ptr::null_mut()));
+    }
+}
+
+/// Looks again at once, at all that is due at some time, if somebody set the wall clock.
+pub fn heed_set_clock() {
+    let ctx = api::own_context();
+    let Some(armed) = ARMED.lock(&ctx).get() else {
+        return;
+    };
+    if clock::set_by_ms().abs_diff(armed.set_by_ms) > SET_CLOCK_MS {
+        flow::clock_was_set(&ctx);
+        disarm(&ctx);
+        ring_at_once();
+    }
 }
 
 extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
@@ -117,24 +148,20 @@ extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
 
 /// Where nothing may be granted now, a BLOCK ends all the same.
 fn bide(ctx: &Context) {
-    flow::carry_out_unasked(ctx, &[], |desk, world| {
-        desk.time_out_due(MOST_A_RING, world)
-    });
-    arm(clock::now().ms().saturating_add(RETRY_MS));
+    flow::carry_out_unasked(ctx, |desk, world| desk.time_out_due(MOST_A_RING, world));
+    arm(clock::steady_ms().saturating_add(RETRY_MS));
 }
 
 fn settle(ctx: &Context) {
     // A name that a dead connection leaves is due now: the next ring is a millisecond away.
     flow::take_in(ctx);
     take_back_undelivered(ctx);
-    let (names, held_back) = permission::part(ctx, due_names());
-    let mut settled = names.clone();
-    settled.sort_unstable();
-    flow::carry_out_unasked(ctx, &settled, |desk, world| {
-        desk.settle_due(names, MOST_A_RING, world)
+    let (names, held_back) = permission::part(due_names(ctx));
+    flow::carry_out_unasked(ctx, |desk, world| {
+        desk.settle_due(&names, MOST_A_RING, world)
     });
     let more = inbox::with(|inbox| {
-        for name in &settled {
+        for name in &names {
             inbox.restored.remove(name);
         }
         !inbox.touched.is_empty()
@@ -148,7 +175,7 @@ fn settle(ctx: &Context) {
 /// Takes back what was handed to clients that are gone, where that may be written now.
 fn take_back_undelivered(ctx: &Context) {
     for undelivered in inbox::with(|inbox| std::mem::take(&mut inbox.undelivered)) {
-        if permission::may_write_all(ctx, &undelivered.names) {
+        if permission::may_write_all(&undelivered.names) {
             take_back(ctx, undelivered);
         } else if undelivered
             .names
@@ -161,9 +188,8 @@ fn take_back_undelivered(ctx: &Context) {
 }
 
 fn take_back(ctx: &Context, undelivered: HandOver) {
-    let names = undelivered.names.clone();
     let order = Order::TakeBack(undelivered);
-    flow::carry_out_unasked(ctx, names.as_slice(), |desk, world| {
+    flow::carry_out_unasked(ctx, |desk, world| {
         desk.carry_out(order, Caller::NOBODY, world)
     });
 }
@@ -174,7 +200,7 @@ fn hold_back(ctx: &Context, names: Vec<Name>) {
     if !names.is_empty() {
         flow::put_off(ctx, &names, MOST_A_RING);
     }
-    let until_ms = clock::now().ms().saturating_add(HELD_BACK_MS);
+    let until_ms = clock::steady_ms().saturating_add(HELD_BACK_MS);
     for name in names {
         let there = keyspace::has_lock(ctx, &name);
         inbox::with(|inbox| {
@@ -189,7 +215,7 @@ fn hold_back(ctx: &Context, names: Vec<Name>) {
         let later_ms = (!inbox.held_back.is_empty()).then_some(inbox.held_back_until_ms);
         (later_ms, !inbox.undelivered.is_empty())
     });
-    let soon_ms = undelivered.then(|| clock::now().ms().saturating_add(RETRY_MS));
+    let soon_ms = undelivered.then(|| clock::steady_ms().saturating_add(RETRY_MS));
     if let Some(due_ms) = later_ms.into_iter().chain(soon_ms).min() {
         arm(due_ms);
     }
@@ -197,26 +223,33 @@ fn hold_back(ctx: &Context, names: Vec<Name>) {
 
 /// The names of the inbox and those that the desk finds due, as many as one ring takes on. Restored
 /// names stay noted as such until they are settled, so that a command in between reads them right.
-fn due_names() -> Vec<Name> {
-    let databases = inbox::with(|inbox| std::mem::take(&mut inbox.databases));
-    let due = flow::look(|desk| {
-        let flushed = |name: &&Name| {
-            databases.contains(&name.db) || databases.contains(&inbox::ALL_DATABASES)
-        };
-        let mut due = desk.due_names(clock::now().ms(), MOST_A_RING);
-        if !databases.is_empty() {
-            due.extend(desk.queues().names().filter(flushed).cloned());
-        }
-        due
-    });
-    let mut due = due.unwrap_or_default();
+fn due_names(ctx: &Context) -> Vec<Name> {
+    touch_flushed();
+    let mut due = flow::due_names(ctx, MOST_A_RING);
     due.extend(inbox::with(|inbox| {
-        inbox.release_held_back(clock::now().ms());
+        inbox.release_held_back(clock::steady_ms());
         let noted: Vec<Name> = inbox.touched.iter().take(MOST_A_RING).cloned().collect();
         for name in &noted {
             inbox.touched.remove(name);
         }
         noted
     }));
+    due.sort_unstable();
+    due.dedup();
     due
+}
+
+/// Notes the names that somebody waits for in databases that were flushed or swapped.
+fn touch_flushed() {
+    let databases = inbox::with(|inbox| std::mem::take(&mut inbox.databases));
+    if databases.is_empty() {
+        return;
+    }
+    let all = databases.contains(&inbox::ALL_DATABASES);
+    let flushed = |name: &&Name| all || databases.contains(&name.db);
+    let names = flow::look(|desk| {
+        let names = desk.queues().names().filter(flushed);
+        names.cloned().collect::<Vec<_>>()
+    });
+    inbox::with(|inbox| inbox.touched.extend(names.unwrap_or_default()));
 }

@@ -3,7 +3,7 @@
 //! Each is a pointer that the server fills in at load. Those that every supported server has are
 //! checked once by [`probe`]; all calls go through [`server!`], which makes a missing one a `None`.
 
-use std::ffi::{c_int, c_void, CStr};
+use std::ffi::{c_int, c_void, CStr, CString};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -57,8 +57,26 @@ pub fn answers_at_once() -> bool {
     old && !is_valkey()
 }
 
-/// Refuses a server that lacks what the module can't do without, and makes [`own_context`].
-pub fn probe(ctx: &Context) -> Result<(), String> {
+/// Whether the server gave the module its memory: without that not even a line of log can be made.
+pub fn has_memory() -> bool {
+    // SAFETY: as in `server!`; the pointers are only looked at.
+    unsafe { { raw::RedisModule_Alloc }.is_some() && { raw::RedisModule_Free }.is_some() }
+}
+
+/// Writes a line to the server's log.
+pub fn log(ctx: &Context, level: &CStr, text: &str) {
+    let text = CString::new(text.replace('\0', "")).unwrap_or_default();
+    server!(RedisModule_Log(
+        ctx.ctx,
+        level.as_ptr(),
+        c"%s".as_ptr(),
+        text.as_ptr()
+    ));
+}
+
+/// Refuses a server that lacks what the module can't do without. Everything that the module or the
+/// crate calls is here, but for what is called where it is there only.
+pub fn probe(_: &Context) -> Result<(), String> {
     macro_rules! missing {
         ($($function:ident),* $(,)?) => {{
             // SAFETY: as in `server!`; the pointers are only looked at.
@@ -66,25 +84,90 @@ pub fn probe(ctx: &Context) -> Result<(), String> {
         }};
     }
     let missing = missing![
+        RedisModule_ACLCheckCommandPermissions,
         RedisModule_AvoidReplicaTraffic,
         RedisModule_BlockClientOnKeys,
+        RedisModule_Call,
+        RedisModule_CallReplyType,
+        RedisModule_CloseKey,
+        RedisModule_CommandFilterArgGet,
+        RedisModule_CommandFilterArgsCount,
+        RedisModule_CreateCommand,
+        RedisModule_CreateDataType,
+        RedisModule_CreateString,
         RedisModule_CreateTimer,
+        RedisModule_DeleteKey,
+        RedisModule_DigestAddStringBuffer,
+        RedisModule_DigestEndSequence,
+        RedisModule_EmitAOF,
+        RedisModule_FreeCallReply,
+        RedisModule_FreeModuleUser,
+        RedisModule_FreeServerInfo,
+        RedisModule_FreeString,
         RedisModule_GetAbsExpire,
+        RedisModule_GetBlockedClientHandle,
+        RedisModule_GetClientId,
         RedisModule_GetClientInfoById,
+        RedisModule_GetClientNameById,
+        RedisModule_GetClientUserNameById,
+        RedisModule_GetCommand,
+        RedisModule_GetContextFlags,
         RedisModule_GetDbIdFromOptCtx,
         RedisModule_GetDetachedThreadSafeContext,
         RedisModule_GetKeyNameFromOptCtx,
+        RedisModule_GetModuleUserFromUserName,
+        RedisModule_GetSelectedDb,
+        RedisModule_GetServerInfo,
+        RedisModule_InfoAddFieldCString,
+        RedisModule_InfoAddFieldULongLong,
+        RedisModule_InfoAddSection,
+        RedisModule_IsKeysPositionRequest,
+        RedisModule_KeyAtPos,
+        RedisModule_KeyType,
+        RedisModule_LoadConfigs,
+        RedisModule_LoadStringBuffer,
+        RedisModule_ModuleTypeGetType,
+        RedisModule_ModuleTypeGetValue,
+        RedisModule_ModuleTypeSetValue,
+        RedisModule_NotifyKeyspaceEvent,
+        RedisModule_OpenKey,
+        RedisModule_RegisterCommandFilter,
+        RedisModule_RegisterInfoFunc,
+        RedisModule_RegisterNumericConfig,
+        RedisModule_Replicate,
+        RedisModule_ReplicateVerbatim,
+        RedisModule_ReplyWithArray,
+        RedisModule_ReplyWithError,
+        RedisModule_ReplyWithLongLong,
         RedisModule_ReplyWithMap,
+        RedisModule_ReplyWithNull,
+        RedisModule_ReplyWithSimpleString,
+        RedisModule_ReplyWithStringBuffer,
+        RedisModule_SaveStringBuffer,
+        RedisModule_SelectDb,
+        RedisModule_ServerInfoGetField,
         RedisModule_SetAbsExpire,
         RedisModule_SetCommandInfo,
         RedisModule_SetDisconnectCallback,
+        RedisModule_SetModuleOptions,
+        RedisModule_SignalModifiedKey,
+        RedisModule_StopTimer,
+        RedisModule_StringPtrLen,
+        RedisModule_SubscribeToKeyspaceEvents,
         RedisModule_SubscribeToServerEvent,
+        RedisModule_UnblockClient,
+        RedisModule_WrongArity,
     ];
-    if let Some((name, _)) = missing.iter().find(|(_, missing)| *missing) {
-        return Err(format!(
-            "the server has no {name}; Redis 7.0 or Valkey 8.0 is the least"
-        ));
+    match missing.iter().find(|(_, missing)| *missing) {
+        Some((name, _)) => Err(format!(
+            "the server has no {name}; it takes Redis 7.0 or later, or Valkey 8.0 or later"
+        )),
+        None => Ok(()),
     }
+}
+
+/// Finds out what server this is, and makes [`own_context`].
+pub fn prepare(ctx: &Context) -> Result<(), String> {
     let own = server!(RedisModule_GetDetachedThreadSafeContext(ctx.ctx));
     OWN_CONTEXT.store(own.unwrap_or(ptr::null_mut()), Ordering::Relaxed);
     let valkey_version = ctx.server_info("server").field("valkey_version");

@@ -2,10 +2,14 @@
 //!
 //! What holds, on every supported server:
 //!
-//! - A client is blocked *on its keys*, without a timeout of the server's: so it gets MOVED when its
+//! - A client is blocked *on a key*, without a timeout of the server's: so it gets MOVED when its
 //!   slot leaves, UNBLOCKED on a demotion, CLIENT UNBLOCK and CLIENT KILL from the server itself.
 //!   The order and the time are the module's.
-//! - The ready callback always says "keep waiting". Who is next is the desk's to decide.
+//! - That key is none of those it waits for but a decoy in the same slot, with a name drawn at load
+//!   that nobody ever uses. Were it blocked on a real key, the server would ask each waiter whether
+//!   to go on whenever the key is made anew, which costs more than all else; and Redis 7.0 would
+//!   take the last one asked for the client of the moment after it is freed.
+//! - The ready callback, should it be called all the same, says "keep waiting".
 //! - To answer a waiter, its verdict is noted here and `RM_UnblockClient` called; the server then
 //!   calls [`on_timeout`], at once or later in the same pass of its loop, which replies what the
 //!   note says. Where there is no note it was CLIENT UNBLOCK ... TIMEOUT: nil.
@@ -15,29 +19,58 @@
 //!   forgotten here as that happens.
 //!
 //! A hand-over stays provisional until the server next sleeps, that is, until the reply was handed
-//! to the socket: should the client's end be noticed before, it is taken back. Not later: who has
-//! its answer may close its connection and keep the lock.
+//! to the socket: should the client's end be noticed before, it is taken back. Not later, and not
+//! where the reply was handed to the socket already (a QUIT was sent behind the wait): who has its
+//! answer may close its connection and keep the lock.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::OnceLock;
 
 use lazy_static::lazy_static;
 use redis_lock_core::desk::{Verdict, Wake};
 use redis_lock_core::hand_over::{HandOver, Origin};
+use redis_lock_core::name::Name;
 use redis_lock_core::order::{Names, Order};
-use redis_lock_core::queue::Seat;
+use redis_lock_core::queue::{Seat, Waiter};
+use redis_lock_core::slot;
 use redis_module::{raw, Context, RedisGILGuard, RedisString};
 
 use crate::api::{self, server};
-use crate::{boundary, inbox, reply};
+use crate::inbox::Event;
+use crate::{boundary, clients, filter, inbox, reply, rights, tokens};
 
 type Handle = *mut raw::RedisModuleBlockedClient;
 
 struct Parked {
     handle: Handle,
     verdict: Option<Verdict>,
+    /// As of when its user's rights were looked at, see [`filter::rights_version`].
+    rights_version: u64,
+}
+
+/// What the decoys' names begin with.
+static DECOY: OnceLock<[u8; 16]> = OnceLock::new();
+
+/// Draws the decoys' name.
+pub fn draw_decoy(_: &Context) -> Result<(), String> {
+    let mut name = [0; 16];
+    tokens::fill(&mut name).map_err(|why| why.text().to_owned())?;
+    // Letters: a brace would decide about the slot.
+    name.iter_mut()
+        .for_each(|byte| *byte = b'a' + (*byte & 0xf));
+    // Where loading failed before, it is drawn already.
+    DECOY.get_or_init(|| name);
+    Ok(())
+}
+
+/// A key that nobody ever makes, in the same slot as this one.
+fn decoy(name: &Name) -> RedisString {
+    let mut key = DECOY.get().map_or_else(Vec::new, |drawn| drawn.to_vec());
+    key.extend(slot::suffix_for(&key, slot::of_key(&name.key)));
+    api::string(&key)
 }
 
 /// Clients that the server holds blocked for the module, by seat and by handle.
@@ -60,7 +93,11 @@ fn with<T: Default>(work: impl FnOnce(&mut Room) -> T) -> T {
     let ctx = api::own_context();
     let room = ROOM.lock(&ctx);
     let Ok(mut room) = room.try_borrow_mut() else {
-        ctx.log_warning("lock: the room of blocked clients was entered twice");
+        api::log(
+            &ctx,
+            c"warning",
+            "the room of blocked clients was entered twice",
+        );
         return T::default();
     };
     work(&mut room)
@@ -83,17 +120,22 @@ pub fn patient_where_it_may(ctx: &Context, order: Order) -> Order {
 }
 
 /// Blocks the context's client at this seat. Tells whether the server did so.
+///
+/// In a cluster all names are in one slot, so one decoy stands for all of them.
 pub fn park(ctx: &Context, seat: Seat, names: &Names) -> bool {
-    let keys: Vec<RedisString> = names.iter().map(|name| api::string(&name.key)).collect();
-    let mut pointers = api::pointers(&keys);
+    let Some(name) = names.iter().next() else {
+        return false;
+    };
+    let decoy = decoy(name);
+    let mut key = decoy.inner;
     let handle = server!(RedisModule_BlockClientOnKeys(
         ctx.ctx,
         Some(on_ready),
         Some(on_timeout),
         Some(on_end),
         0,
-        pointers.as_mut_ptr(),
-        pointers.len() as c_int,
+        &raw mut key,
+        1,
         ptr::without_provenance_mut(seat.0 as usize),
     ));
     let Some(handle) = handle.filter(|handle| !handle.is_null()) else {
@@ -103,17 +145,37 @@ pub fn park(ctx: &Context, seat: Seat, names: &Names) -> bool {
         handle,
         Some(on_disconnect)
     ));
+    let parked = Parked {
+        handle,
+        verdict: None,
+        rights_version: filter::rights_version(),
+    };
     with(|room| {
-        room.parked.insert(
-            seat,
-            Parked {
-                handle,
-                verdict: None,
-            },
-        );
+        room.parked.insert(seat, parked);
         room.seats.insert(handle, seat);
     });
     true
+}
+
+/// Whether the user of a waiter still has the rights to what it waits for. They are looked at only
+/// where somebody may have changed rights since they were looked at last.
+pub fn permits(ctx: &Context, waiter: &Waiter) -> bool {
+    let version = filter::rights_version();
+    let seen = with(|room| {
+        room.parked
+            .get(&waiter.seat)
+            .map(|parked| parked.rights_version)
+    });
+    if seen == Some(version) {
+        return true;
+    }
+    let permitted = rights::may_wait(ctx, waiter.client_id, &waiter.names, &waiter.ask.token);
+    with(|room| {
+        if let Some(parked) = room.parked.get_mut(&waiter.seat).filter(|_| permitted) {
+            parked.rights_version = version;
+        }
+    });
+    permitted
 }
 
 /// Answers those whose wait is over.
@@ -153,9 +215,18 @@ fn unblock_decided() {
     }
 }
 
-/// A connection is gone. What was handed to it since the server last slept goes back.
+/// A connection is gone. What was handed to it since the server last slept goes back, unless it was
+/// sent its answer: the server then holds no reply for it any more, nor its blocked client.
 pub fn note_client_gone(client_id: u64) {
-    note_undelivered(|_, hand_over| hand_over.client_id == client_id);
+    let is_its = |hand_over: &HandOver| hand_over.client_id == client_id;
+    let any = with(|room| {
+        room.provisional
+            .iter()
+            .any(|(_, hand_over)| is_its(hand_over))
+    });
+    if any && clients::has_unsent_replies(&api::own_context(), client_id) {
+        note_undelivered(|_, hand_over| is_its(hand_over));
+    }
 }
 
 /// Hand-overs whose client will not read of them go back.
@@ -215,7 +286,7 @@ extern "C" fn on_timeout(
         match parked {
             Some((_, Some(verdict))) => reply::verdict(&ctx, &verdict),
             Some((seat, None)) => {
-                inbox::note(|inbox| inbox.left.push(seat));
+                inbox::note(|inbox| inbox.events.push(Event::Left(seat)));
                 reply::nil(&ctx);
             }
             None => reply::nil(&ctx),
@@ -230,7 +301,7 @@ extern "C" fn on_disconnect(_: *mut raw::RedisModuleCtx, handle: Handle) {
             inbox::note(|inbox| inbox.undelivered.push(hand_over));
         }
         Some((_, Some(_))) | None => {}
-        Some((seat, None)) => inbox::note(|inbox| inbox.left.push(seat)),
+        Some((seat, None)) => inbox::note(|inbox| inbox.events.push(Event::Left(seat))),
     });
 }
 

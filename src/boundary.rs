@@ -21,11 +21,9 @@ pub fn guard<T>(step: impl FnOnce() -> T) -> Option<T> {
                 .downcast_ref::<&str>()
                 .map(ToString::to_string)
                 .or_else(|| panic.downcast_ref::<String>().cloned());
-            let text = text
-                .unwrap_or_else(|| "no message".to_owned())
-                .replace('\0', "");
-            api::own_context()
-                .log_warning(&format!("lock: a step panicked, please report it: {text}"));
+            let text = text.unwrap_or_else(|| "no message".to_owned());
+            let text = format!("a step panicked, please report it: {text}");
+            api::log(&api::own_context(), c"warning", &text);
             None
         }
     }

@@ -8,6 +8,7 @@ use redis_lock_core::refusal::Refusal;
 use redis_module::{raw, Context, RedisString, RedisValue};
 
 use crate::api::{self, server};
+use crate::filter;
 
 /// A connected client.
 pub struct Client {
@@ -42,66 +43,89 @@ pub fn find(ctx: &Context, id: u64) -> Option<Client> {
     })
 }
 
-/// Who gives an order.
+/// Who gives an order; 0: nobody whose connection could be looked at or lost.
 ///
-/// A script's commands are run by a client of the server's own, which outlives them all. A session
-/// has to be tied to the connection that called the script; the API doesn't tell which that is, so
-/// it is looked up in CLIENT LIST. For a plain grant that is not worth it: LOCK.INFO, which doesn't
-/// find the server's own client, shows none.
+/// A script's commands are run by a client of the server's own, which outlives them all, has no
+/// connection, and on Valkey 9.1 is found by its id all the same, by functions that then take it for
+/// a connected one. Its id is never kept. A session has to be tied to the connection that called the
+/// script; for a plain grant that is not worth the search.
 ///
 /// # Errors
 /// [`Refusal::CallerUnknown`] where the caller of a script is not to be made out.
 pub fn caller(ctx: &Context, life: Life) -> Result<u64, Refusal> {
-    let scripted = || api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_LUA != 0;
-    if life == Life::Session && scripted() {
-        return script_caller(ctx).ok_or(Refusal::CallerUnknown);
+    if api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_LUA == 0 {
+        return Ok(api::client_id(ctx));
     }
-    Ok(api::client_id(ctx))
+    match life {
+        Life::Session => script_caller(ctx).ok_or(Refusal::CallerUnknown),
+        Life::Lease => Ok(0),
+    }
 }
 
-fn script_caller(ctx: &Context) -> Option<u64> {
-    let list = match ctx.call("CLIENT", &["LIST"]) {
-        Ok(RedisValue::SimpleString(text) | RedisValue::BulkString(text)) => text.into_bytes(),
-        Ok(RedisValue::StringBuffer(bytes) | RedisValue::VerbatimString((_, bytes))) => bytes,
-        _ => return None,
-    };
-    only_script_caller(&list)
-}
-
-/// The commands that run a script or, in a transaction, may run one.
-const RUNNERS: [&[u8]; 7] = [
-    b"eval",
-    b"eval_ro",
-    b"evalsha",
-    b"evalsha_ro",
-    b"fcall",
-    b"fcall_ro",
-    b"exec",
-];
-
-/// The id of the one client in `list` that is running a script just now.
+/// Looks for the caller of the running script in CLIENT LIST; the API doesn't tell who it is.
 ///
-/// While a client's command runs, the server still holds its arguments: `argv-mem` is not 0. A
-/// blocked or paused client's are held too, so those are left out. A client that has sent a part of
-/// its next command looks the same if its last one was a script: where two fit, neither is told.
-fn only_script_caller(list: &[u8]) -> Option<u64> {
-    let mut callers = list.split(|byte| *byte == b'\n').filter_map(running_script);
-    let caller = callers.next()?;
-    callers.next().is_none().then_some(caller)
+/// While a client's command runs, the server still holds its words. It also holds those that have
+/// arrived of a client's next command. Where that makes two fit, it is the one that the filter saw
+/// last or, where the server told the filter of no client, whose words are as long as that one's.
+fn script_caller(ctx: &Context) -> Option<u64> {
+    let list = list(ctx, &["LIST"])?;
+    let lines = list.split(|byte| *byte == b'\n');
+    let running: Vec<Running> = lines.filter_map(Running::of).collect();
+    if let [only] = running.as_slice() {
+        return Some(only.id);
+    }
+    let (runner, bytes) = filter::last_runner();
+    let mut seen = running
+        .iter()
+        .filter(|one| one.id == runner || (runner == 0 && one.word_bytes == bytes));
+    let caller = seen.next()?;
+    seen.next().is_none().then_some(caller.id)
 }
 
-fn running_script(line: &[u8]) -> Option<u64> {
-    let field = |name: &str| {
-        let mut fields = line.split(|byte| byte.is_ascii_whitespace());
-        fields.find_map(|field| field.strip_prefix(name.as_bytes()))
-    };
-    let runs = RUNNERS.contains(&field("cmd=")?);
-    let holds_arguments = field("argv-mem=")? != b"0";
-    let blocked = field("flags=")?.contains(&b'b');
-    if !runs || !holds_arguments || blocked {
-        return None;
+/// Whether the server holds replies that a client was not sent yet; true where it doesn't tell.
+pub fn has_unsent_replies(ctx: &Context, id: u64) -> bool {
+    let line = list(ctx, &["LIST", "ID", &id.to_string()]).unwrap_or_default();
+    let is_none = |name| field(&line, name) == Some(b"0".as_slice());
+    !(is_none("obl=") && is_none("oll="))
+}
+
+/// What CLIENT answers to these words.
+fn list(ctx: &Context, words: &[&str]) -> Option<Vec<u8>> {
+    match ctx.call("CLIENT", words) {
+        Ok(RedisValue::SimpleString(text) | RedisValue::BulkString(text)) => {
+            Some(text.into_bytes())
+        }
+        Ok(RedisValue::StringBuffer(bytes) | RedisValue::VerbatimString((_, bytes))) => Some(bytes),
+        _ => None,
     }
-    std::str::from_utf8(field("id=")?).ok()?.parse().ok()
+}
+
+/// A field of a line of CLIENT LIST; `name` with its equals sign.
+fn field<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let mut fields = line.split(|byte| byte.is_ascii_whitespace());
+    fields.find_map(|field| field.strip_prefix(name.as_bytes()))
+}
+
+/// A client that may be running a script just now.
+struct Running {
+    id: u64,
+    /// How many bytes the words have that the server holds of it.
+    word_bytes: u64,
+}
+
+impl Running {
+    /// The client that a line of CLIENT LIST tells of, if its last command runs scripts and its words
+    /// are held. A blocked or paused client's are held too; it runs nothing.
+    fn of(line: &[u8]) -> Option<Self> {
+        let number = |name| std::str::from_utf8(field(line, name)?).ok()?.parse().ok();
+        let word_bytes = number("argv-mem=")?;
+        let runs = filter::RUNNERS.contains(&field(line, "cmd=")?);
+        let blocked = field(line, "flags=")?.contains(&b'b');
+        (runs && word_bytes > 0 && !blocked).then_some(Self {
+            id: number("id=")?,
+            word_bytes,
+        })
+    }
 }
 
 fn name(ctx: &Context, id: u64) -> Vec<u8> {

@@ -1,30 +1,45 @@
 //! The module's settings: `CONFIG SET lock.…`, redis.conf, MODULE LOADEX.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use lazy_static::lazy_static;
-use redis_module::Context;
+use redis_module::configuration::{register_i64_configuration, ConfigurationFlags};
+use redis_module::{Context, RedisValue};
+
+use crate::api::{self, server};
 
 /// The greatest `lock.default-lease`, in ms.
-pub const LONGEST_LEASE_MS: i64 = redis_lock_core::MAX_SPAN_MS as i64;
+const LONGEST_LEASE_MS: i64 = redis_lock_core::MAX_SPAN_MS as i64;
 
 /// The greatest `lock.max-waiters`.
-pub const MOST_WAITERS: i64 = u32::MAX as i64;
+const MOST_WAITERS: i64 = u32::MAX as i64;
 
 /// A setting that the server has not set yet.
 const UNSET: i64 = -1;
 
 lazy_static! {
     /// `lock.default-lease`: the lease of a grant that names none, in ms.
-    pub static ref DEFAULT_LEASE_MS: AtomicI64 = AtomicI64::new(UNSET);
+    static ref DEFAULT_LEASE_MS: AtomicI64 = AtomicI64::new(UNSET);
     /// `lock.max-waiters`: how many clients may wait on the whole server; 0: no limit.
-    pub static ref MAX_WAITERS: AtomicI64 = AtomicI64::new(UNSET);
+    static ref MAX_WAITERS: AtomicI64 = AtomicI64::new(UNSET);
 }
 
+/// Registers the settings and takes in the values that the configuration has for them.
+///
 /// Refuses the load where a value was refused: the server sets every setting, to its default at
 /// least, and stops at the first bad one. Left to itself it would try to unload the module, which a
 /// Valkey doesn't survive.
-pub fn check(_: &Context) -> Result<(), String> {
+pub fn register(ctx: &Context) -> Result<(), String> {
+    register_number(
+        ctx,
+        "default-lease",
+        &*DEFAULT_LEASE_MS,
+        30_000,
+        1..=LONGEST_LEASE_MS,
+    );
+    register_number(ctx, "max-waiters", &*MAX_WAITERS, 10_000, 0..=MOST_WAITERS);
+    server!(RedisModule_LoadConfigs(ctx.ctx));
     let settings = [&*DEFAULT_LEASE_MS, &*MAX_WAITERS];
     if settings
         .iter()
@@ -33,6 +48,26 @@ pub fn check(_: &Context) -> Result<(), String> {
         return Err("the value of a setting was refused".to_owned());
     }
     Ok(())
+}
+
+fn register_number(
+    ctx: &Context,
+    name: &str,
+    value: &'static AtomicI64,
+    default: i64,
+    range: RangeInclusive<i64>,
+) {
+    let flags = ConfigurationFlags::DEFAULT;
+    register_i64_configuration(
+        ctx,
+        name,
+        value,
+        default,
+        *range.start(),
+        *range.end(),
+        flags,
+        None,
+    );
 }
 
 /// The lease of a grant that names none, in ms.
@@ -53,10 +88,40 @@ pub fn warn_of_eviction(ctx: &Context) -> Result<(), String> {
         .map(|policy| policy.to_string_lossy())
         .unwrap_or_default();
     if policy.starts_with("allkeys-") || policy.starts_with("volatile-") {
-        ctx.log_warning(&format!(
-            "lock: maxmemory-policy is {policy}: locks can be evicted while they are held; \
-             use noeviction on a server that keeps locks"
-        ));
+        warn(
+            ctx,
+            &format!(
+                "maxmemory-policy is {policy}: locks can be evicted while they are held; \
+                 use noeviction on a server that keeps locks"
+            ),
+        );
     }
     Ok(())
+}
+
+/// The server's `timeout` closes connections that send nothing for so long, and with them goes what is
+/// tied to them.
+pub fn warn_of_timeout(ctx: &Context) -> Result<(), String> {
+    let Ok(RedisValue::Array(values)) = ctx.call("CONFIG", &["GET", "timeout"]) else {
+        return Ok(());
+    };
+    let seconds = match values.get(1) {
+        Some(RedisValue::SimpleString(text) | RedisValue::BulkString(text)) => text.clone(),
+        Some(RedisValue::StringBuffer(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => return Ok(()),
+    };
+    if seconds != "0" {
+        warn(
+            ctx,
+            &format!(
+                "timeout is {seconds} s: the server closes connections that are idle for so long, \
+                 and their SESSION grants end; use timeout 0 on a server that keeps such locks"
+            ),
+        );
+    }
+    Ok(())
+}
+
+fn warn(ctx: &Context, text: &str) {
+    api::log(ctx, c"warning", text);
 }

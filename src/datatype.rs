@@ -8,17 +8,16 @@ use std::ffi::{c_int, c_void};
 use std::{ptr, slice};
 
 use redis_lock_core::codec::{self, ENCODING_VERSION};
-use redis_lock_core::fence;
 use redis_lock_core::lock::Lock;
 use redis_lock_core::name::Name;
 use redis_module::native_types::RedisType;
-use redis_module::{raw, RedisString, TYPE_METHOD_VERSION};
+use redis_module::{raw, Context, RedisString, TYPE_METHOD_VERSION};
 
 use crate::api::{self, server};
 use crate::{boundary, clock, flow, inbox, keyspace, status};
 
 /// The type, registered at load. Nine characters, as the server wants it.
-pub static LOCK_TYPE: RedisType = RedisType::new(
+static LOCK_TYPE: RedisType = RedisType::new(
     "redislock",
     ENCODING_VERSION,
     raw::RedisModuleTypeMethods {
@@ -43,6 +42,11 @@ pub static LOCK_TYPE: RedisType = RedisType::new(
         free_effort2: None,
     },
 );
+
+/// Registers the type.
+pub fn register(ctx: &Context) -> Result<(), String> {
+    LOCK_TYPE.create_data_type(ctx.ctx).map_err(str::to_owned)
+}
 
 /// The server's handle of the type.
 pub fn raw_type() -> *mut raw::RedisModuleType {
@@ -101,9 +105,11 @@ unsafe fn read(io: *mut raw::RedisModuleIO, version: c_int) -> Option<Lock> {
     // SAFETY: as above; the bytes are not used any more.
     unsafe { api::free(buffer.cast()) };
     let lock = lock.ok()?;
-    // The server's own files are trusted: refusing them would keep it from starting.
+    // The server's own files are trusted: refusing them would keep it from starting. So is what the
+    // primary sends, which judged it by its own clock.
     let loading = api::context_flags(&api::own_context()) & raw::REDISMODULE_CTX_FLAGS_LOADING != 0;
-    if !loading && !fence::is_credible(lock.highest_fence(), clock::now()) {
+    let trusted = loading || api::is_replica();
+    if !trusted && !flow::FENCES.is_credible(lock.highest_fence(), clock::now()) {
         return None;
     }
     flow::FENCES.raise(lock.highest_fence());
@@ -136,9 +142,10 @@ extern "C" fn mem_usage(value: *const c_void) -> usize {
     size_of::<Lock>() + unsafe { lock_of(value) }.heap_bytes()
 }
 
+/// Never 0, which would mean "free it on another thread": a lock that was just released is free.
 extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
     // SAFETY: the server passes a live value of the type.
-    unsafe { lock_of(value) }.holders().len()
+    unsafe { lock_of(value) }.holders().len().max(1)
 }
 
 extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
@@ -155,11 +162,13 @@ extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
 }
 
 /// A lock leaves its key, by whatever way but a flush.
-extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, _value: *const c_void) {
-    if !flow::anybody_waits() {
+extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    if !flow::anybody_waits() && !flow::any_ties() {
         return;
     }
     boundary::guard(|| {
+        // SAFETY: the server passes a live value of the type.
+        flow::note_unlinked(keyspace::ties_of(unsafe { lock_of(value) }));
         let name = server!(RedisModule_GetKeyNameFromOptCtx(key)).filter(|name| !name.is_null());
         let db = server!(RedisModule_GetDbIdFromOptCtx(key));
         if let (Some(name), Some(db)) = (name, db) {

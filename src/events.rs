@@ -7,7 +7,7 @@ use redis_lock_core::name::Name;
 use redis_module::{raw, Context, RedisString};
 
 use crate::api::{self, server};
-use crate::inbox::Move;
+use crate::inbox::Event;
 use crate::{alarm, blocking, boundary, flow, inbox, keyspace, status};
 
 /// Subscribes to all that concerns locks.
@@ -57,7 +57,11 @@ extern "C" fn on_flush(
     boundary::guard(|| {
         // SAFETY: this event's data is a `RedisModuleFlushInfo`, for the time of the call.
         let info = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
-        note_database(info.map_or(inbox::ALL_DATABASES, |info| info.dbnum));
+        let db = info.map_or(inbox::ALL_DATABASES, |info| info.dbnum);
+        if flow::any_ties() {
+            inbox::note(|inbox| inbox.events.push(Event::Flushed(db)));
+        }
+        note_database(db);
     });
 }
 
@@ -104,7 +108,7 @@ extern "C" fn on_client_change(
         if let Some(info) = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() } {
             blocking::note_client_gone(info.id);
             if flow::may_have_ties(info.id) {
-                inbox::note(|inbox| inbox.gone.push(info.id));
+                inbox::note(|inbox| inbox.events.push(Event::Closed(info.id)));
             }
         }
     });
@@ -130,7 +134,10 @@ extern "C" fn on_event_loop(
     _: *mut c_void,
 ) {
     boundary::guard(|| match sub {
-        raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP => blocking::before_sleep(),
+        raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP => {
+            blocking::before_sleep();
+            alarm::heed_set_clock();
+        }
         raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => blocking::after_sleep(),
         _ => {}
     });
@@ -201,7 +208,7 @@ fn note_arrival(ctx: &Context, string: &RedisString, name: Name) {
     let ties = keyspace::ties_at(ctx, string);
     inbox::note(|inbox| {
         if !ties.is_empty() {
-            inbox.moved.push(Move::Value(ties, name.clone()));
+            inbox.events.push(Event::Arrived(ties, name.clone()));
         }
         let old = inbox.leaving.take();
         if old.is_some_and(|old| inbox.restored.remove(&old)) {

@@ -4,6 +4,7 @@
 //! which leave notes in the inbox and touch nothing else.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use lazy_static::lazy_static;
@@ -13,10 +14,11 @@ use redis_lock_core::name::Name;
 use redis_lock_core::order::Order;
 use redis_lock_core::queue::Seat;
 use redis_lock_core::refusal::Refusal;
+use redis_lock_core::session::TieId;
 use redis_module::{Context, RedisGILGuard};
 
-use crate::inbox::{Inbox, Move};
-use crate::keyspace::{self, Keys};
+use crate::inbox::{Event, Inbox, ALL_DATABASES};
+use crate::keyspace::{self, Host};
 use crate::{alarm, api, blocking, clients, clock, config, inbox};
 
 lazy_static! {
@@ -62,6 +64,15 @@ pub fn may_have_ties(client_id: u64) -> bool {
     any_ties() && look(|desk| desk.ties().has_client(client_id)).unwrap_or(true)
 }
 
+/// The values with these ties left their keys. Where the desk has ended those grants itself, there is
+/// nothing left to note.
+pub fn note_unlinked(mut ties: Vec<TieId>) {
+    let known = look(|desk| ties.retain(|tie| desk.ties().contains(*tie)));
+    if known.is_none() || !ties.is_empty() {
+        inbox::note(|inbox| inbox.events.push(Event::Unlinked(ties)));
+    }
+}
+
 /// Carries out an order of the client that `ctx` serves. When the answer is [`Answer::Queued`] the
 /// client is blocked and must not be replied to.
 pub fn carry_out(ctx: &Context, order: Order) -> Result<Answer, Refusal> {
@@ -71,13 +82,13 @@ pub fn carry_out(ctx: &Context, order: Order) -> Result<Answer, Refusal> {
     let seat = Seat(NEXT_SEAT.fetch_add(1, Ordering::Relaxed));
     let client_id = clients::caller(ctx, order.life())?;
     let names = order.names().clone();
-    let outcome = decide(ctx, names.as_slice(), |desk, world| {
+    let outcome = decide(ctx, |desk, world| {
         desk.carry_out(order, Caller { client_id, seat }, world)
     })?;
     keyspace::apply_all(ctx, &outcome.effects);
     let mut answer = outcome.answer;
     if answer == Ok(Answer::Queued) && !blocking::park(ctx, seat, &names) {
-        inbox::note(|inbox| inbox.left.push(seat));
+        inbox::note(|inbox| inbox.events.push(Event::Left(seat)));
         answer = Ok(Answer::NotNow);
     }
     blocking::deliver(outcome.wakes);
@@ -85,14 +96,12 @@ pub fn carry_out(ctx: &Context, order: Order) -> Result<Answer, Refusal> {
     answer
 }
 
-/// Carries out what nobody asked for just now: a settling, a take-back. The server was asked about
-/// the `served` names, which are sorted.
+/// Carries out what nobody asked for just now: a settling, a take-back.
 pub fn carry_out_unasked(
     ctx: &Context,
-    served: &[Name],
     decision: impl FnOnce(&mut Desk, &mut World<'_>) -> Outcome,
 ) {
-    if let Ok(outcome) = decide(ctx, served, decision) {
+    if let Ok(outcome) = decide(ctx, decision) {
         keyspace::apply_all(ctx, &outcome.effects);
         blocking::deliver(outcome.wakes);
     }
@@ -109,9 +118,25 @@ pub fn take_in(ctx: &Context) {
 /// Puts off what is due at these names, where nothing may be written now.
 pub fn put_off(ctx: &Context, names: &[Name], most: usize) {
     if let Ok(mut desk) = DESK.lock(ctx).try_borrow_mut() {
-        let mut keys = Keys { ctx, served: &[] };
-        desk.put_off(names, most, &mut world(&mut keys));
+        desk.put_off(names, most, &mut world(&mut Host { ctx }));
         count(&desk);
+    }
+}
+
+/// The names that are to be settled by now, see [`Desk::due_names`].
+pub fn due_names(ctx: &Context, most: usize) -> Vec<Name> {
+    let desk = DESK.lock(ctx);
+    let due = desk.try_borrow_mut();
+    due.map_or_else(
+        |_| Vec::new(),
+        |mut desk| desk.due_names(clock::steady_ms(), most),
+    )
+}
+
+/// Somebody set the wall clock.
+pub fn clock_was_set(ctx: &Context) {
+    if let Ok(mut desk) = DESK.lock(ctx).try_borrow_mut() {
+        desk.clock_was_set(clock::steady_ms());
     }
 }
 
@@ -144,52 +169,47 @@ pub fn stand_down(ctx: &Context) {
 /// Lets the desk decide, after it was told what happened meanwhile.
 fn decide(
     ctx: &Context,
-    served: &[Name],
     decision: impl FnOnce(&mut Desk, &mut World<'_>) -> Outcome,
 ) -> Result<Outcome, Refusal> {
     let desk = DESK.lock(ctx);
     let mut desk = desk.try_borrow_mut().map_err(|_| Refusal::Reentered)?;
     take_in_notes(&mut desk);
-    let outcome = decision(&mut desk, &mut world(&mut Keys { ctx, served }));
+    let outcome = decision(&mut desk, &mut world(&mut Host { ctx }));
     count(&desk);
     Ok(outcome)
 }
 
 /// What the desk is told of the world outside.
-fn world<'a>(shelf: &'a mut Keys<'_>) -> World<'a> {
+fn world<'a>(server: &'a mut Host<'_>) -> World<'a> {
     World {
         moment: clock::now(),
         fences: &FENCES,
         max_waiters: config::max_waiters(),
-        shelf,
+        server,
     }
 }
 
-/// Tells the desk who left, what moved and whose connection is gone. What that touches stays noted
-/// for the timer; an order that comes first settles its own names.
+/// Tells the desk what happened since it decided last. What that touches stays noted for the timer;
+/// an order that comes first settles its own names.
 fn take_in_notes(desk: &mut Desk) {
-    let (left, moved, gone) = inbox::with(|inbox| {
-        let Inbox {
-            left, moved, gone, ..
-        } = inbox;
-        (
-            std::mem::take(left),
-            std::mem::take(moved),
-            std::mem::take(gone),
-        )
-    });
-    for a_move in moved {
-        match a_move {
-            Move::Value(ties, name) => desk.relocate(&ties, &name),
-            Move::Databases(one, other) => desk.swap_databases(one, other),
+    let events = inbox::with(|inbox| std::mem::take(&mut inbox.events));
+    let mut unlinked = HashSet::new();
+    let mut touched = Vec::new();
+    for event in events {
+        match event {
+            Event::Unlinked(ties) => unlinked.extend(ties),
+            Event::Arrived(ties, name) => {
+                unlinked.retain(|tie| !ties.contains(tie));
+                desk.relocate(&ties, &name);
+            }
+            Event::Swapped(one, other) => desk.swap_databases(one, other),
+            Event::Flushed(ALL_DATABASES) => desk.untie_all(),
+            Event::Flushed(db) => desk.untie_database(db),
+            Event::Closed(client_id) => desk.orphan(client_id),
+            Event::Left(seat) => touched.extend(desk.leave(seat)),
         }
     }
-    let mut touched = Vec::new();
-    touched.extend(left.into_iter().flat_map(|seat| desk.leave(seat)));
-    touched.extend(
-        gone.into_iter()
-            .flat_map(|client_id| desk.orphan(client_id)),
-    );
+    desk.untie(unlinked);
     if !touched.is_empty() {
         inbox::with(|inbox| inbox.touched.extend(touched));
     }

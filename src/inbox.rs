@@ -15,15 +15,23 @@ use redis_module::RedisGILGuard;
 
 use crate::{alarm, api, flow};
 
-/// A value that is elsewhere now.
-pub enum Move {
+/// What happened to grants and waiters behind the desk's back.
+pub enum Event {
+    /// The values with these ties left their keys: to be gone, or to arrive elsewhere.
+    Unlinked(Vec<TieId>),
     /// A key was renamed or moved: the value with these ties is here.
-    Value(Vec<TieId>, Name),
+    Arrived(Vec<TieId>, Name),
     /// Two databases changed places.
-    Databases(i32, i32),
+    Swapped(i32, i32),
+    /// A database was emptied.
+    Flushed(i32),
+    /// A connection is gone that had ties.
+    Closed(u64),
+    /// A seat's connection is gone, or was answered by the server.
+    Left(Seat),
 }
 
-/// Stands for all databases in [`Inbox::databases`], as in the server's flush event.
+/// Stands for all databases in [`Inbox::databases`] and [`Event::Flushed`], as in the server's flush event.
 pub const ALL_DATABASES: i32 = -1;
 
 /// The notes that were not looked at yet.
@@ -36,18 +44,14 @@ pub struct Inbox {
     pub restored: HashSet<Name>,
     /// Touched names where nothing may be written now.
     pub held_back: HashSet<Name>,
-    /// When to look at those again, in ms since the epoch.
+    /// When to look at those again, on the steady clock in ms.
     pub held_back_until_ms: u64,
     /// Databases that were flushed or swapped.
     pub databases: HashSet<i32>,
     /// The name that a key is just leaving by RENAME or MOVE.
     pub leaving: Option<Name>,
-    /// Where the server put values with ties, and databases that changed places, in this order.
-    pub moved: Vec<Move>,
-    /// Connections that are gone and had ties.
-    pub gone: Vec<u64>,
-    /// Seats whose connection is gone or was answered by the server.
-    pub left: Vec<Seat>,
+    /// What happened, in this order.
+    pub events: Vec<Event>,
     /// Hand-overs whose client was gone before it could know of them.
     pub undelivered: Vec<HandOver>,
 }
@@ -64,7 +68,11 @@ where
     let ctx = api::own_context();
     let inbox = INBOX.lock(&ctx);
     let Ok(mut inbox) = inbox.try_borrow_mut() else {
-        ctx.log_warning("lock: a note was left while another was taken; it is lost");
+        api::log(
+            &ctx,
+            c"warning",
+            "a note was left while another was taken; it is lost",
+        );
         return T::default();
     };
     work(&mut inbox)
@@ -87,8 +95,8 @@ pub fn note_touched(name: Name) {
 
 impl Inbox {
     /// Names that were held back are to be looked at again, once their time has come.
-    pub fn release_held_back(&mut self, now_ms: u64) {
-        if self.held_back_until_ms <= now_ms {
+    pub fn release_held_back(&mut self, steady_ms: u64) {
+        if self.held_back_until_ms <= steady_ms {
             self.touched.extend(self.held_back.drain());
         }
     }
@@ -110,6 +118,6 @@ impl Inbox {
             });
             names.extend(swapped);
         }
-        self.moved.push(Move::Databases(one, other));
+        self.events.push(Event::Swapped(one, other));
     }
 }

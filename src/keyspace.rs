@@ -2,38 +2,36 @@
 
 use std::ffi::{c_int, CStr};
 
-use redis_lock_core::desk::{Shelf, Slot};
+use redis_lock_core::desk::{Server, Slot};
 use redis_lock_core::effect::{self, Change, Effect, Stored};
-use redis_lock_core::lock::Lock;
+use redis_lock_core::lock::{Holder, Lock};
 use redis_lock_core::name::Name;
+use redis_lock_core::queue::Waiter;
 use redis_lock_core::session::TieId;
 use redis_module::{raw, Context, RedisString};
 
 use crate::api::{self, server};
-use crate::{datatype, flow, inbox, permission};
+use crate::{blocking, datatype, flow, inbox, permission};
 
-/// The keyspace as the desk reads it.
-pub struct Keys<'a> {
+/// The server as the desk asks it.
+pub struct Host<'a> {
     /// The context that keys are opened in.
     pub ctx: &'a Context,
-    /// Names that are served here, as the server has said for the command or was asked; sorted.
-    pub served: &'a [Name],
 }
 
-impl Shelf for Keys<'_> {
+impl Server for Host<'_> {
+    fn read(&mut self, name: &Name) -> Slot {
+        read_settled(self.ctx, name)
+    }
+
     /// Settling one name can lead to another that the server wasn't asked about: who waits for both
     /// is granted both. Where that one has no key here, its lock may have migrated away already.
-    fn read(&mut self, name: &Name) -> Slot {
-        match read_settled(self.ctx, name) {
-            Slot::Empty if !self.is_served(name) => Slot::Away,
-            slot => slot,
-        }
+    fn is_here(&mut self, name: &Name) -> bool {
+        permission::is_here(name)
     }
-}
 
-impl Keys<'_> {
-    fn is_served(&self, name: &Name) -> bool {
-        self.served.binary_search(name).is_ok() || permission::is_served(self.ctx, name)
+    fn permits(&mut self, waiter: &Waiter) -> bool {
+        blocking::permits(self.ctx, waiter)
     }
 }
 
@@ -188,12 +186,15 @@ fn read(ctx: &Context, name: &Name) -> Slot {
 /// The ties of the lock that a key of the context's database holds.
 pub fn ties_at(ctx: &Context, string: &RedisString) -> Vec<TieId> {
     match Key::open(ctx, string, UNNOTICED).found() {
-        Found::Lock(lock) => {
-            let ties = lock.holders().iter().map(|holder| holder.tie);
-            ties.filter(|tie| *tie != TieId::NONE).collect()
-        }
+        Found::Lock(lock) => ties_of(lock),
         Found::Nothing | Found::Foreign => Vec::new(),
     }
+}
+
+/// The ties of a lock.
+pub fn ties_of(lock: &Lock) -> Vec<TieId> {
+    let ties = lock.holders().iter().map(|holder| holder.tie);
+    ties.filter(|tie| *tie != TieId::NONE).collect()
 }
 
 /// Whether a key of the context's database holds a lock, without counting as an access to it.
@@ -208,13 +209,40 @@ pub fn has_lock(ctx: &Context, name: &Name) -> bool {
 
 /// Applies and replicates the effects of an order, in their order.
 pub fn apply_all(ctx: &Context, effects: &[Effect]) {
-    for Effect { name, change } in effects {
-        api::select_db(ctx, name.db);
-        let string = api::string(&name.key);
-        if apply(ctx, &string, change) == Applied::Changed {
-            replicate(ctx, &name.key, change);
+    let mut effects = effects.iter().peekable();
+    while let Some(effect) = effects.next() {
+        if !carry_out(ctx, effect) {
+            continue;
         }
-        inbox::with(|inbox| inbox.restored.remove(name));
+        let mut others = Vec::new();
+        while let Some(next) = effects.next_if(|next| are_renewed_together(effect, next)) {
+            if carry_out(ctx, next) {
+                others.push(&next.name);
+            }
+        }
+        replicate(ctx, effect, &others);
+    }
+}
+
+/// Makes the change of one effect. Tells whether it changed anything.
+fn carry_out(ctx: &Context, effect: &Effect) -> bool {
+    let Effect { name, change } = effect;
+    api::select_db(ctx, name.db);
+    let applied = apply(ctx, &api::string(&name.key), change);
+    inbox::with(|inbox| inbox.restored.remove(name));
+    applied == Applied::Changed
+}
+
+/// Whether two effects fit into one RENEW. In a cluster none do: an effect has to be found by its
+/// slot, and where a slot comes in, a key whose lease ended on its way has to be made anew.
+fn are_renewed_together(one: &Effect, other: &Effect) -> bool {
+    match (&one.change, &other.change) {
+        (Change::Renew { holder: own }, Change::Renew { holder: next }) => {
+            !api::is_clustered()
+                && one.name.db == other.name.db
+                && own.deadline_ms == next.deadline_ms
+        }
+        _ => false,
     }
 }
 
@@ -229,13 +257,24 @@ pub enum Applied {
     Foreign,
 }
 
+impl Applied {
+    /// What became of two changes together.
+    pub fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Changed, _) | (_, Self::Changed) => Self::Changed,
+            (Self::Foreign, _) | (_, Self::Foreign) => Self::Foreign,
+            (Self::Unchanged, Self::Unchanged) => Self::Unchanged,
+        }
+    }
+}
+
 /// Makes one change to a key of the context's database, and announces it.
 pub fn apply(ctx: &Context, string: &RedisString, change: &Change) -> Applied {
     let mut key = Key::open(ctx, string, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE);
     let applied = match (key.found(), change) {
         (Found::Foreign, _) => Applied::Foreign,
         (Found::Nothing, Change::Delete | Change::Drop { .. }) => Applied::Unchanged,
-        (Found::Nothing, Change::Grant { .. }) => {
+        (Found::Nothing, Change::Grant { .. } | Change::Renew { .. }) => {
             let mut lock = Lock::free();
             effect::apply(&mut lock, change);
             let latest_ms = lock.latest_deadline_ms();
@@ -261,19 +300,46 @@ pub fn apply(ctx: &Context, string: &RedisString, change: &Change) -> Applied {
     applied
 }
 
-fn replicate(ctx: &Context, key: &[u8], change: &Change) {
-    let (command, words): (&CStr, _) = match effect::words(change) {
+fn replicate(ctx: &Context, effect: &Effect, renewed_too: &[&Name]) {
+    let Effect { name, change } = effect;
+    let renewal = match change {
+        Change::Renew { holder } if !renewed_too.is_empty() => {
+            Some(effect::renewal_words(holder.deadline_ms).to_vec())
+        }
+        _ => None,
+    };
+    let (command, words): (&CStr, _) = match renewal.or_else(|| effect::words(change)) {
         Some(words) => (c"LOCK.APPLY", words),
         None => (c"DEL", Vec::new()),
     };
-    let mut strings = vec![api::string(key)];
-    strings.extend(words.iter().map(|word| api::string(word)));
+    let key = std::iter::once(&name.key[..]);
+    let others = renewed_too.iter().map(|name| &name.key[..]);
+    let words = key.chain(words.iter().map(Vec::as_slice)).chain(others);
+    let strings: Vec<RedisString> = words.map(api::string).collect();
+    api::select_db(ctx, name.db);
     api::replicate(ctx, command, &strings);
+}
+
+/// Gives another deadline to the only holder of a key of the context's database.
+pub fn renew(ctx: &Context, string: &RedisString, deadline_ms: u64) -> Applied {
+    let holder = match Key::open(ctx, string, UNNOTICED).found() {
+        Found::Lock(lock) => lock.holders().sole().cloned(),
+        Found::Nothing => None,
+        Found::Foreign => return Applied::Foreign,
+    };
+    let Some(holder) = holder else {
+        return Applied::Unchanged;
+    };
+    let holder = Holder {
+        deadline_ms,
+        ..holder
+    };
+    apply(ctx, string, &Change::Renew { holder })
 }
 
 /// The words of a stored lock for an append-only file: each of them one LOCK.APPLY.
 pub fn rewritten(key: &[u8], lock: &Lock) -> Vec<Vec<RedisString>> {
-    let changes = effect::between(None, lock);
+    let changes = effect::all_grants(lock);
     let lines = changes.iter().filter_map(effect::words);
     lines
         .map(|words| {
@@ -286,7 +352,9 @@ pub fn rewritten(key: &[u8], lock: &Lock) -> Vec<Vec<RedisString>> {
 /// Keyspace events: `lock.grant` and `lock.drop` of class `d`, `del` of class `g`.
 fn announce(ctx: &Context, string: &RedisString, change: &Change) {
     let (class, event) = match change {
-        Change::Grant { .. } => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.grant"),
+        Change::Grant { .. } | Change::Renew { .. } => {
+            (raw::REDISMODULE_NOTIFY_MODULE, c"lock.grant")
+        }
         Change::Drop { .. } => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.drop"),
         Change::Delete => (raw::REDISMODULE_NOTIFY_GENERIC, c"del"),
     };

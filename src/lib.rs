@@ -37,56 +37,105 @@ mod commands;
 mod config;
 mod datatype;
 mod events;
+mod filter;
 mod flow;
 mod inbox;
 mod keyspace;
 mod permission;
 mod reply;
+mod rights;
 mod status;
 mod tokens;
 
-use redis_module::alloc::RedisAlloc;
-use redis_module::configuration::ConfigurationFlags;
-use redis_module::{redis_module, Context, RedisString, Status};
+use std::ffi::c_int;
 
-use crate::config::{DEFAULT_LEASE_MS, LONGEST_LEASE_MS, MAX_WAITERS, MOST_WAITERS};
-use crate::datatype::LOCK_TYPE;
+use redis_module::alloc::RedisAlloc;
+use redis_module::{raw, Context};
+
+/// The version as the server keeps it: 10000 * major + 100 * minor + patch.
+const VERSION: c_int = 10_000 * number(env!("CARGO_PKG_VERSION_MAJOR"))
+    + 100 * number(env!("CARGO_PKG_VERSION_MINOR"))
+    + number(env!("CARGO_PKG_VERSION_PATCH"));
+
+/// The number that these digits spell.
+const fn number(digits: &str) -> c_int {
+    match c_int::from_str_radix(digits, 10) {
+        Ok(number) => number,
+        Err(_) => 0,
+    }
+}
+
+/// What the module allocates counts in the server's `used_memory`, and against `maxmemory`.
+#[global_allocator]
+static ALLOCATOR: RedisAlloc = RedisAlloc;
 
 /// A step of loading: it says why the module can't be loaded, if it can't.
 type LoadStep = fn(&Context) -> Result<(), String>;
 
-fn init(ctx: &Context, _args: &[RedisString]) -> Status {
-    let steps: [LoadStep; 6] = [
-        api::probe,
-        config::check,
-        commands::register,
-        events::subscribe,
-        status::register,
-        config::warn_of_eviction,
-    ];
-    for step in steps {
-        if let Err(why) = step(ctx) {
-            ctx.log_warning(&format!("lock: not loaded: {why}"));
-            return Status::Err;
-        }
+/// What is asked comes before what is registered, and what the server can't take back comes last: a
+/// module that fails to load is freed, and what it still has registered then would lead nowhere.
+const STEPS: [LoadStep; 11] = [
+    api::probe,
+    api::prepare,
+    blocking::draw_decoy,
+    datatype::register,
+    config::register,
+    commands::register,
+    config::warn_of_eviction,
+    config::warn_of_timeout,
+    events::subscribe,
+    status::register,
+    filter::register,
+];
+
+/// Where the server enters the module.
+///
+/// The crate `redis-module` has a macro for this. It registers settings before the module could ask
+/// for the functions it needs, and panics where one is missing: that would take the server down.
+///
+/// # Safety
+/// Called by the server alone, with a context that lives for the time of the call.
+#[no_mangle]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn RedisModule_OnLoad(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    // SAFETY: the context is the server's, the name ends with its NUL.
+    let taken = unsafe {
+        raw::Export_RedisModule_Init(
+            ctx,
+            c"lock".as_ptr(),
+            VERSION,
+            raw::REDISMODULE_APIVER_1 as c_int,
+        )
+    };
+    if !api::has_memory() {
+        return raw::REDISMODULE_ERR as c_int;
     }
-    Status::Ok
+    let ctx = Context::new(ctx);
+    let loaded = boundary::guard(|| load(&ctx, taken));
+    let loaded = loaded.unwrap_or_else(|| Err("loading it panicked".to_owned()));
+    let (status, level, text) = match loaded {
+        Ok(()) => (
+            raw::REDISMODULE_OK,
+            c"notice",
+            concat!("redis-lock ", env!("CARGO_PKG_VERSION"), " loaded").to_owned(),
+        ),
+        Err(why) => (
+            raw::REDISMODULE_ERR,
+            c"warning",
+            format!("not loaded: {why}"),
+        ),
+    };
+    api::log(&ctx, level, &text);
+    status as c_int
 }
 
-redis_module! {
-    name: "lock",
-    version: 1,
-    allocator: (RedisAlloc, RedisAlloc),
-    data_types: [LOCK_TYPE],
-    init: init,
-    configurations: [
-        i64: [
-            ["default-lease", &*DEFAULT_LEASE_MS, 30_000, 1, LONGEST_LEASE_MS, ConfigurationFlags::DEFAULT, None],
-            ["max-waiters", &*MAX_WAITERS, 10_000, 0, MOST_WAITERS, ConfigurationFlags::DEFAULT, None],
-        ],
-        string: [],
-        bool: [],
-        enum: [],
-        module_args_as_configuration: false,
-    ]
+fn load(ctx: &Context, taken: c_int) -> Result<(), String> {
+    if taken != raw::REDISMODULE_OK as c_int {
+        return Err("a module named lock is loaded already".to_owned());
+    }
+    STEPS.iter().try_for_each(|step| step(ctx))
 }

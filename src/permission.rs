@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis_lock_core::name::Name;
 use redis_lock_core::order::Names;
-use redis_module::{CallOptionsBuilder, CallResult, Context};
+use redis_module::{CallOptionsBuilder, CallResult};
 
 use crate::{api, keyspace};
 
@@ -23,51 +23,54 @@ pub fn is_asking() -> bool {
 }
 
 /// Of these names, those where the server would let a client write, and the others.
-pub fn part(ctx: &Context, names: Vec<Name>) -> (Vec<Name>, Vec<Name>) {
+pub fn part(names: Vec<Name>) -> (Vec<Name>, Vec<Name>) {
     if api::is_clustered() {
-        return names.into_iter().partition(|name| may_write(ctx, name));
+        return names.into_iter().partition(|name| may_write(name));
     }
     // Without slots the answer is the same for all keys.
     match names.first() {
-        Some(name) if !may_write(ctx, name) => (Vec::new(), names),
+        Some(name) if !may_write(name) => (Vec::new(), names),
         _ => (names, Vec::new()),
     }
 }
 
 /// Whether a name without a key has none anywhere: its slot is served here and not on its way.
-pub fn is_served(ctx: &Context, name: &Name) -> bool {
-    !api::is_clustered() || would_take(ctx, name)
+pub fn is_here(name: &Name) -> bool {
+    !api::is_clustered() || would_take(name)
 }
 
 /// Whether the server would let a client write to all of these names.
-pub fn may_write_all(ctx: &Context, names: &Names) -> bool {
-    names.iter().all(|name| may_write(ctx, name))
+pub fn may_write_all(names: &Names) -> bool {
+    names.iter().all(|name| may_write(name))
 }
 
-fn may_write(ctx: &Context, name: &Name) -> bool {
-    would_take(ctx, name) || has_arrived(ctx, name)
+fn may_write(name: &Name) -> bool {
+    would_take(name) || has_arrived(name)
 }
 
 /// Whether the server would take a write from a client that comes by itself.
-fn would_take(ctx: &Context, name: &Name) -> bool {
+fn would_take(name: &Name) -> bool {
     let _asking = Asking::begin();
-    call(ctx, name, "LOCK.APPLY", &[&name.key, b"ASK"]).is_ok()
+    call(name, "LOCK.APPLY", &[&name.key, b"ASK"]).is_ok()
 }
 
 /// Whether a lock is here in a slot that comes in key by key. It can't be at the other node then, and
 /// clients that are sent on from there are served here. The server tells by refusing to restore
 /// anything over it; elsewhere it refuses the slot.
-fn has_arrived(ctx: &Context, name: &Name) -> bool {
-    if !api::is_clustered() || !keyspace::has_lock(ctx, name) {
+fn has_arrived(name: &Name) -> bool {
+    if !api::is_clustered() || !keyspace::has_lock(&api::own_context(), name) {
         return false;
     }
-    let reply = call(ctx, name, "RESTORE-ASKING", &[&name.key, b"0", b""]);
+    let reply = call(name, "RESTORE-ASKING", &[&name.key, b"0", b""]);
     let refusal = reply.err().and_then(|error| error.to_utf8_string());
     refusal.is_some_and(|text| text.starts_with("BUSYKEY"))
 }
 
-fn call(ctx: &Context, name: &Name, command: &str, words: &[&[u8]]) -> CallResult<'static> {
-    api::select_db(ctx, name.db);
+/// Calls a command in the module's own context: what the client of the moment may do, because it
+/// said ASKING or READONLY, says nothing about where a key is.
+fn call(name: &Name, command: &str, words: &[&[u8]]) -> CallResult<'static> {
+    let ctx = api::own_context();
+    api::select_db(&ctx, name.db);
     let options = CallOptionsBuilder::new()
         .script_mode()
         .errors_as_replies()

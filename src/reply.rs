@@ -24,6 +24,12 @@ pub fn bulk(ctx: &Context, bytes: &[u8]) {
     raw::reply_with_string_buffer(ctx.ctx, bytes.as_ptr().cast(), bytes.len());
 }
 
+/// A short text without a line break.
+pub fn simple(ctx: &Context, text: &str) {
+    let text = CString::new(text).unwrap_or_default();
+    raw::reply_with_simple_string(ctx.ctx, text.as_ptr());
+}
+
 /// The head of an array of `len` elements.
 pub fn array(ctx: &Context, len: usize) {
     raw::reply_with_array(ctx.ctx, len as c_long);

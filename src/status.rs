@@ -1,6 +1,6 @@
 //! `INFO lock`: what the module counts.
 
-use std::ffi::{c_int, CStr};
+use std::ffi::{c_int, CStr, CString};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis_lock_core::desk::Desk;
@@ -56,6 +56,12 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
             (c"take_backs", tally.take_backs),
         ];
         server!(RedisModule_InfoAddSection(info, std::ptr::null()));
+        let version = CString::new(env!("CARGO_PKG_VERSION")).unwrap_or_default();
+        server!(RedisModule_InfoAddFieldCString(
+            info,
+            c"version".as_ptr(),
+            version.as_ptr()
+        ));
         for (field, value) in fields {
             server!(RedisModule_InfoAddFieldULongLong(
                 info,

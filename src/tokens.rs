@@ -8,8 +8,13 @@ use redis_lock_core::token::Token;
 /// A token of 128 bits from the system's generator.
 pub fn draw() -> Result<Token, Refusal> {
     let mut bits = [0; 16];
-    SysRng
-        .try_fill_bytes(&mut bits)
-        .map_err(|_| Refusal::NoRandomness)?;
+    fill(&mut bits)?;
     Ok(Token::from_bits(u128::from_le_bytes(bits)))
+}
+
+/// Random bytes from the system's generator.
+pub fn fill(bytes: &mut [u8]) -> Result<(), Refusal> {
+    SysRng
+        .try_fill_bytes(bytes)
+        .map_err(|_| Refusal::NoRandomness)
 }

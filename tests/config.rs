@@ -280,6 +280,7 @@ impl Counts {
         let text = server.call("INFO lock").text();
         let fields = text.lines().filter_map(|line| line.split_once(':'));
         fields
+            .filter(|(name, _)| *name != "lock_version")
             .map(|(name, value)| {
                 let name = name.strip_prefix("lock_").expect("the module's prefix");
                 (name.to_owned(), value.trim().parse().expect("a number"))

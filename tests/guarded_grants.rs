@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{eventually, packed, server_with_holder, until, Client, Expect, Server, LONG};
+use support::{eventually, packed, server_with_holder, until, Expect, Server, LONG};
 
 /// A cluster node that serves all slots, or none.
 fn node() -> Server {
@@ -212,27 +212,4 @@ fn move_leaves_the_client_where_it_was() {
     client.call("SET s 1").okay();
     assert_eq!(client.call("MOVE s 3").int(), 1);
     assert_eq!(client.call("EXISTS s").int(), 0);
-}
-
-#[test]
-fn a_session_in_a_script_whose_caller_is_not_to_be_made_out_is_refused() {
-    let server = Server::start();
-    let mut decoy: Client = server.client();
-    decoy.call("EVAL return(1) 0").int();
-    // Half a command behind a script: it looks like the script's caller.
-    decoy.send_bytes(b"*2\r\n$4\r\nECHO\r\n");
-    until("the server has read it", || {
-        server
-            .call("CLIENT LIST")
-            .text()
-            .lines()
-            .any(|line| line.contains("cmd=eval") && !line.contains("argv-mem=0 "))
-    });
-    let mut client = server.client();
-    let session = "return redis.call('LOCK.ACQUIRE','k','a','SESSION')";
-    let error = client.call(&["EVAL", session, "0"]).error();
-    assert!(error.contains("caller could not be made out"), "{error}");
-    assert_eq!(server.lock_info("k"), None);
-    let plain = "return redis.call('LOCK.ACQUIRE','k','a')";
-    client.call(&["EVAL", plain, "0"]).grant();
 }

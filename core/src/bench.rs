@@ -8,6 +8,7 @@ use crate::fence::Fences;
 use crate::lock::Lock;
 use crate::name::Name;
 use crate::order::Life;
+use crate::queue::Waiter;
 use crate::session::{TieId, Ties};
 use crate::token::Token;
 use crate::Moment;
@@ -21,15 +22,19 @@ pub enum Slot {
     Lock(Stored),
     /// A key of another type.
     Foreign,
-    /// Not to be seen from here: the name's slot is on its way to or from another server, and the
-    /// key may be there.
-    Away,
 }
 
-/// Where locks are read.
-pub trait Shelf {
-    /// What the name holds now. Called at most once a name and order.
+/// What the desk asks the server.
+pub trait Server {
+    /// What a name holds now. Called at most once a name and order.
     fn read(&mut self, name: &Name) -> Slot;
+
+    /// Whether a name without a key has none at another server either: its slot is served here, and
+    /// not on its way to or from another one. Whatever the client that gives the order may do.
+    fn is_here(&mut self, name: &Name) -> bool;
+
+    /// Whether a waiter has the rights to what it waits for, as they are now.
+    fn permits(&mut self, waiter: &Waiter) -> bool;
 }
 
 /// What the desk is told of the world outside with every order.
@@ -41,7 +46,7 @@ pub struct World<'a> {
     /// How many may wait; 0: no limit.
     pub max_waiters: usize,
     /// Where the locks are.
-    pub shelf: &'a mut dyn Shelf,
+    pub server: &'a mut dyn Server,
 }
 
 /// The locks that an order touches: as they were, and as they will be.
@@ -53,14 +58,32 @@ pub struct Bench<'w, 'a> {
     drafts: BTreeMap<Name, Draft>,
     /// Whom to wake, with what.
     pub wakes: Vec<Wake>,
+    /// Tokens that were granted something.
+    pub granted: Vec<Token>,
     /// How many leases were found to have ended.
     pub lapses: u64,
+    /// How many steps the order took so far: names looked at, waiters taken out or granted.
+    pub steps: u64,
 }
 
 struct Draft {
     before: Slot,
     lock: Lock,
     affirmed: Vec<Token>,
+    /// Whether the order renews a session here.
+    renewed: bool,
+    /// What [`Server::is_here`] said, if it was asked.
+    is_here: Option<bool>,
+}
+
+/// What comes of a bench.
+pub struct Finished {
+    /// What the order changed, and what it affirmed.
+    pub effects: Vec<Effect>,
+    /// The ties, as they are now.
+    pub ties: Ties,
+    /// Whom to wake, with what.
+    pub wakes: Vec<Wake>,
 }
 
 impl<'w, 'a> Bench<'w, 'a> {
@@ -71,33 +94,21 @@ impl<'w, 'a> Bench<'w, 'a> {
             ties,
             drafts: BTreeMap::new(),
             wakes: Vec::new(),
+            granted: Vec::new(),
             lapses: 0,
+            steps: 0,
         }
     }
 
-    /// Now, in ms since the epoch.
-    pub fn now_ms(&self) -> u64 {
-        self.world.moment.ms()
+    /// Now.
+    pub fn moment(&self) -> Moment {
+        self.world.moment
     }
 
     /// The lock of a name, without the leases that have ended; `None` for another type's key.
-    ///
-    /// A key that expires before its leases do was given an EXPIRE by hand: that shortens them.
     pub fn open(&mut self, name: &Name) -> Option<&mut Lock> {
         if !self.drafts.contains_key(name) {
-            let before = self.world.shelf.read(name);
-            let mut lock = Lock::free();
-            if let Slot::Lock(stored) = &before {
-                lock = stored.lock.clone();
-                lock.shorten(stored.expiry_ms.unwrap_or(u64::MAX));
-                self.ties.uphold(&mut lock, self.world.moment.ms());
-                self.lapses += lock.lapse(self.world.moment.ms()) as u64;
-            }
-            let draft = Draft {
-                before,
-                lock,
-                affirmed: Vec::new(),
-            };
+            let draft = self.draft(name);
             self.drafts.insert(name.clone(), draft);
         }
         match self.drafts.get_mut(name) {
@@ -110,28 +121,73 @@ impl<'w, 'a> Bench<'w, 'a> {
         }
     }
 
-    /// Whether there was no key at a name that is opened for the first time.
-    pub fn came_empty(&mut self, name: &Name) -> bool {
-        let first = !self.drafts.contains_key(name);
-        self.open(name);
-        let empty = self
-            .drafts
-            .get(name)
-            .is_some_and(|draft| draft.before == Slot::Empty);
-        first && empty
+    /// A key that expires before its leases do was given an EXPIRE by hand: that shortens them.
+    fn draft(&mut self, name: &Name) -> Draft {
+        self.steps += 1;
+        let before = self.world.server.read(name);
+        let mut lock = Lock::free();
+        if let Slot::Lock(stored) = &before {
+            lock = stored.lock.clone();
+            lock.shorten(stored.expiry_ms.unwrap_or(u64::MAX));
+            self.lapses += self.ties.uphold(&mut lock, self.world.moment);
+        }
+        Draft {
+            before,
+            lock,
+            affirmed: Vec::new(),
+            renewed: false,
+            is_here: None,
+        }
     }
 
-    /// Takes note of what the order made of the ties.
-    pub fn follow_ties(&mut self) {
-        for draft in self.drafts.values() {
-            let before = match &draft.before {
-                Slot::Lock(stored) => Some(&stored.lock),
-                Slot::Empty | Slot::Foreign | Slot::Away => None,
-            };
-            self.ties
-                .follow(before, &draft.lock, self.world.moment.ms());
+    /// Whether a name held nothing before this order.
+    pub fn came_empty(&mut self, name: &Name) -> bool {
+        self.open(name);
+        let draft = self.drafts.get(name);
+        draft.is_some_and(|draft| draft.before == Slot::Empty)
+    }
+
+    /// Whether the order opened a name already.
+    pub fn has_opened(&self, name: &Name) -> bool {
+        self.drafts.contains_key(name)
+    }
+
+    /// How many hold a name now.
+    pub fn holders_at(&mut self, name: &Name) -> usize {
+        self.open(name).map_or(0, |lock| lock.holders().len())
+    }
+
+    /// Whether a name's lock may be at another server just now.
+    pub fn is_away(&mut self, name: &Name) -> bool {
+        if !self.came_empty(name) {
+            return false;
         }
-        self.ties.drop_unfollowed();
+        let known = self.drafts.get(name).and_then(|draft| draft.is_here);
+        let is_here = known.unwrap_or_else(|| self.world.server.is_here(name));
+        if let Some(draft) = self.drafts.get_mut(name) {
+            draft.is_here = Some(is_here);
+        }
+        !is_here
+    }
+
+    /// Whether [`Bench::is_away`] was asked of a name, and said so.
+    pub fn was_away(&self, name: &Name) -> bool {
+        let draft = self.drafts.get(name);
+        draft.is_some_and(|draft| draft.is_here == Some(false))
+    }
+
+    /// Renews the grant with this tie, if it is due.
+    pub fn renew(&mut self, name: &Name, tie: TieId) {
+        let moment = self.world.moment;
+        let own = self.open(name).and_then(|lock| lock.holders().tied(tie));
+        let Some(own) = own.cloned() else { return };
+        let deadline_ms = self.ties.renewal(&own, moment);
+        if let (Some(deadline_ms), Some(lock)) = (deadline_ms, self.open(name)) {
+            lock.update(&own.token, |own| own.deadline_ms = deadline_ms);
+        }
+        if let Some(draft) = self.drafts.get_mut(name) {
+            draft.renewed = true;
+        }
     }
 
     /// The tie of a grant or an extension at `name`: a new one for a session, or the one it has.
@@ -164,23 +220,22 @@ impl<'w, 'a> Bench<'w, 'a> {
         }
     }
 
-    /// Whether a name's lock may be at another server just now.
-    pub fn is_away(&mut self, name: &Name) -> bool {
-        self.open(name);
-        let draft = self.drafts.get(name);
-        draft.is_some_and(|draft| draft.before == Slot::Away)
-    }
-
-    /// What the order changed, and what it affirmed.
-    pub fn effects(&self) -> Vec<Effect> {
+    /// Sums up: what changed, for the keyspace and for the ties.
+    pub fn finish(mut self) -> Finished {
         let mut effects = Vec::new();
+        let free = Lock::free();
         for (name, draft) in &self.drafts {
             let before = match &draft.before {
                 Slot::Empty => None,
                 Slot::Lock(stored) => Some(stored),
-                Slot::Foreign | Slot::Away => continue,
+                Slot::Foreign => continue,
             };
-            let mut changes = effect::between(before, &draft.lock);
+            let old = before.map_or(&free, |stored| &stored.lock).holders();
+            let differences = old.differences(draft.lock.holders());
+            let mut changes = effect::between(before, &draft.lock, &differences);
+            if draft.renewed {
+                effect::condense(&mut changes, before);
+            }
             for token in &draft.affirmed {
                 effect::affirm(&mut changes, &draft.lock, token);
             }
@@ -188,7 +243,15 @@ impl<'w, 'a> Bench<'w, 'a> {
                 name: name.clone(),
                 change,
             }));
+            for difference in &differences {
+                self.ties.follow(difference, self.world.moment);
+            }
         }
-        effects
+        self.ties.drop_unfollowed();
+        Finished {
+            effects,
+            ties: self.ties,
+            wakes: self.wakes,
+        }
     }
 }

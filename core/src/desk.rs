@@ -5,13 +5,18 @@
 //! nobody barges in, and again afterwards, because what was decided may admit the next. When a
 //! lease and a BLOCK end in the same moment the grant wins: timeouts are looked at last.
 //!
-//! The desk reads locks through a [`Shelf`] and writes none: what is to change in the keyspace
-//! leaves as [`Effect`]s, who is to be woken as [`Wake`]s.
+//! Where many are admitted at once, one order grants to some of them and leaves the others to the
+//! next, so that the server serves its clients in between. Nobody overtakes them: they stand in
+//! their queues meanwhile.
+//!
+//! The desk reads locks through a [`Server`] and writes none: what is to change in the keyspace
+//! leaves as [`Effect`]s, who is to be woken as [`Wake`]s. All times are those of the steady clock,
+//! but for the deadlines of leases.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet};
 
-use crate::bench::Bench;
-pub use crate::bench::{Shelf, Slot, World};
+use crate::bench::{Bench, Finished};
+pub use crate::bench::{Server, Slot, World};
 use crate::effect::{Effect, Stored};
 use crate::hand_over::{Grant, HandOver, Origin, Replaced};
 use crate::lock::{Holder, Lock, Mode, Standing};
@@ -19,8 +24,15 @@ use crate::name::Name;
 use crate::order::{Ask, Leave, Life, Names, Order, Repeat};
 use crate::queue::{End, Place, Queues, Seat, Waiter};
 use crate::refusal::Refusal;
+use crate::schedule::Schedule;
 use crate::session::{TieId, Ties};
 use crate::token::Token;
+
+/// After how many steps an order grants to no further waiter.
+const MOST_STEPS: u64 = 4096;
+
+/// How many steps it counts to answer a waiter, which takes the server longer than all the rest.
+const WAKE_STEPS: u64 = 16;
 
 /// When to look again at a queue where nothing may be granted now, in ms. What stands in the way, as
 /// the migration of a slot, takes longer than that.
@@ -109,17 +121,80 @@ pub struct Tally {
 pub struct Desk {
     queues: Queues,
     ties: Ties,
+    /// Names that are to be settled at some time: a lease ends there that somebody waits for, or
+    /// that is one of several.
+    schedule: Schedule,
+    /// Waiters that may be admitted and were not looked at yet, and from when on they can be.
+    pending: BTreeSet<(u64, Place)>,
     tally: Tally,
+    steps: u64,
 }
 
-/// How a request stands to all its names and their queues.
+/// How a newcomer stands to all its names and their queues.
 enum Stand {
     /// It can be granted, keeping this fence or with a new one.
     Clear { kept_fence: Option<u64> },
-    /// It can't be granted now.
-    Hold { upgrades: usize },
+    /// It can't be granted now: its name with this number is the first that is in the way.
+    Hold { upgrades: usize, by: usize },
     /// One of its names holds another type.
     Foreign,
+}
+
+/// How a waiter stands to all its names and their queues.
+enum Turn {
+    /// It can be granted, keeping this fence or with a new one.
+    Come { kept_fence: Option<u64> },
+    /// Its name with this number is held, or queued for by somebody before it.
+    HeldUp { by: usize },
+    /// One of its names holds another type.
+    Foreign,
+}
+
+/// How a request stands to one of its names and to the queue there.
+enum At {
+    /// Nothing is in its way.
+    Open,
+    /// Its token holds there already, under this fence, in a mode that stays or is given freely.
+    Held { fence: u64 },
+    /// Its token holds there, alone, in another mode.
+    Upgrade,
+    /// Its token holds there beside others, in another mode.
+    UpgradeBarred,
+    /// Somebody else holds, or comes before it.
+    Barred,
+    /// Another type's key.
+    Foreign,
+}
+
+/// The fences of what a token holds already, as long as they are one and the same.
+#[derive(Default)]
+struct Kept {
+    held: usize,
+    fence: Option<u64>,
+    mixed: bool,
+}
+
+impl Kept {
+    fn add(&mut self, fence: u64) {
+        self.held += 1;
+        self.mixed |= self
+            .fence
+            .replace(fence)
+            .is_some_and(|other| other != fence);
+    }
+
+    /// The fence that a grant of so many names keeps: all of them are held under it.
+    fn of(self, names: usize) -> Option<u64> {
+        self.fence.filter(|_| self.held == names && !self.mixed)
+    }
+}
+
+/// What an order still has to look at: the first in line first, whoever brought it up.
+#[derive(Default)]
+struct Agenda {
+    places: BTreeSet<Place>,
+    /// Names at which something may be due at another time than before.
+    names: BTreeSet<Name>,
 }
 
 impl Desk {
@@ -138,10 +213,15 @@ impl Desk {
         &self.ties
     }
 
-    /// When something is due without anybody's order, in ms since the epoch.
+    /// When something is due without anybody's order, on the steady clock in ms.
     pub fn next_due_ms(&self) -> Option<u64> {
-        let ties = self.ties.next_due_ms();
-        self.queues.next_alarm_ms().into_iter().chain(ties).min()
+        let times = [
+            self.schedule.next_ms(),
+            self.queues.next_timeout_ms(),
+            self.ties.next_due_ms(),
+            self.pending.first().map(|(ms, _)| *ms),
+        ];
+        times.into_iter().flatten().min()
     }
 
     /// The counts, to look at.
@@ -149,100 +229,165 @@ impl Desk {
         &self.tally
     }
 
+    /// How many steps all orders took so far: names looked at, waiters taken out or granted.
+    pub const fn steps(&self) -> u64 {
+        self.steps
+    }
+
     /// Carries out one order.
     pub fn carry_out(&mut self, order: Order, caller: Caller, world: &mut World<'_>) -> Outcome {
         let mut bench = self.open_bench(world);
         let names = order.names().clone();
-        self.settle(names.iter().cloned().collect(), &mut bench);
+        let contended = names.iter().filter(|name| self.queues.has_line(name));
+        let contended: Vec<Name> = contended.cloned().collect();
+        self.settle(&contended, &mut bench);
         let answer = self.decide(order, caller, &mut bench);
-        self.settle(names.iter().cloned().collect(), &mut bench);
+        self.settle(names.as_slice(), &mut bench);
         self.close(answer, bench)
     }
 
-    /// The names to settle at `now_ms` without anybody's order: those with an alarm, with a tie that
-    /// is due, or with a waiter whose time is over; at most `most` of each kind.
-    pub fn due_names(&self, now_ms: u64, most: usize) -> Vec<Name> {
-        let mut due = self.queues.alarmed(now_ms, most);
-        due.extend(
-            self.ties
-                .due(now_ms, most)
-                .into_iter()
-                .map(|(_, name)| name),
-        );
-        let late = self.queues.timed_out(now_ms, most);
-        let waiters = late.into_iter().filter_map(|place| self.queues.at(place));
-        due.extend(waiters.flat_map(|waiter| waiter.names.iter().cloned()));
+    /// The names to settle at `steady_ms` without anybody's order: those that are scheduled, with a
+    /// tie that is due, with a waiter whose time is over or who may be admitted; at most `most` of
+    /// each kind.
+    pub fn due_names(&mut self, steady_ms: u64, most: usize) -> Vec<Name> {
+        self.ties.mark_orphans(most);
+        let mut due = self.schedule.due(steady_ms, most);
+        let ties = self.ties.due(steady_ms, most);
+        due.extend(ties.into_iter().map(|(_, name)| name));
+        let pending = self.pending_until(steady_ms, most).into_iter();
+        let waiters = pending
+            .map(|(_, place)| place)
+            .chain(self.queues.timed_out(steady_ms, most));
+        due.extend(waiters.filter_map(|place| self.name_for(place)));
         due
+    }
+
+    fn pending_until(&self, steady_ms: u64, most: usize) -> Vec<(u64, Place)> {
+        let due = self.pending.iter().take_while(|(ms, _)| *ms <= steady_ms);
+        due.take(most).copied().collect()
+    }
+
+    /// The name by which it is decided whether a waiter may be granted now: all of its names are in
+    /// one slot, if there are slots.
+    fn name_for(&self, place: Place) -> Option<Name> {
+        let waiter = self.queues.at(place)?;
+        let held_up_by = self.queues.held_up_by(place);
+        held_up_by.or(waiter.names.iter().next()).cloned()
     }
 
     /// Settles these names, and ends the waits whose time is over; at most `most` of those.
     ///
     /// Of the names that are due, the caller leaves out those where nothing may be granted now.
-    pub fn settle_due(&mut self, names: Vec<Name>, most: usize, world: &mut World<'_>) -> Outcome {
+    pub fn settle_due(&mut self, names: &[Name], most: usize, world: &mut World<'_>) -> Outcome {
         let mut bench = self.open_bench(world);
-        let now_ms = bench.now_ms();
-        let settled: HashSet<Name> = names.iter().cloned().collect();
-        let ties = bench.ties.due(now_ms, most);
-        self.settle(names, &mut bench);
-        for place in self.queues.timed_out(now_ms, most) {
-            let vacated = self.end_wait(place, Verdict::TimedOut, &mut bench);
-            let (free, held_back) = vacated.into_iter().partition(|name| settled.contains(name));
-            self.settle(free, &mut bench);
-            self.come_back_to(held_back, now_ms);
+        let steady_ms = bench.moment().steady_ms;
+        let settled: HashSet<&Name> = names.iter().collect();
+        let mut ties = bench.ties.due(steady_ms, most);
+        ties.retain(|(_, name)| settled.contains(name));
+        for (id, name) in &ties {
+            bench.renew(name, *id);
         }
+        let mut agenda = Agenda::default();
+        agenda.places = self.take_pending(steady_ms, most, &settled);
+        for name in names {
+            self.look_at(name, &mut agenda, &mut bench);
+        }
+        self.work_off(agenda, &mut bench);
+        self.time_out(most, &settled, &mut bench);
         let outcome = self.close(Ok(Answer::NotNow), bench);
-        for (id, name) in ties {
+        for (id, _) in ties {
             // Still due after its name was settled: the grant is gone.
-            if settled.contains(&name) && self.ties.is_due(id, now_ms) {
+            if self.ties.is_due(id, steady_ms) {
                 self.ties.untie(id);
             }
         }
         outcome
     }
 
+    /// Takes out those who are pending at these names, and those who left meanwhile.
+    fn take_pending(
+        &mut self,
+        steady_ms: u64,
+        most: usize,
+        names: &HashSet<&Name>,
+    ) -> BTreeSet<Place> {
+        let mut taken = BTreeSet::new();
+        for pending in self.pending_until(steady_ms, most) {
+            let name = self.name_for(pending.1);
+            if name.is_none_or(|name| names.contains(&name)) {
+                self.pending.remove(&pending);
+                taken.insert(pending.1);
+            }
+        }
+        taken
+    }
+
     /// Ends the waits that are due where nothing may be granted, as during CLIENT PAUSE.
     pub fn time_out_due(&mut self, most: usize, world: &mut World<'_>) -> Outcome {
         let mut bench = self.open_bench(world);
-        let now_ms = bench.now_ms();
-        for place in self.queues.timed_out(now_ms, most) {
-            let vacated = self.end_wait(place, Verdict::TimedOut, &mut bench);
-            self.come_back_to(vacated, now_ms);
-        }
+        self.time_out(most, &HashSet::new(), &mut bench);
         self.close(Ok(Answer::NotNow), bench)
+    }
+
+    /// Ends the waits whose time is over, at most `most`. The names that they leave are settled, or,
+    /// where that may not be done now, are due at once.
+    fn time_out(&mut self, most: usize, settled: &HashSet<&Name>, bench: &mut Bench<'_, '_>) {
+        let steady_ms = bench.moment().steady_ms;
+        for place in self.queues.timed_out(steady_ms, most) {
+            if bench.steps >= MOST_STEPS {
+                return;
+            }
+            let mut agenda = Agenda::default();
+            if self
+                .name_for(place)
+                .is_some_and(|name| settled.contains(&name))
+            {
+                agenda.places.insert(place);
+            } else {
+                for name in self.end_wait(place, Verdict::TimedOut, bench) {
+                    self.schedule.set(&name, Some(steady_ms));
+                }
+            }
+            self.work_off(agenda, bench);
+        }
     }
 
     /// The names whose next lease, for the end of which somebody waits, ends by `until_ms`: at most
     /// `most` of them, each told once.
     pub fn announce_ends(&mut self, until_ms: u64, most: usize) -> Vec<Name> {
-        self.queues.announce(until_ms, most)
+        self.queues.announce_ends(until_ms, most)
+    }
+
+    /// The wall clock was set: when leases end is to be found out anew.
+    pub fn clock_was_set(&mut self, steady_ms: u64) {
+        self.schedule.set_all(steady_ms);
     }
 
     /// Puts off what is due at these names, where nothing may be written now: queues shortly, ties for
     /// a part of their lease. Ties that are due and whose grant is gone, as after the key's slot moved
     /// to another server, are dropped; at most `most` of them are looked at.
     pub fn put_off(&mut self, names: &[Name], most: usize, world: &mut World<'_>) {
-        let now_ms = world.moment.ms();
+        let steady_ms = world.moment.steady_ms;
+        let later_ms = steady_ms.saturating_add(RETRY_MS);
         for name in names {
-            self.queues
-                .set_alarm(name, Some(now_ms.saturating_add(RETRY_MS)));
+            let scheduled = self.schedule.time_of(name).is_some();
+            if scheduled || self.queues.has_line(name) {
+                self.schedule.set(name, Some(later_ms));
+            }
         }
         let names: HashSet<&Name> = names.iter().collect();
-        for (id, name) in self.ties.due(now_ms, most) {
+        let pending = self.take_pending(steady_ms, most, &names);
+        self.pending
+            .extend(pending.into_iter().map(|place| (later_ms, place)));
+        for (id, name) in self.ties.due(steady_ms, most) {
             if !names.contains(&name) {
                 continue;
             }
-            if is_tied(&world.shelf.read(&name), id) {
-                self.ties.put_off(id, now_ms);
+            if is_tied(&world.server.read(&name), id) {
+                self.ties.put_off(id, steady_ms);
             } else {
                 self.ties.untie(id);
             }
-        }
-    }
-
-    /// Who stood behind one that left may be admitted now: to be found out as soon as that may be.
-    fn come_back_to(&mut self, vacated: Vec<Name>, now_ms: u64) {
-        for name in vacated {
-            self.queues.set_alarm(&name, Some(now_ms));
         }
     }
 
@@ -254,9 +399,19 @@ impl Desk {
         waiter.map_or_else(Vec::new, |waiter| waiter.names.iter().cloned().collect())
     }
 
-    /// A connection is gone: what is tied to it ends as its names, which are returned, are settled.
-    pub fn orphan(&mut self, client_id: u64) -> Vec<Name> {
-        self.ties.orphan(client_id)
+    /// A connection is gone: what is tied to it has ended.
+    pub fn orphan(&mut self, client_id: u64) {
+        self.ties.orphan(client_id);
+    }
+
+    /// The values with these ties are gone, and with them the grants.
+    pub fn untie(&mut self, ties: impl IntoIterator<Item = TieId>) {
+        ties.into_iter().for_each(|id| self.ties.untie(id));
+    }
+
+    /// All keys of a database are gone.
+    pub fn untie_database(&mut self, db: i32) {
+        self.ties.untie_database(db);
     }
 
     /// The server moved the value with these ties to another name.
@@ -280,15 +435,19 @@ impl Desk {
         Bench::new(world, std::mem::take(&mut self.ties))
     }
 
-    fn close(&mut self, answer: Result<Answer, Refusal>, mut bench: Bench<'_, '_>) -> Outcome {
+    fn close(&mut self, answer: Result<Answer, Refusal>, bench: Bench<'_, '_>) -> Outcome {
         self.tally.lapses += bench.lapses;
-        let effects = bench.effects();
-        bench.follow_ties();
-        self.ties = bench.ties;
+        self.steps += bench.steps;
+        let Finished {
+            effects,
+            ties,
+            wakes,
+        } = bench.finish();
+        self.ties = ties;
         Outcome {
             answer,
             effects,
-            wakes: bench.wakes,
+            wakes,
         }
     }
 
@@ -327,7 +486,7 @@ impl Desk {
         caller: Caller,
         bench: &mut Bench<'_, '_>,
     ) -> Result<Answer, Refusal> {
-        match self.stand(names, ask, None, bench) {
+        match self.stand(names, ask, bench) {
             Stand::Foreign => Err(Refusal::WrongType),
             Stand::Hold { .. } => Ok(Answer::NotNow),
             Stand::Clear { kept_fence } => Ok(Answer::Granted(self.grant(
@@ -348,9 +507,9 @@ impl Desk {
         caller: Caller,
         bench: &mut Bench<'_, '_>,
     ) -> Result<Answer, Refusal> {
-        let upgrades = match self.stand(&names, &ask, None, bench) {
+        let (upgrades, by) = match self.stand(&names, &ask, bench) {
             Stand::Foreign => return Err(Refusal::WrongType),
-            Stand::Hold { upgrades } => upgrades,
+            Stand::Hold { upgrades, by } => (upgrades, by),
             Stand::Clear { kept_fence } => {
                 let grant = self.grant(&names, &ask, kept_fence, caller.client_id, bench);
                 return Ok(Answer::Granted(grant));
@@ -359,7 +518,7 @@ impl Desk {
         if upgrades > 0 && self.would_deadlock(&names, &ask, bench) {
             return Err(Refusal::Deadlock);
         }
-        let now_ms = bench.now_ms();
+        let now_ms = bench.moment().steady_ms;
         let waiter = Waiter {
             seat: caller.seat,
             client_id: caller.client_id,
@@ -371,6 +530,7 @@ impl Desk {
         if let Some(place) = self.place_to_take_over(&waiter) {
             self.tally.take_overs += 1;
             let seat = self.queues.take_over(place, waiter);
+            self.queues.hold_up(place, Some(by));
             let verdict = Verdict::Refused(Refusal::TakenOver);
             bench.wakes.extend(seat.map(|seat| Wake { seat, verdict }));
             return Ok(Answer::Queued);
@@ -379,7 +539,8 @@ impl Desk {
             return Err(Refusal::MaxWaiters);
         }
         let end = if upgrades > 0 { End::Front } else { End::Back };
-        self.queues.enqueue(waiter, end);
+        let place = self.queues.enqueue(waiter, end);
+        self.queues.hold_up(place, Some(by));
         Ok(Answer::Queued)
     }
 
@@ -388,16 +549,29 @@ impl Desk {
     fn would_deadlock(&self, names: &Names, ask: &Ask, bench: &mut Bench<'_, '_>) -> bool {
         names.count() > 1
             || names.iter().any(|name| {
-                let holders = bench
-                    .open(name)
-                    .map_or(&[] as &[Holder], |lock| lock.holders());
-                let others = holders.iter().filter(|h| h.token != ask.token);
-                others
-                    .flat_map(|h| self.queues.places_of(&h.token))
-                    .any(|(_, waiter)| {
-                        waiter.ask.mode == Mode::Exclusive && waiter.names.iter().any(|n| n == name)
-                    })
+                let lock = bench.open(name);
+                lock.is_some_and(|lock| self.awaits_upgrade(name, lock, &ask.token))
             })
+    }
+
+    /// Whether another holder than `token` waits to be alone here. Looks through the holders or the
+    /// queue, whichever is shorter.
+    fn awaits_upgrade(&self, name: &Name, lock: &Lock, token: &Token) -> bool {
+        let alone = |waiter: &Waiter| {
+            waiter.ask.mode == Mode::Exclusive
+                && waiter.ask.token != *token
+                && waiter.names.contains(name)
+        };
+        if self.queues.line_len(name) < lock.holders().len() {
+            let mut line = self.queues.line(name);
+            return line
+                .any(|(_, waiter)| alone(waiter) && lock.holder(&waiter.ask.token).is_some());
+        }
+        let mut holders = lock.holders().iter();
+        holders.any(|own| {
+            let mut waits = self.queues.places_of(&own.token);
+            waits.any(|(_, waiter)| alone(waiter))
+        })
     }
 
     fn place_to_take_over(&self, newer: &Waiter) -> Option<Place> {
@@ -413,7 +587,7 @@ impl Desk {
             replaced,
             ..
         } = undelivered;
-        let now_ms = bench.now_ms();
+        let now_ms = bench.moment().ms();
         let mut count = 0;
         for name in &names {
             let Some(lock) = bench.open(name) else {
@@ -434,53 +608,81 @@ impl Desk {
         Answer::Count(count)
     }
 
-    /// How a request stands: a newcomer without a place, or the waiter at `place`.
-    ///
-    /// What its token holds already needs no turn, or a holder could wait for those who wait for it.
-    fn stand(
-        &self,
-        names: &Names,
-        ask: &Ask,
-        place: Option<Place>,
-        bench: &mut Bench<'_, '_>,
-    ) -> Stand {
-        let mut held_fences: Vec<u64> = Vec::new();
-        let mut clear = true;
+    /// How a newcomer stands. All its names are looked at, for another type's key.
+    fn stand(&self, names: &Names, ask: &Ask, bench: &mut Bench<'_, '_>) -> Stand {
+        let mut kept = Kept::default();
+        let mut barred = None;
         let mut upgrades = 0;
-        for name in names {
-            clear &= !bench.is_away(name);
-            let Some(lock) = bench.open(name) else {
-                return Stand::Foreign;
-            };
-            match lock.standing(ask) {
-                Standing::Repeat { fence } | Standing::Downgrade { fence } => {
-                    held_fences.push(fence)
-                }
-                Standing::Upgrade => upgrades += 1,
-                Standing::UpgradeBlocked => {
+        for (by, name) in names.iter().enumerate() {
+            match self.at(name, ask, None, bench) {
+                At::Open => {}
+                At::Held { fence } => kept.add(fence),
+                At::Upgrade => upgrades += 1,
+                At::UpgradeBarred => {
                     upgrades += 1;
-                    clear = false;
+                    barred = barred.or(Some(by));
                 }
-                Standing::Admitted => {
-                    let head = self.queues.head(name);
-                    clear &= head.is_none() || head == place;
-                }
-                Standing::Blocked => clear = false,
+                At::Barred => barred = barred.or(Some(by)),
+                At::Foreign => return Stand::Foreign,
             }
         }
-        if !clear {
-            return Stand::Hold { upgrades };
+        match barred {
+            Some(by) => Stand::Hold { upgrades, by },
+            None => Stand::Clear {
+                kept_fence: kept.of(names.count()),
+            },
         }
-        let all_held = held_fences.len() == names.count();
-        held_fences.dedup();
-        let kept_fence = match held_fences.as_slice() {
-            [fence] if all_held => Some(*fence),
-            _ => None,
-        };
-        Stand::Clear { kept_fence }
     }
 
-    /// Makes the grant that [`Desk::stand`] found clear.
+    /// Whether it is a waiter's turn. The name that held it up before is looked at first: while that
+    /// one does so still, the others need no look.
+    fn turn(&self, place: Place, waiter: &Waiter, bench: &mut Bench<'_, '_>) -> Turn {
+        let names = waiter.names.as_slice();
+        let known = self.queues.held_up_by(place);
+        let known = known.and_then(|name| Some((name, names.binary_search(name).ok()?)));
+        if let Some((name, by)) = known {
+            match self.at(name, &waiter.ask, Some(place), bench) {
+                At::UpgradeBarred | At::Barred => return Turn::HeldUp { by },
+                At::Foreign => return Turn::Foreign,
+                At::Open | At::Held { .. } | At::Upgrade => {}
+            }
+        }
+        let mut kept = Kept::default();
+        for (by, name) in names.iter().enumerate() {
+            match self.at(name, &waiter.ask, Some(place), bench) {
+                At::UpgradeBarred | At::Barred => return Turn::HeldUp { by },
+                At::Open if bench.is_away(name) => return Turn::HeldUp { by },
+                At::Open | At::Upgrade => {}
+                At::Held { fence } => kept.add(fence),
+                At::Foreign => return Turn::Foreign,
+            }
+        }
+        Turn::Come {
+            kept_fence: kept.of(names.len()),
+        }
+    }
+
+    /// How a request stands at one of its names: a newcomer without a place, or the waiter at `place`.
+    ///
+    /// What its token holds already needs no turn, or a holder could wait for those who wait for it.
+    fn at(&self, name: &Name, ask: &Ask, place: Option<Place>, bench: &mut Bench<'_, '_>) -> At {
+        bench.steps += 1;
+        let Some(lock) = bench.open(name) else {
+            return At::Foreign;
+        };
+        match lock.standing(ask) {
+            Standing::Repeat { fence } | Standing::Downgrade { fence } => At::Held { fence },
+            Standing::Upgrade => At::Upgrade,
+            Standing::UpgradeBlocked => At::UpgradeBarred,
+            Standing::Blocked => At::Barred,
+            Standing::Admitted => match self.queues.head(name) {
+                Some(head) if Some(head) != place => At::Barred,
+                _ => At::Open,
+            },
+        }
+    }
+
+    /// Makes the grant that [`Desk::stand`] found clear, or [`Desk::turn`].
     fn grant(
         &mut self,
         names: &Names,
@@ -489,7 +691,7 @@ impl Desk {
         client_id: u64,
         bench: &mut Bench<'_, '_>,
     ) -> Grant {
-        let now_ms = bench.now_ms();
+        let now_ms = bench.moment().ms();
         let fence = kept_fence.unwrap_or_else(|| bench.world.fences.next(bench.world.moment));
         for name in names {
             let tie = bench.bind(name, &ask.token, ask.life, ask.lease_ms, client_id);
@@ -520,67 +722,152 @@ impl Desk {
             }
         }
         self.tally.grants += u64::from(kept_fence.is_none());
+        bench.granted.push(ask.token.clone());
         Grant {
             token: ask.token.clone(),
             fence,
         }
     }
 
-    fn settle(&mut self, names: Vec<Name>, bench: &mut Bench<'_, '_>) {
-        let mut work = VecDeque::from(names);
-        while let Some(name) = work.pop_front() {
-            self.count_expired(&name, bench);
-            while let Some(vacated) = self.step(&name, bench) {
-                work.extend(vacated.into_iter().filter(|other| *other != name));
+    fn settle(&mut self, names: &[Name], bench: &mut Bench<'_, '_>) {
+        let mut agenda = Agenda::default();
+        for name in names {
+            self.look_at(name, &mut agenda, bench);
+        }
+        self.work_off(agenda, bench);
+    }
+
+    /// Puts on the agenda who may be admitted after something happened at this name: the first in its
+    /// queue, and who waits to be alone there where it is alone now.
+    fn look_at(&mut self, name: &Name, agenda: &mut Agenda, bench: &mut Bench<'_, '_>) {
+        bench.steps += 1;
+        self.count_expired(name, bench);
+        agenda.names.insert(name.clone());
+        let Some(head) = self.queues.head(name) else {
+            // Opening the name ends its lapsed leases, whether anybody waits or not.
+            bench.open(name);
+            return;
+        };
+        agenda.places.insert(head);
+        let Some(lock) = bench.open(name) else {
+            // Whatever else holds it up: it is to be told of this first.
+            let names = self.queues.at(head).map(|waiter| waiter.names.as_slice());
+            let by = names.and_then(|names| names.binary_search(name).ok());
+            self.queues.hold_up(head, by);
+            return;
+        };
+        if lock.mode() == Mode::Shared {
+            if let Some(sole) = lock.holders().sole() {
+                self.look_at_waits_of(&sole.token, name, agenda);
             }
-            let alarm_ms = self.next_look_ms(&name, bench);
-            self.queues.set_alarm(&name, alarm_ms);
         }
     }
 
-    /// When a name is to be settled again: as its next lease ends, or soon, where a lock is away that
-    /// the head of its queue needs.
-    fn next_look_ms(&self, name: &Name, bench: &mut Bench<'_, '_>) -> Option<u64> {
-        let head = self
-            .queues
-            .head(name)
-            .and_then(|place| self.queues.at(place));
-        if head.is_some_and(|head| head.names.iter().any(|needed| bench.is_away(needed))) {
-            return Some(bench.now_ms().saturating_add(RETRY_MS));
+    /// Puts on the agenda the waits of a token that were held up by this name.
+    fn look_at_waits_of(&self, token: &Token, name: &Name, agenda: &mut Agenda) {
+        let waits = self.queues.places_of(token).map(|(place, _)| place);
+        let here = waits.filter(|place| self.queues.held_up_by(*place) == Some(name));
+        agenda.places.extend(here);
+    }
+
+    /// Looks at those on the agenda, the first in line first, and at whom that brings up, until
+    /// nobody is left or the order has taken enough steps.
+    fn work_off(&mut self, mut agenda: Agenda, bench: &mut Bench<'_, '_>) {
+        self.look_at_granted(&mut agenda, bench);
+        while bench.steps < MOST_STEPS {
+            let Some(place) = agenda.places.pop_first() else {
+                break;
+            };
+            for name in self.examine(place, &mut agenda, bench) {
+                self.look_at(&name, &mut agenda, bench);
+            }
+            self.look_at_granted(&mut agenda, bench);
         }
-        bench.open(name)?.earliest_deadline_ms()
+        let steady_ms = bench.moment().steady_ms;
+        let left = agenda.places.into_iter().map(|place| (steady_ms, place));
+        self.pending.extend(left);
+        for name in agenda.names {
+            self.reschedule(&name, bench);
+        }
+    }
+
+    /// A grant to a token can be all that another wait of it was held up for: what a token holds
+    /// needs no turn.
+    fn look_at_granted(&self, agenda: &mut Agenda, bench: &mut Bench<'_, '_>) {
+        for token in std::mem::take(&mut bench.granted) {
+            for (place, _) in self.queues.places_of(&token) {
+                let held_up_by = self.queues.held_up_by(place);
+                let holds = |name| {
+                    let lock = bench.open(name);
+                    lock.is_some_and(|lock| lock.holder(&token).is_some())
+                };
+                if held_up_by.is_some_and(holds) {
+                    agenda.places.insert(place);
+                }
+            }
+        }
+    }
+
+    /// When a name is to be settled again: as its next lease ends, if somebody waits for that or other
+    /// leases go on; or soon, where a lock is away that somebody needs.
+    fn reschedule(&mut self, name: &Name, bench: &mut Bench<'_, '_>) {
+        let moment = bench.moment();
+        let has_line = self.queues.has_line(name);
+        if !has_line && self.schedule.time_of(name).is_none() && bench.holders_at(name) < 2 {
+            return;
+        }
+        let ends = bench.open(name).and_then(|lock| {
+            let matters = has_line || lock.holders().len() > 1;
+            lock.earliest_deadline_ms().filter(|_| matters)
+        });
+        let end_ms = ends.map(|ms| moment.steady_at(ms));
+        let retry_ms = (has_line && bench.was_away(name)).then(|| moment.steady_ms + RETRY_MS);
+        self.schedule.set(name, end_ms.or(retry_ms));
+        self.queues.expect_end(name, end_ms);
     }
 
     /// A lease may have ended by the key's own expiry before anybody looked.
     fn count_expired(&self, name: &Name, bench: &mut Bench<'_, '_>) {
+        let steady_ms = bench.moment().steady_ms;
         let due = self
-            .queues
-            .alarm_ms(name)
-            .is_some_and(|ms| ms <= bench.now_ms());
-        if due && bench.came_empty(name) {
+            .schedule
+            .time_of(name)
+            .is_some_and(|ms| ms <= steady_ms);
+        if due && !bench.has_opened(name) && bench.came_empty(name) {
             bench.lapses += 1;
         }
     }
 
-    /// Lets the head of a queue go, if its wait is over: the names that it leaves, or `None` when
-    /// the queue stands still.
-    fn step(&mut self, name: &Name, bench: &mut Bench<'_, '_>) -> Option<Vec<Name>> {
-        // Opening the name ends its lapsed leases, whether anybody waits or not.
-        let foreign = bench.open(name).is_none();
-        let place = self.queues.head(name)?;
-        if foreign {
-            return Some(self.end_wait(place, Verdict::Refused(Refusal::WrongType), bench));
-        }
-        let waiter = self.queues.at(place)?;
-        match self.stand(&waiter.names, &waiter.ask, Some(place), bench) {
-            Stand::Foreign => {
-                Some(self.end_wait(place, Verdict::Refused(Refusal::WrongType), bench))
+    /// Lets a waiter go, if its wait is over: the names that it leaves.
+    fn examine(
+        &mut self,
+        place: Place,
+        agenda: &mut Agenda,
+        bench: &mut Bench<'_, '_>,
+    ) -> Vec<Name> {
+        let Some(waiter) = self.queues.at(place) else {
+            return Vec::new();
+        };
+        match self.turn(place, waiter, bench) {
+            Turn::Foreign => self.end_wait(place, Verdict::Refused(Refusal::WrongType), bench),
+            Turn::Come { .. } if !bench.world.server.permits(waiter) => {
+                self.end_wait(place, Verdict::Refused(Refusal::NoPermission), bench)
             }
-            Stand::Clear { kept_fence } => self.hand_over(place, kept_fence, bench),
-            Stand::Hold { .. } if waiter.timeout_ms.is_some_and(|ms| ms <= bench.now_ms()) => {
-                Some(self.end_wait(place, Verdict::TimedOut, bench))
+            Turn::Come { kept_fence } => self.hand_over(place, kept_fence, bench),
+            Turn::HeldUp { .. }
+                if waiter
+                    .timeout_ms
+                    .is_some_and(|ms| ms <= bench.moment().steady_ms) =>
+            {
+                self.end_wait(place, Verdict::TimedOut, bench)
             }
-            Stand::Hold { .. } => None,
+            Turn::HeldUp { by } => {
+                agenda
+                    .names
+                    .extend(waiter.names.as_slice().get(by).cloned());
+                self.queues.hold_up(place, Some(by));
+                Vec::new()
+            }
         }
     }
 
@@ -589,18 +876,21 @@ impl Desk {
         place: Place,
         kept_fence: Option<u64>,
         bench: &mut Bench<'_, '_>,
-    ) -> Option<Vec<Name>> {
+    ) -> Vec<Name> {
+        let Some(waiter) = self.queues.remove(place) else {
+            return Vec::new();
+        };
         let Waiter {
             seat,
             client_id,
             names,
             ask,
             ..
-        } = self.queues.remove(place)?;
+        } = waiter;
         let replaced = held_by(&ask.token, &names, bench);
         let grant = self.grant(&names, &ask, kept_fence, client_id, bench);
         self.tally.hand_overs += 1;
-        let vacated = names.iter().cloned().collect();
+        let vacated = names.as_slice().to_vec();
         let verdict = Verdict::Granted(HandOver {
             grant,
             names,
@@ -608,8 +898,8 @@ impl Desk {
             origin: kept_fence.map_or(Origin::New, |_| Origin::Kept),
             replaced,
         });
-        bench.wakes.push(Wake { seat, verdict });
-        Some(vacated)
+        wake(seat, verdict, vacated.len(), bench);
+        vacated
     }
 
     /// Takes a waiter out with an answer; the names that it leaves.
@@ -618,19 +908,22 @@ impl Desk {
             return Vec::new();
         };
         self.tally.timeouts += u64::from(verdict == Verdict::TimedOut);
-        bench.wakes.push(Wake {
-            seat: waiter.seat,
-            verdict,
-        });
-        waiter.names.iter().cloned().collect()
+        let vacated = waiter.names.as_slice().to_vec();
+        wake(waiter.seat, verdict, vacated.len(), bench);
+        vacated
     }
+}
+
+fn wake(seat: Seat, verdict: Verdict, names: usize, bench: &mut Bench<'_, '_>) {
+    bench.steps += WAKE_STEPS + names as u64;
+    bench.wakes.push(Wake { seat, verdict });
 }
 
 /// Whether a lock with a holder of this tie is there.
 fn is_tied(slot: &Slot, id: TieId) -> bool {
     match slot {
-        Slot::Lock(stored) => stored.lock.holders().iter().any(|own| own.tie == id),
-        Slot::Empty | Slot::Foreign | Slot::Away => false,
+        Slot::Lock(stored) => stored.lock.holders().tied(id).is_some(),
+        Slot::Empty | Slot::Foreign => false,
     }
 }
 
@@ -647,17 +940,20 @@ fn extend(
     if held < names.count() {
         return Ok(Answer::Count(0));
     }
-    let deadline_ms = bench.now_ms().saturating_add(lease_ms);
+    let deadline_ms = bench.moment().ms().saturating_add(lease_ms);
     for name in names {
         let tie = bench.bind(name, token, life, lease_ms, caller.client_id);
-        if let Some(own) = bench.open(name).and_then(|lock| lock.holder_mut(token)) {
+        let Some(lock) = bench.open(name) else {
+            continue;
+        };
+        lock.update(token, |own| {
             own.deadline_ms = deadline_ms;
             own.tie = tie;
             if life == Life::Session {
                 own.client_id = caller.client_id;
             }
-            bench.affirm(name, token);
-        }
+        });
+        bench.affirm(name, token);
     }
     Ok(Answer::Count(held))
 }
@@ -673,8 +969,10 @@ fn release(
         let Some(lock) = bench.open(name) else {
             continue;
         };
-        match lock.holder_mut(token) {
-            Some(own) if leave == Leave::One && own.holds > 1 => own.holds -= 1,
+        match lock.holder(token) {
+            Some(own) if leave == Leave::One && own.holds > 1 => {
+                lock.update(token, |own| own.holds -= 1);
+            }
             Some(_) => {
                 lock.remove(token);
             }
@@ -715,6 +1013,6 @@ fn count_held(names: &Names, token: &Token, bench: &mut Bench<'_, '_>) -> Result
 pub fn seen(stored: Stored, now_ms: u64) -> Lock {
     let mut lock = stored.lock;
     lock.shorten(stored.expiry_ms.unwrap_or(u64::MAX));
-    lock.lapse(now_ms);
+    lock.lapse(now_ms, |_| None);
     lock
 }

@@ -6,11 +6,13 @@
 //! ```text
 //! LOCK.APPLY key GRANT token mode limit fence holds deadline-ms since-ms
 //! LOCK.APPLY key DROP token
-//! DEL key                     when the last holder goes
+//! LOCK.APPLY key RENEW deadline-ms [key ...]    exclusive locks, held as before
+//! DEL key                                       when the last holder goes
 //! ```
+//!
+//! RENEW is what many sessions that are renewed at once come to: for each no more than its key.
 
-use std::collections::HashMap;
-
+use crate::holders::Difference;
 use crate::lock::{Holder, Lock, Mode};
 use crate::name::Name;
 use crate::refusal::Refusal;
@@ -33,6 +35,11 @@ pub enum Change {
         /// The grant.
         holder: Holder,
     },
+    /// The only holder of an exclusive lock has another deadline, and nothing else is different.
+    Renew {
+        /// The grant, as it is now.
+        holder: Holder,
+    },
     /// A holder goes, others stay.
     Drop {
         /// Who goes.
@@ -51,37 +58,71 @@ pub struct Effect {
     pub change: Change,
 }
 
+/// What a LOCK.APPLY asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parsed<'a> {
+    /// To change the lock of the key.
+    Change(Change),
+    /// To set the deadline of the only holder of the key and of each of these.
+    Renew {
+        /// The deadline, in ms since the epoch.
+        deadline_ms: u64,
+        /// The other keys.
+        others: &'a [&'a [u8]],
+    },
+}
+
 /// The words that follow `LOCK.APPLY key`, or `None` for a change that is a plain `DEL key`.
 pub fn words(change: &Change) -> Option<Vec<Vec<u8>>> {
     match change {
-        Change::Grant { mode, holder } => Some(vec![
-            b"GRANT".to_vec(),
-            holder.token.as_bytes().to_vec(),
-            mode.as_str().into(),
-            holder.limit.to_string().into(),
-            holder.fence.to_string().into(),
-            holder.holds.to_string().into(),
-            holder.deadline_ms.to_string().into(),
-            holder.since_ms.to_string().into(),
-        ]),
+        Change::Grant { mode, holder } => Some(grant_words(*mode, holder)),
+        Change::Renew { holder } => Some(grant_words(Mode::Exclusive, holder)),
         Change::Drop { token } => Some(vec![b"DROP".to_vec(), token.as_bytes().to_vec()]),
         Change::Delete => None,
     }
 }
 
-/// Reads what [`words`] wrote.
+fn grant_words(mode: Mode, holder: &Holder) -> Vec<Vec<u8>> {
+    vec![
+        b"GRANT".to_vec(),
+        holder.token.as_bytes().to_vec(),
+        mode.as_str().into(),
+        holder.limit.to_string().into(),
+        holder.fence.to_string().into(),
+        holder.holds.to_string().into(),
+        holder.deadline_ms.to_string().into(),
+        holder.since_ms.to_string().into(),
+    ]
+}
+
+/// The words that follow `LOCK.APPLY key` where the locks of several keys are renewed together; the
+/// other keys follow them.
+pub fn renewal_words(deadline_ms: u64) -> [Vec<u8>; 2] {
+    [b"RENEW".to_vec(), deadline_ms.to_string().into()]
+}
+
+/// Reads what [`words`] and [`renewal_words`] wrote.
 ///
 /// # Errors
-/// [`Refusal::ApplyMalformed`] for everything that [`words`] doesn't write.
-pub fn parse(words: &[&[u8]]) -> Result<Change, Refusal> {
-    let change = match words {
+/// [`Refusal::ApplyMalformed`] for everything that they don't write.
+pub fn parse<'a>(words: &'a [&'a [u8]]) -> Result<Parsed<'a>, Refusal> {
+    let order = match words {
         [b"GRANT", token, mode, limit, fence, holds, deadline_ms, since_ms] => {
             parse_grant(token, mode, [limit, fence, holds, deadline_ms, since_ms])
+                .map(Parsed::Change)
         }
-        [b"DROP", token] => Token::new(token).ok().map(|token| Change::Drop { token }),
+        [b"DROP", token] => Token::new(token)
+            .ok()
+            .map(|token| Parsed::Change(Change::Drop { token })),
+        [b"RENEW", deadline_ms, others @ ..] => grammar::decimal(deadline_ms)
+            .filter(|ms| *ms <= MAX_DEADLINE_MS)
+            .map(|deadline_ms| Parsed::Renew {
+                deadline_ms,
+                others,
+            }),
         _ => None,
     };
-    change.ok_or(Refusal::ApplyMalformed)
+    order.ok_or(Refusal::ApplyMalformed)
 }
 
 fn parse_grant(token: &[u8], mode: &[u8], numbers: [&[u8]; 5]) -> Option<Change> {
@@ -110,6 +151,7 @@ fn parse_grant(token: &[u8], mode: &[u8], numbers: [&[u8]; 5]) -> Option<Change>
 pub fn apply(lock: &mut Lock, change: &Change) {
     match change {
         Change::Grant { mode, holder } => lock.grant(*mode, holder.clone()),
+        Change::Renew { holder } => lock.grant(Mode::Exclusive, holder.clone()),
         Change::Drop { token } => {
             lock.remove(token);
         }
@@ -127,20 +169,25 @@ pub struct Stored {
     pub expiry_ms: Option<u64>,
 }
 
-/// The changes that turn `before` into `after`, fewest first: nothing when nothing changed.
+/// The changes that turn `before` into `after`, `differences` being what differs between the two:
+/// fewest first, nothing when nothing changed.
 ///
 /// Grants come before drops, so that no replica sees the lock free in between.
-pub fn between(before: Option<&Stored>, after: &Lock) -> Vec<Change> {
+pub fn between(
+    before: Option<&Stored>,
+    after: &Lock,
+    differences: &[Difference<'_>],
+) -> Vec<Change> {
     let Some(before) = before else {
-        return after.holders().iter().map(|h| grant_of(after, h)).collect();
+        return all_grants(after);
     };
     if after.is_free() {
         return vec![Change::Delete];
     }
     let mut changes = match (before.lock.mode(), after.mode()) {
-        (Mode::Shared, Mode::Shared) => between_shared(&before.lock, after),
-        _ if before.lock == *after => Vec::new(),
-        _ => after.holders().iter().map(|h| grant_of(after, h)).collect(),
+        (Mode::Shared, Mode::Shared) => between_shared(after, differences),
+        (Mode::Exclusive, Mode::Exclusive) => between_exclusive(after, differences),
+        _ => all_grants(after),
     };
     if changes.is_empty() && before.expiry_ms != after.latest_deadline_ms() {
         changes.extend(after.holders().last().map(|h| grant_of(after, h)));
@@ -150,31 +197,61 @@ pub fn between(before: Option<&Stored>, after: &Lock) -> Vec<Change> {
 
 /// Adds the grant of a token to the changes, if it is none of them yet.
 pub fn affirm(changes: &mut Vec<Change>, lock: &Lock, token: &Token) {
-    let granted =
-        |change: &Change| matches!(change, Change::Grant { holder, .. } if holder.token == *token);
+    let granted = |change: &Change| match change {
+        Change::Grant { holder, .. } | Change::Renew { holder } => holder.token == *token,
+        Change::Drop { .. } | Change::Delete => false,
+    };
     if !changes.iter().any(granted) {
         changes.extend(lock.holder(token).map(|own| grant_of(lock, own)));
     }
 }
 
-fn between_shared(before: &Lock, after: &Lock) -> Vec<Change> {
-    let (old, new) = (by_token(before), by_token(after));
-    let grants = after
-        .holders()
-        .iter()
-        .filter(|&h| old.get(&h.token) != Some(&h));
-    let gone = before
-        .holders()
-        .iter()
-        .filter(|h| !new.contains_key(&h.token));
-    let drops = gone.map(|h| Change::Drop {
-        token: h.token.clone(),
-    });
-    grants.map(|h| grant_of(after, h)).chain(drops).collect()
+/// A grant to each holder: what makes the lock anew.
+pub fn all_grants(lock: &Lock) -> Vec<Change> {
+    let holders = lock.holders().iter();
+    holders.map(|own| grant_of(lock, own)).collect()
 }
 
-fn by_token(lock: &Lock) -> HashMap<&Token, &Holder> {
-    lock.holders().iter().map(|h| (&h.token, h)).collect()
+fn between_shared(after: &Lock, differences: &[Difference<'_>]) -> Vec<Change> {
+    let (mut changes, mut drops) = (Vec::new(), Vec::new());
+    for Difference { before, after: own } in differences {
+        match (own, before) {
+            (Some(own), _) => changes.push(grant_of(after, own)),
+            (None, Some(gone)) => drops.push(Change::Drop {
+                token: gone.token.clone(),
+            }),
+            (None, None) => {}
+        }
+    }
+    changes.extend(drops);
+    changes
+}
+
+fn between_exclusive(after: &Lock, differences: &[Difference<'_>]) -> Vec<Change> {
+    let grants = differences.iter().filter_map(|difference| difference.after);
+    grants.map(|own| grant_of(after, own)).collect()
+}
+
+/// Makes a renewal of a grant that is nothing more, where the lock is exclusive.
+pub fn condense(changes: &mut [Change], before: Option<&Stored>) {
+    let ([change], Some(before)) = (changes, before) else {
+        return;
+    };
+    if let Change::Grant { mode, holder } = change {
+        let same = before.lock.holders().sole();
+        let renewed = same.is_some_and(|own| differs_in_deadline(own, holder));
+        if *mode == Mode::Exclusive && before.lock.mode() == *mode && renewed {
+            let holder = holder.clone();
+            *change = Change::Renew { holder };
+        }
+    }
+}
+
+/// Whether nothing that is stored differs but the deadline.
+fn differs_in_deadline(before: &Holder, after: &Holder) -> bool {
+    (&before.token, before.fence, before.holds, before.since_ms)
+        == (&after.token, after.fence, after.holds, after.since_ms)
+        && before.deadline_ms != after.deadline_ms
 }
 
 fn grant_of(lock: &Lock, holder: &Holder) -> Change {
@@ -196,6 +273,10 @@ mod tests {
             .prop_map(move |map| {
                 let mut fences: Vec<u64> = map.values().map(|v| v.0).collect();
                 fences.sort_unstable();
+                let fences = fences
+                    .into_iter()
+                    .zip(0..)
+                    .map(|(fence, place)| fence + place);
                 map.into_iter()
                     .zip(fences)
                     .map(|((token, (_, holds, limit, deadline_ms)), fence)| Holder {
@@ -212,6 +293,13 @@ mod tests {
             })
     }
 
+    /// The changes as the desk finds them.
+    fn changes(before: Option<&Stored>, after: &Lock) -> Vec<Change> {
+        let free = Lock::free();
+        let old = before.map_or(&free, |stored| &stored.lock);
+        between(before, after, &old.holders().differences(after.holders()))
+    }
+
     fn lock() -> impl Strategy<Value = Lock> {
         prop_oneof![
             Just(Lock::free()),
@@ -221,7 +309,7 @@ mod tests {
     }
 
     fn sorted_by_token(lock: &Lock) -> Vec<Holder> {
-        let mut holders = lock.holders().to_vec();
+        let mut holders: Vec<Holder> = lock.holders().iter().cloned().collect();
         holders.sort_by(|a, b| a.token.cmp(&b.token));
         holders
     }
@@ -232,7 +320,7 @@ mod tests {
             let expiry_ms = before.latest_deadline_ms();
             let stored = (!before.is_free()).then(|| Stored { lock: before.clone(), expiry_ms });
             let mut replica = before;
-            for change in between(stored.as_ref(), &after) {
+            for change in changes(stored.as_ref(), &after) {
                 apply(&mut replica, &change);
             }
             prop_assert_eq!(sorted_by_token(&replica), sorted_by_token(&after));
@@ -241,10 +329,10 @@ mod tests {
 
         #[test]
         fn what_is_written_is_read(lock in lock()) {
-            for change in between(None, &lock) {
+            for change in all_grants(&lock) {
                 let words = words(&change).unwrap();
                 let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-                prop_assert_eq!(parse(&words), Ok(change));
+                prop_assert_eq!(parse(&words), Ok(Parsed::Change(change)));
             }
         }
 
@@ -252,7 +340,7 @@ mod tests {
         fn nothing_changed_means_no_effect(lock in lock()) {
             prop_assume!(!lock.is_free());
             let stored = Stored { lock: lock.clone(), expiry_ms: lock.latest_deadline_ms() };
-            prop_assert!(between(Some(&stored), &lock).is_empty());
+            prop_assert!(changes(Some(&stored), &lock).is_empty());
         }
     }
 
@@ -274,7 +362,7 @@ mod tests {
                 lock: lock.clone(),
                 expiry_ms,
             };
-            assert_eq!(between(Some(&stored), &lock).len(), 1, "{expiry_ms:?}");
+            assert_eq!(changes(Some(&stored), &lock).len(), 1, "{expiry_ms:?}");
         }
     }
 
@@ -305,5 +393,56 @@ mod tests {
         assert_eq!(parse(&good[..7]), Err(Refusal::ApplyMalformed));
         assert_eq!(parse(&[]), Err(Refusal::ApplyMalformed));
         assert_eq!(parse(&[b"DROP"]), Err(Refusal::ApplyMalformed));
+        for words in [&[b"RENEW".as_slice()][..], &[b"RENEW", b"-1"]] {
+            assert_eq!(parse(words), Err(Refusal::ApplyMalformed), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_differs_in_its_deadline_alone_is_a_renewal() {
+        let own = |fence, deadline_ms| Holder {
+            token: Token::new(b"a").unwrap(),
+            fence,
+            holds: 1,
+            limit: 0,
+            deadline_ms,
+            since_ms: 0,
+            client_id: 0,
+            tie: TieId::NONE,
+        };
+        let held = |mode, holder| Lock::held(mode, vec![holder]).unwrap();
+        let (exclusive, shared) = (Mode::Exclusive, Mode::Shared);
+        let table = [
+            (exclusive, own(1, 50), exclusive, own(1, 90), true),
+            (exclusive, own(1, 50), exclusive, own(2, 90), false),
+            (shared, own(1, 50), exclusive, own(1, 90), false),
+            (shared, own(1, 50), shared, own(1, 90), false),
+        ];
+        for (mode, before, new_mode, after, is_renewal) in table {
+            let stored = Stored {
+                expiry_ms: Some(before.deadline_ms),
+                lock: held(mode, before),
+            };
+            let mut changes = changes(Some(&stored), &held(new_mode, after));
+            condense(&mut changes, Some(&stored));
+            let renewed = matches!(changes.as_slice(), [Change::Renew { .. }]);
+            assert_eq!(
+                renewed, is_renewal,
+                "{stored:?} to {new_mode:?}: {changes:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn renewals_are_read_as_they_are_written() {
+        let words = renewal_words(90);
+        let mut words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        words.extend([b"y".as_slice(), b"z"]);
+        let others: [&[u8]; 2] = [b"y", b"z"];
+        let renewal = Parsed::Renew {
+            deadline_ms: 90,
+            others: &others,
+        };
+        assert_eq!(parse(&words), Ok(renewal));
     }
 }

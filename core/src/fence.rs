@@ -43,28 +43,34 @@ impl Fences {
         self.last.fetch_max(seen, Ordering::Relaxed);
     }
 
+    /// Whether a fence from outside is credible at `moment`: not more than [`MAX_AHEAD_US`] ahead of
+    /// the clock, or no greater than what this counter has seen. The latter takes back what this
+    /// server gave while its clock was ahead; it never lets a payload raise the counter further.
+    pub fn is_credible(&self, fence: u64, moment: Moment) -> bool {
+        fence <= moment.us.saturating_add(MAX_AHEAD_US) || fence <= self.last()
+    }
+
     /// The last fence given or seen; 0 when there was none.
     pub fn last(&self) -> u64 {
         self.last.load(Ordering::Relaxed)
     }
 }
 
-/// Whether a fence from outside is credible at `moment`, see [`MAX_AHEAD_US`].
-pub const fn is_credible(fence: u64, moment: Moment) -> bool {
-    fence <= moment.us.saturating_add(MAX_AHEAD_US)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn at(us: u64) -> Moment {
+        Moment { us, steady_ms: 0 }
+    }
+
     #[test]
     fn rises_by_the_clock_and_without_it() {
         let fences = Fences::new();
-        assert_eq!(fences.next(Moment { us: 500 }), 500);
-        assert_eq!(fences.next(Moment { us: 500 }), 501, "the clock stands");
-        assert_eq!(fences.next(Moment { us: 100 }), 502, "the clock goes back");
-        assert_eq!(fences.next(Moment { us: 900 }), 900);
+        assert_eq!(fences.next(at(500)), 500);
+        assert_eq!(fences.next(at(500)), 501, "the clock stands");
+        assert_eq!(fences.next(at(100)), 502, "the clock goes back");
+        assert_eq!(fences.next(at(900)), 900);
     }
 
     #[test]
@@ -73,13 +79,22 @@ mod tests {
         fences.raise(1000);
         fences.raise(10);
         assert_eq!(fences.last(), 1000);
-        assert_eq!(fences.next(Moment { us: 5 }), 1001);
+        assert_eq!(fences.next(at(5)), 1001);
     }
 
     #[test]
     fn more_than_a_day_ahead_is_not_credible() {
-        let now = Moment { us: 7 };
-        assert!(is_credible(7 + MAX_AHEAD_US, now));
-        assert!(!is_credible(8 + MAX_AHEAD_US, now));
+        let now = at(7);
+        let fences = Fences::new();
+        assert!(fences.is_credible(7 + MAX_AHEAD_US, now));
+        assert!(!fences.is_credible(8 + MAX_AHEAD_US, now));
+    }
+
+    #[test]
+    fn what_was_given_is_credible_but_leads_no_further() {
+        let fences = Fences::new();
+        fences.raise(7 + 9 * MAX_AHEAD_US);
+        assert!(fences.is_credible(7 + 9 * MAX_AHEAD_US, at(7)));
+        assert!(!fences.is_credible(8 + 9 * MAX_AHEAD_US, at(7)));
     }
 }

@@ -27,32 +27,42 @@ pub mod effect;
 pub mod fence;
 pub mod grammar;
 pub mod hand_over;
+pub mod holders;
 pub mod lock;
 pub mod name;
 pub mod order;
 pub mod queue;
 pub mod refusal;
+pub mod schedule;
 pub mod session;
+pub mod slot;
 pub mod token;
 
 /// The longest lease and the longest BLOCK: 2^53 - 1 ms, so that every client language can hold it.
 pub const MAX_SPAN_MS: u64 = (1 << 53) - 1;
 
-/// A point in time as the caller's clock had it, in microseconds since the Unix epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A point in time, as two clocks have it.
+///
+/// Leases end by the wall clock, as keys do. Spans that a server measures for itself (how long a
+/// client waits, when a session is to be renewed) are measured on a clock that nobody sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// Microseconds since the Unix epoch.
+    /// The wall clock: microseconds since the Unix epoch.
     pub us: u64,
+    /// The steady clock: milliseconds since some moment of this server's life.
+    pub steady_ms: u64,
 }
 
 impl Moment {
-    /// The moment that many milliseconds after the Unix epoch.
-    pub const fn from_ms(ms: u64) -> Self {
-        Self { us: ms * 1000 }
-    }
-
-    /// Whole milliseconds since the Unix epoch.
+    /// The wall clock in whole milliseconds since the Unix epoch.
     pub const fn ms(self) -> u64 {
         self.us / 1000
+    }
+
+    /// When the steady clock will be where the wall clock will show `wall_ms`, if nobody sets that
+    /// one meanwhile; now for what is past.
+    pub const fn steady_at(self, wall_ms: u64) -> u64 {
+        self.steady_ms
+            .saturating_add(wall_ms.saturating_sub(self.ms()))
     }
 }

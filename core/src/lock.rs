@@ -3,8 +3,7 @@
 //! The value decides about admission from its own fields and its arguments alone; queues are not
 //! its concern. A deadline that equals now has ended.
 
-use smallvec::{smallvec, SmallVec};
-
+use crate::holders::Holders;
 use crate::order::Ask;
 use crate::session::TieId;
 use crate::token::Token;
@@ -52,13 +51,13 @@ pub struct Holder {
 
 /// The holders of one key.
 ///
-/// Invariants: exclusive means one holder at most, with limit 0; tokens differ; holders stand in
-/// the order of their fences, so that equal locks have equal bytes. A lock without holders is free
-/// and is not stored.
+/// Invariants: exclusive means one holder at most, with limit 0; tokens differ, and so do fences;
+/// holders stand in the order of their fences, so that equal locks have equal bytes. A lock without
+/// holders is free and is not stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     mode: Mode,
-    holders: SmallVec<[Holder; 1]>,
+    holders: Holders,
 }
 
 /// How a request stands to a lock, apart from any queue.
@@ -95,7 +94,7 @@ impl Lock {
     pub fn free() -> Self {
         Self {
             mode: Mode::Exclusive,
-            holders: SmallVec::new(),
+            holders: Holders::new(),
         }
     }
 
@@ -103,31 +102,10 @@ impl Lock {
     ///
     /// Returns `None` where the holders break an invariant of the type.
     pub fn held(mode: Mode, holders: Vec<Holder>) -> Option<Self> {
-        let lock = Self {
+        is_sound(mode, &holders).then(|| Self {
             mode,
-            holders: SmallVec::from_vec(holders),
-        };
-        lock.is_sound().then_some(lock)
-    }
-
-    fn is_sound(&self) -> bool {
-        let alone = self.holders.len() == 1 && self.holders.iter().all(|h| h.limit == 0);
-        let shape = match self.mode {
-            Mode::Exclusive => alone,
-            Mode::Shared => !self.holders.is_empty(),
-        };
-        let ordered = self
-            .holders
-            .iter()
-            .zip(self.holders.iter().skip(1))
-            .all(|(a, b)| a.fence <= b.fence);
-        let mut tokens: Vec<&Token> = self.holders.iter().map(|h| &h.token).collect();
-        tokens.sort_unstable();
-        tokens.dedup();
-        shape
-            && ordered
-            && tokens.len() == self.holders.len()
-            && self.holders.iter().all(|h| h.holds > 0)
+            holders: holders.into_iter().collect(),
+        })
     }
 
     /// How the holders share the lock; meaningless while it is free.
@@ -136,7 +114,7 @@ impl Lock {
     }
 
     /// The holders, oldest grant first.
-    pub fn holders(&self) -> &[Holder] {
+    pub const fn holders(&self) -> &Holders {
         &self.holders
     }
 
@@ -147,42 +125,32 @@ impl Lock {
 
     /// The grant of this token, if it holds.
     pub fn holder(&self, token: &Token) -> Option<&Holder> {
-        self.holders.iter().find(|h| h.token == *token)
+        self.holders.get(token)
     }
 
-    /// The grant of this token, to change its holds or deadline; its token and fence stay.
-    pub fn holder_mut(&mut self, token: &Token) -> Option<&mut Holder> {
-        self.holders.iter_mut().find(|h| h.token == *token)
+    /// Changes the grant of this token; its token and fence stay. Tells whether it holds.
+    pub fn update(&mut self, token: &Token, change: impl FnOnce(&mut Holder)) -> bool {
+        self.holders.update(token, change)
     }
 
     /// When the first lease ends, in ms since the epoch; `None` when free.
     pub fn earliest_deadline_ms(&self) -> Option<u64> {
-        self.holders.iter().map(|h| h.deadline_ms).min()
+        self.holders.first_to_end().map(|own| own.deadline_ms)
     }
 
     /// When the last lease ends, in ms since the epoch; `None` when free.
     pub fn latest_deadline_ms(&self) -> Option<u64> {
-        self.holders.iter().map(|h| h.deadline_ms).max()
+        self.holders.last_to_end().map(|own| own.deadline_ms)
     }
 
     /// The greatest fence among the grants in force; 0 when free.
     pub fn highest_fence(&self) -> u64 {
-        self.holders.last().map_or(0, |h| h.fence)
+        self.holders.last().map_or(0, |own| own.fence)
     }
 
     /// Bytes held outside the value itself.
     pub fn heap_bytes(&self) -> usize {
-        let spilled = if self.holders.spilled() {
-            self.holders.capacity() * size_of::<Holder>()
-        } else {
-            0
-        };
-        spilled
-            + self
-                .holders
-                .iter()
-                .map(|h| h.token.heap_bytes())
-                .sum::<usize>()
+        self.holders.heap_bytes()
     }
 
     /// How the request stands to the holders.
@@ -213,8 +181,8 @@ impl Lock {
 
     /// Whether one more holder fits: where limits differ, the smallest binds.
     fn has_room(&self, limit: u32) -> bool {
-        let limits = self.holders.iter().map(|h| h.limit).chain([limit]);
-        let smallest = limits.filter(|&l| l > 0).min();
+        let own = (limit > 0).then_some(limit);
+        let smallest = self.holders.smallest_limit().into_iter().chain(own).min();
         smallest.is_none_or(|most| self.holders.len() < most as usize)
     }
 
@@ -223,39 +191,64 @@ impl Lock {
     pub fn grant(&mut self, mode: Mode, holder: Holder) {
         if mode == Mode::Exclusive || self.mode == Mode::Exclusive {
             self.mode = mode;
-            self.holders = smallvec![holder];
-            return;
+            self.holders = Holders::new();
         }
-        self.holders.retain(|h| h.token != holder.token);
-        let place = self.holders.partition_point(|h| h.fence < holder.fence);
-        self.holders.insert(place, holder);
+        self.holders.insert(holder);
     }
 
     /// Takes a grant out. Tells whether there was one.
     pub fn remove(&mut self, token: &Token) -> bool {
-        let before = self.holders.len();
-        self.holders.retain(|h| h.token != *token);
-        self.holders.len() < before
+        self.holders.remove(token).is_some()
     }
 
-    /// Ends the leases that have run out. Tells how many.
-    pub fn lapse(&mut self, now_ms: u64) -> usize {
-        let before = self.holders.len();
-        self.holders.retain(|h| h.deadline_ms > now_ms);
-        before - self.holders.len()
-    }
-
-    /// Keeps the holders that `keep` tells to keep; it may change their deadlines.
-    pub fn retain(&mut self, keep: impl FnMut(&mut Holder) -> bool) {
-        self.holders.retain(keep);
+    /// Ends the leases that have run out, but for those that `renewed` gives another deadline, which
+    /// is later than now. Tells how many ended.
+    pub fn lapse(&mut self, now_ms: u64, renewed: impl Fn(&Holder) -> Option<u64>) -> u64 {
+        let mut ended = 0;
+        while let Some(own) = self.holders.first_to_end() {
+            if own.deadline_ms > now_ms {
+                break;
+            }
+            let (token, deadline_ms) = (own.token.clone(), renewed(own));
+            match deadline_ms.filter(|ms| *ms > now_ms) {
+                Some(deadline_ms) => {
+                    self.holders
+                        .update(&token, |own| own.deadline_ms = deadline_ms);
+                }
+                None => {
+                    self.holders.remove(&token);
+                    ended += 1;
+                }
+            }
+        }
+        ended
     }
 
     /// Shortens every lease that goes beyond `expiry_ms`, as EXPIRE by hand does.
     pub fn shorten(&mut self, expiry_ms: u64) {
-        for holder in &mut self.holders {
-            holder.deadline_ms = holder.deadline_ms.min(expiry_ms);
+        while let Some(own) = self.holders.last_to_end() {
+            if own.deadline_ms <= expiry_ms {
+                break;
+            }
+            let token = own.token.clone();
+            self.holders
+                .update(&token, |own| own.deadline_ms = expiry_ms);
         }
     }
+}
+
+fn is_sound(mode: Mode, holders: &[Holder]) -> bool {
+    let shape = match mode {
+        Mode::Exclusive => holders.len() == 1 && holders.iter().all(|own| own.limit == 0),
+        Mode::Shared => !holders.is_empty(),
+    };
+    let following = holders.iter().zip(holders.iter().skip(1));
+    let ordered = following.into_iter().all(|(a, b)| a.fence < b.fence);
+    let mut tokens: Vec<&Token> = holders.iter().map(|own| &own.token).collect();
+    tokens.sort_unstable();
+    tokens.dedup();
+    let distinct = tokens.len() == holders.len();
+    shape && ordered && distinct && holders.iter().all(|own| own.holds > 0)
 }
 
 #[cfg(test)]
@@ -399,10 +392,10 @@ mod tests {
     #[test]
     fn a_lease_that_ends_now_has_ended() {
         let mut lock = lock(Mode::Shared, &[("a", 0), ("b", 0)]);
-        assert_eq!(lock.lapse(100), 0);
-        assert_eq!(lock.lapse(101), 1);
+        assert_eq!(lock.lapse(100, |_| None), 0);
+        assert_eq!(lock.lapse(101, |_| None), 1);
         assert_eq!(lock.holders().len(), 1);
-        assert_eq!(lock.lapse(102), 1);
+        assert_eq!(lock.lapse(102, |_| None), 1);
         assert!(lock.is_free());
     }
 
@@ -434,6 +427,8 @@ mod tests {
             Lock::held(Mode::Shared, unordered).is_none(),
             "fences out of order"
         );
+        let equal = vec![holder("a", 1, 0), holder("b", 1, 0)];
+        assert!(Lock::held(Mode::Shared, equal).is_none(), "one fence twice");
         let none = Holder {
             holds: 0,
             ..holder("a", 1, 0)

@@ -77,6 +77,11 @@ impl Names {
         &self.0
     }
 
+    /// Whether this name is one of them.
+    pub fn contains(&self, name: &Name) -> bool {
+        self.0.binary_search(name).is_ok()
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.0.len()

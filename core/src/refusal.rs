@@ -27,6 +27,8 @@ pub enum Refusal {
     Count,
     /// The key holds another type.
     WrongType,
+    /// The waiter's user has no right to the lock any more.
+    NoPermission,
     /// Waiting would never end: another holder waits for this one to leave.
     Deadlock,
     /// `lock.max-waiters` clients wait already.
@@ -68,6 +70,7 @@ impl Refusal {
             Self::Limit => "ERR invalid limit, must be 1 to 4294967295",
             Self::Count => "ERR invalid count, must be 0 to 9007199254740991",
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
+            Self::NoPermission => "NOPERM No permissions to access a key",
             Self::Deadlock => "DEADLOCK another holder waits to upgrade this lock",
             Self::MaxWaiters => "MAXWAITERS as many clients wait as lock.max-waiters allows",
             Self::ReadOnly => "READONLY locks are granted by the primary alone",

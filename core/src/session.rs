@@ -6,8 +6,11 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use crate::lock::Lock;
+use crate::holders::Difference;
+use crate::lock::{Holder, Lock};
 use crate::name::Name;
+use crate::token::Token;
+use crate::Moment;
 
 /// The number of a tie, or that there is none. Never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,6 +19,12 @@ pub struct TieId(u64);
 impl TieId {
     /// No tie.
     pub const NONE: Self = Self(0);
+
+    /// A tie of a number's own.
+    #[cfg(test)]
+    pub(crate) const fn for_tests(number: u64) -> Self {
+        Self(number)
+    }
 }
 
 /// Bounds of when a tie that was put off is looked at again, in ms.
@@ -27,7 +36,7 @@ const NEVER_FOLLOWED: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The connection lives.
+    /// The connection lives, as far as is known.
     Alive,
     /// The connection is gone: the grant is to end.
     Orphan,
@@ -39,19 +48,23 @@ struct Tie {
     name: Name,
     lease_ms: u64,
     state: State,
-    /// When to look at it: to renew it, to end it, or to find that its grant is gone.
+    /// When to look at it, on the steady clock: to renew it, to end it, or to find that its grant
+    /// is gone.
     due_ms: u64,
 }
 
 /// All ties of this server.
 ///
-/// Invariant: `by_client` and `due` list each tie once, as `ties` has it. A tie whose grant was
-/// taken away behind the desk's back (DEL, a flush, a reload) stays until it is due.
+/// Invariants: `due` lists each tie once, as `ties` has it; `by_client` lists those that are alive,
+/// and no client without one. A client in `gone` is in `by_client`: what is still listed there has
+/// ended with its connection, but was not marked yet, because that takes time for each.
 #[derive(Debug, Default)]
 pub struct Ties {
     ties: HashMap<TieId, Tie>,
     by_client: HashMap<u64, BTreeSet<TieId>>,
+    gone: BTreeSet<u64>,
     due: BTreeSet<(u64, TieId)>,
+    orphans: usize,
     last_id: u64,
 }
 
@@ -68,16 +81,25 @@ impl Ties {
 
     /// Takes all ties away. Their numbers live on in the values and are not given again.
     pub fn clear(&mut self) {
-        self.ties.clear();
-        self.by_client.clear();
-        self.due.clear();
+        let last_id = self.last_id;
+        *self = Self {
+            last_id,
+            ..Self::default()
+        };
+    }
+
+    /// Whether there is such a tie.
+    pub fn contains(&self, id: TieId) -> bool {
+        self.ties.contains_key(&id)
     }
 
     /// Whether this tie binds a grant to a connection that lives.
     pub fn is_alive(&self, id: TieId) -> bool {
-        self.ties
-            .get(&id)
-            .is_some_and(|tie| tie.state == State::Alive)
+        self.ties.get(&id).is_some_and(|tie| !self.has_ended(tie))
+    }
+
+    fn has_ended(&self, tie: &Tie) -> bool {
+        tie.state == State::Orphan || self.gone.contains(&tie.client_id)
     }
 
     /// Whether anything is tied to this connection.
@@ -85,25 +107,30 @@ impl Ties {
         self.by_client.contains_key(&client_id)
     }
 
-    /// When the next tie is due, in ms since the epoch.
+    /// When the next tie is due, on the steady clock in ms.
     pub fn next_due_ms(&self) -> Option<u64> {
+        if !self.gone.is_empty() {
+            return Some(0);
+        }
         self.due.first().map(|(ms, _)| *ms)
     }
 
-    /// The ties that are due at `now_ms` and where their grants should be, at most `most`.
-    pub fn due(&self, now_ms: u64, most: usize) -> Vec<(TieId, Name)> {
+    /// The ties that are due at `steady_ms` and where their grants should be, at most `most`.
+    pub fn due(&self, steady_ms: u64, most: usize) -> Vec<(TieId, Name)> {
         let due = self
             .due
             .iter()
-            .take_while(|(ms, _)| *ms <= now_ms)
+            .take_while(|(ms, _)| *ms <= steady_ms)
             .take(most);
         due.filter_map(|(_, id)| Some((*id, self.ties.get(id)?.name.clone())))
             .collect()
     }
 
-    /// Whether a tie is still there and due at `now_ms`.
-    pub fn is_due(&self, id: TieId, now_ms: u64) -> bool {
-        self.ties.get(&id).is_some_and(|tie| tie.due_ms <= now_ms)
+    /// Whether a tie is still there and due at `steady_ms`.
+    pub fn is_due(&self, id: TieId, steady_ms: u64) -> bool {
+        self.ties
+            .get(&id)
+            .is_some_and(|tie| tie.due_ms <= steady_ms)
     }
 
     /// Ties a grant at `name` to a connection.
@@ -129,11 +156,20 @@ impl Ties {
             return;
         };
         self.due.remove(&(tie.due_ms, id));
-        if let Some(ids) = self.by_client.get_mut(&tie.client_id) {
-            ids.remove(&id);
-            if ids.is_empty() {
-                self.by_client.remove(&tie.client_id);
-            }
+        match tie.state {
+            State::Orphan => self.orphans -= 1,
+            State::Alive => self.unlist(tie.client_id, id),
+        }
+    }
+
+    fn unlist(&mut self, client_id: u64, id: TieId) {
+        let Some(ids) = self.by_client.get_mut(&client_id) else {
+            return;
+        };
+        ids.remove(&id);
+        if ids.is_empty() {
+            self.by_client.remove(&client_id);
+            self.gone.remove(&client_id);
         }
     }
 
@@ -158,67 +194,90 @@ impl Ties {
         }
     }
 
-    /// A connection is gone: its grants are to end, at the names that are returned.
-    pub fn orphan(&mut self, client_id: u64) -> Vec<Name> {
-        let ids = self.by_client.get(&client_id).cloned().unwrap_or_default();
-        for id in &ids {
-            self.look_at(*id, 0);
+    /// All keys of a database are gone, and with them the grants.
+    pub fn untie_database(&mut self, db: i32) {
+        let there = |(id, tie): (&TieId, &Tie)| (tie.name.db == db).then_some(*id);
+        let ids: Vec<TieId> = self.ties.iter().filter_map(there).collect();
+        ids.into_iter().for_each(|id| self.untie(id));
+    }
+
+    /// A connection is gone: its grants have ended. Costs the same however many they are.
+    pub fn orphan(&mut self, client_id: u64) {
+        if self.has_client(client_id) {
+            self.gone.insert(client_id);
         }
-        let orphans = ids.iter().filter_map(|id| {
-            let tie = self.ties.get_mut(id)?;
-            tie.state = State::Orphan;
-            Some(tie.name.clone())
-        });
-        orphans.collect()
+    }
+
+    /// Marks ties of connections that are gone, at most `most`: they are due from now on.
+    pub fn mark_orphans(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some(client_id) = self.gone.first().copied() else {
+                return;
+            };
+            let first = self.by_client.get(&client_id).and_then(BTreeSet::first);
+            let Some(id) = first.copied() else {
+                self.gone.remove(&client_id);
+                continue;
+            };
+            self.look_at(id, 0);
+            self.unlist(client_id, id);
+            if let Some(tie) = self.ties.get_mut(&id) {
+                tie.state = State::Orphan;
+                self.orphans += 1;
+            }
+        }
     }
 
     /// A tie that is due but may not be renewed or ended now is looked at again after a sixth of its
     /// lease, twice before a renewal would be late, but within the second.
-    pub fn put_off(&mut self, id: TieId, now_ms: u64) {
+    pub fn put_off(&mut self, id: TieId, steady_ms: u64) {
         if let Some(tie) = self.ties.get(&id) {
             let later_ms = (tie.lease_ms / 6).clamp(SOONEST_MS, LATEST_MS);
-            self.look_at(id, now_ms.saturating_add(later_ms));
+            self.look_at(id, steady_ms.saturating_add(later_ms));
         }
     }
 
-    /// Renews the tied grants of a lock that are due, and ends those whose connection is gone.
-    pub fn uphold(&self, lock: &mut Lock, now_ms: u64) {
-        if self.is_empty() {
-            return;
-        }
-        lock.retain(|holder| match self.ties.get(&holder.tie) {
-            Some(Tie {
-                state: State::Orphan,
-                ..
-            }) => false,
-            Some(tie) if tie.due_ms <= now_ms => {
-                holder.deadline_ms = now_ms.saturating_add(tie.lease_ms);
-                true
+    /// Ends the grants of a lock whose connection is gone, and those whose lease has run out, but for
+    /// those that were due to be renewed before. Tells how many leases ran out.
+    pub fn uphold(&self, lock: &mut Lock, moment: Moment) -> u64 {
+        if self.orphans > 0 || !self.gone.is_empty() {
+            for token in self.orphaned(lock) {
+                lock.remove(&token);
             }
-            _ => true,
-        });
+        }
+        lock.lapse(moment.ms(), |own| self.renewal(own, moment))
     }
 
-    /// Takes note of what became of the ties of a lock.
+    fn orphaned(&self, lock: &Lock) -> Vec<Token> {
+        let tied = lock.holders().iter().filter(|own| {
+            let tie = self.ties.get(&own.tie);
+            tie.is_some_and(|tie| self.has_ended(tie))
+        });
+        tied.map(|own| own.token.clone()).collect()
+    }
+
+    /// The deadline that a tied grant is given, if it is to be renewed by now.
+    pub fn renewal(&self, own: &Holder, moment: Moment) -> Option<u64> {
+        let tie = self.ties.get(&own.tie)?;
+        let due = tie.due_ms <= moment.steady_ms && !self.has_ended(tie);
+        due.then(|| moment.ms().saturating_add(tie.lease_ms))
+    }
+
+    /// Takes note of what became of a tied grant.
     ///
     /// A lease that was shortened by hand is not renewed before its time: it may end first.
-    pub fn follow(&mut self, before: Option<&Lock>, after: &Lock, now_ms: u64) {
-        let tied = |lock: &Lock| -> HashSet<TieId> {
-            let ties = lock.holders().iter().map(|holder| holder.tie);
-            ties.filter(|tie| *tie != TieId::NONE).collect()
-        };
-        let kept = tied(after);
-        for gone in before.map(tied).unwrap_or_default().difference(&kept) {
-            self.untie(*gone);
+    pub fn follow(&mut self, difference: &Difference<'_>, moment: Moment) {
+        let tie_of = |own: Option<&Holder>| own.map_or(TieId::NONE, |own| own.tie);
+        let (before, after) = (tie_of(difference.before), tie_of(difference.after));
+        if before != after {
+            self.untie(before);
         }
-        for holder in after.holders().iter().filter(|h| h.tie != TieId::NONE) {
-            let Some(tie) = self.ties.get(&holder.tie) else {
-                continue;
-            };
-            let due_ms = renewal_ms(holder.deadline_ms, tie.lease_ms);
-            if due_ms > now_ms || tie.due_ms == NEVER_FOLLOWED {
-                self.look_at(holder.tie, due_ms);
-            }
+        let (Some(own), Some(tie)) = (difference.after, self.ties.get(&after)) else {
+            return;
+        };
+        let due_ms = moment.steady_at(renewal_ms(own.deadline_ms, tie.lease_ms));
+        if due_ms > moment.steady_ms || tie.due_ms == NEVER_FOLLOWED {
+            self.look_at(after, due_ms);
         }
     }
 
@@ -234,6 +293,35 @@ impl Ties {
             self.due.remove(&(tie.due_ms, id));
             tie.due_ms = due_ms;
             self.due.insert((due_ms, id));
+        }
+    }
+
+    /// Checks the invariants of the type, for tests.
+    ///
+    /// # Errors
+    /// The first invariant that doesn't hold, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let alive = |tie: &&Tie| tie.state == State::Alive;
+        let listed: HashSet<&TieId> = self.by_client.values().flatten().collect();
+        let complaints = [
+            (self.due.len() != self.ties.len(), "ties that are due"),
+            (
+                listed.len() != self.ties.values().filter(alive).count(),
+                "ties by client",
+            ),
+            (self.orphans != self.ties.len() - listed.len(), "orphans"),
+            (
+                self.by_client.values().any(BTreeSet::is_empty),
+                "a client without ties",
+            ),
+            (
+                !self.gone.iter().all(|id| self.by_client.contains_key(id)),
+                "a client that is gone without ties",
+            ),
+        ];
+        match complaints.iter().find(|(wrong, _)| *wrong) {
+            Some((_, what)) => Err(format!("{what}: {self:?}")),
+            None => Ok(()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `LOCK.APPLY`: an effect of another server's desk, or of this one's in an earlier life.
 
-use redis_lock_core::effect;
+use redis_lock_core::effect::{self, Parsed};
 use redis_lock_core::refusal::Refusal;
 use redis_module::{raw, Context};
 
@@ -31,9 +31,19 @@ impl Command for Apply {
         if !comes_from_a_server(ctx) {
             return Err(Refusal::ApplyInternal);
         }
-        let (key, effect) = words.split_first().ok_or(Refusal::Arity)?;
-        let change = effect::parse(effect)?;
-        match keyspace::apply(ctx, &api::string(key), &change) {
+        let (key, words) = words.split_first().ok_or(Refusal::Arity)?;
+        let applied = match effect::parse(words)? {
+            Parsed::Change(change) => keyspace::apply(ctx, &api::string(key), &change),
+            Parsed::Renew {
+                deadline_ms,
+                others,
+            } => {
+                let keys = std::iter::once(key).chain(others);
+                keys.map(|key| keyspace::renew(ctx, &api::string(key), deadline_ms))
+                    .fold(Applied::Unchanged, Applied::or)
+            }
+        };
+        match applied {
             Applied::Foreign => return Err(Refusal::WrongType),
             // A replica passes its primary's stream on by itself; this is for its own file.
             Applied::Changed => drop(server!(RedisModule_ReplicateVerbatim(ctx.ctx))),

@@ -28,7 +28,7 @@ impl Command for Check {
         let now_ms = clock::now().ms();
         let deadline_ms = match keyspace::read_settled(ctx, &name) {
             Slot::Foreign => return Err(Refusal::WrongType),
-            Slot::Empty | Slot::Away => None,
+            Slot::Empty => None,
             Slot::Lock(stored) => desk::seen(stored, now_ms)
                 .holder(&token)
                 .map(|own| own.deadline_ms),

@@ -9,6 +9,9 @@ use crate::reply;
 
 pub struct Help;
 
+/// The first line tells the version, which `concat!` can't make a C string of.
+const HEAD: &str = concat!("redis-lock ", env!("CARGO_PKG_VERSION"));
+
 const LINES: [&std::ffi::CStr; 19] = [
     c"LOCK.ACQUIRE key token [PX ms | EX s] [SHARED [LIMIT n]] [REENTRANT] [SESSION]",
     c"    Grant the lock now, [token, fence], or answer nil. Token *: the server draws one.",
@@ -46,7 +49,8 @@ impl Command for Help {
         if !words.is_empty() {
             return Err(Refusal::Arity);
         }
-        reply::array(ctx, LINES.len());
+        reply::array(ctx, LINES.len() + 1);
+        reply::simple(ctx, HEAD);
         for line in LINES {
             raw::reply_with_simple_string(ctx.ctx, line.as_ptr());
         }

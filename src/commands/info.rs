@@ -1,5 +1,7 @@
 //! `LOCK.INFO`: who holds, who waits.
 
+use std::collections::HashSet;
+
 use redis_lock_core::desk::{self, Desk, Slot};
 use redis_lock_core::grammar;
 use redis_lock_core::lock::{Holder, Lock};
@@ -7,6 +9,7 @@ use redis_lock_core::name::Name;
 use redis_lock_core::queue::Waiter;
 use redis_lock_core::refusal::Refusal;
 use redis_lock_core::session::TieId;
+use redis_lock_core::Moment;
 use redis_module::Context;
 
 use super::spec::{Arg, KeySpec, Kind, Spec};
@@ -30,13 +33,13 @@ impl Command for Info {
     fn run(ctx: &Context, words: &[&[u8]]) -> Result<(), Refusal> {
         let (name, shown) = grammar::info(words, &setting(ctx))?;
         let shown = usize::try_from(shown).unwrap_or(usize::MAX);
-        let now_ms = clock::now().ms();
+        let now = clock::now();
         let lock = match keyspace::read_settled(ctx, &name) {
             Slot::Foreign => return Err(Refusal::WrongType),
-            Slot::Empty | Slot::Away => Lock::free(),
-            Slot::Lock(stored) => desk::seen(stored, now_ms),
+            Slot::Empty => Lock::free(),
+            Slot::Lock(stored) => desk::seen(stored, now.ms()),
         };
-        let view = flow::look(|desk| View::of(desk, &name, lock, shown, now_ms));
+        let view = flow::look(|desk| View::of(desk, &name, lock, shown, now));
         let view = view.ok_or(Refusal::Reentered)?;
         if view.lock.is_free() && view.waiters == 0 {
             reply::nil(ctx);
@@ -53,12 +56,12 @@ struct View {
     waiters: usize,
     queue: Vec<Waiter>,
     /// The ties that bind these holders to a connection that lives.
-    tied: Vec<TieId>,
-    now_ms: u64,
+    tied: HashSet<TieId>,
+    now: Moment,
 }
 
 impl View {
-    fn of(desk: &Desk, name: &Name, lock: Lock, shown: usize, now_ms: u64) -> Self {
+    fn of(desk: &Desk, name: &Name, lock: Lock, shown: usize, now: Moment) -> Self {
         let queue = desk.queues().line(name).take(shown);
         let ties = lock.holders().iter().map(|holder| holder.tie);
         Self {
@@ -66,7 +69,7 @@ impl View {
             queue: queue.map(|(_, waiter)| waiter.clone()).collect(),
             tied: ties.filter(|tie| desk.ties().is_alive(*tie)).collect(),
             lock,
-            now_ms,
+            now,
         }
     }
 
@@ -81,7 +84,7 @@ impl View {
         text(ctx, "mode", mode.as_bytes());
         reply::bulk(ctx, b"holders");
         reply::array(ctx, self.lock.holders().len());
-        for holder in self.lock.holders() {
+        for holder in self.lock.holders().iter() {
             self.holder(ctx, holder);
         }
         number(ctx, "waiters", self.waiters as u64);
@@ -102,9 +105,13 @@ impl View {
         number(
             ctx,
             "lease-ms",
-            holder.deadline_ms.saturating_sub(self.now_ms),
+            holder.deadline_ms.saturating_sub(self.now.ms()),
         );
-        number(ctx, "held-ms", self.now_ms.saturating_sub(holder.since_ms));
+        number(
+            ctx,
+            "held-ms",
+            self.now.ms().saturating_sub(holder.since_ms),
+        );
         number(ctx, "session", u64::from(self.tied.contains(&holder.tie)));
         tell_client(ctx, client);
     }
@@ -118,7 +125,7 @@ impl View {
         number(
             ctx,
             "waiting-ms",
-            self.now_ms.saturating_sub(waiter.since_ms),
+            self.now.steady_ms.saturating_sub(waiter.since_ms),
         );
         number(ctx, "timeout-ms", self.timeout_left_ms(waiter));
         reply::bulk(ctx, b"keys");
@@ -132,7 +139,7 @@ impl View {
     /// What is left of a waiter's BLOCK; 0: it has none, so one that just ended still shows 1.
     fn timeout_left_ms(&self, waiter: &Waiter) -> u64 {
         waiter.timeout_ms.map_or(0, |timeout_ms| {
-            timeout_ms.saturating_sub(self.now_ms).max(1)
+            timeout_ms.saturating_sub(self.now.steady_ms).max(1)
         })
     }
 }

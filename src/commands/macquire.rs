@@ -13,7 +13,7 @@ pub struct Macquire;
 impl Command for Macquire {
     const SPEC: Spec = Spec {
         name: c"lock.macquire",
-        flags: c"write deny-oom fast getkeys-api",
+        flags: c"write deny-oom getkeys-api",
         summary: c"Grants several locks if all of them are free, or none.",
         complexity: c"O(K), K being the keys",
         arity: -4,

@@ -13,7 +13,7 @@ pub struct Mextend;
 impl Command for Mextend {
     const SPEC: Spec = Spec {
         name: c"lock.mextend",
-        flags: c"write fast getkeys-api",
+        flags: c"write getkeys-api",
         summary: c"Sets the lease of several held locks anew, if the token holds all of them.",
         complexity: c"O(K), K being the keys",
         arity: -4,

@@ -13,7 +13,7 @@ pub struct Mrelease;
 impl Command for Mrelease {
     const SPEC: Spec = Spec {
         name: c"lock.mrelease",
-        flags: c"write fast getkeys-api",
+        flags: c"write getkeys-api",
         summary: c"Gives up one hold of each lock that the token holds, or all of them.",
         complexity: c"O(K log W), K being the keys and W the waiters of the server",
         arity: -4,

@@ -60,6 +60,44 @@ macro_rules! scenes {
 }
 
 scenes! {
+    what_a_token_is_granted_it_needs_no_turn_for: "
+        ACQUIRE k2 h -> granted
+        WAIT k2 t SHARED -> waits
+        WAIT k2 w -> waits
+        MWAIT 2 k3 k2 t SHARED -> waits
+        RELEASE k2 h -> 1
+        < WAIT k2 t SHARED: granted | MWAIT 2 k3 k2 t SHARED: granted";
+
+    what_a_token_acquires_it_needs_no_turn_for: "
+        ACQUIRE y h -> granted
+        ACQUIRE x h SHARED -> granted
+        WAIT x w -> waits
+        MWAIT 2 x y t SHARED -> waits
+        RELEASE y h -> 1
+        < nothing
+        RELEASE x h -> 1
+        < WAIT x w: granted
+        RELEASE x w -> 1
+        < MWAIT 2 x y t SHARED: granted";
+
+    an_upgrade_in_the_middle_of_a_queue_is_admitted_once_alone: "
+        ACQUIRE x h -> granted
+        ACQUIRE y h -> granted
+        MWAIT 2 x y t -> waits
+        WAIT x u SHARED -> waits
+        RELEASE x h -> 1
+        < nothing
+        RELEASE y h -> 1
+        < MWAIT 2 x y t: granted";
+
+    the_first_in_line_goes_first_whoever_looks: "
+        ACQUIRE x h -> granted
+        ACQUIRE y h -> granted
+        WAIT y b -> waits
+        WAIT x a -> waits
+        MRELEASE 2 x y h -> 2
+        < WAIT y b: granted | WAIT x a: granted";
+
     one_at_a_time: "
         ACQUIRE k a -> granted
         ACQUIRE k b -> nil
@@ -599,7 +637,7 @@ fn where_nothing_may_be_granted_only_timeouts_pass() {
          WAIT k c -> waits",
     );
     world.now_ms += 100;
-    let outcome = world.outside(|desk, outside| desk.settle_due(Vec::new(), 10, outside));
+    let outcome = world.outside(|desk, outside| desk.settle_due(&[], 10, outside));
     world.take_in(outcome);
     assert_eq!(world.heard(), ["WAIT k b BLOCK 100: nil"]);
     world.ring(Vec::new());
@@ -622,13 +660,88 @@ fn a_timeout_while_nothing_may_be_granted_is_made_up_for() {
 }
 
 #[test]
-fn no_tie_outlives_its_grant_for_long() {
+fn a_tie_goes_when_its_grant_goes() {
+    type Loss = fn(&mut World);
+    let losses: [Loss; 4] = [
+        |world| world.delete("k"),
+        |world| world.overwrite("k"),
+        |world| drop(world.say("RELEASE k a")),
+        |world| world.desk.untie_database(0),
+    ];
+    for lose in losses {
+        let mut world = play("ACQUIRE k a PX 9000 SESSION -> granted");
+        assert_eq!(world.desk.ties().len(), 1);
+        lose(&mut world);
+        assert!(world.desk.ties().is_empty());
+    }
+}
+
+#[test]
+fn no_tie_outlives_a_grant_that_went_unseen_for_long() {
     let mut world = play("ACQUIRE k a PX 90 SESSION -> granted");
-    assert_eq!(world.desk.ties().len(), 1);
-    world.store.keys.clear(); // a flush, which tells the desk nothing of single keys
+    world.store.keys.clear();
     world.replica.clear();
     world.pass_ms(30);
     assert!(world.desk.ties().is_empty());
+}
+
+#[test]
+fn a_clock_that_is_set_changes_no_span() {
+    let mut world = play(
+        "ACQUIRE k a PX 100000 -> granted
+         ACQUIRE s a PX 90 SESSION -> granted
+         WAIT k b BLOCK 50 -> waits",
+    );
+    world.set_clock(-500_000);
+    world.pass_ms(30);
+    world.pass_ms(19);
+    assert_eq!(world.heard(), [""; 0]);
+    assert_eq!(
+        world.lease_ms("s", "a"),
+        71,
+        "renewed 19 ms ago, from the clock as it is"
+    );
+    world.pass_ms(1);
+    assert_eq!(world.heard(), ["WAIT k b BLOCK 50: nil"]);
+}
+
+#[test]
+fn a_clock_that_is_set_ahead_ends_leases_at_once() {
+    let mut world = play(
+        "ACQUIRE k a PX 1000 -> granted
+         WAIT k b PX 1000 -> waits",
+    );
+    world.set_clock(1_000);
+    assert_eq!(world.heard(), ["WAIT k b PX 1000: granted"]);
+}
+
+#[test]
+fn a_lease_that_ends_beside_others_is_ended_with_nobody_touching_the_key() {
+    let mut world = play(
+        "ACQUIRE k a SHARED PX 100 -> granted
+         ACQUIRE k b SHARED PX 500 -> granted",
+    );
+    let before = world.effects_seen;
+    world.pass_ms(100);
+    assert_eq!(world.effects_seen - before, 1);
+    assert_eq!(world.holders("k"), ["b#1"]);
+    assert_eq!(
+        world.desk.next_due_ms(),
+        None,
+        "the key's own expiry does for the last"
+    );
+}
+
+#[test]
+fn who_lost_its_rights_is_refused_and_the_next_is_granted() {
+    let mut world = play(
+        "ACQUIRE k a -> granted
+         WAIT k b -> waits
+         WAIT k c -> waits",
+    );
+    world.store.barred.insert(world::token("b"));
+    assert_eq!(world.say("RELEASE k a"), "1");
+    assert_eq!(world.heard(), ["WAIT k b: NOPERM", "WAIT k c: granted"]);
 }
 
 #[test]
@@ -707,9 +820,10 @@ fn ties_of_locks_that_are_elsewhere_now_are_dropped() {
     for key in ["elsewhere", "closed"] {
         world.store.keys.remove(&world::name(key));
     }
-    let closed = world.desk.orphan(3);
-    assert_eq!(closed, [world::name("closed")]);
+    world.desk.orphan(3);
     world.now_ms += 30;
+    let due = world.desk.due_names(world.now_ms, 9);
+    assert_eq!(due.len(), 3, "the one that was closed among them: {due:?}");
     world.put_off(&["here", "elsewhere", "closed"]);
     assert_eq!(world.desk.ties().len(), 1, "one grant is there still");
     world.pass_ms(20);
@@ -730,7 +844,8 @@ fn a_lock_that_is_away_is_granted_to_nobody() {
     assert_eq!(world.desk.next_due_ms(), Some(world.now_ms + 20));
     world.pass_ms(20);
     assert_eq!(world.heard(), [""; 0]);
-    world.delete("x");
+    world.bring_back("x");
+    world.pass_ms(20);
     assert_eq!(world.heard(), ["MWAIT 2 x y b: granted"]);
 }
 

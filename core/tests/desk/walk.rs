@@ -74,6 +74,7 @@ fn take(world: &mut World, step: Step) {
 /// What has to hold whatever happened.
 fn check(world: &World) -> Result<(), TestCaseError> {
     world.desk.queues().check().map_err(TestCaseError::fail)?;
+    world.desk.ties().check().map_err(TestCaseError::fail)?;
     let mut fences = Vec::new();
     for key in KEYS {
         let stored = match world.store.keys.get(&world::name(key)) {
@@ -81,7 +82,7 @@ fn check(world: &World) -> Result<(), TestCaseError> {
             _ => Lock::free(),
         };
         if !stored.is_free() {
-            let sound = Lock::held(stored.mode(), stored.holders().to_vec());
+            let sound = Lock::held(stored.mode(), stored.holders().iter().cloned().collect());
             prop_assert!(sound.is_some(), "unsound: {stored:?}");
         }
         let replica = world

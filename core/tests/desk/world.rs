@@ -1,10 +1,10 @@
 //! A server in memory: a keyspace, a replica, a clock that is moved by hand, and clients that say
 //! command lines. Everything goes through the grammar and the desk, as on a real server.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use redis_lock_core::desk::{
-    Answer, Caller, Desk, Outcome, Shelf, Slot, Verdict, World as Outside,
+    Answer, Caller, Desk, Outcome, Server, Slot, Verdict, World as Outside,
 };
 use redis_lock_core::effect::{self, Stored};
 use redis_lock_core::fence::Fences;
@@ -13,7 +13,8 @@ use redis_lock_core::hand_over::HandOver;
 use redis_lock_core::lock::Lock;
 use redis_lock_core::name::Name;
 use redis_lock_core::order::Order;
-use redis_lock_core::queue::Seat;
+use redis_lock_core::queue::{Seat, Waiter};
+use redis_lock_core::session::TieId;
 use redis_lock_core::token::Token;
 use redis_lock_core::Moment;
 
@@ -24,12 +25,24 @@ pub const START_MS: u64 = 1_000_000;
 pub struct Store {
     pub keys: BTreeMap<Name, Slot>,
     pub reads: usize,
+    /// Keys whose slot is on its way to another server.
+    pub away: BTreeSet<Name>,
+    /// Tokens of users that lost their rights.
+    pub barred: BTreeSet<Token>,
 }
 
-impl Shelf for Store {
+impl Server for Store {
     fn read(&mut self, name: &Name) -> Slot {
         self.reads += 1;
         self.keys.get(name).cloned().unwrap_or(Slot::Empty)
+    }
+
+    fn is_here(&mut self, name: &Name) -> bool {
+        !self.away.contains(name)
+    }
+
+    fn permits(&mut self, waiter: &Waiter) -> bool {
+        !self.barred.contains(&waiter.ask.token)
     }
 }
 
@@ -38,7 +51,10 @@ pub struct World {
     pub store: Store,
     /// What a replica has that sees nothing but the effects.
     pub replica: BTreeMap<Name, Lock>,
+    /// The steady clock.
     pub now_ms: u64,
+    /// How far the wall clock was set ahead of it, or behind.
+    pub clock_set_by_ms: i64,
     pub max_waiters: usize,
     fences: Fences,
     next_seat: u64,
@@ -53,6 +69,17 @@ pub struct World {
     pub handed_over: Vec<HandOver>,
 }
 
+fn ties_of(slot: &Slot) -> Vec<TieId> {
+    match slot {
+        Slot::Lock(stored) => stored.lock.holders().iter().map(|own| own.tie).collect(),
+        Slot::Empty | Slot::Foreign => Vec::new(),
+    }
+}
+
+pub fn token(text: &str) -> Token {
+    Token::new(text.as_bytes()).expect("a token")
+}
+
 pub fn name(key: &str) -> Name {
     Name::new(0, key.as_bytes())
 }
@@ -64,6 +91,7 @@ impl World {
             store: Store::default(),
             replica: BTreeMap::new(),
             now_ms: START_MS,
+            clock_set_by_ms: 0,
             max_waiters: 0,
             fences: Fences::new(),
             next_seat: 1,
@@ -78,6 +106,17 @@ impl World {
     /// A client says a line such as `WAIT k a PX 100`; the answer, shortened: `granted`, `nil`,
     /// `waits`, a number, or the error's text.
     pub fn say(&mut self, line: &str) -> String {
+        let client_id = self.next_seat;
+        self.say_as(client_id, line)
+    }
+
+    /// The client that said this line last.
+    pub fn client_of(&self, line: &str) -> u64 {
+        self.said.get(line).copied().expect("a line that was said")
+    }
+
+    /// As `say`, on a connection that is there already.
+    pub fn say_as(&mut self, client_id: u64, line: &str) -> String {
         let words: Vec<&[u8]> = line.split_whitespace().map(str::as_bytes).collect();
         let (command, words) = words.split_first().expect("a command");
         let command = std::str::from_utf8(command).expect("text");
@@ -104,17 +143,9 @@ impl World {
         };
         let seat = Seat(self.next_seat);
         self.next_seat += 1;
-        self.said.insert(line.to_owned(), seat.0);
-        let outcome = self.outside(|desk, outside| {
-            desk.carry_out(
-                order,
-                Caller {
-                    client_id: seat.0,
-                    seat,
-                },
-                outside,
-            )
-        });
+        self.said.insert(line.to_owned(), client_id);
+        let outcome = self
+            .outside(|desk, outside| desk.carry_out(order, Caller { client_id, seat }, outside));
         if outcome.answer == Ok(Answer::Queued) {
             self.seated.insert(seat, line.to_owned());
         }
@@ -137,9 +168,15 @@ impl World {
 
     /// Settles these keys and whatever is due.
     pub fn ring(&mut self, mut names: Vec<Name>) {
-        names.extend(self.desk.due_names(self.now_ms, 1000));
-        let outcome = self.outside(|desk, outside| desk.settle_due(names, 1000, outside));
-        self.take_in(outcome);
+        loop {
+            names.extend(self.desk.due_names(self.now_ms, 1000));
+            let outcome = self.outside(|desk, outside| desk.settle_due(&names, 1000, outside));
+            self.take_in(outcome);
+            names.clear();
+            if self.desk.next_due_ms().is_none_or(|ms| ms > self.now_ms) {
+                return;
+            }
+        }
     }
 
     /// The connection that said this line is gone.
@@ -159,25 +196,22 @@ impl World {
     pub fn close(&mut self, line: &str) {
         let client_id = self.said.get(line).copied();
         let client_id = client_id.unwrap_or_else(|| panic!("nobody said {line:?}"));
-        let touched = self.desk.orphan(client_id);
-        self.ring(touched);
+        self.desk.orphan(client_id);
+        self.ring(Vec::new());
     }
 
     /// All connections that don't wait close.
     pub fn close_all(&mut self) {
         let waiting: Vec<u64> = self.seated.keys().map(|seat| seat.0).collect();
         let gone = (1..self.next_seat).filter(|id| !waiting.contains(id));
-        let touched = gone.flat_map(|id| self.desk.orphan(id)).collect();
-        self.ring(touched);
+        gone.for_each(|id| self.desk.orphan(id));
+        self.ring(Vec::new());
     }
 
     /// Somebody renames a key.
     pub fn rename(&mut self, from: &str, to: &str) {
         let slot = self.store.keys.remove(&name(from)).expect("a key");
-        let Slot::Lock(stored) = &slot else {
-            panic!("no lock")
-        };
-        let ties: Vec<_> = stored.lock.holders().iter().map(|h| h.tie).collect();
+        let ties = ties_of(&slot);
         self.desk.relocate(&ties, &name(to));
         self.store.keys.insert(name(to), slot);
         let copy = self.replica.remove(&name(from));
@@ -187,22 +221,33 @@ impl World {
 
     /// Somebody deletes the key.
     pub fn delete(&mut self, key: &str) {
-        self.store.keys.remove(&name(key));
-        self.replica.remove(&name(key));
+        self.unlink(key);
         self.ring(vec![name(key)]);
     }
 
     /// Somebody writes another type over the key.
     pub fn overwrite(&mut self, key: &str) {
+        self.unlink(key);
         self.store.keys.insert(name(key), Slot::Foreign);
-        self.replica.remove(&name(key));
         self.ring(vec![name(key)]);
     }
 
-    /// The key's slot is on its way to another server.
-    pub fn send_away(&mut self, key: &str) {
-        self.store.keys.insert(name(key), Slot::Away);
+    fn unlink(&mut self, key: &str) {
+        let slot = self.store.keys.remove(&name(key));
         self.replica.remove(&name(key));
+        self.desk.untie(slot.iter().flat_map(ties_of));
+    }
+
+    /// The key's slot is on its way to another server, the key went ahead.
+    pub fn send_away(&mut self, key: &str) {
+        self.store.keys.remove(&name(key));
+        self.store.away.insert(name(key));
+        self.replica.remove(&name(key));
+    }
+
+    /// The key's slot stays here after all.
+    pub fn bring_back(&mut self, key: &str) {
+        self.store.away.remove(&name(key));
     }
 
     /// Somebody gives the key an expiry of its own, or takes it away.
@@ -230,24 +275,36 @@ impl World {
             .collect()
     }
 
+    /// The wall clock.
+    pub fn wall_ms(&self) -> u64 {
+        self.now_ms.saturating_add_signed(self.clock_set_by_ms)
+    }
+
+    /// Somebody sets the wall clock; the module notices.
+    pub fn set_clock(&mut self, by_ms: i64) {
+        self.clock_set_by_ms = by_ms;
+        self.desk.clock_was_set(self.now_ms);
+        self.ring(Vec::new());
+    }
+
     /// The lock as a reader sees it.
     pub fn lock(&self, key: &str) -> Lock {
         match self.store.keys.get(&name(key)) {
-            Some(Slot::Lock(stored)) => redis_lock_core::desk::seen(stored.clone(), self.now_ms),
+            Some(Slot::Lock(stored)) => redis_lock_core::desk::seen(stored.clone(), self.wall_ms()),
             _ => Lock::free(),
         }
     }
 
     pub fn fence(&self, key: &str, token: &str) -> u64 {
-        let token = Token::new(token.as_bytes()).expect("a token");
+        let token = self::token(token);
         self.lock(key).holder(&token).map_or(0, |own| own.fence)
     }
 
     pub fn lease_ms(&self, key: &str, token: &str) -> u64 {
-        let token = Token::new(token.as_bytes()).expect("a token");
+        let token = self::token(token);
         self.lock(key)
             .holder(&token)
-            .map_or(0, |own| own.deadline_ms - self.now_ms)
+            .map_or(0, |own| own.deadline_ms - self.wall_ms())
     }
 
     /// The client of the last hand-over was gone before it could know of it.
@@ -270,10 +327,13 @@ impl World {
 
     pub fn outside<T>(&mut self, decision: impl FnOnce(&mut Desk, &mut Outside<'_>) -> T) -> T {
         let mut outside = Outside {
-            moment: Moment::from_ms(self.now_ms),
+            moment: Moment {
+                us: self.now_ms.saturating_add_signed(self.clock_set_by_ms) * 1000,
+                steady_ms: self.now_ms,
+            },
             fences: &self.fences,
             max_waiters: self.max_waiters,
-            shelf: &mut self.store,
+            server: &mut self.store,
         };
         decision(&mut self.desk, &mut outside)
     }
