@@ -1,7 +1,7 @@
 # `make help` lists the targets. Works with GNU make 3.81 (macOS) and later.
 
 .DEFAULT_GOAL := build
-.PHONY: help deps build run test test-ha test-matrix test-stalled check demo soak clean
+.PHONY: help deps build-deps test-deps port build run test test-ha test-matrix test-stalled check demo soak clean
 
 # The server's port for `make run`.
 PORT ?= 6379
@@ -16,8 +16,11 @@ STALLED_THREADS ?= 16
 # Rounds of the race between a grant and its client's death in `make soak`.
 LOCK_RACE_ROUNDS ?= 100000
 
-# redis.conf.example names the module by its path from here.
-export CARGO_TARGET_DIR := $(CURDIR)/target
+# Where cargo builds: as the environment says, else in target. Absolute, because not all that is run
+# here is run from here.
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+override CARGO_TARGET_DIR := $(if $(filter /%,$(firstword $(TARGET_DIR))),$(TARGET_DIR),$(CURDIR)/$(TARGET_DIR))
+export CARGO_TARGET_DIR
 MODULE := $(CARGO_TARGET_DIR)/release/libredis_lock.so
 export REDIS_LOCK_MODULE ?= $(MODULE)
 
@@ -27,43 +30,59 @@ FOUND = eval "$$(sh scripts/deps.sh env)"
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-deps: ## find what is missing (a server, libclang, a C compiler) and install it
+deps: ## find what is missing (a C compiler, libclang, a server, valgrind) and install it
 	@sh scripts/deps.sh
 
-build: deps ## build the module: target/release/libredis_lock.so (the default)
+build-deps:
+	@sh scripts/deps.sh build
+
+test-deps: build-deps
+	@sh scripts/deps.sh test
+
+build: build-deps ## build the module: target/release/libredis_lock.so (the default)
 	@$(FOUND); cargo build --release
 	@if [ "$$(uname -s)" = Darwin ]; then ln -sf libredis_lock.dylib "$(MODULE)"; fi
 
-run: build ## start a server with the module on PORT (6379), ready for redis-cli
-	@$(FOUND); \
-	if "$$REDIS_CLI" -p $(PORT) ping >/dev/null 2>&1; then \
-	  echo "port $(PORT) is taken: stop the server there, or: make run PORT=6380" >&2; exit 1; \
-	fi; \
-	echo "starting $$REDIS_SERVER; in another terminal: $$REDIS_CLI -p $(PORT)"; \
-	exec "$$REDIS_SERVER" redis.conf.example --port $(PORT)
+port:
+	@case "$$PORT" in '' | *[!0-9]* | ??????*) false ;; *) [ "$$PORT" -ge 1 ] && [ "$$PORT" -le 65535 ] ;; esac || { \
+	  echo "PORT='$$PORT' is no port: it must be a number from 1 to 65535, as in: make run PORT=6380" >&2; exit 1; }
 
-test: build ## run every test against a real server
+# The server runs in a folder of its own, where its files stay out of the clone, with the example
+# configuration: that one names the module by its path from the top of the clone.
+run: export PORT := $(PORT)
+run: export MODULE := $(MODULE)
+run: port test-deps build ## start a server with the module on PORT (6379), ready for redis-cli
+	@$(FOUND); \
+	if "$$REDIS_CLI" -p "$$PORT" ping >/dev/null 2>&1; then \
+	  echo "port $$PORT is taken: stop the server there, or: make run PORT=6380" >&2; exit 1; \
+	fi; \
+	folder="$$CARGO_TARGET_DIR/run/$$PORT"; mkdir -p "$$folder"; \
+	awk '$$1 == "loadmodule" { $$0 = "loadmodule \"" ENVIRON["MODULE"] "\"" } { print }' redis.conf.example >"$$folder/redis.conf"; \
+	echo "starting $$REDIS_SERVER in $$folder; in another terminal: $$REDIS_CLI -p $$PORT"; \
+	exec "$$REDIS_SERVER" "$$folder/redis.conf" --port "$$PORT" --dir "$$folder"
+
+test: test-deps build ## run every test against a real server
 	@$(FOUND); cargo test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS)
 
-test-ha: build ## run the tests of replicas, Sentinel, Cluster and five masters, for some minutes
+test-ha: test-deps build ## run the tests of replicas, Sentinel, Cluster and five masters, for some minutes
 	@$(FOUND); cargo test --test ha --no-fail-fast -- --test-threads=$(TEST_THREADS)
 
-test-matrix: build ## run test and test-ha against each of SERVERS="/path/to/redis-server ...", a line for each
+test-matrix: test-deps build ## run test and test-ha against each of SERVERS="/path/to/redis-server ...", a line for each
 	@sh scripts/matrix.sh $(SERVERS)
 
-test-stalled: build ## run test with clients that stand still at random: finds tests that rely on their speed
+test-stalled: test-deps build ## run test with clients that stand still at random: finds tests that rely on their speed
 	@$(FOUND); LOCK_TEST_STALLS=$(LOCK_TEST_STALLS) cargo test --workspace --no-fail-fast -- --test-threads=$(STALLED_THREADS)
 
-check: deps ## rustfmt, clippy and rustdoc, warnings denied
+check: build-deps ## rustfmt, clippy and rustdoc, warnings denied
 	cargo fmt --all --check
 	@$(FOUND); set -x; cargo clippy --workspace --all-targets -- -D warnings
 	@$(FOUND); set -x; cargo clippy --test ha -- -D warnings
 	@$(FOUND); set -x; RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
-demo: build ## the oversold flash sale, without a lock and with one
-	@$(FOUND); cargo run --quiet --example flash_sale
+demo: test-deps build ## the oversold flash sale, without a lock and with one
+	@$(FOUND); cargo run --example flash_sale
 
-soak: build ## the death of a client in the tick of its grant, LOCK_RACE_ROUNDS times; crowds for LOCK_SOAK_SECONDS
+soak: test-deps build ## the death of a client in the tick of its grant, LOCK_RACE_ROUNDS times; crowds for LOCK_SOAK_SECONDS
 	@$(FOUND); LOCK_RACE_ROUNDS=$(LOCK_RACE_ROUNDS) cargo test --test wakeups in_the_tick_of_its_grant -- --nocapture
 	@$(FOUND); LOCK_SOAK_SECONDS=$(LOCK_SOAK_SECONDS) cargo test --test multi --test shared -- --test-threads=2
 

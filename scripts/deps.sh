@@ -1,9 +1,13 @@
 #!/bin/sh
-# deps.sh        finds what building and testing needs, and installs what is missing
-# deps.sh env    prints where it was found, as shell exports (installs nothing)
+# deps.sh          finds what building, testing and `make memcheck` need, and installs what is missing
+# deps.sh build    the same for building alone: cargo, a C compiler and libclang (bindgen reads the
+#                  server's module header with it)
+# deps.sh test     the same for building, testing and running: besides, a Redis >= 7.0 or
+#                  Valkey >= 8.0 server and its command-line client
+# deps.sh env      prints where it was found, as shell exports (installs nothing)
 #
-# Needed: cargo, a C compiler, libclang (bindgen reads the server's module header
-# with it), a Redis >= 7.0 or Valkey >= 8.0 server and its command-line client.
+# valgrind, for `make memcheck`, is installed where there is a package of that name, and not missed
+# anywhere else.
 # Set REDIS_SERVER to use a certain server, LIBCLANG_PATH for a certain libclang.
 set -u
 
@@ -16,7 +20,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 # --- what is there -----------------------------------------------------------
 
 rust_wanted() { sed -n 's/^rust-version *= *"1\.\([0-9]*\).*/\1/p' "$root/Cargo.toml"; }
-rust_found() { cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p'; }
+rust_found() { cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9][0-9]*\).*/\1/p'; }
 
 compiler_works() {
   # macOS has a stub in place of cc that opens a dialogue when the tools are missing.
@@ -28,20 +32,25 @@ version_of() {
   "$1" --version 2>/dev/null | sed -n 's/^\([A-Za-z]*\) server v=\([0-9]*\.[0-9]*\).*/\1 \2/p'
 }
 
-new_enough() {
-  version=$(version_of "$1")
-  major=${version#* }
-  major=${major%%.*}
-  case $version in
-    Redis*) [ "$major" -ge 7 ] ;;
-    Valkey*) [ "$major" -ge 8 ] ;;
+# Whether a server, or a package of one, of this name and version will do.
+supported() {
+  major=${2%%.*}
+  case $1 in
+    [Rr]edis*) [ "$major" -ge 7 ] ;;
+    [Vv]alkey*) [ "$major" -ge 8 ] ;;
     *) false ;;
   esac
+}
+
+new_enough() {
+  version=$(version_of "$1")
+  supported "${version% *}" "${version#* }"
 }
 
 # Homebrew keeps some packages out of PATH.
 program() {
   command -v "$1" && return
+  [ "$(uname -s)" = Darwin ] || return 1
   for folder in /opt/homebrew/bin /usr/local/bin /opt/homebrew/opt/*/bin /usr/local/opt/*/bin; do
     [ -x "$folder/$1" ] && echo "$folder/$1" && return
   done
@@ -144,16 +153,9 @@ manager() {
   return 1
 }
 
-as_root() {
-  if [ "$(id -u)" = 0 ]; then "$@"
-  elif have sudo; then sudo "$@"
-  else say "needs root, and sudo is missing: run '$*' as root"; return 1
-  fi
-}
-
-# The names of a part's packages with this manager, best first.
+# A part's packages with this manager; those of the server are alternatives, best first.
 packages() {
-  case $1:$2 in
+  case $1:$manager in
     compiler:apt-get) echo 'gcc libc6-dev' ;;
     compiler:apk) echo 'gcc musl-dev' ;;
     compiler:*) echo gcc ;;
@@ -164,73 +166,195 @@ packages() {
     server:apt-get) echo 'redis-server valkey-server' ;;
     server:pacman) echo 'valkey redis' ;;
     server:*) echo 'redis valkey' ;;
+    valgrind:*) echo valgrind ;;
   esac
 }
 
-index_is_fresh=
-install() {
-  [ "$manager" != none ] || return 1
-  say "installing $* with $manager"
+# The version in which the manager's index offers a package; nothing where it has none.
+offered() {
   case $manager in
     apt-get)
-      [ -n "$index_is_fresh" ] || as_root apt-get update -qq || return 1
-      index_is_fresh=yes
-      as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends "$@" ;;
-    dnf) as_root dnf install -y "$@" ;;
-    apk) as_root apk add "$@" ;;
-    pacman) as_root pacman -S --noconfirm --needed "$@" ;;
-    brew) brew install "$@" ;;
-  esac >&2
+      LC_ALL=C apt-cache policy "$1" | sed -n 's/^ *Candidate: *\([0-9]*:\)\{0,1\}\([0-9][0-9.]*\).*/\2/p' ;;
+    dnf) LC_ALL=C dnf -q info "$1" | sed -n 's/^Version *: *//p' | tail -n 1 ;;
+    apk) apk search -e "$1" | sed -n "s/^$1-\([0-9][0-9.]*\).*/\1/p" | tail -n 1 ;;
+    pacman) LC_ALL=C pacman -Si "$1" | sed -n 's/^Version *: *\([0-9]*:\)\{0,1\}//p' | tail -n 1 ;;
+  esac 2>/dev/null
+}
+
+# The package to get a server from. An index that knows none of them was never fetched, or can't be
+# asked: then it is the one that should be there.
+server_package() {
+  too_old=
+  for package in $(packages server); do
+    version=$(offered "$package")
+    [ -n "$version" ] || continue
+    supported "$package" "$version" && echo "$package" && return
+    too_old="${too_old:+$too_old, }$package $version"
+  done
+  [ -z "$too_old" ] || die "$manager offers $too_old, too old to be installed: $(advice server)"
+  packages server | cut -d ' ' -f 1
+}
+
+packages_for() {
+  for part in "$@"; do
+    case $part in
+      server) server_package || return ;;
+      *) packages "$part" ;;
+    esac
+  done
+}
+
+has() {
+  case $1 in
+    compiler) compiler_works ;;
+    libclang) find_libclang ;;
+    server) find_cli ;;
+    valgrind) have valgrind ;;
+  esac >/dev/null
+}
+
+missing() { for part in "$@"; do has "$part" || echo "$part"; done; }
+
+# What no package can mend: a path that was set and is wrong, Apple's compiler.
+beyond_packages() {
+  case $1 in
+    compiler) [ "$(uname -s)" = Darwin ] ;;
+    libclang) [ -n "${LIBCLANG_PATH:-}" ] ;;
+    server) [ -n "${REDIS_SERVER:-}" ] ;;
+  esac
+}
+
+advice() {
+  case $1:$(beyond_packages "$1" && echo set) in
+    compiler:set) echo "install the C compiler: xcode-select --install" ;;
+    compiler:*) echo "install a C compiler that answers to cc" ;;
+    libclang:set) echo "LIBCLANG_PATH=$LIBCLANG_PATH holds no libclang" ;;
+    libclang:*) echo "install libclang (Debian: libclang-dev, PyPI: libclang), or set LIBCLANG_PATH" ;;
+    server:set) echo "REDIS_SERVER=$REDIS_SERVER is no Redis >= 7.0 or Valkey >= 8.0 with its client" ;;
+    server:*) echo "install Redis >= 7.0 or Valkey >= 8.0 with its client (see https://redis.io/downloads), or set REDIS_SERVER" ;;
+  esac
+}
+
+# The commands by which packages are installed, as words.
+refresh_command() {
+  case $manager in
+    apt-get) echo 'apt-get update -qq' ;;
+    apk) echo 'apk update -q' ;;
+  esac
+}
+
+install_command() {
+  case $manager in
+    apt-get) echo "env DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends $*" ;;
+    dnf) echo "dnf install -y $*" ;;
+    apk) echo "apk add $*" ;;
+    pacman) echo "pacman -S --noconfirm --needed $*" ;;
+    brew) echo "brew install $*" ;;
+  esac
 }
 
 # Debian's package starts a service on the port that `make run` wants; it was
 # installed for its program only.
-leave_service_off() {
-  if [ -d /run/systemd/system ]; then as_root systemctl disable --now "$1"
-  elif [ -x "/etc/init.d/$1" ]; then as_root "/etc/init.d/$1" stop
-  fi >/dev/null 2>&1 || true
-}
-
-need_server() {
-  find_cli >/dev/null && return
-  [ -z "${REDIS_SERVER:-}" ] || die "REDIS_SERVER=$REDIS_SERVER is no Redis >= 7.0 or Valkey >= 8.0 with its client"
-  for package in $(packages server "$manager"); do
-    install "$package" || continue
-    [ "$manager" != apt-get ] || leave_service_off "$package"
-    find_cli >/dev/null && return
+service_off_command() {
+  [ "$manager" = apt-get ] || return 0
+  for package in "$@"; do
+    case $package in *-server) ;; *) continue ;; esac
+    if [ -d /run/systemd/system ]; then echo "systemctl disable --now $package"
+    elif [ -x "/etc/init.d/$package" ]; then echo "/etc/init.d/$package stop"
+    fi
   done
-  die "install Redis >= 7.0 or Valkey >= 8.0 with its client (see https://redis.io/downloads), or set REDIS_SERVER"
 }
 
-need_compiler() {
-  compiler_works && return
-  [ "$(uname -s)" != Darwin ] || die "install the C compiler: xcode-select --install"
-  # shellcheck disable=SC2046  # several package names
-  install $(packages compiler "$manager")
-  compiler_works || die "install a C compiler that answers to cc"
+# All that root has to do for these packages, in one line for a shell.
+root_line() {
+  { refresh_command; install_command "$@"; service_off_command "$@"; } | awk '{ printf "%s%s", and, $0; and = " && " }'
 }
 
-need_libclang() {
-  find_libclang >/dev/null && return
-  [ -z "${LIBCLANG_PATH:-}" ] || die "LIBCLANG_PATH=$LIBCLANG_PATH holds no libclang"
-  # shellcheck disable=SC2046
-  install $(packages libclang "$manager")
-  find_libclang >/dev/null || die "install libclang (Debian: libclang-dev, PyPI: libclang), or set LIBCLANG_PATH"
+may_be_root() { [ "$manager" = brew ] || [ "$(id -u)" = 0 ] || have sudo; }
+
+as_root() {
+  if [ "$manager" = brew ] || [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi >&2
+}
+
+# shellcheck disable=SC2046  # commands are words
+refresh() { [ -z "$(refresh_command)" ] || as_root $(refresh_command); }
+
+# shellcheck disable=SC2046
+install() {
+  say "installing $* with $manager"
+  as_root $(install_command "$@") || return
+  [ -z "$(service_off_command "$@")" ] || as_root $(service_off_command "$@") >/dev/null 2>&1 || true
+}
+
+say_root_line() {
+  say "as root, this has to succeed before trying again:"
+  printf '%s\n' "$(root_line "$@")" >&2
+}
+
+# Ends the script where one of these missing parts can't come from a package.
+refuse_beyond_packages() {
+  hopeless=
+  for part in "$@"; do
+    if [ "$manager" = none ] || beyond_packages "$part"; then
+      say "$(advice "$part")"
+      hopeless=yes
+    fi
+  done
+  [ -z "$hopeless" ] || exit 1
+}
+
+# The packages of parts that can do without, as far as there are any.
+packages_offered_for() {
+  for part in "$@"; do
+    if [ -n "$(offered "$part")" ]; then echo "$part"; else say "$manager offers no $part here"; fi
+  done
+}
+
+# Installs two lists of packages, of which the second can do without.
+# shellcheck disable=SC2086  # lists of words
+install_lists() {
+  if [ -n "$1" ]; then install $1 || { say_root_line $1 $2; exit 1; }; fi
+  [ -z "$2" ] || install $2 || say_root_line $2
+}
+
+# Brings in what is missing: two lists of parts, of which the second can do without. The manager's
+# index is fetched before it is asked, so that nothing is installed that wouldn't do.
+# shellcheck disable=SC2046,SC2086
+bring() {
+  needed=$(missing $1) wished=$(missing $2)
+  [ -n "$needed$wished" ] || return 0
+  refuse_beyond_packages $needed
+  [ "$manager" != none ] || return 0
+  by_root=no
+  if may_be_root && refresh; then by_root=yes; fi
+  names=$(packages_for $needed) || exit 1
+  extra=$(packages_offered_for $wished)
+  [ -n "$names$extra" ] || return 0
+  if [ "$by_root" = yes ]; then install_lists "$names" "$extra"; else say_root_line $names $extra; fi
+  for part in $needed; do has "$part" || die "$(advice "$part")"; done
 }
 
 need_cargo() {
   have cargo || die "install Rust (https://rustup.rs) and open a new shell: cargo is not in PATH"
-  [ "$(rust_found)" -ge "$(rust_wanted)" ] ||
-    die "this project needs Rust 1.$(rust_wanted), here is 1.$(rust_found): rustup update (https://rustup.rs)"
+  found=$(rust_found)
+  if [ -z "$found" ]; then
+    said=$(cargo --version 2>&1 | head -n 1)
+    die "$(command -v cargo) doesn't work, 'cargo --version' says '${said:-nothing}': try rustup default stable (https://rustup.rs)"
+  fi
+  [ "$found" -ge "$(rust_wanted)" ] ||
+    die "this project needs Rust 1.$(rust_wanted), here is 1.$found: rustup update (https://rustup.rs)"
 }
 
-case ${1:-install} in
-  env) print_env ;;
-  install)
-    need_cargo
-    manager=$(manager) || manager=none
-    need_compiler
-    need_libclang
-    need_server ;;
-  *) die "usage: deps.sh [env]" ;;
+if [ "${1:-}" = env ]; then
+  print_env
+  exit
+fi
+case ${1:-} in
+  build) needed='compiler libclang' wished= ;;
+  test) needed='compiler libclang server' wished= ;;
+  '') needed='compiler libclang server' wished=valgrind ;;
+  *) die "usage: deps.sh [build | test | env]" ;;
 esac
+need_cargo
+manager=$(manager) || manager=none
+bring "$needed" "$wished"

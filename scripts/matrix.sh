@@ -2,10 +2,10 @@
 # matrix.sh SERVER...   runs `make test` and `make test-ha` against each of these server programs,
 #                       all with one and the same module, and prints one line for each.
 #
-# What the runs print is kept in target/matrix. Fails when a run failed, or ran no test.
+# What the runs print is kept in matrix, in the folder that cargo builds in. Fails when a run failed, or ran no test.
 set -u
 
-logs=target/matrix
+logs=${CARGO_TARGET_DIR:-target}/matrix
 mkdir -p "$logs"
 
 name_of() {

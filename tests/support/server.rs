@@ -611,7 +611,8 @@ fn bound(port: u16) -> Option<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()
 }
 
-fn server_binary() -> PathBuf {
+/// The server program that tests start.
+pub fn server_binary() -> PathBuf {
     if let Some(binary) = env::var_os("REDIS_SERVER") {
         return binary.into();
     }
@@ -624,7 +625,8 @@ fn server_binary() -> PathBuf {
     found.expect("redis-server or valkey-server in PATH, or its path in REDIS_SERVER")
 }
 
-fn module_path() -> PathBuf {
+/// The module that it loads.
+pub fn module_path() -> PathBuf {
     let path = env::var_os("REDIS_LOCK_MODULE").map_or_else(
         || {
             let name = format!("libredis_lock{}", env::consts::DLL_SUFFIX);

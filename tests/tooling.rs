@@ -1,0 +1,528 @@
+//! What `make` and scripts/deps.sh do on machines that lack something, each played in a copy of the
+//! clone's build files where only the programs that a test puts there are to be found.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use support::{eventually, free_port, module_path, server_binary, Client, Expect, Fields};
+
+/// What the scripts call besides the programs that they look for.
+const SYSTEM_PROGRAMS: [&str; 16] = [
+    "awk", "cat", "chmod", "cp", "cut", "dirname", "env", "head", "make", "mkdir", "printf",
+    "readlink", "sed", "sh", "tail", "touch",
+];
+
+/// A cargo that builds nothing, is as loud as the real one, and tells where it was to build.
+const CARGO: &str = r#"
+case $1 in
+  --version) echo 'cargo 1.999.0 (0000000 2099-01-01)' ;;
+  *)
+    case " $* " in *' --quiet '* | *' -q '*) ;; *) echo '   Compiling redis-lock' >&2 ;; esac
+    mkdir -p "$CARGO_TARGET_DIR/release"
+    cp "$BUILT_MODULE" "$CARGO_TARGET_DIR/release/libredis_lock.so" ;;
+esac"#;
+
+/// A server package that apt-get "installs".
+const INSTALLS_VALKEY: &str = r#"
+case " $* " in *' install '*' valkey-server '*) ;; *) exit 0 ;; esac
+echo 'echo "Valkey server v=8.1.1 sha=0"' >"$PROGRAMS/valkey-server"
+echo : >"$PROGRAMS/valkey-cli"
+chmod +x "$PROGRAMS/valkey-server" "$PROGRAMS/valkey-cli""#;
+
+/// A machine with a clone on it.
+struct Machine {
+    dir: PathBuf,
+}
+
+/// What a command on it came to.
+struct Outcome {
+    succeeded: bool,
+    /// Both of its outputs.
+    said: String,
+}
+
+impl Machine {
+    /// One with a compiler, libclang and cargo, of a user without any rights.
+    fn new() -> Machine {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = env::temp_dir().join(format!("redis-lock-tooling-{}-{number}", process::id()));
+        // A directory of an earlier process that had the same number.
+        drop(fs::remove_dir_all(&dir));
+        let machine = Machine { dir };
+        for folder in ["bin", "clone/scripts", "libclang"] {
+            fs::create_dir_all(machine.dir.join(folder)).expect("a folder");
+        }
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+        for file in [
+            "Makefile",
+            "Cargo.toml",
+            "redis.conf.example",
+            "scripts/deps.sh",
+        ] {
+            fs::copy(source.join(file), machine.clone_dir().join(file)).expect(file);
+        }
+        fs::write(machine.dir.join("libclang/libclang.so"), "").expect("a library");
+        for name in SYSTEM_PROGRAMS {
+            symlink(found(name), machine.programs().join(name)).expect(name);
+        }
+        machine
+            .program("uname", "echo Linux")
+            .program("id", "echo 1000")
+            .program("cc", ":")
+            .program("cargo", CARGO)
+    }
+
+    /// Puts a program there, which notes each of its calls.
+    fn program(self, name: &str, body: &str) -> Machine {
+        let note = format!("echo \"{name} $*\" >>\"$CALLS\"");
+        let path = self.programs().join(name);
+        fs::write(&path, format!("#!/bin/sh\n{note}\n{body}\n")).expect(name);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect(name);
+        self
+    }
+
+    fn without(self, name: &str) -> Machine {
+        fs::remove_file(self.programs().join(name)).expect(name);
+        self
+    }
+
+    /// Debian's package manager, whose index offers these packages in these versions.
+    fn apt_get(self, installs: &str, index: &[(&str, &str)]) -> Machine {
+        let offers = index
+            .iter()
+            .map(|(name, version)| format!("{name}) echo '  Candidate: 5:{version}-1~deb' ;;\n"));
+        let offers = offers.collect::<String>();
+        self.program("apt-get", installs)
+            .program("apt-cache", &format!("case $2 in\n{offers}esac"))
+    }
+
+    fn root(self) -> Machine {
+        self.program("id", "echo 0")
+    }
+
+    fn server(self) -> Machine {
+        let server = server_binary();
+        let cli = server.with_file_name("redis-cli");
+        for (name, path) in [("redis-server", &server), ("redis-cli", &cli)] {
+            symlink(path, self.programs().join(name)).expect(name);
+        }
+        self
+    }
+
+    fn programs(&self) -> PathBuf {
+        self.dir.join("bin")
+    }
+
+    fn clone_dir(&self) -> PathBuf {
+        self.dir.join("clone")
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(self.programs().join(words[0]));
+        command
+            .args(&words[1..])
+            .current_dir(self.clone_dir())
+            .env_clear()
+            .env("PATH", self.programs())
+            .env("PROGRAMS", self.programs())
+            .env("CALLS", self.dir.join("calls"))
+            .env("LIBCLANG_PATH", self.dir.join("libclang"))
+            .env("BUILT_MODULE", module_path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    #[track_caller]
+    fn run(&self, words: &[&str]) -> Outcome {
+        let output = self.command(words).output().expect("it runs");
+        let both = [output.stdout, output.stderr].concat();
+        Outcome {
+            succeeded: output.status.success(),
+            said: String::from_utf8_lossy(&both).into_owned(),
+        }
+    }
+
+    /// The calls so far of the programs that the test put there, of those with this name.
+    fn calls_of(&self, name: &str) -> Vec<String> {
+        let mut calls = self.calls();
+        calls.retain(|call| call.split(' ').next() == Some(name));
+        calls
+    }
+
+    /// Those of them with this word in them.
+    fn calls_with(&self, word: &str) -> Vec<String> {
+        let mut calls = self.calls();
+        calls.retain(|call| call.split(' ').any(|it| it == word));
+        calls
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let calls = fs::read_to_string(self.dir.join("calls")).unwrap_or_default();
+        calls.lines().map(str::to_owned).collect()
+    }
+
+    /// The names at the top of the clone.
+    fn top(&self) -> BTreeSet<String> {
+        let entries = fs::read_dir(self.clone_dir()).expect("the clone");
+        let names = entries.map(|entry| entry.expect("an entry").file_name());
+        names
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.dir));
+    }
+}
+
+impl Outcome {
+    #[track_caller]
+    fn ok(self) -> String {
+        assert!(self.succeeded, "{}", self.said);
+        self.said
+    }
+
+    /// What a command said that failed.
+    #[track_caller]
+    fn refusal(self) -> String {
+        assert!(!self.succeeded, "{}", self.said);
+        self.said
+    }
+}
+
+fn found(name: &str) -> PathBuf {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut folders = env::split_paths(&path);
+    let found = folders.find_map(|folder| Some(folder.join(name)).filter(|it| it.is_file()));
+    found.unwrap_or_else(|| panic!("{name} isn't in PATH"))
+}
+
+#[track_caller]
+fn assert_says(said: &str, words: &[&str]) {
+    for word in words {
+        assert!(said.contains(word), "{word:?} isn't said in:\n{said}");
+    }
+}
+
+// --- what is needed -------------------------------------------------------------------------
+
+#[test]
+fn a_cargo_that_does_not_run_is_named_with_what_it_says() {
+    let mute = Machine::new().program("cargo", "exit 1");
+    let complaint = "error: rustup could not choose a version of cargo to run";
+    let shim = Machine::new().program("cargo", &format!("echo '{complaint}' >&2; exit 1"));
+    for (machine, reason) in [(mute, "says 'nothing'"), (shim, complaint)] {
+        let said = machine.run(&["sh", "scripts/deps.sh"]).refusal();
+        assert_says(&said, &["bin/cargo doesn't work", reason, "rustup default"]);
+        assert!(!said.contains("Illegal number"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn an_old_cargo_is_told_from_one_that_does_not_run() {
+    let machine = Machine::new().program("cargo", "echo 'cargo 1.2.0'");
+    let said = machine.run(&["sh", "scripts/deps.sh"]).refusal();
+    assert_says(&said, &["here is 1.2", "rustup update"]);
+}
+
+#[test]
+fn all_that_root_has_to_run_is_one_line_for_a_shell() {
+    let index = [("redis-server", "7.0.15"), ("valgrind", "3.19.0")];
+    let machine = Machine::new().without("cc").apt_get(":", &index);
+    let said = machine.run(&["sh", "scripts/deps.sh"]).refusal();
+    assert!(machine.calls_of("apt-get").is_empty(), "{said}");
+    let line = said.lines().find(|line| line.contains("apt-get update"));
+    let line = line.expect("a line for root");
+    machine.run(&["sh", "-c", line]).ok();
+    let [update, install] = &machine.calls_of("apt-get")[..] else {
+        panic!("{line}")
+    };
+    assert_says(update, &["update"]);
+    let packages = ["gcc", "libc6-dev", "redis-server", "valgrind"];
+    assert_says(install, &["install", "--yes"]);
+    assert_says(install, &packages);
+}
+
+#[test]
+fn the_line_for_root_is_said_too_where_sudo_refuses() {
+    let machine = Machine::new()
+        .without("cc")
+        .program("sudo", "exit 1")
+        .apt_get(":", &[]);
+    let said = machine.run(&["sh", "scripts/deps.sh", "build"]).refusal();
+    assert_says(&said, &["apt-get update", "apt-get install", "gcc"]);
+    assert_eq!(machine.calls_of("sudo").len(), 1, "{said}");
+}
+
+#[test]
+fn packages_are_installed_with_sudo_where_it_is_there() {
+    let machine = Machine::new()
+        .program("sudo", "\"$@\"")
+        .apt_get(INSTALLS_VALKEY, &[("valkey-server", "8.1.1+dfsg1")]);
+    machine.run(&["sh", "scripts/deps.sh"]).ok();
+    assert_says(&machine.calls_of("sudo")[0], &["apt-get update"]);
+    assert_says(
+        &machine.calls_of("sudo")[1],
+        &["apt-get install", "valkey-server"],
+    );
+}
+
+// --- the server -----------------------------------------------------------------------------
+
+/// The package managers that are asked before anything is installed, each with an index that offers
+/// nothing but an old server.
+fn machines_with_an_old_server() -> [(&'static str, Machine); 3] {
+    let apt_get = Machine::new().apt_get(":", &[("redis-server", "6.0.16")]);
+    let dnf = "case \"$*\" in *info*redis) echo 'Version      : 6.2.7' ;; esac";
+    let apk = "case \"$*\" in 'search -e redis') echo redis-6.2.14-r0 ;; esac";
+    [
+        ("redis-server 6.0.16", apt_get),
+        ("redis 6.2.7", Machine::new().program("dnf", dnf)),
+        ("redis 6.2.14", Machine::new().program("apk", apk)),
+    ]
+}
+
+#[test]
+fn a_server_that_is_too_old_is_not_installed() {
+    for (offer, machine) in machines_with_an_old_server() {
+        let machine = machine.root();
+        let said = machine.run(&["sh", "scripts/deps.sh"]).refusal();
+        assert_says(&said, &[offer, "too old", "Redis >= 7.0", "REDIS_SERVER"]);
+        for word in ["install", "add"] {
+            assert!(machine.calls_with(word).is_empty(), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_too_old_gives_way_to_another_one() {
+    let index = [("redis-server", "6.0.16"), ("valkey-server", "8.1.1")];
+    let machine = Machine::new().root().apt_get(INSTALLS_VALKEY, &index);
+    machine.run(&["sh", "scripts/deps.sh"]).ok();
+    let installs = machine.calls_with("install");
+    assert_eq!(installs.len(), 1, "{installs:?}");
+    assert!(installs[0].ends_with(" valkey-server"), "{installs:?}");
+}
+
+#[test]
+fn building_needs_no_server() {
+    let machine = Machine::new().root().apt_get(":", &[]);
+    machine.run(&["make", "build"]).ok();
+    assert!(machine.calls_of("apt-get").is_empty());
+    let built = machine.clone_dir().join("target/release/libredis_lock.so");
+    assert!(built.exists(), "not at the path that the README names");
+}
+
+#[test]
+fn testing_needs_a_server_before_anything_is_built() {
+    let machine = Machine::new();
+    let said = machine.run(&["make", "test"]).refusal();
+    assert_says(&said, &["install Redis >= 7.0 or Valkey >= 8.0"]);
+    assert!(machine.calls_with("build").is_empty(), "{said}");
+}
+
+// --- valgrind -------------------------------------------------------------------------------
+
+fn machine_without_valgrind(installs: &str, index: &[(&str, &str)]) -> Machine {
+    Machine::new().root().server().apt_get(installs, index)
+}
+
+#[test]
+fn valgrind_is_installed_where_it_is_offered() {
+    let machine = machine_without_valgrind(":", &[("valgrind", "3.19.0")]);
+    machine.run(&["make", "deps"]).ok();
+    let installs = machine.calls_with("install");
+    assert_eq!(installs.len(), 1, "{installs:?}");
+    assert!(installs[0].ends_with(" valgrind"), "{installs:?}");
+}
+
+#[test]
+fn nothing_fails_without_valgrind() {
+    let unknown = machine_without_valgrind(":", &[]);
+    let refused = machine_without_valgrind("exit 1", &[("valgrind", "3.19.0")]);
+    let rootless = machine_without_valgrind(":", &[("valgrind", "3.19.0")]).program("id", "echo 1");
+    for machine in [unknown, refused, rootless] {
+        let said = machine.run(&["make", "deps"]).ok();
+        assert_says(&said, &["valgrind"]);
+    }
+}
+
+#[test]
+fn valgrind_is_not_asked_for_by_building_and_testing() {
+    let machine = machine_without_valgrind(":", &[("valgrind", "3.19.0")]);
+    for part in ["build", "test"] {
+        machine.run(&["sh", "scripts/deps.sh", part]).ok();
+    }
+    assert!(machine.calls_of("apt-get").is_empty());
+}
+
+// --- make -----------------------------------------------------------------------------------
+
+/// A command that is or starts a server, and all processes that came of it. They end with this.
+struct Run {
+    command: Child,
+}
+
+impl Run {
+    #[track_caller]
+    fn start(machine: &Machine, mut command: Command, port: u16) -> (Run, Client) {
+        let output = machine.dir.join("said");
+        let said = fs::File::create(&output).expect("a file");
+        command
+            .stdout(said.try_clone().expect("a file"))
+            .stderr(said)
+            .process_group(0);
+        let mut run = Run {
+            command: command.spawn().expect("it runs"),
+        };
+        let client = eventually("a server answers", || {
+            if let Some(status) = run.command.try_wait().expect("a child") {
+                let said = fs::read_to_string(&output).unwrap_or_default();
+                panic!("it ended with {status}: {said}");
+            }
+            Client::try_connect(port).ok()
+        });
+        (run, client)
+    }
+
+    #[track_caller]
+    fn make(machine: &Machine, target_dir: &str) -> (Run, Client) {
+        let port = free_port();
+        let mut command = machine.command(&["make", "run", &format!("PORT={port}")]);
+        command.env("CARGO_TARGET_DIR", target_dir);
+        Run::start(machine, command, port)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let group = libc::pid_t::try_from(self.command.id()).expect("a process number");
+        // SAFETY: takes numbers only; the group was made for a child that hasn't been waited for, so
+        // its number is its own.
+        unsafe { libc::killpg(group, libc::SIGKILL) };
+        drop(self.command.wait());
+    }
+}
+
+#[track_caller]
+fn setting(client: &mut Client, name: &str) -> String {
+    let pair = client.call(&["CONFIG", "GET", name]).list();
+    Ok(pair[1].clone()).text()
+}
+
+/// Where the server has the module from; Valkey 9.1 brings another one.
+#[track_caller]
+fn module_of(client: &mut Client) -> String {
+    let modules = client.call("MODULE LIST").list().into_iter();
+    let mut modules = modules.map(Fields::of);
+    let lock = modules.find(|module| module.text("name") == "lock");
+    lock.expect("the module is loaded").text("path")
+}
+
+#[test]
+fn a_port_is_a_number_and_told_so_before_anything_is_built() {
+    let machine = Machine::new().server();
+    for port in [
+        "",
+        "abc",
+        "63 79",
+        "-1",
+        "0",
+        "65536",
+        "6379000000000000000000",
+        "'\"",
+    ] {
+        let said = machine
+            .run(&["make", "run", &format!("PORT={port}")])
+            .refusal();
+        assert_says(&said, &[&format!("PORT='{port}'"), "must be a number"]);
+        assert!(!said.contains("taken"), "{said}");
+    }
+    assert!(machine.calls_of("cargo").is_empty());
+}
+
+#[test]
+fn a_port_where_a_server_answers_is_taken() {
+    let server = support::Server::start();
+    let machine = Machine::new().server();
+    let port = server.port();
+    let said = machine
+        .run(&["make", "run", &format!("PORT={port}")])
+        .refusal();
+    assert_says(&said, &[&format!("port {port} is taken")]);
+}
+
+#[test]
+fn running_leaves_nothing_in_the_clone() {
+    let machine = Machine::new().server();
+    let mut before = machine.top();
+    let (_run, mut client) = Run::make(&machine, "");
+    client.call("LOCK.ACQUIRE k me PX 600000").grant();
+    client.call("SAVE").okay();
+    client.call("CONFIG SET appendonly yes").okay();
+    let folder = PathBuf::from(setting(&mut client, "dir"));
+    assert!(folder.join("dump.rdb").exists(), "{folder:?}");
+    before.insert("target".to_owned());
+    assert_eq!(machine.top(), before);
+}
+
+#[test]
+fn running_takes_its_settings_from_the_example() {
+    let machine = Machine::new().server();
+    let (_run, mut client) = Run::make(&machine, "");
+    assert_eq!(setting(&mut client, "maxmemory-policy"), "noeviction");
+    assert_eq!(setting(&mut client, "lock.default-lease"), "30000");
+}
+
+#[test]
+fn what_is_built_elsewhere_is_run_from_there() {
+    for elsewhere in ["built here", "../built beside"] {
+        let machine = Machine::new().server();
+        let (_run, mut client) = Run::make(&machine, elsewhere);
+        let built = machine
+            .clone_dir()
+            .join(elsewhere)
+            .join("release/libredis_lock.so");
+        let built = built.canonicalize().expect("a module");
+        let loaded = module_of(&mut client);
+        assert_eq!(
+            Path::new(&loaded).canonicalize().ok(),
+            Some(built),
+            "{loaded}"
+        );
+        assert!(!machine.top().contains("target"));
+    }
+}
+
+#[test]
+fn the_example_works_as_it_is_at_the_top_of_the_clone() {
+    let machine = Machine::new().server();
+    machine.run(&["make"]).ok();
+    let port = free_port();
+    let words = ["redis-server", "redis.conf.example", "--port"];
+    let mut command = machine.command(&words);
+    command.arg(port.to_string());
+    let (_run, mut client) = Run::start(&machine, command, port);
+    client.call("LOCK.ACQUIRE k me").grant();
+}
+
+#[test]
+fn the_demo_shows_the_progress_of_its_build() {
+    let machine = Machine::new().server();
+    machine.run(&["make", "build"]).ok();
+    let said = machine.run(&["make", "demo"]).ok();
+    let compiling = said.matches("Compiling").count();
+    assert_eq!(compiling, 2, "the module's and the demo's: {said}");
+}
