@@ -63,9 +63,10 @@ pub fn has_memory() -> bool {
     unsafe { { raw::RedisModule_Alloc }.is_some() && { raw::RedisModule_Free }.is_some() }
 }
 
-/// Writes a line to the server's log.
+/// Writes a line to the server's log. It begins with the module's name, which the server puts before
+/// it only once it knows the module.
 pub fn log(ctx: &Context, level: &CStr, text: &str) {
-    let text = CString::new(text.replace('\0', "")).unwrap_or_default();
+    let text = CString::new(format!("lock: {text}").replace('\0', "")).unwrap_or_default();
     server!(RedisModule_Log(
         ctx.ctx,
         level.as_ptr(),

@@ -66,18 +66,20 @@ pub fn caller(ctx: &Context, life: Life) -> Result<u64, Refusal> {
 ///
 /// While a client's command runs, the server still holds its words. It also holds those that have
 /// arrived of a client's next command. Where that makes two fit, it is the one that the filter saw
-/// last or, where the server told the filter of no client, whose words are as long as that one's.
+/// last or, where the server told the filter of no client, the one with the same command, and words
+/// of the same length.
 fn script_caller(ctx: &Context) -> Option<u64> {
     let list = list(ctx, &["LIST"])?;
     let lines = list.split(|byte| *byte == b'\n');
-    let running: Vec<Running> = lines.filter_map(Running::of).collect();
+    let running: Vec<Running<'_>> = lines.filter_map(Running::of).collect();
     if let [only] = running.as_slice() {
         return Some(only.id);
     }
-    let (runner, bytes) = filter::last_runner();
-    let mut seen = running
-        .iter()
-        .filter(|one| one.id == runner || (runner == 0 && one.word_bytes == bytes));
+    let run = filter::last_run();
+    let mut seen = running.iter().filter(|one| match run.client_id {
+        0 => one.command == run.command && one.word_bytes == run.word_bytes,
+        client_id => one.id == client_id,
+    });
     let caller = seen.next()?;
     seen.next().is_none().then_some(caller.id)
 }
@@ -107,22 +109,27 @@ fn field<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
 }
 
 /// A client that may be running a script just now.
-struct Running {
+struct Running<'a> {
     id: u64,
+    command: &'a [u8],
     /// How many bytes the words have that the server holds of it.
     word_bytes: u64,
 }
 
-impl Running {
+impl<'a> Running<'a> {
     /// The client that a line of CLIENT LIST tells of, if its last command runs scripts and its words
-    /// are held. A blocked or paused client's are held too; it runs nothing.
-    fn of(line: &[u8]) -> Option<Self> {
+    /// are held. A blocked or paused client's are held too; it runs nothing. Who runs a transaction is
+    /// still in it.
+    fn of(line: &'a [u8]) -> Option<Self> {
         let number = |name| std::str::from_utf8(field(line, name)?).ok()?.parse().ok();
         let word_bytes = number("argv-mem=")?;
-        let runs = filter::RUNNERS.contains(&field(line, "cmd=")?);
+        let command = field(line, "cmd=")?;
+        let runs = filter::RUNNERS.contains(&command);
         let blocked = field(line, "flags=")?.contains(&b'b');
-        (runs && word_bytes > 0 && !blocked).then_some(Self {
+        let left_it = command == b"exec" && field(line, "multi=")? == b"-1";
+        (runs && word_bytes > 0 && !blocked && !left_it).then_some(Self {
             id: number("id=")?,
+            command,
             word_bytes,
         })
     }

@@ -123,6 +123,9 @@ extern "C" fn on_role_change(
 ) {
     boundary::guard(|| {
         api::note_role(&Context::new(ctx));
+        if api::is_replica() {
+            inbox::with(|inbox| inbox.events.push(Event::Demoted));
+        }
         alarm::ring_at_once();
     });
 }

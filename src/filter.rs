@@ -4,7 +4,7 @@
 //! is changed: who runs a script next, and that somebody may be changing users' rights. All other
 //! commands cost a look at their first letter.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use redis_module::{raw, Context, RedisString};
 
@@ -22,10 +22,23 @@ pub const RUNNERS: [&[u8]; 7] = [
 ];
 
 /// The client of the last command that was one of [`RUNNERS`]; 0 where the server doesn't tell.
-static RUNNER: AtomicU64 = AtomicU64::new(0);
+static CLIENT: AtomicU64 = AtomicU64::new(0);
 
-/// How many bytes the words of that command have.
-static RUNNER_BYTES: AtomicU64 = AtomicU64::new(0);
+/// Which of [`RUNNERS`] that was.
+static COMMAND: AtomicUsize = AtomicUsize::new(0);
+
+/// How many bytes its words have.
+static WORD_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// The last command that runs a script, as the filter saw it.
+pub struct Run {
+    /// Its client; 0 where the server doesn't tell that (Redis before 7.2).
+    pub client_id: u64,
+    /// Its name.
+    pub command: &'static [u8],
+    /// How many bytes its words have.
+    pub word_bytes: u64,
+}
 
 /// Counts the commands that may have changed a user's rights.
 static RIGHTS: AtomicU64 = AtomicU64::new(0);
@@ -43,13 +56,14 @@ pub fn register(ctx: &Context) -> Result<(), String> {
     }
 }
 
-/// The client of the last command that runs a script, and how many bytes its words have. The client
-/// is 0 where the server doesn't tell it (Redis before 7.2).
-pub fn last_runner() -> (u64, u64) {
-    (
-        RUNNER.load(Ordering::Relaxed),
-        RUNNER_BYTES.load(Ordering::Relaxed),
-    )
+/// The last command that runs a script.
+pub fn last_run() -> Run {
+    let command = RUNNERS.get(COMMAND.load(Ordering::Relaxed));
+    Run {
+        client_id: CLIENT.load(Ordering::Relaxed),
+        command: command.copied().unwrap_or_default(),
+        word_bytes: WORD_BYTES.load(Ordering::Relaxed),
+    }
 }
 
 /// A number that is another one after somebody's rights may have changed.
@@ -71,19 +85,23 @@ fn note(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     if is_exec || name.eq_ignore_ascii_case(b"acl") {
         RIGHTS.fetch_add(1, Ordering::Relaxed);
     }
-    let runs = RUNNERS
+    let runner = RUNNERS
         .iter()
-        .any(|runner| name.eq_ignore_ascii_case(runner));
-    // What a script calls passes here too.
-    let scripted = || api::context_flags(&api::own_context()) & raw::REDISMODULE_CTX_FLAGS_LUA != 0;
-    if !runs || scripted() {
+        .position(|runner| name.eq_ignore_ascii_case(runner));
+    let Some(runner) = runner.filter(|_| !is_scripted()) else {
         return;
-    }
+    };
     let client_id = server!(RedisModule_CommandFilterGetClientId(filter));
-    RUNNER.store(client_id.unwrap_or(0), Ordering::Relaxed);
     let count = server!(RedisModule_CommandFilterArgsCount(filter)).unwrap_or(0);
     let bytes: usize = (0..count).map(|at| word(filter, at).len()).sum();
-    RUNNER_BYTES.store(bytes as u64, Ordering::Relaxed);
+    CLIENT.store(client_id.unwrap_or(0), Ordering::Relaxed);
+    COMMAND.store(runner, Ordering::Relaxed);
+    WORD_BYTES.store(bytes as u64, Ordering::Relaxed);
+}
+
+/// Whether a script is running: what it calls passes the filter too.
+fn is_scripted() -> bool {
+    api::context_flags(&api::own_context()) & raw::REDISMODULE_CTX_FLAGS_LUA != 0
 }
 
 /// A word of the command; empty where there is none.

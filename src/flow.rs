@@ -158,7 +158,6 @@ pub fn announce_ends(ctx: &Context, until_ms: u64, most: usize) -> Vec<Name> {
 pub fn stand_down(ctx: &Context) {
     if let Ok(mut desk) = DESK.lock(ctx).try_borrow_mut() {
         take_in_notes(&mut desk);
-        desk.untie_all();
         count(&desk);
     }
     if !anybody_waits() {
@@ -203,7 +202,7 @@ fn take_in_notes(desk: &mut Desk) {
                 desk.relocate(&ties, &name);
             }
             Event::Swapped(one, other) => desk.swap_databases(one, other),
-            Event::Flushed(ALL_DATABASES) => desk.untie_all(),
+            Event::Demoted | Event::Flushed(ALL_DATABASES) => desk.untie_all(),
             Event::Flushed(db) => desk.untie_database(db),
             Event::Closed(client_id) => desk.orphan(client_id),
             Event::Left(seat) => touched.extend(desk.leave(seat)),

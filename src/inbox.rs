@@ -25,6 +25,8 @@ pub enum Event {
     Swapped(i32, i32),
     /// A database was emptied.
     Flushed(i32),
+    /// This server became a replica: leases run on untied, whatever it is by now.
+    Demoted,
     /// A connection is gone that had ties.
     Closed(u64),
     /// A seat's connection is gone, or was answered by the server.
