@@ -1,7 +1,7 @@
 # `make help` lists the targets. Works with GNU make 3.81 (macOS) and later.
 
 .DEFAULT_GOAL := build
-.PHONY: help deps build run test test-ha test-matrix test-stalled check demo soak clean
+.PHONY: help deps build run test test-ha test-matrix test-stalled check demo soak storms memcheck clean
 
 # The server's port for `make run`.
 PORT ?= 6379
@@ -15,6 +15,10 @@ LOCK_TEST_STALLS ?= 40
 STALLED_THREADS ?= 16
 # Rounds of the race between a grant and its client's death in `make soak`.
 LOCK_RACE_ROUNDS ?= 100000
+
+# What `make storms` and `make memcheck` are told: --quick for a tenth of it, --help for the rest.
+STORMS_OPTIONS ?=
+MEMCHECK_OPTIONS ?=
 
 # redis.conf.example names the module by its path from here.
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -66,6 +70,10 @@ demo: build ## the oversold flash sale, without a lock and with one
 soak: build ## the death of a client in the tick of its grant, LOCK_RACE_ROUNDS times; crowds for LOCK_SOAK_SECONDS
 	@$(FOUND); LOCK_RACE_ROUNDS=$(LOCK_RACE_ROUNDS) cargo test --test wakeups in_the_tick_of_its_grant -- --nocapture
 	@$(FOUND); LOCK_SOAK_SECONDS=$(LOCK_SOAK_SECONDS) cargo test --test multi --test shared -- --test-threads=2
+
+storms: build ## what once stalled a server, beside a PING every ms, on SERVERS="/path/to/redis-server ..."
+	@$(FOUND); cargo run --quiet --release -p redis-lock-load --bin storms -- $(STORMS_OPTIONS) \
+	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
 clean: ## remove what was built
 	cargo clean
