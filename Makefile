@@ -75,5 +75,10 @@ storms: build ## what once stalled a server, beside a PING every ms, on SERVERS=
 	@$(FOUND); cargo run --quiet --release -p redis-lock-load --bin storms -- $(STORMS_OPTIONS) \
 	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
+memcheck: build ## a debug build in a server under valgrind while its clients are killed in every way
+	@$(FOUND); cargo build; \
+	REDIS_LOCK_MODULE="$(CARGO_TARGET_DIR)/debug/libredis_lock.so" \
+	  cargo run --quiet --release -p redis-lock-load --bin memcheck -- $(MEMCHECK_OPTIONS) "$$REDIS_SERVER"
+
 clean: ## remove what was built
 	cargo clean

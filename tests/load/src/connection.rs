@@ -1,13 +1,13 @@
 //! One connection, on which sending and reading are apart.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
-use redis::{Cmd, Parser, Value};
+use redis::{Cmd, Parser, RedisError, Value};
 
-use crate::PATIENCE;
+use crate::{until, PATIENCE};
 
 /// How many commands are under way at once in a pipeline. Their replies have to fit into the buffers
 /// of the sockets, for nobody reads them while the commands are written.
@@ -15,11 +15,22 @@ const PIPELINED: usize = 1_000;
 
 /// The bytes of a command on the wire. Its words are what stands between its spaces.
 pub fn packed(command: &str) -> Vec<u8> {
+    let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+    packed_words(&words)
+}
+
+/// The bytes of a command with words of any kind.
+pub fn packed_words(words: &[&[u8]]) -> Vec<u8> {
     let mut packed = Cmd::new();
-    for word in command.split(' ') {
+    for word in words {
         packed.arg(word);
     }
     packed.get_packed_command()
+}
+
+/// The beginning of a command, for messages.
+fn shown(command: &str) -> String {
+    command.chars().take(40).collect()
 }
 
 /// A connection in RESP2 and database 0.
@@ -41,14 +52,22 @@ impl Connection {
         })
     }
 
+    /// Reads and throws away what comes until the server closes the connection.
+    pub fn drain_to_close(&mut self) -> Result<()> {
+        let mut chunk = [0; 64 * 1024];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
+                Err(error) => return Err(error).context("the connection should be closed"),
+            }
+        }
+    }
+
     /// The socket.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
-    }
-
-    /// How long a reply is waited for from now on.
-    pub fn wait_for_replies(&self, patience: Duration) -> Result<()> {
-        Ok(self.stream.set_read_timeout(Some(patience))?)
     }
 
     /// Sends a command and leaves its reply unread.
@@ -64,28 +83,36 @@ impl Connection {
     /// Reads one reply. An error is one here too, also within a transaction's replies.
     pub fn reply(&mut self) -> Result<Value> {
         let value = self.parser.parse_value(&self.stream);
+        if value.as_ref().is_err_and(RedisError::is_timeout) {
+            bail!("no answer in {:?}", self.stream.read_timeout()?);
+        }
         Ok(value.context("reading a reply")?.extract_error()?)
     }
 
     /// Sends a command and reads its reply.
     pub fn call(&mut self, command: &str) -> Result<Value> {
         self.send(command)?;
-        let shown = || command.chars().take(80).collect::<String>();
-        self.reply().with_context(shown)
+        self.reply().with_context(|| shown(command))
+    }
+
+    /// As `call`, for words of any kind.
+    pub fn call_words(&mut self, words: &[&[u8]]) -> Result<Value> {
+        self.send_bytes(&packed_words(words))?;
+        self.reply()
     }
 
     /// As `call`, where the reply is a number.
     pub fn count(&mut self, command: &str) -> Result<i64> {
         match self.call(command)? {
             Value::Int(count) => Ok(count),
-            other => bail!("{command} answered {other:?}"),
+            other => bail!("{} answered {other:?}", shown(command)),
         }
     }
 
     /// As `call`, where nil is a failure: what was asked for isn't granted.
     pub fn granted(&mut self, command: &str) -> Result<Value> {
         match self.call(command)? {
-            Value::Nil => bail!("not granted: {}", &command[..command.len().min(80)]),
+            Value::Nil => bail!("not granted: {}", shown(command)),
             granted => Ok(granted),
         }
     }
@@ -128,6 +155,15 @@ impl Connection {
             .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         let value = value.with_context(|| format!("INFO {section} has no {field}"))?;
         Ok(value.trim_end().to_owned())
+    }
+
+    /// Waits until the server has so many blocked clients.
+    pub fn until_blocked(&mut self, count: usize) -> Result<()> {
+        let what = format!("{count} blocked clients");
+        until(&what, PATIENCE, || {
+            let blocked: usize = self.info("clients", "blocked_clients")?.parse()?;
+            Ok(blocked == count)
+        })
     }
 
     /// The processor time that the server has used so far.

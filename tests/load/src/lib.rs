@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 
-pub use connection::{packed, Connection};
+pub use connection::{packed, packed_words, Connection};
 pub use crowd::Crowd;
 pub use pinger::{Latency, Pinger};
 pub use server::{Plan, Server};

@@ -7,7 +7,7 @@ use redis::Value;
 use redis_lock_load::{Connection, Crowd, Server};
 
 use crate::report::Report;
-use crate::stage::{beside_ping, on_keys, until_blocked, Stage, LONG};
+use crate::stage::{beside_ping, on_keys, Stage, LONG};
 
 const CLIENTS: usize = 1_000;
 
@@ -56,7 +56,7 @@ pub fn time_outs(stage: &Stage, report: &mut Report) -> Result<()> {
             let left = end.saturating_duration_since(Instant::now()).as_millis();
             format!("{mwait} w{index} BLOCK {}", left.max(1))
         })?;
-        until_blocked(&mut holder, clients)
+        holder.until_blocked(clients)
     })?;
     let what = format!("{clients} clients queue up for {KEYS} keys each");
     report.bounded_latency(&what, &latency, BOUND_MS);
@@ -82,7 +82,7 @@ pub fn grants(stage: &Stage, report: &mut Report) -> Result<()> {
     } = Scene::prepare(stage)?;
     let clients = crowd.len();
     crowd.send(|index| format!("{mwait} w{index} {LONG}"))?;
-    until_blocked(&mut holder, clients)?;
+    holder.until_blocked(clients)?;
     let mrelease = on_keys("MRELEASE", KEYS);
     let latency = beside_ping(&server, || {
         holder.call(&format!("{mrelease} h"))?;

@@ -7,7 +7,7 @@ use redis::Value;
 use redis_lock_load::{until, Crowd, Latency, PATIENCE};
 
 use crate::report::Report;
-use crate::stage::{beside_ping, until_blocked, Stage, LONG};
+use crate::stage::{beside_ping, Stage, LONG};
 
 const SESSIONS: usize = 500_000;
 
@@ -71,7 +71,7 @@ pub fn flushed(stage: &Stage, report: &mut Report) -> Result<()> {
     holder.pipeline_granted((0..waiters).map(acquire))?;
     let mut crowd = Crowd::connect(server.port(), waiters)?;
     crowd.send(|index| format!("LOCK.WAIT k{index} w {LONG}"))?;
-    until_blocked(&mut holder, waiters)?;
+    holder.until_blocked(waiters)?;
     let latency = beside_ping(&server, || {
         holder.call("FLUSHALL")?;
         crowd.replies(|reply| {
@@ -94,7 +94,7 @@ fn flushed_without_locks(stage: &Stage, waiters: usize) -> Result<Latency> {
     writer.pipeline_granted((0..waiters).map(set))?;
     let mut crowd = Crowd::connect(server.port(), waiters)?;
     crowd.send(|index| format!("BLPOP list{index} 0"))?;
-    until_blocked(&mut writer, waiters)?;
+    writer.until_blocked(waiters)?;
     beside_ping(&server, || {
         writer.call("FLUSHALL")?;
         std::thread::sleep(AFTERWARDS);

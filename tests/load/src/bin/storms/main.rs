@@ -108,9 +108,13 @@ fn main() -> Result<ExitCode> {
     let options = Options::parse();
     raise_file_limit()?;
     let mut report = Report::default();
-    for server in &options.servers {
+    let stages = options.servers.iter().map(|server| {
         let stage = Stage::new(server, &options.module, options.quick, options.seconds);
-        report.server(&stage.server_name()?);
+        Ok((stage.server_name()?, stage))
+    });
+    // All programs are tried before the first storm: a mistyped one is known at once.
+    for (name, stage) in stages.collect::<Result<Vec<_>>>()? {
+        report.server(&name);
         let all = Storm::value_variants().iter().copied();
         for storm in all.filter(|storm| options.only.is_none_or(|only| only == *storm)) {
             if let Err(error) = storm.play(&stage, &mut report) {

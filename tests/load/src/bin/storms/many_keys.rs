@@ -7,7 +7,7 @@ use redis::Value;
 use redis_lock_load::{Connection, Server};
 
 use crate::report::Report;
-use crate::stage::{beside_ping, on_keys, until_blocked, Stage, LONG};
+use crate::stage::{beside_ping, on_keys, Stage, LONG};
 
 const KEYS: usize = 10_000;
 
@@ -65,7 +65,7 @@ impl Strike {
         }
         if let Strike::HandedOver = self {
             waiter.send(&format!("{} w {LONG}", on_keys("MWAIT", keys)))?;
-            until_blocked(&mut holder, 1)?;
+            holder.until_blocked(1)?;
         }
         Ok(Scene {
             holder,
@@ -87,7 +87,7 @@ impl Strike {
             }
             Strike::Granted => {
                 waiter.send(&format!("{} w {LONG}", on_keys("MWAIT", *keys)))?;
-                until_blocked(holder, 1)?;
+                holder.until_blocked(1)?;
                 holder.call(&format!("LOCK.RELEASE k{} h", *keys - 1))?;
                 ensure!(waiter.reply()? != Value::Nil, "not granted");
             }

@@ -8,7 +8,7 @@ use redis::Value;
 use redis_lock_load::{until, Connection, Crowd, Latency, Server, PATIENCE};
 
 use crate::report::Report;
-use crate::stage::{beside_ping, until_blocked, Stage, LONG};
+use crate::stage::{beside_ping, Stage, LONG};
 
 const WAITERS: usize = 10_000;
 
@@ -29,7 +29,7 @@ fn crowded(stage: &Stage, count: usize, command: &str) -> Result<(Server, Connec
     holder.granted(&format!("LOCK.ACQUIRE k h {LONG}"))?;
     let mut crowd = Crowd::connect(server.port(), count)?;
     crowd.send(|index| command.replace('#', &index.to_string()))?;
-    until_blocked(&mut holder, count)?;
+    holder.until_blocked(count)?;
     Ok((server, holder, crowd))
 }
 
@@ -97,7 +97,7 @@ fn killed_without_locks(stage: &Stage, waiters: usize) -> Result<Latency> {
     let mut killer = server.connect()?;
     let mut crowd = Crowd::connect(server.port(), waiters)?;
     crowd.send(|_| "BLPOP k 0".to_owned())?;
-    until_blocked(&mut killer, waiters)?;
+    killer.until_blocked(waiters)?;
     beside_ping(&server, || kill_all(&mut killer, "PING", waiters))
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use redis_lock_load::{until, Connection, Latency, Pinger, Plan, Server, PATIENCE};
+use redis_lock_load::{Latency, Pinger, Plan, Server, PATIENCE};
 
 /// How many times smaller a quick run is.
 const QUICK: usize = 10;
@@ -83,15 +83,6 @@ pub fn beside_ping(server: &Server, work: impl FnOnce() -> Result<()>) -> Result
     let latency = pinger.stop();
     done?;
     latency
-}
-
-/// Waits until the server has so many blocked clients.
-pub fn until_blocked(asker: &mut Connection, count: usize) -> Result<()> {
-    let what = format!("{count} blocked clients");
-    until(&what, PATIENCE, || {
-        let blocked: usize = asker.info("clients", "blocked_clients")?.parse()?;
-        Ok(blocked == count)
-    })
 }
 
 /// `LOCK.<command> numkeys key ...`, with the same keys for all who ask for so many.
