@@ -42,6 +42,9 @@ pub const ACTS: &[Act] = &[
 /// A lease that nothing outlives.
 const LONG: &str = "PX 600000";
 
+/// A lease that is renewed soon, and that a slow server renews in time.
+const RENEWED: &str = "PX 3000";
+
 /// The size of a block that a server of version 7.0 frees with a client.
 const FILLER: usize = 740;
 const FILLERS: usize = 3_000;
@@ -138,7 +141,7 @@ pub fn shut_down(server: &Server) -> Result<impl Sized> {
     let second = scene.waiter(&format!("LOCK.MWAIT 2 k free w2 {LONG}"))?;
     scene
         .holder
-        .granted("LOCK.ACQUIRE session h PX 1000 SESSION")?;
+        .granted(&format!("LOCK.ACQUIRE session h {RENEWED} SESSION"))?;
     scene.holder.send("SHUTDOWN NOSAVE")?;
     Ok((scene.holder, first, second))
 }
@@ -329,11 +332,10 @@ fn many_keys_killed(server: &Server) -> Result<()> {
 fn sessions_closed(server: &Server) -> Result<()> {
     let mut scene = Scene::new(server)?;
     let mut session = server.connect()?;
-    let acquire = |key| format!("LOCK.ACQUIRE s{key} t PX 60 SESSION");
+    let acquire = |key| format!("LOCK.ACQUIRE s{key} t {RENEWED} SESSION");
     session.pipeline_granted((0..50).map(acquire))?;
     let mut waiter = scene.waiter(&format!("LOCK.MWAIT 2 s0 s49 w {LONG} SESSION"))?;
-    // A few renewals.
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    until_renewed(&mut scene.holder, "s49 t")?;
     drop(session);
     waiter.granted()?;
     scene.kill(&mut waiter)?;
@@ -343,13 +345,26 @@ fn sessions_closed(server: &Server) -> Result<()> {
     })
 }
 
+/// Waits until the lease of a key and token is longer than it was.
+fn until_renewed(asker: &mut Connection, hold: &str) -> Result<()> {
+    let check = format!("LOCK.CHECK {hold}");
+    let mut shortest = asker.count(&check)?;
+    until("a renewal", PATIENCE, || {
+        let left = asker.count(&check)?;
+        let renewed = left > shortest;
+        shortest = shortest.min(left);
+        Ok(renewed)
+    })
+}
+
 fn sessions_in_scripts(server: &Server) -> Result<()> {
     let mut caller = server.connect()?;
-    let script = b"redis.call('LOCK.ACQUIRE', KEYS[1], 't', 'PX', 60, 'SESSION') \
+    let script = b"redis.call('LOCK.ACQUIRE', KEYS[1], 't', 'PX', 3000, 'SESSION') \
         return redis.call('LOCK.INFO', KEYS[1])";
     caller.call_words(&[b"EVAL", script, b"1", b"k"])?;
     let mut asker = server.connect()?;
     asker.call("LOCK.INFO k")?;
+    until_renewed(&mut asker, "k t")?;
     drop(caller);
     until(
         "a free lock",
@@ -360,7 +375,9 @@ fn sessions_in_scripts(server: &Server) -> Result<()> {
 
 fn swapped(server: &Server) -> Result<()> {
     let mut scene = Scene::new(server)?;
-    scene.holder.granted("LOCK.ACQUIRE s h PX 1000 SESSION")?;
+    scene
+        .holder
+        .granted(&format!("LOCK.ACQUIRE s h {RENEWED} SESSION"))?;
     let mut waiter = scene.waiter(&format!("LOCK.WAIT k w {LONG}"))?;
     scene.holder.call("SWAPDB 0 1")?;
     waiter.granted()?;
@@ -380,7 +397,9 @@ fn flushed(server: &Server) -> Result<()> {
 
 fn reloaded(server: &Server) -> Result<()> {
     let mut scene = Scene::new(server)?;
-    scene.holder.granted("LOCK.ACQUIRE s h PX 1000 SESSION")?;
+    scene
+        .holder
+        .granted(&format!("LOCK.ACQUIRE s h {RENEWED} SESSION"))?;
     let mut waiter = scene.waiter(&format!("LOCK.WAIT k w {LONG}"))?;
     scene.holder.call("DEBUG RELOAD")?;
     scene.holder.call("LOCK.RELEASE k h")?;
@@ -389,7 +408,9 @@ fn reloaded(server: &Server) -> Result<()> {
 
 fn moved(server: &Server) -> Result<()> {
     let mut scene = Scene::new(server)?;
-    scene.holder.granted("LOCK.ACQUIRE s h PX 1000 SESSION")?;
+    scene
+        .holder
+        .granted(&format!("LOCK.ACQUIRE s h {RENEWED} SESSION"))?;
     let mut first = scene.waiter(&format!("LOCK.WAIT k w1 {LONG}"))?;
     let mut second = scene.waiter(&format!("LOCK.WAIT s w2 {LONG}"))?;
     scene.holder.call("RENAME k other")?;
@@ -432,7 +453,7 @@ fn restored(server: &Server) -> Result<()> {
 fn rewritten(server: &Server) -> Result<()> {
     let mut scene = Scene::new(server)?;
     let holder = &mut scene.holder;
-    holder.granted("LOCK.ACQUIRE s h PX 1000 SHARED SESSION")?;
+    holder.granted(&format!("LOCK.ACQUIRE s h {RENEWED} SHARED SESSION"))?;
     holder.call("CONFIG SET appendonly yes")?;
     let finished = |holder: &mut Connection| -> Result<bool> {
         Ok(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use redis::Value;
-use redis_lock_load::{until, Connection, PATIENCE};
+use redis_lock_load::{Connection, Server};
 
 use crate::report::Report;
 use crate::stage::{beside_ping, Stage};
@@ -25,24 +25,29 @@ const WATCHED: Duration = Duration::from_secs(5);
 pub fn renewals(stage: &Stage, report: &mut Report) -> Result<()> {
     let sessions = stage.scaled(SESSIONS);
     let server = stage.start()?;
-    let (mut asker, mut holder) = (server.connect()?, server.connect()?);
-    let acquire = |key| format!("LOCK.ACQUIRE k{key} t SESSION PX {LEASE_MS}");
-    holder.pipeline_granted((0..sessions).map(acquire))?;
+    let mut asker = server.connect()?;
+    let _holder = holder_of(sessions, &server)?;
     let latency = beside_ping(&server, || {
         thread::sleep(stage.renewal());
         Ok(())
     })?;
     let lost = sessions - held(&mut asker, sessions)?;
-    let what = format!(
-        "{sessions} SESSION locks, PX {LEASE_MS}, {:?}",
-        stage.renewal()
-    );
-    report.bounded_latency(&what, &latency, BOUND_MS);
+    let what = format!("{sessions} SESSION locks, PX {LEASE_MS}");
+    let time = stage.renewal();
+    report.bounded_latency(&format!("{what}: {time:?}"), &latency, BOUND_MS);
     report.at_most(&format!("{what}: lost"), lost as f64, 0.0, "");
 
-    let bytes = bytes_per_second(&mut asker, server.dir(), stage.scaled_time(WATCHED))?;
+    let bytes = bytes_per_second(sessions, stage)?;
     report.number(&format!("{what}: append-only file"), bytes / 1e3, "KB/s");
     Ok(())
+}
+
+/// A connection that all of them depend on.
+fn holder_of(sessions: usize, server: &Server) -> Result<Connection> {
+    let mut holder = server.connect()?;
+    let acquire = |key| format!("LOCK.ACQUIRE k{key} t SESSION PX {LEASE_MS}");
+    holder.pipeline_granted((0..sessions).map(acquire))?;
+    Ok(holder)
 }
 
 /// How many of them their token still holds.
@@ -56,17 +61,13 @@ fn held(asker: &mut Connection, sessions: usize) -> Result<usize> {
     Ok(held)
 }
 
-/// By how much the append-only file grows once it is on.
-fn bytes_per_second(asker: &mut Connection, dir: &Path, time: Duration) -> Result<f64> {
-    asker.call("CONFIG SET appendonly yes")?;
-    until("an append-only file", PATIENCE, || {
-        let idle = asker.info("persistence", "aof_rewrite_in_progress")? == "0";
-        let scheduled = asker.info("persistence", "aof_rewrite_scheduled")? == "1";
-        Ok(idle && !scheduled && asker.info("persistence", "aof_enabled")? == "1")
-    })?;
-    let folder = dir.join("appendonlydir");
+/// By how much the append-only file grows while nobody sends anything.
+fn bytes_per_second(sessions: usize, stage: &Stage) -> Result<f64> {
+    let server = stage.start_with(&["appendonly yes"])?;
+    let _holder = holder_of(sessions, &server)?;
+    let folder = server.dir().join("appendonlydir");
     let (begin, before) = (Instant::now(), size(&folder)?);
-    thread::sleep(time);
+    thread::sleep(stage.scaled_time(WATCHED));
     let grown = size(&folder)?.saturating_sub(before);
     Ok(grown as f64 / begin.elapsed().as_secs_f64())
 }

@@ -62,15 +62,18 @@ impl Stage {
 
     /// A server of its own for a storm.
     pub fn start(&self) -> Result<Server> {
+        self.start_with(&[])
+    }
+
+    /// As `start`, with more configuration.
+    pub fn start_with(&self, lines: &[&str]) -> Result<Server> {
+        let always = ["maxclients 15000", "tcp-backlog 1024", "lock.max-waiters 0"];
+        let lines = always.iter().chain(lines).map(|line| (*line).to_owned());
         Server::start(&Plan {
             under: Vec::new(),
             program: self.program.clone(),
             module: self.module.clone(),
-            lines: vec![
-                "maxclients 15000".to_owned(),
-                "tcp-backlog 1024".to_owned(),
-                "lock.max-waiters 0".to_owned(),
-            ],
+            lines: lines.collect(),
             patience: PATIENCE,
         })
     }
