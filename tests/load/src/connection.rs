@@ -84,7 +84,7 @@ impl Connection {
     pub fn reply(&mut self) -> Result<Value> {
         let value = self.parser.parse_value(&self.stream);
         if value.as_ref().is_err_and(RedisError::is_timeout) {
-            bail!("no answer in {:?}", self.stream.read_timeout()?);
+            bail!("no answer in {PATIENCE:?}");
         }
         Ok(value.context("reading a reply")?.extract_error()?)
     }

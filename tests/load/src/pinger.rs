@@ -147,3 +147,54 @@ fn receive(mut input: TcpStream, begin: Instant, total: &AtomicU64) -> Result<Hi
     }
     Ok(histogram)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    const STALL: Duration = Duration::from_millis(200);
+
+    /// Answers as a server does, and stands still once.
+    fn stalling_server(listener: &TcpListener) -> Result<()> {
+        let (mut client, _) = listener.accept()?;
+        let mut chunk = [0; 64 * 1024];
+        client.read_exact(&mut chunk[..packed("SUBSCRIBE pinger").len()])?;
+        client.write_all(b"*3\r\n$9\r\nsubscribe\r\n$6\r\npinger\r\n:1\r\n")?;
+        let ping = packed("PING").len();
+        let mut unread = 0;
+        for pass in 0.. {
+            match client.read(&mut chunk)? {
+                0 => break,
+                count => unread += count,
+            }
+            if pass == 10 {
+                thread::sleep(STALL);
+            }
+            client.write_all(&PONG.repeat(unread / ping))?;
+            unread %= ping;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_stall_is_seen_by_every_ping_that_was_due_in_it() -> Result<()> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let port = listener.local_addr()?.port();
+        let latency = thread::scope(|scope| {
+            let server = scope.spawn(|| stalling_server(&listener));
+            let pinger = Pinger::start(port)?;
+            thread::sleep(2 * STALL);
+            let latency = pinger.stop();
+            drop(server.join());
+            latency
+        })?;
+        // About every second one of 400 was due while it stood still, and they waited for half of
+        // that time on average.
+        assert!(latency.max_ms() > 190.0, "max {}", latency.max_ms());
+        let third_quarter = latency.percentile_ms(75.0);
+        assert!(third_quarter > 50.0, "75 % within {third_quarter} ms");
+        Ok(())
+    }
+}

@@ -32,7 +32,11 @@ pub fn read(file: &Path, module: &Path) -> Result<Vec<Finding>> {
     let module = module.canonicalize()?;
     let module = module.to_str().context("the module's path in UTF-8")?;
     let text = fs::read_to_string(file).context("valgrind wrote nothing")?;
-    let document = Document::parse(&text).context("valgrind didn't write to its end")?;
+    parse(&text, module)
+}
+
+fn parse(text: &str, module: &str) -> Result<Vec<Finding>> {
+    let document = Document::parse(text).context("valgrind didn't write to its end")?;
     let errors = document
         .descendants()
         .filter(|node| node.has_tag_name("error"));
@@ -116,4 +120,54 @@ fn text_of(node: Node, tag: &str) -> String {
         .and_then(|child| child.text())
         .unwrap_or_default()
         .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODULE: &str = "/modules/liblock.so";
+
+    fn report(kind: &str, object: &str) -> String {
+        format!(
+            "<valgrindoutput><error><kind>{kind}</kind><xwhat><text>8 bytes</text></xwhat>\
+             <stack><frame><obj>/server</obj><fn>zmalloc</fn></frame>\
+             <frame><obj>{object}</obj><fn>load</fn></frame></stack></error></valgrindoutput>"
+        )
+    }
+
+    #[test]
+    fn an_access_counts_wherever_it_was_and_a_loss_only_in_the_module() -> Result<()> {
+        for (kind, object, counts) in [
+            ("InvalidRead", "/server", true),
+            ("InvalidWrite", MODULE, true),
+            ("InvalidFree", "/server", true),
+            ("Leak_DefinitelyLost", MODULE, true),
+            ("Leak_DefinitelyLost", "/server", false),
+        ] {
+            let findings = parse(&report(kind, object), MODULE)?;
+            assert_eq!(findings.len(), usize::from(counts), "{kind} in {object}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_finding_is_told_with_its_stack() -> Result<()> {
+        let findings = parse(&report("InvalidRead", MODULE), MODULE)?;
+        let told = findings.iter().map(Finding::to_string).collect::<String>();
+        let lines: Vec<&str> = told.lines().map(str::trim).collect();
+        let wanted = [
+            "- InvalidRead:",
+            "8 bytes",
+            "zmalloc (server)",
+            "load (liblock.so)",
+        ];
+        assert_eq!(lines, wanted);
+        Ok(())
+    }
+
+    #[test]
+    fn a_report_that_breaks_off_is_none() {
+        assert!(parse("<valgrindoutput><error>", MODULE).is_err());
+    }
 }

@@ -13,6 +13,7 @@ use clap::Parser;
 use redis_lock_load::{Plan, Server};
 
 use crate::findings::Finding;
+use crate::workload::{Act, ACTS};
 
 /// How long the server may take to start and to end under valgrind, which looks for leaks then.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,6 +36,9 @@ struct Options {
     /// Everything once
     #[arg(long)]
     quick: bool,
+    /// Only what has this in its name
+    #[arg(long, default_value = "")]
+    only: String,
 }
 
 fn main() -> Result<ExitCode> {
@@ -87,7 +91,7 @@ fn run(options: &Options, file: &Path, rounds: u32) -> Result<()> {
         patience: PATIENCE,
     })?;
     ensure_seen(&server)?;
-    let played = play(&server, rounds);
+    let played = play(&server, rounds, &options.only);
     // Valgrind writes its end only where the server comes to one.
     let waiters = workload::shut_down(&server);
     let status = server.until_ended(PATIENCE)?;
@@ -97,9 +101,14 @@ fn run(options: &Options, file: &Path, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-fn play(server: &Server, rounds: u32) -> Result<()> {
+fn play(server: &Server, rounds: u32, only: &str) -> Result<()> {
+    let acts: Vec<&Act> = ACTS
+        .iter()
+        .filter(|(name, _)| name.contains(only))
+        .collect();
+    ensure!(!acts.is_empty(), "nothing has {only:?} in its name");
     for round in 1..=rounds {
-        for (name, act) in workload::ACTS {
+        for (name, act) in &acts {
             let begin = Instant::now();
             act(server).with_context(|| (*name).to_owned())?;
             workload::reuse_freed_memory(server).with_context(|| format!("after {name}"))?;
