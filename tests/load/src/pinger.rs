@@ -40,9 +40,9 @@ impl Latency {
         self.histogram.max() as f64 / 1e3
     }
 
-    /// By how much the pinger sent too late, in ms. What is above this is the server's.
-    pub fn late_ms(&self) -> f64 {
-        self.late.as_secs_f64() * 1e3
+    /// By how much the pinger sent too late at worst, whatever the server did.
+    pub fn late(&self) -> Duration {
+        self.late
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::{ensure, Result};
 use redis::Value;
 use redis_lock_load::{Connection, Crowd, Server};
 
-use crate::report::Report;
+use crate::report::Score;
 use crate::stage::{beside_ping, on_keys, Stage, LONG};
 
 const CLIENTS: usize = 1_000;
@@ -42,7 +42,7 @@ impl Scene {
 }
 
 /// All queue up, and all their BLOCKs end in the same moment.
-pub fn time_outs(stage: &Stage, report: &mut Report) -> Result<()> {
+pub fn time_outs(stage: &Stage, score: &mut Score) -> Result<()> {
     let Scene {
         server,
         mut holder,
@@ -59,7 +59,7 @@ pub fn time_outs(stage: &Stage, report: &mut Report) -> Result<()> {
         holder.until_blocked(clients)
     })?;
     let what = format!("{clients} clients queue up for {KEYS} keys each");
-    report.bounded_latency(&what, &latency, BOUND_MS);
+    score.bounded_latency(&what, &latency, BOUND_MS);
 
     let latency = beside_ping(&server, || {
         crowd.replies(|reply| {
@@ -68,12 +68,12 @@ pub fn time_outs(stage: &Stage, report: &mut Report) -> Result<()> {
         })
     })?;
     let what = format!("{clients} clients with {KEYS} keys each: all BLOCKs end");
-    report.bounded_latency(&what, &latency, BOUND_MS);
+    score.bounded_latency(&what, &latency, BOUND_MS);
     Ok(())
 }
 
 /// All queue up, and have all keys in turn: each releases them as it has read its grant.
-pub fn grants(stage: &Stage, report: &mut Report) -> Result<()> {
+pub fn grants(stage: &Stage, score: &mut Score) -> Result<()> {
     let Scene {
         server,
         mut holder,
@@ -89,6 +89,6 @@ pub fn grants(stage: &Stage, report: &mut Report) -> Result<()> {
         crowd.relay(|index| format!("{mrelease} w{index}"))
     })?;
     let what = format!("{clients} clients with {KEYS} keys each: released in turn");
-    report.bounded_latency(&what, &latency, BOUND_MS);
+    score.bounded_latency(&what, &latency, BOUND_MS);
     Ok(())
 }

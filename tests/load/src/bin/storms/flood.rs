@@ -6,7 +6,7 @@ use anyhow::{ensure, Result};
 use redis::Value;
 use redis_lock_load::{until, Crowd, Latency, PATIENCE};
 
-use crate::report::Report;
+use crate::report::Score;
 use crate::stage::{beside_ping, Stage, LONG};
 
 const SESSIONS: usize = 500_000;
@@ -20,10 +20,10 @@ const BOUND_MS: f64 = 50.0;
 const AFTERWARDS: Duration = Duration::from_millis(500);
 
 /// A connection closes on which all locks depend.
-pub fn closed(stage: &Stage, report: &mut Report) -> Result<()> {
+pub fn closed(stage: &Stage, score: &mut Score) -> Result<()> {
     let sessions = stage.scaled(SESSIONS);
     let own = closed_without_locks(stage, sessions)?;
-    report.latency(
+    score.latency(
         &format!("a connection with {sessions} plain keys closes"),
         &own,
     );
@@ -36,7 +36,7 @@ pub fn closed(stage: &Stage, report: &mut Report) -> Result<()> {
         drop(holder);
         until("no lock left", PATIENCE, || Ok(asker.count("DBSIZE")? == 0))
     })?;
-    report.bounded_latency(
+    score.bounded_latency(
         &format!("a connection with {sessions} SESSION locks closes"),
         &latency,
         own.max_ms() + BOUND_MS,
@@ -57,10 +57,10 @@ fn closed_without_locks(stage: &Stage, keys: usize) -> Result<Latency> {
 }
 
 /// All keys go at once, and each had a waiter.
-pub fn flushed(stage: &Stage, report: &mut Report) -> Result<()> {
+pub fn flushed(stage: &Stage, score: &mut Score) -> Result<()> {
     let waiters = stage.scaled(WAITERS);
     let own = flushed_without_locks(stage, waiters)?;
-    report.latency(
+    score.latency(
         &format!("FLUSHALL of {waiters} keys beside as many BLPOPs"),
         &own,
     );
@@ -79,7 +79,7 @@ pub fn flushed(stage: &Stage, report: &mut Report) -> Result<()> {
             Ok(())
         })
     })?;
-    report.bounded_latency(
+    score.bounded_latency(
         &format!("FLUSHALL of {waiters} locks with a waiter each"),
         &latency,
         own.max_ms() + BOUND_MS,

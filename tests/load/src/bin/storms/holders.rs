@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Result};
 use redis_lock_load::Connection;
 
-use crate::report::Report;
+use crate::report::Score;
 use crate::stage::{beside_ping, Stage, LONG};
 
 const HOLDERS: usize = 10_000;
@@ -19,7 +19,7 @@ const REPEAT_BOUND_US: f64 = 50.0;
 const TRIPS: usize = 1_001;
 
 /// The lock is built up, repeated, and given up hold by hold.
-pub fn play(stage: &Stage, report: &mut Report) -> Result<()> {
+pub fn play(stage: &Stage, score: &mut Score) -> Result<()> {
     let holders = stage.scaled(HOLDERS);
     let server = stage.start()?;
     let mut client = server.connect()?;
@@ -29,13 +29,13 @@ pub fn play(stage: &Stage, report: &mut Report) -> Result<()> {
         client.pipeline_granted((0..holders).map(acquire))
     })?;
     let what = format!("{holders} holders of one lock: built with SESSION");
-    report.bounded_latency(&what, &latency, BOUND_MS);
-    report.number(&what, begin.elapsed().as_secs_f64(), "s");
+    score.bounded_latency(&what, &latency, BOUND_MS);
+    score.number(&what, begin.elapsed().as_secs_f64(), "s");
 
     let set = median_trip(&mut client, "SET other value")?;
     let repeat = format!("LOCK.ACQUIRE k t{} SHARED {LONG}", holders / 2);
     let repeat = median_trip(&mut client, &repeat)?;
-    report.at_most(
+    score.at_most(
         &format!("{holders} holders of one lock: a repeat, beyond a SET"),
         (repeat.as_secs_f64() - set.as_secs_f64()) * 1e6,
         REPEAT_BOUND_US,
@@ -48,8 +48,8 @@ pub fn play(stage: &Stage, report: &mut Report) -> Result<()> {
         client.pipeline_granted((0..holders).map(release))
     })?;
     let what = format!("{holders} holders of one lock: each releases");
-    report.bounded_latency(&what, &latency, BOUND_MS);
-    report.number(&what, begin.elapsed().as_secs_f64(), "s");
+    score.bounded_latency(&what, &latency, BOUND_MS);
+    score.number(&what, begin.elapsed().as_secs_f64(), "s");
     ensure!(client.count("EXISTS k")? == 0, "the lock is still held");
     Ok(())
 }

@@ -16,7 +16,7 @@ use anyhow::{ensure, Context, Result};
 use clap::{Parser, ValueEnum};
 
 use crate::many_keys::Strike;
-use crate::report::Report;
+use crate::report::{Report, Score};
 use crate::stage::Stage;
 
 /// Files that a server needs beside its clients' connections.
@@ -24,6 +24,9 @@ const OTHER_FILES: u64 = 200;
 
 /// The clients of the greatest storm.
 const MOST_CLIENTS: u64 = 10_000;
+
+/// How often a storm is played where the machine is busy with other things.
+const TRIES: u32 = 3;
 
 /// Plays storms of lock commands on servers beside a PING every millisecond, and says whether each
 /// server went on answering in time.
@@ -79,22 +82,22 @@ enum Storm {
 }
 
 impl Storm {
-    fn play(self, stage: &Stage, report: &mut Report) -> Result<()> {
+    fn play(self, stage: &Stage, score: &mut Score) -> Result<()> {
         match self {
-            Storm::MwaitTimeout => many_keys::play(Strike::TimesOut, stage, report),
-            Storm::MwaitGrant => many_keys::play(Strike::Granted, stage, report),
-            Storm::Macquire => many_keys::play(Strike::Acquired, stage, report),
-            Storm::Mrelease => many_keys::play(Strike::Released, stage, report),
-            Storm::MreleaseHandOver => many_keys::play(Strike::HandedOver, stage, report),
-            Storm::CrossingTimeouts => crossing::time_outs(stage, report),
-            Storm::CrossingGrants => crossing::grants(stage, report),
-            Storm::Lapses => queue::lapses(stage, report),
-            Storm::Admitted => queue::admitted(stage, report),
-            Storm::Killed => queue::killed(stage, report),
-            Storm::Closed => flood::closed(stage, report),
-            Storm::Flushed => flood::flushed(stage, report),
-            Storm::Renewals => sessions::renewals(stage, report),
-            Storm::Holders => holders::play(stage, report),
+            Storm::MwaitTimeout => many_keys::play(Strike::TimesOut, stage, score),
+            Storm::MwaitGrant => many_keys::play(Strike::Granted, stage, score),
+            Storm::Macquire => many_keys::play(Strike::Acquired, stage, score),
+            Storm::Mrelease => many_keys::play(Strike::Released, stage, score),
+            Storm::MreleaseHandOver => many_keys::play(Strike::HandedOver, stage, score),
+            Storm::CrossingTimeouts => crossing::time_outs(stage, score),
+            Storm::CrossingGrants => crossing::grants(stage, score),
+            Storm::Lapses => queue::lapses(stage, score),
+            Storm::Admitted => queue::admitted(stage, score),
+            Storm::Killed => queue::killed(stage, score),
+            Storm::Closed => flood::closed(stage, score),
+            Storm::Flushed => flood::flushed(stage, score),
+            Storm::Renewals => sessions::renewals(stage, score),
+            Storm::Holders => holders::play(stage, score),
         }
     }
 
@@ -117,12 +120,30 @@ fn main() -> Result<ExitCode> {
         report.server(&name);
         let all = Storm::value_variants().iter().copied();
         for storm in all.filter(|storm| options.only.is_none_or(|only| only == *storm)) {
-            if let Err(error) = storm.play(&stage, &mut report) {
-                report.broken_off(&storm.name(), &error);
-            }
+            report.add(&judged(storm, &stage));
         }
     }
     Ok(report.close())
+}
+
+/// The first score that the machine had no part in, or the last one.
+fn judged(storm: Storm, stage: &Stage) -> Score {
+    let mut tries = 1;
+    loop {
+        let mut score = Score::default();
+        if let Err(error) = storm.play(stage, &mut score) {
+            score.broken_off(&storm.name(), &error);
+        }
+        if tries == TRIES || !score.is_disturbed() {
+            return score;
+        }
+        println!(
+            "once more, for the machine was busy with other things: {} ({:?})",
+            storm.name(),
+            score.late()
+        );
+        tries += 1;
+    }
 }
 
 /// Lets this process, and the servers that it starts, have the connections that they need.

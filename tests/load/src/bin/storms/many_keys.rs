@@ -6,7 +6,7 @@ use anyhow::{ensure, Result};
 use redis::Value;
 use redis_lock_load::{Connection, Server};
 
-use crate::report::Report;
+use crate::report::Score;
 use crate::stage::{beside_ping, on_keys, Stage, LONG};
 
 const KEYS: usize = 10_000;
@@ -123,13 +123,13 @@ fn release(holder: &mut Connection, keys: usize) -> Result<()> {
 }
 
 /// One strike beside PING, then what it costs with twice the keys.
-pub fn play(strike: Strike, stage: &Stage, report: &mut Report) -> Result<()> {
+pub fn play(strike: Strike, stage: &Stage, score: &mut Score) -> Result<()> {
     let keys = stage.scaled(KEYS);
     let name = strike.name();
     let server = stage.start()?;
     let mut scene = strike.prepare(&server, keys)?;
     let latency = beside_ping(&server, || strike.strike(&mut scene))?;
-    report.bounded_latency(&format!("{keys} keys: {name}"), &latency, BOUND_MS);
+    score.bounded_latency(&format!("{keys} keys: {name}"), &latency, BOUND_MS);
 
     let cheapest = |keys| -> Result<Duration> {
         let costs = (0..TRIES).map(|_| strike.cost(stage, keys));
@@ -140,7 +140,7 @@ pub fn play(strike: Strike, stage: &Stage, report: &mut Report) -> Result<()> {
             .unwrap_or_default())
     };
     let (once, twice) = (cheapest(keys)?, cheapest(2 * keys)?);
-    report.at_most(
+    score.at_most(
         &format!("{} keys: {name}: server time", 2 * keys),
         twice.as_secs_f64() / once.as_secs_f64(),
         GROWTH,

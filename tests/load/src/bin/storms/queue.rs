@@ -7,7 +7,7 @@ use anyhow::{ensure, Result};
 use redis::Value;
 use redis_lock_load::{until, Connection, Crowd, Latency, Server, PATIENCE};
 
-use crate::report::Report;
+use crate::report::Score;
 use crate::stage::{beside_ping, Stage, LONG};
 
 const WAITERS: usize = 10_000;
@@ -34,7 +34,7 @@ fn crowded(stage: &Stage, count: usize, command: &str) -> Result<(Server, Connec
 }
 
 /// Leases of 5 ms that nobody releases.
-pub fn lapses(stage: &Stage, report: &mut Report) -> Result<()> {
+pub fn lapses(stage: &Stage, score: &mut Score) -> Result<()> {
     let waiters = stage.scaled(WAITERS);
     let (server, mut holder, crowd) = crowded(stage, waiters, "LOCK.WAIT k w# PX 5")?;
     let time = stage.scaled_time(LAPSES);
@@ -45,8 +45,8 @@ pub fn lapses(stage: &Stage, report: &mut Report) -> Result<()> {
     })?;
     let answered = crowd.answered()?;
     let what = format!("{waiters} waiters, leases of 5 ms");
-    report.bounded_latency(&what, &latency, LAPSES_BOUND_MS);
-    report.at_least(
+    score.bounded_latency(&what, &latency, LAPSES_BOUND_MS);
+    score.at_least(
         &format!("{what}: hand-overs in {time:?}"),
         answered as f64,
         stage.scaled(HAND_OVERS) as f64,
@@ -56,7 +56,7 @@ pub fn lapses(stage: &Stage, report: &mut Report) -> Result<()> {
 }
 
 /// All are admitted by one RELEASE.
-pub fn admitted(stage: &Stage, report: &mut Report) -> Result<()> {
+pub fn admitted(stage: &Stage, score: &mut Score) -> Result<()> {
     let waiters = stage.scaled(WAITERS);
     let command = format!("LOCK.WAIT k w# SHARED {LONG}");
     let (server, mut holder, mut crowd) = crowded(stage, waiters, &command)?;
@@ -68,15 +68,15 @@ pub fn admitted(stage: &Stage, report: &mut Report) -> Result<()> {
         })
     })?;
     let what = format!("{waiters} shared waiters, one RELEASE");
-    report.bounded_latency(&what, &latency, SHARED_BOUND_MS);
+    score.bounded_latency(&what, &latency, SHARED_BOUND_MS);
     Ok(())
 }
 
 /// All are admitted, and killed in the same EXEC. What was granted to them is taken back.
-pub fn killed(stage: &Stage, report: &mut Report) -> Result<()> {
+pub fn killed(stage: &Stage, score: &mut Score) -> Result<()> {
     let waiters = stage.scaled(KILLED);
     let own = killed_without_locks(stage, waiters)?;
-    report.latency(&format!("{waiters} BLPOPs killed in EXEC"), &own);
+    score.latency(&format!("{waiters} BLPOPs killed in EXEC"), &own);
 
     let command = format!("LOCK.WAIT k w# SHARED {LONG}");
     let (server, mut holder, _crowd) = crowded(stage, waiters, &command)?;
@@ -87,7 +87,7 @@ pub fn killed(stage: &Stage, report: &mut Report) -> Result<()> {
         })
     })?;
     let what = format!("{waiters} shared waiters admitted and killed in EXEC");
-    report.bounded_latency(&what, &latency, SHARED_BOUND_MS);
+    score.bounded_latency(&what, &latency, SHARED_BOUND_MS);
     Ok(())
 }
 

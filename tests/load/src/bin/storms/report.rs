@@ -1,10 +1,103 @@
-//! What was measured, a line each, as soon as it is known.
+//! What was measured, a line each.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use redis_lock_load::Latency;
 
-/// Counts what held and what didn't.
+/// From which on the machine, not the server, may have kept PING waiting.
+const DISTURBANCE: Duration = Duration::from_millis(5);
+
+/// How many times its bound a latency may be and still be the machine's doing.
+const DOUBTFUL: f64 = 10.0;
+
+/// What one storm was measured at.
+#[derive(Default)]
+pub struct Score {
+    lines: Vec<String>,
+    held: usize,
+    broken: usize,
+    /// Whether something went wrong that no busy machine explains.
+    beyond_doubt: bool,
+    /// By how much the pinger overslept at worst.
+    late: Duration,
+}
+
+impl Score {
+    /// Tells latencies for which there is no bound.
+    pub fn latency(&mut self, what: &str, latency: &Latency) {
+        self.latency_line(what, latency, "");
+    }
+
+    /// Tells latencies of which the longest is bounded.
+    pub fn bounded_latency(&mut self, what: &str, latency: &Latency, bound_ms: f64) {
+        let verdict = self.verdict(latency.max_ms() <= bound_ms);
+        self.beyond_doubt |= latency.max_ms() > DOUBTFUL * bound_ms;
+        self.latency_line(what, latency, &format!("{bound_ms:>7.1} {verdict}"));
+    }
+
+    /// Tells a number that must not be greater than its bound.
+    pub fn at_most(&mut self, what: &str, measured: f64, bound: f64, unit: &str) {
+        let verdict = self.verdict(measured <= bound);
+        self.number_line(what, measured, &format!("{bound:>7.1} {verdict}"), unit);
+    }
+
+    /// Tells a number that must not be less than its bound.
+    pub fn at_least(&mut self, what: &str, measured: f64, bound: f64, unit: &str) {
+        let verdict = self.verdict(measured >= bound);
+        self.number_line(what, measured, &format!("{bound:>7.1} {verdict}"), unit);
+    }
+
+    /// Tells a number for which there is no bound.
+    pub fn number(&mut self, what: &str, measured: f64, unit: &str) {
+        self.number_line(what, measured, "", unit);
+    }
+
+    /// Tells that the storm could not be measured to its end.
+    pub fn broken_off(&mut self, what: &str, error: &anyhow::Error) {
+        let verdict = self.verdict(false);
+        self.beyond_doubt = true;
+        self.lines.push(format!("{what:<58} {verdict}: {error:#}"));
+    }
+
+    /// Whether a bound is broken, and the machine may have broken it: it was busy with other things.
+    pub fn is_disturbed(&self) -> bool {
+        self.broken > 0 && self.late > DISTURBANCE && !self.beyond_doubt
+    }
+
+    /// By how much the pinger overslept at worst.
+    pub fn late(&self) -> Duration {
+        self.late
+    }
+
+    fn latency_line(&mut self, what: &str, latency: &Latency, bound: &str) {
+        self.late = self.late.max(latency.late());
+        self.lines.push(format!(
+            "{what:<58} {:>9.2} {:>9.2} {:>9.2}  {bound:<17} {:.1}",
+            latency.percentile_ms(50.0),
+            latency.percentile_ms(99.0),
+            latency.max_ms(),
+            latency.late().as_secs_f64() * 1e3,
+        ));
+    }
+
+    fn number_line(&mut self, what: &str, measured: f64, bound: &str, unit: &str) {
+        let line = format!("{what:<58} {measured:>29.2}  {bound:<17} {unit}");
+        self.lines.push(line.trim_end().to_owned());
+    }
+
+    fn verdict(&mut self, holds: bool) -> &'static str {
+        let (count, word) = if holds {
+            (&mut self.held, "holds")
+        } else {
+            (&mut self.broken, "BROKEN")
+        };
+        *count += 1;
+        word
+    }
+}
+
+/// All scores.
 #[derive(Default)]
 pub struct Report {
     passed: usize,
@@ -21,58 +114,13 @@ impl Report {
         );
     }
 
-    /// Tells latencies for which there is no bound.
-    pub fn latency(&self, what: &str, latency: &Latency) {
-        println!(
-            "{} {:<17} {:.1}",
-            columns(what, latency),
-            "",
-            latency.late_ms()
-        );
-    }
-
-    /// Tells latencies of which the longest is bounded.
-    pub fn bounded_latency(&mut self, what: &str, latency: &Latency, bound_ms: f64) {
-        let verdict = self.verdict(latency.max_ms() <= bound_ms);
-        let bound = format!("{bound_ms:>7.1} {verdict}");
-        println!(
-            "{} {bound:<17} {:.1}",
-            columns(what, latency),
-            latency.late_ms()
-        );
-    }
-
-    /// Tells a number that must not be greater than its bound.
-    pub fn at_most(&mut self, what: &str, measured: f64, bound: f64, unit: &str) {
-        let verdict = self.verdict(measured <= bound);
-        println!("{what:<58} {measured:>29.2}  {bound:>7.1} {verdict}  {unit}");
-    }
-
-    /// Tells a number that must not be less than its bound.
-    pub fn at_least(&mut self, what: &str, measured: f64, bound: f64, unit: &str) {
-        let verdict = self.verdict(measured >= bound);
-        println!("{what:<58} {measured:>29.2}  {bound:>7.1} {verdict}  {unit}");
-    }
-
-    /// Tells a number for which there is no bound.
-    pub fn number(&self, what: &str, measured: f64, unit: &str) {
-        println!("{what:<58} {measured:>29.2}  {:<17}{unit}", "");
-    }
-
-    /// Tells a storm that could not be measured to its end.
-    pub fn broken_off(&mut self, what: &str, error: &anyhow::Error) {
-        let verdict = self.verdict(false);
-        println!("{what:<58} {verdict}: {error:#}");
-    }
-
-    fn verdict(&mut self, holds: bool) -> &'static str {
-        let (count, word) = if holds {
-            (&mut self.passed, "holds")
-        } else {
-            (&mut self.failed, "BROKEN")
-        };
-        *count += 1;
-        word
+    /// Tells a storm's score.
+    pub fn add(&mut self, score: &Score) {
+        for line in &score.lines {
+            println!("{line}");
+        }
+        self.passed += score.held;
+        self.failed += score.broken;
     }
 
     /// Says how many bounds held. Fails where one didn't.
@@ -80,13 +128,4 @@ impl Report {
         println!("\n{} passed, {} failed", self.passed, self.failed);
         ExitCode::from(u8::from(self.failed > 0))
     }
-}
-
-fn columns(what: &str, latency: &Latency) -> String {
-    format!(
-        "{what:<58} {:>9.2} {:>9.2} {:>9.2} ",
-        latency.percentile_ms(50.0),
-        latency.percentile_ms(99.0),
-        latency.max_ms()
-    )
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use redis::Value;
 use redis_lock_load::{Connection, Server};
 
-use crate::report::Report;
+use crate::report::Score;
 use crate::stage::{beside_ping, Stage};
 
 const SESSIONS: usize = 20_000;
@@ -22,7 +22,7 @@ const BOUND_MS: f64 = 20.0;
 const WATCHED: Duration = Duration::from_secs(5);
 
 /// None of them is lost while the connection lives, and nobody notices the renewals.
-pub fn renewals(stage: &Stage, report: &mut Report) -> Result<()> {
+pub fn renewals(stage: &Stage, score: &mut Score) -> Result<()> {
     let sessions = stage.scaled(SESSIONS);
     let server = stage.start()?;
     let mut asker = server.connect()?;
@@ -34,11 +34,11 @@ pub fn renewals(stage: &Stage, report: &mut Report) -> Result<()> {
     let lost = sessions - held(&mut asker, sessions)?;
     let what = format!("{sessions} SESSION locks, PX {LEASE_MS}");
     let time = stage.renewal();
-    report.bounded_latency(&format!("{what}: {time:?}"), &latency, BOUND_MS);
-    report.at_most(&format!("{what}: lost"), lost as f64, 0.0, "");
+    score.bounded_latency(&format!("{what}: {time:?}"), &latency, BOUND_MS);
+    score.at_most(&format!("{what}: lost"), lost as f64, 0.0, "");
 
     let bytes = bytes_per_second(sessions, stage)?;
-    report.number(&format!("{what}: append-only file"), bytes / 1e3, "KB/s");
+    score.number(&format!("{what}: append-only file"), bytes / 1e3, "KB/s");
     Ok(())
 }
 
