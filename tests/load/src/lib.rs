@@ -5,6 +5,7 @@ mod crowd;
 mod pinger;
 mod server;
 
+use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,14 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long to wait before a server is asked again for the same thing: rarely enough to be no load.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// The exit code of a program. What kept it from its work is told in one line.
+pub fn told(outcome: Result<ExitCode>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        eprintln!("{error:#}");
+        ExitCode::from(2)
+    })
+}
 
 /// Polls until `holds` is true; `what` is named in the failure.
 pub fn until(

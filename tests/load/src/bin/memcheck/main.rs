@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Parser;
-use redis_lock_load::{Plan, Server};
+use redis_lock_load::{told, Plan, Server};
 
 use crate::findings::Finding;
 use crate::workload::{Act, ACTS};
@@ -41,8 +41,11 @@ struct Options {
     only: String,
 }
 
-fn main() -> Result<ExitCode> {
-    let options = Options::parse();
+fn main() -> ExitCode {
+    told(checked(&Options::parse()))
+}
+
+fn checked(options: &Options) -> Result<ExitCode> {
     let valgrind = Command::new("valgrind")
         .arg("--version")
         .stdout(Stdio::null())
@@ -53,8 +56,8 @@ fn main() -> Result<ExitCode> {
     );
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("valgrind.xml");
-    let rounds = if options.quick { 1 } else { ROUNDS };
-    let ended = run(&options, &file, rounds);
+    let server = start(options, &file)?;
+    let ended = run(server, options);
     if let Err(error) = &ended {
         println!("\nthe server didn't live to its shutdown: {error:#}");
     }
@@ -79,8 +82,9 @@ fn judge(what: &str, findings: &[Finding]) -> bool {
     !findings.is_empty()
 }
 
-fn run(options: &Options, file: &Path, rounds: u32) -> Result<()> {
-    let mut server = Server::start(&Plan {
+/// A server under valgrind that writes what it finds to `file`.
+fn start(options: &Options, file: &Path) -> Result<Server> {
+    let server = Server::start(&Plan {
         under: valgrind(file),
         program: options.server.clone(),
         module: options.module.clone(),
@@ -91,7 +95,12 @@ fn run(options: &Options, file: &Path, rounds: u32) -> Result<()> {
         patience: PATIENCE,
     })?;
     ensure_seen(&server)?;
-    let played = play(&server, rounds, &options.only);
+    Ok(server)
+}
+
+/// All acts, and the shutdown.
+fn run(mut server: Server, options: &Options) -> Result<()> {
+    let played = play(&server, options);
     // Valgrind writes its end only where the server comes to one.
     let waiters = workload::shut_down(&server);
     let status = server.until_ended(PATIENCE)?;
@@ -101,10 +110,12 @@ fn run(options: &Options, file: &Path, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-fn play(server: &Server, rounds: u32, only: &str) -> Result<()> {
+fn play(server: &Server, options: &Options) -> Result<()> {
+    let rounds = if options.quick { 1 } else { ROUNDS };
+    let only = &options.only;
     let acts: Vec<&Act> = ACTS
         .iter()
-        .filter(|(name, _)| name.contains(only))
+        .filter(|(name, _)| name.contains(only.as_str()))
         .collect();
     ensure!(!acts.is_empty(), "nothing has {only:?} in its name");
     for round in 1..=rounds {
@@ -150,7 +161,10 @@ fn ensure_seen(server: &Server) -> Result<()> {
     let used: u64 = asker.info("memory", "used_memory")?.parse()?;
     let allocated: u64 = asker.info("memory", "allocator_allocated")?.parse()?;
     if allocated > used / 2 {
-        bail!("the allocator is part of the server's program, so valgrind can't see what is freed");
+        bail!(
+            "valgrind can't see what this server frees: its allocator is part of the program, or the \
+             program starts another one"
+        );
     }
     Ok(())
 }

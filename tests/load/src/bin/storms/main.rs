@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::{ensure, Context, Result};
 use clap::{Parser, ValueEnum};
+use redis_lock_load::told;
 
 use crate::many_keys::Strike;
 use crate::report::{Report, Score};
@@ -107,8 +108,11 @@ impl Storm {
     }
 }
 
-fn main() -> Result<ExitCode> {
-    let options = Options::parse();
+fn main() -> ExitCode {
+    told(played(&Options::parse()))
+}
+
+fn played(options: &Options) -> Result<ExitCode> {
     raise_file_limit()?;
     let mut report = Report::default();
     let stages = options.servers.iter().map(|server| {
