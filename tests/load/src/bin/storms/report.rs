@@ -8,7 +8,8 @@ use redis_lock_load::Latency;
 /// From which on the machine, not the server, may have kept PING waiting.
 const DISTURBANCE: Duration = Duration::from_millis(5);
 
-/// How many times its bound a latency may be and still be the machine's doing.
+/// How many times its bound a latency may be, apart from what the pinger overslept, and still be the
+/// machine's doing.
 const DOUBTFUL: f64 = 10.0;
 
 /// What one storm was measured at.
@@ -32,7 +33,8 @@ impl Score {
     /// Tells latencies of which the longest is bounded.
     pub fn bounded_latency(&mut self, what: &str, latency: &Latency, bound_ms: f64) {
         let verdict = self.verdict(latency.max_ms() <= bound_ms);
-        self.beyond_doubt |= latency.max_ms() > DOUBTFUL * bound_ms;
+        let explained_ms = latency.late().as_secs_f64() * 1e3;
+        self.beyond_doubt |= latency.max_ms() - explained_ms > DOUBTFUL * bound_ms;
         self.latency_line(what, latency, &format!("{bound_ms:>7.1} {verdict}"));
     }
 
