@@ -1,7 +1,8 @@
 # `make help` lists the targets. Works with GNU make 3.81 (macOS) and later.
 
 .DEFAULT_GOAL := build
-.PHONY: help deps build-deps test-deps port build run test test-ha test-matrix test-stalled check demo soak clean
+.PHONY: help deps build-deps test-deps port build run test test-ha test-matrix test-stalled check demo
+.PHONY: soak storms memcheck clean
 
 # The server's port for `make run`.
 PORT ?= 6379
@@ -21,6 +22,10 @@ LOCK_RACE_ROUNDS ?= 100000
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 override CARGO_TARGET_DIR := $(if $(filter /%,$(firstword $(TARGET_DIR))),$(TARGET_DIR),$(CURDIR)/$(TARGET_DIR))
 export CARGO_TARGET_DIR
+
+# What `make storms` and `make memcheck` are told: --quick for a tenth of it, --help for the rest.
+STORMS_OPTIONS ?=
+MEMCHECK_OPTIONS ?=
 MODULE := $(CARGO_TARGET_DIR)/release/libredis_lock.so
 export REDIS_LOCK_MODULE ?= $(MODULE)
 
@@ -85,6 +90,15 @@ demo: test-deps build ## the oversold flash sale, without a lock and with one
 soak: test-deps build ## the death of a client in the tick of its grant, LOCK_RACE_ROUNDS times; crowds for LOCK_SOAK_SECONDS
 	@$(FOUND); LOCK_RACE_ROUNDS=$(LOCK_RACE_ROUNDS) cargo test --test wakeups in_the_tick_of_its_grant -- --nocapture
 	@$(FOUND); LOCK_SOAK_SECONDS=$(LOCK_SOAK_SECONDS) cargo test --test multi --test shared -- --test-threads=2
+
+storms: build ## what once stalled a server, beside a PING every ms, on SERVERS="/path/to/redis-server ..."
+	@$(FOUND); cargo run --quiet --release -p redis-lock-load --bin storms -- $(STORMS_OPTIONS) \
+	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
+
+memcheck: build ## a debug build in a server under valgrind while its clients are killed in every way
+	@$(FOUND); cargo build; \
+	REDIS_LOCK_MODULE="$(CARGO_TARGET_DIR)/debug/libredis_lock.so" \
+	  cargo run --quiet --release -p redis-lock-load --bin memcheck -- $(MEMCHECK_OPTIONS) "$$REDIS_SERVER"
 
 clean: ## remove what was built
 	cargo clean

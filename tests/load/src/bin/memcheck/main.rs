@@ -1,0 +1,170 @@
+//! A server under valgrind while its clients are killed in every way.
+
+mod findings;
+mod workload;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use clap::Parser;
+use redis_lock_load::{told, Plan, Server};
+
+use crate::findings::Finding;
+use crate::workload::{Act, ACTS};
+
+/// How long the server may take to start and to end under valgrind, which looks for leaks then.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often a full run does everything.
+const ROUNDS: u32 = 5;
+
+/// How many findings are told in full.
+const TOLD: usize = 10;
+
+/// Runs a server with the module under valgrind, kills its clients in every way, and fails where
+/// memory was read or written that isn't the server's own, or the module lost some.
+#[derive(Parser)]
+struct Options {
+    /// The server's program; its allocator has to be a library of its own, as in Debian's package
+    server: PathBuf,
+    /// The module's library, built for debugging
+    #[arg(long, env = "REDIS_LOCK_MODULE")]
+    module: PathBuf,
+    /// Everything once
+    #[arg(long)]
+    quick: bool,
+    /// Only what has this in its name
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+fn main() -> ExitCode {
+    told(checked(&Options::parse()))
+}
+
+fn checked(options: &Options) -> Result<ExitCode> {
+    let valgrind = Command::new("valgrind")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status();
+    ensure!(
+        valgrind.is_ok_and(|status| status.success()),
+        "valgrind can't be run: install the package valgrind"
+    );
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("valgrind.xml");
+    let server = start(options, &file)?;
+    let ended = run(server, options);
+    if let Err(error) = &ended {
+        println!("\nthe server didn't live to its shutdown: {error:#}");
+    }
+    let findings = findings::read(&file, &options.module)?;
+    let (invalid, lost): (Vec<_>, Vec<_>) = findings.into_iter().partition(Finding::is_access);
+    let failed = [
+        judge("invalid reads and writes", &invalid),
+        judge("memory lost by the module", &lost),
+        ended.is_err(),
+    ];
+    let failed = failed.into_iter().filter(|failed| *failed).count();
+    println!("\n{} passed, {failed} failed", 3 - failed);
+    Ok(ExitCode::from(u8::from(failed > 0)))
+}
+
+/// Whether there were findings, which are told.
+fn judge(what: &str, findings: &[Finding]) -> bool {
+    println!("\n{what}: {}", findings.len());
+    for finding in findings.iter().take(TOLD) {
+        println!("{finding}");
+    }
+    !findings.is_empty()
+}
+
+/// A server under valgrind that writes what it finds to `file`.
+fn start(options: &Options, file: &Path) -> Result<Server> {
+    let server = Server::start(&Plan {
+        under: valgrind(file),
+        program: options.server.clone(),
+        module: options.module.clone(),
+        lines: vec![
+            "client-output-buffer-limit pubsub 1mb 0 0".to_owned(),
+            "aof-use-rdb-preamble no".to_owned(),
+        ],
+        patience: PATIENCE,
+    })?;
+    ensure_seen(&server)?;
+    Ok(server)
+}
+
+/// All acts, and the shutdown.
+fn run(mut server: Server, options: &Options) -> Result<()> {
+    let played = play(&server, options);
+    // Valgrind writes its end only where the server comes to one.
+    let waiters = workload::shut_down(&server);
+    let status = server.until_ended(PATIENCE)?;
+    played?;
+    drop(waiters?);
+    ensure!(status.success(), "it ended with {status}");
+    Ok(())
+}
+
+fn play(server: &Server, options: &Options) -> Result<()> {
+    let rounds = if options.quick { 1 } else { ROUNDS };
+    let only = &options.only;
+    let acts: Vec<&Act> = ACTS
+        .iter()
+        .filter(|(name, _)| name.contains(only.as_str()))
+        .collect();
+    ensure!(!acts.is_empty(), "nothing has {only:?} in its name");
+    for round in 1..=rounds {
+        for (name, act) in &acts {
+            let begin = Instant::now();
+            act(server).with_context(|| (*name).to_owned())?;
+            workload::reuse_freed_memory(server).with_context(|| format!("after {name}"))?;
+            let took = begin.elapsed().as_secs_f64();
+            println!("round {round}/{rounds}: {name} ({took:.1} s)");
+        }
+    }
+    Ok(())
+}
+
+fn valgrind(file: &Path) -> Vec<OsString> {
+    let mut xml_file = OsString::from("--xml-file=");
+    xml_file.push(file);
+    let options = [
+        "valgrind",
+        // Without this the server would go on with jemalloc, which valgrind knows nothing of.
+        "--soname-synonyms=somalloc=*jemalloc*",
+        "--leak-check=full",
+        "--show-leak-kinds=definite",
+        "--errors-for-leak-kinds=none",
+        "--undef-value-errors=no",
+        "--num-callers=30",
+        // What was freed stays out of use for long.
+        "--freelist-vol=200000000",
+        "--child-silent-after-fork=yes",
+        "--xml=yes",
+    ];
+    let options = options.into_iter().map(OsString::from);
+    options.chain([xml_file]).collect()
+}
+
+/// Fails where the server's memory isn't handed out by valgrind: it would see nothing then. A
+/// jemalloc that valgrind replaced has given away hardly anything, and says so.
+fn ensure_seen(server: &Server) -> Result<()> {
+    let mut asker = server.connect()?;
+    if asker.info("memory", "mem_allocator")? == "libc" {
+        return Ok(());
+    }
+    let used: u64 = asker.info("memory", "used_memory")?.parse()?;
+    let allocated: u64 = asker.info("memory", "allocator_allocated")?.parse()?;
+    if allocated > used / 2 {
+        bail!(
+            "valgrind can't see what this server frees: its allocator is part of the program, or the \
+             program starts another one"
+        );
+    }
+    Ok(())
+}

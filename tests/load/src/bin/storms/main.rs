@@ -1,0 +1,162 @@
+//! What once stalled a server, played on a real one beside a PING every millisecond.
+
+mod crossing;
+mod flood;
+mod holders;
+mod many_keys;
+mod queue;
+mod report;
+mod sessions;
+mod stage;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{ensure, Context, Result};
+use clap::{Parser, ValueEnum};
+use redis_lock_load::told;
+
+use crate::many_keys::Strike;
+use crate::report::{Report, Score};
+use crate::stage::Stage;
+
+/// Files that a server needs beside its clients' connections.
+const OTHER_FILES: u64 = 200;
+
+/// The clients of the greatest storm.
+const MOST_CLIENTS: u64 = 10_000;
+
+/// How often a storm is played where the machine is busy with other things.
+const TRIES: u32 = 3;
+
+/// Plays storms of lock commands on servers beside a PING every millisecond, and says whether each
+/// server went on answering in time.
+#[derive(Parser)]
+struct Options {
+    /// Programs of the servers
+    #[arg(required = true)]
+    servers: Vec<PathBuf>,
+    /// The module's library
+    #[arg(long, env = "REDIS_LOCK_MODULE")]
+    module: PathBuf,
+    /// Everything a tenth of its size
+    #[arg(long)]
+    quick: bool,
+    /// How long 20,000 sessions are renewed [default: 60, with --quick 6]
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// One storm only
+    #[arg(long)]
+    only: Option<Storm>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Storm {
+    /// An MWAIT of 10,000 keys that times out
+    MwaitTimeout,
+    /// An MWAIT of 10,000 keys that is granted
+    MwaitGrant,
+    /// An MACQUIRE of 10,000 keys
+    Macquire,
+    /// An MRELEASE of 10,000 keys
+    Mrelease,
+    /// An MRELEASE of 10,000 keys for which an MWAIT waits
+    MreleaseHandOver,
+    /// 1,000 clients wait for the same 100 keys, and all their BLOCKs end at once
+    CrossingTimeouts,
+    /// 1,000 clients wait for the same 100 keys, and each gets them in turn
+    CrossingGrants,
+    /// 10,000 clients wait for one key while leases of 5 ms end
+    Lapses,
+    /// 10,000 shared waiters are admitted by one RELEASE
+    Admitted,
+    /// 5,000 shared waiters are admitted and killed in one EXEC
+    Killed,
+    /// A connection with 500,000 SESSION locks closes
+    Closed,
+    /// FLUSHALL with 10,000 waiters on 10,000 keys
+    Flushed,
+    /// 20,000 SESSION locks of 300 ms on one connection
+    Renewals,
+    /// A shared lock with 10,000 holders
+    Holders,
+}
+
+impl Storm {
+    fn play(self, stage: &Stage, score: &mut Score) -> Result<()> {
+        match self {
+            Storm::MwaitTimeout => many_keys::play(Strike::TimesOut, stage, score),
+            Storm::MwaitGrant => many_keys::play(Strike::Granted, stage, score),
+            Storm::Macquire => many_keys::play(Strike::Acquired, stage, score),
+            Storm::Mrelease => many_keys::play(Strike::Released, stage, score),
+            Storm::MreleaseHandOver => many_keys::play(Strike::HandedOver, stage, score),
+            Storm::CrossingTimeouts => crossing::time_outs(stage, score),
+            Storm::CrossingGrants => crossing::grants(stage, score),
+            Storm::Lapses => queue::lapses(stage, score),
+            Storm::Admitted => queue::admitted(stage, score),
+            Storm::Killed => queue::killed(stage, score),
+            Storm::Closed => flood::closed(stage, score),
+            Storm::Flushed => flood::flushed(stage, score),
+            Storm::Renewals => sessions::renewals(stage, score),
+            Storm::Holders => holders::play(stage, score),
+        }
+    }
+
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+fn main() -> ExitCode {
+    told(played(&Options::parse()))
+}
+
+fn played(options: &Options) -> Result<ExitCode> {
+    raise_file_limit()?;
+    let mut report = Report::default();
+    let stages = options.servers.iter().map(|server| {
+        let stage = Stage::new(server, &options.module, options.quick, options.seconds);
+        Ok((stage.server_name()?, stage))
+    });
+    // All programs are tried before the first storm: a mistyped one is known at once.
+    for (name, stage) in stages.collect::<Result<Vec<_>>>()? {
+        report.server(&name);
+        let all = Storm::value_variants().iter().copied();
+        for storm in all.filter(|storm| options.only.is_none_or(|only| only == *storm)) {
+            report.add(&judged(storm, &stage));
+        }
+    }
+    Ok(report.close())
+}
+
+/// The first score that the machine had no part in, or the last one.
+fn judged(storm: Storm, stage: &Stage) -> Score {
+    let mut tries = 1;
+    loop {
+        let mut score = Score::default();
+        if let Err(error) = storm.play(stage, &mut score) {
+            score.broken_off(&storm.name(), &error);
+        }
+        if tries == TRIES || !score.is_disturbed() {
+            return score;
+        }
+        println!(
+            "once more, for the machine was busy with other things: {} ({:?})",
+            storm.name(),
+            score.late()
+        );
+        tries += 1;
+    }
+}
+
+/// Lets this process, and the servers that it starts, have the connections that they need.
+fn raise_file_limit() -> Result<()> {
+    let needed = MOST_CLIENTS + OTHER_FILES;
+    let limit = rlimit::increase_nofile_limit(u64::MAX).context("the limit of open files")?;
+    ensure!(
+        limit >= needed,
+        "a process may have {limit} open files here, {needed} are needed: see `ulimit -Hn`"
+    );
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! One connection, on which sending and reading are apart.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+use redis::{Cmd, Parser, RedisError, Value};
+
+use crate::{until, PATIENCE};
+
+/// How many commands are under way at once in a pipeline. Their replies have to fit into the buffers
+/// of the sockets, for nobody reads them while the commands are written.
+const PIPELINED: usize = 1_000;
+
+/// The bytes of a command on the wire. Its words are what stands between its spaces.
+pub fn packed(command: &str) -> Vec<u8> {
+    let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+    packed_words(&words)
+}
+
+/// The bytes of a command with words of any kind.
+pub fn packed_words(words: &[&[u8]]) -> Vec<u8> {
+    let mut packed = Cmd::new();
+    for word in words {
+        packed.arg(word);
+    }
+    packed.get_packed_command()
+}
+
+/// The beginning of a command, for messages.
+fn shown(command: &str) -> String {
+    command.chars().take(40).collect()
+}
+
+/// A connection in RESP2 and database 0.
+pub struct Connection {
+    stream: TcpStream,
+    parser: Parser,
+}
+
+impl Connection {
+    /// Connects to a server on this machine.
+    pub fn open(port: u16) -> Result<Connection> {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("connecting")?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Connection {
+            stream,
+            parser: Parser::new(),
+        })
+    }
+
+    /// Reads and throws away what comes until the server closes the connection.
+    pub fn drain_to_close(&mut self) -> Result<()> {
+        let mut chunk = [0; 64 * 1024];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
+                Err(error) => return Err(error).context("the connection should be closed"),
+            }
+        }
+    }
+
+    /// The socket.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Sends a command and leaves its reply unread.
+    pub fn send(&mut self, command: &str) -> Result<()> {
+        self.send_bytes(&packed(command))
+    }
+
+    /// Sends what was packed before.
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream.write_all(bytes).context("sending")
+    }
+
+    /// Reads one reply. An error is one here too, also within a transaction's replies.
+    pub fn reply(&mut self) -> Result<Value> {
+        let value = self.parser.parse_value(&self.stream);
+        if value.as_ref().is_err_and(RedisError::is_timeout) {
+            bail!("no answer in {PATIENCE:?}");
+        }
+        Ok(value.context("reading a reply")?.extract_error()?)
+    }
+
+    /// Sends a command and reads its reply.
+    pub fn call(&mut self, command: &str) -> Result<Value> {
+        self.send(command)?;
+        self.reply().with_context(|| shown(command))
+    }
+
+    /// As `call`, for words of any kind.
+    pub fn call_words(&mut self, words: &[&[u8]]) -> Result<Value> {
+        self.send_bytes(&packed_words(words))?;
+        self.reply()
+    }
+
+    /// As `call`, where the reply is a number.
+    pub fn count(&mut self, command: &str) -> Result<i64> {
+        match self.call(command)? {
+            Value::Int(count) => Ok(count),
+            other => bail!("{} answered {other:?}", shown(command)),
+        }
+    }
+
+    /// As `call`, where nil is a failure: what was asked for isn't granted.
+    pub fn granted(&mut self, command: &str) -> Result<Value> {
+        match self.call(command)? {
+            Value::Nil => bail!("not granted: {}", shown(command)),
+            granted => Ok(granted),
+        }
+    }
+
+    /// Sends commands, many at a time, and gives each reply to `judge`.
+    pub fn pipeline(
+        &mut self,
+        commands: impl IntoIterator<Item = String>,
+        mut judge: impl FnMut(Value) -> Result<()>,
+    ) -> Result<()> {
+        let mut commands = commands.into_iter().peekable();
+        while commands.peek().is_some() {
+            let mut batch = Vec::new();
+            let mut count = 0;
+            for command in commands.by_ref().take(PIPELINED) {
+                batch.extend_from_slice(&packed(&command));
+                count += 1;
+            }
+            self.send_bytes(&batch)?;
+            for _ in 0..count {
+                judge(self.reply()?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends commands, many at a time. Each has to be granted, or whatever else is not nil.
+    pub fn pipeline_granted(&mut self, commands: impl IntoIterator<Item = String>) -> Result<()> {
+        self.pipeline(commands, |reply| match reply {
+            Value::Nil => bail!("not granted"),
+            _ => Ok(()),
+        })
+    }
+
+    /// A field of INFO's `section`.
+    pub fn info(&mut self, section: &str, field: &str) -> Result<String> {
+        let text: String = redis::from_redis_value(self.call(&format!("INFO {section}"))?)?;
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        let value = value.with_context(|| format!("INFO {section} has no {field}"))?;
+        Ok(value.trim_end().to_owned())
+    }
+
+    /// Waits until the server has so many blocked clients.
+    pub fn until_blocked(&mut self, count: usize) -> Result<()> {
+        let what = format!("{count} blocked clients");
+        until(&what, PATIENCE, || {
+            let blocked: usize = self.info("clients", "blocked_clients")?.parse()?;
+            Ok(blocked == count)
+        })
+    }
+
+    /// The processor time that the server has used so far.
+    pub fn server_cpu(&mut self) -> Result<Duration> {
+        let user: f64 = self.info("cpu", "used_cpu_user")?.parse()?;
+        let system: f64 = self.info("cpu", "used_cpu_sys")?.parse()?;
+        Ok(Duration::from_secs_f64(user + system))
+    }
+}
