@@ -91,11 +91,11 @@ soak: test-deps build ## the death of a client in the tick of its grant, LOCK_RA
 	@$(FOUND); LOCK_RACE_ROUNDS=$(LOCK_RACE_ROUNDS) cargo test --test wakeups in_the_tick_of_its_grant -- --nocapture
 	@$(FOUND); LOCK_SOAK_SECONDS=$(LOCK_SOAK_SECONDS) cargo test --test multi --test shared -- --test-threads=2
 
-storms: build ## what once stalled a server, beside a PING every ms, on SERVERS="/path/to/redis-server ..."
+storms: test-deps build ## what once stalled a server, beside a PING every ms, on SERVERS="/path/to/redis-server ..."
 	@$(FOUND); cargo run --quiet --release -p redis-lock-load --bin storms -- $(STORMS_OPTIONS) \
 	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
-memcheck: build ## a debug build in a server under valgrind while its clients are killed in every way
+memcheck: test-deps build ## a debug build in a server under valgrind while its clients are killed in every way
 	@$(FOUND); cargo build; \
 	REDIS_LOCK_MODULE="$(CARGO_TARGET_DIR)/debug/libredis_lock.so" \
 	  cargo run --quiet --release -p redis-lock-load --bin memcheck -- $(MEMCHECK_OPTIONS) "$$REDIS_SERVER"

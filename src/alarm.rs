@@ -62,15 +62,15 @@ pub fn ring_at_once() {
 }
 
 /// Has the timer ring when the desk next has to settle something; in a cluster, also before that, so
-/// that the key is there when it does.
-pub fn rearm(ctx: &Context) {
+/// that the key is there when it does. What is due already is done no sooner than in `least_ms`.
+pub fn rearm(ctx: &Context, least_ms: u64) {
     let due_ms = flow::look(Desk::next_due_ms).flatten();
     let lead_ms = match due_ms {
         Some(_) if api::is_clustered() => let_contended_keys_outlive(ctx),
         _ => None,
     };
     if let Some(due_ms) = due_ms.into_iter().chain(lead_ms).min() {
-        arm(due_ms);
+        arm(due_ms.max(clock::steady_ms().saturating_add(least_ms)));
     }
 }
 
@@ -134,7 +134,7 @@ extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
         ARMED.lock(&ctx).set(None);
         if api::may_write_unasked(&ctx) {
             settle(&ctx);
-            rearm(&ctx);
+            rearm(&ctx, 0);
         } else if api::is_replica() {
             flow::stand_down(&ctx);
             if flow::anybody_waits() {

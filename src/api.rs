@@ -146,7 +146,7 @@ pub fn probe(_: &Context) -> Result<(), String> {
         RedisModule_ReplyWithStringBuffer,
         RedisModule_SaveStringBuffer,
         RedisModule_SelectDb,
-        RedisModule_ServerInfoGetField,
+        RedisModule_ServerInfoGetFieldC,
         RedisModule_SetAbsExpire,
         RedisModule_SetCommandInfo,
         RedisModule_SetDisconnectCallback,
@@ -167,11 +167,24 @@ pub fn probe(_: &Context) -> Result<(), String> {
     }
 }
 
+/// A field of the server's INFO. The crate's own call for this frees nothing of what it gets.
+pub fn server_info(ctx: &Context, section: &CStr, field: &CStr) -> Option<String> {
+    let info = server!(RedisModule_GetServerInfo(ctx.ctx, section.as_ptr()))?;
+    let text = server!(RedisModule_ServerInfoGetFieldC(info, field.as_ptr()));
+    let text = text.filter(|text| !text.is_null()).map(|text| {
+        // SAFETY: the server returned a string with its end, which lives as long as `info`.
+        let text = unsafe { CStr::from_ptr(text) };
+        text.to_string_lossy().into_owned()
+    });
+    server!(RedisModule_FreeServerInfo(ctx.ctx, info));
+    text
+}
+
 /// Finds out what server this is, and makes [`own_context`].
 pub fn prepare(ctx: &Context) -> Result<(), String> {
     let own = server!(RedisModule_GetDetachedThreadSafeContext(ctx.ctx));
     OWN_CONTEXT.store(own.unwrap_or(ptr::null_mut()), Ordering::Relaxed);
-    let valkey_version = ctx.server_info("server").field("valkey_version");
+    let valkey_version = server_info(ctx, c"server", c"valkey_version");
     VALKEY.store(valkey_version.is_some(), Ordering::Relaxed);
     let clustered = context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0;
     CLUSTERED.store(clustered, Ordering::Relaxed);

@@ -83,10 +83,7 @@ pub fn max_waiters() -> usize {
 /// A lock is a key like any other: under an eviction policy that takes keys with a TTL it can go
 /// before its lease ends, and two clients would believe that they hold it.
 pub fn warn_of_eviction(ctx: &Context) -> Result<(), String> {
-    let policy = ctx.server_info("memory").field("maxmemory_policy");
-    let policy = policy
-        .map(|policy| policy.to_string_lossy())
-        .unwrap_or_default();
+    let policy = api::server_info(ctx, c"memory", c"maxmemory_policy").unwrap_or_default();
     if policy.starts_with("allkeys-") || policy.starts_with("volatile-") {
         warn(
             ctx,

@@ -163,7 +163,8 @@ extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
 
 /// A lock leaves its key, by whatever way but a flush.
 extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    if !flow::anybody_waits() && !flow::any_ties() {
+    let concerns_nobody = !flow::anybody_waits() && !flow::any_ties();
+    if concerns_nobody || keyspace::is_deleting() {
         return;
     }
     boundary::guard(|| {

@@ -34,6 +34,10 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// How many grants are tied to a connection, to the same end.
 static TIED: AtomicUsize = AtomicUsize::new(0);
 
+/// How long what a command has left over waits at least, in ms. A timer of 0 ms would ring in the same
+/// pass of the server's loop, before others are served.
+const AFTER_A_COMMAND_MS: u64 = 1;
+
 static NEXT_SEAT: AtomicU64 = AtomicU64::new(1);
 
 /// Looks at the desk; `None` when it is deciding just now.
@@ -92,7 +96,7 @@ pub fn carry_out(ctx: &Context, order: Order) -> Result<Answer, Refusal> {
         answer = Ok(Answer::NotNow);
     }
     blocking::deliver(outcome.wakes);
-    alarm::rearm(ctx);
+    alarm::rearm(ctx, AFTER_A_COMMAND_MS);
     answer
 }
 

@@ -96,6 +96,13 @@ pub fn note_touched(name: Name) {
 }
 
 impl Inbox {
+    /// Whether a key of this name may have come, gone or changed since it was settled last.
+    pub fn may_have_touched(&self, name: &Name) -> bool {
+        self.touched.contains(name)
+            || self.databases.contains(&name.db)
+            || self.databases.contains(&ALL_DATABASES)
+    }
+
     /// Names that were held back are to be looked at again, once their time has come.
     pub fn release_held_back(&mut self, steady_ms: u64) {
         if self.held_back_until_ms <= steady_ms {

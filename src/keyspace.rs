@@ -1,6 +1,7 @@
 //! Locks in the server's keyspace: read, stored, replicated, announced.
 
 use std::ffi::{c_int, CStr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis_lock_core::desk::{Server, Slot};
 use redis_lock_core::effect::{self, Change, Effect, Stored};
@@ -28,6 +29,10 @@ impl Server for Host<'_> {
     /// is granted both. Where that one has no key here, its lock may have migrated away already.
     fn is_here(&mut self, name: &Name) -> bool {
         permission::is_here(name)
+    }
+
+    fn is_touched(&mut self, name: &Name) -> bool {
+        inbox::with(|inbox| inbox.may_have_touched(name))
     }
 
     fn permits(&mut self, waiter: &Waiter) -> bool {
@@ -59,7 +64,9 @@ struct Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        server!(RedisModule_CloseKey(self.key));
+        if !self.key.is_null() {
+            server!(RedisModule_CloseKey(self.key));
+        }
     }
 }
 
@@ -87,6 +94,9 @@ impl Key {
     }
 
     fn found(&mut self) -> Found<'_> {
+        if self.key.is_null() {
+            return Found::Nothing;
+        }
         let kind = server!(RedisModule_KeyType(self.key)).unwrap_or(0);
         match kind as isize {
             raw::REDISMODULE_KEYTYPE_EMPTY => Found::Nothing,
@@ -130,10 +140,20 @@ impl Key {
         match latest_ms {
             Some(latest_ms) => self.set_expiry_ms(latest_ms),
             None => {
+                DELETING.store(true, Ordering::Relaxed);
                 server!(RedisModule_DeleteKey(self.key));
+                DELETING.store(false, Ordering::Relaxed);
             }
         }
     }
+}
+
+/// Whether this module is deleting a key just now.
+static DELETING: AtomicBool = AtomicBool::new(false);
+
+/// Whether a key goes because this module deletes it: the desk knows of that.
+pub fn is_deleting() -> bool {
+    DELETING.load(Ordering::Relaxed)
 }
 
 /// How long a key outlives its lock in a cluster, while somebody waits for it, in ms.

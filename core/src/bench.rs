@@ -8,7 +8,7 @@ use crate::fence::Fences;
 use crate::lock::Lock;
 use crate::name::Name;
 use crate::order::Life;
-use crate::queue::Waiter;
+use crate::queue::{Place, Waiter};
 use crate::session::{TieId, Ties};
 use crate::token::Token;
 use crate::Moment;
@@ -33,6 +33,9 @@ pub trait Server {
     /// not on its way to or from another one. Whatever the client that gives the order may do.
     fn is_here(&mut self, name: &Name) -> bool;
 
+    /// Whether something happened at a name that the desk was not told of yet.
+    fn is_touched(&mut self, name: &Name) -> bool;
+
     /// Whether a waiter has the rights to what it waits for, as they are now.
     fn permits(&mut self, waiter: &Waiter) -> bool;
 }
@@ -56,6 +59,11 @@ pub struct Bench<'w, 'a> {
     /// The desk's, for the time of the order.
     pub ties: Ties,
     drafts: BTreeMap<Name, Draft>,
+    free: Lock,
+    /// Names whose locks were changed and that were not settled since.
+    pub changed: Vec<Name>,
+    /// Waiters to look at, whatever happened at their names.
+    pub again: Vec<Place>,
     /// Whom to wake, with what.
     pub wakes: Vec<Wake>,
     /// Tokens that were granted something.
@@ -68,12 +76,28 @@ pub struct Bench<'w, 'a> {
 
 struct Draft {
     before: Slot,
-    lock: Lock,
+    /// The lock as it will be, once it is another one than before.
+    after: Option<Lock>,
     affirmed: Vec<Token>,
     /// Whether the order renews a session here.
     renewed: bool,
     /// What [`Server::is_here`] said, if it was asked.
     is_here: Option<bool>,
+}
+
+impl Draft {
+    fn stored(&self) -> Option<&Stored> {
+        match &self.before {
+            Slot::Lock(stored) => Some(stored),
+            Slot::Empty | Slot::Foreign => None,
+        }
+    }
+
+    /// The lock as it is by now; `None` where there is none.
+    fn lock(&self) -> Option<&Lock> {
+        let before = self.stored().map(|stored| &stored.lock);
+        self.after.as_ref().or(before)
+    }
 }
 
 /// What comes of a bench.
@@ -93,6 +117,9 @@ impl<'w, 'a> Bench<'w, 'a> {
             world,
             ties,
             drafts: BTreeMap::new(),
+            free: Lock::free(),
+            changed: Vec::new(),
+            again: Vec::new(),
             wakes: Vec::new(),
             granted: Vec::new(),
             lapses: 0,
@@ -106,38 +133,70 @@ impl<'w, 'a> Bench<'w, 'a> {
     }
 
     /// The lock of a name, without the leases that have ended; `None` for another type's key.
-    pub fn open(&mut self, name: &Name) -> Option<&mut Lock> {
-        if !self.drafts.contains_key(name) {
-            let draft = self.draft(name);
-            self.drafts.insert(name.clone(), draft);
-        }
-        match self.drafts.get_mut(name) {
-            Some(Draft {
-                before: Slot::Foreign,
-                ..
-            })
-            | None => None,
-            Some(draft) => Some(&mut draft.lock),
+    pub fn open(&mut self, name: &Name) -> Option<&Lock> {
+        self.read(name);
+        let draft = self.drafts.get(name)?;
+        match draft.before {
+            Slot::Foreign => None,
+            Slot::Empty | Slot::Lock(_) => Some(draft.lock().unwrap_or(&self.free)),
         }
     }
 
-    /// A key that expires before its leases do was given an EXPIRE by hand: that shortens them.
-    fn draft(&mut self, name: &Name) -> Draft {
+    /// The lock of a name, to be changed; `None` for another type's key.
+    pub fn edit(&mut self, name: &Name) -> Option<&mut Lock> {
+        self.read(name);
+        let draft = self.drafts.get_mut(name)?;
+        if draft.before == Slot::Foreign {
+            return None;
+        }
+        self.changed.push(name.clone());
+        if draft.after.is_none() {
+            draft.after = Some(draft.lock().cloned().unwrap_or_default());
+        }
+        draft.after.as_mut()
+    }
+
+    fn read(&mut self, name: &Name) {
+        if self.drafts.contains_key(name) {
+            return;
+        }
         self.steps += 1;
         let before = self.world.server.read(name);
-        let mut lock = Lock::free();
-        if let Slot::Lock(stored) = &before {
-            lock = stored.lock.clone();
-            lock.shorten(stored.expiry_ms.unwrap_or(u64::MAX));
-            self.lapses += self.ties.uphold(&mut lock, self.world.moment);
+        let after = match &before {
+            Slot::Lock(stored) => self.brought_up_to_date(stored),
+            Slot::Empty | Slot::Foreign => None,
+        };
+        if after.is_some() {
+            self.changed.push(name.clone());
         }
-        Draft {
+        let draft = Draft {
             before,
-            lock,
+            after,
             affirmed: Vec::new(),
             renewed: false,
             is_here: None,
+        };
+        self.drafts.insert(name.clone(), draft);
+    }
+
+    /// A stored lock without what has ended meanwhile, if anything has.
+    ///
+    /// A key that expires before its leases do was given an EXPIRE by hand: that shortens them.
+    fn brought_up_to_date(&mut self, stored: &Stored) -> Option<Lock> {
+        let Stored { lock, expiry_ms } = stored;
+        let expiry_ms = expiry_ms.unwrap_or(u64::MAX);
+        let shortened = lock.latest_deadline_ms().is_some_and(|ms| ms > expiry_ms);
+        let moment = self.world.moment;
+        let ended = lock
+            .earliest_deadline_ms()
+            .is_some_and(|ms| ms.min(expiry_ms) <= moment.ms());
+        if !shortened && !ended && !self.ties.has_orphan_at(lock) {
+            return None;
         }
+        let mut lock = lock.clone();
+        lock.shorten(expiry_ms);
+        self.lapses += self.ties.uphold(&mut lock, moment);
+        Some(lock)
     }
 
     /// Whether a name held nothing before this order.
@@ -182,7 +241,7 @@ impl<'w, 'a> Bench<'w, 'a> {
         let own = self.open(name).and_then(|lock| lock.holders().tied(tie));
         let Some(own) = own.cloned() else { return };
         let deadline_ms = self.ties.renewal(&own, moment);
-        if let (Some(deadline_ms), Some(lock)) = (deadline_ms, self.open(name)) {
+        if let (Some(deadline_ms), Some(lock)) = (deadline_ms, self.edit(name)) {
             lock.update(&own.token, |own| own.deadline_ms = deadline_ms);
         }
         if let Some(draft) = self.drafts.get_mut(name) {
@@ -223,21 +282,22 @@ impl<'w, 'a> Bench<'w, 'a> {
     /// Sums up: what changed, for the keyspace and for the ties.
     pub fn finish(mut self) -> Finished {
         let mut effects = Vec::new();
-        let free = Lock::free();
         for (name, draft) in &self.drafts {
-            let before = match &draft.before {
-                Slot::Empty => None,
-                Slot::Lock(stored) => Some(stored),
-                Slot::Foreign => continue,
-            };
-            let old = before.map_or(&free, |stored| &stored.lock).holders();
-            let differences = old.differences(draft.lock.holders());
-            let mut changes = effect::between(before, &draft.lock, &differences);
+            let before = draft.stored();
+            let Some(after) = draft.lock() else { continue };
+            let expiry_ms = before.and_then(|stored| stored.expiry_ms);
+            let is_as_before = draft.after.is_none() && draft.affirmed.is_empty();
+            if is_as_before && expiry_ms == after.latest_deadline_ms() {
+                continue;
+            }
+            let old = before.map_or(&self.free, |stored| &stored.lock).holders();
+            let differences = old.differences(after.holders());
+            let mut changes = effect::between(before, after, &differences);
             if draft.renewed {
                 effect::condense(&mut changes, before);
             }
             for token in &draft.affirmed {
-                effect::affirm(&mut changes, &draft.lock, token);
+                effect::affirm(&mut changes, after, token);
             }
             effects.extend(changes.into_iter().map(|change| Effect {
                 name: name.clone(),

@@ -237,13 +237,30 @@ impl Desk {
     /// Carries out one order.
     pub fn carry_out(&mut self, order: Order, caller: Caller, world: &mut World<'_>) -> Outcome {
         let mut bench = self.open_bench(world);
-        let names = order.names().clone();
-        let contended = names.iter().filter(|name| self.queues.has_line(name));
-        let contended: Vec<Name> = contended.cloned().collect();
-        self.settle(&contended, &mut bench);
+        let unsettled = self.unsettled(order.names(), &mut bench);
+        self.settle(&unsettled, &mut bench);
         let answer = self.decide(order, caller, &mut bench);
-        self.settle(names.as_slice(), &mut bench);
+        self.settle(&[], &mut bench);
         self.close(answer, bench)
+    }
+
+    /// Of these names, those where somebody waits and where something has happened, or was to happen
+    /// by now: all others were settled as that happened.
+    fn unsettled(&self, names: &Names, bench: &mut Bench<'_, '_>) -> Vec<Name> {
+        let steady_ms = bench.moment().steady_ms;
+        let is_over = |ms: Option<u64>| ms.is_some_and(|ms| ms <= steady_ms);
+        let unsettled = names.iter().filter(|name| {
+            let head = self
+                .queues
+                .head(name)
+                .and_then(|place| self.queues.at(place));
+            head.is_some_and(|head| {
+                is_over(head.timeout_ms)
+                    || is_over(self.schedule.time_of(name))
+                    || bench.world.server.is_touched(name)
+            })
+        });
+        unsettled.cloned().collect()
     }
 
     /// The names to settle at `steady_ms` without anybody's order: those that are scheduled, with a
@@ -530,7 +547,8 @@ impl Desk {
         if let Some(place) = self.place_to_take_over(&waiter) {
             self.tally.take_overs += 1;
             let seat = self.queues.take_over(place, waiter);
-            self.queues.hold_up(place, Some(by));
+            // With another limit it may be admitted where it stands.
+            bench.again.push(place);
             let verdict = Verdict::Refused(Refusal::TakenOver);
             bench.wakes.extend(seat.map(|seat| Wake { seat, verdict }));
             return Ok(Answer::Queued);
@@ -539,8 +557,14 @@ impl Desk {
             return Err(Refusal::MaxWaiters);
         }
         let end = if upgrades > 0 { End::Front } else { End::Back };
+        let names = waiter.names.clone();
         let place = self.queues.enqueue(waiter, end);
         self.queues.hold_up(place, Some(by));
+        for name in &names {
+            if self.queues.line_len(name) == 1 {
+                self.reschedule(name, bench);
+            }
+        }
         Ok(Answer::Queued)
     }
 
@@ -590,13 +614,15 @@ impl Desk {
         let now_ms = bench.moment().ms();
         let mut count = 0;
         for name in &names {
-            let Some(lock) = bench.open(name) else {
-                continue;
-            };
+            let lock = bench.open(name);
+            let own = lock.and_then(|lock| lock.holder(&token));
             // A later grant to the same token is another one's business.
-            if lock.holder(&token).is_none_or(|own| own.fence != fence) {
+            if own.is_none_or(|own| own.fence != fence) {
                 continue;
             }
+            let Some(lock) = bench.edit(name) else {
+                continue;
+            };
             lock.remove(&token);
             count += 1;
             let before = replaced.iter().find(|before| before.name == *name);
@@ -716,7 +742,9 @@ impl Desk {
                 client_id,
                 tie,
             };
-            lock.grant(ask.mode, holder);
+            if let Some(lock) = bench.edit(name) {
+                lock.grant(ask.mode, holder);
+            }
             if kept_fence.is_some() {
                 bench.affirm(name, &ask.token);
             }
@@ -729,12 +757,22 @@ impl Desk {
         }
     }
 
+    /// Settles these names, and those whose locks were changed meanwhile.
     fn settle(&mut self, names: &[Name], bench: &mut Bench<'_, '_>) {
         let mut agenda = Agenda::default();
         for name in names {
             self.look_at(name, &mut agenda, bench);
         }
         self.work_off(agenda, bench);
+    }
+
+    /// Puts on the agenda what an order has brought up.
+    fn look_at_changes(&mut self, agenda: &mut Agenda, bench: &mut Bench<'_, '_>) {
+        while let Some(name) = bench.changed.pop() {
+            self.look_at(&name, agenda, bench);
+        }
+        agenda.places.extend(bench.again.drain(..));
+        self.look_at_granted(agenda, bench);
     }
 
     /// Puts on the agenda who may be admitted after something happened at this name: the first in its
@@ -773,7 +811,7 @@ impl Desk {
     /// Looks at those on the agenda, the first in line first, and at whom that brings up, until
     /// nobody is left or the order has taken enough steps.
     fn work_off(&mut self, mut agenda: Agenda, bench: &mut Bench<'_, '_>) {
-        self.look_at_granted(&mut agenda, bench);
+        self.look_at_changes(&mut agenda, bench);
         while bench.steps < MOST_STEPS {
             let Some(place) = agenda.places.pop_first() else {
                 break;
@@ -781,7 +819,7 @@ impl Desk {
             for name in self.examine(place, &mut agenda, bench) {
                 self.look_at(&name, &mut agenda, bench);
             }
-            self.look_at_granted(&mut agenda, bench);
+            self.look_at_changes(&mut agenda, bench);
         }
         let steady_ms = bench.moment().steady_ms;
         let left = agenda.places.into_iter().map(|place| (steady_ms, place));
@@ -943,7 +981,7 @@ fn extend(
     let deadline_ms = bench.moment().ms().saturating_add(lease_ms);
     for name in names {
         let tie = bench.bind(name, token, life, lease_ms, caller.client_id);
-        let Some(lock) = bench.open(name) else {
+        let Some(lock) = bench.edit(name) else {
             continue;
         };
         lock.update(token, |own| {
@@ -966,17 +1004,17 @@ fn release(
 ) -> Result<Answer, Refusal> {
     let held = count_held(names, token, bench)?;
     for name in names {
-        let Some(lock) = bench.open(name) else {
+        let lock = bench.open(name);
+        let Some(holds) = lock.and_then(|lock| Some(lock.holder(token)?.holds)) else {
             continue;
         };
-        match lock.holder(token) {
-            Some(own) if leave == Leave::One && own.holds > 1 => {
-                lock.update(token, |own| own.holds -= 1);
-            }
-            Some(_) => {
-                lock.remove(token);
-            }
-            None => {}
+        let Some(lock) = bench.edit(name) else {
+            continue;
+        };
+        if leave == Leave::One && holds > 1 {
+            lock.update(token, |own| own.holds -= 1);
+        } else {
+            lock.remove(token);
         }
     }
     Ok(Answer::Count(held))

@@ -1,5 +1,7 @@
 //! What can be asked of the desk.
 
+use std::sync::Arc;
+
 use crate::hand_over::HandOver;
 use crate::lock::Mode;
 use crate::name::Name;
@@ -49,14 +51,14 @@ pub struct Ask {
     pub life: Life,
 }
 
-/// The names an order is about. Invariant: sorted, none twice, so that equal sets are equal.
+/// The names an order is about. Cheap to clone. Invariant: sorted, none twice, so that equal sets are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names(Vec<Name>);
+pub struct Names(Arc<[Name]>);
 
 impl Names {
     /// The one name.
     pub fn one(name: Name) -> Self {
-        Self(vec![name])
+        Self(Arc::from([name]))
     }
 
     /// A set of names; `None` where one is there twice.
@@ -64,7 +66,7 @@ impl Names {
         let given = names.len();
         names.sort_unstable();
         names.dedup();
-        (names.len() == given).then_some(Self(names))
+        (names.len() == given).then(|| Self(names.into()))
     }
 
     /// The names, in their order.

@@ -237,23 +237,28 @@ impl Ties {
         }
     }
 
+    /// Whether a lock has a grant whose connection is gone.
+    pub fn has_orphan_at(&self, lock: &Lock) -> bool {
+        (self.orphans > 0 || !self.gone.is_empty())
+            && lock.holders().iter().any(|own| self.is_orphaned(own))
+    }
+
+    fn is_orphaned(&self, own: &Holder) -> bool {
+        let tie = self.ties.get(&own.tie);
+        tie.is_some_and(|tie| self.has_ended(tie))
+    }
+
     /// Ends the grants of a lock whose connection is gone, and those whose lease has run out, but for
     /// those that were due to be renewed before. Tells how many leases ran out.
     pub fn uphold(&self, lock: &mut Lock, moment: Moment) -> u64 {
-        if self.orphans > 0 || !self.gone.is_empty() {
-            for token in self.orphaned(lock) {
+        if self.has_orphan_at(lock) {
+            let orphaned = lock.holders().iter().filter(|own| self.is_orphaned(own));
+            let tokens: Vec<Token> = orphaned.map(|own| own.token.clone()).collect();
+            for token in tokens {
                 lock.remove(&token);
             }
         }
         lock.lapse(moment.ms(), |own| self.renewal(own, moment))
-    }
-
-    fn orphaned(&self, lock: &Lock) -> Vec<Token> {
-        let tied = lock.holders().iter().filter(|own| {
-            let tie = self.ties.get(&own.tie);
-            tie.is_some_and(|tie| self.has_ended(tie))
-        });
-        tied.map(|own| own.token.clone()).collect()
     }
 
     /// The deadline that a tied grant is given, if it is to be renewed by now.

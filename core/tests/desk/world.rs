@@ -41,6 +41,10 @@ impl Server for Store {
         !self.away.contains(name)
     }
 
+    fn is_touched(&mut self, _: &Name) -> bool {
+        false
+    }
+
     fn permits(&mut self, waiter: &Waiter) -> bool {
         !self.barred.contains(&waiter.ask.token)
     }
