@@ -23,7 +23,7 @@ pub use client::{packed, Client, Command, PATIENCE, STALLS};
 pub use lock_info::{Fields, LockInfo};
 pub use replication::{assert_same_data, words, ReplicationStream};
 pub use reply::{Expect, Grant, Reply};
-pub use server::{free_port, Builder, Flavour, Server};
+pub use server::{free_port, module_path, Builder, Flavour, Server};
 
 /// What the server answers for a key that holds another type, word for word.
 pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
