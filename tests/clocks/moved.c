@@ -1,8 +1,12 @@
 /* A wall clock that a test moves: LD_PRELOADed into a server, it adds what the file named by
  * LOCK_TEST_CLOCK says, in ms, to what the system's clock says. The monotonic clock is left alone, as
- * it is by whoever sets a machine's time. */
+ * it is by whoever sets a machine's time.
+ *
+ * Valkey from 8.1 on opens modules so that they find their own libraries' functions before those that
+ * were preloaded; here they are opened without that. */
 
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -60,4 +64,9 @@ time_t time(time_t *place) {
     if (clock_gettime(CLOCK_REALTIME, &ts) != 0) return (time_t)-1;
     if (place != NULL) *place = ts.tv_sec;
     return ts.tv_sec;
+}
+
+void *dlopen(const char *path, int flags) {
+    void *(*next)(const char *, int) = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+    return next(path, flags & ~RTLD_DEEPBIND);
 }
