@@ -70,10 +70,10 @@ const COMMANDS: [Facts; 12] = [
         example: "key DROP token",
         ..one_key("lock.apply", -3, &["write", "fast"])
     },
-    several_keys("lock.macquire", &["write", "denyoom", "fast"]),
+    several_keys("lock.macquire", &["write", "denyoom"]),
     several_keys("lock.mwait", &["write", "denyoom", "blocking"]),
-    several_keys("lock.mextend", &["write", "fast"]),
-    several_keys("lock.mrelease", &["write", "fast"]),
+    several_keys("lock.mextend", &["write"]),
+    several_keys("lock.mrelease", &["write"]),
 ];
 
 /// The names of the module's commands, as the server lists them.
