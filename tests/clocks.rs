@@ -171,7 +171,8 @@ fn a_wait_ends_in_time_though_the_clock_was_set_back() {
     let _waiter = set_back_while_the_timer_is_pending(&server, &clock);
     server.call(format!("LOCK.ACQUIRE other a {LONG}")).grant();
     let since = Instant::now();
-    let mut waiter = server.waiter("LOCK.WAIT other b BLOCK 300");
+    let mut waiter = server.client();
+    waiter.send("LOCK.WAIT other b BLOCK 300");
     let (reply, took) = timed(&mut waiter, since);
     reply.nil();
     assert!(took < IN_TIME, "{took:?}");
@@ -184,7 +185,8 @@ fn a_lease_granted_after_the_clock_was_set_back_ends_in_time() {
     let _waiter = set_back_while_the_timer_is_pending(&server, &clock);
     let since = Instant::now();
     server.call("LOCK.ACQUIRE other a PX 300").grant();
-    let mut waiter = server.waiter(format!("LOCK.WAIT other b {LONG}"));
+    let mut waiter = server.client();
+    waiter.send(format!("LOCK.WAIT other b {LONG}"));
     let (reply, took) = timed(&mut waiter, since);
     assert_eq!(reply.grant().token, "b");
     assert!(took < IN_TIME, "{took:?}");
@@ -237,7 +239,9 @@ fn a_wait_that_outlasts_many_moves_of_the_clock_ends_in_time() {
     let server = clock.server();
     server.call(format!("LOCK.ACQUIRE k a {VERY_LONG}")).grant();
     let since = Instant::now();
-    let mut waiter = server.waiter("LOCK.WAIT k b BLOCK 2000");
+    let mut waiter = server.client();
+    waiter.send("LOCK.WAIT k b BLOCK 2000");
+    server.until_blocked(&mut waiter);
     for round in 1..=10 {
         clock.set_ms(if round % 2 == 0 { round } else { -round } * HOUR_MS);
         // Somebody settles the key in between: that is no reason to begin anew.

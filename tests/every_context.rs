@@ -456,7 +456,7 @@ fn who_dies_while_a_script_is_busy_is_gone_when_it_ends() {
         server.waiter(format!("LOCK.MWAIT 2 k k2 w2 {LONG}")),
     ];
     let mut last = server.waiter(format!("LOCK.WAIT k w3 {LONG}"));
-    let mut timed = server.waiter(format!("LOCK.WAIT k w4 {LONG} BLOCK 1"));
+    let mut timed = server.waiter(format!("LOCK.WAIT k w4 {LONG} BLOCK 1500"));
     let busy = BusyScript::begin(server);
     // The server takes note of closed connections while it runs the script.
     for client in dying {
@@ -476,14 +476,14 @@ fn who_dies_while_a_script_is_busy_is_gone_when_it_ends() {
 #[test]
 fn what_falls_due_while_a_script_is_busy_is_done_when_it_ends() {
     let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 200").grant();
+    server.call("LOCK.ACQUIRE k a PX 1500").grant();
     let mut next = server.waiter(format!("LOCK.WAIT k b {LONG}"));
     server.call(format!("LOCK.ACQUIRE l a {LONG}")).grant();
-    let mut timed = server.waiter("LOCK.WAIT l b BLOCK 200");
+    let mut timed = server.waiter("LOCK.WAIT l b BLOCK 1500");
     let busy = BusyScript::begin(server);
     let since = Instant::now();
     until("both are due", || {
-        since.elapsed() > Duration::from_millis(300)
+        since.elapsed() > Duration::from_millis(1_600)
     });
     let server = busy.end();
     assert_eq!(next.recv().grant().token, "b");

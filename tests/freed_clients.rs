@@ -77,9 +77,11 @@ impl Scene {
         for lapse in 0..LAPSES {
             let key = format!("lapse:{lapse}");
             self.holder
-                .call(format!("LOCK.ACQUIRE {key} a PX 20"))
+                .call(format!("LOCK.ACQUIRE {key} a {LONG}"))
                 .grant();
             let mut next = server.waiter(format!("LOCK.WAIT {key} b {LONG}"));
+            let ends = format!("LOCK.EXTEND {key} a PX 5");
+            assert_eq!(self.holder.call(ends).int(), 1);
             assert_eq!(next.recv().grant().token, "b");
         }
         assert_eq!(server.waiters("k"), 0);

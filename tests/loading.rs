@@ -142,8 +142,9 @@ fn assert_not_loaded(server: &Server) {
 /// happens, once and not more.
 #[track_caller]
 fn assert_locks_work(server: &Server) {
-    server.call("LOCK.ACQUIRE k a PX 30").grant();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    assert_eq!(server.call("LOCK.EXTEND k a PX 30").int(), 1);
     assert_eq!(waiter.recv().grant().token, "b");
     let mut waiter = server.waiter(format!("LOCK.WAIT k c {LONG} SESSION"));
     server.call("FLUSHALL").okay();

@@ -204,7 +204,7 @@ fn what_a_client_needs_is_what_it_needs() {
     assert_forbidden(client.call("LOCK.HELP"), "a command that isn't given");
     // A wait is granted, a session goes on and ends, a lease lapses, with no more rights than that.
     server.call(format!("LOCK.ACQUIRE own:2 a {LONG}")).grant();
-    client.send("LOCK.WAIT own:2 b PX 300 SESSION");
+    client.send("LOCK.WAIT own:2 b PX 3000 SESSION");
     server.until_waiters("own:2", 1);
     assert_eq!(server.call("LOCK.RELEASE own:2 a").int(), 1);
     assert_eq!(client.recv().grant().token, "b");
@@ -559,7 +559,7 @@ fn the_end_of_a_user_is_the_end_of_its_wait() {
 
 #[test]
 fn a_wait_without_rights_still_ends_in_its_time() {
-    let mut line = Line::behind_holder("LOCK.WAIT k g BLOCK 300");
+    let mut line = Line::behind_holder("LOCK.WAIT k g BLOCK 2000");
     line.server.call("ACL SETUSER guest resetkeys").okay();
     line.guest.recv().nil();
     assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);

@@ -353,8 +353,8 @@ fn a_tie_follows_its_lock_wherever_it_goes() {
             let mut holder = server.client();
             holder.call("LOCK.ACQUIRE k t PX 900 SESSION").grant();
             pace(&server, &commands);
-            let mut waiter = server.waiter("LOCK.WAIT l w BLOCK 2000");
-            waiter.recv().nil();
+            let mut waiter = server.client();
+            waiter.call("LOCK.WAIT l w BLOCK 2000").nil();
             assert_eq!(server.known_lock("l").holder().int("session"), 1);
             assert_eq!(server.info("lock", "lock_sessions"), "1", "{commands:?}");
             let mut waiter = server.waiter("LOCK.WAIT l w PX 600000");
