@@ -312,6 +312,28 @@ fn a_half_sent_command_of_any_length_leaves_sessions_in_scripts_alone() {
 }
 
 #[test]
+fn who_sent_the_same_words_and_not_the_last_leaves_a_session_in_a_script_alone() {
+    let server = server_with_functions();
+    for way in [Way::Eval, Way::Evalsha, Way::Fcall] {
+        let mut other = server.client();
+        run(&mut other, way, TAKING, "elsewhere", &["t"]).grant();
+        // One word more is announced than comes, so what the server holds of it is all that it holds
+        // of the caller.
+        let mut longer = words(&mut other, way, TAKING, "k", &SESSION);
+        longer.push("REENTRANT".to_owned());
+        let sent = packed(&longer);
+        let mut caller = server.client();
+        let bytes = [packed(&words(&mut other, way, LOOKING, "k", &[])), sent];
+        let mut bytes = bytes.concat();
+        bytes.truncate(bytes.len() - 3);
+        other.send_bytes(&bytes);
+        other.recv().nil();
+        run(&mut caller, way, TAKING, "k", &SESSION).grant();
+        assert_tied_to(&server, caller, vec![other], &format!("{way:?}"));
+    }
+}
+
+#[test]
 fn clients_that_wait_or_stand_in_a_transaction_leave_sessions_in_scripts_alone() {
     let server = server_with_functions();
     let mut others = vec![server.waiter("BLPOP nothing 0")];
