@@ -49,6 +49,10 @@ struct Armed {
 /// The longest period of a timer, in ms: it rings in vain then, and is armed again.
 const LONGEST_PERIOD_MS: u64 = 1 << 40;
 
+/// How late the timer may ring before it is taken for one that doesn't, in ms: a server that reads its
+/// own clock at times only may have armed it by a time that was set since.
+const LATE_MS: u64 = 20;
+
 /// By how much the clocks have to move apart to be looked at, in ms: more than rounding makes of it.
 const SET_CLOCK_MS: u64 = 5;
 
@@ -58,7 +62,7 @@ lazy_static! {
 
 /// Has the timer ring in the next pass of the server's loop.
 pub fn ring_at_once() {
-    arm(0);
+    arm(clock::steady_ms());
 }
 
 /// Has the timer ring when the desk next has to settle something; in a cluster, also before that, so
@@ -115,7 +119,8 @@ fn disarm(ctx: &Context) {
     }
 }
 
-/// Looks again at once, at all that is due at some time, if somebody set the wall clock.
+/// Looks again at once, at all that is due at some time, if somebody set the wall clock, or if the timer
+/// should have rung by now.
 pub fn heed_set_clock() {
     let ctx = api::own_context();
     let Some(armed) = ARMED.lock(&ctx).get() else {
@@ -125,6 +130,9 @@ pub fn heed_set_clock() {
         flow::clock_was_set(&ctx);
         disarm(&ctx);
         ring_at_once();
+    } else if clock::steady_ms() > armed.due_ms.saturating_add(LATE_MS) {
+        disarm(&ctx);
+        arm(clock::steady_ms());
     }
 }
 

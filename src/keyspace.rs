@@ -35,6 +35,10 @@ impl Server for Host<'_> {
         inbox::with(|inbox| inbox.may_have_touched(name))
     }
 
+    fn is_any_touched(&mut self) -> bool {
+        inbox::with(|inbox| !inbox.touched.is_empty() || !inbox.databases.is_empty())
+    }
+
     fn permits(&mut self, waiter: &Waiter) -> bool {
         blocking::permits(self.ctx, waiter)
     }

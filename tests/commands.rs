@@ -977,3 +977,28 @@ fn a_replica_reads_locks_and_gives_none() {
     }
     assert!(!replica.call("LOCK.HELP").list().is_empty());
 }
+
+// ---- what a release costs the server
+
+#[test]
+fn a_release_hands_nothing_to_another_thread() {
+    const ROUNDS: usize = 1_000;
+    let server = Server::start();
+    let freed_elsewhere = || -> i64 {
+        let count = server.info("memory", "lazyfreed_objects");
+        count.parse().expect("a number")
+    };
+    let before = freed_elsewhere();
+    let mut client = server.client();
+    for lines in [
+        ["LOCK.ACQUIRE k t", "LOCK.RELEASE k t"].as_slice(),
+        &["LOCK.ACQUIRE k t SHARED", "LOCK.RELEASE k t ALL"],
+        &["LOCK.ACQUIRE k t", "DEL k"],
+    ] {
+        client.call_all(&lines.repeat(ROUNDS));
+    }
+    until("no other thread has anything to free", || {
+        server.info("memory", "lazyfree_pending_objects") == "0"
+    });
+    assert_eq!(freed_elsewhere(), before);
+}

@@ -283,8 +283,10 @@ impl Counts {
             .filter(|(name, _)| *name != "lock_version")
             .map(|(name, value)| {
                 let name = name.strip_prefix("lock_").expect("the module's prefix");
-                (name.to_owned(), value.trim().parse().expect("a number"))
+                (name, value.trim())
             })
+            .filter(|(name, _)| *name != "version")
+            .map(|(name, value)| (name.to_owned(), value.parse().expect("a number")))
             .collect()
     }
 

@@ -851,7 +851,8 @@ fn a_payload_made_by_hand_is_restored_where_it_is_sound() {
 fn a_body_that_is_no_sound_lock_is_refused_even_with_right_checksums() {
     let server = dumping_server();
     let frame = Frame::from(&server);
-    let sound = || StoredHolder::new(b"t");
+    let one = StoredHolder::new(b"t");
+    let sound = || one.clone();
     let year_2255_ms = 1 << 43;
     let longest_ms = (1 << 53) - 1;
     let with_sum_of_zeros = |mut body: Vec<u8>| {
@@ -922,6 +923,39 @@ fn a_body_that_is_no_sound_lock_is_refused_even_with_right_checksums() {
                     StoredHolder {
                         fence: 1,
                         ..StoredHolder::new(b"u")
+                    },
+                ],
+            ),
+        ),
+        (
+            "fences that are equal",
+            payload::body(
+                1,
+                &[
+                    sound(),
+                    StoredHolder {
+                        token: b"u".to_vec(),
+                        ..sound()
+                    },
+                ],
+            ),
+        ),
+        (
+            "fences of which two are equal",
+            payload::body(
+                1,
+                &[
+                    StoredHolder {
+                        fence: sound().fence - 1,
+                        ..sound()
+                    },
+                    StoredHolder {
+                        token: b"u".to_vec(),
+                        ..sound()
+                    },
+                    StoredHolder {
+                        token: b"v".to_vec(),
+                        ..sound()
                     },
                 ],
             ),

@@ -561,6 +561,58 @@ fn one_mwait_counts_once_among_the_waiters() {
     assert_free(&server, &["k4"]);
 }
 
+// ---- what is granted doesn't depend on who looks
+
+#[test]
+fn a_wait_that_is_granted_lets_its_tokens_other_wait_through_at_once() {
+    let server = Server::start();
+    take(&server, "k2", "h");
+    let mut shared = server.waiter(format!("LOCK.WAIT k2 t SHARED {LONG}"));
+    let mut exclusive = server.waiter(format!("LOCK.WAIT k2 w {LONG}"));
+    let mut both = server.waiter(format!("LOCK.MWAIT 2 k3 k2 t SHARED {LONG}"));
+    release(&server, "k2", "h");
+    assert_eq!(shared.recv().grant().token, "t");
+    // Nobody comes to either key: the token holds the one now, and the other is free.
+    assert_eq!(both.recv().grant().token, "t");
+    exclusive.expect_silence();
+    assert_eq!(server.known_lock("k3").holder_tokens(), ["t"]);
+    assert_eq!(server.known_lock("k2").holder_tokens(), ["t"]);
+    assert_eq!(server.call("LOCK.MRELEASE 2 k2 k3 t").int(), 2);
+    assert_eq!(exclusive.recv().grant().token, "w");
+    assert_free(&server, &["k3"]);
+}
+
+/// Ways in which `h` leaves `k2`, in one pass of the server's loop.
+const LEAVES: [&[&str]; 6] = [
+    &["LOCK.RELEASE k2 h"],
+    &["LOCK.EXTEND k2 h PX 20"],
+    &["DEL k2"],
+    &["FLUSHALL"],
+    &["PEXPIRE k2 20"],
+    &["MULTI", "LOCK.RELEASE k2 h", "EXEC"],
+];
+
+#[test]
+fn all_waits_of_a_token_are_granted_however_the_holder_leaves() {
+    for leaves in LEAVES {
+        let server = Server::start();
+        take(&server, "k2", "h");
+        let mut shared = server.waiter(format!("LOCK.WAIT k2 t SHARED {LONG}"));
+        let _exclusive = server.waiter(format!("LOCK.WAIT k2 w {LONG}"));
+        let mut more: Vec<Client> = [
+            "LOCK.MWAIT 2 k3 k2 t SHARED",
+            "LOCK.MWAIT 3 k4 k2 k5 t SHARED",
+            "LOCK.MWAIT 2 k2 k6 t SHARED",
+        ]
+        .map(|command| server.waiter(format!("{command} {LONG}")))
+        .into();
+        server.call_all(leaves);
+        for waiter in std::iter::once(&mut shared).chain(&mut more) {
+            assert_eq!(waiter.recv().grant().token, "t", "{leaves:?}");
+        }
+    }
+}
+
 // ---- the same wait again
 
 #[test]

@@ -6,8 +6,8 @@ use std::env;
 
 use redis::Value;
 use support::{
-    eventually, server_with_holder, unix_time_ms, until, Client, Expect, Reply, Server, LONG,
-    WRONGTYPE,
+    eventually, packed, server_with_holder, unix_time_ms, until, Client, Expect, Reply, Server,
+    LONG, WRONGTYPE,
 };
 
 /// The reply of a command that did what it was asked for.
@@ -639,6 +639,76 @@ fn a_waiter_that_hangs_up_once_it_has_its_answer_keeps_the_lock() {
     until("the connection is gone", || !server.is_connected(id));
     server.settle();
     assert_holds(&server, "b");
+}
+
+/// What a client has sent behind its wait, and leaves by: how many replies come of it. `#` stands for
+/// its own number.
+const FAREWELLS: [(&str, usize); 3] = [
+    ("*1\r\n$4\r\nQUIT\r\n", 1),
+    ("*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n", 2),
+    ("PING\r\nCLIENT KILL ID # SKIPME no\r\n", 2),
+];
+
+/// Lets `k` go to the first who waits, in one pass of the server's loop.
+const HAND_OVERS: [&[&str]; 5] = [
+    &["LOCK.RELEASE k a"],
+    &["DEL k"],
+    &["LOCK.EXTEND k a PX 20"],
+    &["FLUSHALL"],
+    &["MULTI", "LOCK.RELEASE k a", "EXEC"],
+];
+
+#[test]
+fn a_waiter_that_reads_its_grant_and_quits_keeps_the_lock() {
+    for (farewell, replies) in FAREWELLS {
+        for hand_over in HAND_OVERS {
+            let server = server_with_holder();
+            let mut waiter = server.client();
+            let id = waiter.id();
+            let mut bytes = packed(format!("LOCK.WAIT k b {LONG}"));
+            bytes.extend_from_slice(farewell.replace('#', &id.to_string()).as_bytes());
+            waiter.send_bytes(&bytes);
+            server.until_waiters("k", 1);
+            server.call_all(hand_over);
+            assert_eq!(waiter.recv().grant().token, "b");
+            assert_eq!(waiter.replies_to_close().len(), replies, "{farewell:?}");
+            until("the connection is gone", || !server.is_connected(id));
+            server.settle();
+            assert_holds(&server, "b");
+            assert_eq!(server.info("lock", "lock_take_backs"), "0");
+        }
+    }
+}
+
+#[test]
+fn a_session_that_is_granted_to_a_client_that_quits_ends_as_it_does() {
+    let server = server_with_holder();
+    let mut waiter = server.client();
+    waiter.send_batch(&[&format!("LOCK.WAIT k b {LONG} SESSION"), "QUIT"]);
+    server.until_waiters("k", 1);
+    let mut next = server.waiter(format!("LOCK.WAIT k c {LONG}"));
+    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    assert_eq!(waiter.recv().grant().token, "b");
+    waiter.recv().okay();
+    assert_eq!(next.recv().grant().token, "c");
+}
+
+#[test]
+fn a_waiter_whose_connection_was_reset_before_it_could_read_its_grant_doesnt_keep_the_lock() {
+    for round in 0..10 {
+        let server = server_with_holder();
+        let mut releaser = server.client();
+        let dying = server.waiter(format!("LOCK.WAIT k dying {LONG}"));
+        let mut next = server.waiter(format!("LOCK.WAIT k next {LONG}"));
+        // Both lie in the server's sockets before it looks at either.
+        server.freeze();
+        releaser.send("LOCK.RELEASE k a");
+        dying.reset();
+        server.thaw();
+        assert_eq!(releaser.recv().int(), 1, "round {round}");
+        assert_eq!(next.recv().grant().token, "next", "round {round}");
+        assert_holds(&server, "next");
+    }
 }
 
 // ---- the server changes its role, or pauses

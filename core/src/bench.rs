@@ -1,6 +1,6 @@
 //! The locks that one order touches, on copies: as they were, and as they will be.
 
-use std::collections::BTreeMap;
+use indexmap::IndexMap;
 
 use crate::desk::Wake;
 use crate::effect::{self, Effect, Stored};
@@ -36,6 +36,9 @@ pub trait Server {
     /// Whether something happened at a name that the desk was not told of yet.
     fn is_touched(&mut self, name: &Name) -> bool;
 
+    /// Whether there is any such name.
+    fn is_any_touched(&mut self) -> bool;
+
     /// Whether a waiter has the rights to what it waits for, as they are now.
     fn permits(&mut self, waiter: &Waiter) -> bool;
 }
@@ -58,7 +61,8 @@ pub struct Bench<'w, 'a> {
     pub world: &'w mut World<'a>,
     /// The desk's, for the time of the order.
     pub ties: Ties,
-    drafts: BTreeMap<Name, Draft>,
+    /// In the order in which they were opened.
+    drafts: IndexMap<Name, Draft>,
     free: Lock,
     /// Names whose locks were changed and that were not settled since.
     pub changed: Vec<Name>,
@@ -116,7 +120,7 @@ impl<'w, 'a> Bench<'w, 'a> {
         Self {
             world,
             ties,
-            drafts: BTreeMap::new(),
+            drafts: IndexMap::new(),
             free: Lock::free(),
             changed: Vec::new(),
             again: Vec::new(),

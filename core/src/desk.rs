@@ -194,7 +194,7 @@ impl Kept {
 struct Agenda {
     places: BTreeSet<Place>,
     /// Names at which something may be due at another time than before.
-    names: BTreeSet<Name>,
+    names: Vec<Name>,
 }
 
 impl Desk {
@@ -249,6 +249,10 @@ impl Desk {
     fn unsettled(&self, names: &Names, bench: &mut Bench<'_, '_>) -> Vec<Name> {
         let steady_ms = bench.moment().steady_ms;
         let is_over = |ms: Option<u64>| ms.is_some_and(|ms| ms <= steady_ms);
+        let any_due = is_over(self.schedule.next_ms()) || is_over(self.queues.next_timeout_ms());
+        if !any_due && !bench.world.server.is_any_touched() {
+            return Vec::new();
+        }
         let unsettled = names.iter().filter(|name| {
             let head = self
                 .queues
@@ -557,13 +561,10 @@ impl Desk {
             return Err(Refusal::MaxWaiters);
         }
         let end = if upgrades > 0 { End::Front } else { End::Back };
-        let names = waiter.names.clone();
-        let place = self.queues.enqueue(waiter, end);
+        let (place, new_lines) = self.queues.enqueue(waiter, end);
         self.queues.hold_up(place, Some(by));
-        for name in &names {
-            if self.queues.line_len(name) == 1 {
-                self.reschedule(name, bench);
-            }
+        for name in new_lines {
+            self.reschedule(&name, bench);
         }
         Ok(Answer::Queued)
     }
@@ -780,12 +781,14 @@ impl Desk {
     fn look_at(&mut self, name: &Name, agenda: &mut Agenda, bench: &mut Bench<'_, '_>) {
         bench.steps += 1;
         self.count_expired(name, bench);
-        agenda.names.insert(name.clone());
         let Some(head) = self.queues.head(name) else {
             // Opening the name ends its lapsed leases, whether anybody waits or not.
-            bench.open(name);
+            if bench.holders_at(name) > 1 || self.schedule.time_of(name).is_some() {
+                agenda.names.push(name.clone());
+            }
             return;
         };
+        agenda.names.push(name.clone());
         agenda.places.insert(head);
         let Some(lock) = bench.open(name) else {
             // Whatever else holds it up: it is to be told of this first.
@@ -851,9 +854,6 @@ impl Desk {
     fn reschedule(&mut self, name: &Name, bench: &mut Bench<'_, '_>) {
         let moment = bench.moment();
         let has_line = self.queues.has_line(name);
-        if !has_line && self.schedule.time_of(name).is_none() && bench.holders_at(name) < 2 {
-            return;
-        }
         let ends = bench.open(name).and_then(|lock| {
             let matters = has_line || lock.holders().len() > 1;
             lock.earliest_deadline_ms().filter(|_| matters)

@@ -133,8 +133,8 @@ impl Queues {
         places.filter_map(|place| Some((*place, self.at(*place)?)))
     }
 
-    /// Takes a waiter in.
-    pub fn enqueue(&mut self, waiter: Waiter, end: End) -> Place {
+    /// Takes a waiter in. Returns its place, and those of its names that nobody waited for before.
+    pub fn enqueue(&mut self, waiter: Waiter, end: End) -> (Place, Vec<Name>) {
         let place = match end {
             End::Back => Place(
                 self.waiters
@@ -147,15 +147,20 @@ impl Queues {
                     .map_or(0, |(first, _)| first.0 - 1),
             ),
         };
+        let mut new_lines = Vec::new();
         for name in &waiter.names {
-            self.lines.entry(name.clone()).or_default().insert(place);
+            let line = self.lines.entry(name.clone()).or_default();
+            if line.is_empty() {
+                new_lines.push(name.clone());
+            }
+            line.insert(place);
         }
         self.tokens
             .entry(waiter.ask.token.clone())
             .or_default()
             .insert(place);
         self.sit(place, waiter);
-        place
+        (place, new_lines)
     }
 
     /// Gives a place to another connection of the same token: its own lease, limit, timeout and

@@ -22,3 +22,5 @@ mod redlock;
 mod replication;
 mod sentinel;
 mod slot_migration;
+mod slots_that_turn_back;
+mod waiters_sent_on;

@@ -103,21 +103,21 @@ impl Cluster {
 
     /// The slot of a key.
     #[track_caller]
-    fn slot(&self, key: &str) -> i64 {
-        self.node(0).call(format!("CLUSTER KEYSLOT {key}")).int()
+    pub fn slot(&self, key: impl AsRef<[u8]>) -> i64 {
+        self.node(0)
+            .call(&[b"CLUSTER".as_slice(), b"KEYSLOT", key.as_ref()])
+            .int()
     }
 
     /// The number of the node that serves a key, by its own account. A node that is down serves
     /// nothing.
     #[track_caller]
-    pub fn owner(&self, key: &str) -> usize {
-        eventually(&format!("some node serves {key}"), || self.find_owner(key))
-    }
-
-    fn find_owner(&self, key: &str) -> Option<usize> {
-        let serves =
-            |node: &Server| node.is_running() && node.call(format!("EXISTS {key}")).is_ok();
-        self.nodes.iter().position(serves)
+    pub fn owner(&self, key: impl AsRef<[u8]>) -> usize {
+        let exists = [b"EXISTS".as_slice(), key.as_ref()];
+        let serves = |node: &Server| node.is_running() && node.call(&exists).is_ok();
+        eventually("some node serves the key", || {
+            self.nodes.iter().position(serves)
+        })
     }
 
     /// Waits until every running node sees all slots served.
@@ -145,12 +145,12 @@ impl Cluster {
 
     /// The way of a key's slot from the node that serves it to the next primary.
     #[track_caller]
-    pub fn next_move(&self, key: &str) -> Move<'_> {
-        let from = self.owner(key);
+    pub fn next_move(&self, key: impl AsRef<[u8]>) -> Move<'_> {
+        let from = self.owner(&key);
         let to = (from + 1) % PRIMARIES;
         Move {
             cluster: self,
-            slot: self.slot(key),
+            slot: self.slot(&key),
             source: self.node(from),
             target: self.node(to),
             to,
@@ -196,7 +196,28 @@ pub struct Move<'a> {
     pub target: &'a Server,
 }
 
-impl Move<'_> {
+impl<'a> Move<'a> {
+    /// Ends the move, and begins to move the slot back key by key. Its old node learns of both in one
+    /// pass of its loop, and so sends nobody on in between. The way back.
+    #[track_caller]
+    pub fn turn_back(self) -> Move<'a> {
+        let id = |server: &Server| server.call("CLUSTER MYID").text();
+        let (slot, source_id, target_id) = (self.slot, id(self.source), id(self.target));
+        let is_the_targets = format!("CLUSTER SETSLOT {slot} NODE {target_id}");
+        self.target.call(&is_the_targets).okay();
+        self.target
+            .call(format!("CLUSTER SETSLOT {slot} MIGRATING {source_id}"))
+            .okay();
+        let comes_back = format!("CLUSTER SETSLOT {slot} IMPORTING {target_id}");
+        self.source.call_all(&[&is_the_targets, &comes_back]);
+        Move {
+            source: self.target,
+            target: self.source,
+            to: (self.to + PRIMARIES - 1) % PRIMARIES,
+            ..self
+        }
+    }
+
     /// Begins to move it key by key: from now on its keys are at one node or at the other.
     #[track_caller]
     pub fn begin(self) {
@@ -223,16 +244,23 @@ impl Move<'_> {
                 break;
             }
             for key in page {
-                self.key(&Ok(key).text());
+                self.key(Ok(key).bytes());
             }
         }
     }
 
     /// Moves one key, if it is there.
     #[track_caller]
-    pub fn key(self, key: &str) {
+    pub fn key(self, key: impl AsRef<[u8]>) {
         let port = self.target.port().to_string();
-        let command = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
+        let command = [
+            b"MIGRATE".as_slice(),
+            b"127.0.0.1",
+            port.as_bytes(),
+            key.as_ref(),
+            b"0",
+            b"5000",
+        ];
         let answer = self.source.call(&command).text();
         assert!(["OK", "NOKEY"].contains(&answer.as_str()), "{answer}");
     }

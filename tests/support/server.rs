@@ -51,6 +51,7 @@ pub enum Flavour {
 pub struct Builder {
     lines: Vec<String>,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     module: bool,
 }
 
@@ -64,6 +65,12 @@ impl Builder {
     /// Adds a word to the server's command line, after the configuration file.
     pub fn argument(mut self, word: &str) -> Builder {
         self.arguments.push(word.to_owned());
+        self
+    }
+
+    /// Sets a variable in the environment of the server's process.
+    pub fn environment(mut self, name: &str, value: &str) -> Builder {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -98,6 +105,7 @@ impl Builder {
                 port,
                 lines: lines.clone(),
                 arguments: self.arguments.clone(),
+                environment: self.environment.clone(),
             };
             match launch(&plan) {
                 Ok((child, control)) => return Server::running(child, control, plan),
@@ -127,6 +135,7 @@ struct Plan {
     port: u16,
     lines: Vec<String>,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
 }
 
 impl Server {
@@ -141,6 +150,7 @@ impl Server {
         Builder {
             lines: Vec::new(),
             arguments: Vec::new(),
+            environment: Vec::new(),
             module: true,
         }
     }
@@ -493,6 +503,7 @@ fn launch(plan: &Plan) -> Result<(Child, Client), Refused> {
         port,
         lines,
         arguments,
+        environment,
     } = plan;
     let config = dir.join(CONFIG_FILE);
     fs::write(&config, format!("port {port}\n{}\n", lines.join("\n"))).expect("a config file");
@@ -504,6 +515,7 @@ fn launch(plan: &Plan) -> Result<(Child, Client), Refused> {
     let mut child = process::Command::new(server_binary())
         .arg(&config)
         .args(arguments)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(stderr.try_clone().expect("a second handle"))
         .stderr(stderr)

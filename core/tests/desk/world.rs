@@ -45,6 +45,10 @@ impl Server for Store {
         false
     }
 
+    fn is_any_touched(&mut self) -> bool {
+        false
+    }
+
     fn permits(&mut self, waiter: &Waiter) -> bool {
         !self.barred.contains(&waiter.ask.token)
     }

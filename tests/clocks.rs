@@ -1,0 +1,432 @@
+//! Wall clocks that are set back and forward under a running server, and servers whose clocks are apart.
+//!
+//! A server sees a wall clock of its own here, moved by tests/clocks/moved.c. Spans, as those of BLOCK,
+//! are spans whatever the wall clock does; leases are deadlines on it.
+#![cfg(target_os = "linux")]
+
+#[path = "support/compiled.rs"]
+mod compiled;
+#[path = "support/payload.rs"]
+mod payload;
+mod support;
+
+use std::env;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use compiled::shared_object;
+use payload::{body, Frame, StoredHolder};
+use support::{
+    assert_same_data, unix_time_ms, unix_time_us, until, Builder, Client, Expect, Reply, Server,
+    LONG, PATIENCE,
+};
+
+const SECOND_MS: i64 = 1_000;
+const HOUR_MS: i64 = 3_600 * SECOND_MS;
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+/// A lease that outlasts every move of a clock here.
+const VERY_LONG: &str = "PX 9007199254740991";
+
+/// What is still "in time" on a busy machine, and far from the spans that a clock is moved by.
+const IN_TIME: Duration = Duration::from_secs(5);
+
+/// A server counts in whole ms.
+const GRAIN: Duration = Duration::from_millis(1);
+
+/// The wall clock of the servers that are started with it.
+struct Clock {
+    dir: PathBuf,
+    offset: File,
+}
+
+impl Clock {
+    /// As the system's.
+    #[track_caller]
+    fn new() -> Clock {
+        static NEXT_DIR: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_DIR.fetch_add(1, Ordering::Relaxed);
+        let dir = env::temp_dir().join(format!("redis-lock-clock-{}-{number}", process::id()));
+        fs::create_dir_all(&dir).expect("a temporary directory");
+        shared_object("clocks/moved.c", &dir);
+        let offset = File::create(dir.join("offset")).expect("a file");
+        let clock = Clock { dir, offset };
+        clock.set_ms(0);
+        clock
+    }
+
+    /// Is this far ahead of the system's clock from now on, or behind it.
+    #[track_caller]
+    fn set_ms(&self, ahead_ms: i64) {
+        self.offset
+            .write_all_at(&ahead_ms.to_ne_bytes(), 0)
+            .expect("eight bytes");
+    }
+
+    /// As `set_ms`, and the server has seen it: Valkey 9 looks at the wall clock now and then only.
+    #[track_caller]
+    fn set_for(&self, server: &Server, ahead_ms: i64) {
+        self.set_ms(ahead_ms);
+        until("the server has seen its clock move", || {
+            let off_ms = time_ms(server) - unix_time_ms() - ahead_ms;
+            off_ms.abs() < SECOND_MS / 2
+        });
+    }
+
+    fn builder(&self) -> Builder {
+        let path = |name: &str| {
+            let path = self.dir.join(name);
+            path.to_str().expect("a path in UTF-8").to_owned()
+        };
+        Server::builder()
+            .environment("LD_PRELOAD", &path("moved.so"))
+            .environment("LOCK_TEST_CLOCK", &path("offset"))
+    }
+
+    #[track_caller]
+    fn server(&self) -> Server {
+        self.builder().start()
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        // What is left lies in the system's directory for what may be lost.
+        drop(fs::remove_dir_all(&self.dir));
+    }
+}
+
+/// The wall clock of a server, in ms.
+#[track_caller]
+fn time_ms(server: &Server) -> i64 {
+    let words = server.call("TIME").list();
+    let [seconds, us] = [0, 1].map(|at| Ok(words[at].clone()).text().parse::<i64>());
+    seconds.expect("a number") * SECOND_MS + us.expect("a number") / 1_000
+}
+
+/// Reads a reply, and how long it took to come.
+#[track_caller]
+fn timed(client: &mut Client, since: Instant) -> (Reply, Duration) {
+    let reply = client.recv();
+    (reply, since.elapsed())
+}
+
+#[test]
+fn the_clock_of_a_server_is_moved() {
+    let clock = Clock::new();
+    let server = clock.server();
+    for ahead_ms in [0, -HOUR_MS, 3 * DAY_MS + 1, -DAY_MS - 999] {
+        clock.set_for(&server, ahead_ms);
+        // The module sees the same clock: a lease on it lasts as long as it says.
+        server.call("LOCK.ACQUIRE k a PX 60000").grant();
+        let left_ms = server.call("PTTL k").int();
+        assert!((30_000..=60_000).contains(&left_ms), "{left_ms}");
+        assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    }
+}
+
+// ---- set back while the timer is to ring at once
+
+/// Sets the clock back by an hour while a server sleeps in a command, having just noted that a lock
+/// that somebody waits for was deleted. Who waits.
+#[track_caller]
+fn set_back_while_the_timer_is_pending(server: &Server, clock: &Clock) -> Client {
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    let mut sleeper = server.client();
+    sleeper.send_batch(&[
+        "MULTI",
+        "DEL k",
+        "DEBUG LOG asleep",
+        "DEBUG SLEEP 1",
+        "EXEC",
+    ]);
+    until("the server sleeps", || server.log().contains("asleep"));
+    clock.set_ms(-HOUR_MS);
+    for _ in 0..4 {
+        sleeper.recv().value();
+    }
+    sleeper.recv().list();
+    waiter
+}
+
+#[test]
+fn a_waiter_is_granted_though_the_clock_was_set_back() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let mut waiter = set_back_while_the_timer_is_pending(&server, &clock);
+    let (reply, took) = timed(&mut waiter, Instant::now());
+    assert_eq!(reply.grant().token, "b");
+    assert!(took < IN_TIME, "{took:?}");
+}
+
+#[test]
+fn a_wait_ends_in_time_though_the_clock_was_set_back() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let _waiter = set_back_while_the_timer_is_pending(&server, &clock);
+    server.call(format!("LOCK.ACQUIRE other a {LONG}")).grant();
+    let since = Instant::now();
+    let mut waiter = server.client();
+    waiter.send("LOCK.WAIT other b BLOCK 300");
+    let (reply, took) = timed(&mut waiter, since);
+    reply.nil();
+    assert!(took < IN_TIME, "{took:?}");
+}
+
+#[test]
+fn a_lease_granted_after_the_clock_was_set_back_ends_in_time() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let _waiter = set_back_while_the_timer_is_pending(&server, &clock);
+    let since = Instant::now();
+    server.call("LOCK.ACQUIRE other a PX 300").grant();
+    let mut waiter = server.client();
+    waiter.send(format!("LOCK.WAIT other b {LONG}"));
+    let (reply, took) = timed(&mut waiter, since);
+    assert_eq!(reply.grant().token, "b");
+    assert!(took < IN_TIME, "{took:?}");
+}
+
+#[test]
+fn a_session_ends_with_its_connection_though_the_clock_was_set_back() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let mut before = server.client();
+    before.call("LOCK.ACQUIRE before s PX 3000 SESSION").grant();
+    let _waiter = set_back_while_the_timer_is_pending(&server, &clock);
+    let mut after = server.client();
+    after.call("LOCK.ACQUIRE after s PX 600000 SESSION").grant();
+    for (session, key) in [(before, "before"), (after, "after")] {
+        let mut waiter = server.waiter(format!("LOCK.WAIT {key} b {LONG}"));
+        let since = Instant::now();
+        session.close();
+        let (reply, took) = timed(&mut waiter, since);
+        assert_eq!(reply.grant().token, "b", "{key}");
+        assert!(took < IN_TIME, "{key}: {took:?}");
+    }
+}
+
+// ---- set back and forward at any time
+
+#[test]
+fn a_wait_lasts_as_long_as_it_says_whatever_the_clock_does() {
+    const SPAN: Duration = Duration::from_millis(1_500);
+    for moved_ms in [-HOUR_MS, -3 * DAY_MS, -SECOND_MS, HOUR_MS, 3 * DAY_MS] {
+        let clock = Clock::new();
+        let server = clock.server();
+        server.call(format!("LOCK.ACQUIRE k a {VERY_LONG}")).grant();
+        let mut waiter = server.client();
+        let since = Instant::now();
+        waiter.send("LOCK.WAIT k b BLOCK 1500");
+        server.until_blocked(&mut waiter);
+        clock.set_ms(moved_ms);
+        let (reply, took) = timed(&mut waiter, since);
+        reply.nil();
+        assert!(took >= SPAN - GRAIN, "moved by {moved_ms} ms: {took:?}");
+        assert!(took < SPAN + IN_TIME, "moved by {moved_ms} ms: {took:?}");
+    }
+}
+
+#[test]
+fn a_wait_that_outlasts_many_moves_of_the_clock_ends_in_time() {
+    const SPAN: Duration = Duration::from_millis(2_000);
+    let clock = Clock::new();
+    let server = clock.server();
+    server.call(format!("LOCK.ACQUIRE k a {VERY_LONG}")).grant();
+    let since = Instant::now();
+    let mut waiter = server.client();
+    waiter.send("LOCK.WAIT k b BLOCK 2000");
+    server.until_blocked(&mut waiter);
+    for round in 1..=10 {
+        clock.set_ms(if round % 2 == 0 { round } else { -round } * HOUR_MS);
+        // Somebody settles the key in between: that is no reason to begin anew.
+        server.call("LOCK.ACQUIRE k c").nil();
+        until("the next move is due", || {
+            since.elapsed() > SPAN * round as u32 / 12
+        });
+    }
+    let (reply, took) = timed(&mut waiter, since);
+    reply.nil();
+    assert!(took >= SPAN - GRAIN && took < SPAN + IN_TIME, "{took:?}");
+}
+
+#[test]
+fn leases_end_when_the_clock_is_set_beyond_them_and_the_next_is_told_soon() {
+    const ROUNDS: i64 = 5;
+    let clock = Clock::new();
+    let server = clock.server();
+    let mut fastest = PATIENCE;
+    for round in 1..=ROUNDS {
+        server
+            .call(format!("LOCK.ACQUIRE k{round} a {LONG}"))
+            .grant();
+        server
+            .call(format!("LOCK.ACQUIRE alone{round} a {LONG}"))
+            .grant();
+        let mut waiter = server.waiter(format!("LOCK.WAIT k{round} b {LONG}"));
+        let since = Instant::now();
+        clock.set_ms(round * HOUR_MS);
+        let (reply, took) = timed(&mut waiter, since);
+        assert_eq!(reply.grant().token, "b");
+        fastest = fastest.min(took);
+        assert_eq!(server.call(format!("LOCK.CHECK alone{round} a")).int(), 0);
+        let left_ms = server.call(format!("LOCK.CHECK k{round} b")).int();
+        assert!((1..=600_000).contains(&left_ms), "{left_ms}");
+    }
+    // A busy machine may be late now and then, but not each time.
+    assert!(fastest < Duration::from_millis(200), "{fastest:?}");
+}
+
+#[test]
+fn a_session_is_renewed_though_the_clock_was_set_back() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let mut session = server.client();
+    session.call("LOCK.ACQUIRE k s PX 600 SESSION").grant();
+    clock.set_for(&server, -HOUR_MS);
+    // By the moved clock's own measure the lease runs an hour longer; then it is as it was asked for.
+    assert_eq!(session.call("LOCK.EXTEND k s PX 600").int(), 1);
+    let since = Instant::now();
+    until("several leases are over", || {
+        since.elapsed() > 4 * Duration::from_millis(600)
+    });
+    let info = server.known_lock("k");
+    assert_eq!(info.holder().int("session"), 1);
+    assert!(server.call("LOCK.CHECK k s").int() > 0);
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    session.close();
+    assert_eq!(waiter.recv().grant().token, "b");
+}
+
+#[test]
+fn fences_rise_though_the_clock_was_set_back() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let mut last = 0;
+    for moved_ms in [0, -HOUR_MS, HOUR_MS, -3 * DAY_MS, DAY_MS, 0] {
+        clock.set_for(&server, moved_ms);
+        let fence = server.call("LOCK.ACQUIRE k a").grant().fence;
+        assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+}
+
+// ---- clocks apart
+
+/// A payload of a shared lock whose three holders have these fences and leases of ten days.
+#[track_caller]
+fn shared_by_three(server: &Server, highest_fence: i64) -> Vec<u8> {
+    let holders: Vec<StoredHolder> = (0..3)
+        .map(|number| {
+            let holder = StoredHolder::new(format!("h{number}").as_bytes());
+            StoredHolder {
+                fence: u64::try_from(highest_fence - 2 + number).expect("a fence"),
+                deadline_ms: holder.since_ms + 10 * DAY_MS as u64,
+                ..holder
+            }
+        })
+        .collect();
+    Frame::from(server).payload(&body(1, &holders))
+}
+
+#[track_caller]
+fn restore(server: &Server, key: &str, payload: &[u8]) -> Reply {
+    server.call(&[b"RESTORE".as_slice(), key.as_bytes(), b"0", payload])
+}
+
+/// The greatest fence that a server takes from whoever restores: a day ahead of its clock, less what
+/// a busy machine takes to send it.
+fn a_day_ahead_us() -> i64 {
+    unix_time_us() + (DAY_MS - SECOND_MS) * 1_000
+}
+
+#[test]
+fn a_replica_takes_what_its_primary_takes_however_far_their_clocks_are_apart() {
+    for apart_ms in [-3 * SECOND_MS, -DAY_MS, -5 * DAY_MS, 3 * SECOND_MS, DAY_MS] {
+        let clock = Clock::new();
+        clock.set_ms(apart_ms);
+        let (primary, replica) = (Server::start(), clock.server());
+        replica.replica_of(&primary);
+        let payload = shared_by_three(&primary, a_day_ahead_us());
+        restore(&primary, "k", &payload).okay();
+        primary
+            .call(format!("LOCK.ACQUIRE own a {VERY_LONG}"))
+            .grant();
+        replica.until_in_step(&primary);
+        for server in [&primary, &replica] {
+            let info = server.known_lock("k");
+            assert_eq!(info.holder_tokens(), ["h0", "h1", "h2"], "{apart_ms} ms");
+        }
+        assert_same_data(&primary, &[&replica]);
+        // A replica that comes later is sent all at once.
+        let late = clock.server();
+        late.replica_of(&primary);
+        assert_same_data(&primary, &[&replica, &late]);
+        assert_eq!(late.known_lock("k").holders.len(), 3, "{apart_ms} ms");
+        // It numbers on from there, whatever its clock says.
+        let last = primary.call("LOCK.ACQUIRE last a").grant().fence;
+        replica.until_in_step(&primary);
+        replica.call("REPLICAOF NO ONE").okay();
+        assert!(replica.call("LOCK.ACQUIRE next a").grant().fence > last);
+    }
+}
+
+#[test]
+fn a_server_whose_clock_was_put_right_takes_its_own_dump() {
+    let clock = Clock::new();
+    clock.set_ms(4 * DAY_MS);
+    let server = clock.server();
+    let grant = server.call(format!("LOCK.ACQUIRE k a {VERY_LONG}")).grant();
+    clock.set_for(&server, 0);
+    let dump = server.call("DUMP k").bytes();
+    assert_eq!(server.call("DEL k").int(), 1);
+    restore(&server, "k", &dump).okay();
+    let again = server.call(format!("LOCK.ACQUIRE k a {VERY_LONG}")).grant();
+    assert_eq!(again, grant);
+    assert!(server.call("LOCK.ACQUIRE next a").grant().fence > grant.fence);
+    server.call("DEBUG RELOAD").okay();
+    assert_eq!(server.known_lock("k").holder_tokens(), ["a"]);
+}
+
+#[test]
+fn a_forged_fence_more_than_a_day_ahead_of_clock_and_own_fences_is_refused() {
+    let clock = Clock::new();
+    let server = clock.server();
+    server.call("LOCK.ACQUIRE own a").grant();
+    let too_far_us = a_day_ahead_us() + 60 * SECOND_MS * 1_000;
+    let payload = shared_by_three(&server, too_far_us);
+    restore(&server, "k", &payload).error();
+    assert_eq!(server.lock_info("k"), None);
+    let next = server.call("LOCK.ACQUIRE next a").grant().fence;
+    assert!(next < too_far_us - DAY_MS * 1_000 / 2, "{next}");
+    restore(&server, "k", &shared_by_three(&server, a_day_ahead_us())).okay();
+}
+
+#[test]
+fn forging_again_and_again_doesnt_lead_the_fences_away() {
+    let server = Server::start();
+    let limit_us = unix_time_us() + 2 * DAY_MS * 1_000;
+    for round in 0..10 {
+        let last: i64 = server
+            .info("lock", "lock_last_fence")
+            .parse()
+            .expect("a fence");
+        let ahead_us = last.max(unix_time_us()) + (DAY_MS - SECOND_MS) * 1_000;
+        let payload = shared_by_three(&server, ahead_us);
+        // The first one is no more than a day ahead of the clock.
+        let taken = restore(&server, &format!("k{round}"), &payload);
+        assert_eq!(taken.is_ok(), round == 0, "round {round}: {taken:?}");
+        // A grant by the server's own count doesn't make it the server's own.
+        let fence = server
+            .call(format!("LOCK.ACQUIRE own{round} a"))
+            .grant()
+            .fence;
+        assert!(fence < limit_us, "round {round}: {fence}");
+    }
+}

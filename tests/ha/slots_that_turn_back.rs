@@ -1,0 +1,139 @@
+//! Slots that go from one node to another and come back before anybody was sent on: whatever a
+//! client's flags, a key that may be elsewhere is granted to nobody.
+
+use crate::nodes::{moved_to, Cluster, Move};
+use crate::support::{until, Client, Expect, LockInfo, Reply, Server, LONG};
+
+/// A connection that is served in a slot that is on its way here, for its next command.
+#[track_caller]
+fn asking(server: &Server) -> Client {
+    let mut client = server.client();
+    client.call("ASKING").okay();
+    client
+}
+
+#[track_caller]
+fn ask(server: &Server, command: &str) -> Reply {
+    asking(server).call(command)
+}
+
+/// Who holds a key at a node, in a slot that may be on its way.
+#[track_caller]
+fn holders(server: &Server, key: &str) -> Vec<String> {
+    let told = ask(server, &format!("LOCK.INFO {key}")).value();
+    LockInfo::of(told).map_or(Vec::new(), |info| info.holder_tokens())
+}
+
+/// `H` holds `{t}x` and `H2` holds `{t}y`, `W` waits for both at the node that had the slot first. The
+/// slot went away with both keys and is on its way back.
+struct TurnedBack<'a> {
+    /// The way back: its target is where `W` waits.
+    back: Move<'a>,
+    waiter: Client,
+}
+
+impl TurnedBack<'_> {
+    #[track_caller]
+    fn of(cluster: &Cluster) -> TurnedBack<'_> {
+        let there = cluster.next_move("{t}");
+        let first = there.source;
+        first.call(format!("LOCK.ACQUIRE {{t}}x H {LONG}")).grant();
+        first.call(format!("LOCK.ACQUIRE {{t}}y H2 {LONG}")).grant();
+        let waiter = first.waiter(format!("LOCK.MWAIT 2 {{t}}x {{t}}y W {LONG}"));
+        there.begin();
+        there.all_keys();
+        TurnedBack {
+            back: there.turn_back(),
+            waiter,
+        }
+    }
+
+    /// `{t}y` stayed with its holder, and nobody else has it.
+    #[track_caller]
+    fn assert_one_holder(&mut self) {
+        let (waits, elsewhere) = (self.back.target, self.back.source);
+        waits.settle();
+        self.waiter.expect_silence();
+        assert_eq!(holders(elsewhere, "{t}y"), ["H2"]);
+        until("nobody holds a key here", || {
+            waits.call("DBSIZE").int() == 0
+        });
+    }
+
+    /// The slot comes back as a whole, and the wait ends well: granted both, or sent to ask again.
+    #[track_caller]
+    fn come_back(mut self) {
+        let (first, port) = (self.back.target, self.back.target.port());
+        self.back.all_keys();
+        self.back.end();
+        self.back.until_known();
+        assert_eq!(first.call("LOCK.RELEASE {t}y H2").int(), 1);
+        match self.waiter.recv() {
+            Err(error) => assert_eq!(moved_to(&error), Some(port), "{error}"),
+            granted => assert_eq!(granted.grant().token, "W"),
+        }
+        until("nobody waits", || first.info("lock", "lock_waiters") == "0");
+    }
+}
+
+/// Ways in which `H` leaves `{t}x`, on a connection that asks for each command.
+const LEAVES: [&str; 5] = [
+    "LOCK.RELEASE {t}x H",
+    "LOCK.MRELEASE 1 {t}x H",
+    "DEL {t}x",
+    "LOCK.EXTEND {t}x H PX 20",
+    "PEXPIRE {t}x 20",
+];
+
+#[test]
+fn a_key_that_stayed_elsewhere_is_granted_to_nobody() {
+    for leaves in LEAVES {
+        let cluster = Cluster::of_primaries();
+        let mut scene = TurnedBack::of(&cluster);
+        let (first, second) = (scene.back.target, scene.back.source);
+        scene.back.key("{t}x");
+        assert_eq!(holders(first, "{t}x"), ["H"]);
+        assert_eq!(ask(first, leaves).int(), 1, "{leaves}");
+        until("the holder has left", || holders(first, "{t}x") != ["H"]);
+        // Whoever comes asking has the queues looked at too.
+        drop(ask(first, "LOCK.ACQUIRE {t}x S PX 1"));
+        assert_eq!(holders(second, "{t}y"), ["H2"], "{leaves}");
+        scene.assert_one_holder();
+        scene.come_back();
+    }
+}
+
+#[test]
+fn a_transaction_that_asks_grants_nobody_what_is_elsewhere() {
+    let cluster = Cluster::of_primaries();
+    let mut scene = TurnedBack::of(&cluster);
+    let first = scene.back.target;
+    scene.back.key("{t}x");
+    let mut client = first.client();
+    for command in ["ASKING", "MULTI", "ASKING", "LOCK.RELEASE {t}x H"] {
+        client.call(command).value();
+    }
+    client.call("ASKING").value();
+    client.call("EXEC").list();
+    scene.assert_one_holder();
+    scene.come_back();
+}
+
+#[test]
+fn a_wait_for_one_key_that_came_back_is_granted_there() {
+    let cluster = Cluster::of_primaries();
+    let there = cluster.next_move("{t}");
+    let first = there.source;
+    let held = first.call(format!("LOCK.ACQUIRE {{t}}x H {LONG}")).grant();
+    let mut waiter = first.waiter(format!("LOCK.WAIT {{t}}x W {LONG}"));
+    there.begin();
+    there.all_keys();
+    let back = there.turn_back();
+    back.all_keys();
+    assert_eq!(ask(first, "LOCK.RELEASE {t}x H").int(), 1);
+    let granted = waiter.recv().grant();
+    assert!(granted.fence > held.fence, "{granted:?} after {held:?}");
+    assert_eq!(holders(first, "{t}x"), ["W"]);
+    assert_eq!(back.source.call("DBSIZE").int(), 0);
+    back.end();
+}

@@ -1,0 +1,165 @@
+//! What the server itself tells a waiter in a cluster reaches it whatever its key is called: MOVED,
+//! CLUSTERDOWN, and UNBLOCKED on a demotion. The server finds waiters by the slots of the keys that
+//! they are blocked on, and a slot depends on the braces in a key.
+
+use crate::nodes::{moved_to, Cluster};
+use crate::support::{until, Client, Expect, Server, LONG};
+
+/// Sets of keys, each set in one slot.
+fn odd_keys() -> Vec<Vec<Vec<u8>>> {
+    let sets: [&[&[u8]]; 16] = [
+        &[b"plain"],
+        &[b"{t}x", b"{t}y"],
+        &[b"{}x"],
+        &[b"{a}{b}", b"{a}", b"x{a}y{z}"],
+        &[b"a}b{c"],
+        &[b"{{x}", b"p{{x}q"],
+        &[b"}{"],
+        &[b"{"],
+        &[b"}"],
+        &[b"{}"],
+        &[b"{}{a}"],
+        &[b"a}{b}c", b"{b}"],
+        &[b"\0{\xff\xfe}\r\n", b"{\xff\xfe}\0"],
+        &[b"{\0}", b"\xc3{\0}\x28"],
+        &[b"\r\n"],
+        &[b"}}{\x80{{\x81}"],
+    ];
+    let mut sets: Vec<Vec<Vec<u8>>> = sets
+        .iter()
+        .map(|set| set.iter().map(|key| key.to_vec()).collect())
+        .collect();
+    sets.push(vec![
+        b"x".repeat(5_000),
+        [b"{", b"x".repeat(5_000).as_slice(), b"}"].concat(),
+    ]);
+    sets
+}
+
+/// A command about one key, with what comes behind it.
+fn about(name: &str, key: &[u8], rest: &str) -> Vec<Vec<u8>> {
+    let mut words = vec![name.as_bytes().to_vec(), key.to_vec()];
+    words.extend(rest.split(' ').map(|word| word.as_bytes().to_vec()));
+    words
+}
+
+/// Has `h` hold all keys of a set, and one wait for each and one for them all.
+#[track_caller]
+fn hold_and_wait(server: &Server, keys: &[Vec<u8>]) -> Vec<Client> {
+    for key in keys {
+        server
+            .call(&about("LOCK.ACQUIRE", key, &format!("h {LONG}")))
+            .grant();
+    }
+    let mut waiters: Vec<Client> = keys
+        .iter()
+        .map(|key| server.waiter(&about("LOCK.WAIT", key, &format!("w {LONG}"))))
+        .collect();
+    let mut words = vec![b"LOCK.MWAIT".to_vec(), keys.len().to_string().into_bytes()];
+    words.extend(keys.iter().cloned());
+    // One key is the same wait as LOCK.WAIT's, so this is another token's.
+    words.push(b"m".to_vec());
+    waiters.push(server.waiter(&words));
+    waiters
+}
+
+#[track_caller]
+fn until_nobody_waits(server: &Server) {
+    until("nobody waits", || {
+        server.info("lock", "lock_waiters") == "0"
+    });
+}
+
+#[test]
+fn waiters_are_sent_on_whatever_their_keys_are_called() {
+    let cluster = Cluster::of_primaries();
+    for keys in odd_keys() {
+        let slot = cluster.next_move(&keys[0]);
+        let waiters = hold_and_wait(slot.source, &keys);
+        slot.begin();
+        slot.all_keys();
+        slot.end();
+        for mut waiter in waiters {
+            let error = waiter.recv().error();
+            assert_eq!(
+                moved_to(&error),
+                Some(slot.target.port()),
+                "{keys:?}: {error}"
+            );
+        }
+        slot.until_known();
+        until_nobody_waits(slot.source);
+        // Nothing that isn't a lock was made for them.
+        assert_eq!(slot.source.call("DBSIZE").int(), 0, "{keys:?}");
+        for key in &keys {
+            let release = about("LOCK.RELEASE", key, "h");
+            assert_eq!(slot.target.call(&release).int(), 1, "{keys:?}");
+        }
+        assert_eq!(slot.target.call("DBSIZE").int(), 0, "{keys:?}");
+    }
+}
+
+#[test]
+fn waiters_are_granted_whatever_their_keys_are_called() {
+    let cluster = Cluster::of_primaries();
+    for keys in odd_keys() {
+        let server = cluster.node(cluster.owner(&keys[0]));
+        let mut waiters = hold_and_wait(server, &keys);
+        for key in &keys {
+            server.call(&about("LOCK.RELEASE", key, "h")).int();
+        }
+        let mut all = waiters.pop().expect("the last one waits for all");
+        for (key, waiter) in keys.iter().zip(&mut waiters) {
+            assert_eq!(waiter.recv().grant().token, "w", "{keys:?}");
+            all.expect_silence();
+            server.call(&about("LOCK.RELEASE", key, "w")).int();
+        }
+        assert_eq!(all.recv().grant().token, "m", "{keys:?}");
+        server.call("FLUSHALL").okay();
+        until_nobody_waits(server);
+    }
+}
+
+#[test]
+fn waiters_of_a_cluster_that_is_down_are_told_whatever_their_keys_are_called() {
+    for here in 0..3 {
+        let mut cluster = Cluster::of_primaries();
+        let mut waiters = Vec::new();
+        for keys in odd_keys() {
+            if cluster.owner(&keys[0]) == here {
+                waiters.extend(hold_and_wait(cluster.node(here), &keys));
+            }
+        }
+        cluster.node_mut((here + 1) % 3).kill9();
+        for mut waiter in waiters {
+            let error = waiter.recv().error();
+            assert!(error.starts_with("CLUSTERDOWN "), "{error}");
+        }
+        until_nobody_waits(cluster.node(here));
+    }
+}
+
+#[test]
+fn waiters_at_a_demoted_node_are_told_whatever_their_keys_are_called() {
+    let cluster = Cluster::start();
+    for old in 0..3 {
+        let (old, new) = (cluster.node(old), cluster.node(old + 3));
+        let mut waiters = Vec::new();
+        for keys in odd_keys() {
+            if std::ptr::eq(cluster.node(cluster.owner(&keys[0])), old) {
+                waiters.extend(hold_and_wait(old, &keys));
+            }
+        }
+        new.until_in_step(old);
+        new.call("CLUSTER FAILOVER").okay();
+        for mut waiter in waiters {
+            let error = waiter.recv().error();
+            let told = error.starts_with("MOVED ") || error.starts_with("UNBLOCKED ");
+            assert!(told, "{error}");
+        }
+        until("the old primary follows", || {
+            old.info("replication", "role") == "slave"
+        });
+        until_nobody_waits(old);
+    }
+}

@@ -1,0 +1,598 @@
+//! ACLs from the attacker's side: what users can't do with locks, whatever words they send, and what
+//! becomes of a waiter that loses its rights while it waits.
+
+mod support;
+
+use support::{server_with_holder, until, Client, Expect, Reply, Server, LONG};
+
+/// What docs/operations.md gives to a client that uses locks.
+const LOCKER: &str = "-@all +lock.acquire +lock.wait +lock.extend +lock.release +lock.check \
+                      +lock.macquire +lock.mwait +lock.mextend +lock.mrelease";
+
+/// A connection of a new user with these rules, and none else.
+#[track_caller]
+fn user(server: &Server, name: &str, rules: &str) -> Client {
+    // ID is for the harness, which knows connections by it.
+    server
+        .call(format!(
+            "ACL SETUSER {name} reset on >secret {rules} +client|id"
+        ))
+        .okay();
+    let mut client = server.client();
+    client.call(format!("AUTH {name} secret")).okay();
+    client
+}
+
+#[track_caller]
+fn assert_forbidden(reply: Reply, what: &str) {
+    let error = reply.error();
+    assert!(error.starts_with("NOPERM"), "{what}: {error}");
+}
+
+/// Servers word it in their own ways, with or without the error's prefix.
+fn is_forbidden_in_a_script(error: &str) -> bool {
+    ["NOPERM", "permissions", "executing the script can't"]
+        .iter()
+        .any(|part| error.contains(part))
+}
+
+/// Every command that names keys, for one key.
+fn on(key: &str) -> [String; 10] {
+    [
+        format!("LOCK.ACQUIRE {key} t"),
+        format!("LOCK.WAIT {key} t BLOCK 1"),
+        format!("LOCK.EXTEND {key} t"),
+        format!("LOCK.RELEASE {key} t"),
+        format!("LOCK.CHECK {key} t"),
+        format!("LOCK.INFO {key}"),
+        format!("LOCK.MACQUIRE 1 {key} t"),
+        format!("LOCK.MWAIT 1 {key} t BLOCK 1"),
+        format!("LOCK.MEXTEND 1 {key} t"),
+        format!("LOCK.MRELEASE 1 {key} t"),
+    ]
+}
+
+/// The commands that only look at a key.
+const LOOKING: [&str; 2] = ["LOCK.CHECK", "LOCK.INFO"];
+
+fn looks(command: &str) -> bool {
+    LOOKING.iter().any(|name| command.starts_with(name))
+}
+
+/// What DEBUG tells of the lock that `server_with_holder` made.
+#[track_caller]
+fn digest(server: &Server) -> String {
+    let list = server.call("DEBUG DIGEST-VALUE k").list();
+    Ok(list[0].clone()).text()
+}
+
+// ---- "Every command names its key, so key patterns apply."
+
+#[test]
+fn key_patterns_apply_to_every_command() {
+    let server = server_with_holder();
+    let before = digest(&server);
+    let mut client = user(&server, "guest", "~own:* +@all");
+    for command in on("k") {
+        assert_forbidden(client.call(&command), &command);
+    }
+    for command in on("own:1") {
+        client.call(&command).value();
+    }
+    assert_eq!(digest(&server), before);
+}
+
+#[test]
+fn one_forbidden_key_among_several_forbids_them_all() {
+    let server = server_with_holder();
+    let before = digest(&server);
+    let mut client = user(&server, "guest", "~own:* +@all");
+    for name in ["MACQUIRE", "MWAIT", "MEXTEND", "MRELEASE"] {
+        for keys in ["3 own:1 own:2 k", "3 k own:1 own:2", "3 own:1 k own:2"] {
+            let command = format!("LOCK.{name} {keys} t");
+            assert_forbidden(client.call(&command), &command);
+        }
+    }
+    assert_eq!(server.lock_info("own:1"), None);
+    assert_eq!(digest(&server), before);
+}
+
+#[test]
+fn no_number_of_keys_hides_one() {
+    let server = server_with_holder();
+    let before = digest(&server);
+    let mut client = user(&server, "guest", "~own:* +@all");
+    let numbers = [
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+        "-1",
+        "-2",
+        "00",
+        "01",
+        "02",
+        "+1",
+        "+2",
+        "1.0",
+        "2.0",
+        "0x2",
+        "2e0",
+        "",
+        " ",
+        " 2",
+        "2 ",
+        "two",
+        "2147483649",
+        "4294967297",
+        "4294967298",
+        "9223372036854775807",
+        "18446744073709551617",
+        "18446744073709551618",
+    ];
+    for name in ["MACQUIRE", "MWAIT", "MEXTEND", "MRELEASE"] {
+        for number in numbers {
+            for words in [["own:1", "k", "a"], ["k", "own:1", "a"], ["k", "a", "ALL"]] {
+                let mut command = vec![format!("LOCK.{name}"), number.to_owned()];
+                command.extend(words.map(str::to_owned));
+                // Whatever it is taken for, the lock of somebody else is what it was.
+                drop(client.call(&command));
+                assert_eq!(digest(&server), before, "{command:?}");
+                assert_eq!(server.waiters("k"), 0, "{command:?}");
+                server.call("DEL own:1").int();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_right_to_read_alone_is_enough_to_look_and_for_nothing_else() {
+    let server = server_with_holder();
+    let before = digest(&server);
+    let mut reader = user(&server, "reader", "%R~* +@all");
+    for command in on("k") {
+        match looks(&command) {
+            true => drop(reader.call(&command).value()),
+            false => assert_forbidden(reader.call(&command), &command),
+        }
+    }
+    assert_eq!(digest(&server), before);
+}
+
+#[test]
+fn a_right_to_write_alone_is_enough_for_nothing() {
+    let server = server_with_holder();
+    let before = digest(&server);
+    let mut writer = user(&server, "writer", "%W~* +@all");
+    for command in on("k") {
+        assert_forbidden(writer.call(&command), &command);
+    }
+    assert_eq!(digest(&server), before);
+    let mut both = user(&server, "both", "%W~* %R~* +@all");
+    for command in on("k") {
+        both.call(&command).value();
+    }
+}
+
+#[test]
+fn selectors_count_each_by_itself() {
+    let server = server_with_holder();
+    let rules = "-@all (~k +lock.info) (~own:* +lock.acquire +lock.release)";
+    let mut client = user(&server, "guest", rules);
+    client.call("LOCK.INFO k").value();
+    client.call("LOCK.ACQUIRE own:1 t").grant();
+    assert_forbidden(client.call("LOCK.INFO own:1"), "the other's key");
+    assert_forbidden(client.call("LOCK.RELEASE k a"), "the other's command");
+}
+
+// ---- "A client that uses locks needs ... on its keys"
+
+#[test]
+fn what_a_client_needs_is_what_it_needs() {
+    let server = Server::start();
+    let mut client = user(&server, "locker", &format!("{LOCKER} ~own:*"));
+    for command in on("own:1") {
+        match command.starts_with("LOCK.INFO") {
+            true => assert_forbidden(client.call(&command), &command),
+            false => drop(client.call(&command).value()),
+        }
+    }
+    let mut looker = user(&server, "looker", &format!("{LOCKER} +lock.info ~own:*"));
+    looker.call("LOCK.INFO own:1").value();
+    assert_forbidden(client.call("LOCK.HELP"), "a command that isn't given");
+    // A wait is granted, a session goes on and ends, a lease lapses, with no more rights than that.
+    server.call(format!("LOCK.ACQUIRE own:2 a {LONG}")).grant();
+    client.send("LOCK.WAIT own:2 b PX 3000 SESSION");
+    server.until_waiters("own:2", 1);
+    assert_eq!(server.call("LOCK.RELEASE own:2 a").int(), 1);
+    assert_eq!(client.recv().grant().token, "b");
+    let renewed = server.call("LOCK.CHECK own:2 b").int();
+    assert!(renewed > 0);
+    let mut next = server.waiter(format!("LOCK.WAIT own:2 c {LONG}"));
+    client.close();
+    assert_eq!(next.recv().grant().token, "c");
+}
+
+#[test]
+fn each_command_that_isnt_given_is_forbidden() {
+    let server = server_with_holder();
+    let before = digest(&server);
+    for command in on("k") {
+        let name = command.split(' ').next().expect("a name").to_lowercase();
+        let mut client = user(&server, "guest", &format!("~* +@all -{name}"));
+        assert_forbidden(client.call(&command), &command);
+        client.call("MULTI").okay();
+        assert_forbidden(client.call(&command), &command);
+        assert!(client.call("EXEC").error().starts_with("EXECABORT"));
+        let words: Vec<String> = command.split(' ').map(|word| format!("'{word}'")).collect();
+        let script = format!("return redis.call({})", words.join(","));
+        let error = client.call(&["EVAL", &script, "1", "k"]).error();
+        assert!(is_forbidden_in_a_script(&error), "{command}: {error}");
+    }
+    assert_eq!(digest(&server), before);
+}
+
+#[test]
+fn a_script_has_the_rights_of_who_calls_it() {
+    let server = server_with_holder();
+    let before = digest(&server);
+    let library = "#!lua name=locks
+        redis.register_function('run', function(keys, args) return redis.call(unpack(args)) end)";
+    server.call(&["FUNCTION", "LOAD", library]).text();
+    let mut client = user(&server, "guest", "~own:* +@all");
+    for command in on("k") {
+        let args: Vec<&str> = command.split(' ').collect();
+        let script = "return redis.call(unpack(ARGV))";
+        let heads = [["EVAL", script, "0"], ["FCALL", "run", "0"]];
+        for head in heads {
+            let words: Vec<&str> = head.iter().chain(&args).copied().collect();
+            let error = client.call(&words).error();
+            assert!(is_forbidden_in_a_script(&error), "{words:?}: {error}");
+        }
+    }
+    assert_eq!(digest(&server), before);
+}
+
+// ---- "To keep a client from breaking others' locks, don't give it ..."
+
+#[test]
+fn without_its_token_a_locker_breaks_nobodys_lock() {
+    let server = server_with_holder();
+    let before = digest(&server);
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    let mut client = user(&server, "locker", &format!("{LOCKER} +lock.info ~*"));
+    for token in ["A", "aa", "b2", "\0a", "a\0"] {
+        for command in [
+            ["LOCK.EXTEND", "k", token, "PX", "1"].as_slice(),
+            &["LOCK.RELEASE", "k", token, "ALL"],
+            &["LOCK.CHECK", "k", token],
+            &["LOCK.MEXTEND", "1", "k", token, "PX", "1"],
+            &["LOCK.MRELEASE", "1", "k", token],
+        ] {
+            assert_eq!(client.call(command).int(), 0, "{command:?}");
+        }
+        for command in [
+            ["LOCK.ACQUIRE", "k", token].as_slice(),
+            &["LOCK.ACQUIRE", "k", token, "SHARED"],
+            &["LOCK.ACQUIRE", "k", token, "SESSION", "REENTRANT"],
+            &["LOCK.WAIT", "k", token, "BLOCK", "1"],
+            &["LOCK.MACQUIRE", "1", "k", token, "PX", "1"],
+        ] {
+            client.call(command).nil();
+        }
+    }
+    assert_eq!(digest(&server), before);
+    waiter.expect_silence();
+    for command in [
+        "DEL k",
+        "UNLINK k",
+        "SET k v",
+        "EXPIRE k 0",
+        "PEXPIRE k 1",
+        "RENAME k l",
+        "MOVE k 1",
+        "RESTORE k 0 x REPLACE",
+        "SORT l STORE k",
+        "FLUSHALL",
+        "FLUSHDB",
+        "SWAPDB 0 1",
+        "MIGRATE 127.0.0.1 1 k 0 1",
+        "DEBUG RELOAD",
+        "CLIENT KILL TYPE normal",
+        "CLIENT UNBLOCK 1",
+        "CONFIG SET lock.max-waiters 1",
+    ] {
+        assert_forbidden(client.call(command), command);
+    }
+    assert_eq!(digest(&server), before);
+    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    assert_eq!(waiter.recv().grant().token, "b");
+}
+
+// ---- "To a client it answers `ERR LOCK.APPLY is internal`."
+
+#[test]
+fn nobody_applies_effects_by_hand() {
+    let server = server_with_holder();
+    let before = digest(&server);
+    let effects = [
+        "GRANT evil exclusive 0 99 1 99999999999999 1",
+        "GRANT evil exclusive 0 9007199254740991 1 9007199254740991 1",
+        "DROP a",
+        "ASK",
+    ];
+    let library = "#!lua name=locks
+        redis.register_function('run', function(keys, args) return redis.call(unpack(args)) end)";
+    server.call(&["FUNCTION", "LOAD", library]).text();
+    let mut client = user(&server, "guest", "~* +@all");
+    let next = server.info("lock", "lock_last_fence");
+    for effect in effects {
+        let command = format!("LOCK.APPLY k {effect}");
+        let error = client.call(&command).error();
+        assert_eq!(error, "ERR LOCK.APPLY is internal", "{command}");
+        client.call("MULTI").okay();
+        client.call(&command).value();
+        let replies = client.call("EXEC");
+        let text = format!("{replies:?}");
+        assert!(text.contains("LOCK.APPLY is internal"), "{text}");
+        let args: Vec<&str> = command.split_whitespace().collect();
+        for head in [
+            ["EVAL", "return redis.call(unpack(ARGV))", "0"],
+            ["FCALL", "run", "0"],
+        ] {
+            let words: Vec<&str> = head.iter().chain(&args).copied().collect();
+            let error = client.call(&words).error();
+            assert!(
+                error.contains("LOCK.APPLY is internal"),
+                "{words:?}: {error}"
+            );
+        }
+    }
+    let mut limited = user(&server, "locker", &format!("{LOCKER} ~*"));
+    assert_forbidden(
+        limited.call("LOCK.APPLY k DROP a"),
+        "a command that isn't given",
+    );
+    assert_eq!(digest(&server), before);
+    assert_eq!(server.info("lock", "lock_last_fence"), next);
+}
+
+// ---- rights that go while their user waits
+
+/// A user `guest` with every right on every key, waiting with this command, and somebody behind it.
+struct Line {
+    server: Server,
+    guest: Client,
+    next: Client,
+}
+
+impl Line {
+    #[track_caller]
+    fn behind_holder(wait: &str) -> Line {
+        let server = server_with_holder();
+        let mut guest = user(&server, "guest", "~* +@all");
+        server.block(&mut guest, wait);
+        let next = server.waiter(format!("LOCK.WAIT k next {LONG}"));
+        Line {
+            server,
+            guest,
+            next,
+        }
+    }
+
+    /// The lock is handed on: the guest has lost its rights, so it goes to the next.
+    #[track_caller]
+    fn assert_passed_over(mut self, what: &str) {
+        assert_forbidden(self.guest.recv(), what);
+        assert_eq!(self.next.recv().grant().token, "next", "{what}");
+        assert_eq!(self.server.known_lock("k").holder_tokens(), ["next"]);
+        // It lost its rights and nothing else.
+        assert_eq!(self.guest.call("CLIENT ID").int(), self.guest.id());
+        assert_eq!(self.server.call("LOCK.RELEASE k next").int(), 1);
+        until("nobody waits", || {
+            self.server.info("lock", "lock_waiters") == "0"
+        });
+        assert_eq!(self.server.lock_info("k"), None);
+    }
+
+    /// The lock is handed on to the guest, and then to the next.
+    #[track_caller]
+    fn assert_granted(mut self, what: &str) {
+        assert_eq!(self.guest.recv().grant().token, "g", "{what}");
+        self.next.expect_silence();
+        assert_eq!(self.server.known_lock("k").holder_tokens(), ["g"]);
+        assert_eq!(self.server.call("LOCK.RELEASE k g").int(), 1);
+        assert_eq!(self.next.recv().grant().token, "next", "{what}");
+    }
+}
+
+const WAIT: &str = "LOCK.WAIT k g PX 600000";
+
+/// Ways in which a user loses what it needs to be granted `k`.
+const LOSSES: [&str; 6] = [
+    "resetkeys",
+    "resetkeys ~other:*",
+    "resetkeys %R~*",
+    "resetkeys %W~*",
+    "-lock.wait",
+    "-@all +client|id",
+];
+
+#[test]
+fn who_loses_its_rights_while_it_waits_is_told_so_when_its_turn_comes() {
+    for loss in LOSSES {
+        let mut line = Line::behind_holder(WAIT);
+        line.server.call(format!("ACL SETUSER guest {loss}")).okay();
+        line.server.settle();
+        line.guest.expect_silence();
+        assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);
+        line.assert_passed_over(loss);
+    }
+}
+
+/// Ways in which a lock is handed on, in one pass of the server's loop.
+const ENDS: [&[&str]; 8] = [
+    &["LOCK.RELEASE k a"],
+    &["LOCK.MRELEASE 1 k a"],
+    &["DEL k"],
+    &["UNLINK k"],
+    &["FLUSHALL"],
+    &["LOCK.EXTEND k a PX 10"],
+    &["PEXPIRE k 10"],
+    &["MULTI", "LOCK.RELEASE k a", "EXEC"],
+];
+
+#[test]
+fn rights_are_looked_at_however_the_lock_is_handed_on() {
+    for end in ENDS {
+        let line = Line::behind_holder(WAIT);
+        line.server.call("ACL SETUSER guest resetkeys").okay();
+        line.server.call_all(end);
+        line.assert_passed_over(&format!("{end:?}"));
+    }
+}
+
+#[test]
+fn a_right_that_goes_in_the_transaction_of_the_release_is_gone() {
+    let line = Line::behind_holder(WAIT);
+    line.server.call_all(&[
+        "MULTI",
+        "ACL SETUSER guest resetkeys",
+        "LOCK.RELEASE k a",
+        "EXEC",
+    ]);
+    line.assert_passed_over("in one transaction");
+}
+
+#[test]
+fn a_wait_for_several_keys_needs_the_right_to_each() {
+    for (loss, passed_over) in [
+        ("resetkeys ~k", true),
+        ("resetkeys ~k2", true),
+        ("-lock.mwait", true),
+        ("resetkeys ~k ~k2", false),
+        ("-lock.wait", false),
+    ] {
+        let line = Line::behind_holder("LOCK.MWAIT 2 k k2 g PX 600000");
+        line.server.call(format!("ACL SETUSER guest {loss}")).okay();
+        assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);
+        match passed_over {
+            true => line.assert_passed_over(loss),
+            false => line.assert_granted(loss),
+        }
+    }
+}
+
+#[test]
+fn several_waiters_without_rights_are_all_passed_over() {
+    let server = server_with_holder();
+    let mut guests: Vec<Client> = (0..20)
+        .map(|number| {
+            let name = format!("guest{number}");
+            let mut guest = user(&server, &name, "~* +@all");
+            server.block(&mut guest, format!("LOCK.WAIT k g{number} {LONG} SHARED"));
+            guest
+        })
+        .collect();
+    let mut next = server.waiter(format!("LOCK.WAIT k next {LONG}"));
+    for number in (0..20).filter(|number| number % 2 == 0) {
+        server
+            .call(format!("ACL SETUSER guest{number} resetkeys"))
+            .okay();
+    }
+    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    for (number, guest) in guests.iter_mut().enumerate() {
+        match number % 2 {
+            0 => assert_forbidden(guest.recv(), "an even one"),
+            _ => assert_eq!(guest.recv().grant().token, format!("g{number}")),
+        }
+    }
+    for number in (0..20).filter(|number| number % 2 == 1) {
+        next.expect_silence();
+        assert_eq!(server.call(format!("LOCK.RELEASE k g{number}")).int(), 1);
+    }
+    assert_eq!(next.recv().grant().token, "next");
+}
+
+#[test]
+fn rights_that_were_given_back_in_time_are_as_good_as_before() {
+    for loss in LOSSES {
+        let line = Line::behind_holder(WAIT);
+        line.server.call(format!("ACL SETUSER guest {loss}")).okay();
+        line.server.settle();
+        line.server.call("ACL SETUSER guest ~* +@all").okay();
+        assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);
+        line.assert_granted(loss);
+    }
+}
+
+#[test]
+fn other_rights_of_other_users_change_nothing() {
+    for change in [
+        "ACL SETUSER other on >secret ~* +@all",
+        "ACL SETUSER guest >another",
+        "ACL SETUSER guest resetkeys ~k",
+        "ACL SETUSER guest -@all +lock.wait",
+        "ACL SETUSER guest -@all (~k +lock.wait)",
+        "ACL SETUSER guest resetchannels",
+    ] {
+        let line = Line::behind_holder(WAIT);
+        line.server.call("ACL SETUSER other on ~* +@all").okay();
+        line.server.call("ACL SETUSER other reset").okay();
+        line.server.call(change).okay();
+        assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);
+        line.assert_granted(change);
+    }
+}
+
+#[test]
+fn the_end_of_a_user_is_the_end_of_its_wait() {
+    let mut line = Line::behind_holder(WAIT);
+    assert_eq!(line.server.call("ACL DELUSER guest").int(), 1);
+    line.guest.expect_close();
+    line.server.until_waiters("k", 1);
+    assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);
+    assert_eq!(line.next.recv().grant().token, "next");
+}
+
+#[test]
+fn a_wait_without_rights_still_ends_in_its_time() {
+    let mut line = Line::behind_holder("LOCK.WAIT k g BLOCK 2000");
+    line.server.call("ACL SETUSER guest resetkeys").okay();
+    line.guest.recv().nil();
+    assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);
+    assert_eq!(line.next.recv().grant().token, "next");
+}
+
+#[test]
+fn a_refused_wait_has_changed_nothing() {
+    let line = Line::behind_holder(WAIT);
+    let fence = line
+        .server
+        .call(format!("LOCK.ACQUIRE k a {LONG}"))
+        .grant()
+        .fence;
+    let grants: i64 = line
+        .server
+        .info("lock", "lock_grants")
+        .parse()
+        .expect("a number");
+    line.server.call("ACL SETUSER guest resetkeys").okay();
+    let Line {
+        server,
+        mut guest,
+        mut next,
+    } = line;
+    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    assert_forbidden(guest.recv(), "its turn");
+    let granted = next.recv().grant();
+    assert!(granted.fence > fence);
+    let now: i64 = server
+        .info("lock", "lock_grants")
+        .parse()
+        .expect("a number");
+    assert_eq!(now, grants + 1, "nobody in between was granted it");
+    assert_eq!(server.info("lock", "lock_take_backs"), "0");
+}

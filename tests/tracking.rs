@@ -1,0 +1,113 @@
+//! CLIENT TRACKING: who remembers what it read of a lock is told when that is no longer so, without
+//! anybody touching the key.
+
+mod support;
+
+use redis::{PushKind, Value};
+use support::{until, Client, Expect, Server, LONG};
+
+/// How a client asks to be told.
+const MODES: [&str; 2] = ["CLIENT TRACKING ON", "CLIENT TRACKING ON BCAST"];
+
+/// A client that has read of `k`, and is told when it changes. The change is prepared in the same pass
+/// of the server's loop, so that it can't come before.
+#[track_caller]
+fn tracker(server: &Server, mode: &str, prepared: &str) -> Client {
+    let mut client = server.client().into_resp3();
+    client.call_all(&[prepared, mode, "LOCK.INFO k"]);
+    client
+}
+
+/// Asserts that the client is told that `k` has changed.
+#[track_caller]
+fn assert_told(client: &mut Client, what: &str) {
+    let told = Value::Push {
+        kind: PushKind::Invalidate,
+        data: vec![Value::Array(vec![Value::BulkString(b"k".to_vec())])],
+    };
+    assert_eq!(client.recv(), Ok(told), "{what}");
+}
+
+/// A server where `k` is shared by these for long.
+#[track_caller]
+fn server_with_sharers(tokens: &[&str]) -> Server {
+    let server = Server::start();
+    for token in tokens {
+        server
+            .call(format!("LOCK.ACQUIRE k {token} {LONG} SHARED"))
+            .grant();
+    }
+    server
+}
+
+#[test]
+fn the_end_of_one_of_several_shared_leases_is_told() {
+    for mode in MODES {
+        let server = server_with_sharers(&["stays", "first", "second"]);
+        for goes in ["first", "second"] {
+            let prepared = format!("LOCK.EXTEND k {goes} PX 300");
+            let mut client = tracker(&server, mode, &prepared);
+            assert_told(&mut client, mode);
+            // It was told once the lease was over, not before: what it reads now is new.
+            assert_eq!(server.call(format!("LOCK.CHECK k {goes}")).int(), 0);
+            client.expect_silence();
+            client.close();
+        }
+        assert!(server.call("LOCK.CHECK k stays").int() > 0, "{mode}");
+    }
+}
+
+#[test]
+fn the_end_of_a_shared_lease_is_told_while_others_wait() {
+    for mode in MODES {
+        let server = server_with_sharers(&["stays", "goes"]);
+        let _waiter = server.waiter(format!("LOCK.WAIT k w {LONG}"));
+        let mut client = tracker(&server, mode, "LOCK.EXTEND k goes PX 300");
+        assert_told(&mut client, mode);
+        assert_eq!(server.call("LOCK.CHECK k goes").int(), 0, "{mode}");
+    }
+}
+
+#[test]
+fn the_end_of_a_shared_lease_that_was_set_anew_is_told_then() {
+    for prepared in [
+        "LOCK.EXTEND k goes PX 900",
+        "LOCK.ACQUIRE k goes PX 300 SHARED",
+        "LOCK.MEXTEND 1 k goes PX 300",
+    ] {
+        let server = server_with_sharers(&["stays", "goes"]);
+        server.call("LOCK.EXTEND k goes PX 500000").int();
+        let mut client = tracker(&server, MODES[0], prepared);
+        assert_told(&mut client, prepared);
+        assert_eq!(server.call("LOCK.CHECK k goes").int(), 0, "{prepared}");
+    }
+}
+
+#[test]
+fn a_transaction_that_watches_sees_the_end_of_a_shared_lease() {
+    let server = server_with_sharers(&["stays", "goes"]);
+    let mut client = server.client();
+    client.call_all(&["LOCK.EXTEND k goes PX 300", "WATCH k"]);
+    until("the lease is over for the module too", || {
+        server.info("lock", "lock_lapses") == "1"
+    });
+    client.call("MULTI").okay();
+    client.call("PING").text();
+    client.call("EXEC").nil();
+}
+
+#[test]
+fn a_lease_that_ends_elsewhere_tells_nothing_of_this_key() {
+    let server = server_with_sharers(&["stays"]);
+    for token in ["a", "b"] {
+        server
+            .call(format!("LOCK.ACQUIRE l {token} {LONG} SHARED"))
+            .grant();
+    }
+    let mut client = tracker(&server, MODES[0], "LOCK.EXTEND l b PX 100");
+    until("the lease is over for the module too", || {
+        server.info("lock", "lock_lapses") == "1"
+    });
+    server.settle();
+    client.expect_silence();
+}
