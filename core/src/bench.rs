@@ -115,12 +115,12 @@ pub struct Finished {
 }
 
 impl<'w, 'a> Bench<'w, 'a> {
-    /// A bench with nothing on it.
-    pub fn new(world: &'w mut World<'a>, ties: Ties) -> Self {
+    /// A bench with nothing on it, and room for so many names.
+    pub fn new(world: &'w mut World<'a>, ties: Ties, names: usize) -> Self {
         Self {
             world,
             ties,
-            drafts: IndexMap::new(),
+            drafts: IndexMap::with_capacity(names),
             free: Lock::free(),
             changed: Vec::new(),
             again: Vec::new(),
@@ -138,8 +138,8 @@ impl<'w, 'a> Bench<'w, 'a> {
 
     /// The lock of a name, without the leases that have ended; `None` for another type's key.
     pub fn open(&mut self, name: &Name) -> Option<&Lock> {
-        self.read(name);
-        let draft = self.drafts.get(name)?;
+        let at = self.index_of(name);
+        let (_, draft) = self.drafts.get_index(at)?;
         match draft.before {
             Slot::Foreign => None,
             Slot::Empty | Slot::Lock(_) => Some(draft.lock().unwrap_or(&self.free)),
@@ -148,8 +148,8 @@ impl<'w, 'a> Bench<'w, 'a> {
 
     /// The lock of a name, to be changed; `None` for another type's key.
     pub fn edit(&mut self, name: &Name) -> Option<&mut Lock> {
-        self.read(name);
-        let draft = self.drafts.get_mut(name)?;
+        let at = self.index_of(name);
+        let (_, draft) = self.drafts.get_index_mut(at)?;
         if draft.before == Slot::Foreign {
             return None;
         }
@@ -160,9 +160,10 @@ impl<'w, 'a> Bench<'w, 'a> {
         draft.after.as_mut()
     }
 
-    fn read(&mut self, name: &Name) {
-        if self.drafts.contains_key(name) {
-            return;
+    /// Where a name's draft is; it is read if it wasn't yet.
+    fn index_of(&mut self, name: &Name) -> usize {
+        if let Some(at) = self.drafts.get_index_of(name) {
+            return at;
         }
         self.steps += 1;
         let before = self.world.server.read(name);
@@ -180,7 +181,7 @@ impl<'w, 'a> Bench<'w, 'a> {
             renewed: false,
             is_here: None,
         };
-        self.drafts.insert(name.clone(), draft);
+        self.drafts.insert_full(name.clone(), draft).0
     }
 
     /// A stored lock without what has ended meanwhile, if anything has.
@@ -205,9 +206,9 @@ impl<'w, 'a> Bench<'w, 'a> {
 
     /// Whether a name held nothing before this order.
     pub fn came_empty(&mut self, name: &Name) -> bool {
-        self.open(name);
-        let draft = self.drafts.get(name);
-        draft.is_some_and(|draft| draft.before == Slot::Empty)
+        let at = self.index_of(name);
+        let draft = self.drafts.get_index(at);
+        draft.is_some_and(|(_, draft)| draft.before == Slot::Empty)
     }
 
     /// Whether the order opened a name already.

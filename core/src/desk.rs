@@ -236,7 +236,7 @@ impl Desk {
 
     /// Carries out one order.
     pub fn carry_out(&mut self, order: Order, caller: Caller, world: &mut World<'_>) -> Outcome {
-        let mut bench = self.open_bench(world);
+        let mut bench = self.open_bench(world, order.names().count());
         let unsettled = self.unsettled(order.names(), &mut bench);
         self.settle(&unsettled, &mut bench);
         let answer = self.decide(order, caller, &mut bench);
@@ -300,7 +300,7 @@ impl Desk {
     ///
     /// Of the names that are due, the caller leaves out those where nothing may be granted now.
     pub fn settle_due(&mut self, names: &[Name], most: usize, world: &mut World<'_>) -> Outcome {
-        let mut bench = self.open_bench(world);
+        let mut bench = self.open_bench(world, names.len());
         let steady_ms = bench.moment().steady_ms;
         let settled: HashSet<&Name> = names.iter().collect();
         let mut ties = bench.ties.due(steady_ms, most);
@@ -345,7 +345,7 @@ impl Desk {
 
     /// Ends the waits that are due where nothing may be granted, as during CLIENT PAUSE.
     pub fn time_out_due(&mut self, most: usize, world: &mut World<'_>) -> Outcome {
-        let mut bench = self.open_bench(world);
+        let mut bench = self.open_bench(world, 0);
         self.time_out(most, &HashSet::new(), &mut bench);
         self.close(Ok(Answer::NotNow), bench)
     }
@@ -452,8 +452,8 @@ impl Desk {
         self.ties.clear();
     }
 
-    fn open_bench<'w, 'a>(&mut self, world: &'w mut World<'a>) -> Bench<'w, 'a> {
-        Bench::new(world, std::mem::take(&mut self.ties))
+    fn open_bench<'w, 'a>(&mut self, world: &'w mut World<'a>, names: usize) -> Bench<'w, 'a> {
+        Bench::new(world, std::mem::take(&mut self.ties), names)
     }
 
     fn close(&mut self, answer: Result<Answer, Refusal>, bench: Bench<'_, '_>) -> Outcome {
