@@ -59,6 +59,8 @@ pub struct World<'a> {
 pub struct Bench<'w, 'a> {
     /// The world outside.
     pub world: &'w mut World<'a>,
+    /// Whether the desk was told of everything that happened to keys.
+    pub nothing_touched: bool,
     /// The desk's, for the time of the order.
     pub ties: Ties,
     /// In the order in which they were opened.
@@ -117,8 +119,10 @@ pub struct Finished {
 impl<'w, 'a> Bench<'w, 'a> {
     /// A bench with nothing on it, and room for so many names.
     pub fn new(world: &'w mut World<'a>, ties: Ties, names: usize) -> Self {
+        let nothing_touched = !world.server.is_any_touched();
         Self {
             world,
+            nothing_touched,
             ties,
             drafts: IndexMap::with_capacity(names),
             free: Lock::free(),
@@ -171,7 +175,8 @@ impl<'w, 'a> Bench<'w, 'a> {
             Slot::Lock(stored) => self.brought_up_to_date(stored),
             Slot::Empty | Slot::Foreign => None,
         };
-        if after.is_some() {
+        // Of another type's key those are to be told who wait for it.
+        if after.is_some() || before == Slot::Foreign {
             self.changed.push(name.clone());
         }
         let draft = Draft {

@@ -391,6 +391,7 @@ impl Desk {
         let steady_ms = world.moment.steady_ms;
         let later_ms = steady_ms.saturating_add(RETRY_MS);
         for name in names {
+            self.queues.forget_holders(name);
             let scheduled = self.schedule.time_of(name).is_some();
             if scheduled || self.queues.has_line(name) {
                 self.schedule.set(name, Some(later_ms));
@@ -694,6 +695,12 @@ impl Desk {
     /// What its token holds already needs no turn, or a holder could wait for those who wait for it.
     fn at(&self, name: &Name, ask: &Ask, place: Option<Place>, bench: &mut Bench<'_, '_>) -> At {
         bench.steps += 1;
+        // To read a lock costs more than all the rest. What is known of its holders holds as long as
+        // nothing has happened to any key that the desk was not told of.
+        let is_newcomer = place.is_none() && bench.nothing_touched;
+        if is_newcomer && self.queues.is_behind(name, &ask.token) {
+            return At::Barred;
+        }
         let Some(lock) = bench.open(name) else {
             return At::Foreign;
         };
@@ -862,6 +869,10 @@ impl Desk {
         let retry_ms = (has_line && bench.was_away(name)).then(|| moment.steady_ms + RETRY_MS);
         self.schedule.set(name, end_ms.or(retry_ms));
         self.queues.expect_end(name, end_ms);
+        match bench.open(name) {
+            Some(lock) => self.queues.note_holders(name, lock.holders()),
+            None => self.queues.forget_holders(name),
+        }
     }
 
     /// A lease may have ended by the key's own expiry before anybody looked.

@@ -10,6 +10,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use smallvec::SmallVec;
+
+use crate::holders::Holders;
 use crate::name::Name;
 use crate::order::{Ask, Names};
 use crate::schedule::Schedule;
@@ -56,6 +59,17 @@ struct Queued {
     held_up_by: Option<usize>,
 }
 
+/// Of how many holders it is noted who they are.
+const MOST_NOTED: usize = 4;
+
+/// The queue of one name.
+#[derive(Debug, Default)]
+struct Line {
+    places: BTreeSet<Place>,
+    /// Who held the lock when it was settled last, as far as that is known; nobody: not known.
+    holders: SmallVec<[Token; 1]>,
+}
+
 /// The queues of all names.
 ///
 /// Invariants: each waiter's place is in the line of each of its names, and nowhere else; a line
@@ -64,7 +78,7 @@ struct Queued {
 #[derive(Debug, Default)]
 pub struct Queues {
     waiters: BTreeMap<Place, Queued>,
-    lines: HashMap<Name, BTreeSet<Place>>,
+    lines: HashMap<Name, Line>,
     seats: HashMap<Seat, Place>,
     tokens: HashMap<Token, BTreeSet<Place>>,
     timeouts: BTreeSet<(u64, Place)>,
@@ -95,7 +109,7 @@ impl Queues {
 
     /// The first in the queue of a name.
     pub fn head(&self, name: &Name) -> Option<Place> {
-        self.lines.get(name)?.first().copied()
+        self.lines.get(name)?.places.first().copied()
     }
 
     /// The waiter at a place.
@@ -118,13 +132,40 @@ impl Queues {
 
     /// The queue of a name, first in line first.
     pub fn line(&self, name: &Name) -> impl Iterator<Item = (Place, &Waiter)> {
-        let places = self.lines.get(name).into_iter().flatten();
+        let line = self.lines.get(name).into_iter();
+        let places = line.flat_map(|line| &line.places);
         places.filter_map(|place| Some((*place, self.at(*place)?)))
+    }
+
+    /// Notes who holds a name that somebody waits for. Of a lock with many holders nothing is noted.
+    pub fn note_holders(&mut self, name: &Name, holders: &Holders) {
+        let Some(line) = self.lines.get_mut(name) else {
+            return;
+        };
+        line.holders.clear();
+        if holders.len() <= MOST_NOTED {
+            line.holders
+                .extend(holders.iter().map(|own| own.token.clone()));
+        }
+    }
+
+    /// Forgets who holds a name: something happened there that is not settled yet.
+    pub fn forget_holders(&mut self, name: &Name) {
+        if let Some(line) = self.lines.get_mut(name) {
+            line.holders.clear();
+        }
+    }
+
+    /// Whether somebody waits for a name that is known to be held by others than this token. Who comes
+    /// now is behind them, whatever the lock is like.
+    pub fn is_behind(&self, name: &Name, token: &Token) -> bool {
+        let line = self.lines.get(name);
+        line.is_some_and(|line| !line.holders.is_empty() && !line.holders.contains(token))
     }
 
     /// How long the queue of a name is.
     pub fn line_len(&self, name: &Name) -> usize {
-        self.lines.get(name).map_or(0, BTreeSet::len)
+        self.lines.get(name).map_or(0, |line| line.places.len())
     }
 
     /// The places of a token's waiters.
@@ -150,10 +191,10 @@ impl Queues {
         let mut new_lines = Vec::new();
         for name in &waiter.names {
             let line = self.lines.entry(name.clone()).or_default();
-            if line.is_empty() {
+            if line.places.is_empty() {
                 new_lines.push(name.clone());
             }
-            line.insert(place);
+            line.places.insert(place);
         }
         self.tokens
             .entry(waiter.ask.token.clone())
@@ -247,8 +288,8 @@ impl Queues {
         let Some(line) = self.lines.get_mut(name) else {
             return;
         };
-        line.remove(&place);
-        if line.is_empty() {
+        line.places.remove(&place);
+        if line.places.is_empty() {
             self.lines.remove(name);
             self.unannounced.set(name, None);
         }
@@ -260,7 +301,7 @@ impl Queues {
     /// The first invariant that doesn't hold, in words.
     pub fn check(&self) -> Result<(), String> {
         let waiters = || self.waiters.values().map(|queued| &queued.waiter);
-        let in_lines: usize = self.lines.values().map(BTreeSet::len).sum();
+        let in_lines: usize = self.lines.values().map(|line| line.places.len()).sum();
         let wanted: usize = waiters().map(|w| w.names.count()).sum();
         let in_tokens: usize = self.tokens.values().map(BTreeSet::len).sum();
         let with_timeout = waiters().filter(|w| w.timeout_ms.is_some()).count();
@@ -274,7 +315,10 @@ impl Queues {
                 self.unannounced.len() > self.lines.len(),
                 "ends to announce without a line",
             ),
-            (self.lines.values().any(BTreeSet::is_empty), "an empty line"),
+            (
+                self.lines.values().any(|line| line.places.is_empty()),
+                "an empty line",
+            ),
         ];
         match complaints.iter().find(|(wrong, _)| *wrong) {
             Some((_, what)) => Err(format!("{what}: {self:?}")),
