@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use lazy_static::lazy_static;
 use redis_lock_core::desk::{Answer, Caller, Desk, Outcome, World};
 use redis_lock_core::fence::Fences;
+use redis_lock_core::lock::Lock;
 use redis_lock_core::name::Name;
 use redis_lock_core::order::Order;
 use redis_lock_core::queue::Seat;
@@ -66,6 +67,17 @@ pub fn any_ties() -> bool {
 /// Whether something may be tied to this connection.
 pub fn may_have_ties(client_id: u64) -> bool {
     any_ties() && look(|desk| desk.ties().has_client(client_id)).unwrap_or(true)
+}
+
+/// Somebody looks at a lock. Where it has several holders, the end of each lease is to be seen by those
+/// who track the key; of a lock that came with a file or from a primary the desk doesn't know yet.
+pub fn look_after(name: &Name, lock: &Lock) {
+    let several = lock.holders().len() > 1 && !api::is_replica();
+    if several && look(|desk| !desk.is_scheduled(name)) == Some(true) {
+        inbox::note(|inbox| {
+            inbox.touched.insert(name.clone());
+        });
+    }
 }
 
 /// The values with these ties left their keys. Where the desk has ended those grants itself, there is

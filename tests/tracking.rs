@@ -58,6 +58,24 @@ fn the_end_of_one_of_several_shared_leases_is_told() {
 }
 
 #[test]
+fn the_end_of_a_shared_lease_is_told_after_a_restart_too() {
+    let mut server = Server::builder()
+        .config("appendonly yes")
+        .config("appendfsync always")
+        .start();
+    for token in ["stays", "goes"] {
+        let command = format!("LOCK.ACQUIRE k {token} {LONG} SHARED");
+        server.call(command).grant();
+    }
+    assert_eq!(server.call("LOCK.EXTEND k goes PX 4000").int(), 1);
+    server.restart();
+    let mut client = server.client().into_resp3();
+    client.call_all(&["CLIENT TRACKING ON", "LOCK.CHECK k stays"]);
+    assert_told(&mut client, "read after the restart");
+    assert_eq!(server.call("LOCK.CHECK k goes").int(), 0);
+}
+
+#[test]
 fn the_end_of_a_shared_lease_is_told_while_others_wait() {
     for mode in MODES {
         let server = server_with_sharers(&["stays", "goes"]);

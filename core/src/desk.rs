@@ -224,6 +224,11 @@ impl Desk {
         times.into_iter().flatten().min()
     }
 
+    /// Whether a name is to be settled at some time without anybody's order.
+    pub fn is_scheduled(&self, name: &Name) -> bool {
+        self.schedule.time_of(name).is_some()
+    }
+
     /// The counts, to look at.
     pub const fn tally(&self) -> &Tally {
         &self.tally

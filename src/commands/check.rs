@@ -7,7 +7,7 @@ use redis_module::Context;
 
 use super::spec::{Arg, KeySpec, Spec, TOKEN};
 use super::{setting, Command};
-use crate::{clock, keyspace, reply};
+use crate::{clock, flow, keyspace, reply};
 
 pub struct Check;
 
@@ -29,9 +29,11 @@ impl Command for Check {
         let deadline_ms = match keyspace::read_settled(ctx, &name) {
             Slot::Foreign => return Err(Refusal::WrongType),
             Slot::Empty => None,
-            Slot::Lock(stored) => desk::seen(stored, now_ms)
-                .holder(&token)
-                .map(|own| own.deadline_ms),
+            Slot::Lock(stored) => {
+                let lock = desk::seen(stored, now_ms);
+                flow::look_after(&name, &lock);
+                lock.holder(&token).map(|own| own.deadline_ms)
+            }
         };
         reply::integer(
             ctx,

@@ -39,6 +39,7 @@ impl Command for Info {
             Slot::Empty => Lock::free(),
             Slot::Lock(stored) => desk::seen(stored, now.ms()),
         };
+        flow::look_after(&name, &lock);
         let view = flow::look(|desk| View::of(desk, &name, lock, shown, now));
         let view = view.ok_or(Refusal::Reentered)?;
         if view.lock.is_free() && view.waiters == 0 {
