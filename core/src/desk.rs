@@ -453,9 +453,11 @@ impl Desk {
         self.ties.swap_databases(one, other);
     }
 
-    /// The server is no primary any more: the leases run on untied.
+    /// All keys of all databases are gone, or the server is no primary any more: its leases run on
+    /// untied, and what becomes of its locks is not for this desk to see.
     pub fn untie_all(&mut self) {
         self.ties.clear();
+        self.queues.forget_all_holders();
     }
 
     fn open_bench<'w, 'a>(&mut self, world: &'w mut World<'a>, names: usize) -> Bench<'w, 'a> {

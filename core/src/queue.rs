@@ -156,6 +156,13 @@ impl Queues {
         }
     }
 
+    /// Forgets who holds any name.
+    pub fn forget_all_holders(&mut self) {
+        for line in self.lines.values_mut() {
+            line.holders.clear();
+        }
+    }
+
     /// Whether somebody waits for a name that is known to be held by others than this token. Who comes
     /// now is behind them, whatever the lock is like.
     pub fn is_behind(&self, name: &Name, token: &Token) -> bool {

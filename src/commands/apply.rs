@@ -1,6 +1,7 @@
 //! `LOCK.APPLY`: an effect of another server's desk, or of this one's in an earlier life.
 
 use redis_lock_core::effect::{self, Parsed};
+use redis_lock_core::name::Name;
 use redis_lock_core::refusal::Refusal;
 use redis_module::{raw, Context};
 
@@ -8,7 +9,7 @@ use super::spec::{Arg, KeySpec, Kind, Spec};
 use super::Command;
 use crate::api::{self, server};
 use crate::keyspace::{self, Applied};
-use crate::permission;
+use crate::{flow, inbox, permission};
 
 pub struct Apply;
 
@@ -46,11 +47,21 @@ impl Command for Apply {
         match applied {
             Applied::Foreign => return Err(Refusal::WrongType),
             // A replica passes its primary's stream on by itself; this is for its own file.
-            Applied::Changed => drop(server!(RedisModule_ReplicateVerbatim(ctx.ctx))),
+            Applied::Changed => {
+                server!(RedisModule_ReplicateVerbatim(ctx.ctx));
+                note_behind_the_desk(ctx, key);
+            }
             Applied::Unchanged => {}
         }
         raw::reply_with_simple_string(ctx.ctx, c"OK".as_ptr());
         Ok(())
+    }
+}
+
+/// A primary gets effects while a slot comes in as a whole: the desk has no part in them.
+fn note_behind_the_desk(ctx: &Context, key: &[u8]) {
+    if flow::anybody_waits() && !api::is_replica() {
+        inbox::note_touched(Name::new(api::selected_db(ctx), key));
     }
 }
 
