@@ -783,11 +783,11 @@ impl Desk {
 
     /// Puts on the agenda what an order has brought up.
     fn look_at_changes(&mut self, agenda: &mut Agenda, bench: &mut Bench<'_, '_>) {
+        self.look_at_granted(agenda, bench);
         while let Some(name) = bench.changed.pop() {
             self.look_at(&name, agenda, bench);
         }
         agenda.places.extend(bench.again.drain(..));
-        self.look_at_granted(agenda, bench);
     }
 
     /// Puts on the agenda who may be admitted after something happened at this name: the first in its
@@ -844,6 +844,7 @@ impl Desk {
         for name in agenda.names {
             self.reschedule(&name, bench);
         }
+        debug_assert!(bench.changed.is_empty(), "a change that nobody looked at");
     }
 
     /// A grant to a token can be all that another wait of it was held up for: what a token holds
@@ -852,11 +853,10 @@ impl Desk {
         for token in std::mem::take(&mut bench.granted) {
             for (place, _) in self.queues.places_of(&token) {
                 let held_up_by = self.queues.held_up_by(place);
-                let holds = |name| {
-                    let lock = bench.open(name);
-                    lock.is_some_and(|lock| lock.holder(&token).is_some())
-                };
-                if held_up_by.is_some_and(holds) {
+                // What was granted in this order is open.
+                let granted = held_up_by.filter(|name| bench.has_opened(name));
+                let lock = granted.and_then(|name| bench.open(name));
+                if lock.is_some_and(|lock| lock.holder(&token).is_some()) {
                     agenda.places.insert(place);
                 }
             }

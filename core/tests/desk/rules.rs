@@ -870,3 +870,29 @@ fn the_end_of_a_lease_is_announced_once_where_somebody_waits_for_it() {
         [world::name("k")]
     );
 }
+
+#[test]
+fn a_connection_that_closes_while_nothing_may_be_granted_is_followed_by_the_next_in_line() {
+    let mut world = play(
+        "ACQUIRE long a PX 600000 -> granted
+         ACQUIRE brief a PX 2500 -> granted
+         ACQUIRE tied c PX 9000 SESSION -> granted
+         WAIT long b -> waits
+         WAIT brief b -> waits
+         WAIT tied b -> waits
+         WAIT long d BLOCK 2000 -> waits",
+    );
+    world.now_ms += 2600;
+    let outcome = world.outside(|desk, outside| desk.time_out_due(10, outside));
+    world.take_in(outcome);
+    let client = world.client_of("ACQUIRE tied c PX 9000 SESSION");
+    world.desk.orphan(client);
+    world.heard();
+    assert_eq!(world.say("RELEASE long a"), "1");
+    assert_eq!(world.heard(), ["WAIT long b: granted"]);
+    world.ring(Vec::new());
+    assert_eq!(
+        world.heard(),
+        ["WAIT brief b: granted", "WAIT tied b: granted"]
+    );
+}

@@ -210,10 +210,15 @@ impl World {
 
     /// All connections that don't wait close.
     pub fn close_all(&mut self) {
+        self.orphan_all();
+        self.ring(Vec::new());
+    }
+
+    /// As `close_all`, but the timer doesn't ring yet.
+    pub fn orphan_all(&mut self) {
         let waiting: Vec<u64> = self.seated.keys().map(|seat| seat.0).collect();
         let gone = (1..self.next_seat).filter(|id| !waiting.contains(id));
         gone.for_each(|id| self.desk.orphan(id));
-        self.ring(Vec::new());
     }
 
     /// Somebody renames a key.
