@@ -1,0 +1,192 @@
+//! What has to hold once all connections are closed.
+
+use anyhow::{ensure, Context, Result};
+
+use crate::server::Server;
+use crate::stage::{Scene, Stage};
+
+/// By how much the memory in use may have grown over a run: tables of the server that grow with what
+/// it has seen, and what its allocator keeps.
+const MEMORY_SLACK: u64 = 3 << 20;
+
+/// Puts back what the run changed.
+const RESETS: &[&str] = &[
+    "CLIENT UNPAUSE",
+    "DEBUG SET-ACTIVE-EXPIRE 1",
+    "DEBUG SET-SKIP-CHECKSUM-VALIDATION 0",
+    "CONFIG SET maxmemory 0",
+    "CONFIG SET maxmemory-clients 0",
+    "CONFIG SET min-replicas-to-write 0",
+    "CONFIG SET busy-reply-threshold 5000",
+    "CONFIG SET notify-keyspace-events KEA",
+    "CONFIG SET hz 100",
+    "CONFIG SET active-expire-effort 10",
+];
+
+/// Whether the module is loaded, and there are locks to be counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Loaded {
+    /// It is.
+    Module,
+    /// The server is a plain one.
+    Nothing,
+}
+
+/// What a primary takes before a run.
+pub struct Memory {
+    used: u64,
+}
+
+impl Memory {
+    /// As it is now.
+    pub fn of(server: &Server) -> Result<Memory> {
+        Ok(Memory {
+            used: server.info("memory", "used_memory")?,
+        })
+    }
+}
+
+/// All that is wrong.
+pub fn faults(stage: &Stage, scene: Scene, loaded: Loaded, before: &Memory) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut check = |result: Result<()>| {
+        if let Err(fault) = result {
+            faults.push(format!("{fault:#}"));
+        }
+    };
+    for server in &stage.servers {
+        check(put_back(server));
+    }
+    if loaded == Loaded::Module {
+        for server in &stage.servers {
+            check(nobody_left(server));
+        }
+        for server in &stage.servers {
+            check(locks_are_keys(server, scene));
+        }
+    }
+    check(same_data(stage));
+    check(empty(stage, loaded));
+    check(memory_back(stage.primary(), before));
+    faults
+}
+
+/// Deaths and what the logs tell, which need nobody to answer.
+pub fn crashes(stage: &Stage) -> Vec<String> {
+    let deaths = stage.servers.iter().filter_map(Server::death);
+    let marks = stage.servers.iter().filter_map(Server::crash_mark);
+    deaths.chain(marks).collect()
+}
+
+fn put_back(server: &Server) -> Result<()> {
+    for reset in RESETS {
+        server.until(reset, || {
+            let _: () = server.ask(reset)?;
+            Ok(true)
+        })?;
+    }
+    Ok(())
+}
+
+/// Ties end with their connections; where a slot went, when the module looks again.
+fn nobody_left(server: &Server) -> Result<()> {
+    for field in ["lock_waiters", "lock_sessions", "lock_held_back"] {
+        let is_none = server.until(field, || Ok(server.info("lock", field)? == 0));
+        is_none.with_context(|| format!("{field} is {:?}", server.info("lock", field).ok()))?;
+    }
+    Ok(())
+}
+
+fn locks_are_keys(server: &Server, scene: Scene) -> Result<()> {
+    let mut last = (0, 0);
+    let same = server.until("lock_locks is the number of keys", || {
+        let keys = lock_keys(server, scene.databases())?;
+        last = (server.info("lock", "lock_locks")?, keys);
+        Ok(last.0 == last.1)
+    });
+    same.with_context(|| format!("lock_locks is {}, {} keys hold locks", last.0, last.1))
+}
+
+fn lock_keys(server: &Server, databases: u32) -> Result<u64> {
+    let mut count = 0;
+    for database in 0..databases {
+        if databases > 1 {
+            let _: () = server.ask(&format!("SELECT {database}"))?;
+        }
+        let mut cursor = 0;
+        loop {
+            let scan = format!("SCAN {cursor} TYPE redislock COUNT 1000");
+            let (next, keys): (u64, Vec<Vec<u8>>) = server.ask(&scan)?;
+            count += keys.len() as u64;
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+    }
+    Ok(count)
+}
+
+fn same_data(stage: &Stage) -> Result<()> {
+    let (primary, replica) = (stage.primary(), stage.replica());
+    let same = replica.until("DEBUG DIGEST as the primary's", || {
+        let ours: String = primary.ask("DEBUG DIGEST")?;
+        let theirs: String = replica.ask("DEBUG DIGEST")?;
+        Ok(ours == theirs)
+    });
+    same.with_context(|| difference(stage).unwrap_or_else(|error| error.to_string()))
+}
+
+/// The first few keys in which the replica differs.
+fn difference(stage: &Stage) -> Result<String> {
+    let mut lines = Vec::new();
+    for server in [stage.primary(), stage.replica()] {
+        let keyspace: String = server.ask("INFO keyspace")?;
+        let mut keys: Vec<String> = server.ask("KEYS *")?;
+        keys.sort();
+        let mut values = Vec::new();
+        for key in keys {
+            let digest: Vec<String> = server.ask(&format!("DEBUG DIGEST-VALUE {key}"))?;
+            values.push(format!("{key} {}", digest.join(" ")));
+        }
+        lines.push(format!(
+            "{}: {} | {}",
+            server.role(),
+            keyspace.replace("\r\n", " "),
+            values.join(", ")
+        ));
+    }
+    Ok(lines.join("\n    "))
+}
+
+/// Empties the servers and waits until nothing is left of what was in them.
+fn empty(stage: &Stage, loaded: Loaded) -> Result<()> {
+    for server in &stage.servers {
+        let is_replica = server.info_text("replication", "role")? == "slave";
+        if !is_replica {
+            let _: () = server.ask("FLUSHALL SYNC")?;
+            let _: () = server.ask("FUNCTION FLUSH SYNC")?;
+        }
+        let _: () = server.ask("SCRIPT FLUSH SYNC")?;
+        let _: u64 = server.ask("ACL DELUSER u0 u1 u2")?;
+    }
+    if loaded == Loaded::Module {
+        for server in &stage.servers {
+            let none_left = server.until("lock_locks is 0", || {
+                Ok(server.info("lock", "lock_locks")? == 0)
+            });
+            none_left.context("after FLUSHALL")?;
+        }
+    }
+    Ok(())
+}
+
+fn memory_back(server: &Server, before: &Memory) -> Result<()> {
+    let mut used = 0;
+    let back = server.until("memory is back", || {
+        used = server.info("memory", "used_memory")?;
+        ensure!(used < before.used + MEMORY_SLACK, "it isn't");
+        Ok(true)
+    });
+    back.with_context(|| format!("used_memory was {} and is {used}", before.used))
+}
