@@ -2,6 +2,7 @@
 //! the comment beside it says how to see it again with redis-cli.
 
 use crate::server::Version;
+use crate::stage::Scene;
 
 /// The names of kinds that a run doesn't draw.
 #[derive(Default)]
@@ -13,54 +14,108 @@ pub struct LeftOut {
 }
 
 /// Where a server can't take a kind.
-enum Where {
+enum Place {
     Everywhere,
     InMulti,
+    InCluster,
 }
 
 struct Fault {
-    kind: &'static str,
-    place: Where,
+    kinds: &'static [&'static str],
+    place: Place,
     servers: &'static [&'static str],
 }
 
 const FAULTS: &[Fault] = &[
-    // A: BLPOP k 0 is not needed; any client will do.
     // A: CLIENT PAUSE 1000 WRITE   B: SET k v   A: CLIENT UNBLOCK <id of B>
-    // An assertion: the server answers a client that is put off as if it were blocked on keys.
+    // An assertion or SIGSEGV: a client that is put off is taken for one that is blocked.
     Fault {
-        kind: "pause-write",
-        place: Where::Everywhere,
+        kinds: &["pause-write"],
+        place: Place::Everywhere,
         servers: &["Redis 7.0", "Redis 8.0", "Valkey 8.0", "Valkey 8.1"],
     },
     // SET k v PX 1   MULTI   CLIENT PAUSE 1000 WRITE   GETSET k w   EXEC
     // An assertion: the removal of the expired key is to be propagated while writes are paused.
     Fault {
-        kind: "pause-write",
-        place: Where::InMulti,
+        kinds: &["pause-write"],
+        place: Place::InMulti,
         servers: &["Redis 8.6"],
+    },
+    // Two nodes. At A, which has slot 5 and keys in it: CLIENT PAUSE 5000. At B: CLUSTER SETSLOT 5
+    // IMPORTING <A>, CLUSTER SETSLOT 5 NODE <B>.
+    // An assertion: A removes its keys of the slot, and is to propagate that while it is paused.
+    Fault {
+        kinds: &["pause", "pause-write"],
+        place: Place::InCluster,
+        servers: &["Redis 7.0", "Redis 8.0", "Redis 8.6", "Valkey 8.0"],
+    },
+    // A node with a replica: MULTI   CLUSTER SETSLOT 5 STABLE   EXEC
+    // An assertion: the command blocks its client until the replica has it, in EXEC too.
+    Fault {
+        kinds: &[
+            "migrating",
+            "importing",
+            "stable",
+            "setslot",
+            "there-and-back",
+        ],
+        place: Place::InMulti,
+        servers: &["Valkey 8.0", "Valkey 8.1", "Valkey 9.1"],
     },
     // A: CLIENT NO-TOUCH ON   B: BLPOP k 0   A: RPUSH k v
     // SIGSEGV: serving B looks at the current client, which is none by then.
     Fault {
-        kind: "no-touch",
-        place: Where::Everywhere,
+        kinds: &["no-touch"],
+        place: Place::Everywhere,
         servers: &["Redis 8.0", "Valkey 8.1"],
+    },
+    // DEBUG POPULATE 300000   A: FLUSHALL SYNC   B: CLIENT UNBLOCK <id of A>
+    // An assertion: A waits for another thread, in a way that isn't meant to be ended.
+    Fault {
+        kinds: &["flush-sync"],
+        place: Place::Everywhere,
+        servers: &["Redis 8.0"],
+    },
+    // appendonly yes   DEBUG POPULATE 400000   BGREWRITEAOF, and then at once
+    // A: DEBUG LOADAOF   B: DEBUG LOADAOF
+    // SIGABRT or SIGSEGV: the second is let through while the first loads. Redis 7.0 dies of one, too,
+    // where appendonly is no.
+    Fault {
+        kinds: &["debug-loadaof"],
+        place: Place::Everywhere,
+        servers: &["Redis", "Valkey"],
     },
 ];
 
 impl LeftOut {
     /// What this server can't take.
-    pub fn of(version: &Version) -> LeftOut {
+    pub fn of(version: &Version, scene: Scene) -> LeftOut {
         let mut left_out = LeftOut::default();
         for fault in FAULTS {
             if fault.servers.iter().any(|name| version.is(name)) {
-                match fault.place {
-                    Where::Everywhere => left_out.everywhere.push(fault.kind),
-                    Where::InMulti => left_out.in_multi.push(fault.kind),
+                match (&fault.place, scene) {
+                    (Place::Everywhere, _) | (Place::InCluster, Scene::Cluster) => {
+                        left_out.everywhere.extend(fault.kinds);
+                    }
+                    (Place::InMulti, _) => left_out.in_multi.extend(fault.kinds),
+                    (Place::InCluster, Scene::Plain) => {}
                 }
             }
         }
         left_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::{CLUSTER_KINDS, KINDS};
+
+    #[test]
+    fn what_is_left_out_is_in_the_table() {
+        for name in FAULTS.iter().flat_map(|fault| fault.kinds) {
+            let mut kinds = KINDS.iter().chain(CLUSTER_KINDS);
+            assert!(kinds.any(|kind| kind.name == *name), "{name}");
+        }
     }
 }

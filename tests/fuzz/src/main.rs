@@ -205,7 +205,7 @@ fn grammar(version: &Version, plan: &Plan, scene: Scene) -> Result<Grammar> {
     let left_out = if plan.nothing_left_out {
         LeftOut::default()
     } else {
-        LeftOut::of(version)
+        LeftOut::of(version, scene)
     };
     let mut kinds = scene.kinds();
     kinds.retain(|kind| {

@@ -61,11 +61,11 @@ impl Version {
         &self.name
     }
 
-    /// Whether this is of a series, as in "Valkey 8.1".
+    /// Whether this is of a series, as in "Valkey 8.1", or of a flavour.
     pub fn is(&self, series: &str) -> bool {
         self.name
             .strip_prefix(series)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', ' ']))
     }
 }
 
@@ -144,11 +144,16 @@ impl Server {
         self.port
     }
 
-    /// Asks with the words of a line, on a connection of its own that is made anew where it was lost.
+    /// Asks with the words of a line.
     pub fn ask<T: FromRedisValue>(&self, line: &str) -> Result<T> {
-        let mut words = line.split_whitespace();
-        let mut command = redis::cmd(words.next().context("no command")?);
-        command.arg(words.collect::<Vec<_>>());
+        let words: Vec<&[u8]> = line.split_whitespace().map(str::as_bytes).collect();
+        self.ask_words(&words)
+    }
+
+    /// Asks, on a connection of its own that is made anew where it was lost.
+    pub fn ask_words<T: FromRedisValue>(&self, words: &[&[u8]]) -> Result<T> {
+        let mut command = redis::Cmd::new();
+        command.arg(words);
         let mut control = self.control.borrow_mut();
         if control.is_none() {
             *control = Some(connect(self.port)?);
@@ -158,7 +163,8 @@ impl Server {
         if answer.as_ref().is_err_and(redis::RedisError::is_io_error) {
             *control = None;
         }
-        answer.with_context(|| format!("{} of {}: {line}", self.role, self.port))
+        let line = words.join(b" ".as_slice());
+        answer.with_context(|| format!("{}: {}", self.role, line.escape_ascii()))
     }
 
     /// One number of INFO.

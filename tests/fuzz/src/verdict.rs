@@ -65,7 +65,7 @@ pub fn faults(stage: &Stage, scene: Scene, loaded: Loaded, before: &Memory) -> V
             check(locks_are_keys(server, scene));
         }
     }
-    check(same_data(stage));
+    check(same_data(stage, scene));
     check(empty(stage, loaded));
     check(memory_back(stage.primary(), before));
     faults
@@ -100,19 +100,17 @@ fn nobody_left(server: &Server) -> Result<()> {
 fn locks_are_keys(server: &Server, scene: Scene) -> Result<()> {
     let mut last = (0, 0);
     let same = server.until("lock_locks is the number of keys", || {
-        let keys = lock_keys(server, scene.databases())?;
+        let keys = lock_keys(server, scene)?;
         last = (server.info("lock", "lock_locks")?, keys);
         Ok(last.0 == last.1)
     });
     same.with_context(|| format!("lock_locks is {}, {} keys hold locks", last.0, last.1))
 }
 
-fn lock_keys(server: &Server, databases: u32) -> Result<u64> {
+fn lock_keys(server: &Server, scene: Scene) -> Result<u64> {
     let mut count = 0;
-    for database in 0..databases {
-        if databases > 1 {
-            let _: () = server.ask(&format!("SELECT {database}"))?;
-        }
+    for database in 0..scene.databases() {
+        select(server, scene, database)?;
         let mut cursor = 0;
         loop {
             let scan = format!("SCAN {cursor} TYPE redislock COUNT 1000");
@@ -127,36 +125,57 @@ fn lock_keys(server: &Server, databases: u32) -> Result<u64> {
     Ok(count)
 }
 
-fn same_data(stage: &Stage) -> Result<()> {
+fn same_data(stage: &Stage, scene: Scene) -> Result<()> {
     let (primary, replica) = (stage.primary(), stage.replica());
     let same = replica.until("DEBUG DIGEST as the primary's", || {
         let ours: String = primary.ask("DEBUG DIGEST")?;
         let theirs: String = replica.ask("DEBUG DIGEST")?;
         Ok(ours == theirs)
     });
-    same.with_context(|| difference(stage).unwrap_or_else(|error| error.to_string()))
+    same.with_context(|| difference(stage, scene).unwrap_or_else(|error| error.to_string()))
 }
 
-/// The first few keys in which the replica differs.
-fn difference(stage: &Stage) -> Result<String> {
-    let mut lines = Vec::new();
-    for server in [stage.primary(), stage.replica()] {
-        let keyspace: String = server.ask("INFO keyspace")?;
-        let mut keys: Vec<String> = server.ask("KEYS *")?;
-        keys.sort();
-        let mut values = Vec::new();
+/// The keys in which the two differ.
+fn difference(stage: &Stage, scene: Scene) -> Result<String> {
+    let ours = digests(stage.primary(), scene)?;
+    let theirs = digests(stage.replica(), scene)?;
+    let only = |left: &[String], right: &[String]| {
+        let mut only = left.to_vec();
+        only.retain(|key| !right.contains(key));
+        only.join(", ")
+    };
+    Ok(format!(
+        "only on the primary: [{}], only on the replica: [{}]",
+        only(&ours, &theirs),
+        only(&theirs, &ours)
+    ))
+}
+
+/// Database, name, type and digest of each key.
+fn digests(server: &Server, scene: Scene) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for database in 0..scene.databases() {
+        select(server, scene, database)?;
+        let keys: Vec<Vec<u8>> = server.ask("KEYS *")?;
         for key in keys {
-            let digest: Vec<String> = server.ask(&format!("DEBUG DIGEST-VALUE {key}"))?;
-            values.push(format!("{key} {}", digest.join(" ")));
+            let about = |words: &[&[u8]]| server.ask_words::<redis::Value>(words);
+            found.push(format!(
+                "{database} {} {:?} {:?} {:?}",
+                key.escape_ascii(),
+                about(&[b"TYPE", &key])?,
+                about(&[b"PEXPIRETIME", &key])?,
+                about(&[b"DEBUG", b"DIGEST-VALUE", &key])?,
+            ));
         }
-        lines.push(format!(
-            "{}: {} | {}",
-            server.role(),
-            keyspace.replace("\r\n", " "),
-            values.join(", ")
-        ));
     }
-    Ok(lines.join("\n    "))
+    Ok(found)
+}
+
+fn select(server: &Server, scene: Scene, database: u32) -> Result<()> {
+    if scene.databases() > 1 {
+        let _: () = server.ask(&format!("SELECT {database}"))?;
+    }
+    Ok(())
 }
 
 /// Empties the servers and waits until nothing is left of what was in them.
