@@ -121,6 +121,10 @@ pub const KINDS: &[Kind] = &[
 
     // The server.
     kind("config", 30, "CONFIG SET <setting>"),
+    kind("busy-soon", 1, "CONFIG SET busy-reply-threshold 1"),
+    kind("scarce-memory", 5, "CONFIG SET maxmemory 1 ; <any> ; <any> ; <any> ; CONFIG SET maxmemory 0"),
+    kind("scarce-replicas", 3, "CONFIG SET min-replicas-to-write 2 ; <any> ; <any> ; CONFIG SET min-replicas-to-write 0"),
+    kind("evict-clients", 3, "CONFIG SET maxmemory-clients 60000 ; <any> ; <any> ; CONFIG SET maxmemory-clients 0"),
     kind("debug-reload", 2, "DEBUG RELOAD"),
     kind("debug-loadaof", 1, "DEBUG LOADAOF"),
     kind("debug", 20, "DEBUG <debug>"),
@@ -237,14 +241,12 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
     ("setting", &[
         (2, "lock.default-lease <1-300>"), (1, "lock.max-waiters <0-4>"), (3, "lock.max-waiters 10000"),
         (1, "lock.default-keep <1-100>"), (1, "lock.max-tickets <1-4>"), (1, "lock.max-tickets 0"),
-        (1, "maxmemory 1"), (4, "maxmemory 0"), (2, "maxmemory-policy <policy>"),
-        (1, "maxmemory-clients 60000"), (3, "maxmemory-clients 0"),
-        (1, "min-replicas-to-write 2"), (4, "min-replicas-to-write 0"),
+        (4, "maxmemory 0"), (2, "maxmemory-policy <policy>"), (3, "maxmemory-clients 0"), (4, "min-replicas-to-write 0"),
         (1, "appendfsync <fsync>"), (1, "aof-use-rdb-preamble <on-off-word>"), (1, "rdbcompression <on-off-word>"),
         (1, "notify-keyspace-events KEA"), (2, "notify-keyspace-events \"\""),
         (1, "lazyfree-lazy-user-del <on-off-word>"), (1, "lazyfree-lazy-expire <on-off-word>"),
         (1, "lazyfree-lazy-server-del <on-off-word>"), (1, "replica-lazy-flush <on-off-word>"),
-        (1, "busy-reply-threshold 1"), (3, "busy-reply-threshold 5000"), (1, "hz <10-100>"),
+        (2, "busy-reply-threshold 5000"), (1, "hz <10-100>"),
         (1, "active-expire-effort <1-10>"), (1, "tracking-table-max-keys <1-10>"),
         (1, "client-output-buffer-limit <output-limit>"),
         (1, "no-such-setting 1"),

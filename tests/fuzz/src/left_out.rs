@@ -49,6 +49,15 @@ const FAULTS: &[Fault] = &[
         place: Place::InCluster,
         servers: &["Redis 7.0", "Redis 8.0", "Redis 8.6", "Valkey 8.0"],
     },
+    // Two nodes. At A, which has slot 5 and keys in it: CONFIG SET busy-reply-threshold 1, then
+    // EVAL "for i = 1, 1e9 do end" 0. At B meanwhile: CLUSTER SETSLOT 5 IMPORTING <A>, CLUSTER SETSLOT 5
+    // NODE <B>.
+    // An assertion: A takes in that the slot is gone in the midst of the script, and removes its keys.
+    Fault {
+        kinds: &["busy-soon"],
+        place: Place::InCluster,
+        servers: &["Valkey 8.1"],
+    },
     // A node with a replica: MULTI   CLUSTER SETSLOT 5 STABLE   EXEC
     // An assertion: the command blocks its client until the replica has it, in EXEC too.
     Fault {

@@ -57,6 +57,15 @@ struct Args {
     #[arg(long)]
     plain: bool,
 
+    /// Which parts of a run to play.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "plain,cluster"
+    )]
+    scenes: Vec<Scene>,
+
     /// Kinds of commands to draw from, instead of all.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -75,6 +84,7 @@ struct Plan {
     seed: u64,
     seconds: u32,
     module: Option<PathBuf>,
+    scenes: Vec<Scene>,
     only: Vec<String>,
     without: Vec<String>,
     nothing_left_out: bool,
@@ -101,6 +111,7 @@ fn main() -> Result<ExitCode> {
         seed: args.seed.unwrap_or_else(|| rand::random_range(0..1 << 32)),
         seconds: args.seconds,
         module,
+        scenes: args.scenes,
         only: args.only,
         without: args.without,
         nothing_left_out: args.nothing_left_out,
@@ -146,10 +157,9 @@ fn tell(version: &Version, plan: &Plan, outcome: &Outcome) -> bool {
 
 fn fuzz(program: &Path, version: &Version, plan: &Plan) -> Outcome {
     let mut outcome = Outcome::default();
-    // A third of the time goes to the cluster.
-    let cluster_time = Duration::from_secs(plan.seconds.into()) / 3;
-    let plain_time = Duration::from_secs(plan.seconds.into()) - cluster_time;
-    for (scene, time) in [(Scene::Plain, plain_time), (Scene::Cluster, cluster_time)] {
+    let shares: u32 = plan.scenes.iter().map(|scene| scene.share()).sum();
+    for scene in plan.scenes.iter().copied() {
+        let time = Duration::from_secs(plan.seconds.into()) * scene.share() / shares;
         if let Err(error) = play(program, version, plan, scene, time, &mut outcome) {
             outcome.faults.push(format!("{}: {error:#}", scene.name()));
         }

@@ -103,6 +103,7 @@ impl Server {
             "save \"\"".to_owned(),
             "enable-debug-command yes".to_owned(),
             "repl-diskless-sync-delay 0".to_owned(),
+            "repl-backlog-size 1mb".to_owned(),
             // Memory is compared between beginning and end: nothing that grows with what was seen.
             "slowlog-log-slower-than -1".to_owned(),
             "latency-tracking no".to_owned(),

@@ -1,6 +1,7 @@
 //! The servers of a run: a primary with a replica, in a cluster or not.
 
 use anyhow::Result;
+use clap::ValueEnum;
 
 use crate::commands::{Kind, CLUSTER_KINDS, KINDS};
 use crate::crowd::CONNECTIONS;
@@ -8,7 +9,7 @@ use crate::known::{Known, Node};
 use crate::server::{Server, Setup};
 
 /// What part of a run it is.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scene {
     /// A primary and its replica. Some connections send to the replica.
     Plain,
@@ -30,6 +31,14 @@ impl Scene {
         match self {
             Scene::Plain => "plain",
             Scene::Cluster => "cluster",
+        }
+    }
+
+    /// How much of a run's time it has, next to the other.
+    pub fn share(self) -> u32 {
+        match self {
+            Scene::Plain => 2,
+            Scene::Cluster => 1,
         }
     }
 
