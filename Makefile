@@ -1,7 +1,7 @@
 # `make help` lists the targets. Works with GNU make 3.81 (macOS) and later.
 
 .DEFAULT_GOAL := build
-.PHONY: help deps build run test test-ha test-matrix test-stalled check demo soak clean
+.PHONY: help deps build run test test-ha test-matrix test-stalled fuzz check demo soak clean
 
 # The server's port for `make run`.
 PORT ?= 6379
@@ -15,6 +15,9 @@ LOCK_TEST_STALLS ?= 40
 STALLED_THREADS ?= 16
 # Rounds of the race between a grant and its client's death in `make soak`.
 LOCK_RACE_ROUNDS ?= 100000
+
+# How long `make fuzz` sends to each server.
+SECONDS ?= 20
 
 # redis.conf.example names the module by its path from here.
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -53,6 +56,10 @@ test-matrix: build ## run test and test-ha against each of SERVERS="/path/to/red
 
 test-stalled: build ## run test with clients that stand still at random: finds tests that rely on their speed
 	@$(FOUND); LOCK_TEST_STALLS=$(LOCK_TEST_STALLS) cargo test --workspace --no-fail-fast -- --test-threads=$(STALLED_THREADS)
+
+fuzz: build ## random commands against each of SERVERS (default: the one found) for SECONDS; SEED=n repeats a run
+	@$(FOUND); cargo run --quiet --release --package redis-lock-fuzz -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
 check: deps ## rustfmt, clippy and rustdoc, warnings denied
 	cargo fmt --all --check

@@ -134,7 +134,7 @@ fn same_data(stage: &Stage, scene: Scene) -> Result<()> {
         let theirs: String = replica.ask("DEBUG DIGEST")?;
         Ok(ours == theirs)
     });
-    same.with_context(|| difference(stage, scene).unwrap_or_else(|error| error.to_string()))
+    same.with_context(|| difference(stage, scene).unwrap_or_else(|error| format!("{error:#}")))
 }
 
 /// The keys in which the two differ.
