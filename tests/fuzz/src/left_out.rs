@@ -47,7 +47,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         kinds: &["pause", "pause-write"],
         place: Place::InCluster,
-        servers: &["Redis 7.0", "Redis 8.0", "Redis 8.6", "Valkey 8.0"],
+        servers: &["Redis 8.0", "Redis 8.6", "Valkey 8.0"],
     },
     // Two nodes. At A, which has slot 5 and keys in it: CONFIG SET busy-reply-threshold 1, then
     // EVAL "for i = 1, 1e9 do end" 0. At B meanwhile: CLUSTER SETSLOT 5 IMPORTING <A>, CLUSTER SETSLOT 5
