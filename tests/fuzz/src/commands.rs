@@ -73,6 +73,8 @@ pub const KINDS: &[Kind] = &[
     kind("randomkey", 10, "RANDOMKEY"),
     kind("sort", 10, "SORT <some-key> BY nosort STORE <some-key>"),
     kind("string", 120, "<write-string>"),
+    // As long as what a server keeps of a client: it takes the place of one that is gone.
+    kind("in-place-of-client", 60, "MSET {b}x0 <long> {b}x1 <long> {b}x2 <long>"),
     kind("collection", 120, "<write-collection>"),
     kind("read", 60, "<read>"),
     kind("blpop", 20, "<blocking-pop>"),
@@ -205,6 +207,9 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
         (1, "SETRANGE <some-key> <0-99> <0-9>"), (1, "MSET <pair-with-values>"), (1, "BITOP NOT <some-key> <some-key>"),
     ]),
     ("pair-with-values", &[(1, "{a}<0-3> 1 {a}x<0-2> 2"), (1, "{b}<0-3> 1 {b}x<0-2> 2")]),
+    ("long", &[(1, "<x100><x100><x100><x100><x100><x100><x100><x40>"), (1, "<x100><x100><x100><x100><x100><x100><x100><x100><x100>")]),
+    ("x100", &[(1, "<x40><x40>xxxxxxxxxxxxxxxxxxxx")]),
+    ("x40", &[(1, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx")]),
     ("write-collection", &[
         (3, "LPUSH <some-key> <0-9>"), (2, "RPUSH <some-key> <0-9>"), (1, "SADD <some-key> <0-9>"), (1, "HSET <some-key> <0-9> 1"),
         (1, "ZADD <some-key> 1 <0-9>"), (1, "XADD <some-key> MAXLEN 5 * f v"), (1, "SINTERSTORE <some-key> <some-key>"),

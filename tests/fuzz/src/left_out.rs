@@ -1,4 +1,4 @@
-//! What plain servers die of, and a run therefore leaves out. Each line was seen without the module;
+//! What plain servers die of or do wrong, and a run therefore leaves out. Each line was seen without the module;
 //! the comment beside it says how to see it again with redis-cli.
 
 use crate::server::Version;
@@ -57,6 +57,14 @@ const FAULTS: &[Fault] = &[
         kinds: &["busy-soon"],
         place: Place::InCluster,
         servers: &["Valkey 8.1"],
+    },
+    // Two nodes, and a replica of A. At A, which has slot 3300: SET {b} v. At B: CLUSTER SETSLOT 3300
+    // IMPORTING <A>, CLUSTER SETSLOT 3300 NODE <B>.
+    // A removes {b} and doesn't tell its replica, which keeps it.
+    Fault {
+        kinds: &["setslot"],
+        place: Place::InCluster,
+        servers: &["Redis 7.0"],
     },
     // A node with a replica: MULTI   CLUSTER SETSLOT 5 STABLE   EXEC
     // An assertion: the command blocks its client until the replica has it, in EXEC too.

@@ -167,6 +167,8 @@ fn cluster(setup: &Setup) -> Result<Vec<Server>> {
         return Ok(servers);
     };
     let _: () = primary.ask("CLUSTER ADDSLOTSRANGE 0 16383")?;
+    // The primary wins where both claim a slot, until the other one has taken a greater epoch.
+    let _: () = primary.ask("CLUSTER SET-CONFIG-EPOCH 9")?;
     let _: () = other.ask("CLUSTER SET-CONFIG-EPOCH 7")?;
     for server in [replica, other] {
         let _: () = server.ask(&format!("CLUSTER MEET 127.0.0.1 {}", primary.port()))?;

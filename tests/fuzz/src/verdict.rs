@@ -177,7 +177,7 @@ fn difference(stage: &Stage, scene: Scene) -> Result<String> {
     ))
 }
 
-/// Database, name, digest, type and expiry of each key.
+/// Database, name and digest of each key.
 fn digests(server: &Server, scene: Scene) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for database in 0..scene.databases() {
@@ -185,14 +185,10 @@ fn digests(server: &Server, scene: Scene) -> Result<Vec<String>> {
         let keys: Vec<Vec<u8>> = server.ask("KEYS *")?;
         for key in keys {
             let digest: Vec<String> = server.ask_words(&[b"DEBUG", b"DIGEST-VALUE", &key])?;
-            // A replica in a cluster refuses the others, and so does each node without the slot.
-            let about = |words: &[&[u8]]| server.ask_words::<redis::Value>(words).ok();
             found.push(format!(
-                "{database} {} {} {:?} {:?}",
+                "{database} {} {}",
                 key.escape_ascii(),
-                digest.join(" "),
-                about(&[b"TYPE", &key]),
-                about(&[b"PEXPIRETIME", &key]),
+                digest.join(" ")
             ));
         }
     }
