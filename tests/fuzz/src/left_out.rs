@@ -18,6 +18,7 @@ enum Place {
     Everywhere,
     InMulti,
     InCluster,
+    InMultiOfCluster,
 }
 
 struct Fault {
@@ -79,6 +80,14 @@ const FAULTS: &[Fault] = &[
         place: Place::InMulti,
         servers: &["Valkey 8.0", "Valkey 8.1", "Valkey 9.1"],
     },
+    // A node with all slots: SET {c} v   MULTI   SET {b} v   DEBUG RELOAD   EXEC   SET {c} v   DEBUG RELOAD
+    // All keys are loaded into the slot of the EXEC, where GET {c} doesn't find them; the second RELOAD,
+    // or the next start, ends with "RDB has duplicated key".
+    Fault {
+        kinds: &["debug-reload"],
+        place: Place::InMultiOfCluster,
+        servers: &["Redis 8.0", "Redis 8.6", "Valkey"],
+    },
     // A: CLIENT NO-TOUCH ON   B: BLPOP k 0   A: RPUSH k v
     // SIGSEGV: serving B looks at the current client, which is none by then.
     Fault {
@@ -114,8 +123,10 @@ impl LeftOut {
                     (Place::Everywhere, _) | (Place::InCluster, Scene::Cluster) => {
                         left_out.everywhere.extend(fault.kinds);
                     }
-                    (Place::InMulti, _) => left_out.in_multi.extend(fault.kinds),
-                    (Place::InCluster, Scene::Plain) => {}
+                    (Place::InMulti, _) | (Place::InMultiOfCluster, Scene::Cluster) => {
+                        left_out.in_multi.extend(fault.kinds);
+                    }
+                    (Place::InCluster | Place::InMultiOfCluster, Scene::Plain) => {}
                 }
             }
         }

@@ -9,7 +9,7 @@ use std::process::{self, Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{bail, Context, Result};
 use redis::{FromRedisValue, InfoDict};
 
 /// What a server writes when it has met a fault in itself or in the module.
@@ -29,8 +29,14 @@ const TAIL_LINES: usize = 60;
 /// How long a server may take to do what it was asked.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Below the ports that systems give to outgoing connections. A cluster's bus listens 10,000 above.
+/// Below the ports that systems give to outgoing connections, as are those of a cluster's bus.
 const PORTS: Range<u16> = 11_000..21_000;
+
+/// How far above a node's port its bus listens.
+const BUS_ABOVE: u16 = 10_000;
+
+/// How often a server is started where others take its port.
+const STARTS: u32 = 20;
 
 /// What a server program says of itself.
 pub struct Version {
@@ -91,48 +97,47 @@ pub struct Server {
 impl Server {
     /// Starts a server and waits until it answers.
     pub fn start(setup: &Setup, role: &'static str, more: &[String]) -> Result<Server> {
+        for _ in 0..STARTS {
+            let server = Server::launch(setup, role, more)?;
+            // On its port there may be a server of somebody else.
+            let process = u64::from(server.child.borrow().id());
+            let answers = server.until("it answers", || {
+                Ok(server.info("server", "process_id")? == process)
+            });
+            match answers {
+                Ok(()) => return Ok(server),
+                // Somebody else took the port after it was found free.
+                Err(_) if server.log().contains("Address already in use") => {}
+                Err(error) => return Err(error.context(server.log_tail())),
+            }
+        }
+        bail!("the {role} found no free port in {STARTS} starts");
+    }
+
+    fn launch(setup: &Setup, role: &'static str, more: &[String]) -> Result<Server> {
         let dir = setup.dir.join(role);
+        if dir.exists() {
+            fs::remove_dir_all(&dir)?;
+        }
         fs::create_dir(&dir)?;
         let port = free_port()?;
-        let mut lines = vec![
-            format!("port {port}"),
-            "bind 127.0.0.1".to_owned(),
-            format!("dir \"{}\"", dir.display()),
-            "logfile server.log".to_owned(),
-            "databases 4".to_owned(),
-            "save \"\"".to_owned(),
-            "enable-debug-command yes".to_owned(),
-            "repl-diskless-sync-delay 0".to_owned(),
-            "repl-backlog-size 1mb".to_owned(),
-            // Memory is compared between beginning and end: nothing that grows with what was seen.
-            "slowlog-log-slower-than -1".to_owned(),
-            "latency-tracking no".to_owned(),
-            "acllog-max-len 0".to_owned(),
-            // A report of a crash comes at once.
-            "crash-memcheck-enabled no".to_owned(),
-        ];
-        if let Some(module) = &setup.module {
-            lines.push(format!("loadmodule \"{}\"", module.display()));
-        }
-        lines.extend_from_slice(more);
-        fs::write(dir.join("server.conf"), lines.join("\n") + "\n")?;
+        let config = dir.join("server.conf");
+        fs::write(&config, configuration(setup, port, &dir, more))?;
         let stderr = fs::File::create(dir.join("server.err"))?;
         let child = process::Command::new(&setup.program)
-            .arg(dir.join("server.conf"))
+            .arg(&config)
             .current_dir(&dir)
             .stdin(Stdio::null())
             .stdout(stderr.try_clone()?)
             .stderr(stderr)
             .spawn()?;
-        let server = Server {
+        Ok(Server {
             role,
             child: RefCell::new(child),
             dir,
             port,
             control: RefCell::new(None),
-        };
-        server.until("it answers", || Ok(server.ask::<String>("PING").is_ok()))?;
-        Ok(server)
+        })
     }
 
     /// What it is in the run.
@@ -253,6 +258,31 @@ impl Drop for Server {
     }
 }
 
+fn configuration(setup: &Setup, port: u16, dir: &Path, more: &[String]) -> String {
+    let mut lines = vec![
+        format!("port {port}"),
+        "bind 127.0.0.1".to_owned(),
+        format!("dir \"{}\"", dir.display()),
+        "logfile server.log".to_owned(),
+        "databases 4".to_owned(),
+        "save \"\"".to_owned(),
+        "enable-debug-command yes".to_owned(),
+        "repl-diskless-sync-delay 0".to_owned(),
+        "repl-backlog-size 1mb".to_owned(),
+        // Memory is compared between beginning and end: nothing that grows with what was seen.
+        "slowlog-log-slower-than -1".to_owned(),
+        "latency-tracking no".to_owned(),
+        "acllog-max-len 0".to_owned(),
+        // A report of a crash comes at once.
+        "crash-memcheck-enabled no".to_owned(),
+    ];
+    if let Some(module) = &setup.module {
+        lines.push(format!("loadmodule \"{}\"", module.display()));
+    }
+    lines.extend_from_slice(more);
+    lines.join("\n") + "\n"
+}
+
 fn connect(port: u16) -> Result<redis::Connection> {
     let client = redis::Client::open((Ipv4Addr::LOCALHOST.to_string(), port))?;
     let connection = client.get_connection_with_timeout(PATIENCE)?;
@@ -262,13 +292,10 @@ fn connect(port: u16) -> Result<redis::Connection> {
 
 /// A port that nobody listens on, nor on the one of the cluster's bus above it.
 fn free_port() -> Result<u16> {
-    let from = usize::try_from(process::id())? % PORTS.len();
-    let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    let port = PORTS
-        .cycle()
-        .skip(from)
-        .take(PORTS.len())
-        .find(|port| free(*port) && free(*port + 10_000));
-    ensure!(port.is_some(), "no free port");
-    port.context("no free port")
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let from = rand::random_range(0..PORTS.len());
+    let mut ports = PORTS.cycle().skip(from).take(PORTS.len());
+    ports
+        .find(|port| is_free(*port) && is_free(*port + BUS_ABOVE))
+        .context("no free port")
 }
