@@ -73,8 +73,6 @@ pub const KINDS: &[Kind] = &[
     kind("randomkey", 10, "RANDOMKEY"),
     kind("sort", 10, "SORT <some-key> BY nosort STORE <some-key>"),
     kind("string", 120, "<write-string>"),
-    // As long as what a server keeps of a client: it takes the place of one that is gone.
-    kind("in-place-of-client", 60, "MSET {b}x0 <long> {b}x1 <long> {b}x2 <long>"),
     kind("collection", 120, "<write-collection>"),
     kind("read", 60, "<read>"),
     kind("blpop", 20, "<blocking-pop>"),
@@ -95,6 +93,8 @@ pub const KINDS: &[Kind] = &[
 
     // Connections.
     kind("kill", 60, "CLIENT KILL ID <client>"),
+    // What comes behind takes the memory of the one that is gone.
+    kind("kill-and-fill", 60, "CLIENT KILL ID <client> ; <fill> ; <fill> ; <any>"),
     kind("kill-many", 3, "CLIENT KILL TYPE <client-type>"),
     kind("unblock", 150, "CLIENT UNBLOCK <client> <unblock>"),
     kind("pause", 2, "CLIENT PAUSE <1-8>"),
@@ -207,7 +207,12 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
         (1, "SETRANGE <some-key> <0-99> <0-9>"), (1, "MSET <pair-with-values>"), (1, "BITOP NOT <some-key> <some-key>"),
     ]),
     ("pair-with-values", &[(1, "{a}<0-3> 1 {a}x<0-2> 2"), (1, "{b}<0-3> 1 {b}x<0-2> 2")]),
-    ("long", &[(1, "<x100><x100><x100><x100><x100><x100><x100><x40>"), (1, "<x100><x100><x100><x100><x100><x100><x100><x100><x100>")]),
+    ("fill", &[(1, "MSET {b}x0 <long> {b}x1 <long> {b}x2 <long>"), (1, "MSET {a}x0 <long> {a}x1 <long> {a}x2 <long>")]),
+    // About as long as what a server keeps of a client.
+    ("long", &[
+        (1, "<x100><x100><x100><x100><x100><x100>"), (2, "<x100><x100><x100><x100><x100><x100><x100><x40>"),
+        (1, "<x100><x100><x100><x100><x100><x100><x100><x100><x40>"),
+    ]),
     ("x100", &[(1, "<x40><x40>xxxxxxxxxxxxxxxxxxxx")]),
     ("x40", &[(1, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx")]),
     ("write-collection", &[
