@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := build
 .PHONY: help deps build-deps test-deps port build run test test-ha test-matrix test-stalled check demo
-.PHONY: soak storms memcheck clean
+.PHONY: soak fuzz storms memcheck clean
 
 # The server's port for `make run`.
 PORT ?= 6379
@@ -26,6 +26,8 @@ export CARGO_TARGET_DIR
 # What `make storms` and `make memcheck` are told: --quick for a tenth of it, --help for the rest.
 STORMS_OPTIONS ?=
 MEMCHECK_OPTIONS ?=
+# How long `make fuzz` sends to each server.
+SECONDS ?= 20
 MODULE := $(CARGO_TARGET_DIR)/release/libredis_lock.so
 export REDIS_LOCK_MODULE ?= $(MODULE)
 
@@ -77,6 +79,10 @@ test-matrix: test-deps build ## run test and test-ha against each of SERVERS="/p
 
 test-stalled: test-deps build ## run test with clients that stand still at random: finds tests that rely on their speed
 	@$(FOUND); LOCK_TEST_STALLS=$(LOCK_TEST_STALLS) cargo test --workspace --no-fail-fast -- --test-threads=$(STALLED_THREADS)
+
+fuzz: test-deps build ## random commands against each of SERVERS (default: the one found) for SECONDS; SEED=n repeats a run
+	@$(FOUND); cargo run --quiet --release --package redis-lock-fuzz -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
 check: build-deps ## rustfmt, clippy and rustdoc, warnings denied
 	cargo fmt --all --check
