@@ -29,14 +29,15 @@ struct Fault {
 
 const FAULTS: &[Fault] = &[
     // A: CLIENT PAUSE 1000 WRITE   B: SET k v   A: CLIENT UNBLOCK <id of B>
-    // An assertion or SIGSEGV: a client that is put off is taken for one that is blocked.
+    // A panic: a client that is put off is taken for one that is blocked.
     Fault {
         kinds: &["pause-write"],
         place: Place::Everywhere,
         servers: &["Redis 7.0", "Redis 8.0", "Valkey 8.0", "Valkey 8.1"],
     },
-    // SET k v PX 1   MULTI   CLIENT PAUSE 1000 WRITE   GETSET k w   EXEC
-    // An assertion: the removal of the expired key is to be propagated while writes are paused.
+    // DEBUG SET-ACTIVE-EXPIRE 0   SET k v PX 1   MULTI   CLIENT PAUSE 500 WRITE   GETSET k w   EXEC
+    // An assertion: the expired key stays while writes are paused, counts as missing, and is added again.
+    // Redis 7.0, Redis 8.0 and Valkey 8.0 as well, which have no pause of writes here at all.
     Fault {
         kinds: &["pause-write"],
         place: Place::InMulti,
