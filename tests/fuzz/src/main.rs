@@ -118,6 +118,8 @@ fn main() -> Result<ExitCode> {
     };
     let mut failed = 0;
     for program in &args.servers {
+        // A server is started in a folder of its own; a bare name is looked for in PATH.
+        let program = &program.canonicalize().unwrap_or_else(|_| program.clone());
         let sound = match Version::of(program) {
             Ok(version) => tell(&version, &plan, &fuzz(program, &version, &plan)),
             Err(error) => {
