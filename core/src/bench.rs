@@ -7,7 +7,7 @@ use crate::effect::{self, Effect, Stored};
 use crate::fence::Fences;
 use crate::lock::Lock;
 use crate::name::Name;
-use crate::order::Life;
+use crate::order::{Life, Names};
 use crate::queue::{Place, Waiter};
 use crate::session::{TieId, Ties};
 use crate::token::Token;
@@ -72,8 +72,8 @@ pub struct Bench<'w, 'a> {
     pub again: Vec<Place>,
     /// Whom to wake, with what.
     pub wakes: Vec<Wake>,
-    /// Tokens that were granted something.
-    pub granted: Vec<Token>,
+    /// Tokens that were granted something, and what.
+    pub granted: Vec<(Token, Names)>,
     /// How many leases were found to have ended.
     pub lapses: u64,
     /// How many steps the order took so far: names looked at, waiters taken out or granted.

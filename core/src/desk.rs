@@ -602,15 +602,20 @@ impl Desk {
         }
         let mut holders = lock.holders().iter();
         holders.any(|own| {
-            let mut waits = self.queues.places_of(&own.token);
-            waits.any(|(_, waiter)| alone(waiter))
+            let waits = self.queues.waits_at(&own.token, name).into_iter();
+            let mut waiters = waits.filter_map(|place| self.queues.at(place));
+            waiters.any(alone)
         })
     }
 
     fn place_to_take_over(&self, newer: &Waiter) -> Option<Place> {
-        let mut own = self.queues.places_of(&newer.ask.token);
-        own.find(|(_, older)| older.names == newer.names && older.ask.mode == newer.ask.mode)
-            .map(|(place, _)| place)
+        let name = newer.names.iter().next()?;
+        let mut own = self.queues.waits_at(&newer.ask.token, name).into_iter();
+        own.find(|place| {
+            let older = self.queues.at(*place);
+            older
+                .is_some_and(|older| older.names == newer.names && older.ask.mode == newer.ask.mode)
+        })
     }
 
     fn take_back(&mut self, undelivered: HandOver, bench: &mut Bench<'_, '_>) -> Answer {
@@ -765,7 +770,7 @@ impl Desk {
             }
         }
         self.tally.grants += u64::from(kept_fence.is_none());
-        bench.granted.push(ask.token.clone());
+        bench.granted.push((ask.token.clone(), names.clone()));
         Grant {
             token: ask.token.clone(),
             fence,
@@ -812,15 +817,17 @@ impl Desk {
             return;
         };
         if lock.mode() == Mode::Shared {
-            if let Some(sole) = lock.holders().sole() {
-                self.look_at_waits_of(&sole.token, name, agenda);
+            if let Some(sole) = lock.holders().sole().map(|own| own.token.clone()) {
+                self.look_at_waits_of(&sole, name, agenda, &mut bench.steps);
             }
         }
     }
 
     /// Puts on the agenda the waits of a token that were held up by this name.
-    fn look_at_waits_of(&self, token: &Token, name: &Name, agenda: &mut Agenda) {
-        let waits = self.queues.places_of(token).map(|(place, _)| place);
+    fn look_at_waits_of(&self, token: &Token, name: &Name, agenda: &mut Agenda, steps: &mut u64) {
+        let shorter = self.queues.line_len(name).min(self.queues.waits_of(token));
+        *steps += shorter as u64;
+        let waits = self.queues.waits_at(token, name).into_iter();
         let here = waits.filter(|place| self.queues.held_up_by(*place) == Some(name));
         agenda.places.extend(here);
     }
@@ -850,15 +857,12 @@ impl Desk {
     /// A grant to a token can be all that another wait of it was held up for: what a token holds
     /// needs no turn.
     fn look_at_granted(&self, agenda: &mut Agenda, bench: &mut Bench<'_, '_>) {
-        for token in std::mem::take(&mut bench.granted) {
-            for (place, _) in self.queues.places_of(&token) {
-                let held_up_by = self.queues.held_up_by(place);
-                // What was granted in this order is open.
-                let granted = held_up_by.filter(|name| bench.has_opened(name));
-                let lock = granted.and_then(|name| bench.open(name));
-                if lock.is_some_and(|lock| lock.holder(&token).is_some()) {
-                    agenda.places.insert(place);
-                }
+        for (token, names) in std::mem::take(&mut bench.granted) {
+            if self.queues.waits_of(&token) == 0 {
+                continue;
+            }
+            for name in &names {
+                self.look_at_waits_of(&token, name, agenda, &mut bench.steps);
             }
         }
     }

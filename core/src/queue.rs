@@ -175,10 +175,28 @@ impl Queues {
         self.lines.get(name).map_or(0, |line| line.places.len())
     }
 
-    /// The places of a token's waiters.
-    pub fn places_of<'a>(&'a self, token: &Token) -> impl Iterator<Item = (Place, &'a Waiter)> {
-        let places = self.tokens.get(token).into_iter().flatten();
-        places.filter_map(|place| Some((*place, self.at(*place)?)))
+    /// The waits of a token in the queue of a name. Looks through that queue or through all waits of the
+    /// token, whichever is shorter.
+    pub fn waits_at(&self, token: &Token, name: &Name) -> Vec<Place> {
+        let Some(waits) = self.tokens.get(token) else {
+            return Vec::new();
+        };
+        let is_at = |place: &Place| {
+            let waiter = self.at(*place);
+            waiter.is_some_and(|waiter| waiter.ask.token == *token && waiter.names.contains(name))
+        };
+        match self.lines.get(name) {
+            Some(line) if line.places.len() < waits.len() => {
+                line.places.iter().copied().filter(is_at).collect()
+            }
+            Some(_) => waits.iter().copied().filter(is_at).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// How many waits a token has.
+    pub fn waits_of(&self, token: &Token) -> usize {
+        self.tokens.get(token).map_or(0, BTreeSet::len)
     }
 
     /// Takes a waiter in. Returns its place, and those of its names that nobody waited for before.

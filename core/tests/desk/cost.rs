@@ -107,6 +107,27 @@ fn many_who_wait_for_one_key() {
 }
 
 #[test]
+fn one_token_that_waits_for_many_keys() {
+    let crowd = |count: usize| {
+        let mut world = World::new();
+        for key in 0..count {
+            world.say(&format!("ACQUIRE k{key} h"));
+            world.say(&format!("WAIT k{key} w"));
+        }
+        world
+    };
+    assert_constant("to be released at one", |count| {
+        steps(&mut crowd(count), "RELEASE k7 h", "1")
+    });
+    assert_linear("to be released at all", |count| {
+        let mut world = crowd(count);
+        (0..count)
+            .map(|key| steps(&mut world, &format!("RELEASE k{key} h"), "1"))
+            .sum()
+    });
+}
+
+#[test]
 fn one_order_admits_no_more_than_the_server_can_answer_at_once() {
     let mut world = World::new();
     world.say("ACQUIRE k h");
