@@ -11,6 +11,7 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lazy_static::lazy_static;
 use redis_lock_core::desk::{Caller, Desk};
@@ -136,11 +137,25 @@ pub fn heed_set_clock() {
     }
 }
 
+/// Whether the last ring was put off, so that the server's other clients come first.
+static PUT_OFF: AtomicBool = AtomicBool::new(false);
+
+/// Whether to put a ring off to the next pass of the server's loop: a command has just made so much
+/// work, as by killing thousands of clients, that others have waited long enough.
+fn gives_way() -> bool {
+    let much = inbox::with(|inbox| inbox.events.len() > MOST_A_RING);
+    let gives_way = much && !PUT_OFF.load(Ordering::Relaxed);
+    PUT_OFF.store(gives_way, Ordering::Relaxed);
+    gives_way
+}
+
 extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     boundary::guard(|| {
         let ctx = Context::new(ctx);
         ARMED.lock(&ctx).set(None);
-        if api::may_write_unasked(&ctx) {
+        if gives_way() {
+            arm(clock::steady_ms().saturating_add(1));
+        } else if api::may_write_unasked(&ctx) {
             settle(&ctx);
             rearm(&ctx, 0);
         } else if api::is_replica() {

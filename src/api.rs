@@ -218,6 +218,11 @@ pub fn context_flags(ctx: &Context) -> u32 {
     server!(RedisModule_GetContextFlags(ctx.ctx)).unwrap_or(0) as u32
 }
 
+/// Whether a script or function is running.
+pub fn is_script_running(ctx: &Context) -> bool {
+    context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_LUA != 0
+}
+
 /// Whether the server follows a primary.
 pub fn is_replica() -> bool {
     REPLICA.load(Ordering::Relaxed)

@@ -27,6 +27,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
 use lazy_static::lazy_static;
@@ -80,9 +81,13 @@ struct Room {
     seats: HashMap<Handle, Seat>,
     /// Those with a verdict whom the server is not told of yet.
     decided: Vec<Seat>,
-    /// Hand-overs since the server last slept.
-    provisional: Vec<(Seat, HandOver)>,
+    /// Hand-overs since the server last slept, and whose they are.
+    provisional: HashMap<Seat, HandOver>,
+    provisional_of: HashMap<u64, Vec<Seat>>,
 }
+
+/// Whether the server is past the point where it begins to send what it has to send, before it sleeps.
+static SENDING: AtomicBool = AtomicBool::new(false);
 
 lazy_static! {
     static ref ROOM: RedisGILGuard<RefCell<Room>> = RedisGILGuard::default();
@@ -193,8 +198,9 @@ pub fn deliver(wakes: Vec<Wake>) {
     }
 }
 
-/// The server is about to wait for events.
+/// The server is about to send what it has to send, and then to wait for events.
 pub fn before_sleep() {
+    SENDING.store(true, Ordering::Relaxed);
     if api::answers_at_once() {
         unblock_decided();
     }
@@ -202,7 +208,11 @@ pub fn before_sleep() {
 
 /// The server waited for events, so it had sent what it had to send.
 pub fn after_sleep() {
-    with(|room| room.provisional.clear());
+    SENDING.store(false, Ordering::Relaxed);
+    with(|room| {
+        room.provisional.clear();
+        room.provisional_of.clear();
+    });
 }
 
 fn unblock_decided() {
@@ -218,22 +228,23 @@ fn unblock_decided() {
 /// A connection is gone. What was handed to it since the server last slept goes back, unless it was
 /// sent its answer: the server then holds no reply for it any more, nor its blocked client.
 pub fn note_client_gone(client_id: u64) {
-    let is_its = |hand_over: &HandOver| hand_over.client_id == client_id;
-    let any = with(|room| {
-        room.provisional
-            .iter()
-            .any(|(_, hand_over)| is_its(hand_over))
-    });
-    if any && clients::has_unsent_replies(&api::own_context(), client_id) {
-        note_undelivered(|_, hand_over| is_its(hand_over));
+    let any = with(|room| room.provisional_of.contains_key(&client_id));
+    if !any {
+        return;
+    }
+    let ctx = api::own_context();
+    // Within a long script the server sends too.
+    let may_be_sent = SENDING.load(Ordering::Relaxed) || api::is_script_running(&ctx);
+    if !may_be_sent || clients::has_unsent_replies(&ctx, client_id) {
+        let seats = with(|room| room.provisional_of.remove(&client_id).unwrap_or_default());
+        seats.into_iter().for_each(note_undelivered);
     }
 }
 
-/// Hand-overs whose client will not read of them go back.
-fn note_undelivered(which: impl Fn(Seat, &HandOver) -> bool) {
-    let undelivered = with(|room| room.take_provisional(which));
-    if !undelivered.is_empty() {
-        inbox::note(|inbox| inbox.undelivered.extend(undelivered));
+/// A hand-over whose client will not read of it goes back.
+fn note_undelivered(seat: Seat) {
+    if let Some(hand_over) = with(|room| room.provisional.remove(&seat)) {
+        inbox::note(|inbox| inbox.undelivered.push(hand_over));
     }
 }
 
@@ -244,7 +255,9 @@ impl Room {
         };
         if let Verdict::Granted(hand_over) = &verdict {
             if hand_over.origin == Origin::New {
-                self.provisional.push((seat, hand_over.clone()));
+                self.provisional.insert(seat, hand_over.clone());
+                let seats = self.provisional_of.entry(hand_over.client_id).or_default();
+                seats.push(seat);
             }
         }
         parked.verdict = Some(verdict);
@@ -255,14 +268,6 @@ impl Room {
         let seat = self.seats.remove(&handle)?;
         let parked = self.parked.remove(&seat)?;
         Some((seat, parked.verdict))
-    }
-
-    fn take_provisional(&mut self, which: impl Fn(Seat, &HandOver) -> bool) -> Vec<HandOver> {
-        let (gone, kept) = std::mem::take(&mut self.provisional)
-            .into_iter()
-            .partition(|(seat, hand_over)| which(*seat, hand_over));
-        self.provisional = kept;
-        gone.into_iter().map(|(_, hand_over)| hand_over).collect()
     }
 }
 
@@ -313,7 +318,7 @@ extern "C" fn on_end(ctx: *mut raw::RedisModuleCtx, seat: *mut c_void) {
         let ctx = Context::new(ctx);
         let seat = Seat(seat.addr() as u64);
         if api::is_valkey() && api::client_id(&ctx) == 0 {
-            note_undelivered(|other, _| other == seat);
+            note_undelivered(seat);
         }
     });
 }

@@ -53,7 +53,7 @@ pub fn find(ctx: &Context, id: u64) -> Option<Client> {
 /// # Errors
 /// [`Refusal::CallerUnknown`] where the caller of a script is not to be made out.
 pub fn caller(ctx: &Context, life: Life) -> Result<u64, Refusal> {
-    if api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_LUA == 0 {
+    if !api::is_script_running(ctx) {
         return Ok(api::client_id(ctx));
     }
     match life {

@@ -88,7 +88,9 @@ fn note(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     let runner = RUNNERS
         .iter()
         .position(|runner| name.eq_ignore_ascii_case(runner));
-    let Some(runner) = runner.filter(|_| !is_scripted()) else {
+    // What a script calls passes here too.
+    let scripted = || api::is_script_running(&api::own_context());
+    let Some(runner) = runner.filter(|_| !scripted()) else {
         return;
     };
     let client_id = server!(RedisModule_CommandFilterGetClientId(filter));
@@ -97,11 +99,6 @@ fn note(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     CLIENT.store(client_id.unwrap_or(0), Ordering::Relaxed);
     COMMAND.store(runner, Ordering::Relaxed);
     WORD_BYTES.store(bytes as u64, Ordering::Relaxed);
-}
-
-/// Whether a script is running: what it calls passes the filter too.
-fn is_scripted() -> bool {
-    api::context_flags(&api::own_context()) & raw::REDISMODULE_CTX_FLAGS_LUA != 0
 }
 
 /// A word of the command; empty where there is none.

@@ -29,7 +29,7 @@ use crate::session::{TieId, Ties};
 use crate::token::Token;
 
 /// After how many steps an order grants to no further waiter.
-const MOST_STEPS: u64 = 4096;
+const MOST_STEPS: u64 = 2048;
 
 /// How many steps it counts to answer a waiter, which takes the server longer than all the rest.
 const WAKE_STEPS: u64 = 16;
