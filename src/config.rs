@@ -34,13 +34,13 @@ pub fn register(ctx: &Context) -> Result<(), String> {
     register_number(
         ctx,
         "default-lease",
-        &*DEFAULT_LEASE_MS,
+        &DEFAULT_LEASE_MS,
         30_000,
         1..=LONGEST_LEASE_MS,
     );
-    register_number(ctx, "max-waiters", &*MAX_WAITERS, 10_000, 0..=MOST_WAITERS);
+    register_number(ctx, "max-waiters", &MAX_WAITERS, 10_000, 0..=MOST_WAITERS);
     server!(RedisModule_LoadConfigs(ctx.ctx));
-    let settings = [&*DEFAULT_LEASE_MS, &*MAX_WAITERS];
+    let settings = [&DEFAULT_LEASE_MS, &*MAX_WAITERS];
     if settings
         .iter()
         .any(|setting| setting.load(Ordering::Relaxed) == UNSET)

@@ -25,7 +25,7 @@ pub fn is_asking() -> bool {
 /// Of these names, those where the server would let a client write, and the others.
 pub fn part(names: Vec<Name>) -> (Vec<Name>, Vec<Name>) {
     if api::is_clustered() {
-        return names.into_iter().partition(|name| may_write(name));
+        return names.into_iter().partition(may_write);
     }
     // Without slots the answer is the same for all keys.
     match names.first() {
@@ -41,7 +41,7 @@ pub fn is_here(name: &Name) -> bool {
 
 /// Whether the server would let a client write to all of these names.
 pub fn may_write_all(names: &Names) -> bool {
-    names.iter().all(|name| may_write(name))
+    names.iter().all(may_write)
 }
 
 fn may_write(name: &Name) -> bool {

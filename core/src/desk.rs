@@ -313,8 +313,10 @@ impl Desk {
         for (id, name) in &ties {
             bench.renew(name, *id);
         }
-        let mut agenda = Agenda::default();
-        agenda.places = self.take_pending(steady_ms, most, &settled);
+        let mut agenda = Agenda {
+            places: self.take_pending(steady_ms, most, &settled),
+            names: Vec::new(),
+        };
         for name in names {
             self.look_at(name, &mut agenda, &mut bench);
         }
