@@ -255,7 +255,7 @@ impl Desk {
         let steady_ms = bench.moment().steady_ms;
         let is_over = |ms: Option<u64>| ms.is_some_and(|ms| ms <= steady_ms);
         let any_due = is_over(self.schedule.next_ms()) || is_over(self.queues.next_timeout_ms());
-        if !any_due && !bench.world.server.is_any_touched() {
+        if !any_due && bench.nothing_touched {
             return Vec::new();
         }
         let unsettled = names.iter().filter(|name| {

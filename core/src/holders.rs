@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use either::Either;
 use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, OrdSet};
 use smallvec::SmallVec;
@@ -84,10 +85,10 @@ impl Holders {
     }
 
     /// The holders, oldest grant first.
-    pub fn iter(&self) -> Box<dyn Iterator<Item = &Holder> + '_> {
+    pub fn iter(&self) -> impl Iterator<Item = &Holder> {
         match &self.0 {
-            Form::List(list) => Box::new(list.iter()),
-            Form::Trees(trees) => Box::new(trees.by_fence.values().map(|own| &**own)),
+            Form::List(list) => Either::Left(list.iter()),
+            Form::Trees(trees) => Either::Right(trees.by_fence.values().map(|own| &**own)),
         }
     }
 

@@ -198,6 +198,9 @@ impl Ties {
     pub fn untie_database(&mut self, db: i32) {
         let there = |(id, tie): (&TieId, &Tie)| (tie.name.db == db).then_some(*id);
         let ids: Vec<TieId> = self.ties.iter().filter_map(there).collect();
+        if ids.len() == self.ties.len() {
+            self.clear();
+        }
         ids.into_iter().for_each(|id| self.untie(id));
     }
 
