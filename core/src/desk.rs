@@ -1,9 +1,10 @@
 //! The one way in: every command, timer and event that concerns a lock is carried out here.
 //!
 //! To settle a name is to end the leases that have run out and then, while the head of the queue
-//! is admitted, to grant to it. The desk settles the names of an order before it decides, so that
-//! nobody barges in, and again afterwards, because what was decided may admit the next. When a
-//! lease and a BLOCK end in the same moment the grant wins: timeouts are looked at last.
+//! is admitted, to grant to it. Each name is settled as something happens there; of an order's names
+//! those are settled before it is decided where that was still to be done, so that nobody barges in,
+//! and those afterwards whose locks it changed, because that may admit the next. When a lease and a
+//! BLOCK end in the same moment the grant wins: timeouts are looked at last.
 //!
 //! Where many are admitted at once, one order grants to some of them and leaves the others to the
 //! next, so that the server serves its clients in between. Nobody overtakes them: they stand in
