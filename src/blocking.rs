@@ -226,7 +226,7 @@ fn unblock_decided() {
 }
 
 /// A connection is gone. What was handed to it since the server last slept goes back, unless it was
-/// sent its answer: the server then holds no reply for it any more, nor its blocked client.
+/// sent its answer before it was closed.
 pub fn note_client_gone(client_id: u64) {
     let any = with(|room| room.provisional_of.contains_key(&client_id));
     if !any {
@@ -235,7 +235,7 @@ pub fn note_client_gone(client_id: u64) {
     let ctx = api::own_context();
     // Within a long script the server sends too.
     let may_be_sent = SENDING.load(Ordering::Relaxed) || api::is_script_running(&ctx);
-    if !may_be_sent || clients::has_unsent_replies(&ctx, client_id) {
+    if !may_be_sent || !clients::was_sent_all_replies(&ctx, client_id) {
         let seats = with(|room| room.provisional_of.remove(&client_id).unwrap_or_default());
         seats.into_iter().for_each(note_undelivered);
     }

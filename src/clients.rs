@@ -84,11 +84,14 @@ fn script_caller(ctx: &Context) -> Option<u64> {
     seen.next().is_none().then_some(caller.id)
 }
 
-/// Whether the server holds replies that a client was not sent yet; true where it doesn't tell.
-pub fn has_unsent_replies(ctx: &Context, id: u64) -> bool {
+/// Whether a client that is just being closed was sent all its replies first: it asked for that, by
+/// QUIT for instance, and the server holds none any more. What is said to a client whose connection is
+/// known to be broken isn't even kept.
+pub fn was_sent_all_replies(ctx: &Context, id: u64) -> bool {
     let line = list(ctx, &["LIST", "ID", &id.to_string()]).unwrap_or_default();
     let is_none = |name| field(&line, name) == Some(b"0".as_slice());
-    !(is_none("obl=") && is_none("oll="))
+    let closes_after_reply = field(&line, "flags=").is_some_and(|flags| flags.contains(&b'c'));
+    closes_after_reply && is_none("obl=") && is_none("oll=")
 }
 
 /// What CLIENT answers to these words.

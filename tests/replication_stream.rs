@@ -973,7 +973,7 @@ fn replicas_and_their_replicas_have_the_same_locks_after_a_random_mix() {
         ("grants", 300),
         ("hand_overs", 50),
         ("lapses", 50),
-        ("timeouts", 10),
+        ("timeouts", 3),
         ("take_overs", 10),
     ] {
         let count: i64 = primary

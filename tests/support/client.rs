@@ -303,6 +303,12 @@ impl Client {
             .expect("an open connection");
     }
 
+    /// The port that this end of the connection has.
+    #[track_caller]
+    pub fn local_port(&self) -> u16 {
+        self.stream.local_addr().expect("an open connection").port()
+    }
+
     /// Dies with a RST, as a machine does that comes back and knows nothing of the connection.
     pub fn reset(self) {
         SockRef::from(&self.stream)
