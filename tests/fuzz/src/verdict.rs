@@ -118,12 +118,17 @@ fn no_more(server: &Server, fields: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// In a cluster a lock may be there that SCAN doesn't tell of: one whose lease is over, in a slot that
+/// isn't served, so that its key isn't reclaimed. After the flush none may be left.
 fn locks_are_keys(server: &Server, scene: Scene) -> Result<()> {
     let mut last = (0, 0);
     let same = server.until("lock_locks is the number of keys", || {
         let keys = lock_keys(server, scene)?;
         last = (server.info("lock", "lock_locks")?, keys);
-        Ok(last.0 == last.1)
+        Ok(match scene {
+            Scene::Plain => last.0 == last.1,
+            Scene::Cluster => last.0 >= last.1,
+        })
     });
     same.with_context(|| format!("lock_locks is {}, {} keys hold locks", last.0, last.1))
 }
