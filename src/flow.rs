@@ -214,7 +214,9 @@ fn take_in_notes(desk: &mut Desk) {
         match event {
             Event::Unlinked(ties) => unlinked.extend(ties),
             Event::Arrived(ties, name) => {
-                unlinked.retain(|tie| !ties.contains(tie));
+                for tie in &ties {
+                    unlinked.remove(tie);
+                }
                 desk.relocate(&ties, &name);
             }
             Event::Swapped(one, other) => desk.swap_databases(one, other),

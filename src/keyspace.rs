@@ -235,26 +235,32 @@ pub fn has_lock(ctx: &Context, name: &Name) -> bool {
 pub fn apply_all(ctx: &Context, effects: &[Effect]) {
     let mut effects = effects.iter().peekable();
     while let Some(effect) = effects.next() {
-        if !carry_out(ctx, effect) {
-            continue;
-        }
-        let mut others = Vec::new();
-        while let Some(next) = effects.next_if(|next| are_renewed_together(effect, next)) {
-            if carry_out(ctx, next) {
-                others.push(&next.name);
+        let applied = carry_out(ctx, effect);
+        let (mut renewed_too, mut made) = (Vec::new(), Vec::new());
+        if applied == Applied::Changed {
+            while let Some(next) = effects.next_if(|next| are_renewed_together(effect, next)) {
+                match carry_out(ctx, next) {
+                    Applied::Changed => renewed_too.push(&next.name),
+                    Applied::Made => made.push(next),
+                    Applied::Unchanged | Applied::Foreign => {}
+                }
             }
         }
-        replicate(ctx, effect, &others);
+        if applied.is_change() {
+            replicate(ctx, effect, &renewed_too);
+        }
+        // A replica was told that this key had expired: RENEW would find nothing there.
+        made.into_iter().for_each(|made| replicate(ctx, made, &[]));
     }
 }
 
-/// Makes the change of one effect. Tells whether it changed anything.
-fn carry_out(ctx: &Context, effect: &Effect) -> bool {
+/// Makes the change of one effect.
+fn carry_out(ctx: &Context, effect: &Effect) -> Applied {
     let Effect { name, change } = effect;
     api::select_db(ctx, name.db);
     let applied = apply(ctx, &api::string(&name.key), change);
     inbox::with(|inbox| inbox.restored.remove(name));
-    applied == Applied::Changed
+    applied
 }
 
 /// Whether two effects fit into one RENEW. In a cluster none do: an effect has to be found by its
@@ -273,8 +279,10 @@ fn are_renewed_together(one: &Effect, other: &Effect) -> bool {
 /// What became of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// The keyspace is different now.
+    /// The key is there, or was, and is different now.
     Changed,
+    /// There was no key, and there is one now.
+    Made,
     /// There was nothing to change: the key had expired, and its deletion was replicated then.
     Unchanged,
     /// The key holds another type and was left alone.
@@ -282,10 +290,15 @@ pub enum Applied {
 }
 
 impl Applied {
+    /// Whether the keyspace is different now.
+    pub fn is_change(self) -> bool {
+        matches!(self, Self::Changed | Self::Made)
+    }
+
     /// What became of two changes together.
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Changed, _) | (_, Self::Changed) => Self::Changed,
+            (Self::Changed | Self::Made, _) | (_, Self::Changed | Self::Made) => Self::Changed,
             (Self::Foreign, _) | (_, Self::Foreign) => Self::Foreign,
             (Self::Unchanged, Self::Unchanged) => Self::Unchanged,
         }
@@ -304,7 +317,7 @@ pub fn apply(ctx: &Context, string: &RedisString, change: &Change) -> Applied {
             let latest_ms = lock.latest_deadline_ms();
             key.store_new(lock);
             key.expire_or_delete(latest_ms);
-            Applied::Changed
+            Applied::Made
         }
         (Found::Lock(lock), _) => {
             effect::apply(lock, change);
@@ -314,10 +327,10 @@ pub fn apply(ctx: &Context, string: &RedisString, change: &Change) -> Applied {
         }
     };
     drop(key);
-    if let (Applied::Changed, Change::Grant { holder, .. }) = (applied, change) {
+    if let (true, Change::Grant { holder, .. }) = (applied.is_change(), change) {
         flow::FENCES.raise(holder.fence);
     }
-    if applied == Applied::Changed {
+    if applied.is_change() {
         server!(RedisModule_SignalModifiedKey(ctx.ctx, string.inner));
         announce(ctx, string, change);
     }

@@ -200,6 +200,7 @@ impl Ties {
         let ids: Vec<TieId> = self.ties.iter().filter_map(there).collect();
         if ids.len() == self.ties.len() {
             self.clear();
+            return;
         }
         ids.into_iter().for_each(|id| self.untie(id));
     }

@@ -47,7 +47,7 @@ impl Command for Apply {
         match applied {
             Applied::Foreign => return Err(Refusal::WrongType),
             // A replica passes its primary's stream on by itself; this is for its own file.
-            Applied::Changed => {
+            Applied::Changed | Applied::Made => {
                 server!(RedisModule_ReplicateVerbatim(ctx.ctx));
                 note_behind_the_desk(ctx, key);
             }
