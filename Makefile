@@ -1,8 +1,8 @@
 # `make help` lists the targets. Works with GNU make 3.81 (macOS) and later.
 
 .DEFAULT_GOAL := build
-.PHONY: help deps build-deps test-deps port build run test test-ha test-matrix test-stalled check demo
-.PHONY: soak fuzz storms memcheck clean
+.PHONY: help deps build-deps run-deps test-deps port build run test test-ha test-matrix test-stalled check demo
+.PHONY: soak fuzz storms memcheck bench bench-peers bench-docs instructions clean
 
 # The server's port for `make run`.
 PORT ?= 6379
@@ -26,6 +26,12 @@ export CARGO_TARGET_DIR
 # What `make storms` and `make memcheck` are told: --quick for a tenth of it, --help for the rest.
 STORMS_OPTIONS ?=
 MEMCHECK_OPTIONS ?=
+# What `make bench` and `make bench-peers` are told: --quick, --only pair,contended, --help for the rest.
+BENCH_OPTIONS ?=
+PEERS_OPTIONS ?=
+# Where a server's results are written, and where those are kept that the documentation shows.
+BENCH_RESULTS := $(CARGO_TARGET_DIR)/bench
+BENCH_KEPT := bench/results
 # How long `make fuzz` sends to each server.
 SECONDS ?= 20
 MODULE := $(CARGO_TARGET_DIR)/release/libredis_lock.so
@@ -37,11 +43,14 @@ FOUND = eval "$$(sh scripts/deps.sh env)"
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-deps: ## find what is missing (a C compiler, libclang, a server, valgrind) and install it
+deps: ## find what is missing (a C compiler, libclang, a server, cargo-nextest, valgrind) and install it
 	@sh scripts/deps.sh
 
 build-deps:
 	@sh scripts/deps.sh build
+
+run-deps: build-deps
+	@sh scripts/deps.sh run
 
 test-deps: build-deps
 	@sh scripts/deps.sh test
@@ -58,7 +67,7 @@ port:
 # configuration: that one names the module by its path from the top of the clone.
 run: export PORT := $(PORT)
 run: export MODULE := $(MODULE)
-run: port test-deps build ## start a server with the module on PORT (6379), ready for redis-cli
+run: port run-deps build ## start a server with the module on PORT (6379), ready for redis-cli
 	@$(FOUND); \
 	if "$$REDIS_CLI" -p "$$PORT" ping >/dev/null 2>&1; then \
 	  echo "port $$PORT is taken: stop the server there, or: make run PORT=6380" >&2; exit 1; \
@@ -69,42 +78,65 @@ run: port test-deps build ## start a server with the module on PORT (6379), read
 	exec "$$REDIS_SERVER" "$$folder/redis.conf" --port "$$PORT" --dir "$$folder"
 
 test: test-deps build ## run every test against a real server
-	@$(FOUND); cargo test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS)
+	@$(FOUND); cargo nextest run --workspace --no-fail-fast --test-threads=$(TEST_THREADS)
 
 test-ha: test-deps build ## run the tests of replicas, Sentinel, Cluster and five masters, for some minutes
-	@$(FOUND); cargo test --test ha --no-fail-fast -- --test-threads=$(TEST_THREADS)
+	@$(FOUND); cargo nextest run --test ha --no-fail-fast --test-threads=$(TEST_THREADS)
 
-test-matrix: test-deps build ## run test and test-ha against each of SERVERS="/path/to/redis-server ...", a line for each
+test-matrix: test-deps build ## run test and test-ha against each of SERVERS="/path/to/redis-server ..."
 	@sh scripts/matrix.sh $(SERVERS)
 
 test-stalled: test-deps build ## run test with clients that stand still at random: finds tests that rely on their speed
-	@$(FOUND); LOCK_TEST_STALLS=$(LOCK_TEST_STALLS) cargo test --workspace --no-fail-fast -- --test-threads=$(STALLED_THREADS)
+	@$(FOUND); LOCK_TEST_STALLS=$(LOCK_TEST_STALLS) cargo nextest run --workspace --no-fail-fast --test-threads=$(STALLED_THREADS)
 
-fuzz: test-deps build ## random commands against each of SERVERS (default: the one found) for SECONDS; SEED=n repeats a run
+fuzz: run-deps build ## random commands against each of SERVERS (default: the one found) for SECONDS; SEED=n repeats a run
 	@$(FOUND); cargo run --quiet --release --package redis-lock-fuzz -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
-check: build-deps ## rustfmt, clippy and rustdoc, warnings denied
+check: build-deps ## rustfmt, clippy and rustdoc, warnings denied; that no files use each other in circles
 	cargo fmt --all --check
+	@$(FOUND); set -x; cargo test --quiet --test floors
 	@$(FOUND); set -x; cargo clippy --workspace --all-targets -- -D warnings
 	@$(FOUND); set -x; cargo clippy --test ha -- -D warnings
 	@$(FOUND); set -x; RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
-demo: test-deps build ## the oversold flash sale, without a lock and with one
+demo: run-deps build ## the oversold flash sale, without a lock and with one
 	@$(FOUND); cargo run --example flash_sale
 
 soak: test-deps build ## the death of a client in the tick of its grant, LOCK_RACE_ROUNDS times; crowds for LOCK_SOAK_SECONDS
-	@$(FOUND); LOCK_RACE_ROUNDS=$(LOCK_RACE_ROUNDS) cargo test --test wakeups in_the_tick_of_its_grant -- --nocapture
-	@$(FOUND); LOCK_SOAK_SECONDS=$(LOCK_SOAK_SECONDS) cargo test --test multi --test shared -- --test-threads=2
+	@$(FOUND); LOCK_RACE_ROUNDS=$(LOCK_RACE_ROUNDS) cargo nextest run --test waits --no-capture in_the_tick_of_its_grant
+	@$(FOUND); LOCK_SOAK_SECONDS=$(LOCK_SOAK_SECONDS) cargo nextest run --test multi --test shared --test-threads=2
 
-storms: test-deps build ## what once stalled a server, beside a PING every ms, on SERVERS="/path/to/redis-server ..."
+storms: run-deps build ## what once stalled a server, beside a PING every ms, on SERVERS="/path/to/redis-server ..."
 	@$(FOUND); cargo run --quiet --release -p redis-lock-load --bin storms -- $(STORMS_OPTIONS) \
 	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
-memcheck: test-deps build ## a debug build in a server under valgrind while its clients are killed in every way
+memcheck: run-deps build ## a debug build in a server under valgrind while its clients are killed in every way
 	@$(FOUND); cargo build; \
 	REDIS_LOCK_MODULE="$(CARGO_TARGET_DIR)/debug/libredis_lock.so" \
 	  cargo run --quiet --release -p redis-lock-load --bin memcheck -- $(MEMCHECK_OPTIONS) "$$REDIS_SERVER"
+
+bench: run-deps build ## what locks cost beside what is used without them, on SERVERS="/path/to/redis-server ..."
+	@$(FOUND); cargo run --quiet --release -p redis-lock-bench --bin bench -- --results "$(BENCH_RESULTS)" \
+	  $(BENCH_OPTIONS) $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
+
+bench-peers: run-deps build ## the libraries that people use beside LOCK.WAIT through the same clients; needs python3 and npm
+	@sh bench/peers/install.sh "$(BENCH_RESULTS)/peers"
+	@$(FOUND); cargo run --quiet --release -p redis-lock-bench --bin peers -- --results "$(BENCH_RESULTS)" \
+	  --installed "$(BENCH_RESULTS)/peers" $(PEERS_OPTIONS) $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
+
+bench-docs: ## keep the results of full runs in bench/results, and write them into docs/performance.md and docs/plots
+	@mkdir -p $(BENCH_KEPT) docs/plots
+	@for file in "$(BENCH_RESULTS)"/*.json; do \
+	  case "$${file##*/}" in '*.json' | quick-*) ;; *) cp "$$file" $(BENCH_KEPT)/ ;; esac; \
+	done
+	@rm -f docs/plots/*.svg
+	cargo run --quiet --release -p redis-lock-bench --bin bench -- --results $(BENCH_KEPT) \
+	  --tables docs/performance.md --plots docs/plots
+
+instructions: run-deps build ## instructions of a lock and its release under valgrind, held to a bound, on SERVERS
+	@$(FOUND); cargo run --quiet --release -p redis-lock-bench --bin instructions -- --results "$(BENCH_RESULTS)" \
+	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
 clean: ## remove what was built
 	cargo clean

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use redis::{Client, Connection};
+use tempfile::TempDir;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -555,21 +556,20 @@ impl Outcome {
 /// A server that only this demo can reach: it listens on a socket file, on no port.
 struct Server {
     process: Child,
-    folder: PathBuf,
+    folder: TempDir,
 }
 
 impl Server {
     fn start() -> Result<Server> {
-        let folder = std::env::temp_dir().join(format!("flash-sale-{}", std::process::id()));
-        fs::create_dir_all(&folder)?;
-        let process = spawn_server(&folder).inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
+        let folder = tempfile::tempdir()?;
+        let process = spawn_server(folder.path())?;
         let mut server = Server { process, folder };
         server.until_ready()?;
         Ok(server)
     }
 
     fn url(&self) -> String {
-        format!("redis+unix://{}", socket_path(&self.folder).display())
+        format!("redis+unix://{}", socket_path(self.folder.path()).display())
     }
 
     fn until_ready(&mut self) -> Result<()> {
@@ -584,7 +584,7 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        let log = fs::read_to_string(log_path(&self.folder)).unwrap_or_default();
+        let log = fs::read_to_string(log_path(self.folder.path())).unwrap_or_default();
         Err(format!("the server didn't start:\n{log}").into())
     }
 }
@@ -593,7 +593,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.process.kill());
         drop(self.process.wait());
-        drop(fs::remove_dir_all(&self.folder));
     }
 }
 

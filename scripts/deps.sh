@@ -2,8 +2,9 @@
 # deps.sh          finds what building, testing and `make memcheck` need, and installs what is missing
 # deps.sh build    the same for building alone: cargo, a C compiler and libclang (bindgen reads the
 #                  server's module header with it)
-# deps.sh test     the same for building, testing and running: besides, a Redis >= 7.0 or
-#                  Valkey >= 8.0 server and its command-line client
+# deps.sh run      the same for building and running: besides, a Redis >= 7.0 or Valkey >= 8.0 server
+#                  and its command-line client
+# deps.sh test     the same for testing: besides, cargo-nextest, which runs the tests
 # deps.sh env      prints where it was found, as shell exports (installs nothing)
 #
 # valgrind, for `make memcheck`, is installed where there is a package of that name, and not missed
@@ -345,16 +346,31 @@ need_cargo() {
     die "this project needs Rust 1.$(rust_wanted), here is 1.$found: rustup update (https://rustup.rs)"
 }
 
+# cargo finds its subcommands in PATH, and where it installs them.
+nextest_found() { have cargo-nextest || [ -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo-nextest" ]; }
+
+# A version that the oldest Rust allowed compiles. It is built away from what cargo builds here.
+need_nextest() {
+  nextest_found && return
+  say "building cargo-nextest, which takes some minutes, once"
+  (
+    unset CARGO_TARGET_DIR
+    cargo install --locked --version 0.9.114 --no-default-features --features default-no-update cargo-nextest >&2
+  )
+  nextest_found || die "install cargo-nextest (https://nexte.st), which runs the tests"
+}
+
 if [ "${1:-}" = env ]; then
   print_env
   exit
 fi
 case ${1:-} in
   build) needed='compiler libclang' wished= ;;
-  test) needed='compiler libclang server' wished= ;;
+  run | test) needed='compiler libclang server' wished= ;;
   '') needed='compiler libclang server' wished=valgrind ;;
-  *) die "usage: deps.sh [build | test | env]" ;;
+  *) die "usage: deps.sh [build | run | test | env]" ;;
 esac
 need_cargo
 manager=$(manager) || manager=none
 bring "$needed" "$wished"
+case ${1:-} in '' | test) need_nextest ;; esac

@@ -2,13 +2,16 @@
 //!
 //! How a command flows, file by file:
 //!
-//! 1. [`commands`] has one file a command; the words are read by `redis_lock_core::grammar`;
-//! 2. [`flow`] hands the order to the desk (`redis_lock_core::desk`), which settles and decides;
-//! 3. [`keyspace`] applies and replicates the effects that come back;
-//! 4. [`reply`] answers the caller, [`blocking`] those who waited.
+//! 1. [`commands`] has one file a verb; the words are read by `redis_lock_core::grammar`;
+//! 2. [`engine::execute`] hands the operation to the lock table (`redis_lock_core::table`), which
+//!    settles and decides;
+//! 3. [`engine::apply`] applies and replicates the effects that come back;
+//! 4. [`server::reply`] answers the caller, [`engine::blocking`] those who waited.
 //!
-//! What happens without a command comes in through [`events`] into [`inbox`], and is carried out by
-//! [`alarm`], the module's one timer. This crate decides nothing about locks.
+//! What happens without a command comes in through [`callbacks`], which leave pending events, and is
+//! carried out by [`engine::settle`] when the module's timer fires. Floor by floor, each using only
+//! those below: [`commands`] and [`callbacks`], [`engine`], [`server`], [`state`], the core. This crate
+//! decides nothing about locks.
 //!
 //! Everything here runs on the server's main thread, but for the free and save callbacks of
 //! [`datatype`].
@@ -27,30 +30,20 @@
     clippy::indexing_slicing
 )]
 
-mod alarm;
-mod api;
-mod blocking;
-mod boundary;
-mod clients;
-mod clock;
+mod callbacks;
 mod commands;
-mod config;
-mod datatype;
-mod events;
-mod filter;
-mod flow;
-mod inbox;
-mod keyspace;
-mod permission;
-mod reply;
-mod rights;
-mod status;
-mod tokens;
+mod engine;
+mod server;
+mod state;
 
 use std::ffi::c_int;
 
 use redis_module::alloc::RedisAlloc;
 use redis_module::{raw, Context};
+
+use callbacks::{datatype, events, info};
+use engine::{blocking, settle};
+use server::{api, boundary, config, filter, timer};
 
 /// The version as the server keeps it: 10000 * major + 100 * minor + patch.
 const VERSION: c_int = 10_000 * number(env!("CARGO_PKG_VERSION_MAJOR"))
@@ -74,9 +67,10 @@ type LoadStep = fn(&Context) -> Result<(), String>;
 
 /// What is asked comes before what is registered, and what the server can't take back comes last: a
 /// module that fails to load is freed, and what it still has registered then would lead nowhere.
-const STEPS: [LoadStep; 11] = [
+const STEPS: [LoadStep; 12] = [
     api::probe,
     api::prepare,
+    set_timer,
     blocking::draw_decoy,
     datatype::register,
     config::register,
@@ -84,7 +78,7 @@ const STEPS: [LoadStep; 11] = [
     config::warn_of_eviction,
     config::warn_of_timeout,
     events::subscribe,
-    status::register,
+    info::register,
     filter::register,
 ];
 
@@ -138,4 +132,9 @@ fn load(ctx: &Context, taken: c_int) -> Result<(), String> {
         return Err("a module named lock is loaded already".to_owned());
     }
     STEPS.iter().try_for_each(|step| step(ctx))
+}
+
+fn set_timer(_: &Context) -> Result<(), String> {
+    timer::on_fire(settle::fire);
+    Ok(())
 }

@@ -10,12 +10,8 @@ mod compiled;
 mod payload;
 mod support;
 
-use std::env;
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::process;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use compiled::shared_object;
@@ -24,6 +20,7 @@ use support::{
     assert_same_data, unix_time_ms, unix_time_us, until, Builder, Client, Expect, Reply, Server,
     LONG, PATIENCE,
 };
+use tempfile::TempDir;
 
 const SECOND_MS: i64 = 1_000;
 const HOUR_MS: i64 = 3_600 * SECOND_MS;
@@ -40,7 +37,7 @@ const GRAIN: Duration = Duration::from_millis(1);
 
 /// The wall clock of the servers that are started with it.
 struct Clock {
-    dir: PathBuf,
+    dir: TempDir,
     offset: File,
 }
 
@@ -48,12 +45,9 @@ impl Clock {
     /// As the system's.
     #[track_caller]
     fn new() -> Clock {
-        static NEXT_DIR: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT_DIR.fetch_add(1, Ordering::Relaxed);
-        let dir = env::temp_dir().join(format!("redis-lock-clock-{}-{number}", process::id()));
-        fs::create_dir_all(&dir).expect("a temporary directory");
-        shared_object("clocks/moved.c", &dir);
-        let offset = File::create(dir.join("offset")).expect("a file");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        shared_object("clocks/moved.c", dir.path());
+        let offset = File::create(dir.path().join("offset")).expect("a file");
         let clock = Clock { dir, offset };
         clock.set_ms(0);
         clock
@@ -79,7 +73,7 @@ impl Clock {
 
     fn builder(&self) -> Builder {
         let path = |name: &str| {
-            let path = self.dir.join(name);
+            let path = self.dir.path().join(name);
             path.to_str().expect("a path in UTF-8").to_owned()
         };
         Server::builder()
@@ -90,13 +84,6 @@ impl Clock {
     #[track_caller]
     fn server(&self) -> Server {
         self.builder().start()
-    }
-}
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        // What is left lies in the system's directory for what may be lost.
-        drop(fs::remove_dir_all(&self.dir));
     }
 }
 
@@ -129,9 +116,9 @@ fn the_clock_of_a_server_is_moved() {
     }
 }
 
-// ---- set back while the timer is to ring at once
+// ---- set back while the timer is to fire at once
 
-/// Sets the clock back by an hour while a server sleeps in a command, having just noted that a lock
+/// Sets the clock back by an hour while a server sleeps in a command, having just recorded that a lock
 /// that somebody waits for was deleted. Who waits.
 #[track_caller]
 fn set_back_while_the_timer_is_pending(server: &Server, clock: &Clock) -> Client {

@@ -264,11 +264,11 @@ const FIELDS: [&str; 11] = [
     "locks",
     "waiters",
     "sessions",
-    "held_back",
+    "deferred",
     "last_fence",
     "grants",
     "hand_overs",
-    "lapses",
+    "expirations",
     "timeouts",
     "take_overs",
     "take_backs",
@@ -393,7 +393,7 @@ fn info_counts_leases_that_end() {
         ("waiters", -1),
         ("grants", 1),
         ("hand_overs", 1),
-        ("lapses", 1),
+        ("expirations", 1),
     ];
     counts.moved(&server, &expected, "a lease that ends for one who waits");
 }
@@ -408,9 +408,9 @@ fn info_counts_sessions_and_what_is_held_back() {
     counts.moved(&server, &expected, "a session");
     // Its renewal is a write that the server would refuse to a client.
     server.call("CONFIG SET min-replicas-to-write 1").okay();
-    counts.moved(&server, &[("held_back", 1)], "a renewal that may not be");
+    counts.moved(&server, &[("deferred", 1)], "a renewal that may not be");
     server.call("CONFIG SET min-replicas-to-write 0").okay();
-    counts.moved(&server, &[("held_back", -1)], "a renewal made up for");
+    counts.moved(&server, &[("deferred", -1)], "a renewal made up for");
     session.close();
     let expected = [("locks", -1), ("sessions", -1)];
     counts.moved(&server, &expected, "a session that closed");
@@ -464,5 +464,5 @@ fn info_counts_locks_however_they_come_and_go() {
     server.call("FLUSHALL ASYNC").okay();
     locks(0, "flushed");
     server.call("LOCK.ACQUIRE k a PX 20").grant();
-    locks(0, "lapsed");
+    locks(0, "expired");
 }

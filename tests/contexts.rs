@@ -113,7 +113,7 @@ fn the_limit_of_waiters_means_nothing_to_a_client_that_may_not_block() {
 }
 
 #[test]
-fn a_wait_in_a_transaction_leaves_the_place_of_its_token_alone() {
+fn a_wait_in_a_transaction_leaves_the_position_of_its_token_alone() {
     let server = server_with_holder();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What the README, the documentation and the example configuration say is what is there.
+//! What the README, DESIGN, the documentation and the example configuration say is what is there.
 
 mod support;
 
@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use redis::Value;
 use support::{Client, Expect, Reply, Server};
 
-const DOCUMENTS: [&str; 5] = [
+const DOCUMENTS: [&str; 6] = [
     "README.md",
     "docs/commands.md",
     "docs/high-availability.md",
     "docs/operations.md",
+    "docs/performance.md",
     "docs/replication-and-persistence.md",
 ];
 
@@ -241,22 +242,67 @@ fn the_documents_name_the_commands_that_exist() {
     assert_eq!(described, known);
 }
 
-/// The synopses in LOCK.HELP; those of several keys share one line there.
-#[test]
-fn the_reference_has_the_synopses_of_help() {
-    let server = Server::start();
+/// The synopses in LOCK.HELP: the module makes them from what its parser reads.
+fn synopses_of_help(server: &Server) -> BTreeSet<String> {
     let lines = server.call("LOCK.HELP").list();
     let lines = lines.into_iter().map(|line| Ok(line).text());
-    let told: BTreeSet<String> = lines
-        .filter(|line| line.starts_with("LOCK.") && !line.contains(" | LOCK."))
-        .collect();
-    assert!(told.len() > 1, "LOCK.HELP names no commands");
+    lines.filter(|line| line.starts_with("LOCK.")).collect()
+}
+
+#[test]
+fn help_and_the_reference_have_the_same_synopses() {
+    let server = Server::start();
+    let told = synopses_of_help(&server);
     let reference = text_of("docs/commands.md");
     let documented: BTreeSet<String> = blocks(&reference, "")
         .into_iter()
-        .filter(|synopsis| synopsis.starts_with("LOCK.") && !synopsis.contains(" numkeys "))
+        .filter(|synopsis| synopsis.starts_with("LOCK."))
         .collect();
     assert_eq!(documented, told);
+    let named: BTreeSet<&str> = told
+        .iter()
+        .filter_map(|synopsis| synopsis.split(' ').next())
+        .collect();
+    let mut known = commands_of(&server);
+    known.remove("LOCK.APPLY");
+    assert!(known.iter().eq(named), "LOCK.HELP leaves commands out");
+}
+
+/// The code in the first cell of each row of a table that starts with a command.
+fn command_cells(document: &str) -> Vec<Vec<String>> {
+    let rows = document.lines().filter(|line| line.starts_with("| `LOCK."));
+    rows.map(|row| {
+        let row = row.replace("\\|", "\0");
+        let cell = row.split('|').nth(1).expect("a cell").replace('\0', "|");
+        let code = cell.split('`').skip(1).step_by(2);
+        code.map(str::to_owned).collect()
+    })
+    .collect()
+}
+
+#[test]
+fn the_readme_has_the_synopses_of_help() {
+    let told = synopses_of_help(&Server::start());
+    let mut named = 0;
+    for cell in command_cells(&text_of("README.md")) {
+        match cell.as_slice() {
+            [synopsis] => {
+                assert!(told.contains(synopsis), "{synopsis} isn't in {told:#?}");
+                named += 1;
+            }
+            // Several commands that begin in the same way, and how.
+            [names @ .., shared] => {
+                for name in names {
+                    let start = format!("{name} {}", shared.trim_end_matches("..."));
+                    let begins = |synopsis: &String| synopsis.starts_with(&start);
+                    assert!(told.iter().any(begins), "no {start}in {told:#?}");
+                    named += 1;
+                }
+            }
+            [] => unreachable!("the row starts with code"),
+        }
+    }
+    assert_eq!(named, told.len(), "the README leaves commands out");
 }
 
 #[test]
@@ -364,10 +410,7 @@ fn the_readme_s_test_command_is_the_one_of_ci() {
         .expect("a command in it");
     assert_eq!(block, "make test");
     let ci = text_of(".ci/run");
-    assert!(
-        ci.lines().any(|line| line == format!("tests {block}")),
-        "not in .ci/run"
-    );
+    assert!(ci.lines().any(|line| line == block), "not in .ci/run");
 }
 
 #[test]
@@ -416,6 +459,114 @@ fn links_between_the_documents_lead_somewhere() {
             );
         }
     }
+}
+
+// --- DESIGN and its map -----------------------------------------------------------------------
+
+/// The source files of both crates, by their paths from the top of the clone.
+fn sources() -> BTreeSet<String> {
+    let mut sources = BTreeSet::new();
+    let mut folders = vec![root().join("src"), root().join("core/src")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("a file").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let path = path.strip_prefix(root()).expect("a path in the clone");
+                sources.insert(path.to_str().expect("a plain name").to_owned());
+            }
+        }
+    }
+    sources
+}
+
+/// The floors of DESIGN's map, top floor first: files, or folders with their slash.
+fn floors() -> Vec<String> {
+    let map = blocks(&text_of("DESIGN.md"), "text").swap_remove(0);
+    let too_wide = map.lines().find(|line| line.chars().count() > 100);
+    assert_eq!(too_wide, None, "more than 100 columns");
+    let names = map.lines().filter_map(|line| line.split(' ').next());
+    let floors = names.filter(|name| name.starts_with("src/") || name.starts_with("core/src/"));
+    floors.map(str::to_owned).collect()
+}
+
+/// The words of a text that could be paths.
+fn paths_in(text: &str) -> BTreeSet<&str> {
+    let of_a_path = |letter: char| letter.is_ascii_alphanumeric() || "/._-".contains(letter);
+    let words = text.split(|letter| !of_a_path(letter));
+    // A pattern such as `*.rs` leaves an end alone.
+    let words = words
+        .map(|word| word.trim_end_matches('.'))
+        .filter(|word| !word.starts_with('.'));
+    let folders = ["core/", "docs/", "examples/", "scripts/", "src/", "tests/"];
+    words
+        .filter(|word| {
+            folders.iter().any(|folder| word.starts_with(folder))
+                || [".rs", ".md", ".sh"].iter().any(|end| word.ends_with(end))
+        })
+        .collect()
+}
+
+#[test]
+fn the_files_that_design_names_exist() {
+    let sources = sources();
+    let is_source = |name: &str| {
+        let end = format!("/{name}");
+        !name.contains('/') && sources.iter().any(|source| source.ends_with(&end))
+    };
+    let design = text_of("DESIGN.md");
+    let missing: Vec<&str> = paths_in(&design)
+        .into_iter()
+        .filter(|path| !root().join(path).exists() && !is_source(path))
+        .collect();
+    assert!(missing.is_empty(), "DESIGN.md names {missing:?}");
+}
+
+#[test]
+fn the_map_has_a_floor_for_each_source_file() {
+    let floors = floors();
+    for source in sources() {
+        let head = source.ends_with("src/lib.rs");
+        let on_map = floors
+            .iter()
+            .any(|floor| source.starts_with(floor.as_str()));
+        assert!(head || on_map, "{source} is on no floor");
+    }
+}
+
+/// A floor names itself and those below it; what is named in comments doesn't count.
+#[test]
+fn each_floor_of_the_map_uses_only_those_below() {
+    let floors = floors();
+    let mut uses = 0;
+    for source in sources() {
+        let Some(own) = floors
+            .iter()
+            .position(|floor| source.starts_with(floor.as_str()))
+        else {
+            continue;
+        };
+        let (crate_folder, _) = source.split_once("src/").expect("a source file");
+        let text = text_of(&source);
+        let code = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        for used in code.flat_map(|line| line.split("crate::").skip(1)) {
+            let of_a_name = |letter: &char| letter.is_ascii_lowercase() || *letter == '_';
+            let name: String = used.chars().take_while(of_a_name).collect();
+            let paths = [
+                format!("{crate_folder}src/{name}/"),
+                format!("{crate_folder}src/{name}.rs"),
+            ];
+            let Some(other) = floors.iter().position(|floor| paths.contains(floor)) else {
+                continue;
+            };
+            assert!(own <= other, "{source} uses {name}, which is above it");
+            uses += 1;
+        }
+    }
+    assert!(uses > 100, "only {uses} uses were found");
 }
 
 /// The names by which links lead to the headings of a document.

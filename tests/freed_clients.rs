@@ -4,7 +4,7 @@
 //! Redis 7.0 remembers, of a waiter that was asked whether its key is ready and was not, that it is the
 //! client at work, and doesn't forget it when that waiter is freed. So each test frees a waiter that
 //! has seen its key made anew, has the server use the memory for something else, and then has leases
-//! lapse: their hand-overs are written by the timer, where the server looks who is at work.
+//! expire: their hand-overs are written by the timer, where the server looks who is at work.
 
 mod support;
 
@@ -16,8 +16,8 @@ const SIZE_OF_A_CLIENT: usize = 740;
 /// How many values of that size take the place of a freed client for certain.
 const VALUES: usize = 3_000;
 
-/// How many leases lapse for somebody who waits.
-const LAPSES: usize = 20;
+/// How many leases expire for somebody who waits.
+const EXPIRATIONS: usize = 20;
 
 /// A server with these lines of configuration. It has somewhere to write to: what the timer does is
 /// only then put together for it.
@@ -74,8 +74,8 @@ impl Scene {
             .map(|number| format!("SET value:{number} {value}"))
             .collect();
         self.holder.call_all(&sets);
-        for lapse in 0..LAPSES {
-            let key = format!("lapse:{lapse}");
+        for number in 0..EXPIRATIONS {
+            let key = format!("expires:{number}");
             self.holder
                 .call(format!("LOCK.ACQUIRE {key} a {LONG}"))
                 .grant();

@@ -1226,15 +1226,15 @@ fn lock_apply_is_refused_to_clients_wherever_they_send_it() {
     let before = State::of(&server);
     let now_ms = unix_time_ms();
     let grant = format!(
-        "LOCK.APPLY held GRANT thief exclusive 0 {} 1 {} {now_ms}",
+        "exclusive 0 {} 1 {} {now_ms}",
         unix_time_us(),
         now_ms + 600_000
     );
-    let effects = [
-        grant.as_str(),
-        "LOCK.APPLY held DROP a",
-        "LOCK.APPLY held nonsense",
-        "LOCK.APPLY text DROP a",
+    let effects: [&[&str]; 4] = [
+        &["LOCK.APPLY", "held", "GRANT", "thief", &grant],
+        &["LOCK.APPLY", "held", "DROP", "a"],
+        &["LOCK.APPLY", "held", "nonsense"],
+        &["LOCK.APPLY", "text", "DROP", "a"],
     ];
     for effect in effects {
         assert_eq!(server.call(effect).error(), "ERR LOCK.APPLY is internal");
@@ -1251,7 +1251,7 @@ fn lock_apply_is_refused_to_clients_wherever_they_send_it() {
     let script = "return redis.call(unpack(ARGV))";
     for effect in effects {
         let mut words: Vec<Vec<u8>> = vec![b"EVAL".to_vec(), script.into(), b"0".to_vec()];
-        words.extend(effect.words());
+        words.extend(effect.iter().map(|word| word.as_bytes().to_vec()));
         let error = server.call(&words).error();
         assert!(error.starts_with("ERR LOCK.APPLY is internal"), "{error}");
     }

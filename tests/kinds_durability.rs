@@ -17,7 +17,7 @@ use support::{
 
 // ---- what is sent
 
-/// A primary without the server's own search for lapsed keys, so that what ends a lease is known,
+/// A primary without the server's own search for expired keys, so that what ends a lease is known,
 /// and its stream.
 fn primary() -> (Server, ReplicationStream) {
     let server = Server::start();
@@ -26,7 +26,7 @@ fn primary() -> (Server, ReplicationStream) {
     (server, stream)
 }
 
-/// `LOCK.APPLY key GRANT token mode limit fence holds deadline-ms since-ms`, or another command.
+/// `LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms"`, or another command.
 #[derive(Debug, Clone, PartialEq)]
 struct Sent {
     /// The words, without LOCK.APPLY and without the two times of a grant.
@@ -147,7 +147,7 @@ fn an_extension_of_one_holder_is_its_grant_alone() {
 }
 
 #[test]
-fn a_lapsed_holder_among_others_is_dropped_with_nobody_touching_the_key() {
+fn an_expired_holder_among_others_is_dropped_with_nobody_touching_the_key() {
     let (server, mut stream) = primary();
     take(&server, "k", "a", "SHARED");
     take(&server, "k", "b", "SHARED");
@@ -432,7 +432,7 @@ fn a_session_is_sent_as_a_plain_grant_and_renewed_by_grants() {
 }
 
 #[test]
-fn a_tie_that_moves_is_a_grant_with_its_new_deadline() {
+fn a_session_that_moves_is_a_grant_with_its_new_deadline() {
     let (server, mut stream) = primary();
     let mut first = server.client();
     let fence = first
@@ -705,7 +705,7 @@ fn a_permit_whose_lease_ended_while_the_server_was_down_is_there_for_another() {
             .start();
         take(&server, "k", "kept", "SHARED LIMIT 2");
         server
-            .call("LOCK.ACQUIRE k lapsed PX 400 SHARED LIMIT 2")
+            .call("LOCK.ACQUIRE k expired PX 400 SHARED LIMIT 2")
             .grant();
         let end_ms = unix_time_ms() + 400;
         if appendonly == "no" {
@@ -715,7 +715,7 @@ fn a_permit_whose_lease_ended_while_the_server_was_down_is_there_for_another() {
         until("the lease has ended", || unix_time_ms() > end_ms);
         server.restart();
         assert_eq!(server.lock_info("k").unwrap().holder_tokens(), ["kept"]);
-        assert_eq!(server.call("LOCK.EXTEND k lapsed").int(), 0);
+        assert_eq!(server.call("LOCK.EXTEND k expired").int(), 0);
         take(&server, "k", "new", "SHARED LIMIT 2");
         server.call("LOCK.ACQUIRE k more SHARED LIMIT 2").nil();
     }
@@ -867,7 +867,7 @@ fn play(server: &Server, seed: u64, rounds: usize) {
     }
 }
 
-/// Ends what has lapsed at a key, and tells whether nothing there ends soon.
+/// Ends what has expired at a key, and tells whether nothing there ends soon.
 #[track_caller]
 fn only_long_leases(client: &mut Client, key: &str) -> bool {
     client.call(format!("LOCK.RELEASE {key} nobody")).int();

@@ -76,7 +76,7 @@ const NEW_IN_7_0: [&str; 57] = [
 
 /// The functions without any one of which locks wouldn't be what they are.
 fn needed() -> Vec<String> {
-    let source = include_str!("../src/api.rs");
+    let source = include_str!("../src/server/api.rs");
     let list = source.split_once("missing![\n").expect("the list").1;
     let list = list.split_once("];").expect("its end").0;
     let names: Vec<String> = list
@@ -147,23 +147,28 @@ fn assert_locks_work(server: &Server) {
     waiter.close();
     until("the session has ended", || server.lock_info("k").is_none());
     assert_eq!(server.info("lock", "lock_hand_overs"), "2");
-    assert_eq!(server.info("lock", "lock_lapses"), "1");
+    assert_eq!(server.info("lock", "lock_expirations"), "1");
 }
 
 // ---- a server that lacks functions
 
+/// Asserts that the module doesn't load without these functions, and that the log says what it needs.
+#[track_caller]
+fn assert_refused(server: &Server, hidden: &[&str], needed: &str) {
+    let (reply, log) = log_of(server, || load_without(server, &module_path(), hidden));
+    reply.error();
+    let told = log
+        .iter()
+        .any(|line| line.contains("lock") && line.contains(needed));
+    assert!(told, "{needed}: {log:#?}");
+    assert_not_loaded(server);
+}
+
 #[test]
 fn a_server_that_is_too_old_refuses_the_module_and_lives_on() {
     let server = Server::builder().without_module().start();
-    for attempt in ["first", "second"] {
-        let load = || load_without(&server, &module_path(), &NEW_IN_7_0);
-        let (reply, log) = log_of(&server, load);
-        reply.error();
-        let told = log
-            .iter()
-            .any(|line| line.contains("lock") && line.contains("Redis 7.0"));
-        assert!(told, "the {attempt} load says what it needs: {log:#?}");
-        assert_not_loaded(&server);
+    for _ in 0..2 {
+        assert_refused(&server, &NEW_IN_7_0, "Redis 7.0");
     }
     server
         .call(&["MODULE", "LOAD", words(&module_path())])
@@ -176,14 +181,7 @@ fn a_server_that_lacks_one_function_refuses_the_module_and_lives_on() {
     for function in &needed() {
         // What one try to load was given, the next one in the same process has still.
         let server = Server::builder().without_module().start();
-        let load = || load_without(&server, &module_path(), &[function]);
-        let (reply, log) = log_of(&server, load);
-        reply.error();
-        let told = log
-            .iter()
-            .any(|line| line.contains("lock") && line.contains(function));
-        assert!(told, "{function}: {log:#?}");
-        assert_not_loaded(&server);
+        assert_refused(&server, &[function], function);
         server
             .call(&["MODULE", "LOAD", words(&module_path())])
             .okay();

@@ -7,15 +7,15 @@ mod history;
 #[path = "support/load.rs"]
 mod load;
 
-use std::net::{Ipv4Addr, TcpListener};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use history::{assert_no_writer_overlaps, Hold, Mode};
 use load::{soak_time, Dice};
 use redis::Value;
-use support::{unix_time_ms, until, Client, Expect, Grant, Server, LONG, PATIENCE, WRONGTYPE};
+use support::{
+    free_port, unix_time_ms, until, Client, Expect, Grant, Server, LONG, PATIENCE, WRONGTYPE,
+};
 
 /// Takes one key.
 #[track_caller]
@@ -273,7 +273,7 @@ fn mrelease_counts_the_keys_that_lost_a_hold() {
 }
 
 #[test]
-fn mrelease_wakes_the_next_of_each_key() {
+fn mrelease_grants_to_the_next_of_each_key() {
     let server = Server::start();
     server.call("LOCK.MACQUIRE 3 k1 k2 k3 t PX 600000").grant();
     let mut single = waiter(&server, &["k1"], "a");
@@ -773,23 +773,11 @@ fn clients_that_wait_for_random_pairs_never_deadlock_and_never_share_a_key() {
 
 // ---- in a cluster
 
-/// A port for a node's cluster bus, from a range that neither servers nor outgoing connections use.
-fn free_bus_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = u16::try_from(std::process::id() % 1_000).expect("a small number");
-    let offsets = std::iter::repeat_with(|| NEXT.fetch_add(1, Ordering::Relaxed));
-    let mut ports = offsets
-        .take(1_000)
-        .map(|offset| 31_000 + (first + offset) % 1_000);
-    let free = ports.find(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok());
-    free.expect("a free port")
-}
-
 /// A cluster of one node that has all slots.
 fn cluster_of_one() -> Server {
     let server = Server::builder()
         .config("cluster-enabled yes")
-        .config(&format!("cluster-port {}", free_bus_port()))
+        .config(&format!("cluster-port {}", free_port()))
         .config("cluster-require-full-coverage no")
         .start();
     server.call("CLUSTER ADDSLOTSRANGE 0 16383").okay();

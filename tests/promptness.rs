@@ -1,4 +1,4 @@
-//! How soon the next in line has what became free, and what that costs. Each is measured alone: what
+//! How soon the next in the queue has what became free, and what that costs. Each is measured alone: what
 //! the machine does besides can only add to it.
 
 mod support;

@@ -3,9 +3,12 @@
 
 mod support;
 
+#[path = "support/load.rs"]
+mod load;
 #[path = "support/payload.rs"]
 mod payload;
 
+use load::Dice;
 use redis::Value;
 use support::{
     assert_same_data, unix_time_ms, unix_time_us, until, words, Client, Expect, ReplicationStream,
@@ -14,7 +17,7 @@ use support::{
 
 const LONG_MS: i64 = 600_000;
 
-/// A primary without the server's own search for lapsed keys, so that what ends a lease is known,
+/// A primary without the server's own search for expired keys, so that what ends a lease is known,
 /// and its stream.
 fn primary() -> (Server, ReplicationStream) {
     let server = Server::start();
@@ -31,7 +34,7 @@ fn primary_with_holder() -> (Server, ReplicationStream, Applied) {
     (server, stream, grant)
 }
 
-/// `LOCK.APPLY key GRANT token exclusive 0 fence holds deadline-ms since-ms`.
+/// `LOCK.APPLY key GRANT token "exclusive 0 fence holds deadline-ms since-ms"`.
 #[derive(Debug, Clone, PartialEq)]
 struct Applied {
     key: String,
@@ -262,10 +265,10 @@ fn effects_are_for_the_database_of_the_command() {
     // In a transaction the database is selected within it.
     let place = usize::from(lines[0] == "MULTI");
     assert_eq!(lines.remove(place), "SELECT 7", "{lines:#?}");
-    assert_eq!(hand_over_by_lapse(&lines).token, "b");
+    assert_eq!(hand_over_by_expiration(&lines).token, "b");
 }
 
-// ---- wake-ups
+// ---- hand-overs
 
 #[test]
 fn to_queue_and_to_leave_the_queue_is_nobody_elses_business() {
@@ -312,10 +315,10 @@ fn a_hand_over_by_release_is_one_effect() {
     }
 }
 
-/// What leads from a lapsed holder to the next one: a grant; or, where the server found the key
+/// What leads from an expired holder to the next one: a grant; or, where the server found the key
 /// expired before the module looked, its deletion and the grant in one transaction.
 #[track_caller]
-fn hand_over_by_lapse(lines: &[String]) -> Applied {
+fn hand_over_by_expiration(lines: &[String]) -> Applied {
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     match lines.as_slice() {
         [grant] | ["MULTI", "DEL k" | "UNLINK k", grant, "EXEC"] => Applied::of(grant),
@@ -336,27 +339,27 @@ fn a_hand_over_by_the_end_of_a_lease_is_one_effect_or_one_transaction() {
     };
     assert_eq!([multi, begun, exec], ["MULTI", "SET begun 1", "EXEC"]);
     let deadline_ms = Applied::of(shortened).deadline_ms;
-    let applied = hand_over_by_lapse(hand_over);
+    let applied = hand_over_by_expiration(hand_over);
     assert_new(&applied, "k", "b", LONG_MS, deadline_ms);
     assert_eq!(applied.fence, grant.fence);
     assert!(grant.fence > first.fence);
 }
 
 #[test]
-fn a_lapsed_lock_that_is_acquired_is_one_effect_or_one_transaction() {
+fn an_expired_lock_that_is_acquired_is_one_effect_or_one_transaction() {
     for command in ["LOCK.ACQUIRE k b PX 600000", "LOCK.WAIT k b PX 600000"] {
         let (server, mut stream) = primary();
         server.call("LOCK.ACQUIRE k a PX 5").grant();
         let deadline_ms = the_grant(&mut stream, &server).deadline_ms;
         until("the lease is over", || unix_time_ms() > deadline_ms + 1);
         server.call(command).grant();
-        let applied = hand_over_by_lapse(&stream.lines_up_to_now(&server));
+        let applied = hand_over_by_expiration(&stream.lines_up_to_now(&server));
         assert_new(&applied, "k", "b", LONG_MS, deadline_ms);
     }
 }
 
 #[test]
-fn a_lapsed_lock_that_nobody_wants_is_deleted_by_the_server() {
+fn an_expired_lock_that_nobody_wants_is_deleted_by_the_server() {
     let server = Server::start();
     let mut stream = ReplicationStream::attach(&server);
     let grant = server.call("LOCK.ACQUIRE k a PX 30").grant();
@@ -375,7 +378,7 @@ fn a_lapsed_lock_that_nobody_wants_is_deleted_by_the_server() {
 }
 
 #[test]
-fn a_lapsed_lock_that_its_holder_asks_about_is_deleted_at_most() {
+fn an_expired_lock_that_its_holder_asks_about_is_deleted_at_most() {
     for command in ["LOCK.EXTEND k a", "LOCK.RELEASE k a", "LOCK.CHECK k a"] {
         let (server, mut stream) = primary();
         server.call("LOCK.ACQUIRE k a PX 5").grant();
@@ -820,21 +823,8 @@ fn a_replica_that_comes_back_catches_up() {
     assert_eq!(replica.lock_info("other"), None);
 }
 
-/// Numbers that look random, the same ones in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % bound as u64).unwrap()
-    }
-
-    fn one_of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
-        choices[self.below(choices.len())]
-    }
-}
+/// How many clients take part in the mix.
+const PLAYERS: u64 = 8;
 
 /// A client of the mix, and whether it has a reply to come.
 struct Player {
@@ -845,8 +835,8 @@ struct Player {
 fn random_command(dice: &mut Dice) -> Vec<Vec<u8>> {
     let key = format!("k{}", dice.below(6));
     let token = format!("t{}", dice.below(4));
-    let lease = dice.one_of(&["PX 1", "PX 4", "PX 20", "PX 600000", "EX 600", ""]);
-    let counted = dice.one_of(&["", "", "REENTRANT"]);
+    let lease = *dice.pick(&["PX 1", "PX 4", "PX 20", "PX 600000", "EX 600", ""]);
+    let counted = *dice.pick(&["", "", "REENTRANT"]);
     let other = format!("k{}", dice.below(6));
     words(match dice.below(24) {
         0..=4 => format!("LOCK.ACQUIRE {key} {token} {lease} {counted}"),
@@ -854,16 +844,13 @@ fn random_command(dice: &mut Dice) -> Vec<Vec<u8>> {
             let block_ms = 1 + dice.below(30);
             format!("LOCK.WAIT {key} {token} {lease} {counted} BLOCK {block_ms}")
         }
-        10..=13 => format!("LOCK.RELEASE {key} {token} {}", dice.one_of(&["", "ALL"])),
+        10..=13 => format!("LOCK.RELEASE {key} {token} {}", *dice.pick(&["", "ALL"])),
         14 | 15 => format!("LOCK.EXTEND {key} {token} {lease}"),
         16 => format!(
             "{} {key}",
-            dice.one_of(&["DEL", "UNLINK", "PERSIST", "GETDEL"])
+            *dice.pick(&["DEL", "UNLINK", "PERSIST", "GETDEL"])
         ),
-        17 => format!(
-            "PEXPIRE {key} {}",
-            dice.one_of(&["-1", "3", "15", "900000"])
-        ),
+        17 => format!("PEXPIRE {key} {}", *dice.pick(&["-1", "3", "15", "900000"])),
         18 => format!("RENAME {key} {other}"),
         19 => format!("MOVE {key} 1"),
         20 => format!("LOCK.CHECK {key} {token}"),
@@ -885,7 +872,7 @@ fn random_command(dice: &mut Dice) -> Vec<Vec<u8>> {
 fn random_restore(server: &Server, dice: &mut Dice) -> Vec<Vec<u8>> {
     let key = format!("k{}", dice.below(6));
     let other = format!("k{}", dice.below(6));
-    let ttl_ms = dice.one_of(&["0", "5", "700000"]);
+    let ttl_ms = *dice.pick(&["0", "5", "700000"]);
     match server.call(&["DUMP", &key]).value() {
         Value::BulkString(payload) => words(&[
             b"RESTORE".as_slice(),
@@ -904,9 +891,9 @@ fn play(server: &Server, dice: &mut Dice, rounds: usize) {
         client: server.client(),
         waits: false,
     };
-    let mut players: Vec<Player> = (0..8).map(|_| player()).collect();
+    let mut players: Vec<Player> = (0..PLAYERS).map(|_| player()).collect();
     for _ in 0..rounds {
-        let number = dice.below(players.len());
+        let number = dice.below(PLAYERS) as usize;
         let it = &mut players[number];
         if it.waits && dice.below(20) == 0 {
             std::mem::replace(it, player()).client.reset();
@@ -948,7 +935,7 @@ fn replicas_and_their_replicas_have_the_same_locks_after_a_random_mix() {
     let primary = Server::start();
     let replica = replica_of(&primary);
     let chained = replica_of(&replica);
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut dice = Dice::new(1);
     for round in 0..3 {
         play(&primary, &mut dice, 3_000);
         for number in 0..=6 {
@@ -956,7 +943,7 @@ fn replicas_and_their_replicas_have_the_same_locks_after_a_random_mix() {
             let key = format!("k{number}");
             drop(primary.call(&["LOCK.ACQUIRE", &key, "last", "PX", "600000"]));
         }
-        // What has lapsed stays where it is, to be compared too.
+        // What has expired stays where it is, to be compared too.
         primary.call("DEBUG SET-ACTIVE-EXPIRE 0").okay();
         until("nobody waits", || {
             primary.info("lock", "lock_waiters") == "0"
@@ -972,7 +959,7 @@ fn replicas_and_their_replicas_have_the_same_locks_after_a_random_mix() {
     for (field, least) in [
         ("grants", 300),
         ("hand_overs", 50),
-        ("lapses", 50),
+        ("expirations", 50),
         ("timeouts", 3),
         ("take_overs", 10),
     ] {
@@ -988,7 +975,7 @@ fn replicas_and_their_replicas_have_the_same_locks_after_a_random_mix() {
         "a replica decides nothing"
     );
     assert_eq!(
-        replica.info("lock", "lock_lapses"),
+        replica.info("lock", "lock_expirations"),
         "0",
         "a replica decides nothing"
     );

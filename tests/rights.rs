@@ -202,7 +202,7 @@ fn what_a_client_needs_is_what_it_needs() {
     let mut looker = user(&server, "looker", &format!("{LOCKER} +lock.info ~own:*"));
     looker.call("LOCK.INFO own:1").value();
     assert_forbidden(client.call("LOCK.HELP"), "a command that isn't given");
-    // A wait is granted, a session goes on and ends, a lease lapses, with no more rights than that.
+    // A wait is granted, a session goes on and ends, a lease expires, with no more rights than that.
     server.call(format!("LOCK.ACQUIRE own:2 a {LONG}")).grant();
     client.send("LOCK.WAIT own:2 b PX 3000 SESSION");
     server.until_waiters("own:2", 1);
@@ -317,11 +317,12 @@ fn without_its_token_a_locker_breaks_nobodys_lock() {
 fn nobody_applies_effects_by_hand() {
     let server = server_with_holder();
     let before = digest(&server);
-    let effects = [
-        "GRANT evil exclusive 0 99 1 99999999999999 1",
-        "GRANT evil exclusive 0 9007199254740991 1 9007199254740991 1",
-        "DROP a",
-        "ASK",
+    let most = "exclusive 0 9007199254740991 1 9007199254740991 1";
+    let effects: [&[&str]; 4] = [
+        &["GRANT", "evil", "exclusive 0 99 1 99999999999999 1"],
+        &["GRANT", "evil", most],
+        &["DROP", "a"],
+        &["ASK"],
     ];
     let library = "#!lua name=locks
         redis.register_function('run', function(keys, args) return redis.call(unpack(args)) end)";
@@ -329,20 +330,19 @@ fn nobody_applies_effects_by_hand() {
     let mut client = user(&server, "guest", "~* +@all");
     let next = server.info("lock", "lock_last_fence");
     for effect in effects {
-        let command = format!("LOCK.APPLY k {effect}");
+        let command = [&["LOCK.APPLY", "k"], effect].concat();
         let error = client.call(&command).error();
-        assert_eq!(error, "ERR LOCK.APPLY is internal", "{command}");
+        assert_eq!(error, "ERR LOCK.APPLY is internal", "{command:?}");
         client.call("MULTI").okay();
         client.call(&command).value();
         let replies = client.call("EXEC");
         let text = format!("{replies:?}");
         assert!(text.contains("LOCK.APPLY is internal"), "{text}");
-        let args: Vec<&str> = command.split_whitespace().collect();
         for head in [
             ["EVAL", "return redis.call(unpack(ARGV))", "0"],
             ["FCALL", "run", "0"],
         ] {
-            let words: Vec<&str> = head.iter().chain(&args).copied().collect();
+            let words: Vec<&str> = head.iter().chain(&command).copied().collect();
             let error = client.call(&words).error();
             assert!(
                 error.contains("LOCK.APPLY is internal"),
@@ -362,20 +362,20 @@ fn nobody_applies_effects_by_hand() {
 // ---- rights that go while their user waits
 
 /// A user `guest` with every right on every key, waiting with this command, and somebody behind it.
-struct Line {
+struct Queue {
     server: Server,
     guest: Client,
     next: Client,
 }
 
-impl Line {
+impl Queue {
     #[track_caller]
-    fn behind_holder(wait: &str) -> Line {
+    fn behind_holder(wait: &str) -> Queue {
         let server = server_with_holder();
         let mut guest = user(&server, "guest", "~* +@all");
         server.block(&mut guest, wait);
         let next = server.waiter(format!("LOCK.WAIT k next {LONG}"));
-        Line {
+        Queue {
             server,
             guest,
             next,
@@ -423,12 +423,15 @@ const LOSSES: [&str; 6] = [
 #[test]
 fn who_loses_its_rights_while_it_waits_is_told_so_when_its_turn_comes() {
     for loss in LOSSES {
-        let mut line = Line::behind_holder(WAIT);
-        line.server.call(format!("ACL SETUSER guest {loss}")).okay();
-        line.server.settle();
-        line.guest.expect_silence();
-        assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);
-        line.assert_passed_over(loss);
+        let mut queue = Queue::behind_holder(WAIT);
+        queue
+            .server
+            .call(format!("ACL SETUSER guest {loss}"))
+            .okay();
+        queue.server.settle();
+        queue.guest.expect_silence();
+        assert_eq!(queue.server.call("LOCK.RELEASE k a").int(), 1);
+        queue.assert_passed_over(loss);
     }
 }
 
@@ -447,23 +450,23 @@ const ENDS: [&[&str]; 8] = [
 #[test]
 fn rights_are_looked_at_however_the_lock_is_handed_on() {
     for end in ENDS {
-        let line = Line::behind_holder(WAIT);
-        line.server.call("ACL SETUSER guest resetkeys").okay();
-        line.server.call_all(end);
-        line.assert_passed_over(&format!("{end:?}"));
+        let queue = Queue::behind_holder(WAIT);
+        queue.server.call("ACL SETUSER guest resetkeys").okay();
+        queue.server.call_all(end);
+        queue.assert_passed_over(&format!("{end:?}"));
     }
 }
 
 #[test]
 fn a_right_that_goes_in_the_transaction_of_the_release_is_gone() {
-    let line = Line::behind_holder(WAIT);
-    line.server.call_all(&[
+    let queue = Queue::behind_holder(WAIT);
+    queue.server.call_all(&[
         "MULTI",
         "ACL SETUSER guest resetkeys",
         "LOCK.RELEASE k a",
         "EXEC",
     ]);
-    line.assert_passed_over("in one transaction");
+    queue.assert_passed_over("in one transaction");
 }
 
 #[test]
@@ -475,12 +478,15 @@ fn a_wait_for_several_keys_needs_the_right_to_each() {
         ("resetkeys ~k ~k2", false),
         ("-lock.wait", false),
     ] {
-        let line = Line::behind_holder("LOCK.MWAIT 2 k k2 g PX 600000");
-        line.server.call(format!("ACL SETUSER guest {loss}")).okay();
-        assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);
+        let queue = Queue::behind_holder("LOCK.MWAIT 2 k k2 g PX 600000");
+        queue
+            .server
+            .call(format!("ACL SETUSER guest {loss}"))
+            .okay();
+        assert_eq!(queue.server.call("LOCK.RELEASE k a").int(), 1);
         match passed_over {
-            true => line.assert_passed_over(loss),
-            false => line.assert_granted(loss),
+            true => queue.assert_passed_over(loss),
+            false => queue.assert_granted(loss),
         }
     }
 }
@@ -519,12 +525,15 @@ fn several_waiters_without_rights_are_all_passed_over() {
 #[test]
 fn rights_that_were_given_back_in_time_are_as_good_as_before() {
     for loss in LOSSES {
-        let line = Line::behind_holder(WAIT);
-        line.server.call(format!("ACL SETUSER guest {loss}")).okay();
-        line.server.settle();
-        line.server.call("ACL SETUSER guest ~* +@all").okay();
-        assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);
-        line.assert_granted(loss);
+        let queue = Queue::behind_holder(WAIT);
+        queue
+            .server
+            .call(format!("ACL SETUSER guest {loss}"))
+            .okay();
+        queue.server.settle();
+        queue.server.call("ACL SETUSER guest ~* +@all").okay();
+        assert_eq!(queue.server.call("LOCK.RELEASE k a").int(), 1);
+        queue.assert_granted(loss);
     }
 }
 
@@ -538,53 +547,53 @@ fn other_rights_of_other_users_change_nothing() {
         "ACL SETUSER guest -@all (~k +lock.wait)",
         "ACL SETUSER guest resetchannels",
     ] {
-        let line = Line::behind_holder(WAIT);
-        line.server.call("ACL SETUSER other on ~* +@all").okay();
-        line.server.call("ACL SETUSER other reset").okay();
-        line.server.call(change).okay();
-        assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);
-        line.assert_granted(change);
+        let queue = Queue::behind_holder(WAIT);
+        queue.server.call("ACL SETUSER other on ~* +@all").okay();
+        queue.server.call("ACL SETUSER other reset").okay();
+        queue.server.call(change).okay();
+        assert_eq!(queue.server.call("LOCK.RELEASE k a").int(), 1);
+        queue.assert_granted(change);
     }
 }
 
 #[test]
 fn the_end_of_a_user_is_the_end_of_its_wait() {
-    let mut line = Line::behind_holder(WAIT);
-    assert_eq!(line.server.call("ACL DELUSER guest").int(), 1);
-    line.guest.expect_close();
-    line.server.until_waiters("k", 1);
-    assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);
-    assert_eq!(line.next.recv().grant().token, "next");
+    let mut queue = Queue::behind_holder(WAIT);
+    assert_eq!(queue.server.call("ACL DELUSER guest").int(), 1);
+    queue.guest.expect_close();
+    queue.server.until_waiters("k", 1);
+    assert_eq!(queue.server.call("LOCK.RELEASE k a").int(), 1);
+    assert_eq!(queue.next.recv().grant().token, "next");
 }
 
 #[test]
 fn a_wait_without_rights_still_ends_in_its_time() {
-    let mut line = Line::behind_holder("LOCK.WAIT k g BLOCK 2000");
-    line.server.call("ACL SETUSER guest resetkeys").okay();
-    line.guest.recv().nil();
-    assert_eq!(line.server.call("LOCK.RELEASE k a").int(), 1);
-    assert_eq!(line.next.recv().grant().token, "next");
+    let mut queue = Queue::behind_holder("LOCK.WAIT k g BLOCK 2000");
+    queue.server.call("ACL SETUSER guest resetkeys").okay();
+    queue.guest.recv().nil();
+    assert_eq!(queue.server.call("LOCK.RELEASE k a").int(), 1);
+    assert_eq!(queue.next.recv().grant().token, "next");
 }
 
 #[test]
 fn a_refused_wait_has_changed_nothing() {
-    let line = Line::behind_holder(WAIT);
-    let fence = line
+    let queue = Queue::behind_holder(WAIT);
+    let fence = queue
         .server
         .call(format!("LOCK.ACQUIRE k a {LONG}"))
         .grant()
         .fence;
-    let grants: i64 = line
+    let grants: i64 = queue
         .server
         .info("lock", "lock_grants")
         .parse()
         .expect("a number");
-    line.server.call("ACL SETUSER guest resetkeys").okay();
-    let Line {
+    queue.server.call("ACL SETUSER guest resetkeys").okay();
+    let Queue {
         server,
         mut guest,
         mut next,
-    } = line;
+    } = queue;
     assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
     assert_forbidden(guest.recv(), "its turn");
     let granted = next.recv().grant();

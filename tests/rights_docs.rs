@@ -60,8 +60,8 @@ fn allowed(server: &Server, rights: &str) -> BTreeSet<String> {
         .okay();
     let mut allowed = commands(server);
     allowed.retain(|command| {
-        let verdict = server.call(format!("ACL DRYRUN tried {}", example(command)));
-        verdict.text() == "OK"
+        let said = server.call(format!("ACL DRYRUN tried {}", example(command)));
+        said.text() == "OK"
     });
     allowed
 }

@@ -8,12 +8,12 @@ use support::{eventually, unix_time_ms, until, Client, Expect, Fields, Grant, Se
 #[track_caller]
 fn tied(server: &Server, key: &str, token: &str) -> Client {
     let mut client = server.client();
-    tie(&mut client, key, token);
+    acquire_tied(&mut client, key, token);
     client
 }
 
 #[track_caller]
-fn tie(client: &mut Client, key: &str, token: &str) -> Grant {
+fn acquire_tied(client: &mut Client, key: &str, token: &str) -> Grant {
     client
         .call(format!("LOCK.ACQUIRE {key} {token} {LONG} SESSION"))
         .grant()
@@ -178,7 +178,7 @@ fn the_end_of_the_connection_releases_at_once() {
         assert!(grant.token == "b" && grant.fence > kept, "{way}");
         behind.expect_silence();
         assert_eq!(server.known_lock("k").holder_tokens(), ["b"], "{way}");
-        // The tie doesn't pass to the next.
+        // The session doesn't pass to the next.
         assert_eq!(session(&server, "k"), 0, "{way}");
         assert_survives(&server, next, "k", "b");
         let last = tied(&server, "k2", "a");
@@ -192,7 +192,7 @@ fn all_locks_of_a_connection_are_released() {
     let server = Server::start();
     let mut holder = server.client();
     for number in 0..100 {
-        tie(&mut holder, &format!("k{number}"), &format!("t{number}"));
+        acquire_tied(&mut holder, &format!("k{number}"), &format!("t{number}"));
     }
     let acquire = |token: &str, options: &str| {
         server
@@ -272,10 +272,10 @@ fn a_connection_that_ends_during_a_pause_releases_after_it() {
     assert_eq!(next.recv().grant().token, "b");
 }
 
-// ---- whose tie it is
+// ---- whose session it is
 
 #[test]
-fn extend_moves_the_tie_to_its_connection() {
+fn extend_moves_the_session_to_its_connection() {
     let server = Server::start();
     let first = tied(&server, "k", "a");
     let mut second = server.client();
@@ -323,7 +323,7 @@ fn extend_ties_nothing_that_its_token_does_not_hold() {
 }
 
 #[test]
-fn mextend_moves_the_ties_of_all_its_keys() {
+fn mextend_moves_the_sessions_of_all_its_keys() {
     let server = Server::start();
     let mut first = server.client();
     first
@@ -344,11 +344,11 @@ fn mextend_moves_the_ties_of_all_its_keys() {
 }
 
 #[test]
-fn a_repeat_with_session_moves_the_tie_too() {
+fn a_repeat_with_session_moves_the_session_too() {
     for repeat in ["LOCK.ACQUIRE k", "LOCK.WAIT k", "LOCK.MACQUIRE 1 k"] {
         let server = Server::start();
         let mut first = server.client();
-        let grant = tie(&mut first, "k", "a");
+        let grant = acquire_tied(&mut first, "k", "a");
         let mut second = server.client();
         let again = second.call(format!("{repeat} a {LONG} SESSION")).grant();
         assert_eq!(again, grant);
@@ -396,7 +396,7 @@ fn the_clients_fields_are_those_of_the_last_grant_or_tie() {
     assert_eq!(own(&server).int("client-id"), second.id());
     close_and_settle(&server, second);
     assert!(!own(&server).has("client-id"));
-    assert_eq!(own(&server).int("session"), 1, "the first one's tie");
+    assert_eq!(own(&server).int("session"), 1, "the first one's session");
     third.call(format!("LOCK.EXTEND k a {LONG} SESSION")).int();
     assert_eq!(own(&server).int("client-id"), third.id());
     assert!(own(&server).text("client-addr").starts_with("127.0.0.1:"));
@@ -436,7 +436,7 @@ fn a_wait_is_tied_when_it_is_granted() {
     assert_eq!(session(&server, "k"), 1);
     assert_eq!(server.known_lock("k").holder().int("client-id"), new.id());
     assert_renewed(&mut old, "k", "b", 3);
-    // The place was taken over, so it isn't the older connection's.
+    // The position was taken over, so it isn't the older connection's.
     assert_survives(&server, old, "k", "b");
     new.reset();
     assert_eq!(next.recv().grant().token, "c");
@@ -494,7 +494,7 @@ fn an_upgrade_that_dies_in_the_tick_of_its_grant_leaves_the_other_connections_se
 }
 
 #[test]
-fn a_tie_made_in_a_transaction_is_the_callers() {
+fn a_session_begun_in_a_transaction_is_the_callers() {
     let server = Server::start();
     let mut client = server.client();
     client.call_batch(&[
@@ -517,7 +517,7 @@ fn a_tie_made_in_a_transaction_is_the_callers() {
 }
 
 #[test]
-fn a_tie_made_in_a_script_is_the_callers() {
+fn a_session_begun_in_a_script_is_the_callers() {
     let server = Server::start();
     let library = "#!lua name=locks
         redis.register_function('take', function(keys, args)
@@ -559,10 +559,10 @@ fn reset_leaves_the_tie() {
     until_free(&server, "k");
 }
 
-// ---- the tie goes with the lock
+// ---- the session goes with the lock
 
 #[test]
-fn rename_takes_the_tie_along() {
+fn rename_takes_the_session_along() {
     let server = Server::start();
     let mut holder = server.client();
     holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
@@ -589,7 +589,7 @@ fn rename_over_another_session_ends_that_one_alone() {
 }
 
 #[test]
-fn move_takes_the_tie_along() {
+fn move_takes_the_session_along() {
     let server = Server::start();
     let mut holder = server.client();
     holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
@@ -604,7 +604,7 @@ fn move_takes_the_tie_along() {
 }
 
 #[test]
-fn swapdb_takes_the_ties_along() {
+fn swapdb_takes_the_sessions_along() {
     let server = Server::start();
     let mut there = server.client().into_db(1);
     let mut first = server.client();
@@ -671,10 +671,10 @@ fn a_restored_lock_can_be_tied_again() {
     until_free(&server, "k");
 }
 
-// ---- the tie ends with the grant
+// ---- the session ends with the grant
 
 #[test]
-fn a_tie_ends_with_its_grant() {
+fn a_session_ends_with_its_grant() {
     type Part = fn(&Server, &mut Client);
     let ways: [(&str, Part); 6] = [
         ("RELEASE", |_, client| {
@@ -699,7 +699,7 @@ fn a_tie_ends_with_its_grant() {
         let server = Server::start();
         let mut old = tied(&server, "k", "a");
         part(&server, &mut old);
-        // The same token again, now without a tie.
+        // The same token again, now without a session.
         server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
         assert_eq!(session(&server, "k"), 0, "{way}");
         assert_survives(&server, old, "k", "a");
@@ -725,8 +725,8 @@ fn after_a_restart_the_lease_runs_on_untied_until_it_is_taken_up_again() {
             .config("appendfsync no")
             .start();
         let mut holder = server.client();
-        let grant = tie(&mut holder, "k", "a");
-        tie(&mut holder, "k2", "a");
+        let grant = acquire_tied(&mut holder, "k", "a");
+        acquire_tied(&mut holder, "k2", "a");
         holder
             .call(format!("LOCK.ACQUIRE k3 a {LONG} SHARED LIMIT 3 SESSION"))
             .grant();
@@ -785,7 +785,7 @@ fn after_a_failover_the_lease_runs_on_untied_until_it_is_taken_up_again() {
     replica.until_in_step(&primary);
     for key in ["kept", "lost"] {
         let own = replica.known_lock(key).holder().clone();
-        assert_eq!(own.int("session"), 0, "a replica knows of no tie");
+        assert_eq!(own.int("session"), 0, "a replica knows of no session");
         assert!(!own.has("client-id"));
     }
     primary.kill9();
@@ -831,7 +831,7 @@ fn on_a_demoted_server_the_lease_runs_on_untied() {
     let mut holder = server_session(&server, "k", "PX 600000");
     let other = server_session(&server, "other", "PX 600000");
     server.call("REPLICAOF 127.0.0.1 1").okay();
-    until("the tie is gone", || session(&server, "k") == 0);
+    until("the session is gone", || session(&server, "k") == 0);
     // Only the primary ends a grant.
     assert_survives(&server, other, "other", "a");
     server.call("REPLICAOF NO ONE").okay();
@@ -845,13 +845,17 @@ fn on_a_demoted_server_the_lease_runs_on_untied() {
 }
 
 #[test]
-fn ties_are_not_mixed_up_after_a_demotion() {
+fn sessions_are_not_mixed_up_after_a_demotion() {
     let server = Server::start();
     let _old = server_session(&server, "old", "PX 600000");
     demote_and_promote(&server);
     assert_eq!(session(&server, "old"), 0);
     let new = server_session(&server, "new", "PX 600000");
-    assert_eq!(session(&server, "old"), 0, "the new one's tie is its own");
+    assert_eq!(
+        session(&server, "old"),
+        0,
+        "the new one's session is its own"
+    );
     assert_eq!(server.call("LOCK.RELEASE old a").int(), 1);
     assert_eq!(session(&server, "new"), 1);
     new.close();

@@ -221,7 +221,7 @@ fn shared_holds_are_counted_for_each_holder() {
 }
 
 #[test]
-fn a_wait_in_another_mode_has_a_place_of_its_own() {
+fn a_wait_in_another_mode_has_a_position_of_its_own() {
     let server = Server::start();
     server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
     let mut exclusive = writer(&server, "b");
@@ -745,11 +745,11 @@ fn a_repeat_sets_the_limit_anew_and_without_one_takes_it_away() {
 
 // ---- many clients at once
 
-/// What the threads of a test noted.
+/// What the threads of a test recorded.
 #[derive(Default)]
-struct Notes(Mutex<Vec<Hold>>);
+struct Records(Mutex<Vec<Hold>>);
 
-impl Notes {
+impl Records {
     fn add(&self, holds: Vec<Hold>) {
         self.0.lock().unwrap().extend(holds);
     }
@@ -836,11 +836,11 @@ impl Contender {
 #[test]
 fn no_writer_overlaps_anyone_among_readers_and_writers() {
     let server = Server::start();
-    let notes = Notes::default();
+    let records = Records::default();
     let end = Instant::now() + soak_time(Duration::from_millis(1_500));
     thread::scope(|scope| {
         for number in 0..16 {
-            let (server, notes) = (&server, &notes);
+            let (server, records) = (&server, &records);
             scope.spawn(move || {
                 let mut contender = Contender::new(server, number);
                 let mode = if number % 4 == 0 {
@@ -851,11 +851,11 @@ fn no_writer_overlaps_anyone_among_readers_and_writers() {
                 while Instant::now() < end {
                     contender.turn(mode);
                 }
-                notes.add(contender.holds);
+                records.add(contender.holds);
             });
         }
     });
-    let holds = notes.all();
+    let holds = records.all();
     assert_no_writer_overlaps(&holds);
     assert!(most_at_once(&holds) > 1, "readers were together");
     let upgraded = holds.iter().filter(|hold| {
@@ -944,7 +944,7 @@ fn live(server: &Server, number: u64) -> Vec<Hold> {
         Fate::Forgets => {
             client.call(wait("PX 30")).grant();
             client.close();
-            // By the time this thread runs again the lease may be over: nothing to note.
+            // By the time this thread runs again the lease may be over: nothing to record.
             Vec::new()
         }
         Fate::IsKilled => {
@@ -961,7 +961,7 @@ fn live(server: &Server, number: u64) -> Vec<Hold> {
 #[test]
 fn a_semaphore_never_gives_more_than_its_permits_and_has_them_all_in_the_end() {
     let server = Server::start();
-    let notes = Notes::default();
+    let records = Records::default();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let server = &server;
@@ -979,13 +979,13 @@ fn a_semaphore_never_gives_more_than_its_permits_and_has_them_all_in_the_end() {
             .map(|number| scope.spawn(move || live(server, number)))
             .collect();
         for client in clients {
-            notes.add(client.join().expect("a client without a complaint"));
+            records.add(client.join().expect("a client without a complaint"));
         }
         drop(end);
         let most = observer.join().expect("an observer");
         assert_eq!(most, PERMITS, "holders at once, by LOCK.INFO");
     });
-    let holds = notes.all();
+    let holds = records.all();
     assert!(holds.len() >= 300, "{} holds", holds.len());
     let most = most_at_once(&holds);
     assert!(

@@ -9,21 +9,25 @@ use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Child, Command, Stdio};
 
 use support::{eventually, free_port, module_path, server_binary, Client, Expect, Fields};
+use tempfile::TempDir;
 
 /// What the scripts call besides the programs that they look for.
-const SYSTEM_PROGRAMS: [&str; 16] = [
-    "awk", "cat", "chmod", "cp", "cut", "dirname", "env", "head", "make", "mkdir", "printf",
-    "readlink", "sed", "sh", "tail", "touch",
+const SYSTEM_PROGRAMS: [&str; 17] = [
+    "awk", "cat", "chmod", "cp", "cut", "dirname", "env", "grep", "head", "make", "mkdir",
+    "printf", "readlink", "sed", "sh", "tail", "touch",
 ];
 
 /// A cargo that builds nothing, is as loud as the real one, and tells where it was to build.
 const CARGO: &str = r#"
 case $1 in
   --version) echo 'cargo 1.999.0 (0000000 2099-01-01)' ;;
+  install)
+    for program; do :; done
+    echo : >"$PROGRAMS/$program"
+    chmod +x "$PROGRAMS/$program" ;;
   *)
     case " $* " in *' --quiet '* | *' -q '*) ;; *) echo '   Compiling redis-lock' >&2 ;; esac
     mkdir -p "$CARGO_TARGET_DIR/release"
@@ -39,7 +43,7 @@ chmod +x "$PROGRAMS/valkey-server" "$PROGRAMS/valkey-cli""#;
 
 /// A machine with a clone on it.
 struct Machine {
-    dir: PathBuf,
+    dir: TempDir,
 }
 
 /// What a command on it came to.
@@ -52,14 +56,10 @@ struct Outcome {
 impl Machine {
     /// One with a compiler, libclang and cargo, of a user without any rights.
     fn new() -> Machine {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = env::temp_dir().join(format!("redis-lock-tooling-{}-{number}", process::id()));
-        // A directory of an earlier process that had the same number.
-        drop(fs::remove_dir_all(&dir));
+        let dir = tempfile::tempdir().expect("a folder");
         let machine = Machine { dir };
         for folder in ["bin", "clone/scripts", "libclang"] {
-            fs::create_dir_all(machine.dir.join(folder)).expect("a folder");
+            fs::create_dir_all(machine.dir.path().join(folder)).expect("a folder");
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR"));
         for file in [
@@ -67,10 +67,11 @@ impl Machine {
             "Cargo.toml",
             "redis.conf.example",
             "scripts/deps.sh",
+            "scripts/matrix.sh",
         ] {
             fs::copy(source.join(file), machine.clone_dir().join(file)).expect(file);
         }
-        fs::write(machine.dir.join("libclang/libclang.so"), "").expect("a library");
+        fs::write(machine.dir.path().join("libclang/libclang.so"), "").expect("a library");
         for name in SYSTEM_PROGRAMS {
             symlink(found(name), machine.programs().join(name)).expect(name);
         }
@@ -79,6 +80,7 @@ impl Machine {
             .program("id", "echo 1000")
             .program("cc", ":")
             .program("cargo", CARGO)
+            .program("cargo-nextest", ":")
     }
 
     /// Puts a program there, which notes each of its calls.
@@ -119,11 +121,11 @@ impl Machine {
     }
 
     fn programs(&self) -> PathBuf {
-        self.dir.join("bin")
+        self.dir.path().join("bin")
     }
 
     fn clone_dir(&self) -> PathBuf {
-        self.dir.join("clone")
+        self.dir.path().join("clone")
     }
 
     fn command(&self, words: &[&str]) -> Command {
@@ -134,8 +136,8 @@ impl Machine {
             .env_clear()
             .env("PATH", self.programs())
             .env("PROGRAMS", self.programs())
-            .env("CALLS", self.dir.join("calls"))
-            .env("LIBCLANG_PATH", self.dir.join("libclang"))
+            .env("CALLS", self.dir.path().join("calls"))
+            .env("LIBCLANG_PATH", self.dir.path().join("libclang"))
             .env("BUILT_MODULE", module_path())
             .stdin(Stdio::null());
         command
@@ -166,7 +168,7 @@ impl Machine {
     }
 
     fn calls(&self) -> Vec<String> {
-        let calls = fs::read_to_string(self.dir.join("calls")).unwrap_or_default();
+        let calls = fs::read_to_string(self.dir.path().join("calls")).unwrap_or_default();
         calls.lines().map(str::to_owned).collect()
     }
 
@@ -177,12 +179,6 @@ impl Machine {
         names
             .map(|name| name.to_string_lossy().into_owned())
             .collect()
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.dir));
     }
 }
 
@@ -362,10 +358,91 @@ fn nothing_fails_without_valgrind() {
 #[test]
 fn valgrind_is_not_asked_for_by_building_and_testing() {
     let machine = machine_without_valgrind(":", &[("valgrind", "3.19.0")]);
-    for part in ["build", "test"] {
+    for part in ["build", "run", "test"] {
         machine.run(&["sh", "scripts/deps.sh", part]).ok();
     }
     assert!(machine.calls_of("apt-get").is_empty());
+}
+
+// --- cargo-nextest --------------------------------------------------------------------------
+
+#[test]
+fn the_runner_of_the_tests_is_built_where_it_is_missing_and_no_second_time() {
+    let machine = Machine::new().server().without("cargo-nextest");
+    for _ in 0..2 {
+        machine.run(&["make", "test"]).ok();
+    }
+    let installs = machine.calls_with("install");
+    assert_eq!(installs.len(), 1, "{installs:?}");
+    assert!(installs[0].ends_with(" cargo-nextest"), "{installs:?}");
+    assert_eq!(machine.calls_with("nextest").len(), 2);
+}
+
+#[test]
+fn nothing_is_tested_where_the_runner_can_not_be_built() {
+    let broken = CARGO.replace("install)", "install) exit 1");
+    let machine = Machine::new()
+        .server()
+        .without("cargo-nextest")
+        .program("cargo", &broken);
+    let said = machine.run(&["make", "test"]).refusal();
+    assert_says(&said, &["install cargo-nextest", "https://nexte.st"]);
+    assert!(machine.calls_with("nextest").is_empty(), "{said}");
+}
+
+#[test]
+fn only_the_tests_need_their_runner() {
+    let machine = Machine::new().server().without("cargo-nextest");
+    machine.run(&["make", "demo"]).ok();
+    assert!(machine.calls_with("install").is_empty());
+}
+
+// --- the servers, one after the other -------------------------------------------------------
+
+/// One where the tests end with this line, and this exit code.
+fn machine_that_tests(summary: &str, code: u8) -> Machine {
+    let tests = format!("case $1 in nextest) echo '     Summary {summary}'; exit {code} ;; esac\n");
+    Machine::new().server().program("cargo", &(tests + CARGO))
+}
+
+#[track_caller]
+fn matrix(machine: &Machine, servers: &[&str]) -> Outcome {
+    machine.run(&[
+        "make",
+        "test-matrix",
+        &format!("SERVERS={}", servers.join(" ")),
+    ])
+}
+
+#[test]
+fn the_matrix_tells_for_each_server_how_many_tests_passed() {
+    let machine = machine_that_tests("[ 0.1s] 2 tests run: 2 passed", 0);
+    let server = server_binary();
+    let server = server.to_str().expect("a path in UTF-8");
+    let said = matrix(&machine, &[server, server]).ok();
+    assert_eq!(said.matches(" ok\n").count(), 2, "{said}");
+    assert_eq!(said.matches("2 tests run: 2 passed").count(), 4, "{said}");
+}
+
+#[test]
+fn the_matrix_fails_where_a_run_fails_and_shows_it() {
+    let machine = machine_that_tests("[ 0.1s] 2 tests run: 1 passed, 1 failed", 100);
+    let server = server_binary();
+    let server = server.to_str().expect("a path in UTF-8");
+    for servers in [[server].as_slice(), &[server, "/nowhere"]] {
+        let said = matrix(&machine, servers).refusal();
+        assert_says(&said, &[" FAILED\n", "1 passed, 1 failed"]);
+        assert!(!said.contains(" ok\n"), "{said}");
+    }
+}
+
+#[test]
+fn the_matrix_fails_for_a_server_that_can_not_be_run_and_for_none() {
+    let machine = machine_that_tests("[ 0.1s] 2 tests run: 2 passed", 0);
+    let said = matrix(&machine, &["/nowhere"]).refusal();
+    assert_says(&said, &["/nowhere", "no server to be run"]);
+    let said = matrix(&machine, &[]).refusal();
+    assert_says(&said, &["no server named"]);
 }
 
 // --- make -----------------------------------------------------------------------------------
@@ -378,7 +455,7 @@ struct Run {
 impl Run {
     #[track_caller]
     fn start(machine: &Machine, mut command: Command, port: u16) -> (Run, Client) {
-        let output = machine.dir.join("said");
+        let output = machine.dir.path().join("said");
         let said = fs::File::create(&output).expect("a file");
         command
             .stdout(said.try_clone().expect("a file"))

@@ -107,7 +107,7 @@ fn a_transaction_that_watches_sees_the_end_of_a_shared_lease() {
     let mut client = server.client();
     client.call_all(&["LOCK.EXTEND k goes PX 300", "WATCH k"]);
     until("the lease is over for the module too", || {
-        server.info("lock", "lock_lapses") == "1"
+        server.info("lock", "lock_expirations") == "1"
     });
     client.call("MULTI").okay();
     client.call("PING").text();
@@ -124,7 +124,7 @@ fn a_lease_that_ends_elsewhere_tells_nothing_of_this_key() {
     }
     let mut client = tracker(&server, MODES[0], "LOCK.EXTEND l b PX 100");
     until("the lease is over for the module too", || {
-        server.info("lock", "lock_lapses") == "1"
+        server.info("lock", "lock_expirations") == "1"
     });
     server.settle();
     client.expect_silence();

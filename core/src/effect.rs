@@ -4,7 +4,7 @@
 //! on every replica and at every replay. A command is never replicated as it came.
 //!
 //! ```text
-//! LOCK.APPLY key GRANT token mode limit fence holds deadline-ms since-ms
+//! LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms"
 //! LOCK.APPLY key DROP token
 //! LOCK.APPLY key RENEW deadline-ms [key ...]    exclusive locks, held as before
 //! DEL key                                       when the last holder goes
@@ -12,17 +12,17 @@
 //!
 //! RENEW is what many sessions that are renewed at once come to: for each no more than its key.
 
-use crate::holders::Difference;
-use crate::lock::{Holder, Lock, Mode};
-use crate::name::Name;
-use crate::refusal::Refusal;
-use crate::session::TieId;
-use crate::token::Token;
-use crate::{grammar, MAX_SPAN_MS};
+use smallvec::{smallvec, SmallVec};
 
-/// The latest deadline that an effect or a payload may carry, in ms since the epoch: the longest
-/// lease, granted in the year 2255.
-pub const MAX_DEADLINE_MS: u64 = MAX_SPAN_MS + (1 << 43);
+use crate::values::decimal;
+use crate::values::holder::{Holder, Mode};
+use crate::values::holders::Difference;
+use crate::values::lock::{Lock, Stored};
+use crate::values::moment::MAX_DEADLINE_MS;
+use crate::values::name::Name;
+use crate::values::refusal::Refusal;
+use crate::values::session_id::SessionId;
+use crate::values::token::Token;
 
 /// What happens to one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,12 @@ pub struct Effect {
     pub change: Change,
 }
 
+/// The changes of one lock: mostly one.
+pub type Changes = SmallVec<[Change; 1]>;
+
+/// The effects of one operation: mostly one.
+pub type Effects = SmallVec<[Effect; 1]>;
+
 /// What a LOCK.APPLY asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
@@ -72,33 +78,72 @@ pub enum Parsed<'a> {
     },
 }
 
+/// One of the words of an effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word<'a> {
+    /// It is there already.
+    Given(&'a [u8]),
+    /// It was made for the effect.
+    Made(SmallVec<[u8; GRANT_TEXT_LEN]>),
+}
+
+/// Room for the longest text of a grant: `exclusive`, five numbers of at most 20 digits, and the spaces.
+const GRANT_TEXT_LEN: usize = 128;
+
+/// The words of an effect.
+pub type Words<'a> = SmallVec<[Word<'a>; 3]>;
+
+impl Word<'_> {
+    /// Its bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Given(bytes) => bytes,
+            Self::Made(bytes) => bytes,
+        }
+    }
+}
+
 /// The words that follow `LOCK.APPLY key`, or `None` for a change that is a plain `DEL key`.
-pub fn words(change: &Change) -> Option<Vec<Vec<u8>>> {
+pub fn words(change: &Change) -> Option<Words<'_>> {
     match change {
         Change::Grant { mode, holder } => Some(grant_words(*mode, holder)),
         Change::Renew { holder } => Some(grant_words(Mode::Exclusive, holder)),
-        Change::Drop { token } => Some(vec![b"DROP".to_vec(), token.as_bytes().to_vec()]),
+        Change::Drop { token } => Some(
+            [Word::Given(b"DROP"), Word::Given(token.as_bytes())]
+                .into_iter()
+                .collect(),
+        ),
         Change::Delete => None,
     }
 }
 
-fn grant_words(mode: Mode, holder: &Holder) -> Vec<Vec<u8>> {
-    vec![
-        b"GRANT".to_vec(),
-        holder.token.as_bytes().to_vec(),
-        mode.as_str().into(),
-        holder.limit.to_string().into(),
-        holder.fence.to_string().into(),
-        holder.holds.to_string().into(),
-        holder.deadline_ms.to_string().into(),
-        holder.since_ms.to_string().into(),
+/// A grant in few words: each costs the server a string, and each replica another.
+fn grant_words(mode: Mode, holder: &Holder) -> Words<'_> {
+    let mut text = SmallVec::new();
+    text.extend_from_slice(mode.as_str().as_bytes());
+    let numbers = [
+        holder.limit.into(),
+        holder.fence,
+        holder.holds,
+        holder.deadline_ms,
+        holder.since_ms,
+    ];
+    for number in numbers {
+        text.push(b' ');
+        text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    }
+    smallvec![
+        Word::Given(b"GRANT"),
+        Word::Given(holder.token.as_bytes()),
+        Word::Made(text),
     ]
 }
 
 /// The words that follow `LOCK.APPLY key` where the locks of several keys are renewed together; the
 /// other keys follow them.
-pub fn renewal_words(deadline_ms: u64) -> [Vec<u8>; 2] {
-    [b"RENEW".to_vec(), deadline_ms.to_string().into()]
+pub fn renewal_words<'a>(deadline_ms: u64) -> Words<'a> {
+    let deadline = itoa::Buffer::new().format(deadline_ms).as_bytes().into();
+    smallvec![Word::Given(b"RENEW"), Word::Made(deadline)]
 }
 
 /// Reads what [`words`] and [`renewal_words`] wrote.
@@ -107,14 +152,11 @@ pub fn renewal_words(deadline_ms: u64) -> [Vec<u8>; 2] {
 /// [`Refusal::ApplyMalformed`] for everything that they don't write.
 pub fn parse<'a>(words: &'a [&'a [u8]]) -> Result<Parsed<'a>, Refusal> {
     let order = match words {
-        [b"GRANT", token, mode, limit, fence, holds, deadline_ms, since_ms] => {
-            parse_grant(token, mode, [limit, fence, holds, deadline_ms, since_ms])
-                .map(Parsed::Change)
-        }
+        [b"GRANT", token, text] => parse_grant(token, text).map(Parsed::Change),
         [b"DROP", token] => Token::new(token)
             .ok()
             .map(|token| Parsed::Change(Change::Drop { token })),
-        [b"RENEW", deadline_ms, others @ ..] => grammar::decimal(deadline_ms)
+        [b"RENEW", deadline_ms, others @ ..] => decimal::parse(deadline_ms)
             .filter(|ms| *ms <= MAX_DEADLINE_MS)
             .map(|deadline_ms| Parsed::Renew {
                 deadline_ms,
@@ -125,13 +167,18 @@ pub fn parse<'a>(words: &'a [&'a [u8]]) -> Result<Parsed<'a>, Refusal> {
     order.ok_or(Refusal::ApplyMalformed)
 }
 
-fn parse_grant(token: &[u8], mode: &[u8], numbers: [&[u8]; 5]) -> Option<Change> {
-    let mode = match mode {
+fn parse_grant(token: &[u8], text: &[u8]) -> Option<Change> {
+    let mut words = text.split(|byte| *byte == b' ');
+    let mode = match words.next()? {
         b"exclusive" => Mode::Exclusive,
         b"shared" => Mode::Shared,
         _ => return None,
     };
-    let [limit, fence, holds, deadline_ms, since_ms] = numbers.map(grammar::decimal);
+    let mut number = || words.next().and_then(decimal::parse);
+    let [limit, fence, holds, deadline_ms, since_ms] = [(); 5].map(|()| number());
+    if words.next().is_some() {
+        return None;
+    }
     let holder = Holder {
         token: Token::new(token).ok()?,
         fence: fence?,
@@ -140,7 +187,7 @@ fn parse_grant(token: &[u8], mode: &[u8], numbers: [&[u8]; 5]) -> Option<Change>
         deadline_ms: deadline_ms?,
         since_ms: since_ms?,
         client_id: 0,
-        tie: TieId::NONE,
+        session: SessionId::NONE,
     };
     let in_range = holder.deadline_ms <= MAX_DEADLINE_MS && holder.since_ms <= MAX_DEADLINE_MS;
     let sound = Lock::held(mode, vec![holder.clone()]).is_some();
@@ -159,34 +206,19 @@ pub fn apply(lock: &mut Lock, change: &Change) {
     }
 }
 
-/// A lock as the keyspace has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
-    /// Its value.
-    pub lock: Lock,
-    /// When the key itself expires, in ms since the epoch. Somebody's EXPIRE or PERSIST may have
-    /// set it apart from the leases.
-    pub expiry_ms: Option<u64>,
-}
-
-/// The changes that turn `before` into `after`, `differences` being what differs between the two:
-/// fewest first, nothing when nothing changed.
+/// The changes that turn `before` into `after`: fewest first, nothing when nothing changed.
 ///
 /// Grants come before drops, so that no replica sees the lock free in between.
-pub fn between(
-    before: Option<&Stored>,
-    after: &Lock,
-    differences: &[Difference<'_>],
-) -> Vec<Change> {
+pub fn between(before: Option<&Stored>, after: &Lock) -> Changes {
     let Some(before) = before else {
         return all_grants(after);
     };
     if after.is_free() {
-        return vec![Change::Delete];
+        return smallvec![Change::Delete];
     }
     let mut changes = match (before.lock.mode(), after.mode()) {
-        (Mode::Shared, Mode::Shared) => between_shared(after, differences),
-        (Mode::Exclusive, Mode::Exclusive) => between_exclusive(after, differences),
+        (Mode::Shared, Mode::Shared) => between_shared(&before.lock, after),
+        (Mode::Exclusive, Mode::Exclusive) => between_exclusive(&before.lock, after),
         _ => all_grants(after),
     };
     if changes.is_empty() && before.expiry_ms != after.latest_deadline_ms() {
@@ -196,7 +228,7 @@ pub fn between(
 }
 
 /// Adds the grant of a token to the changes, if it is none of them yet.
-pub fn affirm(changes: &mut Vec<Change>, lock: &Lock, token: &Token) {
+pub fn affirm(changes: &mut Changes, lock: &Lock, token: &Token) {
     let granted = |change: &Change| match change {
         Change::Grant { holder, .. } | Change::Renew { holder } => holder.token == *token,
         Change::Drop { .. } | Change::Delete => false,
@@ -207,14 +239,17 @@ pub fn affirm(changes: &mut Vec<Change>, lock: &Lock, token: &Token) {
 }
 
 /// A grant to each holder: what makes the lock anew.
-pub fn all_grants(lock: &Lock) -> Vec<Change> {
-    let holders = lock.holders().iter();
-    holders.map(|own| grant_of(lock, own)).collect()
+pub fn all_grants(lock: &Lock) -> Changes {
+    let mut changes = Changes::new();
+    for own in lock.holders().iter() {
+        changes.push(grant_of(lock, own));
+    }
+    changes
 }
 
-fn between_shared(after: &Lock, differences: &[Difference<'_>]) -> Vec<Change> {
-    let (mut changes, mut drops) = (Vec::new(), Vec::new());
-    for Difference { before, after: own } in differences {
+fn between_shared(before: &Lock, after: &Lock) -> Changes {
+    let (mut changes, mut drops) = (Changes::new(), Changes::new());
+    for Difference { before, after: own } in before.holders().differences(after.holders()) {
         match (own, before) {
             (Some(own), _) => changes.push(grant_of(after, own)),
             (None, Some(gone)) => drops.push(Change::Drop {
@@ -227,9 +262,10 @@ fn between_shared(after: &Lock, differences: &[Difference<'_>]) -> Vec<Change> {
     changes
 }
 
-fn between_exclusive(after: &Lock, differences: &[Difference<'_>]) -> Vec<Change> {
-    let grants = differences.iter().filter_map(|difference| difference.after);
-    grants.map(|own| grant_of(after, own)).collect()
+fn between_exclusive(before: &Lock, after: &Lock) -> Changes {
+    let own = after.holders().only();
+    let own = own.filter(|own| before.holders().only() != Some(own));
+    own.map(|own| grant_of(after, own)).into_iter().collect()
 }
 
 /// Makes a renewal of a grant that is nothing more, where the lock is exclusive.
@@ -238,7 +274,7 @@ pub fn condense(changes: &mut [Change], before: Option<&Stored>) {
         return;
     };
     if let Change::Grant { mode, holder } = change {
-        let same = before.lock.holders().sole();
+        let same = before.lock.holders().only();
         let renewed = same.is_some_and(|own| differs_in_deadline(own, holder));
         if *mode == Mode::Exclusive && before.lock.mode() == *mode && renewed {
             let holder = holder.clone();
@@ -276,7 +312,7 @@ mod tests {
                 let fences = fences
                     .into_iter()
                     .zip(0..)
-                    .map(|(fence, place)| fence + place);
+                    .map(|(fence, position)| fence + position);
                 map.into_iter()
                     .zip(fences)
                     .map(|((token, (_, holds, limit, deadline_ms)), fence)| Holder {
@@ -287,17 +323,10 @@ mod tests {
                         deadline_ms,
                         since_ms: 7,
                         client_id: 0,
-                        tie: TieId::NONE,
+                        session: SessionId::NONE,
                     })
                     .collect()
             })
-    }
-
-    /// The changes as the desk finds them.
-    fn changes(before: Option<&Stored>, after: &Lock) -> Vec<Change> {
-        let free = Lock::free();
-        let old = before.map_or(&free, |stored| &stored.lock);
-        between(before, after, &old.holders().differences(after.holders()))
     }
 
     fn lock() -> impl Strategy<Value = Lock> {
@@ -320,7 +349,7 @@ mod tests {
             let expiry_ms = before.latest_deadline_ms();
             let stored = (!before.is_free()).then(|| Stored { lock: before.clone(), expiry_ms });
             let mut replica = before;
-            for change in changes(stored.as_ref(), &after) {
+            for change in between(stored.as_ref(), &after) {
                 apply(&mut replica, &change);
             }
             prop_assert_eq!(sorted_by_token(&replica), sorted_by_token(&after));
@@ -331,8 +360,8 @@ mod tests {
         fn what_is_written_is_read(lock in lock()) {
             for change in all_grants(&lock) {
                 let words = words(&change).unwrap();
-                let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-                prop_assert_eq!(parse(&words), Ok(Parsed::Change(change)));
+                let words: Vec<&[u8]> = words.iter().map(Word::as_slice).collect();
+                prop_assert_eq!(parse(&words), Ok(Parsed::Change(change.clone())));
             }
         }
 
@@ -340,7 +369,7 @@ mod tests {
         fn nothing_changed_means_no_effect(lock in lock()) {
             prop_assume!(!lock.is_free());
             let stored = Stored { lock: lock.clone(), expiry_ms: lock.latest_deadline_ms() };
-            prop_assert!(changes(Some(&stored), &lock).is_empty());
+            prop_assert!(between(Some(&stored), &lock).is_empty());
         }
     }
 
@@ -354,7 +383,7 @@ mod tests {
             deadline_ms: 50,
             since_ms: 0,
             client_id: 0,
-            tie: TieId::NONE,
+            session: SessionId::NONE,
         };
         let lock = Lock::held(Mode::Exclusive, vec![holder]).unwrap();
         for expiry_ms in [None, Some(80)] {
@@ -362,38 +391,45 @@ mod tests {
                 lock: lock.clone(),
                 expiry_ms,
             };
-            assert_eq!(changes(Some(&stored), &lock).len(), 1, "{expiry_ms:?}");
+            assert_eq!(between(Some(&stored), &lock).len(), 1, "{expiry_ms:?}");
         }
     }
 
     #[test]
     fn malformed_effects_are_refused() {
-        let good: [&[u8]; 8] = [b"GRANT", b"t", b"shared", b"2", b"9", b"1", b"50", b"7"];
-        assert!(parse(&good).is_ok());
-        let bad: [(usize, &[u8]); 9] = [
-            (0, b"grant"),
-            (1, b""),
-            (2, b"both"),
-            (3, b"4294967296"),
-            (4, b"-1"),
-            (5, b"0"),
-            (6, b"99999999999999999"),
-            (7, b"x"),
-            (2, b"exclusive"), // with a limit
+        let good = "shared 2 9 1 50 7";
+        assert!(parse(&[b"GRANT", b"t", good.as_bytes()]).is_ok());
+        let bad = [
+            "both 2 9 1 50 7",
+            "shared 4294967296 9 1 50 7",
+            "shared 2 -1 1 50 7",
+            "shared 2 9 0 50 7",
+            "shared 2 9 1 99999999999999999 7",
+            "shared 2 9 1 50 x",
+            "shared 2 9 1 50",
+            "shared 2 9 1 50 7 ",
+            "shared 2 9 1 50 7 0",
+            "shared  2 9 1 50 7",
+            "exclusive 2 9 1 50 7",
+            "",
         ];
-        for (place, word) in bad {
-            let mut words = good;
-            words[place] = word;
-            assert_eq!(
-                parse(&words),
-                Err(Refusal::ApplyMalformed),
-                "{place}: {word:?}"
-            );
+        for text in bad {
+            let words = [b"GRANT", b"t".as_slice(), text.as_bytes()];
+            assert_eq!(parse(&words), Err(Refusal::ApplyMalformed), "{text:?}");
         }
-        assert_eq!(parse(&good[..7]), Err(Refusal::ApplyMalformed));
-        assert_eq!(parse(&[]), Err(Refusal::ApplyMalformed));
-        assert_eq!(parse(&[b"DROP"]), Err(Refusal::ApplyMalformed));
-        for words in [&[b"RENEW".as_slice()][..], &[b"RENEW", b"-1"]] {
+        let good = good.as_bytes();
+        let bad: [&[&[u8]]; 9] = [
+            &[],
+            &[b"DROP"],
+            &[b"RENEW"],
+            &[b"RENEW", b"-1"],
+            &[b"grant", b"t", good],
+            &[b"GRANT", b"", good],
+            &[b"GRANT", b"t"],
+            &[b"GRANT", b"t", good, b"x"],
+            &[b"GRANT"],
+        ];
+        for words in bad {
             assert_eq!(parse(words), Err(Refusal::ApplyMalformed), "{words:?}");
         }
     }
@@ -408,7 +444,7 @@ mod tests {
             deadline_ms,
             since_ms: 0,
             client_id: 0,
-            tie: TieId::NONE,
+            session: SessionId::NONE,
         };
         let held = |mode, holder| Lock::held(mode, vec![holder]).unwrap();
         let (exclusive, shared) = (Mode::Exclusive, Mode::Shared);
@@ -423,7 +459,7 @@ mod tests {
                 expiry_ms: Some(before.deadline_ms),
                 lock: held(mode, before),
             };
-            let mut changes = changes(Some(&stored), &held(new_mode, after));
+            let mut changes = between(Some(&stored), &held(new_mode, after));
             condense(&mut changes, Some(&stored));
             let renewed = matches!(changes.as_slice(), [Change::Renew { .. }]);
             assert_eq!(
@@ -436,7 +472,7 @@ mod tests {
     #[test]
     fn renewals_are_read_as_they_are_written() {
         let words = renewal_words(90);
-        let mut words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        let mut words: Vec<&[u8]> = words.iter().map(Word::as_slice).collect();
         words.extend([b"y".as_slice(), b"z"]);
         let others: [&[u8]; 2] = [b"y", b"z"];
         let renewal = Parsed::Renew {

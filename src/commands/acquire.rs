@@ -1,29 +1,31 @@
-//! `LOCK.ACQUIRE`: grant it now or not at all.
+//! `LOCK.ACQUIRE` and `LOCK.MACQUIRE`: grant it now or not at all.
 
-use redis_lock_core::grammar::{self, Keys};
-use redis_lock_core::refusal::Refusal;
-use redis_module::Context;
+use redis_lock_core::grammar;
+use redis_lock_core::grammar::syntax::{self, Keys, Verb};
+use redis_lock_core::values::refusal::Refusal;
 
-use super::spec::{Arg, KeySpec, Spec, LEASE, MODE, REENTRANT, SESSION, TOKEN};
-use super::{setting, Command};
-use crate::{flow, reply};
+use super::command::{Call, Twins};
+use super::spec::About;
 
 pub struct Acquire;
 
-impl Command for Acquire {
-    const SPEC: Spec = Spec {
-        name: c"lock.acquire",
+impl Twins for Acquire {
+    const VERB: &Verb = &syntax::ACQUIRE;
+
+    const ONE: About = About {
         flags: c"write deny-oom fast",
         summary: c"Grants a lock if it is free, or renews the caller's own.",
         complexity: c"O(N), N being the holders of a shared lock; O(1) for an exclusive one",
-        arity: -3,
-        keys: KeySpec::One { reads_only: false },
-        args: &[Arg::key(), TOKEN, LEASE, MODE, REENTRANT, SESSION],
     };
 
-    fn run(ctx: &Context, words: &[&[u8]]) -> Result<(), Refusal> {
-        let order = grammar::acquire(words, Keys::One, &setting(ctx))?;
-        reply::answer(ctx, &flow::carry_out(ctx, order)?);
-        Ok(())
+    const MANY: About = About {
+        flags: c"write deny-oom getkeys-api",
+        summary: c"Grants several locks if all of them are free, or none.",
+        complexity: c"O(K), K being the keys",
+    };
+
+    fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
+        let operation = grammar::acquire(call.words, keys, &call.setting())?;
+        call.execute(&operation)
     }
 }

@@ -1,37 +1,42 @@
 //! `LOCK.CHECK`: how much of the lease is left to this token.
 
-use redis_lock_core::desk::{self, Slot};
 use redis_lock_core::grammar;
-use redis_lock_core::refusal::Refusal;
-use redis_module::Context;
+use redis_lock_core::grammar::syntax::{self, Keys, Syntax};
+use redis_lock_core::store::KeyState;
+use redis_lock_core::table::{self};
+use redis_lock_core::values::refusal::Refusal;
 
-use super::spec::{Arg, KeySpec, Spec, TOKEN};
-use super::{setting, Command};
-use crate::{clock, flow, keyspace, reply};
+use super::command::{Call, Command};
+use super::spec::{About, Spec};
+use crate::engine::{pending, store};
+use crate::server::{clock, reply};
 
 pub struct Check;
 
 impl Command for Check {
     const SPEC: Spec = Spec {
-        name: c"lock.check",
-        flags: c"readonly fast",
-        summary:
-            c"Tells how many milliseconds of its lease a token has left, 0 when it doesn't hold.",
-        complexity: c"O(N), N being the holders of a shared lock; O(1) for an exclusive one",
-        arity: 3,
-        keys: KeySpec::One { reads_only: true },
-        args: &[Arg::key(), TOKEN],
+        syntax: Syntax {
+            verb: &syntax::CHECK,
+            keys: Some(Keys::One),
+        },
+        about: About {
+            flags: c"readonly fast",
+            summary:
+                c"Tells how many milliseconds of its lease a token has left, 0 when it doesn't hold.",
+            complexity: c"O(N), N being the holders of a shared lock; O(1) for an exclusive one",
+        },
     };
 
-    fn run(ctx: &Context, words: &[&[u8]]) -> Result<(), Refusal> {
-        let (name, token) = grammar::check(words, &setting(ctx))?;
+    fn run(call: &Call<'_>) -> Result<(), Refusal> {
+        let ctx = call.ctx;
+        let (name, token) = grammar::check(call.words, &call.setting())?;
         let now_ms = clock::now().ms();
-        let deadline_ms = match keyspace::read_settled(ctx, &name) {
-            Slot::Foreign => return Err(Refusal::WrongType),
-            Slot::Empty => None,
-            Slot::Lock(stored) => {
-                let lock = desk::seen(stored, now_ms);
-                flow::look_after(&name, &lock);
+        let deadline_ms = match store::read_settled(ctx, &name) {
+            KeyState::OtherType => return Err(Refusal::WrongType),
+            KeyState::Empty => None,
+            KeyState::Lock(stored) => {
+                let lock = table::as_of(stored, now_ms);
+                pending::watch_leases(&name, &lock);
                 lock.holder(&token).map(|own| own.deadline_ms)
             }
         };

@@ -1,29 +1,32 @@
-//! `LOCK.EXTEND`: set the lease of a lock that the token holds to now + PX.
+//! `LOCK.EXTEND` and `LOCK.MEXTEND`: set the lease of what the token holds to now + PX; of several
+//! locks, all of them or none.
 
-use redis_lock_core::grammar::{self, Keys};
-use redis_lock_core::refusal::Refusal;
-use redis_module::Context;
+use redis_lock_core::grammar;
+use redis_lock_core::grammar::syntax::{self, Keys, Verb};
+use redis_lock_core::values::refusal::Refusal;
 
-use super::spec::{Arg, KeySpec, Spec, LEASE, SESSION, TOKEN};
-use super::{setting, Command};
-use crate::{flow, reply};
+use super::command::{Call, Twins};
+use super::spec::About;
 
 pub struct Extend;
 
-impl Command for Extend {
-    const SPEC: Spec = Spec {
-        name: c"lock.extend",
+impl Twins for Extend {
+    const VERB: &Verb = &syntax::EXTEND;
+
+    const ONE: About = About {
         flags: c"write fast",
         summary: c"Sets the lease of a held lock anew, counted from now.",
         complexity: c"O(N), N being the holders of a shared lock; O(1) for an exclusive one",
-        arity: -3,
-        keys: KeySpec::One { reads_only: false },
-        args: &[Arg::key(), TOKEN, LEASE, SESSION],
     };
 
-    fn run(ctx: &Context, words: &[&[u8]]) -> Result<(), Refusal> {
-        let order = grammar::extend(words, Keys::One, &setting(ctx))?;
-        reply::answer(ctx, &flow::carry_out(ctx, order)?);
-        Ok(())
+    const MANY: About = About {
+        flags: c"write getkeys-api",
+        summary: c"Sets the lease of several held locks anew, if the token holds all of them.",
+        complexity: c"O(K), K being the keys",
+    };
+
+    fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
+        let operation = grammar::extend(call.words, keys, &call.setting())?;
+        call.execute(&operation)
     }
 }

@@ -1,58 +1,78 @@
 //! `LOCK.HELP`: the commands, at the prompt.
 
-use redis_lock_core::refusal::Refusal;
-use redis_module::{raw, Context};
+use redis_lock_core::grammar::syntax::{self, Keys, Syntax, Verb};
+use redis_lock_core::values::refusal::Refusal;
 
-use super::spec::{KeySpec, Spec};
-use super::Command;
-use crate::reply;
+use super::command::{Call, Command};
+use super::spec::{About, Spec};
+use crate::server::reply;
 
 pub struct Help;
 
-/// The first line tells the version, which `concat!` can't make a C string of.
+/// The first line tells the version.
 const HEAD: &str = concat!("redis-lock ", env!("CARGO_PKG_VERSION"));
 
-const LINES: [&std::ffi::CStr; 19] = [
-    c"LOCK.ACQUIRE key token [PX ms | EX s] [SHARED [LIMIT n]] [REENTRANT] [SESSION]",
-    c"    Grant the lock now, [token, fence], or answer nil. Token *: the server draws one.",
-    c"LOCK.WAIT key token [PX ms | EX s] [BLOCK ms] [SHARED [LIMIT n]] [REENTRANT] [SESSION]",
-    c"    As ACQUIRE, but wait in line for at most BLOCK ms; 0 or none: for ever.",
-    c"LOCK.EXTEND key token [PX ms | EX s] [SESSION]",
-    c"    Set the lease to now + PX: 1, or 0 when the token doesn't hold the lock.",
-    c"LOCK.RELEASE key token [ALL]",
-    c"    Give up one hold, or ALL: 1, or 0 when the token doesn't hold the lock.",
-    c"LOCK.CHECK key token",
-    c"    Milliseconds left of the token's lease, 0 when it doesn't hold the lock.",
-    c"LOCK.INFO key [WAITERS count]",
-    c"    Who holds the lock and who waits for it; nil when nobody does.",
-    c"LOCK.MACQUIRE | LOCK.MWAIT | LOCK.MEXTEND | LOCK.MRELEASE numkeys key [key ...] token ...",
-    c"    The same for several keys at once: all of them or none, one token, one fence.",
-    c"LOCK.HELP",
-    c"    This text.",
-    c"DEL key",
-    c"    Free the lock by force. Whoever waits is next.",
-    c"SCAN 0 TYPE redislock lists the locks.",
+/// What stands behind the head.
+enum Line {
+    Synopsis(&'static Verb, Option<Keys>),
+    Text(&'static str),
+}
+
+use Line::{Synopsis, Text};
+
+const ONE: Option<Keys> = Some(Keys::One);
+const MANY: Option<Keys> = Some(Keys::Many);
+
+const LINES: [Line; 22] = [
+    Synopsis(&syntax::ACQUIRE, ONE),
+    Text("    Grant the lock now, [token, fence], or answer nil. Token *: the server draws one."),
+    Synopsis(&syntax::WAIT, ONE),
+    Text("    As ACQUIRE, but wait in line for at most BLOCK ms; 0 or none: for ever."),
+    Synopsis(&syntax::EXTEND, ONE),
+    Text("    Set the lease to now + PX: 1, or 0 when the token doesn't hold the lock."),
+    Synopsis(&syntax::RELEASE, ONE),
+    Text("    Give up one hold, or ALL: 1, or 0 when the token doesn't hold the lock."),
+    Synopsis(&syntax::CHECK, ONE),
+    Text("    Milliseconds left of the token's lease, 0 when it doesn't hold the lock."),
+    Synopsis(&syntax::INFO, ONE),
+    Text("    Who holds the lock and who waits for it; nil when nobody does."),
+    Synopsis(&syntax::ACQUIRE, MANY),
+    Synopsis(&syntax::WAIT, MANY),
+    Synopsis(&syntax::EXTEND, MANY),
+    Synopsis(&syntax::RELEASE, MANY),
+    Text("    The same for several keys at once: all of them or none, one token, one fence."),
+    Synopsis(&syntax::HELP, None),
+    Text("    This text."),
+    Text("DEL key"),
+    Text("    Free the lock by force. Whoever waits is next."),
+    Text("SCAN 0 TYPE redislock lists the locks."),
 ];
 
 impl Command for Help {
     const SPEC: Spec = Spec {
-        name: c"lock.help",
-        flags: c"fast allow-loading allow-stale",
-        summary: c"Lists the lock commands.",
-        complexity: c"O(1)",
-        arity: 1,
-        keys: KeySpec::None,
-        args: &[],
+        syntax: Syntax {
+            verb: &syntax::HELP,
+            keys: None,
+        },
+        about: About {
+            flags: c"fast allow-loading allow-stale",
+            summary: c"Lists the lock commands.",
+            complexity: c"O(1)",
+        },
     };
 
-    fn run(ctx: &Context, words: &[&[u8]]) -> Result<(), Refusal> {
+    fn run(call: &Call<'_>) -> Result<(), Refusal> {
+        let Call { ctx, words, .. } = *call;
         if !words.is_empty() {
             return Err(Refusal::Arity);
         }
         reply::array(ctx, LINES.len() + 1);
         reply::simple(ctx, HEAD);
         for line in LINES {
-            raw::reply_with_simple_string(ctx.ctx, line.as_ptr());
+            match line {
+                Synopsis(verb, keys) => reply::simple(ctx, &Syntax { verb, keys }.synopsis()),
+                Text(text) => reply::simple(ctx, text),
+            }
         }
         Ok(())
     }

@@ -2,45 +2,53 @@
 
 use std::collections::HashSet;
 
-use redis_lock_core::desk::{self, Desk, Slot};
 use redis_lock_core::grammar;
-use redis_lock_core::lock::{Holder, Lock};
-use redis_lock_core::name::Name;
-use redis_lock_core::queue::Waiter;
-use redis_lock_core::refusal::Refusal;
-use redis_lock_core::session::TieId;
-use redis_lock_core::Moment;
+use redis_lock_core::grammar::syntax::{self, Keys, Syntax};
+use redis_lock_core::state::queue::Waiter;
+use redis_lock_core::store::KeyState;
+use redis_lock_core::table::{self, LockTable};
+use redis_lock_core::values::holder::Holder;
+use redis_lock_core::values::lock::Lock;
+use redis_lock_core::values::moment::Moment;
+use redis_lock_core::values::name::Name;
+use redis_lock_core::values::refusal::Refusal;
+use redis_lock_core::values::session_id::SessionId;
 use redis_module::Context;
 
-use super::spec::{Arg, KeySpec, Kind, Spec};
-use super::{setting, Command};
-use crate::clients::{self, Client};
-use crate::{clock, flow, keyspace, reply};
+use super::command::{Call, Command};
+use super::spec::{About, Spec};
+use crate::engine::{pending, store};
+use crate::server::clients::{self, Client};
+use crate::server::{clock, reply};
+use crate::state;
 
 pub struct Info;
 
 impl Command for Info {
     const SPEC: Spec = Spec {
-        name: c"lock.info",
-        flags: c"readonly",
-        summary: c"Tells who holds a lock and who waits for it.",
-        complexity: c"O(N + M), N being the holders and M the waiters shown",
-        arity: -2,
-        keys: KeySpec::One { reads_only: true },
-        args: &[Arg::key(), Arg::option(c"count", Kind::Integer, c"WAITERS")],
+        syntax: Syntax {
+            verb: &syntax::INFO,
+            keys: Some(Keys::One),
+        },
+        about: About {
+            flags: c"readonly",
+            summary: c"Tells who holds a lock and who waits for it.",
+            complexity: c"O(N + M), N being the holders and M the waiters shown",
+        },
     };
 
-    fn run(ctx: &Context, words: &[&[u8]]) -> Result<(), Refusal> {
-        let (name, shown) = grammar::info(words, &setting(ctx))?;
+    fn run(call: &Call<'_>) -> Result<(), Refusal> {
+        let ctx = call.ctx;
+        let (name, shown) = grammar::info(call.words, &call.setting())?;
         let shown = usize::try_from(shown).unwrap_or(usize::MAX);
         let now = clock::now();
-        let lock = match keyspace::read_settled(ctx, &name) {
-            Slot::Foreign => return Err(Refusal::WrongType),
-            Slot::Empty => Lock::free(),
-            Slot::Lock(stored) => desk::seen(stored, now.ms()),
+        let lock = match store::read_settled(ctx, &name) {
+            KeyState::OtherType => return Err(Refusal::WrongType),
+            KeyState::Empty => Lock::free(),
+            KeyState::Lock(stored) => table::as_of(stored, now.ms()),
         };
-        flow::look_after(&name, &lock);
-        let view = flow::look(|desk| View::of(desk, &name, lock, shown, now));
+        pending::watch_leases(&name, &lock);
+        let view = state::look(|table| View::of(table, &name, lock, shown, now));
         let view = view.ok_or(Refusal::Reentered)?;
         if view.lock.is_free() && view.waiters == 0 {
             reply::nil(ctx);
@@ -56,19 +64,21 @@ struct View {
     lock: Lock,
     waiters: usize,
     queue: Vec<Waiter>,
-    /// The ties that bind these holders to a connection that lives.
-    tied: HashSet<TieId>,
+    /// The sessions that bind these holders to a connection that lives.
+    with_session: HashSet<SessionId>,
     now: Moment,
 }
 
 impl View {
-    fn of(desk: &Desk, name: &Name, lock: Lock, shown: usize, now: Moment) -> Self {
-        let queue = desk.queues().line(name).take(shown);
-        let ties = lock.holders().iter().map(|holder| holder.tie);
+    fn of(table: &LockTable, name: &Name, lock: Lock, shown: usize, now: Moment) -> Self {
+        let queue = table.queues().queue(name).take(shown);
+        let sessions = lock.holders().iter().map(|holder| holder.session);
         Self {
-            waiters: desk.queues().line_len(name),
+            waiters: table.queues().queue_len(name),
             queue: queue.map(|(_, waiter)| waiter.clone()).collect(),
-            tied: ties.filter(|tie| desk.ties().is_alive(*tie)).collect(),
+            with_session: sessions
+                .filter(|session| table.sessions().is_alive(*session))
+                .collect(),
             lock,
             now,
         }
@@ -113,16 +123,20 @@ impl View {
             "held-ms",
             self.now.ms().saturating_sub(holder.since_ms),
         );
-        number(ctx, "session", u64::from(self.tied.contains(&holder.tie)));
+        number(
+            ctx,
+            "session",
+            u64::from(self.with_session.contains(&holder.session)),
+        );
         tell_client(ctx, client);
     }
 
     fn waiter(&self, ctx: &Context, waiter: &Waiter) {
         let client = clients::find(ctx, waiter.client_id);
         reply::map(ctx, 6 + fields_of(client.as_ref()));
-        text(ctx, "token", waiter.ask.token.as_bytes());
-        text(ctx, "mode", waiter.ask.mode.as_str().as_bytes());
-        number(ctx, "limit", waiter.ask.limit.into());
+        text(ctx, "token", waiter.request.token.as_bytes());
+        text(ctx, "mode", waiter.request.mode.as_str().as_bytes());
+        number(ctx, "limit", waiter.request.limit.into());
         number(
             ctx,
             "waiting-ms",
@@ -131,8 +145,8 @@ impl View {
         number(ctx, "timeout-ms", self.timeout_left_ms(waiter));
         reply::bulk(ctx, b"keys");
         reply::array(ctx, waiter.names.count());
-        for Name { key, .. } in &waiter.names {
-            reply::bulk(ctx, key);
+        for name in &waiter.names {
+            reply::bulk(ctx, name.key());
         }
         tell_client(ctx, client);
     }

@@ -1,29 +1,32 @@
-//! `LOCK.RELEASE`: give up a hold; the last one hands the lock to the next in line.
+//! `LOCK.RELEASE` and `LOCK.MRELEASE`: give up a hold; the last one hands the lock to the next in the
+//! queue. Of several locks, a hold of each that the token holds.
 
-use redis_lock_core::grammar::{self, Keys};
-use redis_lock_core::refusal::Refusal;
-use redis_module::Context;
+use redis_lock_core::grammar;
+use redis_lock_core::grammar::syntax::{self, Keys, Verb};
+use redis_lock_core::values::refusal::Refusal;
 
-use super::spec::{Arg, KeySpec, Spec, TOKEN};
-use super::{setting, Command};
-use crate::{flow, reply};
+use super::command::{Call, Twins};
+use super::spec::About;
 
 pub struct Release;
 
-impl Command for Release {
-    const SPEC: Spec = Spec {
-        name: c"lock.release",
+impl Twins for Release {
+    const VERB: &Verb = &syntax::RELEASE;
+
+    const ONE: About = About {
         flags: c"write fast",
         summary: c"Gives up one hold of a lock, or all of them, and hands the lock over when it was the last.",
         complexity: c"O(log W), W being the waiters of the server; O(1) when nobody waits",
-        arity: -3,
-        keys: KeySpec::One { reads_only: false },
-        args: &[Arg::key(), TOKEN, Arg::flag(c"all", c"ALL")],
     };
 
-    fn run(ctx: &Context, words: &[&[u8]]) -> Result<(), Refusal> {
-        let order = grammar::release(words, Keys::One, &setting(ctx))?;
-        reply::answer(ctx, &flow::carry_out(ctx, order)?);
-        Ok(())
+    const MANY: About = About {
+        flags: c"write getkeys-api",
+        summary: c"Gives up one hold of each lock that the token holds, or all of them.",
+        complexity: c"O(K log W), K being the keys and W the waiters of the server",
+    };
+
+    fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
+        let operation = grammar::release(call.words, keys, &call.setting())?;
+        call.execute(&operation)
     }
 }

@@ -1,31 +1,35 @@
-//! `LOCK.WAIT`: grant it now, or block the client until its turn comes.
+//! `LOCK.WAIT` and `LOCK.MWAIT`: grant it now, or block the client until its turn comes; with several
+//! keys, until it is first in all their queues.
 
-use redis_lock_core::grammar::{self, Keys};
-use redis_lock_core::refusal::Refusal;
-use redis_module::Context;
+use redis_lock_core::grammar;
+use redis_lock_core::grammar::syntax::{self, Keys, Verb};
+use redis_lock_core::values::refusal::Refusal;
 
-use super::spec::{Arg, KeySpec, Spec, BLOCK, LEASE, MODE, REENTRANT, SESSION, TOKEN};
-use super::{setting, Command};
-use crate::{blocking, flow, reply};
+use super::command::{Call, Twins};
+use super::spec::About;
+use crate::engine::blocking;
 
 pub struct Wait;
 
-impl Command for Wait {
-    const SPEC: Spec = Spec {
-        name: c"lock.wait",
+impl Twins for Wait {
+    const VERB: &Verb = &syntax::WAIT;
+
+    const ONE: About = About {
         flags: c"write deny-oom blocking",
         summary:
             c"Grants a lock, or blocks until it is handed over or BLOCK milliseconds have passed.",
         complexity: c"O(log W) to queue, W being the waiters of the server; else as LOCK.ACQUIRE",
-        arity: -3,
-        keys: KeySpec::One { reads_only: false },
-        args: &[Arg::key(), TOKEN, LEASE, BLOCK, MODE, REENTRANT, SESSION],
     };
 
-    fn run(ctx: &Context, words: &[&[u8]]) -> Result<(), Refusal> {
-        let order = grammar::wait(words, Keys::One, &setting(ctx))?;
-        let order = blocking::patient_where_it_may(ctx, order);
-        reply::answer(ctx, &flow::carry_out(ctx, order)?);
-        Ok(())
+    const MANY: About = About {
+        flags: c"write deny-oom blocking getkeys-api",
+        summary: c"Grants several locks, or blocks until all are handed over or BLOCK milliseconds have passed.",
+        complexity: c"O(K log W) to queue, K being the keys and W the waiters of the server",
+    };
+
+    fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
+        let operation = grammar::wait(call.words, keys, &call.setting())?;
+        let operation = blocking::nonblocking_where_required(call.ctx, operation);
+        call.execute(&operation)
     }
 }

@@ -68,7 +68,7 @@ impl Pair {
     }
 }
 
-/// Something that makes the next in line the holder of `k`, where `a` holds it.
+/// Something that makes the next in the queue the holder of `k`, where `a` holds it.
 type HandOver = fn(&Server);
 
 const HAND_OVERS: [(&str, HandOver); 10] = [
@@ -112,8 +112,8 @@ fn wait_covers_what_was_handed_over() {
 #[test]
 fn wait_covers_what_was_handed_over_to_other_kinds_of_waiters() {
     let pair = Pair::start();
-    let [release, lapse, ..] = HAND_OVERS;
-    for hand_over in [release, lapse] {
+    let [release, expiration, ..] = HAND_OVERS;
+    for hand_over in [release, expiration] {
         assert_wait_covers(&pair, "LOCK.WAIT k b SHARED", hand_over);
         assert_wait_covers(&pair, "LOCK.WAIT k b SESSION", hand_over);
         assert_wait_covers(&pair, "LOCK.MWAIT 2 k l b", hand_over);

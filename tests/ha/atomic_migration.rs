@@ -65,7 +65,7 @@ fn locks_move_with_their_slot_and_waiters_are_sent_on() {
         source.info("lock", "lock_sessions") == "0"
     });
     assert_eq!(source.info("lock", "lock_waiters"), "0");
-    assert_eq!(source.info("lock", "lock_held_back"), "0");
+    assert_eq!(source.info("lock", "lock_deferred"), "0");
 
     // The target goes on with it.
     assert_eq!(
@@ -159,7 +159,7 @@ fn a_move_called_off_leaves_lock_and_queue_where_they_were() {
         target.info("lock", "lock_locks") == "0"
     });
     until("nothing waits to be settled there", || {
-        target.info("lock", "lock_held_back") == "0"
+        target.info("lock", "lock_deferred") == "0"
     });
     assert!(target.call("LOCK.INFO {t}").error().starts_with("MOVED "));
 }

@@ -10,7 +10,7 @@ use crate::support::{until, Client, Expect, Server};
 /// Who waits for longer than this, while its lock is served, is stuck.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// A crowd in the slot of `{t}`, with short holds; one of ten of them is left to lapse.
+/// A crowd in the slot of `{t}`, with short holds; one of ten of them is left to expire.
 fn brisk(replicas: usize) -> Plan {
     Plan {
         keys: (0..4).map(|number| format!("{{t}}{number}")).collect(),

@@ -41,14 +41,14 @@ fn until_swapped(old: &Server, new: &Server) {
     });
 }
 
-/// What this server's desk has decided so far.
+/// What this server's lock table has decided so far.
 fn decided(server: &Server) -> [String; 3] {
-    ["lock_grants", "lock_hand_overs", "lock_lapses"].map(|field| server.info("lock", field))
+    ["lock_grants", "lock_hand_overs", "lock_expirations"].map(|field| server.info("lock", field))
 }
 
 /// Waits until the lease of the only holder of `key` is over by the server's clock.
 #[track_caller]
-fn until_lapsed(server: &Server, key: &str) {
+fn until_expired(server: &Server, key: &str) {
     until(&format!("the lease of {key} is over"), || {
         server
             .lock_info(key)
@@ -119,7 +119,7 @@ fn assert_taken_over(scene: Scene, old: &Server, new: &Server) {
     assert_eq!(
         tied.holder().int("session"),
         0,
-        "the tie was the old primary's"
+        "the session was the old primary's"
     );
 
     let mut waiter = new.client();
@@ -158,7 +158,7 @@ fn a_failover_hands_over_holders_and_sends_waiters_on() {
     scene.impatient.recv().nil();
     let state = primary.info("replication", "master_failover_state");
     assert_eq!(state, "waiting-for-sync");
-    until_lapsed(&primary, "brief");
+    until_expired(&primary, "brief");
     primary.settle();
     for waiter in &mut scene.waiters {
         waiter.expect_silence();
@@ -199,8 +199,8 @@ fn a_forced_failover_leaves_a_replica_that_ends_nothing() {
     scene.impatient.recv().nil();
     // It is nobody's primary any more, and nobody is its primary yet.
     until("it has given up its role", || !is_primary(&primary));
-    until_lapsed(&primary, "brief");
-    until_lapsed(&primary, "later");
+    until_expired(&primary, "brief");
+    until_expired(&primary, "later");
     primary.settle();
     assert_eq!(primary.call("DBSIZE").int(), size);
     assert_eq!(decided(&primary), before);
@@ -217,12 +217,15 @@ fn a_forced_failover_leaves_a_replica_that_ends_nothing() {
 #[test]
 fn an_aborted_forced_failover_loses_nobody() {
     let (primary, replica) = pair();
-    let keys = ["deleted", "lapsed", "late"];
+    let keys = ["deleted", "expired", "late"];
     let waiters = keys.map(|key| {
         primary.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
         primary.waiter(format!("LOCK.WAIT {key} b {LONG}"))
     });
-    primary.call_all(&["LOCK.EXTEND lapsed a PX 2500", "LOCK.EXTEND late a PX 2500"]);
+    primary.call_all(&[
+        "LOCK.EXTEND expired a PX 2500",
+        "LOCK.EXTEND late a PX 2500",
+    ]);
     let mut impatient = primary.waiter("LOCK.WAIT deleted c BLOCK 2500");
     replica.until_in_step(&primary);
     replica.freeze();
@@ -237,7 +240,7 @@ fn an_aborted_forced_failover_loses_nobody() {
         Ok(reply) => assert_eq!(reply, Value::Nil),
         Err(error) => assert!(error.starts_with("UNBLOCKED "), "{error}"),
     }
-    until_lapsed(&primary, "lapsed");
+    until_expired(&primary, "expired");
     assert!(!is_primary(&primary));
     primary.call("FAILOVER ABORT").okay();
     let aborted = Instant::now();
@@ -272,7 +275,7 @@ fn an_aborted_failover_goes_on_where_it_stood() {
     primary.call("SET unheard 1").okay();
     primary.call("FAILOVER").okay();
     scene.impatient.recv().nil();
-    until_lapsed(&primary, "brief");
+    until_expired(&primary, "brief");
     // A client that goes during the pause takes its lock with it after the pause.
     scene.session.close();
     // A release that is sent meanwhile is carried out after it.
@@ -452,7 +455,7 @@ impl Impatient {
         let mut client = primary.client();
         let asked = Instant::now();
         client.send(format!("LOCK.WAIT gone w{block_ms} BLOCK {block_ms}"));
-        // In line, or out of it again, before anything is paused.
+        // In the queue, or out of it again, before anything is paused.
         primary.settle();
         Impatient {
             answer: thread::spawn(move || (client.recv(), Instant::now())),

@@ -204,14 +204,14 @@ fn nobody_releases_what_another_token_holds() {
             ..Settings::with_lease(lease)
         },
     );
-    let mut lapsed = late.lock("k").unwrap();
+    let mut expired = late.lock("k").unwrap();
     until("the lease is over on all masters", || {
         masters.iter().all(|master| holder(master).is_none())
     });
-    assert!(lapsed.left().is_zero());
+    assert!(expired.left().is_zero());
     let held = redlock.lock("k").unwrap();
-    assert_eq!(yes_votes(late.extend(&mut lapsed)), 0);
-    assert_eq!(late.release(lapsed), 0);
+    assert_eq!(yes_votes(late.extend(&mut expired)), 0);
+    assert_eq!(late.release(expired), 0);
     assert_held_on(&masters, held.token());
 }
 
@@ -529,17 +529,17 @@ fn clients_that_split_the_votes_both_come_to_hold_the_lock() {
 }
 
 /// What a client held.
-struct Noted {
+struct Recorded {
     token: String,
     fences: Vec<Option<u64>>,
     from: Instant,
     to: Instant,
 }
 
-impl Noted {
+impl Recorded {
     /// A hold that ends here, if its validity hasn't ended before.
-    fn until_now(held: &Held, from: Instant) -> Noted {
-        Noted {
+    fn until_now(held: &Held, from: Instant) -> Recorded {
+        Recorded {
             token: held.token().to_owned(),
             fences: held.fences().to_vec(),
             from,
@@ -548,22 +548,22 @@ impl Noted {
     }
 
     /// A hold of a client that dies, and so lasts for as long as was promised.
-    fn to_the_end(held: &Held, from: Instant) -> Noted {
-        Noted {
+    fn to_the_end(held: &Held, from: Instant) -> Recorded {
+        Recorded {
             to: held.until(),
-            ..Noted::until_now(held, from)
+            ..Recorded::until_now(held, from)
         }
     }
 }
 
 /// Takes the lock and gives it up; in how many rounds, and what it held.
-fn hold_once(redlock: &mut Redlock) -> (u32, Noted) {
+fn hold_once(redlock: &mut Redlock) -> (u32, Recorded) {
     let held = redlock.lock("k").unwrap();
     let from = Instant::now();
     let tries = held.tries();
-    let noted = Noted::until_now(&held, from);
+    let recorded = Recorded::until_now(&held, from);
     assert!(redlock.release(held) >= 3, "a quorum had it");
-    (tries, noted)
+    (tries, recorded)
 }
 
 const CROWD: u64 = 6;
@@ -576,9 +576,9 @@ fn contend(
     number: u64,
     holds: &AtomicUsize,
     over: &AtomicBool,
-) -> Vec<Noted> {
+) -> Vec<Recorded> {
     let mut dice = Dice::new(number);
-    let mut noted = Vec::new();
+    let mut recorded = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let Ok(mut held) = redlock.lock("k") else {
             continue;
@@ -591,14 +591,14 @@ fn contend(
             thread::sleep(Duration::from_millis(dice.below(15)));
         }
         if dice.below(20) == 0 {
-            noted.push(Noted::to_the_end(&held, from));
+            recorded.push(Recorded::to_the_end(&held, from));
         } else {
-            noted.push(Noted::until_now(&held, from));
+            recorded.push(Recorded::until_now(&held, from));
             redlock.release(held);
         }
         holds.fetch_add(1, Ordering::Relaxed);
     }
-    noted
+    recorded
 }
 
 /// What becomes of a master for a while.
@@ -654,7 +654,7 @@ fn grants_never_overlap_while_masters_come_and_go() {
     };
     let over = AtomicBool::new(false);
     let counts: Vec<AtomicUsize> = (0..CROWD).map(|_| AtomicUsize::new(0)).collect();
-    let noted: Vec<Noted> = thread::scope(|scope| {
+    let recorded: Vec<Recorded> = thread::scope(|scope| {
         let ends = Over(&over);
         let clients: Vec<_> = (0..CROWD)
             .zip(&counts)
@@ -678,14 +678,14 @@ fn grants_never_overlap_while_masters_come_and_go() {
             .map(|client| client.join().expect("a client"));
         parts.flatten().collect()
     });
-    assert_one_at_a_time(&noted);
-    assert_no_writer_overlaps(&by_master(&noted));
+    assert_one_at_a_time(&recorded);
+    assert_no_writer_overlaps(&by_master(&recorded));
 }
 
 #[track_caller]
-fn assert_one_at_a_time(noted: &[Noted]) {
-    assert!(noted.len() > 1, "nothing to compare");
-    let mut spans: Vec<_> = noted
+fn assert_one_at_a_time(recorded: &[Recorded]) {
+    assert!(recorded.len() > 1, "nothing to compare");
+    let mut spans: Vec<_> = recorded
         .iter()
         .map(|hold| (hold.from, hold.to, &hold.token))
         .collect();
@@ -702,8 +702,8 @@ fn assert_one_at_a_time(noted: &[Noted]) {
 
 /// What each master granted, as if it were a lock of its own, because fences only tell the order
 /// of one master's grants.
-fn by_master(noted: &[Noted]) -> Vec<Hold> {
-    let of_one = |hold: &Noted, at: usize, fence: u64| Hold {
+fn by_master(recorded: &[Recorded]) -> Vec<Hold> {
+    let of_one = |hold: &Recorded, at: usize, fence: u64| Hold {
         key: format!("k of master {at}"),
         token: hold.token.clone(),
         mode: Mode::Exclusive,
@@ -711,13 +711,13 @@ fn by_master(noted: &[Noted]) -> Vec<Hold> {
         from: hold.from,
         to: hold.to,
     };
-    let of_all = |hold: &Noted| -> Vec<Hold> {
+    let of_all = |hold: &Recorded| -> Vec<Hold> {
         let fences = hold.fences.iter().enumerate();
         fences
             .filter_map(|(at, fence)| fence.map(|fence| of_one(hold, at, fence)))
             .collect()
     };
-    noted.iter().flat_map(of_all).collect()
+    recorded.iter().flat_map(of_all).collect()
 }
 
 // --- fences, and masters that forget --------------------------------------------------------

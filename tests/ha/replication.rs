@@ -56,8 +56,8 @@ fn count(server: &Server, section: &str, field: &str) -> i64 {
     server.info(section, field).parse().expect("a count")
 }
 
-fn lapses(server: &Server) -> i64 {
-    count(server, "lock", "lock_lapses")
+fn expirations(server: &Server) -> i64 {
+    count(server, "lock", "lock_expirations")
 }
 
 fn hand_overs(server: &Server) -> i64 {
@@ -90,7 +90,7 @@ fn contend_at<T>(server: &Server, meanwhile: impl FnOnce() -> T) -> T {
     told
 }
 
-/// A line of waiters none of whom gives the lock back: every 30 ms a lease ends.
+/// A queue of waiters none of whom gives the lock back: every 30 ms a lease ends.
 struct Line(Vec<Client>);
 
 impl Line {
@@ -179,10 +179,10 @@ fn a_link_that_was_cut_goes_on_where_it_broke() {
             primary
                 .call(format!("LOCK.ACQUIRE {name} a {LONG}"))
                 .grant();
-            let (handed_over, lapsed) = (hand_overs(primary), lapses(primary));
+            let (handed_over, expired) = (hand_overs(primary), expirations(primary));
             next.inherit(primary);
             until("leases ended and locks went on meanwhile", || {
-                hand_overs(primary) > handed_over + 50 && lapses(primary) > lapsed + 20
+                hand_overs(primary) > handed_over + 50 && expirations(primary) > expired + 20
             });
             middle.thaw();
             until("it has asked for the rest", || partial() > before);
@@ -220,7 +220,7 @@ fn short_leases(primary: &Server) -> Client {
     primary.waiter(format!("LOCK.WAIT handed b {LONG}"))
 }
 
-const LAPSED: [&str; 6] = ["alone", "handed", "deep", "pool", "one", "two"];
+const ENDING: [&str; 6] = ["alone", "handed", "deep", "pool", "one", "two"];
 
 #[test]
 fn a_replica_that_is_cut_off_ends_nothing_by_itself() {
@@ -244,7 +244,7 @@ fn a_replica_that_is_cut_off_ends_nothing_by_itself() {
 
     waiter.recv().grant();
     for replica in chain.replicas() {
-        for key in LAPSED {
+        for key in ENDING {
             until(&format!("the lease of {key} is over here too"), || {
                 replica.call(&["LOCK.CHECK", key, "a"]).int() == 0
             });
@@ -267,7 +267,7 @@ fn a_replica_that_is_cut_off_ends_nothing_by_itself() {
         let handed = replica.lock_info("handed").expect("a holder");
         assert_eq!(handed.holder_tokens(), ["b"]);
         assert_eq!(count(replica, "lock", "lock_grants"), 0);
-        assert_eq!(count(replica, "lock", "lock_lapses"), 0);
+        assert_eq!(count(replica, "lock", "lock_expirations"), 0);
     }
     assert_eq!(count(primary, "stats", "sync_full"), full);
     assert_eq!(count(primary, "stats", "sync_partial_ok"), partial + 1);

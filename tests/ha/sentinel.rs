@@ -311,7 +311,7 @@ fn text(text: &str) -> Value {
     Value::BulkString(text.as_bytes().to_vec())
 }
 
-/// Those who waited at the old primary ask again: they stand in line, and come to their turn when
+/// Those who waited at the old primary ask again: they queue, and come to their turn when
 /// the leases end that were given there.
 #[track_caller]
 fn assert_waiters_are_served(

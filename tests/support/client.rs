@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::Value;
+use redis_lock_rig::reply_end;
 use socket2::SockRef;
 
 use super::reply::{Expect, Reply};
@@ -61,14 +62,7 @@ impl<A: AsRef<[u8]>> Command for &Vec<A> {
 
 /// The bytes of a command on the wire.
 pub fn packed(command: impl Command) -> Vec<u8> {
-    let words = command.words();
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        bytes.extend_from_slice(&word);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes
+    redis_lock_rig::packed(&command.words())
 }
 
 /// Where it is set, before how many of 1,000 steps a client stands still for a moment, as a test
@@ -321,7 +315,7 @@ impl Client {
         stall();
         let deadline = Instant::now() + patience;
         loop {
-            if let Some(end) = reply_end(&self.unread) {
+            if let Some(end) = reply_end(&self.unread).expect("a reply") {
                 return Ok(self.unread.drain(..end).collect());
             }
             self.read_more(deadline)?;
@@ -378,31 +372,4 @@ fn decoded(bytes: &[u8]) -> Reply {
         Ok(value) => Ok(value),
         Err(error) => panic!("not a reply: {error}: {:?}", String::from_utf8_lossy(bytes)),
     }
-}
-
-/// Where the first reply in `bytes` ends, if it is complete.
-fn reply_end(bytes: &[u8]) -> Option<usize> {
-    let line_end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
-    let count = || -> Option<usize> {
-        std::str::from_utf8(&bytes[1..line_end - 2])
-            .ok()?
-            .parse()
-            .ok()
-    };
-    let items = match bytes[0] {
-        // A length of -1 is a nil, and has no body.
-        b'$' | b'=' | b'!' => {
-            let end = count().map_or(line_end, |length| line_end + length + 2);
-            return (bytes.len() >= end).then_some(end);
-        }
-        b'*' | b'~' | b'>' => count().unwrap_or(0),
-        b'%' => count().unwrap_or(0) * 2,
-        b'|' => count().unwrap_or(0) * 2 + 1,
-        _ => 0,
-    };
-    let mut end = line_end;
-    for _ in 0..items {
-        end += reply_end(&bytes[end..])?;
-    }
-    Some(end)
 }

@@ -6,6 +6,10 @@ use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+
 /// How long clients go on against each other: `LOCK_SOAK_SECONDS`, or as long as told.
 pub fn soak_time(otherwise: Duration) -> Duration {
     env::var("LOCK_SOAK_SECONDS").map_or(otherwise, |seconds| {
@@ -22,28 +26,22 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Numbers that look random and are the same in every run (xorshift64).
-pub struct Dice(u64);
+/// Numbers that look random and are the same in every run.
+pub struct Dice(StdRng);
 
 impl Dice {
     /// Dice of their own for each seed.
     pub fn new(seed: u64) -> Dice {
-        Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        Dice(StdRng::seed_from_u64(seed))
     }
 
     /// A number below `sides`.
     pub fn below(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        // The low bits of this generator are its weak ones.
-        (self.0 >> 16) % sides
+        self.0.random_range(0..sides)
     }
 
     /// One of these.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        let count = u64::try_from(from.len()).expect("a count");
-        let index = usize::try_from(self.below(count)).expect("an index");
-        &from[index]
+        from.choose(&mut self.0).expect("something to pick from")
     }
 }

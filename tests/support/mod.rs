@@ -21,9 +21,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use client::{packed, Client, Command, PATIENCE, STALLS};
 pub use lock_info::{Fields, LockInfo};
+pub use redis_lock_rig::free_port;
 pub use replication::{assert_same_data, words, ReplicationStream};
 pub use reply::{Expect, Grant, Reply};
-pub use server::{free_port, module_path, server_binary, Builder, Flavour, Server};
+pub use server::{module_path, server_binary, Builder, Flavour, Server};
 
 /// What the server answers for a key that holds another type, word for word.
 pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";

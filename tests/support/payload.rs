@@ -7,7 +7,12 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+use crc::{Crc, CRC_32_ISO_HDLC, CRC_64_REDIS};
+
 use crate::support::{unix_time_ms, Expect, Server};
+
+const BODY_SUM: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
+const PAYLOAD_SUM: Crc<u64> = Crc::<u64>::new(&CRC_64_REDIS);
 
 /// How many bytes the body's frame has in front of the opcode of the body.
 const HEAD_LEN: usize = 10;
@@ -70,7 +75,7 @@ pub fn body(mode: u8, holders: &[StoredHolder]) -> Vec<u8> {
 
 /// Bytes with the checksum of a body behind them.
 pub fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
-    let sum = crc32(&bytes);
+    let sum = BODY_SUM.checksum(&bytes);
     bytes.extend(sum.to_le_bytes());
     bytes
 }
@@ -134,7 +139,7 @@ impl Frame {
         payload.extend(body);
         payload.push(END);
         payload.extend(&self.rdb_version);
-        let sum = crc64(&payload);
+        let sum = PAYLOAD_SUM.checksum(&payload);
         payload.extend(sum.to_le_bytes());
         payload
     }
@@ -165,30 +170,4 @@ fn length(len: usize) -> Vec<u8> {
     let mut bytes = vec![0x80];
     bytes.extend(len.to_be_bytes());
     bytes
-}
-
-/// The checksum of the body: CRC-32 as in zip files.
-fn crc32(bytes: &[u8]) -> u32 {
-    let mut sum = u32::MAX;
-    for byte in bytes {
-        sum ^= u32::from(*byte);
-        for _ in 0..8 {
-            let carry = sum & 1;
-            sum = (sum >> 1) ^ (0xedb8_8320 * carry);
-        }
-    }
-    !sum
-}
-
-/// The checksum of the footer: CRC-64 with the polynomial of Jones.
-fn crc64(bytes: &[u8]) -> u64 {
-    let mut sum = 0u64;
-    for byte in bytes {
-        sum ^= u64::from(*byte);
-        for _ in 0..8 {
-            let carry = sum & 1;
-            sum = (sum >> 1) ^ (0x95ac_9329_ac4b_c9b5 * carry);
-        }
-    }
-    sum
 }

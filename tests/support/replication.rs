@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::client::{packed, Client, Command, NoReply, PATIENCE};
+use super::client::{Client, Command, NoReply, PATIENCE};
 use super::eventually;
 use super::reply::Expect;
 use super::server::Server;
@@ -124,7 +124,7 @@ impl ReplicationStream {
                 .into_iter()
                 .map(|word| Ok(word).bytes())
                 .collect();
-            self.offset += packed(&command).len() as u64;
+            self.offset += bytes.len() as u64;
             match command[0].to_ascii_uppercase().as_slice() {
                 b"PING" => {}
                 b"REPLCONF" => self.acknowledge(),

@@ -1,42 +1,19 @@
 //! A server process of its own for a test.
 
 use std::env;
-use std::fs::{self, File, OpenOptions};
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use redis::Value;
+use redis::{InfoDict, Value};
+use redis_lock_rig::{Plan, Process};
+use tempfile::TempDir;
 
 use super::client::{Client, Command, PATIENCE};
 use super::lock_info::LockInfo;
 use super::reply::{Expect, Reply};
 use super::{eventually, until};
-
-/// What a server writes when it has met a fault in itself or in the module.
-const CRASH_MARKS: [&str; 6] = [
-    "=== REDIS BUG REPORT",
-    "=== VALKEY BUG REPORT",
-    "ASSERTION FAILED",
-    "Sanitizer",
-    "panicked at",
-    "Guru Meditation",
-];
-
-const CONFIG_FILE: &str = "server.conf";
-const LOG_FILE: &str = "server.log";
-const STDERR_FILE: &str = "server.err";
-
-/// Ports below those that a system gives to outgoing connections, so that no client of
-/// another test can sit on one.
-const PORTS: std::ops::Range<u16> = 11_000..31_000;
-
-/// How many of them a process of tests takes for its own at a time.
-const BLOCK: u16 = 100;
 
 /// Whose server it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,93 +26,62 @@ pub enum Flavour {
 
 /// A server to be started.
 pub struct Builder {
-    lines: Vec<String>,
-    arguments: Vec<String>,
-    environment: Vec<(String, String)>,
-    module: bool,
+    plan: Plan,
 }
 
 impl Builder {
     /// Adds a line to the server's configuration file, after the module is loaded.
     pub fn config(mut self, line: &str) -> Builder {
-        self.lines.push(line.to_owned());
+        self.plan.lines.push(line.to_owned());
         self
     }
 
     /// Adds a word to the server's command line, after the configuration file.
     pub fn argument(mut self, word: &str) -> Builder {
-        self.arguments.push(word.to_owned());
+        self.plan.arguments.push(word.to_owned());
         self
     }
 
     /// Sets a variable in the environment of the server's process.
     pub fn environment(mut self, name: &str, value: &str) -> Builder {
-        self.environment.push((name.to_owned(), value.to_owned()));
+        self.plan
+            .environment
+            .push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// Starts the server without the module.
     pub fn without_module(mut self) -> Builder {
-        self.module = false;
+        self.plan.module = None;
         self
     }
 
     /// Starts the server and waits until it answers.
     #[track_caller]
     pub fn start(self) -> Server {
-        let dir = new_dir();
-        let mut lines = vec![
-            "bind 127.0.0.1".to_owned(),
-            format!("dir \"{}\"", dir.display()),
-            format!("logfile \"{}\"", dir.join(LOG_FILE).display()),
-            "save \"\"".to_owned(),
-            "enable-debug-command yes".to_owned(),
-            "enable-module-command yes".to_owned(),
-            // A replica is served at once instead of five seconds later.
-            "repl-diskless-sync-delay 0".to_owned(),
-        ];
-        if self.module {
-            lines.push(format!("loadmodule \"{}\"", module_path().display()));
+        let dir = tempfile::Builder::new()
+            .prefix("redis-lock-test-")
+            .tempdir()
+            .expect("a temporary directory");
+        let process = match Process::start(self.plan, dir.path()) {
+            Ok(process) => process,
+            Err(refused) => panic!("{refused:#}"),
+        };
+        Server {
+            control: Mutex::new(Client::connect(process.port())),
+            process,
+            dir,
+            stopped: false,
         }
-        lines.extend(self.lines);
-        for _ in 0..20 {
-            let port = free_port();
-            let plan = Plan {
-                dir: dir.clone(),
-                port,
-                lines: lines.clone(),
-                arguments: self.arguments.clone(),
-                environment: self.environment.clone(),
-            };
-            match launch(&plan) {
-                Ok((child, control)) => return Server::running(child, control, plan),
-                Err(Refused::PortTaken) => {}
-                Err(Refused::Other(reason)) => {
-                    let log = log_tail(&dir);
-                    drop(fs::remove_dir_all(&dir));
-                    panic!("the server didn't start: {reason}\n{log}");
-                }
-            }
-        }
-        panic!("no free port for the server");
     }
 }
 
 /// A running server. It is killed, and its directory removed, when this goes out of scope.
 pub struct Server {
-    child: Child,
     control: Mutex<Client>,
-    plan: Plan,
+    process: Process,
+    dir: TempDir,
     stopped: bool,
-}
-
-/// What a server process is started with, the first time and after.
-struct Plan {
-    dir: PathBuf,
-    port: u16,
-    lines: Vec<String>,
-    arguments: Vec<String>,
-    environment: Vec<(String, String)>,
 }
 
 impl Server {
@@ -148,30 +94,22 @@ impl Server {
     /// A server with more configuration.
     pub fn builder() -> Builder {
         Builder {
-            lines: Vec::new(),
-            arguments: Vec::new(),
-            environment: Vec::new(),
-            module: true,
-        }
-    }
-
-    fn running(child: Child, control: Client, plan: Plan) -> Server {
-        Server {
-            child,
-            control: Mutex::new(control),
-            plan,
-            stopped: false,
+            plan: Plan {
+                module: Some(module_path()),
+                patience: PATIENCE,
+                ..Plan::new(&server_binary())
+            },
         }
     }
 
     /// The port it listens on.
     pub fn port(&self) -> u16 {
-        self.plan.port
+        self.process.port()
     }
 
     /// Its working directory.
     pub fn dir(&self) -> &Path {
-        &self.plan.dir
+        self.dir.path()
     }
 
     /// Whether it was started and not ended by the test.
@@ -181,13 +119,13 @@ impl Server {
 
     /// Everything in its log so far.
     pub fn log(&self) -> String {
-        read_text(&self.plan.dir.join(LOG_FILE))
+        self.process.log()
     }
 
     /// A new connection, RESP2 and database 0.
     #[track_caller]
     pub fn client(&self) -> Client {
-        Client::connect(self.plan.port)
+        Client::connect(self.process.port())
     }
 
     /// A new connection that blocks in `command` and is in the queue when this returns.
@@ -308,7 +246,7 @@ impl Server {
     #[track_caller]
     pub fn find_info(&self, section: &str, field: &str) -> Option<String> {
         let text = self.call(&["INFO", section]).text();
-        find_info(&text, field)
+        InfoDict::new(&text).get(field)
     }
 
     /// Whose server it is.
@@ -407,7 +345,7 @@ impl Server {
 
     #[track_caller]
     fn signal(&self, signal: libc::c_int) -> libc::pid_t {
-        let process = libc::pid_t::try_from(self.child.id()).expect("a process number");
+        let process = libc::pid_t::try_from(self.process.id()).expect("a process number");
         // SAFETY: takes numbers only; the process is a child that hasn't been waited for, so its
         // number is its own.
         let sent = unsafe { libc::kill(process, signal) };
@@ -418,7 +356,7 @@ impl Server {
     /// Ends the process without a chance to save anything.
     pub fn kill9(&mut self) {
         self.stopped = true;
-        kill(&mut self.child);
+        self.process.kill();
     }
 
     /// Ends the process by SHUTDOWN; `how` is SAVE or NOSAVE.
@@ -426,14 +364,11 @@ impl Server {
     pub fn shutdown(&mut self, how: &str) {
         self.control().send(format!("SHUTDOWN {how}"));
         self.stopped = true;
-        let child = &mut self.child;
-        let status = eventually("the server has shut down", || {
-            child.try_wait().expect("a child")
-        });
+        let status = eventually("the server has shut down", || self.ended());
         assert!(
             status.success(),
             "the server ended with {status}\n{}",
-            log_tail(&self.plan.dir)
+            self.process.log_tail()
         );
     }
 
@@ -442,20 +377,17 @@ impl Server {
     #[track_caller]
     pub fn restart(&mut self) {
         self.kill9();
-        match launch(&self.plan) {
-            Ok((child, control)) => {
-                self.child = child;
-                self.control = Mutex::new(control);
-                self.stopped = false;
-            }
-            Err(refused) => panic!("no restart: {refused:?}\n{}", log_tail(&self.plan.dir)),
+        if let Err(refused) = self.process.restart() {
+            panic!("{refused:#}");
         }
+        self.control = Mutex::new(self.client());
+        self.stopped = false;
     }
 
     /// Starts the process again with one more line of configuration.
     #[track_caller]
     pub fn restart_with(&mut self, line: &str) {
-        self.plan.lines.push(line.to_owned());
+        self.process.add_line(line);
         self.restart();
     }
 
@@ -463,164 +395,31 @@ impl Server {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn ended(&self) -> Option<ExitStatus> {
+        self.process.ended().expect("a child")
+    }
+
     /// What went wrong in the server, if anything did.
-    fn fault(&mut self) -> Option<String> {
-        let ended = self.child.try_wait().expect("a child");
-        if let (Some(status), false) = (ended, self.stopped) {
+    fn fault(&self) -> Option<String> {
+        if let (Some(status), false) = (self.ended(), self.stopped) {
             return Some(format!("the server ended by itself with {status}"));
         }
-        let text =
-            read_text(&self.plan.dir.join(LOG_FILE)) + &read_text(&self.plan.dir.join(STDERR_FILE));
-        let mark = CRASH_MARKS.iter().find(|mark| text.contains(*mark))?;
-        Some(format!("the server's log has {mark:?}"))
+        let crash = self.process.crash()?;
+        Some(format!("the server wrote {crash:?}"))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         let fault = self.fault();
-        kill(&mut self.child);
-        let log = log_tail(&self.plan.dir);
-        drop(fs::remove_dir_all(&self.plan.dir));
+        self.process.kill();
+        let log = self.process.log_tail();
         if thread::panicking() {
             eprintln!("{}\n{log}", fault.unwrap_or_default());
         } else if let Some(fault) = fault {
             panic!("{fault}\n{log}");
         }
     }
-}
-
-/// Why a process didn't become a server.
-#[derive(Debug)]
-enum Refused {
-    PortTaken,
-    Other(String),
-}
-
-fn launch(plan: &Plan) -> Result<(Child, Client), Refused> {
-    let Plan {
-        dir,
-        port,
-        lines,
-        arguments,
-        environment,
-    } = plan;
-    let config = dir.join(CONFIG_FILE);
-    fs::write(&config, format!("port {port}\n{}\n", lines.join("\n"))).expect("a config file");
-    let stderr = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(dir.join(STDERR_FILE))
-        .expect("a file for what the server says before it has a log");
-    let mut child = process::Command::new(server_binary())
-        .arg(&config)
-        .args(arguments)
-        .envs(environment.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::null())
-        .stdout(stderr.try_clone().expect("a second handle"))
-        .stderr(stderr)
-        .spawn()
-        .expect("a server that can be run");
-    match until_ready(&mut child, dir, *port) {
-        Ok(control) => Ok((child, control)),
-        Err(refused) => {
-            kill(&mut child);
-            Err(refused)
-        }
-    }
-}
-
-fn until_ready(child: &mut Child, dir: &Path, port: u16) -> Result<Client, Refused> {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        if let Some(status) = child.try_wait().expect("a child") {
-            let taken = log_tail(dir).contains("Address already in use");
-            return Err(if taken {
-                Refused::PortTaken
-            } else {
-                Refused::Other(format!("it ended with {status}"))
-            });
-        }
-        if let Some(control) = answering(child.id(), port) {
-            return Ok(control);
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-    Err(Refused::Other(format!("no answer within {PATIENCE:?}")))
-}
-
-/// A connection to the server, if it is this process that answers, and has loaded its data.
-fn answering(process_id: u32, port: u16) -> Option<Client> {
-    let mut client = Client::try_connect(port).ok()?;
-    let info = client.try_call("INFO server").ok()?;
-    let owner = find_info(&Ok(info).text(), "process_id")?;
-    let pong = client.try_call("PING").ok()?;
-    (owner == process_id.to_string() && Ok(pong).text() == "PONG").then_some(client)
-}
-
-fn find_info(text: &str, field: &str) -> Option<String> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    line.map(str::to_owned)
-}
-
-fn kill(child: &mut Child) {
-    // It may have ended by itself: then there is nothing to kill, and only the wait matters.
-    drop(child.kill());
-    child.wait().expect("a child that can be waited for");
-}
-
-fn new_dir() -> PathBuf {
-    static NEXT_DIR: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT_DIR.fetch_add(1, Ordering::Relaxed);
-    let dir = env::temp_dir().join(format!("redis-lock-test-{}-{number}", process::id()));
-    // A directory of an earlier process that had the same number.
-    drop(fs::remove_dir_all(&dir));
-    fs::create_dir_all(&dir).expect("a temporary directory");
-    dir
-}
-
-/// A port that nobody listens on, and that no test of this or another process is given later: a
-/// Sentinel goes on looking for the server that it knew there, and makes any other one its own. A
-/// process that is no test can still take it before the server does: the start is tried again then.
-pub fn free_port() -> u16 {
-    static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks {
-        held: Vec::new(),
-        unused: 0..0,
-    });
-    let mut blocks = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        match blocks.unused.next() {
-            Some(port) if bound(port).is_some() => return port,
-            Some(_) => {}
-            None => blocks.take_one_more(),
-        }
-    }
-}
-
-/// The ports of this process. It listens on the first one of each block to tell others that the block
-/// is taken.
-struct Blocks {
-    held: Vec<TcpListener>,
-    unused: std::ops::Range<u16>,
-}
-
-impl Blocks {
-    fn take_one_more(&mut self) {
-        // Two processes that begin at once seldom meet.
-        let count = PORTS.len() / usize::from(BLOCK);
-        let first = process::id() as usize % count;
-        let mut starts = PORTS.step_by(BLOCK.into()).cycle().skip(first).take(count);
-        let taken = starts.find_map(|start| Some((bound(start)?, start)));
-        let (listener, start) = taken.expect("a block of ports that nobody has taken");
-        self.held.push(listener);
-        self.unused = start + 1..start + BLOCK;
-    }
-}
-
-fn bound(port: u16) -> Option<TcpListener> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()
 }
 
 /// The server program that tests start.
@@ -651,25 +450,4 @@ pub fn module_path() -> PathBuf {
     let hint = "build the module with `cargo build --release`, or name it in REDIS_LOCK_MODULE";
     path.canonicalize()
         .unwrap_or_else(|error| panic!("{}: {error}: {hint}", path.display()))
-}
-
-fn log_tail(dir: &Path) -> String {
-    let mut text = String::new();
-    for name in [LOG_FILE, STDERR_FILE] {
-        let all = read_text(&dir.join(name));
-        let lines: Vec<&str> = all.lines().collect();
-        let from = lines.len().saturating_sub(60);
-        text.push_str(&format!(
-            "--- the end of {name}\n{}\n",
-            lines[from..].join("\n")
-        ));
-    }
-    text
-}
-
-fn read_text(path: &Path) -> String {
-    fs::read(path).map_or_else(
-        |_| String::new(),
-        |all| String::from_utf8_lossy(&all).into_owned(),
-    )
 }

@@ -181,7 +181,7 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
     ("how-many", &[(12, ""), (3, "ALL"), (1, "HOLDS <0-2>")]),
     ("waiters", &[(4, ""), (1, "WAITERS <0-20>")]),
     ("effect", &[
-        (4, "GRANT <token> <0-2> <0-3> <number> <0-3> <number> <number>"), (2, "DROP <token>"), (1, "ASK"), (1, "<token>"),
+        (4, "GRANT <token> <token>"), (2, "DROP <token>"), (1, "ASK"), (1, "<token>"),
     ]),
     ("number", &[
         (8, "<0-3>"), (1, "-1"), (1, "9007199254740991"), (1, "9007199254740992"), (1, "9223372036854775807"),

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use redis::Value;
+use redis_lock_rig::{packed, reply_end};
 use socket2::SockRef;
 
 use crate::grammar::{Command, Draw, Grammar};
 use crate::known::{Known, View};
-use crate::resp::{encode, Frame};
 
 /// More is sent once no more than so many commands are unanswered.
 const LOW_WATER: usize = 8;
@@ -182,7 +183,7 @@ impl Connection {
     }
 
     fn send(&mut self, command: Command, known: &Known) {
-        encode(&command, &mut self.out);
+        self.out.extend(packed(&command));
         self.unanswered += 1;
         self.note(What::Sent(command), known);
     }
@@ -200,8 +201,7 @@ impl Connection {
             in_multi: &mut self.in_multi,
         };
         if let Some(command) = draw.commands().pop() {
-            let mut bytes = Vec::new();
-            encode(&command, &mut bytes);
+            let bytes = packed(&command);
             let len = self.words.random_range(1..bytes.len());
             self.out.extend(&bytes[..len]);
             self.note(What::Cut(command), known);
@@ -233,7 +233,7 @@ impl Connection {
                 self.inbox.extend(&buffer[..len]);
                 self.progress = Instant::now();
                 self.on_top = 0;
-                return self.take_frames(known);
+                return self.take_replies(known);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             _ => self.ended("the server closed it", known),
@@ -241,26 +241,30 @@ impl Connection {
         Ok(())
     }
 
-    fn take_frames(&mut self, known: &Known) -> Result<()> {
-        let mut taken = 0;
-        while let Some(frame) = Frame::first(&self.inbox[taken..])? {
-            taken += frame.bytes.len();
-            if frame.is_answer() {
-                self.unanswered = self.unanswered.saturating_sub(1);
-                self.answers += 1;
-            }
-            if !self.knows_id {
-                if let Some(id) = frame.integer() {
-                    known.is_now(self.number, id);
-                }
-                self.knows_id = true;
-            }
-            if let Some(text) = frame.bulk() {
-                known.payloads.keep(text);
-            }
+    fn take_replies(&mut self, known: &Known) -> Result<()> {
+        let inbox = std::mem::take(&mut self.inbox);
+        let mut rest = inbox.as_slice();
+        while let Some(end) = reply_end(rest)? {
+            self.take(&rest[..end], known);
+            rest = &rest[end..];
         }
-        self.inbox.drain(..taken);
+        self.inbox = rest.to_vec();
         Ok(())
+    }
+
+    fn take(&mut self, reply: &[u8], known: &Known) {
+        // A RESP3 push answers no command.
+        if !reply.starts_with(b">") {
+            self.unanswered = self.unanswered.saturating_sub(1);
+            self.answers += 1;
+        }
+        // What isn't understood is an error with a text that isn't UTF-8.
+        match redis::parse_redis_value(reply) {
+            Ok(Value::Int(id)) if !self.knows_id => known.is_now(self.number, id.unsigned_abs()),
+            Ok(Value::BulkString(text)) => known.payloads.keep(&text),
+            _ => {}
+        }
+        self.knows_id = true;
     }
 
     /// Nothing has come for long.

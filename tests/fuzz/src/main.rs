@@ -12,7 +12,6 @@ mod grammar;
 mod known;
 mod left_out;
 mod payload;
-mod resp;
 mod server;
 mod stage;
 mod verdict;
@@ -22,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use tempfile::TempDir;
@@ -100,17 +99,10 @@ struct Outcome {
 
 fn main() -> Result<ExitCode> {
     let args = Args::parse();
-    let module = match args.module.filter(|_| !args.plain) {
-        Some(path) => Some(
-            path.canonicalize()
-                .with_context(|| format!("no module at {}", path.display()))?,
-        ),
-        None => None,
-    };
     let plan = Plan {
         seed: args.seed.unwrap_or_else(|| rand::random_range(0..1 << 32)),
         seconds: args.seconds,
-        module,
+        module: args.module.filter(|_| !args.plain),
         scenes: args.scenes,
         only: args.only,
         without: args.without,
@@ -118,8 +110,6 @@ fn main() -> Result<ExitCode> {
     };
     let mut failed = 0;
     for program in &args.servers {
-        // A server is started in a folder of its own; a bare name is looked for in PATH.
-        let program = &program.canonicalize().unwrap_or_else(|_| program.clone());
         let sound = match Version::of(program) {
             Ok(version) => tell(&version, &plan, &fuzz(program, &version, &plan)),
             Err(error) => {

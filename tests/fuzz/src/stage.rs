@@ -143,9 +143,9 @@ impl Stage {
 }
 
 fn plain(setup: &Setup) -> Result<Vec<Server>> {
-    let primary = Server::start(setup, "primary", &["appendonly yes".to_owned()])?;
+    let primary = Server::start(setup, "primary", &["appendonly yes"])?;
     let follows = format!("replicaof 127.0.0.1 {}", primary.port());
-    let replica = Server::start(setup, "replica", &[follows])?;
+    let replica = Server::start(setup, "replica", &[&follows])?;
     Ok(vec![primary, replica])
 }
 
@@ -157,8 +157,7 @@ fn cluster(setup: &Setup) -> Result<Vec<Server>> {
         "cluster-allow-replica-migration no",
         "cluster-replica-no-failover yes",
         "appendonly yes",
-    ]
-    .map(str::to_owned);
+    ];
     let mut servers = Vec::new();
     for role in ["primary", "replica", "other primary"] {
         servers.push(Server::start(setup, role, &lines)?);

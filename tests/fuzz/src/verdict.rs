@@ -14,7 +14,7 @@ const ALL_GONE: &[&str] = &[
     "lock_locks",
     "lock_waiters",
     "lock_sessions",
-    "lock_held_back",
+    "lock_deferred",
 ];
 
 /// Puts back what the run changed.
@@ -105,7 +105,7 @@ fn put_back(server: &Server) -> Result<()> {
 /// can't end: there ties go with the keys.
 fn fields_before_flush(scene: Scene) -> &'static [&'static str] {
     match scene {
-        Scene::Plain => &["lock_waiters", "lock_sessions", "lock_held_back"],
+        Scene::Plain => &["lock_waiters", "lock_sessions", "lock_deferred"],
         Scene::Cluster => &["lock_waiters"],
     }
 }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
-use redis::{Cmd, Parser, RedisError, Value};
+use redis::{InfoDict, Parser, RedisError, Value};
 
 use crate::{until, PATIENCE};
 
@@ -15,17 +15,8 @@ const PIPELINED: usize = 1_000;
 
 /// The bytes of a command on the wire. Its words are what stands between its spaces.
 pub fn packed(command: &str) -> Vec<u8> {
-    let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
-    packed_words(&words)
-}
-
-/// The bytes of a command with words of any kind.
-pub fn packed_words(words: &[&[u8]]) -> Vec<u8> {
-    let mut packed = Cmd::new();
-    for word in words {
-        packed.arg(word);
-    }
-    packed.get_packed_command()
+    let words: Vec<&str> = command.split(' ').collect();
+    redis_lock_rig::packed(&words)
 }
 
 /// The beginning of a command, for messages.
@@ -97,7 +88,7 @@ impl Connection {
 
     /// As `call`, for words of any kind.
     pub fn call_words(&mut self, words: &[&[u8]]) -> Result<Value> {
-        self.send_bytes(&packed_words(words))?;
+        self.send_bytes(&redis_lock_rig::packed(words))?;
         self.reply()
     }
 
@@ -149,12 +140,9 @@ impl Connection {
 
     /// A field of INFO's `section`.
     pub fn info(&mut self, section: &str, field: &str) -> Result<String> {
-        let text: String = redis::from_redis_value(self.call(&format!("INFO {section}"))?)?;
-        let value = text
-            .lines()
-            .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        let value = value.with_context(|| format!("INFO {section} has no {field}"))?;
-        Ok(value.trim_end().to_owned())
+        let info: InfoDict = redis::from_redis_value(self.call(&format!("INFO {section}"))?)?;
+        info.get(field)
+            .with_context(|| format!("INFO {section} has no {field}"))
     }
 
     /// Waits until the server has so many blocked clients.

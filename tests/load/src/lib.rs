@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 
-pub use connection::{packed, packed_words, Connection};
+pub use connection::{packed, Connection};
 pub use crowd::Crowd;
 pub use pinger::{Latency, Pinger};
-pub use server::{Plan, Server};
+pub use redis_lock_rig::{name_of, Plan};
+pub use server::Server;
 
 /// How long anything is waited for before it counts as failed. A server that stands still for so
 /// long is as good as gone.

@@ -84,22 +84,23 @@ fn judge(what: &str, findings: &[Finding]) -> bool {
 
 /// A server under valgrind that writes what it finds to `file`.
 fn start(options: &Options, file: &Path) -> Result<Server> {
-    let server = Server::start(&Plan {
+    let lines = [
+        "client-output-buffer-limit pubsub 1mb 0 0",
+        "aof-use-rdb-preamble no",
+    ];
+    let server = Server::start(Plan {
         under: valgrind(file),
-        program: options.server.clone(),
-        module: options.module.clone(),
-        lines: vec![
-            "client-output-buffer-limit pubsub 1mb 0 0".to_owned(),
-            "aof-use-rdb-preamble no".to_owned(),
-        ],
+        module: Some(options.module.clone()),
+        lines: lines.map(str::to_owned).to_vec(),
         patience: PATIENCE,
+        ..Plan::new(&options.server)
     })?;
     ensure_seen(&server)?;
     Ok(server)
 }
 
 /// All acts, and the shutdown.
-fn run(mut server: Server, options: &Options) -> Result<()> {
+fn run(server: Server, options: &Options) -> Result<()> {
     let played = play(&server, options);
     // Valgrind writes its end only where the server comes to one.
     let waiters = workload::shut_down(&server);

@@ -221,12 +221,8 @@ fn evicted_after_grant(server: &Server) -> Result<()> {
 
 /// Lets the waiter send a command that never ends, until the server gets rid of it.
 fn evict(holder: &mut Connection, waiter: &mut Waiter) -> Result<()> {
-    let begun = format!(
-        "*2\r\n$4\r\nECHO\r\n${}\r\n{}",
-        2 * BALLAST,
-        "x".repeat(BALLAST)
-    );
-    waiter.connection.send_bytes(begun.as_bytes())?;
+    let command = packed(&format!("ECHO {}", "x".repeat(2 * BALLAST)));
+    waiter.connection.send_bytes(&command[..BALLAST])?;
     holder.call("CONFIG SET maxmemory-clients 2mb")?;
     waiter.connection.drain_to_close()?;
     holder.call("CONFIG SET maxmemory-clients 0")?;

@@ -1,11 +1,10 @@
 //! Where a storm is played, and how great it is.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use redis_lock_load::{Latency, Pinger, Plan, Server, PATIENCE};
+use anyhow::Result;
+use redis_lock_load::{name_of, Latency, Pinger, Plan, Server, PATIENCE};
 
 /// How many times smaller a quick run is.
 const QUICK: usize = 10;
@@ -35,14 +34,7 @@ impl Stage {
 
     /// What the program says of itself.
     pub fn server_name(&self) -> Result<String> {
-        let shown = || self.program.display().to_string();
-        let output = Command::new(&self.program).arg("--version").output();
-        let output = output.with_context(shown)?;
-        let words = String::from_utf8_lossy(&output.stdout).into_owned();
-        let mut words = words.split_whitespace();
-        let name = words.next().with_context(shown)?.to_owned();
-        let version = words.find_map(|word| word.strip_prefix("v="));
-        Ok(format!("{name} {}", version.with_context(shown)?))
+        name_of(&self.program)
     }
 
     /// A number of a full run, in the size of this one.
@@ -69,12 +61,11 @@ impl Stage {
     pub fn start_with(&self, lines: &[&str]) -> Result<Server> {
         let always = ["maxclients 15000", "tcp-backlog 1024", "lock.max-waiters 0"];
         let lines = always.iter().chain(lines).map(|line| (*line).to_owned());
-        Server::start(&Plan {
-            under: Vec::new(),
-            program: self.program.clone(),
-            module: self.module.clone(),
+        Server::start(Plan {
+            module: Some(self.module.clone()),
             lines: lines.collect(),
             patience: PATIENCE,
+            ..Plan::new(&self.program)
         })
     }
 }

@@ -1,0 +1,18 @@
+"""python-redis-lock with its defaults: waits by BLPOP for a signal, gives back by a script."""
+
+import redis_lock
+
+from contenders import KEY, LEASE_SECONDS, run
+
+
+def prepare(client):
+    def once():
+        lock = redis_lock.Lock(client, KEY, expire=LEASE_SECONDS)
+        if not lock.acquire():
+            raise RuntimeError("not granted")
+        lock.release()
+
+    return once
+
+
+run(prepare)

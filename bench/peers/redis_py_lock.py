@@ -1,0 +1,16 @@
+"""redis-py's Lock with its defaults: asks again every 100 ms, gives back by a script."""
+
+from contenders import KEY, LEASE_SECONDS, run
+
+
+def prepare(client):
+    def once():
+        lock = client.lock(KEY, timeout=LEASE_SECONDS)
+        if not lock.acquire():
+            raise RuntimeError("not granted")
+        lock.release()
+
+    return once
+
+
+run(prepare)

@@ -1,0 +1,13 @@
+// redlock on one server. It asks again after 200 ms and some more; here until it is granted.
+"use strict";
+
+const Redlock = require("redlock");
+const { run, LEASE_MS } = require("./contenders.js");
+
+run((client) => {
+  const redlock = new Redlock([client], { retryCount: -1 });
+  return async () => {
+    const lock = await redlock.lock("lock", LEASE_MS);
+    await lock.unlock();
+  };
+});

@@ -1,0 +1,157 @@
+//! Measures what locks cost on a server, and shows it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{ensure, Context, Result};
+use clap::{Parser, ValueEnum};
+use redis_lock_bench::bounds::Tally;
+use redis_lock_bench::rounds::Progress;
+use redis_lock_bench::sheet::{Extent, Run, Sheet};
+use redis_lock_bench::stage::{raise_file_limit, Stage};
+use redis_lock_bench::{
+    block_end, bounds, contended, document, handoff, lease_end, mass_end, memory, pair, plot, table,
+};
+use redis_lock_load::told;
+
+/// Measures servers with the module beside what people use without it, and writes a file of results
+/// for each; or shows results that are there.
+#[derive(Parser)]
+struct Options {
+    /// Programs of the servers
+    servers: Vec<PathBuf>,
+    /// The module's library
+    #[arg(long, env = "REDIS_LOCK_MODULE")]
+    module: Option<PathBuf>,
+    /// Just long enough to see that everything works
+    #[arg(long)]
+    quick: bool,
+    /// Some benchmarks only, with commas between them
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Benchmark>,
+    /// The folder of the results
+    #[arg(long, default_value = "target/bench")]
+    results: PathBuf,
+    /// Draw the results into this folder
+    #[arg(long)]
+    plots: Option<PathBuf>,
+    /// Write the results as Markdown tables, or into a document that has marks for them
+    #[arg(long)]
+    tables: Option<Option<PathBuf>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Benchmark {
+    /// Taking and giving back a lock that nobody contends for
+    Pair,
+    /// One lock that many want
+    Contended,
+    /// From a release until the next has its answer
+    Handoff,
+    /// How late a waiter behind a lease that ends is woken
+    LeaseEnd,
+    /// How late a BLOCK ends
+    BlockEnd,
+    /// Bytes of a lock and of a waiter
+    Memory,
+    /// Very many locks that end in one second
+    MassEnd,
+}
+
+impl Benchmark {
+    fn measure(self, stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<()> {
+        match self {
+            Benchmark::Pair => pair::measure(stage, sheet, progress),
+            Benchmark::Contended => contended::measure(stage, sheet, progress),
+            Benchmark::Handoff => handoff::measure(stage, sheet, progress),
+            Benchmark::LeaseEnd => lease_end::measure(stage, sheet, progress),
+            Benchmark::BlockEnd => block_end::measure(stage, sheet, progress),
+            Benchmark::Memory => memory::measure(stage, sheet, progress),
+            Benchmark::MassEnd => mass_end::measure(stage, sheet, progress),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    told(done(&Options::parse()))
+}
+
+fn done(options: &Options) -> Result<ExitCode> {
+    let shown = options.plots.is_some() || options.tables.is_some();
+    ensure!(shown || !options.servers.is_empty(), "no server is named");
+    raise_file_limit()?;
+    let mut tally = Tally::default();
+    for (stage, name) in stages(options)? {
+        tally.add(&measured(&stage, name, options)?);
+    }
+    show(options)?;
+    Ok(tally.told())
+}
+
+/// All programs are tried before the first is measured: a mistyped one is known at once.
+fn stages(options: &Options) -> Result<Vec<(Stage, String)>> {
+    let extent = Extent::asked(options.quick);
+    let stages = options.servers.iter().map(|program| {
+        let module = options.module.as_deref();
+        let module = module.context("no module: --module or REDIS_LOCK_MODULE")?;
+        let stage = Stage::new(program, module, extent);
+        let name = stage.server_name()?;
+        Ok((stage, name))
+    });
+    stages.collect()
+}
+
+/// Measures a server. A benchmark that can't be measured has failed, and leaves the others alone.
+fn measured(stage: &Stage, server: String, options: &Options) -> Result<Tally> {
+    let mut run = Run::begin(server, stage.module_version()?, stage.extent())?;
+    let progress = Progress::new()?;
+    let mut tally = Tally::default();
+    let all = Benchmark::value_variants().iter();
+    for benchmark in all.filter(|one| options.only.is_empty() || options.only.contains(one)) {
+        let mut sheet = Sheet::default();
+        match benchmark.measure(stage, &mut sheet, &progress) {
+            Ok(()) => {
+                tally.passed += 1;
+                run.sheet.cells.append(&mut sheet.cells);
+            }
+            Err(error) => {
+                tally.failed += 1;
+                progress.interrupt(&format!("{}: {error:#}", run.server));
+            }
+        }
+    }
+    progress.close();
+    let bounds = bounds::all(&run);
+    table::print(&run, &bounds);
+    tally.judge(&run, &bounds);
+    if !options.only.is_empty() {
+        run.complete(&options.results, "")?;
+    }
+    run.save(&options.results, "")?;
+    plot::draw(&run, &options.results)?;
+    Ok(tally)
+}
+
+/// Draws and writes the results that are there by now.
+fn show(options: &Options) -> Result<()> {
+    if let Some(folder) = &options.plots {
+        for run in Run::load_all(&options.results)? {
+            plot::draw(&run, folder)?;
+        }
+    }
+    match &options.tables {
+        Some(Some(path)) => fill(path, &options.results),
+        Some(None) => {
+            print!("{}", document::all(&Run::load_all(&options.results)?)?);
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+fn fill(path: &Path, results: &Path) -> Result<()> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    fs::write(path, document::filled(&text, &Run::load_all(results)?)?)?;
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! Measures the libraries that people use beside LOCK.WAIT.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use redis_lock_bench::rounds::Progress;
+use redis_lock_bench::sheet::{Extent, Run};
+use redis_lock_bench::stage::{raise_file_limit, Stage};
+use redis_lock_bench::{peers, table};
+use redis_lock_load::told;
+
+/// Lets clients of the libraries that people use contend for one lock, and others by LOCK.WAIT.
+#[derive(Parser)]
+struct Options {
+    /// Programs of the servers
+    #[arg(required = true)]
+    servers: Vec<PathBuf>,
+    /// The module's library
+    #[arg(long, env = "REDIS_LOCK_MODULE")]
+    module: PathBuf,
+    /// The folder in which bench/peers/install.sh has put the libraries
+    #[arg(long)]
+    installed: PathBuf,
+    /// Just long enough to see that everything works
+    #[arg(long)]
+    quick: bool,
+    /// The folder of the results
+    #[arg(long, default_value = "target/bench")]
+    results: PathBuf,
+}
+
+fn main() -> ExitCode {
+    told(measured(&Options::parse()))
+}
+
+fn measured(options: &Options) -> Result<ExitCode> {
+    raise_file_limit()?;
+    let extent = Extent::asked(options.quick);
+    for program in &options.servers {
+        let stage = Stage::new(program, &options.module, extent);
+        let mut run = Run::begin(stage.server_name()?, stage.module_version()?, extent)?;
+        let progress = Progress::new()?;
+        peers::measure(&stage, &options.installed, &mut run.sheet, &progress)?;
+        progress.close();
+        table::print(&run, &[]);
+        run.save(&options.results, "peers-")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

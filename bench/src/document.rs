@@ -1,0 +1,67 @@
+//! The figures of a document: what stands between its marks is written from the results, so that
+//! the document can't say anything else than they do.
+
+use anyhow::{Context, Result};
+
+use crate::sheet::Run;
+use crate::table::{self, Look, HEADINGS};
+
+/// What the bounds are called in a mark.
+pub const BOUNDS: &str = "bounds";
+
+/// How a mark begins, before the name of a benchmark.
+pub const BEGIN: &str = "<!-- figures: ";
+/// How that line ends.
+pub const CLOSE: &str = " -->";
+/// The line after the figures.
+const END: &str = "<!-- end of figures -->";
+
+/// The text with the figures of these runs between its marks.
+pub fn filled(text: &str, runs: &[Run]) -> Result<String> {
+    let mut filled = String::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        filled.push_str(line);
+        filled.push('\n');
+        let name = line.strip_prefix(BEGIN);
+        let Some(name) = name.and_then(|name| name.strip_suffix(CLOSE)) else {
+            continue;
+        };
+        filled.push_str(&format!("\n{}", figures(name, runs)?));
+        let end = lines.find(|line| *line == END);
+        end.with_context(|| format!("the figures of {name} have no end"))?;
+        filled.push_str(&format!("{END}\n"));
+    }
+    Ok(filled)
+}
+
+/// All tables, one after the other.
+pub fn all(runs: &[Run]) -> Result<String> {
+    let mut text = String::new();
+    for heading in &HEADINGS {
+        text.push_str(&format!("### {}\n\n", heading.title));
+        text.push_str(&figures(heading.benchmark, runs)?);
+    }
+    text.push_str("### Bounds\n\n");
+    text.push_str(&figures(BOUNDS, runs)?);
+    Ok(text)
+}
+
+/// The tables of a benchmark, each with the run that it is of; or the bounds.
+fn figures(name: &str, runs: &[Run]) -> Result<String> {
+    if name == BOUNDS {
+        return Ok(format!("{}\n\n", table::kept(runs, Look::Markdown)));
+    }
+    let mut headings = HEADINGS.iter();
+    let heading = headings.find(|heading| heading.benchmark == name);
+    let heading = heading.with_context(|| format!("no benchmark is called {name}"))?;
+    let tables = runs.iter().filter_map(|run| {
+        let table = table::of(&run.sheet, heading, Look::Markdown)?;
+        Some(format!("{}:\n\n{table}\n\n", run.told()))
+    });
+    let tables: String = tables.collect();
+    if tables.is_empty() {
+        return Ok("Not measured yet.\n\n".to_owned());
+    }
+    Ok(tables)
+}

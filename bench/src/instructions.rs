@@ -1,0 +1,112 @@
+//! Instructions that a whole server spends on a pair, counted under valgrind: they hardly differ from
+//! run to run, whatever else the machine does, so that a change of one percent shows.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+
+use crate::pairs::{self, Pairs};
+use crate::rounds::{interleaved, Progress};
+use crate::sheet::{metric, Place, Sheet};
+use crate::stage::Stage;
+use crate::wire::Wire;
+
+/// The benchmark's name.
+pub const NAME: &str = "instructions";
+
+/// How many commands are sent before their answers are read.
+pub const PIPELINE: usize = 64;
+
+/// How many pairs are counted.
+const PAIRS: usize = 3_200;
+
+/// How many are played before, so that tables have their size and code was translated.
+const WARM_UP: usize = 640;
+
+/// How often all is counted: the server's own timers fall into one count more than into another.
+const ROUNDS: usize = 3;
+
+/// How long the server may take to start under valgrind.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The server's process, as valgrind's tool knows it.
+struct Callgrind {
+    process: String,
+}
+
+impl Callgrind {
+    fn tell(&self, order: &[&str]) -> Result<()> {
+        let output = Command::new("callgrind_control")
+            .args(order)
+            .arg(&self.process)
+            .output()
+            .context("callgrind_control can't be run: install the package valgrind")?;
+        // Its exit code doesn't tell.
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        ensure!(said.contains("OK."), "callgrind_control {order:?}: {said}");
+        Ok(())
+    }
+}
+
+/// Counts the instructions of all ways that the server knows.
+pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let profile = folder.path().join("profile");
+    let server = stage.start_under(callgrind(&profile), &[], PATIENCE);
+    let server = server.context("under valgrind")?;
+    let mut asker = server.connect()?;
+    let process = asker.info("server", "process_id")?;
+    let callgrind = Callgrind { process };
+    let mut wire = Wire::open(server.port())?;
+    let mut all = pairs::all(&mut asker, PAIRS)?;
+    let name = |way: &Pairs| format!("{NAME}: {}", way.name);
+    interleaved(ROUNDS, &mut all, progress, name, |round, way| {
+        way.play(&mut wire, (0, WARM_UP), PIPELINE)?;
+        callgrind.tell(&["-z"])?;
+        callgrind.tell(&["-i", "on"])?;
+        way.play(&mut wire, (0, PAIRS), PIPELINE)?;
+        callgrind.tell(&["-i", "off"])?;
+        // Named without spaces, for they end a name there.
+        let dump = format!("{}-{round}", way.name.replace(' ', ""));
+        callgrind.tell(&[&format!("--dump={dump}")])?;
+        let counted = total(folder.path(), &dump)?;
+        let place = Place::new(NAME, "", PIPELINE as u64, way.name);
+        sheet.note_some(&place, metric::INSTRUCTIONS, counted / PAIRS as f64)
+    })
+}
+
+/// Runs a program so that its instructions are counted from when that is asked for. The program may be
+/// a script that starts the server.
+fn callgrind(profile: &Path) -> Vec<OsString> {
+    let mut file = OsString::from("--callgrind-out-file=");
+    file.push(profile);
+    let options = [
+        "valgrind",
+        "--tool=callgrind",
+        "--trace-children=yes",
+        "--instr-atstart=no",
+    ];
+    let options = options.into_iter().map(OsString::from);
+    options.chain([file]).collect()
+}
+
+/// The sum that the profile of this dump tells, among all that lie in a folder.
+fn total(folder: &Path, dump: &str) -> Result<f64> {
+    for entry in fs::read_dir(folder)? {
+        let text = fs::read_to_string(entry?.path())?;
+        let named = |line: &str| line.contains("Trigger: ") && line.ends_with(dump);
+        if !text.lines().any(named) {
+            continue;
+        }
+        let mut lines = text.lines();
+        let total = lines.find_map(|line| line.strip_prefix("totals: "));
+        let total = total.with_context(|| format!("the profile of {dump} has no sum"))?;
+        return Ok(total.trim().parse()?);
+    }
+    bail!("no profile is of {dump}")
+}

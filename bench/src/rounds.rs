@@ -1,0 +1,72 @@
+//! The order in which things are measured: A B C A B C, so that whatever changes on the machine in
+//! the meantime meets all of them alike. Shows how far it is.
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How far a run is. Hidden where no one looks at a terminal.
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// With nothing to do yet.
+    pub fn new() -> Result<Progress> {
+        let bar = ProgressBar::new(0);
+        let template = "{elapsed_precise} {wide_bar} {pos}/{len} {msg:40}";
+        bar.set_style(ProgressStyle::with_template(template)?);
+        Ok(Progress { bar })
+    }
+
+    /// Says what comes now.
+    pub fn tell(&self, what: &str) {
+        self.bar.set_message(what.to_owned());
+    }
+
+    /// Says something that stays on the screen.
+    pub fn interrupt(&self, what: &str) {
+        self.bar.suspend(|| eprintln!("{what}"));
+    }
+
+    /// Removes it from the screen.
+    pub fn close(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Plays every contestant once a round.
+pub fn interleaved<T>(
+    rounds: usize,
+    contestants: &mut [T],
+    progress: &Progress,
+    name: impl Fn(&T) -> String,
+    mut play: impl FnMut(usize, &mut T) -> Result<()>,
+) -> Result<()> {
+    progress.bar.inc_length((rounds * contestants.len()) as u64);
+    for round in 0..rounds {
+        for contestant in &mut *contestants {
+            let name = name(contestant);
+            progress.tell(&name);
+            play(round, contestant).with_context(|| name)?;
+            progress.bar.inc(1);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_interleaved() -> Result<()> {
+        let mut order = String::new();
+        let name = |name: &char| name.to_string();
+        interleaved(2, &mut ['A', 'B'], &Progress::new()?, name, |_, who| {
+            order.push(*who);
+            Ok(())
+        })?;
+        assert_eq!(order, "ABAB");
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! What comes of an operation, and what ends a wait.
+
+use crate::effect::Effects;
+use crate::state::queue::WaiterId;
+use crate::values::hand_over::{Grant, HandOver};
+use crate::values::refusal::Refusal;
+
+/// Who gives an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The connection's client id; 0 when there is none.
+    pub client_id: u64,
+    /// Under which number it waits, if it has to.
+    pub waiter_id: WaiterId,
+}
+
+impl Caller {
+    /// The server itself. It never waits, so the number is nobody's.
+    pub const NOBODY: Self = Self {
+        client_id: 0,
+        waiter_id: WaiterId(0),
+    };
+}
+
+/// The answer to an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It holds.
+    Granted(Grant),
+    /// It doesn't, and it isn't waiting.
+    NotNow,
+    /// The caller waits.
+    Queued,
+    /// How many names it changed.
+    Count(usize),
+}
+
+/// Why a waiter's wait is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It holds now.
+    Granted(HandOver),
+    /// Its BLOCK is over.
+    TimedOut,
+    /// An error ends its wait.
+    Refused(Refusal),
+}
+
+/// A waiter to answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Whom.
+    pub waiter_id: WaiterId,
+    /// With what.
+    pub outcome: Outcome,
+}
+
+/// All that follows from an operation. To be done in this order: the effects, so that nobody is told
+/// of a grant that isn't there; the blocking of a caller that was queued; the completions.
+#[derive(Debug)]
+pub struct Decision {
+    /// For the caller.
+    pub answer: Result<Answer, Refusal>,
+    /// For the keyspace, the replicas and the append-only file.
+    pub effects: Effects,
+    /// For those who waited.
+    pub completions: Vec<Completion>,
+}

@@ -1,0 +1,84 @@
+//! The options that a command was given, and what their values mean.
+
+use crate::grammar::numbers::within;
+use crate::operation::Leave;
+use crate::values::holder::Mode;
+use crate::values::moment::MAX_SPAN_MS;
+use crate::values::refusal::Refusal;
+use crate::values::request::{Life, Repeat, Request};
+use crate::values::token::Token;
+
+/// How many of the queue LOCK.INFO shows when it isn't told.
+pub const DEFAULT_WAITERS_SHOWN: u64 = 10;
+
+/// The words behind an option, as many as it takes: none behind one that stands for itself.
+pub type Values<'a> = &'a [&'a [u8]];
+
+/// A field for each option; its values are unread until one of the functions below is called, because
+/// the errors in them come after those of the words around them.
+#[derive(Default)]
+pub struct Given<'a> {
+    pub px: Option<Values<'a>>,
+    pub ex: Option<Values<'a>>,
+    pub block: Option<Values<'a>>,
+    pub limit: Option<Values<'a>>,
+    pub waiters: Option<Values<'a>>,
+    pub shared: Option<Values<'a>>,
+    pub reentrant: Option<Values<'a>>,
+    pub session: Option<Values<'a>>,
+    pub all: Option<Values<'a>>,
+}
+
+/// The value of an option that takes one, if the option is there.
+fn value<'a>(option: Option<Values<'a>>) -> Option<&'a [u8]> {
+    option.and_then(|values| values.first().copied())
+}
+
+impl Given<'_> {
+    pub fn lease_ms(&self, default_ms: u64) -> Result<u64, Refusal> {
+        match (value(self.px), value(self.ex)) {
+            (Some(ms), _) => within(ms, 1, MAX_SPAN_MS, Refusal::Lease),
+            (None, Some(s)) => Ok(within(s, 1, MAX_SPAN_MS / 1000, Refusal::Lease)? * 1000),
+            (None, None) => Ok(default_ms),
+        }
+    }
+
+    pub fn block_ms(&self) -> Result<u64, Refusal> {
+        value(self.block).map_or(Ok(0), |ms| within(ms, 0, MAX_SPAN_MS, Refusal::Timeout))
+    }
+
+    fn limit(&self) -> Result<u32, Refusal> {
+        let Some(limit) = value(self.limit) else {
+            return Ok(0);
+        };
+        let limit = within(limit, 1, u32::MAX.into(), Refusal::Limit)?;
+        u32::try_from(limit).map_err(|_| Refusal::Limit)
+    }
+
+    pub fn waiters_shown(&self) -> Result<u64, Refusal> {
+        value(self.waiters).map_or(Ok(DEFAULT_WAITERS_SHOWN), |count| {
+            within(count, 0, MAX_SPAN_MS, Refusal::Count)
+        })
+    }
+
+    pub fn life(&self) -> Life {
+        self.session.map_or(Life::Lease, |_| Life::Session)
+    }
+
+    pub fn leave(&self) -> Leave {
+        self.all.map_or(Leave::One, |_| Leave::All)
+    }
+
+    /// What this token wants, for a lease that is read already: its errors go before that of the limit,
+    /// and others go between them.
+    pub fn request(&self, token: Token, lease_ms: u64) -> Result<Request, Refusal> {
+        Ok(Request {
+            token,
+            mode: self.shared.map_or(Mode::Exclusive, |_| Mode::Shared),
+            limit: self.limit()?,
+            lease_ms,
+            repeat: self.reentrant.map_or(Repeat::Renews, |_| Repeat::Counts),
+            life: self.life(),
+        })
+    }
+}

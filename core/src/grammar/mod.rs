@@ -1,0 +1,280 @@
+//! The words of each command, and what they mean.
+//!
+//! Each function takes the words behind the command's name. Errors come in the order of precedence
+//! of the contract: arity, numkeys (where it is bad, the rest can't be read), syntax, duplicate
+//! key, token, then the numbers: lease, timeout, limit, count. So words are collected first and
+//! their values are looked at afterwards.
+//!
+//! 1. [`syntax`] tells how each command is written;
+//! 2. `parts` cuts a command's words as its syntax has it;
+//! 3. `given` tells what the options mean that are among them;
+//! 4. `synopsis` tells a person, and `numbers` reads what has bounds.
+
+mod given;
+mod numbers;
+mod parts;
+mod synopsis;
+pub mod syntax;
+
+use crate::operation::Operation;
+use crate::values::name::Name;
+use crate::values::refusal::Refusal;
+use crate::values::token::Token;
+
+pub use given::DEFAULT_WAITERS_SHOWN;
+use parts::Parts;
+pub use syntax::Keys;
+
+/// What a command's words are read against.
+pub struct Setting<'a> {
+    /// The database that the client has selected.
+    pub db: i32,
+    /// The lease of a command that names none.
+    pub default_lease_ms: u64,
+    /// Draws a token for `*`.
+    pub draw_token: &'a dyn Fn() -> Result<Token, Refusal>,
+}
+
+/// `LOCK.ACQUIRE` and `LOCK.MACQUIRE`.
+///
+/// # Errors
+/// As the head of this file tells.
+#[inline]
+pub fn acquire(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
+    let parts = Parts::cut(words, keys, &syntax::ACQUIRE)?;
+    let names = parts.names(setting.db)?;
+    let token = parts.token(setting.draw_token)?;
+    let lease_ms = parts.given.lease_ms(setting.default_lease_ms)?;
+    let request = parts.given.request(token, lease_ms)?;
+    Ok(Operation::Acquire { names, request })
+}
+
+/// `LOCK.WAIT` and `LOCK.MWAIT`.
+///
+/// # Errors
+/// As the head of this file tells.
+#[inline]
+pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
+    let parts = Parts::cut(words, keys, &syntax::WAIT)?;
+    let names = parts.names(setting.db)?;
+    let token = parts.token(setting.draw_token)?;
+    let lease_ms = parts.given.lease_ms(setting.default_lease_ms)?;
+    let block_ms = parts.given.block_ms()?;
+    let request = parts.given.request(token, lease_ms)?;
+    Ok(Operation::Wait {
+        names,
+        request,
+        block_ms,
+    })
+}
+
+/// `LOCK.EXTEND` and `LOCK.MEXTEND`.
+///
+/// # Errors
+/// As the head of this file tells.
+#[inline]
+pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
+    let parts = Parts::cut(words, keys, &syntax::EXTEND)?;
+    Ok(Operation::Extend {
+        names: parts.names(setting.db)?,
+        token: parts.token(setting.draw_token)?,
+        lease_ms: parts.given.lease_ms(setting.default_lease_ms)?,
+        life: parts.given.life(),
+    })
+}
+
+/// `LOCK.RELEASE` and `LOCK.MRELEASE`.
+///
+/// # Errors
+/// As the head of this file tells.
+#[inline]
+pub fn release(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
+    let parts = Parts::cut(words, keys, &syntax::RELEASE)?;
+    Ok(Operation::Release {
+        names: parts.names(setting.db)?,
+        token: parts.token(setting.draw_token)?,
+        leave: parts.given.leave(),
+    })
+}
+
+/// `LOCK.CHECK`: whose lease to look at.
+///
+/// # Errors
+/// As the head of this file tells.
+pub fn check(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, Token), Refusal> {
+    let parts = Parts::cut(words, Keys::One, &syntax::CHECK)?;
+    let name = parts.name(setting.db)?;
+    let token = parts.token(setting.draw_token)?;
+    Ok((name, token))
+}
+
+/// `LOCK.INFO`: which lock to look at, and how many of its queue to show.
+///
+/// # Errors
+/// As the head of this file tells.
+pub fn info(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, u64), Refusal> {
+    let parts = Parts::cut(words, Keys::One, &syntax::INFO)?;
+    Ok((parts.name(setting.db)?, parts.given.waiters_shown()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::moment::MAX_SPAN_MS;
+
+    fn setting(draw_token: &dyn Fn() -> Result<Token, Refusal>) -> Setting<'_> {
+        Setting {
+            db: 0,
+            default_lease_ms: 30_000,
+            draw_token,
+        }
+    }
+
+    /// Parses a line of words by the command named first.
+    fn parse(line: &str) -> Result<Operation, Refusal> {
+        let words: Vec<&[u8]> = line
+            .split(' ')
+            .skip(1)
+            .map(|w| if w == "\"\"" { b"" } else { w.as_bytes() })
+            .collect();
+        let drawn = || Ok(Token::from_bits(7));
+        let setting = setting(&drawn);
+        match line.split(' ').next().unwrap() {
+            "ACQUIRE" => acquire(&words, Keys::One, &setting),
+            "WAIT" => wait(&words, Keys::One, &setting),
+            "EXTEND" => extend(&words, Keys::One, &setting),
+            "RELEASE" => release(&words, Keys::One, &setting),
+            "MACQUIRE" => acquire(&words, Keys::Many, &setting),
+            "MWAIT" => wait(&words, Keys::Many, &setting),
+            "MEXTEND" => extend(&words, Keys::Many, &setting),
+            "MRELEASE" => release(&words, Keys::Many, &setting),
+            other => unreachable!("{other}"),
+        }
+    }
+
+    #[test]
+    fn refusals_as_a_table() {
+        use Refusal::*;
+        let long = format!("ACQUIRE k {}", "x".repeat(257));
+        let table = [
+            ("ACQUIRE k", Arity, "no token"),
+            ("ACQUIRE k t PX", Syntax, "no value"),
+            ("ACQUIRE k t PX 1 EX 1", Syntax, "two leases"),
+            ("ACQUIRE k t PX 1 px 2", Syntax, "twice"),
+            ("ACQUIRE k t REENTRANT REENTRANT", Syntax, "twice"),
+            ("ACQUIRE k t NOPE", Syntax, "unknown"),
+            ("ACQUIRE k t BLOCK 1", Syntax, "not of this command"),
+            ("ACQUIRE k t ALL", Syntax, "not of this command"),
+            ("ACQUIRE k t LIMIT 3", Syntax, "LIMIT without SHARED"),
+            ("ACQUIRE k \"\"", TokenLength, "empty"),
+            (&long, TokenLength, "257 bytes"),
+            ("ACQUIRE k \"\" NOPE", Syntax, "syntax goes before token"),
+            (
+                "ACQUIRE k \"\" PX 0",
+                TokenLength,
+                "token goes before lease",
+            ),
+            ("ACQUIRE k t PX 0", Lease, "none"),
+            ("ACQUIRE k t PX 9007199254740992", Lease, "2^53"),
+            (
+                "ACQUIRE k t EX 9007199254741",
+                Lease,
+                "in seconds, above 2^53 - 1 ms",
+            ),
+            ("ACQUIRE k t PX +5", Lease, "sign"),
+            ("ACQUIRE k t PX -5", Lease, "sign"),
+            ("ACQUIRE k t PX 5.0", Lease, "fraction"),
+            ("ACQUIRE k t PX 05", Lease, "leading zero"),
+            ("ACQUIRE k t PX NaN", Lease, "no number"),
+            ("ACQUIRE k t PX 1e3", Lease, "no integer"),
+            ("ACQUIRE k t PX \"\"", Lease, "no digits"),
+            (
+                "ACQUIRE k t PX 99999999999999999999999",
+                Lease,
+                "beyond 64 bits",
+            ),
+            ("WAIT k t PX 0 BLOCK x", Lease, "lease goes before timeout"),
+            ("WAIT k t BLOCK -1", Timeout, "negative"),
+            ("WAIT k t BLOCK 9007199254740992", Timeout, "2^53"),
+            (
+                "WAIT k t BLOCK x SHARED LIMIT 0",
+                Timeout,
+                "timeout goes before limit",
+            ),
+            ("WAIT k t SHARED LIMIT 0", Limit, "none"),
+            ("WAIT k t SHARED LIMIT 4294967296", Limit, "2^32"),
+            ("EXTEND k *", TokenStar, "holds nothing yet"),
+            ("RELEASE k *", TokenStar, "holds nothing yet"),
+            ("RELEASE k t PX 1", Syntax, "not of this command"),
+            ("EXTEND k t BLOCK 1", Syntax, "not of this command"),
+            ("MACQUIRE 1 k", Arity, "no token"),
+            ("MACQUIRE 0 k t", Numkeys, "none"),
+            ("MACQUIRE x k t", Numkeys, "no number"),
+            ("MACQUIRE 2 k t", Numkeys, "no token left"),
+            ("MACQUIRE 9 k t NOPE", Numkeys, "the rest can't be read"),
+            ("MACQUIRE 2 k k t", DuplicateKey, "twice"),
+            (
+                "MACQUIRE 2 k k t NOPE",
+                Syntax,
+                "syntax goes before duplicate key",
+            ),
+            (
+                "MACQUIRE 2 k k \"\"",
+                DuplicateKey,
+                "duplicate key goes before token",
+            ),
+        ];
+        for (line, refusal, why) in table {
+            assert_eq!(parse(line), Err(refusal), "{line}: {why}");
+        }
+    }
+
+    #[test]
+    fn leases_and_options_are_read() {
+        let lease_of = |line: &str| match parse(line).unwrap() {
+            Operation::Acquire { request, .. } | Operation::Wait { request, .. } => {
+                request.lease_ms
+            }
+            Operation::Extend { lease_ms, .. } => lease_ms,
+            other => unreachable!("{other:?}"),
+        };
+        assert_eq!(lease_of("ACQUIRE k t"), 30_000);
+        assert_eq!(lease_of("ACQUIRE k t px 1"), 1);
+        assert_eq!(lease_of("WAIT k t BLOCK 0 Ex 2 reentrant"), 2000);
+        assert_eq!(lease_of("EXTEND k t PX 9007199254740991"), MAX_SPAN_MS);
+        assert_eq!(
+            lease_of("ACQUIRE k t EX 9007199254740"),
+            9_007_199_254_740_000
+        );
+    }
+
+    #[test]
+    fn a_star_draws_a_token() {
+        let Operation::Acquire { request, .. } = parse("ACQUIRE k *").unwrap() else {
+            unreachable!()
+        };
+        assert_eq!(request.token, Token::from_bits(7));
+    }
+
+    #[test]
+    fn many_keys_of_one_are_one_key() {
+        assert_eq!(parse("MWAIT 1 k t BLOCK 5"), parse("WAIT k t BLOCK 5"));
+    }
+
+    #[test]
+    fn info_and_check_take_what_they_take() {
+        let drawn = || Err(Refusal::NoRandomness);
+        let setting = setting(&drawn);
+        assert_eq!(info(&[b"k"], &setting).unwrap().1, 10);
+        assert_eq!(info(&[b"k", b"waiters", b"0"], &setting).unwrap().1, 0);
+        assert_eq!(
+            info(&[b"k", b"WAITERS", b"-1"], &setting),
+            Err(Refusal::Count)
+        );
+        assert_eq!(info(&[b"k", b"WAITERS"], &setting), Err(Refusal::Syntax));
+        assert_eq!(info(&[b"k", b"x"], &setting), Err(Refusal::Syntax));
+        assert_eq!(check(&[b"k", b"*"], &setting), Err(Refusal::TokenStar));
+        assert_eq!(check(&[b"k", b""], &setting), Err(Refusal::TokenLength));
+        assert_eq!(check(&[b"k"], &setting), Err(Refusal::Arity));
+    }
+}

@@ -1,0 +1,11 @@
+//! Numbers with bounds.
+
+use crate::values::decimal;
+use crate::values::refusal::Refusal;
+
+/// The number that a word spells, if it lies between these bounds.
+pub fn within(word: &[u8], least: u64, most: u64, otherwise: Refusal) -> Result<u64, Refusal> {
+    decimal::parse(word)
+        .filter(|n| (least..=most).contains(n))
+        .ok_or(otherwise)
+}

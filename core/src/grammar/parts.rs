@@ -1,0 +1,243 @@
+//! A command's words cut into its parts, as its verb is written.
+
+use crate::grammar::given::Given;
+use crate::grammar::numbers::within;
+use crate::grammar::syntax::{Keys, Opt, Part, Rest, TokenKind, Verb};
+use crate::values::name::{Name, Names};
+use crate::values::refusal::Refusal;
+use crate::values::token::Token;
+
+type Words<'a> = &'a [&'a [u8]];
+
+/// The words of a command; what they mean is still unread. What reads them is inlined, so that each
+/// command's own syntax is a constant there: a lock and its release are counted in instructions.
+pub struct Parts<'a> {
+    verb: &'static Verb,
+    keys: Words<'a>,
+    /// Empty where the verb takes none.
+    token: &'a [u8],
+    /// The options among what is left.
+    pub given: Given<'a>,
+}
+
+impl<'a> Parts<'a> {
+    /// Cuts the words behind the command's name.
+    ///
+    /// # Errors
+    /// Arity, numkeys, syntax, in this order.
+    #[inline]
+    pub fn cut(words: Words<'a>, keys: Keys, verb: &'static Verb) -> Result<Self, Refusal> {
+        let (keys, words) = match keys {
+            Keys::One => words.split_at_checked(1).ok_or(Refusal::Arity)?,
+            Keys::Many => several_keys(words, usize::from(verb.token.is_some()))?,
+        };
+        let (token, words) = match verb.token {
+            Some(_) => words.split_first().ok_or(Refusal::Arity)?,
+            None => (&b"".as_slice(), words),
+        };
+        let given = match verb.rest {
+            Rest::Options([]) if !words.is_empty() => return Err(Refusal::Arity),
+            Rest::Options(parts) => find(words, parts)?,
+            Rest::Words(_) => Given::default(),
+        };
+        Ok(Self {
+            verb,
+            keys,
+            token,
+            given,
+        })
+    }
+
+    /// The names of its keys; one alone costs no allocation.
+    ///
+    /// # Errors
+    /// [`Refusal::DuplicateKey`]
+    #[inline]
+    pub fn names(&self, db: i32) -> Result<Names, Refusal> {
+        match self.keys {
+            [key] => Ok(Names::one(Name::new(db, key))),
+            keys => several_names(db, keys),
+        }
+    }
+
+    /// The name of the first key, for a command that has no other.
+    pub fn name(&self, db: i32) -> Result<Name, Refusal> {
+        let key = self.keys.first().ok_or(Refusal::Arity)?;
+        Ok(Name::new(db, key))
+    }
+
+    /// The token.
+    ///
+    /// # Errors
+    /// Those of a token, and what `draw` fails with.
+    #[inline]
+    pub fn token(&self, draw: &dyn Fn() -> Result<Token, Refusal>) -> Result<Token, Refusal> {
+        match (self.token, self.verb.token) {
+            (b"*", Some(TokenKind::GivenOrNew)) => draw(),
+            (b"*", _) => Err(Refusal::TokenStar),
+            (bytes, _) => Token::new(bytes),
+        }
+    }
+}
+
+/// The keys behind their number, and what comes behind them: `needed` words at least.
+fn several_keys<'a>(words: Words<'a>, needed: usize) -> Result<(Words<'a>, Words<'a>), Refusal> {
+    let (numkeys, words) = words.split_first().ok_or(Refusal::Arity)?;
+    let most = words
+        .len()
+        .checked_sub(needed)
+        .filter(|&most| most > 0)
+        .ok_or(Refusal::Arity)?;
+    let count = within(numkeys, 1, most as u64, Refusal::Numkeys)?;
+    words.split_at_checked(count as usize).ok_or(Refusal::Arity)
+}
+
+fn several_names(db: i32, keys: &[&[u8]]) -> Result<Names, Refusal> {
+    let names = keys.iter().map(|key| Name::new(db, key)).collect();
+    Names::set(names).ok_or(Refusal::DuplicateKey)
+}
+
+/// Finds the options among `words`: in any order and any case, none twice, none that isn't one of
+/// `parts`, and as those allow.
+fn find<'a>(words: Words<'a>, parts: &[Part]) -> Result<Given<'a>, Refusal> {
+    let mut given = Given::default();
+    if words.is_empty() {
+        return Ok(given);
+    }
+    let mut rest = words;
+    while let Some((word, behind)) = rest.split_first() {
+        let option = parts.iter().find_map(|part| part.option(word));
+        let option = option.ok_or(Refusal::Syntax)?;
+        let (values, behind) = behind
+            .split_at_checked(option.values.len())
+            .ok_or(Refusal::Syntax)?;
+        if (option.field)(&mut given).replace(values).is_some() {
+            return Err(Refusal::Syntax);
+        }
+        rest = behind;
+    }
+    if parts.iter().all(|part| part.allows(&mut given)) {
+        Ok(given)
+    } else {
+        Err(Refusal::Syntax)
+    }
+}
+
+impl Opt {
+    fn is(&self, word: &[u8]) -> bool {
+        word.eq_ignore_ascii_case(self.word.to_bytes())
+    }
+
+    fn is_given(&self, given: &mut Given<'_>) -> bool {
+        (self.field)(given).is_some()
+    }
+}
+
+impl Part {
+    /// The option of this part that a word names.
+    fn option(&self, word: &[u8]) -> Option<&Opt> {
+        match self {
+            Self::Free(option) => Some(option).filter(|option| option.is(word)),
+            Self::OneOf(_, options) => options.iter().find(|option| option.is(word)),
+            Self::Led(_, first, others) => std::iter::once(first)
+                .chain(*others)
+                .find(|option| option.is(word)),
+        }
+    }
+
+    /// Whether its options go together that are given.
+    fn allows(&self, given: &mut Given<'_>) -> bool {
+        let mut is_given = |option: &&Opt| option.is_given(given);
+        match self {
+            Self::Free(_) => true,
+            Self::OneOf(_, options) => options.iter().filter(is_given).count() < 2,
+            Self::Led(_, first, others) => {
+                is_given(&first) || !others.iter().any(|other| is_given(&other))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::grammar::syntax;
+
+    use super::*;
+
+    fn options(verb: &Verb) -> Vec<Opt> {
+        let Rest::Options(parts) = verb.rest else {
+            return Vec::new();
+        };
+        let of_part = |part: &Part| match *part {
+            Part::Free(option) => vec![option],
+            Part::OneOf(_, options) => options.to_vec(),
+            Part::Led(_, first, others) => [&[first], others].concat(),
+        };
+        parts.iter().flat_map(of_part).collect()
+    }
+
+    #[test]
+    fn each_option_of_a_verb_has_a_word_and_a_field_of_its_own() {
+        let verbs = [
+            syntax::ACQUIRE,
+            syntax::WAIT,
+            syntax::EXTEND,
+            syntax::RELEASE,
+            syntax::INFO,
+        ];
+        for verb in verbs {
+            let options = options(&verb);
+            assert!(!options.is_empty(), "{}", verb.word);
+            for option in &options {
+                let mut given = Given::default();
+                *(option.field)(&mut given) = Some(&[]);
+                let same_field = options.iter().filter(|it| it.is_given(&mut given));
+                assert_eq!(same_field.count(), 1, "{} {:?}", verb.word, option.word);
+                let same_word = options.iter().filter(|it| it.is(option.word.to_bytes()));
+                assert_eq!(same_word.count(), 1, "{} {:?}", verb.word, option.word);
+            }
+        }
+    }
+
+    /// No command has an option of two values yet, nor several behind one.
+    #[test]
+    fn an_option_may_take_several_values_and_lead_several() {
+        const TWO: Opt = Opt {
+            word: c"TWO",
+            values: &[MS, MS],
+            field: |given| &mut given.px,
+        };
+        const LED: Opt = Opt {
+            word: c"LED",
+            values: &[MS],
+            field: |given| &mut given.ex,
+        };
+        const OTHER: Opt = Opt {
+            word: c"OTHER",
+            values: &[],
+            field: |given| &mut given.all,
+        };
+        const MS: syntax::Value = syntax::Value {
+            shown: "ms",
+            name: c"milliseconds",
+            kind: syntax::Kind::Number,
+        };
+        const PARTS: &[Part] = &[Part::Led(c"mode", TWO, &[LED, OTHER])];
+        let table = [
+            ("two 1 2", true),
+            ("other LED LED TWO 1 2", true),
+            ("TWO 1", false),
+            ("TWO 1 2 3", false),
+            ("TWO 1 2 LED", false),
+            ("OTHER", false),
+            ("LED 1 OTHER", false),
+        ];
+        for (line, fits) in table {
+            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            assert_eq!(find(&words, PARTS).is_ok(), fits, "{line}");
+        }
+        let words: [&[u8]; 4] = [b"OTHER", b"TWO", b"1", b"2"];
+        let given = find(&words, PARTS).map(|given| given.px);
+        assert_eq!(given, Ok(Some(&words[2..])));
+    }
+}

@@ -1,0 +1,129 @@
+//! A command's name, its synopsis and how many words it has, made from its syntax.
+
+use crate::grammar::syntax::{Keys, Opt, Part, Rest, Syntax};
+
+impl Opt {
+    /// `PX ms`
+    fn synopsis(&self) -> String {
+        let values = self.values.iter().map(|value| value.shown.to_owned());
+        let word = self.word.to_string_lossy().into_owned();
+        let words: Vec<String> = std::iter::once(word).chain(values).collect();
+        words.join(" ")
+    }
+}
+
+impl Part {
+    /// `[PX ms | EX s]`
+    fn synopsis(&self) -> String {
+        let inner = match self {
+            Self::Free(option) => option.synopsis(),
+            Self::OneOf(_, options) => {
+                let options: Vec<String> = options.iter().map(Opt::synopsis).collect();
+                options.join(" | ")
+            }
+            Self::Led(_, first, others) => others
+                .iter()
+                .fold(first.synopsis(), |led, other| led + &optional(other)),
+        };
+        format!("[{inner}]")
+    }
+}
+
+fn optional(option: &Opt) -> String {
+    format!(" [{}]", option.synopsis())
+}
+
+impl Syntax {
+    /// The command's name as it is read: `LOCK.MACQUIRE`.
+    pub fn name(&self) -> String {
+        let several = match self.keys {
+            Some(Keys::Many) => "M",
+            Some(Keys::One) | None => "",
+        };
+        format!("LOCK.{several}{}", self.verb.word)
+    }
+
+    /// `LOCK.ACQUIRE key token [PX ms | EX s] ...`, on one line.
+    pub fn synopsis(&self) -> String {
+        let mut words = vec![self.name()];
+        words.extend(self.keys.map(|keys| keys_synopsis(keys).to_owned()));
+        words.extend(self.verb.token.map(|_| "token".to_owned()));
+        match self.verb.rest {
+            Rest::Options(parts) => words.extend(parts.iter().map(Part::synopsis)),
+            Rest::Words(value) => words.push(format!("{0} [{0} ...]", value.shown)),
+        }
+        words.join(" ")
+    }
+
+    /// How many words it has as the server counts them, its name included; negative: at least so many.
+    pub const fn arity(&self) -> i32 {
+        let keys = match self.keys {
+            None => 0,
+            Some(Keys::One) => 1,
+            Some(Keys::Many) => 2,
+        };
+        let least = 1 + keys + self.verb.token.is_some() as i32;
+        match (self.keys, self.verb.rest) {
+            (Some(Keys::Many), Rest::Options(_)) => -least,
+            (_, Rest::Options([])) => least,
+            (_, Rest::Options(_)) => -least,
+            (_, Rest::Words(_)) => -(least + 1),
+        }
+    }
+}
+
+const fn keys_synopsis(keys: Keys) -> &'static str {
+    match keys {
+        Keys::One => "key",
+        Keys::Many => "numkeys key [key ...]",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::grammar::syntax::{Verb, ACQUIRE, APPLY, CHECK, HELP, INFO, RELEASE};
+
+    use super::*;
+
+    fn of(verb: &'static Verb, keys: Option<Keys>) -> (String, i32) {
+        let syntax = Syntax { verb, keys };
+        (syntax.synopsis(), syntax.arity())
+    }
+
+    #[test]
+    fn a_synopsis_has_keys_token_and_options_in_their_order() {
+        let table = [
+            (
+                of(&ACQUIRE, Some(Keys::One)),
+                "LOCK.ACQUIRE key token [PX ms | EX s] [SHARED [LIMIT n]] [REENTRANT] [SESSION]",
+                -3,
+            ),
+            (
+                of(&RELEASE, Some(Keys::Many)),
+                "LOCK.MRELEASE numkeys key [key ...] token [ALL]",
+                -4,
+            ),
+            (of(&CHECK, Some(Keys::One)), "LOCK.CHECK key token", 3),
+            (
+                of(&CHECK, Some(Keys::Many)),
+                "LOCK.MCHECK numkeys key [key ...] token",
+                -4,
+            ),
+            (
+                of(&INFO, Some(Keys::One)),
+                "LOCK.INFO key [WAITERS count]",
+                -2,
+            ),
+            (of(&HELP, None), "LOCK.HELP", 1),
+            (
+                of(&APPLY, Some(Keys::One)),
+                "LOCK.APPLY key effect [effect ...]",
+                -3,
+            ),
+        ];
+        for ((synopsis, arity), expected, expected_arity) in table {
+            assert_eq!(synopsis, expected);
+            assert_eq!(arity, expected_arity, "{synopsis}");
+        }
+    }
+}

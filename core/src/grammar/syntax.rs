@@ -1,0 +1,233 @@
+//! How each command is written, told once: the parser, the synopsis and COMMAND DOCS are made from
+//! what stands here, so they can't differ.
+//!
+//! An option is a constant here, a place in the verbs that take it, and a field of `Given`, which
+//! reads it.
+
+use std::ffi::CStr;
+
+use crate::grammar::given::{Given, Values};
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Decimal digits.
+    Number,
+    /// Any bytes.
+    Text,
+}
+
+/// A value that takes one word.
+#[derive(Clone, Copy, Debug)]
+pub struct Value {
+    /// As the synopsis has it.
+    pub shown: &'static str,
+    /// As COMMAND DOCS has it.
+    pub name: &'static CStr,
+    /// What it may be.
+    pub kind: Kind,
+}
+
+impl Value {
+    const fn number(shown: &'static str, name: &'static CStr) -> Self {
+        Self {
+            shown,
+            name,
+            kind: Kind::Number,
+        }
+    }
+}
+
+/// Where an option's values are kept once it is found.
+type Field = for<'g, 'a> fn(&'g mut Given<'a>) -> &'g mut Option<Values<'a>>;
+
+/// An option: a word of its own, and the values behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Opt {
+    /// Taken in any case.
+    pub word: &'static CStr,
+    /// None for a word that stands for itself.
+    pub values: &'static [Value],
+    pub(in crate::grammar) field: Field,
+}
+
+/// Options that belong together. A command is given each at most once, in any order.
+#[derive(Clone, Copy, Debug)]
+pub enum Part {
+    /// `[BLOCK ms]`
+    Free(Opt),
+    /// `[PX ms | EX s]`: one of them at most. COMMAND DOCS has a name for them.
+    OneOf(&'static CStr, &'static [Opt]),
+    /// `[SHARED [LIMIT n]]`: the others only where the first is. COMMAND DOCS has a name for them.
+    Led(&'static CStr, Opt, &'static [Opt]),
+}
+
+/// How a command names its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// `key ...`
+    One,
+    /// `numkeys key [key ...] ...`
+    Many,
+}
+
+/// What may stand for a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    /// One that owns or wants to own; `*` draws one.
+    GivenOrNew,
+    /// One that exists already; `*` is refused.
+    Existing,
+}
+
+/// What comes behind the keys and the token.
+#[derive(Clone, Copy, Debug)]
+pub enum Rest {
+    /// Options, or nothing at all.
+    Options(&'static [Part]),
+    /// One word or more.
+    Words(Value),
+}
+
+/// What a command does with its keys, and what it is told beside them.
+#[derive(Clone, Copy, Debug)]
+pub struct Verb {
+    /// `ACQUIRE` for LOCK.ACQUIRE and LOCK.MACQUIRE.
+    pub word: &'static str,
+    /// The word behind the keys, if that is a token.
+    pub token: Option<TokenKind>,
+    /// What comes last.
+    pub rest: Rest,
+}
+
+/// A command: a verb with its keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Syntax {
+    /// What it does.
+    pub verb: &'static Verb,
+    /// Upon which keys, if any.
+    pub keys: Option<Keys>,
+}
+
+const PX: Opt = Opt {
+    word: c"PX",
+    values: &[Value::number("ms", c"milliseconds")],
+    field: |given| &mut given.px,
+};
+
+const EX: Opt = Opt {
+    word: c"EX",
+    values: &[Value::number("s", c"seconds")],
+    field: |given| &mut given.ex,
+};
+
+const BLOCK: Opt = Opt {
+    word: c"BLOCK",
+    values: &[Value::number("ms", c"block-milliseconds")],
+    field: |given| &mut given.block,
+};
+
+const SHARED: Opt = Opt {
+    word: c"SHARED",
+    values: &[],
+    field: |given| &mut given.shared,
+};
+
+const LIMIT: Opt = Opt {
+    word: c"LIMIT",
+    values: &[Value::number("n", c"limit")],
+    field: |given| &mut given.limit,
+};
+
+const REENTRANT: Opt = Opt {
+    word: c"REENTRANT",
+    values: &[],
+    field: |given| &mut given.reentrant,
+};
+
+const SESSION: Opt = Opt {
+    word: c"SESSION",
+    values: &[],
+    field: |given| &mut given.session,
+};
+
+const ALL: Opt = Opt {
+    word: c"ALL",
+    values: &[],
+    field: |given| &mut given.all,
+};
+
+const WAITERS: Opt = Opt {
+    word: c"WAITERS",
+    values: &[Value::number("count", c"count")],
+    field: |given| &mut given.waiters,
+};
+
+const LEASE: Part = Part::OneOf(c"lease", &[PX, EX]);
+const MODE: Part = Part::Led(c"mode", SHARED, &[LIMIT]);
+
+/// Grants now or not at all.
+pub const ACQUIRE: Verb = Verb {
+    word: "ACQUIRE",
+    token: Some(TokenKind::GivenOrNew),
+    rest: Rest::Options(&[LEASE, MODE, Part::Free(REENTRANT), Part::Free(SESSION)]),
+};
+
+/// Grants now, or queues.
+pub const WAIT: Verb = Verb {
+    word: "WAIT",
+    token: Some(TokenKind::GivenOrNew),
+    rest: Rest::Options(&[
+        LEASE,
+        Part::Free(BLOCK),
+        MODE,
+        Part::Free(REENTRANT),
+        Part::Free(SESSION),
+    ]),
+};
+
+/// Sets the lease anew.
+pub const EXTEND: Verb = Verb {
+    word: "EXTEND",
+    token: Some(TokenKind::Existing),
+    rest: Rest::Options(&[LEASE, Part::Free(SESSION)]),
+};
+
+/// Gives up a hold.
+pub const RELEASE: Verb = Verb {
+    word: "RELEASE",
+    token: Some(TokenKind::Existing),
+    rest: Rest::Options(&[Part::Free(ALL)]),
+};
+
+/// Looks at a token's lease.
+pub const CHECK: Verb = Verb {
+    word: "CHECK",
+    token: Some(TokenKind::Existing),
+    rest: Rest::Options(&[]),
+};
+
+/// Looks at a lock and its queue.
+pub const INFO: Verb = Verb {
+    word: "INFO",
+    token: None,
+    rest: Rest::Options(&[Part::Free(WAITERS)]),
+};
+
+/// Lists the commands.
+pub const HELP: Verb = Verb {
+    word: "HELP",
+    token: None,
+    rest: Rest::Options(&[]),
+};
+
+/// Carries an effect; what its words mean is in `effect.rs`.
+pub const APPLY: Verb = Verb {
+    word: "APPLY",
+    token: None,
+    rest: Rest::Words(Value {
+        shown: "effect",
+        name: c"effect",
+        kind: Kind::Text,
+    }),
+};

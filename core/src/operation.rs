@@ -1,0 +1,80 @@
+//! What the lock table can be told to carry out.
+
+use crate::values::hand_over::HandOver;
+use crate::values::name::Names;
+use crate::values::request::{Life, Request};
+use crate::values::token::Token;
+
+/// How much of its holds a RELEASE gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// One hold; the last one frees the lock.
+    One,
+    /// All of them at once.
+    All,
+}
+
+/// One thing for the table to carry out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Grant it now or not at all.
+    Acquire {
+        /// All of them or none.
+        names: Names,
+        /// What is wanted.
+        request: Request,
+    },
+    /// Grant it now, or queue for it.
+    Wait {
+        /// All of them or none.
+        names: Names,
+        /// What is wanted.
+        request: Request,
+        /// How long to wait; 0: for ever.
+        block_ms: u64,
+    },
+    /// Set the lease anew.
+    Extend {
+        /// All of them or none.
+        names: Names,
+        /// Who holds.
+        token: Token,
+        /// Counted from now.
+        lease_ms: u64,
+        /// Whether the grant is tied to the caller from now on; [`Life::Lease`] leaves it as it is.
+        life: Life,
+    },
+    /// Leave.
+    Release {
+        /// Those of them that the token holds.
+        names: Names,
+        /// Who holds.
+        token: Token,
+        /// One hold or all.
+        leave: Leave,
+    },
+    /// Undo a hand-over whose client was gone before it could know of it.
+    TakeBack(HandOver),
+}
+
+impl Operation {
+    /// What keeps the grants in force that it makes or renews.
+    pub const fn life(&self) -> Life {
+        match self {
+            Self::Acquire { request, .. } | Self::Wait { request, .. } => request.life,
+            Self::Extend { life, .. } => *life,
+            Self::Release { .. } | Self::TakeBack(_) => Life::Lease,
+        }
+    }
+
+    /// The names it is about.
+    pub const fn names(&self) -> &Names {
+        match self {
+            Self::Acquire { names, .. }
+            | Self::Wait { names, .. }
+            | Self::Extend { names, .. }
+            | Self::Release { names, .. }
+            | Self::TakeBack(HandOver { names, .. }) => names,
+        }
+    }
+}

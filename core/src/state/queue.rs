@@ -1,0 +1,364 @@
+//! Who waits for what, in which order.
+//!
+//! One queue a name. A waiter for several names stands in the queue of each at the same position, so
+//! two waiters are never in different orders in different queues: they can't wait for each other.
+//! Positions are numbers that grow at both ends: newcomers go behind the greatest, a waiting
+//! upgrade goes before the smallest. Every step here costs O(log n), for each name of the waiter.
+//!
+//! Of a waiter that was looked at and could not be granted it is recorded which of its names blocked
+//! it. Until something happens at that one, nothing that happens at its others can admit it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use smallvec::SmallVec;
+
+use crate::state::schedule::Schedule;
+use crate::values::holders::Holders;
+use crate::values::name::Name;
+use crate::values::name::Names;
+use crate::values::request::Request;
+use crate::values::token::Token;
+
+/// The number of one wait of one connection, given by the module around the core; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WaiterId(pub u64);
+
+/// A position in the queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Position(i64);
+
+/// Where a waiter queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Behind everybody.
+    Back,
+    /// Before everybody.
+    Front,
+}
+
+/// One who waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// The connection that waits.
+    pub waiter_id: WaiterId,
+    /// That connection's client id.
+    pub client_id: u64,
+    /// All that it needs.
+    pub names: Names,
+    /// What it wants there.
+    pub request: Request,
+    /// Since when this position is taken, on the steady clock in ms.
+    pub since_ms: u64,
+    /// When it gives up, on the steady clock in ms; `None`: never.
+    pub timeout_ms: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    waiter: Waiter,
+    /// Which of its names blocked it when it was looked at last.
+    blocked_by: Option<usize>,
+}
+
+/// Of how many holders it is recorded who they are.
+const MOST_RECORDED: usize = 4;
+
+/// The queue of one name.
+#[derive(Debug, Default)]
+struct NameQueue {
+    positions: BTreeSet<Position>,
+    /// Who held the lock when it was settled last, as far as that is known; nobody: not known.
+    holders: SmallVec<[Token; 1]>,
+}
+
+/// The queues of all names.
+///
+/// Invariants: each waiter's position is in the queue of each of its names, and nowhere else; a queue
+/// without positions is gone; the indexes by waiter, token and timeout say the same; only names with a
+/// queue are in `unannounced`.
+#[derive(Debug, Default)]
+pub struct Queues {
+    waiters: BTreeMap<Position, Queued>,
+    queues_by_name: HashMap<Name, NameQueue>,
+    ids: HashMap<WaiterId, Position>,
+    tokens: HashMap<Token, BTreeSet<Position>>,
+    timeouts: BTreeSet<(u64, Position)>,
+    /// The ends of leases that somebody waits for and that were not announced yet.
+    unannounced: Schedule,
+}
+
+impl Queues {
+    /// How many wait, each counted once.
+    pub fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Whether anybody waits for this name.
+    pub fn has_queue(&self, name: &Name) -> bool {
+        self.queues_by_name.contains_key(name)
+    }
+
+    /// Every name that somebody waits for.
+    pub fn names(&self) -> impl Iterator<Item = &Name> {
+        self.queues_by_name.keys()
+    }
+
+    /// The first in the queue of a name.
+    pub fn head(&self, name: &Name) -> Option<Position> {
+        self.queues_by_name.get(name)?.positions.first().copied()
+    }
+
+    /// The waiter at a position.
+    pub fn at(&self, position: Position) -> Option<&Waiter> {
+        self.waiters.get(&position).map(|queued| &queued.waiter)
+    }
+
+    /// Which name blocked the waiter at a position when it was looked at last.
+    pub fn blocked_by(&self, position: Position) -> Option<&Name> {
+        let Queued { waiter, blocked_by } = self.waiters.get(&position)?;
+        waiter.names.as_slice().get((*blocked_by)?)
+    }
+
+    /// Records which of its names blocks the waiter at a position; `None`: look at all of them.
+    pub fn set_blocked_by(&mut self, position: Position, by: Option<usize>) {
+        if let Some(queued) = self.waiters.get_mut(&position) {
+            queued.blocked_by = by;
+        }
+    }
+
+    /// The queue of a name, first in queue first.
+    pub fn queue(&self, name: &Name) -> impl Iterator<Item = (Position, &Waiter)> {
+        let queue = self.queues_by_name.get(name).into_iter();
+        let positions = queue.flat_map(|queue| &queue.positions);
+        positions.filter_map(|position| Some((*position, self.at(*position)?)))
+    }
+
+    /// Records who holds a name that somebody waits for. Of a lock with many holders nothing is recorded.
+    pub fn record_holders(&mut self, name: &Name, holders: &Holders) {
+        let Some(queue) = self.queues_by_name.get_mut(name) else {
+            return;
+        };
+        queue.holders.clear();
+        if holders.len() <= MOST_RECORDED {
+            queue
+                .holders
+                .extend(holders.iter().map(|own| own.token.clone()));
+        }
+    }
+
+    /// Forgets who holds a name: something happened there that is not settled yet.
+    pub fn forget_holders(&mut self, name: &Name) {
+        if let Some(queue) = self.queues_by_name.get_mut(name) {
+            queue.holders.clear();
+        }
+    }
+
+    /// Forgets who holds any name.
+    pub fn forget_all_holders(&mut self) {
+        for queue in self.queues_by_name.values_mut() {
+            queue.holders.clear();
+        }
+    }
+
+    /// Whether somebody waits for a name that is known to be held by others than this token. Who comes
+    /// now is behind them, whatever the lock is like.
+    pub fn is_behind(&self, name: &Name, token: &Token) -> bool {
+        let queue = self.queues_by_name.get(name);
+        queue.is_some_and(|queue| !queue.holders.is_empty() && !queue.holders.contains(token))
+    }
+
+    /// How long the queue of a name is.
+    pub fn queue_len(&self, name: &Name) -> usize {
+        self.queues_by_name
+            .get(name)
+            .map_or(0, |queue| queue.positions.len())
+    }
+
+    /// The waits of a token in the queue of a name. Looks through that queue or through all waits of the
+    /// token, whichever is shorter.
+    pub fn waits_at(&self, token: &Token, name: &Name) -> Vec<Position> {
+        let Some(waits) = self.tokens.get(token) else {
+            return Vec::new();
+        };
+        let is_at = |position: &Position| {
+            let waiter = self.at(*position);
+            waiter
+                .is_some_and(|waiter| waiter.request.token == *token && waiter.names.contains(name))
+        };
+        match self.queues_by_name.get(name) {
+            Some(queue) if queue.positions.len() < waits.len() => {
+                queue.positions.iter().copied().filter(is_at).collect()
+            }
+            Some(_) => waits.iter().copied().filter(is_at).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// How many waits a token has.
+    pub fn waits_of(&self, token: &Token) -> usize {
+        self.tokens.get(token).map_or(0, BTreeSet::len)
+    }
+
+    /// Adds a waiter. Returns its position, and those of its names that nobody waited for before.
+    pub fn enqueue(&mut self, waiter: Waiter, end: End) -> (Position, Vec<Name>) {
+        let position = match end {
+            End::Back => Position(
+                self.waiters
+                    .last_key_value()
+                    .map_or(0, |(last, _)| last.0 + 1),
+            ),
+            End::Front => Position(
+                self.waiters
+                    .first_key_value()
+                    .map_or(0, |(first, _)| first.0 - 1),
+            ),
+        };
+        let mut new_queues = Vec::new();
+        for name in &waiter.names {
+            let queue = self.queues_by_name.entry(name.clone()).or_default();
+            if queue.positions.is_empty() {
+                new_queues.push(name.clone());
+            }
+            queue.positions.insert(position);
+        }
+        self.tokens
+            .entry(waiter.request.token.clone())
+            .or_default()
+            .insert(position);
+        self.index(position, waiter);
+        (position, new_queues)
+    }
+
+    /// Gives a position to another connection of the same token: its own lease, limit, timeout and
+    /// client, the same names, mode and waiting time. Returns the waiter that had it.
+    pub fn take_over(&mut self, position: Position, newer: Waiter) -> Option<WaiterId> {
+        let older = self.unindex(position)?;
+        let since_ms = older.since_ms;
+        self.index(position, Waiter { since_ms, ..newer });
+        Some(older.waiter_id)
+    }
+
+    /// Removes a waiter from all its queues.
+    pub fn remove(&mut self, position: Position) -> Option<Waiter> {
+        let waiter = self.unindex(position)?;
+        if let Some(positions) = self.tokens.get_mut(&waiter.request.token) {
+            positions.remove(&position);
+            if positions.is_empty() {
+                self.tokens.remove(&waiter.request.token);
+            }
+        }
+        for name in &waiter.names {
+            self.leave_queue(name, position);
+        }
+        Some(waiter)
+    }
+
+    /// The position of a waiter, while it waits.
+    pub fn position_of(&self, waiter_id: WaiterId) -> Option<Position> {
+        self.ids.get(&waiter_id).copied()
+    }
+
+    /// Those whose time is over at `steady_ms`, at most `most` of them.
+    pub fn timed_out(&self, steady_ms: u64, most: usize) -> Vec<Position> {
+        let due = self.timeouts.iter().take_while(|(ms, _)| *ms <= steady_ms);
+        due.take(most).map(|(_, position)| *position).collect()
+    }
+
+    /// When the first wait is over, on the steady clock in ms.
+    pub fn next_timeout_ms(&self) -> Option<u64> {
+        self.timeouts.first().map(|(ms, _)| *ms)
+    }
+
+    /// The next lease at a name with a queue ends at `end_ms`: that is to be announced once.
+    pub fn expect_end(&mut self, name: &Name, end_ms: Option<u64>) {
+        let end_ms = end_ms.filter(|_| self.has_queue(name));
+        self.unannounced.set(name, end_ms);
+    }
+
+    /// The names where a lease ends by `until_ms`, at most `most` of them, each told once for an end.
+    pub fn announce_ends(&mut self, until_ms: u64, most: usize) -> Vec<Name> {
+        let names = self.unannounced.due(until_ms, most);
+        for name in &names {
+            self.unannounced.set(name, None);
+        }
+        names
+    }
+
+    /// When the next end is that was not announced yet, on the steady clock in ms.
+    pub fn next_unannounced_ms(&self) -> Option<u64> {
+        self.unannounced.next_ms()
+    }
+
+    fn index(&mut self, position: Position, waiter: Waiter) {
+        self.ids.insert(waiter.waiter_id, position);
+        self.timeouts
+            .extend(waiter.timeout_ms.map(|ms| (ms, position)));
+        let queued = Queued {
+            waiter,
+            blocked_by: None,
+        };
+        self.waiters.insert(position, queued);
+    }
+
+    fn unindex(&mut self, position: Position) -> Option<Waiter> {
+        let Queued { waiter, .. } = self.waiters.remove(&position)?;
+        self.ids.remove(&waiter.waiter_id);
+        if let Some(ms) = waiter.timeout_ms {
+            self.timeouts.remove(&(ms, position));
+        }
+        Some(waiter)
+    }
+
+    fn leave_queue(&mut self, name: &Name, position: Position) {
+        let Some(queue) = self.queues_by_name.get_mut(name) else {
+            return;
+        };
+        queue.positions.remove(&position);
+        if queue.positions.is_empty() {
+            self.queues_by_name.remove(name);
+            self.unannounced.set(name, None);
+        }
+    }
+
+    /// Checks the invariants of the type, for tests.
+    ///
+    /// # Errors
+    /// The first invariant that doesn't hold, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let waiters = || self.waiters.values().map(|queued| &queued.waiter);
+        let in_queues: usize = self
+            .queues_by_name
+            .values()
+            .map(|queue| queue.positions.len())
+            .sum();
+        let wanted: usize = waiters().map(|w| w.names.count()).sum();
+        let in_tokens: usize = self.tokens.values().map(BTreeSet::len).sum();
+        let with_timeout = waiters().filter(|w| w.timeout_ms.is_some()).count();
+        let complaints = [
+            (in_queues != wanted, "positions in queues_by_name"),
+            (in_tokens != self.waiters.len(), "positions by token"),
+            (self.ids.len() != self.waiters.len(), "ids"),
+            (self.timeouts.len() != with_timeout, "timeouts"),
+            (!self.unannounced.is_sound(), "ends to announce"),
+            (
+                self.unannounced.len() > self.queues_by_name.len(),
+                "ends to announce without a queue",
+            ),
+            (
+                self.queues_by_name
+                    .values()
+                    .any(|queue| queue.positions.is_empty()),
+                "an empty queue",
+            ),
+        ];
+        match complaints.iter().find(|(wrong, _)| *wrong) {
+            Some((_, what)) => Err(format!("{what}: {self:?}")),
+            None => Ok(()),
+        }
+    }
+}

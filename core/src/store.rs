@@ -1,0 +1,51 @@
+//! What the lock table asks the server.
+
+use crate::state::queue::Waiter;
+use crate::values::fence::Fences;
+use crate::values::lock::Stored;
+use crate::values::name::Name;
+
+/// What a name holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyState {
+    /// No key.
+    Empty,
+    /// A lock.
+    Lock(Stored),
+    /// A key of another type.
+    OtherType,
+}
+
+/// What the table asks the server.
+pub trait Store {
+    /// What a name holds now. Called at most once a name and operation.
+    fn read(&mut self, name: &Name) -> KeyState;
+
+    /// Whether a name without a key has none at another server either: its slot is served here, and
+    /// not on its way to or from another one. What the operation's client may do says nothing of that.
+    fn is_here(&mut self, name: &Name) -> bool;
+
+    /// Whether something happened at a name that the table was not told of yet.
+    fn is_touched(&mut self, name: &Name) -> bool;
+
+    /// Whether there is any such name.
+    fn is_any_touched(&mut self) -> bool;
+
+    /// The steady clock in ms. Asked only where something ends by it: most operations need none.
+    fn steady_ms(&mut self) -> u64;
+
+    /// Whether a waiter has the rights to what it waits for, as they are now.
+    fn permits(&mut self, waiter: &Waiter) -> bool;
+}
+
+/// What the table is told with every operation, and whom it asks.
+pub struct Environment<'a> {
+    /// The wall clock now: microseconds since the Unix epoch.
+    pub wall_us: u64,
+    /// Numbers the grants.
+    pub fences: &'a Fences,
+    /// How many may wait; 0: no limit.
+    pub max_waiters: usize,
+    /// Where the locks are.
+    pub store: &'a mut dyn Store,
+}

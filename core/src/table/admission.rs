@@ -1,0 +1,163 @@
+//! Whether a request may be granted now: what its locks and the queues before it say.
+
+use super::lock_table::Waiting;
+use crate::state::queue::{Position, Waiter};
+use crate::transaction::Transaction;
+use crate::values::lock::Compatibility;
+use crate::values::name::{Name, Names};
+use crate::values::request::Request;
+
+/// How a request stands to all its names and their queues.
+pub(super) enum Admission {
+    /// It can be granted, keeping this fence or with a new one.
+    Granted { kept_fence: Option<u64> },
+    /// It can't be granted now: its name with this number is the first that is in the way.
+    Blocked { upgrades: usize, by: usize },
+    /// One of its names holds another type.
+    OtherType,
+}
+
+/// How a request stands to one of its names and to the queue there.
+enum Conflict {
+    /// Nothing is in its way.
+    Open,
+    /// Its token holds there already, under this fence, in a mode that stays or is given freely.
+    Held { fence: u64 },
+    /// Its token holds there, alone, in another mode.
+    Upgrade,
+    /// Its token holds there beside others, in another mode.
+    UpgradeBlocked,
+    /// Somebody else holds, or comes before it.
+    Blocked,
+    /// Another type's key.
+    OtherType,
+}
+
+/// The fences of what a token holds already, as long as they are one and the same.
+#[derive(Default)]
+struct Kept {
+    held: usize,
+    fence: Option<u64>,
+    mixed: bool,
+}
+
+impl Kept {
+    fn add(&mut self, fence: u64) {
+        self.held += 1;
+        self.mixed |= self
+            .fence
+            .replace(fence)
+            .is_some_and(|other| other != fence);
+    }
+
+    /// The fence that a grant of so many names keeps: all of them are held under it.
+    fn of(self, names: usize) -> Option<u64> {
+        self.fence.filter(|_| self.held == names && !self.mixed)
+    }
+}
+
+impl Waiting {
+    /// How a newcomer stands. All its names are looked at, for another type's key.
+    pub(super) fn newcomer_admission(
+        &self,
+        names: &Names,
+        request: &Request,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Admission {
+        let mut kept = Kept::default();
+        let mut blocked = None;
+        let mut upgrades = 0;
+        for (by, name) in names.iter().enumerate() {
+            match self.conflict_at(name, request, None, tx) {
+                Conflict::Open => {}
+                Conflict::Held { fence } => kept.add(fence),
+                Conflict::Upgrade => upgrades += 1,
+                Conflict::UpgradeBlocked => {
+                    upgrades += 1;
+                    blocked = blocked.or(Some(by));
+                }
+                Conflict::Blocked => blocked = blocked.or(Some(by)),
+                Conflict::OtherType => return Admission::OtherType,
+            }
+        }
+        match blocked {
+            Some(by) => Admission::Blocked { upgrades, by },
+            None => Admission::Granted {
+                kept_fence: kept.of(names.count()),
+            },
+        }
+    }
+
+    /// Whether it is a waiter's turn. The name that held it up before is looked at first: while that
+    /// one does so still, the others need no look.
+    pub(super) fn waiter_admission(
+        &self,
+        position: Position,
+        waiter: &Waiter,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Admission {
+        let names = waiter.names.as_slice();
+        let known = self.queues.blocked_by(position);
+        let known = known.and_then(|name| Some((name, names.binary_search(name).ok()?)));
+        if let Some((name, by)) = known {
+            match self.conflict_at(name, &waiter.request, Some(position), tx) {
+                Conflict::UpgradeBlocked | Conflict::Blocked => {
+                    return Admission::Blocked { upgrades: 0, by }
+                }
+                Conflict::OtherType => return Admission::OtherType,
+                Conflict::Open | Conflict::Held { .. } | Conflict::Upgrade => {}
+            }
+        }
+        let mut kept = Kept::default();
+        for (by, name) in names.iter().enumerate() {
+            match self.conflict_at(name, &waiter.request, Some(position), tx) {
+                Conflict::UpgradeBlocked | Conflict::Blocked => {
+                    return Admission::Blocked { upgrades: 0, by }
+                }
+                Conflict::Open if tx.is_away(name) => {
+                    return Admission::Blocked { upgrades: 0, by }
+                }
+                Conflict::Open | Conflict::Upgrade => {}
+                Conflict::Held { fence } => kept.add(fence),
+                Conflict::OtherType => return Admission::OtherType,
+            }
+        }
+        Admission::Granted {
+            kept_fence: kept.of(names.len()),
+        }
+    }
+
+    /// How a request stands at one of its names: a newcomer without a position, or the waiter at `position`.
+    ///
+    /// What its token holds already needs no turn, or a holder could wait for those who wait for it.
+    fn conflict_at(
+        &self,
+        name: &Name,
+        request: &Request,
+        position: Option<Position>,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Conflict {
+        tx.steps += 1;
+        // To read a lock costs more than all the rest. What is known of its holders holds as long as
+        // nothing has happened to any key that the table was not told of.
+        let is_newcomer = position.is_none() && tx.nothing_touched;
+        if is_newcomer && self.queues.is_behind(name, &request.token) {
+            return Conflict::Blocked;
+        }
+        let Some(lock) = tx.lock_at(name) else {
+            return Conflict::OtherType;
+        };
+        match lock.compatibility(request) {
+            Compatibility::Repeat { fence } | Compatibility::Downgrade { fence } => {
+                Conflict::Held { fence }
+            }
+            Compatibility::Upgrade => Conflict::Upgrade,
+            Compatibility::UpgradeBlocked => Conflict::UpgradeBlocked,
+            Compatibility::Blocked => Conflict::Blocked,
+            Compatibility::Admitted => match self.queues.head(name) {
+                Some(head) if Some(head) != position => Conflict::Blocked,
+                _ => Conflict::Open,
+            },
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What an operation changes in the locks themselves.
+
+use super::lock_table::Waiting;
+use crate::decision::{Answer, Caller};
+use crate::operation::Leave;
+use crate::transaction::Transaction;
+use crate::values::hand_over::{Grant, HandOver, Replaced};
+use crate::values::holder::Holder;
+use crate::values::lock::Lock;
+use crate::values::name::Names;
+use crate::values::refusal::Refusal;
+use crate::values::request::{Life, Repeat, Request};
+use crate::values::token::Token;
+
+impl Waiting {
+    /// Makes the grant that [`Waiting::newcomer_admission`] found clear, or [`Waiting::waiter_admission`].
+    pub(super) fn grant(
+        &mut self,
+        names: &Names,
+        request: &Request,
+        kept_fence: Option<u64>,
+        client_id: u64,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Grant {
+        let now_ms = tx.now_ms();
+        let fence =
+            kept_fence.unwrap_or_else(|| tx.environment.fences.next(tx.environment.wall_us));
+        for name in names {
+            let id = tx.entry(name);
+            let session = tx.bind(
+                id,
+                &request.token,
+                request.life,
+                request.lease_ms,
+                client_id,
+            );
+            let Some(lock) = tx.lock(id) else {
+                continue;
+            };
+            let own = lock.holder(&request.token);
+            let holds = own.map_or(1, |own| match request.repeat {
+                Repeat::Renews => own.holds,
+                Repeat::Counts => own.holds.saturating_add(1),
+            });
+            let since_ms = own
+                .filter(|own| own.fence == fence)
+                .map_or(now_ms, |own| own.since_ms);
+            let holder = Holder {
+                token: request.token.clone(),
+                fence,
+                holds,
+                limit: request.limit,
+                deadline_ms: now_ms.saturating_add(request.lease_ms),
+                since_ms,
+                client_id,
+                session,
+            };
+            tx.change(id, |lock| Lock::granted(lock, request.mode, holder));
+            if kept_fence.is_some() {
+                tx.affirm(id, &request.token);
+            }
+        }
+        self.counters.grants += u64::from(kept_fence.is_none());
+        if self.queues.waits_of(&request.token) > 0 {
+            tx.granted.push((request.token.clone(), names.clone()));
+        }
+        Grant {
+            token: request.token.clone(),
+            fence,
+        }
+    }
+
+    pub(super) fn take_back(
+        &mut self,
+        undelivered: &HandOver,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Answer {
+        let HandOver {
+            grant: Grant { token, fence },
+            names,
+            replaced,
+            ..
+        } = undelivered;
+        let now_ms = tx.now_ms();
+        let mut count = 0;
+        for name in names {
+            let id = tx.entry(name);
+            let lock = tx.lock(id);
+            let own = lock.and_then(|lock| lock.holder(token));
+            // A later grant to the same token is another one's business.
+            if own.is_none_or(|own| own.fence != *fence) {
+                continue;
+            }
+            tx.change(id, |lock| Lock::without(lock, token));
+            count += 1;
+            let before = replaced.iter().find(|before| before.name == *name);
+            if let Some(before) = before.filter(|before| before.holder.deadline_ms > now_ms) {
+                let holder = before.holder.clone();
+                tx.change(id, |lock| Lock::granted(lock, before.mode, holder));
+            }
+        }
+        self.counters.take_backs += u64::from(count > 0);
+        Answer::Count(count)
+    }
+}
+
+/// Sets the lease anew; a session also moves the session to the caller, whom INFO shows from then on.
+pub(super) fn extend(
+    names: &Names,
+    token: &Token,
+    lease_ms: u64,
+    life: Life,
+    caller: Caller,
+    tx: &mut Transaction<'_, '_>,
+) -> Result<Answer, Refusal> {
+    let held = count_held(names, token, tx)?;
+    if held < names.count() {
+        return Ok(Answer::Count(0));
+    }
+    let deadline_ms = tx.now_ms().saturating_add(lease_ms);
+    for name in names {
+        let id = tx.entry(name);
+        let session = tx.bind(id, token, life, lease_ms, caller.client_id);
+        let extended = |own: &mut Holder| {
+            own.deadline_ms = deadline_ms;
+            own.session = session;
+            if life == Life::Session {
+                own.client_id = caller.client_id;
+            }
+        };
+        tx.change(id, |lock| Lock::updated(lock, token, extended));
+        tx.affirm(id, token);
+    }
+    Ok(Answer::Count(held))
+}
+
+pub(super) fn release(
+    names: &Names,
+    token: &Token,
+    leave: Leave,
+    tx: &mut Transaction<'_, '_>,
+) -> Result<Answer, Refusal> {
+    let held = count_held(names, token, tx)?;
+    for name in names {
+        let id = tx.entry(name);
+        let lock = tx.lock(id);
+        let Some(holds) = lock.and_then(|lock| Some(lock.holder(token)?.holds)) else {
+            continue;
+        };
+        tx.change(id, |lock| match leave {
+            Leave::One if holds > 1 => Lock::updated(lock, token, |own| own.holds -= 1),
+            Leave::One | Leave::All => Lock::without(lock, token),
+        });
+    }
+    Ok(Answer::Count(held))
+}
+
+/// The grants in force of this token at these names.
+pub(super) fn held_by(token: &Token, names: &Names, tx: &mut Transaction<'_, '_>) -> Vec<Replaced> {
+    let mut held = Vec::new();
+    for name in names {
+        let Some(lock) = tx.lock_at(name) else {
+            continue;
+        };
+        held.extend(lock.holder(token).map(|own| Replaced {
+            name: name.clone(),
+            mode: lock.mode(),
+            holder: own.clone(),
+        }));
+    }
+    held
+}
+
+/// How many of the names this token holds.
+fn count_held(
+    names: &Names,
+    token: &Token,
+    tx: &mut Transaction<'_, '_>,
+) -> Result<usize, Refusal> {
+    let mut held = 0;
+    for name in names {
+        let lock = tx.lock_at(name).ok_or(Refusal::WrongType)?;
+        held += usize::from(lock.holder(token).is_some());
+    }
+    Ok(held)
+}

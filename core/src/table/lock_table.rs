@@ -1,0 +1,151 @@
+//! What the lock table remembers, and what it is told without an operation.
+
+use std::collections::BTreeSet;
+
+use crate::decision::{Answer, Decision};
+use crate::effect::Effects;
+use crate::state::queue::{Position, Queues, WaiterId};
+use crate::state::schedule::Schedule;
+use crate::state::sessions::Sessions;
+use crate::store::Environment;
+use crate::transaction::Transaction;
+use crate::values::lock::{Lock, Stored};
+use crate::values::name::Name;
+use crate::values::refusal::Refusal;
+use crate::values::session_id::SessionId;
+
+/// What the table counts, since the module was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Grants with a fence of their own: repeats don't count.
+    pub grants: u64,
+    /// Those among them that went to one who waited.
+    pub hand_overs: u64,
+    /// Leases that ended without a RELEASE, as far as the table saw them end.
+    pub expirations: u64,
+    /// Waits that ended at their BLOCK.
+    pub timeouts: u64,
+    /// Positions that went to a newer connection of the same token.
+    pub take_overs: u64,
+    /// Hand-overs undone because the client was gone.
+    pub take_backs: u64,
+}
+
+/// Who waits, and when what is to be looked at.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    pub(super) queues: Queues,
+    /// Names that are to be settled at some time: a lease ends there that somebody waits for, or
+    /// that is one of several.
+    pub(super) schedule: Schedule,
+    /// Waiters that may be admitted and were not looked at yet, and from when on they can be.
+    pub(super) pending: BTreeSet<(u64, Position)>,
+    pub(super) counters: Counters,
+}
+
+/// The queues and the sessions, and the rules by which they move.
+#[derive(Debug, Default)]
+pub struct LockTable {
+    pub(super) waiting: Waiting,
+    pub(super) sessions: Sessions,
+    pub(super) steps: u64,
+}
+
+impl LockTable {
+    /// A table where nobody waits.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The queues, to look at.
+    pub const fn queues(&self) -> &Queues {
+        &self.waiting.queues
+    }
+
+    /// The sessions, to look at.
+    pub const fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// The counts, to look at.
+    pub const fn counters(&self) -> &Counters {
+        &self.waiting.counters
+    }
+
+    /// How many steps all operations took so far: names looked at, waiters taken out or granted.
+    pub const fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Takes a waiter out of the queues: its connection is gone or was answered by the server.
+    /// Returns the names to settle.
+    pub fn leave(&mut self, waiter_id: WaiterId) -> Vec<Name> {
+        let position = self.waiting.queues.position_of(waiter_id);
+        let waiter = position.and_then(|position| self.waiting.queues.remove(position));
+        waiter.map_or_else(Vec::new, |waiter| waiter.names.iter().cloned().collect())
+    }
+
+    /// A connection is gone: what is tied to it has ended.
+    pub fn close_client(&mut self, client_id: u64) {
+        self.sessions.close_client(client_id);
+    }
+
+    /// The values with these sessions are gone, and with them the grants.
+    pub fn end_session(&mut self, sessions: impl IntoIterator<Item = SessionId>) {
+        sessions
+            .into_iter()
+            .for_each(|id| self.sessions.end_session(id));
+    }
+
+    /// All keys of a database are gone.
+    pub fn end_sessions_in(&mut self, db: i32) {
+        self.sessions.end_sessions_in(db);
+    }
+
+    /// The server moved the value with these sessions to another name.
+    pub fn relocate(&mut self, sessions: &[SessionId], name: &Name) {
+        for id in sessions {
+            self.sessions.move_to(*id, name);
+        }
+    }
+
+    /// The server had two databases change places.
+    pub fn swap_databases(&mut self, one: i32, other: i32) {
+        self.sessions.swap_databases(one, other);
+    }
+
+    /// All keys of all databases are gone, or the server is no primary any more: its leases run on
+    /// untied, and what becomes of its locks is not for this table to see.
+    pub fn end_all_sessions(&mut self) {
+        self.sessions.clear();
+        self.waiting.queues.forget_all_holders();
+    }
+
+    /// Runs a transaction: what it decides is answered, what it changed leaves as effects.
+    pub(super) fn transact(
+        &mut self,
+        environment: &mut Environment<'_>,
+        run: impl FnOnce(&mut Waiting, &mut Transaction<'_, '_>) -> Result<Answer, Refusal>,
+    ) -> Decision {
+        let mut tx = Transaction::new(environment, &mut self.sessions);
+        let answer = run(&mut self.waiting, &mut tx);
+        self.waiting.counters.expirations += tx.expirations;
+        self.steps += tx.steps;
+        let mut effects = Effects::new();
+        let completions = tx.commit(&mut effects);
+        Decision {
+            answer,
+            effects,
+            completions,
+        }
+    }
+}
+
+/// A lock as a reader sees it at `now_ms`, on a primary or a replica: without the leases that have
+/// ended, none of them longer than the key itself.
+pub fn as_of(stored: Stored, now_ms: u64) -> Lock {
+    let mut lock = stored.lock;
+    lock.shorten(stored.expiry_ms.unwrap_or(u64::MAX));
+    lock.expire(now_ms, |_| None);
+    lock
+}

@@ -1,0 +1,99 @@
+//! The one way in: every command, timer and event that concerns a lock is carried out here.
+//!
+//! To settle a name is to end the leases that have run out and then, while the head of the queue
+//! is admitted, to grant to it. Each name is settled as something happens there; of an operation's names
+//! those are settled before it is decided where that was still to be done, so that nobody barges in,
+//! and those afterwards whose locks it changed, because that may admit the next. When a lease and a
+//! BLOCK end in the same moment the grant wins: timeouts are looked at last.
+//!
+//! Where many are admitted at once, one operation grants to some of them and leaves the others to the
+//! next, so that the server serves its clients in between. Nobody overtakes them: they stand in
+//! their queues meanwhile.
+//!
+//! The table reads locks through a [`crate::store::Store`] and writes none: what is to change in the keyspace
+//! leaves as [`crate::effect::Effect`]s, whose wait is over as [`crate::decision::Completion`]s. All times are those of the steady clock,
+//! but for the deadlines of leases.
+
+mod admission;
+mod due;
+mod grants;
+mod lock_table;
+mod settle;
+mod waits;
+
+use crate::decision::{Answer, Caller, Decision};
+use crate::operation::Operation;
+use crate::store::Environment;
+use crate::transaction::Transaction;
+use crate::values::name::Names;
+use crate::values::refusal::Refusal;
+use crate::values::request::Request;
+use admission::Admission;
+use grants::{extend, release};
+use lock_table::Waiting;
+pub use lock_table::{as_of, Counters, LockTable};
+
+impl LockTable {
+    /// Carries out one operation.
+    pub fn execute(
+        &mut self,
+        operation: &Operation,
+        caller: Caller,
+        environment: &mut Environment<'_>,
+    ) -> Decision {
+        self.transact(environment, |waiting, tx| {
+            let unsettled = waiting.unsettled(operation.names(), tx);
+            waiting.settle(&unsettled, tx);
+            let answer = waiting.decide(operation, caller, tx);
+            waiting.settle(&[], tx);
+            answer
+        })
+    }
+}
+
+impl Waiting {
+    fn decide(
+        &mut self,
+        operation: &Operation,
+        caller: Caller,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Result<Answer, Refusal> {
+        match operation {
+            Operation::Acquire { names, request } => self.acquire(names, request, caller, tx),
+            Operation::Wait {
+                names,
+                request,
+                block_ms,
+            } => self.wait(names, request, *block_ms, caller, tx),
+            Operation::Extend {
+                names,
+                token,
+                lease_ms,
+                life,
+            } => extend(names, token, *lease_ms, *life, caller, tx),
+            Operation::Release {
+                names,
+                token,
+                leave,
+            } => release(names, token, *leave, tx),
+            Operation::TakeBack(hand_over) => Ok(self.take_back(hand_over, tx)),
+        }
+    }
+
+    fn acquire(
+        &mut self,
+        names: &Names,
+        request: &Request,
+        caller: Caller,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Result<Answer, Refusal> {
+        match self.newcomer_admission(names, request, tx) {
+            Admission::OtherType => Err(Refusal::WrongType),
+            Admission::Blocked { .. } => Ok(Answer::NotNow),
+            Admission::Granted { kept_fence } => {
+                let grant = self.grant(names, request, kept_fence, caller.client_id, tx);
+                Ok(Answer::Granted(grant))
+            }
+        }
+    }
+}

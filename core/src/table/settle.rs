@@ -1,0 +1,285 @@
+//! Settling: what follows at other waiters from what happened at a name.
+
+use std::collections::BTreeSet;
+
+use super::admission::Admission;
+use super::grants::held_by;
+use super::lock_table::Waiting;
+use crate::decision::{Completion, Outcome};
+use crate::state::queue::{Position, Waiter, WaiterId};
+use crate::transaction::Transaction;
+use crate::values::hand_over::{HandOver, Origin};
+use crate::values::holder::Mode;
+use crate::values::name::{Name, Names};
+use crate::values::refusal::Refusal;
+use crate::values::token::Token;
+
+/// After how many steps an operation grants to no further waiter.
+pub(super) const MOST_STEPS: u64 = 2048;
+
+/// How many steps it counts to answer a waiter, which takes the server longer than all the rest.
+const COMPLETION_STEPS: u64 = 16;
+
+/// When to look again at a queue where nothing may be granted now, in ms. What stands in the way, as
+/// the migration of a slot, takes longer than that.
+pub(super) const RETRY_MS: u64 = 20;
+
+/// What an operation still has to look at: the first in queue first, whoever brought it up.
+#[derive(Default)]
+pub(super) struct WorkList {
+    pub(super) positions: BTreeSet<Position>,
+    /// Names at which something may be due at another time than before.
+    pub(super) names: Vec<Name>,
+}
+
+impl Waiting {
+    /// Of these names, those where somebody waits and where something has happened, or was to happen
+    /// by now: all others were settled as that happened.
+    pub(super) fn unsettled(&self, names: &Names, tx: &mut Transaction<'_, '_>) -> Vec<Name> {
+        let next_ms = self.schedule.next_ms().into_iter();
+        let next_ms = next_ms.chain(self.queues.next_timeout_ms()).min();
+        if next_ms.is_none() && tx.nothing_touched {
+            return Vec::new();
+        }
+        let steady_ms = tx.steady_ms();
+        let is_over = |ms: Option<u64>| ms.is_some_and(|ms| ms <= steady_ms);
+        if !is_over(next_ms) && tx.nothing_touched {
+            return Vec::new();
+        }
+        let unsettled = names.iter().filter(|name| {
+            let head = self
+                .queues
+                .head(name)
+                .and_then(|position| self.queues.at(position));
+            head.is_some_and(|head| {
+                is_over(head.timeout_ms)
+                    || is_over(self.schedule.time_of(name))
+                    || tx.environment.store.is_touched(name)
+            })
+        });
+        unsettled.cloned().collect()
+    }
+
+    /// Settles these names, and those whose locks were changed meanwhile.
+    pub(super) fn settle(&mut self, names: &[Name], tx: &mut Transaction<'_, '_>) {
+        if names.is_empty() && self.is_idle() && !tx.any_shared {
+            tx.changed.clear();
+            return;
+        }
+        let mut work = WorkList::default();
+        for name in names {
+            self.recheck(name, &mut work, tx);
+        }
+        self.process(work, tx);
+    }
+
+    /// Whether nobody waits and nothing is due at any time: no change concerns anybody then, but for
+    /// the ends of leases that have others beside them.
+    fn is_idle(&self) -> bool {
+        self.queues.is_empty() && self.schedule.is_empty()
+    }
+
+    /// Puts on the work what an operation has brought up.
+    fn recheck_changes(&mut self, work: &mut WorkList, tx: &mut Transaction<'_, '_>) {
+        self.recheck_granted(work, tx);
+        while let Some(name) = tx.changed.pop().and_then(|id| tx.name_of(id)) {
+            self.recheck(&name, work, tx);
+        }
+        work.positions.extend(tx.again.drain(..));
+    }
+
+    /// Puts on the work who may be admitted after something happened at this name: the first in its
+    /// queue, and who waits to be alone there where it is alone now.
+    pub(super) fn recheck(
+        &mut self,
+        name: &Name,
+        work: &mut WorkList,
+        tx: &mut Transaction<'_, '_>,
+    ) {
+        tx.steps += 1;
+        self.count_expired(name, tx);
+        let Some(head) = self.queues.head(name) else {
+            // Opening the name ends its ended leases, whether anybody waits or not.
+            if tx
+                .lock_at(name)
+                .is_some_and(|lock| lock.holders().len() > 1)
+                || self.schedule.time_of(name).is_some()
+            {
+                work.names.push(name.clone());
+            }
+            return;
+        };
+        work.names.push(name.clone());
+        work.positions.insert(head);
+        let Some(lock) = tx.lock_at(name) else {
+            // Whatever else holds it up: it is to be told of this first.
+            let names = self.queues.at(head).map(|waiter| waiter.names.as_slice());
+            let by = names.and_then(|names| names.binary_search(name).ok());
+            self.queues.set_blocked_by(head, by);
+            return;
+        };
+        if lock.mode() == Mode::Shared {
+            if let Some(sole) = lock.holders().only().map(|own| own.token.clone()) {
+                self.recheck_waits_of(&sole, name, work, &mut tx.steps);
+            }
+        }
+    }
+
+    /// Puts on the work the waits of a token that were held up by this name.
+    fn recheck_waits_of(&self, token: &Token, name: &Name, work: &mut WorkList, steps: &mut u64) {
+        let shorter = self.queues.queue_len(name).min(self.queues.waits_of(token));
+        *steps += shorter as u64;
+        let waits = self.queues.waits_at(token, name).into_iter();
+        let here = waits.filter(|position| self.queues.blocked_by(*position) == Some(name));
+        work.positions.extend(here);
+    }
+
+    /// Looks at those on the work, the first in queue first, and at whom that brings up, until
+    /// nobody is left or the operation has taken enough steps.
+    pub(super) fn process(&mut self, mut work: WorkList, tx: &mut Transaction<'_, '_>) {
+        self.recheck_changes(&mut work, tx);
+        while tx.steps < MOST_STEPS {
+            let Some(position) = work.positions.pop_first() else {
+                break;
+            };
+            for name in self.try_admit(position, &mut work, tx) {
+                self.recheck(&name, &mut work, tx);
+            }
+            self.recheck_changes(&mut work, tx);
+        }
+        if !work.positions.is_empty() {
+            let steady_ms = tx.steady_ms();
+            let left = work.positions.into_iter();
+            self.pending
+                .extend(left.map(|position| (steady_ms, position)));
+        }
+        for name in work.names {
+            self.reschedule(&name, tx);
+        }
+        debug_assert!(tx.changed.is_empty(), "a change that nobody looked at");
+    }
+
+    /// A grant to a token can be all that another wait of it was held up for: what a token holds
+    /// needs no turn.
+    fn recheck_granted(&self, work: &mut WorkList, tx: &mut Transaction<'_, '_>) {
+        for (token, names) in std::mem::take(&mut tx.granted) {
+            if self.queues.waits_of(&token) == 0 {
+                continue;
+            }
+            for name in &names {
+                self.recheck_waits_of(&token, name, work, &mut tx.steps);
+            }
+        }
+    }
+
+    /// When a name is to be settled again: as its next lease ends, if somebody waits for that or other
+    /// leases go on; or soon, where a lock is away that somebody needs.
+    pub(super) fn reschedule(&mut self, name: &Name, tx: &mut Transaction<'_, '_>) {
+        let moment = tx.moment();
+        let has_queue = self.queues.has_queue(name);
+        let ends = tx.lock_at(name).and_then(|lock| {
+            let matters = has_queue || lock.holders().len() > 1;
+            lock.earliest_deadline_ms().filter(|_| matters)
+        });
+        let end_ms = ends.map(|ms| moment.steady_at(ms));
+        let retry_ms = (has_queue && tx.was_away(name)).then(|| moment.steady_ms + RETRY_MS);
+        self.schedule.set(name, end_ms.or(retry_ms));
+        self.queues.expect_end(name, end_ms);
+        match tx.lock_at(name) {
+            Some(lock) => self.queues.record_holders(name, lock.holders()),
+            None => self.queues.forget_holders(name),
+        }
+    }
+
+    /// A lease may have ended by the key's own expiry before anybody looked.
+    fn count_expired(&self, name: &Name, tx: &mut Transaction<'_, '_>) {
+        let time_ms = self.schedule.time_of(name);
+        let due = time_ms.is_some_and(|ms| ms <= tx.steady_ms());
+        if due && !tx.has_read(name) && tx.was_absent(name) {
+            tx.expirations += 1;
+        }
+    }
+
+    /// Lets a waiter go, if its wait is over: the names that it leaves.
+    fn try_admit(
+        &mut self,
+        position: Position,
+        work: &mut WorkList,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Vec<Name> {
+        let Some(waiter) = self.queues.at(position) else {
+            return Vec::new();
+        };
+        match self.waiter_admission(position, waiter, tx) {
+            Admission::OtherType => {
+                self.end_wait(position, Outcome::Refused(Refusal::WrongType), tx)
+            }
+            Admission::Granted { .. } if !tx.environment.store.permits(waiter) => {
+                self.end_wait(position, Outcome::Refused(Refusal::NoPermission), tx)
+            }
+            Admission::Granted { kept_fence } => self.hand_over(position, kept_fence, tx),
+            Admission::Blocked { .. }
+                if waiter.timeout_ms.is_some_and(|ms| ms <= tx.steady_ms()) =>
+            {
+                self.end_wait(position, Outcome::TimedOut, tx)
+            }
+            Admission::Blocked { by, .. } => {
+                work.names.extend(waiter.names.as_slice().get(by).cloned());
+                self.queues.set_blocked_by(position, Some(by));
+                Vec::new()
+            }
+        }
+    }
+
+    pub(super) fn hand_over(
+        &mut self,
+        position: Position,
+        kept_fence: Option<u64>,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Vec<Name> {
+        let Some(waiter) = self.queues.remove(position) else {
+            return Vec::new();
+        };
+        let Waiter {
+            waiter_id,
+            client_id,
+            names,
+            request,
+            ..
+        } = waiter;
+        let replaced = held_by(&request.token, &names, tx);
+        let grant = self.grant(&names, &request, kept_fence, client_id, tx);
+        self.counters.hand_overs += 1;
+        let vacated = names.as_slice().to_vec();
+        let outcome = Outcome::Granted(HandOver {
+            grant,
+            names,
+            client_id,
+            origin: kept_fence.map_or(Origin::New, |_| Origin::Kept),
+            replaced,
+        });
+        complete(waiter_id, outcome, vacated.len(), tx);
+        vacated
+    }
+
+    /// Takes a waiter out with an answer; the names that it leaves.
+    pub(super) fn end_wait(
+        &mut self,
+        position: Position,
+        outcome: Outcome,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Vec<Name> {
+        let Some(waiter) = self.queues.remove(position) else {
+            return Vec::new();
+        };
+        self.counters.timeouts += u64::from(outcome == Outcome::TimedOut);
+        let vacated = waiter.names.as_slice().to_vec();
+        complete(waiter.waiter_id, outcome, vacated.len(), tx);
+        vacated
+    }
+}
+
+fn complete(waiter_id: WaiterId, outcome: Outcome, names: usize, tx: &mut Transaction<'_, '_>) {
+    tx.steps += COMPLETION_STEPS + names as u64;
+    tx.completions.push(Completion { waiter_id, outcome });
+}

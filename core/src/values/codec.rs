@@ -1,0 +1,210 @@
+//! The bytes of a stored lock: encoding version 1.
+//!
+//! ```text
+//! mode u8 (0 exclusive, 1 shared) | count u32 | count holders | crc32 u32 of all before
+//! holder: token length u16 | token | fence u64 | holds u64 | limit u32 | deadline u64 | since u64
+//! ```
+//! Little-endian throughout. The bytes may come from anybody who may call RESTORE, and the
+//! server's own checksum can be switched off, so every one of them is checked here.
+
+use crate::values::holder::{Holder, Mode};
+use crate::values::lock::Lock;
+use crate::values::moment::MAX_DEADLINE_MS;
+use crate::values::session_id::SessionId;
+use crate::values::token::Token;
+
+/// The version that the server stores beside the bytes.
+pub const ENCODING_VERSION: i32 = 1;
+
+/// The bytes are no lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// The smallest holder: a token of one byte.
+const MIN_HOLDER_LEN: usize = 2 + 1 + 8 + 8 + 4 + 8 + 8;
+
+/// Writes a lock that is held.
+pub fn encode(lock: &Lock) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(9 + lock.holders().len() * (MIN_HOLDER_LEN + 31));
+    bytes.push(match lock.mode() {
+        Mode::Exclusive => 0,
+        Mode::Shared => 1,
+    });
+    // At most 2^32 - 1 holders fit in the memory of a server many times over.
+    bytes.extend((lock.holders().len() as u32).to_le_bytes());
+    for holder in lock.holders().iter() {
+        let token = holder.token.as_bytes();
+        bytes.extend((token.len() as u16).to_le_bytes());
+        bytes.extend(token);
+        bytes.extend(holder.fence.to_le_bytes());
+        bytes.extend(holder.holds.to_le_bytes());
+        bytes.extend(holder.limit.to_le_bytes());
+        bytes.extend(holder.deadline_ms.to_le_bytes());
+        bytes.extend(holder.since_ms.to_le_bytes());
+    }
+    let sum = crc32fast::hash(&bytes);
+    bytes.extend(sum.to_le_bytes());
+    bytes
+}
+
+/// Reads what [`encode`] wrote.
+///
+/// # Errors
+/// [`Malformed`] for everything that [`encode`] doesn't write.
+pub fn decode(bytes: &[u8]) -> Result<Lock, Malformed> {
+    let (body, sum) = bytes.split_last_chunk::<4>().ok_or(Malformed)?;
+    if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
+        return Err(Malformed);
+    }
+    let mut reader = Reader { rest: body };
+    let mode = match reader.u8()? {
+        0 => Mode::Exclusive,
+        1 => Mode::Shared,
+        _ => return Err(Malformed),
+    };
+    let count = reader.u32()? as usize;
+    // No allocation on the word of a forged count.
+    if count > reader.rest.len() / MIN_HOLDER_LEN {
+        return Err(Malformed);
+    }
+    let holders = (0..count)
+        .map(|_| reader.holder())
+        .collect::<Result<Vec<_>, _>>()?;
+    if !reader.rest.is_empty() {
+        return Err(Malformed);
+    }
+    Lock::held(mode, holders).ok_or(Malformed)
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.rest.split_at_checked(len).ok_or(Malformed)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(Malformed)?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn time_ms(&mut self) -> Result<u64, Malformed> {
+        let time_ms = self.u64()?;
+        (time_ms <= MAX_DEADLINE_MS)
+            .then_some(time_ms)
+            .ok_or(Malformed)
+    }
+
+    fn holder(&mut self) -> Result<Holder, Malformed> {
+        let len = self.u16()?;
+        Ok(Holder {
+            token: Token::new(self.take(len.into())?).map_err(|_| Malformed)?,
+            fence: self.u64()?,
+            holds: self.u64()?,
+            limit: self.u32()?,
+            deadline_ms: self.time_ms()?,
+            since_ms: self.time_ms()?,
+            client_id: 0,
+            session: SessionId::NONE,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sample() -> Lock {
+        let holder = |n: u8, token: &[u8]| Holder {
+            token: Token::new(token).unwrap(),
+            fence: 1_700_000_000_000_000 + u64::from(n),
+            holds: n.into(),
+            limit: 9,
+            deadline_ms: 1_700_000_000_000,
+            since_ms: 1_600_000_000_000,
+            client_id: 0,
+            session: SessionId::NONE,
+        };
+        let holders = vec![
+            holder(1, b"one"),
+            holder(2, &[0; 256]),
+            holder(3, b"\xff\xfe"),
+        ];
+        Lock::held(Mode::Shared, holders).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        assert_eq!(decode(&encode(&sample())), Ok(sample()));
+    }
+
+    #[test]
+    fn every_prefix_and_every_flipped_bit_is_refused() {
+        let bytes = encode(&sample());
+        for len in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..len]), Err(Malformed), "prefix of {len}");
+        }
+        for position in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[position / 8] ^= 1 << (position % 8);
+            assert_eq!(decode(&flipped), Err(Malformed), "bit {position}");
+        }
+    }
+
+    /// A body with a checksum that fits, so that the checks behind it are reached.
+    fn sealed(mut body: Vec<u8>) -> Vec<u8> {
+        let sum = crc32fast::hash(&body);
+        body.extend(sum.to_le_bytes());
+        body
+    }
+
+    proptest! {
+        #[test]
+        fn sealed_nonsense_is_refused_or_a_sound_lock(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(lock) = decode(&sealed(body)) {
+                prop_assert!(Lock::held(lock.mode(), lock.holders().iter().cloned().collect()).is_some());
+            }
+        }
+
+        #[test]
+        fn sealed_changes_are_refused_or_a_sound_lock(position in 0usize..400, byte: u8) {
+            let mut body = encode(&sample());
+            body.truncate(body.len() - 4);
+            let position = position % body.len();
+            body[position] = byte;
+            if let Ok(lock) = decode(&sealed(body)) {
+                prop_assert!(Lock::held(lock.mode(), lock.holders().iter().cloned().collect()).is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn a_forged_count_allocates_nothing() {
+        let mut body = vec![1];
+        body.extend(u32::MAX.to_le_bytes());
+        assert_eq!(decode(&sealed(body)), Err(Malformed));
+    }
+}

@@ -1,0 +1,50 @@
+//! Grants, and grants to those who waited.
+
+use crate::values::holder::{Holder, Mode};
+use crate::values::name::Name;
+use crate::values::name::Names;
+use crate::values::token::Token;
+
+/// A grant as the client is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Who holds.
+    pub token: Token,
+    /// The number of the grant.
+    pub fence: u64,
+}
+
+/// Where a grant's fence comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Given with this grant.
+    New,
+    /// Kept from a grant in force.
+    Kept,
+}
+
+/// A grant that the token had before at one of the names, which the new one replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// Where.
+    pub name: Name,
+    /// In which mode.
+    pub mode: Mode,
+    /// The grant.
+    pub holder: Holder,
+}
+
+/// A grant to one who waited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandOver {
+    /// What it is told.
+    pub grant: Grant,
+    /// What it holds.
+    pub names: Names,
+    /// The connection that waited.
+    pub client_id: u64,
+    /// Whether the fence is of this grant; otherwise it held before and nothing can be taken back.
+    pub origin: Origin,
+    /// What it held before. Taking the hand-over back gives it back.
+    pub replaced: Vec<Replaced>,
+}

@@ -1,0 +1,45 @@
+//! One grant, and how grants share a lock.
+
+use crate::values::session_id::SessionId;
+use crate::values::token::Token;
+
+/// Whether holders admit each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// One holder, nobody beside it.
+    Exclusive,
+    /// Holders that admit each other, up to the smallest of their limits.
+    Shared,
+}
+
+impl Mode {
+    /// The mode as replies and effects spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+/// One grant that is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Who holds.
+    pub token: Token,
+    /// The number of the grant.
+    pub fence: u64,
+    /// How many RELEASEs it takes to leave; at least 1.
+    pub holds: u64,
+    /// The most holders that this one admits, itself included; 0: no limit.
+    pub limit: u32,
+    /// When the lease ends, in ms since the epoch.
+    pub deadline_ms: u64,
+    /// When the grant that gave the fence was made, in ms since the epoch.
+    pub since_ms: u64,
+    /// The connection last granted, 0 when unknown. Known to this server process only: neither
+    /// stored nor replicated.
+    pub client_id: u64,
+    /// The session that ties the grant to a connection, if one does. Neither stored nor replicated.
+    pub session: SessionId,
+}

@@ -1,0 +1,493 @@
+//! The holders of one lock, found by token, fence, deadline and session.
+//!
+//! Most locks have one holder and semaphores a few: those are a list. A lock with many is kept in
+//! persistent trees, so that a copy costs nothing, a change costs O(log n), and what differs between
+//! two copies is found without looking at what they share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use either::Either;
+use imbl::ordmap::DiffItem;
+use imbl::{OrdMap, OrdSet};
+use smallvec::SmallVec;
+
+use crate::values::holder::Holder;
+use crate::values::session_id::SessionId;
+use crate::values::token::Token;
+
+/// The longest list; with one more the holders are kept in trees.
+const LONGEST_LIST: usize = 32;
+
+/// With so few the trees become a list again.
+const SHORTEST_TREE: usize = 16;
+
+/// Holders, no token twice and no fence twice, oldest grant first.
+#[derive(Clone, Debug)]
+pub struct Holders(Form);
+
+#[derive(Clone, Debug)]
+enum Form {
+    One(Holder),
+    /// Nobody, or a few.
+    List(Vec<Holder>),
+    Trees(Box<Trees>),
+}
+
+/// Invariant: all trees tell of the same holders; `limits` and `sessions` leave out those without one.
+#[derive(Clone, Debug, Default)]
+struct Trees {
+    by_fence: OrdMap<u64, Arc<Holder>>,
+    fences: OrdMap<Token, u64>,
+    deadlines: OrdSet<(u64, u64)>,
+    limits: OrdMap<u32, usize>,
+    sessions: OrdMap<SessionId, u64>,
+}
+
+/// What became of one token's grant between two copies of a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Difference<'a> {
+    /// The grant before, if there was one.
+    pub before: Option<&'a Holder>,
+    /// The grant after, if there is one.
+    pub after: Option<&'a Holder>,
+}
+
+/// What differs between two copies of a lock: seldom more than who came and who went.
+pub type Differences<'a> = SmallVec<[Difference<'a>; 2]>;
+
+impl Default for Holders {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PartialEq for Holders {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Holders {}
+
+impl Holders {
+    /// Nobody.
+    pub fn new() -> Self {
+        Self(Form::List(Vec::new()))
+    }
+
+    /// The one holder.
+    pub fn sole(holder: Holder) -> Self {
+        Self(Form::One(holder))
+    }
+
+    /// The holders in the trees, or else as a list.
+    fn form(&self) -> Either<&Trees, &[Holder]> {
+        match &self.0 {
+            Form::One(holder) => Either::Right(std::slice::from_ref(holder)),
+            Form::List(list) => Either::Right(list),
+            Form::Trees(trees) => Either::Left(trees),
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.form()
+            .either(|trees| trees.by_fence.len(), <[Holder]>::len)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        matches!(&self.0, Form::List(list) if list.is_empty())
+    }
+
+    /// The holders, oldest grant first.
+    pub fn iter(&self) -> impl Iterator<Item = &Holder> {
+        self.form().map_either(
+            |trees| trees.by_fence.values().map(|own| &**own),
+            |list| list.iter(),
+        )
+    }
+
+    /// The holder, where there is just one.
+    pub fn only(&self) -> Option<&Holder> {
+        match self.form() {
+            Either::Right([only]) => Some(only),
+            Either::Right(_) | Either::Left(_) => None,
+        }
+    }
+
+    /// The grant of a token.
+    pub fn get(&self, token: &Token) -> Option<&Holder> {
+        match self.form() {
+            Either::Right(list) => list.iter().find(|own| own.token == *token),
+            Either::Left(trees) => trees.at(*trees.fences.get(token)?),
+        }
+    }
+
+    /// The grant with a session.
+    pub fn with_session(&self, session: SessionId) -> Option<&Holder> {
+        match self.form() {
+            Either::Right(list) => list.iter().find(|own| own.session == session),
+            Either::Left(trees) => trees.at(*trees.sessions.get(&session)?),
+        }
+    }
+
+    /// The latest grant.
+    pub fn last(&self) -> Option<&Holder> {
+        match self.form() {
+            Either::Right(list) => list.last(),
+            Either::Left(trees) => trees.by_fence.get_max().map(|(_, own)| &**own),
+        }
+    }
+
+    /// The grant whose lease ends first.
+    pub fn first_to_end(&self) -> Option<&Holder> {
+        match self.form() {
+            Either::Right(list) => list.iter().min_by_key(|own| own.deadline_ms),
+            Either::Left(trees) => trees.at(trees.deadlines.get_min()?.1),
+        }
+    }
+
+    /// The grant whose lease ends last.
+    pub fn last_to_end(&self) -> Option<&Holder> {
+        match self.form() {
+            Either::Right(list) => list.iter().max_by_key(|own| own.deadline_ms),
+            Either::Left(trees) => trees.at(trees.deadlines.get_max()?.1),
+        }
+    }
+
+    /// The smallest limit among those that have one.
+    pub fn smallest_limit(&self) -> Option<u32> {
+        match self.form() {
+            Either::Right(list) => list.iter().map(|own| own.limit).filter(|&l| l > 0).min(),
+            Either::Left(trees) => trees.limits.get_min().map(|(limit, _)| *limit),
+        }
+    }
+
+    /// Adds a grant; it replaces the one that its token had.
+    pub fn insert(&mut self, holder: Holder) {
+        if self.is_empty() {
+            *self = Self::sole(holder);
+            return;
+        }
+        self.remove(&holder.token);
+        self.make_list();
+        match &mut self.0 {
+            Form::List(list) => {
+                let position = list.partition_point(|own| own.fence < holder.fence);
+                list.insert(position, holder);
+            }
+            Form::Trees(trees) => trees.insert(holder),
+            Form::One(_) => {}
+        }
+        self.fit_form();
+    }
+
+    /// Makes a list of the one holder, so that another one fits in.
+    fn make_list(&mut self) {
+        let form = std::mem::replace(&mut self.0, Form::List(Vec::new()));
+        self.0 = match form {
+            Form::One(holder) => Form::List(vec![holder]),
+            form => form,
+        };
+    }
+
+    /// Removes a grant.
+    pub fn remove(&mut self, token: &Token) -> Option<Holder> {
+        let removed = match &mut self.0 {
+            Form::One(own) => {
+                if own.token != *token {
+                    return None;
+                }
+                let form = std::mem::replace(&mut self.0, Form::List(Vec::new()));
+                match form {
+                    Form::One(own) => Some(own),
+                    Form::List(_) | Form::Trees(_) => None,
+                }
+            }
+            Form::List(list) => {
+                let position = list.iter().position(|own| own.token == *token)?;
+                Some(list.remove(position))
+            }
+            Form::Trees(trees) => trees.remove(token),
+        };
+        self.fit_form();
+        removed
+    }
+
+    /// Changes the grant of a token; its token and fence stay. Tells whether there was one.
+    pub fn update(&mut self, token: &Token, change: impl FnOnce(&mut Holder)) -> bool {
+        let list = match &mut self.0 {
+            Form::One(own) => std::slice::from_mut(own),
+            Form::List(list) => list,
+            Form::Trees(trees) => {
+                let Some(mut own) = trees.remove(token) else {
+                    return false;
+                };
+                change(&mut own);
+                trees.insert(own);
+                return true;
+            }
+        };
+        let own = list.iter_mut().find(|own| own.token == *token);
+        own.map(change).is_some()
+    }
+
+    /// Bytes held outside the value itself.
+    pub fn heap_bytes(&self) -> usize {
+        let tokens: usize = self.iter().map(|own| own.token.heap_bytes()).sum();
+        let own = match &self.0 {
+            Form::One(_) => 0,
+            Form::List(list) => list.capacity() * size_of::<Holder>(),
+            Form::Trees(trees) => size_of::<Trees>() + trees.by_fence.len() * TREE_BYTES,
+        };
+        own + tokens
+    }
+
+    /// What differs between these holders and those of a later copy, a line for each token.
+    pub fn differences<'a>(&'a self, after: &'a Self) -> Differences<'a> {
+        match (&self.0, &after.0) {
+            (Form::Trees(before), Form::Trees(after)) => before.differences(after),
+            _ => self.differences_one_by_one(after),
+        }
+    }
+
+    fn differences_one_by_one<'a>(&'a self, after: &'a Self) -> Differences<'a> {
+        let mut found = Differences::new();
+        for own in after.iter() {
+            let before = self.get(&own.token);
+            if before != Some(own) {
+                let after = Some(own);
+                found.push(Difference { before, after });
+            }
+        }
+        for own in self.iter().filter(|own| after.get(&own.token).is_none()) {
+            found.push(Difference {
+                before: Some(own),
+                after: None,
+            });
+        }
+        found
+    }
+
+    fn fit_form(&mut self) {
+        match &mut self.0 {
+            Form::List(list) if list.len() > LONGEST_LIST => {
+                let mut trees = Box::<Trees>::default();
+                list.drain(..).for_each(|own| trees.insert(own));
+                self.0 = Form::Trees(trees);
+            }
+            Form::Trees(trees) if trees.by_fence.len() <= SHORTEST_TREE => {
+                let list = trees.by_fence.values().map(|own| Holder::clone(own));
+                self.0 = Form::List(list.collect());
+            }
+            Form::One(_) | Form::List(_) | Form::Trees(_) => {}
+        }
+    }
+}
+
+impl FromIterator<Holder> for Holders {
+    fn from_iter<I: IntoIterator<Item = Holder>>(holders: I) -> Self {
+        let mut collected = Self::new();
+        for holder in holders {
+            collected.insert(holder);
+        }
+        collected
+    }
+}
+
+/// What a holder takes in the trees, about: itself, and its entries in four of them.
+const TREE_BYTES: usize = size_of::<Holder>()
+    + 16
+    + size_of::<(u64, usize)>()
+    + size_of::<(Token, u64)>()
+    + 2 * size_of::<(u64, u64)>();
+
+impl Trees {
+    fn at(&self, fence: u64) -> Option<&Holder> {
+        self.by_fence.get(&fence).map(|own| &**own)
+    }
+
+    fn insert(&mut self, holder: Holder) {
+        let fence = holder.fence;
+        self.fences.insert(holder.token.clone(), fence);
+        self.deadlines.insert((holder.deadline_ms, fence));
+        if holder.limit > 0 {
+            *self.limits.entry(holder.limit).or_insert(0) += 1;
+        }
+        if holder.session != SessionId::NONE {
+            self.sessions.insert(holder.session, fence);
+        }
+        self.by_fence.insert(fence, Arc::new(holder));
+    }
+
+    fn remove(&mut self, token: &Token) -> Option<Holder> {
+        let fence = self.fences.remove(token)?;
+        let holder = self.by_fence.remove(&fence)?;
+        self.deadlines.remove(&(holder.deadline_ms, fence));
+        self.sessions.remove(&holder.session);
+        if let Some(count) = self.limits.get_mut(&holder.limit) {
+            *count -= 1;
+            if *count == 0 {
+                self.limits.remove(&holder.limit);
+            }
+        }
+        Some(Arc::unwrap_or_clone(holder))
+    }
+
+    fn differences<'a>(&'a self, after: &'a Self) -> Differences<'a> {
+        let mut found = Differences::new();
+        // A token that is granted anew has another fence: it is gone at one and new at another.
+        let mut gone: BTreeMap<&Token, &Holder> = BTreeMap::new();
+        for item in self.by_fence.diff(&after.by_fence) {
+            match item {
+                DiffItem::Add(_, own) => found.push(Difference {
+                    before: None,
+                    after: Some(&**own),
+                }),
+                DiffItem::Update { old, new } => found.push(Difference {
+                    before: Some(&**old.1),
+                    after: Some(&**new.1),
+                }),
+                DiffItem::Remove(_, own) => {
+                    gone.insert(&own.token, &**own);
+                }
+            }
+        }
+        for difference in &mut found {
+            if let (None, Some(own)) = (difference.before, difference.after) {
+                difference.before = gone.remove(&own.token);
+            }
+        }
+        found.extend(gone.into_values().map(|own| Difference {
+            before: Some(own),
+            after: None,
+        }));
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What is done to holders: a token, and what it is given.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u8, u64, u32, u64),
+        Remove(u8),
+        Extend(u8, u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (any::<u8>(), 1u64..500, 0u32..3, 0u64..4).prop_map(|(t, d, l, session)| Step::Insert(t, d, l, session)),
+            2 => any::<u8>().prop_map(Step::Remove),
+            1 => (any::<u8>(), 1u64..500).prop_map(|(t, d)| Step::Extend(t, d)),
+        ]
+    }
+
+    fn token(number: u8) -> Token {
+        Token::new(&[number]).unwrap()
+    }
+
+    fn take(holders: &mut Holders, plain: &mut BTreeMap<u8, Holder>, step: &Step, fence: u64) {
+        match *step {
+            Step::Insert(number, deadline_ms, limit, with_session) => {
+                let session = if with_session == 0 {
+                    SessionId::NONE
+                } else {
+                    SessionId::numbered(fence)
+                };
+                let holder = Holder {
+                    token: token(number),
+                    fence,
+                    holds: 1,
+                    limit,
+                    deadline_ms,
+                    since_ms: 0,
+                    client_id: 0,
+                    session,
+                };
+                plain.insert(number, holder.clone());
+                holders.insert(holder);
+            }
+            Step::Remove(number) => {
+                let removed = holders.remove(&token(number));
+                assert_eq!(removed, plain.remove(&number));
+            }
+            Step::Extend(number, deadline_ms) => {
+                let there = holders.update(&token(number), |own| own.deadline_ms = deadline_ms);
+                assert_eq!(there, plain.contains_key(&number));
+                if let Some(own) = plain.get_mut(&number) {
+                    own.deadline_ms = deadline_ms;
+                }
+            }
+        }
+    }
+
+    fn check(holders: &Holders, plain: &BTreeMap<u8, Holder>) {
+        let mut by_fence: Vec<&Holder> = plain.values().collect();
+        by_fence.sort_by_key(|own| own.fence);
+        assert!(holders.iter().eq(by_fence.iter().copied()));
+        assert_eq!(holders.len(), plain.len());
+        assert_eq!(holders.last(), by_fence.last().copied());
+        let deadlines = || plain.values().map(|own| own.deadline_ms);
+        let end = |own: Option<&Holder>| own.map(|own| own.deadline_ms);
+        assert_eq!(end(holders.first_to_end()), deadlines().min());
+        assert_eq!(end(holders.last_to_end()), deadlines().max());
+        let limits = plain.values().map(|own| own.limit).filter(|&l| l > 0);
+        assert_eq!(holders.smallest_limit(), limits.min());
+        for own in plain.values() {
+            assert_eq!(holders.get(&own.token), Some(own));
+            if own.session != SessionId::NONE {
+                assert_eq!(holders.with_session(own.session), Some(own));
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+        #[test]
+        fn lists_and_trees_are_as_a_plain_map(steps in proptest::collection::vec(step(), 1..200)) {
+            let (mut holders, mut plain) = (Holders::new(), BTreeMap::new());
+            for (fence, step) in (1..).zip(&steps) {
+                take(&mut holders, &mut plain, step, fence);
+                check(&holders, &plain);
+            }
+        }
+
+        #[test]
+        fn differences_lead_from_before_to_after(
+            steps in proptest::collection::vec(step(), 1..150),
+            more in proptest::collection::vec(step(), 0..20),
+        ) {
+            let (mut holders, mut plain) = (Holders::new(), BTreeMap::new());
+            for (fence, step) in (1..).zip(&steps) {
+                take(&mut holders, &mut plain, step, fence);
+            }
+            let before = holders.clone();
+            for (fence, step) in (1_000..).zip(&more) {
+                take(&mut holders, &mut plain, step, fence);
+            }
+            let mut led = before.clone();
+            for Difference { before: old, after } in before.differences(&holders) {
+                prop_assert_ne!(old, after);
+                if let Some(old) = old {
+                    prop_assert_eq!(before.get(&old.token), Some(old));
+                    led.remove(&old.token);
+                }
+            }
+            for Difference { after, .. } in before.differences(&holders) {
+                after.into_iter().for_each(|own| led.insert(own.clone()));
+            }
+            prop_assert_eq!(led, holders);
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! A lock: who holds one key, in which mode, until when.
+//!
+//! The value decides about compatibility from its own fields and its arguments alone; queues are not
+//! its concern. A deadline that equals now has ended.
+
+use std::borrow::Cow;
+
+use crate::values::holder::{Holder, Mode};
+use crate::values::holders::Holders;
+use crate::values::request::Request;
+use crate::values::token::Token;
+
+/// The holders of one key.
+///
+/// Invariants: exclusive means one holder at most, with limit 0; tokens differ, and so do fences;
+/// holders are in the order of their fences, so that equal locks have equal bytes. A lock without
+/// holders is free and is not stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lock {
+    mode: Mode,
+    holders: Holders,
+}
+
+/// Whether a request is compatible with the holders of a lock, apart from any queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compatibility {
+    /// The token holds in this mode: succeeds at once, with this fence.
+    Repeat {
+        /// The fence of the grant in force.
+        fence: u64,
+    },
+    /// The token holds alone and wants to share: succeeds at once, with this fence.
+    Downgrade {
+        /// The fence of the grant in force.
+        fence: u64,
+    },
+    /// The token shares with nobody and wants the lock for itself: succeeds with a new fence.
+    Upgrade,
+    /// The token shares with others and wants the lock for itself: has to wait for them.
+    UpgradeBlocked,
+    /// The holders admit this newcomer, if it is its turn.
+    Admitted,
+    /// The holders don't admit this newcomer.
+    Blocked,
+}
+
+impl Default for Lock {
+    fn default() -> Self {
+        Self::free()
+    }
+}
+
+impl Lock {
+    /// A lock that nobody holds.
+    pub fn free() -> Self {
+        Self {
+            mode: Mode::Exclusive,
+            holders: Holders::new(),
+        }
+    }
+
+    /// A lock held as told.
+    ///
+    /// Returns `None` where the holders break an invariant of the type.
+    pub fn held(mode: Mode, holders: Vec<Holder>) -> Option<Self> {
+        is_sound(mode, &holders).then(|| Self {
+            mode,
+            holders: holders.into_iter().collect(),
+        })
+    }
+
+    /// How the holders share the lock; meaningless while it is free.
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The holders, oldest grant first.
+    pub const fn holders(&self) -> &Holders {
+        &self.holders
+    }
+
+    /// Whether nobody holds.
+    pub fn is_free(&self) -> bool {
+        self.holders.is_empty()
+    }
+
+    /// The grant of this token, if it holds.
+    pub fn holder(&self, token: &Token) -> Option<&Holder> {
+        self.holders.get(token)
+    }
+
+    /// Changes the grant of this token; its token and fence stay. Tells whether it holds.
+    pub fn update(&mut self, token: &Token, change: impl FnOnce(&mut Holder)) -> bool {
+        self.holders.update(token, change)
+    }
+
+    /// When the first lease ends, in ms since the epoch; `None` when free.
+    pub fn earliest_deadline_ms(&self) -> Option<u64> {
+        self.holders.first_to_end().map(|own| own.deadline_ms)
+    }
+
+    /// When the last lease ends, in ms since the epoch; `None` when free.
+    pub fn latest_deadline_ms(&self) -> Option<u64> {
+        self.holders.last_to_end().map(|own| own.deadline_ms)
+    }
+
+    /// The greatest fence among the grants in force; 0 when free.
+    pub fn highest_fence(&self) -> u64 {
+        self.holders.last().map_or(0, |own| own.fence)
+    }
+
+    /// Bytes held outside the value itself.
+    pub fn heap_bytes(&self) -> usize {
+        self.holders.heap_bytes()
+    }
+
+    /// Whether the request is compatible with the holders.
+    pub fn compatibility(&self, request: &Request) -> Compatibility {
+        if let Some(own) = self.holder(&request.token) {
+            return self.compatibility_of_holder(own, request.mode);
+        }
+        let admits = match (self.mode, request.mode) {
+            _ if self.is_free() => true,
+            (Mode::Shared, Mode::Shared) => self.has_room(request.limit),
+            _ => false,
+        };
+        if admits {
+            Compatibility::Admitted
+        } else {
+            Compatibility::Blocked
+        }
+    }
+
+    fn compatibility_of_holder(&self, own: &Holder, wanted: Mode) -> Compatibility {
+        match (self.mode, wanted) {
+            (Mode::Exclusive, Mode::Shared) => Compatibility::Downgrade { fence: own.fence },
+            (Mode::Shared, Mode::Exclusive) if self.holders.len() == 1 => Compatibility::Upgrade,
+            (Mode::Shared, Mode::Exclusive) => Compatibility::UpgradeBlocked,
+            _ => Compatibility::Repeat { fence: own.fence },
+        }
+    }
+
+    /// Whether one more holder fits: where limits differ, the smallest binds.
+    fn has_room(&self, limit: u32) -> bool {
+        let own = (limit > 0).then_some(limit);
+        let smallest = self.holders.smallest_limit().into_iter().chain(own).min();
+        smallest.is_none_or(|most| self.holders.len() < most as usize)
+    }
+
+    /// A lock with one holder.
+    pub fn sole(mode: Mode, holder: Holder) -> Self {
+        Self {
+            mode,
+            holders: Holders::sole(holder),
+        }
+    }
+
+    /// This lock with one more grant. Between shared holders it joins them or renews its own; every
+    /// other grant stands alone, so it replaces all that was before.
+    pub fn granted(lock: Cow<'_, Self>, mode: Mode, holder: Holder) -> Self {
+        if mode == Mode::Exclusive || lock.mode == Mode::Exclusive {
+            return Self::sole(mode, holder);
+        }
+        let mut lock = lock.into_owned();
+        lock.holders.insert(holder);
+        lock
+    }
+
+    /// This lock without the grant of a token.
+    pub fn without(lock: Cow<'_, Self>, token: &Token) -> Self {
+        if lock.holders.only().is_some_and(|own| own.token == *token) {
+            return Self::free();
+        }
+        let mut lock = lock.into_owned();
+        lock.holders.remove(token);
+        lock
+    }
+
+    /// This lock with the grant of a token changed; its token and fence stay.
+    pub fn updated(lock: Cow<'_, Self>, token: &Token, change: impl FnOnce(&mut Holder)) -> Self {
+        let mut lock = lock.into_owned();
+        lock.holders.update(token, change);
+        lock
+    }
+
+    /// Adds a grant, see [`Lock::granted`].
+    pub fn grant(&mut self, mode: Mode, holder: Holder) {
+        let lock = Cow::Owned(std::mem::take(self));
+        *self = Self::granted(lock, mode, holder);
+    }
+
+    /// Removes a grant. Tells whether there was one.
+    pub fn remove(&mut self, token: &Token) -> bool {
+        self.holders.remove(token).is_some()
+    }
+
+    /// Ends the leases that have run out, but for those that `renewed` gives another deadline, which
+    /// is later than now. Tells how many ended.
+    pub fn expire(&mut self, now_ms: u64, renewed: impl Fn(&Holder) -> Option<u64>) -> u64 {
+        let mut ended = 0;
+        while let Some(own) = self.holders.first_to_end() {
+            if own.deadline_ms > now_ms {
+                break;
+            }
+            let (token, deadline_ms) = (own.token.clone(), renewed(own));
+            match deadline_ms.filter(|ms| *ms > now_ms) {
+                Some(deadline_ms) => {
+                    self.holders
+                        .update(&token, |own| own.deadline_ms = deadline_ms);
+                }
+                None => {
+                    self.holders.remove(&token);
+                    ended += 1;
+                }
+            }
+        }
+        ended
+    }
+
+    /// Shortens every lease that goes beyond `expiry_ms`, as EXPIRE by hand does.
+    pub fn shorten(&mut self, expiry_ms: u64) {
+        while let Some(own) = self.holders.last_to_end() {
+            if own.deadline_ms <= expiry_ms {
+                break;
+            }
+            let token = own.token.clone();
+            self.holders
+                .update(&token, |own| own.deadline_ms = expiry_ms);
+        }
+    }
+}
+
+/// A lock as the keyspace has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Its value.
+    pub lock: Lock,
+    /// When the key itself expires, in ms since the epoch. Somebody's EXPIRE or PERSIST may have
+    /// set it apart from the leases.
+    pub expiry_ms: Option<u64>,
+}
+
+fn is_sound(mode: Mode, holders: &[Holder]) -> bool {
+    let shape = match mode {
+        Mode::Exclusive => holders.len() == 1 && holders.iter().all(|own| own.limit == 0),
+        Mode::Shared => !holders.is_empty(),
+    };
+    let following = holders.iter().zip(holders.iter().skip(1));
+    let ordered = following.into_iter().all(|(a, b)| a.fence < b.fence);
+    let mut tokens: Vec<&Token> = holders.iter().map(|own| &own.token).collect();
+    tokens.sort_unstable();
+    tokens.dedup();
+    let distinct = tokens.len() == holders.len();
+    shape && ordered && distinct && holders.iter().all(|own| own.holds > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::session_id::SessionId;
+
+    fn holder(token: &str, fence: u64, limit: u32) -> Holder {
+        Holder {
+            token: Token::new(token.as_bytes()).unwrap(),
+            fence,
+            holds: 1,
+            limit,
+            deadline_ms: 100 + fence,
+            since_ms: 0,
+            client_id: 0,
+            session: SessionId::NONE,
+        }
+    }
+
+    fn lock(mode: Mode, holders: &[(&str, u32)]) -> Lock {
+        let mut lock = Lock::free();
+        for (fence, (token, limit)) in (1..).zip(holders) {
+            if lock.is_free() {
+                lock = Lock::held(mode, vec![holder(token, fence, *limit)]).unwrap();
+            } else {
+                lock.grant(mode, holder(token, fence, *limit));
+            }
+        }
+        lock
+    }
+
+    fn request(token: &str, mode: Mode, limit: u32) -> Request {
+        Request {
+            token: Token::new(token.as_bytes()).unwrap(),
+            mode,
+            limit,
+            lease_ms: 10,
+            repeat: crate::values::request::Repeat::Renews,
+            life: crate::values::request::Life::Lease,
+        }
+    }
+
+    #[test]
+    fn compatibility_as_a_table() {
+        use Compatibility::*;
+        use Mode::{Exclusive as X, Shared as S};
+        let table = [
+            // holders, who requests in which mode and limit, what comes of it, why
+            (lock(X, &[]), request("a", X, 0), Admitted, "free"),
+            (
+                lock(X, &[]),
+                request("a", S, 1),
+                Admitted,
+                "free, also for a semaphore of one",
+            ),
+            (
+                lock(X, &[("a", 0)]),
+                request("b", X, 0),
+                Blocked,
+                "one at a time",
+            ),
+            (
+                lock(X, &[("a", 0)]),
+                request("b", S, 0),
+                Blocked,
+                "shared waits for exclusive",
+            ),
+            (
+                lock(X, &[("a", 0)]),
+                request("a", X, 0),
+                Repeat { fence: 1 },
+                "own lock again",
+            ),
+            (
+                lock(X, &[("a", 0)]),
+                request("a", S, 0),
+                Downgrade { fence: 1 },
+                "exclusive to shared",
+            ),
+            (
+                lock(S, &[("a", 0)]),
+                request("b", S, 0),
+                Admitted,
+                "shared admit each other",
+            ),
+            (
+                lock(S, &[("a", 0)]),
+                request("b", X, 0),
+                Blocked,
+                "exclusive waits for shared",
+            ),
+            (lock(S, &[("a", 0)]), request("a", X, 0), Upgrade, "alone"),
+            (
+                lock(S, &[("a", 0), ("b", 0)]),
+                request("a", X, 0),
+                UpgradeBlocked,
+                "not alone",
+            ),
+            (
+                lock(S, &[("a", 0), ("b", 0)]),
+                request("b", S, 0),
+                Repeat { fence: 2 },
+                "own share again",
+            ),
+            (
+                lock(S, &[("a", 2), ("b", 2)]),
+                request("c", S, 2),
+                Blocked,
+                "both permits are taken",
+            ),
+            (
+                lock(S, &[("a", 3), ("b", 2)]),
+                request("c", S, 9),
+                Blocked,
+                "a holder's limit binds",
+            ),
+            (
+                lock(S, &[("a", 0), ("b", 0)]),
+                request("c", S, 2),
+                Blocked,
+                "its own limit binds",
+            ),
+            (
+                lock(S, &[("a", 3), ("b", 3)]),
+                request("c", S, 0),
+                Admitted,
+                "no limit of its own",
+            ),
+            (
+                lock(S, &[("a", 2), ("b", 2)]),
+                request("a", S, 1),
+                Repeat { fence: 1 },
+                "a repeat is never refused",
+            ),
+        ];
+        for (lock, request, compatibility, why) in table {
+            assert_eq!(lock.compatibility(&request), compatibility, "{why}");
+        }
+    }
+
+    #[test]
+    fn a_lease_that_ends_now_has_ended() {
+        let mut lock = lock(Mode::Shared, &[("a", 0), ("b", 0)]);
+        assert_eq!(lock.expire(100, |_| None), 0);
+        assert_eq!(lock.expire(101, |_| None), 1);
+        assert_eq!(lock.holders().len(), 1);
+        assert_eq!(lock.expire(102, |_| None), 1);
+        assert!(lock.is_free());
+    }
+
+    #[test]
+    fn holders_stand_in_the_order_of_their_fences() {
+        let mut lock = lock(Mode::Shared, &[("a", 0), ("b", 0)]);
+        lock.grant(Mode::Shared, holder("a", 9, 0));
+        let tokens: Vec<_> = lock.holders().iter().map(|h| h.fence).collect();
+        assert_eq!(tokens, [2, 9]);
+    }
+
+    #[test]
+    fn unsound_locks_are_not_made() {
+        let two = vec![holder("a", 1, 0), holder("b", 2, 0)];
+        assert!(
+            Lock::held(Mode::Exclusive, two.clone()).is_none(),
+            "two exclusive holders"
+        );
+        assert!(Lock::held(Mode::Shared, two).is_some());
+        assert!(Lock::held(Mode::Shared, vec![]).is_none(), "nobody");
+        assert!(
+            Lock::held(Mode::Exclusive, vec![holder("a", 1, 3)]).is_none(),
+            "exclusive with a limit"
+        );
+        let twice = vec![holder("a", 1, 0), holder("a", 2, 0)];
+        assert!(Lock::held(Mode::Shared, twice).is_none(), "one token twice");
+        let unordered = vec![holder("a", 2, 0), holder("b", 1, 0)];
+        assert!(
+            Lock::held(Mode::Shared, unordered).is_none(),
+            "fences out of order"
+        );
+        let equal = vec![holder("a", 1, 0), holder("b", 1, 0)];
+        assert!(Lock::held(Mode::Shared, equal).is_none(), "one fence twice");
+        let none = Holder {
+            holds: 0,
+            ..holder("a", 1, 0)
+        };
+        assert!(
+            Lock::held(Mode::Exclusive, vec![none]).is_none(),
+            "no holds"
+        );
+    }
+}

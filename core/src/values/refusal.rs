@@ -1,0 +1,92 @@
+//! Every error text of the module, in one place.
+
+use std::fmt;
+
+/// Why a command was refused. A refused command changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Too few or too many words.
+    Arity,
+    /// Unknown, repeated or contradictory options.
+    Syntax,
+    /// The number of keys is no number, or more than there are words.
+    Numkeys,
+    /// One key named twice.
+    DuplicateKey,
+    /// A token of no bytes, or of more than 256.
+    TokenLength,
+    /// `*` where a token has to exist already.
+    TokenStar,
+    /// A lease outside 1 ms to 2^53 - 1 ms.
+    Lease,
+    /// A BLOCK outside 0 to 2^53 - 1 ms.
+    Timeout,
+    /// A LIMIT outside 1 to 2^32 - 1.
+    Limit,
+    /// A WAITERS count outside 0 to 2^53 - 1.
+    Count,
+    /// The key holds another type.
+    WrongType,
+    /// The waiter's user has no right to the lock any more.
+    NoPermission,
+    /// Waiting would never end: another holder waits for this one to leave.
+    Deadlock,
+    /// `lock.max-waiters` clients wait already.
+    MaxWaiters,
+    /// A writing command on a server that follows a primary and takes writes all the same.
+    ReadOnly,
+    /// LOCK.APPLY from a client.
+    ApplyInternal,
+    /// LOCK.APPLY with words that no primary writes.
+    ApplyMalformed,
+    /// The waiter's position went to a newer connection of the same token.
+    TakenOver,
+    /// The system's random generator gave no bits for a `*` token.
+    NoRandomness,
+    /// A script's caller could not be made out among the clients.
+    CallerUnknown,
+    /// A module called LOCK.* from inside one of this module's own steps.
+    Reentered,
+    /// The handler panicked; the server lives on.
+    Panicked,
+}
+
+impl Refusal {
+    /// The error as the client reads it, its code first.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Arity => "ERR wrong number of arguments",
+            Self::Syntax => "ERR syntax error",
+            Self::Numkeys => {
+                "ERR numkeys must be a number from 1 to the number of keys that follow"
+            }
+            Self::DuplicateKey => "ERR duplicate key",
+            Self::TokenLength => "ERR token must be 1 to 256 bytes",
+            Self::TokenStar => {
+                "ERR '*' asks for a new token, but this command needs one that exists"
+            }
+            Self::Lease => "ERR invalid lease, must be 1 to 9007199254740991 ms",
+            Self::Timeout => "ERR invalid timeout, must be 0 to 9007199254740991 ms",
+            Self::Limit => "ERR invalid limit, must be 1 to 4294967295",
+            Self::Count => "ERR invalid count, must be 0 to 9007199254740991",
+            Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
+            Self::NoPermission => "NOPERM No permissions to access a key",
+            Self::Deadlock => "DEADLOCK another holder waits to upgrade this lock",
+            Self::MaxWaiters => "MAXWAITERS as many clients wait as lock.max-waiters allows",
+            Self::ReadOnly => "READONLY locks are granted by the primary alone",
+            Self::ApplyInternal => "ERR LOCK.APPLY is internal",
+            Self::ApplyMalformed => "ERR LOCK.APPLY got a malformed effect",
+            Self::TakenOver => "UNBLOCKED a newer connection with this token took over this place",
+            Self::NoRandomness => "ERR the system gave no random bits for a token",
+            Self::CallerUnknown => "ERR SESSION in a script: the caller could not be made out",
+            Self::Reentered => "ERR the lock module is busy with the command that led to this one",
+            Self::Panicked => "ERR internal error in the lock module, see the server's log",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}

@@ -1,0 +1,39 @@
+//! What a token asks for.
+
+use crate::values::holder::Mode;
+use crate::values::token::Token;
+
+/// What a grant to a token that holds already does to its holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// Renews the lease, the holds stay: a command whose reply was lost can be sent again.
+    Renews,
+    /// Adds one hold (REENTRANT): each needs a RELEASE of its own.
+    Counts,
+}
+
+/// What keeps a grant in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Its lease alone.
+    Lease,
+    /// The caller's connection (SESSION): it is renewed while that lives, and ends with it.
+    Session,
+}
+
+/// What a token wants to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Who asks.
+    pub token: Token,
+    /// Alone or beside others.
+    pub mode: Mode,
+    /// The most holders it wants to be one of; 0: no limit.
+    pub limit: u32,
+    /// How long the grant is to last, counted from the grant.
+    pub lease_ms: u64,
+    /// What happens when it holds already.
+    pub repeat: Repeat,
+    /// What keeps the grant in force.
+    pub life: Life,
+}

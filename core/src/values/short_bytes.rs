@@ -1,0 +1,111 @@
+//! Bytes that seldom are many: few lie in the value itself, many are shared.
+
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// Bytes, up to `N` of them without an allocation. A copy never costs one. `N` is at most 255.
+#[derive(Clone)]
+pub struct ShortBytes<const N: usize>(Form<N>);
+
+#[derive(Clone)]
+enum Form<const N: usize> {
+    /// The first `len` of `bytes`. Invariant: `len` is at most `N`.
+    Inline {
+        len: u8,
+        bytes: [u8; N],
+    },
+    Shared(Arc<[u8]>),
+}
+
+impl<const N: usize> ShortBytes<N> {
+    /// A copy of these bytes.
+    pub fn new(bytes: &[u8]) -> Self {
+        let mut own = [0; N];
+        match (own.get_mut(..bytes.len()), u8::try_from(bytes.len())) {
+            (Some(start), Ok(len)) => {
+                start.copy_from_slice(bytes);
+                Self(Form::Inline { len, bytes: own })
+            }
+            _ => Self(Form::Shared(Arc::from(bytes))),
+        }
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.0 {
+            Form::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            Form::Shared(bytes) => bytes,
+        }
+    }
+
+    /// Bytes held outside the value itself.
+    pub fn heap_bytes(&self) -> usize {
+        match &self.0 {
+            Form::Inline { .. } => 0,
+            Form::Shared(bytes) => bytes.len() + 2 * size_of::<usize>(),
+        }
+    }
+}
+
+impl<const N: usize> Borrow<[u8]> for ShortBytes<N> {
+    fn borrow(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl<const N: usize> PartialEq for ShortBytes<N> {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl<const N: usize> Eq for ShortBytes<N> {}
+
+impl<const N: usize> PartialOrd for ShortBytes<N> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<const N: usize> Ord for ShortBytes<N> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.as_slice().cmp(other.as_slice())
+    }
+}
+
+impl<const N: usize> Hash for ShortBytes<N> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_slice().hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn many_bytes_are_shared() {
+        for (len, shared) in [(0, false), (8, false), (9, true), (300, true)] {
+            let bytes = ShortBytes::<8>::new(&vec![7; len]);
+            assert_eq!(bytes.as_slice(), vec![7; len]);
+            assert_eq!(bytes.heap_bytes() > 0, shared, "{len} bytes");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn they_compare_as_their_slices_do(
+            one in proptest::collection::vec(0u8..3, 0..20),
+            other in proptest::collection::vec(0u8..3, 0..20),
+        ) {
+            let (short, long) = (ShortBytes::<8>::new(&one), ShortBytes::<8>::new(&other));
+            prop_assert_eq!(short.cmp(&long), one.cmp(&other));
+            prop_assert_eq!(short == long, one == other);
+            let copy = short.clone();
+            prop_assert_eq!(copy.as_slice(), one);
+        }
+    }
+}

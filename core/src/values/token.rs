@@ -1,0 +1,69 @@
+//! A token names the owner of a lock: 1 to 256 bytes, binary-safe.
+
+use std::fmt;
+
+use crate::values::refusal::Refusal;
+use crate::values::short_bytes::ShortBytes;
+
+/// The longest token, in bytes.
+pub const MAX_TOKEN_LEN: usize = 256;
+
+/// How long a token may be to lie in its value without an allocation: those that the server draws
+/// (32 characters) and UUIDs as text (36) do.
+const INLINE_TOKEN_LEN: usize = 38;
+
+/// An owner's name. Invariant: 1 to [`MAX_TOKEN_LEN`] bytes, by construction. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(ShortBytes<INLINE_TOKEN_LEN>);
+
+impl Token {
+    /// A token of a client's own choice.
+    ///
+    /// # Errors
+    /// [`Refusal::TokenLength`] when there are no bytes or more than [`MAX_TOKEN_LEN`].
+    pub fn new(bytes: &[u8]) -> Result<Self, Refusal> {
+        if bytes.is_empty() || bytes.len() > MAX_TOKEN_LEN {
+            return Err(Refusal::TokenLength);
+        }
+        Ok(Self(ShortBytes::new(bytes)))
+    }
+
+    /// A token of 128 random bits, as 32 hexadecimal characters.
+    pub fn from_bits(bits: u128) -> Self {
+        Self(ShortBytes::new(format!("{bits:032x}").as_bytes()))
+    }
+
+    /// The token's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+
+    /// Bytes held outside the value itself.
+    pub fn heap_bytes(&self) -> usize {
+        self.0.heap_bytes()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({})", self.as_bytes().escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn length_is_checked_at_both_ends() {
+        for (len, fits) in [(0, false), (1, true), (256, true), (257, false)] {
+            assert_eq!(Token::new(&vec![b'x'; len]).is_ok(), fits, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn drawn_tokens_are_32_hex_characters() {
+        assert_eq!(Token::from_bits(0).as_bytes(), [b'0'; 32]);
+        assert_eq!(Token::from_bits(u128::MAX).as_bytes(), [b'f'; 32]);
+    }
+}

@@ -1,6 +1,0 @@
-//! The desk as its callers meet it: every rule as a scene, and a random walk through all of them.
-
-mod cost;
-mod rules;
-mod walk;
-mod world;

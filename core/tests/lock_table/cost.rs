@@ -1,0 +1,181 @@
+//! How the steps of an operation grow with keys, waiters and holders: by a factor, never by their square.
+
+use crate::world::World;
+
+/// Asserts that four times as many cost no more than about four times as much.
+#[track_caller]
+fn assert_linear(what: &str, cost: impl Fn(usize) -> u64) {
+    let (few, many) = (cost(200), cost(800));
+    assert!(
+        many <= few * 5,
+        "{what}: {few} steps for 200, {many} for 800"
+    );
+}
+
+/// Asserts that it costs the same however many there are.
+#[track_caller]
+fn assert_constant(what: &str, cost: impl Fn(usize) -> u64) {
+    let (few, many) = (cost(200), cost(800));
+    assert!(
+        many <= few + 8,
+        "{what}: {few} steps for 200, {many} for 800"
+    );
+}
+
+fn keys(count: usize) -> String {
+    let names: Vec<String> = (0..count).map(|n| format!("k{n}")).collect();
+    format!("{count} {}", names.join(" "))
+}
+
+/// What it costs to say a line, and all that follows from it.
+fn steps(world: &mut World, line: &str, answer: &str) -> u64 {
+    let before = world.table.steps();
+    assert_eq!(world.say(line), answer, "{:.60}", line);
+    world.fire(Vec::new());
+    world.table.steps() - before
+}
+
+#[test]
+fn many_keys() {
+    assert_linear("MACQUIRE", |count| {
+        let line = format!("MACQUIRE {} a", keys(count));
+        steps(&mut World::new(), &line, "granted")
+    });
+    assert_linear("MWAIT with one of the keys held", |count| {
+        let mut world = World::new();
+        world.say("ACQUIRE k7 h");
+        let line = format!("MWAIT {} a", keys(count));
+        steps(&mut world, &line, "waits")
+    });
+    assert_linear("MRELEASE with an MWAIT behind it", |count| {
+        let mut world = World::new();
+        world.say(&format!("MACQUIRE {} h", keys(count)));
+        world.say(&format!("MWAIT {} a", keys(count)));
+        let line = format!("MRELEASE {} h", keys(count));
+        let cost = steps(&mut world, &line, &count.to_string());
+        assert_eq!(world.heard().len(), 1);
+        cost
+    });
+}
+
+#[test]
+fn many_who_wait_for_many_keys() {
+    let crowd = |count: usize| {
+        let mut world = World::new();
+        world.say(&format!("MACQUIRE {} h", keys(100)));
+        for waiter in 0..count {
+            world.say(&format!("MWAIT {} w{waiter} BLOCK 100", keys(100)));
+        }
+        world
+    };
+    assert_constant("to join", |count| {
+        let line = format!("MWAIT {} last", keys(100));
+        steps(&mut crowd(count), &line, "waits")
+    });
+    assert_constant("to be released", |count| {
+        let line = format!("MRELEASE {} h", keys(100));
+        steps(&mut crowd(count), &line, "100")
+    });
+    assert_linear("to time out", |count| {
+        let mut world = crowd(count);
+        let before = world.table.steps();
+        world.pass_ms(100);
+        assert_eq!(world.heard().len(), count);
+        world.table.steps() - before
+    });
+}
+
+#[test]
+fn many_who_wait_for_one_key() {
+    let crowd = |count: usize, mode: &str| {
+        let mut world = World::new();
+        world.say("ACQUIRE k h");
+        for waiter in 0..count {
+            world.say(&format!("WAIT k w{waiter} {mode}"));
+        }
+        world
+    };
+    assert_constant("to hand over to one", |count| {
+        steps(&mut crowd(count, ""), "RELEASE k h", "1")
+    });
+    assert_linear("to hand over to all", |count| {
+        let mut world = crowd(count, "SHARED");
+        let cost = steps(&mut world, "RELEASE k h", "1");
+        assert_eq!(world.heard().len(), count);
+        cost
+    });
+}
+
+#[test]
+fn one_token_that_waits_for_many_keys() {
+    let crowd = |count: usize| {
+        let mut world = World::new();
+        for key in 0..count {
+            world.say(&format!("ACQUIRE k{key} h"));
+            world.say(&format!("WAIT k{key} w"));
+        }
+        world
+    };
+    assert_constant("to be released at one", |count| {
+        steps(&mut crowd(count), "RELEASE k7 h", "1")
+    });
+    assert_linear("to be released at all", |count| {
+        let mut world = crowd(count);
+        (0..count)
+            .map(|key| steps(&mut world, &format!("RELEASE k{key} h"), "1"))
+            .sum()
+    });
+}
+
+#[test]
+fn one_operation_admits_no_more_than_the_server_can_answer_at_once() {
+    let mut world = World::new();
+    world.say("ACQUIRE k h");
+    for waiter in 0..2_000 {
+        world.say(&format!("WAIT k w{waiter} SHARED"));
+    }
+    world.say("RELEASE k h");
+    let first = world.heard().len();
+    assert!((50..200).contains(&first), "{first}");
+    // Nobody overtakes those who were left for the next time.
+    assert_eq!(world.say("ACQUIRE k new SHARED"), "nil");
+    assert_eq!(world.table.next_due_ms(), Some(world.now_ms));
+    world.fire(Vec::new());
+    assert!(world.table.queues().is_empty());
+    assert_eq!(world.holders("k").len(), 2_000);
+    assert_eq!(world.say("ACQUIRE k new SHARED"), "granted");
+}
+
+#[test]
+fn many_holders() {
+    let held = |count: usize| {
+        let mut world = World::new();
+        for holder in 0..count {
+            world.say(&format!("ACQUIRE k h{holder} SHARED LIMIT 90000 SESSION"));
+        }
+        world
+    };
+    assert_constant("a repeat", |count| {
+        steps(&mut held(count), "ACQUIRE k h9 SHARED", "granted")
+    });
+    assert_constant("a release", |count| {
+        steps(&mut held(count), "RELEASE k h9", "1")
+    });
+}
+
+#[test]
+fn many_sessions_of_one_connection_end_at_the_same_cost_each() {
+    assert_linear("to close", |count| {
+        let mut world = World::new();
+        world.say("ACQUIRE k0 a PX 9000 SESSION");
+        let client = world.client_of("ACQUIRE k0 a PX 9000 SESSION");
+        for key in 1..count {
+            world.say_as(client, &format!("ACQUIRE k{key} a PX 9000 SESSION"));
+        }
+        let before = world.table.steps();
+        world.close("ACQUIRE k0 a PX 9000 SESSION");
+        assert!(world.store.keys.is_empty());
+        assert!(world.table.sessions().is_empty());
+        world.table.steps() - before
+    });
+}

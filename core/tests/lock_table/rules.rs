@@ -1,0 +1,928 @@
+//! The contract's rules, each as a short scene: who says what, and what they are told.
+
+use crate::world::{self, World};
+
+/// A scene: lines with their answers, in order. `+50` lets 50 ms pass; `< line: answer` is what a
+/// waiter is told since the line before; `= key a#1 b#2` is who holds, with their holds.
+fn play(scene: &str) -> World {
+    let mut world = World::new();
+    for line in scene.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let line = line.split("//").next().unwrap_or_default().trim();
+        if let Some(ms) = line.strip_prefix('+') {
+            world.pass_ms(ms.parse().expect("milliseconds"));
+        } else if let Some(told) = line.strip_prefix("< ") {
+            let heard = world.heard();
+            let expected: Vec<&str> = if told == "nothing" {
+                vec![]
+            } else {
+                told.split(" | ").collect()
+            };
+            assert_eq!(heard, expected, "in the scene at {line:?}:\n{scene}");
+        } else if let Some(holders) = line.strip_prefix("= ") {
+            let mut words = holders.split_whitespace();
+            let key = words.next().expect("a key");
+            let expected: Vec<&str> = words.collect();
+            assert_eq!(
+                world.holders(key),
+                expected,
+                "in the scene at {line:?}:\n{scene}"
+            );
+        } else if let Some(key) = line.strip_prefix("DEL ") {
+            world.delete(key);
+        } else if let Some(key) = line.strip_prefix("SET ") {
+            world.overwrite(key);
+        } else if let Some(said) = line.strip_prefix("CLOSE ") {
+            world.close(said);
+        } else if let Some(keys) = line.strip_prefix("RENAME ") {
+            let (from, to) = keys.split_once(' ').expect("two keys");
+            world.rename(from, to);
+        } else if let Some(said) = line.strip_prefix("BYE ") {
+            world.hang_up(said);
+        } else {
+            let (said, answer) = line
+                .split_once(" -> ")
+                .unwrap_or_else(|| panic!("no answer in {line:?}"));
+            assert_eq!(
+                world.say(said),
+                answer,
+                "in the scene at {line:?}:\n{scene}"
+            );
+        }
+        world.table.queues().check().expect("sound queues");
+    }
+    world
+}
+
+macro_rules! scenes {
+    ($($(#[$doc:meta])* $name:ident: $scene:literal;)*) => {
+        $($(#[$doc])* #[test] fn $name() { play($scene); })*
+    };
+}
+
+scenes! {
+    what_a_token_is_granted_it_needs_no_turn_for: "
+        ACQUIRE k2 h -> granted
+        WAIT k2 t SHARED -> waits
+        WAIT k2 w -> waits
+        MWAIT 2 k3 k2 t SHARED -> waits
+        RELEASE k2 h -> 1
+        < WAIT k2 t SHARED: granted | MWAIT 2 k3 k2 t SHARED: granted";
+
+    what_a_token_acquires_it_needs_no_turn_for: "
+        ACQUIRE y h -> granted
+        ACQUIRE x h SHARED -> granted
+        WAIT x w -> waits
+        MWAIT 2 x y t SHARED -> waits
+        RELEASE y h -> 1
+        < nothing
+        RELEASE x h -> 1
+        < WAIT x w: granted
+        RELEASE x w -> 1
+        < MWAIT 2 x y t SHARED: granted";
+
+    an_upgrade_in_the_middle_of_a_queue_is_admitted_once_alone: "
+        ACQUIRE x h -> granted
+        ACQUIRE y h -> granted
+        MWAIT 2 x y t -> waits
+        WAIT x u SHARED -> waits
+        RELEASE x h -> 1
+        < nothing
+        RELEASE y h -> 1
+        < MWAIT 2 x y t: granted";
+
+    the_first_in_line_goes_first_whoever_looks: "
+        ACQUIRE x h -> granted
+        ACQUIRE y h -> granted
+        WAIT y b -> waits
+        WAIT x a -> waits
+        MRELEASE 2 x y h -> 2
+        < WAIT y b: granted | WAIT x a: granted";
+
+    one_at_a_time: "
+        ACQUIRE k a -> granted
+        ACQUIRE k b -> nil
+        RELEASE k b -> 0            // only the owner
+        RELEASE k a -> 1
+        RELEASE k a -> 0
+        ACQUIRE k b -> granted";
+
+    a_lease_ends_at_its_deadline: "
+        ACQUIRE k a PX 100 -> granted
+        +99
+        ACQUIRE k b -> nil
+        +1
+        ACQUIRE k b -> granted";
+
+    nothing_brings_an_ended_lease_back: "
+        ACQUIRE k a PX 100 -> granted
+        +100
+        EXTEND k a PX 100 -> 0
+        RELEASE k a -> 0";
+
+    extend_sets_and_does_not_add: "
+        ACQUIRE k a PX 1000 -> granted
+        EXTEND k a PX 10 -> 1
+        +10
+        = k
+        ACQUIRE k b -> granted";
+
+    release_hands_over_in_order: "
+        ACQUIRE k a -> granted
+        WAIT k b -> waits
+        WAIT k c -> waits
+        RELEASE k a -> 1
+        < WAIT k b: granted
+        = k b#1
+        RELEASE k b -> 1
+        < WAIT k c: granted";
+
+    a_lease_end_hands_over_with_nobody_touching_the_key: "
+        ACQUIRE k a PX 100 -> granted
+        WAIT k b PX 500 -> waits
+        +100
+        < WAIT k b PX 500: granted
+        +499
+        = k b#1                     // the lease counts from the grant
+        +1
+        = k";
+
+    nobody_barges_in: "
+        ACQUIRE k a PX 100 -> granted
+        WAIT k b -> waits
+        RELEASE k a -> 1
+        ACQUIRE k c -> nil
+        < WAIT k b: granted";
+
+    a_repeat_succeeds_while_others_wait: "
+        ACQUIRE k a PX 100 -> granted
+        WAIT k b -> waits
+        +50
+        ACQUIRE k a PX 100 -> granted
+        WAIT k a PX 100 -> granted
+        +99
+        < nothing
+        = k a#1
+        +1
+        < WAIT k b: granted";
+
+    reentrant_counts_and_a_repeat_does_not: "
+        ACQUIRE k a REENTRANT -> granted
+        ACQUIRE k a REENTRANT -> granted
+        ACQUIRE k a -> granted
+        = k a#2
+        RELEASE k a -> 1
+        = k a#1
+        RELEASE k a -> 1
+        = k";
+
+    all_drops_every_hold: "
+        ACQUIRE k a REENTRANT -> granted
+        ACQUIRE k a REENTRANT -> granted
+        WAIT k b -> waits
+        RELEASE k a ALL -> 1
+        < WAIT k b: granted";
+
+    block_ends_a_wait: "
+        ACQUIRE k a PX 1000 -> granted
+        WAIT k b BLOCK 50 -> waits
+        WAIT k c -> waits
+        +50
+        < WAIT k b BLOCK 50: nil
+        RELEASE k a -> 1
+        < WAIT k c: granted";
+
+    the_grant_wins_over_the_timeout_of_the_same_moment: "
+        ACQUIRE k a PX 50 -> granted
+        WAIT k b BLOCK 50 -> waits
+        +50
+        < WAIT k b BLOCK 50: granted";
+
+    the_dead_do_not_block_the_living: "
+        ACQUIRE k a -> granted
+        WAIT k b -> waits
+        WAIT k c -> waits
+        BYE WAIT k b
+        RELEASE k a -> 1
+        < WAIT k c: granted";
+
+    a_take_over_keeps_the_place: "
+        ACQUIRE k a -> granted
+        WAIT k b PX 10 -> waits
+        WAIT k c -> waits
+        WAIT k b PX 20 -> waits
+        < WAIT k b PX 10: UNBLOCKED
+        RELEASE k a -> 1
+        < WAIT k b PX 20: granted";
+
+    another_mode_is_another_wait: "
+        ACQUIRE k a -> granted
+        WAIT k b -> waits
+        WAIT k b SHARED -> waits
+        < nothing";
+
+    del_frees_by_force: "
+        ACQUIRE k a -> granted
+        WAIT k b -> waits
+        DEL k
+        < WAIT k b: granted";
+
+    another_type_ends_all_waits: "
+        ACQUIRE k a -> granted
+        WAIT k b -> waits
+        WAIT k c BLOCK 10 -> waits
+        SET k
+        < WAIT k b: WRONGTYPE | WAIT k c BLOCK 10: WRONGTYPE
+        ACQUIRE k d -> WRONGTYPE Operation against a key holding the wrong kind of value";
+
+    shared_admit_each_other: "
+        ACQUIRE k a SHARED -> granted
+        ACQUIRE k b SHARED -> granted
+        ACQUIRE k c -> nil
+        = k a#1 b#1";
+
+    no_writer_starves: "
+        ACQUIRE k r1 SHARED -> granted
+        WAIT k w -> waits
+        ACQUIRE k r2 SHARED -> nil  // strict order: a shared request behind an exclusive one waits
+        WAIT k r2 SHARED -> waits
+        RELEASE k r1 -> 1
+        < WAIT k w: granted
+        RELEASE k w -> 1
+        < WAIT k r2 SHARED: granted";
+
+    shared_waiters_at_the_head_are_granted_together: "
+        ACQUIRE k w -> granted
+        WAIT k r1 SHARED -> waits
+        WAIT k r2 SHARED -> waits
+        WAIT k v -> waits
+        WAIT k r3 SHARED -> waits
+        RELEASE k w -> 1
+        < WAIT k r1 SHARED: granted | WAIT k r2 SHARED: granted
+        = k r1#1 r2#1";
+
+    a_semaphore_admits_its_limit: "
+        ACQUIRE k a SHARED LIMIT 2 -> granted
+        ACQUIRE k b SHARED LIMIT 2 -> granted
+        ACQUIRE k c SHARED LIMIT 2 -> nil
+        RELEASE k a -> 1
+        ACQUIRE k c SHARED LIMIT 2 -> granted";
+
+    one_permit_that_lapses_admits_one_waiter_on_time: "
+        ACQUIRE k a SHARED LIMIT 2 PX 100 -> granted
+        ACQUIRE k b SHARED LIMIT 2 PX 1000 -> granted
+        WAIT k c SHARED LIMIT 2 -> waits
+        WAIT k d SHARED LIMIT 2 -> waits
+        +100
+        < WAIT k c SHARED LIMIT 2: granted
+        = k b#1 c#1";
+
+    the_smallest_limit_binds: "
+        ACQUIRE k a SHARED LIMIT 3 -> granted
+        ACQUIRE k b SHARED LIMIT 2 -> granted
+        ACQUIRE k c SHARED LIMIT 3 -> nil
+        ACQUIRE k b SHARED -> granted   // a repeat without LIMIT takes the limit away
+        ACQUIRE k c SHARED LIMIT 3 -> granted";
+
+    a_repeat_that_lifts_a_limit_lets_the_next_in: "
+        ACQUIRE k a SHARED LIMIT 1 -> granted
+        WAIT k b SHARED -> waits
+        ACQUIRE k a SHARED LIMIT 2 -> granted
+        < WAIT k b SHARED: granted";
+
+    a_downgrade_lets_the_queue_move: "
+        ACQUIRE k a REENTRANT -> granted
+        WAIT k b SHARED -> waits
+        WAIT k a SHARED -> granted
+        < WAIT k b SHARED: granted
+        = k a#1 b#1";
+
+    a_conversion_with_reentrant_adds_a_hold: "
+        ACQUIRE k a -> granted
+        ACQUIRE k a SHARED REENTRANT -> granted
+        = k a#2
+        ACQUIRE k a REENTRANT -> granted
+        = k a#3";
+
+    an_upgrade_waits_for_the_others_and_stands_first: "
+        ACQUIRE k a SHARED -> granted
+        ACQUIRE k b SHARED -> granted
+        WAIT k c -> waits
+        ACQUIRE k a -> nil
+        WAIT k a -> waits
+        RELEASE k b -> 1
+        < WAIT k a: granted
+        = k a#1";
+
+    a_second_upgrade_is_refused: "
+        ACQUIRE k a SHARED -> granted
+        ACQUIRE k b SHARED -> granted
+        WAIT k a -> waits
+        WAIT k b -> DEADLOCK another holder waits to upgrade this lock
+        ACQUIRE k b -> nil
+        WAIT k a PX 7 -> waits      // the same one may come again
+        < WAIT k a: UNBLOCKED";
+
+    an_upgrade_whose_share_ended_is_an_ordinary_waiter_at_the_front: "
+        ACQUIRE k a SHARED PX 100 -> granted
+        ACQUIRE k b SHARED -> granted
+        ACQUIRE k d SHARED -> granted
+        WAIT k c -> waits
+        WAIT k a -> waits
+        +100
+        < nothing
+        WAIT k b -> waits           // no upgrade waits any more, so this one may, and goes first
+        RELEASE k d -> 1
+        < WAIT k b: granted
+        RELEASE k b -> 1
+        < WAIT k a: granted
+        RELEASE k a -> 1
+        < WAIT k c: granted";
+
+    all_keys_or_none: "
+        ACQUIRE y b -> granted
+        MACQUIRE 2 x y a -> nil
+        = x
+        RELEASE y b -> 1
+        MACQUIRE 2 x y a -> granted
+        = x a#1
+        = y a#1";
+
+    a_wait_for_several_is_granted_when_first_in_all: "
+        ACQUIRE x a -> granted
+        ACQUIRE y b -> granted
+        MWAIT 2 y x m -> waits
+        WAIT x c -> waits
+        WAIT y d -> waits
+        RELEASE x a -> 1
+        < nothing                   // x waits for the first in the queue, who waits for y
+        RELEASE y b -> 1
+        < MWAIT 2 y x m: granted
+        MRELEASE 2 x y m -> 2
+        < WAIT x c: granted | WAIT y d: granted";
+
+    waits_for_several_never_wait_for_each_other: "
+        ACQUIRE x a -> granted
+        MWAIT 2 x y m -> waits
+        MWAIT 2 y x n -> waits
+        RELEASE x a -> 1
+        < MWAIT 2 x y m: granted
+        MRELEASE 2 x y m -> 2
+        < MWAIT 2 y x n: granted";
+
+    a_dead_wait_for_several_leaves_all_queues: "
+        ACQUIRE x a -> granted
+        MWAIT 2 x y m -> waits
+        WAIT y c -> waits           // y is free, but not its turn
+        BYE MWAIT 2 x y m
+        < WAIT y c: granted";
+
+    a_timed_out_wait_for_several_leaves_all_queues: "
+        ACQUIRE x a -> granted
+        MWAIT 2 x y m BLOCK 10 -> waits
+        WAIT y c -> waits
+        +10
+        < MWAIT 2 x y m BLOCK 10: nil | WAIT y c: granted";
+
+    what_it_holds_already_needs_no_turn: "
+        ACQUIRE x m -> granted
+        ACQUIRE y b -> granted
+        WAIT x c -> waits           // waits for m
+        MWAIT 2 x y m -> waits      // would wait for c, did x count
+        RELEASE y b -> 1
+        < MWAIT 2 x y m: granted";
+
+    a_wait_for_several_with_an_upgrade_is_refused: "
+        ACQUIRE x m SHARED -> granted
+        ACQUIRE y b -> granted
+        MWAIT 2 x y m -> DEADLOCK another holder waits to upgrade this lock
+        RELEASE y b -> 1
+        MWAIT 2 x y m -> granted";
+
+    release_of_several_counts_those_that_lost_a_hold: "
+        ACQUIRE x a -> granted
+        ACQUIRE y b -> granted
+        MRELEASE 2 x y a -> 1
+        = x
+        = y b#1
+        MEXTEND 2 x y b -> 0        // not without all of them
+        MEXTEND 1 y b -> 1";
+
+    the_same_keys_are_a_set: "
+        ACQUIRE x a -> granted
+        MWAIT 2 x y m PX 5 -> waits
+        MWAIT 2 y x m PX 6 -> waits
+        < MWAIT 2 x y m PX 5: UNBLOCKED";
+
+    a_session_is_renewed_and_ends_with_its_connection: "
+        ACQUIRE k a PX 90 SESSION -> granted
+        WAIT k b -> waits
+        +30
+        +30
+        +30
+        +500                        // however late the timer fires
+        = k a#1
+        < nothing
+        CLOSE ACQUIRE k a PX 90 SESSION
+        < WAIT k b: granted";
+
+    a_session_ends_with_all_its_holds_and_keys: "
+        MACQUIRE 2 x y a SESSION -> granted
+        MACQUIRE 2 x y a REENTRANT -> granted
+        CLOSE MACQUIRE 2 x y a SESSION
+        = x
+        = y";
+
+    another_connection_s_end_is_nothing_to_it: "
+        ACQUIRE k a PX 90 SESSION -> granted
+        ACQUIRE j b PX 90 -> granted
+        CLOSE ACQUIRE j b PX 90
+        = k a#1
+        = j b#1";
+
+    a_repeat_without_session_leaves_the_session: "
+        ACQUIRE k a PX 90 SESSION -> granted
+        ACQUIRE k a PX 60 -> granted
+        CLOSE ACQUIRE k a PX 60
+        = k a#1
+        +100
+        = k a#1
+        CLOSE ACQUIRE k a PX 90 SESSION
+        = k";
+
+    extend_with_session_moves_the_session: "
+        ACQUIRE k a PX 90 SESSION -> granted
+        EXTEND k a PX 90 SESSION -> 1
+        CLOSE ACQUIRE k a PX 90 SESSION
+        +100
+        = k a#1
+        CLOSE EXTEND k a PX 90 SESSION
+        = k";
+
+    extend_with_session_ties_what_was_not: "
+        ACQUIRE k a PX 90 -> granted
+        EXTEND k a PX 90 SESSION -> 1
+        +300
+        = k a#1
+        CLOSE EXTEND k a PX 90 SESSION
+        = k";
+
+    a_waiter_s_session_is_tied_when_granted: "
+        ACQUIRE k a PX 50 -> granted
+        WAIT k b PX 90 SESSION -> waits
+        +50
+        < WAIT k b PX 90 SESSION: granted
+        +200
+        = k b#1
+        CLOSE WAIT k b PX 90 SESSION
+        = k";
+
+    the_session_follows_a_rename: "
+        ACQUIRE k a PX 90 SESSION -> granted
+        RENAME k j
+        +200
+        = j a#1
+        WAIT j b -> waits
+        CLOSE ACQUIRE k a PX 90 SESSION
+        < WAIT j b: granted";
+
+    a_released_session_is_forgotten: "
+        ACQUIRE k a PX 90 SESSION -> granted
+        RELEASE k a -> 1
+        ACQUIRE k a PX 90 -> granted
+        CLOSE ACQUIRE k a PX 90 SESSION
+        = k a#1
+        +90
+        = k";
+
+    a_deleted_session_does_not_come_back: "
+        ACQUIRE k a PX 90 SESSION -> granted
+        DEL k
+        ACQUIRE k b PX 90 -> granted
+        CLOSE ACQUIRE k a PX 90 SESSION
+        = k b#1";
+
+    one_permit_s_session_ends_that_permit: "
+        ACQUIRE k a SHARED LIMIT 2 SESSION -> granted
+        ACQUIRE k b SHARED LIMIT 2 -> granted
+        WAIT k c SHARED LIMIT 2 -> waits
+        CLOSE ACQUIRE k a SHARED LIMIT 2 SESSION
+        < WAIT k c SHARED LIMIT 2: granted
+        = k b#1 c#1";
+
+    one_of_several_of_another_type_ends_the_wait: "
+        ACQUIRE x a -> granted
+        MWAIT 2 x y m -> waits
+        WAIT x c -> waits
+        SET y
+        < MWAIT 2 x y m: WRONGTYPE
+        RELEASE x a -> 1
+        < WAIT x c: granted";
+}
+
+#[test]
+fn fences_rise_with_every_grant_and_stay_with_a_repeat() {
+    let mut world = play("ACQUIRE k a -> granted\nACQUIRE j b -> granted");
+    let (first, second) = (world.fence("k", "a"), world.fence("j", "b"));
+    assert!(first < second, "across keys");
+    world.say("ACQUIRE k a");
+    assert_eq!(world.fence("k", "a"), first, "the same token again");
+    world.say("ACQUIRE k a SHARED");
+    assert_eq!(world.fence("k", "a"), first, "a downgrade keeps its fence");
+    world.say("ACQUIRE k a");
+    assert!(world.fence("k", "a") > second, "an upgrade is a new grant");
+}
+
+#[test]
+fn several_keys_have_one_fence() {
+    let mut world = play("ACQUIRE x a -> granted\nMACQUIRE 2 x y a -> granted");
+    let fence = world.fence("x", "a");
+    assert_eq!(fence, world.fence("y", "a"));
+    world.say("MACQUIRE 2 y x a");
+    assert_eq!(world.fence("x", "a"), fence, "held already under one fence");
+    world.say("ACQUIRE z a");
+    world.say("MACQUIRE 2 x z a");
+    assert!(world.fence("x", "a") > fence, "held under two");
+    assert_eq!(world.fence("x", "a"), world.fence("z", "a"));
+}
+
+#[test]
+fn the_waiter_limit_counts_a_wait_for_several_once_and_lets_take_overs_pass() {
+    let mut world = play("ACQUIRE x a -> granted\nMWAIT 2 x y m -> waits");
+    world.max_waiters = 2;
+    assert_eq!(world.say("WAIT x b"), "waits");
+    assert_eq!(
+        world.say("WAIT x c"),
+        "MAXWAITERS as many clients wait as lock.max-waiters allows"
+    );
+    assert_eq!(world.say("WAIT x b PX 1"), "waits");
+}
+
+#[test]
+fn an_expiry_by_hand_shortens_and_never_lengthens() {
+    let mut world = play("ACQUIRE k a PX 1000 -> granted\nWAIT k b -> waits");
+    world.expire("k", Some(world.now_ms + 5000));
+    world.fire(vec![world::name("k")]);
+    assert_eq!(world.lease_ms("k", "a"), 1000);
+    world.expire("k", Some(world.now_ms + 10));
+    assert_eq!(world.lease_ms("k", "a"), 10, "before anything was settled");
+    world.fire(vec![world::name("k")]);
+    world.pass_ms(10);
+    assert_eq!(world.heard(), ["WAIT k b: granted"]);
+}
+
+#[test]
+fn a_take_back_undoes_this_grant_and_no_other() {
+    let mut world = play(
+        "ACQUIRE k a -> granted
+         WAIT k b -> waits
+         RELEASE k a -> 1
+         WAIT k c -> waits
+         < WAIT k b: granted",
+    );
+    let hand_over = world.handed_over.clone();
+    world.take_back_last();
+    assert_eq!(world.heard(), ["WAIT k c: granted"]);
+    world.say("RELEASE k c");
+    world.say("ACQUIRE k b");
+    world.handed_over = hand_over;
+    world.take_back_last();
+    assert_eq!(
+        world.holders("k"),
+        ["b#1"],
+        "a later grant to the same token"
+    );
+}
+
+#[test]
+fn a_take_back_gives_back_what_the_token_had_before() {
+    let mut world = play(
+        "ACQUIRE k a SHARED -> granted
+         ACQUIRE k b SHARED -> granted
+         WAIT k a -> waits
+         WAIT k c SHARED -> waits
+         RELEASE k b -> 1
+         < WAIT k a: granted",
+    );
+    world.take_back_last();
+    assert_eq!(world.holders("k"), ["a#1", "c#1"]);
+    assert_eq!(world.heard(), ["WAIT k c SHARED: granted"]);
+}
+
+#[test]
+fn an_expiry_by_hand_ends_a_session_too() {
+    let mut world = play("ACQUIRE k a PX 900 SESSION -> granted\nWAIT k b -> waits");
+    world.expire("k", Some(world.now_ms + 100));
+    world.fire(vec![world::name("k")]);
+    world.pass_ms(100);
+    assert_eq!(world.heard(), ["WAIT k b: granted"]);
+}
+
+#[test]
+fn a_session_begun_and_ended_in_one_operation_is_forgotten() {
+    let mut world = play(
+        "ACQUIRE k a PX 100 -> granted
+         WAIT k b SESSION -> waits",
+    );
+    world.now_ms += 100;
+    // Settling grants to b, whose RELEASE is what settles.
+    assert_eq!(world.say("RELEASE k b"), "1");
+    assert!(world.table.sessions().is_empty());
+}
+
+#[test]
+fn where_nothing_may_be_granted_only_timeouts_pass() {
+    let mut world = play(
+        "ACQUIRE k a PX 50 -> granted
+         WAIT k b BLOCK 100 -> waits
+         WAIT k c -> waits",
+    );
+    world.now_ms += 100;
+    let decision = world.outside(|table, outside| table.settle_due(&[], 10, outside));
+    world.carry_out(decision);
+    assert_eq!(world.heard(), ["WAIT k b BLOCK 100: nil"]);
+    world.fire(Vec::new());
+    assert_eq!(world.heard(), ["WAIT k c: granted"]);
+}
+
+#[test]
+fn a_timeout_while_nothing_may_be_granted_is_made_up_for() {
+    let mut world = play(
+        "ACQUIRE k a SHARED PX 1000 -> granted
+         WAIT k b BLOCK 50 -> waits
+         WAIT k c SHARED -> waits",
+    );
+    world.now_ms += 50;
+    let decision = world.outside(|table, outside| table.time_out_due(10, outside));
+    world.carry_out(decision);
+    assert_eq!(world.heard(), ["WAIT k b BLOCK 50: nil"]);
+    world.pass_ms(0);
+    assert_eq!(world.heard(), ["WAIT k c SHARED: granted"]);
+}
+
+#[test]
+fn a_session_ends_when_its_grant_goes() {
+    type Loss = fn(&mut World);
+    let losses: [Loss; 4] = [
+        |world| world.delete("k"),
+        |world| world.overwrite("k"),
+        |world| drop(world.say("RELEASE k a")),
+        |world| world.table.end_sessions_in(0),
+    ];
+    for lose in losses {
+        let mut world = play("ACQUIRE k a PX 9000 SESSION -> granted");
+        assert_eq!(world.table.sessions().len(), 1);
+        lose(&mut world);
+        assert!(world.table.sessions().is_empty());
+    }
+}
+
+#[test]
+fn no_session_outlives_a_grant_that_went_unseen_for_long() {
+    let mut world = play("ACQUIRE k a PX 90 SESSION -> granted");
+    world.store.keys.clear();
+    world.replica.clear();
+    world.pass_ms(30);
+    assert!(world.table.sessions().is_empty());
+}
+
+#[test]
+fn a_clock_that_is_set_changes_no_span() {
+    let mut world = play(
+        "ACQUIRE k a PX 100000 -> granted
+         ACQUIRE s a PX 90 SESSION -> granted
+         WAIT k b BLOCK 50 -> waits",
+    );
+    world.set_clock(-500_000);
+    world.pass_ms(30);
+    world.pass_ms(19);
+    assert_eq!(world.heard(), [""; 0]);
+    assert_eq!(
+        world.lease_ms("s", "a"),
+        71,
+        "renewed 19 ms ago, from the clock as it is"
+    );
+    world.pass_ms(1);
+    assert_eq!(world.heard(), ["WAIT k b BLOCK 50: nil"]);
+}
+
+#[test]
+fn a_clock_that_is_set_ahead_ends_leases_at_once() {
+    let mut world = play(
+        "ACQUIRE k a PX 1000 -> granted
+         WAIT k b PX 1000 -> waits",
+    );
+    world.set_clock(1_000);
+    assert_eq!(world.heard(), ["WAIT k b PX 1000: granted"]);
+}
+
+#[test]
+fn a_lease_that_ends_beside_others_is_ended_with_nobody_touching_the_key() {
+    let mut world = play(
+        "ACQUIRE k a SHARED PX 100 -> granted
+         ACQUIRE k b SHARED PX 500 -> granted",
+    );
+    let before = world.effects_seen;
+    world.pass_ms(100);
+    assert_eq!(world.effects_seen - before, 1);
+    assert_eq!(world.holders("k"), ["b#1"]);
+    assert_eq!(
+        world.table.next_due_ms(),
+        None,
+        "the key's own expiry does for the last"
+    );
+}
+
+#[test]
+fn who_lost_its_rights_is_refused_and_the_next_is_granted() {
+    let mut world = play(
+        "ACQUIRE k a -> granted
+         WAIT k b -> waits
+         WAIT k c -> waits",
+    );
+    world.store.barred.insert(world::token("b"));
+    assert_eq!(world.say("RELEASE k a"), "1");
+    assert_eq!(world.heard(), ["WAIT k b: NOPERM", "WAIT k c: granted"]);
+}
+
+#[test]
+fn a_refused_or_vain_command_has_no_effect() {
+    let mut world = play("ACQUIRE k a -> granted");
+    let before = world.effects_seen;
+    for line in [
+        "ACQUIRE k b",
+        "WAIT k c",
+        "RELEASE k b",
+        "EXTEND k b",
+        "ACQUIRE k b PX 0",
+    ] {
+        world.say(line);
+        assert_eq!(world.effects_seen, before, "{line}");
+    }
+}
+
+#[test]
+fn a_hand_over_is_one_effect() {
+    let mut world =
+        play("ACQUIRE k a PX 10 -> granted\nWAIT k b PX 10 -> waits\nWAIT k c -> waits");
+    for hand_over in ["RELEASE k a", "a lease end"] {
+        let before = world.effects_seen;
+        match hand_over {
+            "a lease end" => world.pass_ms(10),
+            line => drop(world.say(line)),
+        }
+        assert_eq!(world.effects_seen - before, 1, "{hand_over}");
+    }
+}
+
+#[test]
+fn every_success_is_told_to_the_replicas_even_if_it_changes_nothing() {
+    let mut world = play("ACQUIRE k a PX 100 -> granted\nMACQUIRE 2 x y a PX 100 -> granted");
+    for (line, effects) in [
+        ("ACQUIRE k a PX 100", 1),
+        ("WAIT k a PX 100", 1),
+        ("EXTEND k a PX 100", 1),
+        ("MACQUIRE 2 x y a PX 100", 2),
+        ("MEXTEND 2 x y a PX 100", 2),
+    ] {
+        let before = world.effects_seen;
+        let answer = world.say(line);
+        assert!(
+            ["granted", "1", "2"].contains(&answer.as_str()),
+            "{line}: {answer}"
+        );
+        assert_eq!(world.effects_seen - before, effects, "{line}");
+    }
+}
+
+#[test]
+fn what_is_deferred_is_done_when_its_time_has_come() {
+    let mut world = play(
+        "ACQUIRE k a PX 100 -> granted
+         WAIT k b -> waits
+         ACQUIRE s a PX 90 SESSION -> granted",
+    );
+    world.now_ms += 100;
+    world.defer(&["k", "s"]);
+    assert_eq!(world.table.next_due_ms(), Some(world.now_ms + 20));
+    world.pass_ms(19);
+    assert_eq!(world.heard(), [""; 0]);
+    world.pass_ms(1);
+    assert_eq!(world.heard(), ["WAIT k b: granted"]);
+}
+
+#[test]
+fn sessions_of_locks_that_are_elsewhere_now_are_dropped() {
+    let mut world = play(
+        "ACQUIRE here a PX 90 SESSION -> granted
+         ACQUIRE elsewhere a PX 90 SESSION -> granted
+         ACQUIRE closed a PX 90 SESSION -> granted",
+    );
+    for key in ["elsewhere", "closed"] {
+        world.store.keys.remove(&world::name(key));
+    }
+    world.table.close_client(3);
+    world.now_ms += 30;
+    let due = world.table.due_names(world.now_ms, 9);
+    assert_eq!(due.len(), 3, "the one that was closed among them: {due:?}");
+    world.defer(&["here", "elsewhere", "closed"]);
+    assert_eq!(world.table.sessions().len(), 1, "one grant is there still");
+    world.pass_ms(20);
+    assert_eq!(world.lease_ms("here", "a"), 90, "renewed, later than usual");
+}
+
+#[test]
+fn a_lock_that_is_away_is_granted_to_nobody() {
+    let mut world = play(
+        "ACQUIRE y a -> granted
+         MWAIT 2 x y b -> waits
+         WAIT x c -> waits",
+    );
+    world.send_away("x");
+    assert_eq!(world.say("RELEASE y a"), "1");
+    assert_eq!(world.heard(), [""; 0]);
+    assert_eq!(world.holders("y"), [""; 0]);
+    assert_eq!(world.table.next_due_ms(), Some(world.now_ms + 20));
+    world.pass_ms(20);
+    assert_eq!(world.heard(), [""; 0]);
+    world.bring_back("x");
+    world.pass_ms(20);
+    assert_eq!(world.heard(), ["MWAIT 2 x y b: granted"]);
+}
+
+#[test]
+fn the_end_of_a_lease_is_announced_once_where_somebody_waits_for_it() {
+    let mut world = play(
+        "ACQUIRE k a PX 100 -> granted
+         ACQUIRE alone a PX 100 -> granted
+         WAIT k b -> waits
+         WAIT k c -> waits",
+    );
+    let end_ms = world.now_ms + 100;
+    assert_eq!(world.table.queues().next_unannounced_ms(), Some(end_ms));
+    assert_eq!(world.table.announce_ends(end_ms - 1, 9), []);
+    assert_eq!(world.table.announce_ends(end_ms, 9), [world::name("k")]);
+    assert_eq!(world.table.announce_ends(end_ms, 9), []);
+    // An extension is another end.
+    world.say("EXTEND k a PX 300");
+    assert_eq!(world.table.announce_ends(end_ms, 9), []);
+    assert_eq!(
+        world.table.announce_ends(end_ms + 200, 9),
+        [world::name("k")]
+    );
+}
+
+#[test]
+fn a_connection_that_closes_while_nothing_may_be_granted_is_followed_by_the_next_in_line() {
+    let mut world = play(
+        "ACQUIRE long a PX 600000 -> granted
+         ACQUIRE brief a PX 2500 -> granted
+         ACQUIRE tied c PX 9000 SESSION -> granted
+         WAIT long b -> waits
+         WAIT brief b -> waits
+         WAIT tied b -> waits
+         WAIT long d BLOCK 2000 -> waits",
+    );
+    world.now_ms += 2600;
+    let decision = world.outside(|table, outside| table.time_out_due(10, outside));
+    world.carry_out(decision);
+    let client = world.client_of("ACQUIRE tied c PX 9000 SESSION");
+    world.table.close_client(client);
+    world.heard();
+    assert_eq!(world.say("RELEASE long a"), "1");
+    assert_eq!(world.heard(), ["WAIT long b: granted"]);
+    world.fire(Vec::new());
+    assert_eq!(
+        world.heard(),
+        ["WAIT brief b: granted", "WAIT tied b: granted"]
+    );
+}
+
+/// The names to settle are found a moment before they are settled: a wait that ends in between ends at
+/// names that are none of them. Who it let through must not be forgotten because somebody behind was
+/// looked at meanwhile.
+#[test]
+fn who_follows_a_wait_that_ends_between_two_looks_is_granted() {
+    let mut world = play(
+        "ACQUIRE k1 h -> granted
+         ACQUIRE k3 g -> granted
+         MWAIT 2 k1 k2 a BLOCK 100 -> waits
+         WAIT k2 t -> waits
+         WAIT k3 x -> waits
+         MWAIT 2 k3 k5 b BLOCK 100 -> waits
+         MWAIT 2 k2 k5 c -> waits",
+    );
+    world.now_ms += 100;
+    let found = [world::name("k3")];
+    let decision = world.outside(|table, outside| table.settle_due(&found, 10, outside));
+    world.carry_out(decision);
+    assert_eq!(
+        world.heard(),
+        [
+            "MWAIT 2 k1 k2 a BLOCK 100: nil",
+            "MWAIT 2 k3 k5 b BLOCK 100: nil"
+        ]
+    );
+    world.fire(Vec::new());
+    assert_eq!(world.heard(), ["WAIT k2 t: granted"]);
+    assert_eq!(world.table.counters().expirations, 0);
+}

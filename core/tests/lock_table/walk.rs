@@ -1,0 +1,195 @@
+//! A random walk through all commands, with what has to hold after every step.
+
+use crate::world::{self, World};
+use proptest::prelude::*;
+use redis_lock_core::state::queue::Waiter;
+use redis_lock_core::store::KeyState;
+use redis_lock_core::values::holder::Mode;
+use redis_lock_core::values::lock::Lock;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Say(String),
+    Pass(u64),
+    Delete(&'static str),
+    HangUp(usize),
+    CloseAll,
+    /// Connections close and time passes, and an operation comes before the timer.
+    CloseUnseen,
+    PassUnseen(u64),
+    Expire(&'static str, Option<u64>),
+}
+
+const KEYS: [&str; 3] = ["x", "y", "z"];
+
+fn line() -> impl Strategy<Value = String> {
+    let token = proptest::sample::select(vec!["a", "b", "c", "d", "e"]);
+    let mode = proptest::sample::select(vec!["", "SHARED", "SHARED LIMIT 1", "SHARED LIMIT 2"]);
+    let keys = proptest::sample::subsequence(KEYS.to_vec(), 1..=3);
+    let repeat = proptest::sample::select(vec!["", "", "REENTRANT", "SESSION"]);
+    (0..7, keys, token, 1u64..60, mode, repeat, 0u64..60).prop_map(
+        |(verb, keys, token, ms, mode, repeat, block)| {
+            let keys = format!("{} {}", keys.len(), keys.join(" "));
+            match verb {
+                0 | 1 => format!("MACQUIRE {keys} {token} PX {ms} {mode} {repeat}"),
+                2..=4 => format!("MWAIT {keys} {token} PX {ms} BLOCK {block} {mode} {repeat}"),
+                5 => format!("MEXTEND {keys} {token} PX {ms}"),
+                _ => format!(
+                    "MRELEASE {keys} {token}{}",
+                    if ms % 2 == 0 { " ALL" } else { "" }
+                ),
+            }
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let key = proptest::sample::select(KEYS.to_vec());
+    prop_oneof![
+        12 => line().prop_map(Step::Say),
+        3 => (0u64..30).prop_map(Step::Pass),
+        1 => key.clone().prop_map(Step::Delete),
+        2 => (0usize..9).prop_map(Step::HangUp),
+        1 => Just(Step::CloseAll),
+        1 => Just(Step::CloseUnseen),
+        1 => (0u64..30).prop_map(Step::PassUnseen),
+        1 => (key, proptest::option::of(1u64..40)).prop_map(|(key, ms)| Step::Expire(key, ms)),
+    ]
+}
+
+fn take(world: &mut World, step: Step) {
+    match step {
+        Step::Say(line) => drop(world.say(&line)),
+        Step::Pass(ms) => world.pass_ms(ms),
+        Step::Delete(key) => world.delete(key),
+        Step::HangUp(n) => {
+            let mut waiting = world.waiting();
+            waiting.sort();
+            if !waiting.is_empty() {
+                let line = waiting[n % waiting.len()].clone();
+                world.hang_up(&line);
+            }
+        }
+        Step::CloseAll => world.close_all(),
+        Step::CloseUnseen => world.orphan_all(),
+        Step::PassUnseen(ms) => world.now_ms += ms,
+        Step::Expire(key, ms) => {
+            world.expire(key, ms.map(|ms| world.now_ms + ms));
+            world.fire(vec![world::name(key)]);
+        }
+    }
+}
+
+/// What has to hold whatever happened.
+fn check(world: &World) -> Result<(), TestCaseError> {
+    world.table.queues().check().map_err(TestCaseError::fail)?;
+    world
+        .table
+        .sessions()
+        .check()
+        .map_err(TestCaseError::fail)?;
+    let mut fences = Vec::new();
+    for key in KEYS {
+        let stored = match world.store.keys.get(&world::name(key)) {
+            Some(KeyState::Lock(stored)) => stored.lock.clone(),
+            _ => Lock::free(),
+        };
+        if !stored.is_free() {
+            let sound = Lock::held(stored.mode(), stored.holders().iter().cloned().collect());
+            prop_assert!(sound.is_some(), "unsound: {stored:?}");
+        }
+        let replica = world
+            .replica
+            .get(&world::name(key))
+            .cloned()
+            .unwrap_or_default();
+        prop_assert_eq!(
+            stored.holders(),
+            replica.holders(),
+            "the replica has another {}",
+            key
+        );
+        fences.extend(stored.holders().iter().map(|h| (h.token.clone(), h.fence)));
+        // What is due by now the timer will see to.
+        if world.table.next_due_ms().is_none_or(|ms| ms > world.now_ms) {
+            check_no_one_sleeps(world, key)?;
+        }
+    }
+    for (token, fence) in &fences {
+        let others = fences.iter().filter(|(other, _)| other != token);
+        prop_assert!(
+            others.clone().all(|(_, other)| other != fence),
+            "one fence, two owners: {fences:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Nobody waits for nothing: one of its names is held by others, or, where its token doesn't hold
+/// already, queued for by somebody before it.
+fn check_no_one_sleeps(world: &World, key: &str) -> Result<(), TestCaseError> {
+    let queues = world.table.queues();
+    for (position, waiter) in queues.queue(&world::name(key)) {
+        let held_up = waiter.names.iter().any(|name| {
+            let key = std::str::from_utf8(name.key()).expect("text");
+            let lock = world.lock(key);
+            if lock.holder(&waiter.request.token).is_some() {
+                lock.mode() == Mode::Shared
+                    && waiter.request.mode == Mode::Exclusive
+                    && lock.holders().len() > 1
+            } else {
+                !admits(&lock, waiter) || queues.head(name) != Some(position)
+            }
+        });
+        prop_assert!(held_up, "{waiter:?} waits for nothing at {key}");
+    }
+    Ok(())
+}
+
+/// Whether a lock's holders admit a newcomer.
+fn admits(lock: &Lock, newcomer: &Waiter) -> bool {
+    let limits = lock.holders().iter().map(|own| own.limit);
+    let mut limits = limits
+        .chain([newcomer.request.limit])
+        .filter(|limit| *limit > 0);
+    let shared = lock.mode() == Mode::Shared && newcomer.request.mode == Mode::Shared;
+    lock.is_free() || (shared && limits.all(|limit| lock.holders().len() < limit as usize))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_rules_hold_after_every_step(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut world = World::new();
+        for step in steps {
+            take(&mut world, step);
+            check(&world)?;
+        }
+        // Whoever still waits leaves in the end, whatever the leases and timeouts were.
+        for _ in 0..100 {
+            world.close_all();
+            world.pass_ms(60);
+            check(&world)?;
+        }
+        prop_assert!(world.table.queues().is_empty(), "{:?}", world.waiting());
+        prop_assert!(world.table.sessions().is_empty(), "{:?}", world.table.sessions());
+    }
+
+    #[test]
+    fn fences_rise_in_the_order_of_the_grants(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut world = World::new();
+        let mut last = std::collections::HashMap::new();
+        for step in steps {
+            take(&mut world, step);
+            for key in KEYS {
+                let highest = world.lock(key).highest_fence();
+                let before = last.entry(key).or_insert(0);
+                if highest > 0 && highest != *before && world.lock(key).mode() == Mode::Exclusive {
+                    prop_assert!(highest > *before, "{key}: {highest} after {before}");
+                }
+                *before = highest.max(*before);
+            }
+        }
+    }
+}

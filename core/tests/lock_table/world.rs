@@ -1,0 +1,414 @@
+//! A server in memory: a keyspace, a replica, a clock that is moved by hand, and clients that say
+//! command lines. Everything goes through the grammar and the table, as on a real server.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use redis_lock_core::decision::{Answer, Caller, Decision, Outcome};
+use redis_lock_core::effect::{self};
+use redis_lock_core::grammar::{self, Keys, Setting};
+use redis_lock_core::operation::Operation;
+use redis_lock_core::state::queue::{Waiter, WaiterId};
+use redis_lock_core::store::{Environment, KeyState, Store};
+use redis_lock_core::table::LockTable;
+use redis_lock_core::values::fence::Fences;
+use redis_lock_core::values::hand_over::HandOver;
+use redis_lock_core::values::lock::Lock;
+use redis_lock_core::values::lock::Stored;
+use redis_lock_core::values::name::Name;
+use redis_lock_core::values::session_id::SessionId;
+use redis_lock_core::values::token::Token;
+
+/// When the clock starts, in ms: far enough from 0 that nothing underflows unseen.
+pub const START_MS: u64 = 1_000_000;
+
+#[derive(Default)]
+pub struct Memory {
+    pub keys: BTreeMap<Name, KeyState>,
+    pub reads: usize,
+    pub steady_ms: u64,
+    /// Keys whose slot is on its way to another server.
+    pub away: BTreeSet<Name>,
+    /// Tokens of users that lost their rights.
+    pub barred: BTreeSet<Token>,
+}
+
+impl Store for Memory {
+    fn read(&mut self, name: &Name) -> KeyState {
+        self.reads += 1;
+        self.keys.get(name).cloned().unwrap_or(KeyState::Empty)
+    }
+
+    fn is_here(&mut self, name: &Name) -> bool {
+        !self.away.contains(name)
+    }
+
+    fn is_touched(&mut self, _: &Name) -> bool {
+        false
+    }
+
+    fn is_any_touched(&mut self) -> bool {
+        false
+    }
+
+    fn steady_ms(&mut self) -> u64 {
+        self.steady_ms
+    }
+
+    fn permits(&mut self, waiter: &Waiter) -> bool {
+        !self.barred.contains(&waiter.request.token)
+    }
+}
+
+pub struct World {
+    pub table: LockTable,
+    pub store: Memory,
+    /// What a replica has that sees nothing but the effects.
+    pub replica: BTreeMap<Name, Lock>,
+    /// The steady clock.
+    pub now_ms: u64,
+    /// How far the wall clock was set ahead of it, or behind.
+    pub clock_set_by_ms: i64,
+    pub max_waiters: usize,
+    fences: Fences,
+    next_id: u64,
+    /// Who waits, and what it said.
+    waiting: HashMap<WaiterId, String>,
+    /// Which connection said what, the last time it was said.
+    said: HashMap<String, u64>,
+    /// What was said to whom since the last look.
+    heard: Vec<String>,
+    pub effects_seen: usize,
+    /// All hand-overs, oldest first.
+    pub handed_over: Vec<HandOver>,
+}
+
+fn sessions_of(state: &KeyState) -> Vec<SessionId> {
+    match state {
+        KeyState::Lock(stored) => stored
+            .lock
+            .holders()
+            .iter()
+            .map(|own| own.session)
+            .collect(),
+        KeyState::Empty | KeyState::OtherType => Vec::new(),
+    }
+}
+
+pub fn token(text: &str) -> Token {
+    Token::new(text.as_bytes()).expect("a token")
+}
+
+pub fn name(key: &str) -> Name {
+    Name::new(0, key.as_bytes())
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self {
+            table: LockTable::new(),
+            store: Memory::default(),
+            replica: BTreeMap::new(),
+            now_ms: START_MS,
+            clock_set_by_ms: 0,
+            max_waiters: 0,
+            fences: Fences::new(),
+            next_id: 1,
+            waiting: HashMap::new(),
+            said: HashMap::new(),
+            heard: Vec::new(),
+            effects_seen: 0,
+            handed_over: Vec::new(),
+        }
+    }
+
+    /// A client says a line such as `WAIT k a PX 100`; the answer, shortened: `granted`, `nil`,
+    /// `waits`, a number, or the error's text.
+    pub fn say(&mut self, line: &str) -> String {
+        let client_id = self.next_id;
+        self.say_as(client_id, line)
+    }
+
+    /// The client that said this line last.
+    pub fn client_of(&self, line: &str) -> u64 {
+        self.said.get(line).copied().expect("a line that was said")
+    }
+
+    /// As `say`, on a connection that is there already.
+    pub fn say_as(&mut self, client_id: u64, line: &str) -> String {
+        let words: Vec<&[u8]> = line.split_whitespace().map(str::as_bytes).collect();
+        let (command, words) = words.split_first().expect("a command");
+        let command = std::str::from_utf8(command).expect("text");
+        let (many, verb) = match command.strip_prefix('M') {
+            Some(verb) => (Keys::Many, verb),
+            None => (Keys::One, command),
+        };
+        let draw = || Ok(Token::from_bits(1));
+        let setting = Setting {
+            db: 0,
+            default_lease_ms: 1000,
+            draw_token: &draw,
+        };
+        let operation = match verb {
+            "ACQUIRE" => grammar::acquire(words, many, &setting),
+            "WAIT" => grammar::wait(words, many, &setting),
+            "EXTEND" => grammar::extend(words, many, &setting),
+            "RELEASE" => grammar::release(words, many, &setting),
+            other => unreachable!("{other}"),
+        };
+        let operation = match operation {
+            Ok(operation) => operation,
+            Err(refusal) => return refusal.to_string(),
+        };
+        let waiter_id = WaiterId(self.next_id);
+        self.next_id += 1;
+        self.said.insert(line.to_owned(), client_id);
+        let decision = self.outside(|table, outside| {
+            table.execute(
+                &operation,
+                Caller {
+                    client_id,
+                    waiter_id,
+                },
+                outside,
+            )
+        });
+        if decision.answer == Ok(Answer::Queued) {
+            self.waiting.insert(waiter_id, line.to_owned());
+        }
+        let said = match &decision.answer {
+            Ok(Answer::Granted(_)) => "granted".to_owned(),
+            Ok(Answer::NotNow) => "nil".to_owned(),
+            Ok(Answer::Queued) => "waits".to_owned(),
+            Ok(Answer::Count(count)) => count.to_string(),
+            Err(refusal) => refusal.to_string(),
+        };
+        self.carry_out(decision);
+        said
+    }
+
+    /// Moves the clock; the timer fires then.
+    pub fn pass_ms(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.fire(Vec::new());
+    }
+
+    /// The timer fires: these keys are settled, and whatever is due.
+    pub fn fire(&mut self, mut names: Vec<Name>) {
+        loop {
+            names.extend(self.table.due_names(self.now_ms, 1000));
+            let decision = self.outside(|table, outside| table.settle_due(&names, 1000, outside));
+            self.carry_out(decision);
+            names.clear();
+            if self.table.next_due_ms().is_none_or(|ms| ms > self.now_ms) {
+                return;
+            }
+        }
+    }
+
+    /// The connection that said this line is gone.
+    pub fn hang_up(&mut self, line: &str) {
+        let waiter_id = self
+            .waiting
+            .iter()
+            .find(|(_, said)| *said == line)
+            .map(|(waiter_id, _)| *waiter_id);
+        let waiter_id = waiter_id.unwrap_or_else(|| panic!("nobody waits with {line:?}"));
+        self.waiting.remove(&waiter_id);
+        let vacated = self.table.leave(waiter_id);
+        self.fire(vacated);
+    }
+
+    /// The connection that said this line closes.
+    pub fn close(&mut self, line: &str) {
+        let client_id = self.said.get(line).copied();
+        let client_id = client_id.unwrap_or_else(|| panic!("nobody said {line:?}"));
+        self.table.close_client(client_id);
+        self.fire(Vec::new());
+    }
+
+    /// All connections that don't wait close.
+    pub fn close_all(&mut self) {
+        self.orphan_all();
+        self.fire(Vec::new());
+    }
+
+    /// As `close_all`, but the timer doesn't fire yet.
+    pub fn orphan_all(&mut self) {
+        let waiting: Vec<u64> = self.waiting.keys().map(|waiter_id| waiter_id.0).collect();
+        let gone = (1..self.next_id).filter(|id| !waiting.contains(id));
+        gone.for_each(|id| self.table.close_client(id));
+    }
+
+    /// Somebody renames a key.
+    pub fn rename(&mut self, from: &str, to: &str) {
+        let state = self.store.keys.remove(&name(from)).expect("a key");
+        let sessions = sessions_of(&state);
+        self.table.relocate(&sessions, &name(to));
+        self.store.keys.insert(name(to), state);
+        let copy = self.replica.remove(&name(from));
+        self.replica.extend(copy.map(|copy| (name(to), copy)));
+        self.fire(vec![name(from), name(to)]);
+    }
+
+    /// Somebody deletes the key.
+    pub fn delete(&mut self, key: &str) {
+        self.unlink(key);
+        self.fire(vec![name(key)]);
+    }
+
+    /// Somebody writes another type over the key.
+    pub fn overwrite(&mut self, key: &str) {
+        self.unlink(key);
+        self.store.keys.insert(name(key), KeyState::OtherType);
+        self.fire(vec![name(key)]);
+    }
+
+    fn unlink(&mut self, key: &str) {
+        let state = self.store.keys.remove(&name(key));
+        self.replica.remove(&name(key));
+        self.table.end_session(state.iter().flat_map(sessions_of));
+    }
+
+    /// The key's slot is on its way to another server, the key went ahead.
+    pub fn send_away(&mut self, key: &str) {
+        self.store.keys.remove(&name(key));
+        self.store.away.insert(name(key));
+        self.replica.remove(&name(key));
+    }
+
+    /// The key's slot stays here after all.
+    pub fn bring_back(&mut self, key: &str) {
+        self.store.away.remove(&name(key));
+    }
+
+    /// Somebody gives the key an expiry of its own, or takes it away.
+    pub fn expire(&mut self, key: &str, expiry_ms: Option<u64>) {
+        if let Some(KeyState::Lock(stored)) = self.store.keys.get_mut(&name(key)) {
+            stored.expiry_ms = expiry_ms;
+        }
+    }
+
+    /// What was said to those who waited since the last look, such as `WAIT k a: granted`.
+    pub fn heard(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.heard)
+    }
+
+    pub fn waiting(&self) -> Vec<String> {
+        self.waiting.values().cloned().collect()
+    }
+
+    /// Who holds a key, such as `["a#1"]`: token, holds.
+    pub fn holders(&self, key: &str) -> Vec<String> {
+        self.lock(key)
+            .holders()
+            .iter()
+            .map(|h| format!("{}#{}", h.token.as_bytes().escape_ascii(), h.holds))
+            .collect()
+    }
+
+    /// The wall clock.
+    pub fn wall_ms(&self) -> u64 {
+        self.now_ms.saturating_add_signed(self.clock_set_by_ms)
+    }
+
+    /// Somebody sets the wall clock; the module notices.
+    pub fn set_clock(&mut self, by_ms: i64) {
+        self.clock_set_by_ms = by_ms;
+        self.table.clock_was_set(self.now_ms);
+        self.fire(Vec::new());
+    }
+
+    /// The lock as a reader sees it.
+    pub fn lock(&self, key: &str) -> Lock {
+        match self.store.keys.get(&name(key)) {
+            Some(KeyState::Lock(stored)) => {
+                redis_lock_core::table::as_of(stored.clone(), self.wall_ms())
+            }
+            _ => Lock::free(),
+        }
+    }
+
+    pub fn fence(&self, key: &str, token: &str) -> u64 {
+        let token = self::token(token);
+        self.lock(key).holder(&token).map_or(0, |own| own.fence)
+    }
+
+    pub fn lease_ms(&self, key: &str, token: &str) -> u64 {
+        let token = self::token(token);
+        self.lock(key)
+            .holder(&token)
+            .map_or(0, |own| own.deadline_ms - self.wall_ms())
+    }
+
+    /// The client of the last hand-over was gone before it could know of it.
+    pub fn take_back_last(&mut self) {
+        let hand_over = self.handed_over.pop().expect("a hand-over");
+        let nobody = Caller {
+            client_id: 0,
+            waiter_id: WaiterId(0),
+        };
+        let operation = Operation::TakeBack(hand_over);
+        let decision = self.outside(|table, outside| table.execute(&operation, nobody, outside));
+        self.carry_out(decision);
+    }
+
+    /// Nothing may be granted at these keys now: whatever is due there waits.
+    pub fn defer(&mut self, keys: &[&str]) {
+        let names: Vec<Name> = keys.iter().map(|key| name(key)).collect();
+        self.outside(|table, outside| table.defer(&names, 1000, outside));
+    }
+
+    pub fn outside<T>(
+        &mut self,
+        decision: impl FnOnce(&mut LockTable, &mut Environment<'_>) -> T,
+    ) -> T {
+        self.store.steady_ms = self.now_ms;
+        let mut outside = Environment {
+            wall_us: self.now_ms.saturating_add_signed(self.clock_set_by_ms) * 1000,
+            fences: &self.fences,
+            max_waiters: self.max_waiters,
+            store: &mut self.store,
+        };
+        decision(&mut self.table, &mut outside)
+    }
+
+    pub fn carry_out(&mut self, decision: Decision) {
+        self.effects_seen += decision.effects.len();
+        for effect in decision.effects {
+            let state = self.store.keys.remove(&effect.name);
+            let mut lock = match state {
+                Some(KeyState::Lock(stored)) => stored.lock,
+                Some(KeyState::OtherType) => panic!("an effect on another type's key"),
+                _ => Lock::free(),
+            };
+            effect::apply(&mut lock, &effect.change);
+            let expiry_ms = lock.latest_deadline_ms();
+            if expiry_ms.is_some() {
+                self.store.keys.insert(
+                    effect.name.clone(),
+                    KeyState::Lock(Stored { lock, expiry_ms }),
+                );
+            }
+            let copy = self.replica.entry(effect.name.clone()).or_default();
+            effect::apply(copy, &effect.change);
+            if copy.is_free() {
+                self.replica.remove(&effect.name);
+            }
+        }
+        for completion in decision.completions {
+            let line = self
+                .waiting
+                .remove(&completion.waiter_id)
+                .expect("a waiter");
+            let said = match &completion.outcome {
+                Outcome::Granted(_) => "granted".to_owned(),
+                Outcome::TimedOut => "nil".to_owned(),
+                Outcome::Refused(refusal) => refusal.text().split(' ').next().unwrap().to_owned(),
+            };
+            if let Outcome::Granted(hand_over) = completion.outcome {
+                self.handed_over.push(hand_over);
+            }
+            self.heard.push(format!("{line}: {said}"));
+        }
+    }
+}

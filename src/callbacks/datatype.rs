@@ -1,0 +1,177 @@
+//! The native type `redislock`: what the server calls when it saves, loads, frees or measures one.
+//!
+//! A value is a `Box<Packed>` that the server owns through a raw pointer. Loading checks every byte,
+//! for anybody who may call RESTORE chooses them; `free` may run on another thread and touches
+//! nothing but the value.
+
+use std::ffi::{c_int, c_void};
+use std::{ptr, slice};
+
+use redis_lock_core::effect;
+use redis_lock_core::values::codec::{self, ENCODING_VERSION};
+use redis_lock_core::values::lock::Lock;
+use redis_lock_core::values::name::Name;
+use redis_lock_core::values::packed::Packed;
+use redis_module::native_types::RedisType;
+use redis_module::{raw, Context, RedisString, TYPE_METHOD_VERSION};
+
+use crate::engine::pending;
+use crate::server::api::{self, server};
+use crate::server::lock_type::{self, lock_of};
+use crate::server::{boundary, clock, key, propagation};
+use crate::state::{self, FENCES};
+
+/// The type, registered at load. Nine characters, as the server wants it.
+static LOCK_TYPE: RedisType = RedisType::new(
+    "redislock",
+    ENCODING_VERSION,
+    raw::RedisModuleTypeMethods {
+        version: TYPE_METHOD_VERSION,
+        rdb_load: Some(load),
+        rdb_save: Some(save),
+        aof_rewrite: Some(rewrite),
+        free: Some(free),
+        mem_usage: Some(mem_usage),
+        digest: Some(digest),
+        unlink2: Some(unlink),
+        free_effort: Some(free_effort),
+        aux_load: None,
+        aux_save: None,
+        aux_save2: None,
+        aux_save_triggers: 0,
+        unlink: None,
+        copy: None,
+        copy2: None,
+        defrag: None,
+        mem_usage2: None,
+        free_effort2: None,
+    },
+);
+
+/// Registers the type.
+pub fn register(ctx: &Context) -> Result<(), String> {
+    LOCK_TYPE.create_data_type(ctx.ctx).map_err(str::to_owned)?;
+    lock_type::set_raw_type(*LOCK_TYPE.raw_type.borrow());
+    Ok(())
+}
+
+extern "C" fn save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
+    boundary::guard(|| {
+        // SAFETY: the server passes a live value of the type, in a child or on the main thread.
+        let bytes = codec::encode(&unsafe { lock_of(value) }.unpack());
+        server!(RedisModule_SaveStringBuffer(
+            io,
+            bytes.as_ptr().cast(),
+            bytes.len()
+        ));
+    });
+}
+
+unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
+    let value = boundary::guard(|| {
+        // SAFETY: `io` is the server's, for the time of this call.
+        let lock = unsafe { read(io, version) }?;
+        Some(lock_type::into_value(lock))
+    });
+    value.flatten().unwrap_or(ptr::null_mut())
+}
+
+/// # Safety
+/// `io` is what the server handed to the load callback that is running.
+unsafe fn read(io: *mut raw::RedisModuleIO, version: c_int) -> Option<Lock> {
+    if version != ENCODING_VERSION {
+        return None;
+    }
+    let mut len = 0;
+    let buffer = server!(RedisModule_LoadStringBuffer(io, &raw mut len))?;
+    if buffer.is_null() {
+        return None;
+    }
+    // SAFETY: the server returned `len` bytes at `buffer`, which are ours until freed below.
+    let lock = codec::decode(unsafe { slice::from_raw_parts(buffer.cast(), len) });
+    // SAFETY: as above; the bytes are not used any more.
+    unsafe { api::free(buffer.cast()) };
+    let lock = lock.ok()?;
+    // The server's own files are trusted: refusing them would keep it from starting. So is what the
+    // primary sends, which judged it by its own clock.
+    let loading = api::context_flags(&api::own_context()) & raw::REDISMODULE_CTX_FLAGS_LOADING != 0;
+    let trusted = loading || api::is_replica();
+    if !trusted && !FENCES.is_credible(lock.highest_fence(), clock::wall_us()) {
+        return None;
+    }
+    FENCES.raise(lock.highest_fence());
+    Some(lock)
+}
+
+extern "C" fn rewrite(
+    io: *mut raw::RedisModuleIO,
+    key: *mut raw::RedisModuleString,
+    value: *mut c_void,
+) {
+    boundary::guard(|| {
+        let key = RedisString::string_as_slice(key);
+        // SAFETY: the server passes a live value of the type.
+        for words in rewritten(key, &unsafe { lock_of(value) }.unpack()) {
+            // SAFETY: `io` is the server's, for the time of this call.
+            unsafe { propagation::emit_aof(io, c"LOCK.APPLY", &words) };
+        }
+    });
+}
+
+extern "C" fn free(value: *mut c_void) {
+    // SAFETY: the server passes what `into_value` made, once, and doesn't use it after.
+    drop(unsafe { lock_type::from_value(value) });
+}
+
+extern "C" fn mem_usage(value: *const c_void) -> usize {
+    // SAFETY: the server passes a live value of the type.
+    size_of::<Packed>() + unsafe { lock_of(value) }.heap_bytes()
+}
+
+/// Never 0, which would mean "free it on another thread": a lock that was just released is free.
+extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
+    // SAFETY: the server passes a live value of the type.
+    unsafe { lock_of(value) }.holder_count().max(1)
+}
+
+extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
+    boundary::guard(|| {
+        // SAFETY: the server passes a live value of the type.
+        let bytes = codec::encode(&unsafe { lock_of(value) }.unpack());
+        server!(RedisModule_DigestAddStringBuffer(
+            digest,
+            bytes.as_ptr().cast(),
+            bytes.len()
+        ));
+        server!(RedisModule_DigestEndSequence(digest));
+    });
+}
+
+/// A lock leaves its key, by whatever way but a flush.
+extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    let concerns_nobody = !state::anybody_waits() && !state::any_sessions();
+    if concerns_nobody || state::with(|state| state.deleting.get()) {
+        return;
+    }
+    boundary::guard(|| {
+        // SAFETY: the server passes a live value of the type.
+        pending::record_unlinked(key::sessions_of(&unsafe { lock_of(value) }.unpack()));
+        let name = server!(RedisModule_GetKeyNameFromOptCtx(key)).filter(|name| !name.is_null());
+        let db = server!(RedisModule_GetDbIdFromOptCtx(key));
+        if let (Some(name), Some(db)) = (name, db) {
+            pending::record_touched(Name::new(db, RedisString::string_as_slice(name)));
+        }
+    });
+}
+
+/// The words of a stored lock for an append-only file: each of them one LOCK.APPLY.
+fn rewritten(key: &[u8], lock: &Lock) -> Vec<Vec<RedisString>> {
+    let changes = effect::all_grants(lock);
+    let lines = changes.iter().filter_map(effect::words);
+    lines
+        .map(|words| {
+            let words = words.iter().map(|word| api::string(word.as_slice()));
+            std::iter::once(api::string(key)).chain(words).collect()
+        })
+        .collect()
+}

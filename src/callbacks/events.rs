@@ -1,0 +1,236 @@
+//! The server's events, recorded as pending events for the timer and the next operation.
+
+use std::ffi::{c_char, c_int, c_void, CStr};
+
+use redis_lock_core::values::name::Name;
+use redis_module::{raw, Context, RedisString};
+
+use crate::engine::{blocking, pending, settle};
+use crate::server::api::{self, server};
+use crate::server::{boundary, key, propagation, timer};
+use crate::state;
+use crate::state::pending::{Event, ALL_DATABASES};
+
+/// Subscribes to all that concerns locks.
+pub fn subscribe(ctx: &Context) -> Result<(), String> {
+    api::subscribe(ctx, raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush))?;
+    api::subscribe(ctx, raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap))?;
+    api::subscribe(ctx, raw::REDISMODULE_EVENT_LOADING, Some(on_loading))?;
+    api::subscribe(
+        ctx,
+        raw::REDISMODULE_EVENT_CLIENT_CHANGE,
+        Some(on_client_change),
+    )?;
+    api::subscribe(ctx, raw::REDISMODULE_EVENT_EVENTLOOP, Some(on_event_loop))?;
+    api::subscribe(
+        ctx,
+        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+        Some(on_role_change),
+    )?;
+    let class = raw::REDISMODULE_NOTIFY_GENERIC;
+    match server!(RedisModule_SubscribeToKeyspaceEvents(
+        ctx.ctx,
+        class,
+        Some(on_key)
+    )) {
+        Some(0) => Ok(()),
+        _ => Err("the server refused a subscription to keyspace events".to_owned()),
+    }
+}
+
+fn record_database(db: i32) {
+    if state::anybody_waits() {
+        pending::record(|pending| {
+            pending.databases.insert(db);
+        });
+    }
+}
+
+extern "C" fn on_flush(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    data: *mut c_void,
+) {
+    if sub != raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
+        return;
+    }
+    boundary::guard(|| {
+        // SAFETY: this event's data is a `RedisModuleFlushInfo`, for the time of the call.
+        let info = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
+        let db = info.map_or(ALL_DATABASES, |info| info.dbnum);
+        if state::any_sessions() {
+            pending::record(|pending| pending.events.push(Event::Flushed(db)));
+        }
+        record_database(db);
+    });
+}
+
+extern "C" fn on_swap(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    _: u64,
+    data: *mut c_void,
+) {
+    boundary::guard(|| {
+        // SAFETY: this event's data is a `RedisModuleSwapDbInfo`, for the time of the call.
+        let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
+        let Some(info) = info else { return };
+        if state::any_locks() {
+            pending::record(|pending| pending.swap_databases(info.dbnum_first, info.dbnum_second));
+        }
+        record_database(info.dbnum_first);
+        record_database(info.dbnum_second);
+    });
+}
+
+extern "C" fn on_loading(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    _: *mut c_void,
+) {
+    if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
+        boundary::guard(|| record_database(ALL_DATABASES));
+    }
+}
+
+extern "C" fn on_client_change(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    data: *mut c_void,
+) {
+    if sub != raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
+        return;
+    }
+    boundary::guard(|| {
+        // SAFETY: this event's data is a `RedisModuleClientInfo`, for the time of the call.
+        if let Some(info) = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() } {
+            blocking::record_client_gone(info.id);
+            if pending::may_have_sessions(info.id) {
+                pending::record(|pending| pending.events.push(Event::Closed(info.id)));
+            }
+        }
+    });
+}
+
+/// The timer does what the new role asks for.
+extern "C" fn on_role_change(
+    ctx: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    _: u64,
+    _: *mut c_void,
+) {
+    boundary::guard(|| {
+        api::record_role(&Context::new(ctx));
+        propagation::expect_replicas();
+        if api::is_replica() {
+            state::pending(|pending| pending.events.push(Event::Demoted));
+        }
+        timer::fire_soon();
+    });
+}
+
+extern "C" fn on_event_loop(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    _: *mut c_void,
+) {
+    boundary::guard(|| match sub {
+        raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP => {
+            blocking::before_sleep();
+            settle::check_clock();
+        }
+        raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => blocking::after_sleep(),
+        _ => {}
+    });
+}
+
+extern "C" fn on_key(
+    ctx: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    boundary::guard(|| {
+        let ctx = Context::new(ctx);
+        // SAFETY: the server passes the event's name, with its end, for the time of the call.
+        let event = unsafe { CStr::from_ptr(event) };
+        if state::any_locks() || state::anybody_waits() {
+            record_key_event(&ctx, event, key);
+        }
+        keep_home(&ctx, event);
+    });
+    raw::REDISMODULE_OK as c_int
+}
+
+/// A key may have become a lock, or a lock's expiry may no longer be that of its leases.
+fn record_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleString) {
+    let event = match event.to_bytes() {
+        b"expire" | b"persist" => KeyEvent::Expiry,
+        b"restore" => KeyEvent::Restored,
+        b"rename_from" | b"move_from" => KeyEvent::Leaves,
+        b"rename_to" | b"move_to" => KeyEvent::Arrives,
+        _ => return,
+    };
+    if api::is_replica() {
+        return;
+    }
+    let string = RedisString::new(None, key);
+    // Most keys that are given an expiry are no locks: find that out first.
+    let lock = event == KeyEvent::Leaves || key::is_lock(ctx, &string);
+    if !lock && !state::anybody_waits() {
+        return;
+    }
+    let name = Name::new(api::selected_db(ctx), string.as_slice());
+    match event {
+        KeyEvent::Leaves => state::pending(|pending| pending.leaving = Some(name)),
+        KeyEvent::Arrives if lock => record_arrival(ctx, &string, name),
+        KeyEvent::Expiry if lock => pending::record(|pending| {
+            pending.touched.insert(name);
+        }),
+        KeyEvent::Restored if lock => pending::record(|pending| {
+            pending.restored.insert(name.clone());
+            pending.touched.insert(name);
+        }),
+        KeyEvent::Arrives | KeyEvent::Expiry | KeyEvent::Restored => pending::record_touched(name),
+    }
+}
+
+/// What a keyspace event means for locks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeyEvent {
+    Expiry,
+    Restored,
+    Leaves,
+    Arrives,
+}
+
+/// A lock was renamed or moved: its sessions, and what was recorded of it under its old name, come along.
+fn record_arrival(ctx: &Context, string: &RedisString, name: Name) {
+    let sessions = key::sessions_at(ctx, string);
+    pending::record(|pending| {
+        if !sessions.is_empty() {
+            pending.events.push(Event::Arrived(sessions, name.clone()));
+        }
+        let old = pending.leaving.take();
+        if old.is_some_and(|old| pending.restored.remove(&old)) {
+            pending.restored.insert(name.clone());
+        }
+        pending.touched.insert(name);
+    });
+}
+
+/// Leads a client back to its database after MOVE. Valkey 8.1 calls modules of a key event with the
+/// client itself, selects the event's database for it and leaves it there (valkey#4024), so that its
+/// next command, and the replication of this one, would go to the wrong database. Other servers call
+/// with a client of their own, for which this means nothing.
+fn keep_home(ctx: &Context, event: &CStr) {
+    match event.to_bytes() {
+        b"move_from" => state::with(|state| state.moved_from_db.set(api::selected_db(ctx))),
+        b"move_to" => api::select_db(ctx, state::with(|state| state.moved_from_db.get())),
+        _ => {}
+    }
+}

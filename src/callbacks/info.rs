@@ -1,0 +1,62 @@
+//! `INFO lock`: what the module counts.
+
+use std::ffi::{c_int, CStr, CString};
+use std::sync::atomic::Ordering;
+
+use redis_lock_core::table::LockTable;
+use redis_module::{raw, Context};
+
+use crate::server::api::server;
+use crate::server::boundary;
+use crate::state::{self, FENCES, LOCKS};
+
+/// Registers the section.
+pub fn register(ctx: &Context) -> Result<(), String> {
+    match server!(RedisModule_RegisterInfoFunc(ctx.ctx, Some(report))) {
+        Some(0) => Ok(()),
+        _ => Err("the server refused the INFO section".to_owned()),
+    }
+}
+
+extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
+    boundary::guard(|| {
+        let look = |table: &LockTable| {
+            (
+                table.queues().len(),
+                table.sessions().len(),
+                *table.counters(),
+            )
+        };
+        let Some((waiters, sessions, counters)) = state::look(look) else {
+            return;
+        };
+        let deferred = state::pending(|pending| pending.deferred.len() + pending.undelivered.len());
+        let fields: [(&CStr, u64); 11] = [
+            (c"locks", LOCKS.load(Ordering::Relaxed)),
+            (c"waiters", waiters as u64),
+            (c"sessions", sessions as u64),
+            (c"deferred", deferred as u64),
+            (c"last_fence", FENCES.last()),
+            (c"grants", counters.grants),
+            (c"hand_overs", counters.hand_overs),
+            (c"expirations", counters.expirations),
+            (c"timeouts", counters.timeouts),
+            (c"take_overs", counters.take_overs),
+            (c"take_backs", counters.take_backs),
+        ];
+        server!(RedisModule_InfoAddSection(info, std::ptr::null()));
+        let version = CString::new(env!("CARGO_PKG_VERSION")).unwrap_or_default();
+        server!(RedisModule_InfoAddFieldCString(
+            info,
+            c"version".as_ptr(),
+            version.as_ptr()
+        ));
+        for (field, value) in fields {
+            server!(RedisModule_InfoAddFieldULongLong(
+                info,
+                field.as_ptr(),
+                value
+            ));
+        }
+    });
+}

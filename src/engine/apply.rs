@@ -1,0 +1,219 @@
+//! Effects: made in the keyspace, replicated, announced.
+
+use redis_lock_core::effect::{self, Change, Effect, Word};
+use redis_lock_core::values::holder::{Holder, Mode};
+use redis_lock_core::values::lock::Lock;
+use redis_lock_core::values::name::Name;
+use redis_lock_core::values::packed::Packed;
+use redis_module::{raw, Context};
+use smallvec::SmallVec;
+
+use crate::engine::store::{OpenKey, ServerStore};
+use crate::server::api::{self, server};
+use crate::server::key::{self, Found, Key, UNNOTICED};
+use crate::server::key_string::ServerString;
+use crate::server::propagation;
+use crate::state::{self, FENCES};
+
+/// Applies and replicates the effects of an operation, in their order.
+pub fn apply_all(mut store: ServerStore<'_>, effects: &[Effect]) {
+    let mut effects = effects.iter().peekable();
+    while let Some(effect) = effects.next() {
+        let (applied, key) = apply_one(&mut store, effect);
+        let (mut renewed_too, mut made) = (Vec::new(), Vec::new());
+        if applied == Applied::Changed {
+            while let Some(next) = effects.next_if(|next| are_renewed_together(effect, next)) {
+                match apply_one(&mut store, next) {
+                    (Applied::Changed, _) => renewed_too.push(&next.name),
+                    (Applied::Made, key) => made.push((next, key)),
+                    (Applied::Unchanged | Applied::OtherType, _) => {}
+                }
+            }
+        }
+        if applied.is_change() {
+            replicate(&store, effect, &key, &renewed_too);
+        }
+        // A replica was told that this key had expired: RENEW would find nothing there.
+        for (made, key) in made {
+            replicate(&store, made, &key, &[]);
+        }
+    }
+}
+
+/// Makes the change of one effect. The key's string comes back.
+fn apply_one(store: &mut ServerStore<'_>, effect: &Effect) -> (Applied, ServerString) {
+    let Effect { name, change } = effect;
+    let OpenKey { key, string, .. } = store.open_to_write(name);
+    let applied = apply_to(store.ctx(), key, string.as_ptr(), change);
+    state::pending(|pending| {
+        if !pending.restored.is_empty() {
+            pending.restored.remove(name);
+        }
+    });
+    (applied, string)
+}
+
+/// Whether two effects fit into one RENEW. In a cluster none do: an effect has to be found by its
+/// slot, and where a slot comes in, a key whose lease ended on its way has to be made anew.
+fn are_renewed_together(one: &Effect, other: &Effect) -> bool {
+    match (&one.change, &other.change) {
+        (Change::Renew { holder: own }, Change::Renew { holder: next }) => {
+            !api::is_clustered()
+                && one.name.db == other.name.db
+                && own.deadline_ms == next.deadline_ms
+        }
+        _ => false,
+    }
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// The key is there, or was, and is different now.
+    Changed,
+    /// There was no key, and there is one now.
+    Made,
+    /// There was nothing to change: the key had expired, and its deletion was replicated then.
+    Unchanged,
+    /// The key holds another type and was left alone.
+    OtherType,
+}
+
+impl Applied {
+    /// Whether the keyspace is different now.
+    pub fn is_change(self) -> bool {
+        matches!(self, Self::Changed | Self::Made)
+    }
+
+    /// What became of two changes together.
+    pub fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Changed | Self::Made, _) | (_, Self::Changed | Self::Made) => Self::Changed,
+            (Self::OtherType, _) | (_, Self::OtherType) => Self::OtherType,
+            (Self::Unchanged, Self::Unchanged) => Self::Unchanged,
+        }
+    }
+}
+
+/// Makes one change that came from a primary or from a file to a key of the context's database.
+pub fn apply(ctx: &Context, key: &[u8], change: &Change) -> Applied {
+    let string = api::string(key);
+    let applied = apply_to(
+        ctx,
+        Key::open(ctx, string.inner, key::WRITE),
+        string.inner,
+        change,
+    );
+    if let (true, Change::Grant { holder, .. }) = (applied.is_change(), change) {
+        FENCES.raise(holder.fence);
+    }
+    applied
+}
+
+/// Makes one change to an open key, closes it, and announces the change.
+fn apply_to(
+    ctx: &Context,
+    mut key: Key,
+    string: *mut raw::RedisModuleString,
+    change: &Change,
+) -> Applied {
+    let applied = match (key.found(), change) {
+        (Found::OtherType, _) => Applied::OtherType,
+        (Found::Nothing, Change::Delete | Change::Drop { .. }) => Applied::Unchanged,
+        (Found::Nothing, Change::Grant { mode, holder }) => {
+            make(&key, *mode, holder);
+            Applied::Made
+        }
+        (Found::Nothing, Change::Renew { holder }) => {
+            make(&key, Mode::Exclusive, holder);
+            Applied::Made
+        }
+        (Found::Lock(_), Change::Delete) => {
+            key.delete();
+            Applied::Changed
+        }
+        (Found::Lock(packed), _) => {
+            let mut lock = packed.unpack();
+            effect::apply(&mut lock, change);
+            let latest_ms = lock.latest_deadline_ms();
+            *packed = Packed::new(lock);
+            match latest_ms {
+                Some(latest_ms) => key.set_expiry_ms(latest_ms),
+                None => key.delete(),
+            }
+            Applied::Changed
+        }
+    };
+    drop(key);
+    if applied.is_change() {
+        server!(RedisModule_SignalModifiedKey(ctx.ctx, string));
+        announce(ctx, string, change);
+    }
+    applied
+}
+
+/// Stores a lock with one holder where there is no key.
+fn make(key: &Key, mode: Mode, holder: &Holder) {
+    key.store_new(Lock::sole(mode, holder.clone()));
+    key.set_expiry_ms(holder.deadline_ms);
+}
+
+fn replicate(store: &ServerStore<'_>, effect: &Effect, key: &ServerString, renewed_too: &[&Name]) {
+    let ctx = store.ctx();
+    if store.is_unread() {
+        propagation::count_change(ctx);
+        return;
+    }
+    let Effect { name, change } = effect;
+    let renewal = match change {
+        Change::Renew { holder } if !renewed_too.is_empty() => {
+            Some(effect::renewal_words(holder.deadline_ms))
+        }
+        _ => None,
+    };
+    let words = renewal.or_else(|| effect::words(change));
+    let command = words.as_ref().map_or(c"DEL", |_| c"LOCK.APPLY");
+    let words = words.unwrap_or_default();
+    let others = renewed_too.iter().map(|name| name.key());
+    let words = words.iter().map(Word::as_slice).chain(others);
+    let words: SmallVec<[ServerString; 4]> = words.map(|word| store.strings().find(word)).collect();
+    let pointers = std::iter::once(key).chain(&words).map(ServerString::as_ptr);
+    let pointers: SmallVec<[_; 4]> = pointers.collect();
+    api::select_db(ctx, name.db);
+    propagation::replicate(ctx, command, &pointers);
+}
+
+/// Gives another deadline to the only holder of a key of the context's database.
+pub fn renew(ctx: &Context, key: &[u8], deadline_ms: u64) -> Applied {
+    let string = api::string(key);
+    let holder = match Key::open(ctx, string.inner, UNNOTICED).found() {
+        Found::Lock(lock) => lock.unpack().holders().only().cloned(),
+        Found::Nothing => None,
+        Found::OtherType => return Applied::OtherType,
+    };
+    let Some(holder) = holder else {
+        return Applied::Unchanged;
+    };
+    let holder = Holder {
+        deadline_ms,
+        ..holder
+    };
+    apply(ctx, key, &Change::Renew { holder })
+}
+
+/// Keyspace events: `lock.grant` and `lock.drop` of class `d`, `del` of class `g`.
+fn announce(ctx: &Context, string: *mut raw::RedisModuleString, change: &Change) {
+    let (class, event) = match change {
+        Change::Grant { .. } | Change::Renew { .. } => {
+            (raw::REDISMODULE_NOTIFY_MODULE, c"lock.grant")
+        }
+        Change::Drop { .. } => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.drop"),
+        Change::Delete => (raw::REDISMODULE_NOTIFY_GENERIC, c"del"),
+    };
+    server!(RedisModule_NotifyKeyspaceEvent(
+        ctx.ctx,
+        class,
+        event.as_ptr(),
+        string
+    ));
+}

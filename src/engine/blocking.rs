@@ -1,0 +1,275 @@
+//! Blocked clients: the only place that knows the server's blocking calls.
+//!
+//! What holds, on every supported server:
+//!
+//! - A client is blocked *on a key*, without a timeout of the server's: so it gets MOVED when its
+//!   slot leaves, UNBLOCKED on a demotion, CLIENT UNBLOCK and CLIENT KILL from the server itself.
+//!   The order and the time are the module's.
+//! - That key is none of those it waits for but a decoy in the same slot, with a name drawn at load
+//!   that nobody ever uses. Were it blocked on a real key, the server would ask each waiter whether
+//!   to go on whenever the key is made anew, which costs more than all else; and Redis 7.0 would
+//!   take the last one asked for the client of the moment after it is freed.
+//! - The ready callback, should it be called all the same, says "keep waiting".
+//! - To answer a waiter, its outcome is recorded here and `RM_UnblockClient` called; the server then
+//!   calls [`on_timeout`], at once or later in the same pass of its loop, which replies what the
+//!   record says. Where there is none it was CLIENT UNBLOCK ... TIMEOUT: nil.
+//! - [`on_disconnect`] runs when the client dies, and when the server answered it by itself with
+//!   an error. It writes nothing: it leaves an event in the pending events.
+//! - A handle is the server's; it is valid until one of the two callbacks has run for it, and
+//!   forgotten here as that happens.
+//!
+//! A hand-over stays provisional until the server next sleeps, that is, until the reply was handed
+//! to the socket: should the client's end be noticed before, it is taken back. Not later, and not
+//! where the reply was handed to the socket already (a QUIT was sent behind the wait): who has its
+//! answer may close its connection and keep the lock.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use redis_lock_core::decision::{Completion, Outcome};
+use redis_lock_core::operation::Operation;
+use redis_lock_core::state::queue::{Waiter, WaiterId};
+use redis_lock_core::values::hand_over::Origin;
+use redis_lock_core::values::name::Name;
+use redis_lock_core::values::name::Names;
+use redis_lock_core::values::slot;
+use redis_module::{raw, Context, RedisString};
+
+use crate::engine::pending;
+use crate::server::api::{self, server};
+use crate::server::{boundary, clients, filter, random, reply, rights};
+use crate::state;
+use crate::state::blocked::{Blocked, Handle};
+use crate::state::pending::Event;
+
+/// Draws the decoys' name.
+pub fn draw_decoy(_: &Context) -> Result<(), String> {
+    let mut name = [0; 16];
+    random::fill(&mut name).map_err(|why| why.text().to_owned())?;
+    // Letters: a brace would decide about the slot.
+    name.iter_mut()
+        .for_each(|byte| *byte = b'a' + (*byte & 0xf));
+    state::with(|state| state.decoy.set(name));
+    Ok(())
+}
+
+/// A key that nobody ever makes, in the same slot as this one.
+fn decoy(name: &Name) -> RedisString {
+    let mut key = state::with(|state| state.decoy.get()).to_vec();
+    key.extend(slot::suffix_for(&key, slot::of_key(name.key())));
+    api::string(&key)
+}
+
+/// Whether this context's client may be blocked: not in MULTI, in a script or where it said so.
+fn may_block(ctx: &Context) -> bool {
+    let denying = raw::REDISMODULE_CTX_FLAGS_MULTI
+        | raw::REDISMODULE_CTX_FLAGS_LUA
+        | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
+    api::context_flags(ctx) & denying == 0
+}
+
+/// A client that may not block gets the answer of an ACQUIRE, as with BLPOP.
+pub fn nonblocking_where_required(ctx: &Context, operation: Operation) -> Operation {
+    match operation {
+        Operation::Wait { names, request, .. } if !may_block(ctx) => {
+            Operation::Acquire { names, request }
+        }
+        operation => operation,
+    }
+}
+
+/// Blocks the context's client as this waiter. Tells whether the server did so.
+///
+/// In a cluster all names are in one slot, so one decoy stands for all of them.
+pub fn block(ctx: &Context, waiter_id: WaiterId, names: &Names) -> bool {
+    let Some(name) = names.iter().next() else {
+        return false;
+    };
+    let decoy = decoy(name);
+    let mut key = decoy.inner;
+    let handle = server!(RedisModule_BlockClientOnKeys(
+        ctx.ctx,
+        Some(on_ready),
+        Some(on_timeout),
+        Some(on_end),
+        0,
+        &raw mut key,
+        1,
+        ptr::without_provenance_mut(waiter_id.0 as usize),
+    ));
+    let Some(handle) = handle.filter(|handle| !handle.is_null()) else {
+        return false;
+    };
+    server!(RedisModule_SetDisconnectCallback(
+        handle,
+        Some(on_disconnect)
+    ));
+    let client = Blocked {
+        handle,
+        outcome: None,
+        rights_version: filter::rights_version(),
+    };
+    state::blocked(|blocked| {
+        blocked.clients.insert(waiter_id, client);
+        blocked.ids.insert(handle, waiter_id);
+    });
+    true
+}
+
+/// Whether the user of a waiter still has the rights to what it waits for. They are looked at only
+/// where somebody may have changed rights since they were looked at last.
+pub fn permits(ctx: &Context, waiter: &Waiter) -> bool {
+    let version = filter::rights_version();
+    let seen = state::blocked(|blocked| {
+        blocked
+            .clients
+            .get(&waiter.waiter_id)
+            .map(|blocked| blocked.rights_version)
+    });
+    if seen == Some(version) {
+        return true;
+    }
+    let permitted = rights::may_wait(ctx, waiter.client_id, &waiter.names, &waiter.request.token);
+    state::blocked(|blocked| {
+        if let Some(blocked) = blocked
+            .clients
+            .get_mut(&waiter.waiter_id)
+            .filter(|_| permitted)
+        {
+            blocked.rights_version = version;
+        }
+    });
+    permitted
+}
+
+/// Answers those whose wait is over.
+///
+/// Redis before 7.2 writes the answer to the client at once, and then CLIENT UNBLOCK ... ERROR in the
+/// same pass of the loop writes another. There the server is told as it goes to sleep.
+pub fn deliver(completions: Vec<Completion>) {
+    if completions.is_empty() {
+        return;
+    }
+    state::blocked(|blocked| {
+        for Completion { waiter_id, outcome } in completions {
+            blocked.record(waiter_id, outcome);
+        }
+    });
+    if !api::answers_at_once() {
+        unblock_decided();
+    }
+}
+
+/// The server is about to send what it has to send, and then to wait for events.
+pub fn before_sleep() {
+    state::with(|state| state.sending.set(true));
+    if api::answers_at_once() {
+        unblock_decided();
+    }
+}
+
+/// The server waited for events, so it had sent what it had to send.
+pub fn after_sleep() {
+    state::with(|state| state.sending.set(false));
+    state::blocked(|blocked| {
+        blocked.provisional.clear();
+        blocked.provisional_of.clear();
+    });
+}
+
+fn unblock_decided() {
+    for waiter_id in state::blocked(|blocked| std::mem::take(&mut blocked.decided)) {
+        let handle = state::blocked(|blocked| {
+            blocked
+                .clients
+                .get(&waiter_id)
+                .map(|blocked| blocked.handle)
+        });
+        // Calls back into `on_timeout` on some servers: nothing is borrowed here.
+        if let Some(handle) = handle {
+            server!(RedisModule_UnblockClient(handle, ptr::null_mut()));
+        }
+    }
+}
+
+/// A connection is gone. What was handed to it since the server last slept goes back, unless it was
+/// sent its answer before it was closed.
+pub fn record_client_gone(client_id: u64) {
+    let any = state::blocked(|blocked| blocked.provisional_of.contains_key(&client_id));
+    if !any {
+        return;
+    }
+    let ctx = api::own_context();
+    // Within a long script the server sends too.
+    let may_be_sent = state::with(|state| state.sending.get()) || api::is_script_running(&ctx);
+    if !may_be_sent || !clients::was_sent_all_replies(&ctx, client_id) {
+        let waiter_ids = state::blocked(|blocked| {
+            blocked
+                .provisional_of
+                .remove(&client_id)
+                .unwrap_or_default()
+        });
+        waiter_ids.into_iter().for_each(record_undelivered);
+    }
+}
+
+/// A hand-over whose client will not read of it goes back.
+fn record_undelivered(waiter_id: WaiterId) {
+    if let Some(hand_over) = state::blocked(|blocked| blocked.provisional.remove(&waiter_id)) {
+        pending::record(|pending| pending.undelivered.push(hand_over));
+    }
+}
+
+extern "C" fn on_ready(
+    _: *mut raw::RedisModuleCtx,
+    _: *mut *mut raw::RedisModuleString,
+    _: c_int,
+) -> c_int {
+    raw::REDISMODULE_ERR as c_int
+}
+
+extern "C" fn on_timeout(
+    ctx: *mut raw::RedisModuleCtx,
+    _: *mut *mut raw::RedisModuleString,
+    _: c_int,
+) -> c_int {
+    boundary::guard(|| {
+        let ctx = Context::new(ctx);
+        let handle = server!(RedisModule_GetBlockedClientHandle(ctx.ctx));
+        let blocked = state::blocked(|blocked| blocked.forget(handle?));
+        match blocked {
+            Some((_, Some(outcome))) => reply::outcome(&ctx, &outcome),
+            Some((waiter_id, None)) => {
+                pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
+                reply::nil(&ctx);
+            }
+            None => reply::nil(&ctx),
+        }
+    });
+    raw::REDISMODULE_OK as c_int
+}
+
+extern "C" fn on_disconnect(_: *mut raw::RedisModuleCtx, handle: Handle) {
+    boundary::guard(|| match state::blocked(|blocked| blocked.forget(handle)) {
+        Some((_, Some(Outcome::Granted(hand_over)))) if hand_over.origin == Origin::New => {
+            pending::record(|pending| pending.undelivered.push(hand_over));
+        }
+        Some((_, Some(_))) | None => {}
+        Some((waiter_id, None)) => {
+            pending::record(|pending| pending.events.push(Event::Left(waiter_id)))
+        }
+    });
+}
+
+/// The server is done with a blocked client. Valkey keeps the replies of [`on_timeout`] aside until
+/// now; where CLIENT UNBLOCK ... ERROR or a demotion came in between, they are thrown away, and the
+/// client has read an error.
+extern "C" fn on_end(ctx: *mut raw::RedisModuleCtx, waiter_id: *mut c_void) {
+    boundary::guard(|| {
+        let ctx = Context::new(ctx);
+        let waiter_id = WaiterId(waiter_id.addr() as u64);
+        if api::is_valkey() && api::client_id(&ctx) == 0 {
+            record_undelivered(waiter_id);
+        }
+    });
+}

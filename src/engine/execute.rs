@@ -1,0 +1,170 @@
+//! How an operation is carried out: settle and decide, apply and replicate, answer.
+//!
+//! The lock table is borrowed only while it decides; it reads keys meanwhile, which can run callbacks,
+//! which leave pending events and touch nothing else.
+
+use std::collections::HashSet;
+
+use redis_lock_core::decision::{Answer, Caller, Decision};
+use redis_lock_core::operation::Operation;
+use redis_lock_core::state::queue::WaiterId;
+use redis_lock_core::store::Environment;
+use redis_lock_core::table::LockTable;
+use redis_lock_core::values::name::Name;
+use redis_lock_core::values::refusal::Refusal;
+use redis_module::Context;
+
+use crate::engine::rearm::rearm;
+use crate::engine::store::ServerStore;
+use crate::engine::{apply, blocking, pending};
+use crate::server::key_string::CommandStrings;
+use crate::server::{api, clients, clock, config};
+use crate::state::pending::{Event, Pending, ALL_DATABASES};
+use crate::state::{self, FENCES};
+
+/// How long what a command has left over waits at least, in ms. A timer of 0 ms would fire in the same
+/// pass of the server's loop, before others are served.
+const AFTER_A_COMMAND_MS: u64 = 1;
+
+/// Carries out an operation of the client that `ctx` serves. When the answer is [`Answer::Queued`] the
+/// client is blocked and must not be replied to.
+pub fn execute(
+    ctx: &Context,
+    operation: &Operation,
+    strings: CommandStrings<'_>,
+) -> Result<Answer, Refusal> {
+    if api::is_replica() {
+        return Err(Refusal::ReadOnly);
+    }
+    let waiter_id = next_waiter_id();
+    let flags = api::context_flags(ctx);
+    let client_id = clients::caller(ctx, flags, operation.life())?;
+    let caller = Caller {
+        client_id,
+        waiter_id,
+    };
+    let mut store = ServerStore::to_write(ctx, strings, flags);
+    let decision = decide(&mut store, |table, environment| {
+        table.execute(operation, caller, environment)
+    })?;
+    apply::apply_all(store, &decision.effects);
+    let mut answer = decision.answer;
+    if answer == Ok(Answer::Queued) && !blocking::block(ctx, waiter_id, operation.names()) {
+        pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
+        answer = Ok(Answer::NotNow);
+    }
+    blocking::deliver(decision.completions);
+    rearm(ctx, AFTER_A_COMMAND_MS);
+    answer
+}
+
+fn next_waiter_id() -> WaiterId {
+    state::with(|state| {
+        let id = state.last_waiter_id.get() + 1;
+        state.last_waiter_id.set(id);
+        WaiterId(id)
+    })
+}
+
+/// Carries out what nobody asked for just now: a settling, a take-back.
+pub fn execute_unasked(
+    ctx: &Context,
+    decision: impl FnOnce(&mut LockTable, &mut Environment<'_>) -> Decision,
+) {
+    let mut store = ServerStore::to_write(ctx, CommandStrings::NONE, 0);
+    if let Ok(decision) = decide(&mut store, decision) {
+        apply::apply_all(store, &decision.effects);
+        blocking::deliver(decision.completions);
+    }
+}
+
+/// Ends the waits whose time is over where nothing may be written, see [`LockTable::time_out_due`].
+pub fn time_out(ctx: &Context, most: usize) {
+    let mut store = ServerStore::to_read(ctx);
+    if let Ok(decision) = decide(&mut store, |table, environment| {
+        table.time_out_due(most, environment)
+    }) {
+        blocking::deliver(decision.completions);
+    }
+}
+
+/// Tells the table what happened since it decided last.
+pub fn absorb() {
+    state::change(absorb_events);
+}
+
+/// Defers what is due at these names, where nothing may be written now.
+pub fn defer(ctx: &Context, names: &[Name], most: usize) {
+    state::change(|table| {
+        table.defer(
+            names,
+            most,
+            &mut environment(&mut ServerStore::to_read(ctx)),
+        )
+    });
+}
+
+/// This server is a replica now: its primary decides, and leases run on untied.
+///
+/// Its blocked clients were sent away by the server. Only Valkey 9 keeps them during a forced
+/// FAILOVER until its target has taken over; should that be aborted, this server is a primary again
+/// and they wait on. So what was recorded for them is kept as long as anybody waits.
+pub fn demote() {
+    absorb();
+    if !state::anybody_waits() {
+        state::pending(|pending| *pending = Pending::default());
+    }
+}
+
+/// Lets the table decide, after it was told what happened meanwhile.
+fn decide(
+    store: &mut ServerStore<'_>,
+    decision: impl FnOnce(&mut LockTable, &mut Environment<'_>) -> Decision,
+) -> Result<Decision, Refusal> {
+    let decided = state::change(|table| {
+        absorb_events(table);
+        decision(table, &mut environment(store))
+    });
+    decided.ok_or(Refusal::Reentered)
+}
+
+/// What the table is told of the world outside.
+fn environment<'a>(store: &'a mut ServerStore<'_>) -> Environment<'a> {
+    Environment {
+        wall_us: clock::wall_us(),
+        fences: &FENCES,
+        max_waiters: config::max_waiters(),
+        store,
+    }
+}
+
+/// Tells the table what happened since it decided last. What that touches stays pending for the timer;
+/// an operation that comes first settles its own names.
+fn absorb_events(table: &mut LockTable) {
+    let events = state::pending(|pending| std::mem::take(&mut pending.events));
+    if events.is_empty() {
+        return;
+    }
+    let mut unlinked = HashSet::new();
+    let mut touched = Vec::new();
+    for event in events {
+        match event {
+            Event::Unlinked(sessions) => unlinked.extend(sessions),
+            Event::Arrived(sessions, name) => {
+                for session in &sessions {
+                    unlinked.remove(session);
+                }
+                table.relocate(&sessions, &name);
+            }
+            Event::Swapped(one, other) => table.swap_databases(one, other),
+            Event::Demoted | Event::Flushed(ALL_DATABASES) => table.end_all_sessions(),
+            Event::Flushed(db) => table.end_sessions_in(db),
+            Event::Closed(client_id) => table.close_client(client_id),
+            Event::Left(waiter_id) => touched.extend(table.leave(waiter_id)),
+        }
+    }
+    table.end_session(unlinked);
+    if !touched.is_empty() {
+        state::pending(|pending| pending.touched.extend(touched));
+    }
+}

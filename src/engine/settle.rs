@@ -1,0 +1,181 @@
+//! What is settled when no command does it: the timer's work.
+//!
+//! The timer is armed for the earliest lease end or timeout that somebody waits for, for the next
+//! renewal of a session, and at once when there are pending events. In a cluster it also fires shortly
+//! before a lease ends that somebody waits for.
+
+use redis_lock_core::decision::Caller;
+use redis_lock_core::operation::Operation;
+use redis_lock_core::values::hand_over::HandOver;
+use redis_lock_core::values::name::Name;
+use redis_module::Context;
+
+use crate::engine::rearm::{rearm, MOST_A_FIRING};
+use crate::engine::{execute, writable};
+use crate::server::timer::{self, TimerState};
+use crate::server::{api, clock, key};
+use crate::state;
+use crate::state::pending::ALL_DATABASES;
+
+/// When to look again at what may not be granted now, as during CLIENT PAUSE, in ms.
+const RETRY_MS: u64 = 5;
+
+/// When to look again at locks for which nobody waits and where the server would refuse a client's
+/// write, in ms. A slot's migration can take long, and asking costs a call for each lock.
+const DEFERRED_MS: u64 = 1_000;
+
+/// Looks again at once, at all that is due at some time, if somebody set the wall clock, or if the timer
+/// should have fired by now.
+pub fn check_clock() {
+    match timer::state_now() {
+        TimerState::InTime => return,
+        TimerState::ClockSet => {
+            state::change(|table| table.clock_was_set(clock::steady_ms()));
+        }
+        TimerState::Overdue => {}
+    }
+    timer::disarm();
+    timer::fire_soon();
+}
+
+/// Whether to leave what is due to the next pass of the server's loop: a command has just made so much
+/// work, as by killing thousands of clients, that others have waited long enough.
+fn yields() -> bool {
+    let much = state::pending(|pending| pending.events.len() > MOST_A_FIRING);
+    state::with(|state| {
+        let yields = much && !state.yielded.get();
+        state.yielded.set(yields);
+        yields
+    })
+}
+
+/// What the timer does.
+pub fn fire(ctx: &Context) {
+    if yields() {
+        timer::fire_in(1);
+    } else if api::may_write_unasked(ctx) {
+        settle(ctx);
+        rearm(ctx, 0);
+    } else if api::is_replica() {
+        execute::demote();
+        if state::anybody_waits() {
+            time_out_only(ctx);
+        }
+    } else {
+        time_out_only(ctx);
+    }
+}
+
+/// Where nothing may be granted now, a BLOCK ends all the same.
+fn time_out_only(ctx: &Context) {
+    execute::time_out(ctx, MOST_A_FIRING);
+    timer::fire_in(RETRY_MS);
+}
+
+fn settle(ctx: &Context) {
+    // A name that a dead connection leaves is due now: the next firing is a millisecond away.
+    execute::absorb();
+    take_back_undelivered(ctx);
+    let (names, deferred) = writable::partition(due_names());
+    execute::execute_unasked(ctx, |table, world| {
+        table.settle_due(&names, MOST_A_FIRING, world)
+    });
+    let more = state::pending(|pending| {
+        for name in &names {
+            pending.restored.remove(name);
+        }
+        !pending.touched.is_empty()
+    });
+    if more {
+        timer::fire_soon();
+    }
+    defer(ctx, deferred);
+}
+
+/// Takes back what was handed to clients that are gone, where that may be written now.
+fn take_back_undelivered(ctx: &Context) {
+    for undelivered in state::pending(|pending| std::mem::take(&mut pending.undelivered)) {
+        if writable::may_write_all(&undelivered.names) {
+            take_back(ctx, undelivered);
+        } else if undelivered
+            .names
+            .iter()
+            .any(|name| key::has_lock(ctx, name))
+        {
+            state::pending(|pending| pending.undelivered.push(undelivered));
+        }
+    }
+}
+
+fn take_back(ctx: &Context, undelivered: HandOver) {
+    let operation = Operation::TakeBack(undelivered);
+    execute::execute_unasked(ctx, |table, world| {
+        table.execute(&operation, Caller::NOBODY, world)
+    });
+}
+
+/// Leaves what may not be settled now for later, where there is still a lock or a waiter. Where
+/// neither is, as after a slot has moved to another server, nothing is left to do.
+fn defer(ctx: &Context, names: Vec<Name>) {
+    if !names.is_empty() {
+        execute::defer(ctx, &names, MOST_A_FIRING);
+    }
+    let until_ms = clock::steady_ms().saturating_add(DEFERRED_MS);
+    for name in names {
+        let there = key::has_lock(ctx, &name);
+        state::pending(|pending| {
+            if there {
+                pending.defer(name, until_ms);
+            } else {
+                pending.restored.remove(&name);
+            }
+        });
+    }
+    let (later_ms, undelivered) = state::pending(|pending| {
+        let later_ms = (!pending.deferred.is_empty()).then_some(pending.deferred_until_ms);
+        (later_ms, !pending.undelivered.is_empty())
+    });
+    let soon_ms = undelivered.then(|| clock::steady_ms().saturating_add(RETRY_MS));
+    if let Some(due_ms) = later_ms.into_iter().chain(soon_ms).min() {
+        timer::arm(due_ms);
+    }
+}
+
+/// The names of the pending events and those that the table finds due, as many as one firing takes on. Restored
+/// names stay recorded as such until they are settled, so that a command in between reads them right.
+fn due_names() -> Vec<Name> {
+    touch_flushed();
+    let mut due = state::change(|table| table.due_names(clock::steady_ms(), MOST_A_FIRING))
+        .unwrap_or_default();
+    due.extend(state::pending(|pending| {
+        pending.release_deferred(clock::steady_ms());
+        let touched: Vec<Name> = pending
+            .touched
+            .iter()
+            .take(MOST_A_FIRING)
+            .cloned()
+            .collect();
+        for name in &touched {
+            pending.touched.remove(name);
+        }
+        touched
+    }));
+    due.sort_unstable();
+    due.dedup();
+    due
+}
+
+/// Records the names that somebody waits for in databases that were flushed or swapped.
+fn touch_flushed() {
+    let databases = state::pending(|pending| std::mem::take(&mut pending.databases));
+    if databases.is_empty() {
+        return;
+    }
+    let all = databases.contains(&ALL_DATABASES);
+    let flushed = |name: &&Name| all || databases.contains(&name.db);
+    let names = state::look(|table| {
+        let names = table.queues().names().filter(flushed);
+        names.cloned().collect::<Vec<_>>()
+    });
+    state::pending(|pending| pending.touched.extend(names.unwrap_or_default()));
+}

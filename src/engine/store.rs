@@ -1,0 +1,178 @@
+//! The keyspace as the lock table asks for it.
+
+use redis_lock_core::state::queue::Waiter;
+use redis_lock_core::store::{KeyState, Store};
+use redis_lock_core::values::lock::{Lock, Stored};
+use redis_lock_core::values::name::Name;
+use redis_module::{raw, Context};
+
+use crate::engine::{blocking, writable};
+use crate::server::key::{self, Found, Key};
+use crate::server::key_string::{CommandStrings, ServerString};
+use crate::server::{api, clock, propagation};
+use crate::state;
+
+/// How long a key outlives its lock in a cluster, while somebody waits for it, in ms.
+pub const OUTLIVES_MS: u64 = 500;
+
+/// The keyspace, for the time of one operation.
+///
+/// The key that was read last stays open, so that an effect for it need not find it again. Nothing is
+/// asked of the server meanwhile that could delete keys: that closes it first.
+pub struct ServerStore<'a> {
+    ctx: &'a Context,
+    strings: CommandStrings<'a>,
+    mode: u32,
+    /// The flags of the context, where a command runs.
+    flags: u32,
+    open: Option<OpenKey>,
+}
+
+/// A key of a name, open. The string lives as long as the key is open.
+pub struct OpenKey {
+    db: i32,
+    /// What the server has open.
+    pub key: Key,
+    /// The key's name for the server.
+    pub string: ServerString,
+}
+
+impl OpenKey {
+    fn is_of(&self, name: &Name) -> bool {
+        self.db == name.db && self.string.as_slice() == name.key()
+    }
+}
+
+impl<'a> ServerStore<'a> {
+    /// Where effects may be applied: for a command, which came with these strings, or for the timer.
+    pub const fn to_write(ctx: &'a Context, strings: CommandStrings<'a>, flags: u32) -> Self {
+        Self {
+            ctx,
+            strings,
+            mode: key::WRITE,
+            flags,
+            open: None,
+        }
+    }
+
+    /// Where nothing may be written.
+    pub const fn to_read(ctx: &'a Context) -> Self {
+        Self {
+            ctx,
+            strings: CommandStrings::NONE,
+            mode: raw::REDISMODULE_READ,
+            flags: 0,
+            open: None,
+        }
+    }
+
+    /// The context of the operation.
+    pub const fn ctx(&self) -> &'a Context {
+        self.ctx
+    }
+
+    /// Whether nobody reads what is replicated. Where no command runs that is not known.
+    pub fn is_unread(&self) -> bool {
+        self.strings.is_some() && propagation::is_unread(self.ctx, self.flags)
+    }
+
+    /// The strings that came with the command.
+    pub const fn strings(&self) -> CommandStrings<'a> {
+        self.strings
+    }
+
+    /// Opens the key of a name to be written, unless it is open already.
+    pub fn open_to_write(&mut self, name: &Name) -> OpenKey {
+        let fits = |open: &OpenKey| self.mode == key::WRITE && open.is_of(name);
+        // One that doesn't fit is closed here, before the other is opened.
+        let open = self.open.take().filter(fits);
+        open.unwrap_or_else(|| self.open(name, key::WRITE))
+    }
+
+    fn open(&mut self, name: &Name, mode: u32) -> OpenKey {
+        // Another one is closed before this one is opened, which may delete keys.
+        self.open = None;
+        api::select_db(self.ctx, name.db);
+        let string = self.strings.find(name.key());
+        OpenKey {
+            db: name.db,
+            key: Key::open(self.ctx, string.as_ptr(), mode),
+            string,
+        }
+    }
+}
+
+impl Store for ServerStore<'_> {
+    fn read(&mut self, name: &Name) -> KeyState {
+        let mut open = self.open(name, self.mode);
+        let state = settled(state_of(&mut open.key), name);
+        self.open = Some(open);
+        state
+    }
+
+    /// Settling one name can lead to another that the server wasn't asked about: who waits for both
+    /// is granted both. Where that one has no key here, its lock may have migrated away already.
+    fn is_here(&mut self, name: &Name) -> bool {
+        self.open = None;
+        writable::is_here(name)
+    }
+
+    fn is_touched(&mut self, name: &Name) -> bool {
+        state::pending(|pending| pending.may_have_touched(name))
+    }
+
+    fn is_any_touched(&mut self) -> bool {
+        state::pending(|pending| !pending.touched.is_empty() || !pending.databases.is_empty())
+    }
+
+    fn steady_ms(&mut self) -> u64 {
+        clock::steady_ms()
+    }
+
+    fn permits(&mut self, waiter: &Waiter) -> bool {
+        self.open = None;
+        blocking::permits(self.ctx, waiter)
+    }
+}
+
+/// What a name holds now.
+pub fn read_settled(ctx: &Context, name: &Name) -> KeyState {
+    let mut key = Key::of(ctx, name, raw::REDISMODULE_READ);
+    settled(state_of(&mut key), name)
+}
+
+/// The expiry of a lock that was just restored counts for nothing, until it is put back to its leases.
+fn settled(state: KeyState, name: &Name) -> KeyState {
+    let is_restored = || state::pending(|pending| pending.restored.contains(name));
+    match state {
+        KeyState::Lock(stored) if is_restored() => KeyState::Lock(Stored {
+            expiry_ms: None,
+            ..stored
+        }),
+        state => state,
+    }
+}
+
+/// A key's expiry as it would be if the key didn't outlive its lock.
+fn without_outliving(expiry_ms: Option<u64>, lock: &Lock) -> Option<u64> {
+    let latest_ms = lock.latest_deadline_ms()?;
+    expiry_ms.map(|ms| match ms.checked_sub(latest_ms) {
+        Some(OUTLIVES_MS) => latest_ms,
+        _ => ms,
+    })
+}
+
+/// What an open key holds, to the letter.
+fn state_of(key: &mut Key) -> KeyState {
+    match key.found() {
+        Found::Nothing => KeyState::Empty,
+        Found::OtherType => KeyState::OtherType,
+        Found::Lock(lock) => {
+            let lock = lock.unpack();
+            KeyState::Lock(Stored {
+                expiry_ms: without_outliving(key.expiry_ms(), &lock),
+                lock,
+            })
+        }
+    }
+}

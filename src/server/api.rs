@@ -1,0 +1,294 @@
+//! The server's functions that the crate `redis-module` doesn't wrap, or wraps with a panic.
+//!
+//! Each is a pointer that the server fills in at load. Those that every supported server has are
+//! checked once by [`probe`]; all calls go through [`server!`], which makes a missing one a `None`.
+
+use std::ffi::{c_int, c_void, CStr, CString};
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use redis_module::{raw, Context, RedisString};
+
+use crate::state::{self, ServerFacts, OWN_CONTEXT};
+
+/// Calls a function of the module API, or yields `None` where the server lacks it.
+macro_rules! server {
+    ($function:ident($($argument:expr),* $(,)?)) => {{
+        // SAFETY: the pointer was set before the module's init ran and never changes after.
+        let function = unsafe { redis_module::raw::$function };
+        // SAFETY: the caller's, who passes what the API's documentation asks for.
+        function.map(|function| unsafe { function($($argument),*) })
+    }};
+}
+pub(crate) use server;
+
+fn facts() -> ServerFacts {
+    state::with(|state| state.server.get())
+}
+
+/// Whether the server is a Valkey. Only for what it does differently with the same functions.
+pub fn is_valkey() -> bool {
+    facts().is_valkey
+}
+
+/// Whether the server is a node of a cluster.
+pub fn is_clustered() -> bool {
+    facts().is_clustered
+}
+
+/// Whether the server follows a primary.
+pub fn is_replica() -> bool {
+    facts().is_replica
+}
+
+/// Records the server's role.
+pub fn record_role(ctx: &Context) {
+    let is_replica = context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0;
+    state::with(|state| {
+        state.server.set(ServerFacts {
+            is_replica,
+            ..state.server.get()
+        });
+    });
+}
+
+/// Whether the server answers a blocked client as soon as the module unblocks it, and hands that
+/// answer over right after it tells that it is about to sleep: Redis before 7.2. (The function that
+/// is looked for came with that.)
+pub fn answers_at_once() -> bool {
+    // SAFETY: as in `server!`; the pointer is only looked at.
+    let old = unsafe { raw::RedisModule_AddPostNotificationJob }.is_none();
+    old && !is_valkey()
+}
+
+/// Whether the server gave the module its memory: without that not even a line of log can be made.
+pub fn has_memory() -> bool {
+    // SAFETY: as in `server!`; the pointers are only looked at.
+    unsafe { { raw::RedisModule_Alloc }.is_some() && { raw::RedisModule_Free }.is_some() }
+}
+
+/// Writes a line to the server's log. It begins with the module's name, which the server puts before
+/// it only once it knows the module.
+pub fn log(ctx: &Context, level: &CStr, text: &str) {
+    let text = CString::new(format!("lock: {text}").replace('\0', "")).unwrap_or_default();
+    server!(RedisModule_Log(
+        ctx.ctx,
+        level.as_ptr(),
+        c"%s".as_ptr(),
+        text.as_ptr()
+    ));
+}
+
+/// Refuses a server that lacks what the module can't do without. Everything that the module or the
+/// crate calls is here, but for what is called where it is there only.
+pub fn probe(_: &Context) -> Result<(), String> {
+    macro_rules! missing {
+        ($($function:ident),* $(,)?) => {{
+            // SAFETY: as in `server!`; the pointers are only looked at.
+            unsafe { [$((stringify!($function), { raw::$function }.is_none())),*] }
+        }};
+    }
+    let missing = missing![
+        RedisModule_ACLCheckCommandPermissions,
+        RedisModule_AvoidReplicaTraffic,
+        RedisModule_BlockClientOnKeys,
+        RedisModule_Call,
+        RedisModule_CallReplyType,
+        RedisModule_CloseKey,
+        RedisModule_CommandFilterArgGet,
+        RedisModule_CommandFilterArgsCount,
+        RedisModule_CreateCommand,
+        RedisModule_CreateDataType,
+        RedisModule_CreateString,
+        RedisModule_CreateTimer,
+        RedisModule_DeleteKey,
+        RedisModule_DigestAddStringBuffer,
+        RedisModule_DigestEndSequence,
+        RedisModule_EmitAOF,
+        RedisModule_FreeCallReply,
+        RedisModule_FreeModuleUser,
+        RedisModule_FreeServerInfo,
+        RedisModule_FreeString,
+        RedisModule_GetAbsExpire,
+        RedisModule_GetBlockedClientHandle,
+        RedisModule_GetClientId,
+        RedisModule_GetClientInfoById,
+        RedisModule_GetClientNameById,
+        RedisModule_GetClientUserNameById,
+        RedisModule_GetCommand,
+        RedisModule_GetContextFlags,
+        RedisModule_GetDbIdFromOptCtx,
+        RedisModule_GetDetachedThreadSafeContext,
+        RedisModule_GetKeyNameFromOptCtx,
+        RedisModule_GetModuleUserFromUserName,
+        RedisModule_GetSelectedDb,
+        RedisModule_GetServerInfo,
+        RedisModule_InfoAddFieldCString,
+        RedisModule_InfoAddFieldULongLong,
+        RedisModule_InfoAddSection,
+        RedisModule_IsKeysPositionRequest,
+        RedisModule_KeyAtPos,
+        RedisModule_KeyType,
+        RedisModule_LoadConfigs,
+        RedisModule_LoadStringBuffer,
+        RedisModule_ModuleTypeGetType,
+        RedisModule_ModuleTypeGetValue,
+        RedisModule_ModuleTypeSetValue,
+        RedisModule_NotifyKeyspaceEvent,
+        RedisModule_OpenKey,
+        RedisModule_RegisterCommandFilter,
+        RedisModule_RegisterInfoFunc,
+        RedisModule_RegisterNumericConfig,
+        RedisModule_Replicate,
+        RedisModule_ReplicateVerbatim,
+        RedisModule_ReplyWithArray,
+        RedisModule_ReplyWithError,
+        RedisModule_ReplyWithLongLong,
+        RedisModule_ReplyWithMap,
+        RedisModule_ReplyWithNull,
+        RedisModule_ReplyWithSimpleString,
+        RedisModule_ReplyWithStringBuffer,
+        RedisModule_SaveStringBuffer,
+        RedisModule_SelectDb,
+        RedisModule_ServerInfoGetFieldC,
+        RedisModule_SetAbsExpire,
+        RedisModule_SetCommandInfo,
+        RedisModule_SetDisconnectCallback,
+        RedisModule_SetModuleOptions,
+        RedisModule_SignalModifiedKey,
+        RedisModule_StopTimer,
+        RedisModule_StringPtrLen,
+        RedisModule_SubscribeToKeyspaceEvents,
+        RedisModule_SubscribeToServerEvent,
+        RedisModule_UnblockClient,
+        RedisModule_WrongArity,
+    ];
+    match missing.iter().find(|(_, missing)| *missing) {
+        Some((name, _)) => Err(format!(
+            "the server has no {name}; it takes Redis 7.0 or later, or Valkey 8.0 or later"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// A field of the server's INFO. The crate's own call for this frees nothing of what it gets.
+pub fn server_info(ctx: &Context, section: &CStr, field: &CStr) -> Option<String> {
+    let info = server!(RedisModule_GetServerInfo(ctx.ctx, section.as_ptr()))?;
+    let text = server!(RedisModule_ServerInfoGetFieldC(info, field.as_ptr()));
+    let text = text.filter(|text| !text.is_null()).map(|text| {
+        // SAFETY: the server returned a string with its end, which lives as long as `info`.
+        let text = unsafe { CStr::from_ptr(text) };
+        text.to_string_lossy().into_owned()
+    });
+    server!(RedisModule_FreeServerInfo(ctx.ctx, info));
+    text
+}
+
+/// Finds out what server this is, and makes [`own_context`].
+pub fn prepare(ctx: &Context) -> Result<(), String> {
+    let own = server!(RedisModule_GetDetachedThreadSafeContext(ctx.ctx));
+    OWN_CONTEXT.store(own.unwrap_or(ptr::null_mut()), Ordering::Relaxed);
+    let is_valkey = server_info(ctx, c"server", c"valkey_version").is_some();
+    let is_clustered = context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0;
+    state::with(|state| {
+        state.server.set(ServerFacts {
+            is_valkey,
+            is_clustered,
+            is_replica: false,
+        });
+    });
+    record_role(ctx);
+    set_module_options(ctx);
+    Ok(())
+}
+
+/// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`, new in 9.0: without it CLUSTER
+/// MIGRATESLOTS is refused. Older ones pay no heed to it; Redis asks for no such thing.
+const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
+
+/// Read errors come as values instead of ending the server, keys are signalled as modified by this
+/// module alone, so that WATCH sees a change where there was one, and slots may migrate atomically.
+fn set_module_options(ctx: &Context) {
+    let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+        | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
+    if is_valkey() {
+        options |= HANDLE_ATOMIC_SLOT_MIGRATION;
+    }
+    server!(RedisModule_SetModuleOptions(ctx.ctx, options as c_int));
+}
+
+/// The module's own context. It replies to nobody; its database is whichever was selected last.
+pub fn own_context() -> Context {
+    Context::new(OWN_CONTEXT.load(Ordering::Relaxed))
+}
+
+/// The server's flags for this context, `REDISMODULE_CTX_FLAGS_*`.
+pub fn context_flags(ctx: &Context) -> u32 {
+    server!(RedisModule_GetContextFlags(ctx.ctx)).unwrap_or(0) as u32
+}
+
+/// Whether a script or function is running.
+pub fn is_script_running(ctx: &Context) -> bool {
+    context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_LUA != 0
+}
+
+/// Whether something may be written that no client asked for just now: not on a replica, not while
+/// data is loaded, and not during CLIENT PAUSE and a failover, when the server asserts that nothing
+/// is sent to its replicas.
+pub fn may_write_unasked(ctx: &Context) -> bool {
+    let loading = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
+    !is_replica()
+        && context_flags(ctx) & loading == 0
+        && server!(RedisModule_AvoidReplicaTraffic()) == Some(0)
+}
+
+/// The id of the client that the context serves, 0 when there is none.
+pub fn client_id(ctx: &Context) -> u64 {
+    server!(RedisModule_GetClientId(ctx.ctx)).unwrap_or(0)
+}
+
+/// The database that the context has selected.
+pub fn selected_db(ctx: &Context) -> i32 {
+    server!(RedisModule_GetSelectedDb(ctx.ctx)).unwrap_or(0)
+}
+
+/// Selects a database, where another one is selected.
+pub fn select_db(ctx: &Context, db: i32) {
+    if selected_db(ctx) != db {
+        server!(RedisModule_SelectDb(ctx.ctx, db));
+    }
+}
+
+/// A string of the server's, for as long as the value lives.
+pub fn string(bytes: &[u8]) -> RedisString {
+    RedisString::create_from_slice(ptr::null_mut(), bytes)
+}
+
+/// The server's pointers to strings, for calls that take a vector of them. They are valid as long
+/// as `strings` lives.
+pub fn pointers(strings: &[RedisString]) -> Vec<*mut raw::RedisModuleString> {
+    strings.iter().map(|string| string.inner).collect()
+}
+
+/// Subscribes to one of the server's events.
+pub fn subscribe(
+    ctx: &Context,
+    id: u64,
+    callback: raw::RedisModuleEventCallback,
+) -> Result<(), String> {
+    let event = raw::RedisModuleEvent { id, dataver: 1 };
+    match server!(RedisModule_SubscribeToServerEvent(ctx.ctx, event, callback)) {
+        Some(0) => Ok(()),
+        _ => Err(format!(
+            "the server refused a subscription to its event {id}"
+        )),
+    }
+}
+
+/// Frees memory that the server allocated for the module.
+///
+/// # Safety
+/// `memory` came from a function of the API that says so, and is not used after.
+pub unsafe fn free(memory: *mut c_void) {
+    server!(RedisModule_Free(memory));
+}

@@ -1,0 +1,149 @@
+//! The clients that operations come from: who they are, and what LOCK.INFO tells of them.
+
+use std::ffi::CStr;
+use std::ptr::NonNull;
+
+use redis_lock_core::values::refusal::Refusal;
+use redis_lock_core::values::request::Life;
+use redis_module::{raw, Context, RedisString, RedisValue};
+
+use crate::server::api::{self, server};
+use crate::server::filter;
+
+/// A connected client.
+pub struct Client {
+    /// Its id, as in CLIENT LIST.
+    pub id: u64,
+    /// Its address and port.
+    pub addr: String,
+    /// Its name; empty when unset.
+    pub name: Vec<u8>,
+}
+
+/// The client with this id, while it is connected.
+pub fn find(ctx: &Context, id: u64) -> Option<Client> {
+    let mut info = raw::RedisModuleClientInfo {
+        version: 1,
+        flags: 0,
+        id: 0,
+        addr: [0; 46],
+        port: 0,
+        db: 0,
+    };
+    let status = server!(RedisModule_GetClientInfoById((&raw mut info).cast(), id));
+    if id == 0 || status != Some(0) {
+        return None;
+    }
+    // SAFETY: the server wrote a string with its end into `addr`, which was all zeros before.
+    let addr = unsafe { CStr::from_ptr(info.addr.as_ptr()) };
+    Some(Client {
+        id,
+        addr: format!("{}:{}", addr.to_string_lossy(), info.port),
+        name: name(ctx, id),
+    })
+}
+
+/// Who gives an operation; 0: nobody whose connection could be looked at or lost.
+///
+/// A script's commands are run by a client of the server's own, which outlives them all, has no
+/// connection, and on Valkey 9.1 is found by its id all the same, by functions that then take it for
+/// a connected one. Its id is never kept. A session has to be tied to the connection that called the
+/// script; for a plain grant that is not worth the search.
+///
+/// # Errors
+/// [`Refusal::CallerUnknown`] where the caller of a script is not to be made out.
+pub fn caller(ctx: &Context, flags: u32, life: Life) -> Result<u64, Refusal> {
+    if flags & raw::REDISMODULE_CTX_FLAGS_LUA == 0 {
+        return Ok(api::client_id(ctx));
+    }
+    match life {
+        Life::Session => script_caller(ctx).ok_or(Refusal::CallerUnknown),
+        Life::Lease => Ok(0),
+    }
+}
+
+/// Looks for the caller of the running script in CLIENT LIST; the API doesn't tell who it is.
+///
+/// While a client's command runs, the server still holds its words. It also holds those that have
+/// arrived of a client's next command. Where that makes two fit, it is the one that the filter saw
+/// last or, where the server told the filter of no client, the one with the same command, and words
+/// of the same length.
+fn script_caller(ctx: &Context) -> Option<u64> {
+    let list = list(ctx, &["LIST"])?;
+    let lines = list.split(|byte| *byte == b'\n');
+    let running: Vec<Running<'_>> = lines.filter_map(Running::of).collect();
+    if let [only] = running.as_slice() {
+        return Some(only.id);
+    }
+    let run = filter::last_run();
+    let mut seen = running.iter().filter(|one| match run.client_id {
+        0 => one.command == run.command && one.word_bytes == run.word_bytes,
+        client_id => one.id == client_id,
+    });
+    let caller = seen.next()?;
+    seen.next().is_none().then_some(caller.id)
+}
+
+/// Whether a client that is just being closed was sent all its replies first: it asked for that, by
+/// QUIT for instance, and the server holds none any more. What is said to a client whose connection is
+/// known to be broken isn't even kept.
+pub fn was_sent_all_replies(ctx: &Context, id: u64) -> bool {
+    let line = list(ctx, &["LIST", "ID", &id.to_string()]).unwrap_or_default();
+    let is_none = |name| field(&line, name) == Some(b"0".as_slice());
+    let closes_after_reply = field(&line, "flags=").is_some_and(|flags| flags.contains(&b'c'));
+    closes_after_reply && is_none("obl=") && is_none("oll=")
+}
+
+/// What CLIENT answers to these words.
+fn list(ctx: &Context, words: &[&str]) -> Option<Vec<u8>> {
+    match ctx.call("CLIENT", words) {
+        Ok(RedisValue::SimpleString(text) | RedisValue::BulkString(text)) => {
+            Some(text.into_bytes())
+        }
+        Ok(RedisValue::StringBuffer(bytes) | RedisValue::VerbatimString((_, bytes))) => Some(bytes),
+        _ => None,
+    }
+}
+
+/// A field of a line of CLIENT LIST; `name` with its equals sign.
+fn field<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let mut fields = line.split(|byte| byte.is_ascii_whitespace());
+    fields.find_map(|field| field.strip_prefix(name.as_bytes()))
+}
+
+/// A client that may be running a script just now.
+struct Running<'a> {
+    id: u64,
+    command: &'a [u8],
+    /// How many bytes the words have that the server holds of it.
+    word_bytes: u64,
+}
+
+impl<'a> Running<'a> {
+    /// The client that a line of CLIENT LIST tells of, if its last command runs scripts and its words
+    /// are held. A blocked or paused client's are held too; it runs nothing. Who runs a transaction is
+    /// still in it.
+    fn of(line: &'a [u8]) -> Option<Self> {
+        let number = |name| std::str::from_utf8(field(line, name)?).ok()?.parse().ok();
+        let word_bytes = number("argv-mem=")?;
+        let command = field(line, "cmd=")?;
+        let runs = filter::RUNNERS.contains(&command);
+        let blocked = field(line, "flags=")?.contains(&b'b');
+        let left_it = command == b"exec" && field(line, "multi=")? == b"-1";
+        (runs && word_bytes > 0 && !blocked && !left_it).then_some(Self {
+            id: number("id=")?,
+            command,
+            word_bytes,
+        })
+    }
+}
+
+fn name(ctx: &Context, id: u64) -> Vec<u8> {
+    let name = server!(RedisModule_GetClientNameById(ctx.ctx, id));
+    let Some(name) = name.and_then(NonNull::new) else {
+        return Vec::new();
+    };
+    // The server made this string for us: the value frees it as it goes.
+    let name = RedisString::from_redis_module_string(ctx.ctx, name.as_ptr());
+    name.as_slice().to_vec()
+}

@@ -1,0 +1,97 @@
+//! The module's command filter: what it has to know of commands that aren't its own.
+//!
+//! The server shows every command to the filter before it looks at it. Three things are recorded,
+//! nothing is changed: who runs a script next, that somebody may be changing users' rights, and that a
+//! replica attaches. All other commands cost a look at their first letter and their length.
+
+use redis_module::{raw, Context, RedisString};
+
+use crate::server::api::{self, server};
+use crate::server::propagation;
+use crate::state::{self, ScriptRun};
+
+/// The commands that run a script or, in a transaction, may run one.
+pub const RUNNERS: [&[u8]; 7] = [
+    b"eval",
+    b"eval_ro",
+    b"evalsha",
+    b"evalsha_ro",
+    b"fcall",
+    b"fcall_ro",
+    b"exec",
+];
+
+/// Registers the filter. This module's own calls don't pass it.
+pub fn register(ctx: &Context) -> Result<(), String> {
+    let flags = raw::REDISMODULE_CMDFILTER_NOSELF as i32;
+    match server!(RedisModule_RegisterCommandFilter(
+        ctx.ctx,
+        Some(on_command),
+        flags
+    )) {
+        Some(filter) if !filter.is_null() => Ok(()),
+        _ => Err("the server refused a command filter".to_owned()),
+    }
+}
+
+/// The last command that runs a script.
+pub fn last_run() -> ScriptRun {
+    state::with(|state| state.last_script.get())
+}
+
+/// A number that is another one after somebody's rights may have changed.
+pub fn rights_version() -> u64 {
+    state::with(|state| state.rights_version.get())
+}
+
+extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
+    let name = word(filter, 0);
+    let Some(first) = name.first() else { return };
+    match (first | 0x20, name.len()) {
+        (b'a' | b'e' | b'f', _) => examine(filter, name),
+        (b's', 4) | (b'p', 5) => expect_replica(name),
+        _ => {}
+    }
+}
+
+/// A replica attaches by this command, if it is one of those.
+fn expect_replica(name: &[u8]) {
+    if name.eq_ignore_ascii_case(b"sync") || name.eq_ignore_ascii_case(b"psync") {
+        propagation::expect_replicas();
+    }
+}
+
+fn examine(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
+    // A transaction may hold either.
+    let is_exec = name.eq_ignore_ascii_case(b"exec");
+    if is_exec || name.eq_ignore_ascii_case(b"acl") {
+        state::with(|state| state.rights_version.set(state.rights_version.get() + 1));
+    }
+    let runner = RUNNERS
+        .iter()
+        .find(|runner| name.eq_ignore_ascii_case(runner));
+    // What a script calls passes here too.
+    let scripted = || api::is_script_running(&api::own_context());
+    let Some(command) = runner.copied().filter(|_| !scripted()) else {
+        return;
+    };
+    let client_id = server!(RedisModule_CommandFilterGetClientId(filter));
+    let count = server!(RedisModule_CommandFilterArgsCount(filter)).unwrap_or(0);
+    let bytes: usize = (0..count).map(|at| word(filter, at).len()).sum();
+    state::with(|state| {
+        state.last_script.set(ScriptRun {
+            client_id: client_id.unwrap_or(0),
+            command,
+            word_bytes: bytes as u64,
+        });
+    });
+}
+
+/// A word of the command; empty where there is none.
+fn word<'a>(filter: *mut raw::RedisModuleCommandFilterCtx, at: i32) -> &'a [u8] {
+    let string = server!(RedisModule_CommandFilterArgGet(filter, at));
+    match string.filter(|string| !string.is_null()) {
+        Some(string) => RedisString::string_as_slice(string),
+        None => &[],
+    }
+}

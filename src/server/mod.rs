@@ -1,0 +1,16 @@
+//! The server's module API made safe. Nothing here knows a rule about locks.
+
+pub mod api;
+pub mod boundary;
+pub mod clients;
+pub mod clock;
+pub mod config;
+pub mod filter;
+pub mod key;
+pub mod key_string;
+pub mod lock_type;
+pub mod propagation;
+pub mod random;
+pub mod reply;
+pub mod rights;
+pub mod timer;

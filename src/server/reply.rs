@@ -1,0 +1,78 @@
+//! Replies, in RESP2 and RESP3.
+
+use std::ffi::{c_long, CString};
+
+use redis_lock_core::decision::{Answer, Outcome};
+use redis_lock_core::values::hand_over::Grant;
+use redis_lock_core::values::refusal::Refusal;
+use redis_module::{raw, Context};
+
+use crate::server::api::server;
+
+/// Nil: not now.
+pub fn nil(ctx: &Context) {
+    raw::reply_with_null(ctx.ctx);
+}
+
+/// A number.
+pub fn integer(ctx: &Context, number: u64) {
+    raw::reply_with_long_long(ctx.ctx, i64::try_from(number).unwrap_or(i64::MAX));
+}
+
+/// A string of any bytes.
+pub fn bulk(ctx: &Context, bytes: &[u8]) {
+    raw::reply_with_string_buffer(ctx.ctx, bytes.as_ptr().cast(), bytes.len());
+}
+
+/// A short text without a line break.
+pub fn simple(ctx: &Context, text: &str) {
+    let text = CString::new(text).unwrap_or_default();
+    raw::reply_with_simple_string(ctx.ctx, text.as_ptr());
+}
+
+/// The head of an array of `len` elements.
+pub fn array(ctx: &Context, len: usize) {
+    raw::reply_with_array(ctx.ctx, len as c_long);
+}
+
+/// The head of a map of `len` pairs: flat in RESP2.
+pub fn map(ctx: &Context, len: usize) {
+    server!(RedisModule_ReplyWithMap(ctx.ctx, len as c_long));
+}
+
+/// `[token, fence]`.
+pub fn grant(ctx: &Context, grant: &Grant) {
+    array(ctx, 2);
+    bulk(ctx, grant.token.as_bytes());
+    integer(ctx, grant.fence);
+}
+
+/// An error.
+pub fn refusal(ctx: &Context, refusal: Refusal) {
+    if refusal == Refusal::Arity {
+        server!(RedisModule_WrongArity(ctx.ctx));
+        return;
+    }
+    // Without a NUL in it, which no text has, this can't fail.
+    let text = CString::new(refusal.text()).unwrap_or_default();
+    raw::reply_with_error(ctx.ctx, text.as_ptr());
+}
+
+/// What an operation came to; nothing to one who waits.
+pub fn answer(ctx: &Context, answer: &Answer) {
+    match answer {
+        Answer::Granted(granted) => grant(ctx, granted),
+        Answer::NotNow => nil(ctx),
+        Answer::Queued => {}
+        Answer::Count(count) => integer(ctx, *count as u64),
+    }
+}
+
+/// How a wait ended.
+pub fn outcome(ctx: &Context, outcome: &Outcome) {
+    match outcome {
+        Outcome::Granted(hand_over) => grant(ctx, &hand_over.grant),
+        Outcome::TimedOut => nil(ctx),
+        Outcome::Refused(why) => refusal(ctx, *why),
+    }
+}

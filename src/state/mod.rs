@@ -1,0 +1,205 @@
+//! All that the module remembers, in one place.
+//!
+//! [`State`] belongs to the server's main thread. It is borrowed part by part and never across a call
+//! of the server, which may call back; the lock table alone is borrowed while keys are read, and a
+//! callback that comes meanwhile finds it borrowed and leaves a pending event instead. What other threads
+//! touch as well lies beside it, as atomics.
+
+pub mod blocked;
+pub mod pending;
+
+use std::cell::{Cell, RefCell};
+use std::ptr;
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
+use std::time::{Instant, SystemTime};
+
+use lazy_static::lazy_static;
+use redis_lock_core::table::LockTable;
+use redis_lock_core::values::fence::Fences;
+use redis_module::{raw, Context, RedisGILGuard};
+
+use blocked::BlockedClients;
+use pending::Pending;
+
+/// Numbers all grants. Values that are loaded raise it.
+pub static FENCES: Fences = Fences::new();
+
+/// Values of the type that are alive, in keys or waiting to be freed. They may be freed on any thread.
+pub static LOCKS: AtomicU64 = AtomicU64::new(0);
+
+/// A setting that the server has not set yet.
+pub const UNSET: i64 = -1;
+
+/// `lock.default-lease`: the lease of a grant that names none, in ms.
+pub static DEFAULT_LEASE_MS: AtomicI64 = AtomicI64::new(UNSET);
+
+/// `lock.max-waiters`: how many clients may wait on the whole server; 0: no limit.
+pub static MAX_WAITERS: AtomicI64 = AtomicI64::new(UNSET);
+
+/// A context of the module's own, for what has no context of its own, as callbacks of the type.
+pub static OWN_CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
+
+lazy_static! {
+    static ref STATE: RedisGILGuard<State> = RedisGILGuard::new(State::new());
+}
+
+/// What only the main thread touches.
+pub struct State {
+    /// Who waits, and which grants are tied to a connection.
+    pub table: RefCell<LockTable>,
+    /// What happened outside a command.
+    pub pending: RefCell<Pending>,
+    /// The clients that the server holds blocked for the module.
+    pub blocked: RefCell<BlockedClients>,
+    /// How many wait: lets the callbacks of busy servers without waiters return at once.
+    pub waiting: Cell<usize>,
+    /// How many grants are tied to a connection, to the same end.
+    pub sessions: Cell<usize>,
+    /// The number of the last client that was let wait.
+    pub last_waiter_id: Cell<u64>,
+    /// The module's timer, while it is armed.
+    pub timer: Cell<Option<Armed>>,
+    /// Whether the timer was deferred, so that the server's other clients come first.
+    pub yielded: Cell<bool>,
+    /// The server's steady clock and its wall clock at one moment.
+    pub start: (Instant, SystemTime),
+    /// What server this is, and its role.
+    pub server: Cell<ServerFacts>,
+    /// Whether the server is past the point where it begins to send what it has to send, before it
+    /// sleeps.
+    pub sending: Cell<bool>,
+    /// Whether LOCK.APPLY is called to ask whether a write would be taken, not to apply one.
+    pub asking: Cell<bool>,
+    /// Whether anybody reads what is replicated.
+    pub audience: Cell<Audience>,
+    /// Whether this module is deleting a key just now: the lock table knows of that.
+    pub deleting: Cell<bool>,
+    /// The database that the last MOVE came from.
+    pub moved_from_db: Cell<i32>,
+    /// The server's handle of the native type.
+    pub raw_type: Cell<*mut raw::RedisModuleType>,
+    /// What the decoys' names begin with, in letters.
+    pub decoy: Cell<[u8; 16]>,
+    /// The last command that runs a script, as the command filter saw it.
+    pub last_script: Cell<ScriptRun>,
+    /// Counts the commands that may have changed a user's rights.
+    pub rights_version: Cell<u64>,
+}
+
+/// What server this is. Nothing of it changes while it runs, but for its role.
+#[derive(Clone, Copy, Default)]
+pub struct ServerFacts {
+    /// Whether it is a Valkey. Only for what that does differently with the same functions.
+    pub is_valkey: bool,
+    /// Whether it is a node of a cluster.
+    pub is_clustered: bool,
+    /// Whether it follows a primary, as it last said.
+    pub is_replica: bool,
+}
+
+/// A command that runs a script.
+#[derive(Clone, Copy, Default)]
+pub struct ScriptRun {
+    /// Its client; 0 where the server doesn't tell that (Redis before 7.2).
+    pub client_id: u64,
+    /// Its name.
+    pub command: &'static [u8],
+    /// How many bytes its words have.
+    pub word_bytes: u64,
+}
+
+/// Whether there are replicas, or a backlog for them. An append-only file is asked for separately.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Audience {
+    /// Nobody looked yet.
+    #[default]
+    Unknown,
+    /// There are none, and no command was seen since that could have attached one.
+    None,
+    /// There are, or may be.
+    Replicas,
+}
+
+/// A timer of the server's, armed.
+#[derive(Clone, Copy)]
+pub struct Armed {
+    /// The server's number for it.
+    pub timer: raw::RedisModuleTimerID,
+    /// When it is to fire, on the steady clock.
+    pub due_ms: u64,
+    /// How far the wall clock was ahead of that one.
+    pub set_by_ms: i64,
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            table: RefCell::default(),
+            pending: RefCell::default(),
+            blocked: RefCell::default(),
+            waiting: Cell::default(),
+            sessions: Cell::default(),
+            last_waiter_id: Cell::default(),
+            timer: Cell::default(),
+            yielded: Cell::default(),
+            start: (Instant::now(), SystemTime::now()),
+            server: Cell::default(),
+            sending: Cell::default(),
+            asking: Cell::default(),
+            audience: Cell::default(),
+            deleting: Cell::default(),
+            moved_from_db: Cell::default(),
+            raw_type: Cell::new(ptr::null_mut()),
+            decoy: Cell::default(),
+            last_script: Cell::default(),
+            rights_version: Cell::default(),
+        }
+    }
+}
+
+/// Works with the state. For the main thread alone: commands and callbacks of the server, all but
+/// the type's callback that frees.
+pub fn with<T>(work: impl FnOnce(&State) -> T) -> T {
+    work(&STATE.lock(&Context::dummy()))
+}
+
+/// Looks at the lock table; `None` when it is deciding just now.
+pub fn look<T>(at: impl FnOnce(&LockTable) -> T) -> Option<T> {
+    with(|state| state.table.try_borrow().ok().map(|table| at(&table)))
+}
+
+/// Changes the lock table; `None` when it is deciding just now.
+pub fn change<T>(change: impl FnOnce(&mut LockTable) -> T) -> Option<T> {
+    with(|state| {
+        let mut table = state.table.try_borrow_mut().ok()?;
+        let result = change(&mut table);
+        state.waiting.set(table.queues().len());
+        state.sessions.set(table.sessions().len());
+        Some(result)
+    })
+}
+
+/// Works on the pending events. The work must not call the server.
+pub fn pending<T>(work: impl FnOnce(&mut Pending) -> T) -> T {
+    with(|state| work(&mut state.pending.borrow_mut()))
+}
+
+/// Works on the blocked clients. The work must not call the server.
+pub fn blocked<T>(work: impl FnOnce(&mut BlockedClients) -> T) -> T {
+    with(|state| work(&mut state.blocked.borrow_mut()))
+}
+
+/// Whether anybody waits for anything.
+pub fn anybody_waits() -> bool {
+    with(|state| state.waiting.get() > 0)
+}
+
+/// Whether any grant is tied to a connection.
+pub fn any_sessions() -> bool {
+    with(|state| state.sessions.get() > 0)
+}
+
+/// Whether there is any lock on this server.
+pub fn any_locks() -> bool {
+    LOCKS.load(Ordering::Relaxed) > 0
+}

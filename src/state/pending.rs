@@ -1,0 +1,91 @@
+//! Pending events: what the module was told outside a command, until the next operation or the timer
+//! absorbs it.
+//!
+//! Callbacks of the keyspace, of clients and of the server must not write: they leave an event here
+//! and arm the timer.
+
+use std::collections::HashSet;
+
+use redis_lock_core::state::queue::WaiterId;
+use redis_lock_core::values::hand_over::HandOver;
+use redis_lock_core::values::name::Name;
+use redis_lock_core::values::session_id::SessionId;
+
+/// What happened to grants and waiters without an operation of the lock table.
+pub enum Event {
+    /// The values with these sessions left their keys: to be gone, or to arrive elsewhere.
+    Unlinked(Vec<SessionId>),
+    /// A key was renamed or moved: the value with these sessions is here.
+    Arrived(Vec<SessionId>, Name),
+    /// Two databases changed places.
+    Swapped(i32, i32),
+    /// A database was emptied.
+    Flushed(i32),
+    /// This server became a replica: leases run on untied, whatever it is by now.
+    Demoted,
+    /// A connection is gone that had sessions.
+    Closed(u64),
+    /// A waiter's connection is gone, or was answered by the server.
+    Left(WaiterId),
+}
+
+/// Stands for all databases in [`Pending::databases`] and [`Event::Flushed`], as in the server's event.
+pub const ALL_DATABASES: i32 = -1;
+
+/// What was not absorbed yet.
+#[derive(Default)]
+pub struct Pending {
+    /// Names that somebody may wait for, where a key came, went or changed.
+    pub touched: HashSet<Name>,
+    /// Names of restored locks, until they were settled: their own expiry says nothing, their
+    /// leases do.
+    pub restored: HashSet<Name>,
+    /// Touched names where nothing may be written now.
+    pub deferred: HashSet<Name>,
+    /// When to look at those again, on the steady clock in ms.
+    pub deferred_until_ms: u64,
+    /// Databases that were flushed or swapped.
+    pub databases: HashSet<i32>,
+    /// The name that a key is just leaving by RENAME or MOVE.
+    pub leaving: Option<Name>,
+    /// What happened, in this order.
+    pub events: Vec<Event>,
+    /// Hand-overs whose client was gone before it could know of them.
+    pub undelivered: Vec<HandOver>,
+}
+
+impl Pending {
+    /// Whether a key of this name may have come, gone or changed since it was settled last.
+    pub fn may_have_touched(&self, name: &Name) -> bool {
+        self.touched.contains(name)
+            || self.databases.contains(&name.db)
+            || self.databases.contains(&ALL_DATABASES)
+    }
+
+    /// Names that were deferred are to be looked at again, once their time has come.
+    pub fn release_deferred(&mut self, steady_ms: u64) {
+        if self.deferred_until_ms <= steady_ms {
+            self.touched.extend(self.deferred.drain());
+        }
+    }
+
+    /// Defers a name until `until_ms`, or until those are looked at that are deferred already.
+    pub fn defer(&mut self, name: Name, until_ms: u64) {
+        if self.deferred.is_empty() {
+            self.deferred_until_ms = until_ms;
+        }
+        self.deferred.insert(name);
+    }
+
+    /// Two databases changed places, and with them what their names mean.
+    pub fn swap_databases(&mut self, one: i32, other: i32) {
+        for names in [&mut self.touched, &mut self.restored, &mut self.deferred] {
+            let swapped = std::mem::take(names).into_iter().map(|mut name| {
+                name.swap_databases(one, other);
+                name
+            });
+            names.extend(swapped);
+        }
+        self.events.push(Event::Swapped(one, other));
+    }
+}

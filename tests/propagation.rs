@@ -1,0 +1,155 @@
+//! A server that nobody reads from replicates nothing, and from the moment that somebody may read it
+//! replicates all: no grant may be lost to a replica or to an append-only file that came later.
+
+mod support;
+
+use support::{assert_same_data, until, Client, Expect, ReplicationStream, Server, LONG};
+
+/// Ways to grant and to release: by a client, in a transaction, in a script, by a hand-over.
+fn grant_in_every_way(client: &mut Client, round: &str) {
+    client
+        .call(format!("LOCK.ACQUIRE {round}:plain t {LONG}"))
+        .grant();
+    client.call("MULTI").okay();
+    client.send(format!("LOCK.ACQUIRE {round}:multi t {LONG}"));
+    client.recv().expect("QUEUED");
+    client.call("EXEC").expect("an array");
+    let script = "return redis.call('LOCK.ACQUIRE', KEYS[1], 't', 'PX', '600000')";
+    let key = format!("{round}:script");
+    client.call(&["EVAL", script, "1", &key]).grant();
+    client
+        .call(format!("LOCK.ACQUIRE {round}:released t {LONG}"))
+        .grant();
+    assert_eq!(
+        client
+            .call(format!("LOCK.RELEASE {round}:released t"))
+            .int(),
+        1
+    );
+}
+
+/// What [`grant_in_every_way`] leaves held.
+fn assert_held(server: &Server, round: &str) {
+    for way in ["plain", "multi", "script"] {
+        let left_ms = server.call(format!("LOCK.CHECK {round}:{way} t")).int();
+        assert!(left_ms > 0, "{round}:{way}");
+    }
+    assert_eq!(server.call(format!("EXISTS {round}:released")).int(), 0);
+}
+
+#[test]
+fn a_replica_that_comes_later_has_what_was_granted_before_and_after() {
+    let primary = Server::start();
+    let mut client = primary.client();
+    grant_in_every_way(&mut client, "before");
+    let replica = Server::start();
+    replica.replica_of(&primary);
+    grant_in_every_way(&mut client, "after");
+    assert_same_data(&primary, &[&replica]);
+    assert_held(&replica, "before");
+    assert_held(&replica, "after");
+}
+
+#[test]
+fn grants_beside_a_replica_that_attaches_all_reach_it() {
+    let primary = Server::start();
+    let mut client = primary.client();
+    client.call(format!("LOCK.ACQUIRE first t {LONG}")).grant();
+    let replica = Server::start();
+    replica
+        .call(format!("REPLICAOF 127.0.0.1 {}", primary.port()))
+        .okay();
+    let mut granted = 0;
+    until("the replica is there", || {
+        for _ in 0..100 {
+            granted += 1;
+            client
+                .call(format!("LOCK.ACQUIRE k{granted} t {LONG}"))
+                .grant();
+        }
+        primary.info("replication", "connected_slaves") == "1"
+            && replica.info("replication", "master_link_status") == "up"
+    });
+    replica.until_in_step(&primary);
+    assert_same_data(&primary, &[&replica]);
+    assert_eq!(replica.call("DBSIZE").int(), granted + 1);
+}
+
+#[test]
+fn a_backlog_is_written_to_after_its_replica_has_gone() {
+    let primary = Server::start();
+    primary.call(format!("LOCK.ACQUIRE k t {LONG}")).grant();
+    let mut stream = ReplicationStream::attach(&primary);
+    primary.call(format!("LOCK.ACQUIRE l t {LONG}")).grant();
+    let lines = stream.lines_up_to_now(&primary);
+    assert!(
+        lines.iter().any(|line| line.starts_with("LOCK.APPLY l ")),
+        "{lines:?}"
+    );
+    // With the replica gone its backlog is still there, for it to come back to.
+    drop(stream);
+    let offset = primary.info("replication", "master_repl_offset");
+    primary.call(format!("LOCK.ACQUIRE m t {LONG}")).grant();
+    assert_ne!(primary.info("replication", "master_repl_offset"), offset);
+}
+
+#[test]
+fn a_promoted_replica_replicates() {
+    let primary = Server::start();
+    let replica = Server::start();
+    // It learns that nobody reads it, and then that this is over.
+    replica.call(format!("LOCK.ACQUIRE own t {LONG}")).grant();
+    replica.replica_of(&primary);
+    replica.call("REPLICAOF NO ONE").okay();
+    let mut client = replica.client();
+    grant_in_every_way(&mut client, "promoted");
+    primary.replica_of(&replica);
+    grant_in_every_way(&mut client, "later");
+    assert_same_data(&replica, &[&primary]);
+    assert_held(&primary, "promoted");
+    assert_held(&primary, "later");
+}
+
+#[test]
+fn an_append_only_file_that_is_switched_on_has_what_follows() {
+    let mut server = Server::builder().config("enable-debug-command yes").start();
+    let mut client = server.client();
+    grant_in_every_way(&mut client, "before");
+    client.call("CONFIG SET appendonly yes").okay();
+    grant_in_every_way(&mut client, "during");
+    server.until_rewritten();
+    grant_in_every_way(&mut client, "after");
+    let rounds = ["before", "during", "after"];
+    let fences = |server: &Server| {
+        rounds.map(|round| {
+            let lock = server.known_lock(&format!("{round}:plain"));
+            lock.holder().int("fence")
+        })
+    };
+    let granted = fences(&server);
+    drop(client);
+    server.kill9();
+    server.restart_with("appendonly yes");
+    for round in rounds {
+        assert_held(&server, round);
+    }
+    // What is in the file is the grants, not commands that would grant anew.
+    assert_eq!(fences(&server), granted);
+}
+
+#[test]
+fn grants_that_nobody_reads_count_as_changes() {
+    let server = Server::start();
+    let changes = || -> i64 {
+        let changes = server.info("persistence", "rdb_changes_since_last_save");
+        changes.parse().expect("a number")
+    };
+    let before = changes();
+    server.call(format!("LOCK.ACQUIRE k t {LONG}")).grant();
+    assert_eq!(changes(), before + 1);
+    assert_eq!(server.call("LOCK.RELEASE k t").int(), 1);
+    assert_eq!(changes(), before + 2);
+    // A refusal and a repeat of nothing change nothing.
+    assert_eq!(server.call("LOCK.RELEASE k t").int(), 0);
+    assert_eq!(changes(), before + 2);
+}

@@ -1,0 +1,348 @@
+//! A server's process.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail, Context, Result};
+use redis::{from_redis_value, InfoDict, Parser, Value};
+
+use crate::{free_port, packed};
+
+/// What a server writes when it has met a fault in itself or in the module.
+const CRASH_MARKS: [&str; 7] = [
+    "=== REDIS BUG REPORT",
+    "=== VALKEY BUG REPORT",
+    "ASSERTION FAILED",
+    "Sanitizer",
+    "panicked at",
+    "a step panicked",
+    "Guru Meditation",
+];
+
+const CONFIG_FILE: &str = "server.conf";
+const LOG_FILE: &str = "server.log";
+
+/// Takes what the server says before it has a log.
+const STDERR_FILE: &str = "server.err";
+
+/// How many lines of each of these are shown.
+const TAIL_LINES: usize = 60;
+
+/// How often a server is started where others take its port.
+const STARTS: u32 = 20;
+
+/// How often it is looked whether a server that starts is ready.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// What a server program says of itself, as in "Valkey 8.1.1".
+pub fn name_of(program: &Path) -> Result<String> {
+    let output = Command::new(program)
+        .arg("--version")
+        .output()
+        .with_context(|| format!("{} can't be run", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let name = text
+        .split_once(" server v=")
+        .and_then(|(flavour, rest)| Some((flavour, rest.split_whitespace().next()?)));
+    let (flavour, number) = name.with_context(|| format!("{} is no server", program.display()))?;
+    Ok(format!("{flavour} {number}"))
+}
+
+/// What a process is started with, the first time and after.
+pub struct Plan {
+    /// The server's program.
+    pub program: PathBuf,
+    /// Words before the program's own, for a tool that runs it.
+    pub under: Vec<OsString>,
+    /// The module that it loads, if any.
+    pub module: Option<PathBuf>,
+    /// More lines of its configuration, behind those that every server here has.
+    pub lines: Vec<String>,
+    /// Words behind its configuration file.
+    pub arguments: Vec<String>,
+    /// Variables of its environment, beside those of this process.
+    pub environment: Vec<(String, String)>,
+    /// How long it may take until it answers.
+    pub patience: Duration,
+}
+
+impl Plan {
+    /// The program alone.
+    pub fn new(program: &Path) -> Plan {
+        Plan {
+            program: program.to_owned(),
+            under: Vec::new(),
+            module: None,
+            lines: Vec::new(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            patience: Duration::from_secs(15),
+        }
+    }
+
+    fn configuration(&self, dir: &Path, port: u16) -> String {
+        let always = [
+            format!("port {port}"),
+            "bind 127.0.0.1".to_owned(),
+            format!("dir \"{}\"", dir.display()),
+            format!("logfile \"{}\"", dir.join(LOG_FILE).display()),
+            "save \"\"".to_owned(),
+            "enable-debug-command yes".to_owned(),
+            "enable-module-command yes".to_owned(),
+            // A replica is served at once instead of five seconds later.
+            "repl-diskless-sync-delay 0".to_owned(),
+        ];
+        let module = self.module.iter();
+        let module = module.map(|path| format!("loadmodule \"{}\"", path.display()));
+        let lines = always.into_iter().chain(module).chain(self.lines.clone());
+        lines.map(|line| line + "\n").collect()
+    }
+
+    fn command(&self, config: &Path) -> Command {
+        let words: Vec<OsString> = self
+            .under
+            .iter()
+            .cloned()
+            .chain([self.program.clone().into(), config.into()])
+            .collect();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).args(&self.arguments);
+        command.envs(self.environment.iter().cloned());
+        command
+    }
+}
+
+/// A running server. It is killed when this goes out of scope; its directory stays.
+pub struct Process {
+    plan: Plan,
+    dir: PathBuf,
+    port: u16,
+    child: Mutex<Child>,
+}
+
+/// Why a process didn't become a server.
+enum Refused {
+    PortTaken,
+    Other(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Refused {
+    fn from(error: anyhow::Error) -> Refused {
+        Refused::Other(error)
+    }
+}
+
+impl From<std::io::Error> for Refused {
+    fn from(error: std::io::Error) -> Refused {
+        Refused::Other(error.into())
+    }
+}
+
+impl Process {
+    /// Starts a server on a free port, in a directory of its own, and waits until it answers.
+    pub fn start(mut plan: Plan, dir: &Path) -> Result<Process> {
+        if let Some(module) = &mut plan.module {
+            let path = module.canonicalize();
+            *module = path.with_context(|| format!("no module at {}", module.display()))?;
+        }
+        for _ in 0..STARTS {
+            let port = free_port();
+            match launched(&plan, dir, port) {
+                Ok(child) => {
+                    return Ok(Process {
+                        plan,
+                        dir: dir.to_owned(),
+                        port,
+                        child: Mutex::new(child),
+                    })
+                }
+                // The log of the next try tells of that one alone.
+                Err(Refused::PortTaken) => fs::remove_file(dir.join(LOG_FILE))?,
+                Err(Refused::Other(reason)) => {
+                    bail!("the server didn't start: {reason:#}\n{}", log_tail(dir))
+                }
+            }
+        }
+        bail!("no free port for the server in {STARTS} starts");
+    }
+
+    /// Starts the server again in the same directory and on the same port. One that is still running
+    /// is killed first.
+    pub fn restart(&mut self) -> Result<()> {
+        self.kill();
+        match launched(&self.plan, &self.dir, self.port) {
+            Ok(child) => self.child = Mutex::new(child),
+            Err(Refused::PortTaken) => bail!("port {} is taken", self.port),
+            Err(Refused::Other(reason)) => bail!("no restart: {reason:#}\n{}", self.log_tail()),
+        }
+        Ok(())
+    }
+
+    /// Adds a line to the configuration, for when it is started again.
+    pub fn add_line(&mut self, line: &str) {
+        self.plan.lines.push(line.to_owned());
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its working directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The system's number for it.
+    pub fn id(&self) -> u32 {
+        self.child().id()
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&self) -> Result<Option<ExitStatus>> {
+        self.child().try_wait().context("the server's process")
+    }
+
+    /// Ends it without a chance to save anything.
+    pub fn kill(&self) {
+        kill(&mut self.child());
+    }
+
+    /// Everything in its log so far.
+    pub fn log(&self) -> String {
+        read_text(&self.dir.join(LOG_FILE))
+    }
+
+    /// What tells of a fault in the server or in the module: the first such line that it wrote.
+    pub fn crash(&self) -> Option<String> {
+        let text = self.log() + &read_text(&self.dir.join(STDERR_FILE));
+        text.lines().find(is_of_a_crash).map(str::to_owned)
+    }
+
+    /// The end of what it wrote; where that has the report of a crash, from there on.
+    pub fn log_tail(&self) -> String {
+        log_tail(&self.dir)
+    }
+
+    fn child(&self) -> MutexGuard<'_, Child> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn launched(plan: &Plan, dir: &Path, port: u16) -> Result<Child, Refused> {
+    let config = dir.join(CONFIG_FILE);
+    fs::write(&config, plan.configuration(dir, port))?;
+    let stderr = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(dir.join(STDERR_FILE))?;
+    let mut child = plan
+        .command(&config)
+        .stdin(Stdio::null())
+        .stdout(stderr.try_clone()?)
+        .stderr(stderr)
+        .spawn()
+        .with_context(|| format!("{} can't be run", plan.program.display()))?;
+    let ready = until_ready(&mut child, plan, dir, port);
+    if ready.is_err() {
+        kill(&mut child);
+    }
+    ready.map(|()| child)
+}
+
+fn until_ready(child: &mut Child, plan: &Plan, dir: &Path, port: u16) -> Result<(), Refused> {
+    let deadline = Instant::now() + plan.patience;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait()? {
+            let log = read_text(&dir.join(LOG_FILE));
+            return Err(if log.contains("Address already in use") {
+                Refused::PortTaken
+            } else {
+                anyhow!("it ended with {status}").into()
+            });
+        }
+        if is_ready(child.id(), port, plan.patience).unwrap_or(false) {
+            return Ok(());
+        }
+        thread::sleep(PAUSE);
+    }
+    Err(anyhow!("no answer within {:?}", plan.patience).into())
+}
+
+/// Whether it is this process that answers on the port, and has loaded its data.
+fn is_ready(process: u32, port: u16, patience: Duration) -> Result<bool> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.write_all(&packed(&["INFO", "server"]))?;
+    stream.write_all(&packed(&["PING"]))?;
+    let mut replies = Parser::new();
+    let info: InfoDict = from_redis_value(replies.parse_value(&stream)?)?;
+    let pong = replies.parse_value(&stream)?;
+    Ok(info.get("process_id") == Some(process) && pong == Value::SimpleString("PONG".to_owned()))
+}
+
+fn kill(child: &mut Child) {
+    // It may have ended by itself: then there is nothing to kill, and only the wait matters.
+    drop(child.kill());
+    drop(child.wait());
+}
+
+fn is_of_a_crash(line: &&str) -> bool {
+    CRASH_MARKS.iter().any(|mark| line.contains(mark))
+}
+
+fn log_tail(dir: &Path) -> String {
+    let tail = |name| {
+        let text = read_text(&dir.join(name));
+        format!("--- {name}\n{}\n", shown(&text))
+    };
+    [LOG_FILE, STDERR_FILE].map(tail).concat()
+}
+
+/// What is shown of a text: its end, or what begins a little before the report of a crash.
+fn shown(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let end = lines.len().saturating_sub(TAIL_LINES);
+    let crash = lines.iter().position(is_of_a_crash);
+    let from = crash.map_or(end, |crash| crash.saturating_sub(5));
+    let shown: Vec<&str> = lines[from..].iter().take(TAIL_LINES).copied().collect();
+    shown.join("\n")
+}
+
+fn read_text(path: &Path) -> String {
+    fs::read(path).map_or_else(
+        |_| String::new(),
+        |all| String::from_utf8_lossy(&all).into_owned(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_is_shown_and_a_crash_from_a_little_before_it_on() {
+        let lines = |range: std::ops::Range<u32>| {
+            let lines: Vec<String> = range.map(|number| format!("line {number}")).collect();
+            lines.join("\n")
+        };
+        assert_eq!(shown("one\ntwo"), "one\ntwo");
+        assert_eq!(shown(&lines(0..100)), lines(40..100));
+        let crash = format!("{}\nASSERTION FAILED\n{}", lines(0..50), lines(50..200));
+        let expected = format!("{}\nASSERTION FAILED\n{}", lines(45..50), lines(50..104));
+        assert_eq!(shown(&crash), expected);
+    }
+}
