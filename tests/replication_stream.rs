@@ -980,3 +980,36 @@ fn replicas_and_their_replicas_have_the_same_locks_after_a_random_mix() {
         "a replica decides nothing"
     );
 }
+
+#[test]
+fn what_expired_is_replaced_where_a_transaction_pauses_writes() {
+    for pause in ["ALL", "WRITE"] {
+        let primary = Server::start();
+        let replica = replica_of(&primary);
+        let mut client = primary.client();
+        primary.call("DEBUG SET-ACTIVE-EXPIRE 0").okay();
+        primary.call("LOCK.ACQUIRE lock a PX 1").grant();
+        primary.call("SET string v PX 1").okay();
+        primary.call("DEBUG SLEEP 0.02").okay();
+        replica.until_in_step(&primary);
+
+        let acquire = format!("LOCK.ACQUIRE lock b {LONG}");
+        let acquire_all = format!("LOCK.MACQUIRE 2 string other c {LONG}");
+        client.call("MULTI").okay();
+        for command in [&format!("CLIENT PAUSE 10 {pause}"), &acquire, &acquire_all] {
+            assert_eq!(client.call(command.as_str()).text(), "QUEUED", "{command}");
+        }
+        let replies = client.call("EXEC").list();
+        assert_eq!(Ok(replies[1].clone()).grant().token, "b", "{pause}");
+        assert_eq!(Ok(replies[2].clone()).grant().token, "c", "{pause}");
+
+        assert_same_data(&primary, &[&replica]);
+        for (key, token) in [("lock", "b"), ("string", "c"), ("other", "c")] {
+            let holder = |server: &Server| server.lock_info(key).unwrap().holder().text("token");
+            assert_eq!(holder(&replica), token);
+            primary.call(format!("LOCK.RELEASE {key} {token}")).int();
+            assert_eq!(primary.lock_info(key), None);
+        }
+        assert_eq!(primary.info("lock", "lock_locks"), "0");
+    }
+}

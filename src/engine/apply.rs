@@ -121,11 +121,16 @@ fn apply_to(
         (Found::OtherType, _) => Applied::OtherType,
         (Found::Nothing, Change::Delete | Change::Drop { .. }) => Applied::Unchanged,
         (Found::Nothing, Change::Grant { mode, holder }) => {
-            make(&key, *mode, holder);
+            key = make(ctx, key, string, Lock::sole(*mode, holder.clone()));
             Applied::Made
         }
         (Found::Nothing, Change::Renew { holder }) => {
-            make(&key, Mode::Exclusive, holder);
+            key = make(
+                ctx,
+                key,
+                string,
+                Lock::sole(Mode::Exclusive, holder.clone()),
+            );
             Applied::Made
         }
         (Found::Lock(_), Change::Delete) => {
@@ -152,10 +157,15 @@ fn apply_to(
     applied
 }
 
-/// Stores a lock with one holder where there is no key.
-fn make(key: &Key, mode: Mode, holder: &Holder) {
-    key.store_new(Lock::sole(mode, holder.clone()));
-    key.set_expiry_ms(holder.deadline_ms);
+/// Stores a lock where there is no key.
+fn make(ctx: &Context, key: Key, string: *mut raw::RedisModuleString, lock: Lock) -> Key {
+    let key = key.without_leftover(ctx, string);
+    let expiry_ms = lock.latest_deadline_ms();
+    key.store_new(lock);
+    if let Some(expiry_ms) = expiry_ms {
+        key.set_expiry_ms(expiry_ms);
+    }
+    key
 }
 
 fn replicate(store: &ServerStore<'_>, effect: &Effect, key: &ServerString, renewed_too: &[&Name]) {

@@ -237,9 +237,12 @@ pub fn is_script_running(ctx: &Context) -> bool {
 /// is sent to its replicas.
 pub fn may_write_unasked(ctx: &Context) -> bool {
     let loading = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
-    !is_replica()
-        && context_flags(ctx) & loading == 0
-        && server!(RedisModule_AvoidReplicaTraffic()) == Some(0)
+    !is_replica() && context_flags(ctx) & loading == 0 && !is_paused()
+}
+
+/// Whether the server pauses writes: for CLIENT PAUSE or for a failover.
+pub fn is_paused() -> bool {
+    server!(RedisModule_AvoidReplicaTraffic()) != Some(0)
 }
 
 /// The id of the client that the context serves, 0 when there is none.

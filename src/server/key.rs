@@ -6,7 +6,7 @@ use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::packed::Packed;
 use redis_lock_core::values::session_id::SessionId;
-use redis_module::{raw, Context, RedisString};
+use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::api::{self, server};
 use crate::server::lock_type;
@@ -93,6 +93,21 @@ impl Key {
     pub fn set_expiry_ms(&self, expiry_ms: u64) {
         let expiry_ms = i64::try_from(expiry_ms).unwrap_or(i64::MAX);
         server!(RedisModule_SetAbsExpire(self.key, expiry_ms));
+    }
+
+    /// The same key, which counts as missing, truly without a value.
+    ///
+    /// While writes are paused the server keeps what has expired, and asserts that nobody stores anything
+    /// there. Who pauses writes in a MULTI goes on to write in it: there only UNLINK gets rid of the value.
+    pub fn without_leftover(self, ctx: &Context, string: *mut raw::RedisModuleString) -> Self {
+        if !api::is_paused() || api::is_replica() {
+            return self;
+        }
+        drop(self);
+        let options = CallOptionsBuilder::new().replicate().build();
+        let key = RedisString::string_as_slice(string);
+        drop(ctx.call_ext::<_, CallResult<'_>>("UNLINK", &options, &[key]));
+        Self::open(ctx, string, WRITE)
     }
 
     /// Stores a lock where there is no key.

@@ -35,13 +35,12 @@ const FAULTS: &[Fault] = &[
         place: Place::Everywhere,
         servers: &["Redis 7.0", "Redis 8.0", "Valkey 8.0", "Valkey 8.1"],
     },
-    // DEBUG SET-ACTIVE-EXPIRE 0   SET k v PX 1   MULTI   CLIENT PAUSE 500 WRITE   GETSET k w   EXEC
+    // DEBUG SET-ACTIVE-EXPIRE 0   SET k v PX 1   MULTI   CLIENT PAUSE 500 ALL   GETSET k w   EXEC
     // An assertion: the expired key stays while writes are paused, counts as missing, and is added again.
-    // Redis 7.0, Redis 8.0 and Valkey 8.0 as well, which have no pause of writes here at all.
     Fault {
-        kinds: &["pause-write"],
+        kinds: &["pause", "pause-write"],
         place: Place::InMulti,
-        servers: &["Redis 8.6"],
+        servers: &["Redis", "Valkey 8.0"],
     },
     // Two nodes. At A, which has slot 5 and keys in it: CLIENT PAUSE 5000. At B: CLUSTER SETSLOT 5
     // IMPORTING <A>, CLUSTER SETSLOT 5 NODE <B>.

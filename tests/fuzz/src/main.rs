@@ -108,18 +108,23 @@ fn main() -> Result<ExitCode> {
         without: args.without,
         nothing_left_out: args.nothing_left_out,
     };
-    let mut failed = 0;
+    let mut failures = Vec::new();
     for program in &args.servers {
-        let sound = match Version::of(program) {
-            Ok(version) => tell(&version, &plan, &fuzz(program, &version, &plan)),
-            Err(error) => {
-                println!("{error:#}");
-                false
+        match Version::of(program) {
+            Ok(version) => {
+                let outcome = fuzz(program, &version, &plan);
+                tell(&version, &plan, &outcome);
+                failures.extend(outcome.failure(&version));
             }
-        };
-        failed += usize::from(!sound);
+            Err(error) => failures.push(format!("{error:#}")),
+        }
     }
+    let failed = failures.len();
     println!("{} passed, {failed} failed", args.servers.len() - failed);
+    // Once more without the logs, for who sees only the end.
+    for failure in failures {
+        println!("{failure}");
+    }
     Ok(if failed == 0 {
         ExitCode::SUCCESS
     } else {
@@ -127,8 +132,8 @@ fn main() -> Result<ExitCode> {
     })
 }
 
-/// Prints the line of a server, and what was wrong. Whether nothing was.
-fn tell(version: &Version, plan: &Plan, outcome: &Outcome) -> bool {
+/// Prints the line of a server, and what was wrong.
+fn tell(version: &Version, plan: &Plan, outcome: &Outcome) {
     let verdict = if outcome.faults.is_empty() {
         "ok"
     } else {
@@ -144,7 +149,15 @@ fn tell(version: &Version, plan: &Plan, outcome: &Outcome) -> bool {
     for fault in &outcome.faults {
         println!("  {fault}");
     }
-    outcome.faults.is_empty()
+}
+
+impl Outcome {
+    /// What was wrong, each fault's first line.
+    fn failure(&self, version: &Version) -> Option<String> {
+        let heads = self.faults.iter().filter_map(|fault| fault.lines().next());
+        let heads: Vec<&str> = heads.collect();
+        (!heads.is_empty()).then(|| format!("{}: {}", version.name(), heads.join("; ")))
+    }
 }
 
 fn fuzz(program: &Path, version: &Version, plan: &Plan) -> Outcome {

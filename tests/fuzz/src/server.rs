@@ -136,6 +136,11 @@ impl Server {
             .with_context(|| format!("INFO {section} has no {field}"))
     }
 
+    /// Whether it follows another one.
+    pub fn is_replica(&self) -> Result<bool> {
+        Ok(self.info_text("replication", "role")? == "slave")
+    }
+
     /// Polls until something holds. A question that fails is asked again.
     pub fn until(&self, what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;

@@ -26,6 +26,12 @@ const CRASH_MARKS: [&str; 7] = [
     "Guru Meditation",
 ];
 
+/// What the head of a report has in the line with its cause.
+const CAUSE_MARKS: [&str; 2] = ["==> ", "crashed by signal"];
+
+/// How many lines of a report its head has at most.
+const REPORT_HEAD_LINES: usize = 30;
+
 const CONFIG_FILE: &str = "server.conf";
 const LOG_FILE: &str = "server.log";
 
@@ -220,10 +226,10 @@ impl Process {
         read_text(&self.dir.join(LOG_FILE))
     }
 
-    /// What tells of a fault in the server or in the module: the first such line that it wrote.
+    /// What tells of a fault in the server or in the module: the first such line that it wrote, and the
+    /// cause that a report gives.
     pub fn crash(&self) -> Option<String> {
-        let text = self.log() + &read_text(&self.dir.join(STDERR_FILE));
-        text.lines().find(is_of_a_crash).map(str::to_owned)
+        crash(&(self.log() + &read_text(&self.dir.join(STDERR_FILE))))
     }
 
     /// The end of what it wrote; where that has the report of a crash, from there on.
@@ -304,6 +310,14 @@ fn is_of_a_crash(line: &&str) -> bool {
     CRASH_MARKS.iter().any(|mark| line.contains(mark))
 }
 
+fn crash(text: &str) -> Option<String> {
+    let mut lines = text.lines().skip_while(|line| !is_of_a_crash(line));
+    let first = lines.next()?;
+    let is_cause = |line: &&str| CAUSE_MARKS.iter().any(|mark| line.contains(mark));
+    let causes: Vec<&str> = lines.take(REPORT_HEAD_LINES).filter(is_cause).collect();
+    Some([&[first], causes.as_slice()].concat().join(" | "))
+}
+
 fn log_tail(dir: &Path) -> String {
     let tail = |name| {
         let text = read_text(&dir.join(name));
@@ -332,6 +346,21 @@ fn read_text(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_crash_is_told_with_its_cause() {
+        assert_eq!(crash("all is well\n==> so far"), None);
+        assert_eq!(
+            crash("fine\nthread panicked at x\nmore").unwrap(),
+            "thread panicked at x"
+        );
+        let report =
+            "=== REDIS BUG REPORT START\n# === ASSERTION FAILED ===\n# ==> db.c:1 'x'\nBacktrace:";
+        assert_eq!(
+            crash(report).unwrap(),
+            "=== REDIS BUG REPORT START | # ==> db.c:1 'x'"
+        );
+    }
 
     #[test]
     fn the_end_is_shown_and_a_crash_from_a_little_before_it_on() {
