@@ -1,6 +1,5 @@
 //! What comes of an operation, and what ends a wait.
 
-use crate::effect::Effects;
 use crate::state::queue::WaiterId;
 use crate::values::hand_over::{Grant, HandOver};
 use crate::values::refusal::Refusal;
@@ -55,14 +54,13 @@ pub struct Completion {
     pub outcome: Outcome,
 }
 
-/// All that follows from an operation. To be done in this order: the effects, so that nobody is told
-/// of a grant that isn't there; the blocking of a caller that was queued; the completions.
+/// All that follows from an operation but for its effects, which come first, so that nobody is told of
+/// a grant that isn't there. To be done in this order: the blocking of a caller that was queued; the
+/// completions.
 #[derive(Debug)]
 pub struct Decision {
     /// For the caller.
     pub answer: Result<Answer, Refusal>,
-    /// For the keyspace, the replicas and the append-only file.
-    pub effects: Effects,
     /// For those who waited.
     pub completions: Vec<Completion>,
 }

@@ -1,5 +1,6 @@
 //! What the lock table asks the server.
 
+use crate::effect::Effects;
 use crate::state::queue::Waiter;
 use crate::values::fence::Fences;
 use crate::values::lock::Stored;
@@ -48,4 +49,7 @@ pub struct Environment<'a> {
     pub max_waiters: usize,
     /// Where the locks are.
     pub store: &'a mut dyn Store,
+    /// Takes what changes in the keyspace: to be applied in this order, and before anything else that
+    /// was decided is done.
+    pub effects: &'a mut Effects,
 }

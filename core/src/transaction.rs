@@ -344,14 +344,13 @@ impl<'t, 'e> Transaction<'t, 'e> {
     }
 
     /// Sums up: what changed, for the keyspace and for the sessions.
-    pub fn commit(mut self, effects: &mut Effects) -> Vec<Completion> {
+    pub fn commit(&mut self) {
         for (name, entry) in self.entries.iter() {
-            commit_entry(name, entry, effects);
+            commit_entry(name, entry, self.environment.effects);
         }
         if !self.sessions.is_empty() {
             self.follow_sessions();
         }
-        self.completions
     }
 
     fn follow_sessions(&mut self) {

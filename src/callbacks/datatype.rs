@@ -71,7 +71,7 @@ unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c
     let value = boundary::guard(|| {
         // SAFETY: `io` is the server's, for the time of this call.
         let lock = unsafe { read(io, version) }?;
-        Some(lock_type::into_value(lock))
+        Some(lock_type::into_value(Packed::new(lock)))
     });
     value.flatten().unwrap_or(ptr::null_mut())
 }

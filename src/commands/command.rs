@@ -146,8 +146,8 @@ fn run<C: Command>(ctx: &Context, strings: &[*mut raw::RedisModuleString]) -> Re
     C::run(&Call {
         ctx,
         words: words.get(1..).unwrap_or_default(),
-        // SAFETY: the strings are those of the command that runs.
-        strings: unsafe { CommandStrings::new(strings) },
+        // SAFETY: the strings are those of the command that runs, and the words are theirs.
+        strings: unsafe { CommandStrings::new(strings, &words) },
     })
 }
 

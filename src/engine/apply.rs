@@ -2,7 +2,6 @@
 
 use redis_lock_core::effect::{self, Change, Effect, Word};
 use redis_lock_core::values::holder::{Holder, Mode};
-use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::packed::Packed;
 use redis_module::{raw, Context};
@@ -41,7 +40,7 @@ pub fn apply_all(mut store: ServerStore<'_>, effects: &[Effect]) {
 }
 
 /// Makes the change of one effect. The key's string comes back.
-fn apply_one(store: &mut ServerStore<'_>, effect: &Effect) -> (Applied, ServerString) {
+fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect) -> (Applied, ServerString<'a>) {
     let Effect { name, change } = effect;
     let OpenKey { key, string, .. } = store.open_to_write(name);
     let applied = apply_to(store.ctx(), key, string.as_ptr(), change);
@@ -121,16 +120,11 @@ fn apply_to(
         (Found::OtherType, _) => Applied::OtherType,
         (Found::Nothing, Change::Delete | Change::Drop { .. }) => Applied::Unchanged,
         (Found::Nothing, Change::Grant { mode, holder }) => {
-            key = make(ctx, key, string, Lock::sole(*mode, holder.clone()));
+            key = make(ctx, key, string, *mode, holder);
             Applied::Made
         }
         (Found::Nothing, Change::Renew { holder }) => {
-            key = make(
-                ctx,
-                key,
-                string,
-                Lock::sole(Mode::Exclusive, holder.clone()),
-            );
+            key = make(ctx, key, string, Mode::Exclusive, holder);
             Applied::Made
         }
         (Found::Lock(_), Change::Delete) => {
@@ -157,18 +151,26 @@ fn apply_to(
     applied
 }
 
-/// Stores a lock where there is no key.
-fn make(ctx: &Context, key: Key, string: *mut raw::RedisModuleString, lock: Lock) -> Key {
+/// Stores a lock with one holder where there is no key.
+fn make(
+    ctx: &Context,
+    key: Key,
+    string: *mut raw::RedisModuleString,
+    mode: Mode,
+    holder: &Holder,
+) -> Key {
     let key = key.without_leftover(ctx, string);
-    let expiry_ms = lock.latest_deadline_ms();
-    key.store_new(lock);
-    if let Some(expiry_ms) = expiry_ms {
-        key.set_expiry_ms(expiry_ms);
-    }
+    key.store_new(Packed::sole(mode, holder));
+    key.set_expiry_ms(holder.deadline_ms);
     key
 }
 
-fn replicate(store: &ServerStore<'_>, effect: &Effect, key: &ServerString, renewed_too: &[&Name]) {
+fn replicate(
+    store: &ServerStore<'_>,
+    effect: &Effect,
+    key: &ServerString<'_>,
+    renewed_too: &[&Name],
+) {
     let ctx = store.ctx();
     if store.is_unread() {
         propagation::count_change(ctx);
@@ -186,7 +188,8 @@ fn replicate(store: &ServerStore<'_>, effect: &Effect, key: &ServerString, renew
     let words = words.unwrap_or_default();
     let others = renewed_too.iter().map(|name| name.key());
     let words = words.iter().map(Word::as_slice).chain(others);
-    let words: SmallVec<[ServerString; 4]> = words.map(|word| store.strings().find(word)).collect();
+    let words: SmallVec<[ServerString<'_>; 4]> =
+        words.map(|word| store.strings().find(word)).collect();
     let pointers = std::iter::once(key).chain(&words).map(ServerString::as_ptr);
     let pointers: SmallVec<[_; 4]> = pointers.collect();
     api::select_db(ctx, name.db);

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use redis_lock_core::decision::{Answer, Caller, Decision};
+use redis_lock_core::effect::Effects;
 use redis_lock_core::operation::Operation;
 use redis_lock_core::state::queue::WaiterId;
 use redis_lock_core::store::Environment;
@@ -44,10 +45,11 @@ pub fn execute(
         waiter_id,
     };
     let mut store = ServerStore::to_write(ctx, strings, flags);
-    let decision = decide(&mut store, |table, environment| {
+    let mut effects = Effects::new();
+    let decision = decide(&mut store, &mut effects, |table, environment| {
         table.execute(operation, caller, environment)
     })?;
-    apply::apply_all(store, &decision.effects);
+    apply::apply_all(store, &effects);
     let mut answer = decision.answer;
     if answer == Ok(Answer::Queued) && !blocking::block(ctx, waiter_id, operation.names()) {
         pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
@@ -72,8 +74,9 @@ pub fn execute_unasked(
     decision: impl FnOnce(&mut LockTable, &mut Environment<'_>) -> Decision,
 ) {
     let mut store = ServerStore::to_write(ctx, CommandStrings::NONE, 0);
-    if let Ok(decision) = decide(&mut store, decision) {
-        apply::apply_all(store, &decision.effects);
+    let mut effects = Effects::new();
+    if let Ok(decision) = decide(&mut store, &mut effects, decision) {
+        apply::apply_all(store, &effects);
         blocking::deliver(decision.completions);
     }
 }
@@ -81,7 +84,8 @@ pub fn execute_unasked(
 /// Ends the waits whose time is over where nothing may be written, see [`LockTable::time_out_due`].
 pub fn time_out(ctx: &Context, most: usize) {
     let mut store = ServerStore::to_read(ctx);
-    if let Ok(decision) = decide(&mut store, |table, environment| {
+    let mut none = Effects::new();
+    if let Ok(decision) = decide(&mut store, &mut none, |table, environment| {
         table.time_out_due(most, environment)
     }) {
         blocking::deliver(decision.completions);
@@ -95,13 +99,8 @@ pub fn absorb() {
 
 /// Defers what is due at these names, where nothing may be written now.
 pub fn defer(ctx: &Context, names: &[Name], most: usize) {
-    state::change(|table| {
-        table.defer(
-            names,
-            most,
-            &mut environment(&mut ServerStore::to_read(ctx)),
-        )
-    });
+    let (mut store, mut none) = (ServerStore::to_read(ctx), Effects::new());
+    state::change(|table| table.defer(names, most, &mut environment(&mut store, &mut none)));
 }
 
 /// This server is a replica now: its primary decides, and leases run on untied.
@@ -119,22 +118,24 @@ pub fn demote() {
 /// Lets the table decide, after it was told what happened meanwhile.
 fn decide(
     store: &mut ServerStore<'_>,
+    effects: &mut Effects,
     decision: impl FnOnce(&mut LockTable, &mut Environment<'_>) -> Decision,
 ) -> Result<Decision, Refusal> {
     let decided = state::change(|table| {
         absorb_events(table);
-        decision(table, &mut environment(store))
+        decision(table, &mut environment(store, effects))
     });
     decided.ok_or(Refusal::Reentered)
 }
 
 /// What the table is told of the world outside.
-fn environment<'a>(store: &'a mut ServerStore<'_>) -> Environment<'a> {
+fn environment<'a>(store: &'a mut ServerStore<'_>, effects: &'a mut Effects) -> Environment<'a> {
     Environment {
         wall_us: clock::wall_us(),
         fences: &FENCES,
         max_waiters: config::max_waiters(),
         store,
+        effects,
     }
 }
 

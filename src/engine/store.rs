@@ -25,19 +25,19 @@ pub struct ServerStore<'a> {
     mode: u32,
     /// The flags of the context, where a command runs.
     flags: u32,
-    open: Option<OpenKey>,
+    open: Option<OpenKey<'a>>,
 }
 
 /// A key of a name, open. The string lives as long as the key is open.
-pub struct OpenKey {
+pub struct OpenKey<'a> {
     db: i32,
     /// What the server has open.
     pub key: Key,
     /// The key's name for the server.
-    pub string: ServerString,
+    pub string: ServerString<'a>,
 }
 
-impl OpenKey {
+impl OpenKey<'_> {
     fn is_of(&self, name: &Name) -> bool {
         self.db == name.db && self.string.as_slice() == name.key()
     }
@@ -82,14 +82,14 @@ impl<'a> ServerStore<'a> {
     }
 
     /// Opens the key of a name to be written, unless it is open already.
-    pub fn open_to_write(&mut self, name: &Name) -> OpenKey {
-        let fits = |open: &OpenKey| self.mode == key::WRITE && open.is_of(name);
+    pub fn open_to_write(&mut self, name: &Name) -> OpenKey<'a> {
+        let fits = |open: &OpenKey<'_>| self.mode == key::WRITE && open.is_of(name);
         // One that doesn't fit is closed here, before the other is opened.
         let open = self.open.take().filter(fits);
         open.unwrap_or_else(|| self.open(name, key::WRITE))
     }
 
-    fn open(&mut self, name: &Name, mode: u32) -> OpenKey {
+    fn open(&mut self, name: &Name, mode: u32) -> OpenKey<'a> {
         // Another one is closed before this one is opened, which may delete keys.
         self.open = None;
         api::select_db(self.ctx, name.db);

@@ -111,7 +111,7 @@ impl Key {
     }
 
     /// Stores a lock where there is no key.
-    pub fn store_new(&self, lock: Lock) {
+    pub fn store_new(&self, lock: Packed) {
         let value = lock_type::into_value(lock);
         server!(RedisModule_ModuleTypeSetValue(
             self.key,

@@ -4,54 +4,67 @@ use redis_module::{raw, RedisString};
 
 use crate::server::api;
 
-/// The words of the command that runs, as the server's strings. They live as long as it runs.
+/// The words of the command that runs, as the server's strings and as bytes. They live as long as it
+/// runs.
 #[derive(Clone, Copy)]
-pub struct CommandStrings<'a>(&'a [*mut raw::RedisModuleString]);
+pub struct CommandStrings<'a> {
+    strings: &'a [*mut raw::RedisModuleString],
+    words: &'a [&'a [u8]],
+}
 
 /// A string of the server's: one that came with the command, or one of our own.
-pub enum ServerString {
-    /// The server's, alive as long as the command runs.
-    OfCommand(*mut raw::RedisModuleString),
+pub enum ServerString<'a> {
+    /// The server's, alive as long as the command runs, and its bytes.
+    OfCommand(*mut raw::RedisModuleString, &'a [u8]),
     /// Freed when the value goes.
     Own(RedisString),
 }
 
 impl<'a> CommandStrings<'a> {
     /// No command runs.
-    pub const NONE: CommandStrings<'static> = CommandStrings(&[]);
+    pub const NONE: CommandStrings<'static> = CommandStrings {
+        strings: &[],
+        words: &[],
+    };
 
     /// # Safety
-    /// The strings are the server's, and live as long as the borrow.
-    pub const unsafe fn new(strings: &'a [*mut raw::RedisModuleString]) -> Self {
-        Self(strings)
+    /// The strings are the server's, live as long as the borrow, and have these bytes, one by one.
+    pub const unsafe fn new(
+        strings: &'a [*mut raw::RedisModuleString],
+        words: &'a [&'a [u8]],
+    ) -> Self {
+        Self { strings, words }
     }
 
     /// Whether a command runs.
     pub const fn is_some(self) -> bool {
-        !self.0.is_empty()
+        !self.strings.is_empty()
     }
 
     /// A string with these bytes. Most that a command needs came with it, as its first or second word.
-    pub fn find(self, bytes: &[u8]) -> ServerString {
-        for word in self.0.iter().skip(1).take(2) {
-            if RedisString::string_as_slice(*word) == bytes {
-                return ServerString::OfCommand(*word);
+    pub fn find(self, bytes: &[u8]) -> ServerString<'a> {
+        for (string, word) in self.strings.iter().zip(self.words).skip(1).take(2) {
+            if *word == bytes {
+                return ServerString::OfCommand(*string, word);
             }
         }
         ServerString::Own(api::string(bytes))
     }
 }
 
-impl ServerString {
+impl ServerString<'_> {
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        RedisString::string_as_slice(self.as_ptr())
+        match self {
+            Self::OfCommand(_, bytes) => bytes,
+            Self::Own(string) => string.as_slice(),
+        }
     }
 
     /// The server's pointer, valid as long as this value.
     pub fn as_ptr(&self) -> *mut raw::RedisModuleString {
         match self {
-            Self::OfCommand(string) => *string,
+            Self::OfCommand(string, _) => *string,
             Self::Own(string) => string.inner,
         }
     }

@@ -5,7 +5,6 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
-use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::packed::Packed;
 use redis_module::raw;
 
@@ -22,9 +21,9 @@ pub fn raw_type() -> *mut raw::RedisModuleType {
 }
 
 /// Hands a lock over to the server. [`from_value`] takes it back.
-pub fn into_value(lock: Lock) -> *mut c_void {
+pub fn into_value(lock: Packed) -> *mut c_void {
     LOCKS.fetch_add(1, Ordering::Relaxed);
-    Box::into_raw(Box::new(Packed::new(lock))).cast()
+    Box::into_raw(Box::new(lock)).cast()
 }
 
 /// Takes a lock back that the server is done with. On any thread.

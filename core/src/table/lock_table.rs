@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use crate::decision::{Answer, Decision};
-use crate::effect::Effects;
 use crate::state::queue::{Position, Queues, WaiterId};
 use crate::state::schedule::Schedule;
 use crate::state::sessions::Sessions;
@@ -131,12 +130,10 @@ impl LockTable {
         let answer = run(&mut self.waiting, &mut tx);
         self.waiting.counters.expirations += tx.expirations;
         self.steps += tx.steps;
-        let mut effects = Effects::new();
-        let completions = tx.commit(&mut effects);
+        tx.commit();
         Decision {
             answer,
-            effects,
-            completions,
+            completions: tx.completions,
         }
     }
 }

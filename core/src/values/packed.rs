@@ -35,10 +35,8 @@ struct Plain {
 }
 
 impl Plain {
-    fn of(lock: &Lock) -> Option<Self> {
-        let own = lock.holders().only()?;
-        let is_plain =
-            lock.mode() == Mode::Exclusive && own.holds == 1 && own.session == SessionId::NONE;
+    fn of(mode: Mode, own: &Holder) -> Option<Self> {
+        let is_plain = mode == Mode::Exclusive && own.holds == 1 && own.session == SessionId::NONE;
         let bytes = own.token.as_bytes();
         let mut token = [0; PLAIN_TOKEN_LEN];
         token.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -75,9 +73,18 @@ impl Plain {
 impl Packed {
     /// Packs a lock.
     pub fn new(lock: Lock) -> Self {
-        match Plain::of(&lock) {
+        let plain = lock.holders().only();
+        match plain.and_then(|own| Plain::of(lock.mode(), own)) {
             Some(plain) => Self(Form::Plain(plain)),
             None => Self(Form::Full(Box::new(lock))),
+        }
+    }
+
+    /// Packs a lock with one holder.
+    pub fn sole(mode: Mode, holder: &Holder) -> Self {
+        match Plain::of(mode, holder) {
+            Some(plain) => Self(Form::Plain(plain)),
+            None => Self(Form::Full(Box::new(Lock::sole(mode, holder.clone())))),
         }
     }
 

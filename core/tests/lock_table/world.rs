@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use redis_lock_core::decision::{Answer, Caller, Decision, Outcome};
-use redis_lock_core::effect::{self};
+use redis_lock_core::effect::{self, Effects};
 use redis_lock_core::grammar::{self, Keys, Setting};
 use redis_lock_core::operation::Operation;
 use redis_lock_core::state::queue::{Waiter, WaiterId};
@@ -78,6 +78,7 @@ pub struct World {
     /// What was said to whom since the last look.
     heard: Vec<String>,
     pub effects_seen: usize,
+    effects: Effects,
     /// All hand-overs, oldest first.
     pub handed_over: Vec<HandOver>,
 }
@@ -117,6 +118,7 @@ impl World {
             said: HashMap::new(),
             heard: Vec::new(),
             effects_seen: 0,
+            effects: Effects::new(),
             handed_over: Vec::new(),
         }
     }
@@ -368,13 +370,15 @@ impl World {
             fences: &self.fences,
             max_waiters: self.max_waiters,
             store: &mut self.store,
+            effects: &mut self.effects,
         };
         decision(&mut self.table, &mut outside)
     }
 
     pub fn carry_out(&mut self, decision: Decision) {
-        self.effects_seen += decision.effects.len();
-        for effect in decision.effects {
+        let effects = std::mem::take(&mut self.effects);
+        self.effects_seen += effects.len();
+        for effect in effects {
             let state = self.store.keys.remove(&effect.name);
             let mut lock = match state {
                 Some(KeyState::Lock(stored)) => stored.lock,
