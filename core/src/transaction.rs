@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 
@@ -47,14 +48,14 @@ pub struct Transaction<'t, 'e> {
 }
 
 /// A name that the transaction has read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryId(usize);
 
 /// What the transaction has read, in that order. Most operations read one name: that lies here itself.
 #[derive(Default)]
 struct Entries {
     first: Option<(Name, Entry)>,
-    others: Option<Box<IndexMap<Name, Entry>>>,
+    others: Option<Box<IndexMap<Name, Entry, RandomState>>>,
 }
 
 impl Entries {
@@ -201,8 +202,8 @@ impl<'t, 'e> Transaction<'t, 'e> {
     }
 
     /// The name of an entry.
-    pub fn name_of(&self, id: EntryId) -> Option<Name> {
-        self.entries.get(id).map(|(name, _)| name.clone())
+    pub fn name_of(&self, id: EntryId) -> Option<&Name> {
+        self.entries.get(id).map(|(name, _)| name)
     }
 
     /// The lock of a name, without the leases that have ended; `None` for another type's key.
@@ -286,9 +287,9 @@ impl<'t, 'e> Transaction<'t, 'e> {
         !is_here
     }
 
-    /// Whether [`Transaction::is_away`] was asked of a name, and said so.
-    pub fn was_away(&self, name: &Name) -> bool {
-        let entry = self.entries.find(name).and_then(|id| self.entries.get(id));
+    /// Whether [`Transaction::is_away`] was asked of the name of an entry, and said so.
+    pub fn was_away(&self, id: EntryId) -> bool {
+        let entry = self.entries.get(id);
         entry.is_some_and(|(_, entry)| entry.is_here == Some(false))
     }
 
@@ -320,8 +321,8 @@ impl<'t, 'e> Transaction<'t, 'e> {
         client_id: u64,
     ) -> SessionId {
         match life {
-            Life::Session => match self.name_of(id) {
-                Some(name) => self.sessions.bind(client_id, name, lease_ms),
+            Life::Session => match self.entries.get(id).map(|(name, _)| name) {
+                Some(name) => self.sessions.bind(client_id, name.clone(), lease_ms),
                 None => SessionId::NONE,
             },
             Life::Lease => {

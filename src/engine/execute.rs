@@ -3,8 +3,7 @@
 //! The lock table is borrowed only while it decides; it reads keys meanwhile, which can run callbacks,
 //! which leave pending events and touch nothing else.
 
-use std::collections::HashSet;
-
+use foldhash::HashSet;
 use redis_lock_core::decision::{Answer, Caller, Decision};
 use redis_lock_core::effect::Effects;
 use redis_lock_core::operation::Operation;
@@ -146,7 +145,7 @@ fn absorb_events(table: &mut LockTable) {
     if events.is_empty() {
         return;
     }
-    let mut unlinked = HashSet::new();
+    let mut unlinked = HashSet::default();
     let mut touched = Vec::new();
     for event in events {
         match event {

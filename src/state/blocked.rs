@@ -1,11 +1,11 @@
 //! The clients that the server holds blocked for the module.
 
-use std::collections::HashMap;
-
+use foldhash::HashMap;
 use redis_lock_core::decision::Outcome;
 use redis_lock_core::state::queue::WaiterId;
 use redis_lock_core::values::hand_over::{HandOver, Origin};
 use redis_module::raw;
+use smallvec::SmallVec;
 
 /// The server's handle of a blocked client.
 pub type Handle = *mut raw::RedisModuleBlockedClient;
@@ -32,7 +32,7 @@ pub struct BlockedClients {
     /// Hand-overs since the server last slept, and whose they are.
     pub provisional: HashMap<WaiterId, HandOver>,
     /// The same by client.
-    pub provisional_of: HashMap<u64, Vec<WaiterId>>,
+    pub provisional_of: HashMap<u64, SmallVec<[WaiterId; 1]>>,
 }
 
 impl BlockedClients {

@@ -4,8 +4,7 @@
 //! Callbacks of the keyspace, of clients and of the server must not write: they leave an event here
 //! and arm the timer.
 
-use std::collections::HashSet;
-
+use foldhash::HashSet;
 use redis_lock_core::state::queue::WaiterId;
 use redis_lock_core::values::hand_over::HandOver;
 use redis_lock_core::values::name::Name;

@@ -8,8 +8,10 @@
 //! Of a waiter that was looked at and could not be granted it is recorded which of its names blocked
 //! it. Until something happens at that one, nothing that happens at its others can admit it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::BTreeSet;
 
+use foldhash::HashMap;
 use smallvec::SmallVec;
 
 use crate::state::schedule::Schedule;
@@ -24,7 +26,7 @@ use crate::values::token::Token;
 pub struct WaiterId(pub u64);
 
 /// A position in the queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position(i64);
 
 /// Where a waiter queues.
@@ -71,6 +73,9 @@ struct NameQueue {
     holders: SmallVec<[Token; 1]>,
 }
 
+/// The waits of one token, first in queue first: mostly one.
+type Waits = SmallVec<[Position; 1]>;
+
 /// The queues of all names.
 ///
 /// Invariants: each waiter's position is in the queue of each of its names, and nowhere else; a queue
@@ -78,10 +83,13 @@ struct NameQueue {
 /// queue are in `unannounced`.
 #[derive(Debug, Default)]
 pub struct Queues {
-    waiters: BTreeMap<Position, Queued>,
+    waiters: HashMap<Position, Queued>,
+    /// The last position that was given at each end.
+    back: Position,
+    front: Position,
     queues_by_name: HashMap<Name, NameQueue>,
     ids: HashMap<WaiterId, Position>,
-    tokens: HashMap<Token, BTreeSet<Position>>,
+    tokens: HashMap<Token, Waits>,
     timeouts: BTreeSet<(u64, Position)>,
     /// The ends of leases that somebody waits for and that were not announced yet.
     unannounced: Schedule,
@@ -138,17 +146,18 @@ impl Queues {
         positions.filter_map(|position| Some((*position, self.at(*position)?)))
     }
 
-    /// Records who holds a name that somebody waits for. Of a lock with many holders nothing is recorded.
-    pub fn record_holders(&mut self, name: &Name, holders: &Holders) {
+    /// Records what a name was settled to that somebody waits for: who holds it, where that is known and
+    /// they aren't many, and when the next lease ends there, which is to be announced once.
+    pub fn record_settled(&mut self, name: &Name, holders: Option<&Holders>, end_ms: Option<u64>) {
         let Some(queue) = self.queues_by_name.get_mut(name) else {
             return;
         };
         queue.holders.clear();
-        if holders.len() <= MOST_RECORDED {
-            queue
-                .holders
-                .extend(holders.iter().map(|own| own.token.clone()));
+        if let Some(holders) = holders.filter(|holders| holders.len() <= MOST_RECORDED) {
+            let tokens = holders.iter().map(|own| own.token.clone());
+            queue.holders.extend(tokens);
         }
+        self.unannounced.set(name, end_ms);
     }
 
     /// Forgets who holds a name: something happened there that is not settled yet.
@@ -201,23 +210,13 @@ impl Queues {
 
     /// How many waits a token has.
     pub fn waits_of(&self, token: &Token) -> usize {
-        self.tokens.get(token).map_or(0, BTreeSet::len)
+        self.tokens.get(token).map_or(0, Waits::len)
     }
 
-    /// Adds a waiter. Returns its position, and those of its names that nobody waited for before.
-    pub fn enqueue(&mut self, waiter: Waiter, end: End) -> (Position, Vec<Name>) {
-        let position = match end {
-            End::Back => Position(
-                self.waiters
-                    .last_key_value()
-                    .map_or(0, |(last, _)| last.0 + 1),
-            ),
-            End::Front => Position(
-                self.waiters
-                    .first_key_value()
-                    .map_or(0, |(first, _)| first.0 - 1),
-            ),
-        };
+    /// Adds a waiter that its name with the number `by` blocks. Returns those of its names that nobody
+    /// waited for before.
+    pub fn enqueue(&mut self, waiter: Waiter, end: End, by: usize) -> Vec<Name> {
+        let position = self.next_position(end);
         let mut new_queues = Vec::new();
         for name in &waiter.names {
             let queue = self.queues_by_name.entry(name.clone()).or_default();
@@ -226,12 +225,25 @@ impl Queues {
             }
             queue.positions.insert(position);
         }
-        self.tokens
-            .entry(waiter.request.token.clone())
-            .or_default()
-            .insert(position);
-        self.index(position, waiter);
-        (position, new_queues)
+        let waits = self.tokens.entry(waiter.request.token.clone());
+        let waits = waits.or_default();
+        let at = waits.partition_point(|before| *before < position);
+        waits.insert(at, position);
+        self.index(position, waiter, Some(by));
+        new_queues
+    }
+
+    fn next_position(&mut self, end: End) -> Position {
+        match end {
+            End::Back => {
+                self.back.0 += 1;
+                self.back
+            }
+            End::Front => {
+                self.front.0 -= 1;
+                self.front
+            }
+        }
     }
 
     /// Gives a position to another connection of the same token: its own lease, limit, timeout and
@@ -239,17 +251,19 @@ impl Queues {
     pub fn take_over(&mut self, position: Position, newer: Waiter) -> Option<WaiterId> {
         let older = self.unindex(position)?;
         let since_ms = older.since_ms;
-        self.index(position, Waiter { since_ms, ..newer });
+        self.index(position, Waiter { since_ms, ..newer }, None);
         Some(older.waiter_id)
     }
 
     /// Removes a waiter from all its queues.
     pub fn remove(&mut self, position: Position) -> Option<Waiter> {
         let waiter = self.unindex(position)?;
-        if let Some(positions) = self.tokens.get_mut(&waiter.request.token) {
-            positions.remove(&position);
-            if positions.is_empty() {
-                self.tokens.remove(&waiter.request.token);
+        if let Entry::Occupied(mut waits) = self.tokens.entry(waiter.request.token.clone()) {
+            if let Ok(at) = waits.get().binary_search(&position) {
+                waits.get_mut().remove(at);
+            }
+            if waits.get().is_empty() {
+                waits.remove();
             }
         }
         for name in &waiter.names {
@@ -274,12 +288,6 @@ impl Queues {
         self.timeouts.first().map(|(ms, _)| *ms)
     }
 
-    /// The next lease at a name with a queue ends at `end_ms`: that is to be announced once.
-    pub fn expect_end(&mut self, name: &Name, end_ms: Option<u64>) {
-        let end_ms = end_ms.filter(|_| self.has_queue(name));
-        self.unannounced.set(name, end_ms);
-    }
-
     /// The names where a lease ends by `until_ms`, at most `most` of them, each told once for an end.
     pub fn announce_ends(&mut self, until_ms: u64, most: usize) -> Vec<Name> {
         let names = self.unannounced.due(until_ms, most);
@@ -294,14 +302,11 @@ impl Queues {
         self.unannounced.next_ms()
     }
 
-    fn index(&mut self, position: Position, waiter: Waiter) {
+    fn index(&mut self, position: Position, waiter: Waiter, blocked_by: Option<usize>) {
         self.ids.insert(waiter.waiter_id, position);
         self.timeouts
             .extend(waiter.timeout_ms.map(|ms| (ms, position)));
-        let queued = Queued {
-            waiter,
-            blocked_by: None,
-        };
+        let queued = Queued { waiter, blocked_by };
         self.waiters.insert(position, queued);
     }
 
@@ -337,7 +342,7 @@ impl Queues {
             .map(|queue| queue.positions.len())
             .sum();
         let wanted: usize = waiters().map(|w| w.names.count()).sum();
-        let in_tokens: usize = self.tokens.values().map(BTreeSet::len).sum();
+        let in_tokens: usize = self.tokens.values().map(Waits::len).sum();
         let with_timeout = waiters().filter(|w| w.timeout_ms.is_some()).count();
         let complaints = [
             (in_queues != wanted, "positions in queues_by_name"),

@@ -1,6 +1,8 @@
 //! When which name is to be looked at without anybody's command.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+
+use foldhash::HashMap;
 
 use crate::values::name::Name;
 
@@ -25,13 +27,17 @@ impl Schedule {
         if before_ms == due_ms {
             return;
         }
+        match due_ms {
+            Some(due_ms) => {
+                self.order.insert((due_ms, name.clone()));
+                self.times.insert(name.clone(), due_ms);
+            }
+            None => {
+                self.times.remove(name);
+            }
+        }
         if let Some(before_ms) = before_ms {
             self.order.remove(&(before_ms, name.clone()));
-            self.times.remove(name);
-        }
-        if let Some(due_ms) = due_ms {
-            self.order.insert((due_ms, name.clone()));
-            self.times.insert(name.clone(), due_ms);
         }
     }
 

@@ -4,7 +4,9 @@
 //! The session's number is kept in the holder, so it goes wherever the server moves the value; what the
 //! number means is known here, in this server's memory, and nowhere else.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
+
+use foldhash::{HashMap, HashSet};
 
 use crate::values::holder::Holder;
 use crate::values::holders::Difference;

@@ -1,6 +1,8 @@
 //! What falls due without an operation: leases, sessions, the ends of waits, deferred waiters.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
+
+use foldhash::HashSet;
 
 use super::lock_table::{LockTable, Waiting};
 use super::settle::{WorkList, MOST_STEPS, RETRY_MS};
@@ -56,7 +58,7 @@ impl Waiting {
                 .name_for(position)
                 .is_some_and(|name| settled.contains(&name))
             {
-                work.positions.insert(position);
+                work.extend([position]);
             } else {
                 let vacated = self.end_wait(position, Outcome::TimedOut, tx);
                 let heads = vacated.iter().filter_map(|name| self.queues.head(name));
@@ -101,12 +103,10 @@ impl LockTable {
             for (id, name) in &sessions {
                 tx.renew(name, *id);
             }
-            let mut work = WorkList {
-                positions: waiting.take_pending(steady_ms, most, &settled),
-                names: Vec::new(),
-            };
+            let mut work = WorkList::default();
+            work.extend(waiting.take_pending(steady_ms, most, &settled));
             for name in names {
-                waiting.recheck(name, &mut work, tx);
+                waiting.recheck_name(name, &mut work, tx);
             }
             waiting.process(work, tx);
             waiting.time_out(most, &settled, tx);
@@ -124,7 +124,7 @@ impl LockTable {
     /// Ends the waits that are due where nothing may be granted, as during CLIENT PAUSE.
     pub fn time_out_due(&mut self, most: usize, environment: &mut Environment<'_>) -> Decision {
         self.transact(environment, |waiting, tx| {
-            waiting.time_out(most, &HashSet::new(), tx);
+            waiting.time_out(most, &HashSet::default(), tx);
             Ok(Answer::NotNow)
         })
     }

@@ -1,15 +1,19 @@
 //! Settling: what follows at other waiters from what happened at a name.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use smallvec::SmallVec;
 
 use super::admission::Admission;
 use super::grants::held_by;
 use super::lock_table::Waiting;
 use crate::decision::{Completion, Outcome};
 use crate::state::queue::{Position, Waiter, WaiterId};
-use crate::transaction::Transaction;
+use crate::transaction::{EntryId, Transaction};
 use crate::values::hand_over::{HandOver, Origin};
 use crate::values::holder::Mode;
+use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::token::Token;
@@ -27,9 +31,33 @@ pub(super) const RETRY_MS: u64 = 20;
 /// What an operation still has to look at: the first in queue first, whoever brought it up.
 #[derive(Default)]
 pub(super) struct WorkList {
-    pub(super) positions: BTreeSet<Position>,
+    positions: BinaryHeap<Reverse<Position>>,
     /// Names at which something may be due at another time than before.
-    pub(super) names: Vec<Name>,
+    names: SmallVec<[EntryId; 4]>,
+}
+
+impl WorkList {
+    /// Adds waiters to look at.
+    pub(super) fn extend(&mut self, positions: impl IntoIterator<Item = Position>) {
+        self.positions.extend(positions.into_iter().map(Reverse));
+    }
+
+    /// Takes out the first in queue, as often as it was added.
+    fn pop_first(&mut self) -> Option<Position> {
+        let first = self.positions.pop()?;
+        while self.positions.peek() == Some(&first) {
+            self.positions.pop();
+        }
+        Some(first.0)
+    }
+
+    /// The names, each once.
+    fn take_names(&mut self) -> SmallVec<[EntryId; 4]> {
+        let mut names = std::mem::take(&mut self.names);
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
 }
 
 impl Waiting {
@@ -68,7 +96,7 @@ impl Waiting {
         }
         let mut work = WorkList::default();
         for name in names {
-            self.recheck(name, &mut work, tx);
+            self.recheck_name(name, &mut work, tx);
         }
         self.process(work, tx);
     }
@@ -82,36 +110,41 @@ impl Waiting {
     /// Puts on the work what an operation has brought up.
     fn recheck_changes(&mut self, work: &mut WorkList, tx: &mut Transaction<'_, '_>) {
         self.recheck_granted(work, tx);
-        while let Some(name) = tx.changed.pop().and_then(|id| tx.name_of(id)) {
-            self.recheck(&name, work, tx);
+        while let Some(id) = tx.changed.pop() {
+            self.recheck(id, work, tx);
         }
-        work.positions.extend(tx.again.drain(..));
+        work.extend(tx.again.drain(..));
     }
 
-    /// Puts on the work who may be admitted after something happened at this name: the first in its
-    /// queue, and who waits to be alone there where it is alone now.
-    pub(super) fn recheck(
+    /// As [`Waiting::recheck`], of a name that may not have been read yet: that ends its ended leases,
+    /// whether anybody waits or not.
+    pub(super) fn recheck_name(
         &mut self,
         name: &Name,
         work: &mut WorkList,
         tx: &mut Transaction<'_, '_>,
     ) {
-        tx.steps += 1;
         self.count_expired(name, tx);
+        let id = tx.entry(name);
+        self.recheck(id, work, tx);
+    }
+
+    /// Puts on the work who may be admitted after something happened at this name: the first in its
+    /// queue, and who waits to be alone there where it is alone now.
+    fn recheck(&mut self, id: EntryId, work: &mut WorkList, tx: &mut Transaction<'_, '_>) {
+        tx.steps += 1;
+        let Some(name) = tx.name_of(id) else { return };
+        let lock = tx.lock(id);
         let Some(head) = self.queues.head(name) else {
-            // Opening the name ends its ended leases, whether anybody waits or not.
-            if tx
-                .lock_at(name)
-                .is_some_and(|lock| lock.holders().len() > 1)
-                || self.schedule.time_of(name).is_some()
-            {
-                work.names.push(name.clone());
+            let several = lock.is_some_and(|lock| lock.holders().len() > 1);
+            if several || self.schedule.time_of(name).is_some() {
+                work.names.push(id);
             }
             return;
         };
-        work.names.push(name.clone());
-        work.positions.insert(head);
-        let Some(lock) = tx.lock_at(name) else {
+        work.names.push(id);
+        work.extend([head]);
+        let Some(lock) = lock else {
             // Whatever else holds it up: it is to be told of this first.
             let names = self.queues.at(head).map(|waiter| waiter.names.as_slice());
             let by = names.and_then(|names| names.binary_search(name).ok());
@@ -119,19 +152,19 @@ impl Waiting {
             return;
         };
         if lock.mode() == Mode::Shared {
-            if let Some(sole) = lock.holders().only().map(|own| own.token.clone()) {
-                self.recheck_waits_of(&sole, name, work, &mut tx.steps);
+            if let Some(sole) = lock.holders().only() {
+                tx.steps += self.recheck_waits_of(&sole.token, name, work);
             }
         }
     }
 
-    /// Puts on the work the waits of a token that were held up by this name.
-    fn recheck_waits_of(&self, token: &Token, name: &Name, work: &mut WorkList, steps: &mut u64) {
-        let shorter = self.queues.queue_len(name).min(self.queues.waits_of(token));
-        *steps += shorter as u64;
+    /// Puts on the work the waits of a token that were held up by this name. Tells how many steps
+    /// that took.
+    fn recheck_waits_of(&self, token: &Token, name: &Name, work: &mut WorkList) -> u64 {
         let waits = self.queues.waits_at(token, name).into_iter();
-        let here = waits.filter(|position| self.queues.blocked_by(*position) == Some(name));
-        work.positions.extend(here);
+        work.extend(waits.filter(|position| self.queues.blocked_by(*position) == Some(name)));
+        let shorter = self.queues.queue_len(name).min(self.queues.waits_of(token));
+        shorter as u64
     }
 
     /// Looks at those on the work, the first in queue first, and at whom that brings up, until
@@ -139,22 +172,22 @@ impl Waiting {
     pub(super) fn process(&mut self, mut work: WorkList, tx: &mut Transaction<'_, '_>) {
         self.recheck_changes(&mut work, tx);
         while tx.steps < MOST_STEPS {
-            let Some(position) = work.positions.pop_first() else {
+            let Some(position) = work.pop_first() else {
                 break;
             };
             for name in self.try_admit(position, &mut work, tx) {
-                self.recheck(&name, &mut work, tx);
+                self.recheck_name(&name, &mut work, tx);
             }
             self.recheck_changes(&mut work, tx);
+        }
+        for id in work.take_names() {
+            self.reschedule(id, tx);
         }
         if !work.positions.is_empty() {
             let steady_ms = tx.steady_ms();
             let left = work.positions.into_iter();
             self.pending
-                .extend(left.map(|position| (steady_ms, position)));
-        }
-        for name in work.names {
-            self.reschedule(&name, tx);
+                .extend(left.map(|Reverse(position)| (steady_ms, position)));
         }
         debug_assert!(tx.changed.is_empty(), "a change that nobody looked at");
     }
@@ -162,45 +195,48 @@ impl Waiting {
     /// A grant to a token can be all that another wait of it was held up for: what a token holds
     /// needs no turn.
     fn recheck_granted(&self, work: &mut WorkList, tx: &mut Transaction<'_, '_>) {
-        for (token, names) in std::mem::take(&mut tx.granted) {
+        while let Some((token, names)) = tx.granted.pop() {
             if self.queues.waits_of(&token) == 0 {
                 continue;
             }
             for name in &names {
-                self.recheck_waits_of(&token, name, work, &mut tx.steps);
+                tx.steps += self.recheck_waits_of(&token, name, work);
             }
         }
     }
 
     /// When a name is to be settled again: as its next lease ends, if somebody waits for that or other
     /// leases go on; or soon, where a lock is away that somebody needs.
-    pub(super) fn reschedule(&mut self, name: &Name, tx: &mut Transaction<'_, '_>) {
+    pub(super) fn reschedule(&mut self, id: EntryId, tx: &mut Transaction<'_, '_>) {
         let moment = tx.moment();
+        let Some(name) = tx.name_of(id) else { return };
+        let lock = tx.lock(id);
         let has_queue = self.queues.has_queue(name);
-        let ends = tx.lock_at(name).and_then(|lock| {
+        let ends = lock.and_then(|lock| {
             let matters = has_queue || lock.holders().len() > 1;
             lock.earliest_deadline_ms().filter(|_| matters)
         });
         let end_ms = ends.map(|ms| moment.steady_at(ms));
-        let retry_ms = (has_queue && tx.was_away(name)).then(|| moment.steady_ms + RETRY_MS);
+        let retry_ms = (has_queue && tx.was_away(id)).then(|| moment.steady_ms + RETRY_MS);
         self.schedule.set(name, end_ms.or(retry_ms));
-        self.queues.expect_end(name, end_ms);
-        match tx.lock_at(name) {
-            Some(lock) => self.queues.record_holders(name, lock.holders()),
-            None => self.queues.forget_holders(name),
-        }
+        self.queues
+            .record_settled(name, lock.map(Lock::holders), end_ms);
     }
 
     /// A lease may have ended by the key's own expiry before anybody looked.
     fn count_expired(&self, name: &Name, tx: &mut Transaction<'_, '_>) {
+        if tx.has_read(name) {
+            return;
+        }
         let time_ms = self.schedule.time_of(name);
         let due = time_ms.is_some_and(|ms| ms <= tx.steady_ms());
-        if due && !tx.has_read(name) && tx.was_absent(name) {
+        if due && tx.was_absent(name) {
             tx.expirations += 1;
         }
     }
 
-    /// Lets a waiter go, if its wait is over: the names that it leaves.
+    /// Lets a waiter go, if its wait is over: the names that it leaves as they were. Those that it is
+    /// granted are among the changes.
     fn try_admit(
         &mut self,
         position: Position,
@@ -217,14 +253,18 @@ impl Waiting {
             Admission::Granted { .. } if !tx.environment.store.permits(waiter) => {
                 self.end_wait(position, Outcome::Refused(Refusal::NoPermission), tx)
             }
-            Admission::Granted { kept_fence } => self.hand_over(position, kept_fence, tx),
+            Admission::Granted { kept_fence } => {
+                self.hand_over(position, kept_fence, tx);
+                Vec::new()
+            }
             Admission::Blocked { .. }
                 if waiter.timeout_ms.is_some_and(|ms| ms <= tx.steady_ms()) =>
             {
                 self.end_wait(position, Outcome::TimedOut, tx)
             }
             Admission::Blocked { by, .. } => {
-                work.names.extend(waiter.names.as_slice().get(by).cloned());
+                let name = waiter.names.as_slice().get(by);
+                work.names.extend(name.map(|name| tx.entry(name)));
                 self.queues.set_blocked_by(position, Some(by));
                 Vec::new()
             }
@@ -236,9 +276,9 @@ impl Waiting {
         position: Position,
         kept_fence: Option<u64>,
         tx: &mut Transaction<'_, '_>,
-    ) -> Vec<Name> {
+    ) {
         let Some(waiter) = self.queues.remove(position) else {
-            return Vec::new();
+            return;
         };
         let Waiter {
             waiter_id,
@@ -250,7 +290,7 @@ impl Waiting {
         let replaced = held_by(&request.token, &names, tx);
         let grant = self.grant(&names, &request, kept_fence, client_id, tx);
         self.counters.hand_overs += 1;
-        let vacated = names.as_slice().to_vec();
+        let count = names.count();
         let outcome = Outcome::Granted(HandOver {
             grant,
             names,
@@ -258,8 +298,7 @@ impl Waiting {
             origin: kept_fence.map_or(Origin::New, |_| Origin::Kept),
             replaced,
         });
-        complete(waiter_id, outcome, vacated.len(), tx);
-        vacated
+        complete(waiter_id, outcome, count, tx);
     }
 
     /// Takes a waiter out with an answer; the names that it leaves.

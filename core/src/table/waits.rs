@@ -55,10 +55,9 @@ impl Waiting {
             return Err(Refusal::MaxWaiters);
         }
         let end = if upgrades > 0 { End::Front } else { End::Back };
-        let (position, new_queues) = self.queues.enqueue(waiter, end);
-        self.queues.set_blocked_by(position, Some(by));
-        for name in new_queues {
-            self.reschedule(&name, tx);
+        for name in self.queues.enqueue(waiter, end, by) {
+            let id = tx.entry(&name);
+            self.reschedule(id, tx);
         }
         Ok(Answer::Queued)
     }
