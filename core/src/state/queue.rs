@@ -47,7 +47,7 @@ pub struct Waiter {
     pub names: Names,
     /// What it wants there.
     pub request: Request,
-    /// Since when this position is taken, on the steady clock in ms.
+    /// Since when its token waits for these names, on the steady clock in ms.
     pub since_ms: u64,
     /// When it gives up, on the steady clock in ms; `None`: never.
     pub timeout_ms: Option<u64>,
@@ -73,15 +73,15 @@ struct NameQueue {
 
 /// The queues of all names.
 ///
-/// Invariants: each waiter's position is in the queue of each of its names, and nowhere else; a queue
-/// without positions is gone; the indexes by waiter, token and timeout say the same; only names with a
+/// Invariants: each waiter's position is in the queue of each of its names, and nowhere else; a token waits
+/// once at most for the same set of names; a queue without positions is gone; the indexes by waiter, token and timeout say the same; only names with a
 /// queue are in `unannounced`.
 #[derive(Debug, Default)]
 pub struct Queues {
     waiters: BTreeMap<Position, Queued>,
     queues_by_name: HashMap<Name, NameQueue>,
     ids: HashMap<WaiterId, Position>,
-    tokens: HashMap<Token, BTreeSet<Position>>,
+    tokens: HashMap<Token, HashMap<Names, Position>>,
     timeouts: BTreeSet<(u64, Position)>,
     /// The ends of leases that somebody waits for and that were not announced yet.
     unannounced: Schedule,
@@ -185,26 +185,36 @@ impl Queues {
         let Some(waits) = self.tokens.get(token) else {
             return Vec::new();
         };
-        let is_at = |position: &Position| {
+        let is_own = |position: &Position| {
             let waiter = self.at(*position);
-            waiter
-                .is_some_and(|waiter| waiter.request.token == *token && waiter.names.contains(name))
+            waiter.is_some_and(|waiter| waiter.request.token == *token)
         };
         match self.queues_by_name.get(name) {
             Some(queue) if queue.positions.len() < waits.len() => {
-                queue.positions.iter().copied().filter(is_at).collect()
+                queue.positions.iter().copied().filter(is_own).collect()
             }
-            Some(_) => waits.iter().copied().filter(is_at).collect(),
+            Some(_) => {
+                let here = waits.iter().filter(|(names, _)| names.contains(name));
+                let mut here: Vec<Position> = here.map(|(_, position)| *position).collect();
+                here.sort_unstable();
+                here
+            }
             None => Vec::new(),
         }
     }
 
-    /// How many waits a token has.
-    pub fn waits_of(&self, token: &Token) -> usize {
-        self.tokens.get(token).map_or(0, BTreeSet::len)
+    /// The wait of a token for just these names.
+    pub fn wait_for(&self, token: &Token, names: &Names) -> Option<Position> {
+        self.tokens.get(token)?.get(names).copied()
     }
 
-    /// Adds a waiter. Returns its position, and those of its names that nobody waited for before.
+    /// How many waits a token has.
+    pub fn waits_of(&self, token: &Token) -> usize {
+        self.tokens.get(token).map_or(0, HashMap::len)
+    }
+
+    /// Adds a waiter, whose token doesn't wait for the same names yet. Returns its position, and those
+    /// of its names that nobody waited for before.
     pub fn enqueue(&mut self, waiter: Waiter, end: End) -> (Position, Vec<Name>) {
         let position = match end {
             End::Back => Position(
@@ -229,17 +239,16 @@ impl Queues {
         self.tokens
             .entry(waiter.request.token.clone())
             .or_default()
-            .insert(position);
+            .insert(waiter.names.clone(), position);
         self.index(position, waiter);
         (position, new_queues)
     }
 
-    /// Gives a position to another connection of the same token: its own lease, limit, timeout and
-    /// client, the same names, mode and waiting time. Returns the waiter that had it.
+    /// Gives a position to another connection of the same token, which waits for the same names.
+    /// Returns the waiter that had it.
     pub fn take_over(&mut self, position: Position, newer: Waiter) -> Option<WaiterId> {
         let older = self.unindex(position)?;
-        let since_ms = older.since_ms;
-        self.index(position, Waiter { since_ms, ..newer });
+        self.index(position, newer);
         Some(older.waiter_id)
     }
 
@@ -247,7 +256,7 @@ impl Queues {
     pub fn remove(&mut self, position: Position) -> Option<Waiter> {
         let waiter = self.unindex(position)?;
         if let Some(positions) = self.tokens.get_mut(&waiter.request.token) {
-            positions.remove(&position);
+            positions.remove(&waiter.names);
             if positions.is_empty() {
                 self.tokens.remove(&waiter.request.token);
             }
@@ -337,7 +346,7 @@ impl Queues {
             .map(|queue| queue.positions.len())
             .sum();
         let wanted: usize = waiters().map(|w| w.names.count()).sum();
-        let in_tokens: usize = self.tokens.values().map(BTreeSet::len).sum();
+        let in_tokens: usize = self.tokens.values().map(HashMap::len).sum();
         let with_timeout = waiters().filter(|w| w.timeout_ms.is_some()).count();
         let complaints = [
             (in_queues != wanted, "positions in queues_by_name"),
