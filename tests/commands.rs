@@ -81,6 +81,7 @@ fn a_star_is_refused_where_a_token_must_exist() {
     let server = Server::start();
     let token = server.call("LOCK.ACQUIRE k *").grant().token;
     for command in [
+        "LOCK.CANCEL k *",
         "LOCK.RELEASE k *",
         "LOCK.EXTEND k * PX 100",
         "LOCK.CHECK k *",

@@ -16,6 +16,9 @@ use crate::values::token::Token;
 /// What the older wait of a token is told.
 const TAKEN_OVER: Outcome = Outcome::Refused(Refusal::TakenOver);
 
+/// What a wait is told that is given up.
+const CANCELLED: Outcome = Outcome::Refused(Refusal::Cancelled);
+
 impl Waiting {
     pub(super) fn wait(
         &mut self,
@@ -109,6 +112,27 @@ impl Waiting {
         for name in self.end_wait(older, TAKEN_OVER, tx) {
             tx.settle_again(&name);
         }
+    }
+
+    /// Gives up all waits of a token that need one of these names.
+    pub(super) fn cancel(
+        &mut self,
+        names: &Names,
+        token: &Token,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Result<Answer, Refusal> {
+        let mut cancelled = 0;
+        for name in names {
+            tx.lock_at(name).ok_or(Refusal::WrongType)?;
+            for position in self.queues.waits_at(token, name) {
+                for vacated in self.end_wait(position, CANCELLED, tx) {
+                    tx.settle_again(&vacated);
+                }
+                cancelled += 1;
+            }
+        }
+        self.counters.cancels += cancelled;
+        Ok(Answer::Count(usize::from(cancelled > 0)))
     }
 
     /// Two holders that both wait to be alone wait for each other. A request for several names

@@ -374,6 +374,72 @@ scenes! {
         < WAIT k t: WRONGTYPE
         WAIT k t -> WRONGTYPE Operation against a key holding the wrong kind of value";
 
+    a_cancel_gives_up_a_wait: "
+        ACQUIRE k a -> granted
+        WAIT k b -> waits
+        WAIT k c -> waits
+        CANCEL k b -> 1
+        < WAIT k b: UNBLOCKED
+        CANCEL k b -> 0
+        RELEASE k a -> 1
+        < WAIT k c: granted
+        WAIT k b -> waits       // it may come again
+        RELEASE k c -> 1
+        < WAIT k b: granted";
+
+    a_cancel_never_touches_a_grant: "
+        ACQUIRE k a -> granted
+        CANCEL k a -> 0
+        CANCEL free a -> 0
+        WAIT k b -> waits
+        RELEASE k a -> 1
+        CANCEL k b -> 0
+        < WAIT k b: granted
+        = k b#1";
+
+    a_cancel_of_one_key_gives_up_the_whole_wait: "
+        ACQUIRE x a -> granted
+        MWAIT 2 x y m -> waits
+        WAIT y b -> waits
+        CANCEL y m -> 1
+        < MWAIT 2 x y m: UNBLOCKED | WAIT y b: granted
+        CANCEL x m -> 0";
+
+    a_cancel_gives_up_all_waits_that_need_the_key: "
+        ACQUIRE x a -> granted
+        ACQUIRE y a -> granted
+        MWAIT 2 x y m -> waits
+        WAIT x m -> waits
+        WAIT y m -> waits
+        MWAIT 2 x z m -> waits
+        WAIT x n -> waits
+        CANCEL x m -> 1
+        < MWAIT 2 x y m: UNBLOCKED | WAIT x m: UNBLOCKED | MWAIT 2 x z m: UNBLOCKED
+        RELEASE x a -> 1
+        < WAIT x n: granted
+        RELEASE y a -> 1
+        < WAIT y m: granted";
+
+    a_cancel_lets_those_behind_in: "
+        ACQUIRE k r SHARED -> granted
+        WAIT k w -> waits
+        WAIT k s SHARED -> waits
+        CANCEL k w -> 1
+        < WAIT k w: UNBLOCKED | WAIT k s SHARED: granted";
+
+    a_cancel_gives_up_an_upgrade_and_leaves_the_share: "
+        ACQUIRE k a SHARED -> granted
+        ACQUIRE k b SHARED -> granted
+        WAIT k a -> waits
+        CANCEL k a -> 1
+        < WAIT k a: UNBLOCKED
+        WAIT k b -> waits       // no deadlock any more
+        = k a#1 b#1";
+
+    a_cancel_at_another_type_s_key_is_an_error: "
+        SET k
+        CANCEL k a -> WRONGTYPE Operation against a key holding the wrong kind of value";
+
     del_frees_by_force: "
         ACQUIRE k a -> granted
         WAIT k b -> waits
