@@ -260,7 +260,7 @@ struct Counts {
     last: Vec<(String, i64)>,
 }
 
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 12] = [
     "locks",
     "waiters",
     "sessions",
@@ -271,6 +271,7 @@ const FIELDS: [&str; 11] = [
     "expirations",
     "timeouts",
     "take_overs",
+    "cancels",
     "take_backs",
 ];
 
@@ -370,6 +371,12 @@ fn info_counts_what_the_documentation_says() {
     second.close();
     server.until_waiters("k", 0);
     counts.moved(&server, &[("waiters", -1)], "one who hangs up");
+
+    let mut cancelled = server.waiter(format!("LOCK.WAIT k c {LONG}"));
+    assert_eq!(server.call("LOCK.CANCEL k c").int(), 1);
+    cancelled.recv().error();
+    assert_eq!(server.call("LOCK.CANCEL k c").int(), 0);
+    counts.moved(&server, &[("cancels", 1)], "one that is given up");
 
     let mut impatient = server.client();
     impatient.send("LOCK.WAIT k c BLOCK 20");

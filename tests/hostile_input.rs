@@ -88,6 +88,9 @@ fn the_number_of_words_is_checked_first() {
         "LOCK.ACQUIRE text",
         "LOCK.WAIT",
         "LOCK.WAIT text",
+        "LOCK.CANCEL",
+        "LOCK.CANCEL text",
+        "LOCK.CANCEL text * surplus",
         "LOCK.EXTEND",
         "LOCK.EXTEND text",
         "LOCK.RELEASE",
@@ -307,12 +310,14 @@ fn of_several_errors_the_first_in_the_order_of_the_contract_is_given() {
             &[bogus, token, foreign],
         );
         let arity = fault("<syntax>", "surplus", "ERR wrong number of arguments");
-        assert_precedence(
-            &server,
-            "LOCK.CHECK <key> <token> <syntax>",
-            &sound,
-            &[arity, token, foreign],
-        );
+        for command in ["CANCEL", "CHECK"] {
+            assert_precedence(
+                &server,
+                &format!("LOCK.{command} <key> <token> <syntax>"),
+                &sound,
+                &[arity, token, foreign],
+            );
+        }
     }
     assert_precedence(
         &server,
@@ -668,6 +673,7 @@ fn a_key_of_any_other_type_is_refused_and_left_alone() {
             "LOCK.ACQUIRE k * PX 5 REENTRANT",
             "LOCK.WAIT k t",
             "LOCK.WAIT k t BLOCK 5",
+            "LOCK.CANCEL k t",
             "LOCK.EXTEND k t PX 5",
             "LOCK.RELEASE k t",
             "LOCK.RELEASE k t ALL",
@@ -1106,9 +1112,10 @@ fn a_fence_more_than_a_day_ahead_is_refused_and_doesnt_raise_the_counter() {
 
 // ---- rights and room
 
-const EVERY_COMMAND: [&str; 10] = [
+const EVERY_COMMAND: [&str; 11] = [
     "LOCK.ACQUIRE <key> t",
     "LOCK.WAIT <key> t BLOCK 5",
+    "LOCK.CANCEL <key> t",
     "LOCK.EXTEND <key> t",
     "LOCK.RELEASE <key> t",
     "LOCK.CHECK <key> t",

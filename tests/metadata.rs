@@ -46,9 +46,10 @@ const fn several_keys(name: &'static str, flags: &'static [&'static str]) -> Fac
     }
 }
 
-const COMMANDS: [Facts; 12] = [
+const COMMANDS: [Facts; 13] = [
     one_key("lock.acquire", -3, &["write", "denyoom", "fast"]),
     one_key("lock.wait", -3, &["write", "denyoom", "blocking"]),
+    one_key("lock.cancel", 3, &["write", "fast"]),
     one_key("lock.extend", -3, &["write", "fast"]),
     one_key("lock.release", -3, &["write", "fast"]),
     Facts {

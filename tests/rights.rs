@@ -6,7 +6,8 @@ mod support;
 use support::{server_with_holder, until, Client, Expect, Reply, Server, LONG};
 
 /// What docs/operations.md gives to a client that uses locks.
-const LOCKER: &str = "-@all +lock.acquire +lock.wait +lock.extend +lock.release +lock.check \
+const LOCKER: &str =
+    "-@all +lock.acquire +lock.wait +lock.cancel +lock.extend +lock.release +lock.check \
                       +lock.macquire +lock.mwait +lock.mextend +lock.mrelease";
 
 /// A connection of a new user with these rules, and none else.
@@ -37,10 +38,11 @@ fn is_forbidden_in_a_script(error: &str) -> bool {
 }
 
 /// Every command that names keys, for one key.
-fn on(key: &str) -> [String; 10] {
+fn on(key: &str) -> [String; 11] {
     [
         format!("LOCK.ACQUIRE {key} t"),
         format!("LOCK.WAIT {key} t BLOCK 1"),
+        format!("LOCK.CANCEL {key} t"),
         format!("LOCK.EXTEND {key} t"),
         format!("LOCK.RELEASE {key} t"),
         format!("LOCK.CHECK {key} t"),

@@ -221,23 +221,60 @@ fn shared_holds_are_counted_for_each_holder() {
 }
 
 #[test]
-fn a_wait_in_another_mode_has_a_position_of_its_own() {
+fn a_newer_wait_in_another_mode_or_with_another_limit_queues_anew() {
     let server = Server::start();
     server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
     let mut exclusive = writer(&server, "b");
+    let mut behind = writer(&server, "c");
     let mut shared = reader(&server, "b");
-    exclusive.expect_silence();
-    assert_state(&server, "exclusive", &["a"], &["b", "b"]);
-    // The same mode takes over, and with it the limit.
+    let told = exclusive.recv().error();
+    assert!(told.starts_with("UNBLOCKED "), "{told}");
+    assert_state(&server, "exclusive", &["a"], &["c", "b"]);
+    let mut further_behind = writer(&server, "d");
     let mut limited = server.waiter(format!("LOCK.WAIT k b {LONG} SHARED LIMIT 3"));
     assert!(shared.recv().error().starts_with("UNBLOCKED "));
-    let limits = info(&server).queue.iter().map(|it| it.int("limit")).sum();
-    assert_eq!((limits, info(&server).waiters), (3, 2));
+    assert_state(&server, "exclusive", &["a"], &["c", "d", "b"]);
     release(&server, "a");
-    let grant = exclusive.recv().grant();
-    // Of a holder's other wait only the conversion is left, and a downgrade goes at once.
-    assert_eq!(limited.recv().grant(), grant);
+    assert_eq!(behind.recv().grant().token, "c");
+    release(&server, "c");
+    assert_eq!(further_behind.recv().grant().token, "d");
+    release(&server, "d");
+    assert_eq!(limited.recv().grant().token, "b");
     assert_state(&server, "shared", &["b"], &[]);
+    // Who was sent away is free for other work.
+    assert_eq!(exclusive.call("PING").text(), "PONG");
+}
+
+#[test]
+fn who_is_told_that_it_holds_exclusively_does() {
+    let server = Server::start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let mut exclusive = writer(&server, "t");
+    let mut shared = reader(&server, "t");
+    release(&server, "a");
+    assert!(exclusive.recv().error().starts_with("UNBLOCKED "));
+    assert_eq!(shared.recv().grant().token, "t");
+    assert_state(&server, "shared", &["t"], &[]);
+}
+
+#[test]
+fn a_wait_that_is_granted_at_once_ends_the_older_one_and_an_acquire_does_not() {
+    let server = Server::start();
+    server.call_all(&[
+        format!("LOCK.ACQUIRE k t {LONG} SHARED"),
+        format!("LOCK.ACQUIRE k u {LONG} SHARED"),
+    ]);
+    let mut upgrade = writer(&server, "t");
+    let mut behind = reader(&server, "v");
+    server
+        .call(format!("LOCK.ACQUIRE k t {LONG} SHARED"))
+        .grant();
+    upgrade.expect_silence();
+    behind.expect_silence();
+    server.call(format!("LOCK.WAIT k t {LONG} SHARED")).grant();
+    assert!(upgrade.recv().error().starts_with("UNBLOCKED "));
+    assert_eq!(behind.recv().grant().token, "v");
+    assert_state(&server, "shared", &["t", "u", "v"], &[]);
 }
 
 #[test]

@@ -33,6 +33,13 @@ pub enum Operation {
         /// How long to wait; 0: for ever.
         block_ms: u64,
     },
+    /// Give up all waits of a token that need one of these names.
+    Cancel {
+        /// Where it waits.
+        names: Names,
+        /// Who waits.
+        token: Token,
+    },
     /// Set the lease anew.
     Extend {
         /// All of them or none.
@@ -63,7 +70,7 @@ impl Operation {
         match self {
             Self::Acquire { request, .. } | Self::Wait { request, .. } => request.life,
             Self::Extend { life, .. } => *life,
-            Self::Release { .. } | Self::TakeBack(_) => Life::Lease,
+            Self::Cancel { .. } | Self::Release { .. } | Self::TakeBack(_) => Life::Lease,
         }
     }
 
@@ -72,6 +79,7 @@ impl Operation {
         match self {
             Self::Acquire { names, .. }
             | Self::Wait { names, .. }
+            | Self::Cancel { names, .. }
             | Self::Extend { names, .. }
             | Self::Release { names, .. }
             | Self::TakeBack(HandOver { names, .. }) => names,

@@ -31,7 +31,7 @@ pub struct Transaction<'t, 'e> {
     free: Lock,
     /// The steady clock, once it was looked at.
     steady_ms: Option<u64>,
-    /// Entries whose locks were changed and whose names were not settled since.
+    /// Entries whose locks or queues were changed and whose names were not settled since.
     pub changed: SmallVec<[EntryId; 1]>,
     /// Whether one of these may have several holders.
     pub any_shared: bool,
@@ -238,6 +238,12 @@ impl<'t, 'e> Transaction<'t, 'e> {
         let after = change(lock);
         self.any_shared |= after.holders().len() > 1;
         entry.after = Some(after);
+        self.changed.push(id);
+    }
+
+    /// Has a name settled whose lock may be as it was: somebody has left its queue.
+    pub fn settle_again(&mut self, name: &Name) {
+        let id = self.entry(name);
         self.changed.push(id);
     }
 

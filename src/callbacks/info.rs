@@ -31,7 +31,7 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
             return;
         };
         let deferred = state::pending(|pending| pending.deferred.len() + pending.undelivered.len());
-        let fields: [(&CStr, u64); 11] = [
+        let fields: [(&CStr, u64); 12] = [
             (c"locks", LOCKS.load(Ordering::Relaxed)),
             (c"waiters", waiters as u64),
             (c"sessions", sessions as u64),
@@ -42,6 +42,7 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
             (c"expirations", counters.expirations),
             (c"timeouts", counters.timeouts),
             (c"take_overs", counters.take_overs),
+            (c"cancels", counters.cancels),
             (c"take_backs", counters.take_backs),
         ];
         server!(RedisModule_InfoAddSection(info, std::ptr::null()));

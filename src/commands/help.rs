@@ -23,11 +23,13 @@ use Line::{Synopsis, Text};
 const ONE: Option<Keys> = Some(Keys::One);
 const MANY: Option<Keys> = Some(Keys::Many);
 
-const LINES: [Line; 22] = [
+const LINES: [Line; 24] = [
     Synopsis(&syntax::ACQUIRE, ONE),
     Text("    Grant the lock now, [token, fence], or answer nil. Token *: the server draws one."),
     Synopsis(&syntax::WAIT, ONE),
     Text("    As ACQUIRE, but wait in line for at most BLOCK ms; 0 or none: for ever."),
+    Synopsis(&syntax::CANCEL, ONE),
+    Text("    Give up the token's wait: 1, or 0 when it doesn't wait for the key. A grant stays."),
     Synopsis(&syntax::EXTEND, ONE),
     Text("    Set the lease to now + PX: 1, or 0 when the token doesn't hold the lock."),
     Synopsis(&syntax::RELEASE, ONE),

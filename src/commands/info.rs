@@ -51,7 +51,7 @@ impl Command for Info {
         let view = state::look(|table| View::of(table, &name, lock, shown, now));
         let view = view.ok_or(Refusal::Reentered)?;
         if view.lock.is_free() && view.waiters == 0 {
-            reply::nil(ctx);
+            reply::null_array(ctx);
         } else {
             view.reply(ctx);
         }

@@ -3,6 +3,7 @@
 mod acquire;
 mod apply;
 mod arguments;
+mod cancel;
 mod check;
 mod command;
 mod extend;
@@ -20,6 +21,7 @@ use command::{register as add, register_twins as add_twins};
 pub fn register(ctx: &Context) -> Result<(), String> {
     add_twins::<acquire::Acquire>(ctx)?;
     add_twins::<wait::Wait>(ctx)?;
+    add::<cancel::Cancel>(ctx)?;
     add_twins::<extend::Extend>(ctx)?;
     add_twins::<release::Release>(ctx)?;
     add::<check::Check>(ctx)?;

@@ -241,9 +241,9 @@ extern "C" fn on_timeout(
             Some((_, Some(outcome))) => reply::outcome(&ctx, &outcome),
             Some((waiter_id, None)) => {
                 pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
-                reply::nil(&ctx);
+                reply::null_array(&ctx);
             }
-            None => reply::nil(&ctx),
+            None => reply::null_array(&ctx),
         }
     });
     raw::REDISMODULE_OK as c_int

@@ -9,9 +9,10 @@ use redis_module::{raw, Context};
 
 use crate::server::api::server;
 
-/// Nil: not now.
-pub fn nil(ctx: &Context) {
-    raw::reply_with_null(ctx.ctx);
+/// Nil where the answer is otherwise an array or a map, as BLPOP's: the null array in RESP2, the null
+/// in RESP3.
+pub fn null_array(ctx: &Context) {
+    server!(RedisModule_ReplyWithNullArray(ctx.ctx));
 }
 
 /// A number.
@@ -62,7 +63,7 @@ pub fn refusal(ctx: &Context, refusal: Refusal) {
 pub fn answer(ctx: &Context, answer: &Answer) {
     match answer {
         Answer::Granted(granted) => grant(ctx, granted),
-        Answer::NotNow => nil(ctx),
+        Answer::NotNow => null_array(ctx),
         Answer::Queued => {}
         Answer::Count(count) => integer(ctx, *count as u64),
     }
@@ -72,7 +73,7 @@ pub fn answer(ctx: &Context, answer: &Answer) {
 pub fn outcome(ctx: &Context, outcome: &Outcome) {
     match outcome {
         Outcome::Granted(hand_over) => grant(ctx, &hand_over.grant),
-        Outcome::TimedOut => nil(ctx),
+        Outcome::TimedOut => null_array(ctx),
         Outcome::Refused(why) => refusal(ctx, *why),
     }
 }

@@ -68,6 +68,18 @@ pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operat
     })
 }
 
+/// `LOCK.CANCEL`.
+///
+/// # Errors
+/// As the head of this file tells.
+pub fn cancel(words: &[&[u8]], setting: &Setting<'_>) -> Result<Operation, Refusal> {
+    let parts = Parts::cut(words, Keys::One, &syntax::CANCEL)?;
+    Ok(Operation::Cancel {
+        names: parts.names(setting.db)?,
+        token: parts.token(setting.draw_token)?,
+    })
+}
+
 /// `LOCK.EXTEND` and `LOCK.MEXTEND`.
 ///
 /// # Errors
@@ -142,6 +154,7 @@ mod tests {
         match line.split(' ').next().unwrap() {
             "ACQUIRE" => acquire(&words, Keys::One, &setting),
             "WAIT" => wait(&words, Keys::One, &setting),
+            "CANCEL" => cancel(&words, &setting),
             "EXTEND" => extend(&words, Keys::One, &setting),
             "RELEASE" => release(&words, Keys::One, &setting),
             "MACQUIRE" => acquire(&words, Keys::Many, &setting),
@@ -203,6 +216,9 @@ mod tests {
             ),
             ("WAIT k t SHARED LIMIT 0", Limit, "none"),
             ("WAIT k t SHARED LIMIT 4294967296", Limit, "2^32"),
+            ("CANCEL k *", TokenStar, "waits for nothing yet"),
+            ("CANCEL k", Arity, "no token"),
+            ("CANCEL k t ALL", Arity, "not of this command"),
             ("EXTEND k *", TokenStar, "holds nothing yet"),
             ("RELEASE k *", TokenStar, "holds nothing yet"),
             ("RELEASE k t PX 1", Syntax, "not of this command"),

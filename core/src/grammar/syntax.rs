@@ -186,6 +186,13 @@ pub const WAIT: Verb = Verb {
     ]),
 };
 
+/// Gives up a wait.
+pub const CANCEL: Verb = Verb {
+    word: "CANCEL",
+    token: Some(TokenKind::Existing),
+    rest: Rest::Options(&[]),
+};
+
 /// Sets the lease anew.
 pub const EXTEND: Verb = Verb {
     word: "EXTEND",

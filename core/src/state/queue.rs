@@ -49,7 +49,7 @@ pub struct Waiter {
     pub names: Names,
     /// What it wants there.
     pub request: Request,
-    /// Since when this position is taken, on the steady clock in ms.
+    /// Since when its token waits for these names, on the steady clock in ms.
     pub since_ms: u64,
     /// When it gives up, on the steady clock in ms; `None`: never.
     pub timeout_ms: Option<u64>,
@@ -73,14 +73,59 @@ struct NameQueue {
     holders: SmallVec<[Token; 1]>,
 }
 
-/// The waits of one token, first in queue first: mostly one.
-type Waits = SmallVec<[Position; 1]>;
+/// The waits of one token: mostly one.
+#[derive(Debug)]
+enum Waits {
+    One(Position),
+    Several(HashMap<Names, Position>),
+}
+
+impl Waits {
+    fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Several(waits) => waits.len(),
+        }
+    }
+
+    /// Adds another one. `names_of` tells what the one before it is for.
+    fn insert(
+        &mut self,
+        names: Names,
+        position: Position,
+        names_of: impl FnOnce(Position) -> Option<Names>,
+    ) {
+        let mut waits = match self {
+            Self::One(only) => {
+                let only = *only;
+                names_of(only)
+                    .map(|names| (names, only))
+                    .into_iter()
+                    .collect()
+            }
+            Self::Several(waits) => std::mem::take(waits),
+        };
+        waits.insert(names, position);
+        *self = Self::Several(waits);
+    }
+
+    /// Removes the wait for these names. Whether none is left.
+    fn remove(&mut self, names: &Names) -> bool {
+        match self {
+            Self::One(_) => true,
+            Self::Several(waits) => {
+                waits.remove(names);
+                waits.is_empty()
+            }
+        }
+    }
+}
 
 /// The queues of all names.
 ///
-/// Invariants: each waiter's position is in the queue of each of its names, and nowhere else; a queue
-/// without positions is gone; the indexes by waiter, token and timeout say the same; only names with a
-/// queue are in `unannounced`.
+/// Invariants: each waiter's position is in the queue of each of its names, and nowhere else; a token
+/// waits once at most for the same set of names; a queue without positions is gone; the indexes by
+/// waiter, token and timeout say the same; only names with a queue are in `unannounced`.
 #[derive(Debug, Default)]
 pub struct Queues {
     waiters: HashMap<Position, Queued>,
@@ -191,20 +236,39 @@ impl Queues {
     /// The waits of a token in the queue of a name. Looks through that queue or through all waits of the
     /// token, whichever is shorter.
     pub fn waits_at(&self, token: &Token, name: &Name) -> Vec<Position> {
-        let Some(waits) = self.tokens.get(token) else {
+        let (Some(waits), Some(queue)) = (self.tokens.get(token), self.queues_by_name.get(name))
+        else {
             return Vec::new();
         };
-        let is_at = |position: &Position| {
+        let is_own = |position: &Position| {
             let waiter = self.at(*position);
-            waiter
-                .is_some_and(|waiter| waiter.request.token == *token && waiter.names.contains(name))
+            waiter.is_some_and(|waiter| waiter.request.token == *token)
         };
-        match self.queues_by_name.get(name) {
-            Some(queue) if queue.positions.len() < waits.len() => {
-                queue.positions.iter().copied().filter(is_at).collect()
+        match waits {
+            Waits::One(position) => {
+                let is_here = queue.positions.contains(position);
+                is_here.then_some(*position).into_iter().collect()
             }
-            Some(_) => waits.iter().copied().filter(is_at).collect(),
-            None => Vec::new(),
+            Waits::Several(waits) if queue.positions.len() < waits.len() => {
+                queue.positions.iter().copied().filter(is_own).collect()
+            }
+            Waits::Several(waits) => {
+                let here = waits.iter().filter(|(names, _)| names.contains(name));
+                let mut here: Vec<Position> = here.map(|(_, position)| *position).collect();
+                here.sort_unstable();
+                here
+            }
+        }
+    }
+
+    /// The wait of a token for just these names.
+    pub fn wait_for(&self, token: &Token, names: &Names) -> Option<Position> {
+        match self.tokens.get(token)? {
+            Waits::One(position) => {
+                let waiter = self.at(*position)?;
+                (waiter.names == *names).then_some(*position)
+            }
+            Waits::Several(waits) => waits.get(names).copied(),
         }
     }
 
@@ -213,9 +277,15 @@ impl Queues {
         self.tokens.get(token).map_or(0, Waits::len)
     }
 
-    /// Adds a waiter that its name with the number `by` blocks. Returns those of its names that nobody
+    /// Adds a waiter, whose token doesn't wait for the same names yet, and which its name with the
+    /// number `by` blocks, if that is known. Returns its position, and those of its names that nobody
     /// waited for before.
-    pub fn enqueue(&mut self, waiter: Waiter, end: End, by: usize) -> Vec<Name> {
+    pub fn enqueue(
+        &mut self,
+        waiter: Waiter,
+        end: End,
+        by: Option<usize>,
+    ) -> (Position, Vec<Name>) {
         let position = self.next_position(end);
         let mut new_queues = Vec::new();
         for name in &waiter.names {
@@ -225,12 +295,9 @@ impl Queues {
             }
             queue.positions.insert(position);
         }
-        let waits = self.tokens.entry(waiter.request.token.clone());
-        let waits = waits.or_default();
-        let at = waits.partition_point(|before| *before < position);
-        waits.insert(at, position);
-        self.index(position, waiter, Some(by));
-        new_queues
+        self.index_wait(&waiter, position);
+        self.index(position, waiter, by);
+        (position, new_queues)
     }
 
     fn next_position(&mut self, end: End) -> Position {
@@ -246,12 +313,24 @@ impl Queues {
         }
     }
 
-    /// Gives a position to another connection of the same token: its own lease, limit, timeout and
-    /// client, the same names, mode and waiting time. Returns the waiter that had it.
+    fn index_wait(&mut self, waiter: &Waiter, position: Position) {
+        match self.tokens.entry(waiter.request.token.clone()) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Waits::One(position));
+            }
+            Entry::Occupied(mut waits) => {
+                let names_of = |position| Some(self.waiters.get(&position)?.waiter.names.clone());
+                let waits = waits.get_mut();
+                waits.insert(waiter.names.clone(), position, names_of);
+            }
+        }
+    }
+
+    /// Gives a position to another connection of the same token, which waits for the same names.
+    /// Returns the waiter that had it.
     pub fn take_over(&mut self, position: Position, newer: Waiter) -> Option<WaiterId> {
         let older = self.unindex(position)?;
-        let since_ms = older.since_ms;
-        self.index(position, Waiter { since_ms, ..newer }, None);
+        self.index(position, newer, None);
         Some(older.waiter_id)
     }
 
@@ -259,10 +338,7 @@ impl Queues {
     pub fn remove(&mut self, position: Position) -> Option<Waiter> {
         let waiter = self.unindex(position)?;
         if let Entry::Occupied(mut waits) = self.tokens.entry(waiter.request.token.clone()) {
-            if let Ok(at) = waits.get().binary_search(&position) {
-                waits.get_mut().remove(at);
-            }
-            if waits.get().is_empty() {
+            if waits.get_mut().remove(&waiter.names) {
                 waits.remove();
             }
         }

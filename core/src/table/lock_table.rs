@@ -26,6 +26,8 @@ pub struct Counters {
     pub timeouts: u64,
     /// Positions that went to a newer connection of the same token.
     pub take_overs: u64,
+    /// Waits given up by LOCK.CANCEL.
+    pub cancels: u64,
     /// Hand-overs undone because the client was gone.
     pub take_backs: u64,
 }

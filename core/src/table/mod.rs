@@ -65,6 +65,7 @@ impl Waiting {
                 request,
                 block_ms,
             } => self.wait(names, request, *block_ms, caller, tx),
+            Operation::Cancel { names, token } => self.cancel(names, token, tx),
             Operation::Extend {
                 names,
                 token,

@@ -318,7 +318,12 @@ impl Waiting {
     }
 }
 
-fn complete(waiter_id: WaiterId, outcome: Outcome, names: usize, tx: &mut Transaction<'_, '_>) {
+pub(super) fn complete(
+    waiter_id: WaiterId,
+    outcome: Outcome,
+    names: usize,
+    tx: &mut Transaction<'_, '_>,
+) {
     tx.steps += COMPLETION_STEPS + names as u64;
     tx.completions.push(Completion { waiter_id, outcome });
 }

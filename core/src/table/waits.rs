@@ -2,7 +2,8 @@
 
 use super::admission::Admission;
 use super::lock_table::Waiting;
-use crate::decision::{Answer, Caller, Completion, Outcome};
+use super::settle::complete;
+use crate::decision::{Answer, Caller, Outcome};
 use crate::state::queue::{End, Position, Waiter};
 use crate::transaction::Transaction;
 use crate::values::holder::Mode;
@@ -11,6 +12,12 @@ use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::request::Request;
 use crate::values::token::Token;
+
+/// What the older wait of a token is told.
+const TAKEN_OVER: Outcome = Outcome::Refused(Refusal::TakenOver);
+
+/// What a wait is told that is given up.
+const CANCELLED: Outcome = Outcome::Refused(Refusal::Cancelled);
 
 impl Waiting {
     pub(super) fn wait(
@@ -25,6 +32,9 @@ impl Waiting {
             Admission::OtherType => return Err(Refusal::WrongType),
             Admission::Blocked { upgrades, by } => (upgrades, by),
             Admission::Granted { kept_fence } => {
+                if let Some(older) = self.queues.wait_for(&request.token, names) {
+                    self.end_older_wait(older, tx);
+                }
                 let grant = self.grant(names, request, kept_fence, caller.client_id, tx);
                 return Ok(Answer::Granted(grant));
             }
@@ -41,25 +51,94 @@ impl Waiting {
             since_ms: now_ms,
             timeout_ms: (block_ms > 0).then(|| now_ms.saturating_add(block_ms)),
         };
-        if let Some(position) = self.position_to_take_over(&waiter) {
-            self.counters.take_overs += 1;
-            let waiter_id = self.queues.take_over(position, waiter);
-            // With another limit it may be admitted where it stands.
-            tx.again.push(position);
-            let outcome = Outcome::Refused(Refusal::TakenOver);
-            tx.completions
-                .extend(waiter_id.map(|waiter_id| Completion { waiter_id, outcome }));
-            return Ok(Answer::Queued);
-        }
-        if tx.environment.max_waiters > 0 && self.queues.len() >= tx.environment.max_waiters {
-            return Err(Refusal::MaxWaiters);
-        }
         let end = if upgrades > 0 { End::Front } else { End::Back };
-        for name in self.queues.enqueue(waiter, end, by) {
+        match self.queues.wait_for(&request.token, names) {
+            Some(older) => self.take_over(older, waiter, end, tx),
+            None if self.is_full(tx) => return Err(Refusal::MaxWaiters),
+            None => {
+                self.enqueue(waiter, end, Some(by), tx);
+            }
+        }
+        Ok(Answer::Queued)
+    }
+
+    fn is_full(&self, tx: &Transaction<'_, '_>) -> bool {
+        let most = tx.environment.max_waiters;
+        most > 0 && self.queues.len() >= most
+    }
+
+    fn enqueue(
+        &mut self,
+        waiter: Waiter,
+        end: End,
+        by: Option<usize>,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Position {
+        let (position, new_queues) = self.queues.enqueue(waiter, end, by);
+        for name in new_queues {
             let id = tx.entry(&name);
             self.reschedule(id, tx);
         }
-        Ok(Answer::Queued)
+        position
+    }
+
+    /// A token waits once for the same names: its newer wait goes on in the place of the older one, or,
+    /// where it wants something else, as a newcomer.
+    fn take_over(
+        &mut self,
+        older: Position,
+        newer: Waiter,
+        end: End,
+        tx: &mut Transaction<'_, '_>,
+    ) {
+        let Some((keeps_place, since_ms)) = self.queues.at(older).map(|waiter| {
+            let keeps_place = newer.request.takes_as_much_as(&waiter.request);
+            (keeps_place, waiter.since_ms)
+        }) else {
+            return;
+        };
+        let newer = Waiter { since_ms, ..newer };
+        let position = if keeps_place {
+            self.counters.take_overs += 1;
+            if let Some(waiter_id) = self.queues.take_over(older, newer) {
+                complete(waiter_id, TAKEN_OVER, 1, tx);
+            }
+            older
+        } else {
+            self.end_older_wait(older, tx);
+            self.enqueue(newer, end, None, tx)
+        };
+        // Without the older one before it, it may be admitted.
+        tx.again.push(position);
+    }
+
+    /// Ends a wait for the sake of a newer one of its token; who stood behind it may be admitted.
+    fn end_older_wait(&mut self, older: Position, tx: &mut Transaction<'_, '_>) {
+        self.counters.take_overs += 1;
+        for name in self.end_wait(older, TAKEN_OVER, tx) {
+            tx.settle_again(&name);
+        }
+    }
+
+    /// Gives up all waits of a token that need one of these names.
+    pub(super) fn cancel(
+        &mut self,
+        names: &Names,
+        token: &Token,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Result<Answer, Refusal> {
+        let mut cancelled = 0;
+        for name in names {
+            tx.lock_at(name).ok_or(Refusal::WrongType)?;
+            for position in self.queues.waits_at(token, name) {
+                for vacated in self.end_wait(position, CANCELLED, tx) {
+                    tx.settle_again(&vacated);
+                }
+                cancelled += 1;
+            }
+        }
+        self.counters.cancels += cancelled;
+        Ok(Answer::Count(usize::from(cancelled > 0)))
     }
 
     /// Two holders that both wait to be alone wait for each other. A request for several names
@@ -95,17 +174,6 @@ impl Waiting {
             let waits = self.queues.waits_at(&own.token, name).into_iter();
             let mut waiters = waits.filter_map(|position| self.queues.at(position));
             waiters.any(alone)
-        })
-    }
-
-    fn position_to_take_over(&self, newer: &Waiter) -> Option<Position> {
-        let name = newer.names.iter().next()?;
-        let mut own = self.queues.waits_at(&newer.request.token, name).into_iter();
-        own.find(|position| {
-            let older = self.queues.at(*position);
-            older.is_some_and(|older| {
-                older.names == newer.names && older.request.mode == newer.request.mode
-            })
         })
     }
 }

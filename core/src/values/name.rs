@@ -48,10 +48,10 @@ impl fmt::Debug for Name {
 
 /// The names an operation is about. Cheap to clone. Invariant: sorted, none twice, so that equal sets
 /// are equal; one name is always `One`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Names(Form);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Form {
     One(Name),
     Many(Arc<[Name]>),

@@ -41,6 +41,8 @@ pub enum Refusal {
     ApplyMalformed,
     /// The waiter's position went to a newer connection of the same token.
     TakenOver,
+    /// The wait was given up by LOCK.CANCEL.
+    Cancelled,
     /// The system's random generator gave no bits for a `*` token.
     NoRandomness,
     /// A script's caller could not be made out among the clients.
@@ -77,6 +79,7 @@ impl Refusal {
             Self::ApplyInternal => "ERR LOCK.APPLY is internal",
             Self::ApplyMalformed => "ERR LOCK.APPLY got a malformed effect",
             Self::TakenOver => "UNBLOCKED a newer connection with this token took over this place",
+            Self::Cancelled => "UNBLOCKED this wait was given up by LOCK.CANCEL",
             Self::NoRandomness => "ERR the system gave no random bits for a token",
             Self::CallerUnknown => "ERR SESSION in a script: the caller could not be made out",
             Self::Reentered => "ERR the lock module is busy with the command that led to this one",

@@ -37,3 +37,10 @@ pub struct Request {
     /// What keeps the grant in force.
     pub life: Life,
 }
+
+impl Request {
+    /// Whether it wants as much of a lock as another one, so that it may stand in its place in a queue.
+    pub fn takes_as_much_as(&self, other: &Self) -> bool {
+        self.mode == other.mode && self.limit == other.limit
+    }
+}

@@ -214,11 +214,231 @@ scenes! {
         RELEASE k a -> 1
         < WAIT k b PX 20: granted";
 
-    another_mode_is_another_wait: "
+    a_take_over_in_another_mode_queues_anew: "
         ACQUIRE k a -> granted
         WAIT k b -> waits
+        WAIT k c -> waits
         WAIT k b SHARED -> waits
-        < nothing";
+        < WAIT k b: UNBLOCKED
+        RELEASE k a -> 1
+        < WAIT k c: granted
+        RELEASE k c -> 1
+        < WAIT k b SHARED: granted
+        = k b#1";
+
+    a_token_that_waited_exclusively_and_now_shares_is_told_so_once: "
+        ACQUIRE k a -> granted
+        WAIT k t -> waits
+        WAIT k t SHARED -> waits
+        < WAIT k t: UNBLOCKED
+        RELEASE k a -> 1
+        < WAIT k t SHARED: granted
+        ACQUIRE k b SHARED -> granted
+        = k t#1 b#1";
+
+    a_take_over_with_another_limit_queues_anew: "
+        ACQUIRE k a -> granted
+        WAIT k b SHARED LIMIT 2 -> waits
+        WAIT k c -> waits
+        WAIT k b SHARED LIMIT 3 -> waits
+        < WAIT k b SHARED LIMIT 2: UNBLOCKED
+        RELEASE k a -> 1
+        < WAIT k c: granted";
+
+    a_take_over_with_another_lease_block_and_repeat_keeps_the_place: "
+        ACQUIRE k a -> granted
+        WAIT k b SHARED LIMIT 2 -> waits
+        WAIT k c -> waits
+        WAIT k b SHARED LIMIT 2 PX 7 BLOCK 50 REENTRANT SESSION -> waits
+        < WAIT k b SHARED LIMIT 2: UNBLOCKED
+        RELEASE k a -> 1
+        < WAIT k b SHARED LIMIT 2 PX 7 BLOCK 50 REENTRANT SESSION: granted";
+
+    a_take_over_without_its_older_self_before_it_is_granted: "
+        ACQUIRE k r SHARED -> granted
+        WAIT k t -> waits
+        WAIT k t SHARED -> waits
+        < WAIT k t: UNBLOCKED | WAIT k t SHARED: granted
+        = k r#1 t#1";
+
+    who_stood_behind_a_wait_that_was_taken_over_is_looked_at: "
+        ACQUIRE k r SHARED -> granted
+        WAIT k t -> waits
+        WAIT k s SHARED -> waits
+        WAIT k t SHARED LIMIT 2 -> waits
+        < WAIT k t: UNBLOCKED | WAIT k s SHARED: granted
+        RELEASE k r -> 1
+        < WAIT k t SHARED LIMIT 2: granted";
+
+    the_same_set_of_keys_in_another_order_is_the_same_wait: "
+        ACQUIRE x a -> granted
+        MWAIT 2 x y b -> waits
+        MWAIT 2 y x b -> waits
+        < MWAIT 2 x y b: UNBLOCKED
+        MWAIT 1 x b -> waits
+        < nothing
+        WAIT x b -> waits
+        < MWAIT 1 x b: UNBLOCKED
+        MWAIT 3 x y z b -> waits
+        < nothing
+        MWAIT 2 x y b SHARED -> waits
+        < MWAIT 2 y x b: UNBLOCKED";
+
+    a_wait_for_several_that_is_taken_over_frees_all_its_places: "
+        ACQUIRE x a -> granted
+        MWAIT 2 x y t -> waits
+        WAIT y b -> waits
+        MWAIT 2 x y t SHARED -> waits
+        < MWAIT 2 x y t: UNBLOCKED | WAIT y b: granted
+        RELEASE x a -> 1
+        RELEASE y b -> 1
+        < MWAIT 2 x y t SHARED: granted";
+
+    a_wait_that_is_granted_at_once_ends_the_older_one: "
+        ACQUIRE k t SHARED -> granted
+        ACQUIRE k b SHARED -> granted
+        WAIT k t -> waits
+        WAIT k c SHARED -> waits
+        WAIT k t SHARED -> granted      // it holds: a repeat
+        < WAIT k t: UNBLOCKED | WAIT k c SHARED: granted
+        = k t#1 b#1 c#1";
+
+    an_acquire_leaves_the_wait_of_its_token_alone: "
+        ACQUIRE k t SHARED -> granted
+        ACQUIRE k b SHARED -> granted
+        WAIT k t -> waits
+        ACQUIRE k t SHARED -> granted
+        < nothing
+        RELEASE k b -> 1
+        < WAIT k t: granted";
+
+    an_upgrade_that_is_sent_again_stays_at_the_front: "
+        ACQUIRE k t SHARED -> granted
+        ACQUIRE k b SHARED -> granted
+        WAIT k c -> waits
+        WAIT k t -> waits
+        WAIT k t PX 50 -> waits
+        < WAIT k t: UNBLOCKED
+        RELEASE k b -> 1
+        < WAIT k t PX 50: granted";
+
+    a_waiter_that_came_to_hold_is_granted_when_it_asks_again: "
+        ACQUIRE k a -> granted
+        WAIT k t -> waits
+        ACQUIRE other t -> granted
+        RENAME other k
+        < WAIT k t: granted
+        = k t#1";
+
+    a_waiter_that_came_to_share_keeps_its_place_when_it_asks_again: "
+        ACQUIRE k a -> granted
+        WAIT k c -> waits
+        WAIT k t -> waits
+        ACQUIRE other t SHARED -> granted
+        ACQUIRE other b SHARED -> granted
+        RENAME other k
+        WAIT k t PX 50 -> waits
+        < WAIT k t: UNBLOCKED
+        RELEASE k b -> 1
+        < WAIT k t PX 50: granted";
+
+    a_take_over_that_would_deadlock_leaves_the_older_wait_as_it_was: "
+        ACQUIRE k a -> granted
+        WAIT k t -> waits
+        WAIT k u -> waits
+        ACQUIRE other t SHARED -> granted
+        ACQUIRE other u SHARED -> granted
+        RENAME other k
+        WAIT k t PX 50 -> DEADLOCK another holder waits to upgrade this lock
+        < nothing
+        RELEASE k u -> 1
+        < WAIT k t: granted";
+
+    a_take_over_of_several_with_an_upgrade_leaves_the_older_wait_as_it_was: "
+        ACQUIRE k a -> granted
+        ACQUIRE j a -> granted
+        MWAIT 2 j k t -> waits
+        ACQUIRE other t SHARED -> granted
+        ACQUIRE other u SHARED -> granted
+        RENAME other k
+        MWAIT 2 j k t PX 50 -> DEADLOCK another holder waits to upgrade this lock
+        < nothing
+        RELEASE k u -> 1
+        RELEASE j a -> 1
+        < MWAIT 2 j k t: granted";
+
+    a_take_over_of_another_type_s_key_leaves_nobody_waiting: "
+        ACQUIRE k a -> granted
+        WAIT k t -> waits
+        SET k
+        < WAIT k t: WRONGTYPE
+        WAIT k t -> WRONGTYPE Operation against a key holding the wrong kind of value";
+
+    a_cancel_gives_up_a_wait: "
+        ACQUIRE k a -> granted
+        WAIT k b -> waits
+        WAIT k c -> waits
+        CANCEL k b -> 1
+        < WAIT k b: UNBLOCKED
+        CANCEL k b -> 0
+        RELEASE k a -> 1
+        < WAIT k c: granted
+        WAIT k b -> waits       // it may come again
+        RELEASE k c -> 1
+        < WAIT k b: granted";
+
+    a_cancel_never_touches_a_grant: "
+        ACQUIRE k a -> granted
+        CANCEL k a -> 0
+        CANCEL free a -> 0
+        WAIT k b -> waits
+        RELEASE k a -> 1
+        CANCEL k b -> 0
+        < WAIT k b: granted
+        = k b#1";
+
+    a_cancel_of_one_key_gives_up_the_whole_wait: "
+        ACQUIRE x a -> granted
+        MWAIT 2 x y m -> waits
+        WAIT y b -> waits
+        CANCEL y m -> 1
+        < MWAIT 2 x y m: UNBLOCKED | WAIT y b: granted
+        CANCEL x m -> 0";
+
+    a_cancel_gives_up_all_waits_that_need_the_key: "
+        ACQUIRE x a -> granted
+        ACQUIRE y a -> granted
+        MWAIT 2 x y m -> waits
+        WAIT x m -> waits
+        WAIT y m -> waits
+        MWAIT 2 x z m -> waits
+        WAIT x n -> waits
+        CANCEL x m -> 1
+        < MWAIT 2 x y m: UNBLOCKED | WAIT x m: UNBLOCKED | MWAIT 2 x z m: UNBLOCKED
+        RELEASE x a -> 1
+        < WAIT x n: granted
+        RELEASE y a -> 1
+        < WAIT y m: granted";
+
+    a_cancel_lets_those_behind_in: "
+        ACQUIRE k r SHARED -> granted
+        WAIT k w -> waits
+        WAIT k s SHARED -> waits
+        CANCEL k w -> 1
+        < WAIT k w: UNBLOCKED | WAIT k s SHARED: granted";
+
+    a_cancel_gives_up_an_upgrade_and_leaves_the_share: "
+        ACQUIRE k a SHARED -> granted
+        ACQUIRE k b SHARED -> granted
+        WAIT k a -> waits
+        CANCEL k a -> 1
+        < WAIT k a: UNBLOCKED
+        WAIT k b -> waits       // no deadlock any more
+        = k a#1 b#1";
+
+    a_cancel_at_another_type_s_key_is_an_error: "
+        SET k
+        CANCEL k a -> WRONGTYPE Operation against a key holding the wrong kind of value";
 
     del_frees_by_force: "
         ACQUIRE k a -> granted
@@ -555,6 +775,12 @@ fn the_waiter_limit_counts_a_wait_for_several_once_and_lets_take_overs_pass() {
         "MAXWAITERS as many clients wait as lock.max-waiters allows"
     );
     assert_eq!(world.say("WAIT x b PX 1"), "waits");
+    assert_eq!(
+        world.say("WAIT x b SHARED"),
+        "waits",
+        "one that queues anew"
+    );
+    assert_eq!(world.table.queues().len(), 2);
 }
 
 #[test]

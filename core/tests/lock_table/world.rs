@@ -151,6 +151,7 @@ impl World {
             draw_token: &draw,
         };
         let operation = match verb {
+            "CANCEL" => grammar::cancel(words, &setting),
             "ACQUIRE" => grammar::acquire(words, many, &setting),
             "WAIT" => grammar::wait(words, many, &setting),
             "EXTEND" => grammar::extend(words, many, &setting),
