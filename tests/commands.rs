@@ -192,6 +192,40 @@ fn release_all_drops_all_holds_at_once() {
 }
 
 #[test]
+fn holds_are_set_and_left_as_the_client_counts_them() {
+    let server = Server::start();
+    let holds = || server.lock_info("k").unwrap().holder().int("holds");
+    let first = server.call("LOCK.ACQUIRE k a HOLDS 2").grant();
+    assert_eq!(holds(), 2);
+    for (command, left) in [
+        ("LOCK.ACQUIRE k a HOLDS 2", 2),
+        ("LOCK.WAIT k a holds 4294967295", 4_294_967_295),
+        ("LOCK.MWAIT 1 k a HOLDS 5 BLOCK 1", 5),
+        ("LOCK.MACQUIRE 1 k a HOLDS 3", 3),
+        ("LOCK.ACQUIRE k a", 3),
+    ] {
+        assert_eq!(server.call(command).grant(), first, "{command}");
+        assert_eq!(holds(), left, "{command}");
+    }
+    for (command, left) in [
+        ("LOCK.RELEASE k a HOLDS 4294967295", 3),
+        ("LOCK.RELEASE k a HOLDS 2", 2),
+        ("LOCK.RELEASE k a HOLDS 2", 2),
+        ("LOCK.MRELEASE 2 k none a HOLDS 1", 1),
+        ("LOCK.MRELEASE 2 k none a HOLDS 1", 1),
+    ] {
+        assert_eq!(server.call(command).int(), 1, "{command}");
+        assert_eq!(holds(), left, "{command}");
+    }
+    assert_eq!(server.call("LOCK.RELEASE k b HOLDS 0").int(), 0);
+    let mut waiter = server.waiter("LOCK.WAIT k b HOLDS 7");
+    assert_eq!(server.call("LOCK.RELEASE k a HOLDS 0").int(), 1);
+    assert_eq!(waiter.recv().grant().token, "b");
+    assert_eq!(holds(), 7);
+    assert_eq!(server.call("LOCK.RELEASE k a HOLDS 0").int(), 0);
+}
+
+#[test]
 fn extend_sets_the_lease_of_the_holder() {
     let server = Server::start();
     let grant = server.call("LOCK.ACQUIRE k a PX 60000").grant();

@@ -19,6 +19,7 @@ const STAR: &str = "ERR '*' ";
 const LEASE: &str = "ERR invalid lease";
 const TIMEOUT: &str = "ERR invalid timeout";
 const LIMIT: &str = "ERR invalid limit";
+const HOLDS: &str = "ERR invalid holds";
 const COUNT: &str = "ERR invalid count";
 const NUMKEYS: &str = "ERR numkeys ";
 const DUPLICATE: &str = "ERR duplicate key";
@@ -147,6 +148,10 @@ fn options_that_are_unknown_repeated_contradictory_or_cut_short_are_syntax_error
         "SHARED LIMIT",
         "SHARED LIMIT 5 LIMIT 5",
         "SESSION SESSION",
+        "HOLDS",
+        "HOLDS 5 HOLDS 5",
+        "HOLDS 5 REENTRANT",
+        "reentrant holds 5",
     ];
     for options in of_asking {
         for command in [
@@ -176,6 +181,11 @@ fn options_that_are_unknown_repeated_contradictory_or_cut_short_are_syntax_error
         "LOCK.RELEASE text t BOGUS",
         "LOCK.RELEASE text t PX 5",
         "LOCK.RELEASE text t REENTRANT",
+        "LOCK.RELEASE text t HOLDS",
+        "LOCK.RELEASE text t HOLDS 1 ALL",
+        "LOCK.MRELEASE 1 text t ALL HOLDS 0",
+        "LOCK.RELEASE text t HOLDS 1 HOLDS 1",
+        "LOCK.EXTEND text t HOLDS 1",
         "LOCK.INFO text WAITERS",
         "LOCK.INFO text WAITERS 5 WAITERS 5",
         "LOCK.INFO text BOGUS",
@@ -264,6 +274,7 @@ fn of_several_errors_the_first_in_the_order_of_the_contract_is_given() {
         ("<lease>", "5"),
         ("<block>", "5"),
         ("<limit>", "5"),
+        ("<holds>", "5"),
         ("<count>", "5"),
         ("<numkeys>", "2"),
         ("<other>", "other"),
@@ -271,19 +282,20 @@ fn of_several_errors_the_first_in_the_order_of_the_contract_is_given() {
     ];
     assert_precedence(
         &server,
-        "LOCK.ACQUIRE <key> <token> SHARED LIMIT <limit> <syntax> PX <lease>",
+        "LOCK.ACQUIRE <key> <token> HOLDS <holds> SHARED LIMIT <limit> <syntax> PX <lease>",
         &sound,
         &[
             bogus,
             no_token,
             lease,
             fault("<limit>", "0", LIMIT),
+            fault("<holds>", "0", HOLDS),
             foreign,
         ],
     );
     assert_precedence(
         &server,
-        "LOCK.WAIT <key> <token> BLOCK <block> SHARED LIMIT <limit> EX <lease> <syntax>",
+        "LOCK.WAIT <key> <token> HOLDS <holds> BLOCK <block> SHARED LIMIT <limit> EX <lease> <syntax>",
         &sound,
         &[
             bogus,
@@ -291,6 +303,7 @@ fn of_several_errors_the_first_in_the_order_of_the_contract_is_given() {
             lease,
             fault("<block>", "-5", TIMEOUT),
             fault("<limit>", "x", LIMIT),
+            fault("<holds>", "x", HOLDS),
             foreign,
             // No fault of the words: the only place in the queue is taken.
             fault("<key>", "held", MAX_WAITERS),
@@ -416,7 +429,7 @@ const NO_NUMBERS: [&[u8]; 32] = [
 ];
 
 /// A command that lacks its last word, the number, and how that number is refused.
-const NUMBERED: [(&str, &str); 14] = [
+const NUMBERED: [(&str, &str); 17] = [
     ("LOCK.ACQUIRE free t PX", LEASE),
     ("LOCK.ACQUIRE free t EX", LEASE),
     ("LOCK.ACQUIRE free t REENTRANT px", LEASE),
@@ -425,6 +438,9 @@ const NUMBERED: [(&str, &str); 14] = [
     ("LOCK.WAIT free t EX", LEASE),
     ("LOCK.WAIT free t BLOCK", TIMEOUT),
     ("LOCK.WAIT free t SHARED LIMIT", LIMIT),
+    ("LOCK.WAIT free t HOLDS", HOLDS),
+    ("LOCK.ACQUIRE free t HOLDS", HOLDS),
+    ("LOCK.RELEASE held a HOLDS", HOLDS),
     ("LOCK.EXTEND held a PX", LEASE),
     ("LOCK.EXTEND held a EX", LEASE),
     ("LOCK.INFO held WAITERS", COUNT),
@@ -464,6 +480,9 @@ fn numbers_are_taken_up_to_their_limits_and_not_beyond() {
         ("LOCK.WAIT free t EX", LEASE, 1, LONGEST_MS / 1000),
         ("LOCK.WAIT free t BLOCK", TIMEOUT, 0, LONGEST_MS),
         ("LOCK.WAIT free t SHARED LIMIT", LIMIT, 1, 4_294_967_295),
+        ("LOCK.ACQUIRE free t HOLDS", HOLDS, 1, 4_294_967_295),
+        ("LOCK.WAIT free t HOLDS", HOLDS, 1, 4_294_967_295),
+        ("LOCK.RELEASE held a HOLDS", HOLDS, 0, 4_294_967_295),
         ("LOCK.EXTEND held a PX", LEASE, 1, LONGEST_MS),
         ("LOCK.EXTEND held a EX", LEASE, 1, LONGEST_MS / 1000),
         ("LOCK.INFO held WAITERS", COUNT, 0, LONGEST_MS),

@@ -215,7 +215,11 @@ fn holds_are_replicated_as_numbers() {
     assert_eq!(count, 3);
     // A hold less leaves the lease alone.
     assert_eq!(holds("LOCK.RELEASE k a"), (2, deadline_ms));
-    assert_eq!(holds("LOCK.RELEASE k a"), (1, deadline_ms));
+    assert_eq!(holds("LOCK.RELEASE k a HOLDS 1"), (1, deadline_ms));
+    // Sent again it changes nothing, and is replicated all the same.
+    assert_eq!(holds("LOCK.RELEASE k a HOLDS 1"), (1, deadline_ms));
+    assert_eq!(holds(&format!("LOCK.ACQUIRE k a {LONG} HOLDS 9")).0, 9);
+    assert_eq!(holds("LOCK.RELEASE k a HOLDS 1").0, 1);
     server.call("LOCK.RELEASE k a").int();
     assert_eq!(stream.lines_up_to_now(&server), ["DEL k"]);
 }

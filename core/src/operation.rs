@@ -10,8 +10,8 @@ use crate::values::token::Token;
 pub enum Leave {
     /// One hold; the last one frees the lock.
     One,
-    /// All of them at once.
-    All,
+    /// All but so many, if there are more.
+    AllBut(u64),
 }
 
 /// One thing for the table to carry out.
@@ -57,7 +57,7 @@ pub enum Operation {
         names: Names,
         /// Who holds.
         token: Token,
-        /// One hold or all.
+        /// One hold, or all but so many.
         leave: Leave,
     },
     /// Undo a hand-over whose client was gone before it could know of it.

@@ -42,25 +42,25 @@ impl Arguments {
         };
         args.extend(syntax.verb.token.map(|_| argument(c"token", TEXT)));
         match syntax.verb.rest {
-            Rest::Options(parts) => args.extend(parts.iter().map(|part| self.part(part))),
+            Rest::Options(parts) => args.extend(parts.iter().map(|part| optional(self.part(part)))),
             Rest::Words(word) => args.push(multiple(value(&word))),
         }
         self.list(args)
     }
 
     fn part(&mut self, part: &Part) -> RawArg {
-        optional(match part {
+        match part {
             Part::Free(option) => self.option(option),
-            Part::OneOf(name, options) => {
-                let options = options.iter().map(|option| self.option(option)).collect();
-                self.group(name, ONE_OF, options)
+            Part::OneOf(name, parts) => {
+                let parts = parts.iter().map(|part| self.part(part)).collect();
+                self.group(name, ONE_OF, parts)
             }
             Part::Led(name, first, others) => {
-                let mut options = vec![self.option(first)];
-                options.extend(others.iter().map(|other| optional(self.option(other))));
-                self.group(name, BLOCK, options)
+                let mut parts = vec![self.option(first)];
+                parts.extend(others.iter().map(|other| optional(self.part(other))));
+                self.group(name, BLOCK, parts)
             }
-        })
+        }
     }
 
     /// Behind its word: nothing, a value, or a block of several.

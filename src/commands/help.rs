@@ -33,7 +33,9 @@ const LINES: [Line; 24] = [
     Synopsis(&syntax::EXTEND, ONE),
     Text("    Set the lease to now + PX: 1, or 0 when the token doesn't hold the lock."),
     Synopsis(&syntax::RELEASE, ONE),
-    Text("    Give up one hold, or ALL: 1, or 0 when the token doesn't hold the lock."),
+    Text(
+        "    Give up one hold, or ALL, or all but n: 1, or 0 when the token doesn't hold the lock.",
+    ),
     Synopsis(&syntax::CHECK, ONE),
     Text("    Milliseconds left of the token's lease, 0 when it doesn't hold the lock."),
     Synopsis(&syntax::INFO, ONE),

@@ -1,5 +1,5 @@
-//! `LOCK.RELEASE` and `LOCK.MRELEASE`: give up a hold; the last one hands the lock to the next in the
-//! queue. Of several locks, a hold of each that the token holds.
+//! `LOCK.RELEASE` and `LOCK.MRELEASE`: give up holds; the last one hands the lock to the next in the
+//! queue. Of several locks, holds of each that the token holds.
 
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Verb};
@@ -15,13 +15,13 @@ impl Twins for Release {
 
     const ONE: About = About {
         flags: c"write fast",
-        summary: c"Gives up one hold of a lock, or all of them, and hands the lock over when it was the last.",
+        summary: c"Gives up holds of a lock, one unless told, and hands the lock over when it was the last.",
         complexity: c"O(log W), W being the waiters of the server; O(1) when nobody waits",
     };
 
     const MANY: About = About {
         flags: c"write getkeys-api",
-        summary: c"Gives up one hold of each lock that the token holds, or all of them.",
+        summary: c"Gives up holds of each lock that the token holds, one unless told.",
         complexity: c"O(K log W), K being the keys and W the waiters of the server",
     };
 

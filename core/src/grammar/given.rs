@@ -11,6 +11,9 @@ use crate::values::token::Token;
 /// How many of the queue LOCK.INFO shows when it isn't told.
 pub const DEFAULT_WAITERS_SHOWN: u64 = 10;
 
+/// The most holds that a client may name.
+const MOST_HOLDS: u64 = u32::MAX as u64;
+
 /// The words behind an option, as many as it takes: none behind one that stands for itself.
 pub type Values<'a> = &'a [&'a [u8]];
 
@@ -25,6 +28,7 @@ pub struct Given<'a> {
     pub waiters: Option<Values<'a>>,
     pub shared: Option<Values<'a>>,
     pub reentrant: Option<Values<'a>>,
+    pub holds: Option<Values<'a>>,
     pub session: Option<Values<'a>>,
     pub all: Option<Values<'a>>,
 }
@@ -65,8 +69,18 @@ impl Given<'_> {
         self.session.map_or(Life::Lease, |_| Life::Session)
     }
 
-    pub fn leave(&self) -> Leave {
-        self.all.map_or(Leave::One, |_| Leave::All)
+    pub fn leave(&self) -> Result<Leave, Refusal> {
+        match value(self.holds) {
+            Some(most) => within(most, 0, MOST_HOLDS, Refusal::HoldsLeft).map(Leave::AllBut),
+            None => Ok(self.all.map_or(Leave::One, |_| Leave::AllBut(0))),
+        }
+    }
+
+    fn repeat(&self) -> Result<Repeat, Refusal> {
+        match value(self.holds) {
+            Some(holds) => within(holds, 1, MOST_HOLDS, Refusal::Holds).map(Repeat::Sets),
+            None => Ok(self.reentrant.map_or(Repeat::Renews, |_| Repeat::Counts)),
+        }
     }
 
     /// What this token wants, for a lease that is read already: its errors go before that of the limit,
@@ -77,7 +91,7 @@ impl Given<'_> {
             mode: self.shared.map_or(Mode::Exclusive, |_| Mode::Shared),
             limit: self.limit()?,
             lease_ms,
-            repeat: self.reentrant.map_or(Repeat::Renews, |_| Repeat::Counts),
+            repeat: self.repeat()?,
             life: self.life(),
         })
     }

@@ -2,7 +2,7 @@
 //!
 //! Each function takes the words behind the command's name. Errors come in the order of precedence
 //! of the contract: arity, numkeys (where it is bad, the rest can't be read), syntax, duplicate
-//! key, token, then the numbers: lease, timeout, limit, count. So words are collected first and
+//! key, token, then the numbers: lease, timeout, limit, holds, count. So words are collected first and
 //! their values are looked at afterwards.
 //!
 //! 1. [`syntax`] tells how each command is written;
@@ -105,7 +105,7 @@ pub fn release(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Ope
     Ok(Operation::Release {
         names: parts.names(setting.db)?,
         token: parts.token(setting.draw_token)?,
-        leave: parts.given.leave(),
+        leave: parts.given.leave()?,
     })
 }
 
@@ -219,6 +219,28 @@ mod tests {
             ("CANCEL k *", TokenStar, "waits for nothing yet"),
             ("CANCEL k", Arity, "no token"),
             ("CANCEL k t ALL", Arity, "not of this command"),
+            ("ACQUIRE k t HOLDS", Syntax, "no value"),
+            (
+                "ACQUIRE k t HOLDS 1 REENTRANT",
+                Syntax,
+                "counted by both sides",
+            ),
+            ("RELEASE k t ALL HOLDS 0", Syntax, "all, or so many left"),
+            ("EXTEND k t HOLDS 1", Syntax, "not of this command"),
+            ("ACQUIRE k t HOLDS 0", Holds, "none"),
+            ("WAIT k t HOLDS 4294967296", Holds, "2^32"),
+            ("RELEASE k t HOLDS 4294967296", HoldsLeft, "2^32"),
+            ("RELEASE k t HOLDS -1", HoldsLeft, "negative"),
+            (
+                "ACQUIRE k t HOLDS 0 SHARED LIMIT 0",
+                Limit,
+                "limit goes before holds",
+            ),
+            (
+                "RELEASE k \"\" HOLDS x",
+                TokenLength,
+                "token goes before holds",
+            ),
             ("EXTEND k *", TokenStar, "holds nothing yet"),
             ("RELEASE k *", TokenStar, "holds nothing yet"),
             ("RELEASE k t PX 1", Syntax, "not of this command"),

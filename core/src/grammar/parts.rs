@@ -138,22 +138,35 @@ impl Part {
     fn option(&self, word: &[u8]) -> Option<&Opt> {
         match self {
             Self::Free(option) => Some(option).filter(|option| option.is(word)),
-            Self::OneOf(_, options) => options.iter().find(|option| option.is(word)),
-            Self::Led(_, first, others) => std::iter::once(first)
-                .chain(*others)
-                .find(|option| option.is(word)),
+            Self::OneOf(_, parts) => parts.iter().find_map(|part| part.option(word)),
+            Self::Led(_, first, others) => Some(first)
+                .filter(|option| option.is(word))
+                .or_else(|| others.iter().find_map(|part| part.option(word))),
+        }
+    }
+
+    /// Whether any of its options is given.
+    fn is_given(&self, given: &mut Given<'_>) -> bool {
+        match self {
+            Self::Free(option) => option.is_given(given),
+            Self::OneOf(_, parts) => parts.iter().any(|part| part.is_given(given)),
+            Self::Led(_, first, others) => {
+                first.is_given(given) || others.iter().any(|part| part.is_given(given))
+            }
         }
     }
 
     /// Whether its options go together that are given.
     fn allows(&self, given: &mut Given<'_>) -> bool {
-        let mut is_given = |option: &&Opt| option.is_given(given);
         match self {
             Self::Free(_) => true,
-            Self::OneOf(_, options) => options.iter().filter(is_given).count() < 2,
-            Self::Led(_, first, others) => {
-                is_given(&first) || !others.iter().any(|other| is_given(&other))
+            Self::OneOf(_, parts) => {
+                let count = parts.iter().filter(|part| part.is_given(given)).count();
+                count < 2 && parts.iter().all(|part| part.allows(given))
             }
+            Self::Led(_, first, others) => others
+                .iter()
+                .all(|part| part.allows(given) && (first.is_given(given) || !part.is_given(given))),
         }
     }
 }
@@ -165,15 +178,21 @@ mod tests {
     use super::*;
 
     fn options(verb: &Verb) -> Vec<Opt> {
-        let Rest::Options(parts) = verb.rest else {
-            return Vec::new();
-        };
-        let of_part = |part: &Part| match *part {
+        match verb.rest {
+            Rest::Options(parts) => parts.iter().flat_map(options_of).collect(),
+            Rest::Words(_) => Vec::new(),
+        }
+    }
+
+    fn options_of(part: &Part) -> Vec<Opt> {
+        match *part {
             Part::Free(option) => vec![option],
-            Part::OneOf(_, options) => options.to_vec(),
-            Part::Led(_, first, others) => [&[first], others].concat(),
-        };
-        parts.iter().flat_map(of_part).collect()
+            Part::OneOf(_, parts) => parts.iter().flat_map(options_of).collect(),
+            Part::Led(_, first, others) => {
+                let others = others.iter().flat_map(options_of);
+                std::iter::once(first).chain(others).collect()
+            }
+        }
     }
 
     #[test]
@@ -199,7 +218,7 @@ mod tests {
         }
     }
 
-    /// No command has an option of two values yet, nor several behind one.
+    /// No command has an option of two values yet, nor several that one leads.
     #[test]
     fn an_option_may_take_several_values_and_lead_several() {
         const TWO: Opt = Opt {
@@ -217,12 +236,24 @@ mod tests {
             values: &[],
             field: |given| &mut given.all,
         };
+        const INNER: Opt = Opt {
+            word: c"INNER",
+            values: &[],
+            field: |given| &mut given.shared,
+        };
         const MS: syntax::Value = syntax::Value {
             shown: "ms",
             name: c"milliseconds",
             kind: syntax::Kind::Number,
         };
-        const PARTS: &[Part] = &[Part::Led(c"mode", TWO, &[LED, OTHER])];
+        const PARTS: &[Part] = &[Part::Led(
+            c"mode",
+            TWO,
+            &[
+                Part::Led(c"led", LED, &[Part::Free(INNER)]),
+                Part::Free(OTHER),
+            ],
+        )];
         let table = [
             ("two 1 2", true),
             ("other LED LED TWO 1 2", true),
@@ -231,6 +262,9 @@ mod tests {
             ("TWO 1 2 LED", false),
             ("OTHER", false),
             ("LED 1 OTHER", false),
+            ("INNER LED 1 TWO 1 2", true),
+            ("INNER TWO 1 2", false),
+            ("LED 1 INNER", false),
         ];
         for (line, fits) in table {
             let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();

@@ -13,24 +13,24 @@ impl Opt {
 }
 
 impl Part {
-    /// `[PX ms | EX s]`
+    /// `PX ms | EX s`
     fn synopsis(&self) -> String {
-        let inner = match self {
+        match self {
             Self::Free(option) => option.synopsis(),
-            Self::OneOf(_, options) => {
-                let options: Vec<String> = options.iter().map(Opt::synopsis).collect();
-                options.join(" | ")
+            Self::OneOf(_, parts) => {
+                let parts: Vec<String> = parts.iter().map(Self::synopsis).collect();
+                parts.join(" | ")
             }
-            Self::Led(_, first, others) => others
-                .iter()
-                .fold(first.synopsis(), |led, other| led + &optional(other)),
-        };
-        format!("[{inner}]")
+            Self::Led(_, first, others) => others.iter().fold(first.synopsis(), |led, other| {
+                format!("{led} {}", other.optional())
+            }),
+        }
     }
-}
 
-fn optional(option: &Opt) -> String {
-    format!(" [{}]", option.synopsis())
+    /// `[PX ms | EX s]`
+    fn optional(&self) -> String {
+        format!("[{}]", self.synopsis())
+    }
 }
 
 impl Syntax {
@@ -49,7 +49,7 @@ impl Syntax {
         words.extend(self.keys.map(|keys| keys_synopsis(keys).to_owned()));
         words.extend(self.verb.token.map(|_| "token".to_owned()));
         match self.verb.rest {
-            Rest::Options(parts) => words.extend(parts.iter().map(Part::synopsis)),
+            Rest::Options(parts) => words.extend(parts.iter().map(Part::optional)),
             Rest::Words(value) => words.push(format!("{0} [{0} ...]", value.shown)),
         }
         words.join(" ")
@@ -95,12 +95,12 @@ mod tests {
         let table = [
             (
                 of(&ACQUIRE, Some(Keys::One)),
-                "LOCK.ACQUIRE key token [PX ms | EX s] [SHARED [LIMIT n]] [REENTRANT] [SESSION]",
+                "LOCK.ACQUIRE key token [PX ms | EX s] [SHARED [LIMIT n]] [REENTRANT | HOLDS n] [SESSION]",
                 -3,
             ),
             (
                 of(&RELEASE, Some(Keys::Many)),
-                "LOCK.MRELEASE numkeys key [key ...] token [ALL]",
+                "LOCK.MRELEASE numkeys key [key ...] token [ALL | HOLDS n]",
                 -4,
             ),
             (of(&CHECK, Some(Keys::One)), "LOCK.CHECK key token", 3),

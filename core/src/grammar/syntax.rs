@@ -57,9 +57,9 @@ pub enum Part {
     /// `[BLOCK ms]`
     Free(Opt),
     /// `[PX ms | EX s]`: one of them at most. COMMAND DOCS has a name for them.
-    OneOf(&'static CStr, &'static [Opt]),
+    OneOf(&'static CStr, &'static [Part]),
     /// `[SHARED [LIMIT n]]`: the others only where the first is. COMMAND DOCS has a name for them.
-    Led(&'static CStr, Opt, &'static [Opt]),
+    Led(&'static CStr, Opt, &'static [Part]),
 }
 
 /// How a command names its keys.
@@ -145,6 +145,12 @@ const REENTRANT: Opt = Opt {
     field: |given| &mut given.reentrant,
 };
 
+const HOLDS: Opt = Opt {
+    word: c"HOLDS",
+    values: &[Value::number("n", c"holds")],
+    field: |given| &mut given.holds,
+};
+
 const SESSION: Opt = Opt {
     word: c"SESSION",
     values: &[],
@@ -163,27 +169,22 @@ const WAITERS: Opt = Opt {
     field: |given| &mut given.waiters,
 };
 
-const LEASE: Part = Part::OneOf(c"lease", &[PX, EX]);
-const MODE: Part = Part::Led(c"mode", SHARED, &[LIMIT]);
+const LEASE: Part = Part::OneOf(c"lease", &[Part::Free(PX), Part::Free(EX)]);
+const MODE: Part = Part::Led(c"mode", SHARED, &[Part::Free(LIMIT)]);
+const REPEAT: Part = Part::OneOf(c"repeat", &[Part::Free(REENTRANT), Part::Free(HOLDS)]);
 
 /// Grants now or not at all.
 pub const ACQUIRE: Verb = Verb {
     word: "ACQUIRE",
     token: Some(TokenKind::GivenOrNew),
-    rest: Rest::Options(&[LEASE, MODE, Part::Free(REENTRANT), Part::Free(SESSION)]),
+    rest: Rest::Options(&[LEASE, MODE, REPEAT, Part::Free(SESSION)]),
 };
 
 /// Grants now, or queues.
 pub const WAIT: Verb = Verb {
     word: "WAIT",
     token: Some(TokenKind::GivenOrNew),
-    rest: Rest::Options(&[
-        LEASE,
-        Part::Free(BLOCK),
-        MODE,
-        Part::Free(REENTRANT),
-        Part::Free(SESSION),
-    ]),
+    rest: Rest::Options(&[LEASE, Part::Free(BLOCK), MODE, REPEAT, Part::Free(SESSION)]),
 };
 
 /// Gives up a wait.
@@ -200,11 +201,11 @@ pub const EXTEND: Verb = Verb {
     rest: Rest::Options(&[LEASE, Part::Free(SESSION)]),
 };
 
-/// Gives up a hold.
+/// Gives up holds.
 pub const RELEASE: Verb = Verb {
     word: "RELEASE",
     token: Some(TokenKind::Existing),
-    rest: Rest::Options(&[Part::Free(ALL)]),
+    rest: Rest::Options(&[Part::OneOf(c"leave", &[Part::Free(ALL), Part::Free(HOLDS)])]),
 };
 
 /// Looks at a token's lease.

@@ -38,10 +38,12 @@ impl Waiting {
                 continue;
             };
             let own = lock.holder(&request.token);
-            let holds = own.map_or(1, |own| match request.repeat {
-                Repeat::Renews => own.holds,
-                Repeat::Counts => own.holds.saturating_add(1),
-            });
+            let holds = match (request.repeat, own) {
+                (Repeat::Sets(holds), _) => holds,
+                (Repeat::Renews | Repeat::Counts, None) => 1,
+                (Repeat::Renews, Some(own)) => own.holds,
+                (Repeat::Counts, Some(own)) => own.holds.saturating_add(1),
+            };
             let since_ms = own
                 .filter(|own| own.fence == fence)
                 .map_or(now_ms, |own| own.since_ms);
@@ -147,10 +149,20 @@ pub(super) fn release(
         let Some(holds) = lock.and_then(|lock| Some(lock.holder(token)?.holds)) else {
             continue;
         };
-        tx.change(id, |lock| match leave {
-            Leave::One if holds > 1 => Lock::updated(lock, token, |own| own.holds -= 1),
-            Leave::One | Leave::All => Lock::without(lock, token),
+        let left = match leave {
+            Leave::One => holds - 1,
+            Leave::AllBut(most) => holds.min(most),
+        };
+        if left == 0 {
+            tx.change(id, |lock| Lock::without(lock, token));
+            continue;
+        }
+        tx.change(id, |lock| {
+            Lock::updated(lock, token, |own| own.holds = left)
         });
+        if left == holds {
+            tx.affirm(id, token);
+        }
     }
     Ok(Answer::Count(held))
 }

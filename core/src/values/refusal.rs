@@ -23,6 +23,10 @@ pub enum Refusal {
     Timeout,
     /// A LIMIT outside 1 to 2^32 - 1.
     Limit,
+    /// HOLDS outside 1 to 2^32 - 1.
+    Holds,
+    /// HOLDS of a RELEASE outside 0 to 2^32 - 1.
+    HoldsLeft,
     /// A WAITERS count outside 0 to 2^53 - 1.
     Count,
     /// The key holds another type.
@@ -70,6 +74,8 @@ impl Refusal {
             Self::Lease => "ERR invalid lease, must be 1 to 9007199254740991 ms",
             Self::Timeout => "ERR invalid timeout, must be 0 to 9007199254740991 ms",
             Self::Limit => "ERR invalid limit, must be 1 to 4294967295",
+            Self::Holds => "ERR invalid holds, must be 1 to 4294967295",
+            Self::HoldsLeft => "ERR invalid holds, must be 0 to 4294967295",
             Self::Count => "ERR invalid count, must be 0 to 9007199254740991",
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
             Self::NoPermission => "NOPERM No permissions to access a key",

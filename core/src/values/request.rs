@@ -3,13 +3,15 @@
 use crate::values::holder::Mode;
 use crate::values::token::Token;
 
-/// What a grant to a token that holds already does to its holds.
+/// What a grant does to the holds of its token: a newcomer has one, unless the client counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
     /// Renews the lease, the holds stay: a command whose reply was lost can be sent again.
     Renews,
     /// Adds one hold (REENTRANT): each needs a RELEASE of its own.
     Counts,
+    /// Makes it so many (HOLDS): the client counts.
+    Sets(u64),
 }
 
 /// What keeps a grant in force.

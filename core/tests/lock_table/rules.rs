@@ -182,6 +182,69 @@ scenes! {
         RELEASE k a ALL -> 1
         < WAIT k b: granted";
 
+    holds_say_how_many_there_are: "
+        ACQUIRE k a HOLDS 3 -> granted
+        = k a#3
+        ACQUIRE k a HOLDS 3 -> granted     // the answer was lost
+        = k a#3
+        ACQUIRE k a -> granted
+        = k a#3
+        ACQUIRE k a REENTRANT -> granted
+        = k a#4
+        WAIT k a HOLDS 2 -> granted
+        = k a#2
+        ACQUIRE k a SHARED HOLDS 5 -> granted
+        = k a#5
+        ACQUIRE k a HOLDS 4294967295 -> granted
+        = k a#4294967295
+        ACQUIRE k a REENTRANT -> granted
+        = k a#4294967296";
+
+    a_release_leaves_so_many_holds_and_never_adds_any: "
+        ACQUIRE k a HOLDS 5 -> granted
+        WAIT k b HOLDS 2 -> waits
+        RELEASE k a HOLDS 3 -> 1
+        = k a#3
+        RELEASE k a HOLDS 3 -> 1           // the answer was lost
+        RELEASE k a HOLDS 4294967295 -> 1
+        = k a#3
+        RELEASE k a -> 1
+        = k a#2
+        RELEASE k a HOLDS 1 -> 1
+        RELEASE k a HOLDS 1 -> 1
+        = k a#1
+        RELEASE k b HOLDS 1 -> 0
+        < nothing
+        RELEASE k a HOLDS 0 -> 1
+        < WAIT k b HOLDS 2: granted
+        = k b#2
+        RELEASE k a HOLDS 0 -> 0
+        RELEASE k a HOLDS 1 -> 0";
+
+    holds_of_several_keys_are_set_and_left_at_each: "
+        ACQUIRE x a HOLDS 7 -> granted
+        MACQUIRE 3 x y z a HOLDS 2 -> granted
+        = x a#2
+        = z a#2
+        RELEASE z a ALL -> 1
+        MRELEASE 3 x y z a HOLDS 1 -> 2
+        MRELEASE 3 x y z a HOLDS 1 -> 2    // held, so it counts, though no hold goes
+        = x a#1
+        MRELEASE 2 x y a HOLDS 0 -> 2
+        = x
+        = y";
+
+    holds_of_one_among_many_are_its_own: "
+        ACQUIRE k a SHARED HOLDS 2 -> granted
+        ACQUIRE k b SHARED HOLDS 3 PX 100 -> granted
+        RELEASE k b HOLDS 2 -> 1
+        = k a#2 b#2
+        +100
+        = k a#2
+        RELEASE k b HOLDS 0 -> 0
+        RELEASE k a HOLDS 1 -> 1
+        = k a#1";
+
     block_ends_a_wait: "
         ACQUIRE k a PX 1000 -> granted
         WAIT k b BLOCK 50 -> waits

@@ -26,7 +26,7 @@ fn line() -> impl Strategy<Value = String> {
     let token = proptest::sample::select(vec!["a", "b", "c", "d", "e"]);
     let mode = proptest::sample::select(vec!["", "SHARED", "SHARED LIMIT 1", "SHARED LIMIT 2"]);
     let keys = proptest::sample::subsequence(KEYS.to_vec(), 1..=3);
-    let repeat = proptest::sample::select(vec!["", "", "REENTRANT", "SESSION"]);
+    let repeat = proptest::sample::select(vec!["", "", "REENTRANT", "HOLDS 2", "SESSION"]);
     (0..8, keys, token, 1u64..60, mode, repeat, 0u64..60).prop_map(
         |(verb, keys, token, ms, mode, repeat, block)| {
             let first = keys[0];
@@ -38,7 +38,7 @@ fn line() -> impl Strategy<Value = String> {
                 6 => format!("MEXTEND {keys} {token} PX {ms}"),
                 _ => format!(
                     "MRELEASE {keys} {token}{}",
-                    if ms % 2 == 0 { " ALL" } else { "" }
+                    ["", " ALL", " HOLDS 1"][ms as usize % 3]
                 ),
             }
         },

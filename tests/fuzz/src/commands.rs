@@ -176,11 +176,11 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
         (4, "PX <1-5>"), (10, "PX <1-40>"), (3, "PX <40-400>"), (2, ""), (1, "EX 1"), (1, "PX 3600000"),
     ]),
     ("mode", &[(4, ""), (8, "SHARED"), (6, "SHARED LIMIT <1-4>"), (1, "SHARED LIMIT 3 PERMITS <1-3>")]),
-    ("holds", &[(6, "REENTRANT"), (1, "HOLDS <1-3>")]),
+    ("holds", &[(6, "REENTRANT"), (4, "HOLDS <1-3>")]),
     ("session", &[(8, "SESSION"), (3, ""), (1, "SESSION KEEP <1-30>"), (1, "NOSESSION")]),
     ("block", &[(8, "BLOCK <1-20>"), (1, "BLOCK 0"), (1, "")]),
     ("place", &[(4, "KEEP <1-50>"), (2, ""), (1, "KEEP <1-50> NOTIFY {a} <token>")]),
-    ("how-many", &[(12, ""), (3, "ALL"), (1, "HOLDS <0-2>")]),
+    ("how-many", &[(12, ""), (3, "ALL"), (4, "HOLDS <0-2>")]),
     ("waiters", &[(4, ""), (1, "WAITERS <0-20>")]),
     ("effect", &[
         (4, "GRANT <token> <token>"), (2, "DROP <token>"), (1, "ASK"), (1, "<token>"),
