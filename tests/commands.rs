@@ -81,6 +81,7 @@ fn a_star_is_refused_where_a_token_must_exist() {
     let server = Server::start();
     let token = server.call("LOCK.ACQUIRE k *").grant().token;
     for command in [
+        "LOCK.QUEUE k *",
         "LOCK.CANCEL k *",
         "LOCK.RELEASE k *",
         "LOCK.EXTEND k * PX 100",
@@ -420,6 +421,8 @@ fn the_configuration_starts_with_its_documented_defaults() {
     let server = Server::start();
     for (name, value) in [
         ("lock.default-lease", "30000"),
+        ("lock.default-keep", "10000"),
+        ("lock.max-tickets", "100000"),
         ("lock.max-waiters", "10000"),
     ] {
         let pair = server.call(&["CONFIG", "GET", name]).list();
@@ -522,11 +525,13 @@ const HOLDER_FIELDS: [&str; 10] = [
     "session",
     "token",
 ];
-const WAITER_FIELDS: [&str; 9] = [
+const WAITER_FIELDS: [&str; 11] = [
     "client-addr",
     "client-id",
     "client-name",
+    "keep-ms",
     "keys",
+    "kind",
     "limit",
     "mode",
     "timeout-ms",

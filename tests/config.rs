@@ -24,6 +24,16 @@ fn settings_are_taken_within_their_ranges_only() {
             ["0", "-1", "9007199254740992", "1.5", "", "soon"].as_slice(),
         ),
         (
+            "lock.default-keep",
+            &["1", "5000", "9007199254740991"],
+            &["0", "-1", "9007199254740992", "1.5", "", "soon"],
+        ),
+        (
+            "lock.max-tickets",
+            &["0", "1", "4294967295"],
+            &["-1", "4294967296", "1.5", "", "many"],
+        ),
+        (
             "lock.max-waiters",
             &["0", "1", "4294967295"],
             &["-1", "4294967296", "1.5", "", "many"],
@@ -41,7 +51,13 @@ fn settings_are_taken_within_their_ranges_only() {
         }
     }
     let all = Fields::of(server.call("CONFIG GET lock.*").value());
-    assert_eq!(all.names(), ["lock.default-lease", "lock.max-waiters"]);
+    let names = [
+        "lock.default-keep",
+        "lock.default-lease",
+        "lock.max-tickets",
+        "lock.max-waiters",
+    ];
+    assert_eq!(all.names(), names);
 }
 
 #[test]
@@ -260,9 +276,10 @@ struct Counts {
     last: Vec<(String, i64)>,
 }
 
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 14] = [
     "locks",
     "waiters",
+    "places",
     "sessions",
     "deferred",
     "last_fence",
@@ -270,6 +287,7 @@ const FIELDS: [&str; 12] = [
     "hand_overs",
     "expirations",
     "timeouts",
+    "lapsed_places",
     "take_overs",
     "cancels",
     "take_backs",
@@ -377,6 +395,21 @@ fn info_counts_what_the_documentation_says() {
     cancelled.recv().error();
     assert_eq!(server.call("LOCK.CANCEL k c").int(), 0);
     counts.moved(&server, &[("cancels", 1)], "one that is given up");
+
+    server.call("LOCK.QUEUE k c KEEP 600000").int();
+    server.call("LOCK.MQUEUE 2 j k c KEEP 100").int();
+    server.call("LOCK.QUEUE k c KEEP 600000").int();
+    counts.moved(
+        &server,
+        &[("places", 1), ("lapsed_places", 1)],
+        "two places, one of which nobody keeps",
+    );
+    assert_eq!(server.call("LOCK.CANCEL k c").int(), 1);
+    counts.moved(
+        &server,
+        &[("places", -1), ("cancels", 1)],
+        "a place given up",
+    );
 
     let mut impatient = server.client();
     impatient.send("LOCK.WAIT k c BLOCK 20");

@@ -240,9 +240,10 @@ fn an_error_of_a_lock_command_reaches_the_script() {
 // ---- scripts that may not write
 
 /// Each command that writes, as the words of a script's call.
-const WRITES: [&str; 5] = [
+const WRITES: [&str; 6] = [
     "'LOCK.ACQUIRE', KEYS[1], 'b'",
     "'LOCK.WAIT', KEYS[1], 'b'",
+    "'LOCK.QUEUE', KEYS[1], 'b'",
     "'LOCK.CANCEL', KEYS[1], 'a'",
     "'LOCK.EXTEND', KEYS[1], 'a'",
     "'LOCK.RELEASE', KEYS[1], 'a'",

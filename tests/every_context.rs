@@ -59,7 +59,7 @@ const fn read(command: &'static str, answer: Answer) -> Row {
 const AS_BEFORE: [&str; 2] = ["a", ""];
 const INTERNAL: &str = "ERR LOCK.APPLY is internal";
 
-const TABLE: [Row; 42] = [
+const TABLE: [Row; 45] = [
     write("LOCK.ACQUIRE held b", Answer::Nil, AS_BEFORE),
     write("LOCK.ACQUIRE held a", Answer::Grant("a"), AS_BEFORE),
     write(
@@ -97,6 +97,9 @@ const TABLE: [Row; 42] = [
     write("LOCK.WAIT held a", Answer::Grant("a"), AS_BEFORE),
     write("LOCK.WAIT free b", Answer::Grant("b"), ["a", "b"]),
     write("LOCK.WAIT text b", Answer::Error(WRONGTYPE), AS_BEFORE),
+    write("LOCK.QUEUE held a", Answer::Grant("a"), AS_BEFORE),
+    write("LOCK.QUEUE free b", Answer::Grant("b"), ["a", "b"]),
+    write("LOCK.QUEUE text b", Answer::Error(WRONGTYPE), AS_BEFORE),
     write("LOCK.CANCEL held a", Answer::Int(0), AS_BEFORE),
     write("LOCK.CANCEL free b", Answer::Int(0), AS_BEFORE),
     write(

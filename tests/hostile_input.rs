@@ -23,6 +23,7 @@ const HOLDS: &str = "ERR invalid holds";
 const COUNT: &str = "ERR invalid count";
 const NUMKEYS: &str = "ERR numkeys ";
 const DUPLICATE: &str = "ERR duplicate key";
+const KEEP: &str = "ERR invalid keep";
 const MAX_WAITERS: &str = "MAXWAITERS ";
 const BAD_PAYLOAD: &str = "ERR Bad data format";
 
@@ -89,6 +90,8 @@ fn the_number_of_words_is_checked_first() {
         "LOCK.ACQUIRE text",
         "LOCK.WAIT",
         "LOCK.WAIT text",
+        "LOCK.QUEUE",
+        "LOCK.QUEUE text",
         "LOCK.CANCEL",
         "LOCK.CANCEL text",
         "LOCK.CANCEL text * surplus",
@@ -429,7 +432,7 @@ const NO_NUMBERS: [&[u8]; 32] = [
 ];
 
 /// A command that lacks its last word, the number, and how that number is refused.
-const NUMBERED: [(&str, &str); 17] = [
+const NUMBERED: [(&str, &str); 21] = [
     ("LOCK.ACQUIRE free t PX", LEASE),
     ("LOCK.ACQUIRE free t EX", LEASE),
     ("LOCK.ACQUIRE free t REENTRANT px", LEASE),
@@ -439,6 +442,10 @@ const NUMBERED: [(&str, &str); 17] = [
     ("LOCK.WAIT free t BLOCK", TIMEOUT),
     ("LOCK.WAIT free t SHARED LIMIT", LIMIT),
     ("LOCK.WAIT free t HOLDS", HOLDS),
+    ("LOCK.QUEUE held t PX", LEASE),
+    ("LOCK.QUEUE held t KEEP", KEEP),
+    ("LOCK.QUEUE held t HOLDS", HOLDS),
+    ("LOCK.MQUEUE 1 held t KEEP", KEEP),
     ("LOCK.ACQUIRE free t HOLDS", HOLDS),
     ("LOCK.RELEASE held a HOLDS", HOLDS),
     ("LOCK.EXTEND held a PX", LEASE),
@@ -459,7 +466,7 @@ fn words_that_are_no_number_are_refused() {
         }
     }
     for word in NO_NUMBERS {
-        for command in ["MACQUIRE", "MWAIT", "MEXTEND", "MRELEASE"] {
+        for command in ["MACQUIRE", "MWAIT", "MQUEUE", "MEXTEND", "MRELEASE"] {
             let mut words = with_word(&format!("LOCK.{command}"), word);
             words.extend("free t".words());
             assert_refused(&server, &words, NUMKEYS);
@@ -480,6 +487,8 @@ fn numbers_are_taken_up_to_their_limits_and_not_beyond() {
         ("LOCK.WAIT free t EX", LEASE, 1, LONGEST_MS / 1000),
         ("LOCK.WAIT free t BLOCK", TIMEOUT, 0, LONGEST_MS),
         ("LOCK.WAIT free t SHARED LIMIT", LIMIT, 1, 4_294_967_295),
+        ("LOCK.QUEUE free t PX", LEASE, 1, LONGEST_MS),
+        ("LOCK.QUEUE free t KEEP", KEEP, 1, LONGEST_MS),
         ("LOCK.ACQUIRE free t HOLDS", HOLDS, 1, 4_294_967_295),
         ("LOCK.WAIT free t HOLDS", HOLDS, 1, 4_294_967_295),
         ("LOCK.RELEASE held a HOLDS", HOLDS, 0, 4_294_967_295),
@@ -692,6 +701,7 @@ fn a_key_of_any_other_type_is_refused_and_left_alone() {
             "LOCK.ACQUIRE k * PX 5 REENTRANT",
             "LOCK.WAIT k t",
             "LOCK.WAIT k t BLOCK 5",
+            "LOCK.QUEUE k t",
             "LOCK.CANCEL k t",
             "LOCK.EXTEND k t PX 5",
             "LOCK.RELEASE k t",
@@ -1131,9 +1141,10 @@ fn a_fence_more_than_a_day_ahead_is_refused_and_doesnt_raise_the_counter() {
 
 // ---- rights and room
 
-const EVERY_COMMAND: [&str; 11] = [
+const EVERY_COMMAND: [&str; 13] = [
     "LOCK.ACQUIRE <key> t",
     "LOCK.WAIT <key> t BLOCK 5",
+    "LOCK.QUEUE <key> t",
     "LOCK.CANCEL <key> t",
     "LOCK.EXTEND <key> t",
     "LOCK.RELEASE <key> t",
@@ -1141,6 +1152,7 @@ const EVERY_COMMAND: [&str; 11] = [
     "LOCK.INFO <key>",
     "LOCK.MACQUIRE 2 allowed:k <key> t",
     "LOCK.MWAIT 2 allowed:k <key> t BLOCK 5",
+    "LOCK.MQUEUE 2 allowed:k <key> t",
     "LOCK.MEXTEND 2 allowed:k <key> t",
     "LOCK.MRELEASE 2 allowed:k <key> t",
 ];

@@ -46,9 +46,10 @@ const fn several_keys(name: &'static str, flags: &'static [&'static str]) -> Fac
     }
 }
 
-const COMMANDS: [Facts; 13] = [
+const COMMANDS: [Facts; 15] = [
     one_key("lock.acquire", -3, &["write", "denyoom", "fast"]),
     one_key("lock.wait", -3, &["write", "denyoom", "blocking"]),
+    one_key("lock.queue", -3, &["write", "denyoom", "fast"]),
     one_key("lock.cancel", 3, &["write", "fast"]),
     one_key("lock.extend", -3, &["write", "fast"]),
     one_key("lock.release", -3, &["write", "fast"]),
@@ -73,6 +74,7 @@ const COMMANDS: [Facts; 13] = [
     },
     several_keys("lock.macquire", &["write", "denyoom"]),
     several_keys("lock.mwait", &["write", "denyoom", "blocking"]),
+    several_keys("lock.mqueue", &["write", "denyoom"]),
     several_keys("lock.mextend", &["write"]),
     several_keys("lock.mrelease", &["write"]),
 ];
@@ -417,6 +419,7 @@ fn the_documentation_has_every_option_that_is_taken_and_no_other() {
         ("PX", "PX 5"),
         ("EX", "EX 5"),
         ("BLOCK", "BLOCK 5"),
+        ("KEEP", "KEEP 5"),
         ("SHARED", "SHARED"),
         ("LIMIT", "SHARED LIMIT 5"),
         ("REENTRANT", "REENTRANT"),

@@ -7,8 +7,8 @@ use support::{server_with_holder, until, Client, Expect, Reply, Server, LONG};
 
 /// What docs/operations.md gives to a client that uses locks.
 const LOCKER: &str =
-    "-@all +lock.acquire +lock.wait +lock.cancel +lock.extend +lock.release +lock.check \
-                      +lock.macquire +lock.mwait +lock.mextend +lock.mrelease";
+    "-@all +lock.acquire +lock.wait +lock.queue +lock.cancel +lock.extend +lock.release +lock.check \
+                      +lock.macquire +lock.mwait +lock.mqueue +lock.mextend +lock.mrelease";
 
 /// A connection of a new user with these rules, and none else.
 #[track_caller]
@@ -38,10 +38,11 @@ fn is_forbidden_in_a_script(error: &str) -> bool {
 }
 
 /// Every command that names keys, for one key.
-fn on(key: &str) -> [String; 11] {
+fn on(key: &str) -> [String; 13] {
     [
         format!("LOCK.ACQUIRE {key} t"),
         format!("LOCK.WAIT {key} t BLOCK 1"),
+        format!("LOCK.QUEUE {key} t"),
         format!("LOCK.CANCEL {key} t"),
         format!("LOCK.EXTEND {key} t"),
         format!("LOCK.RELEASE {key} t"),
@@ -49,6 +50,7 @@ fn on(key: &str) -> [String; 11] {
         format!("LOCK.INFO {key}"),
         format!("LOCK.MACQUIRE 1 {key} t"),
         format!("LOCK.MWAIT 1 {key} t BLOCK 1"),
+        format!("LOCK.MQUEUE 1 {key} t"),
         format!("LOCK.MEXTEND 1 {key} t"),
         format!("LOCK.MRELEASE 1 {key} t"),
     ]

@@ -30,6 +30,8 @@ pub enum Answer {
     NotNow,
     /// The caller waits.
     Queued,
+    /// Its token has this place in the queue, counted from 1.
+    Place(usize),
     /// How many names it changed.
     Count(usize),
 }

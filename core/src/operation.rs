@@ -33,6 +33,15 @@ pub enum Operation {
         /// How long to wait; 0: for ever.
         block_ms: u64,
     },
+    /// Grant it now, or tell its place in the queue, which is taken or kept.
+    Queue {
+        /// All of them or none.
+        names: Names,
+        /// What is wanted.
+        request: Request,
+        /// How long the place is kept, and a grant to it waits to be claimed.
+        keep_ms: u64,
+    },
     /// Give up all waits of a token that need one of these names.
     Cancel {
         /// Where it waits.
@@ -68,7 +77,9 @@ impl Operation {
     /// What keeps the grants in force that it makes or renews.
     pub const fn life(&self) -> Life {
         match self {
-            Self::Acquire { request, .. } | Self::Wait { request, .. } => request.life,
+            Self::Acquire { request, .. }
+            | Self::Wait { request, .. }
+            | Self::Queue { request, .. } => request.life,
             Self::Extend { life, .. } => *life,
             Self::Cancel { .. } | Self::Release { .. } | Self::TakeBack(_) => Life::Lease,
         }
@@ -79,6 +90,7 @@ impl Operation {
         match self {
             Self::Acquire { names, .. }
             | Self::Wait { names, .. }
+            | Self::Queue { names, .. }
             | Self::Cancel { names, .. }
             | Self::Extend { names, .. }
             | Self::Release { names, .. }

@@ -1,6 +1,7 @@
 //! What the lock table asks the server.
 
 use crate::effect::Effects;
+use crate::state::place::User;
 use crate::state::queue::Waiter;
 use crate::values::fence::Fences;
 use crate::values::lock::Stored;
@@ -35,6 +36,9 @@ pub trait Store {
     /// The steady clock in ms. Asked only where something ends by it: most operations need none.
     fn steady_ms(&mut self) -> u64;
 
+    /// On whose behalf the operation is given.
+    fn user(&mut self) -> User;
+
     /// Whether a waiter has the rights to what it waits for, as they are now.
     fn permits(&mut self, waiter: &Waiter) -> bool;
 }
@@ -45,8 +49,10 @@ pub struct Environment<'a> {
     pub wall_us: u64,
     /// Numbers the grants.
     pub fences: &'a Fences,
-    /// How many may wait; 0: no limit.
+    /// How many may wait with their connection; 0: no limit.
     pub max_waiters: usize,
+    /// How many may wait without one; 0: no limit.
+    pub max_tickets: usize,
     /// Where the locks are.
     pub store: &'a mut dyn Store,
     /// Takes what changes in the keyspace: to be applied in this order, and before anything else that

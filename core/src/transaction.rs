@@ -333,7 +333,9 @@ impl<'t, 'e> Transaction<'t, 'e> {
             },
             Life::Lease => {
                 let own = self.lock(id).and_then(|lock| lock.holder(token));
-                let session = own.map_or(SessionId::NONE, |own| own.session);
+                let session = own.map(|own| own.session);
+                let session = session.filter(|session| session.is_session());
+                let session = session.unwrap_or(SessionId::NONE);
                 self.sessions.set_lease(session, lease_ms);
                 session
             }

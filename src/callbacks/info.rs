@@ -22,18 +22,20 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
     boundary::guard(|| {
         let look = |table: &LockTable| {
             (
-                table.queues().len(),
+                table.queues().blocked_len(),
+                table.queues().place_count(),
                 table.sessions().len(),
                 *table.counters(),
             )
         };
-        let Some((waiters, sessions, counters)) = state::look(look) else {
+        let Some((waiters, places, sessions, counters)) = state::look(look) else {
             return;
         };
         let deferred = state::pending(|pending| pending.deferred.len() + pending.undelivered.len());
-        let fields: [(&CStr, u64); 12] = [
+        let fields: [(&CStr, u64); 14] = [
             (c"locks", LOCKS.load(Ordering::Relaxed)),
             (c"waiters", waiters as u64),
+            (c"places", places as u64),
             (c"sessions", sessions as u64),
             (c"deferred", deferred as u64),
             (c"last_fence", FENCES.last()),
@@ -41,6 +43,7 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
             (c"hand_overs", counters.hand_overs),
             (c"expirations", counters.expirations),
             (c"timeouts", counters.timeouts),
+            (c"lapsed_places", counters.lapses),
             (c"take_overs", counters.take_overs),
             (c"cancels", counters.cancels),
             (c"take_backs", counters.take_backs),

@@ -1,4 +1,4 @@
-//! `LOCK.CANCEL`: give up a token's wait, wherever its connection is.
+//! `LOCK.CANCEL`: give up a token's wait, wherever its connection is, or its place.
 
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Syntax};
@@ -17,7 +17,7 @@ impl Command for Cancel {
         },
         about: About {
             flags: c"write fast",
-            summary: c"Gives up all waits of a token that need a key; a grant stays.",
+            summary: c"Gives up all waits and places of a token that need a key; a grant stays.",
             complexity: c"O(C K log W), C being the waits given up, K their keys and W the waiters of the server",
         },
     };

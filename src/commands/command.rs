@@ -91,6 +91,7 @@ impl Call<'_> {
         Setting {
             db: api::selected_db(self.ctx),
             default_lease_ms: config::default_lease_ms(),
+            default_keep_ms: config::default_keep_ms(),
             draw_token: &random::draw,
         }
     }

@@ -23,13 +23,15 @@ use Line::{Synopsis, Text};
 const ONE: Option<Keys> = Some(Keys::One);
 const MANY: Option<Keys> = Some(Keys::Many);
 
-const LINES: [Line; 24] = [
+const LINES: [Line; 27] = [
     Synopsis(&syntax::ACQUIRE, ONE),
     Text("    Grant the lock now, [token, fence], or answer nil. Token *: the server draws one."),
     Synopsis(&syntax::WAIT, ONE),
     Text("    As ACQUIRE, but wait in line for at most BLOCK ms; 0 or none: for ever."),
+    Synopsis(&syntax::QUEUE, ONE),
+    Text("    As ACQUIRE, or answer the token's place in the queue, kept for KEEP ms. Send it again."),
     Synopsis(&syntax::CANCEL, ONE),
-    Text("    Give up the token's wait: 1, or 0 when it doesn't wait for the key. A grant stays."),
+    Text("    Give up the token's wait or place: 1, or 0 when it has none. A grant stays."),
     Synopsis(&syntax::EXTEND, ONE),
     Text("    Set the lease to now + PX: 1, or 0 when the token doesn't hold the lock."),
     Synopsis(&syntax::RELEASE, ONE),
@@ -42,6 +44,7 @@ const LINES: [Line; 24] = [
     Text("    Who holds the lock and who waits for it; nil when nobody does."),
     Synopsis(&syntax::ACQUIRE, MANY),
     Synopsis(&syntax::WAIT, MANY),
+    Synopsis(&syntax::QUEUE, MANY),
     Synopsis(&syntax::EXTEND, MANY),
     Synopsis(&syntax::RELEASE, MANY),
     Text("    The same for several keys at once: all of them or none, one token, one fence."),

@@ -133,8 +133,9 @@ impl View {
 
     fn waiter(&self, ctx: &Context, waiter: &Waiter) {
         let client = clients::find(ctx, waiter.client_id);
-        reply::map(ctx, 6 + fields_of(client.as_ref()));
+        reply::map(ctx, 8 + fields_of(client.as_ref()));
         text(ctx, "token", waiter.request.token.as_bytes());
+        text(ctx, "kind", waiter.stand.as_str().as_bytes());
         text(ctx, "mode", waiter.request.mode.as_str().as_bytes());
         number(ctx, "limit", waiter.request.limit.into());
         number(
@@ -142,7 +143,8 @@ impl View {
             "waiting-ms",
             self.now.steady_ms.saturating_sub(waiter.since_ms),
         );
-        number(ctx, "timeout-ms", self.timeout_left_ms(waiter));
+        number(ctx, "timeout-ms", self.left_ms(waiter.timeout_ms));
+        number(ctx, "keep-ms", self.left_ms(waiter.stand.kept_until_ms()));
         reply::bulk(ctx, b"keys");
         reply::array(ctx, waiter.names.count());
         for name in &waiter.names {
@@ -151,11 +153,9 @@ impl View {
         tell_client(ctx, client);
     }
 
-    /// What is left of a waiter's BLOCK; 0: it has none, so one that just ended still shows 1.
-    fn timeout_left_ms(&self, waiter: &Waiter) -> u64 {
-        waiter.timeout_ms.map_or(0, |timeout_ms| {
-            timeout_ms.saturating_sub(self.now.steady_ms).max(1)
-        })
+    /// What is left of a waiter's BLOCK or KEEP; 0: it has none, so one that just ended still shows 1.
+    fn left_ms(&self, end_ms: Option<u64>) -> u64 {
+        end_ms.map_or(0, |ms| ms.saturating_sub(self.now.steady_ms).max(1))
     }
 }
 

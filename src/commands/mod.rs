@@ -9,6 +9,7 @@ mod command;
 mod extend;
 mod help;
 mod info;
+mod queue;
 mod release;
 mod spec;
 mod wait;
@@ -21,6 +22,7 @@ use command::{register as add, register_twins as add_twins};
 pub fn register(ctx: &Context) -> Result<(), String> {
     add_twins::<acquire::Acquire>(ctx)?;
     add_twins::<wait::Wait>(ctx)?;
+    add_twins::<queue::Queue>(ctx)?;
     add::<cancel::Cancel>(ctx)?;
     add_twins::<extend::Extend>(ctx)?;
     add_twins::<release::Release>(ctx)?;

@@ -133,6 +133,7 @@ fn environment<'a>(store: &'a mut ServerStore<'_>, effects: &'a mut Effects) -> 
         wall_us: clock::wall_us(),
         fences: &FENCES,
         max_waiters: config::max_waiters(),
+        max_tickets: config::max_tickets(),
         store,
         effects,
     }
@@ -157,7 +158,8 @@ fn absorb_events(table: &mut LockTable) {
                 table.relocate(&sessions, &name);
             }
             Event::Swapped(one, other) => table.swap_databases(one, other),
-            Event::Demoted | Event::Flushed(ALL_DATABASES) => table.end_all_sessions(),
+            Event::Demoted => touched.extend(table.demote()),
+            Event::Flushed(ALL_DATABASES) => table.end_all_sessions(),
             Event::Flushed(db) => table.end_sessions_in(db),
             Event::Closed(client_id) => table.close_client(client_id),
             Event::Left(waiter_id) => touched.extend(table.leave(waiter_id)),

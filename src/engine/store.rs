@@ -1,5 +1,6 @@
 //! The keyspace as the lock table asks for it.
 
+use redis_lock_core::state::place::{Stand, User};
 use redis_lock_core::state::queue::Waiter;
 use redis_lock_core::store::{KeyState, Store};
 use redis_lock_core::values::lock::{Lock, Stored};
@@ -9,7 +10,7 @@ use redis_module::{raw, Context};
 use crate::engine::{blocking, writable};
 use crate::server::key::{self, Found, Key};
 use crate::server::key_string::{CommandStrings, ServerString};
-use crate::server::{api, clock, propagation};
+use crate::server::{api, clock, filter, propagation, rights};
 use crate::state;
 
 /// How long a key outlives its lock in a cluster, while somebody waits for it, in ms.
@@ -129,9 +130,23 @@ impl Store for ServerStore<'_> {
         clock::steady_ms()
     }
 
+    fn user(&mut self) -> User {
+        User {
+            name: rights::caller(self.ctx, self.flags),
+            rights_version: filter::rights_version(),
+        }
+    }
+
+    /// A place has no client to ask: its user is known by name.
     fn permits(&mut self, waiter: &Waiter) -> bool {
         self.open = None;
-        blocking::permits(self.ctx, waiter)
+        match &waiter.stand {
+            Stand::Blocked => blocking::permits(self.ctx, waiter),
+            Stand::Place(place) => {
+                place.user.rights_version == filter::rights_version()
+                    || rights::may_queue(&place.user, &waiter.names, &waiter.request.token)
+            }
+        }
     }
 }
 

@@ -62,6 +62,18 @@ pub fn caller(ctx: &Context, flags: u32, life: Life) -> Result<u64, Refusal> {
     }
 }
 
+/// The client whose command runs, or who called the script that does, as far as that is to be made out.
+/// The filter has seen who runs a script, but for Redis before 7.2.
+pub fn running(ctx: &Context, flags: u32) -> Option<u64> {
+    if flags & raw::REDISMODULE_CTX_FLAGS_LUA == 0 {
+        return Some(api::client_id(ctx));
+    }
+    match filter::last_run().client_id {
+        0 => script_caller(ctx),
+        client_id => Some(client_id),
+    }
+}
+
 /// Looks for the caller of the running script in CLIENT LIST; the API doesn't tell who it is.
 ///
 /// While a client's command runs, the server still holds its words. It also holds those that have

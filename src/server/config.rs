@@ -7,12 +7,12 @@ use redis_module::configuration::{register_i64_configuration, ConfigurationFlags
 use redis_module::{Context, RedisValue};
 
 use crate::server::api::{self, server};
-use crate::state::{DEFAULT_LEASE_MS, MAX_WAITERS, UNSET};
+use crate::state::{DEFAULT_KEEP_MS, DEFAULT_LEASE_MS, MAX_TICKETS, MAX_WAITERS, UNSET};
 
-/// The greatest `lock.default-lease`, in ms.
-const LONGEST_LEASE_MS: i64 = redis_lock_core::values::moment::MAX_SPAN_MS as i64;
+/// The greatest `lock.default-lease` and `lock.default-keep`, in ms.
+const LONGEST_SPAN_MS: i64 = redis_lock_core::values::moment::MAX_SPAN_MS as i64;
 
-/// The greatest `lock.max-waiters`.
+/// The greatest `lock.max-waiters` and `lock.max-tickets`.
 const MOST_WAITERS: i64 = u32::MAX as i64;
 
 /// Registers the settings and loads the values that the configuration has for them.
@@ -26,11 +26,24 @@ pub fn register(ctx: &Context) -> Result<(), String> {
         "default-lease",
         &DEFAULT_LEASE_MS,
         30_000,
-        1..=LONGEST_LEASE_MS,
+        1..=LONGEST_SPAN_MS,
+    );
+    register_number(
+        ctx,
+        "default-keep",
+        &DEFAULT_KEEP_MS,
+        10_000,
+        1..=LONGEST_SPAN_MS,
     );
     register_number(ctx, "max-waiters", &MAX_WAITERS, 10_000, 0..=MOST_WAITERS);
+    register_number(ctx, "max-tickets", &MAX_TICKETS, 100_000, 0..=MOST_WAITERS);
     server!(RedisModule_LoadConfigs(ctx.ctx));
-    let settings = [&DEFAULT_LEASE_MS, &MAX_WAITERS];
+    let settings = [
+        &DEFAULT_LEASE_MS,
+        &DEFAULT_KEEP_MS,
+        &MAX_WAITERS,
+        &MAX_TICKETS,
+    ];
     if settings
         .iter()
         .any(|setting| setting.load(Ordering::Relaxed) == UNSET)
@@ -63,6 +76,16 @@ fn register_number(
 /// The lease of a grant that names none, in ms.
 pub fn default_lease_ms() -> u64 {
     DEFAULT_LEASE_MS.load(Ordering::Relaxed).unsigned_abs()
+}
+
+/// How long a place is kept that says nothing of it, in ms.
+pub fn default_keep_ms() -> u64 {
+    DEFAULT_KEEP_MS.load(Ordering::Relaxed).unsigned_abs()
+}
+
+/// How many may wait without a connection; 0: no limit.
+pub fn max_tickets() -> usize {
+    usize::try_from(MAX_TICKETS.load(Ordering::Relaxed)).unwrap_or(0)
 }
 
 /// How many clients may wait; 0: no limit.

@@ -65,7 +65,7 @@ pub fn answer(ctx: &Context, answer: &Answer) {
         Answer::Granted(granted) => grant(ctx, granted),
         Answer::NotNow => null_array(ctx),
         Answer::Queued => {}
-        Answer::Count(count) => integer(ctx, *count as u64),
+        Answer::Place(count) | Answer::Count(count) => integer(ctx, *count as u64),
     }
 }
 

@@ -36,6 +36,12 @@ pub static DEFAULT_LEASE_MS: AtomicI64 = AtomicI64::new(UNSET);
 /// `lock.max-waiters`: how many clients may wait on the whole server; 0: no limit.
 pub static MAX_WAITERS: AtomicI64 = AtomicI64::new(UNSET);
 
+/// `lock.default-keep`: how long a place is kept that says nothing of it, in ms.
+pub static DEFAULT_KEEP_MS: AtomicI64 = AtomicI64::new(UNSET);
+
+/// `lock.max-tickets`: how many may wait without a connection on the whole server; 0: no limit.
+pub static MAX_TICKETS: AtomicI64 = AtomicI64::new(UNSET);
+
 /// A context of the module's own, for what has no context of its own, as callbacks of the type.
 pub static OWN_CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
 

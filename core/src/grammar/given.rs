@@ -24,6 +24,7 @@ pub struct Given<'a> {
     pub px: Option<Values<'a>>,
     pub ex: Option<Values<'a>>,
     pub block: Option<Values<'a>>,
+    pub keep: Option<Values<'a>>,
     pub limit: Option<Values<'a>>,
     pub waiters: Option<Values<'a>>,
     pub shared: Option<Values<'a>>,
@@ -49,6 +50,12 @@ impl Given<'_> {
 
     pub fn block_ms(&self) -> Result<u64, Refusal> {
         value(self.block).map_or(Ok(0), |ms| within(ms, 0, MAX_SPAN_MS, Refusal::Timeout))
+    }
+
+    pub fn keep_ms(&self, default_ms: u64) -> Result<u64, Refusal> {
+        value(self.keep).map_or(Ok(default_ms), |ms| {
+            within(ms, 1, MAX_SPAN_MS, Refusal::Keep)
+        })
     }
 
     fn limit(&self) -> Result<u32, Refusal> {

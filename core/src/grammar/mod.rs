@@ -2,7 +2,7 @@
 //!
 //! Each function takes the words behind the command's name. Errors come in the order of precedence
 //! of the contract: arity, numkeys (where it is bad, the rest can't be read), syntax, duplicate
-//! key, token, then the numbers: lease, timeout, limit, holds, count. So words are collected first and
+//! key, token, then the numbers: lease, timeout, keep, limit, holds, count. So words are collected first and
 //! their values are looked at afterwards.
 //!
 //! 1. [`syntax`] tells how each command is written;
@@ -31,6 +31,8 @@ pub struct Setting<'a> {
     pub db: i32,
     /// The lease of a command that names none.
     pub default_lease_ms: u64,
+    /// How long a place is kept that says nothing of it.
+    pub default_keep_ms: u64,
     /// Draws a token for `*`.
     pub draw_token: &'a dyn Fn() -> Result<Token, Refusal>,
 }
@@ -65,6 +67,24 @@ pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operat
         names,
         request,
         block_ms,
+    })
+}
+
+/// `LOCK.QUEUE` and `LOCK.MQUEUE`.
+///
+/// # Errors
+/// As the head of this file tells.
+pub fn queue(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
+    let parts = Parts::cut(words, keys, &syntax::QUEUE)?;
+    let names = parts.names(setting.db)?;
+    let token = parts.token(setting.draw_token)?;
+    let lease_ms = parts.given.lease_ms(setting.default_lease_ms)?;
+    let keep_ms = parts.given.keep_ms(setting.default_keep_ms)?;
+    let request = parts.given.request(token, lease_ms)?;
+    Ok(Operation::Queue {
+        names,
+        request,
+        keep_ms,
     })
 }
 
@@ -138,6 +158,7 @@ mod tests {
         Setting {
             db: 0,
             default_lease_ms: 30_000,
+            default_keep_ms: 10_000,
             draw_token,
         }
     }
@@ -154,11 +175,13 @@ mod tests {
         match line.split(' ').next().unwrap() {
             "ACQUIRE" => acquire(&words, Keys::One, &setting),
             "WAIT" => wait(&words, Keys::One, &setting),
+            "QUEUE" => queue(&words, Keys::One, &setting),
             "CANCEL" => cancel(&words, &setting),
             "EXTEND" => extend(&words, Keys::One, &setting),
             "RELEASE" => release(&words, Keys::One, &setting),
             "MACQUIRE" => acquire(&words, Keys::Many, &setting),
             "MWAIT" => wait(&words, Keys::Many, &setting),
+            "MQUEUE" => queue(&words, Keys::Many, &setting),
             "MEXTEND" => extend(&words, Keys::Many, &setting),
             "MRELEASE" => release(&words, Keys::Many, &setting),
             other => unreachable!("{other}"),
@@ -216,6 +239,25 @@ mod tests {
             ),
             ("WAIT k t SHARED LIMIT 0", Limit, "none"),
             ("WAIT k t SHARED LIMIT 4294967296", Limit, "2^32"),
+            (
+                "QUEUE k *",
+                TokenStar,
+                "nobody could ask for its place again",
+            ),
+            ("QUEUE k t BLOCK 1", Syntax, "not of this command"),
+            ("QUEUE k t REENTRANT", Syntax, "not of this command"),
+            ("QUEUE k t SESSION", Syntax, "not of this command"),
+            ("ACQUIRE k t KEEP 1", Syntax, "not of this command"),
+            ("QUEUE k t KEEP 1 KEEP 2", Syntax, "twice"),
+            ("QUEUE k t PX 0 KEEP 0", Lease, "lease goes before keep"),
+            ("QUEUE k t KEEP 0", Keep, "none"),
+            ("QUEUE k t KEEP 9007199254740992", Keep, "2^53"),
+            (
+                "MQUEUE 1 k t KEEP -1 SHARED LIMIT 0",
+                Keep,
+                "keep goes before limit",
+            ),
+            ("QUEUE k t HOLDS 0", Holds, "none"),
             ("CANCEL k *", TokenStar, "waits for nothing yet"),
             ("CANCEL k", Arity, "no token"),
             ("CANCEL k t ALL", Arity, "not of this command"),

@@ -200,6 +200,7 @@ mod tests {
         let verbs = [
             syntax::ACQUIRE,
             syntax::WAIT,
+            syntax::QUEUE,
             syntax::EXTEND,
             syntax::RELEASE,
             syntax::INFO,

@@ -127,6 +127,12 @@ const BLOCK: Opt = Opt {
     field: |given| &mut given.block,
 };
 
+const KEEP: Opt = Opt {
+    word: c"KEEP",
+    values: &[Value::number("ms", c"keep-milliseconds")],
+    field: |given| &mut given.keep,
+};
+
 const SHARED: Opt = Opt {
     word: c"SHARED",
     values: &[],
@@ -185,6 +191,13 @@ pub const WAIT: Verb = Verb {
     word: "WAIT",
     token: Some(TokenKind::GivenOrNew),
     rest: Rest::Options(&[LEASE, Part::Free(BLOCK), MODE, REPEAT, Part::Free(SESSION)]),
+};
+
+/// Grants now, or takes a place that needs no connection.
+pub const QUEUE: Verb = Verb {
+    word: "QUEUE",
+    token: Some(TokenKind::Existing),
+    rest: Rest::Options(&[LEASE, Part::Free(KEEP), MODE, Part::Free(HOLDS)]),
 };
 
 /// Gives up a wait.

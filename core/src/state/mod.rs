@@ -1,6 +1,8 @@
 //! What the lock table remembers between two operations: who waits, which grants are tied to a
 //! connection, and what is to be looked at when.
 
+pub mod line;
+pub mod place;
 pub mod queue;
 pub mod schedule;
 pub mod sessions;

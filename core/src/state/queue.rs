@@ -14,6 +14,8 @@ use std::collections::BTreeSet;
 use foldhash::HashMap;
 use smallvec::SmallVec;
 
+use crate::state::line::Line;
+use crate::state::place::Stand;
 use crate::state::schedule::Schedule;
 use crate::values::holders::Holders;
 use crate::values::name::Name;
@@ -41,10 +43,12 @@ pub enum End {
 /// One who waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
-    /// The connection that waits.
+    /// The wait's number.
     pub waiter_id: WaiterId,
-    /// That connection's client id.
+    /// The client id of the connection that waits; 0 where there is none.
     pub client_id: u64,
+    /// With its connection, or without.
+    pub stand: Stand,
     /// All that it needs.
     pub names: Names,
     /// What it wants there.
@@ -53,6 +57,20 @@ pub struct Waiter {
     pub since_ms: u64,
     /// When it gives up, on the steady clock in ms; `None`: never.
     pub timeout_ms: Option<u64>,
+}
+
+impl Waiter {
+    /// When its wait is over, whether by its BLOCK or because nobody keeps its place, on the steady clock
+    /// in ms.
+    pub fn end_ms(&self) -> Option<u64> {
+        let kept_until_ms = self.stand.kept_until_ms();
+        self.timeout_ms.into_iter().chain(kept_until_ms).min()
+    }
+
+    /// Whether its wait is over by then.
+    pub fn is_over(&self, steady_ms: u64) -> bool {
+        self.end_ms().is_some_and(|ms| ms <= steady_ms)
+    }
 }
 
 #[derive(Debug)]
@@ -68,7 +86,7 @@ const MOST_RECORDED: usize = 4;
 /// The queue of one name.
 #[derive(Debug, Default)]
 struct NameQueue {
-    positions: BTreeSet<Position>,
+    positions: Line<Position>,
     /// Who held the lock when it was settled last, as far as that is known; nobody: not known.
     holders: SmallVec<[Token; 1]>,
 }
@@ -163,7 +181,7 @@ impl Queues {
 
     /// The first in the queue of a name.
     pub fn head(&self, name: &Name) -> Option<Position> {
-        self.queues_by_name.get(name)?.positions.first().copied()
+        self.queues_by_name.get(name)?.positions.first()
     }
 
     /// The waiter at a position.
@@ -187,8 +205,8 @@ impl Queues {
     /// The queue of a name, first in queue first.
     pub fn queue(&self, name: &Name) -> impl Iterator<Item = (Position, &Waiter)> {
         let queue = self.queues_by_name.get(name).into_iter();
-        let positions = queue.flat_map(|queue| &queue.positions);
-        positions.filter_map(|position| Some((*position, self.at(*position)?)))
+        let positions = queue.flat_map(|queue| queue.positions.iter());
+        positions.filter_map(|position| Some((position, self.at(position)?)))
     }
 
     /// Records what a name was settled to that somebody waits for: who holds it, where that is known and
@@ -233,6 +251,46 @@ impl Queues {
             .map_or(0, |queue| queue.positions.len())
     }
 
+    /// Where a position stands in the queue of a name, from 1 on.
+    pub fn rank(&self, name: &Name, position: Position) -> usize {
+        let queue = self.queues_by_name.get(name);
+        queue.map_or(0, |queue| queue.positions.before(position) + 1)
+    }
+
+    /// How many wait with their connection, each counted once.
+    pub fn blocked_len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// How many wait without a connection, each counted once.
+    pub fn place_count(&self) -> usize {
+        self.waiters.len() - self.ids.len()
+    }
+
+    /// Takes out all who wait without a connection. Returns the names that they leave to others.
+    pub fn drop_places(&mut self) -> Vec<Name> {
+        if self.ids.is_empty() {
+            // They may be many.
+            let (back, front) = (self.back, self.front);
+            *self = Self {
+                back,
+                front,
+                ..Self::default()
+            };
+            return Vec::new();
+        }
+        let is_place = |(position, queued): (&Position, &Queued)| {
+            (queued.waiter.stand != Stand::Blocked).then_some(*position)
+        };
+        let places: Vec<Position> = self.waiters.iter().filter_map(is_place).collect();
+        let places = places
+            .into_iter()
+            .filter_map(|position| self.remove(position));
+        places
+            .flat_map(|place| place.names.as_slice().to_vec())
+            .collect()
+    }
+
     /// The waits of a token in the queue of a name. Looks through that queue or through all waits of the
     /// token, whichever is shorter.
     pub fn waits_at(&self, token: &Token, name: &Name) -> Vec<Position> {
@@ -246,11 +304,11 @@ impl Queues {
         };
         match waits {
             Waits::One(position) => {
-                let is_here = queue.positions.contains(position);
+                let is_here = queue.positions.contains(*position);
                 is_here.then_some(*position).into_iter().collect()
             }
             Waits::Several(waits) if queue.positions.len() < waits.len() => {
-                queue.positions.iter().copied().filter(is_own).collect()
+                queue.positions.iter().filter(is_own).collect()
             }
             Waits::Several(waits) => {
                 let here = waits.iter().filter(|(names, _)| names.contains(name));
@@ -326,12 +384,12 @@ impl Queues {
         }
     }
 
-    /// Gives a position to another connection of the same token, which waits for the same names.
-    /// Returns the waiter that had it.
-    pub fn take_over(&mut self, position: Position, newer: Waiter) -> Option<WaiterId> {
+    /// Gives a position to another wait of the same token for the same names. Returns the one that had
+    /// it.
+    pub fn take_over(&mut self, position: Position, newer: Waiter) -> Option<Waiter> {
         let older = self.unindex(position)?;
         self.index(position, newer, None);
-        Some(older.waiter_id)
+        Some(older)
     }
 
     /// Removes a waiter from all its queues.
@@ -379,9 +437,11 @@ impl Queues {
     }
 
     fn index(&mut self, position: Position, waiter: Waiter, blocked_by: Option<usize>) {
-        self.ids.insert(waiter.waiter_id, position);
+        if waiter.stand == Stand::Blocked {
+            self.ids.insert(waiter.waiter_id, position);
+        }
         self.timeouts
-            .extend(waiter.timeout_ms.map(|ms| (ms, position)));
+            .extend(waiter.end_ms().map(|ms| (ms, position)));
         let queued = Queued { waiter, blocked_by };
         self.waiters.insert(position, queued);
     }
@@ -389,7 +449,7 @@ impl Queues {
     fn unindex(&mut self, position: Position) -> Option<Waiter> {
         let Queued { waiter, .. } = self.waiters.remove(&position)?;
         self.ids.remove(&waiter.waiter_id);
-        if let Some(ms) = waiter.timeout_ms {
+        if let Some(ms) = waiter.end_ms() {
             self.timeouts.remove(&(ms, position));
         }
         Some(waiter)
@@ -399,7 +459,7 @@ impl Queues {
         let Some(queue) = self.queues_by_name.get_mut(name) else {
             return;
         };
-        queue.positions.remove(&position);
+        queue.positions.remove(position);
         if queue.positions.is_empty() {
             self.queues_by_name.remove(name);
             self.unannounced.set(name, None);
@@ -419,11 +479,12 @@ impl Queues {
             .sum();
         let wanted: usize = waiters().map(|w| w.names.count()).sum();
         let in_tokens: usize = self.tokens.values().map(Waits::len).sum();
-        let with_timeout = waiters().filter(|w| w.timeout_ms.is_some()).count();
+        let with_timeout = waiters().filter(|w| w.end_ms().is_some()).count();
+        let blocked = waiters().filter(|w| w.stand == Stand::Blocked).count();
         let complaints = [
             (in_queues != wanted, "positions in queues_by_name"),
             (in_tokens != self.waiters.len(), "positions by token"),
-            (self.ids.len() != self.waiters.len(), "ids"),
+            (self.ids.len() != blocked, "ids"),
             (self.timeouts.len() != with_timeout, "timeouts"),
             (!self.unannounced.is_sound(), "ends to announce"),
             (

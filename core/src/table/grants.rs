@@ -10,7 +10,17 @@ use crate::values::lock::Lock;
 use crate::values::name::Names;
 use crate::values::refusal::Refusal;
 use crate::values::request::{Life, Repeat, Request};
+use crate::values::session_id::SessionId;
 use crate::values::token::Token;
+
+/// To whom a grant is made.
+#[derive(Clone, Copy)]
+pub(super) enum Grantee {
+    /// To a connection, by its client id.
+    Client(u64),
+    /// To a place, for so long until its token claims it.
+    Place { lease_ms: u64 },
+}
 
 impl Waiting {
     /// Makes the grant that [`Waiting::newcomer_admission`] found clear, or [`Waiting::waiter_admission`].
@@ -19,7 +29,7 @@ impl Waiting {
         names: &Names,
         request: &Request,
         kept_fence: Option<u64>,
-        client_id: u64,
+        to: Grantee,
         tx: &mut Transaction<'_, '_>,
     ) -> Grant {
         let now_ms = tx.now_ms();
@@ -27,13 +37,23 @@ impl Waiting {
             kept_fence.unwrap_or_else(|| tx.environment.fences.next(tx.environment.wall_us));
         for name in names {
             let id = tx.entry(name);
-            let session = tx.bind(
-                id,
-                &request.token,
-                request.life,
-                request.lease_ms,
-                client_id,
-            );
+            let own = tx.lock(id).and_then(|lock| lock.holder(&request.token));
+            let is_claim = own.is_some_and(|own| own.session == SessionId::UNCLAIMED);
+            let terms = match to {
+                Grantee::Client(client_id) => {
+                    let deadline_ms = now_ms.saturating_add(request.lease_ms);
+                    let session = tx.bind(
+                        id,
+                        &request.token,
+                        request.life,
+                        request.lease_ms,
+                        client_id,
+                    );
+                    (client_id, session, deadline_ms)
+                }
+                Grantee::Place { lease_ms } => place_terms(own, now_ms.saturating_add(lease_ms)),
+            };
+            let (client_id, session, deadline_ms) = terms;
             let Some(lock) = tx.lock(id) else {
                 continue;
             };
@@ -42,6 +62,7 @@ impl Waiting {
                 (Repeat::Sets(holds), _) => holds,
                 (Repeat::Renews | Repeat::Counts, None) => 1,
                 (Repeat::Renews, Some(own)) => own.holds,
+                (Repeat::Counts, Some(own)) if is_claim => own.holds,
                 (Repeat::Counts, Some(own)) => own.holds.saturating_add(1),
             };
             let since_ms = own
@@ -52,7 +73,7 @@ impl Waiting {
                 fence,
                 holds,
                 limit: request.limit,
-                deadline_ms: now_ms.saturating_add(request.lease_ms),
+                deadline_ms,
                 since_ms,
                 client_id,
                 session,
@@ -104,6 +125,19 @@ impl Waiting {
         self.counters.take_backs += u64::from(count > 0);
         Answer::Count(count)
     }
+}
+
+/// What a grant to a place says of its client, its session and its lease: what it says already, where the
+/// token holds; it is never over sooner.
+fn place_terms(own: Option<&Holder>, deadline_ms: u64) -> (u64, SessionId, u64) {
+    own.map_or((0, SessionId::UNCLAIMED, deadline_ms), |own| {
+        let session = Some(own.session).filter(|session| session.is_session());
+        (
+            own.client_id,
+            session.unwrap_or(SessionId::UNCLAIMED),
+            own.deadline_ms.max(deadline_ms),
+        )
+    })
 }
 
 /// Sets the lease anew; a session also moves the session to the caller, whom INFO shows from then on.

@@ -24,6 +24,8 @@ pub struct Counters {
     pub expirations: u64,
     /// Waits that ended at their BLOCK.
     pub timeouts: u64,
+    /// Places that nobody kept.
+    pub lapses: u64,
     /// Positions that went to a newer connection of the same token.
     pub take_overs: u64,
     /// Waits given up by LOCK.CANCEL.
@@ -115,11 +117,18 @@ impl LockTable {
         self.sessions.swap_databases(one, other);
     }
 
-    /// All keys of all databases are gone, or the server is no primary any more: its leases run on
-    /// untied, and what becomes of its locks is not for this table to see.
+    /// All keys of all databases are gone, or what becomes of them is not for this table to see: leases
+    /// run on untied.
     pub fn end_all_sessions(&mut self) {
         self.sessions.clear();
         self.waiting.queues.forget_all_holders();
+    }
+
+    /// This server is no primary any more: there is no place on it, and nothing is tied to a connection.
+    /// Returns the names to settle, should it be one again.
+    pub fn demote(&mut self) -> Vec<Name> {
+        self.end_all_sessions();
+        self.waiting.queues.drop_places()
     }
 
     /// Runs a transaction: what it decides is answered, what it changed leaves as effects.

@@ -29,9 +29,10 @@ use crate::values::name::Names;
 use crate::values::refusal::Refusal;
 use crate::values::request::Request;
 use admission::Admission;
-use grants::{extend, release};
+use grants::{extend, release, Grantee};
 use lock_table::Waiting;
 pub use lock_table::{as_of, Counters, LockTable};
+use waits::Way;
 
 impl LockTable {
     /// Carries out one operation.
@@ -46,7 +47,10 @@ impl LockTable {
             waiting.settle(&unsettled, tx);
             let answer = waiting.decide(operation, caller, tx);
             waiting.settle(&[], tx);
-            answer
+            match answer {
+                Ok(Answer::Queued) => waiting.place_or_grant(operation, caller, tx),
+                answer => answer,
+            }
         })
     }
 }
@@ -64,7 +68,20 @@ impl Waiting {
                 names,
                 request,
                 block_ms,
-            } => self.wait(names, request, *block_ms, caller, tx),
+            } => {
+                let way = Way::Block {
+                    block_ms: *block_ms,
+                };
+                self.wait(names, request, way, caller, tx)
+            }
+            Operation::Queue {
+                names,
+                request,
+                keep_ms,
+            } => {
+                let way = Way::Place { keep_ms: *keep_ms };
+                self.wait(names, request, way, caller, tx)
+            }
             Operation::Cancel { names, token } => self.cancel(names, token, tx),
             Operation::Extend {
                 names,
@@ -92,7 +109,8 @@ impl Waiting {
             Admission::OtherType => Err(Refusal::WrongType),
             Admission::Blocked { .. } => Ok(Answer::NotNow),
             Admission::Granted { kept_fence } => {
-                let grant = self.grant(names, request, kept_fence, caller.client_id, tx);
+                let to = Grantee::Client(caller.client_id);
+                let grant = self.grant(names, request, kept_fence, to, tx);
                 Ok(Answer::Granted(grant))
             }
         }

@@ -6,9 +6,10 @@ use std::collections::BinaryHeap;
 use smallvec::SmallVec;
 
 use super::admission::Admission;
-use super::grants::held_by;
+use super::grants::{held_by, Grantee};
 use super::lock_table::Waiting;
 use crate::decision::{Completion, Outcome};
+use crate::state::place::Stand;
 use crate::state::queue::{Position, Waiter, WaiterId};
 use crate::transaction::{EntryId, Transaction};
 use crate::values::hand_over::{HandOver, Origin};
@@ -80,7 +81,7 @@ impl Waiting {
                 .head(name)
                 .and_then(|position| self.queues.at(position));
             head.is_some_and(|head| {
-                is_over(head.timeout_ms)
+                is_over(head.end_ms())
                     || is_over(self.schedule.time_of(name))
                     || tx.environment.store.is_touched(name)
             })
@@ -257,9 +258,7 @@ impl Waiting {
                 self.hand_over(position, kept_fence, tx);
                 Vec::new()
             }
-            Admission::Blocked { .. }
-                if waiter.timeout_ms.is_some_and(|ms| ms <= tx.steady_ms()) =>
-            {
+            Admission::Blocked { .. } if waiter.end_ms().is_some_and(|ms| ms <= tx.steady_ms()) => {
                 self.end_wait(position, Outcome::TimedOut, tx)
             }
             Admission::Blocked { by, .. } => {
@@ -280,6 +279,14 @@ impl Waiting {
         let Some(waiter) = self.queues.remove(position) else {
             return;
         };
+        self.counters.hand_overs += 1;
+        if let Stand::Place(place) = &waiter.stand {
+            let Waiter { names, request, .. } = &waiter;
+            let lease_ms = place.lease_ms(request);
+            self.grant(names, request, kept_fence, Grantee::Place { lease_ms }, tx);
+            tx.steps += 1 + names.count() as u64;
+            return;
+        }
         let Waiter {
             waiter_id,
             client_id,
@@ -288,8 +295,8 @@ impl Waiting {
             ..
         } = waiter;
         let replaced = held_by(&request.token, &names, tx);
-        let grant = self.grant(&names, &request, kept_fence, client_id, tx);
-        self.counters.hand_overs += 1;
+        let to = Grantee::Client(client_id);
+        let grant = self.grant(&names, &request, kept_fence, to, tx);
         let count = names.count();
         let outcome = Outcome::Granted(HandOver {
             grant,
@@ -301,7 +308,7 @@ impl Waiting {
         complete(waiter_id, outcome, count, tx);
     }
 
-    /// Takes a waiter out with an answer; the names that it leaves.
+    /// Takes a waiter out, with an answer to its connection; the names that it leaves.
     pub(super) fn end_wait(
         &mut self,
         position: Position,
@@ -311,19 +318,27 @@ impl Waiting {
         let Some(waiter) = self.queues.remove(position) else {
             return Vec::new();
         };
-        self.counters.timeouts += u64::from(outcome == Outcome::TimedOut);
-        let vacated = waiter.names.as_slice().to_vec();
-        complete(waiter.waiter_id, outcome, vacated.len(), tx);
-        vacated
+        if outcome == Outcome::TimedOut {
+            match waiter.stand {
+                Stand::Blocked => self.counters.timeouts += 1,
+                Stand::Place(_) => self.counters.lapses += 1,
+            }
+        }
+        tell(&waiter, outcome, tx);
+        waiter.names.as_slice().to_vec()
     }
 }
 
-pub(super) fn complete(
-    waiter_id: WaiterId,
-    outcome: Outcome,
-    names: usize,
-    tx: &mut Transaction<'_, '_>,
-) {
+/// Tells one who is out of the queue how its wait ended. To a place nothing is told.
+pub(super) fn tell(waiter: &Waiter, outcome: Outcome, tx: &mut Transaction<'_, '_>) {
+    let count = waiter.names.count();
+    match waiter.stand {
+        Stand::Blocked => complete(waiter.waiter_id, outcome, count, tx),
+        Stand::Place(_) => tx.steps += 1 + count as u64,
+    }
+}
+
+fn complete(waiter_id: WaiterId, outcome: Outcome, names: usize, tx: &mut Transaction<'_, '_>) {
     tx.steps += COMPLETION_STEPS + names as u64;
     tx.completions.push(Completion { waiter_id, outcome });
 }

@@ -1,9 +1,12 @@
 //! How a request that can't be granted now begins to wait.
 
 use super::admission::Admission;
+use super::grants::Grantee;
 use super::lock_table::Waiting;
-use super::settle::complete;
+use super::settle::tell;
 use crate::decision::{Answer, Caller, Outcome};
+use crate::operation::Operation;
+use crate::state::place::{Place, Stand};
 use crate::state::queue::{End, Position, Waiter};
 use crate::transaction::Transaction;
 use crate::values::holder::Mode;
@@ -19,12 +22,55 @@ const TAKEN_OVER: Outcome = Outcome::Refused(Refusal::TakenOver);
 /// What a wait is told that is given up.
 const CANCELLED: Outcome = Outcome::Refused(Refusal::Cancelled);
 
+/// How one waits who can't be granted now.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// With its connection, for so long; 0: for ever.
+    Block { block_ms: u64 },
+    /// In a place that is kept for so long.
+    Place { keep_ms: u64 },
+}
+
+/// One who begins to wait.
+fn waiter(
+    names: &Names,
+    request: &Request,
+    way: Way,
+    caller: Caller,
+    tx: &mut Transaction<'_, '_>,
+) -> Waiter {
+    let now_ms = tx.steady_ms();
+    let (stand, client_id, timeout_ms) = match way {
+        Way::Block { block_ms } => {
+            let timeout_ms = (block_ms > 0).then(|| now_ms.saturating_add(block_ms));
+            (Stand::Blocked, caller.client_id, timeout_ms)
+        }
+        Way::Place { keep_ms } => {
+            let place = Place {
+                keep_ms,
+                until_ms: now_ms.saturating_add(keep_ms),
+                user: tx.environment.store.user(),
+            };
+            (Stand::Place(place), 0, None)
+        }
+    };
+    Waiter {
+        waiter_id: caller.waiter_id,
+        client_id,
+        stand,
+        names: names.clone(),
+        request: request.clone(),
+        since_ms: now_ms,
+        timeout_ms,
+    }
+}
+
 impl Waiting {
     pub(super) fn wait(
         &mut self,
         names: &Names,
         request: &Request,
-        block_ms: u64,
+        way: Way,
         caller: Caller,
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
@@ -35,26 +81,20 @@ impl Waiting {
                 if let Some(older) = self.queues.wait_for(&request.token, names) {
                     self.end_older_wait(older, tx);
                 }
-                let grant = self.grant(names, request, kept_fence, caller.client_id, tx);
+                let to = Grantee::Client(caller.client_id);
+                let grant = self.grant(names, request, kept_fence, to, tx);
                 return Ok(Answer::Granted(grant));
             }
         };
         if upgrades > 0 && self.would_deadlock(names, request, tx) {
             return Err(Refusal::Deadlock);
         }
-        let now_ms = tx.steady_ms();
-        let waiter = Waiter {
-            waiter_id: caller.waiter_id,
-            client_id: caller.client_id,
-            names: names.clone(),
-            request: request.clone(),
-            since_ms: now_ms,
-            timeout_ms: (block_ms > 0).then(|| now_ms.saturating_add(block_ms)),
-        };
+        let older = self.kept_wait(names, &request.token, tx);
+        self.check_room(older, request, way, tx)?;
+        let waiter = waiter(names, request, way, caller, tx);
         let end = if upgrades > 0 { End::Front } else { End::Back };
-        match self.queues.wait_for(&request.token, names) {
+        match older {
             Some(older) => self.take_over(older, waiter, end, tx),
-            None if self.is_full(tx) => return Err(Refusal::MaxWaiters),
             None => {
                 self.enqueue(waiter, end, Some(by), tx);
             }
@@ -62,9 +102,80 @@ impl Waiting {
         Ok(Answer::Queued)
     }
 
-    fn is_full(&self, tx: &Transaction<'_, '_>) -> bool {
-        let most = tx.environment.max_waiters;
-        most > 0 && self.queues.len() >= most
+    /// What a QUEUE answers whose token had to queue: its place, the greatest where it has several, or
+    /// the grant, if it was granted as that was settled.
+    pub(super) fn place_or_grant(
+        &mut self,
+        operation: &Operation,
+        caller: Caller,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Result<Answer, Refusal> {
+        let Operation::Queue { names, request, .. } = operation else {
+            return Ok(Answer::Queued);
+        };
+        let Some(position) = self.queues.wait_for(&request.token, names) else {
+            let answer = self.decide(operation, caller, tx);
+            self.settle(&[], tx);
+            return answer;
+        };
+        let ranks = names.iter().map(|name| self.queues.rank(name, position));
+        Ok(Answer::Place(ranks.max().unwrap_or(0)))
+    }
+
+    /// The wait of a token for these names. A place that was kept for too short a time is none: it is
+    /// taken out here, should that not have been done yet.
+    fn kept_wait(
+        &mut self,
+        names: &Names,
+        token: &Token,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Option<Position> {
+        let position = self.queues.wait_for(token, names)?;
+        if !self.has_lapsed(position, tx) {
+            return Some(position);
+        }
+        for name in self.end_wait(position, Outcome::TimedOut, tx) {
+            tx.settle_again(&name);
+        }
+        None
+    }
+
+    /// Whether the one at a position has no connection and was kept for too short a time.
+    fn has_lapsed(&self, position: Position, tx: &mut Transaction<'_, '_>) -> bool {
+        let waiter = self.queues.at(position);
+        let waiter = waiter.filter(|waiter| waiter.stand != Stand::Blocked);
+        waiter.is_some_and(|waiter| waiter.is_over(tx.steady_ms()))
+    }
+
+    /// Whether one more may wait in this way, or `older` go on in it.
+    fn check_room(
+        &self,
+        older: Option<Position>,
+        request: &Request,
+        way: Way,
+        tx: &Transaction<'_, '_>,
+    ) -> Result<(), Refusal> {
+        let older = older.and_then(|older| self.queues.at(older));
+        let was_blocked = older.is_some_and(|older| older.stand == Stand::Blocked);
+        let (passes, others, most, refusal) = match way {
+            Way::Block { .. } => (
+                was_blocked,
+                self.queues.blocked_len(),
+                tx.environment.max_waiters,
+                Refusal::MaxWaiters,
+            ),
+            Way::Place { .. } => (
+                older.is_some_and(|older| request.takes_as_much_as(&older.request)),
+                self.queues.place_count() - usize::from(older.is_some() && !was_blocked),
+                tx.environment.max_tickets,
+                Refusal::MaxTickets,
+            ),
+        };
+        if passes || most == 0 || others < most {
+            Ok(())
+        } else {
+            Err(refusal)
+        }
     }
 
     fn enqueue(
@@ -99,9 +210,11 @@ impl Waiting {
         };
         let newer = Waiter { since_ms, ..newer };
         let position = if keeps_place {
-            self.counters.take_overs += 1;
-            if let Some(waiter_id) = self.queues.take_over(older, newer) {
-                complete(waiter_id, TAKEN_OVER, 1, tx);
+            let is_blocked = newer.stand == Stand::Blocked;
+            if let Some(waiter) = self.queues.take_over(older, newer) {
+                let was_blocked = waiter.stand == Stand::Blocked;
+                self.counters.take_overs += u64::from(is_blocked || was_blocked);
+                tell(&waiter, TAKEN_OVER, tx);
             }
             older
         } else {
@@ -127,14 +240,16 @@ impl Waiting {
         token: &Token,
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
-        let mut cancelled = 0;
+        let mut cancelled = 0_u64;
         for name in names {
             tx.lock_at(name).ok_or(Refusal::WrongType)?;
             for position in self.queues.waits_at(token, name) {
-                for vacated in self.end_wait(position, CANCELLED, tx) {
+                let lapsed = self.has_lapsed(position, tx);
+                let outcome = if lapsed { Outcome::TimedOut } else { CANCELLED };
+                for vacated in self.end_wait(position, outcome, tx) {
                     tx.settle_again(&vacated);
                 }
-                cancelled += 1;
+                cancelled += u64::from(!lapsed);
             }
         }
         self.counters.cancels += cancelled;

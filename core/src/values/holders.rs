@@ -316,7 +316,7 @@ impl Trees {
         if holder.limit > 0 {
             *self.limits.entry(holder.limit).or_insert(0) += 1;
         }
-        if holder.session != SessionId::NONE {
+        if holder.session.is_session() {
             self.sessions.insert(holder.session, fence);
         }
         self.by_fence.insert(fence, Arc::new(holder));

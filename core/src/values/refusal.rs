@@ -21,6 +21,8 @@ pub enum Refusal {
     Lease,
     /// A BLOCK outside 0 to 2^53 - 1 ms.
     Timeout,
+    /// A KEEP outside 1 ms to 2^53 - 1 ms.
+    Keep,
     /// A LIMIT outside 1 to 2^32 - 1.
     Limit,
     /// HOLDS outside 1 to 2^32 - 1.
@@ -37,6 +39,8 @@ pub enum Refusal {
     Deadlock,
     /// `lock.max-waiters` clients wait already.
     MaxWaiters,
+    /// `lock.max-tickets` wait without a connection already.
+    MaxTickets,
     /// A writing command on a server that follows a primary and takes writes all the same.
     ReadOnly,
     /// LOCK.APPLY from a client.
@@ -73,6 +77,7 @@ impl Refusal {
             }
             Self::Lease => "ERR invalid lease, must be 1 to 9007199254740991 ms",
             Self::Timeout => "ERR invalid timeout, must be 0 to 9007199254740991 ms",
+            Self::Keep => "ERR invalid keep, must be 1 to 9007199254740991 ms",
             Self::Limit => "ERR invalid limit, must be 1 to 4294967295",
             Self::Holds => "ERR invalid holds, must be 1 to 4294967295",
             Self::HoldsLeft => "ERR invalid holds, must be 0 to 4294967295",
@@ -81,6 +86,9 @@ impl Refusal {
             Self::NoPermission => "NOPERM No permissions to access a key",
             Self::Deadlock => "DEADLOCK another holder waits to upgrade this lock",
             Self::MaxWaiters => "MAXWAITERS as many clients wait as lock.max-waiters allows",
+            Self::MaxTickets => {
+                "MAXTICKETS as many wait without a connection as lock.max-tickets allows"
+            }
             Self::ReadOnly => "READONLY locks are granted by the primary alone",
             Self::ApplyInternal => "ERR LOCK.APPLY is internal",
             Self::ApplyMalformed => "ERR LOCK.APPLY got a malformed effect",

@@ -179,3 +179,40 @@ fn many_sessions_of_one_connection_end_at_the_same_cost_each() {
         world.table.steps() - before
     });
 }
+
+#[test]
+fn many_places_at_one_key() {
+    let crowd = |count: usize| {
+        let mut world = World::new();
+        world.say("ACQUIRE k h PX 9000");
+        for place in 0..count {
+            world.say(&format!("QUEUE k t{place} KEEP 100"));
+        }
+        world
+    };
+    assert_constant("to take one", |count| {
+        let answer = format!("place {}", count + 1);
+        steps(&mut crowd(count), "QUEUE k last", &answer)
+    });
+    assert_constant("to keep one", |count| {
+        let answer = format!("place {}", count / 2 + 1);
+        steps(
+            &mut crowd(count),
+            &format!("QUEUE k t{}", count / 2),
+            &answer,
+        )
+    });
+    assert_constant("to leave one", |count| {
+        steps(&mut crowd(count), &format!("CANCEL k t{}", count / 2), "1")
+    });
+    assert_constant("to be granted", |count| {
+        steps(&mut crowd(count), "RELEASE k h", "1")
+    });
+    assert_linear("to lapse", |count| {
+        let mut world = crowd(count);
+        let before = world.table.steps();
+        world.pass_ms(100);
+        assert!(world.table.queues().is_empty());
+        world.table.steps() - before
+    });
+}

@@ -27,13 +27,20 @@ fn line() -> impl Strategy<Value = String> {
     let mode = proptest::sample::select(vec!["", "SHARED", "SHARED LIMIT 1", "SHARED LIMIT 2"]);
     let keys = proptest::sample::subsequence(KEYS.to_vec(), 1..=3);
     let repeat = proptest::sample::select(vec!["", "", "REENTRANT", "HOLDS 2", "SESSION"]);
-    (0..8, keys, token, 1u64..60, mode, repeat, 0u64..60).prop_map(
+    (0..10, keys, token, 1u64..60, mode, repeat, 0u64..60).prop_map(
         |(verb, keys, token, ms, mode, repeat, block)| {
             let first = keys[0];
             let keys = format!("{} {}", keys.len(), keys.join(" "));
             match verb {
                 0 | 1 => format!("MACQUIRE {keys} {token} PX {ms} {mode} {repeat}"),
                 2..=4 => format!("MWAIT {keys} {token} PX {ms} BLOCK {block} {mode} {repeat}"),
+                8 | 9 => {
+                    let holds = ["", "HOLDS 2"][usize::from(repeat == "HOLDS 2")];
+                    format!(
+                        "MQUEUE {keys} {token} PX {ms} KEEP {} {mode} {holds}",
+                        block + 1
+                    )
+                }
                 5 => format!("CANCEL {first} {token}"),
                 6 => format!("MEXTEND {keys} {token} PX {ms}"),
                 _ => format!(

@@ -7,6 +7,7 @@ use redis_lock_core::decision::{Answer, Caller, Decision, Outcome};
 use redis_lock_core::effect::{self, Effects};
 use redis_lock_core::grammar::{self, Keys, Setting};
 use redis_lock_core::operation::Operation;
+use redis_lock_core::state::place::User;
 use redis_lock_core::state::queue::{Waiter, WaiterId};
 use redis_lock_core::store::{Environment, KeyState, Store};
 use redis_lock_core::table::LockTable;
@@ -54,6 +55,10 @@ impl Store for Memory {
         self.steady_ms
     }
 
+    fn user(&mut self) -> User {
+        User::default()
+    }
+
     fn permits(&mut self, waiter: &Waiter) -> bool {
         !self.barred.contains(&waiter.request.token)
     }
@@ -69,6 +74,7 @@ pub struct World {
     /// How far the wall clock was set ahead of it, or behind.
     pub clock_set_by_ms: i64,
     pub max_waiters: usize,
+    pub max_tickets: usize,
     fences: Fences,
     next_id: u64,
     /// Who waits, and what it said.
@@ -112,6 +118,7 @@ impl World {
             now_ms: START_MS,
             clock_set_by_ms: 0,
             max_waiters: 0,
+            max_tickets: 0,
             fences: Fences::new(),
             next_id: 1,
             waiting: HashMap::new(),
@@ -124,7 +131,7 @@ impl World {
     }
 
     /// A client says a line such as `WAIT k a PX 100`; the answer, shortened: `granted`, `nil`,
-    /// `waits`, a number, or the error's text.
+    /// `waits`, `place 1`, a number, or the error's text.
     pub fn say(&mut self, line: &str) -> String {
         let client_id = self.next_id;
         self.say_as(client_id, line)
@@ -148,12 +155,14 @@ impl World {
         let setting = Setting {
             db: 0,
             default_lease_ms: 1000,
+            default_keep_ms: 500,
             draw_token: &draw,
         };
         let operation = match verb {
             "CANCEL" => grammar::cancel(words, &setting),
             "ACQUIRE" => grammar::acquire(words, many, &setting),
             "WAIT" => grammar::wait(words, many, &setting),
+            "QUEUE" => grammar::queue(words, many, &setting),
             "EXTEND" => grammar::extend(words, many, &setting),
             "RELEASE" => grammar::release(words, many, &setting),
             other => unreachable!("{other}"),
@@ -182,6 +191,7 @@ impl World {
             Ok(Answer::Granted(_)) => "granted".to_owned(),
             Ok(Answer::NotNow) => "nil".to_owned(),
             Ok(Answer::Queued) => "waits".to_owned(),
+            Ok(Answer::Place(place)) => format!("place {place}"),
             Ok(Answer::Count(count)) => count.to_string(),
             Err(refusal) => refusal.to_string(),
         };
@@ -370,6 +380,7 @@ impl World {
             wall_us: self.now_ms.saturating_add_signed(self.clock_set_by_ms) * 1000,
             fences: &self.fences,
             max_waiters: self.max_waiters,
+            max_tickets: self.max_tickets,
             store: &mut self.store,
             effects: &mut self.effects,
         };

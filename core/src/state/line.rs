@@ -1,0 +1,180 @@
+//! Positions in their order, where it is also known how many stand before one.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+/// How many positions lie in one piece at most.
+const MOST_IN_A_PIECE: usize = 1024;
+
+/// Positions, none twice, in pieces that are in order and in themselves. Newcomers come at an end, so a
+/// piece is never split. To find, add or remove one costs a binary search and moves a part of a piece;
+/// to tell how many stand before it adds up the pieces before its own, of which 100,000 positions make
+/// a few hundred.
+///
+/// Invariant: no piece is empty; two neighbours are more than half a piece together.
+#[derive(Debug)]
+pub struct Line<T> {
+    pieces: VecDeque<SmallVec<[T; 4]>>,
+    len: usize,
+}
+
+impl<T> Default for Line<T> {
+    fn default() -> Self {
+        Self {
+            pieces: VecDeque::new(),
+            len: 0,
+        }
+    }
+}
+
+impl<T: Ord + Copy> Line<T> {
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first.
+    pub fn first(&self) -> Option<T> {
+        self.pieces.front()?.first().copied()
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
+        self.pieces.iter().flatten().copied()
+    }
+
+    /// In which piece a position is, or would be, and where in it.
+    fn find(&self, position: T) -> (usize, Result<usize, usize>) {
+        let ends_before = |piece: &SmallVec<[T; 4]>| piece.last() < Some(&position);
+        let at = self.pieces.partition_point(ends_before);
+        let within = self
+            .pieces
+            .get(at)
+            .map(|piece| piece.binary_search(&position));
+        (at, within.unwrap_or(Err(0)))
+    }
+
+    /// Whether a position is one of them.
+    pub fn contains(&self, position: T) -> bool {
+        self.find(position).1.is_ok()
+    }
+
+    /// How many stand before a position.
+    pub fn before(&self, position: T) -> usize {
+        let (at, within) = self.find(position);
+        let pieces = self.pieces.iter().take(at).map(|piece| piece.len());
+        pieces.sum::<usize>() + within.unwrap_or_else(|at| at)
+    }
+
+    /// Adds a position that isn't there yet.
+    pub fn insert(&mut self, position: T) {
+        let (at, within) = self.find(position);
+        let Err(within) = within else { return };
+        self.len += 1;
+        // Behind everybody there is no piece yet that it would belong to.
+        let at = at.min(self.pieces.len().saturating_sub(1));
+        match self.pieces.get_mut(at) {
+            Some(piece) if piece.len() < MOST_IN_A_PIECE => {
+                let within = if piece.last() < Some(&position) {
+                    piece.len()
+                } else {
+                    within
+                };
+                piece.insert(within, position);
+            }
+            Some(piece) if piece.last() < Some(&position) => {
+                self.pieces
+                    .insert(at + 1, SmallVec::from_slice(&[position]));
+            }
+            Some(piece) => {
+                let rest = SmallVec::from_slice(piece.get(within..).unwrap_or_default());
+                piece.truncate(within);
+                piece.push(position);
+                self.pieces.insert(at + 1, rest);
+                self.join(at + 1);
+                self.join_to_the_one_before(at);
+            }
+            None => self.pieces.push_back(SmallVec::from_slice(&[position])),
+        }
+    }
+
+    /// Removes a position. Whether it was there.
+    pub fn remove(&mut self, position: T) -> bool {
+        let (at, within) = self.find(position);
+        let (Ok(within), Some(piece)) = (within, self.pieces.get_mut(at)) else {
+            return false;
+        };
+        piece.remove(within);
+        self.len -= 1;
+        if piece.is_empty() {
+            self.pieces.remove(at);
+        }
+        self.join(at);
+        self.join_to_the_one_before(at);
+        true
+    }
+
+    fn join_to_the_one_before(&mut self, at: usize) {
+        if let Some(before) = at.checked_sub(1) {
+            self.join(before);
+        }
+    }
+
+    /// Joins a piece with the one behind it, where both are small.
+    fn join(&mut self, at: usize) {
+        let len_of = |at: usize| self.pieces.get(at).map(SmallVec::len);
+        let (Some(one), Some(other)) = (len_of(at), len_of(at + 1)) else {
+            return;
+        };
+        if one + other > MOST_IN_A_PIECE / 2 {
+            return;
+        }
+        let other = self.pieces.remove(at + 1).unwrap_or_default();
+        if let Some(piece) = self.pieces.get_mut(at) {
+            piece.extend_from_slice(&other);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// In runs, so that pieces fill up, are split, and are joined again.
+        #[test]
+        fn it_is_a_set_that_counts(steps in proptest::collection::vec((0u8..4, 0i64..4000, 1i64..1500), 1..30)) {
+            let (mut line, mut set) = (Line::default(), BTreeSet::new());
+            for (kind, start, many) in steps {
+                for position in start..start + many {
+                    match kind {
+                        0 => prop_assert_eq!(line.remove(position), set.remove(&position)),
+                        1 => { line.insert(position * 2); set.insert(position * 2); }
+                        _ => { line.insert(position); set.insert(position); }
+                    }
+                }
+                prop_assert_eq!(line.len(), set.len());
+                prop_assert_eq!(line.is_empty(), set.is_empty());
+                prop_assert_eq!(line.first(), set.first().copied());
+                prop_assert!(line.iter().eq(set.iter().copied()));
+                for position in [start - 1, start, start + many / 2, start + many, i64::MAX] {
+                    prop_assert_eq!(line.before(position), set.range(..position).count());
+                    prop_assert_eq!(line.contains(position), set.contains(&position));
+                }
+                let sizes: Vec<usize> = line.pieces.iter().map(SmallVec::len).collect();
+                prop_assert!(sizes.iter().all(|len| (1..=MOST_IN_A_PIECE).contains(len)));
+                prop_assert!(sizes.windows(2).all(|two| two.iter().sum::<usize>() > MOST_IN_A_PIECE / 2), "{:?}", sizes);
+            }
+        }
+    }
+}

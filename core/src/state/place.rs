@@ -1,0 +1,59 @@
+//! How one who waits stands in the queue: with its connection, or without.
+
+use std::sync::Arc;
+
+use crate::values::request::Request;
+
+/// Whose rights are looked at when a place is granted: its user, as that was when it was last asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    /// Its name; `None` for one that may do anything, as another module.
+    pub name: Option<Arc<[u8]>>,
+    /// As of which change of anybody's rights it was let through.
+    pub rights_version: u64,
+}
+
+/// A place in the queue that needs no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// How long it is kept from its last QUEUE, and how long a grant to it waits to be claimed, in ms.
+    pub keep_ms: u64,
+    /// When it is gone unless it is asked for again, on the steady clock in ms.
+    pub until_ms: u64,
+    /// Who took it, or kept it last.
+    pub user: User,
+}
+
+/// How one stands in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// Its connection is blocked, and is answered.
+    Blocked,
+    /// It is told where it stands when it asks again.
+    Place(Place),
+}
+
+impl Stand {
+    /// As LOCK.INFO has it.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Blocked => "blocked",
+            Self::Place(_) => "place",
+        }
+    }
+
+    /// Until when it is kept without a connection, on the steady clock in ms.
+    pub const fn kept_until_ms(&self) -> Option<u64> {
+        match self {
+            Self::Blocked => None,
+            Self::Place(place) => Some(place.until_ms),
+        }
+    }
+}
+
+impl Place {
+    /// How long the grant to a place lasts until it is claimed.
+    pub fn lease_ms(&self, request: &Request) -> u64 {
+        self.keep_ms.min(request.lease_ms)
+    }
+}

@@ -1,0 +1,32 @@
+//! `LOCK.QUEUE` and `LOCK.MQUEUE`: grant it now, or tell the token's place in the queue, which needs no
+//! connection.
+
+use redis_lock_core::grammar;
+use redis_lock_core::grammar::syntax::{self, Keys, Verb};
+use redis_lock_core::values::refusal::Refusal;
+
+use super::command::{Call, Twins};
+use super::spec::About;
+
+pub struct Queue;
+
+impl Twins for Queue {
+    const VERB: &Verb = &syntax::QUEUE;
+
+    const ONE: About = About {
+        flags: c"write deny-oom fast",
+        summary: c"Grants a lock, or takes or keeps a place in its queue that needs no connection.",
+        complexity: c"O(log W), W being the waiters of the server; else as LOCK.ACQUIRE",
+    };
+
+    const MANY: About = About {
+        flags: c"write deny-oom getkeys-api",
+        summary: c"Grants several locks, or takes or keeps a place in all their queues.",
+        complexity: c"O(K log W), K being the keys and W the waiters of the server",
+    };
+
+    fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
+        let operation = grammar::queue(call.words, keys, &call.setting())?;
+        call.execute(&operation)
+    }
+}
