@@ -120,7 +120,12 @@ fn a_wait_whose_client_dies_in_the_same_batch_leaves_nothing() {
 fn what_is_pipelined_behind_a_wait_that_is_given_up_is_answered() {
     let server = server_with_holder();
     let mut client = server.client();
-    client.send_batch(&["LOCK.WAIT k b", "PING", "LOCK.CANCEL k b", "LOCK.WAIT k b BLOCK 1"]);
+    client.send_batch(&[
+        "LOCK.WAIT k b",
+        "PING",
+        "LOCK.CANCEL k b",
+        "LOCK.WAIT k b BLOCK 1",
+    ]);
     server.until_blocked(&mut client);
     assert_eq!(server.call("LOCK.CANCEL k b").int(), 1);
     assert!(client.recv().error().starts_with("UNBLOCKED "));

@@ -75,7 +75,11 @@ fn a_script_sees_nil_as_false() {
     ];
     for command in commands {
         let script = format!("return tostring(redis.call({command}))");
-        assert_eq!(eval(&mut client, &script, "k", &[]).text(), "false", "{command}");
+        assert_eq!(
+            eval(&mut client, &script, "k", &[]).text(),
+            "false",
+            "{command}"
+        );
         // What the script passes on is the nil of its own language.
         let script = format!("return redis.call({command})");
         client.send(&["EVAL", &script, "1", "k"]);

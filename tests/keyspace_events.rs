@@ -51,7 +51,10 @@ fn each_change_of_a_lock_is_told_once() {
         (&["LOCK.ACQUIRE k a PX 60000"], &["lock.renew k"]),
         (&["LOCK.WAIT k a PX 60000 REENTRANT"], &["lock.renew k"]),
         (&["LOCK.EXTEND k a PX 70000 SESSION"], &["lock.renew k"]),
-        (&["LOCK.EXTEND k b", "LOCK.RELEASE k b", "LOCK.CHECK k a"], &[]),
+        (
+            &["LOCK.EXTEND k b", "LOCK.RELEASE k b", "LOCK.CHECK k a"],
+            &[],
+        ),
         (&["LOCK.CANCEL k a", "LOCK.WAIT k b BLOCK"], &[]),
         (&["MULTI", "LOCK.WAIT k b", "EXEC"], &[]),
         // One hold of two.
@@ -65,8 +68,14 @@ fn each_change_of_a_lock_is_told_once() {
         (&["LOCK.RELEASE k a"], &["del k"]),
         (&["LOCK.WAIT k a PX 60000"], &["lock.grant k"]),
         (&["DEL k"], &["del k"]),
-        (&["LOCK.MACQUIRE 2 j k a PX 60000"], &["lock.grant j", "lock.grant k"]),
-        (&["LOCK.MEXTEND 2 j k a PX 60000"], &["lock.renew j", "lock.renew k"]),
+        (
+            &["LOCK.MACQUIRE 2 j k a PX 60000"],
+            &["lock.grant j", "lock.grant k"],
+        ),
+        (
+            &["LOCK.MEXTEND 2 j k a PX 60000"],
+            &["lock.renew j", "lock.renew k"],
+        ),
         (&["LOCK.MRELEASE 2 j k a"], &["del j", "del k"]),
     ];
     for (commands, expected) in scenes {
@@ -119,24 +128,39 @@ fn the_renewal_of_a_session_is_told() {
     assert_eq!(next(&mut listener), "lock.grant k");
     assert_eq!(next(&mut listener), "lock.renew k");
     // Two that are renewed at once are one command in the stream, and two events.
-    let batch = ["LOCK.ACQUIRE m a PX 300 SESSION", "LOCK.ACQUIRE n a PX 300 SESSION"];
+    let batch = [
+        "LOCK.ACQUIRE m a PX 300 SESSION",
+        "LOCK.ACQUIRE n a PX 300 SESSION",
+    ];
     holder.call_all(&batch);
     let mut renewed = Vec::new();
     until("both are renewed", || {
         renewed.push(next(&mut listener));
-        ["lock.renew m", "lock.renew n"].iter().all(|it| renewed.iter().any(|event| event == it))
+        ["lock.renew m", "lock.renew n"]
+            .iter()
+            .all(|it| renewed.iter().any(|event| event == it))
     });
     holder.close();
-    until("all are told to have gone", || next(&mut listener).starts_with("del "));
+    until("all are told to have gone", || {
+        next(&mut listener).starts_with("del ")
+    });
 }
 
 #[test]
 fn a_lease_that_ends_is_told_by_the_server_or_by_the_next_grant() {
     let server = Server::start();
     let mut listener = listener(&server);
-    server.call_all(&["LOCK.ACQUIRE k a SHARED PX 60000", "LOCK.ACQUIRE k b SHARED PX 60000"]);
+    server.call_all(&[
+        "LOCK.ACQUIRE k a SHARED PX 60000",
+        "LOCK.ACQUIRE k b SHARED PX 60000",
+    ]);
     server.call("LOCK.EXTEND k b PX 1").int();
-    for expected in ["lock.grant k", "lock.grant k", "lock.renew k", "lock.drop k"] {
+    for expected in [
+        "lock.grant k",
+        "lock.grant k",
+        "lock.renew k",
+        "lock.drop k",
+    ] {
         assert_eq!(next(&mut listener), expected);
     }
     server.call("LOCK.EXTEND k a PX 1").int();
@@ -161,7 +185,11 @@ fn a_replica_tells_of_the_same_but_not_of_who_waits() {
     replica.until_in_step(&primary);
     let expected = ["lock.grant k", "lock.renew k", "lock.grant k", "del k"];
     assert_heard(&replica, &mut listener, &expected, "what came of it");
-    primary.call_all(&["LOCK.ACQUIRE k a SHARED", "LOCK.ACQUIRE k b SHARED", "LOCK.RELEASE k a"]);
+    primary.call_all(&[
+        "LOCK.ACQUIRE k a SHARED",
+        "LOCK.ACQUIRE k b SHARED",
+        "LOCK.RELEASE k a",
+    ]);
     replica.until_in_step(&primary);
     let expected = ["lock.grant k", "lock.grant k", "lock.drop k"];
     assert_heard(&replica, &mut listener, &expected, "shared");

@@ -6,7 +6,8 @@ mod support;
 use support::{server_with_holder, until, Client, Expect, Reply, Server, LONG};
 
 /// What docs/operations.md gives to a client that uses locks.
-const LOCKER: &str = "-@all +lock.acquire +lock.wait +lock.cancel +lock.extend +lock.release +lock.check \
+const LOCKER: &str =
+    "-@all +lock.acquire +lock.wait +lock.cancel +lock.extend +lock.release +lock.check \
                       +lock.macquire +lock.mwait +lock.mextend +lock.mrelease";
 
 /// A connection of a new user with these rules, and none else.
