@@ -21,6 +21,15 @@ impl Caller {
     };
 }
 
+/// How a wait begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Its token didn't wait for these names before.
+    New,
+    /// It took over from another connection.
+    TakenOver,
+}
+
 /// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -29,7 +38,7 @@ pub enum Answer {
     /// It doesn't, and it isn't waiting.
     NotNow,
     /// The caller waits.
-    Queued,
+    Queued(Arrival),
     /// How many names it changed.
     Count(usize),
 }

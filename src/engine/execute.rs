@@ -4,7 +4,7 @@
 //! which leave pending events and touch nothing else.
 
 use foldhash::HashSet;
-use redis_lock_core::decision::{Answer, Caller, Decision};
+use redis_lock_core::decision::{Answer, Arrival, Caller, Decision};
 use redis_lock_core::effect::Effects;
 use redis_lock_core::operation::Operation;
 use redis_lock_core::state::queue::WaiterId;
@@ -50,9 +50,13 @@ pub fn execute(
     })?;
     apply::apply_all(store, &effects);
     let mut answer = decision.answer;
-    if answer == Ok(Answer::Queued) && !blocking::block(ctx, waiter_id, operation.names()) {
-        pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
-        answer = Ok(Answer::NotNow);
+    if let Ok(Answer::Queued(arrival)) = answer {
+        if !blocking::block(ctx, waiter_id, operation.names()) {
+            pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
+            answer = Ok(Answer::NotNow);
+        } else if arrival == Arrival::New {
+            apply::announce_wait(ctx, operation.names());
+        }
     }
     blocking::deliver(decision.completions);
     rearm(ctx, AFTER_A_COMMAND_MS);

@@ -262,6 +262,21 @@ pub fn select_db(ctx: &Context, db: i32) {
     }
 }
 
+/// The strings of a vector that the server passed; it may be null where there are none.
+///
+/// # Safety
+/// The server passes so many strings, and they outlive what is returned.
+pub unsafe fn strings<'a>(
+    vector: *mut *mut raw::RedisModuleString,
+    count: c_int,
+) -> &'a [*mut raw::RedisModuleString] {
+    match usize::try_from(count) {
+        // SAFETY: the caller says so.
+        Ok(count) if !vector.is_null() => unsafe { std::slice::from_raw_parts(vector, count) },
+        _ => &[],
+    }
+}
+
 /// A string of the server's, for as long as the value lives.
 pub fn string(bytes: &[u8]) -> RedisString {
     RedisString::create_from_slice(ptr::null_mut(), bytes)

@@ -64,7 +64,7 @@ pub fn answer(ctx: &Context, answer: &Answer) {
     match answer {
         Answer::Granted(granted) => grant(ctx, granted),
         Answer::NotNow => null_array(ctx),
-        Answer::Queued => {}
+        Answer::Queued(_) => {}
         Answer::Count(count) => integer(ctx, *count as u64),
     }
 }

@@ -3,7 +3,7 @@
 use super::admission::Admission;
 use super::lock_table::Waiting;
 use super::settle::complete;
-use crate::decision::{Answer, Caller, Outcome};
+use crate::decision::{Answer, Arrival, Caller, Outcome};
 use crate::state::queue::{End, Position, Waiter};
 use crate::transaction::Transaction;
 use crate::values::holder::Mode;
@@ -53,13 +53,16 @@ impl Waiting {
         };
         let end = if upgrades > 0 { End::Front } else { End::Back };
         match self.queues.wait_for(&request.token, names) {
-            Some(older) => self.take_over(older, waiter, end, tx),
-            None if self.is_full(tx) => return Err(Refusal::MaxWaiters),
+            Some(older) => {
+                self.take_over(older, waiter, end, tx);
+                Ok(Answer::Queued(Arrival::TakenOver))
+            }
+            None if self.is_full(tx) => Err(Refusal::MaxWaiters),
             None => {
                 self.enqueue(waiter, end, Some(by), tx);
+                Ok(Answer::Queued(Arrival::New))
             }
         }
-        Ok(Answer::Queued)
     }
 
     fn is_full(&self, tx: &Transaction<'_, '_>) -> bool {

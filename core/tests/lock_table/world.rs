@@ -175,13 +175,13 @@ impl World {
                 outside,
             )
         });
-        if decision.answer == Ok(Answer::Queued) {
+        if matches!(decision.answer, Ok(Answer::Queued(_))) {
             self.waiting.insert(waiter_id, line.to_owned());
         }
         let said = match &decision.answer {
             Ok(Answer::Granted(_)) => "granted".to_owned(),
             Ok(Answer::NotNow) => "nil".to_owned(),
-            Ok(Answer::Queued) => "waits".to_owned(),
+            Ok(Answer::Queued(_)) => "waits".to_owned(),
             Ok(Answer::Count(count)) => count.to_string(),
             Err(refusal) => refusal.to_string(),
         };
