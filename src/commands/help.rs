@@ -29,7 +29,7 @@ const LINES: [Line; 22] = [
     Synopsis(&syntax::WAIT, ONE),
     Text("    As ACQUIRE, but wait in line for at most BLOCK ms; 0 or none: for ever."),
     Synopsis(&syntax::EXTEND, ONE),
-    Text("    Set the lease to now + PX: 1, or 0 when the token doesn't hold the lock."),
+    Text("    Set the lease to now + PX, or its own length: 1, or 0 when the token doesn't hold the lock."),
     Synopsis(&syntax::RELEASE, ONE),
     Text(
         "    Give up one hold, or ALL, or all but n: 1, or 0 when the token doesn't hold the lock.",
