@@ -233,14 +233,16 @@ fn extend_sets_the_lease_of_the_holder() {
         ("LOCK.EXTEND k a PX 100000", 100_000),
         ("LOCK.EXTEND k a PX 5000", 5_000),
         ("LOCK.EXTEND k a EX 50", 50_000),
-        ("LOCK.EXTEND k a", 30_000),
+        ("LOCK.EXTEND k a", 50_000),
+        ("LOCK.EXTEND k a nosession PX 7000", 7_000),
+        ("LOCK.MEXTEND 1 k a", 7_000),
     ] {
         assert_eq!(server.call(command).int(), 1, "{command}");
         assert_fresh_lease(server.call("LOCK.CHECK k a").int(), lease_ms);
         assert_fresh_lease(server.call("PTTL k").int(), lease_ms);
     }
     assert_eq!(server.call("LOCK.EXTEND k b PX 90000").int(), 0);
-    assert_fresh_lease(server.call("LOCK.CHECK k a").int(), 30_000);
+    assert_fresh_lease(server.call("LOCK.CHECK k a").int(), 7_000);
     assert_eq!(
         server.lock_info("k").unwrap().holder().int("fence"),
         grant.fence
@@ -774,7 +776,7 @@ fn ttl_tells_the_lease() {
             "{change}: PTTL {ttl}, lease {lease}"
         );
     }
-    assert_eq!(server.call("TTL k").int(), 30);
+    assert_eq!(server.call("TTL k").int(), 90);
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn a_new_default_lease_counts_for_grants_from_then_on() {
     assert!(server.call("LOCK.CHECK before b").int() > 5_000);
     assert_eq!(server.call("LOCK.EXTEND before b").int(), 1);
     let left_ms = server.call("LOCK.CHECK before b").int();
-    assert!((1_000..=5_000).contains(&left_ms), "{left_ms}");
+    assert!(left_ms > 5_000, "its own length: {left_ms}");
 }
 
 #[test]

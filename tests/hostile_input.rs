@@ -186,6 +186,10 @@ fn options_that_are_unknown_repeated_contradictory_or_cut_short_are_syntax_error
         "LOCK.MRELEASE 1 text t ALL HOLDS 0",
         "LOCK.RELEASE text t HOLDS 1 HOLDS 1",
         "LOCK.EXTEND text t HOLDS 1",
+        "LOCK.EXTEND text t NOSESSION SESSION",
+        "LOCK.EXTEND text t NOSESSION NOSESSION",
+        "LOCK.ACQUIRE text t NOSESSION",
+        "LOCK.WAIT text t SESSION NOSESSION",
         "LOCK.INFO text WAITERS",
         "LOCK.INFO text WAITERS 5 WAITERS 5",
         "LOCK.INFO text BOGUS",
@@ -857,6 +861,7 @@ fn a_payload_made_by_hand_is_restored_where_it_is_sound() {
     let frame = Frame::from(&server);
     let holder = StoredHolder {
         holds: 7,
+        lease_ms: 700_000,
         ..StoredHolder::new(&[0xfe; 256])
     };
     let body = payload::body(0, std::slice::from_ref(&holder));
@@ -870,6 +875,10 @@ fn a_payload_made_by_hand_is_restored_where_it_is_sound() {
     until("the key expires with the lease", || {
         server.call("PEXPIRETIME k").int() == holder.deadline_ms as i64
     });
+    let extend = [b"LOCK.EXTEND".as_slice(), b"k", &holder.token];
+    assert_eq!(server.call(&extend).int(), 1);
+    let left_ms = server.call("PTTL k").int();
+    assert!((600_000..=700_000).contains(&left_ms), "{left_ms}");
 }
 
 #[test]
@@ -925,6 +934,26 @@ fn a_body_that_is_no_sound_lock_is_refused_even_with_right_checksums() {
                 0,
                 &[StoredHolder {
                     holds: 0,
+                    ..sound()
+                }],
+            ),
+        ),
+        (
+            "no length",
+            payload::body(
+                0,
+                &[StoredHolder {
+                    lease_ms: 0,
+                    ..sound()
+                }],
+            ),
+        ),
+        (
+            "a length beyond the longest",
+            payload::body(
+                0,
+                &[StoredHolder {
+                    lease_ms: longest_ms + 1,
                     ..sound()
                 }],
             ),
@@ -1252,7 +1281,7 @@ fn lock_apply_is_refused_to_clients_wherever_they_send_it() {
     let before = State::of(&server);
     let now_ms = unix_time_ms();
     let grant = format!(
-        "exclusive 0 {} 1 {} {now_ms}",
+        "exclusive 0 {} 1 {} {now_ms} 600000",
         unix_time_us(),
         now_ms + 600_000
     );

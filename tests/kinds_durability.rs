@@ -26,13 +26,14 @@ fn primary() -> (Server, ReplicationStream) {
     (server, stream)
 }
 
-/// `LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms"`, or another command.
+/// `LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms lease-ms"`, or another command.
 #[derive(Debug, Clone, PartialEq)]
 struct Sent {
-    /// The words, without LOCK.APPLY and without the two times of a grant.
+    /// The words, without LOCK.APPLY and without the times of a grant.
     words: String,
     deadline_ms: i64,
     since_ms: i64,
+    lease_ms: i64,
 }
 
 impl Sent {
@@ -45,11 +46,12 @@ impl Sent {
                 words: effect.unwrap_or(line).to_owned(),
                 deadline_ms: 0,
                 since_ms: 0,
+                lease_ms: 0,
             };
         };
         let words: Vec<&str> = effect.split(' ').collect();
         let number = |word: &str| -> i64 { word.parse().expect("a number") };
-        let [of @ .., deadline_ms, since_ms] = words.as_slice() else {
+        let [of @ .., deadline_ms, since_ms, lease_ms] = words.as_slice() else {
             panic!("not a grant: {line}");
         };
         assert_eq!(of.len(), 7, "not a grant: {line}");
@@ -57,6 +59,7 @@ impl Sent {
             words: of.join(" "),
             deadline_ms: number(deadline_ms),
             since_ms: number(since_ms),
+            lease_ms: number(lease_ms),
         }
     }
 }

@@ -310,6 +310,41 @@ fn extend_ties_a_lock_that_was_not_tied() {
 }
 
 #[test]
+fn extend_with_nosession_unties() {
+    let server = Server::start();
+    let client = tied(&server, "k", "a");
+    let mut second = server.client();
+    second
+        .call(format!("LOCK.MACQUIRE 2 k1 k2 a {LONG} SESSION"))
+        .grant();
+    assert_eq!(server.call("LOCK.EXTEND k a NOSESSION").int(), 1);
+    assert_eq!(server.call("LOCK.MEXTEND 2 k1 k2 a nosession").int(), 2);
+    // The client's fields are still those of the connection that was granted.
+    for (key, id) in [("k", client.id()), ("k2", second.id())] {
+        let own = server.known_lock(key).holder().clone();
+        assert_eq!((own.int("session"), own.int("client-id")), (0, id));
+    }
+    assert_survives(&server, client, "k", "a");
+    assert_survives(&server, second, "k2", "a");
+    assert_eq!(server.call("LOCK.EXTEND k a PX 300 NOSESSION").int(), 1);
+    assert_runs_out(&server, "k", "a");
+}
+
+#[test]
+fn a_tied_grant_is_renewed_by_the_length_that_it_was_set_to() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.call("LOCK.ACQUIRE k a PX 600").grant();
+    assert_eq!(client.call("LOCK.EXTEND k a SESSION").int(), 1);
+    assert!(server.call("LOCK.CHECK k a").int() <= 600);
+    assert_renewed(&mut client, "k", "a", 2);
+    assert_eq!(server.call("LOCK.EXTEND k a PX 900").int(), 1);
+    assert_eq!(server.call("LOCK.EXTEND k a").int(), 1);
+    assert!((600..=900).contains(&server.call("LOCK.CHECK k a").int()));
+    assert_renewed(&mut client, "k", "a", 2);
+}
+
+#[test]
 fn extend_ties_nothing_that_its_token_does_not_hold() {
     let server = Server::start();
     let mut client = server.client();

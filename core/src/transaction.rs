@@ -331,6 +331,7 @@ impl<'t, 'e> Transaction<'t, 'e> {
                 Some(name) => self.sessions.bind(client_id, name.clone(), lease_ms),
                 None => SessionId::NONE,
             },
+            Life::Untied => SessionId::NONE,
             Life::Lease => {
                 let own = self.lock(id).and_then(|lock| lock.holder(token));
                 let session = own.map_or(SessionId::NONE, |own| own.session);

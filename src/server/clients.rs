@@ -58,7 +58,7 @@ pub fn caller(ctx: &Context, flags: u32, life: Life) -> Result<u64, Refusal> {
     }
     match life {
         Life::Session => script_caller(ctx).ok_or(Refusal::CallerUnknown),
-        Life::Lease => Ok(0),
+        Life::Lease | Life::Untied => Ok(0),
     }
 }
 

@@ -30,6 +30,7 @@ pub struct Given<'a> {
     pub reentrant: Option<Values<'a>>,
     pub holds: Option<Values<'a>>,
     pub session: Option<Values<'a>>,
+    pub nosession: Option<Values<'a>>,
     pub all: Option<Values<'a>>,
 }
 
@@ -39,12 +40,13 @@ fn value<'a>(option: Option<Values<'a>>) -> Option<&'a [u8]> {
 }
 
 impl Given<'_> {
-    pub fn lease_ms(&self, default_ms: u64) -> Result<u64, Refusal> {
-        match (value(self.px), value(self.ex)) {
-            (Some(ms), _) => within(ms, 1, MAX_SPAN_MS, Refusal::Lease),
-            (None, Some(s)) => Ok(within(s, 1, MAX_SPAN_MS / 1000, Refusal::Lease)? * 1000),
-            (None, None) => Ok(default_ms),
-        }
+    pub fn lease_ms(&self) -> Result<Option<u64>, Refusal> {
+        let lease_ms = match (value(self.px), value(self.ex)) {
+            (Some(ms), _) => within(ms, 1, MAX_SPAN_MS, Refusal::Lease)?,
+            (None, Some(s)) => within(s, 1, MAX_SPAN_MS / 1000, Refusal::Lease)? * 1000,
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(lease_ms))
     }
 
     pub fn block_ms(&self) -> Result<u64, Refusal> {
@@ -66,7 +68,11 @@ impl Given<'_> {
     }
 
     pub fn life(&self) -> Life {
-        self.session.map_or(Life::Lease, |_| Life::Session)
+        match (self.session, self.nosession) {
+            (Some(_), _) => Life::Session,
+            (None, Some(_)) => Life::Untied,
+            (None, None) => Life::Lease,
+        }
     }
 
     pub fn leave(&self) -> Result<Leave, Refusal> {

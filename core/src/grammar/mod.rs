@@ -44,7 +44,7 @@ pub fn acquire(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Ope
     let parts = Parts::cut(words, keys, &syntax::ACQUIRE)?;
     let names = parts.names(setting.db)?;
     let token = parts.token(setting.draw_token)?;
-    let lease_ms = parts.given.lease_ms(setting.default_lease_ms)?;
+    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
     let request = parts.given.request(token, lease_ms)?;
     Ok(Operation::Acquire { names, request })
 }
@@ -58,7 +58,7 @@ pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operat
     let parts = Parts::cut(words, keys, &syntax::WAIT)?;
     let names = parts.names(setting.db)?;
     let token = parts.token(setting.draw_token)?;
-    let lease_ms = parts.given.lease_ms(setting.default_lease_ms)?;
+    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
     let block_ms = parts.given.block_ms()?;
     let request = parts.given.request(token, lease_ms)?;
     Ok(Operation::Wait {
@@ -90,7 +90,7 @@ pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Oper
     Ok(Operation::Extend {
         names: parts.names(setting.db)?,
         token: parts.token(setting.draw_token)?,
-        lease_ms: parts.given.lease_ms(setting.default_lease_ms)?,
+        lease_ms: parts.given.lease_ms()?,
         life: parts.given.life(),
     })
 }
@@ -241,6 +241,9 @@ mod tests {
                 TokenLength,
                 "token goes before holds",
             ),
+            ("EXTEND k t NOSESSION SESSION", Syntax, "tied and untied"),
+            ("EXTEND k t NOSESSION NOSESSION", Syntax, "twice"),
+            ("ACQUIRE k t NOSESSION", Syntax, "not of this command"),
             ("EXTEND k *", TokenStar, "holds nothing yet"),
             ("RELEASE k *", TokenStar, "holds nothing yet"),
             ("RELEASE k t PX 1", Syntax, "not of this command"),
@@ -273,7 +276,7 @@ mod tests {
             Operation::Acquire { request, .. } | Operation::Wait { request, .. } => {
                 request.lease_ms
             }
-            Operation::Extend { lease_ms, .. } => lease_ms,
+            Operation::Extend { lease_ms, .. } => lease_ms.expect("a lease"),
             other => unreachable!("{other:?}"),
         };
         assert_eq!(lease_of("ACQUIRE k t"), 30_000);

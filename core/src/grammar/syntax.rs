@@ -157,6 +157,12 @@ const SESSION: Opt = Opt {
     field: |given| &mut given.session,
 };
 
+const NOSESSION: Opt = Opt {
+    word: c"NOSESSION",
+    values: &[],
+    field: |given| &mut given.nosession,
+};
+
 const ALL: Opt = Opt {
     word: c"ALL",
     values: &[],
@@ -198,7 +204,10 @@ pub const CANCEL: Verb = Verb {
 pub const EXTEND: Verb = Verb {
     word: "EXTEND",
     token: Some(TokenKind::Existing),
-    rest: Rest::Options(&[LEASE, Part::Free(SESSION)]),
+    rest: Rest::Options(&[
+        LEASE,
+        Part::OneOf(c"tie", &[Part::Free(SESSION), Part::Free(NOSESSION)]),
+    ]),
 };
 
 /// Gives up holds.

@@ -410,6 +410,7 @@ mod tests {
                     holds: 1,
                     limit,
                     deadline_ms,
+                    lease_ms: 10,
                     since_ms: 0,
                     client_id: 0,
                     session,

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use crate::values::holder::{Holder, Mode};
 use crate::values::holders::Holders;
+use crate::values::moment::MAX_SPAN_MS;
 use crate::values::request::Request;
 use crate::values::token::Token;
 
@@ -251,7 +252,11 @@ fn is_sound(mode: Mode, holders: &[Holder]) -> bool {
     tokens.sort_unstable();
     tokens.dedup();
     let distinct = tokens.len() == holders.len();
-    shape && ordered && distinct && holders.iter().all(|own| own.holds > 0)
+    shape && ordered && distinct && holders.iter().all(is_sound_grant)
+}
+
+fn is_sound_grant(own: &Holder) -> bool {
+    own.holds > 0 && (1..=MAX_SPAN_MS).contains(&own.lease_ms)
 }
 
 #[cfg(test)]
@@ -266,6 +271,7 @@ mod tests {
             holds: 1,
             limit,
             deadline_ms: 100 + fence,
+            lease_ms: 10,
             since_ms: 0,
             client_id: 0,
             session: SessionId::NONE,
@@ -441,5 +447,13 @@ mod tests {
             Lock::held(Mode::Exclusive, vec![none]).is_none(),
             "no holds"
         );
+        for lease_ms in [0, MAX_SPAN_MS + 1] {
+            let lasting = Holder {
+                lease_ms,
+                ..holder("a", 1, 0)
+            };
+            let lock = Lock::held(Mode::Exclusive, vec![lasting]);
+            assert!(lock.is_none(), "a lease of {lease_ms} ms");
+        }
     }
 }

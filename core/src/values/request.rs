@@ -17,10 +17,12 @@ pub enum Repeat {
 /// What keeps a grant in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// Its lease alone.
+    /// Its lease. Where it is tied to a connection already, it stays so.
     Lease,
     /// The caller's connection (SESSION): it is renewed while that lives, and ends with it.
     Session,
+    /// Its lease alone from now on (NOSESSION).
+    Untied,
 }
 
 /// What a token wants to hold.

@@ -803,6 +803,61 @@ scenes! {
 }
 
 #[test]
+fn a_bare_extension_is_as_long_as_the_lease_was_set_last() {
+    let mut world = play(
+        "
+        ACQUIRE k a PX 400 -> granted
+        ACQUIRE s a SHARED PX 500 -> granted
+        ACQUIRE s b SHARED PX 50 -> granted",
+    );
+    let mut extended = |line: &str, key: &str, lease_ms: u64| {
+        world.pass_ms(20);
+        assert_ne!(world.say(line), "0", "{line}");
+        assert_eq!(world.lease_ms(key, "a"), lease_ms, "{line}");
+        let replica = world.replica.get(&world::name(key));
+        let own = replica.and_then(|lock| lock.holder(&world::token("a")));
+        assert_eq!(own.map(|own| own.lease_ms), Some(lease_ms), "{line}");
+    };
+    extended("EXTEND k a", "k", 400);
+    extended("EXTEND k a PX 70", "k", 70);
+    extended("EXTEND k a NOSESSION", "k", 70);
+    extended("MEXTEND 2 k s a", "s", 500);
+    extended("ACQUIRE k a PX 900", "k", 900);
+    extended("EXTEND k a", "k", 900);
+    // What an EXPIRE by hand did is no length.
+    world.expire("k", Some(world.now_ms + 100));
+    world.fire(vec![world::name("k")]);
+    assert_eq!(world.lease_ms("k", "a"), 100);
+    assert_eq!(world.say("EXTEND k a"), "1");
+    assert_eq!(world.lease_ms("k", "a"), 900);
+    assert_eq!(world.say("EXTEND s b"), "0", "its lease had ended");
+    // A waiter's length is the one it asked for.
+    world.say("WAIT k c PX 300");
+    world.say("RELEASE k a");
+    world.pass_ms(250);
+    assert_eq!(world.say("EXTEND k c"), "1");
+    assert_eq!(world.lease_ms("k", "c"), 300);
+}
+
+#[test]
+fn an_untied_grant_outlives_its_connection_and_is_renewed_no_more() {
+    let mut world = play("ACQUIRE k a PX 300 SESSION -> granted");
+    world.pass_ms(200);
+    assert_eq!(world.say("EXTEND k a NOSESSION"), "1");
+    assert!(world.table.sessions().is_empty());
+    world.close("ACQUIRE k a PX 300 SESSION");
+    world.pass_ms(200);
+    assert_eq!(world.holders("k"), ["a#1"]);
+    assert_eq!(world.lease_ms("k", "a"), 100);
+    assert_eq!(world.say("EXTEND k a SESSION"), "1");
+    world.pass_ms(1_000);
+    assert_eq!(world.holders("k"), ["a#1"]);
+    // Untied only after its connection had closed, it has ended already.
+    world.orphan_all();
+    assert_eq!(world.say("EXTEND k a NOSESSION"), "0");
+}
+
+#[test]
 fn fences_rise_with_every_grant_and_stay_with_a_repeat() {
     let mut world = play("ACQUIRE k a -> granted\nACQUIRE j b -> granted");
     let (first, second) = (world.fence("k", "a"), world.fence("j", "b"));

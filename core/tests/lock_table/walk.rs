@@ -35,7 +35,11 @@ fn line() -> impl Strategy<Value = String> {
                 0 | 1 => format!("MACQUIRE {keys} {token} PX {ms} {mode} {repeat}"),
                 2..=4 => format!("MWAIT {keys} {token} PX {ms} BLOCK {block} {mode} {repeat}"),
                 5 => format!("CANCEL {first} {token}"),
-                6 => format!("MEXTEND {keys} {token} PX {ms}"),
+                6 if ms % 2 == 0 => format!("MEXTEND {keys} {token} PX {ms}"),
+                6 => format!(
+                    "MEXTEND {keys} {token} {}",
+                    ["", "NOSESSION", "SESSION"][ms as usize % 3]
+                ),
                 _ => format!(
                     "MRELEASE {keys} {token}{}",
                     ["", " ALL", " HOLDS 1"][ms as usize % 3]
