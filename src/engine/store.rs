@@ -130,8 +130,10 @@ impl Store for ServerStore<'_> {
     }
 
     fn permits(&mut self, waiter: &Waiter) -> bool {
-        self.open = None;
-        blocking::permits(self.ctx, waiter)
+        blocking::has_seen_rights(waiter) || {
+            self.open = None;
+            blocking::permits(self.ctx, waiter)
+        }
     }
 }
 

@@ -110,7 +110,7 @@ pub fn probe(_: &Context) -> Result<(), String> {
         RedisModule_FreeServerInfo,
         RedisModule_FreeString,
         RedisModule_GetAbsExpire,
-        RedisModule_GetBlockedClientHandle,
+        RedisModule_GetBlockedClientPrivateData,
         RedisModule_GetClientId,
         RedisModule_GetClientInfoById,
         RedisModule_GetClientNameById,

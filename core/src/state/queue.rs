@@ -177,6 +177,11 @@ impl Queues {
         waiter.names.as_slice().get((*blocked_by)?)
     }
 
+    /// The same name's number among those of the waiter.
+    pub fn blocked_by_number(&self, position: Position) -> Option<usize> {
+        self.waiters.get(&position)?.blocked_by
+    }
+
     /// Records which of its names blocks the waiter at a position; `None`: look at all of them.
     pub fn set_blocked_by(&mut self, position: Position, by: Option<usize>) {
         if let Some(queued) = self.waiters.get_mut(&position) {

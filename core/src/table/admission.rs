@@ -97,20 +97,26 @@ impl Waiting {
         tx: &mut Transaction<'_, '_>,
     ) -> Admission {
         let names = waiter.names.as_slice();
-        let known = self.queues.blocked_by(position);
-        let known = known.and_then(|name| Some((name, names.binary_search(name).ok()?)));
-        if let Some((name, by)) = known {
-            match self.conflict_at(name, &waiter.request, Some(position), tx) {
-                Conflict::UpgradeBlocked | Conflict::Blocked => {
-                    return Admission::Blocked { upgrades: 0, by }
-                }
-                Conflict::OtherType => return Admission::OtherType,
-                Conflict::Open | Conflict::Held { .. } | Conflict::Upgrade => {}
+        let mut known = self.queues.blocked_by_number(position).and_then(|by| {
+            let name = names.get(by)?;
+            let conflict = self.conflict_at(name, &waiter.request, Some(position), tx);
+            Some((by, conflict))
+        });
+        match known {
+            Some((by, Conflict::UpgradeBlocked | Conflict::Blocked)) => {
+                return Admission::Blocked { upgrades: 0, by }
             }
+            Some((_, Conflict::OtherType)) => return Admission::OtherType,
+            Some((_, Conflict::Open | Conflict::Held { .. } | Conflict::Upgrade)) | None => {}
         }
         let mut kept = Kept::default();
         for (by, name) in names.iter().enumerate() {
-            match self.conflict_at(name, &waiter.request, Some(position), tx) {
+            let known = known.take_if(|(known_by, _)| *known_by == by);
+            let conflict = match known {
+                Some((_, conflict)) => conflict,
+                None => self.conflict_at(name, &waiter.request, Some(position), tx),
+            };
+            match conflict {
                 Conflict::UpgradeBlocked | Conflict::Blocked => {
                     return Admission::Blocked { upgrades: 0, by }
                 }

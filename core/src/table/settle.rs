@@ -92,6 +92,8 @@ impl Waiting {
     pub(super) fn settle(&mut self, names: &[Name], tx: &mut Transaction<'_, '_>) {
         if names.is_empty() && self.is_idle() && !tx.any_shared {
             tx.changed.clear();
+        }
+        if names.is_empty() && tx.changed.is_empty() && tx.again.is_empty() {
             return;
         }
         let mut work = WorkList::default();
