@@ -10,6 +10,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use foldhash::HashMap;
 use smallvec::SmallVec;
@@ -157,7 +158,7 @@ impl Queues {
     }
 
     /// Every name that somebody waits for.
-    pub fn names(&self) -> impl Iterator<Item = &Name> {
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &Name> {
         self.queues_by_name.keys()
     }
 
@@ -193,6 +194,21 @@ impl Queues {
     pub fn queue(&self, name: &Name) -> impl Iterator<Item = (Position, &Waiter)> {
         let queue = self.queues_by_name.get(name).into_iter();
         let positions = queue.flat_map(|queue| &queue.positions);
+        positions.filter_map(|position| Some((*position, self.at(*position)?)))
+    }
+
+    /// Those in the queue of a name who stand behind `front`, and behind nobody where it is `None`; no further
+    /// than `back`.
+    pub fn queue_between(
+        &self,
+        name: &Name,
+        front: Option<Position>,
+        back: Option<Position>,
+    ) -> impl Iterator<Item = (Position, &Waiter)> {
+        let front = front.map_or(Bound::Unbounded, Bound::Excluded);
+        let back = back.map_or(Bound::Unbounded, Bound::Included);
+        let queue = self.queues_by_name.get(name).into_iter();
+        let positions = queue.flat_map(move |queue| queue.positions.range((front, back)));
         positions.filter_map(|position| Some((*position, self.at(*position)?)))
     }
 

@@ -99,6 +99,23 @@ impl Sessions {
         self.by_client.contains_key(&client_id)
     }
 
+    /// The connection that a grant is tied to, if it lives.
+    pub fn client_of(&self, id: SessionId) -> Option<u64> {
+        let session = self.sessions.get(&id)?;
+        (!self.has_ended(session)).then_some(session.client_id)
+    }
+
+    /// How many grants are tied to a connection.
+    pub fn count_of(&self, client_id: u64) -> usize {
+        self.by_client.get(&client_id).map_or(0, BTreeSet::len)
+    }
+
+    /// Where the grants are that are tied to a connection.
+    pub fn names_of(&self, client_id: u64) -> impl Iterator<Item = &Name> {
+        let ids = self.by_client.get(&client_id).into_iter().flatten();
+        ids.filter_map(|id| Some(&self.sessions.get(id)?.name))
+    }
+
     /// When the next session is due, on the steady clock in ms.
     pub fn next_due_ms(&self) -> Option<u64> {
         if !self.gone.is_empty() {

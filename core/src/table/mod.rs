@@ -15,6 +15,7 @@
 //! but for the deadlines of leases.
 
 mod admission;
+mod circles;
 mod due;
 mod grants;
 mod lock_table;

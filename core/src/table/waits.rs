@@ -1,6 +1,7 @@
 //! How a request that can't be granted now begins to wait.
 
 use super::admission::Admission;
+use super::circles::{Newcomer, Rank};
 use super::lock_table::Waiting;
 use super::settle::complete;
 use crate::decision::{Answer, Arrival, Caller, Outcome};
@@ -42,6 +43,18 @@ impl Waiting {
         if upgrades > 0 && self.would_deadlock(names, request, tx) {
             return Err(Refusal::Deadlock);
         }
+        let older = self.queues.wait_for(&request.token, names);
+        let rank = self.rank(older, request, upgrades);
+        let newcomer = Newcomer {
+            client_id: caller.client_id,
+            names,
+            request,
+            rank,
+            older,
+        };
+        if self.closes_circle(&newcomer, tx) {
+            return Err(Refusal::Circle);
+        }
         let now_ms = tx.steady_ms();
         let waiter = Waiter {
             waiter_id: caller.waiter_id,
@@ -51,17 +64,29 @@ impl Waiting {
             since_ms: now_ms,
             timeout_ms: (block_ms > 0).then(|| now_ms.saturating_add(block_ms)),
         };
-        let end = if upgrades > 0 { End::Front } else { End::Back };
-        match self.queues.wait_for(&request.token, names) {
+        match older {
             Some(older) => {
-                self.take_over(older, waiter, end, tx);
+                self.take_over(older, waiter, rank, tx);
                 Ok(Answer::Queued(Arrival::TakenOver))
             }
             None if self.is_full(tx) => Err(Refusal::MaxWaiters),
             None => {
-                self.enqueue(waiter, end, Some(by), tx);
+                self.enqueue(waiter, rank, Some(by), tx);
                 Ok(Answer::Queued(Arrival::New))
             }
+        }
+    }
+
+    /// Where a wait begins: in the place of its token's older one, if it takes as much.
+    fn rank(&self, older: Option<Position>, request: &Request, upgrades: usize) -> Rank {
+        let kept = older.filter(|position| {
+            let older = self.queues.at(*position);
+            older.is_some_and(|older| request.takes_as_much_as(&older.request))
+        });
+        match kept {
+            Some(position) => Rank::At(position),
+            None if upgrades > 0 => Rank::First,
+            None => Rank::Last,
         }
     }
 
@@ -73,10 +98,14 @@ impl Waiting {
     fn enqueue(
         &mut self,
         waiter: Waiter,
-        end: End,
+        rank: Rank,
         by: Option<usize>,
         tx: &mut Transaction<'_, '_>,
     ) -> Position {
+        let end = match rank {
+            Rank::First => End::Front,
+            Rank::At(_) | Rank::Last => End::Back,
+        };
         let (position, new_queues) = self.queues.enqueue(waiter, end, by);
         for name in new_queues {
             let id = tx.entry(&name);
@@ -91,17 +120,13 @@ impl Waiting {
         &mut self,
         older: Position,
         newer: Waiter,
-        end: End,
+        rank: Rank,
         tx: &mut Transaction<'_, '_>,
     ) {
-        let Some((keeps_place, since_ms)) = self.queues.at(older).map(|waiter| {
-            let keeps_place = newer.request.takes_as_much_as(&waiter.request);
-            (keeps_place, waiter.since_ms)
-        }) else {
-            return;
-        };
+        let waited = self.queues.at(older);
+        let since_ms = waited.map_or(newer.since_ms, |older| older.since_ms);
         let newer = Waiter { since_ms, ..newer };
-        let position = if keeps_place {
+        let position = if rank == Rank::At(older) {
             self.counters.take_overs += 1;
             if let Some(waiter_id) = self.queues.take_over(older, newer) {
                 complete(waiter_id, TAKEN_OVER, 1, tx);
@@ -109,7 +134,7 @@ impl Waiting {
             older
         } else {
             self.end_older_wait(older, tx);
-            self.enqueue(newer, end, None, tx)
+            self.enqueue(newer, rank, None, tx)
         };
         // Without the older one before it, it may be admitted.
         tx.again.push(position);

@@ -35,6 +35,8 @@ pub enum Refusal {
     NoPermission,
     /// Waiting would never end: another holder waits for this one to leave.
     Deadlock,
+    /// Waiting would never end: connections would wait for each other's sessions.
+    Circle,
     /// `lock.max-waiters` clients wait already.
     MaxWaiters,
     /// A writing command on a server that follows a primary and takes writes all the same.
@@ -80,6 +82,7 @@ impl Refusal {
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
             Self::NoPermission => "NOPERM No permissions to access a key",
             Self::Deadlock => "DEADLOCK another holder waits to upgrade this lock",
+            Self::Circle => "DEADLOCK connections would wait for each other's SESSION grants",
             Self::MaxWaiters => "MAXWAITERS as many clients wait as lock.max-waiters allows",
             Self::ReadOnly => "READONLY locks are granted by the primary alone",
             Self::ApplyInternal => "ERR LOCK.APPLY is internal",

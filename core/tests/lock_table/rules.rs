@@ -3,7 +3,8 @@
 use crate::world::{self, World};
 
 /// A scene: lines with their answers, in order. `+50` lets 50 ms pass; `< line: answer` is what a
-/// waiter is told since the line before; `= key a#1 b#2` is who holds, with their holds.
+/// waiter is told since the line before; `= key a#1 b#2` is who holds, with their holds. Each line is said on
+/// a connection of its own, but for those that name one: `A> `.
 fn play(scene: &str) -> World {
     let mut world = World::new();
     for line in scene.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -42,15 +43,20 @@ fn play(scene: &str) -> World {
             let (said, answer) = line
                 .split_once(" -> ")
                 .unwrap_or_else(|| panic!("no answer in {line:?}"));
-            assert_eq!(
-                world.say(said),
-                answer,
-                "in the scene at {line:?}:\n{scene}"
-            );
+            let answered = match said.split_once("> ") {
+                Some((connection, said)) => world.say_as(client_id_of(connection), said),
+                None => world.say(said),
+            };
+            assert_eq!(answered, answer, "in the scene at {line:?}:\n{scene}");
         }
         world.table.queues().check().expect("sound queues");
     }
     world
+}
+
+/// The client id of a connection that has a letter.
+fn client_id_of(connection: &str) -> u64 {
+    1_000_000 + u64::from(connection.as_bytes()[0])
 }
 
 macro_rules! scenes {
@@ -502,6 +508,157 @@ scenes! {
     a_cancel_at_another_type_s_key_is_an_error: "
         SET k
         CANCEL k a -> WRONGTYPE Operation against a key holding the wrong kind of value";
+
+    two_who_would_wait_for_each_other_s_sessions: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        A> WAIT y a -> waits
+        B> ACQUIRE x b -> nil
+        B> WAIT x b BLOCK 100 -> DEADLOCK connections would wait for each other's SESSION grants
+        B> RELEASE y b -> 1
+        < WAIT y a: granted";
+
+    a_circle_of_many: "
+        A> ACQUIRE v a SESSION -> granted
+        B> ACQUIRE w b SESSION -> granted
+        C> ACQUIRE x c SESSION -> granted
+        D> ACQUIRE y d SESSION -> granted
+        A> WAIT w a -> waits
+        B> WAIT x b -> waits
+        C> MWAIT 2 y z c -> waits
+        D> WAIT x d -> DEADLOCK connections would wait for each other's SESSION grants
+        D> MWAIT 2 z v d -> DEADLOCK connections would wait for each other's SESSION grants
+        E> WAIT v e -> waits        // waits for all of them and is no part of it
+        D> RELEASE y d -> 1
+        < MWAIT 2 y z c: granted";
+
+    a_connection_that_would_wait_for_itself: "
+        A> ACQUIRE x a SESSION -> granted
+        A> WAIT x other -> DEADLOCK connections would wait for each other's SESSION grants
+        A> WAIT x a -> granted
+        B> WAIT x other -> waits";
+
+    leases_end_by_themselves_and_make_no_circle: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b -> granted
+        A> WAIT y a -> waits
+        B> WAIT x b -> waits
+        A> ACQUIRE z a2 -> granted
+        +1000
+        < WAIT y a: granted";
+
+    a_circle_through_the_queue: "
+        H> ACQUIRE k h -> granted
+        A> ACQUIRE y a SESSION -> granted
+        B> MWAIT 2 k y b -> waits
+        A> WAIT k a -> DEADLOCK connections would wait for each other's SESSION grants
+        C> WAIT k c -> waits
+        B> ACQUIRE z b SESSION -> granted
+        D> WAIT z d -> waits";
+
+    who_stands_behind_and_waits_for_nothing_else_is_no_part_of_a_circle: "
+        H> ACQUIRE k h -> granted
+        A> ACQUIRE y a SESSION -> granted
+        B> WAIT k b -> waits
+        C> WAIT y c -> waits
+        A> WAIT k a -> waits
+        H> RELEASE k h -> 1
+        < WAIT k b: granted";
+
+    another_permit_opens_a_circle: "
+        A> ACQUIRE s a SHARED LIMIT 2 SESSION -> granted
+        P> ACQUIRE s p SHARED LIMIT 2 -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b SHARED LIMIT 2 -> waits
+        A> WAIT y a -> waits
+        P> RELEASE s p -> 1
+        < WAIT s b SHARED LIMIT 2: granted";
+
+    a_session_of_somebody_who_doesn_t_wait_opens_a_circle_too: "
+        A> ACQUIRE s a SHARED LIMIT 2 SESSION -> granted
+        P> ACQUIRE s p SHARED LIMIT 2 SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b SHARED LIMIT 2 -> waits
+        A> WAIT y a -> waits";
+
+    no_permit_is_outside_the_circle: "
+        A> ACQUIRE s a SHARED LIMIT 2 SESSION -> granted
+        C> ACQUIRE s c SHARED LIMIT 2 SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b SHARED LIMIT 2 -> waits
+        C> WAIT y c -> waits
+        A> WAIT y a -> DEADLOCK connections would wait for each other's SESSION grants";
+
+    one_shared_holder_in_the_circle_is_enough_for_an_exclusive_wait: "
+        A> ACQUIRE s a SHARED SESSION -> granted
+        P> ACQUIRE s p SHARED -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b -> waits
+        A> WAIT y a -> DEADLOCK connections would wait for each other's SESSION grants";
+
+    a_circle_through_an_upgrade: "
+        A> ACQUIRE k a SHARED SESSION -> granted
+        B> ACQUIRE k b SHARED SESSION -> granted
+        A> ACQUIRE j a SESSION -> granted
+        A> WAIT k a -> waits
+        B> WAIT j b -> DEADLOCK connections would wait for each other's SESSION grants
+        B> RELEASE k b -> 1
+        < WAIT k a: granted";
+
+    an_upgrade_that_would_stand_before_whom_it_waits_for: "
+        C> ACQUIRE k t SHARED -> granted
+        D> ACQUIRE k u SHARED SESSION -> granted
+        D> WAIT k v SHARED LIMIT 2 -> waits
+        C> WAIT k t -> DEADLOCK connections would wait for each other's SESSION grants
+        C> RELEASE k t -> 1
+        < WAIT k v SHARED LIMIT 2: granted";
+
+    what_the_own_token_holds_is_in_nobody_s_way: "
+        A> ACQUIRE x t SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT x t2 -> waits
+        A> MWAIT 2 x y t -> DEADLOCK connections would wait for each other's SESSION grants
+        B> ACQUIRE q t SHARED -> granted";
+
+    a_take_over_that_would_close_a_circle_leaves_the_older_wait_as_it_was: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT x b -> waits
+        O> WAIT y a -> waits
+        A> WAIT y a PX 5 -> DEADLOCK connections would wait for each other's SESSION grants
+        A> WAIT y a SHARED -> DEADLOCK connections would wait for each other's SESSION grants
+        < nothing
+        P> WAIT y a PX 6 -> waits
+        < WAIT y a: UNBLOCKED";
+
+    an_older_wait_that_ends_is_no_part_of_a_circle: "
+        A> ACQUIRE x a SESSION -> granted
+        C> ACQUIRE y c SESSION -> granted
+        C> WAIT x t -> waits
+        A> ACQUIRE z a -> granted
+        B> WAIT x t SHARED -> waits
+        < WAIT x t: UNBLOCKED
+        A> WAIT y a -> waits";
+
+    the_end_of_a_wait_opens_the_way: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        A> WAIT y a BLOCK 10 -> waits
+        B> WAIT x b -> DEADLOCK connections would wait for each other's SESSION grants
+        +10
+        < WAIT y a BLOCK 10: nil
+        B> WAIT x b -> waits";
+
+    a_circle_that_comes_about_otherwise_is_not_found_and_harms_no_other: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b -> granted
+        A> WAIT y a -> waits
+        B> WAIT x b -> waits
+        B> EXTEND y b SESSION -> 1     // a connection that waits can't, a script of it could
+        C> WAIT y c -> waits
+        D> ACQUIRE z d SESSION -> granted
+        E> WAIT z e -> waits
+        D> WAIT x d -> waits";
 
     del_frees_by_force: "
         ACQUIRE k a -> granted

@@ -33,6 +33,9 @@ pub const KINDS: &[Kind] = &[
     kind("acquire", 1500, "LOCK.ACQUIRE <key> <token> <grant>"),
     kind("wait", 200, "LOCK.WAIT <key> <token> <block> <grant>"),
     kind("wait-then-more", 30, "LOCK.WAIT <key> <token> <block> <grant> ; <any> ; LOCK.RELEASE <key> <token>"),
+    // Sessions that are waited for while their connection waits.
+    kind("hold-and-wait", 60, "LOCK.ACQUIRE <key> <token> <lease> SESSION ; LOCK.WAIT <key> <token> <block> <session>"),
+    kind("hold-and-mwait", 20, "LOCK.ACQUIRE <key> <token> SHARED SESSION ; LOCK.MWAIT <keys> <token> <block> <mode>"),
     kind("wait-quit", 15, "LOCK.WAIT <key> <token> <block> <grant> ; QUIT"),
     kind("queue", 150, "LOCK.QUEUE <key> <token> <place> <grant>"),
     kind("cancel", 60, "LOCK.CANCEL <key> <token>"),
