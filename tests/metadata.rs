@@ -418,6 +418,7 @@ fn the_documentation_has_every_option_that_is_taken_and_no_other() {
         ("BLOCK", "BLOCK 5"),
         ("SHARED", "SHARED"),
         ("LIMIT", "SHARED LIMIT 5"),
+        ("PERMITS", "SHARED LIMIT 5 PERMITS 2"),
         ("REENTRANT", "REENTRANT"),
         ("HOLDS", "HOLDS 5"),
         ("SESSION", "SESSION"),

@@ -2,7 +2,8 @@
 //!
 //! Each function takes the words behind the command's name. Errors come in the order of precedence
 //! of the contract: arity, numkeys (where it is bad, the rest can't be read), syntax, duplicate
-//! key, token, then the numbers: lease, timeout, limit, holds, count. So words are collected first and
+//! key, token, then the numbers: lease, timeout, limit, permits,
+//! holds, count. So words are collected first and
 //! their values are looked at afterwards.
 //!
 //! 1. [`syntax`] tells how each command is written;
@@ -228,6 +229,35 @@ mod tests {
             ("EXTEND k t NOSESSION SESSION", Syntax, "tied and untied"),
             ("EXTEND k t NOSESSION NOSESSION", Syntax, "twice"),
             ("ACQUIRE k t NOSESSION", Syntax, "not of this command"),
+            (
+                "ACQUIRE k t SHARED PERMITS 1",
+                Syntax,
+                "PERMITS without LIMIT",
+            ),
+            ("ACQUIRE k t PERMITS 1", Syntax, "PERMITS alone"),
+            ("ACQUIRE k t LIMIT 2 PERMITS 1", Syntax, "without SHARED"),
+            ("WAIT k t SHARED LIMIT 2 PERMITS", Syntax, "no value"),
+            ("WAIT k t PERMITS 0 SHARED LIMIT 2", Permits, "none"),
+            (
+                "ACQUIRE k t PERMITS 3 SHARED LIMIT 2",
+                Permits,
+                "above the limit",
+            ),
+            (
+                "ACQUIRE k t SHARED LIMIT 4294967295 PERMITS 4294967296",
+                Permits,
+                "2^32",
+            ),
+            (
+                "ACQUIRE k t SHARED LIMIT 0 PERMITS 1",
+                Limit,
+                "limit goes before permits",
+            ),
+            (
+                "ACQUIRE k t HOLDS 0 SHARED LIMIT 2 PERMITS 3",
+                Permits,
+                "permits go before holds",
+            ),
             ("EXTEND k *", TokenStar, "holds nothing yet"),
             ("RELEASE k *", TokenStar, "holds nothing yet"),
             ("RELEASE k t PX 1", Syntax, "not of this command"),

@@ -139,6 +139,12 @@ const LIMIT: Opt = Opt {
     field: |given| &mut given.limit,
 };
 
+const PERMITS: Opt = Opt {
+    word: c"PERMITS",
+    values: &[Value::number("m", c"permits")],
+    field: |given| &mut given.permits,
+};
+
 const REENTRANT: Opt = Opt {
     word: c"REENTRANT",
     values: &[],
@@ -176,7 +182,8 @@ const WAITERS: Opt = Opt {
 };
 
 const LEASE: Part = Part::OneOf(c"lease", &[Part::Free(PX), Part::Free(EX)]);
-const MODE: Part = Part::Led(c"mode", SHARED, &[Part::Free(LIMIT)]);
+const LIMITED: Part = Part::Led(c"limited", LIMIT, &[Part::Free(PERMITS)]);
+const MODE: Part = Part::Led(c"mode", SHARED, &[LIMITED]);
 const REPEAT: Part = Part::OneOf(c"repeat", &[Part::Free(REENTRANT), Part::Free(HOLDS)]);
 
 /// Grants now or not at all.

@@ -52,6 +52,7 @@ impl Waiting {
                 fence,
                 holds,
                 limit: request.limit,
+                permits: request.permits,
                 deadline_ms: now_ms.saturating_add(request.lease_ms),
                 lease_ms: request.lease_ms,
                 since_ms,

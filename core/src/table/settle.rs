@@ -10,6 +10,7 @@ use crate::state::queue::{Position, Waiter, WaiterId};
 use crate::transaction::Transaction;
 use crate::values::hand_over::{HandOver, Origin};
 use crate::values::holder::Mode;
+use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::token::Token;
@@ -89,7 +90,8 @@ impl Waiting {
     }
 
     /// Puts on the work who may be admitted after something happened at this name: the first in its
-    /// queue, and who waits to be alone there where it is alone now.
+    /// queue, who waits to be alone there where it is alone now, and who lacks no more permits there
+    /// than may be free.
     pub(super) fn recheck(
         &mut self,
         name: &Name,
@@ -122,6 +124,12 @@ impl Waiting {
             if let Some(sole) = lock.holders().only().map(|own| own.token.clone()) {
                 self.recheck_waits_of(&sole, name, work, &mut tx.steps);
             }
+        }
+        let mut missing = self.queues.missing(name).peekable();
+        if missing.peek().is_some() {
+            let room = tx.lock_at(name).map_or(0, Lock::most_room);
+            let within = missing.take_while(|(missing, _)| u64::from(*missing) <= room);
+            work.positions.extend(within.map(|(_, position)| position));
         }
     }
 
@@ -211,21 +219,19 @@ impl Waiting {
             return Vec::new();
         };
         match self.waiter_admission(position, waiter, tx) {
-            Admission::OtherType => {
-                self.end_wait(position, Outcome::Refused(Refusal::WrongType), tx)
-            }
-            Admission::Granted { .. } if !tx.environment.store.permits(waiter) => {
+            Err(refusal) => self.end_wait(position, Outcome::Refused(refusal), tx),
+            Ok(Admission::Granted { .. }) if !tx.environment.store.permits(waiter) => {
                 self.end_wait(position, Outcome::Refused(Refusal::NoPermission), tx)
             }
-            Admission::Granted { kept_fence } => self.hand_over(position, kept_fence, tx),
-            Admission::Blocked { .. }
+            Ok(Admission::Granted { kept_fence }) => self.hand_over(position, kept_fence, tx),
+            Ok(Admission::Blocked { .. })
                 if waiter.timeout_ms.is_some_and(|ms| ms <= tx.steady_ms()) =>
             {
                 self.end_wait(position, Outcome::TimedOut, tx)
             }
-            Admission::Blocked { by, .. } => {
+            Ok(Admission::Blocked { by, missing, .. }) => {
                 work.names.extend(waiter.names.as_slice().get(by).cloned());
-                self.queues.set_blocked_by(position, Some(by));
+                self.queues.set_missing(position, Some(by), missing);
                 Vec::new()
             }
         }

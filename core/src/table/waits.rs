@@ -21,9 +21,8 @@ impl Waiting {
         caller: Caller,
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
-        let (upgrades, by) = match self.newcomer_admission(names, request, tx) {
-            Admission::OtherType => return Err(Refusal::WrongType),
-            Admission::Blocked { upgrades, by } => (upgrades, by),
+        let (upgrades, by) = match self.newcomer_admission(names, request, tx)? {
+            Admission::Blocked { upgrades, by, .. } => (upgrades, by),
             Admission::Granted { kept_fence } => {
                 let grant = self.grant(names, request, kept_fence, caller.client_id, tx);
                 return Ok(Answer::Granted(grant));

@@ -34,6 +34,8 @@ pub struct Request {
     pub mode: Mode,
     /// The most holders it wants to be one of; 0: no limit.
     pub limit: u32,
+    /// How many holders it is to count as (PERMITS): 1 without a limit.
+    pub permits: u32,
     /// How long the grant is to last, counted from the grant.
     pub lease_ms: u64,
     /// What happens when it holds already.
