@@ -20,6 +20,7 @@ const LEASE: &str = "ERR invalid lease";
 const TIMEOUT: &str = "ERR invalid timeout";
 const LIMIT: &str = "ERR invalid limit";
 const PERMITS: &str = "ERR invalid permits";
+const KEEP: &str = "ERR invalid keep";
 const HOLDS: &str = "ERR invalid holds";
 const COUNT: &str = "ERR invalid count";
 const NUMKEYS: &str = "ERR numkeys ";
@@ -147,6 +148,9 @@ fn options_that_are_unknown_repeated_contradictory_or_cut_short_are_syntax_error
         "SHARED LIMIT 5 LIMIT 5",
         "SESSION SESSION",
         "PERMITS 5",
+        "KEEP 5",
+        "SESSION KEEP",
+        "SESSION KEEP 5 KEEP 5",
         "SHARED PERMITS 5",
         "LIMIT 5 PERMITS 5",
         "SHARED LIMIT 5 PERMITS",
@@ -190,6 +194,9 @@ fn options_that_are_unknown_repeated_contradictory_or_cut_short_are_syntax_error
         "LOCK.RELEASE text t HOLDS 1 HOLDS 1",
         "LOCK.EXTEND text t HOLDS 1",
         "LOCK.EXTEND text t NOSESSION SESSION",
+        "LOCK.EXTEND text t KEEP 5",
+        "LOCK.EXTEND text t NOSESSION KEEP 5",
+        "LOCK.RELEASE text t KEEP 5",
         "LOCK.EXTEND text t NOSESSION NOSESSION",
         "LOCK.ACQUIRE text t NOSESSION",
         "LOCK.WAIT text t SESSION NOSESSION",
@@ -282,6 +289,7 @@ fn of_several_errors_the_first_in_the_order_of_the_contract_is_given() {
         ("<block>", "5"),
         ("<limit>", "5"),
         ("<permits>", "1"),
+        ("<keep>", "5"),
         ("<holds>", "5"),
         ("<count>", "5"),
         ("<numkeys>", "2"),
@@ -290,12 +298,13 @@ fn of_several_errors_the_first_in_the_order_of_the_contract_is_given() {
     ];
     assert_precedence(
         &server,
-        "LOCK.ACQUIRE <key> <token> HOLDS <holds> PERMITS <permits> SHARED LIMIT <limit> <syntax> PX <lease>",
+        "LOCK.ACQUIRE <key> <token> SESSION KEEP <keep> HOLDS <holds> PERMITS <permits> SHARED LIMIT <limit> <syntax> PX <lease>",
         &sound,
         &[
             bogus,
             no_token,
             lease,
+            fault("<keep>", "0", KEEP),
             fault("<limit>", "0", LIMIT),
             fault("<permits>", "6", PERMITS),
             fault("<holds>", "0", HOLDS),
@@ -304,13 +313,14 @@ fn of_several_errors_the_first_in_the_order_of_the_contract_is_given() {
     );
     assert_precedence(
         &server,
-        "LOCK.WAIT <key> <token> HOLDS <holds> PERMITS <permits> BLOCK <block> SHARED LIMIT <limit> EX <lease> <syntax>",
+        "LOCK.WAIT <key> <token> SESSION KEEP <keep> HOLDS <holds> PERMITS <permits> BLOCK <block> SHARED LIMIT <limit> EX <lease> <syntax>",
         &sound,
         &[
             bogus,
             no_token,
             lease,
             fault("<block>", "-5", TIMEOUT),
+            fault("<keep>", "x", KEEP),
             fault("<limit>", "x", LIMIT),
             fault("<permits>", "0", PERMITS),
             fault("<holds>", "x", HOLDS),
@@ -437,7 +447,7 @@ const NO_NUMBERS: [&[u8]; 32] = [
 ];
 
 /// A command that lacks its last word, the number, and how that number is refused.
-const NUMBERED: [(&str, &str); 19] = [
+const NUMBERED: [(&str, &str); 22] = [
     ("LOCK.ACQUIRE free t PX", LEASE),
     ("LOCK.ACQUIRE free t EX", LEASE),
     ("LOCK.ACQUIRE free t REENTRANT px", LEASE),
@@ -448,6 +458,9 @@ const NUMBERED: [(&str, &str); 19] = [
     ("LOCK.WAIT free t SHARED LIMIT", LIMIT),
     ("LOCK.ACQUIRE free t SHARED LIMIT 9 PERMITS", PERMITS),
     ("LOCK.WAIT free t SHARED LIMIT 9 PERMITS", PERMITS),
+    ("LOCK.ACQUIRE free t SESSION KEEP", KEEP),
+    ("LOCK.WAIT free t SESSION KEEP", KEEP),
+    ("LOCK.EXTEND held a SESSION KEEP", KEEP),
     ("LOCK.WAIT free t HOLDS", HOLDS),
     ("LOCK.ACQUIRE free t HOLDS", HOLDS),
     ("LOCK.RELEASE held a HOLDS", HOLDS),
@@ -497,6 +510,9 @@ fn numbers_are_taken_up_to_their_limits_and_not_beyond() {
             1,
             4_294_967_295,
         ),
+        ("LOCK.ACQUIRE free t SESSION KEEP", KEEP, 1, LONGEST_MS),
+        ("LOCK.WAIT free t SESSION KEEP", KEEP, 1, LONGEST_MS),
+        ("LOCK.EXTEND held a SESSION KEEP", KEEP, 1, LONGEST_MS),
         ("LOCK.ACQUIRE free t HOLDS", HOLDS, 1, 4_294_967_295),
         ("LOCK.WAIT free t HOLDS", HOLDS, 1, 4_294_967_295),
         ("LOCK.RELEASE held a HOLDS", HOLDS, 0, 4_294_967_295),

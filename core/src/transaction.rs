@@ -320,8 +320,8 @@ impl<'t, 'e> Transaction<'t, 'e> {
         client_id: u64,
     ) -> SessionId {
         match life {
-            Life::Session => match self.name_of(id) {
-                Some(name) => self.sessions.bind(client_id, name, lease_ms),
+            Life::Session { keep_ms } => match self.name_of(id) {
+                Some(name) => self.sessions.bind(client_id, name, lease_ms, keep_ms),
                 None => SessionId::NONE,
             },
             Life::Untied => SessionId::NONE,

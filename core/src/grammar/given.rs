@@ -31,6 +31,7 @@ pub struct Given<'a> {
     pub reentrant: Option<Values<'a>>,
     pub holds: Option<Values<'a>>,
     pub session: Option<Values<'a>>,
+    pub keep: Option<Values<'a>>,
     pub nosession: Option<Values<'a>>,
     pub all: Option<Values<'a>>,
 }
@@ -76,12 +77,15 @@ impl Given<'_> {
         })
     }
 
-    pub fn life(&self) -> Life {
-        match (self.session, self.nosession) {
-            (Some(_), _) => Life::Session,
+    pub fn life(&self) -> Result<Life, Refusal> {
+        let keep = |ms| within(ms, 1, MAX_SPAN_MS, Refusal::Keep);
+        Ok(match (self.session, self.nosession) {
+            (Some(_), _) => Life::Session {
+                keep_ms: value(self.keep).map(keep).transpose()?,
+            },
             (None, Some(_)) => Life::Untied,
             (None, None) => Life::Lease,
-        }
+        })
     }
 
     pub fn leave(&self) -> Result<Leave, Refusal> {
@@ -98,9 +102,10 @@ impl Given<'_> {
         }
     }
 
-    /// What this token wants, for a lease that is read already: its errors go before that of the limit,
-    /// and others go between them.
+    /// What this token wants, for a lease that is read already: its errors go before those of the other
+    /// numbers, and others go between them.
     pub fn request(&self, token: Token, lease_ms: u64) -> Result<Request, Refusal> {
+        let life = self.life()?;
         let limit = self.limit()?;
         Ok(Request {
             token,
@@ -109,7 +114,7 @@ impl Given<'_> {
             permits: self.permits(limit)?,
             lease_ms,
             repeat: self.repeat()?,
-            life: self.life(),
+            life,
         })
     }
 }

@@ -163,6 +163,12 @@ const SESSION: Opt = Opt {
     field: |given| &mut given.session,
 };
 
+const KEEP: Opt = Opt {
+    word: c"KEEP",
+    values: &[Value::number("ms", c"keep-milliseconds")],
+    field: |given| &mut given.keep,
+};
+
 const NOSESSION: Opt = Opt {
     word: c"NOSESSION",
     values: &[],
@@ -185,29 +191,27 @@ const LEASE: Part = Part::OneOf(c"lease", &[Part::Free(PX), Part::Free(EX)]);
 const LIMITED: Part = Part::Led(c"limited", LIMIT, &[Part::Free(PERMITS)]);
 const MODE: Part = Part::Led(c"mode", SHARED, &[LIMITED]);
 const REPEAT: Part = Part::OneOf(c"repeat", &[Part::Free(REENTRANT), Part::Free(HOLDS)]);
+const TIE: Part = Part::Led(c"session", SESSION, &[Part::Free(KEEP)]);
 
 /// Grants now or not at all.
 pub const ACQUIRE: Verb = Verb {
     word: "ACQUIRE",
     token: Some(TokenKind::GivenOrNew),
-    rest: Rest::Options(&[LEASE, MODE, REPEAT, Part::Free(SESSION)]),
+    rest: Rest::Options(&[LEASE, MODE, REPEAT, TIE]),
 };
 
 /// Grants now, or queues.
 pub const WAIT: Verb = Verb {
     word: "WAIT",
     token: Some(TokenKind::GivenOrNew),
-    rest: Rest::Options(&[LEASE, Part::Free(BLOCK), MODE, REPEAT, Part::Free(SESSION)]),
+    rest: Rest::Options(&[LEASE, Part::Free(BLOCK), MODE, REPEAT, TIE]),
 };
 
 /// Sets the lease anew.
 pub const EXTEND: Verb = Verb {
     word: "EXTEND",
     token: Some(TokenKind::Existing),
-    rest: Rest::Options(&[
-        LEASE,
-        Part::OneOf(c"tie", &[Part::Free(SESSION), Part::Free(NOSESSION)]),
-    ]),
+    rest: Rest::Options(&[LEASE, Part::OneOf(c"tie", &[TIE, Part::Free(NOSESSION)])]),
 };
 
 /// Gives up holds.

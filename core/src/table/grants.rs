@@ -134,7 +134,7 @@ pub(super) fn extend(
             own.deadline_ms = now_ms.saturating_add(lease_ms);
             own.lease_ms = lease_ms;
             own.session = session;
-            if life == Life::Session {
+            if matches!(life, Life::Session { .. }) {
                 own.client_id = caller.client_id;
             }
         };

@@ -21,6 +21,8 @@ pub enum Refusal {
     Lease,
     /// A BLOCK outside 0 to 2^53 - 1 ms.
     Timeout,
+    /// A KEEP outside 1 ms to 2^53 - 1 ms.
+    Keep,
     /// A LIMIT outside 1 to 2^32 - 1.
     Limit,
     /// PERMITS outside 1 to the LIMIT beside it.
@@ -75,6 +77,7 @@ impl Refusal {
             }
             Self::Lease => "ERR invalid lease, must be 1 to 9007199254740991 ms",
             Self::Timeout => "ERR invalid timeout, must be 0 to 9007199254740991 ms",
+            Self::Keep => "ERR invalid keep, must be 1 to 9007199254740991 ms",
             Self::Limit => "ERR invalid limit, must be 1 to 4294967295",
             Self::Permits => "ERR invalid permits, must be 1 to the limit",
             Self::Holds => "ERR invalid holds, must be 1 to 4294967295",

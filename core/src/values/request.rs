@@ -20,7 +20,10 @@ pub enum Life {
     /// Its lease. Where it is tied to a connection already, it stays so.
     Lease,
     /// The caller's connection (SESSION): it is renewed while that lives, and ends with it.
-    Session,
+    Session {
+        /// How long it lasts from then on (KEEP); `None`: it ends at once.
+        keep_ms: Option<u64>,
+    },
     /// Its lease alone from now on (NOSESSION).
     Untied,
 }

@@ -33,7 +33,14 @@ fn line() -> impl Strategy<Value = String> {
         "SHARED LIMIT 3 PERMITS 3",
     ]);
     let keys = proptest::sample::subsequence(KEYS.to_vec(), 1..=3);
-    let repeat = proptest::sample::select(vec!["", "", "REENTRANT", "HOLDS 2", "SESSION"]);
+    let repeat = proptest::sample::select(vec![
+        "",
+        "",
+        "REENTRANT",
+        "HOLDS 2",
+        "SESSION",
+        "SESSION KEEP 20",
+    ]);
     (0..7, keys, token, 1u64..60, mode, repeat, 0u64..60).prop_map(
         |(verb, keys, token, ms, mode, repeat, block)| {
             let keys = format!("{} {}", keys.len(), keys.join(" "));
@@ -43,7 +50,7 @@ fn line() -> impl Strategy<Value = String> {
                 5 if ms % 2 == 0 => format!("MEXTEND {keys} {token} PX {ms}"),
                 5 => format!(
                     "MEXTEND {keys} {token} {}",
-                    ["", "NOSESSION", "SESSION"][ms as usize % 3]
+                    ["", "NOSESSION", "SESSION KEEP 30"][ms as usize % 3]
                 ),
                 _ => format!(
                     "MRELEASE {keys} {token}{}",
