@@ -512,7 +512,7 @@ fn a_holder_that_disconnects_keeps_its_lock() {
 }
 
 /// The fields of a holder and of a waiter whose client is connected.
-const HOLDER_FIELDS: [&str; 10] = [
+const HOLDER_FIELDS: [&str; 11] = [
     "client-addr",
     "client-id",
     "client-name",
@@ -521,16 +521,18 @@ const HOLDER_FIELDS: [&str; 10] = [
     "holds",
     "lease-ms",
     "limit",
+    "permits",
     "session",
     "token",
 ];
-const WAITER_FIELDS: [&str; 9] = [
+const WAITER_FIELDS: [&str; 10] = [
     "client-addr",
     "client-id",
     "client-name",
     "keys",
     "limit",
     "mode",
+    "permits",
     "timeout-ms",
     "token",
     "waiting-ms",

@@ -34,7 +34,7 @@ fn primary_with_holder() -> (Server, ReplicationStream, Applied) {
     (server, stream, grant)
 }
 
-/// `LOCK.APPLY key GRANT token "exclusive 0 fence holds deadline-ms since-ms lease-ms"`.
+/// `LOCK.APPLY key GRANT token "exclusive 0 fence holds deadline-ms since-ms lease-ms 1"`.
 #[derive(Debug, Clone, PartialEq)]
 struct Applied {
     key: String,
@@ -51,7 +51,7 @@ impl Applied {
     fn of(line: &str) -> Applied {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |word: &str| -> i64 { word.parse().expect("a number") };
-        let ["LOCK.APPLY", key, "GRANT", token, "exclusive", "0", fence, holds, deadline_ms, since_ms, lease_ms] =
+        let ["LOCK.APPLY", key, "GRANT", token, "exclusive", "0", fence, holds, deadline_ms, since_ms, lease_ms, "1"] =
             words.as_slice()
         else {
             panic!("not a grant: {line}");

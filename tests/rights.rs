@@ -319,9 +319,9 @@ fn without_its_token_a_locker_breaks_nobodys_lock() {
 fn nobody_applies_effects_by_hand() {
     let server = server_with_holder();
     let before = digest(&server);
-    let most = "exclusive 0 9007199254740991 1 9007199254740991 1 1";
+    let most = "exclusive 0 9007199254740991 1 9007199254740991 1 1 1";
     let effects: [&[&str]; 4] = [
-        &["GRANT", "evil", "exclusive 0 99 1 99999999999999 1 1"],
+        &["GRANT", "evil", "exclusive 0 99 1 99999999999999 1 1 1"],
         &["GRANT", "evil", most],
         &["DROP", "a"],
         &["ASK"],

@@ -4,7 +4,7 @@
 //! on every replica and at every replay. A command is never replicated as it came.
 //!
 //! ```text
-//! LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms lease-ms"
+//! LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms lease-ms permits"
 //! LOCK.APPLY key DROP token
 //! LOCK.APPLY key RENEW deadline-ms [key ...]    exclusive locks, held as before
 //! DEL key                                       when the last holder goes
@@ -128,6 +128,7 @@ fn grant_words(mode: Mode, holder: &Holder) -> Words<'_> {
         holder.deadline_ms,
         holder.since_ms,
         holder.lease_ms,
+        holder.permits.into(),
     ];
     for number in numbers {
         text.push(b' ');
@@ -176,7 +177,8 @@ fn parse_grant(token: &[u8], text: &[u8]) -> Option<Change> {
         _ => return None,
     };
     let mut number = || words.next().and_then(decimal::parse);
-    let [limit, fence, holds, deadline_ms, since_ms, lease_ms] = [(); 6].map(|()| number());
+    let [limit, fence, holds, deadline_ms, since_ms, lease_ms, permits] =
+        [(); 7].map(|()| number());
     if words.next().is_some() {
         return None;
     }
@@ -188,6 +190,7 @@ fn parse_grant(token: &[u8], text: &[u8]) -> Option<Change> {
         deadline_ms: deadline_ms?,
         since_ms: since_ms?,
         lease_ms: lease_ms?,
+        permits: u32::try_from(permits?).ok()?,
         client_id: 0,
         session: SessionId::NONE,
     };
@@ -327,6 +330,11 @@ mod tests {
                         holds,
                         limit: if mode == Mode::Exclusive { 0 } else { limit },
                         deadline_ms,
+                        permits: if mode == Mode::Shared {
+                            limit.max(1)
+                        } else {
+                            1
+                        },
                         lease_ms: 10,
                         since_ms: 7,
                         client_id: 0,
@@ -388,6 +396,7 @@ mod tests {
             holds: 1,
             limit: 0,
             deadline_ms: 50,
+            permits: 1,
             lease_ms: 10,
             since_ms: 0,
             client_id: 0,
@@ -405,22 +414,27 @@ mod tests {
 
     #[test]
     fn malformed_effects_are_refused() {
-        let good = "shared 2 9 1 50 7 10";
+        let good = "shared 2 9 1 50 7 10 2";
         assert!(parse(&[b"GRANT", b"t", good.as_bytes()]).is_ok());
         let bad = [
-            "both 2 9 1 50 7 10",
-            "shared 4294967296 9 1 50 7 10",
-            "shared 2 -1 1 50 7 10",
-            "shared 2 9 0 50 7 10",
-            "shared 2 9 1 99999999999999999 7 10",
-            "shared 2 9 1 50 x 10",
-            "shared 2 9 1 50 7 0",
-            "shared 2 9 1 50 7 9007199254740992",
-            "shared 2 9 1 50 7",
-            "shared 2 9 1 50 7 10 ",
+            "both 2 9 1 50 7 10 1",
+            "shared 4294967296 9 1 50 7 10 1",
+            "shared 2 -1 1 50 7 10 1",
+            "shared 2 9 0 50 7 10 1",
+            "shared 2 9 1 99999999999999999 7 10 1",
+            "shared 2 9 1 50 x 10 1",
+            "shared 2 9 1 50 7 0 1",
+            "shared 2 9 1 50 7 9007199254740992 1",
             "shared 2 9 1 50 7 10 0",
-            "shared  2 9 1 50 7 10",
-            "exclusive 2 9 1 50 7 10",
+            "shared 2 9 1 50 7 10 3",
+            "shared 2 9 1 50 7 10 4294967297",
+            "shared 0 9 1 50 7 10 2",
+            "exclusive 0 9 1 50 7 10 2",
+            "shared 2 9 1 50 7 10",
+            "shared 2 9 1 50 7 10 2 ",
+            "shared 2 9 1 50 7 10 2 0",
+            "shared  2 9 1 50 7 10 2",
+            "exclusive 2 9 1 50 7 10 1",
             "",
         ];
         for text in bad {
@@ -452,6 +466,7 @@ mod tests {
             holds: 1,
             limit: 0,
             deadline_ms,
+            permits: 1,
             lease_ms: 10,
             since_ms: 0,
             client_id: 0,

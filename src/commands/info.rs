@@ -108,11 +108,12 @@ impl View {
 
     fn holder(&self, ctx: &Context, holder: &Holder) {
         let client = clients::find(ctx, holder.client_id);
-        reply::map(ctx, 7 + fields_of(client.as_ref()));
+        reply::map(ctx, 8 + fields_of(client.as_ref()));
         text(ctx, "token", holder.token.as_bytes());
         number(ctx, "fence", holder.fence);
         number(ctx, "holds", holder.holds);
         number(ctx, "limit", holder.limit.into());
+        number(ctx, "permits", holder.permits.into());
         number(
             ctx,
             "lease-ms",
@@ -133,10 +134,11 @@ impl View {
 
     fn waiter(&self, ctx: &Context, waiter: &Waiter) {
         let client = clients::find(ctx, waiter.client_id);
-        reply::map(ctx, 6 + fields_of(client.as_ref()));
+        reply::map(ctx, 7 + fields_of(client.as_ref()));
         text(ctx, "token", waiter.request.token.as_bytes());
         text(ctx, "mode", waiter.request.mode.as_str().as_bytes());
         number(ctx, "limit", waiter.request.limit.into());
+        number(ctx, "permits", waiter.request.permits.into());
         number(
             ctx,
             "waiting-ms",

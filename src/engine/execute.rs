@@ -163,7 +163,7 @@ fn absorb_events(table: &mut LockTable) {
             Event::Swapped(one, other) => table.swap_databases(one, other),
             Event::Demoted | Event::Flushed(ALL_DATABASES) => table.end_all_sessions(),
             Event::Flushed(db) => table.end_sessions_in(db),
-            Event::Closed(client_id) => table.close_client(client_id),
+            Event::Closed(client_id, ended_ms) => table.close_client(client_id, ended_ms),
             Event::Left(waiter_id) => touched.extend(table.leave(waiter_id)),
         }
     }

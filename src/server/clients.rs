@@ -57,7 +57,7 @@ pub fn caller(ctx: &Context, flags: u32, life: Life) -> Result<u64, Refusal> {
         return Ok(api::client_id(ctx));
     }
     match life {
-        Life::Session => script_caller(ctx).ok_or(Refusal::CallerUnknown),
+        Life::Session { .. } => script_caller(ctx).ok_or(Refusal::CallerUnknown),
         Life::Lease | Life::Untied => Ok(0),
     }
 }

@@ -40,6 +40,8 @@ pub struct StoredHolder {
     pub since_ms: u64,
     /// The length of its lease.
     pub lease_ms: u64,
+    /// As how many holders it counts.
+    pub permits: u32,
 }
 
 impl StoredHolder {
@@ -54,6 +56,7 @@ impl StoredHolder {
             deadline_ms: now_ms + 600_000,
             since_ms: now_ms,
             lease_ms: 600_000,
+            permits: 1,
         }
     }
 }
@@ -73,6 +76,7 @@ pub fn body(mode: u8, holders: &[StoredHolder]) -> Vec<u8> {
         body.extend(holder.deadline_ms.to_le_bytes());
         body.extend(holder.since_ms.to_le_bytes());
         body.extend(holder.lease_ms.to_le_bytes());
+        body.extend(holder.permits.to_le_bytes());
     }
     sealed(body)
 }

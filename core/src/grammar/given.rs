@@ -25,11 +25,13 @@ pub struct Given<'a> {
     pub ex: Option<Values<'a>>,
     pub block: Option<Values<'a>>,
     pub limit: Option<Values<'a>>,
+    pub permits: Option<Values<'a>>,
     pub waiters: Option<Values<'a>>,
     pub shared: Option<Values<'a>>,
     pub reentrant: Option<Values<'a>>,
     pub holds: Option<Values<'a>>,
     pub session: Option<Values<'a>>,
+    pub keep: Option<Values<'a>>,
     pub nosession: Option<Values<'a>>,
     pub all: Option<Values<'a>>,
 }
@@ -61,18 +63,29 @@ impl Given<'_> {
         u32::try_from(limit).map_err(|_| Refusal::Limit)
     }
 
+    fn permits(&self, limit: u32) -> Result<u32, Refusal> {
+        let Some(permits) = value(self.permits) else {
+            return Ok(1);
+        };
+        let permits = within(permits, 1, limit.into(), Refusal::Permits)?;
+        u32::try_from(permits).map_err(|_| Refusal::Permits)
+    }
+
     pub fn waiters_shown(&self) -> Result<u64, Refusal> {
         value(self.waiters).map_or(Ok(DEFAULT_WAITERS_SHOWN), |count| {
             within(count, 0, MAX_SPAN_MS, Refusal::Count)
         })
     }
 
-    pub fn life(&self) -> Life {
-        match (self.session, self.nosession) {
-            (Some(_), _) => Life::Session,
+    pub fn life(&self) -> Result<Life, Refusal> {
+        let keep = |ms| within(ms, 1, MAX_SPAN_MS, Refusal::Keep);
+        Ok(match (self.session, self.nosession) {
+            (Some(_), _) => Life::Session {
+                keep_ms: value(self.keep).map(keep).transpose()?,
+            },
             (None, Some(_)) => Life::Untied,
             (None, None) => Life::Lease,
-        }
+        })
     }
 
     pub fn leave(&self) -> Result<Leave, Refusal> {
@@ -89,16 +102,19 @@ impl Given<'_> {
         }
     }
 
-    /// What this token wants, for a lease that is read already: its errors go before that of the limit,
-    /// and others go between them.
+    /// What this token wants, for a lease that is read already: its errors go before those of the other
+    /// numbers, and others go between them.
     pub fn request(&self, token: Token, lease_ms: u64) -> Result<Request, Refusal> {
+        let life = self.life()?;
+        let limit = self.limit()?;
         Ok(Request {
             token,
             mode: self.shared.map_or(Mode::Exclusive, |_| Mode::Shared),
-            limit: self.limit()?,
+            limit,
+            permits: self.permits(limit)?,
             lease_ms,
             repeat: self.repeat()?,
-            life: self.life(),
+            life,
         })
     }
 }

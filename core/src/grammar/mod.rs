@@ -2,7 +2,8 @@
 //!
 //! Each function takes the words behind the command's name. Errors come in the order of precedence
 //! of the contract: arity, numkeys (where it is bad, the rest can't be read), syntax, duplicate
-//! key, token, then the numbers: lease, timeout, limit, holds, count. So words are collected first and
+//! key, token, then the numbers: lease, timeout, keep, limit,
+//! permits, holds, count. So words are collected first and
 //! their values are looked at afterwards.
 //!
 //! 1. [`syntax`] tells how each command is written;
@@ -91,7 +92,7 @@ pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Oper
         names: parts.names(setting.db)?,
         token: parts.token(setting.draw_token)?,
         lease_ms: parts.given.lease_ms()?,
-        life: parts.given.life(),
+        life: parts.given.life()?,
     })
 }
 
@@ -244,6 +245,62 @@ mod tests {
             ("EXTEND k t NOSESSION SESSION", Syntax, "tied and untied"),
             ("EXTEND k t NOSESSION NOSESSION", Syntax, "twice"),
             ("ACQUIRE k t NOSESSION", Syntax, "not of this command"),
+            (
+                "ACQUIRE k t SHARED PERMITS 1",
+                Syntax,
+                "PERMITS without LIMIT",
+            ),
+            ("ACQUIRE k t PERMITS 1", Syntax, "PERMITS alone"),
+            ("ACQUIRE k t LIMIT 2 PERMITS 1", Syntax, "without SHARED"),
+            ("WAIT k t SHARED LIMIT 2 PERMITS", Syntax, "no value"),
+            ("WAIT k t PERMITS 0 SHARED LIMIT 2", Permits, "none"),
+            (
+                "ACQUIRE k t PERMITS 3 SHARED LIMIT 2",
+                Permits,
+                "above the limit",
+            ),
+            (
+                "ACQUIRE k t SHARED LIMIT 4294967295 PERMITS 4294967296",
+                Permits,
+                "2^32",
+            ),
+            (
+                "ACQUIRE k t SHARED LIMIT 0 PERMITS 1",
+                Limit,
+                "limit goes before permits",
+            ),
+            (
+                "ACQUIRE k t HOLDS 0 SHARED LIMIT 2 PERMITS 3",
+                Permits,
+                "permits go before holds",
+            ),
+            ("ACQUIRE k t KEEP 5", Syntax, "KEEP without SESSION"),
+            ("WAIT k t KEEP 5", Syntax, "KEEP without SESSION"),
+            ("EXTEND k t KEEP 5", Syntax, "KEEP without SESSION"),
+            (
+                "EXTEND k t NOSESSION KEEP 5",
+                Syntax,
+                "untied, it keeps nothing",
+            ),
+            ("ACQUIRE k t SESSION KEEP", Syntax, "no value"),
+            ("RELEASE k t SESSION KEEP 5", Syntax, "not of this command"),
+            ("ACQUIRE k t KEEP 0 SESSION", Keep, "none"),
+            ("EXTEND k t SESSION KEEP 9007199254740992", Keep, "2^53"),
+            (
+                "EXTEND k t SESSION KEEP x PX 0",
+                Lease,
+                "lease goes before keep",
+            ),
+            (
+                "WAIT k t SESSION KEEP 0 BLOCK x",
+                Timeout,
+                "timeout goes before keep",
+            ),
+            (
+                "WAIT k t SHARED LIMIT 0 SESSION KEEP 0",
+                Keep,
+                "keep goes before limit",
+            ),
             ("EXTEND k *", TokenStar, "holds nothing yet"),
             ("RELEASE k *", TokenStar, "holds nothing yet"),
             ("RELEASE k t PX 1", Syntax, "not of this command"),

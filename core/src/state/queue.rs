@@ -61,6 +61,8 @@ struct Queued {
     waiter: Waiter,
     /// Which of its names blocked it when it was looked at last.
     blocked_by: Option<usize>,
+    /// How many permits its token lacked there, which held some already; 0: that didn't block it.
+    missing: u32,
 }
 
 /// Of how many holders it is recorded who they are.
@@ -72,6 +74,9 @@ struct NameQueue {
     positions: BTreeSet<Position>,
     /// Who held the lock when it was settled last, as far as that is known; nobody: not known.
     holders: SmallVec<[Token; 1]>,
+    /// Those among the waiters that this name blocks because their tokens, which hold here already,
+    /// lack permits; the fewest first.
+    missing: BTreeSet<(u32, Position)>,
 }
 
 /// The waits of one token: mostly one.
@@ -174,8 +179,8 @@ impl Queues {
 
     /// Which name blocked the waiter at a position when it was looked at last.
     pub fn blocked_by(&self, position: Position) -> Option<&Name> {
-        let Queued { waiter, blocked_by } = self.waiters.get(&position)?;
-        waiter.names.as_slice().get((*blocked_by)?)
+        let queued = self.waiters.get(&position)?;
+        queued.waiter.names.as_slice().get(queued.blocked_by?)
     }
 
     /// The same name's number among those of the waiter.
@@ -185,9 +190,34 @@ impl Queues {
 
     /// Records which of its names blocks the waiter at a position; `None`: look at all of them.
     pub fn set_blocked_by(&mut self, position: Position, by: Option<usize>) {
-        if let Some(queued) = self.waiters.get_mut(&position) {
-            queued.blocked_by = by;
+        self.set_missing(position, by, 0);
+    }
+
+    /// As [`Queues::set_blocked_by`], where the waiter's token holds already and lacks so many permits.
+    pub fn set_missing(&mut self, position: Position, by: Option<usize>, missing: u32) {
+        let Some(queued) = self.waiters.get_mut(&position) else {
+            return;
+        };
+        let (known_by, known) = (queued.blocked_by, queued.missing);
+        queued.blocked_by = by;
+        queued.missing = missing;
+        let names = queued.waiter.names.as_slice();
+        let name_of = |by: Option<usize>, missing: u32| names.get(by.filter(|_| missing > 0)?);
+        let before = name_of(known_by, known);
+        if let Some(queue) = before.and_then(|name| self.queues_by_name.get_mut(name)) {
+            queue.missing.remove(&(known, position));
         }
+        let after = name_of(by, missing);
+        if let Some(queue) = after.and_then(|name| self.queues_by_name.get_mut(name)) {
+            queue.missing.insert((missing, position));
+        }
+    }
+
+    /// Those whom a name blocks because their tokens, which hold there already, lack permits, and how
+    /// many: the fewest first.
+    pub fn missing(&self, name: &Name) -> impl Iterator<Item = (u32, Position)> + '_ {
+        let queue = self.queues_by_name.get(name).into_iter();
+        queue.flat_map(|queue| queue.missing.iter().copied())
     }
 
     /// The queue of a name, first in queue first.
@@ -403,11 +433,16 @@ impl Queues {
         self.ids.insert(waiter.waiter_id, position);
         self.timeouts
             .extend(waiter.timeout_ms.map(|ms| (ms, position)));
-        let queued = Queued { waiter, blocked_by };
+        let queued = Queued {
+            waiter,
+            blocked_by,
+            missing: 0,
+        };
         self.waiters.insert(position, queued);
     }
 
     fn unindex(&mut self, position: Position) -> Option<Waiter> {
+        self.set_blocked_by(position, None);
         let Queued { waiter, .. } = self.waiters.remove(&position)?;
         self.ids.remove(&waiter.waiter_id);
         if let Some(ms) = waiter.timeout_ms {
@@ -440,9 +475,16 @@ impl Queues {
             .sum();
         let wanted: usize = waiters().map(|w| w.names.count()).sum();
         let in_tokens: usize = self.tokens.values().map(Waits::len).sum();
+        let in_missing: usize = self
+            .queues_by_name
+            .values()
+            .map(|queue| queue.missing.len())
+            .sum();
+        let missing = self.waiters.values().filter(|queued| queued.missing > 0);
         let with_timeout = waiters().filter(|w| w.timeout_ms.is_some()).count();
         let complaints = [
             (in_queues != wanted, "positions in queues_by_name"),
+            (in_missing != missing.count(), "those who lack permits"),
             (in_tokens != self.waiters.len(), "positions by token"),
             (self.ids.len() != self.waiters.len(), "ids"),
             (self.timeouts.len() != with_timeout, "timeouts"),

@@ -52,6 +52,7 @@ impl Waiting {
                 fence,
                 holds,
                 limit: request.limit,
+                permits: request.permits,
                 deadline_ms: now_ms.saturating_add(request.lease_ms),
                 lease_ms: request.lease_ms,
                 since_ms,
@@ -133,7 +134,7 @@ pub(super) fn extend(
             own.deadline_ms = now_ms.saturating_add(lease_ms);
             own.lease_ms = lease_ms;
             own.session = session;
-            if life == Life::Session {
+            if matches!(life, Life::Session { .. }) {
                 own.client_id = caller.client_id;
             }
         };

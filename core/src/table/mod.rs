@@ -89,8 +89,7 @@ impl Waiting {
         caller: Caller,
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
-        match self.newcomer_admission(names, request, tx) {
-            Admission::OtherType => Err(Refusal::WrongType),
+        match self.newcomer_admission(names, request, tx)? {
             Admission::Blocked { .. } => Ok(Answer::NotNow),
             Admission::Granted { kept_fence } => {
                 let grant = self.grant(names, request, kept_fence, caller.client_id, tx);

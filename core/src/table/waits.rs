@@ -29,9 +29,8 @@ impl Waiting {
         caller: Caller,
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
-        let (upgrades, by) = match self.newcomer_admission(names, request, tx) {
-            Admission::OtherType => return Err(Refusal::WrongType),
-            Admission::Blocked { upgrades, by } => (upgrades, by),
+        let (upgrades, by) = match self.newcomer_admission(names, request, tx)? {
+            Admission::Blocked { upgrades, by, .. } => (upgrades, by),
             Admission::Granted { kept_fence } => {
                 if let Some(older) = self.queues.wait_for(&request.token, names) {
                     self.end_older_wait(older, tx);

@@ -56,6 +56,7 @@ impl Said {
                 Mode::Shared
             },
             limit: limit.unwrap_or(0),
+            permits: 1,
             lease_ms: 1,
             repeat: Repeat::Renews,
             life: Life::Lease,

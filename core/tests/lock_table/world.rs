@@ -225,7 +225,8 @@ impl World {
     pub fn close(&mut self, line: &str) {
         let client_id = self.said.get(line).copied();
         let client_id = client_id.unwrap_or_else(|| panic!("nobody said {line:?}"));
-        self.table.close_client(client_id);
+        let wall_ms = self.wall_ms();
+        self.table.close_client(client_id, wall_ms);
         self.fire(Vec::new());
     }
 
@@ -239,7 +240,8 @@ impl World {
     pub fn orphan_all(&mut self) {
         let waiting: Vec<u64> = self.waiting.keys().map(|waiter_id| waiter_id.0).collect();
         let gone = (1..self.next_id).filter(|id| !waiting.contains(id));
-        gone.for_each(|id| self.table.close_client(id));
+        let wall_ms = self.wall_ms();
+        gone.for_each(|id| self.table.close_client(id, wall_ms));
     }
 
     /// Somebody renames a key.

@@ -178,7 +178,7 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
     ("lease", &[
         (4, "PX <1-5>"), (10, "PX <1-40>"), (3, "PX <40-400>"), (2, ""), (1, "EX 1"), (1, "PX 3600000"),
     ]),
-    ("mode", &[(4, ""), (8, "SHARED"), (6, "SHARED LIMIT <1-4>"), (1, "SHARED LIMIT 3 PERMITS <1-3>")]),
+    ("mode", &[(4, ""), (8, "SHARED"), (6, "SHARED LIMIT <1-4>"), (4, "SHARED LIMIT <3-4> PERMITS <1-3>"), (1, "SHARED LIMIT 3 PERMITS <1-4>")]),
     ("holds", &[(6, "REENTRANT"), (4, "HOLDS <1-3>")]),
     ("session", &[(8, "SESSION"), (3, ""), (1, "SESSION KEEP <1-30>")]),
     ("tie", &[(6, "<session>"), (3, "NOSESSION")]),
