@@ -180,8 +180,15 @@ struct Stuck<'a> {
     /// What it lacks: the needs that aren't met.
     lacks: usize,
     is_free: bool,
-    /// By name, and with which limit.
-    held: Vec<(usize, u32)>,
+    held: Vec<Tied>,
+}
+
+/// A grant that is tied to the connection of one who waits.
+struct Tied {
+    /// The number of its name's place.
+    place: usize,
+    limit: u32,
+    permits: u32,
 }
 
 /// A name that somebody needs who is stuck.
@@ -190,6 +197,8 @@ struct Place {
     mode: Option<Mode>,
     /// How many grants are tied to those who are stuck.
     holders: usize,
+    /// How many permits these are.
+    permits: u64,
     /// Their limits, and how many have each.
     limits: BTreeMap<u32, usize>,
     /// Who waits here, in the order of the queue.
@@ -210,7 +219,7 @@ impl Place {
         let smallest = self.limits.keys().copied().chain(own).min();
         self.mode == Some(Mode::Shared)
             && request.mode == Mode::Shared
-            && smallest.is_none_or(|most| self.holders < most as usize)
+            && smallest.is_none_or(|most| self.permits + u64::from(request.permits) <= most.into())
     }
 }
 
@@ -335,8 +344,13 @@ impl<'a> Graph<'a> {
                 let Some(stuck) = holder.and_then(|holder| self.stuck.get_mut(*holder)) else {
                     continue;
                 };
-                stuck.held.push((number, own.limit));
+                stuck.held.push(Tied {
+                    place: number,
+                    limit: own.limit,
+                    permits: own.permits,
+                });
                 place.holders += 1;
+                place.permits += u64::from(own.permits);
                 if own.limit > 0 {
                     *place.limits.entry(own.limit).or_default() += 1;
                 }
@@ -435,18 +449,19 @@ impl<'a> Graph<'a> {
             .iter()
             .filter_map(|name| self.by_name.get(name).copied())
             .collect();
-        for (number, limit) in held {
-            let Some(place) = self.places.get_mut(number) else {
+        for tied in held {
+            let Some(place) = self.places.get_mut(tied.place) else {
                 continue;
             };
             place.holders -= 1;
-            if let Some(count) = place.limits.get_mut(&limit) {
+            place.permits -= u64::from(tied.permits);
+            if let Some(count) = place.limits.get_mut(&tied.limit) {
                 *count -= 1;
                 if *count == 0 {
-                    place.limits.remove(&limit);
+                    place.limits.remove(&tied.limit);
                 }
             }
-            places.push(number);
+            places.push(tied.place);
         }
         for place in places {
             self.meet_needs_at(place);

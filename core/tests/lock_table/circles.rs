@@ -44,10 +44,10 @@ impl Said {
     }
 
     fn request(&self) -> Request {
-        let limit = self
-            .mode
-            .rsplit_once(' ')
-            .and_then(|(_, limit)| limit.parse().ok());
+        let behind = |option: &str| {
+            let mut words = self.mode.split(' ').skip_while(|word| *word != option);
+            words.nth(1).and_then(|number| number.parse().ok())
+        };
         Request {
             token: world::token(self.token),
             mode: if self.mode.is_empty() {
@@ -55,8 +55,8 @@ impl Said {
             } else {
                 Mode::Shared
             },
-            limit: limit.unwrap_or(0),
-            permits: 1,
+            limit: behind("LIMIT").unwrap_or(0),
+            permits: behind("PERMITS").unwrap_or(1),
             lease_ms: 1,
             repeat: Repeat::Renews,
             life: Life::Lease,
@@ -71,7 +71,14 @@ fn said() -> impl Strategy<Value = Said> {
         1 => proptest::sample::subsequence(KEYS.to_vec(), 2),
     ];
     let token = proptest::sample::select(vec!["a", "b", "c", "d", "e", "f"]);
-    let mode = proptest::sample::select(vec!["", "", "SHARED", "SHARED LIMIT 1", "SHARED LIMIT 2"]);
+    let mode = proptest::sample::select(vec![
+        "",
+        "",
+        "SHARED",
+        "SHARED LIMIT 1",
+        "SHARED LIMIT 2",
+        "SHARED LIMIT 3 PERMITS 2",
+    ]);
     let session = proptest::sample::select(vec!["SESSION", "SESSION", ""]);
     (1_000u64..1_005, verb, keys, token, mode, session).prop_map(
         |(connection, verb, keys, token, mode, session)| Said {
@@ -139,7 +146,8 @@ fn will_admit(
         let client_id = world.table.sessions().client_of(own.session);
         own.token != request.token && client_id.is_some_and(stays)
     });
-    let limits: Vec<u32> = holders.map(|own| own.limit).collect();
+    let (limits, permits): (Vec<u32>, Vec<u32>) =
+        holders.map(|own| (own.limit, own.permits)).unzip();
     if lock.holder(&request.token).is_some() {
         let upgrade = lock.mode() == Mode::Shared && request.mode == Mode::Exclusive;
         return !upgrade || limits.is_empty();
@@ -149,8 +157,8 @@ fn will_admit(
         .chain([&request.limit])
         .filter(|limit| **limit > 0);
     let shared = lock.mode() == Mode::Shared && request.mode == Mode::Shared;
-    let admitted =
-        limits.is_empty() || (shared && smallest.all(|most| limits.len() < *most as usize));
+    let wanted = permits.iter().sum::<u32>() + request.permits;
+    let admitted = limits.is_empty() || (shared && smallest.all(|most| wanted <= *most));
     admitted
         && !stuck_waiters.any(|((other, waiter), _)| *other < rank && waiter.names.contains(name))
 }
