@@ -14,6 +14,9 @@ use std::collections::BTreeSet;
 use foldhash::HashMap;
 use smallvec::SmallVec;
 
+pub use crate::state::positions::{End, Position};
+
+use crate::state::positions::Positions;
 use crate::state::schedule::Schedule;
 use crate::values::holders::Holders;
 use crate::values::name::Name;
@@ -24,19 +27,6 @@ use crate::values::token::Token;
 /// The number of one wait of one connection, given by the module around the core; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaiterId(pub u64);
-
-/// A position in the queues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Position(i64);
-
-/// Where a waiter queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Behind everybody.
-    Back,
-    /// Before everybody.
-    Front,
-}
 
 /// One who waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,10 +73,7 @@ type Waits = SmallVec<[Position; 1]>;
 /// queue are in `unannounced`.
 #[derive(Debug, Default)]
 pub struct Queues {
-    waiters: HashMap<Position, Queued>,
-    /// The last position that was given at each end.
-    back: Position,
-    front: Position,
+    waiters: Positions<Queued>,
     queues_by_name: HashMap<Name, NameQueue>,
     ids: HashMap<WaiterId, Position>,
     tokens: HashMap<Token, Waits>,
@@ -123,23 +110,23 @@ impl Queues {
 
     /// The waiter at a position.
     pub fn at(&self, position: Position) -> Option<&Waiter> {
-        self.waiters.get(&position).map(|queued| &queued.waiter)
+        self.waiters.get(position).map(|queued| &queued.waiter)
     }
 
     /// Which name blocked the waiter at a position when it was looked at last.
     pub fn blocked_by(&self, position: Position) -> Option<&Name> {
-        let Queued { waiter, blocked_by } = self.waiters.get(&position)?;
+        let Queued { waiter, blocked_by } = self.waiters.get(position)?;
         waiter.names.as_slice().get((*blocked_by)?)
     }
 
     /// The same name's number among those of the waiter.
     pub fn blocked_by_number(&self, position: Position) -> Option<usize> {
-        self.waiters.get(&position)?.blocked_by
+        self.waiters.get(position)?.blocked_by
     }
 
     /// Records which of its names blocks the waiter at a position; `None`: look at all of them.
     pub fn set_blocked_by(&mut self, position: Position, by: Option<usize>) {
-        if let Some(queued) = self.waiters.get_mut(&position) {
+        if let Some(queued) = self.waiters.get_mut(position) {
             queued.blocked_by = by;
         }
     }
@@ -221,48 +208,42 @@ impl Queues {
     /// Adds a waiter that its name with the number `by` blocks. Returns those of its names that nobody
     /// waited for before.
     pub fn enqueue(&mut self, waiter: Waiter, end: End, by: usize) -> Vec<Name> {
-        let position = self.next_position(end);
+        let ended_by = (waiter.waiter_id, waiter.timeout_ms);
+        let (names, token) = (waiter.names.clone(), waiter.request.token.clone());
+        let blocked_by = Some(by);
+        let position = self.waiters.add(end, Queued { waiter, blocked_by });
+        self.index(position, ended_by);
         let mut new_queues = Vec::new();
-        for name in &waiter.names {
+        for name in &names {
             let queue = self.queues_by_name.entry(name.clone()).or_default();
             if queue.positions.is_empty() {
                 new_queues.push(name.clone());
             }
             queue.positions.insert(position);
         }
-        let waits = self.tokens.entry(waiter.request.token.clone());
-        let waits = waits.or_default();
+        let waits = self.tokens.entry(token).or_default();
         let at = waits.partition_point(|before| *before < position);
         waits.insert(at, position);
-        self.index(position, waiter, Some(by));
         new_queues
-    }
-
-    fn next_position(&mut self, end: End) -> Position {
-        match end {
-            End::Back => {
-                self.back.0 += 1;
-                self.back
-            }
-            End::Front => {
-                self.front.0 -= 1;
-                self.front
-            }
-        }
     }
 
     /// Gives a position to another connection of the same token: its own lease, limit, timeout and
     /// client, the same names, mode and waiting time. Returns the waiter that had it.
     pub fn take_over(&mut self, position: Position, newer: Waiter) -> Option<WaiterId> {
-        let older = self.unindex(position)?;
-        let since_ms = older.since_ms;
-        self.index(position, Waiter { since_ms, ..newer }, None);
+        let queued = self.waiters.get_mut(position)?;
+        let since_ms = queued.waiter.since_ms;
+        let ended_by = (newer.waiter_id, newer.timeout_ms);
+        let older = std::mem::replace(&mut queued.waiter, Waiter { since_ms, ..newer });
+        queued.blocked_by = None;
+        self.unindex(position, &older);
+        self.index(position, ended_by);
         Some(older.waiter_id)
     }
 
     /// Removes a waiter from all its queues.
     pub fn remove(&mut self, position: Position) -> Option<Waiter> {
-        let waiter = self.unindex(position)?;
+        let Queued { waiter, .. } = self.waiters.remove(position)?;
+        self.unindex(position, &waiter);
         if let Entry::Occupied(mut waits) = self.tokens.entry(waiter.request.token.clone()) {
             if let Ok(at) = waits.get().binary_search(&position) {
                 waits.get_mut().remove(at);
@@ -307,21 +288,16 @@ impl Queues {
         self.unannounced.next_ms()
     }
 
-    fn index(&mut self, position: Position, waiter: Waiter, blocked_by: Option<usize>) {
-        self.ids.insert(waiter.waiter_id, position);
-        self.timeouts
-            .extend(waiter.timeout_ms.map(|ms| (ms, position)));
-        let queued = Queued { waiter, blocked_by };
-        self.waiters.insert(position, queued);
+    fn index(&mut self, position: Position, (waiter_id, timeout_ms): (WaiterId, Option<u64>)) {
+        self.ids.insert(waiter_id, position);
+        self.timeouts.extend(timeout_ms.map(|ms| (ms, position)));
     }
 
-    fn unindex(&mut self, position: Position) -> Option<Waiter> {
-        let Queued { waiter, .. } = self.waiters.remove(&position)?;
+    fn unindex(&mut self, position: Position, waiter: &Waiter) {
         self.ids.remove(&waiter.waiter_id);
         if let Some(ms) = waiter.timeout_ms {
             self.timeouts.remove(&(ms, position));
         }
-        Some(waiter)
     }
 
     fn leave_queue(&mut self, name: &Name, position: Position) {
