@@ -15,6 +15,9 @@ use std::ops::Bound;
 use foldhash::HashMap;
 use smallvec::SmallVec;
 
+pub use crate::state::positions::{End, Position};
+
+use crate::state::positions::Positions;
 use crate::state::schedule::Schedule;
 use crate::values::holders::Holders;
 use crate::values::name::Name;
@@ -25,19 +28,6 @@ use crate::values::token::Token;
 /// The number of one wait of one connection, given by the module around the core; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaiterId(pub u64);
-
-/// A position in the queues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Position(i64);
-
-/// Where a waiter queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Behind everybody.
-    Back,
-    /// Before everybody.
-    Front,
-}
 
 /// One who waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,10 +124,7 @@ impl Waits {
 /// waiter, token and timeout say the same; only names with a queue are in `unannounced`.
 #[derive(Debug, Default)]
 pub struct Queues {
-    waiters: HashMap<Position, Queued>,
-    /// The last position that was given at each end.
-    back: Position,
-    front: Position,
+    waiters: Positions<Queued>,
     queues_by_name: HashMap<Name, NameQueue>,
     ids: HashMap<WaiterId, Position>,
     tokens: HashMap<Token, Waits>,
@@ -174,18 +161,18 @@ impl Queues {
 
     /// The waiter at a position.
     pub fn at(&self, position: Position) -> Option<&Waiter> {
-        self.waiters.get(&position).map(|queued| &queued.waiter)
+        self.waiters.get(position).map(|queued| &queued.waiter)
     }
 
     /// Which name blocked the waiter at a position when it was looked at last.
     pub fn blocked_by(&self, position: Position) -> Option<&Name> {
-        let queued = self.waiters.get(&position)?;
+        let queued = self.waiters.get(position)?;
         queued.waiter.names.as_slice().get(queued.blocked_by?)
     }
 
     /// The same name's number among those of the waiter.
     pub fn blocked_by_number(&self, position: Position) -> Option<usize> {
-        self.waiters.get(&position)?.blocked_by
+        self.waiters.get(position)?.blocked_by
     }
 
     /// Records which of its names blocks the waiter at a position; `None`: look at all of them.
@@ -195,7 +182,7 @@ impl Queues {
 
     /// As [`Queues::set_blocked_by`], where the waiter's token holds already and lacks so many permits.
     pub fn set_missing(&mut self, position: Position, by: Option<usize>, missing: u32) {
-        let Some(queued) = self.waiters.get_mut(&position) else {
+        let Some(queued) = self.waiters.get_mut(position) else {
             return;
         };
         let (known_by, known) = (queued.blocked_by, queued.missing);
@@ -337,42 +324,35 @@ impl Queues {
         end: End,
         by: Option<usize>,
     ) -> (Position, Vec<Name>) {
-        let position = self.next_position(end);
+        let ended_by = (waiter.waiter_id, waiter.timeout_ms);
+        let (names, token) = (waiter.names.clone(), waiter.request.token.clone());
+        let queued = Queued {
+            waiter,
+            blocked_by: by,
+            missing: 0,
+        };
+        let position = self.waiters.add(end, queued);
+        self.index(position, ended_by);
         let mut new_queues = Vec::new();
-        for name in &waiter.names {
+        for name in &names {
             let queue = self.queues_by_name.entry(name.clone()).or_default();
             if queue.positions.is_empty() {
                 new_queues.push(name.clone());
             }
             queue.positions.insert(position);
         }
-        self.index_wait(&waiter, position);
-        self.index(position, waiter, by);
+        self.index_wait(token, names, position);
         (position, new_queues)
     }
 
-    fn next_position(&mut self, end: End) -> Position {
-        match end {
-            End::Back => {
-                self.back.0 += 1;
-                self.back
-            }
-            End::Front => {
-                self.front.0 -= 1;
-                self.front
-            }
-        }
-    }
-
-    fn index_wait(&mut self, waiter: &Waiter, position: Position) {
-        match self.tokens.entry(waiter.request.token.clone()) {
+    fn index_wait(&mut self, token: Token, names: Names, position: Position) {
+        match self.tokens.entry(token) {
             Entry::Vacant(vacant) => {
                 vacant.insert(Waits::One(position));
             }
             Entry::Occupied(mut waits) => {
-                let names_of = |position| Some(self.waiters.get(&position)?.waiter.names.clone());
-                let waits = waits.get_mut();
-                waits.insert(waiter.names.clone(), position, names_of);
+                let names_of = |position| Some(self.waiters.get(position)?.waiter.names.clone());
+                waits.get_mut().insert(names, position, names_of);
             }
         }
     }
@@ -380,14 +360,20 @@ impl Queues {
     /// Gives a position to another connection of the same token, which waits for the same names.
     /// Returns the waiter that had it.
     pub fn take_over(&mut self, position: Position, newer: Waiter) -> Option<WaiterId> {
-        let older = self.unindex(position)?;
-        self.index(position, newer, None);
+        self.set_blocked_by(position, None);
+        let queued = self.waiters.get_mut(position)?;
+        let ended_by = (newer.waiter_id, newer.timeout_ms);
+        let older = std::mem::replace(&mut queued.waiter, newer);
+        self.unindex(position, &older);
+        self.index(position, ended_by);
         Some(older.waiter_id)
     }
 
     /// Removes a waiter from all its queues.
     pub fn remove(&mut self, position: Position) -> Option<Waiter> {
-        let waiter = self.unindex(position)?;
+        self.set_blocked_by(position, None);
+        let Queued { waiter, .. } = self.waiters.remove(position)?;
+        self.unindex(position, &waiter);
         if let Entry::Occupied(mut waits) = self.tokens.entry(waiter.request.token.clone()) {
             if waits.get_mut().remove(&waiter.names) {
                 waits.remove();
@@ -429,26 +415,16 @@ impl Queues {
         self.unannounced.next_ms()
     }
 
-    fn index(&mut self, position: Position, waiter: Waiter, blocked_by: Option<usize>) {
-        self.ids.insert(waiter.waiter_id, position);
-        self.timeouts
-            .extend(waiter.timeout_ms.map(|ms| (ms, position)));
-        let queued = Queued {
-            waiter,
-            blocked_by,
-            missing: 0,
-        };
-        self.waiters.insert(position, queued);
+    fn index(&mut self, position: Position, (waiter_id, timeout_ms): (WaiterId, Option<u64>)) {
+        self.ids.insert(waiter_id, position);
+        self.timeouts.extend(timeout_ms.map(|ms| (ms, position)));
     }
 
-    fn unindex(&mut self, position: Position) -> Option<Waiter> {
-        self.set_blocked_by(position, None);
-        let Queued { waiter, .. } = self.waiters.remove(&position)?;
+    fn unindex(&mut self, position: Position, waiter: &Waiter) {
         self.ids.remove(&waiter.waiter_id);
         if let Some(ms) = waiter.timeout_ms {
             self.timeouts.remove(&(ms, position));
         }
-        Some(waiter)
     }
 
     fn leave_queue(&mut self, name: &Name, position: Position) {
