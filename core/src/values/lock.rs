@@ -13,7 +13,8 @@ use crate::values::token::Token;
 
 /// The holders of one key.
 ///
-/// Invariants: exclusive means one holder at most, with limit 0; tokens differ, and so do fences;
+/// Invariants: exclusive means one holder at most, with limit 0; nobody has more permits than its limit,
+/// nor several without one; tokens differ, and so do fences;
 /// holders are in the order of their fences, so that equal locks have equal bytes. A lock without
 /// holders is free and is not stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
