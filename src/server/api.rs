@@ -90,6 +90,7 @@ pub fn probe(_: &Context) -> Result<(), String> {
     }
     let missing = missing![
         RedisModule_ACLCheckCommandPermissions,
+        RedisModule_ACLCheckKeyPermissions,
         RedisModule_AvoidReplicaTraffic,
         RedisModule_BlockClientOnKeys,
         RedisModule_Call,
@@ -117,6 +118,7 @@ pub fn probe(_: &Context) -> Result<(), String> {
         RedisModule_GetClientUserNameById,
         RedisModule_GetCommand,
         RedisModule_GetContextFlags,
+        RedisModule_GetCurrentUserName,
         RedisModule_GetDbIdFromOptCtx,
         RedisModule_GetDetachedThreadSafeContext,
         RedisModule_GetKeyNameFromOptCtx,

@@ -13,7 +13,8 @@ use crate::values::token::Token;
 
 /// The holders of one key.
 ///
-/// Invariants: exclusive means one holder at most, with limit 0; tokens differ, and so do fences;
+/// Invariants: exclusive means one holder at most, with limit 0; nobody has more permits than its limit,
+/// nor several without one; tokens differ, and so do fences;
 /// holders are in the order of their fences, so that equal locks have equal bytes. A lock without
 /// holders is free and is not stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -445,53 +446,53 @@ mod tests {
     #[test]
     fn permits_as_a_table() {
         use Compatibility::*;
-        // What each holder has as its limit and its permits, who requests which, what comes of it, why.
-        let table: [(&[(u32, u32)], (&str, u32, u32), Compatibility, &str); 13] = [
-            (&[(5, 3)], ("n", 5, 2), Admitted, "both fit"),
-            (&[(5, 3)], ("n", 5, 3), Blocked, "one too many"),
-            (&[(5, 3), (0, 1)], ("n", 0, 1), Admitted, "counts as one"),
+        // Limit and permits of each holder, who asks for which, what comes of it, why.
+        let table = [
+            (&[(5, 3)][..], ("n", (5, 2)), Admitted, "both fit"),
+            (&[(5, 3)], ("n", (5, 3)), Blocked, "one too many"),
+            (&[(5, 3), (0, 1)], ("n", (0, 1)), Admitted, "counts as one"),
             (
                 &[(5, 3), (0, 1)],
-                ("n", 5, 2),
+                ("n", (5, 2)),
                 Blocked,
                 "one without a limit counts",
             ),
-            (&[(4, 4)], ("n", 0, 1), Blocked, "all are taken"),
-            (&[(5, 3)], ("n", 3, 1), Blocked, "its own limit binds"),
+            (&[(4, 4)], ("n", (0, 1)), Blocked, "all are taken"),
+            (&[(5, 3)], ("n", (3, 1)), Blocked, "its own limit binds"),
             (
                 &[(u32::MAX, u32::MAX)],
-                ("n", u32::MAX, u32::MAX),
+                ("n", (u32::MAX, u32::MAX)),
                 Blocked,
                 "no overflow",
             ),
-            (&[(5, 3)], ("a", 5, 3), Repeat { fence: 1 }, "as before"),
-            (&[(5, 3)], ("a", 1, 1), Repeat { fence: 1 }, "lowered"),
+            (&[(5, 3)], ("a", (5, 3)), Repeat { fence: 1 }, "as before"),
+            (&[(5, 3)], ("a", (1, 1)), Repeat { fence: 1 }, "lowered"),
             (
                 &[(5, 3), (5, 1)],
-                ("a", 5, 4),
+                ("a", (5, 4)),
                 Raise { fence: 1 },
                 "one is free",
             ),
             (
                 &[(5, 3), (5, 2)],
-                ("a", 5, 4),
+                ("a", (5, 4)),
                 RaiseBlocked { missing: 1 },
                 "none is",
             ),
             (
                 &[(3, 3), (5, 1)],
-                ("a", 5, 4),
+                ("a", (5, 4)),
                 Raise { fence: 1 },
                 "its old limit goes",
             ),
             (
                 &[(5, 1), (5, 1)],
-                ("a", 4, 4),
+                ("a", (4, 4)),
                 RaiseBlocked { missing: 3 },
                 "its new one binds",
             ),
         ];
-        for (holders, (token, limit, permits), compatibility, why) in table {
+        for (holders, (token, (limit, permits)), compatibility, why) in table {
             let holders = (1..).zip(["a", "b"]).zip(holders);
             let holders = holders.map(|((fence, token), (limit, permits))| Holder {
                 permits: *permits,
