@@ -39,7 +39,7 @@ mod state;
 use std::ffi::c_int;
 
 use redis_module::alloc::RedisAlloc;
-use redis_module::{raw, Context};
+use redis_module::{raw, Context, RedisString};
 
 use callbacks::{datatype, events, info};
 use engine::{blocking, settle};
@@ -67,8 +67,7 @@ type LoadStep = fn(&Context) -> Result<(), String>;
 
 /// What is asked comes before what is registered, and what the server can't take back comes last: a
 /// module that fails to load is freed, and what it still has registered then would lead nowhere.
-const STEPS: [LoadStep; 12] = [
-    api::probe,
+const STEPS: [LoadStep; 11] = [
     api::prepare,
     set_timer,
     blocking::draw_decoy,
@@ -88,13 +87,13 @@ const STEPS: [LoadStep; 12] = [
 /// for the functions it needs, and panics where one is missing: that would take the server down.
 ///
 /// # Safety
-/// Called by the server alone, with a context that lives for the time of the call.
+/// Called by the server alone, with a context and strings that live for the time of the call.
 #[no_mangle]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn RedisModule_OnLoad(
     ctx: *mut raw::RedisModuleCtx,
-    _argv: *mut *mut raw::RedisModuleString,
-    _argc: c_int,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
 ) -> c_int {
     // SAFETY: the context is the server's, the name ends with its NUL.
     let taken = unsafe {
@@ -109,7 +108,9 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         return raw::REDISMODULE_ERR as c_int;
     }
     let ctx = Context::new(ctx);
-    let loaded = boundary::guard(|| load(&ctx, taken));
+    // SAFETY: the server passes `argc` strings, alive for the time of the call.
+    let arguments = unsafe { api::strings(argv, argc) };
+    let loaded = boundary::guard(|| load(&ctx, taken, arguments));
     let loaded = loaded.unwrap_or_else(|| Err("loading it panicked".to_owned()));
     let (status, level, text) = match loaded {
         Ok(()) => (
@@ -127,10 +128,21 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     status as c_int
 }
 
-fn load(ctx: &Context, taken: c_int) -> Result<(), String> {
+fn load(
+    ctx: &Context,
+    taken: c_int,
+    arguments: &[*mut raw::RedisModuleString],
+) -> Result<(), String> {
     if taken != raw::REDISMODULE_OK as c_int {
         return Err("a module named lock is loaded already".to_owned());
     }
+    // A server that lacks what it takes to read an argument is refused for that.
+    api::probe(ctx)?;
+    let words: Vec<&[u8]> = arguments
+        .iter()
+        .map(|it| RedisString::string_as_slice(*it))
+        .collect();
+    config::take_arguments(&words)?;
     STEPS.iter().try_for_each(|step| step(ctx))
 }
 

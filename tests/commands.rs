@@ -234,14 +234,16 @@ fn extend_sets_the_lease_of_the_holder() {
         ("LOCK.EXTEND k a PX 100000", 100_000),
         ("LOCK.EXTEND k a PX 5000", 5_000),
         ("LOCK.EXTEND k a EX 50", 50_000),
-        ("LOCK.EXTEND k a", 30_000),
+        ("LOCK.EXTEND k a", 50_000),
+        ("LOCK.EXTEND k a nosession PX 7000", 7_000),
+        ("LOCK.MEXTEND 1 k a", 7_000),
     ] {
         assert_eq!(server.call(command).int(), 1, "{command}");
         assert_fresh_lease(server.call("LOCK.CHECK k a").int(), lease_ms);
         assert_fresh_lease(server.call("PTTL k").int(), lease_ms);
     }
     assert_eq!(server.call("LOCK.EXTEND k b PX 90000").int(), 0);
-    assert_fresh_lease(server.call("LOCK.CHECK k a").int(), 30_000);
+    assert_fresh_lease(server.call("LOCK.CHECK k a").int(), 7_000);
     assert_eq!(
         server.lock_info("k").unwrap().holder().int("fence"),
         grant.fence
@@ -513,7 +515,7 @@ fn a_holder_that_disconnects_keeps_its_lock() {
 }
 
 /// The fields of a holder and of a waiter whose client is connected.
-const HOLDER_FIELDS: [&str; 10] = [
+const HOLDER_FIELDS: [&str; 11] = [
     "client-addr",
     "client-id",
     "client-name",
@@ -522,10 +524,11 @@ const HOLDER_FIELDS: [&str; 10] = [
     "holds",
     "lease-ms",
     "limit",
+    "permits",
     "session",
     "token",
 ];
-const WAITER_FIELDS: [&str; 11] = [
+const WAITER_FIELDS: [&str; 12] = [
     "client-addr",
     "client-id",
     "client-name",
@@ -534,6 +537,7 @@ const WAITER_FIELDS: [&str; 11] = [
     "kind",
     "limit",
     "mode",
+    "permits",
     "timeout-ms",
     "token",
     "waiting-ms",
@@ -779,7 +783,7 @@ fn ttl_tells_the_lease() {
             "{change}: PTTL {ttl}, lease {lease}"
         );
     }
-    assert_eq!(server.call("TTL k").int(), 30);
+    assert_eq!(server.call("TTL k").int(), 90);
 }
 
 #[test]

@@ -87,6 +87,7 @@ fn shown(reply: &Reply) -> Vec<String> {
         Ok(Value::Nil) => vec!["(nil)".to_owned()],
         Ok(Value::Int(number)) => vec![format!("(integer) {number}")],
         Ok(Value::Okay) => vec!["OK".to_owned()],
+        Ok(Value::SimpleString(text)) => vec![text.clone()],
         Ok(Value::BulkString(bytes)) => vec![format!("{:?}", String::from_utf8_lossy(bytes))],
         Ok(Value::Array(items)) if items.is_empty() => vec!["(empty array)".to_owned()],
         Ok(Value::Array(items)) => shown_items(items),

@@ -19,6 +19,7 @@ const STAR: &str = "ERR '*' ";
 const LEASE: &str = "ERR invalid lease";
 const TIMEOUT: &str = "ERR invalid timeout";
 const LIMIT: &str = "ERR invalid limit";
+const PERMITS: &str = "ERR invalid permits";
 const HOLDS: &str = "ERR invalid holds";
 const COUNT: &str = "ERR invalid count";
 const NUMKEYS: &str = "ERR numkeys ";
@@ -151,6 +152,14 @@ fn options_that_are_unknown_repeated_contradictory_or_cut_short_are_syntax_error
         "SHARED LIMIT",
         "SHARED LIMIT 5 LIMIT 5",
         "SESSION SESSION",
+        "PERMITS 5",
+        "KEEP 5",
+        "SESSION KEEP",
+        "SESSION KEEP 5 KEEP 5",
+        "SHARED PERMITS 5",
+        "LIMIT 5 PERMITS 5",
+        "SHARED LIMIT 5 PERMITS",
+        "SHARED LIMIT 5 PERMITS 5 PERMITS 5",
         "HOLDS",
         "HOLDS 5 HOLDS 5",
         "HOLDS 5 REENTRANT",
@@ -189,6 +198,13 @@ fn options_that_are_unknown_repeated_contradictory_or_cut_short_are_syntax_error
         "LOCK.MRELEASE 1 text t ALL HOLDS 0",
         "LOCK.RELEASE text t HOLDS 1 HOLDS 1",
         "LOCK.EXTEND text t HOLDS 1",
+        "LOCK.EXTEND text t NOSESSION SESSION",
+        "LOCK.EXTEND text t KEEP 5",
+        "LOCK.EXTEND text t NOSESSION KEEP 5",
+        "LOCK.RELEASE text t KEEP 5",
+        "LOCK.EXTEND text t NOSESSION NOSESSION",
+        "LOCK.ACQUIRE text t NOSESSION",
+        "LOCK.WAIT text t SESSION NOSESSION",
         "LOCK.INFO text WAITERS",
         "LOCK.INFO text WAITERS 5 WAITERS 5",
         "LOCK.INFO text BOGUS",
@@ -277,6 +293,8 @@ fn of_several_errors_the_first_in_the_order_of_the_contract_is_given() {
         ("<lease>", "5"),
         ("<block>", "5"),
         ("<limit>", "5"),
+        ("<permits>", "1"),
+        ("<keep>", "5"),
         ("<holds>", "5"),
         ("<count>", "5"),
         ("<numkeys>", "2"),
@@ -285,27 +303,31 @@ fn of_several_errors_the_first_in_the_order_of_the_contract_is_given() {
     ];
     assert_precedence(
         &server,
-        "LOCK.ACQUIRE <key> <token> HOLDS <holds> SHARED LIMIT <limit> <syntax> PX <lease>",
+        "LOCK.ACQUIRE <key> <token> SESSION KEEP <keep> HOLDS <holds> PERMITS <permits> SHARED LIMIT <limit> <syntax> PX <lease>",
         &sound,
         &[
             bogus,
             no_token,
             lease,
+            fault("<keep>", "0", KEEP),
             fault("<limit>", "0", LIMIT),
+            fault("<permits>", "6", PERMITS),
             fault("<holds>", "0", HOLDS),
             foreign,
         ],
     );
     assert_precedence(
         &server,
-        "LOCK.WAIT <key> <token> HOLDS <holds> BLOCK <block> SHARED LIMIT <limit> EX <lease> <syntax>",
+        "LOCK.WAIT <key> <token> SESSION KEEP <keep> HOLDS <holds> PERMITS <permits> BLOCK <block> SHARED LIMIT <limit> EX <lease> <syntax>",
         &sound,
         &[
             bogus,
             no_token,
             lease,
             fault("<block>", "-5", TIMEOUT),
+            fault("<keep>", "x", KEEP),
             fault("<limit>", "x", LIMIT),
+            fault("<permits>", "0", PERMITS),
             fault("<holds>", "x", HOLDS),
             foreign,
             // No fault of the words: the only place in the queue is taken.
@@ -432,7 +454,7 @@ const NO_NUMBERS: [&[u8]; 32] = [
 ];
 
 /// A command that lacks its last word, the number, and how that number is refused.
-const NUMBERED: [(&str, &str); 21] = [
+const NUMBERED: [(&str, &str); 26] = [
     ("LOCK.ACQUIRE free t PX", LEASE),
     ("LOCK.ACQUIRE free t EX", LEASE),
     ("LOCK.ACQUIRE free t REENTRANT px", LEASE),
@@ -441,6 +463,11 @@ const NUMBERED: [(&str, &str); 21] = [
     ("LOCK.WAIT free t EX", LEASE),
     ("LOCK.WAIT free t BLOCK", TIMEOUT),
     ("LOCK.WAIT free t SHARED LIMIT", LIMIT),
+    ("LOCK.ACQUIRE free t SHARED LIMIT 9 PERMITS", PERMITS),
+    ("LOCK.WAIT free t SHARED LIMIT 9 PERMITS", PERMITS),
+    ("LOCK.ACQUIRE free t SESSION KEEP", KEEP),
+    ("LOCK.WAIT free t SESSION KEEP", KEEP),
+    ("LOCK.EXTEND held a SESSION KEEP", KEEP),
     ("LOCK.WAIT free t HOLDS", HOLDS),
     ("LOCK.QUEUE held t PX", LEASE),
     ("LOCK.QUEUE held t KEEP", KEEP),
@@ -489,6 +516,16 @@ fn numbers_are_taken_up_to_their_limits_and_not_beyond() {
         ("LOCK.WAIT free t SHARED LIMIT", LIMIT, 1, 4_294_967_295),
         ("LOCK.QUEUE free t PX", LEASE, 1, LONGEST_MS),
         ("LOCK.QUEUE free t KEEP", KEEP, 1, LONGEST_MS),
+        ("LOCK.ACQUIRE free t SHARED LIMIT 9 PERMITS", PERMITS, 1, 9),
+        (
+            "LOCK.WAIT free t SHARED LIMIT 4294967295 PERMITS",
+            PERMITS,
+            1,
+            4_294_967_295,
+        ),
+        ("LOCK.ACQUIRE free t SESSION KEEP", KEEP, 1, LONGEST_MS),
+        ("LOCK.WAIT free t SESSION KEEP", KEEP, 1, LONGEST_MS),
+        ("LOCK.EXTEND held a SESSION KEEP", KEEP, 1, LONGEST_MS),
         ("LOCK.ACQUIRE free t HOLDS", HOLDS, 1, 4_294_967_295),
         ("LOCK.WAIT free t HOLDS", HOLDS, 1, 4_294_967_295),
         ("LOCK.RELEASE held a HOLDS", HOLDS, 0, 4_294_967_295),
@@ -867,6 +904,7 @@ fn a_payload_made_by_hand_is_restored_where_it_is_sound() {
     let frame = Frame::from(&server);
     let holder = StoredHolder {
         holds: 7,
+        lease_ms: 700_000,
         ..StoredHolder::new(&[0xfe; 256])
     };
     let body = payload::body(0, std::slice::from_ref(&holder));
@@ -880,6 +918,10 @@ fn a_payload_made_by_hand_is_restored_where_it_is_sound() {
     until("the key expires with the lease", || {
         server.call("PEXPIRETIME k").int() == holder.deadline_ms as i64
     });
+    let extend = [b"LOCK.EXTEND".as_slice(), b"k", &holder.token];
+    assert_eq!(server.call(&extend).int(), 1);
+    let left_ms = server.call("PTTL k").int();
+    assert!((600_000..=700_000).contains(&left_ms), "{left_ms}");
 }
 
 #[test]
@@ -935,6 +977,68 @@ fn a_body_that_is_no_sound_lock_is_refused_even_with_right_checksums() {
                 0,
                 &[StoredHolder {
                     holds: 0,
+                    ..sound()
+                }],
+            ),
+        ),
+        (
+            "no permits",
+            payload::body(
+                1,
+                &[StoredHolder {
+                    limit: 3,
+                    permits: 0,
+                    ..sound()
+                }],
+            ),
+        ),
+        (
+            "more permits than the limit",
+            payload::body(
+                1,
+                &[StoredHolder {
+                    limit: 3,
+                    permits: 4,
+                    ..sound()
+                }],
+            ),
+        ),
+        (
+            "several permits without a limit",
+            payload::body(
+                1,
+                &[StoredHolder {
+                    permits: 2,
+                    ..sound()
+                }],
+            ),
+        ),
+        (
+            "several permits of an exclusive holder",
+            payload::body(
+                0,
+                &[StoredHolder {
+                    permits: 2,
+                    ..sound()
+                }],
+            ),
+        ),
+        (
+            "no length",
+            payload::body(
+                0,
+                &[StoredHolder {
+                    lease_ms: 0,
+                    ..sound()
+                }],
+            ),
+        ),
+        (
+            "a length beyond the longest",
+            payload::body(
+                0,
+                &[StoredHolder {
+                    lease_ms: longest_ms + 1,
                     ..sound()
                 }],
             ),
@@ -1264,7 +1368,7 @@ fn lock_apply_is_refused_to_clients_wherever_they_send_it() {
     let before = State::of(&server);
     let now_ms = unix_time_ms();
     let grant = format!(
-        "exclusive 0 {} 1 {} {now_ms}",
+        "exclusive 0 {} 1 {} {now_ms} 600000 1",
         unix_time_us(),
         now_ms + 600_000
     );

@@ -26,13 +26,15 @@ fn primary() -> (Server, ReplicationStream) {
     (server, stream)
 }
 
-/// `LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms"`, or another command.
+/// `LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms lease-ms permits"`, or another command.
 #[derive(Debug, Clone, PartialEq)]
 struct Sent {
-    /// The words, without LOCK.APPLY and without the two times of a grant.
+    /// The words, without LOCK.APPLY and without the times of a grant, and without its permits.
     words: String,
     deadline_ms: i64,
     since_ms: i64,
+    lease_ms: i64,
+    permits: i64,
 }
 
 impl Sent {
@@ -45,11 +47,13 @@ impl Sent {
                 words: effect.unwrap_or(line).to_owned(),
                 deadline_ms: 0,
                 since_ms: 0,
+                lease_ms: 0,
+                permits: 0,
             };
         };
         let words: Vec<&str> = effect.split(' ').collect();
         let number = |word: &str| -> i64 { word.parse().expect("a number") };
-        let [of @ .., deadline_ms, since_ms] = words.as_slice() else {
+        let [of @ .., deadline_ms, since_ms, lease_ms, permits] = words.as_slice() else {
             panic!("not a grant: {line}");
         };
         assert_eq!(of.len(), 7, "not a grant: {line}");
@@ -57,6 +61,8 @@ impl Sent {
             words: of.join(" "),
             deadline_ms: number(deadline_ms),
             since_ms: number(since_ms),
+            lease_ms: number(lease_ms),
+            permits: number(permits),
         }
     }
 }
@@ -555,6 +561,11 @@ fn fill(server: &Server) {
     }
     assert_eq!(server.call("LOCK.RELEASE permits p1").int(), 1);
     take(server, "limits", "a", "SHARED LIMIT 4294967295");
+    take(server, "several", "a", "SHARED LIMIT 9 PERMITS 9");
+    take(server, "several", "a", "SHARED LIMIT 9 PERMITS 4");
+    take(server, "several", "b", "SHARED LIMIT 9 PERMITS 3");
+    assert_eq!(server.call("LOCK.EXTEND several b PX 800000").int(), 1);
+    assert_eq!(server.call("LOCK.EXTEND several b PX 700000").int(), 1);
     take(server, "limits", "b", "SHARED");
     take(server, "limits", "c", "SHARED LIMIT 3");
     server
@@ -613,6 +624,11 @@ fn assert_survives(mut server: Server, what: &str, save_and_load: impl FnOnce(&m
     let before = kept(&server);
     save_and_load(&mut server);
     assert_eq!(kept(&server), before, "{what}");
+    // Permits and lengths are as they were.
+    take(&server, "several", "c", "SHARED LIMIT 9 PERMITS 2");
+    server.call("LOCK.ACQUIRE several d SHARED").nil();
+    assert_eq!(server.call("LOCK.EXTEND several b").int(), 1);
+    assert!((690_000..=700_000).contains(&server.call("LOCK.CHECK several b").int()));
     // The limits bind as before, and permits come and go.
     server.call("LOCK.ACQUIRE limits d SHARED").nil();
     server.call("LOCK.ACQUIRE wide d SHARED").nil();
@@ -828,8 +844,15 @@ fn random_command(dice: &mut Dice) -> String {
         format!("2 {first} {second}")
     };
     let lease = *dice.pick(&["", "PX 20", "PX 300000", "EX 500", "PX 150 SESSION"]);
-    let mode = *dice.pick(&["", "", "SHARED", "SHARED LIMIT 2", "SHARED LIMIT 3"]);
-    let repeat = *dice.pick(&["", "", "REENTRANT"]);
+    let mode = *dice.pick(&[
+        "",
+        "",
+        "SHARED",
+        "SHARED LIMIT 2",
+        "SHARED LIMIT 3",
+        "SHARED LIMIT 3 PERMITS 2",
+    ]);
+    let repeat = *dice.pick(&["", "", "REENTRANT", "HOLDS 2"]);
     let block = dice.below(15) + 1;
     match dice.below(16) {
         0..=2 => format!("LOCK.ACQUIRE {first} {token} {lease} {mode} {repeat}"),

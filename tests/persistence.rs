@@ -140,6 +140,12 @@ fn assert_survives(mut server: Server, what: &str, save_and_load: impl FnOnce(&m
         server.call("LOCK.ACQUIRE free z").grant().fence > last,
         "{what}"
     );
+    // Each has its own length, whatever was left of its lease.
+    for (key, lease_ms) in [("extended", 800_000), ("shortened", 600_000)] {
+        assert_eq!(server.call(format!("LOCK.EXTEND {key} a")).int(), 1);
+        let left_ms = server.call(["PTTL", key].as_slice()).int();
+        assert!((lease_ms - 20_000..=lease_ms).contains(&left_ms), "{what}");
+    }
     let mut client = server.client().into_db(9);
     for left in [2, 1, 0] {
         assert_eq!(client.call("LOCK.RELEASE held c").int(), 1, "{what}");

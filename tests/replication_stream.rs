@@ -34,7 +34,7 @@ fn primary_with_holder() -> (Server, ReplicationStream, Applied) {
     (server, stream, grant)
 }
 
-/// `LOCK.APPLY key GRANT token "exclusive 0 fence holds deadline-ms since-ms"`.
+/// `LOCK.APPLY key GRANT token "exclusive 0 fence holds deadline-ms since-ms lease-ms 1"`.
 #[derive(Debug, Clone, PartialEq)]
 struct Applied {
     key: String,
@@ -43,6 +43,7 @@ struct Applied {
     holds: i64,
     deadline_ms: i64,
     since_ms: i64,
+    lease_ms: i64,
 }
 
 impl Applied {
@@ -50,7 +51,7 @@ impl Applied {
     fn of(line: &str) -> Applied {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |word: &str| -> i64 { word.parse().expect("a number") };
-        let ["LOCK.APPLY", key, "GRANT", token, "exclusive", "0", fence, holds, deadline_ms, since_ms] =
+        let ["LOCK.APPLY", key, "GRANT", token, "exclusive", "0", fence, holds, deadline_ms, since_ms, lease_ms, "1"] =
             words.as_slice()
         else {
             panic!("not a grant: {line}");
@@ -62,6 +63,7 @@ impl Applied {
             holds: number(holds),
             deadline_ms: number(deadline_ms),
             since_ms: number(since_ms),
+            lease_ms: number(lease_ms),
         }
     }
 }
@@ -91,6 +93,7 @@ fn assert_new(applied: &Applied, key: &str, token: &str, lease_ms: i64, since: i
     let made = since..=unix_time_ms();
     assert!(made.contains(&applied.since_ms), "{made:?}: {applied:?}");
     assert_eq!(applied.deadline_ms, applied.since_ms + lease_ms);
+    assert_eq!(applied.lease_ms, lease_ms);
 }
 
 // ---- commands
@@ -184,6 +187,7 @@ fn assert_only_lease_set(applied: &Applied, first: &Applied, lease_ms: i64, sinc
     assert!(deadlines.contains(&applied.deadline_ms), "{applied:?}");
     let expected = Applied {
         deadline_ms: applied.deadline_ms,
+        lease_ms,
         ..first.clone()
     };
     assert_eq!(*applied, expected);
@@ -227,7 +231,7 @@ fn holds_are_replicated_as_numbers() {
 #[test]
 fn an_extension_is_replicated_as_a_grant_with_a_new_deadline() {
     let (server, mut stream, first) = primary_with_holder();
-    for (options, lease_ms) in [("PX 900000", 900_000), ("EX 50", 50_000), ("", 30_000)] {
+    for (options, lease_ms) in [("PX 900000", 900_000), ("EX 50", 50_000), ("", 50_000)] {
         let now_ms = unix_time_ms();
         assert_eq!(server.call(format!("LOCK.EXTEND k a {options}")).int(), 1);
         let applied = the_grant(&mut stream, &server);

@@ -1,9 +1,13 @@
 //! ACLs from the attacker's side: what users can't do with locks, whatever words they send, and what
 //! becomes of a waiter that loses its rights while it waits.
 
+#[path = "support/compiled.rs"]
+mod compiled;
 mod support;
 
-use support::{server_with_holder, until, Client, Expect, Reply, Server, LONG};
+use compiled::shared_object;
+use redis::Value;
+use support::{server_with_holder, until, Client, Expect, LockInfo, Reply, Server, LONG};
 
 /// What docs/operations.md gives to a client that uses locks.
 const LOCKER: &str =
@@ -321,9 +325,9 @@ fn without_its_token_a_locker_breaks_nobodys_lock() {
 fn nobody_applies_effects_by_hand() {
     let server = server_with_holder();
     let before = digest(&server);
-    let most = "exclusive 0 9007199254740991 1 9007199254740991 1";
+    let most = "exclusive 0 9007199254740991 1 9007199254740991 1 1 1";
     let effects: [&[&str]; 4] = [
-        &["GRANT", "evil", "exclusive 0 99 1 99999999999999 1"],
+        &["GRANT", "evil", "exclusive 0 99 1 99999999999999 1 1 1"],
         &["GRANT", "evil", most],
         &["DROP", "a"],
         &["ASK"],
@@ -608,4 +612,148 @@ fn a_refused_wait_has_changed_nothing() {
         .expect("a number");
     assert_eq!(now, grants + 1, "nobody in between was granted it");
     assert_eq!(server.info("lock", "lock_take_backs"), "0");
+}
+
+// ---- "Tokens are for those who may write to the key"
+
+/// A key that one holds, tied to its connection, and another one waits for together with two more.
+fn crowded() -> (Server, [Client; 2]) {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder
+        .call(format!("LOCK.ACQUIRE k secret {LONG} SESSION"))
+        .grant();
+    let waiter = server.waiter("LOCK.MWAIT 3 k own:1 hidden waiting");
+    (server, [holder, waiter])
+}
+
+/// What LOCK.INFO says of `key` by every way in which this client can ask.
+#[track_caller]
+fn told(client: &mut Client, key: &str) -> Vec<LockInfo> {
+    let info = format!("LOCK.INFO {key}");
+    let mut told = vec![client.call(&info).value()];
+    client.call_all(&["MULTI", &info]);
+    told.extend(client.call("EXEC").list());
+    // As a key of the script it would have to be one that the client may write to.
+    let script = "return redis.call('LOCK.INFO', ARGV[1])";
+    for eval in ["EVAL", "EVAL_RO"] {
+        told.push(client.call(&[eval, script, "0", key]).value());
+    }
+    told.push(client.call(&["FCALL_RO", "look", "0", key]).value());
+    told.into_iter()
+        .map(|info| LockInfo::of(info).expect("a lock"))
+        .collect()
+}
+
+fn load_look(server: &Server) {
+    let library = "#!lua name=looking
+        redis.register_function{function_name = 'look', flags = {'no-writes'}, callback =
+            function(_, args) return redis.call('LOCK.INFO', args[1]) end}";
+    server.call(&["FUNCTION", "LOAD", library]).text();
+}
+
+#[track_caller]
+fn keys_of(info: &LockInfo) -> Vec<String> {
+    let keys = Ok(info.queue[0].get("keys")).list();
+    let mut keys: Vec<String> = keys.into_iter().map(|key| Ok(key).text()).collect();
+    keys.sort_unstable();
+    keys
+}
+
+#[test]
+fn who_may_not_write_to_a_key_sees_no_token_and_no_client() {
+    let (server, _clients) = crowded();
+    load_look(&server);
+    for rules in [
+        "%R~* +@all",
+        "%R~k %W~other +@all",
+        "%R~k +@all (~own:* +@all)",
+    ] {
+        for mut reader in [
+            user(&server, "reader", rules),
+            user(&server, "reader", rules).into_resp3(),
+        ] {
+            for info in told(&mut reader, "k") {
+                assert_eq!((info.mode.as_str(), info.waiters), ("exclusive", 1));
+                for shown in [info.holder(), &info.queue[0]] {
+                    assert_eq!(shown.get("token"), Value::Nil, "{rules}");
+                    for field in ["client-id", "client-addr", "client-name"] {
+                        assert!(!shown.has(field), "{rules}: {field}");
+                    }
+                }
+                assert_eq!(info.holder().int("session"), 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn who_may_write_to_a_key_sees_tokens_and_clients() {
+    let (server, [holder, waiter]) = crowded();
+    load_look(&server);
+    for rules in ["~k +@all", "%RW~k +@all", "%R~* +@all (%W~k)"] {
+        let mut writer = user(&server, "writer", rules);
+        for info in told(&mut writer, "k") {
+            assert_eq!(info.holder_tokens(), ["secret"], "{rules}");
+            assert_eq!(info.queue_tokens(), ["waiting"], "{rules}");
+            assert_eq!(info.holder().int("client-id"), holder.id());
+            assert_eq!(info.queue[0].int("client-id"), waiter.id());
+        }
+    }
+    let everything = server.known_lock("k");
+    assert_eq!(keys_of(&everything), ["hidden", "k", "own:1"]);
+}
+
+#[test]
+fn the_keys_of_a_waiter_are_those_that_the_caller_may_read() {
+    let (server, _clients) = crowded();
+    load_look(&server);
+    for (rules, expected) in [
+        ("~k +@all", &["k"][..]),
+        ("%R~k %R~own:* %W~hidden +@all", &["k", "own:1"]),
+        ("~k +@all (%R~hidden)", &["hidden", "k"]),
+        ("%R~* +@all", &["hidden", "k", "own:1"]),
+    ] {
+        let mut client = user(&server, "guest", rules);
+        for info in told(&mut client, "k") {
+            assert_eq!(keys_of(&info), expected, "{rules}");
+        }
+    }
+}
+
+#[test]
+fn a_right_that_comes_or_goes_counts_at_once() {
+    let (server, _clients) = crowded();
+    let mut guest = user(&server, "guest", "%R~* +@all");
+    let mut token = || {
+        let info = LockInfo::of(guest.call("LOCK.INFO k").value()).expect("a lock");
+        info.holder().get("token")
+    };
+    assert_eq!(token(), Value::Nil);
+    server.call("ACL SETUSER guest ~k").okay();
+    assert_eq!(token(), Value::BulkString(b"secret".to_vec()));
+    server.call("ACL SETUSER guest resetkeys %R~*").okay();
+    assert_eq!(token(), Value::Nil);
+}
+
+/// Commands that another module calls have no user, unless it says so.
+#[test]
+fn another_module_sees_all_and_its_users_what_they_may() {
+    let (server, _clients) = crowded();
+    let calling = shared_object("rights/calling.c", server.dir());
+    server
+        .call(&["MODULE", "LOAD", calling.to_str().expect("a path")])
+        .okay();
+    let mut reader = user(&server, "reader", "%R~* +@all");
+    for (call, expected) in [
+        (
+            "calling.call LOCK.INFO k",
+            Value::BulkString(b"secret".to_vec()),
+        ),
+        ("calling.call_as_user LOCK.INFO k", Value::Nil),
+        ("LOCK.INFO k", Value::Nil),
+    ] {
+        let info = LockInfo::of(reader.call(call).value()).expect("a lock");
+        assert_eq!(info.holder().get("token"), expected, "{call}");
+    }
 }

@@ -310,6 +310,122 @@ fn extend_ties_a_lock_that_was_not_tied() {
 }
 
 #[test]
+fn extend_with_nosession_unties() {
+    let server = Server::start();
+    let client = tied(&server, "k", "a");
+    let mut second = server.client();
+    second
+        .call(format!("LOCK.MACQUIRE 2 k1 k2 a {LONG} SESSION"))
+        .grant();
+    assert_eq!(server.call("LOCK.EXTEND k a NOSESSION").int(), 1);
+    assert_eq!(server.call("LOCK.MEXTEND 2 k1 k2 a nosession").int(), 2);
+    // The client's fields are still those of the connection that was granted.
+    for (key, id) in [("k", client.id()), ("k2", second.id())] {
+        let own = server.known_lock(key).holder().clone();
+        assert_eq!((own.int("session"), own.int("client-id")), (0, id));
+    }
+    assert_survives(&server, client, "k", "a");
+    assert_survives(&server, second, "k2", "a");
+    assert_eq!(server.call("LOCK.EXTEND k a PX 300 NOSESSION").int(), 1);
+    assert_runs_out(&server, "k", "a");
+}
+
+#[test]
+fn a_tied_grant_is_renewed_by_the_length_that_it_was_set_to() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.call("LOCK.ACQUIRE k a PX 600").grant();
+    assert_eq!(client.call("LOCK.EXTEND k a SESSION").int(), 1);
+    assert!(server.call("LOCK.CHECK k a").int() <= 600);
+    assert_renewed(&mut client, "k", "a", 2);
+    assert_eq!(server.call("LOCK.EXTEND k a PX 900").int(), 1);
+    assert_eq!(server.call("LOCK.EXTEND k a").int(), 1);
+    assert!((600..=900).contains(&server.call("LOCK.CHECK k a").int()));
+    assert_renewed(&mut client, "k", "a", 2);
+}
+
+#[test]
+fn a_kept_grant_ends_so_long_after_its_connection() {
+    let server = Server::start();
+    let mut client = server.client();
+    for (key, lease) in [("short", "PX 900"), ("long", LONG)] {
+        let acquire = format!("LOCK.ACQUIRE {key} a {lease} SESSION KEEP 100000");
+        client.call(acquire).grant();
+    }
+    client
+        .call(format!(
+            "LOCK.MACQUIRE 2 m1 m2 a {LONG} SHARED SESSION KEEP 300"
+        ))
+        .grant();
+    client
+        .call(&[
+            "EVAL",
+            "return redis.call('LOCK.ACQUIRE', KEYS[1], 'a', 'SESSION', 'KEEP', 100000)",
+            "1",
+            "scripted",
+        ])
+        .grant();
+    let mut waiter = waiter(&server, "m2", "b");
+    close_and_settle(&server, client);
+    for key in ["short", "long", "scripted"] {
+        until("it is untied", || session(&server, key) == 0);
+        let left_ms = server.call(["LOCK.CHECK", key, "a"].as_slice()).int();
+        assert!((50_000..=100_000).contains(&left_ms), "{key}: {left_ms}");
+        let ttl_ms = server.call(["PTTL", key].as_slice()).int();
+        assert!((left_ms - 5_000..=left_ms + 5).contains(&ttl_ms), "{key}");
+    }
+    assert_eq!(waiter.recv().grant().token, "b");
+    until_free(&server, "m1");
+    // It is a plain lease now, also for those who load it.
+    server.call("DEBUG RELOAD").okay();
+    assert!(server.call("LOCK.CHECK long a").int() > 50_000);
+    assert_eq!(server.call("LOCK.EXTEND long a").int(), 1);
+    assert!(
+        server.call("LOCK.CHECK long a").int() > 500_000,
+        "its own length"
+    );
+}
+
+#[test]
+fn a_kept_grant_of_a_killed_client_is_tied_again_by_its_token() {
+    let server = Server::start();
+    let mut client = server.client();
+    client
+        .call(format!("LOCK.WAIT k a {LONG} SESSION KEEP 60000"))
+        .grant();
+    let id = client.id();
+    assert_eq!(server.call(format!("CLIENT KILL ID {id}")).int(), 1);
+    until("it is untied", || session(&server, "k") == 0);
+    let mut again = server.client();
+    assert_eq!(again.call("LOCK.EXTEND k a PX 600 SESSION").int(), 1);
+    assert_renewed(&mut again, "k", "a", 2);
+    // The latest SESSION says nothing of keeping it.
+    again.close();
+    until_free(&server, "k");
+}
+
+#[test]
+fn many_grants_of_one_connection_are_kept() {
+    let server = Server::start();
+    let mut client = server.client();
+    let take = |number: usize| format!("LOCK.ACQUIRE k t{number} {LONG} SHARED SESSION KEEP 90000");
+    let takes: Vec<String> = (0..1_000).map(take).collect();
+    client.call_all(&takes);
+    let take = |number: usize| format!("LOCK.ACQUIRE k{number} t {LONG} SESSION KEEP 90000");
+    let takes: Vec<String> = (0..1_000).map(take).collect();
+    client.call_all(&takes);
+    close_and_settle(&server, client);
+    until("no grant is tied", || {
+        server.info("lock", "lock_sessions") == "0"
+    });
+    for check in ["LOCK.CHECK k t7", "LOCK.CHECK k t999", "LOCK.CHECK k999 t"] {
+        let left_ms = server.call(check).int();
+        assert!((40_000..=90_000).contains(&left_ms), "{check}: {left_ms}");
+    }
+    assert_eq!(server.call("DBSIZE").int(), 1_001);
+}
+
+#[test]
 fn extend_ties_nothing_that_its_token_does_not_hold() {
     let server = Server::start();
     let mut client = server.client();

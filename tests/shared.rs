@@ -699,6 +699,86 @@ fn the_end_of_one_permits_lease_admits_exactly_one_waiter() {
 }
 
 #[test]
+fn several_permits_are_one_grant_that_a_repeat_can_lower() {
+    let server = Server::start();
+    let take = |token: &str, permits: u32| {
+        let permits = format!("SHARED LIMIT 5 PERMITS {permits}");
+        server.call(format!("LOCK.ACQUIRE k {token} {LONG} {permits}"))
+    };
+    let large = take("large", 4).grant();
+    take("b", 2).nil();
+    take("b", 1).grant();
+    let permits = || -> Vec<i64> {
+        let holders = info(&server).holders;
+        holders.iter().map(|own| own.int("permits")).collect()
+    };
+    assert_eq!(permits(), [4, 1]);
+    let mut waiter = server.waiter(format!("LOCK.WAIT k c {LONG} SHARED LIMIT 5 PERMITS 2"));
+    let mut behind = server.waiter(format!("LOCK.MWAIT 1 k d {LONG} SHARED"));
+    assert_eq!(info(&server).queue[0].int("permits"), 2);
+    assert_eq!(info(&server).queue[1].int("permits"), 1);
+    for raise in [
+        "LOCK.ACQUIRE k b SHARED LIMIT 5 PERMITS 2",
+        "LOCK.WAIT k b SHARED LIMIT 5 PERMITS 5",
+        "LOCK.MACQUIRE 2 free k b SHARED LIMIT 5 PERMITS 2",
+        "LOCK.MWAIT 2 free k b SHARED LIMIT 5 PERMITS 2",
+    ] {
+        let error = server.call(raise).error();
+        assert_eq!(error, "ERR permits can't be raised", "{raise}");
+    }
+    assert_eq!(server.call("EXISTS free").int(), 0);
+    assert_eq!(take("large", 3).grant(), large);
+    server.settle();
+    assert_eq!(info(&server).queue_tokens(), ["c", "d"]);
+    assert_eq!(take("large", 2).grant(), large);
+    assert_eq!(waiter.recv().grant().token, "c");
+    server.settle();
+    assert_eq!(info(&server).queue_tokens(), ["d"]);
+    assert_eq!(server.call("LOCK.RELEASE k c").int(), 1);
+    assert_eq!(behind.recv().grant().token, "d");
+    assert_eq!(permits(), [2, 1, 1]);
+}
+
+#[test]
+fn an_exclusive_holder_shows_one_permit_and_brings_more_as_it_converts() {
+    let server = Server::start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    assert_eq!(info(&server).holder().int("permits"), 1);
+    let convert = format!("LOCK.ACQUIRE k a {LONG} SHARED LIMIT 4294967295 PERMITS 4294967295");
+    server.call(convert).grant();
+    assert_eq!(info(&server).holder().int("permits"), 4_294_967_295);
+    server.call("LOCK.ACQUIRE k b SHARED").nil();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    assert_eq!(info(&server).holder().int("permits"), 1);
+}
+
+#[test]
+fn many_holders_permits_are_counted_at_once() {
+    let server = Server::start();
+    let mut client = server.client();
+    let take =
+        |number: usize| format!("LOCK.ACQUIRE k t{number} {LONG} SHARED LIMIT 30000 PERMITS 3");
+    let takes: Vec<String> = (0..10_000).map(take).collect();
+    client.call_all(&takes);
+    server.call("LOCK.ACQUIRE k more SHARED").nil();
+    let mut waiter = server.waiter("LOCK.WAIT k more SHARED LIMIT 30000 PERMITS 5");
+    assert_eq!(server.call("LOCK.RELEASE k t7").int(), 1);
+    server.settle();
+    assert_eq!(server.waiters("k"), 1);
+    server
+        .call(format!("LOCK.ACQUIRE k t8 {LONG} SHARED LIMIT 30000"))
+        .grant();
+    assert_eq!(waiter.recv().grant().token, "more");
+    server.call("LOCK.ACQUIRE k another SHARED").nil();
+    server.call("DEBUG RELOAD").okay();
+    server.call("LOCK.ACQUIRE k another SHARED").nil();
+    assert_eq!(server.call("LOCK.RELEASE k t9").int(), 1);
+    server
+        .call("LOCK.ACQUIRE k another SHARED LIMIT 30000 PERMITS 3")
+        .grant();
+}
+
+#[test]
 fn where_limits_differ_the_smallest_binds() {
     // The limits of the holders in their order, then that of the request, and whether it fits.
     let table: [(&[u32], u32, bool, &str); 9] = [

@@ -21,6 +21,15 @@ impl Caller {
     };
 }
 
+/// How a wait begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Its token didn't wait for these names before.
+    New,
+    /// It took over from another connection.
+    TakenOver,
+}
+
 /// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -29,9 +38,9 @@ pub enum Answer {
     /// It doesn't, and it isn't waiting.
     NotNow,
     /// The caller waits.
-    Queued,
-    /// Its token has this place in the queue, counted from 1.
-    Place(usize),
+    Queued(Arrival),
+    /// Its token has this place in the queue, counted from 1; whether it was taken just now.
+    Place(usize, Arrival),
     /// How many names it changed.
     Count(usize),
 }

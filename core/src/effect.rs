@@ -4,7 +4,7 @@
 //! on every replica and at every replay. A command is never replicated as it came.
 //!
 //! ```text
-//! LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms"
+//! LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms lease-ms permits"
 //! LOCK.APPLY key DROP token
 //! LOCK.APPLY key RENEW deadline-ms [key ...]    exclusive locks, held as before
 //! DEL key                                       when the last holder goes
@@ -87,7 +87,7 @@ pub enum Word<'a> {
     Made(SmallVec<[u8; GRANT_TEXT_LEN]>),
 }
 
-/// Room for the longest text of a grant: `exclusive`, five numbers of at most 20 digits, and the spaces.
+/// Room for the text of a grant with numbers of usual size; a longer one is allocated.
 const GRANT_TEXT_LEN: usize = 128;
 
 /// The words of an effect.
@@ -127,6 +127,8 @@ fn grant_words(mode: Mode, holder: &Holder) -> Words<'_> {
         holder.holds,
         holder.deadline_ms,
         holder.since_ms,
+        holder.lease_ms,
+        holder.permits.into(),
     ];
     for number in numbers {
         text.push(b' ');
@@ -175,7 +177,8 @@ fn parse_grant(token: &[u8], text: &[u8]) -> Option<Change> {
         _ => return None,
     };
     let mut number = || words.next().and_then(decimal::parse);
-    let [limit, fence, holds, deadline_ms, since_ms] = [(); 5].map(|()| number());
+    let [limit, fence, holds, deadline_ms, since_ms, lease_ms, permits] =
+        [(); 7].map(|()| number());
     if words.next().is_some() {
         return None;
     }
@@ -186,6 +189,8 @@ fn parse_grant(token: &[u8], text: &[u8]) -> Option<Change> {
         limit: u32::try_from(limit?).ok()?,
         deadline_ms: deadline_ms?,
         since_ms: since_ms?,
+        lease_ms: lease_ms?,
+        permits: u32::try_from(permits?).ok()?,
         client_id: 0,
         session: SessionId::NONE,
     };
@@ -285,9 +290,13 @@ pub fn condense(changes: &mut [Change], before: Option<&Stored>) {
 
 /// Whether nothing that is stored differs but the deadline.
 fn differs_in_deadline(before: &Holder, after: &Holder) -> bool {
-    (&before.token, before.fence, before.holds, before.since_ms)
-        == (&after.token, after.fence, after.holds, after.since_ms)
-        && before.deadline_ms != after.deadline_ms
+    let known = Holder {
+        deadline_ms: before.deadline_ms,
+        client_id: before.client_id,
+        session: before.session,
+        ..after.clone()
+    };
+    known == *before && before.deadline_ms != after.deadline_ms
 }
 
 fn grant_of(lock: &Lock, holder: &Holder) -> Change {
@@ -321,6 +330,12 @@ mod tests {
                         holds,
                         limit: if mode == Mode::Exclusive { 0 } else { limit },
                         deadline_ms,
+                        permits: if mode == Mode::Shared {
+                            limit.max(1)
+                        } else {
+                            1
+                        },
+                        lease_ms: 10,
                         since_ms: 7,
                         client_id: 0,
                         session: SessionId::NONE,
@@ -381,6 +396,8 @@ mod tests {
             holds: 1,
             limit: 0,
             deadline_ms: 50,
+            permits: 1,
+            lease_ms: 10,
             since_ms: 0,
             client_id: 0,
             session: SessionId::NONE,
@@ -397,20 +414,27 @@ mod tests {
 
     #[test]
     fn malformed_effects_are_refused() {
-        let good = "shared 2 9 1 50 7";
+        let good = "shared 2 9 1 50 7 10 2";
         assert!(parse(&[b"GRANT", b"t", good.as_bytes()]).is_ok());
         let bad = [
-            "both 2 9 1 50 7",
-            "shared 4294967296 9 1 50 7",
-            "shared 2 -1 1 50 7",
-            "shared 2 9 0 50 7",
-            "shared 2 9 1 99999999999999999 7",
-            "shared 2 9 1 50 x",
-            "shared 2 9 1 50",
-            "shared 2 9 1 50 7 ",
-            "shared 2 9 1 50 7 0",
-            "shared  2 9 1 50 7",
-            "exclusive 2 9 1 50 7",
+            "both 2 9 1 50 7 10 1",
+            "shared 4294967296 9 1 50 7 10 1",
+            "shared 2 -1 1 50 7 10 1",
+            "shared 2 9 0 50 7 10 1",
+            "shared 2 9 1 99999999999999999 7 10 1",
+            "shared 2 9 1 50 x 10 1",
+            "shared 2 9 1 50 7 0 1",
+            "shared 2 9 1 50 7 9007199254740992 1",
+            "shared 2 9 1 50 7 10 0",
+            "shared 2 9 1 50 7 10 3",
+            "shared 2 9 1 50 7 10 4294967297",
+            "shared 0 9 1 50 7 10 2",
+            "exclusive 0 9 1 50 7 10 2",
+            "shared 2 9 1 50 7 10",
+            "shared 2 9 1 50 7 10 2 ",
+            "shared 2 9 1 50 7 10 2 0",
+            "shared  2 9 1 50 7 10 2",
+            "exclusive 2 9 1 50 7 10 1",
             "",
         ];
         for text in bad {
@@ -442,6 +466,8 @@ mod tests {
             holds: 1,
             limit: 0,
             deadline_ms,
+            permits: 1,
+            lease_ms: 10,
             since_ms: 0,
             client_id: 0,
             session: SessionId::NONE,

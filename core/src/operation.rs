@@ -55,9 +55,9 @@ pub enum Operation {
         names: Names,
         /// Who holds.
         token: Token,
-        /// Counted from now.
-        lease_ms: u64,
-        /// Whether the grant is tied to the caller from now on; [`Life::Lease`] leaves it as it is.
+        /// Counted from now; `None`: each grant's own length again.
+        lease_ms: Option<u64>,
+        /// What becomes of its tie to a connection.
         life: Life,
     },
     /// Leave.

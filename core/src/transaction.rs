@@ -327,10 +327,13 @@ impl<'t, 'e> Transaction<'t, 'e> {
         client_id: u64,
     ) -> SessionId {
         match life {
-            Life::Session => match self.entries.get(id).map(|(name, _)| name) {
-                Some(name) => self.sessions.bind(client_id, name.clone(), lease_ms),
+            Life::Session { keep_ms } => match self.entries.get(id).map(|(name, _)| name) {
+                Some(name) => self
+                    .sessions
+                    .bind(client_id, name.clone(), lease_ms, keep_ms),
                 None => SessionId::NONE,
             },
+            Life::Untied => SessionId::NONE,
             Life::Lease => {
                 let own = self.lock(id).and_then(|lock| lock.holder(token));
                 let session = own.map(|own| own.session);

@@ -7,7 +7,7 @@ use redis_module::{raw, Context, RedisString};
 
 use crate::engine::{blocking, pending, settle};
 use crate::server::api::{self, server};
-use crate::server::{boundary, key, propagation, timer};
+use crate::server::{boundary, clock, key, propagation, timer};
 use crate::state;
 use crate::state::pending::{Event, ALL_DATABASES};
 
@@ -109,7 +109,8 @@ extern "C" fn on_client_change(
         if let Some(info) = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() } {
             blocking::record_client_gone(info.id);
             if pending::may_have_sessions(info.id) {
-                pending::record(|pending| pending.events.push(Event::Closed(info.id)));
+                let closed = Event::Closed(info.id, clock::now().ms());
+                pending::record(|pending| pending.events.push(closed));
             }
         }
     });

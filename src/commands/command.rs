@@ -124,7 +124,7 @@ extern "C" fn entry<C: Command>(
     let ctx = Context::new(ctx);
     let refused = boundary::guard(|| {
         // SAFETY: the server passes `argc` strings, alive for the time of the call.
-        let strings = unsafe { std::slice::from_raw_parts(argv, argc.unsigned_abs() as usize) };
+        let strings = unsafe { api::strings(argv, argc) };
         run::<C>(&ctx, strings).err()
     });
     if let Some(why) = refused.unwrap_or(Some(Refusal::Panicked)) {

@@ -33,7 +33,7 @@ const LINES: [Line; 27] = [
     Synopsis(&syntax::CANCEL, ONE),
     Text("    Give up the token's wait or place: 1, or 0 when it has none. A grant stays."),
     Synopsis(&syntax::EXTEND, ONE),
-    Text("    Set the lease to now + PX: 1, or 0 when the token doesn't hold the lock."),
+    Text("    Set the lease to now + PX, or its own length: 1, or 0 when the token doesn't hold the lock."),
     Synopsis(&syntax::RELEASE, ONE),
     Text(
         "    Give up one hold, or ALL, or all but n: 1, or 0 when the token doesn't hold the lock.",

@@ -13,12 +13,14 @@ use redis_lock_core::values::moment::Moment;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::session_id::SessionId;
+use redis_lock_core::values::token::Token;
 use redis_module::Context;
 
 use super::command::{Call, Command};
 use super::spec::{About, Spec};
 use crate::engine::{pending, store};
 use crate::server::clients::{self, Client};
+use crate::server::rights::Caller;
 use crate::server::{clock, reply};
 use crate::state;
 
@@ -48,7 +50,8 @@ impl Command for Info {
             KeyState::Lock(stored) => table::as_of(stored, now.ms()),
         };
         pending::watch_leases(&name, &lock);
-        let view = state::look(|table| View::of(table, &name, lock, shown, now));
+        let caller = Caller::of(ctx);
+        let view = state::look(|table| View::of(table, &name, lock, shown, now, caller));
         let view = view.ok_or(Refusal::Reentered)?;
         if view.lock.is_free() && view.waiters == 0 {
             reply::null_array(ctx);
@@ -67,10 +70,20 @@ struct View {
     /// The sessions that bind these holders to a connection that lives.
     with_session: HashSet<SessionId>,
     now: Moment,
+    caller: Caller,
+    /// Tokens, and whose they are, are for those who may write to the key.
+    tells_tokens: bool,
 }
 
 impl View {
-    fn of(table: &LockTable, name: &Name, lock: Lock, shown: usize, now: Moment) -> Self {
+    fn of(
+        table: &LockTable,
+        name: &Name,
+        lock: Lock,
+        shown: usize,
+        now: Moment,
+        caller: Caller,
+    ) -> Self {
         let queue = table.queues().queue(name).take(shown);
         let sessions = lock.holders().iter().map(|holder| holder.session);
         Self {
@@ -81,6 +94,8 @@ impl View {
                 .collect(),
             lock,
             now,
+            tells_tokens: caller.may_write(name.key()),
+            caller,
         }
     }
 
@@ -107,12 +122,13 @@ impl View {
     }
 
     fn holder(&self, ctx: &Context, holder: &Holder) {
-        let client = clients::find(ctx, holder.client_id);
-        reply::map(ctx, 7 + fields_of(client.as_ref()));
-        text(ctx, "token", holder.token.as_bytes());
+        let client = self.client(ctx, holder.client_id);
+        reply::map(ctx, 8 + fields_of(client.as_ref()));
+        self.token(ctx, &holder.token);
         number(ctx, "fence", holder.fence);
         number(ctx, "holds", holder.holds);
         number(ctx, "limit", holder.limit.into());
+        number(ctx, "permits", holder.permits.into());
         number(
             ctx,
             "lease-ms",
@@ -132,12 +148,13 @@ impl View {
     }
 
     fn waiter(&self, ctx: &Context, waiter: &Waiter) {
-        let client = clients::find(ctx, waiter.client_id);
-        reply::map(ctx, 8 + fields_of(client.as_ref()));
-        text(ctx, "token", waiter.request.token.as_bytes());
+        let client = self.client(ctx, waiter.client_id);
+        reply::map(ctx, 9 + fields_of(client.as_ref()));
+        self.token(ctx, &waiter.request.token);
         text(ctx, "kind", waiter.stand.as_str().as_bytes());
         text(ctx, "mode", waiter.request.mode.as_str().as_bytes());
         number(ctx, "limit", waiter.request.limit.into());
+        number(ctx, "permits", waiter.request.permits.into());
         number(
             ctx,
             "waiting-ms",
@@ -146,11 +163,26 @@ impl View {
         number(ctx, "timeout-ms", self.left_ms(waiter.timeout_ms));
         number(ctx, "keep-ms", self.left_ms(waiter.stand.kept_until_ms()));
         reply::bulk(ctx, b"keys");
-        reply::array(ctx, waiter.names.count());
-        for name in &waiter.names {
-            reply::bulk(ctx, name.key());
+        let keys = waiter.names.iter().map(Name::key);
+        let keys: Vec<&[u8]> = keys.filter(|key| self.caller.may_read(key)).collect();
+        reply::array(ctx, keys.len());
+        for key in keys {
+            reply::bulk(ctx, key);
         }
         tell_client(ctx, client);
+    }
+
+    fn token(&self, ctx: &Context, token: &Token) {
+        reply::bulk(ctx, b"token");
+        if self.tells_tokens {
+            reply::bulk(ctx, token.as_bytes());
+        } else {
+            reply::nil(ctx);
+        }
+    }
+
+    fn client(&self, ctx: &Context, id: u64) -> Option<Client> {
+        clients::find(ctx, id).filter(|_| self.tells_tokens)
     }
 
     /// What is left of a waiter's BLOCK or KEEP; 0: it has none, so one that just ended still shows 1.

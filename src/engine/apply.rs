@@ -2,7 +2,8 @@
 
 use redis_lock_core::effect::{self, Change, Effect, Word};
 use redis_lock_core::values::holder::{Holder, Mode};
-use redis_lock_core::values::name::Name;
+use redis_lock_core::values::lock::Lock;
+use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::packed::Packed;
 use redis_module::{raw, Context};
 use smallvec::SmallVec;
@@ -116,6 +117,7 @@ fn apply_to(
     string: *mut raw::RedisModuleString,
     change: &Change,
 ) -> Applied {
+    let mut event = Event::of(change);
     let applied = match (key.found(), change) {
         (Found::OtherType, _) => Applied::OtherType,
         (Found::Nothing, Change::Delete | Change::Drop { .. }) => Applied::Unchanged,
@@ -133,6 +135,9 @@ fn apply_to(
         }
         (Found::Lock(packed), _) => {
             let mut lock = packed.unpack();
+            if keeps_fence(&lock, change) {
+                event = Event::Renewed;
+            }
             effect::apply(&mut lock, change);
             let latest_ms = lock.latest_deadline_ms();
             *packed = Packed::new(lock);
@@ -146,9 +151,20 @@ fn apply_to(
     drop(key);
     if applied.is_change() {
         server!(RedisModule_SignalModifiedKey(ctx.ctx, string));
-        announce(ctx, string, change);
+        announce(ctx, string, event);
     }
     applied
+}
+
+/// Whether a change is to a grant that is in force.
+fn keeps_fence(lock: &Lock, change: &Change) -> bool {
+    match change {
+        Change::Grant { holder, .. } | Change::Renew { holder } => {
+            let own = lock.holder(&holder.token);
+            own.is_some_and(|own| own.fence == holder.fence)
+        }
+        Change::Drop { .. } | Change::Delete => false,
+    }
 }
 
 /// Stores a lock with one holder where there is no key.
@@ -214,14 +230,47 @@ pub fn renew(ctx: &Context, key: &[u8], deadline_ms: u64) -> Applied {
     apply(ctx, key, &Change::Renew { holder })
 }
 
-/// Keyspace events: `lock.grant` and `lock.drop` of class `d`, `del` of class `g`.
-fn announce(ctx: &Context, string: *mut raw::RedisModuleString, change: &Change) {
-    let (class, event) = match change {
-        Change::Grant { .. } | Change::Renew { .. } => {
-            (raw::REDISMODULE_NOTIFY_MODULE, c"lock.grant")
+/// A keyspace event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// A grant with a fence of its own.
+    Granted,
+    /// A grant in force was set anew.
+    Renewed,
+    /// A holder is gone, others stay.
+    Dropped,
+    /// The key is gone.
+    Deleted,
+    /// Somebody begins to wait.
+    Queued,
+}
+
+impl Event {
+    /// What a change is, where it doesn't concern a grant in force.
+    fn of(change: &Change) -> Self {
+        match change {
+            Change::Grant { .. } | Change::Renew { .. } => Self::Granted,
+            Change::Drop { .. } => Self::Dropped,
+            Change::Delete => Self::Deleted,
         }
-        Change::Drop { .. } => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.drop"),
-        Change::Delete => (raw::REDISMODULE_NOTIFY_GENERIC, c"del"),
+    }
+}
+
+/// Tells of those who begin to wait for these names of the context's database.
+pub fn announce_wait(ctx: &Context, names: &Names) {
+    for name in names {
+        announce(ctx, api::string(name.key()).inner, Event::Queued);
+    }
+}
+
+/// The module's events are of class `d`; the end of a key is the server's own, of class `g`.
+fn announce(ctx: &Context, string: *mut raw::RedisModuleString, event: Event) {
+    let (class, event) = match event {
+        Event::Granted => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.grant"),
+        Event::Renewed => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.renew"),
+        Event::Dropped => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.drop"),
+        Event::Queued => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.queue"),
+        Event::Deleted => (raw::REDISMODULE_NOTIFY_GENERIC, c"del"),
     };
     server!(RedisModule_NotifyKeyspaceEvent(
         ctx.ctx,

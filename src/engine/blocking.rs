@@ -33,7 +33,7 @@ use redis_lock_core::values::hand_over::Origin;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::name::Names;
 use redis_lock_core::values::slot;
-use redis_module::{raw, Context, RedisString};
+use redis_module::{raw, Context};
 
 use crate::engine::pending;
 use crate::server::api::{self, server};
@@ -49,15 +49,29 @@ pub fn draw_decoy(_: &Context) -> Result<(), String> {
     // Letters: a brace would decide about the slot.
     name.iter_mut()
         .for_each(|byte| *byte = b'a' + (*byte & 0xf));
-    state::with(|state| state.decoy.set(name));
+    state::with(|state| state.decoys.set(name));
     Ok(())
 }
 
-/// A key that nobody ever makes, in the same slot as this one.
-fn decoy(name: &Name) -> RedisString {
-    let mut key = state::with(|state| state.decoy.get()).to_vec();
-    key.extend(slot::suffix_for(&key, slot::of_key(name.key())));
-    api::string(&key)
+/// A key that nobody ever makes, in the same slot as this one. The last one is kept: who blocks next
+/// mostly waits for the same name.
+fn decoy(name: &Name) -> *mut raw::RedisModuleString {
+    let slot = if api::is_clustered() {
+        slot::of_key(name.key())
+    } else {
+        0
+    };
+    state::with(|state| {
+        let mut last = state.last_decoy.borrow_mut();
+        match &*last {
+            Some((of, key)) if *of == slot => key.inner,
+            _ => {
+                let mut key = state.decoys.get().to_vec();
+                key.extend(slot::suffix_for(&key, slot));
+                last.insert((slot, api::string(&key))).1.inner
+            }
+        }
+    })
 }
 
 /// Whether this context's client may be blocked: not in MULTI, in a script or where it said so.
@@ -85,13 +99,12 @@ pub fn block(ctx: &Context, waiter_id: WaiterId, names: &Names) -> bool {
     let Some(name) = names.iter().next() else {
         return false;
     };
-    let decoy = decoy(name);
-    let mut key = decoy.inner;
+    let mut key = decoy(name);
     let handle = server!(RedisModule_BlockClientOnKeys(
         ctx.ctx,
         Some(on_ready),
         Some(on_timeout),
-        Some(on_end),
+        api::is_valkey().then_some(on_end),
         0,
         &raw mut key,
         1,
@@ -106,29 +119,32 @@ pub fn block(ctx: &Context, waiter_id: WaiterId, names: &Names) -> bool {
     ));
     let client = Blocked {
         handle,
-        outcome: None,
         rights_version: filter::rights_version(),
     };
     state::blocked(|blocked| {
         blocked.clients.insert(waiter_id, client);
-        blocked.ids.insert(handle, waiter_id);
     });
     true
 }
 
-/// Whether the user of a waiter still has the rights to what it waits for. They are looked at only
-/// where somebody may have changed rights since they were looked at last.
+/// The waiter that the server calls back for: its number is the blocked client's own data.
+fn waiter_of(ctx: &Context) -> WaiterId {
+    let number = server!(RedisModule_GetBlockedClientPrivateData(ctx.ctx));
+    WaiterId(number.map_or(0, |number| number.addr() as u64))
+}
+
+/// Whether nobody may have changed rights since those of a waiter's user were looked at last: it has them.
+pub fn has_seen_rights(waiter: &Waiter) -> bool {
+    let version = filter::rights_version();
+    state::blocked(|blocked| {
+        let client = blocked.clients.get(&waiter.waiter_id);
+        client.is_some_and(|client| client.rights_version == version)
+    })
+}
+
+/// Whether the user of a waiter still has the rights to what it waits for: the server is asked.
 pub fn permits(ctx: &Context, waiter: &Waiter) -> bool {
     let version = filter::rights_version();
-    let seen = state::blocked(|blocked| {
-        blocked
-            .clients
-            .get(&waiter.waiter_id)
-            .map(|blocked| blocked.rights_version)
-    });
-    if seen == Some(version) {
-        return true;
-    }
     let permitted = rights::may_wait(ctx, waiter.client_id, &waiter.names, &waiter.request.token);
     state::blocked(|blocked| {
         if let Some(blocked) = blocked
@@ -178,7 +194,7 @@ pub fn after_sleep() {
 }
 
 fn unblock_decided() {
-    for waiter_id in state::blocked(|blocked| std::mem::take(&mut blocked.decided)) {
+    while let Some(waiter_id) = state::blocked(|blocked| blocked.decided.pop_front()) {
         let handle = state::blocked(|blocked| {
             blocked
                 .clients
@@ -235,11 +251,10 @@ extern "C" fn on_timeout(
 ) -> c_int {
     boundary::guard(|| {
         let ctx = Context::new(ctx);
-        let handle = server!(RedisModule_GetBlockedClientHandle(ctx.ctx));
-        let blocked = state::blocked(|blocked| blocked.forget(handle?));
-        match blocked {
-            Some((_, Some(outcome))) => reply::outcome(&ctx, &outcome),
-            Some((waiter_id, None)) => {
+        let waiter_id = waiter_of(&ctx);
+        match state::blocked(|blocked| blocked.forget(waiter_id)) {
+            Some(Some(outcome)) => reply::outcome(&ctx, &outcome),
+            Some(None) => {
                 pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
                 reply::null_array(&ctx);
             }
@@ -249,26 +264,27 @@ extern "C" fn on_timeout(
     raw::REDISMODULE_OK as c_int
 }
 
-extern "C" fn on_disconnect(_: *mut raw::RedisModuleCtx, handle: Handle) {
-    boundary::guard(|| match state::blocked(|blocked| blocked.forget(handle)) {
-        Some((_, Some(Outcome::Granted(hand_over)))) if hand_over.origin == Origin::New => {
-            pending::record(|pending| pending.undelivered.push(hand_over));
-        }
-        Some((_, Some(_))) | None => {}
-        Some((waiter_id, None)) => {
-            pending::record(|pending| pending.events.push(Event::Left(waiter_id)))
+extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, _: Handle) {
+    boundary::guard(|| {
+        let waiter_id = waiter_of(&Context::new(ctx));
+        match state::blocked(|blocked| blocked.forget(waiter_id)) {
+            Some(Some(Outcome::Granted(hand_over))) if hand_over.origin == Origin::New => {
+                pending::record(|pending| pending.undelivered.push(hand_over));
+            }
+            Some(Some(_)) | None => {}
+            Some(None) => pending::record(|pending| pending.events.push(Event::Left(waiter_id))),
         }
     });
 }
 
-/// The server is done with a blocked client. Valkey keeps the replies of [`on_timeout`] aside until
+/// A Valkey is done with a blocked client. It keeps the replies of [`on_timeout`] aside until
 /// now; where CLIENT UNBLOCK ... ERROR or a demotion came in between, they are thrown away, and the
 /// client has read an error.
 extern "C" fn on_end(ctx: *mut raw::RedisModuleCtx, waiter_id: *mut c_void) {
     boundary::guard(|| {
         let ctx = Context::new(ctx);
         let waiter_id = WaiterId(waiter_id.addr() as u64);
-        if api::is_valkey() && api::client_id(&ctx) == 0 {
+        if api::client_id(&ctx) == 0 {
             record_undelivered(waiter_id);
         }
     });

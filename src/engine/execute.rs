@@ -4,7 +4,7 @@
 //! which leave pending events and touch nothing else.
 
 use foldhash::HashSet;
-use redis_lock_core::decision::{Answer, Caller, Decision};
+use redis_lock_core::decision::{Answer, Arrival, Caller, Decision};
 use redis_lock_core::effect::Effects;
 use redis_lock_core::operation::Operation;
 use redis_lock_core::state::queue::WaiterId;
@@ -50,9 +50,16 @@ pub fn execute(
     })?;
     apply::apply_all(store, &effects);
     let mut answer = decision.answer;
-    if answer == Ok(Answer::Queued) && !blocking::block(ctx, waiter_id, operation.names()) {
-        pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
-        answer = Ok(Answer::NotNow);
+    if let Ok(Answer::Queued(arrival)) = answer {
+        if !blocking::block(ctx, waiter_id, operation.names()) {
+            pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
+            answer = Ok(Answer::NotNow);
+        } else if arrival == Arrival::New {
+            apply::announce_wait(ctx, operation.names());
+        }
+    }
+    if let Ok(Answer::Place(_, Arrival::New)) = answer {
+        apply::announce_wait(ctx, operation.names());
     }
     blocking::deliver(decision.completions);
     rearm(ctx, AFTER_A_COMMAND_MS);
@@ -161,7 +168,7 @@ fn absorb_events(table: &mut LockTable) {
             Event::Demoted => touched.extend(table.demote()),
             Event::Flushed(ALL_DATABASES) => table.end_all_sessions(),
             Event::Flushed(db) => table.end_sessions_in(db),
-            Event::Closed(client_id) => table.close_client(client_id),
+            Event::Closed(client_id, ended_ms) => table.close_client(client_id, ended_ms),
             Event::Left(waiter_id) => touched.extend(table.leave(waiter_id)),
         }
     }

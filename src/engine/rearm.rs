@@ -25,7 +25,8 @@ pub fn rearm(ctx: &Context, least_ms: u64) {
         Some(_) if api::is_clustered() => let_contended_keys_outlive(ctx),
         _ => None,
     };
-    if let Some(due_ms) = due_ms.into_iter().chain(lead_ms).min() {
+    let due_ms = due_ms.into_iter().chain(lead_ms).min();
+    if let Some(due_ms) = due_ms.filter(|due_ms| !timer::fires_by(*due_ms)) {
         timer::arm(due_ms.max(clock::steady_ms().saturating_add(least_ms)));
     }
 }

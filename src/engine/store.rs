@@ -132,19 +132,25 @@ impl Store for ServerStore<'_> {
 
     fn user(&mut self) -> User {
         User {
-            name: rights::caller(self.ctx, self.flags),
+            name: rights::caller_name(self.ctx),
             rights_version: filter::rights_version(),
         }
     }
 
     /// A place has no client to ask: its user is known by name.
     fn permits(&mut self, waiter: &Waiter) -> bool {
-        self.open = None;
         match &waiter.stand {
-            Stand::Blocked => blocking::permits(self.ctx, waiter),
+            Stand::Blocked => {
+                blocking::has_seen_rights(waiter) || {
+                    self.open = None;
+                    blocking::permits(self.ctx, waiter)
+                }
+            }
             Stand::Place(place) => {
-                place.user.rights_version == filter::rights_version()
-                    || rights::may_queue(&place.user, &waiter.names, &waiter.request.token)
+                place.user.rights_version == filter::rights_version() || {
+                    self.open = None;
+                    rights::may_queue(&place.user, &waiter.names, &waiter.request.token)
+                }
             }
         }
     }

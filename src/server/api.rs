@@ -90,6 +90,7 @@ pub fn probe(_: &Context) -> Result<(), String> {
     }
     let missing = missing![
         RedisModule_ACLCheckCommandPermissions,
+        RedisModule_ACLCheckKeyPermissions,
         RedisModule_AvoidReplicaTraffic,
         RedisModule_BlockClientOnKeys,
         RedisModule_Call,
@@ -110,13 +111,14 @@ pub fn probe(_: &Context) -> Result<(), String> {
         RedisModule_FreeServerInfo,
         RedisModule_FreeString,
         RedisModule_GetAbsExpire,
-        RedisModule_GetBlockedClientHandle,
+        RedisModule_GetBlockedClientPrivateData,
         RedisModule_GetClientId,
         RedisModule_GetClientInfoById,
         RedisModule_GetClientNameById,
         RedisModule_GetClientUserNameById,
         RedisModule_GetCommand,
         RedisModule_GetContextFlags,
+        RedisModule_GetCurrentUserName,
         RedisModule_GetDbIdFromOptCtx,
         RedisModule_GetDetachedThreadSafeContext,
         RedisModule_GetKeyNameFromOptCtx,
@@ -259,6 +261,21 @@ pub fn selected_db(ctx: &Context) -> i32 {
 pub fn select_db(ctx: &Context, db: i32) {
     if selected_db(ctx) != db {
         server!(RedisModule_SelectDb(ctx.ctx, db));
+    }
+}
+
+/// The strings of a vector that the server passed; it may be null where there are none.
+///
+/// # Safety
+/// The server passes so many strings, and they outlive what is returned.
+pub unsafe fn strings<'a>(
+    vector: *mut *mut raw::RedisModuleString,
+    count: c_int,
+) -> &'a [*mut raw::RedisModuleString] {
+    match usize::try_from(count) {
+        // SAFETY: the caller says so.
+        Ok(count) if !vector.is_null() => unsafe { std::slice::from_raw_parts(vector, count) },
+        _ => &[],
     }
 }
 

@@ -57,20 +57,8 @@ pub fn caller(ctx: &Context, flags: u32, life: Life) -> Result<u64, Refusal> {
         return Ok(api::client_id(ctx));
     }
     match life {
-        Life::Session => script_caller(ctx).ok_or(Refusal::CallerUnknown),
-        Life::Lease => Ok(0),
-    }
-}
-
-/// The client whose command runs, or who called the script that does, as far as that is to be made out.
-/// The filter has seen who runs a script, but for Redis before 7.2.
-pub fn running(ctx: &Context, flags: u32) -> Option<u64> {
-    if flags & raw::REDISMODULE_CTX_FLAGS_LUA == 0 {
-        return Some(api::client_id(ctx));
-    }
-    match filter::last_run().client_id {
-        0 => script_caller(ctx),
-        client_id => Some(client_id),
+        Life::Session { .. } => script_caller(ctx).ok_or(Refusal::CallerUnknown),
+        Life::Lease | Life::Untied => Ok(0),
     }
 }
 

@@ -4,7 +4,7 @@
 //! The steady clock shows what the wall clock showed when it was looked at first, and goes on from
 //! there, whoever sets the wall clock. So the two show the same until somebody does.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis_lock_core::values::moment::Moment;
 
@@ -23,26 +23,27 @@ pub fn steady_ms() -> u64 {
     steady_us() / 1000
 }
 
-/// How far the wall clock is ahead of the steady one, in ms; negative: behind.
-pub fn set_by_ms() -> i64 {
-    let (wall, steady) = (wall_us() as i64, steady_us() as i64);
-    (wall - steady) / 1000
+/// How far the wall clock is ahead of the steady one at a moment, in ms; negative: behind.
+pub const fn set_by_ms(at: Moment) -> i64 {
+    at.ms() as i64 - at.steady_ms as i64
 }
 
-/// The wall clock: microseconds since the Unix epoch.
+/// The wall clock: microseconds since the Unix epoch. Before 1970 it reads as 1970.
 pub fn wall_us() -> u64 {
-    since_epoch_us(SystemTime::now())
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    us(since_epoch.unwrap_or_default())
 }
 
 fn steady_us() -> u64 {
-    let (instant, wall) = state::with(|state| state.start);
-    let passed = instant.elapsed();
-    let passed = passed.as_secs().saturating_mul(1_000_000) + u64::from(passed.subsec_micros());
-    since_epoch_us(wall).saturating_add(passed)
+    let (start, wall_us_then) = state::with(|state| *state.start.get_or_init(look));
+    wall_us_then.saturating_add(us(start.elapsed()))
 }
 
-/// A clock before 1970 reads as 1970.
-fn since_epoch_us(time: SystemTime) -> u64 {
-    let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    since_epoch.as_secs().saturating_mul(1_000_000) + u64::from(since_epoch.subsec_micros())
+/// Both clocks at one moment.
+fn look() -> (Instant, u64) {
+    (Instant::now(), wall_us())
+}
+
+fn us(span: Duration) -> u64 {
+    span.as_secs().saturating_mul(1_000_000) + u64::from(span.subsec_micros())
 }

@@ -1,8 +1,9 @@
-//! The module's settings: `CONFIG SET lock.…`, redis.conf, MODULE LOADEX.
+//! The module's settings: `CONFIG SET lock.…`, redis.conf, MODULE LOADEX, and the module's arguments.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use redis_lock_core::values::decimal;
 use redis_module::configuration::{register_i64_configuration, ConfigurationFlags};
 use redis_module::{Context, RedisValue};
 
@@ -15,62 +16,110 @@ const LONGEST_SPAN_MS: i64 = redis_lock_core::values::moment::MAX_SPAN_MS as i64
 /// The greatest `lock.max-waiters` and `lock.max-tickets`.
 const MOST_WAITERS: i64 = u32::MAX as i64;
 
+/// A setting that is a number.
+struct Setting {
+    /// Behind the module's name and a dot; as an argument, without.
+    name: &'static str,
+    /// Where its value is; [`UNSET`] until the server, or an argument, has set it.
+    value: &'static AtomicI64,
+    default: i64,
+    range: RangeInclusive<i64>,
+}
+
+const SETTINGS: [Setting; 4] = [
+    Setting {
+        name: "default-lease",
+        value: &DEFAULT_LEASE_MS,
+        default: 30_000,
+        range: 1..=LONGEST_SPAN_MS,
+    },
+    Setting {
+        name: "default-keep",
+        value: &DEFAULT_KEEP_MS,
+        default: 10_000,
+        range: 1..=LONGEST_SPAN_MS,
+    },
+    Setting {
+        name: "max-tickets",
+        value: &MAX_TICKETS,
+        default: 100_000,
+        range: 0..=MOST_WAITERS,
+    },
+    Setting {
+        name: "max-waiters",
+        value: &MAX_WAITERS,
+        default: 10_000,
+        range: 0..=MOST_WAITERS,
+    },
+];
+
+/// Takes the module's arguments, names and values in turn: each is the setting's default from here on.
+///
+/// So what the configuration says wins, as it must: that is where CONFIG REWRITE leaves what was set at
+/// run time.
+pub fn take_arguments(words: &[&[u8]]) -> Result<(), String> {
+    for setting in SETTINGS {
+        setting.value.store(UNSET, Ordering::Relaxed);
+    }
+    for pair in words.chunks(2) {
+        let [name, value] = pair else {
+            return Err(format!("the argument {} has no value", quoted(pair)));
+        };
+        let setting = SETTINGS
+            .into_iter()
+            .find(|setting| name.eq_ignore_ascii_case(setting.name.as_bytes()))
+            .ok_or_else(|| format!("{} is no argument of this module", quoted(&[name])))?;
+        let number = decimal::parse(value).and_then(|number| i64::try_from(number).ok());
+        let number = number.filter(|number| setting.range.contains(number));
+        let number = number.ok_or_else(|| {
+            let (least, most) = (setting.range.start(), setting.range.end());
+            let given = quoted(pair);
+            format!("the argument {given} is refused: the value must be {least} to {most}")
+        })?;
+        if setting.value.swap(number, Ordering::Relaxed) != UNSET {
+            return Err(format!("the argument {} is given twice", setting.name));
+        }
+    }
+    Ok(())
+}
+
+/// Words as they can stand in the log.
+fn quoted(words: &[&[u8]]) -> String {
+    let words: Vec<String> = words
+        .iter()
+        .map(|word| word.escape_ascii().to_string())
+        .collect();
+    format!("'{}'", words.join(" "))
+}
+
 /// Registers the settings and loads the values that the configuration has for them.
 ///
 /// Refuses the load where a value was refused: the server sets every setting, to its default at
 /// least, and stops at the first bad one. Left to itself it would try to unload the module, which a
 /// Valkey doesn't survive.
 pub fn register(ctx: &Context) -> Result<(), String> {
-    register_number(
-        ctx,
-        "default-lease",
-        &DEFAULT_LEASE_MS,
-        30_000,
-        1..=LONGEST_SPAN_MS,
-    );
-    register_number(
-        ctx,
-        "default-keep",
-        &DEFAULT_KEEP_MS,
-        10_000,
-        1..=LONGEST_SPAN_MS,
-    );
-    register_number(ctx, "max-waiters", &MAX_WAITERS, 10_000, 0..=MOST_WAITERS);
-    register_number(ctx, "max-tickets", &MAX_TICKETS, 100_000, 0..=MOST_WAITERS);
+    for setting in SETTINGS {
+        let default = match setting.value.swap(UNSET, Ordering::Relaxed) {
+            UNSET => setting.default,
+            given => given,
+        };
+        register_i64_configuration(
+            ctx,
+            setting.name,
+            setting.value,
+            default,
+            *setting.range.start(),
+            *setting.range.end(),
+            ConfigurationFlags::DEFAULT,
+            None,
+        );
+    }
     server!(RedisModule_LoadConfigs(ctx.ctx));
-    let settings = [
-        &DEFAULT_LEASE_MS,
-        &DEFAULT_KEEP_MS,
-        &MAX_WAITERS,
-        &MAX_TICKETS,
-    ];
-    if settings
-        .iter()
-        .any(|setting| setting.load(Ordering::Relaxed) == UNSET)
-    {
+    let is_unset = |setting: &Setting| setting.value.load(Ordering::Relaxed) == UNSET;
+    if SETTINGS.iter().any(is_unset) {
         return Err("the value of a setting was refused".to_owned());
     }
     Ok(())
-}
-
-fn register_number(
-    ctx: &Context,
-    name: &str,
-    value: &'static AtomicI64,
-    default: i64,
-    range: RangeInclusive<i64>,
-) {
-    let flags = ConfigurationFlags::DEFAULT;
-    register_i64_configuration(
-        ctx,
-        name,
-        value,
-        default,
-        *range.start(),
-        *range.end(),
-        flags,
-        None,
-    );
 }
 
 /// The lease of a grant that names none, in ms.

@@ -9,6 +9,11 @@ use redis_module::{raw, Context};
 
 use crate::server::api::server;
 
+/// Nil, where a value may stand.
+pub fn nil(ctx: &Context) {
+    raw::reply_with_null(ctx.ctx);
+}
+
 /// Nil where the answer is otherwise an array or a map, as BLPOP's: the null array in RESP2, the null
 /// in RESP3.
 pub fn null_array(ctx: &Context) {
@@ -64,8 +69,8 @@ pub fn answer(ctx: &Context, answer: &Answer) {
     match answer {
         Answer::Granted(granted) => grant(ctx, granted),
         Answer::NotNow => null_array(ctx),
-        Answer::Queued => {}
-        Answer::Place(count) | Answer::Count(count) => integer(ctx, *count as u64),
+        Answer::Queued(_) => {}
+        Answer::Place(count, _) | Answer::Count(count) => integer(ctx, *count as u64),
     }
 }
 

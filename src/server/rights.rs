@@ -1,14 +1,15 @@
-//! Whether a user may still do what one of its clients began to wait for.
+//! What users may do: whether one may still do what one of its clients began to wait for, and to which
+//! keys the caller of a command has rights.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 
 use redis_lock_core::state::place;
 use redis_lock_core::values::name::Names;
 use redis_lock_core::values::token::Token;
-use redis_module::{raw, Context, RedisString};
+use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::api::{self, server};
-use crate::server::clients;
 
 /// A user, as the API hands it out; given back when the value goes.
 struct User(*mut raw::RedisModuleUser);
@@ -26,26 +27,32 @@ pub fn may_wait(ctx: &Context, client_id: u64, names: &Names, token: &Token) -> 
 }
 
 fn user_of(ctx: &Context, client_id: u64) -> Option<User> {
-    named(&name_of(ctx, client_id)?)
-}
-
-fn name_of(ctx: &Context, client_id: u64) -> Option<RedisString> {
     let name = server!(RedisModule_GetClientUserNameById(ctx.ctx, client_id));
     let name = name.filter(|name| !name.is_null())?;
-    // The server made this string for us: the value frees it as it goes.
-    Some(RedisString::from_redis_module_string(ctx.ctx, name))
+    user_named(ctx, name)
 }
 
-/// The user of this name, if there is one.
+/// The user with this name, which the server made for us.
+fn user_named(ctx: &Context, name: *mut raw::RedisModuleString) -> Option<User> {
+    // The value frees the name as it goes.
+    named(&RedisString::from_redis_module_string(ctx.ctx, name))
+}
+
+/// The user with this name, if there is one.
 fn named(name: &RedisString) -> Option<User> {
     let user = server!(RedisModule_GetModuleUserFromUserName(name.inner));
     user.filter(|user| !user.is_null()).map(User)
 }
 
-/// The name of the user on whose behalf a command runs; `None` for one that has none and may do anything,
-/// as another module that calls it.
-pub fn caller(ctx: &Context, flags: u32) -> Option<Arc<[u8]>> {
-    let name = name_of(ctx, clients::running(ctx, flags)?)?;
+/// The name of the user on whose behalf a command runs, be it in a script or in a transaction; `None` for
+/// one that may do anything, as another module that calls it.
+pub fn caller_name(ctx: &Context) -> Option<Arc<[u8]>> {
+    if !has_user(ctx) {
+        return None;
+    }
+    let name = server!(RedisModule_GetCurrentUserName(ctx.ctx)).filter(|name| !name.is_null())?;
+    // The value frees the name as it goes.
+    let name = RedisString::from_redis_module_string(ctx.ctx, name);
     Some(Arc::from(name.as_slice()))
 }
 
@@ -54,6 +61,69 @@ pub fn may_queue(user: &place::User, names: &Names, token: &Token) -> bool {
     let Some(name) = &user.name else { return true };
     let user = named(&api::string(name));
     user.is_some_and(|user| may_run(&user, &command(["LOCK.QUEUE", "LOCK.MQUEUE"], names, token)))
+}
+
+/// On whose behalf a command runs, be it in a script or in a transaction.
+pub struct Caller(Rights);
+
+enum Rights {
+    /// The server's own, or another module's: there is no user.
+    All,
+    /// Those of a user.
+    Of(User),
+    /// The user can't be looked up, as one that a module made.
+    None,
+}
+
+impl Caller {
+    /// The caller of the command that runs in this context.
+    pub fn of(ctx: &Context) -> Self {
+        if !has_user(ctx) {
+            return Self(Rights::All);
+        }
+        let name = server!(RedisModule_GetCurrentUserName(ctx.ctx)).filter(|name| !name.is_null());
+        let user = name.and_then(|name| user_named(ctx, name));
+        Self(user.map_or(Rights::None, Rights::Of))
+    }
+
+    /// Whether the caller may read a key, as far as key patterns go.
+    pub fn may_read(&self, key: &[u8]) -> bool {
+        self.may(key, raw::REDISMODULE_CMD_KEY_ACCESS)
+    }
+
+    /// Whether the caller may write to a key, as far as key patterns go.
+    pub fn may_write(&self, key: &[u8]) -> bool {
+        self.may(key, raw::REDISMODULE_CMD_KEY_UPDATE)
+    }
+
+    fn may(&self, key: &[u8], access: u32) -> bool {
+        match &self.0 {
+            Rights::All => true,
+            Rights::None => false,
+            Rights::Of(user) => {
+                let key = api::string(key);
+                let allowed = server!(RedisModule_ACLCheckKeyPermissions(
+                    user.0,
+                    key.inner,
+                    access as c_int
+                ));
+                allowed == Some(0)
+            }
+        }
+    }
+}
+
+/// Whether the context's client has a user. One that another module calls commands by has none, and
+/// the server dies of being asked for its name. It does look for a user before it finds that there is
+/// no such command as this.
+fn has_user(ctx: &Context) -> bool {
+    let options = CallOptionsBuilder::new()
+        .verify_acl()
+        .errors_as_replies()
+        .build();
+    let reply: CallResult<'_> = ctx.call_ext::<&[&[u8]; 0], _>("LOCK.NONE", &options, &[]);
+    let error = reply.err().and_then(|error| error.to_utf8_string());
+    error.is_some_and(|text| text.to_ascii_lowercase().contains("unknown"))
 }
 
 /// The least command that waits for these names: the first of two for one name, or the second.

@@ -55,14 +55,20 @@ pub fn fire_in(wait_ms: u64) {
     arm(clock::steady_ms().saturating_add(wait_ms));
 }
 
+/// Whether the timer is armed for `due_ms` on the steady clock or sooner.
+pub fn fires_by(due_ms: u64) -> bool {
+    let armed = state::with(|state| state.timer.get());
+    armed.is_some_and(|armed| armed.due_ms <= due_ms)
+}
+
 /// Arms the timer for `due_ms` on the steady clock, unless it fires before that anyway.
 pub fn arm(due_ms: u64) {
-    let armed = state::with(|state| state.timer.get());
-    if armed.is_some_and(|armed| armed.due_ms <= due_ms) {
+    if fires_by(due_ms) {
         return;
     }
     disarm();
-    let period_ms = due_ms.saturating_sub(clock::steady_ms());
+    let now = clock::now();
+    let period_ms = due_ms.saturating_sub(now.steady_ms);
     let timer = server!(RedisModule_CreateTimer(
         api::own_context().ctx,
         period_ms.min(LONGEST_PERIOD_MS) as i64,
@@ -72,7 +78,7 @@ pub fn arm(due_ms: u64) {
     let armed = timer.map(|timer| Armed {
         timer,
         due_ms,
-        set_by_ms: clock::set_by_ms(),
+        set_by_ms: clock::set_by_ms(now),
     });
     state::with(|state| state.timer.set(armed));
 }
@@ -90,9 +96,10 @@ pub fn state_now() -> TimerState {
     let Some(armed) = state::with(|state| state.timer.get()) else {
         return TimerState::InTime;
     };
-    if clock::set_by_ms().abs_diff(armed.set_by_ms) > SET_CLOCK_MS {
+    let now = clock::now();
+    if clock::set_by_ms(now).abs_diff(armed.set_by_ms) > SET_CLOCK_MS {
         TimerState::ClockSet
-    } else if clock::steady_ms() > armed.due_ms.saturating_add(LATE_MS) {
+    } else if now.steady_ms > armed.due_ms.saturating_add(LATE_MS) {
         TimerState::Overdue
     } else {
         TimerState::InTime

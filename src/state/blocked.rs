@@ -1,5 +1,7 @@
 //! The clients that the server holds blocked for the module.
 
+use std::collections::VecDeque;
+
 use foldhash::HashMap;
 use redis_lock_core::decision::Outcome;
 use redis_lock_core::state::queue::WaiterId;
@@ -14,21 +16,19 @@ pub type Handle = *mut raw::RedisModuleBlockedClient;
 pub struct Blocked {
     /// Valid until one of the callbacks has run for it.
     pub handle: Handle,
-    /// How its wait ended, once it has.
-    pub outcome: Option<Outcome>,
     /// As of which [`rights_version`](super::State::rights_version) its user's rights were looked at.
     pub rights_version: u64,
 }
 
-/// Clients that the server holds blocked for the module, by number and by handle.
+/// Clients that the server holds blocked for the module.
 #[derive(Default)]
 pub struct BlockedClients {
-    /// By number.
+    /// All of them.
     pub clients: HashMap<WaiterId, Blocked>,
-    /// Their numbers, by handle.
-    pub ids: HashMap<Handle, WaiterId>,
+    /// How the waits ended that have, of those whom the server hasn't answered yet.
+    pub outcomes: HashMap<WaiterId, Outcome>,
     /// Those with an outcome of whom the server is not told yet.
-    pub decided: Vec<WaiterId>,
+    pub decided: VecDeque<WaiterId>,
     /// Hand-overs since the server last slept, and whose they are.
     pub provisional: HashMap<WaiterId, HandOver>,
     /// The same by client.
@@ -38,9 +38,9 @@ pub struct BlockedClients {
 impl BlockedClients {
     /// Records how a wait ended; the server is told next.
     pub fn record(&mut self, waiter_id: WaiterId, outcome: Outcome) {
-        let Some(client) = self.clients.get_mut(&waiter_id) else {
+        if !self.clients.contains_key(&waiter_id) {
             return;
-        };
+        }
         if let Outcome::Granted(hand_over) = &outcome {
             if hand_over.origin == Origin::New {
                 self.provisional.insert(waiter_id, hand_over.clone());
@@ -48,14 +48,14 @@ impl BlockedClients {
                 waiter_ids.push(waiter_id);
             }
         }
-        client.outcome = Some(outcome);
-        self.decided.push(waiter_id);
+        self.outcomes.insert(waiter_id, outcome);
+        self.decided.push_back(waiter_id);
     }
 
-    /// The server is done with a client, or will be.
-    pub fn forget(&mut self, handle: Handle) -> Option<(WaiterId, Option<Outcome>)> {
-        let waiter_id = self.ids.remove(&handle)?;
-        let blocked = self.clients.remove(&waiter_id)?;
-        Some((waiter_id, blocked.outcome))
+    /// The server is done with a client, or will be. How its wait ended, if it has; nothing where the
+    /// client was forgotten before.
+    pub fn forget(&mut self, waiter_id: WaiterId) -> Option<Option<Outcome>> {
+        self.clients.remove(&waiter_id)?;
+        Some(self.outcomes.remove(&waiter_id))
     }
 }

@@ -8,15 +8,15 @@
 pub mod blocked;
 pub mod pending;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ptr;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use lazy_static::lazy_static;
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::fence::Fences;
-use redis_module::{raw, Context, RedisGILGuard};
+use redis_module::{raw, Context, RedisGILGuard, RedisString};
 
 use blocked::BlockedClients;
 use pending::Pending;
@@ -67,8 +67,9 @@ pub struct State {
     pub timer: Cell<Option<Armed>>,
     /// Whether the timer was deferred, so that the server's other clients come first.
     pub yielded: Cell<bool>,
-    /// The server's steady clock and its wall clock at one moment.
-    pub start: (Instant, SystemTime),
+    /// The steady clock when it was looked at first, and the wall clock then, in microseconds since the
+    /// epoch.
+    pub start: OnceCell<(Instant, u64)>,
     /// What server this is, and its role.
     pub server: Cell<ServerFacts>,
     /// Whether the server is past the point where it begins to send what it has to send, before it
@@ -85,7 +86,9 @@ pub struct State {
     /// The server's handle of the native type.
     pub raw_type: Cell<*mut raw::RedisModuleType>,
     /// What the decoys' names begin with, in letters.
-    pub decoy: Cell<[u8; 16]>,
+    pub decoys: Cell<[u8; 16]>,
+    /// The decoy that a client was blocked on last, and its slot.
+    pub last_decoy: RefCell<Option<(u16, RedisString)>>,
     /// The last command that runs a script, as the command filter saw it.
     pub last_script: Cell<ScriptRun>,
     /// Counts the commands that may have changed a user's rights.
@@ -148,7 +151,7 @@ impl State {
             last_waiter_id: Cell::default(),
             timer: Cell::default(),
             yielded: Cell::default(),
-            start: (Instant::now(), SystemTime::now()),
+            start: OnceCell::new(),
             server: Cell::default(),
             sending: Cell::default(),
             asking: Cell::default(),
@@ -156,7 +159,8 @@ impl State {
             deleting: Cell::default(),
             moved_from_db: Cell::default(),
             raw_type: Cell::new(ptr::null_mut()),
-            decoy: Cell::default(),
+            decoys: Cell::default(),
+            last_decoy: RefCell::default(),
             last_script: Cell::default(),
             rights_version: Cell::default(),
         }

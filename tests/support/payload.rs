@@ -38,6 +38,10 @@ pub struct StoredHolder {
     pub deadline_ms: u64,
     /// When it was granted.
     pub since_ms: u64,
+    /// The length of its lease.
+    pub lease_ms: u64,
+    /// As how many holders it counts.
+    pub permits: u32,
 }
 
 impl StoredHolder {
@@ -51,6 +55,8 @@ impl StoredHolder {
             limit: 0,
             deadline_ms: now_ms + 600_000,
             since_ms: now_ms,
+            lease_ms: 600_000,
+            permits: 1,
         }
     }
 }
@@ -69,6 +75,8 @@ pub fn body(mode: u8, holders: &[StoredHolder]) -> Vec<u8> {
         body.extend(holder.limit.to_le_bytes());
         body.extend(holder.deadline_ms.to_le_bytes());
         body.extend(holder.since_ms.to_le_bytes());
+        body.extend(holder.lease_ms.to_le_bytes());
+        body.extend(holder.permits.to_le_bytes());
     }
     sealed(body)
 }

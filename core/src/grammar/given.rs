@@ -24,13 +24,15 @@ pub struct Given<'a> {
     pub px: Option<Values<'a>>,
     pub ex: Option<Values<'a>>,
     pub block: Option<Values<'a>>,
-    pub keep: Option<Values<'a>>,
     pub limit: Option<Values<'a>>,
+    pub permits: Option<Values<'a>>,
     pub waiters: Option<Values<'a>>,
     pub shared: Option<Values<'a>>,
     pub reentrant: Option<Values<'a>>,
     pub holds: Option<Values<'a>>,
     pub session: Option<Values<'a>>,
+    pub keep: Option<Values<'a>>,
+    pub nosession: Option<Values<'a>>,
     pub all: Option<Values<'a>>,
 }
 
@@ -40,22 +42,22 @@ fn value<'a>(option: Option<Values<'a>>) -> Option<&'a [u8]> {
 }
 
 impl Given<'_> {
-    pub fn lease_ms(&self, default_ms: u64) -> Result<u64, Refusal> {
-        match (value(self.px), value(self.ex)) {
-            (Some(ms), _) => within(ms, 1, MAX_SPAN_MS, Refusal::Lease),
-            (None, Some(s)) => Ok(within(s, 1, MAX_SPAN_MS / 1000, Refusal::Lease)? * 1000),
-            (None, None) => Ok(default_ms),
-        }
+    pub fn lease_ms(&self) -> Result<Option<u64>, Refusal> {
+        let lease_ms = match (value(self.px), value(self.ex)) {
+            (Some(ms), _) => within(ms, 1, MAX_SPAN_MS, Refusal::Lease)?,
+            (None, Some(s)) => within(s, 1, MAX_SPAN_MS / 1000, Refusal::Lease)? * 1000,
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(lease_ms))
     }
 
     pub fn block_ms(&self) -> Result<u64, Refusal> {
         value(self.block).map_or(Ok(0), |ms| within(ms, 0, MAX_SPAN_MS, Refusal::Timeout))
     }
 
-    pub fn keep_ms(&self, default_ms: u64) -> Result<u64, Refusal> {
-        value(self.keep).map_or(Ok(default_ms), |ms| {
-            within(ms, 1, MAX_SPAN_MS, Refusal::Keep)
-        })
+    pub fn keep_ms(&self) -> Result<Option<u64>, Refusal> {
+        let keep = |ms| within(ms, 1, MAX_SPAN_MS, Refusal::Keep);
+        value(self.keep).map(keep).transpose()
     }
 
     fn limit(&self) -> Result<u32, Refusal> {
@@ -66,14 +68,28 @@ impl Given<'_> {
         u32::try_from(limit).map_err(|_| Refusal::Limit)
     }
 
+    fn permits(&self, limit: u32) -> Result<u32, Refusal> {
+        let Some(permits) = value(self.permits) else {
+            return Ok(1);
+        };
+        let permits = within(permits, 1, limit.into(), Refusal::Permits)?;
+        u32::try_from(permits).map_err(|_| Refusal::Permits)
+    }
+
     pub fn waiters_shown(&self) -> Result<u64, Refusal> {
         value(self.waiters).map_or(Ok(DEFAULT_WAITERS_SHOWN), |count| {
             within(count, 0, MAX_SPAN_MS, Refusal::Count)
         })
     }
 
-    pub fn life(&self) -> Life {
-        self.session.map_or(Life::Lease, |_| Life::Session)
+    pub fn life(&self) -> Result<Life, Refusal> {
+        Ok(match (self.session, self.nosession) {
+            (Some(_), _) => Life::Session {
+                keep_ms: self.keep_ms()?,
+            },
+            (None, Some(_)) => Life::Untied,
+            (None, None) => Life::Lease,
+        })
     }
 
     pub fn leave(&self) -> Result<Leave, Refusal> {
@@ -90,16 +106,19 @@ impl Given<'_> {
         }
     }
 
-    /// What this token wants, for a lease that is read already: its errors go before that of the limit,
-    /// and others go between them.
+    /// What this token wants, for a lease that is read already: its errors go before those of the other
+    /// numbers, and others go between them.
     pub fn request(&self, token: Token, lease_ms: u64) -> Result<Request, Refusal> {
+        let life = self.life()?;
+        let limit = self.limit()?;
         Ok(Request {
             token,
             mode: self.shared.map_or(Mode::Exclusive, |_| Mode::Shared),
-            limit: self.limit()?,
+            limit,
+            permits: self.permits(limit)?,
             lease_ms,
             repeat: self.repeat()?,
-            life: self.life(),
+            life,
         })
     }
 }

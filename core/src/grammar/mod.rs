@@ -2,7 +2,8 @@
 //!
 //! Each function takes the words behind the command's name. Errors come in the order of precedence
 //! of the contract: arity, numkeys (where it is bad, the rest can't be read), syntax, duplicate
-//! key, token, then the numbers: lease, timeout, keep, limit, holds, count. So words are collected first and
+//! key, token, then the numbers: lease, timeout, keep, limit,
+//! permits, holds, count. So words are collected first and
 //! their values are looked at afterwards.
 //!
 //! 1. [`syntax`] tells how each command is written;
@@ -46,7 +47,7 @@ pub fn acquire(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Ope
     let parts = Parts::cut(words, keys, &syntax::ACQUIRE)?;
     let names = parts.names(setting.db)?;
     let token = parts.token(setting.draw_token)?;
-    let lease_ms = parts.given.lease_ms(setting.default_lease_ms)?;
+    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
     let request = parts.given.request(token, lease_ms)?;
     Ok(Operation::Acquire { names, request })
 }
@@ -60,7 +61,7 @@ pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operat
     let parts = Parts::cut(words, keys, &syntax::WAIT)?;
     let names = parts.names(setting.db)?;
     let token = parts.token(setting.draw_token)?;
-    let lease_ms = parts.given.lease_ms(setting.default_lease_ms)?;
+    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
     let block_ms = parts.given.block_ms()?;
     let request = parts.given.request(token, lease_ms)?;
     Ok(Operation::Wait {
@@ -78,8 +79,8 @@ pub fn queue(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Opera
     let parts = Parts::cut(words, keys, &syntax::QUEUE)?;
     let names = parts.names(setting.db)?;
     let token = parts.token(setting.draw_token)?;
-    let lease_ms = parts.given.lease_ms(setting.default_lease_ms)?;
-    let keep_ms = parts.given.keep_ms(setting.default_keep_ms)?;
+    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
+    let keep_ms = parts.given.keep_ms()?.unwrap_or(setting.default_keep_ms);
     let request = parts.given.request(token, lease_ms)?;
     Ok(Operation::Queue {
         names,
@@ -110,8 +111,8 @@ pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Oper
     Ok(Operation::Extend {
         names: parts.names(setting.db)?,
         token: parts.token(setting.draw_token)?,
-        lease_ms: parts.given.lease_ms(setting.default_lease_ms)?,
-        life: parts.given.life(),
+        lease_ms: parts.given.lease_ms()?,
+        life: parts.given.life()?,
     })
 }
 
@@ -283,6 +284,65 @@ mod tests {
                 TokenLength,
                 "token goes before holds",
             ),
+            ("EXTEND k t NOSESSION SESSION", Syntax, "tied and untied"),
+            ("EXTEND k t NOSESSION NOSESSION", Syntax, "twice"),
+            ("ACQUIRE k t NOSESSION", Syntax, "not of this command"),
+            (
+                "ACQUIRE k t SHARED PERMITS 1",
+                Syntax,
+                "PERMITS without LIMIT",
+            ),
+            ("ACQUIRE k t PERMITS 1", Syntax, "PERMITS alone"),
+            ("ACQUIRE k t LIMIT 2 PERMITS 1", Syntax, "without SHARED"),
+            ("WAIT k t SHARED LIMIT 2 PERMITS", Syntax, "no value"),
+            ("WAIT k t PERMITS 0 SHARED LIMIT 2", Permits, "none"),
+            (
+                "ACQUIRE k t PERMITS 3 SHARED LIMIT 2",
+                Permits,
+                "above the limit",
+            ),
+            (
+                "ACQUIRE k t SHARED LIMIT 4294967295 PERMITS 4294967296",
+                Permits,
+                "2^32",
+            ),
+            (
+                "ACQUIRE k t SHARED LIMIT 0 PERMITS 1",
+                Limit,
+                "limit goes before permits",
+            ),
+            (
+                "ACQUIRE k t HOLDS 0 SHARED LIMIT 2 PERMITS 3",
+                Permits,
+                "permits go before holds",
+            ),
+            ("ACQUIRE k t KEEP 5", Syntax, "KEEP without SESSION"),
+            ("WAIT k t KEEP 5", Syntax, "KEEP without SESSION"),
+            ("EXTEND k t KEEP 5", Syntax, "KEEP without SESSION"),
+            (
+                "EXTEND k t NOSESSION KEEP 5",
+                Syntax,
+                "untied, it keeps nothing",
+            ),
+            ("ACQUIRE k t SESSION KEEP", Syntax, "no value"),
+            ("RELEASE k t SESSION KEEP 5", Syntax, "not of this command"),
+            ("ACQUIRE k t KEEP 0 SESSION", Keep, "none"),
+            ("EXTEND k t SESSION KEEP 9007199254740992", Keep, "2^53"),
+            (
+                "EXTEND k t SESSION KEEP x PX 0",
+                Lease,
+                "lease goes before keep",
+            ),
+            (
+                "WAIT k t SESSION KEEP 0 BLOCK x",
+                Timeout,
+                "timeout goes before keep",
+            ),
+            (
+                "WAIT k t SHARED LIMIT 0 SESSION KEEP 0",
+                Keep,
+                "keep goes before limit",
+            ),
             ("EXTEND k *", TokenStar, "holds nothing yet"),
             ("RELEASE k *", TokenStar, "holds nothing yet"),
             ("RELEASE k t PX 1", Syntax, "not of this command"),
@@ -315,7 +375,7 @@ mod tests {
             Operation::Acquire { request, .. } | Operation::Wait { request, .. } => {
                 request.lease_ms
             }
-            Operation::Extend { lease_ms, .. } => lease_ms,
+            Operation::Extend { lease_ms, .. } => lease_ms.expect("a lease"),
             other => unreachable!("{other:?}"),
         };
         assert_eq!(lease_of("ACQUIRE k t"), 30_000);

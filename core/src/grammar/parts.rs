@@ -105,9 +105,11 @@ fn find<'a>(words: Words<'a>, parts: &[Part]) -> Result<Given<'a>, Refusal> {
         return Ok(given);
     }
     let mut rest = words;
+    let mut is_to_be_matched = false;
     while let Some((word, behind)) = rest.split_first() {
-        let option = parts.iter().find_map(|part| part.option(word));
-        let option = option.ok_or(Refusal::Syntax)?;
+        let found = parts.iter().find_map(|part| part.option(word));
+        let (option, standing) = found.ok_or(Refusal::Syntax)?;
+        is_to_be_matched |= standing == Standing::Led || rest.len() < words.len();
         let (values, behind) = behind
             .split_at_checked(option.values.len())
             .ok_or(Refusal::Syntax)?;
@@ -116,7 +118,7 @@ fn find<'a>(words: Words<'a>, parts: &[Part]) -> Result<Given<'a>, Refusal> {
         }
         rest = behind;
     }
-    if parts.iter().all(|part| part.allows(&mut given)) {
+    if !is_to_be_matched || parts.iter().all(|part| part.allows(&mut given)) {
         Ok(given)
     } else {
         Err(Refusal::Syntax)
@@ -133,15 +135,25 @@ impl Opt {
     }
 }
 
+/// Whether an option may be a command's only one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Alone,
+    /// Only where the one is that leads it.
+    Led,
+}
+
 impl Part {
     /// The option of this part that a word names.
-    fn option(&self, word: &[u8]) -> Option<&Opt> {
+    fn option(&self, word: &[u8]) -> Option<(&Opt, Standing)> {
         match self {
-            Self::Free(option) => Some(option).filter(|option| option.is(word)),
+            Self::Free(option) => option.is(word).then_some((option, Standing::Alone)),
             Self::OneOf(_, parts) => parts.iter().find_map(|part| part.option(word)),
-            Self::Led(_, first, others) => Some(first)
-                .filter(|option| option.is(word))
-                .or_else(|| others.iter().find_map(|part| part.option(word))),
+            Self::Led(_, first, _) if first.is(word) => Some((first, Standing::Alone)),
+            Self::Led(_, _, others) => {
+                let (option, _) = others.iter().find_map(|part| part.option(word))?;
+                Some((option, Standing::Led))
+            }
         }
     }
 

@@ -95,7 +95,7 @@ mod tests {
         let table = [
             (
                 of(&ACQUIRE, Some(Keys::One)),
-                "LOCK.ACQUIRE key token [PX ms | EX s] [SHARED [LIMIT n]] [REENTRANT | HOLDS n] [SESSION]",
+                "LOCK.ACQUIRE key token [PX ms | EX s] [SHARED [LIMIT n [PERMITS m]]] [REENTRANT | HOLDS n] [SESSION [KEEP ms]]",
                 -3,
             ),
             (

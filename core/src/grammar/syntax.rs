@@ -127,12 +127,6 @@ const BLOCK: Opt = Opt {
     field: |given| &mut given.block,
 };
 
-const KEEP: Opt = Opt {
-    word: c"KEEP",
-    values: &[Value::number("ms", c"keep-milliseconds")],
-    field: |given| &mut given.keep,
-};
-
 const SHARED: Opt = Opt {
     word: c"SHARED",
     values: &[],
@@ -143,6 +137,12 @@ const LIMIT: Opt = Opt {
     word: c"LIMIT",
     values: &[Value::number("n", c"limit")],
     field: |given| &mut given.limit,
+};
+
+const PERMITS: Opt = Opt {
+    word: c"PERMITS",
+    values: &[Value::number("m", c"permits")],
+    field: |given| &mut given.permits,
 };
 
 const REENTRANT: Opt = Opt {
@@ -163,6 +163,18 @@ const SESSION: Opt = Opt {
     field: |given| &mut given.session,
 };
 
+const KEEP: Opt = Opt {
+    word: c"KEEP",
+    values: &[Value::number("ms", c"keep-milliseconds")],
+    field: |given| &mut given.keep,
+};
+
+const NOSESSION: Opt = Opt {
+    word: c"NOSESSION",
+    values: &[],
+    field: |given| &mut given.nosession,
+};
+
 const ALL: Opt = Opt {
     word: c"ALL",
     values: &[],
@@ -176,21 +188,23 @@ const WAITERS: Opt = Opt {
 };
 
 const LEASE: Part = Part::OneOf(c"lease", &[Part::Free(PX), Part::Free(EX)]);
-const MODE: Part = Part::Led(c"mode", SHARED, &[Part::Free(LIMIT)]);
+const LIMITED: Part = Part::Led(c"limited", LIMIT, &[Part::Free(PERMITS)]);
+const MODE: Part = Part::Led(c"mode", SHARED, &[LIMITED]);
 const REPEAT: Part = Part::OneOf(c"repeat", &[Part::Free(REENTRANT), Part::Free(HOLDS)]);
+const TIE: Part = Part::Led(c"session", SESSION, &[Part::Free(KEEP)]);
 
 /// Grants now or not at all.
 pub const ACQUIRE: Verb = Verb {
     word: "ACQUIRE",
     token: Some(TokenKind::GivenOrNew),
-    rest: Rest::Options(&[LEASE, MODE, REPEAT, Part::Free(SESSION)]),
+    rest: Rest::Options(&[LEASE, MODE, REPEAT, TIE]),
 };
 
 /// Grants now, or queues.
 pub const WAIT: Verb = Verb {
     word: "WAIT",
     token: Some(TokenKind::GivenOrNew),
-    rest: Rest::Options(&[LEASE, Part::Free(BLOCK), MODE, REPEAT, Part::Free(SESSION)]),
+    rest: Rest::Options(&[LEASE, Part::Free(BLOCK), MODE, REPEAT, TIE]),
 };
 
 /// Grants now, or takes a place that needs no connection.
@@ -211,7 +225,7 @@ pub const CANCEL: Verb = Verb {
 pub const EXTEND: Verb = Verb {
     word: "EXTEND",
     token: Some(TokenKind::Existing),
-    rest: Rest::Options(&[LEASE, Part::Free(SESSION)]),
+    rest: Rest::Options(&[LEASE, Part::OneOf(c"tie", &[TIE, Part::Free(NOSESSION)])]),
 };
 
 /// Gives up holds.

@@ -49,6 +49,22 @@ impl<T: Ord + Copy> Line<T> {
         self.pieces.iter().flatten().copied()
     }
 
+    /// Those behind `front`, or behind nobody where it is `None`, and no further than `back`.
+    pub fn between(&self, front: Option<T>, back: Option<T>) -> impl Iterator<Item = T> + '_ {
+        let (piece, within) = front.map_or((0, 0), |front| {
+            let (piece, within) = self.find(front);
+            (piece, within.map_or_else(|at| at, |at| at + 1))
+        });
+        let pieces = self.pieces.iter().skip(piece).enumerate();
+        let behind = pieces.flat_map(move |(number, piece)| {
+            let from = if number == 0 { within } else { 0 };
+            piece.get(from..).unwrap_or_default()
+        });
+        behind
+            .copied()
+            .take_while(move |position| back.is_none_or(|back| *position <= back))
+    }
+
     /// In which piece a position is, or would be, and where in it.
     fn find(&self, position: T) -> (usize, Result<usize, usize>) {
         let ends_before = |piece: &SmallVec<[T; 4]>| piece.last() < Some(&position);
@@ -170,6 +186,10 @@ mod tests {
                 for position in [start - 1, start, start + many / 2, start + many, i64::MAX] {
                     prop_assert_eq!(line.before(position), set.range(..position).count());
                     prop_assert_eq!(line.contains(position), set.contains(&position));
+                }
+                for (front, back) in [(None, Some(start)), (Some(start), Some(start + many)), (Some(start - 1), None)] {
+                    let is_between = |it: &&i64| front.is_none_or(|front| **it > front) && back.is_none_or(|back| **it <= back);
+                    prop_assert!(line.between(front, back).eq(set.iter().filter(is_between).copied()));
                 }
                 let sizes: Vec<usize> = line.pieces.iter().map(SmallVec::len).collect();
                 prop_assert!(sizes.iter().all(|len| (1..=MOST_IN_A_PIECE).contains(len)));

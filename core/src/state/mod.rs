@@ -3,6 +3,7 @@
 
 pub mod line;
 pub mod place;
+pub mod positions;
 pub mod queue;
 pub mod schedule;
 pub mod sessions;

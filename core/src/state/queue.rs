@@ -14,8 +14,11 @@ use std::collections::BTreeSet;
 use foldhash::HashMap;
 use smallvec::SmallVec;
 
+pub use crate::state::positions::{End, Position};
+
 use crate::state::line::Line;
 use crate::state::place::Stand;
+use crate::state::positions::Positions;
 use crate::state::schedule::Schedule;
 use crate::values::holders::Holders;
 use crate::values::name::Name;
@@ -26,19 +29,6 @@ use crate::values::token::Token;
 /// The number of one wait of one connection, given by the module around the core; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaiterId(pub u64);
-
-/// A position in the queues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Position(i64);
-
-/// Where a waiter queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Behind everybody.
-    Back,
-    /// Before everybody.
-    Front,
-}
 
 /// One who waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +68,24 @@ struct Queued {
     waiter: Waiter,
     /// Which of its names blocked it when it was looked at last.
     blocked_by: Option<usize>,
+    /// How many permits its token lacked there, which held some already; 0: that didn't block it.
+    missing: u32,
+}
+
+/// By what a waiter is found besides its position.
+struct Indexed {
+    /// Its number, if its connection is blocked.
+    blocked: Option<WaiterId>,
+    end_ms: Option<u64>,
+}
+
+impl Indexed {
+    fn of(waiter: &Waiter) -> Self {
+        Self {
+            blocked: (waiter.stand == Stand::Blocked).then_some(waiter.waiter_id),
+            end_ms: waiter.end_ms(),
+        }
+    }
 }
 
 /// Of how many holders it is recorded who they are.
@@ -89,6 +97,9 @@ struct NameQueue {
     positions: Line<Position>,
     /// Who held the lock when it was settled last, as far as that is known; nobody: not known.
     holders: SmallVec<[Token; 1]>,
+    /// Those among the waiters that this name blocks because their tokens, which hold here already,
+    /// lack permits; the fewest first.
+    missing: BTreeSet<(u32, Position)>,
 }
 
 /// The waits of one token: mostly one.
@@ -146,10 +157,7 @@ impl Waits {
 /// waiter, token and timeout say the same; only names with a queue are in `unannounced`.
 #[derive(Debug, Default)]
 pub struct Queues {
-    waiters: HashMap<Position, Queued>,
-    /// The last position that was given at each end.
-    back: Position,
-    front: Position,
+    waiters: Positions<Queued>,
     queues_by_name: HashMap<Name, NameQueue>,
     ids: HashMap<WaiterId, Position>,
     tokens: HashMap<Token, Waits>,
@@ -175,7 +183,7 @@ impl Queues {
     }
 
     /// Every name that somebody waits for.
-    pub fn names(&self) -> impl Iterator<Item = &Name> {
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &Name> {
         self.queues_by_name.keys()
     }
 
@@ -186,26 +194,69 @@ impl Queues {
 
     /// The waiter at a position.
     pub fn at(&self, position: Position) -> Option<&Waiter> {
-        self.waiters.get(&position).map(|queued| &queued.waiter)
+        self.waiters.get(position).map(|queued| &queued.waiter)
     }
 
     /// Which name blocked the waiter at a position when it was looked at last.
     pub fn blocked_by(&self, position: Position) -> Option<&Name> {
-        let Queued { waiter, blocked_by } = self.waiters.get(&position)?;
-        waiter.names.as_slice().get((*blocked_by)?)
+        let queued = self.waiters.get(position)?;
+        queued.waiter.names.as_slice().get(queued.blocked_by?)
+    }
+
+    /// The same name's number among those of the waiter.
+    pub fn blocked_by_number(&self, position: Position) -> Option<usize> {
+        self.waiters.get(position)?.blocked_by
     }
 
     /// Records which of its names blocks the waiter at a position; `None`: look at all of them.
     pub fn set_blocked_by(&mut self, position: Position, by: Option<usize>) {
-        if let Some(queued) = self.waiters.get_mut(&position) {
-            queued.blocked_by = by;
+        self.set_missing(position, by, 0);
+    }
+
+    /// As [`Queues::set_blocked_by`], where the waiter's token holds already and lacks so many permits.
+    pub fn set_missing(&mut self, position: Position, by: Option<usize>, missing: u32) {
+        let Some(queued) = self.waiters.get_mut(position) else {
+            return;
+        };
+        let (known_by, known) = (queued.blocked_by, queued.missing);
+        queued.blocked_by = by;
+        queued.missing = missing;
+        let names = queued.waiter.names.as_slice();
+        let name_of = |by: Option<usize>, missing: u32| names.get(by.filter(|_| missing > 0)?);
+        let before = name_of(known_by, known);
+        if let Some(queue) = before.and_then(|name| self.queues_by_name.get_mut(name)) {
+            queue.missing.remove(&(known, position));
         }
+        let after = name_of(by, missing);
+        if let Some(queue) = after.and_then(|name| self.queues_by_name.get_mut(name)) {
+            queue.missing.insert((missing, position));
+        }
+    }
+
+    /// Those whom a name blocks because their tokens, which hold there already, lack permits, and how
+    /// many: the fewest first.
+    pub fn missing(&self, name: &Name) -> impl Iterator<Item = (u32, Position)> + '_ {
+        let queue = self.queues_by_name.get(name).into_iter();
+        queue.flat_map(|queue| queue.missing.iter().copied())
     }
 
     /// The queue of a name, first in queue first.
     pub fn queue(&self, name: &Name) -> impl Iterator<Item = (Position, &Waiter)> {
         let queue = self.queues_by_name.get(name).into_iter();
         let positions = queue.flat_map(|queue| queue.positions.iter());
+        positions.filter_map(|position| Some((position, self.at(position)?)))
+    }
+
+    /// Those in the queue of a name who stand behind `front`, and behind nobody where it is `None`; no further
+    /// than `back`.
+    pub fn queue_between(
+        &self,
+        name: &Name,
+        front: Option<Position>,
+        back: Option<Position>,
+    ) -> impl Iterator<Item = (Position, &Waiter)> {
+        let queue = self.queues_by_name.get(name).into_iter();
+        let positions = queue.flat_map(move |queue| queue.positions.between(front, back));
         positions.filter_map(|position| Some((position, self.at(position)?)))
     }
 
@@ -271,18 +322,23 @@ impl Queues {
     pub fn drop_places(&mut self) -> Vec<Name> {
         if self.ids.is_empty() {
             // They may be many.
-            let (back, front) = (self.back, self.front);
+            self.waiters.clear();
+            let waiters = std::mem::take(&mut self.waiters);
             *self = Self {
-                back,
-                front,
+                waiters,
                 ..Self::default()
             };
             return Vec::new();
         }
-        let is_place = |(position, queued): (&Position, &Queued)| {
-            (queued.waiter.stand != Stand::Blocked).then_some(*position)
+        let places = self
+            .queues_by_name
+            .values()
+            .flat_map(|queue| queue.positions.iter());
+        let is_place = |position: &Position| {
+            let waiter = self.at(*position);
+            waiter.is_some_and(|waiter| waiter.stand != Stand::Blocked)
         };
-        let places: Vec<Position> = self.waiters.iter().filter_map(is_place).collect();
+        let places: Vec<Position> = places.filter(is_place).collect();
         let places = places
             .into_iter()
             .filter_map(|position| self.remove(position));
@@ -344,42 +400,35 @@ impl Queues {
         end: End,
         by: Option<usize>,
     ) -> (Position, Vec<Name>) {
-        let position = self.next_position(end);
+        let indexed = Indexed::of(&waiter);
+        let (names, token) = (waiter.names.clone(), waiter.request.token.clone());
+        let queued = Queued {
+            waiter,
+            blocked_by: by,
+            missing: 0,
+        };
+        let position = self.waiters.add(end, queued);
+        self.index(position, &indexed);
         let mut new_queues = Vec::new();
-        for name in &waiter.names {
+        for name in &names {
             let queue = self.queues_by_name.entry(name.clone()).or_default();
             if queue.positions.is_empty() {
                 new_queues.push(name.clone());
             }
             queue.positions.insert(position);
         }
-        self.index_wait(&waiter, position);
-        self.index(position, waiter, by);
+        self.index_wait(token, names, position);
         (position, new_queues)
     }
 
-    fn next_position(&mut self, end: End) -> Position {
-        match end {
-            End::Back => {
-                self.back.0 += 1;
-                self.back
-            }
-            End::Front => {
-                self.front.0 -= 1;
-                self.front
-            }
-        }
-    }
-
-    fn index_wait(&mut self, waiter: &Waiter, position: Position) {
-        match self.tokens.entry(waiter.request.token.clone()) {
+    fn index_wait(&mut self, token: Token, names: Names, position: Position) {
+        match self.tokens.entry(token) {
             Entry::Vacant(vacant) => {
                 vacant.insert(Waits::One(position));
             }
             Entry::Occupied(mut waits) => {
-                let names_of = |position| Some(self.waiters.get(&position)?.waiter.names.clone());
-                let waits = waits.get_mut();
-                waits.insert(waiter.names.clone(), position, names_of);
+                let names_of = |position| Some(self.waiters.get(position)?.waiter.names.clone());
+                waits.get_mut().insert(names, position, names_of);
             }
         }
     }
@@ -387,14 +436,20 @@ impl Queues {
     /// Gives a position to another wait of the same token for the same names. Returns the one that had
     /// it.
     pub fn take_over(&mut self, position: Position, newer: Waiter) -> Option<Waiter> {
-        let older = self.unindex(position)?;
-        self.index(position, newer, None);
+        self.set_blocked_by(position, None);
+        let queued = self.waiters.get_mut(position)?;
+        let indexed = Indexed::of(&newer);
+        let older = std::mem::replace(&mut queued.waiter, newer);
+        self.unindex(position, &older);
+        self.index(position, &indexed);
         Some(older)
     }
 
     /// Removes a waiter from all its queues.
     pub fn remove(&mut self, position: Position) -> Option<Waiter> {
-        let waiter = self.unindex(position)?;
+        self.set_blocked_by(position, None);
+        let Queued { waiter, .. } = self.waiters.remove(position)?;
+        self.unindex(position, &waiter);
         if let Entry::Occupied(mut waits) = self.tokens.entry(waiter.request.token.clone()) {
             if waits.get_mut().remove(&waiter.names) {
                 waits.remove();
@@ -436,23 +491,19 @@ impl Queues {
         self.unannounced.next_ms()
     }
 
-    fn index(&mut self, position: Position, waiter: Waiter, blocked_by: Option<usize>) {
-        if waiter.stand == Stand::Blocked {
-            self.ids.insert(waiter.waiter_id, position);
+    fn index(&mut self, position: Position, indexed: &Indexed) {
+        if let Some(waiter_id) = indexed.blocked {
+            self.ids.insert(waiter_id, position);
         }
         self.timeouts
-            .extend(waiter.end_ms().map(|ms| (ms, position)));
-        let queued = Queued { waiter, blocked_by };
-        self.waiters.insert(position, queued);
+            .extend(indexed.end_ms.map(|ms| (ms, position)));
     }
 
-    fn unindex(&mut self, position: Position) -> Option<Waiter> {
-        let Queued { waiter, .. } = self.waiters.remove(&position)?;
+    fn unindex(&mut self, position: Position, waiter: &Waiter) {
         self.ids.remove(&waiter.waiter_id);
         if let Some(ms) = waiter.end_ms() {
             self.timeouts.remove(&(ms, position));
         }
-        Some(waiter)
     }
 
     fn leave_queue(&mut self, name: &Name, position: Position) {
@@ -479,10 +530,17 @@ impl Queues {
             .sum();
         let wanted: usize = waiters().map(|w| w.names.count()).sum();
         let in_tokens: usize = self.tokens.values().map(Waits::len).sum();
+        let in_missing: usize = self
+            .queues_by_name
+            .values()
+            .map(|queue| queue.missing.len())
+            .sum();
+        let missing = self.waiters.values().filter(|queued| queued.missing > 0);
         let with_timeout = waiters().filter(|w| w.end_ms().is_some()).count();
         let blocked = waiters().filter(|w| w.stand == Stand::Blocked).count();
         let complaints = [
             (in_queues != wanted, "positions in queues_by_name"),
+            (in_missing != missing.count(), "those who lack permits"),
             (in_tokens != self.waiters.len(), "positions by token"),
             (self.ids.len() != blocked, "ids"),
             (self.timeouts.len() != with_timeout, "timeouts"),

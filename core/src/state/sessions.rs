@@ -1,10 +1,11 @@
 //! Sessions: grants that last as long as a connection does.
 //!
-//! A tied grant is renewed when a third of its lease has passed, and ends when its connection does.
+//! A tied grant is renewed when a third of its lease has passed, and ends when its connection does, or
+//! so long after that as it was told to be kept: then it is an ordinary lease.
 //! The session's number is kept in the holder, so it goes wherever the server moves the value; what the
 //! number means is known here, in this server's memory, and nowhere else.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::{HashMap, HashSet};
 
@@ -27,8 +28,9 @@ const NEVER_FOLLOWED: u64 = u64::MAX;
 enum State {
     /// The connection lives, as far as is known.
     Alive,
-    /// The connection is gone: the grant is to end.
-    Orphan,
+    /// The connection is gone since then, on the wall clock in ms: the grant is to end, or to be kept for
+    /// a while.
+    Orphan(u64),
 }
 
 #[derive(Clone, Debug)]
@@ -36,6 +38,7 @@ struct Session {
     client_id: u64,
     name: Name,
     lease_ms: u64,
+    keep_ms: Option<u64>,
     state: State,
     /// When to look at it, on the steady clock: to renew it, to end it, or to find that its grant
     /// is gone.
@@ -45,13 +48,14 @@ struct Session {
 /// All sessions of this server.
 ///
 /// Invariants: `due` lists each session once, as `sessions` has it; `by_client` lists those that are alive,
-/// and no client without one. A client in `gone` is in `by_client`: what is still listed there has
-/// ended with its connection, but was not marked yet, because that takes time for each.
+/// and no client without one. A client in `gone` is in `by_client`, with the moment that it went: what is
+/// still listed there has ended with its connection, but was not marked yet, because that takes time
+/// for each.
 #[derive(Debug, Default)]
 pub struct Sessions {
     sessions: HashMap<SessionId, Session>,
     by_client: HashMap<u64, BTreeSet<SessionId>>,
-    gone: BTreeSet<u64>,
+    gone: BTreeMap<u64, u64>,
     due: BTreeSet<(u64, SessionId)>,
     orphans: usize,
     last_id: u64,
@@ -87,16 +91,39 @@ impl Sessions {
     pub fn is_alive(&self, id: SessionId) -> bool {
         self.sessions
             .get(&id)
-            .is_some_and(|session| !self.has_ended(session))
+            .is_some_and(|session| self.ended_ms(session).is_none())
     }
 
-    fn has_ended(&self, session: &Session) -> bool {
-        session.state == State::Orphan || self.gone.contains(&session.client_id)
+    /// Since when the connection of a session is gone, if it is.
+    fn ended_ms(&self, session: &Session) -> Option<u64> {
+        match session.state {
+            State::Orphan(ended_ms) => Some(ended_ms),
+            State::Alive => self.gone.get(&session.client_id).copied(),
+        }
     }
 
     /// Whether anything is tied to this connection.
     pub fn has_client(&self, client_id: u64) -> bool {
         self.by_client.contains_key(&client_id)
+    }
+
+    /// The connection that a grant is tied to, if it lives.
+    pub fn client_of(&self, id: SessionId) -> Option<u64> {
+        let session = self.sessions.get(&id)?;
+        self.ended_ms(session)
+            .is_none()
+            .then_some(session.client_id)
+    }
+
+    /// How many grants are tied to a connection.
+    pub fn count_of(&self, client_id: u64) -> usize {
+        self.by_client.get(&client_id).map_or(0, BTreeSet::len)
+    }
+
+    /// Where the grants are that are tied to a connection.
+    pub fn names_of(&self, client_id: u64) -> impl Iterator<Item = &Name> {
+        let ids = self.by_client.get(&client_id).into_iter().flatten();
+        ids.filter_map(|id| Some(&self.sessions.get(id)?.name))
     }
 
     /// When the next session is due, on the steady clock in ms.
@@ -125,14 +152,21 @@ impl Sessions {
             .is_some_and(|session| session.due_ms <= steady_ms)
     }
 
-    /// Ties a grant at `name` to a connection.
-    pub fn bind(&mut self, client_id: u64, name: Name, lease_ms: u64) -> SessionId {
+    /// Ties a grant at `name` to a connection; it is kept for so long after that is gone.
+    pub fn bind(
+        &mut self,
+        client_id: u64,
+        name: Name,
+        lease_ms: u64,
+        keep_ms: Option<u64>,
+    ) -> SessionId {
         self.last_id += 1;
         let id = SessionId::numbered(self.last_id);
         let session = Session {
             client_id,
             name,
             lease_ms,
+            keep_ms,
             state: State::Alive,
             due_ms: NEVER_FOLLOWED,
         };
@@ -149,7 +183,7 @@ impl Sessions {
         };
         self.due.remove(&(session.due_ms, id));
         match session.state {
-            State::Orphan => self.orphans -= 1,
+            State::Orphan(_) => self.orphans -= 1,
             State::Alive => self.unlist(session.client_id, id),
         }
     }
@@ -197,19 +231,21 @@ impl Sessions {
         ids.into_iter().for_each(|id| self.end_session(id));
     }
 
-    /// A connection is gone: its grants have ended. Costs the same however many they are.
-    pub fn close_client(&mut self, client_id: u64) {
+    /// A connection is gone since `ended_ms` on the wall clock: its grants have ended, but for those to be
+    /// kept. Costs the same however many they are.
+    pub fn close_client(&mut self, client_id: u64, ended_ms: u64) {
         if self.has_client(client_id) {
-            self.gone.insert(client_id);
+            self.gone.insert(client_id, ended_ms);
         }
     }
 
     /// Marks sessions of connections that are gone, at most `most`: they are due from now on.
     pub fn mark_orphaned(&mut self, most: usize) {
         for _ in 0..most {
-            let Some(client_id) = self.gone.first().copied() else {
+            let Some((client_id, ended_ms)) = self.gone.first_key_value() else {
                 return;
             };
+            let (client_id, ended_ms) = (*client_id, *ended_ms);
             let first = self.by_client.get(&client_id).and_then(BTreeSet::first);
             let Some(id) = first.copied() else {
                 self.gone.remove(&client_id);
@@ -218,7 +254,7 @@ impl Sessions {
             self.recheck(id, 0);
             self.unlist(client_id, id);
             if let Some(session) = self.sessions.get_mut(&id) {
-                session.state = State::Orphan;
+                session.state = State::Orphan(ended_ms);
                 self.orphans += 1;
             }
         }
@@ -241,17 +277,32 @@ impl Sessions {
 
     fn is_orphaned(&self, own: &Holder) -> bool {
         let session = self.sessions.get(&own.session);
-        session.is_some_and(|session| self.has_ended(session))
+        session.is_some_and(|session| self.ended_ms(session).is_some())
     }
 
-    /// Ends the grants of a lock whose connection is gone, and those whose lease has run out, but for
-    /// those that were due to be renewed before. Tells how many leases ran out.
+    /// Until when a grant is kept whose connection is gone, if its lease was in force then.
+    fn kept_until_ms(&self, own: &Holder) -> Option<u64> {
+        let session = self.sessions.get(&own.session)?;
+        let (ended_ms, keep_ms) = (self.ended_ms(session)?, session.keep_ms?);
+        (own.deadline_ms > ended_ms).then(|| ended_ms.saturating_add(keep_ms))
+    }
+
+    /// Ends the grants of a lock whose connection is gone, or unties those that are to be kept, and ends
+    /// those whose lease has run out, but for those that were due to be renewed before. Tells how many
+    /// leases ran out.
     pub fn expire_and_renew(&self, lock: &mut Lock, moment: Moment) -> u64 {
         if self.has_orphan_at(lock) {
             let orphaned = lock.holders().iter().filter(|own| self.is_orphaned(own));
-            let tokens: Vec<Token> = orphaned.map(|own| own.token.clone()).collect();
-            for token in tokens {
-                lock.remove(&token);
+            let orphaned = orphaned.map(|own| (own.token.clone(), self.kept_until_ms(own)));
+            let orphaned: Vec<(Token, Option<u64>)> = orphaned.collect();
+            for (token, kept_until_ms) in orphaned {
+                match kept_until_ms {
+                    Some(deadline_ms) => lock.update(&token, |own| {
+                        own.deadline_ms = deadline_ms;
+                        own.session = SessionId::NONE;
+                    }),
+                    None => lock.remove(&token),
+                };
             }
         }
         lock.expire(moment.ms(), |own| self.renewal(own, moment))
@@ -260,7 +311,7 @@ impl Sessions {
     /// The deadline that a tied grant is given, if its renewal is due.
     pub fn renewal(&self, own: &Holder, moment: Moment) -> Option<u64> {
         let session = self.sessions.get(&own.session)?;
-        let due = session.due_ms <= moment.steady_ms && !self.has_ended(session);
+        let due = session.due_ms <= moment.steady_ms && self.ended_ms(session).is_none();
         due.then(|| moment.ms().saturating_add(session.lease_ms))
     }
 
@@ -322,7 +373,7 @@ impl Sessions {
                 "a client without sessions",
             ),
             (
-                !self.gone.iter().all(|id| self.by_client.contains_key(id)),
+                !self.gone.keys().all(|id| self.by_client.contains_key(id)),
                 "a client that is gone without sessions",
             ),
         ];

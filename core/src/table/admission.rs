@@ -5,16 +5,20 @@ use crate::state::queue::{Position, Waiter};
 use crate::transaction::Transaction;
 use crate::values::lock::Compatibility;
 use crate::values::name::{Name, Names};
+use crate::values::refusal::Refusal;
 use crate::values::request::Request;
 
 /// How a request stands to all its names and their queues.
 pub(super) enum Admission {
     /// It can be granted, keeping this fence or with a new one.
     Granted { kept_fence: Option<u64> },
-    /// It can't be granted now: its name with this number is the first that is in the way.
-    Blocked { upgrades: usize, by: usize },
-    /// One of its names holds another type.
-    OtherType,
+    /// It can't be granted now: its name with this number is the first that is in the way. Its token
+    /// may hold there already, and lack so many permits.
+    Blocked {
+        upgrades: usize,
+        by: usize,
+        missing: u32,
+    },
 }
 
 /// How a request stands to one of its names and to the queue there.
@@ -27,6 +31,10 @@ enum Conflict {
     Upgrade,
     /// Its token holds there beside others, in another mode.
     UpgradeBlocked,
+    /// Its token shares and is to count as more holders than it does: there is room.
+    Raise { fence: u64 },
+    /// Its token shares and is to count as so many more holders: there is no room.
+    RaiseBlocked { missing: u32 },
     /// Somebody else holds, or comes before it.
     Blocked,
     /// Another type's key.
@@ -57,16 +65,20 @@ impl Kept {
 }
 
 impl Waiting {
-    /// How a newcomer stands. All its names are looked at, for another type's key.
+    /// How a newcomer stands. All its names are looked at, for what it is refused for.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongType`], [`Refusal::PermitsRaised`], in this order.
     pub(super) fn newcomer_admission(
         &self,
         names: &Names,
         request: &Request,
         tx: &mut Transaction<'_, '_>,
-    ) -> Admission {
+    ) -> Result<Admission, Refusal> {
         let mut kept = Kept::default();
         let mut blocked = None;
         let mut upgrades = 0;
+        let mut raised = false;
         for (by, name) in names.iter().enumerate() {
             match self.conflict_at(name, request, None, tx) {
                 Conflict::Open => {}
@@ -76,55 +88,77 @@ impl Waiting {
                     upgrades += 1;
                     blocked = blocked.or(Some(by));
                 }
+                Conflict::Raise { .. } | Conflict::RaiseBlocked { .. } => raised = true,
                 Conflict::Blocked => blocked = blocked.or(Some(by)),
-                Conflict::OtherType => return Admission::OtherType,
+                Conflict::OtherType => return Err(Refusal::WrongType),
             }
         }
-        match blocked {
-            Some(by) => Admission::Blocked { upgrades, by },
+        if raised {
+            return Err(Refusal::PermitsRaised);
+        }
+        Ok(match blocked {
+            Some(by) => Admission::Blocked {
+                upgrades,
+                by,
+                missing: 0,
+            },
             None => Admission::Granted {
                 kept_fence: kept.of(names.count()),
             },
-        }
+        })
     }
 
     /// Whether it is a waiter's turn. The name that held it up before is looked at first: while that
     /// one does so still, the others need no look.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongType`]
     pub(super) fn waiter_admission(
         &self,
         position: Position,
         waiter: &Waiter,
         tx: &mut Transaction<'_, '_>,
-    ) -> Admission {
+    ) -> Result<Admission, Refusal> {
+        let blocked = |by, missing| Admission::Blocked {
+            upgrades: 0,
+            by,
+            missing,
+        };
         let names = waiter.names.as_slice();
-        let known = self.queues.blocked_by(position);
-        let known = known.and_then(|name| Some((name, names.binary_search(name).ok()?)));
-        if let Some((name, by)) = known {
-            match self.conflict_at(name, &waiter.request, Some(position), tx) {
-                Conflict::UpgradeBlocked | Conflict::Blocked => {
-                    return Admission::Blocked { upgrades: 0, by }
-                }
-                Conflict::OtherType => return Admission::OtherType,
-                Conflict::Open | Conflict::Held { .. } | Conflict::Upgrade => {}
-            }
+        let mut known = self.queues.blocked_by_number(position).and_then(|by| {
+            let name = names.get(by)?;
+            let conflict = self.conflict_at(name, &waiter.request, Some(position), tx);
+            Some((by, conflict))
+        });
+        match &known {
+            Some((by, Conflict::UpgradeBlocked | Conflict::Blocked)) => return Ok(blocked(*by, 0)),
+            Some((by, Conflict::RaiseBlocked { missing })) => return Ok(blocked(*by, *missing)),
+            Some((_, Conflict::OtherType)) => return Err(Refusal::WrongType),
+            Some((
+                _,
+                Conflict::Open | Conflict::Held { .. } | Conflict::Raise { .. } | Conflict::Upgrade,
+            ))
+            | None => {}
         }
         let mut kept = Kept::default();
         for (by, name) in names.iter().enumerate() {
-            match self.conflict_at(name, &waiter.request, Some(position), tx) {
-                Conflict::UpgradeBlocked | Conflict::Blocked => {
-                    return Admission::Blocked { upgrades: 0, by }
-                }
-                Conflict::Open if tx.is_away(name) => {
-                    return Admission::Blocked { upgrades: 0, by }
-                }
+            let known = known.take_if(|(known_by, _)| *known_by == by);
+            let conflict = match known {
+                Some((_, conflict)) => conflict,
+                None => self.conflict_at(name, &waiter.request, Some(position), tx),
+            };
+            match conflict {
+                Conflict::UpgradeBlocked | Conflict::Blocked => return Ok(blocked(by, 0)),
+                Conflict::RaiseBlocked { missing } => return Ok(blocked(by, missing)),
+                Conflict::Open if tx.is_away(name) => return Ok(blocked(by, 0)),
                 Conflict::Open | Conflict::Upgrade => {}
-                Conflict::Held { fence } => kept.add(fence),
-                Conflict::OtherType => return Admission::OtherType,
+                Conflict::Held { fence } | Conflict::Raise { fence } => kept.add(fence),
+                Conflict::OtherType => return Err(Refusal::WrongType),
             }
         }
-        Admission::Granted {
+        Ok(Admission::Granted {
             kept_fence: kept.of(names.len()),
-        }
+        })
     }
 
     /// How a request stands at one of its names: a newcomer without a position, or the waiter at `position`.
@@ -153,6 +187,8 @@ impl Waiting {
             }
             Compatibility::Upgrade => Conflict::Upgrade,
             Compatibility::UpgradeBlocked => Conflict::UpgradeBlocked,
+            Compatibility::Raise { fence } => Conflict::Raise { fence },
+            Compatibility::RaiseBlocked { missing } => Conflict::RaiseBlocked { missing },
             Compatibility::Blocked => Conflict::Blocked,
             Compatibility::Admitted => match self.queues.head(name) {
                 Some(head) if Some(head) != position => Conflict::Blocked,

@@ -73,7 +73,9 @@ impl Waiting {
                 fence,
                 holds,
                 limit: request.limit,
+                permits: request.permits,
                 deadline_ms,
+                lease_ms: request.lease_ms,
                 since_ms,
                 client_id,
                 session,
@@ -140,11 +142,12 @@ fn place_terms(own: Option<&Holder>, deadline_ms: u64) -> (u64, SessionId, u64) 
     })
 }
 
-/// Sets the lease anew; a session also moves the session to the caller, whom INFO shows from then on.
+/// Sets the lease anew, to its own length unless told; a session also moves the session to the caller,
+/// whom INFO shows from then on.
 pub(super) fn extend(
     names: &Names,
     token: &Token,
-    lease_ms: u64,
+    lease_ms: Option<u64>,
     life: Life,
     caller: Caller,
     tx: &mut Transaction<'_, '_>,
@@ -153,14 +156,19 @@ pub(super) fn extend(
     if held < names.count() {
         return Ok(Answer::Count(0));
     }
-    let deadline_ms = tx.now_ms().saturating_add(lease_ms);
+    let now_ms = tx.now_ms();
     for name in names {
         let id = tx.entry(name);
+        let own = tx.lock(id).and_then(|lock| lock.holder(token));
+        let Some(lease_ms) = lease_ms.or_else(|| Some(own?.lease_ms)) else {
+            continue;
+        };
         let session = tx.bind(id, token, life, lease_ms, caller.client_id);
         let extended = |own: &mut Holder| {
-            own.deadline_ms = deadline_ms;
+            own.deadline_ms = now_ms.saturating_add(lease_ms);
+            own.lease_ms = lease_ms;
             own.session = session;
-            if life == Life::Session {
+            if matches!(life, Life::Session { .. }) {
                 own.client_id = caller.client_id;
             }
         };

@@ -88,9 +88,10 @@ impl LockTable {
         waiter.map_or_else(Vec::new, |waiter| waiter.names.iter().cloned().collect())
     }
 
-    /// A connection is gone: what is tied to it has ended.
-    pub fn close_client(&mut self, client_id: u64) {
-        self.sessions.close_client(client_id);
+    /// A connection is gone since `ended_ms` on the wall clock: what is tied to it has ended, but for what
+    /// is to be kept for a while.
+    pub fn close_client(&mut self, client_id: u64, ended_ms: u64) {
+        self.sessions.close_client(client_id, ended_ms);
     }
 
     /// The values with these sessions are gone, and with them the grants.

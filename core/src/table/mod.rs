@@ -15,6 +15,7 @@
 //! but for the deadlines of leases.
 
 mod admission;
+mod circles;
 mod due;
 mod grants;
 mod lock_table;
@@ -48,7 +49,9 @@ impl LockTable {
             let answer = waiting.decide(operation, caller, tx);
             waiting.settle(&[], tx);
             match answer {
-                Ok(Answer::Queued) => waiting.place_or_grant(operation, caller, tx),
+                Ok(Answer::Queued(arrival)) => {
+                    waiting.place_or_grant(operation, arrival, caller, tx)
+                }
                 answer => answer,
             }
         })
@@ -105,8 +108,7 @@ impl Waiting {
         caller: Caller,
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
-        match self.newcomer_admission(names, request, tx) {
-            Admission::OtherType => Err(Refusal::WrongType),
+        match self.newcomer_admission(names, request, tx)? {
             Admission::Blocked { .. } => Ok(Answer::NotNow),
             Admission::Granted { kept_fence } => {
                 let to = Grantee::Client(caller.client_id);

@@ -93,6 +93,8 @@ impl Waiting {
     pub(super) fn settle(&mut self, names: &[Name], tx: &mut Transaction<'_, '_>) {
         if names.is_empty() && self.is_idle() && !tx.any_shared {
             tx.changed.clear();
+        }
+        if names.is_empty() && tx.changed.is_empty() && tx.again.is_empty() {
             return;
         }
         let mut work = WorkList::default();
@@ -131,7 +133,8 @@ impl Waiting {
     }
 
     /// Puts on the work who may be admitted after something happened at this name: the first in its
-    /// queue, and who waits to be alone there where it is alone now.
+    /// queue, who waits to be alone there where it is alone now, and who lacks no more permits there
+    /// than may be free.
     fn recheck(&mut self, id: EntryId, work: &mut WorkList, tx: &mut Transaction<'_, '_>) {
         tx.steps += 1;
         let Some(name) = tx.name_of(id) else { return };
@@ -152,6 +155,12 @@ impl Waiting {
             self.queues.set_blocked_by(head, by);
             return;
         };
+        let mut missing = self.queues.missing(name).peekable();
+        if missing.peek().is_some() {
+            let room = lock.most_room();
+            let within = missing.take_while(|(missing, _)| u64::from(*missing) <= room);
+            work.extend(within.map(|(_, position)| position));
+        }
         if lock.mode() == Mode::Shared {
             if let Some(sole) = lock.holders().only() {
                 tx.steps += self.recheck_waits_of(&sole.token, name, work);
@@ -248,23 +257,23 @@ impl Waiting {
             return Vec::new();
         };
         match self.waiter_admission(position, waiter, tx) {
-            Admission::OtherType => {
-                self.end_wait(position, Outcome::Refused(Refusal::WrongType), tx)
-            }
-            Admission::Granted { .. } if !tx.environment.store.permits(waiter) => {
+            Err(refusal) => self.end_wait(position, Outcome::Refused(refusal), tx),
+            Ok(Admission::Granted { .. }) if !tx.environment.store.permits(waiter) => {
                 self.end_wait(position, Outcome::Refused(Refusal::NoPermission), tx)
             }
-            Admission::Granted { kept_fence } => {
+            Ok(Admission::Granted { kept_fence }) => {
                 self.hand_over(position, kept_fence, tx);
                 Vec::new()
             }
-            Admission::Blocked { .. } if waiter.end_ms().is_some_and(|ms| ms <= tx.steady_ms()) => {
+            Ok(Admission::Blocked { .. })
+                if waiter.end_ms().is_some_and(|ms| ms <= tx.steady_ms()) =>
+            {
                 self.end_wait(position, Outcome::TimedOut, tx)
             }
-            Admission::Blocked { by, .. } => {
+            Ok(Admission::Blocked { by, missing, .. }) => {
                 let name = waiter.names.as_slice().get(by);
                 work.names.extend(name.map(|name| tx.entry(name)));
-                self.queues.set_blocked_by(position, Some(by));
+                self.queues.set_missing(position, Some(by), missing);
                 Vec::new()
             }
         }

@@ -1,10 +1,11 @@
 //! How a request that can't be granted now begins to wait.
 
 use super::admission::Admission;
+use super::circles::{Newcomer, Rank};
 use super::grants::Grantee;
 use super::lock_table::Waiting;
 use super::settle::tell;
-use crate::decision::{Answer, Caller, Outcome};
+use crate::decision::{Answer, Arrival, Caller, Outcome};
 use crate::operation::Operation;
 use crate::state::place::{Place, Stand};
 use crate::state::queue::{End, Position, Waiter};
@@ -74,9 +75,8 @@ impl Waiting {
         caller: Caller,
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
-        let (upgrades, by) = match self.newcomer_admission(names, request, tx) {
-            Admission::OtherType => return Err(Refusal::WrongType),
-            Admission::Blocked { upgrades, by } => (upgrades, by),
+        let (upgrades, by) = match self.newcomer_admission(names, request, tx)? {
+            Admission::Blocked { upgrades, by, .. } => (upgrades, by),
             Admission::Granted { kept_fence } => {
                 if let Some(older) = self.queues.wait_for(&request.token, names) {
                     self.end_older_wait(older, tx);
@@ -90,16 +90,43 @@ impl Waiting {
             return Err(Refusal::Deadlock);
         }
         let older = self.kept_wait(names, &request.token, tx);
+        let rank = self.rank(older, request, upgrades);
+        let newcomer = Newcomer {
+            client_id: caller.client_id,
+            names,
+            request,
+            rank,
+            older,
+        };
+        // A place has no connection that could wait for itself.
+        if matches!(way, Way::Block { .. }) && self.closes_circle(&newcomer, tx) {
+            return Err(Refusal::Circle);
+        }
         self.check_room(older, request, way, tx)?;
         let waiter = waiter(names, request, way, caller, tx);
-        let end = if upgrades > 0 { End::Front } else { End::Back };
         match older {
-            Some(older) => self.take_over(older, waiter, end, tx),
+            Some(older) => {
+                self.take_over(older, waiter, rank, tx);
+                Ok(Answer::Queued(Arrival::TakenOver))
+            }
             None => {
-                self.enqueue(waiter, end, Some(by), tx);
+                self.enqueue(waiter, rank, Some(by), tx);
+                Ok(Answer::Queued(Arrival::New))
             }
         }
-        Ok(Answer::Queued)
+    }
+
+    /// Where a wait begins: in the place of its token's older one, if it takes as much.
+    fn rank(&self, older: Option<Position>, request: &Request, upgrades: usize) -> Rank {
+        let kept = older.filter(|position| {
+            let older = self.queues.at(*position);
+            older.is_some_and(|older| request.takes_as_much_as(&older.request))
+        });
+        match kept {
+            Some(position) => Rank::At(position),
+            None if upgrades > 0 => Rank::First,
+            None => Rank::Last,
+        }
     }
 
     /// What a QUEUE answers whose token had to queue: its place, the greatest where it has several, or
@@ -107,11 +134,12 @@ impl Waiting {
     pub(super) fn place_or_grant(
         &mut self,
         operation: &Operation,
+        arrival: Arrival,
         caller: Caller,
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
         let Operation::Queue { names, request, .. } = operation else {
-            return Ok(Answer::Queued);
+            return Ok(Answer::Queued(arrival));
         };
         let Some(position) = self.queues.wait_for(&request.token, names) else {
             let answer = self.decide(operation, caller, tx);
@@ -119,7 +147,7 @@ impl Waiting {
             return answer;
         };
         let ranks = names.iter().map(|name| self.queues.rank(name, position));
-        Ok(Answer::Place(ranks.max().unwrap_or(0)))
+        Ok(Answer::Place(ranks.max().unwrap_or(0), arrival))
     }
 
     /// The wait of a token for these names. A place that was kept for too short a time is none: it is
@@ -181,10 +209,14 @@ impl Waiting {
     fn enqueue(
         &mut self,
         waiter: Waiter,
-        end: End,
+        rank: Rank,
         by: Option<usize>,
         tx: &mut Transaction<'_, '_>,
     ) -> Position {
+        let end = match rank {
+            Rank::First => End::Front,
+            Rank::At(_) | Rank::Last => End::Back,
+        };
         let (position, new_queues) = self.queues.enqueue(waiter, end, by);
         for name in new_queues {
             let id = tx.entry(&name);
@@ -199,17 +231,13 @@ impl Waiting {
         &mut self,
         older: Position,
         newer: Waiter,
-        end: End,
+        rank: Rank,
         tx: &mut Transaction<'_, '_>,
     ) {
-        let Some((keeps_place, since_ms)) = self.queues.at(older).map(|waiter| {
-            let keeps_place = newer.request.takes_as_much_as(&waiter.request);
-            (keeps_place, waiter.since_ms)
-        }) else {
-            return;
-        };
+        let waited = self.queues.at(older);
+        let since_ms = waited.map_or(newer.since_ms, |older| older.since_ms);
         let newer = Waiter { since_ms, ..newer };
-        let position = if keeps_place {
+        let position = if rank == Rank::At(older) {
             let is_blocked = newer.stand == Stand::Blocked;
             if let Some(waiter) = self.queues.take_over(older, newer) {
                 let was_blocked = waiter.stand == Stand::Blocked;
@@ -219,7 +247,7 @@ impl Waiting {
             older
         } else {
             self.end_older_wait(older, tx);
-            self.enqueue(newer, end, None, tx)
+            self.enqueue(newer, rank, None, tx)
         };
         // Without the older one before it, it may be admitted.
         tx.again.push(position);

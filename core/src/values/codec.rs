@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! mode u8 (0 exclusive, 1 shared) | count u32 | count holders | crc32 u32 of all before
-//! holder: token length u16 | token | fence u64 | holds u64 | limit u32 | deadline u64 | since u64
+//! holder: token length u16 | token | fence u64 | holds u64 | limit u32 | deadline u64 | since u64 |
+//!         lease u64 | permits u32
 //! ```
 //! Little-endian throughout. The bytes may come from anybody who may call RESTORE, and the
 //! server's own checksum can be switched off, so every one of them is checked here.
@@ -21,7 +22,7 @@ pub const ENCODING_VERSION: i32 = 1;
 pub struct Malformed;
 
 /// The smallest holder: a token of one byte.
-const MIN_HOLDER_LEN: usize = 2 + 1 + 8 + 8 + 4 + 8 + 8;
+const MIN_HOLDER_LEN: usize = 2 + 1 + 8 + 8 + 4 + 8 + 8 + 8 + 4;
 
 /// Writes a lock that is held.
 pub fn encode(lock: &Lock) -> Vec<u8> {
@@ -41,6 +42,8 @@ pub fn encode(lock: &Lock) -> Vec<u8> {
         bytes.extend(holder.limit.to_le_bytes());
         bytes.extend(holder.deadline_ms.to_le_bytes());
         bytes.extend(holder.since_ms.to_le_bytes());
+        bytes.extend(holder.lease_ms.to_le_bytes());
+        bytes.extend(holder.permits.to_le_bytes());
     }
     let sum = crc32fast::hash(&bytes);
     bytes.extend(sum.to_le_bytes());
@@ -125,6 +128,8 @@ impl<'a> Reader<'a> {
             limit: self.u32()?,
             deadline_ms: self.time_ms()?,
             since_ms: self.time_ms()?,
+            lease_ms: self.u64()?,
+            permits: self.u32()?,
             client_id: 0,
             session: SessionId::NONE,
         })
@@ -145,6 +150,8 @@ mod tests {
             limit: 9,
             deadline_ms: 1_700_000_000_000,
             since_ms: 1_600_000_000_000,
+            lease_ms: 60_000,
+            permits: n.into(),
             client_id: 0,
             session: SessionId::NONE,
         };

@@ -33,8 +33,13 @@ pub struct Holder {
     pub holds: u64,
     /// The most holders that this one admits, itself included; 0: no limit.
     pub limit: u32,
+    /// How many holders it counts as where there is a limit, its own or another's: 1 without a limit.
+    pub permits: u32,
     /// When the lease ends, in ms since the epoch.
     pub deadline_ms: u64,
+    /// Its own length: the lease as a grant, a repeat or an extension set it last, in ms. What is left of
+    /// it may be less or more, as an EXPIRE by hand had it.
+    pub lease_ms: u64,
     /// When the grant that gave the fence was made, in ms since the epoch.
     pub since_ms: u64,
     /// The connection last granted, 0 when unknown. Known to this server process only: neither

@@ -34,7 +34,8 @@ enum Form {
     Trees(Box<Trees>),
 }
 
-/// Invariant: all trees tell of the same holders; `limits` and `sessions` leave out those without one.
+/// Invariant: all trees tell of the same holders; `limits` and `sessions` leave out those without one; `permits` is
+/// the sum of theirs.
 #[derive(Clone, Debug, Default)]
 struct Trees {
     by_fence: OrdMap<u64, Arc<Holder>>,
@@ -42,6 +43,7 @@ struct Trees {
     deadlines: OrdSet<(u64, u64)>,
     limits: OrdMap<u32, usize>,
     sessions: OrdMap<SessionId, u64>,
+    permits: u64,
 }
 
 /// What became of one token's grant between two copies of a lock.
@@ -162,6 +164,39 @@ impl Holders {
         match self.form() {
             Either::Right(list) => list.iter().map(|own| own.limit).filter(|&l| l > 0).min(),
             Either::Left(trees) => trees.limits.get_min().map(|(limit, _)| *limit),
+        }
+    }
+
+    /// The smallest limit among those that have one, besides this holder's.
+    pub fn smallest_limit_beside(&self, own: &Holder) -> Option<u32> {
+        let Either::Left(trees) = self.form() else {
+            let others = self.iter().filter(|other| other.token != own.token);
+            return others.map(|other| other.limit).filter(|&l| l > 0).min();
+        };
+        let mut limits = trees.limits.iter();
+        let other = limits.find(|(limit, count)| **limit != own.limit || **count > 1);
+        other.map(|(limit, _)| *limit)
+    }
+
+    /// The smallest limit but for one holder's: where two have the smallest, that one.
+    pub fn second_smallest_limit(&self) -> Option<u32> {
+        let Either::Left(trees) = self.form() else {
+            let limits = self.iter().map(|own| own.limit).filter(|&l| l > 0);
+            let mut limits: SmallVec<[u32; LONGEST_LIST]> = limits.collect();
+            limits.sort_unstable();
+            return limits.get(1).copied();
+        };
+        let mut limits = trees.limits.iter();
+        let (limit, count) = limits.next()?;
+        let second = if *count > 1 { limit } else { limits.next()?.0 };
+        Some(*second)
+    }
+
+    /// How many permits all of them take.
+    pub fn permits(&self) -> u64 {
+        match self.form() {
+            Either::Right(list) => list.iter().map(|own| u64::from(own.permits)).sum(),
+            Either::Left(trees) => trees.permits,
         }
     }
 
@@ -319,12 +354,14 @@ impl Trees {
         if holder.session.is_session() {
             self.sessions.insert(holder.session, fence);
         }
+        self.permits += u64::from(holder.permits);
         self.by_fence.insert(fence, Arc::new(holder));
     }
 
     fn remove(&mut self, token: &Token) -> Option<Holder> {
         let fence = self.fences.remove(token)?;
         let holder = self.by_fence.remove(&fence)?;
+        self.permits -= u64::from(holder.permits);
         self.deadlines.remove(&(holder.deadline_ms, fence));
         self.sessions.remove(&holder.session);
         if let Some(count) = self.limits.get_mut(&holder.limit) {
@@ -409,7 +446,9 @@ mod tests {
                     fence,
                     holds: 1,
                     limit,
+                    permits: 1 + limit * limit,
                     deadline_ms,
+                    lease_ms: 10,
                     since_ms: 0,
                     client_id: 0,
                     session,
@@ -442,8 +481,19 @@ mod tests {
         assert_eq!(end(holders.first_to_end()), deadlines().min());
         assert_eq!(end(holders.last_to_end()), deadlines().max());
         let limits = plain.values().map(|own| own.limit).filter(|&l| l > 0);
-        assert_eq!(holders.smallest_limit(), limits.min());
+        let mut limits: Vec<u32> = limits.collect();
+        limits.sort_unstable();
+        assert_eq!(holders.smallest_limit(), limits.first().copied());
+        assert_eq!(holders.second_smallest_limit(), limits.get(1).copied());
+        let permits = plain.values().map(|own| u64::from(own.permits));
+        assert_eq!(holders.permits(), permits.sum());
         for own in plain.values() {
+            let mut others = limits.clone();
+            if let Some(at) = others.iter().position(|limit| *limit == own.limit) {
+                others.remove(at);
+            }
+            let other = others.first().copied();
+            assert_eq!(holders.smallest_limit_beside(own), other);
             assert_eq!(holders.get(&own.token), Some(own));
             if own.session != SessionId::NONE {
                 assert_eq!(holders.with_session(own.session), Some(own));

@@ -7,12 +7,14 @@ use std::borrow::Cow;
 
 use crate::values::holder::{Holder, Mode};
 use crate::values::holders::Holders;
+use crate::values::moment::MAX_SPAN_MS;
 use crate::values::request::Request;
 use crate::values::token::Token;
 
 /// The holders of one key.
 ///
-/// Invariants: exclusive means one holder at most, with limit 0; tokens differ, and so do fences;
+/// Invariants: exclusive means one holder at most, with limit 0; nobody has more permits than its limit,
+/// nor several without one; tokens differ, and so do fences;
 /// holders are in the order of their fences, so that equal locks have equal bytes. A lock without
 /// holders is free and is not stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +40,16 @@ pub enum Compatibility {
     Upgrade,
     /// The token shares with others and wants the lock for itself: has to wait for them.
     UpgradeBlocked,
+    /// The token shares and wants more permits than it has: those are free.
+    Raise {
+        /// The fence of the grant in force.
+        fence: u64,
+    },
+    /// The token shares and wants more permits than it has: those aren't free.
+    RaiseBlocked {
+        /// How many more it wants.
+        missing: u32,
+    },
     /// The holders admit this newcomer, if it is its turn.
     Admitted,
     /// The holders don't admit this newcomer.
@@ -117,11 +129,14 @@ impl Lock {
     /// Whether the request is compatible with the holders.
     pub fn compatibility(&self, request: &Request) -> Compatibility {
         if let Some(own) = self.holder(&request.token) {
-            return self.compatibility_of_holder(own, request.mode);
+            return self.compatibility_of_holder(own, request);
         }
         let admits = match (self.mode, request.mode) {
             _ if self.is_free() => true,
-            (Mode::Shared, Mode::Shared) => self.has_room(request.limit),
+            (Mode::Shared, Mode::Shared) => {
+                let taken = self.holders.permits();
+                has_room(request, taken, self.holders.smallest_limit())
+            }
             _ => false,
         };
         if admits {
@@ -131,20 +146,37 @@ impl Lock {
         }
     }
 
-    fn compatibility_of_holder(&self, own: &Holder, wanted: Mode) -> Compatibility {
-        match (self.mode, wanted) {
+    fn compatibility_of_holder(&self, own: &Holder, request: &Request) -> Compatibility {
+        match (self.mode, request.mode) {
             (Mode::Exclusive, Mode::Shared) => Compatibility::Downgrade { fence: own.fence },
             (Mode::Shared, Mode::Exclusive) if self.holders.len() == 1 => Compatibility::Upgrade,
             (Mode::Shared, Mode::Exclusive) => Compatibility::UpgradeBlocked,
+            (Mode::Shared, Mode::Shared) if request.permits > own.permits => {
+                self.compatibility_of_raise(own, request)
+            }
             _ => Compatibility::Repeat { fence: own.fence },
         }
     }
 
-    /// Whether one more holder fits: where limits differ, the smallest binds.
-    fn has_room(&self, limit: u32) -> bool {
-        let own = (limit > 0).then_some(limit);
-        let smallest = self.holders.smallest_limit().into_iter().chain(own).min();
-        smallest.is_none_or(|most| self.holders.len() < most as usize)
+    fn compatibility_of_raise(&self, own: &Holder, request: &Request) -> Compatibility {
+        let taken = self.holders.permits() - u64::from(own.permits);
+        if has_room(request, taken, self.holders.smallest_limit_beside(own)) {
+            Compatibility::Raise { fence: own.fence }
+        } else {
+            Compatibility::RaiseBlocked {
+                missing: request.permits - own.permits,
+            }
+        }
+    }
+
+    /// How many more permits are free at most to one who shares already: where one limit alone is the
+    /// smallest, it may be its own.
+    pub fn most_room(&self) -> u64 {
+        let limit = self
+            .holders
+            .second_smallest_limit()
+            .map_or(u64::MAX, u64::from);
+        limit.saturating_sub(self.holders.permits())
     }
 
     /// A lock with one holder.
@@ -240,6 +272,15 @@ pub struct Stored {
     pub expiry_ms: Option<u64>,
 }
 
+/// Whether a request fits beside others that take so many permits and have this as their smallest
+/// limit: where limits differ, the smallest binds.
+fn has_room(request: &Request, taken: u64, limit: Option<u32>) -> bool {
+    let own = (request.limit > 0).then_some(request.limit);
+    let smallest = limit.into_iter().chain(own).min();
+    let wanted = taken.saturating_add(request.permits.into());
+    smallest.is_none_or(|most| wanted <= most.into())
+}
+
 fn is_sound(mode: Mode, holders: &[Holder]) -> bool {
     let shape = match mode {
         Mode::Exclusive => holders.len() == 1 && holders.iter().all(|own| own.limit == 0),
@@ -251,7 +292,13 @@ fn is_sound(mode: Mode, holders: &[Holder]) -> bool {
     tokens.sort_unstable();
     tokens.dedup();
     let distinct = tokens.len() == holders.len();
-    shape && ordered && distinct && holders.iter().all(|own| own.holds > 0)
+    shape && ordered && distinct && holders.iter().all(is_sound_grant)
+}
+
+fn is_sound_grant(own: &Holder) -> bool {
+    own.holds > 0
+        && (1..=own.limit.max(1)).contains(&own.permits)
+        && (1..=MAX_SPAN_MS).contains(&own.lease_ms)
 }
 
 #[cfg(test)]
@@ -265,7 +312,9 @@ mod tests {
             fence,
             holds: 1,
             limit,
+            permits: 1,
             deadline_ms: 100 + fence,
+            lease_ms: 10,
             since_ms: 0,
             client_id: 0,
             session: SessionId::NONE,
@@ -289,6 +338,7 @@ mod tests {
             token: Token::new(token.as_bytes()).unwrap(),
             mode,
             limit,
+            permits: 1,
             lease_ms: 10,
             repeat: crate::values::request::Repeat::Renews,
             life: crate::values::request::Life::Lease,
@@ -394,6 +444,77 @@ mod tests {
     }
 
     #[test]
+    fn permits_as_a_table() {
+        use Compatibility::*;
+        // Limit and permits of each holder, who asks for which, what comes of it, why.
+        let table = [
+            (&[(5, 3)][..], ("n", (5, 2)), Admitted, "both fit"),
+            (&[(5, 3)], ("n", (5, 3)), Blocked, "one too many"),
+            (&[(5, 3), (0, 1)], ("n", (0, 1)), Admitted, "counts as one"),
+            (
+                &[(5, 3), (0, 1)],
+                ("n", (5, 2)),
+                Blocked,
+                "one without a limit counts",
+            ),
+            (&[(4, 4)], ("n", (0, 1)), Blocked, "all are taken"),
+            (&[(5, 3)], ("n", (3, 1)), Blocked, "its own limit binds"),
+            (
+                &[(u32::MAX, u32::MAX)],
+                ("n", (u32::MAX, u32::MAX)),
+                Blocked,
+                "no overflow",
+            ),
+            (&[(5, 3)], ("a", (5, 3)), Repeat { fence: 1 }, "as before"),
+            (&[(5, 3)], ("a", (1, 1)), Repeat { fence: 1 }, "lowered"),
+            (
+                &[(5, 3), (5, 1)],
+                ("a", (5, 4)),
+                Raise { fence: 1 },
+                "one is free",
+            ),
+            (
+                &[(5, 3), (5, 2)],
+                ("a", (5, 4)),
+                RaiseBlocked { missing: 1 },
+                "none is",
+            ),
+            (
+                &[(3, 3), (5, 1)],
+                ("a", (5, 4)),
+                Raise { fence: 1 },
+                "its old limit goes",
+            ),
+            (
+                &[(5, 1), (5, 1)],
+                ("a", (4, 4)),
+                RaiseBlocked { missing: 3 },
+                "its new one binds",
+            ),
+        ];
+        for (holders, (token, (limit, permits)), compatibility, why) in table {
+            let holders = (1..).zip(["a", "b"]).zip(holders);
+            let holders = holders.map(|((fence, token), (limit, permits))| Holder {
+                permits: *permits,
+                ..holder(token, fence, *limit)
+            });
+            let lock = Lock::held(Mode::Shared, holders.collect()).unwrap();
+            let request = Request {
+                permits,
+                ..request(token, Mode::Shared, limit)
+            };
+            assert_eq!(lock.compatibility(&request), compatibility, "{why}");
+            if matches!(compatibility, Raise { .. }) {
+                let own = lock.holder(&request.token).unwrap();
+                assert!(
+                    lock.most_room() >= u64::from(permits - own.permits),
+                    "{why}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn a_lease_that_ends_now_has_ended() {
         let mut lock = lock(Mode::Shared, &[("a", 0), ("b", 0)]);
         assert_eq!(lock.expire(100, |_| None), 0);
@@ -441,5 +562,26 @@ mod tests {
             Lock::held(Mode::Exclusive, vec![none]).is_none(),
             "no holds"
         );
+        for (mode, limit, permits) in [
+            (Mode::Shared, 3, 0),
+            (Mode::Shared, 3, 4),
+            (Mode::Shared, 0, 2),
+            (Mode::Exclusive, 0, 2),
+        ] {
+            let own = Holder {
+                permits,
+                ..holder("a", 1, limit)
+            };
+            let lock = Lock::held(mode, vec![own]);
+            assert!(lock.is_none(), "{mode:?}: {permits} of {limit} permits");
+        }
+        for lease_ms in [0, MAX_SPAN_MS + 1] {
+            let lasting = Holder {
+                lease_ms,
+                ..holder("a", 1, 0)
+            };
+            let lock = Lock::held(Mode::Exclusive, vec![lasting]);
+            assert!(lock.is_none(), "a lease of {lease_ms} ms");
+        }
     }
 }

@@ -26,12 +26,28 @@ enum Form {
 #[derive(Clone, Debug)]
 struct Plain {
     fence: u64,
-    deadline_ms: u64,
-    since_ms: u64,
     token: [u8; PLAIN_TOKEN_LEN],
-    /// The lowest six bytes: the server counts its clients from 1.
+    /// Until the year 10889.
+    deadline_ms: [u8; 6],
+    since_ms: [u8; 6],
+    /// The server counts its clients from 1.
     client_id: [u8; 6],
+    /// Up to 34 years.
+    lease_ms: [u8; 5],
     token_len: NonZeroU8,
+}
+
+/// The lowest bytes of a number, if it fits into so many.
+fn low_bytes<const N: usize>(number: u64) -> Option<[u8; N]> {
+    let bytes = number.to_le_bytes();
+    let (low, high) = bytes.split_first_chunk::<N>()?;
+    high.iter().all(|byte| *byte == 0).then_some(*low)
+}
+
+fn number<const N: usize>(low: [u8; N]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.iter_mut().zip(low).for_each(|(to, byte)| *to = byte);
+    u64::from_le_bytes(bytes)
 }
 
 impl Plain {
@@ -40,31 +56,28 @@ impl Plain {
         let bytes = own.token.as_bytes();
         let mut token = [0; PLAIN_TOKEN_LEN];
         token.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        let (client_id, above) = own
-            .client_id
-            .to_le_bytes()
-            .split_first_chunk::<6>()
-            .map(|(low, high)| (*low, high.iter().any(|byte| *byte != 0)))?;
-        (is_plain && !above).then_some(Self {
+        is_plain.then_some(Self {
             fence: own.fence,
-            deadline_ms: own.deadline_ms,
-            since_ms: own.since_ms,
             token,
-            client_id,
+            deadline_ms: low_bytes(own.deadline_ms)?,
+            since_ms: low_bytes(own.since_ms)?,
+            client_id: low_bytes(own.client_id)?,
+            lease_ms: low_bytes(own.lease_ms)?,
             token_len: NonZeroU8::new(u8::try_from(bytes.len()).ok()?)?,
         })
     }
 
     fn holder(&self) -> Option<Holder> {
-        let [a, b, c, d, e, f] = self.client_id;
         Some(Holder {
             token: Token::new(self.token.get(..self.token_len.get().into())?).ok()?,
             fence: self.fence,
             holds: 1,
             limit: 0,
-            deadline_ms: self.deadline_ms,
-            since_ms: self.since_ms,
-            client_id: u64::from_le_bytes([a, b, c, d, e, f, 0, 0]),
+            permits: 1,
+            deadline_ms: number(self.deadline_ms),
+            lease_ms: number(self.lease_ms),
+            since_ms: number(self.since_ms),
+            client_id: number(self.client_id),
             session: SessionId::NONE,
         })
     }
@@ -126,14 +139,20 @@ mod tests {
         assert_eq!(size_of::<Packed>(), 64);
     }
 
+    /// Numbers that fit into so many bits, mostly, and some that don't.
+    fn edges(bits: u32) -> impl Strategy<Value = u64> {
+        let most = (1u64 << bits) - 1;
+        prop_oneof![8 => 0..=most, 1 => Just(most), 1 => most..=most + 1, 1 => Just(u64::MAX)]
+    }
+
     proptest! {
         #[test]
         fn what_is_packed_is_unpacked(
             token in proptest::collection::vec(any::<u8>(), 1..40),
             fence: u64,
             holds in 1u64..3,
-            times: (u64, u64),
-            client_id in prop_oneof![0u64..9, (1u64 << 48) - 1..=1 << 48, Just(u64::MAX)],
+            times in (edges(48), edges(48), edges(40)),
+            client_id in edges(48),
             session in 0u64..2,
             shared: bool,
         ) {
@@ -143,15 +162,18 @@ mod tests {
                 fence,
                 holds,
                 limit: u32::from(shared),
+                permits: 1,
                 deadline_ms: times.0,
                 since_ms: times.1,
+                lease_ms: times.2,
                 client_id,
                 session: SessionId::numbered(session),
             };
             let lock = Lock::sole(mode, holder);
             let packed = Packed::new(lock.clone());
             prop_assert_eq!(packed.unpack(), lock);
-            let plain = !shared && holds == 1 && session == 0 && token.len() <= 32 && client_id < 1 << 48;
+            let short = times.0.max(times.1).max(client_id) < 1 << 48 && times.2 < 1 << 40;
+            let plain = !shared && holds == 1 && session == 0 && token.len() <= 32 && short;
             prop_assert_eq!(packed.heap_bytes() == 0, plain);
         }
     }

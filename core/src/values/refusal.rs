@@ -25,6 +25,8 @@ pub enum Refusal {
     Keep,
     /// A LIMIT outside 1 to 2^32 - 1.
     Limit,
+    /// PERMITS outside 1 to the LIMIT beside it.
+    Permits,
     /// HOLDS outside 1 to 2^32 - 1.
     Holds,
     /// HOLDS of a RELEASE outside 0 to 2^32 - 1.
@@ -33,10 +35,14 @@ pub enum Refusal {
     Count,
     /// The key holds another type.
     WrongType,
+    /// A shared holder wants to count as more than it does.
+    PermitsRaised,
     /// The waiter's user has no right to the lock any more.
     NoPermission,
     /// Waiting would never end: another holder waits for this one to leave.
     Deadlock,
+    /// Waiting would never end: connections would wait for each other's sessions.
+    Circle,
     /// `lock.max-waiters` clients wait already.
     MaxWaiters,
     /// `lock.max-tickets` wait without a connection already.
@@ -79,12 +85,15 @@ impl Refusal {
             Self::Timeout => "ERR invalid timeout, must be 0 to 9007199254740991 ms",
             Self::Keep => "ERR invalid keep, must be 1 to 9007199254740991 ms",
             Self::Limit => "ERR invalid limit, must be 1 to 4294967295",
+            Self::Permits => "ERR invalid permits, must be 1 to the limit",
             Self::Holds => "ERR invalid holds, must be 1 to 4294967295",
             Self::HoldsLeft => "ERR invalid holds, must be 0 to 4294967295",
             Self::Count => "ERR invalid count, must be 0 to 9007199254740991",
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
+            Self::PermitsRaised => "ERR permits can't be raised",
             Self::NoPermission => "NOPERM No permissions to access a key",
             Self::Deadlock => "DEADLOCK another holder waits to upgrade this lock",
+            Self::Circle => "DEADLOCK connections would wait for each other's SESSION grants",
             Self::MaxWaiters => "MAXWAITERS as many clients wait as lock.max-waiters allows",
             Self::MaxTickets => {
                 "MAXTICKETS as many wait without a connection as lock.max-tickets allows"

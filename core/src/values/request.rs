@@ -17,10 +17,15 @@ pub enum Repeat {
 /// What keeps a grant in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// Its lease alone.
+    /// Its lease. Where it is tied to a connection already, it stays so.
     Lease,
     /// The caller's connection (SESSION): it is renewed while that lives, and ends with it.
-    Session,
+    Session {
+        /// How long it lasts from then on (KEEP); `None`: it ends at once.
+        keep_ms: Option<u64>,
+    },
+    /// Its lease alone from now on (NOSESSION).
+    Untied,
 }
 
 /// What a token wants to hold.
@@ -32,6 +37,8 @@ pub struct Request {
     pub mode: Mode,
     /// The most holders it wants to be one of; 0: no limit.
     pub limit: u32,
+    /// How many holders it is to count as (PERMITS): 1 without a limit.
+    pub permits: u32,
     /// How long the grant is to last, counted from the grant.
     pub lease_ms: u64,
     /// What happens when it holds already.

@@ -155,11 +155,54 @@ fn many_holders() {
         }
         world
     };
+    assert_constant(
+        "a grant of several permits, and a repeat that lowers them",
+        |count| {
+            let mut world = held(count);
+            let take = "ACQUIRE k new SHARED LIMIT 90000 PERMITS 9000";
+            let lower = "ACQUIRE k new SHARED LIMIT 90000 PERMITS 7";
+            let cost = steps(&mut world, take, "granted") + steps(&mut world, lower, "granted");
+            assert_eq!(world.lock("k").holders().permits(), count as u64 + 7);
+            cost
+        },
+    );
     assert_constant("a repeat", |count| {
         steps(&mut held(count), "ACQUIRE k h9 SHARED", "granted")
     });
     assert_constant("a release", |count| {
         steps(&mut held(count), "RELEASE k h9", "1")
+    });
+}
+
+/// Each token waits for two keys, and came to hold one of them with a permit less.
+#[test]
+fn many_who_lack_permits_that_are_not_free() {
+    assert_constant("a repeat that lets nobody in", |count| {
+        let mut world = World::new();
+        let all = 2 * count;
+        world.say(&format!("ACQUIRE k h SHARED LIMIT {all} PERMITS {all}"));
+        for token in 0..count {
+            world.say(&format!("WAIT k t{token} SHARED LIMIT {all}"));
+        }
+        for token in 0..count {
+            world.say(&format!(
+                "MWAIT 2 j{token} k t{token} SHARED LIMIT {all} PERMITS 3"
+            ));
+        }
+        // All of the first waits are granted; one permit is left, and each lacks two.
+        let left = count - 1;
+        world.say(&format!("ACQUIRE k h SHARED LIMIT {all} PERMITS {left}"));
+        world.fire(Vec::new());
+        assert_eq!(world.table.queues().len(), count);
+        let again = format!("ACQUIRE k h SHARED LIMIT {all} PERMITS {left}");
+        let cost = steps(&mut world, &again, "granted");
+        assert_eq!(world.table.queues().len(), count);
+        world.say(&format!(
+            "ACQUIRE k h SHARED LIMIT {all} PERMITS {}",
+            left - 1
+        ));
+        assert_eq!(world.table.queues().len(), count - 1);
+        cost
     });
 }
 

@@ -3,7 +3,8 @@
 use crate::world::{self, World};
 
 /// A scene: lines with their answers, in order. `+50` lets 50 ms pass; `< line: answer` is what a
-/// waiter is told since the line before; `= key a#1 b#2` is who holds, with their holds.
+/// waiter is told since the line before; `= key a#1 b#2` is who holds, with their holds. Each line is said on
+/// a connection of its own, but for those that name one: `A> `.
 fn play(scene: &str) -> World {
     let mut world = World::new();
     for line in scene.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -42,15 +43,20 @@ fn play(scene: &str) -> World {
             let (said, answer) = line
                 .split_once(" -> ")
                 .unwrap_or_else(|| panic!("no answer in {line:?}"));
-            assert_eq!(
-                world.say(said),
-                answer,
-                "in the scene at {line:?}:\n{scene}"
-            );
+            let answered = match said.split_once("> ") {
+                Some((connection, said)) => world.say_as(client_id_of(connection), said),
+                None => world.say(said),
+            };
+            assert_eq!(answered, answer, "in the scene at {line:?}:\n{scene}");
         }
         world.table.queues().check().expect("sound queues");
     }
     world
+}
+
+/// The client id of a connection that has a letter.
+fn client_id_of(connection: &str) -> u64 {
+    1_000_000 + u64::from(connection.as_bytes()[0])
 }
 
 macro_rules! scenes {
@@ -414,6 +420,113 @@ scenes! {
         RELEASE k a ALL -> 1
         < WAIT k b: granted";
 
+    several_permits_in_one_grant_are_all_or_none: "
+        ACQUIRE k a SHARED LIMIT 5 PERMITS 3 -> granted
+        ACQUIRE k b SHARED LIMIT 5 PERMITS 3 -> nil
+        ACQUIRE k b SHARED LIMIT 5 PERMITS 2 -> granted
+        ACQUIRE k c SHARED LIMIT 5 -> nil
+        ACQUIRE k c SHARED -> nil
+        RELEASE k b -> 1
+        ACQUIRE k c SHARED -> granted       // without PERMITS it is one
+        ACQUIRE k d SHARED LIMIT 5 PERMITS 2 -> nil
+        ACQUIRE k d SHARED LIMIT 6 PERMITS 1 -> granted";
+
+    who_waits_for_several_permits_holds_up_those_behind_it: "
+        ACQUIRE k a SHARED LIMIT 3 PERMITS 2 PX 100 -> granted
+        WAIT k b SHARED LIMIT 3 PERMITS 2 -> waits
+        WAIT k c SHARED LIMIT 3 -> waits
+        ACQUIRE k d SHARED LIMIT 3 -> nil
+        < nothing
+        +100
+        < WAIT k b SHARED LIMIT 3 PERMITS 2: granted | WAIT k c SHARED LIMIT 3: granted";
+
+    one_of_many_leases_gives_back_all_its_permits: "
+        ACQUIRE k a SHARED LIMIT 9 PERMITS 5 PX 100 -> granted
+        ACQUIRE k b SHARED LIMIT 9 PERMITS 4 -> granted
+        WAIT k c SHARED LIMIT 9 PERMITS 3 -> waits
+        WAIT k d SHARED LIMIT 9 PERMITS 2 -> waits
+        WAIT k e SHARED LIMIT 9 -> waits
+        +100
+        < WAIT k c SHARED LIMIT 9 PERMITS 3: granted | WAIT k d SHARED LIMIT 9 PERMITS 2: granted
+        = k b#1 c#1 d#1";
+
+    a_repeat_lowers_permits_and_the_queue_moves: "
+        ACQUIRE k a SHARED LIMIT 4 PERMITS 4 -> granted
+        WAIT k b SHARED LIMIT 4 PERMITS 2 -> waits
+        WAIT k c SHARED LIMIT 4 -> waits
+        ACQUIRE k a SHARED LIMIT 4 PERMITS 3 -> granted
+        < nothing
+        WAIT k a SHARED LIMIT 4 PERMITS 2 -> granted
+        < WAIT k b SHARED LIMIT 4 PERMITS 2: granted
+        ACQUIRE k a SHARED LIMIT 4 REENTRANT -> granted
+        < WAIT k c SHARED LIMIT 4: granted
+        = k a#2 b#1 c#1";
+
+    a_repeat_does_not_raise_permits: "
+        ACQUIRE k a SHARED LIMIT 4 PERMITS 2 -> granted
+        ACQUIRE k a SHARED LIMIT 4 PERMITS 3 -> ERR permits can't be raised
+        WAIT k a SHARED LIMIT 9 PERMITS 3 REENTRANT -> ERR permits can't be raised
+        = k a#1
+        ACQUIRE j other -> granted
+        MACQUIRE 2 j k a SHARED LIMIT 9 PERMITS 3 -> ERR permits can't be raised
+        MWAIT 2 j k a SHARED LIMIT 9 PERMITS 3 -> ERR permits can't be raised
+        SET t
+        MACQUIRE 2 k t a SHARED LIMIT 9 PERMITS 3 -> WRONGTYPE Operation against a key holding the wrong kind of value
+        ACQUIRE k a SHARED LIMIT 4 PERMITS 2 -> granted
+        RELEASE k a -> 1
+        ACQUIRE k a SHARED LIMIT 4 PERMITS 3 -> granted";
+
+    a_conversion_brings_its_permits_freely: "
+        ACQUIRE k a -> granted
+        WAIT k b SHARED LIMIT 5 PERMITS 2 -> waits
+        ACQUIRE k a SHARED LIMIT 5 PERMITS 4 -> granted
+        < nothing
+        ACQUIRE k a SHARED LIMIT 5 PERMITS 3 -> granted
+        < WAIT k b SHARED LIMIT 5 PERMITS 2: granted
+        RELEASE k b -> 1
+        ACQUIRE k a -> granted
+        ACQUIRE k a SHARED LIMIT 5 PERMITS 5 -> granted
+        ACQUIRE k b SHARED -> nil";
+
+    who_came_to_hold_fewer_permits_is_granted_when_the_others_are_free: "
+        ACQUIRE k h SHARED LIMIT 6 PERMITS 6 -> granted
+        WAIT k t SHARED LIMIT 6 -> waits
+        WAIT k w SHARED LIMIT 6 PERMITS 6 -> waits
+        MWAIT 2 j k t SHARED LIMIT 6 PERMITS 4 -> waits
+        ACQUIRE k h SHARED LIMIT 6 PERMITS 5 -> granted
+        < WAIT k t SHARED LIMIT 6: granted
+        ACQUIRE k h SHARED LIMIT 6 PERMITS 3 -> granted
+        < nothing                           // five are taken, and three more wanted
+        ACQUIRE k h SHARED LIMIT 6 PERMITS 2 -> granted
+        < MWAIT 2 j k t SHARED LIMIT 6 PERMITS 4: granted
+        = j t#1
+        RELEASE k h -> 1
+        < nothing
+        RELEASE k t -> 1
+        < WAIT k w SHARED LIMIT 6 PERMITS 6: granted";
+
+    who_lacks_fewer_permits_passes_one_that_lacks_more: "
+        ACQUIRE k h SHARED LIMIT 9 PERMITS 9 -> granted
+        WAIT k t SHARED LIMIT 9 -> waits
+        WAIT k u SHARED LIMIT 9 -> waits
+        MWAIT 2 i k t SHARED LIMIT 9 PERMITS 5 -> waits
+        MWAIT 2 j k u SHARED LIMIT 9 PERMITS 3 -> waits
+        ACQUIRE k h SHARED LIMIT 9 PERMITS 7 -> granted
+        < WAIT k t SHARED LIMIT 9: granted | WAIT k u SHARED LIMIT 9: granted
+        ACQUIRE k h SHARED LIMIT 9 PERMITS 5 -> granted
+        < MWAIT 2 j k u SHARED LIMIT 9 PERMITS 3: granted
+        ACQUIRE k h SHARED LIMIT 9 -> granted
+        < MWAIT 2 i k t SHARED LIMIT 9 PERMITS 5: granted";
+
+    a_limit_that_its_own_grant_had_does_not_bind: "
+        ACQUIRE k h SHARED LIMIT 9 PERMITS 9 -> granted
+        WAIT k t SHARED LIMIT 3 -> waits
+        MWAIT 2 j k t SHARED LIMIT 9 PERMITS 8 -> waits
+        ACQUIRE k h SHARED LIMIT 9 PERMITS 2 -> granted
+        < WAIT k t SHARED LIMIT 3: granted
+        ACQUIRE k h SHARED LIMIT 9 -> granted
+        < MWAIT 2 j k t SHARED LIMIT 9 PERMITS 8: granted";
+
     holds_say_how_many_there_are: "
         ACQUIRE k a HOLDS 3 -> granted
         = k a#3
@@ -735,6 +848,157 @@ scenes! {
         SET k
         CANCEL k a -> WRONGTYPE Operation against a key holding the wrong kind of value";
 
+    two_who_would_wait_for_each_other_s_sessions: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        A> WAIT y a -> waits
+        B> ACQUIRE x b -> nil
+        B> WAIT x b BLOCK 100 -> DEADLOCK connections would wait for each other's SESSION grants
+        B> RELEASE y b -> 1
+        < WAIT y a: granted";
+
+    a_circle_of_many: "
+        A> ACQUIRE v a SESSION -> granted
+        B> ACQUIRE w b SESSION -> granted
+        C> ACQUIRE x c SESSION -> granted
+        D> ACQUIRE y d SESSION -> granted
+        A> WAIT w a -> waits
+        B> WAIT x b -> waits
+        C> MWAIT 2 y z c -> waits
+        D> WAIT x d -> DEADLOCK connections would wait for each other's SESSION grants
+        D> MWAIT 2 z v d -> DEADLOCK connections would wait for each other's SESSION grants
+        E> WAIT v e -> waits        // waits for all of them and is no part of it
+        D> RELEASE y d -> 1
+        < MWAIT 2 y z c: granted";
+
+    a_connection_that_would_wait_for_itself: "
+        A> ACQUIRE x a SESSION -> granted
+        A> WAIT x other -> DEADLOCK connections would wait for each other's SESSION grants
+        A> WAIT x a -> granted
+        B> WAIT x other -> waits";
+
+    leases_end_by_themselves_and_make_no_circle: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b -> granted
+        A> WAIT y a -> waits
+        B> WAIT x b -> waits
+        A> ACQUIRE z a2 -> granted
+        +1000
+        < WAIT y a: granted";
+
+    a_circle_through_the_queue: "
+        H> ACQUIRE k h -> granted
+        A> ACQUIRE y a SESSION -> granted
+        B> MWAIT 2 k y b -> waits
+        A> WAIT k a -> DEADLOCK connections would wait for each other's SESSION grants
+        C> WAIT k c -> waits
+        B> ACQUIRE z b SESSION -> granted
+        D> WAIT z d -> waits";
+
+    who_stands_behind_and_waits_for_nothing_else_is_no_part_of_a_circle: "
+        H> ACQUIRE k h -> granted
+        A> ACQUIRE y a SESSION -> granted
+        B> WAIT k b -> waits
+        C> WAIT y c -> waits
+        A> WAIT k a -> waits
+        H> RELEASE k h -> 1
+        < WAIT k b: granted";
+
+    another_permit_opens_a_circle: "
+        A> ACQUIRE s a SHARED LIMIT 2 SESSION -> granted
+        P> ACQUIRE s p SHARED LIMIT 2 -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b SHARED LIMIT 2 -> waits
+        A> WAIT y a -> waits
+        P> RELEASE s p -> 1
+        < WAIT s b SHARED LIMIT 2: granted";
+
+    a_session_of_somebody_who_doesn_t_wait_opens_a_circle_too: "
+        A> ACQUIRE s a SHARED LIMIT 2 SESSION -> granted
+        P> ACQUIRE s p SHARED LIMIT 2 SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b SHARED LIMIT 2 -> waits
+        A> WAIT y a -> waits";
+
+    no_permit_is_outside_the_circle: "
+        A> ACQUIRE s a SHARED LIMIT 2 SESSION -> granted
+        C> ACQUIRE s c SHARED LIMIT 2 SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b SHARED LIMIT 2 -> waits
+        C> WAIT y c -> waits
+        A> WAIT y a -> DEADLOCK connections would wait for each other's SESSION grants";
+
+    one_shared_holder_in_the_circle_is_enough_for_an_exclusive_wait: "
+        A> ACQUIRE s a SHARED SESSION -> granted
+        P> ACQUIRE s p SHARED -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b -> waits
+        A> WAIT y a -> DEADLOCK connections would wait for each other's SESSION grants";
+
+    a_circle_through_an_upgrade: "
+        A> ACQUIRE k a SHARED SESSION -> granted
+        B> ACQUIRE k b SHARED SESSION -> granted
+        A> ACQUIRE j a SESSION -> granted
+        A> WAIT k a -> waits
+        B> WAIT j b -> DEADLOCK connections would wait for each other's SESSION grants
+        B> RELEASE k b -> 1
+        < WAIT k a: granted";
+
+    an_upgrade_that_would_stand_before_whom_it_waits_for: "
+        C> ACQUIRE k t SHARED -> granted
+        D> ACQUIRE k u SHARED SESSION -> granted
+        D> WAIT k v SHARED LIMIT 2 -> waits
+        C> WAIT k t -> DEADLOCK connections would wait for each other's SESSION grants
+        C> RELEASE k t -> 1
+        < WAIT k v SHARED LIMIT 2: granted";
+
+    what_the_own_token_holds_is_in_nobody_s_way: "
+        A> ACQUIRE x t SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT x t2 -> waits
+        A> MWAIT 2 x y t -> DEADLOCK connections would wait for each other's SESSION grants
+        B> ACQUIRE q t SHARED -> granted";
+
+    a_take_over_that_would_close_a_circle_leaves_the_older_wait_as_it_was: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT x b -> waits
+        O> WAIT y a -> waits
+        A> WAIT y a PX 5 -> DEADLOCK connections would wait for each other's SESSION grants
+        A> WAIT y a SHARED -> DEADLOCK connections would wait for each other's SESSION grants
+        < nothing
+        P> WAIT y a PX 6 -> waits
+        < WAIT y a: UNBLOCKED";
+
+    an_older_wait_that_ends_is_no_part_of_a_circle: "
+        A> ACQUIRE x a SESSION -> granted
+        C> ACQUIRE y c SESSION -> granted
+        C> WAIT x t -> waits
+        A> ACQUIRE z a -> granted
+        B> WAIT x t SHARED -> waits
+        < WAIT x t: UNBLOCKED
+        A> WAIT y a -> waits";
+
+    the_end_of_a_wait_opens_the_way: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        A> WAIT y a BLOCK 10 -> waits
+        B> WAIT x b -> DEADLOCK connections would wait for each other's SESSION grants
+        +10
+        < WAIT y a BLOCK 10: nil
+        B> WAIT x b -> waits";
+
+    a_circle_that_comes_about_otherwise_is_not_found_and_harms_no_other: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b -> granted
+        A> WAIT y a -> waits
+        B> WAIT x b -> waits
+        B> EXTEND y b SESSION -> 1     // a connection that waits can't, a script of it could
+        C> WAIT y c -> waits
+        D> ACQUIRE z d SESSION -> granted
+        E> WAIT z e -> waits
+        D> WAIT x d -> waits";
+
     del_frees_by_force: "
         ACQUIRE k a -> granted
         WAIT k b -> waits
@@ -1032,6 +1296,180 @@ scenes! {
         < MWAIT 2 x y m: WRONGTYPE
         RELEASE x a -> 1
         < WAIT x c: granted";
+}
+
+#[test]
+fn a_bare_extension_is_as_long_as_the_lease_was_set_last() {
+    let mut world = play(
+        "
+        ACQUIRE k a PX 400 -> granted
+        ACQUIRE s a SHARED PX 500 -> granted
+        ACQUIRE s b SHARED PX 50 -> granted",
+    );
+    let mut extended = |line: &str, key: &str, lease_ms: u64| {
+        world.pass_ms(20);
+        assert_ne!(world.say(line), "0", "{line}");
+        assert_eq!(world.lease_ms(key, "a"), lease_ms, "{line}");
+        let replica = world.replica.get(&world::name(key));
+        let own = replica.and_then(|lock| lock.holder(&world::token("a")));
+        assert_eq!(own.map(|own| own.lease_ms), Some(lease_ms), "{line}");
+    };
+    extended("EXTEND k a", "k", 400);
+    extended("EXTEND k a PX 70", "k", 70);
+    extended("EXTEND k a NOSESSION", "k", 70);
+    extended("MEXTEND 2 k s a", "s", 500);
+    extended("ACQUIRE k a PX 900", "k", 900);
+    extended("EXTEND k a", "k", 900);
+    // What an EXPIRE by hand did is no length.
+    world.expire("k", Some(world.now_ms + 100));
+    world.fire(vec![world::name("k")]);
+    assert_eq!(world.lease_ms("k", "a"), 100);
+    assert_eq!(world.say("EXTEND k a"), "1");
+    assert_eq!(world.lease_ms("k", "a"), 900);
+    assert_eq!(world.say("EXTEND s b"), "0", "its lease had ended");
+    // A waiter's length is the one it asked for.
+    world.say("WAIT k c PX 300");
+    world.say("RELEASE k a");
+    world.pass_ms(250);
+    assert_eq!(world.say("EXTEND k c"), "1");
+    assert_eq!(world.lease_ms("k", "c"), 300);
+}
+
+#[test]
+fn a_kept_grant_lasts_so_long_after_its_connection() {
+    for keep_ms in [1, 30, 5_000] {
+        let line = format!("ACQUIRE k a PX 300 SESSION KEEP {keep_ms}");
+        let mut world = World::new();
+        assert_eq!(world.say(&line), "granted");
+        world.say("WAIT k b PX 7");
+        world.pass_ms(1_000);
+        world.close(&line);
+        assert_eq!(world.lease_ms("k", "a"), keep_ms);
+        assert!(world.table.sessions().is_empty());
+        world.pass_ms(keep_ms - 1);
+        assert_eq!(world.holders("k"), ["a#1"], "KEEP {keep_ms}");
+        world.pass_ms(1);
+        assert_eq!(world.heard(), ["WAIT k b PX 7: granted"]);
+    }
+}
+
+#[test]
+fn a_kept_grant_is_a_plain_lease_of_its_own_length_from_then_on() {
+    let mut world = play("ACQUIRE k a PX 300 SESSION KEEP 50 -> granted");
+    world.close("ACQUIRE k a PX 300 SESSION KEEP 50");
+    world.pass_ms(20);
+    assert_eq!(world.say("EXTEND k a"), "1");
+    assert_eq!(world.lease_ms("k", "a"), 300, "its own length, not KEEP");
+    world.pass_ms(300);
+    assert!(world.holders("k").is_empty(), "nothing renews it");
+}
+
+#[test]
+fn the_latest_session_says_how_long_a_grant_is_kept() {
+    let scenes = [
+        (
+            "ACQUIRE k a PX 300 SESSION KEEP 50",
+            "ACQUIRE k a PX 300",
+            Some(50),
+        ),
+        (
+            "ACQUIRE k a PX 300 SESSION KEEP 50",
+            "EXTEND k a PX 200",
+            Some(50),
+        ),
+        (
+            "ACQUIRE k a PX 300 SESSION KEEP 50",
+            "EXTEND k a SESSION",
+            None,
+        ),
+        (
+            "ACQUIRE k a PX 300 SESSION KEEP 50",
+            "WAIT k a SESSION KEEP 70",
+            Some(70),
+        ),
+        (
+            "ACQUIRE k a PX 300 SESSION",
+            "MEXTEND 1 k a SESSION KEEP 70",
+            Some(70),
+        ),
+        (
+            "ACQUIRE k a PX 300 SHARED SESSION KEEP 50",
+            "ACQUIRE k a",
+            Some(50),
+        ),
+    ];
+    for (first, then, kept_ms) in scenes {
+        let mut world = World::new();
+        assert_eq!(world.say(first), "granted");
+        let client_id = world.client_of(first);
+        assert_ne!(world.say_as(client_id, then), "0");
+        world.close(first);
+        let left_ms = (!world.holders("k").is_empty()).then(|| world.lease_ms("k", "a"));
+        assert_eq!(left_ms, kept_ms, "{first}, then {then}");
+    }
+    let mut world = play(
+        "ACQUIRE k a PX 300 SESSION KEEP 50 -> granted
+         EXTEND k a NOSESSION -> 1",
+    );
+    world.close("ACQUIRE k a PX 300 SESSION KEEP 50");
+    assert_eq!(world.lease_ms("k", "a"), 300, "untied before");
+}
+
+#[test]
+fn a_kept_grant_can_be_tied_again_before_its_end() {
+    let mut world = play("MACQUIRE 2 x y a PX 300 SESSION KEEP 50 -> granted");
+    world.close("MACQUIRE 2 x y a PX 300 SESSION KEEP 50");
+    world.pass_ms(49);
+    assert_eq!(world.say("MEXTEND 2 x y a SESSION KEEP 80"), "2");
+    world.pass_ms(1_000);
+    assert_eq!(world.holders("x"), ["a#1"]);
+    world.close("MEXTEND 2 x y a SESSION KEEP 80");
+    assert_eq!(world.lease_ms("y", "a"), 80);
+    world.pass_ms(80);
+    assert_eq!(world.say("MEXTEND 2 x y a SESSION"), "0", "too late");
+}
+
+#[test]
+fn what_is_kept_counts_from_the_close_however_late_anybody_looks() {
+    let line = "ACQUIRE k a SHARED PX 300 SESSION KEEP 50";
+    for (late_ms, left_ms) in [(0, Some(50)), (20, Some(30)), (50, None), (900, None)] {
+        let mut world = play("ACQUIRE k z SHARED PX 9000 -> granted");
+        assert_eq!(world.say(line), "granted");
+        world.orphan_all();
+        world.now_ms += late_ms;
+        assert_eq!(world.say("ACQUIRE k b SHARED PX 9000"), "granted");
+        let lock = world.lock("k");
+        let own = lock.holder(&world::token("a"));
+        let left = own.map(|own| own.deadline_ms - world.wall_ms());
+        assert_eq!(left, left_ms, "looked at {late_ms} ms later");
+        world.fire(Vec::new());
+        assert!(world.table.sessions().is_empty());
+    }
+    // A lease that had ended by then is not brought back.
+    let mut world = World::new();
+    assert_eq!(world.say(line), "granted");
+    world.expire("k", Some(world.now_ms + 5));
+    world.now_ms += 5;
+    world.orphan_all();
+    assert_eq!(world.say("EXTEND k a"), "0");
+}
+
+#[test]
+fn an_untied_grant_outlives_its_connection_and_is_renewed_no_more() {
+    let mut world = play("ACQUIRE k a PX 300 SESSION -> granted");
+    world.pass_ms(200);
+    assert_eq!(world.say("EXTEND k a NOSESSION"), "1");
+    assert!(world.table.sessions().is_empty());
+    world.close("ACQUIRE k a PX 300 SESSION");
+    world.pass_ms(200);
+    assert_eq!(world.holders("k"), ["a#1"]);
+    assert_eq!(world.lease_ms("k", "a"), 100);
+    assert_eq!(world.say("EXTEND k a SESSION"), "1");
+    world.pass_ms(1_000);
+    assert_eq!(world.holders("k"), ["a#1"]);
+    // Untied only after its connection had closed, it has ended already.
+    world.orphan_all();
+    assert_eq!(world.say("EXTEND k a NOSESSION"), "0");
 }
 
 #[test]
@@ -1341,7 +1779,7 @@ fn sessions_of_locks_that_are_elsewhere_now_are_dropped() {
     for key in ["elsewhere", "closed"] {
         world.store.keys.remove(&world::name(key));
     }
-    world.table.close_client(3);
+    world.table.close_client(3, world.wall_ms());
     world.now_ms += 30;
     let due = world.table.due_names(world.now_ms, 9);
     assert_eq!(due.len(), 3, "the one that was closed among them: {due:?}");
@@ -1407,7 +1845,7 @@ fn a_connection_that_closes_while_nothing_may_be_granted_is_followed_by_the_next
     let decision = world.outside(|table, outside| table.time_out_due(10, outside));
     world.carry_out(decision);
     let client = world.client_of("ACQUIRE tied c PX 9000 SESSION");
-    world.table.close_client(client);
+    world.table.close_client(client, world.wall_ms());
     world.heard();
     assert_eq!(world.say("RELEASE long a"), "1");
     assert_eq!(world.heard(), ["WAIT long b: granted"]);

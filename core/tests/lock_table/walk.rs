@@ -24,9 +24,23 @@ const KEYS: [&str; 3] = ["x", "y", "z"];
 
 fn line() -> impl Strategy<Value = String> {
     let token = proptest::sample::select(vec!["a", "b", "c", "d", "e"]);
-    let mode = proptest::sample::select(vec!["", "SHARED", "SHARED LIMIT 1", "SHARED LIMIT 2"]);
+    let mode = proptest::sample::select(vec![
+        "",
+        "SHARED",
+        "SHARED LIMIT 1",
+        "SHARED LIMIT 2",
+        "SHARED LIMIT 3 PERMITS 2",
+        "SHARED LIMIT 3 PERMITS 3",
+    ]);
     let keys = proptest::sample::subsequence(KEYS.to_vec(), 1..=3);
-    let repeat = proptest::sample::select(vec!["", "", "REENTRANT", "HOLDS 2", "SESSION"]);
+    let repeat = proptest::sample::select(vec![
+        "",
+        "",
+        "REENTRANT",
+        "HOLDS 2",
+        "SESSION",
+        "SESSION KEEP 20",
+    ]);
     (0..10, keys, token, 1u64..60, mode, repeat, 0u64..60).prop_map(
         |(verb, keys, token, ms, mode, repeat, block)| {
             let first = keys[0];
@@ -42,7 +56,11 @@ fn line() -> impl Strategy<Value = String> {
                     )
                 }
                 5 => format!("CANCEL {first} {token}"),
-                6 => format!("MEXTEND {keys} {token} PX {ms}"),
+                6 if ms % 2 == 0 => format!("MEXTEND {keys} {token} PX {ms}"),
+                6 => format!(
+                    "MEXTEND {keys} {token} {}",
+                    ["", "NOSESSION", "SESSION KEEP 30"][ms as usize % 3]
+                ),
                 _ => format!(
                     "MRELEASE {keys} {token}{}",
                     ["", " ALL", " HOLDS 1"][ms as usize % 3]
@@ -142,10 +160,13 @@ fn check_no_one_sleeps(world: &World, key: &str) -> Result<(), TestCaseError> {
         let held_up = waiter.names.iter().any(|name| {
             let key = std::str::from_utf8(name.key()).expect("text");
             let lock = world.lock(key);
-            if lock.holder(&waiter.request.token).is_some() {
+            if let Some(own) = lock.holder(&waiter.request.token) {
+                let lacks = waiter.request.permits > own.permits;
                 lock.mode() == Mode::Shared
-                    && waiter.request.mode == Mode::Exclusive
-                    && lock.holders().len() > 1
+                    && match waiter.request.mode {
+                        Mode::Exclusive => lock.holders().len() > 1,
+                        Mode::Shared => lacks && !has_room(&lock, waiter),
+                    }
             } else {
                 !admits(&lock, waiter) || queues.head(name) != Some(position)
             }
@@ -157,12 +178,20 @@ fn check_no_one_sleeps(world: &World, key: &str) -> Result<(), TestCaseError> {
 
 /// Whether a lock's holders admit a newcomer.
 fn admits(lock: &Lock, newcomer: &Waiter) -> bool {
-    let limits = lock.holders().iter().map(|own| own.limit);
-    let mut limits = limits
-        .chain([newcomer.request.limit])
-        .filter(|limit| *limit > 0);
     let shared = lock.mode() == Mode::Shared && newcomer.request.mode == Mode::Shared;
-    lock.is_free() || (shared && limits.all(|limit| lock.holders().len() < limit as usize))
+    lock.is_free() || (shared && has_room(lock, newcomer))
+}
+
+/// Whether a waiter's permits are free beside those of others.
+fn has_room(lock: &Lock, waiter: &Waiter) -> bool {
+    let others = lock.holders().iter();
+    let others = others.filter(|own| own.token != waiter.request.token);
+    let others: Vec<(u32, u32)> = others.map(|own| (own.permits, own.limit)).collect();
+    let taken: u32 = others.iter().map(|(permits, _)| permits).sum();
+    let limits = others.iter().map(|(_, limit)| *limit);
+    let limits = limits.chain([waiter.request.limit]);
+    let mut limits = limits.filter(|limit| *limit > 0);
+    limits.all(|limit| taken + waiter.request.permits <= limit)
 }
 
 proptest! {

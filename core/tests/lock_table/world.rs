@@ -184,14 +184,14 @@ impl World {
                 outside,
             )
         });
-        if decision.answer == Ok(Answer::Queued) {
+        if matches!(decision.answer, Ok(Answer::Queued(_))) {
             self.waiting.insert(waiter_id, line.to_owned());
         }
         let said = match &decision.answer {
             Ok(Answer::Granted(_)) => "granted".to_owned(),
             Ok(Answer::NotNow) => "nil".to_owned(),
-            Ok(Answer::Queued) => "waits".to_owned(),
-            Ok(Answer::Place(place)) => format!("place {place}"),
+            Ok(Answer::Queued(_)) => "waits".to_owned(),
+            Ok(Answer::Place(place, _)) => format!("place {place}"),
             Ok(Answer::Count(count)) => count.to_string(),
             Err(refusal) => refusal.to_string(),
         };
@@ -235,7 +235,8 @@ impl World {
     pub fn close(&mut self, line: &str) {
         let client_id = self.said.get(line).copied();
         let client_id = client_id.unwrap_or_else(|| panic!("nobody said {line:?}"));
-        self.table.close_client(client_id);
+        let wall_ms = self.wall_ms();
+        self.table.close_client(client_id, wall_ms);
         self.fire(Vec::new());
     }
 
@@ -249,7 +250,8 @@ impl World {
     pub fn orphan_all(&mut self) {
         let waiting: Vec<u64> = self.waiting.keys().map(|waiter_id| waiter_id.0).collect();
         let gone = (1..self.next_id).filter(|id| !waiting.contains(id));
-        gone.for_each(|id| self.table.close_client(id));
+        let wall_ms = self.wall_ms();
+        gone.for_each(|id| self.table.close_client(id, wall_ms));
     }
 
     /// Somebody renames a key.

@@ -1,0 +1,121 @@
+//! Connections that would wait for each other's sessions for ever.
+
+mod support;
+
+use support::{until, Client, Expect, Server, LONG};
+
+const DEADLOCK: &str = "DEADLOCK connections would wait for each other's SESSION grants";
+
+/// A connection that holds a key by SESSION, with its name as the token.
+fn tied(server: &Server, key: &str) -> Client {
+    let mut client = server.client();
+    let acquire = format!("LOCK.ACQUIRE {key} {key}-token {LONG} SESSION");
+    client.call(acquire).grant();
+    client
+}
+
+#[track_caller]
+fn assert_deadlock(client: &mut Client, command: &str) {
+    assert_eq!(client.call(command), Err(DEADLOCK.to_owned()), "{command}");
+    // It is free for other work.
+    assert_eq!(client.call("PING").text(), "PONG");
+}
+
+#[test]
+fn the_wait_that_closes_a_circle_is_refused_whatever_its_length() {
+    for length in [1, 2, 3, 20] {
+        let server = Server::start();
+        let key = |n: usize| format!("k{}", n % length);
+        let mut clients: Vec<Client> = (0..length).map(|n| tied(&server, &key(n))).collect();
+        for n in 0..length - 1 {
+            let wait = format!("LOCK.WAIT {} w{n} {LONG} SESSION", key(n + 1));
+            server.block(&mut clients[n], wait);
+        }
+        let mut last = clients.pop().expect("a client");
+        for options in ["", "BLOCK 50", "SESSION", "SHARED LIMIT 3"] {
+            assert_deadlock(&mut last, &format!("LOCK.WAIT k0 last {LONG} {options}"));
+        }
+        assert_deadlock(&mut last, "LOCK.MWAIT 2 free k0 last");
+        last.call("LOCK.ACQUIRE k0 last").nil();
+        assert_eq!(server.waiters("k0"), 0);
+        // Its own end opens the way for all the others, one after the other.
+        last.close();
+        for mut client in clients.into_iter().rev() {
+            client.recv().grant();
+            client.close();
+        }
+        until("all is free", || server.call("DBSIZE").int() == 0);
+    }
+}
+
+#[test]
+fn who_closes_its_connection_or_gives_up_opens_the_circle() {
+    let server = Server::start();
+    let (mut a, mut b) = (tied(&server, "x"), tied(&server, "y"));
+    server.block(&mut a, format!("LOCK.WAIT y a {LONG}"));
+    assert_deadlock(&mut b, "LOCK.WAIT x b");
+    assert_eq!(server.call("LOCK.CANCEL y a").int(), 1);
+    a.recv().error();
+    server.block(&mut b, format!("LOCK.WAIT x b {LONG}"));
+    assert_deadlock(&mut a, "LOCK.WAIT y a");
+    let id = b.id();
+    server.call(format!("CLIENT UNBLOCK {id}")).int();
+    b.recv().nil();
+    server.block(&mut a, format!("LOCK.WAIT y a {LONG}"));
+    a.close();
+    until("x is free", || server.call("EXISTS x").int() == 0);
+    b.call(format!("LOCK.WAIT x b {LONG}")).grant();
+}
+
+#[test]
+fn a_circle_through_the_queue_is_found() {
+    let server = Server::start();
+    server.call(format!("LOCK.ACQUIRE k h {LONG}")).grant();
+    let mut a = tied(&server, "y");
+    let mut b = server.waiter(format!("LOCK.MWAIT 2 k y b {LONG}"));
+    assert_deadlock(&mut a, "LOCK.WAIT k a");
+    a.call("LOCK.RELEASE y y-token").int();
+    server.block(&mut a, format!("LOCK.WAIT k a {LONG}"));
+    server.call("LOCK.RELEASE k h").int();
+    b.recv().grant();
+}
+
+#[test]
+fn waits_sent_in_one_batch_close_no_circle() {
+    let server = Server::start();
+    let (mut a, mut b) = (tied(&server, "x"), tied(&server, "y"));
+    a.send(format!("LOCK.WAIT y a {LONG}"));
+    b.send(format!("LOCK.WAIT x b {LONG}"));
+    // Whichever comes second is refused.
+    until("one of them waits", || {
+        server.waiters("x") + server.waiters("y") == 1
+    });
+    let (told, other) = match server.waiters("x") {
+        1 => (a.recv(), &mut b),
+        _ => (b.recv(), &mut a),
+    };
+    assert_eq!(told, Err(DEADLOCK.to_owned()));
+    other.expect_silence();
+}
+
+#[test]
+fn in_a_transaction_or_script_nothing_waits_and_nothing_is_refused() {
+    let server = Server::start();
+    let (mut a, mut b) = (tied(&server, "x"), tied(&server, "y"));
+    server.block(&mut a, format!("LOCK.WAIT y a {LONG}"));
+    let replies = b.call_batch(&["MULTI", "LOCK.WAIT x b", "EXEC"]);
+    assert_eq!(format!("{:?}", replies[2]), "Ok(array([nil]))");
+    let script = "return redis.call('LOCK.WAIT', KEYS[1], 'b')";
+    b.call(&["EVAL", script, "1", "x"]).nil();
+}
+
+#[test]
+fn a_session_of_a_closed_connection_is_in_no_circle() {
+    let server = Server::start();
+    let (mut a, mut b) = (tied(&server, "x"), tied(&server, "y"));
+    server.block(&mut a, format!("LOCK.WAIT y a {LONG}"));
+    let kill = format!("CLIENT KILL ID {}", a.id());
+    b.send_batch(&[&kill, &format!("LOCK.WAIT x b {LONG}")]);
+    assert_eq!(b.recv().int(), 1);
+    assert_eq!(b.recv().grant().token, "b");
+}
