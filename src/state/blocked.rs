@@ -52,6 +52,23 @@ impl BlockedClients {
         self.decided.push(waiter_id);
     }
 
+    /// Those whom the server is to be told of next: all who were granted something, whose hand-overs are
+    /// provisional until they are sent, and at most `most` others. Tells whether some are left.
+    pub fn take_decided(&mut self, most: usize) -> (Vec<WaiterId>, bool) {
+        let mut others = 0;
+        let clients = &self.clients;
+        let (left, taken) = std::mem::take(&mut self.decided)
+            .into_iter()
+            .partition(|waiter_id| {
+                let outcome = clients.get(waiter_id).map(|client| &client.outcome);
+                let granted = matches!(outcome, Some(Some(Outcome::Granted(_))));
+                others += usize::from(!granted);
+                !granted && others > most
+            });
+        self.decided = left;
+        (taken, !self.decided.is_empty())
+    }
+
     /// The server is done with a client, or will be.
     pub fn forget(&mut self, handle: Handle) -> Option<(WaiterId, Option<Outcome>)> {
         let waiter_id = self.ids.remove(&handle)?;

@@ -23,7 +23,7 @@ pub enum Event {
     Flushed(i32),
     /// This server became a replica: leases run on untied, whatever it is by now.
     Demoted,
-    /// A connection is gone that had sessions.
+    /// A connection is gone, or was reset, that had sessions.
     Closed(u64),
     /// A waiter's connection is gone, or was answered by the server.
     Left(WaiterId),

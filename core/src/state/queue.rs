@@ -82,6 +82,8 @@ pub struct Queues {
     waiters: BTreeMap<Position, Queued>,
     queues_by_name: HashMap<Name, NameQueue>,
     ids: HashMap<WaiterId, Position>,
+    /// How often each connection waits: once, but for what is not known yet to be over.
+    clients: HashMap<u64, usize>,
     tokens: HashMap<Token, HashMap<Names, Position>>,
     timeouts: BTreeSet<(u64, Position)>,
     /// The ends of leases that somebody waits for and that were not announced yet.
@@ -219,6 +221,11 @@ impl Queues {
         }
     }
 
+    /// Whether a connection waits.
+    pub fn waits(&self, client_id: u64) -> bool {
+        self.clients.contains_key(&client_id)
+    }
+
     /// The wait of a token for just these names.
     pub fn wait_for(&self, token: &Token, names: &Names) -> Option<Position> {
         self.tokens.get(token)?.get(names).copied()
@@ -321,6 +328,7 @@ impl Queues {
 
     fn index(&mut self, position: Position, waiter: Waiter) {
         self.ids.insert(waiter.waiter_id, position);
+        *self.clients.entry(waiter.client_id).or_default() += 1;
         self.timeouts
             .extend(waiter.timeout_ms.map(|ms| (ms, position)));
         let queued = Queued {
@@ -333,6 +341,12 @@ impl Queues {
     fn unindex(&mut self, position: Position) -> Option<Waiter> {
         let Queued { waiter, .. } = self.waiters.remove(&position)?;
         self.ids.remove(&waiter.waiter_id);
+        if let Some(waits) = self.clients.get_mut(&waiter.client_id) {
+            *waits -= 1;
+            if *waits == 0 {
+                self.clients.remove(&waiter.client_id);
+            }
+        }
         if let Some(ms) = waiter.timeout_ms {
             self.timeouts.remove(&(ms, position));
         }
@@ -368,6 +382,10 @@ impl Queues {
             (in_queues != wanted, "positions in queues_by_name"),
             (in_tokens != self.waiters.len(), "positions by token"),
             (self.ids.len() != self.waiters.len(), "ids"),
+            (
+                self.clients.values().sum::<usize>() != self.waiters.len(),
+                "waits by connection",
+            ),
             (self.timeouts.len() != with_timeout, "timeouts"),
             (!self.unannounced.is_sound(), "ends to announce"),
             (

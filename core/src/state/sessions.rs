@@ -142,6 +142,10 @@ impl Sessions {
 
     /// Ties a grant at `name` to a connection.
     pub fn bind(&mut self, client_id: u64, name: Name, lease_ms: u64) -> SessionId {
+        // After a RESET it lives on, with new ties beside those that have ended.
+        while self.gone.contains(&client_id) {
+            self.mark_first_orphaned(client_id);
+        }
         self.last_id += 1;
         let id = SessionId::numbered(self.last_id);
         let session = Session {
@@ -212,7 +216,7 @@ impl Sessions {
         ids.into_iter().for_each(|id| self.end_session(id));
     }
 
-    /// A connection is gone: its grants have ended. Costs the same however many they are.
+    /// A connection is gone, or was reset: its grants have ended. Costs the same however many they are.
     pub fn close_client(&mut self, client_id: u64) {
         if self.has_client(client_id) {
             self.gone.insert(client_id);
@@ -225,17 +229,22 @@ impl Sessions {
             let Some(client_id) = self.gone.first().copied() else {
                 return;
             };
-            let first = self.by_client.get(&client_id).and_then(BTreeSet::first);
-            let Some(id) = first.copied() else {
-                self.gone.remove(&client_id);
-                continue;
-            };
-            self.recheck(id, 0);
-            self.unlist(client_id, id);
-            if let Some(session) = self.sessions.get_mut(&id) {
-                session.state = State::Orphan;
-                self.orphans += 1;
-            }
+            self.mark_first_orphaned(client_id);
+        }
+    }
+
+    /// Marks one session of a connection that is gone; the last one leaves nothing of the connection.
+    fn mark_first_orphaned(&mut self, client_id: u64) {
+        let first = self.by_client.get(&client_id).and_then(BTreeSet::first);
+        let Some(id) = first.copied() else {
+            self.gone.remove(&client_id);
+            return;
+        };
+        self.recheck(id, 0);
+        self.unlist(client_id, id);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.state = State::Orphan;
+            self.orphans += 1;
         }
     }
 
