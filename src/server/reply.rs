@@ -9,6 +9,11 @@ use redis_module::{raw, Context};
 
 use crate::server::api::server;
 
+/// Nil, where a value may stand.
+pub fn nil(ctx: &Context) {
+    raw::reply_with_null(ctx.ctx);
+}
+
 /// Nil where the answer is otherwise an array or a map, as BLPOP's: the null array in RESP2, the null
 /// in RESP3.
 pub fn null_array(ctx: &Context) {

@@ -55,6 +55,13 @@ struct Queued {
     missing: u32,
 }
 
+/// By what a waiter is found: its number, its connection, when it gives up.
+type Key = (WaiterId, u64, Option<u64>);
+
+const fn key_of(waiter: &Waiter) -> Key {
+    (waiter.waiter_id, waiter.client_id, waiter.timeout_ms)
+}
+
 /// Of how many holders it is recorded who they are.
 const MOST_RECORDED: usize = 4;
 
@@ -127,6 +134,8 @@ pub struct Queues {
     waiters: Positions<Queued>,
     queues_by_name: HashMap<Name, NameQueue>,
     ids: HashMap<WaiterId, Position>,
+    /// How often each connection waits: once, but for what is not known yet to be over.
+    clients: HashMap<u64, usize>,
     tokens: HashMap<Token, Waits>,
     timeouts: BTreeSet<(u64, Position)>,
     /// The ends of leases that somebody waits for and that were not announced yet.
@@ -299,6 +308,11 @@ impl Queues {
         }
     }
 
+    /// Whether a connection waits.
+    pub fn waits(&self, client_id: u64) -> bool {
+        self.clients.contains_key(&client_id)
+    }
+
     /// The wait of a token for just these names.
     pub fn wait_for(&self, token: &Token, names: &Names) -> Option<Position> {
         match self.tokens.get(token)? {
@@ -324,7 +338,7 @@ impl Queues {
         end: End,
         by: Option<usize>,
     ) -> (Position, Vec<Name>) {
-        let ended_by = (waiter.waiter_id, waiter.timeout_ms);
+        let key = key_of(&waiter);
         let (names, token) = (waiter.names.clone(), waiter.request.token.clone());
         let queued = Queued {
             waiter,
@@ -332,7 +346,7 @@ impl Queues {
             missing: 0,
         };
         let position = self.waiters.add(end, queued);
-        self.index(position, ended_by);
+        self.index(position, key);
         let mut new_queues = Vec::new();
         for name in &names {
             let queue = self.queues_by_name.entry(name.clone()).or_default();
@@ -362,10 +376,10 @@ impl Queues {
     pub fn take_over(&mut self, position: Position, newer: Waiter) -> Option<WaiterId> {
         self.set_blocked_by(position, None);
         let queued = self.waiters.get_mut(position)?;
-        let ended_by = (newer.waiter_id, newer.timeout_ms);
+        let key = key_of(&newer);
         let older = std::mem::replace(&mut queued.waiter, newer);
         self.unindex(position, &older);
-        self.index(position, ended_by);
+        self.index(position, key);
         Some(older.waiter_id)
     }
 
@@ -415,13 +429,20 @@ impl Queues {
         self.unannounced.next_ms()
     }
 
-    fn index(&mut self, position: Position, (waiter_id, timeout_ms): (WaiterId, Option<u64>)) {
+    fn index(&mut self, position: Position, (waiter_id, client_id, timeout_ms): Key) {
         self.ids.insert(waiter_id, position);
+        *self.clients.entry(client_id).or_default() += 1;
         self.timeouts.extend(timeout_ms.map(|ms| (ms, position)));
     }
 
     fn unindex(&mut self, position: Position, waiter: &Waiter) {
         self.ids.remove(&waiter.waiter_id);
+        if let Some(waits) = self.clients.get_mut(&waiter.client_id) {
+            *waits -= 1;
+            if *waits == 0 {
+                self.clients.remove(&waiter.client_id);
+            }
+        }
         if let Some(ms) = waiter.timeout_ms {
             self.timeouts.remove(&(ms, position));
         }
@@ -463,6 +484,10 @@ impl Queues {
             (in_missing != missing.count(), "those who lack permits"),
             (in_tokens != self.waiters.len(), "positions by token"),
             (self.ids.len() != self.waiters.len(), "ids"),
+            (
+                self.clients.values().sum::<usize>() != self.waiters.len(),
+                "waits by connection",
+            ),
             (self.timeouts.len() != with_timeout, "timeouts"),
             (!self.unannounced.is_sound(), "ends to announce"),
             (

@@ -28,6 +28,14 @@ pub struct Counters {
     pub take_overs: u64,
     /// Waits given up by LOCK.CANCEL.
     pub cancels: u64,
+    /// Grants whose lease was set anew by an extension.
+    pub extensions: u64,
+    /// Grants that a release took a hold of.
+    pub releases: u64,
+    /// Waits refused because they would never end.
+    pub deadlocks: u64,
+    /// Waits refused because as many clients wait as may.
+    pub max_waiters_refusals: u64,
     /// Hand-overs undone because the client was gone.
     pub take_backs: u64,
 }

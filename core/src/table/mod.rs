@@ -65,19 +65,31 @@ impl Waiting {
                 names,
                 request,
                 block_ms,
-            } => self.wait(names, request, *block_ms, caller, tx),
+            } => {
+                let answer = self.wait(names, request, *block_ms, caller, tx);
+                self.count_refusal(&answer);
+                answer
+            }
             Operation::Cancel { names, token } => self.cancel(names, token, tx),
             Operation::Extend {
                 names,
                 token,
                 lease_ms,
                 life,
-            } => extend(names, token, *lease_ms, *life, caller, tx),
+            } => {
+                let answer = extend(names, token, *lease_ms, *life, caller, tx);
+                self.counters.extensions += counted(&answer);
+                answer
+            }
             Operation::Release {
                 names,
                 token,
                 leave,
-            } => release(names, token, *leave, tx),
+            } => {
+                let answer = release(names, token, *leave, tx);
+                self.counters.releases += counted(&answer);
+                answer
+            }
             Operation::TakeBack(hand_over) => Ok(self.take_back(hand_over, tx)),
         }
     }
@@ -96,5 +108,21 @@ impl Waiting {
                 Ok(Answer::Granted(grant))
             }
         }
+    }
+
+    fn count_refusal(&mut self, answer: &Result<Answer, Refusal>) {
+        match answer {
+            Err(Refusal::Deadlock | Refusal::Circle) => self.counters.deadlocks += 1,
+            Err(Refusal::MaxWaiters) => self.counters.max_waiters_refusals += 1,
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// How many names an operation changed, by its answer.
+fn counted(answer: &Result<Answer, Refusal>) -> u64 {
+    match answer {
+        Ok(Answer::Count(count)) => *count as u64,
+        Ok(_) | Err(_) => 0,
     }
 }
