@@ -306,7 +306,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Sets free who can be, and tells whether the first is none of them.
-    fn is_first_stuck(mut self, tx: &mut Transaction<'_, '_>) -> bool {
+    fn is_first_stuck(&mut self, tx: &mut Transaction<'_, '_>) -> bool {
         self.read_places(tx);
         for place in 0..self.places.len() {
             self.meet_needs_at(place);
