@@ -27,9 +27,9 @@ fn the_wait_that_closes_a_circle_is_refused_whatever_its_length() {
         let server = Server::start();
         let key = |n: usize| format!("k{}", n % length);
         let mut clients: Vec<Client> = (0..length).map(|n| tied(&server, &key(n))).collect();
-        for n in 0..length - 1 {
+        for (n, client) in clients.iter_mut().enumerate().take(length - 1) {
             let wait = format!("LOCK.WAIT {} w{n} {LONG} SESSION", key(n + 1));
-            server.block(&mut clients[n], wait);
+            server.block(client, wait);
         }
         let mut last = clients.pop().expect("a client");
         for options in ["", "BLOCK 50", "SESSION", "SHARED LIMIT 3"] {

@@ -393,7 +393,7 @@ struct Counts {
     last: Vec<(String, i64)>,
 }
 
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 19] = [
     "locks",
     "waiters",
     "places",
@@ -408,6 +408,11 @@ const FIELDS: [&str; 14] = [
     "take_overs",
     "cancels",
     "take_backs",
+    "extensions",
+    "releases",
+    "deadlocks",
+    "max_waiters_refusals",
+    "max_tickets_refusals",
 ];
 
 impl Counts {
@@ -483,7 +488,12 @@ fn info_counts_what_the_documentation_says() {
     server.call("LOCK.CHECK k a").int();
     server.call(format!("LOCK.EXTEND k a {LONG}")).int();
     server.call("LOCK.RELEASE k a").int();
-    counts.moved(&server, &[], "refusals, an extension and one hold of two");
+    let expected = [("extensions", 1), ("releases", 1)];
+    counts.moved(
+        &server,
+        &expected,
+        "refusals, an extension and one hold of two",
+    );
     assert_eq!(server.info("lock", "lock_last_fence"), fence.to_string());
 
     let mut first = server.waiter(format!("LOCK.WAIT k b {LONG}"));
@@ -496,7 +506,12 @@ fn info_counts_what_the_documentation_says() {
     let handed_over = newer.recv().grant();
     counts.moved(
         &server,
-        &[("waiters", -1), ("grants", 1), ("hand_overs", 1)],
+        &[
+            ("waiters", -1),
+            ("grants", 1),
+            ("hand_overs", 1),
+            ("releases", 1),
+        ],
         "a hand-over",
     );
     assert_eq!(
@@ -534,7 +549,47 @@ fn info_counts_what_the_documentation_says() {
     counts.moved(&server, &[("timeouts", 1)], "one who gives up");
 
     server.call("LOCK.RELEASE k b").int();
-    counts.moved(&server, &[("locks", -1)], "a release");
+    let expected = [("locks", -1), ("releases", 1)];
+    counts.moved(&server, &expected, "a release");
+}
+
+#[test]
+fn info_counts_what_is_refused() {
+    let server = Server::start();
+    server.call_all(&[
+        "LOCK.ACQUIRE k a SHARED PX 60000",
+        "LOCK.ACQUIRE k b SHARED PX 60000",
+        "CONFIG SET lock.max-waiters 1",
+    ]);
+    let _upgrade = server.waiter("LOCK.WAIT k a");
+    let mut counts = Counts::start(&server);
+    server.call("LOCK.WAIT k b").error();
+    counts.moved(&server, &[("deadlocks", 1)], "a second upgrade");
+    let mut own = server.client();
+    own.call("LOCK.ACQUIRE own a SESSION").grant();
+    own.call("LOCK.WAIT own b").error();
+    let expected = [
+        ("locks", 1),
+        ("sessions", 1),
+        ("grants", 1),
+        ("deadlocks", 1),
+    ];
+    counts.moved(&server, &expected, "a circle");
+    server.call("LOCK.WAIT k c").error();
+    server.call("LOCK.MWAIT 2 j k c").error();
+    counts.moved(&server, &[("max_waiters_refusals", 2)], "too many");
+    server.call("CONFIG SET lock.max-tickets 1").okay();
+    server.call("LOCK.QUEUE own c").int();
+    server.call("LOCK.QUEUE own d").error();
+    let expected = [("waiters", 1), ("places", 1), ("max_tickets_refusals", 1)];
+    counts.moved(&server, &expected, "too many places");
+    server.call("LOCK.MACQUIRE 2 m n a PX 60000").grant();
+    server.call("LOCK.MEXTEND 2 m n a PX 60000").int();
+    server.call("LOCK.MEXTEND 2 n k a PX 60000").int();
+    server.call("LOCK.MEXTEND 2 n k b PX 60000").int();
+    server.call("LOCK.MRELEASE 3 m n free a ALL").int();
+    let expected = [("grants", 1), ("extensions", 4), ("releases", 2)];
+    counts.moved(&server, &expected, "several keys");
 }
 
 #[test]
@@ -551,6 +606,7 @@ fn info_counts_leases_that_end() {
         ("grants", 1),
         ("hand_overs", 1),
         ("expirations", 1),
+        ("extensions", 1),
     ];
     counts.moved(&server, &expected, "a lease that ends for one who waits");
 }
@@ -589,6 +645,7 @@ fn info_counts_grants_taken_back() {
         ("grants", 1),
         ("hand_overs", 1),
         ("take_backs", 1),
+        ("releases", 1),
     ];
     counts.moved(&server, &expected, "a grant to one who died");
 }

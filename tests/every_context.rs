@@ -365,7 +365,12 @@ fn a_user_that_may_not_write_only_reads_in_every_context() {
                 let cell = format!("{} in {context:?}", row.command);
                 let before = everything(&server);
                 if !row.writes {
-                    assert_answers(context.run(&mut client, row.command), row.answer, &cell);
+                    let answer = match row.answer {
+                        // Tokens are for those who may write.
+                        Answer::Holders(_) => Answer::Holders(""),
+                        answer => answer,
+                    };
+                    assert_answers(context.run(&mut client, row.command), answer, &cell);
                 } else {
                     assert_refused(context, &mut client, row.command);
                 }

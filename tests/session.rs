@@ -2,7 +2,10 @@
 
 mod support;
 
-use support::{eventually, unix_time_ms, until, Client, Expect, Fields, Grant, Server, LONG};
+use redis::Value;
+use support::{
+    eventually, unix_time_ms, until, Client, Expect, Fields, Flavour, Grant, Server, LONG,
+};
 
 /// A connection that `key` is tied to, as `token`.
 #[track_caller]
@@ -664,15 +667,65 @@ fn a_session_begun_in_a_script_is_the_callers() {
     }
 }
 
+/// Whether the server tells a filter of whose command it is (from Redis 7.2 on).
+fn tells_of_resets(server: &Server) -> bool {
+    server.flavour() == Flavour::Valkey || server.version() >= (7, 2, 0)
+}
+
 #[test]
-fn reset_leaves_the_tie() {
+fn reset_ends_the_ties_where_the_server_tells_of_it() {
     let server = Server::start();
     let mut holder = server.client();
     holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
     assert_eq!(holder.call("RESET").text(), "RESET");
-    assert_renewed(&mut holder, "k", "a", 3);
+    if !tells_of_resets(&server) {
+        assert_renewed(&mut holder, "k", "a", 3);
+        holder.close();
+        until_free(&server, "k");
+        return;
+    }
+    assert_eq!(server.call("LOCK.CHECK k a").int(), 0);
+    until_free(&server, "k");
+    // In any case, in a transaction and behind other commands; what is tied behind it is tied.
+    let batch = [
+        "LOCK.MACQUIRE 2 k l a PX 60000 SESSION",
+        "MULTI",
+        "rEsEt",
+        "LOCK.ACQUIRE k b PX 60000 SESSION",
+        "LOCK.ACQUIRE m b PX 60000 SESSION",
+    ];
+    for (command, reply) in batch.iter().zip(holder.call_batch(&batch)) {
+        assert!(reply.is_ok_and(|reply| reply != Value::Nil), "{command}");
+    }
+    assert_eq!(session(&server, "k"), 1);
+    assert_eq!(session(&server, "m"), 1);
+    until_free(&server, "l");
     holder.close();
     until_free(&server, "k");
+    until_free(&server, "m");
+}
+
+#[test]
+fn who_waits_for_a_session_is_granted_upon_its_reset() {
+    let server = Server::start();
+    let mut holder = tied(&server, "k", "a");
+    let mut waiter = waiter(&server, "k", "b");
+    if tells_of_resets(&server) {
+        holder.call("RESET").text();
+        waiter.recv().grant();
+    }
+}
+
+#[test]
+fn a_reset_that_is_refused_or_another_one_s_leaves_the_tie() {
+    let server = Server::start();
+    let mut holder = server.client();
+    holder.call("LOCK.ACQUIRE k a PX 60000 SESSION").grant();
+    holder.call("RESET surplus").error();
+    holder.call("RPUSH list RESET").int();
+    assert_eq!(server.client().call("RESET").text(), "RESET");
+    server.settle();
+    assert_eq!(session(&server, "k"), 1);
 }
 
 // ---- the session goes with the lock

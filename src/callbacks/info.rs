@@ -32,7 +32,7 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
             return;
         };
         let deferred = state::pending(|pending| pending.deferred.len() + pending.undelivered.len());
-        let fields: [(&CStr, u64); 14] = [
+        let fields: [(&CStr, u64); 19] = [
             (c"locks", LOCKS.load(Ordering::Relaxed)),
             (c"waiters", waiters as u64),
             (c"places", places as u64),
@@ -47,6 +47,11 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
             (c"take_overs", counters.take_overs),
             (c"cancels", counters.cancels),
             (c"take_backs", counters.take_backs),
+            (c"extensions", counters.extensions),
+            (c"releases", counters.releases),
+            (c"deadlocks", counters.deadlocks),
+            (c"max_waiters_refusals", counters.max_waiters_refusals),
+            (c"max_tickets_refusals", counters.max_tickets_refusals),
         ];
         server!(RedisModule_InfoAddSection(info, std::ptr::null()));
         let version = CString::new(env!("CARGO_PKG_VERSION")).unwrap_or_default();

@@ -37,10 +37,14 @@ use redis_module::{raw, Context};
 
 use crate::engine::pending;
 use crate::server::api::{self, server};
-use crate::server::{boundary, clients, filter, random, reply, rights};
+use crate::server::{boundary, clients, filter, random, reply, rights, timer};
 use crate::state;
 use crate::state::blocked::{Blocked, Handle};
 use crate::state::pending::Event;
+
+/// How many who aren't granted anything are answered at once: the server needs some 20 us for each, and
+/// one LOCK.CANCEL can end thousands of waits.
+const MOST_REFUSED_AT_ONCE: usize = 256;
 
 /// Draws the decoys' name.
 pub fn draw_decoy(_: &Context) -> Result<(), String> {
@@ -193,8 +197,11 @@ pub fn after_sleep() {
     });
 }
 
-fn unblock_decided() {
-    while let Some(waiter_id) = state::blocked(|blocked| blocked.decided.pop_front()) {
+/// Has the server answer those whose wait is over: those who were granted something, and as many others
+/// as may be answered at once. The rest is left to the timer.
+pub fn unblock_decided() {
+    let mut others_left = MOST_REFUSED_AT_ONCE;
+    while let Some(waiter_id) = state::blocked(|blocked| blocked.next_decided(&mut others_left)) {
         let handle = state::blocked(|blocked| {
             blocked
                 .clients
@@ -205,6 +212,9 @@ fn unblock_decided() {
         if let Some(handle) = handle {
             server!(RedisModule_UnblockClient(handle, ptr::null_mut()));
         }
+    }
+    if state::blocked(|blocked| !blocked.refused.is_empty()) {
+        timer::fire_soon();
     }
 }
 

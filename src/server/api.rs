@@ -147,6 +147,7 @@ pub fn probe(_: &Context) -> Result<(), String> {
         RedisModule_ReplyWithError,
         RedisModule_ReplyWithLongLong,
         RedisModule_ReplyWithMap,
+        RedisModule_ReplyWithNull,
         RedisModule_ReplyWithNullArray,
         RedisModule_ReplyWithSimpleString,
         RedisModule_ReplyWithStringBuffer,

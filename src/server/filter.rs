@@ -1,13 +1,14 @@
 //! The module's command filter: what it has to know of commands that aren't its own.
 //!
-//! The server shows every command to the filter before it looks at it. Three things are recorded,
-//! nothing is changed: who runs a script next, that somebody may be changing users' rights, and that a
-//! replica attaches. All other commands cost a look at their first letter and their length.
+//! The server shows every command to the filter before it looks at it. Four things are recorded,
+//! nothing is changed: who runs a script next, that somebody may be changing users' rights, that a
+//! replica attaches, and that a connection is reset. All other commands cost a look at their first letter and their length.
 
 use redis_module::{raw, Context, RedisString};
 
 use crate::server::api::{self, server};
-use crate::server::propagation;
+use crate::server::{clock, propagation, timer};
+use crate::state::pending::Event;
 use crate::state::{self, ScriptRun};
 
 /// The commands that run a script or, in a transaction, may run one.
@@ -50,6 +51,7 @@ extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
     match (first | 0x20, name.len()) {
         (b'a' | b'e' | b'f', _) => examine(filter, name),
         (b's', 4) | (b'p', 5) => expect_replica(name),
+        (b'r', 5) if state::any_sessions() => expect_reset(filter, name),
         _ => {}
     }
 }
@@ -58,6 +60,25 @@ extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
 fn expect_replica(name: &[u8]) {
     if name.eq_ignore_ascii_case(b"sync") || name.eq_ignore_ascii_case(b"psync") {
         propagation::expect_replicas();
+    }
+}
+
+/// A connection is reset by this command, if it is that one and the server will take it, as it does from
+/// every user: what is tied to that connection ends as if it was closed. Redis before 7.2 doesn't tell whose it is.
+fn expect_reset(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
+    let count = server!(RedisModule_CommandFilterArgsCount(filter));
+    if !name.eq_ignore_ascii_case(b"reset") || count != Some(1) {
+        return;
+    }
+    let client_id = server!(RedisModule_CommandFilterGetClientId(filter)).unwrap_or(0);
+    let is_tied = state::look(|table| table.sessions().has_client(client_id)).unwrap_or(true);
+    if is_tied {
+        state::pending(|pending| {
+            pending
+                .events
+                .push(Event::Closed(client_id, clock::now().ms()))
+        });
+        timer::fire_soon();
     }
 }
 

@@ -27,8 +27,10 @@ pub struct BlockedClients {
     pub clients: HashMap<WaiterId, Blocked>,
     /// How the waits ended that have, of those whom the server hasn't answered yet.
     pub outcomes: HashMap<WaiterId, Outcome>,
-    /// Those with an outcome of whom the server is not told yet.
-    pub decided: VecDeque<WaiterId>,
+    /// Those who were granted something and of whom the server is not told yet.
+    granted: VecDeque<WaiterId>,
+    /// Those whose wait ended otherwise and of whom the server is not told yet.
+    pub refused: VecDeque<WaiterId>,
     /// Hand-overs since the server last slept, and whose they are.
     pub provisional: HashMap<WaiterId, HandOver>,
     /// The same by client.
@@ -41,6 +43,7 @@ impl BlockedClients {
         if !self.clients.contains_key(&waiter_id) {
             return;
         }
+        let is_granted = matches!(outcome, Outcome::Granted(_));
         if let Outcome::Granted(hand_over) = &outcome {
             if hand_over.origin == Origin::New {
                 self.provisional.insert(waiter_id, hand_over.clone());
@@ -49,7 +52,21 @@ impl BlockedClients {
             }
         }
         self.outcomes.insert(waiter_id, outcome);
-        self.decided.push_back(waiter_id);
+        let decided = if is_granted {
+            &mut self.granted
+        } else {
+            &mut self.refused
+        };
+        decided.push_back(waiter_id);
+    }
+
+    /// Whom the server is to be told of next: all who were granted something, whose hand-overs are
+    /// provisional until they are sent, and then as many others as are left to be told of.
+    pub fn next_decided(&mut self, others_left: &mut usize) -> Option<WaiterId> {
+        self.granted.pop_front().or_else(|| {
+            *others_left = others_left.checked_sub(1)?;
+            self.refused.pop_front()
+        })
     }
 
     /// The server is done with a client, or will be. How its wait ended, if it has; nothing where the

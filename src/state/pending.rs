@@ -22,7 +22,7 @@ pub enum Event {
     Flushed(i32),
     /// This server became a replica: leases run on untied, whatever it is by now.
     Demoted,
-    /// A connection is gone that had sessions, since then on the wall clock in ms.
+    /// A connection is gone, or was reset, that had sessions, since then on the wall clock in ms.
     Closed(u64, u64),
     /// A waiter's connection is gone, or was answered by the server.
     Left(WaiterId),

@@ -324,17 +324,18 @@ impl<'a> Move<'a> {
 /// Where [`hold_every_kind`] takes its locks.
 pub const EVERY_KIND: [&str; 4] = ["{t}x", "{t}s", "{t}m", "{t}n"];
 
-/// Takes locks for long in the slot of `{t}`: one held twice, one shared, one of two keys. The grants
-/// of the first, to `a`, and of the last, to `b`.
+/// Takes locks for long in the slot of `{t}`: one held twice, one shared by who has two permits and by
+/// who extended its lease, one of two keys. The grants of the first, to `a`, and of the last, to `b`.
 #[track_caller]
 pub fn hold_every_kind(server: &Server) -> [Grant; 2] {
-    for token in ["p", "q"] {
+    for (token, permits) in [("p", 2), ("q", 1)] {
         server
             .call(format!(
-                "LOCK.ACQUIRE {{t}}s {token} PX 600000 SHARED LIMIT 2"
+                "LOCK.ACQUIRE {{t}}s {token} PX 600000 SHARED LIMIT 3 PERMITS {permits}"
             ))
             .grant();
     }
+    assert_eq!(server.call("LOCK.EXTEND {t}s q PX 700000").int(), 1);
     for _ in 0..2 {
         server
             .call("LOCK.ACQUIRE {t}x a PX 600000 REENTRANT")

@@ -52,7 +52,7 @@ fn locks_travel_with_token_fence_holds_and_lease() {
         .error()
         .starts_with("MOVED "));
     ask(target, "LOCK.ACQUIRE {t}x c").nil();
-    ask(target, "LOCK.ACQUIRE {t}s r SHARED LIMIT 2").nil();
+    ask(target, "LOCK.ACQUIRE {t}s r SHARED LIMIT 3").nil();
     assert_eq!(
         ask(target, "LOCK.RELEASE {t}x a").int(),
         1,

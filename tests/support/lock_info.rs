@@ -106,12 +106,13 @@ impl LockInfo {
         })
     }
 
-    /// The tokens of the holders.
+    /// The tokens of the holders; empty where they aren't for the caller.
     pub fn holder_tokens(&self) -> Vec<String> {
-        self.holders
-            .iter()
-            .map(|holder| holder.text("token"))
-            .collect()
+        let token = |holder: &Fields| match holder.get("token") {
+            Value::Nil => String::new(),
+            token => Ok(token).text(),
+        };
+        self.holders.iter().map(token).collect()
     }
 
     /// The tokens of those who wait, in their order.

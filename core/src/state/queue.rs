@@ -74,15 +74,16 @@ struct Queued {
 
 /// By what a waiter is found besides its position.
 struct Indexed {
-    /// Its number, if its connection is blocked.
-    blocked: Option<WaiterId>,
+    /// Its number and its connection, if that is blocked.
+    blocked: Option<(WaiterId, u64)>,
     end_ms: Option<u64>,
 }
 
 impl Indexed {
     fn of(waiter: &Waiter) -> Self {
+        let blocked = (waiter.waiter_id, waiter.client_id);
         Self {
-            blocked: (waiter.stand == Stand::Blocked).then_some(waiter.waiter_id),
+            blocked: (waiter.stand == Stand::Blocked).then_some(blocked),
             end_ms: waiter.end_ms(),
         }
     }
@@ -160,6 +161,8 @@ pub struct Queues {
     waiters: Positions<Queued>,
     queues_by_name: HashMap<Name, NameQueue>,
     ids: HashMap<WaiterId, Position>,
+    /// How often each connection waits: once, but for what is not known yet to be over.
+    clients: HashMap<u64, usize>,
     tokens: HashMap<Token, Waits>,
     timeouts: BTreeSet<(u64, Position)>,
     /// The ends of leases that somebody waits for and that were not announced yet.
@@ -375,6 +378,11 @@ impl Queues {
         }
     }
 
+    /// Whether a connection waits.
+    pub fn waits(&self, client_id: u64) -> bool {
+        self.clients.contains_key(&client_id)
+    }
+
     /// The wait of a token for just these names.
     pub fn wait_for(&self, token: &Token, names: &Names) -> Option<Position> {
         match self.tokens.get(token)? {
@@ -492,17 +500,31 @@ impl Queues {
     }
 
     fn index(&mut self, position: Position, indexed: &Indexed) {
-        if let Some(waiter_id) = indexed.blocked {
+        if let Some((waiter_id, client_id)) = indexed.blocked {
             self.ids.insert(waiter_id, position);
+            *self.clients.entry(client_id).or_default() += 1;
         }
         self.timeouts
             .extend(indexed.end_ms.map(|ms| (ms, position)));
     }
 
     fn unindex(&mut self, position: Position, waiter: &Waiter) {
-        self.ids.remove(&waiter.waiter_id);
-        if let Some(ms) = waiter.end_ms() {
+        let Indexed { blocked, end_ms } = Indexed::of(waiter);
+        if let Some((waiter_id, client_id)) = blocked {
+            self.ids.remove(&waiter_id);
+            self.client_waits_less(client_id);
+        }
+        if let Some(ms) = end_ms {
             self.timeouts.remove(&(ms, position));
+        }
+    }
+
+    fn client_waits_less(&mut self, client_id: u64) {
+        if let Some(waits) = self.clients.get_mut(&client_id) {
+            *waits -= 1;
+            if *waits == 0 {
+                self.clients.remove(&client_id);
+            }
         }
     }
 
@@ -543,6 +565,10 @@ impl Queues {
             (in_missing != missing.count(), "those who lack permits"),
             (in_tokens != self.waiters.len(), "positions by token"),
             (self.ids.len() != blocked, "ids"),
+            (
+                self.clients.values().sum::<usize>() != blocked,
+                "waits by connection",
+            ),
             (self.timeouts.len() != with_timeout, "timeouts"),
             (!self.unannounced.is_sound(), "ends to announce"),
             (

@@ -160,6 +160,10 @@ impl Sessions {
         lease_ms: u64,
         keep_ms: Option<u64>,
     ) -> SessionId {
+        // After a RESET it lives on, with new ties beside those that have ended.
+        while let Some(ended_ms) = self.gone.get(&client_id).copied() {
+            self.mark_first_orphaned(client_id, ended_ms);
+        }
         self.last_id += 1;
         let id = SessionId::numbered(self.last_id);
         let session = Session {
@@ -231,7 +235,7 @@ impl Sessions {
         ids.into_iter().for_each(|id| self.end_session(id));
     }
 
-    /// A connection is gone since `ended_ms` on the wall clock: its grants have ended, but for those to be
+    /// A connection is gone, or was reset, since `ended_ms` on the wall clock: its grants have ended, but for those to be
     /// kept. Costs the same however many they are.
     pub fn close_client(&mut self, client_id: u64, ended_ms: u64) {
         if self.has_client(client_id) {
@@ -246,17 +250,22 @@ impl Sessions {
                 return;
             };
             let (client_id, ended_ms) = (*client_id, *ended_ms);
-            let first = self.by_client.get(&client_id).and_then(BTreeSet::first);
-            let Some(id) = first.copied() else {
-                self.gone.remove(&client_id);
-                continue;
-            };
-            self.recheck(id, 0);
-            self.unlist(client_id, id);
-            if let Some(session) = self.sessions.get_mut(&id) {
-                session.state = State::Orphan(ended_ms);
-                self.orphans += 1;
-            }
+            self.mark_first_orphaned(client_id, ended_ms);
+        }
+    }
+
+    /// Marks one session of a connection that is gone; the last one leaves nothing of the connection.
+    fn mark_first_orphaned(&mut self, client_id: u64, ended_ms: u64) {
+        let first = self.by_client.get(&client_id).and_then(BTreeSet::first);
+        let Some(id) = first.copied() else {
+            self.gone.remove(&client_id);
+            return;
+        };
+        self.recheck(id, 0);
+        self.unlist(client_id, id);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.state = State::Orphan(ended_ms);
+            self.orphans += 1;
         }
     }
 

@@ -55,7 +55,7 @@ impl Waiting {
     ) -> bool {
         let client_id = newcomer.client_id;
         let is_waited_for = tx.sessions.has_client(client_id) || newcomer.rank != Rank::Last;
-        if tx.sessions.is_empty() || !is_waited_for {
+        if tx.sessions.is_empty() || !is_waited_for || !self.may_be_stuck(newcomer, tx) {
             return false;
         }
         let mut graph = Graph::new(newcomer);
@@ -66,6 +66,22 @@ impl Waiting {
         }
         tx.steps += graph.stuck.len() as u64;
         graph.is_first_hindered(tx) && graph.is_first_stuck(tx)
+    }
+
+    /// Whether anybody waits whom a newcomer would wait for, as one who holds or as one before it.
+    fn may_be_stuck(&self, newcomer: &Newcomer<'_>, tx: &mut Transaction<'_, '_>) -> bool {
+        newcomer.names.iter().any(|name| {
+            let id = tx.entry(name);
+            let is_queued_for = newcomer.rank != Rank::First && self.queues.has_queue(name);
+            let Some(lock) = tx.lock(id).filter(|_| !is_queued_for) else {
+                return is_queued_for;
+            };
+            let mut holders = lock.holders().iter();
+            holders.any(|own| {
+                let client_id = tx.sessions.client_of(own.session);
+                client_id.is_some_and(|id| id == newcomer.client_id || self.queues.waits(id))
+            })
+        })
     }
 
     /// All who wait for a newcomer, directly or not.
@@ -293,7 +309,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Sets free who can be, and tells whether the first is none of them.
-    fn is_first_stuck(mut self, tx: &mut Transaction<'_, '_>) -> bool {
+    fn is_first_stuck(&mut self, tx: &mut Transaction<'_, '_>) -> bool {
         self.read_places(tx);
         for place in 0..self.places.len() {
             self.meet_needs_at(place);

@@ -30,6 +30,16 @@ pub struct Counters {
     pub take_overs: u64,
     /// Waits given up by LOCK.CANCEL.
     pub cancels: u64,
+    /// Grants whose lease was set anew by an extension.
+    pub extensions: u64,
+    /// Grants that a release took a hold of.
+    pub releases: u64,
+    /// Waits refused because they would never end.
+    pub deadlocks: u64,
+    /// Waits refused because as many clients wait as may.
+    pub max_waiters_refusals: u64,
+    /// Places refused because there were as many as may be.
+    pub max_tickets_refusals: u64,
     /// Hand-overs undone because the client was gone.
     pub take_backs: u64,
 }

@@ -75,7 +75,9 @@ impl Waiting {
                 let way = Way::Block {
                     block_ms: *block_ms,
                 };
-                self.wait(names, request, way, caller, tx)
+                let answer = self.wait(names, request, way, caller, tx);
+                self.count_refusal(&answer);
+                answer
             }
             Operation::Queue {
                 names,
@@ -83,7 +85,9 @@ impl Waiting {
                 keep_ms,
             } => {
                 let way = Way::Place { keep_ms: *keep_ms };
-                self.wait(names, request, way, caller, tx)
+                let answer = self.wait(names, request, way, caller, tx);
+                self.count_refusal(&answer);
+                answer
             }
             Operation::Cancel { names, token } => self.cancel(names, token, tx),
             Operation::Extend {
@@ -91,12 +95,20 @@ impl Waiting {
                 token,
                 lease_ms,
                 life,
-            } => extend(names, token, *lease_ms, *life, caller, tx),
+            } => {
+                let answer = extend(names, token, *lease_ms, *life, caller, tx);
+                self.counters.extensions += counted(&answer);
+                answer
+            }
             Operation::Release {
                 names,
                 token,
                 leave,
-            } => release(names, token, *leave, tx),
+            } => {
+                let answer = release(names, token, *leave, tx);
+                self.counters.releases += counted(&answer);
+                answer
+            }
             Operation::TakeBack(hand_over) => Ok(self.take_back(hand_over, tx)),
         }
     }
@@ -116,5 +128,22 @@ impl Waiting {
                 Ok(Answer::Granted(grant))
             }
         }
+    }
+
+    fn count_refusal(&mut self, answer: &Result<Answer, Refusal>) {
+        match answer {
+            Err(Refusal::Deadlock | Refusal::Circle) => self.counters.deadlocks += 1,
+            Err(Refusal::MaxWaiters) => self.counters.max_waiters_refusals += 1,
+            Err(Refusal::MaxTickets) => self.counters.max_tickets_refusals += 1,
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// How many names an operation changed, by its answer.
+fn counted(answer: &Result<Answer, Refusal>) -> u64 {
+    match answer {
+        Ok(Answer::Count(count)) => *count as u64,
+        Ok(_) | Err(_) => 0,
     }
 }

@@ -50,6 +50,6 @@ pub struct Request {
 impl Request {
     /// Whether it wants as much of a lock as another one, so that it may stand in its place in a queue.
     pub fn takes_as_much_as(&self, other: &Self) -> bool {
-        self.mode == other.mode && self.limit == other.limit
+        (self.mode, self.limit, self.permits) == (other.mode, other.limit, other.permits)
     }
 }

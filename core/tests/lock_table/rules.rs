@@ -431,6 +431,17 @@ scenes! {
         ACQUIRE k d SHARED LIMIT 5 PERMITS 2 -> nil
         ACQUIRE k d SHARED LIMIT 6 PERMITS 1 -> granted";
 
+    a_newer_wait_for_other_permits_queues_anew: "
+        ACQUIRE k a -> granted
+        WAIT k b SHARED LIMIT 3 -> waits
+        WAIT k c SHARED LIMIT 3 PERMITS 2 -> waits
+        WAIT k b SHARED LIMIT 3 PERMITS 2 -> waits
+        < WAIT k b SHARED LIMIT 3: UNBLOCKED
+        RELEASE k a -> 1
+        < WAIT k c SHARED LIMIT 3 PERMITS 2: granted
+        RELEASE k c -> 1
+        < WAIT k b SHARED LIMIT 3 PERMITS 2: granted";
+
     who_waits_for_several_permits_holds_up_those_behind_it: "
         ACQUIRE k a SHARED LIMIT 3 PERMITS 2 PX 100 -> granted
         WAIT k b SHARED LIMIT 3 PERMITS 2 -> waits

@@ -202,7 +202,11 @@ fn digests(server: &Server, scene: Scene) -> Result<Vec<String>> {
         let keys: Vec<Vec<u8>> = server.ask("KEYS *")?;
         for key in keys {
             let digest: Vec<String> = server.ask_words(&[b"DEBUG", b"DIGEST-VALUE", &key])?;
-            let expires_ms: i64 = server.ask_words(&[b"PEXPIRETIME", &key])?;
+            // In a cluster this is answered for the slots that are served alone.
+            let expires_ms: i64 = match scene {
+                Scene::Plain => server.ask_words(&[b"PEXPIRETIME", &key])?,
+                Scene::Cluster => 0,
+            };
             found.push(format!(
                 "{database} {} {} {expires_ms}",
                 key.escape_ascii(),

@@ -1,5 +1,6 @@
 //! What once stalled a server, played on a real one beside a PING every millisecond.
 
+mod circles;
 mod crossing;
 mod flood;
 mod holders;
@@ -80,6 +81,10 @@ enum Storm {
     Renewals,
     /// A shared lock with 10,000 holders
     Holders,
+    /// A circle of 1,000 sessions that somebody tries to close
+    Circle,
+    /// 10,000 waits of one token are given up by one LOCK.CANCEL
+    Cancelled,
 }
 
 impl Storm {
@@ -99,6 +104,8 @@ impl Storm {
             Storm::Flushed => flood::flushed(stage, score),
             Storm::Renewals => sessions::renewals(stage, score),
             Storm::Holders => holders::play(stage, score),
+            Storm::Circle => circles::closed(stage, score),
+            Storm::Cancelled => circles::cancelled(stage, score),
         }
     }
 
