@@ -28,14 +28,18 @@ pub fn may_wait(ctx: &Context, client_id: u64, names: &Names, token: &Token) -> 
 
 fn user_of(ctx: &Context, client_id: u64) -> Option<User> {
     let name = server!(RedisModule_GetClientUserNameById(ctx.ctx, client_id));
-    let name = name.filter(|name| !name.is_null())?;
-    user_named(ctx, name)
+    named(&owned(ctx, name)?)
 }
 
-/// The user with this name, which the server made for us.
-fn user_named(ctx: &Context, name: *mut raw::RedisModuleString) -> Option<User> {
-    // The value frees the name as it goes.
-    named(&RedisString::from_redis_module_string(ctx.ctx, name))
+/// A name that the server made for us, if it did; freed when the value goes.
+fn owned(ctx: &Context, name: Option<*mut raw::RedisModuleString>) -> Option<RedisString> {
+    let name = name.filter(|name| !name.is_null())?;
+    Some(RedisString::from_redis_module_string(ctx.ctx, name))
+}
+
+/// The name of the user on whose behalf a command runs. Only where there is one, see [`has_user`].
+fn current_user_name(ctx: &Context) -> Option<RedisString> {
+    owned(ctx, server!(RedisModule_GetCurrentUserName(ctx.ctx)))
 }
 
 /// The user with this name, if there is one.
@@ -50,10 +54,7 @@ pub fn caller_name(ctx: &Context) -> Option<Arc<[u8]>> {
     if !has_user(ctx) {
         return None;
     }
-    let name = server!(RedisModule_GetCurrentUserName(ctx.ctx)).filter(|name| !name.is_null())?;
-    // The value frees the name as it goes.
-    let name = RedisString::from_redis_module_string(ctx.ctx, name);
-    Some(Arc::from(name.as_slice()))
+    Some(Arc::from(current_user_name(ctx)?.as_slice()))
 }
 
 /// Whether a place's user may still queue for these names.
@@ -81,8 +82,7 @@ impl Caller {
         if !has_user(ctx) {
             return Self(Rights::All);
         }
-        let name = server!(RedisModule_GetCurrentUserName(ctx.ctx)).filter(|name| !name.is_null());
-        let user = name.and_then(|name| user_named(ctx, name));
+        let user = current_user_name(ctx).and_then(|name| named(&name));
         Self(user.map_or(Rights::None, Rights::Of))
     }
 
