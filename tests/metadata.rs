@@ -426,6 +426,7 @@ fn the_documentation_has_every_option_that_is_taken_and_no_other() {
         ("HOLDS", "HOLDS 5"),
         ("SESSION", "SESSION"),
         ("KEEP", "SESSION KEEP 5"),
+        ("NOTIFY", "NOTIFY channel message"),
         ("NOSESSION", "NOSESSION"),
         ("ALL", "ALL"),
         ("WAITERS", "WAITERS 5"),

@@ -1,8 +1,12 @@
 //! What comes of an operation, and what ends a wait.
 
+use crate::state::place::User;
 use crate::state::queue::WaiterId;
 use crate::values::hand_over::{Grant, HandOver};
+use crate::values::name::Names;
+use crate::values::notice::Notice;
 use crate::values::refusal::Refusal;
+use crate::values::token::Token;
 
 /// Who gives an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,13 +69,28 @@ pub struct Completion {
     pub outcome: Outcome,
 }
 
+/// A message to publish, because a place is one no more: it was granted, or given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publication {
+    /// Whose place it was.
+    pub token: Token,
+    /// For what.
+    pub names: Names,
+    /// What is published where.
+    pub notice: Notice,
+    /// By whose rights.
+    pub user: User,
+}
+
 /// All that follows from an operation but for its effects, which come first, so that nobody is told of
 /// a grant that isn't there. To be done in this order: the blocking of a caller that was queued; the
-/// completions.
+/// completions and the publications.
 #[derive(Debug)]
 pub struct Decision {
     /// For the caller.
     pub answer: Result<Answer, Refusal>,
     /// For those who waited.
     pub completions: Vec<Completion>,
+    /// For those who listen.
+    pub publications: Vec<Publication>,
 }

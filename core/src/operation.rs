@@ -2,6 +2,7 @@
 
 use crate::values::hand_over::HandOver;
 use crate::values::name::Names;
+use crate::values::notice::Notice;
 use crate::values::request::{Life, Request};
 use crate::values::token::Token;
 
@@ -41,6 +42,8 @@ pub enum Operation {
         request: Request,
         /// How long the place is kept, and a grant to it waits to be claimed.
         keep_ms: u64,
+        /// What is published as the place is granted, or given up.
+        notice: Option<Notice>,
     },
     /// Give up all waits of a token that need one of these names.
     Cancel {

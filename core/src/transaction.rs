@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 
-use crate::decision::Completion;
+use crate::decision::{Completion, Publication};
 use crate::effect::{self, Effect, Effects};
 use crate::state::queue::Position;
 use crate::state::sessions::Sessions;
@@ -39,6 +39,8 @@ pub struct Transaction<'t, 'e> {
     pub again: Vec<Position>,
     /// Whose wait is over.
     pub completions: Vec<Completion>,
+    /// What is to be published.
+    pub publications: Vec<Publication>,
     /// Tokens that wait elsewhere and were granted something, and what.
     pub granted: Vec<(Token, Names)>,
     /// How many leases were found to have ended.
@@ -143,6 +145,7 @@ impl<'t, 'e> Transaction<'t, 'e> {
             any_shared: false,
             again: Vec::new(),
             completions: Vec::new(),
+            publications: Vec::new(),
             granted: Vec::new(),
             expirations: 0,
             steps: 0,

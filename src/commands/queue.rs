@@ -3,10 +3,13 @@
 
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Verb};
+use redis_lock_core::operation::Operation;
 use redis_lock_core::values::refusal::Refusal;
+use redis_module::Context;
 
 use super::command::{Call, Twins};
 use super::spec::About;
+use crate::server::rights::Caller;
 
 pub struct Queue;
 
@@ -27,6 +30,18 @@ impl Twins for Queue {
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
         let operation = grammar::queue(call.words, keys, &call.setting())?;
+        check_channel(call.ctx, &operation)?;
         call.execute(&operation)
+    }
+}
+
+/// A command's channel is no key of it, so the server doesn't look at the caller's right to it.
+fn check_channel(ctx: &Context, operation: &Operation) -> Result<(), Refusal> {
+    match operation {
+        Operation::Queue {
+            notice: Some(notice),
+            ..
+        } if !Caller::of(ctx).may_publish(notice.channel()) => Err(Refusal::NoChannelPermission),
+        _ => Ok(()),
     }
 }

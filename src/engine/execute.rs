@@ -16,7 +16,7 @@ use redis_module::Context;
 
 use crate::engine::rearm::rearm;
 use crate::engine::store::ServerStore;
-use crate::engine::{apply, blocking, pending};
+use crate::engine::{apply, blocking, pending, publications};
 use crate::server::key_string::CommandStrings;
 use crate::server::{api, clients, clock, config};
 use crate::state::pending::{Event, Pending, ALL_DATABASES};
@@ -62,6 +62,7 @@ pub fn execute(
         apply::announce_wait(ctx, operation.names());
     }
     blocking::deliver(decision.completions);
+    publications::publish_all(ctx, decision.publications);
     rearm(ctx, AFTER_A_COMMAND_MS);
     answer
 }
@@ -84,6 +85,7 @@ pub fn execute_unasked(
     if let Ok(decision) = decide(&mut store, &mut effects, decision) {
         apply::apply_all(store, &effects);
         blocking::deliver(decision.completions);
+        publications::publish_all(ctx, decision.publications);
     }
 }
 
@@ -95,6 +97,7 @@ pub fn time_out(ctx: &Context, most: usize) {
         table.time_out_due(most, environment)
     }) {
         blocking::deliver(decision.completions);
+        publications::publish_all(ctx, decision.publications);
     }
 }
 

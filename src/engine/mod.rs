@@ -5,6 +5,7 @@ pub mod apply;
 pub mod blocking;
 pub mod execute;
 pub mod pending;
+pub mod publications;
 pub mod rearm;
 pub mod settle;
 pub mod store;

@@ -11,7 +11,7 @@ use redis_lock_core::values::name::Name;
 use redis_module::Context;
 
 use crate::engine::rearm::{rearm, MOST_A_FIRING};
-use crate::engine::{blocking, execute, writable};
+use crate::engine::{blocking, execute, publications, writable};
 use crate::server::timer::{self, TimerState};
 use crate::server::{api, clock, key};
 use crate::state;
@@ -54,6 +54,7 @@ pub fn fire(ctx: &Context) {
     if !api::answers_at_once() {
         blocking::unblock_decided();
     }
+    publications::publish_pending(ctx);
     if yields() {
         timer::fire_in(1);
     } else if api::may_write_unasked(ctx) {

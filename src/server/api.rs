@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_void, CStr, CString};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
+use redis_lock_core::values::slot::Sharding;
 use redis_module::{raw, Context, RedisString};
 
 use crate::state::{self, ServerFacts, OWN_CONTEXT};
@@ -36,6 +37,15 @@ pub fn is_clustered() -> bool {
     facts().is_clustered
 }
 
+/// How keys are divided among servers.
+pub fn sharding() -> Sharding {
+    if is_clustered() {
+        Sharding::BySlot
+    } else {
+        Sharding::None
+    }
+}
+
 /// Whether the server follows a primary.
 pub fn is_replica() -> bool {
     facts().is_replica
@@ -53,9 +63,20 @@ pub fn record_role(ctx: &Context) {
 }
 
 /// Whether the server answers a blocked client as soon as the module unblocks it, and hands that
-/// answer over right after it tells that it is about to sleep: Redis before 7.2. (The function that
-/// is looked for came with that.)
+/// answer over right after it tells that it is about to sleep: Redis before 7.2.
 pub fn answers_at_once() -> bool {
+    is_redis_before_7_2()
+}
+
+/// Whether the server writes a message between the elements of a reply, where one who subscribes gets it
+/// for what it does itself in a transaction: Redis before 7.2.
+pub fn pushes_amid_replies(ctx: &Context) -> bool {
+    let amid = raw::REDISMODULE_CTX_FLAGS_MULTI | raw::REDISMODULE_CTX_FLAGS_LUA;
+    is_redis_before_7_2() && context_flags(ctx) & amid != 0
+}
+
+/// By the lack of a function that came with that version, and that every Valkey has.
+fn is_redis_before_7_2() -> bool {
     // SAFETY: as in `server!`; the pointer is only looked at.
     let old = unsafe { raw::RedisModule_AddPostNotificationJob }.is_none();
     old && !is_valkey()
@@ -89,6 +110,7 @@ pub fn probe(_: &Context) -> Result<(), String> {
         }};
     }
     let missing = missing![
+        RedisModule_ACLCheckChannelPermissions,
         RedisModule_ACLCheckCommandPermissions,
         RedisModule_ACLCheckKeyPermissions,
         RedisModule_AvoidReplicaTraffic,
@@ -138,6 +160,8 @@ pub fn probe(_: &Context) -> Result<(), String> {
         RedisModule_ModuleTypeSetValue,
         RedisModule_NotifyKeyspaceEvent,
         RedisModule_OpenKey,
+        RedisModule_PublishMessage,
+        RedisModule_PublishMessageShard,
         RedisModule_RegisterCommandFilter,
         RedisModule_RegisterInfoFunc,
         RedisModule_RegisterNumericConfig,

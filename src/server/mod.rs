@@ -10,6 +10,7 @@ pub mod key;
 pub mod key_string;
 pub mod lock_type;
 pub mod propagation;
+pub mod publish;
 pub mod random;
 pub mod reply;
 pub mod rights;

@@ -64,6 +64,13 @@ pub fn may_queue(user: &place::User, names: &Names, token: &Token) -> bool {
     user.is_some_and(|user| may_run(&user, &command(["LOCK.QUEUE", "LOCK.MQUEUE"], names, token)))
 }
 
+/// Whether a place's user may still publish on a channel.
+pub fn may_still_publish(user: &place::User, channel: &[u8]) -> bool {
+    let Some(name) = &user.name else { return true };
+    let user = named(&api::string(name));
+    user.is_some_and(|user| may_publish(&user, channel))
+}
+
 /// On whose behalf a command runs, be it in a script or in a transaction.
 pub struct Caller(Rights);
 
@@ -96,6 +103,15 @@ impl Caller {
         self.may(key, raw::REDISMODULE_CMD_KEY_UPDATE)
     }
 
+    /// Whether the caller may publish on a channel, as far as channel patterns go.
+    pub fn may_publish(&self, channel: &[u8]) -> bool {
+        match &self.0 {
+            Rights::All => true,
+            Rights::None => false,
+            Rights::Of(user) => may_publish(user, channel),
+        }
+    }
+
     fn may(&self, key: &[u8], access: u32) -> bool {
         match &self.0 {
             Rights::All => true,
@@ -124,6 +140,16 @@ fn has_user(ctx: &Context) -> bool {
     let reply: CallResult<'_> = ctx.call_ext::<&[&[u8]; 0], _>("LOCK.NONE", &options, &[]);
     let error = reply.err().and_then(|error| error.to_utf8_string());
     error.is_some_and(|text| text.to_ascii_lowercase().contains("unknown"))
+}
+
+fn may_publish(user: &User, channel: &[u8]) -> bool {
+    let channel = api::string(channel);
+    let allowed = server!(RedisModule_ACLCheckChannelPermissions(
+        user.0,
+        channel.inner,
+        raw::REDISMODULE_CMD_CHANNEL_PUBLISH as c_int
+    ));
+    allowed == Some(0)
 }
 
 /// The least command that waits for these names: the first of two for one name, or the second.

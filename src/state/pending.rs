@@ -5,6 +5,7 @@
 //! and arm the timer.
 
 use foldhash::HashSet;
+use redis_lock_core::decision::Publication;
 use redis_lock_core::state::queue::WaiterId;
 use redis_lock_core::values::hand_over::HandOver;
 use redis_lock_core::values::name::Name;
@@ -51,6 +52,8 @@ pub struct Pending {
     pub events: Vec<Event>,
     /// Hand-overs whose client was gone before it could know of them.
     pub undelivered: Vec<HandOver>,
+    /// What could not be published at once.
+    pub publications: Vec<Publication>,
 }
 
 impl Pending {

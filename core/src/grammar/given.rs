@@ -4,8 +4,11 @@ use crate::grammar::numbers::within;
 use crate::operation::Leave;
 use crate::values::holder::Mode;
 use crate::values::moment::MAX_SPAN_MS;
+use crate::values::name::{Name, Names};
+use crate::values::notice::Notice;
 use crate::values::refusal::Refusal;
 use crate::values::request::{Life, Repeat, Request};
+use crate::values::slot::{self, Sharding};
 use crate::values::token::Token;
 
 /// How many of the queue LOCK.INFO shows when it isn't told.
@@ -32,6 +35,7 @@ pub struct Given<'a> {
     pub holds: Option<Values<'a>>,
     pub session: Option<Values<'a>>,
     pub keep: Option<Values<'a>>,
+    pub notify: Option<Values<'a>>,
     pub nosession: Option<Values<'a>>,
     pub all: Option<Values<'a>>,
 }
@@ -58,6 +62,20 @@ impl Given<'_> {
     pub fn keep_ms(&self) -> Result<Option<u64>, Refusal> {
         let keep = |ms| within(ms, 1, MAX_SPAN_MS, Refusal::Keep);
         value(self.keep).map(keep).transpose()
+    }
+
+    /// What is to be published of a place for these names. In a cluster the channel has to be in their slot.
+    pub fn notice(&self, names: &Names, sharding: Sharding) -> Result<Option<Notice>, Refusal> {
+        let Some([channel, message]) = self.notify else {
+            return Ok(None);
+        };
+        let notice = Notice::new(channel, message).ok_or(Refusal::Message)?;
+        let slot = slot::of_key(channel);
+        let is_elsewhere = |name: &Name| slot::of_key(name.key()) != slot;
+        match sharding {
+            Sharding::BySlot if names.iter().any(is_elsewhere) => Err(Refusal::Channel),
+            Sharding::BySlot | Sharding::None => Ok(Some(notice)),
+        }
     }
 
     fn limit(&self) -> Result<u32, Refusal> {

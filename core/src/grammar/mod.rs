@@ -3,7 +3,7 @@
 //! Each function takes the words behind the command's name. Errors come in the order of precedence
 //! of the contract: arity, numkeys (where it is bad, the rest can't be read), syntax, duplicate
 //! key, token, then the numbers: lease, timeout, keep, limit,
-//! permits, holds, count. So words are collected first and
+//! permits, holds, count, message, channel. So words are collected first and
 //! their values are looked at afterwards.
 //!
 //! 1. [`syntax`] tells how each command is written;
@@ -20,6 +20,7 @@ pub mod syntax;
 use crate::operation::Operation;
 use crate::values::name::Name;
 use crate::values::refusal::Refusal;
+use crate::values::slot::Sharding;
 use crate::values::token::Token;
 
 pub use given::DEFAULT_WAITERS_SHOWN;
@@ -34,6 +35,8 @@ pub struct Setting<'a> {
     pub default_lease_ms: u64,
     /// How long a place is kept that says nothing of it.
     pub default_keep_ms: u64,
+    /// How keys are divided among servers.
+    pub sharding: Sharding,
     /// Draws a token for `*`.
     pub draw_token: &'a dyn Fn() -> Result<Token, Refusal>,
 }
@@ -82,10 +85,12 @@ pub fn queue(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Opera
     let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
     let keep_ms = parts.given.keep_ms()?.unwrap_or(setting.default_keep_ms);
     let request = parts.given.request(token, lease_ms)?;
+    let notice = parts.given.notice(&names, setting.sharding)?;
     Ok(Operation::Queue {
         names,
         request,
         keep_ms,
+        notice,
     })
 }
 
@@ -160,6 +165,7 @@ mod tests {
             db: 0,
             default_lease_ms: 30_000,
             default_keep_ms: 10_000,
+            sharding: Sharding::None,
             draw_token,
         }
     }
@@ -193,6 +199,7 @@ mod tests {
     fn refusals_as_a_table() {
         use Refusal::*;
         let long = format!("ACQUIRE k {}", "x".repeat(257));
+        let long_message = format!("QUEUE k t NOTIFY c {}", "x".repeat(1025));
         let table = [
             ("ACQUIRE k", Arity, "no token"),
             ("ACQUIRE k t PX", Syntax, "no value"),
@@ -252,6 +259,15 @@ mod tests {
             ("QUEUE k t KEEP 1 KEEP 2", Syntax, "twice"),
             ("QUEUE k t PX 0 KEEP 0", Lease, "lease goes before keep"),
             ("QUEUE k t KEEP 0", Keep, "none"),
+            ("QUEUE k t NOTIFY c", Syntax, "no message"),
+            ("QUEUE k t NOTIFY c m NOTIFY c m", Syntax, "twice"),
+            ("WAIT k t NOTIFY c m", Syntax, "not of this command"),
+            (&long_message, Message, "1025 bytes"),
+            (
+                &format!("{long_message} HOLDS 0"),
+                Holds,
+                "holds goes before message",
+            ),
             ("QUEUE k t KEEP 9007199254740992", Keep, "2^53"),
             (
                 "MQUEUE 1 k t KEEP -1 SHARED LIMIT 0",
@@ -399,6 +415,42 @@ mod tests {
     #[test]
     fn many_keys_of_one_are_one_key() {
         assert_eq!(parse("MWAIT 1 k t BLOCK 5"), parse("WAIT k t BLOCK 5"));
+    }
+
+    #[test]
+    fn in_a_cluster_a_channel_is_in_the_slot_of_its_keys() {
+        let drawn = || Err(Refusal::NoRandomness);
+        let table = [
+            ("1 {a}k t NOTIFY {a}c m", true),
+            ("1 a t NOTIFY {a}c m", true),
+            ("1 k t NOTIFY k m", true),
+            ("1 k t NOTIFY c m", false),
+            ("1 {a}k t NOTIFY a}c m", false),
+            ("2 {a}k {a}j t NOTIFY x{a} m", true),
+            ("2 {a}k {b}j t NOTIFY x{a} m", false),
+        ];
+        for (line, fits) in table {
+            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            let alone = setting(&drawn);
+            assert!(queue(&words, Keys::Many, &alone).is_ok(), "{line}");
+            let clustered = Setting {
+                sharding: Sharding::BySlot,
+                ..alone
+            };
+            let refusal = queue(&words, Keys::Many, &clustered).err();
+            assert_eq!(refusal, (!fits).then_some(Refusal::Channel), "{line}");
+        }
+        let long = "x".repeat(1025);
+        let words: [&[u8]; 5] = [b"k", b"t", b"NOTIFY", b"c", long.as_bytes()];
+        let clustered = Setting {
+            sharding: Sharding::BySlot,
+            ..setting(&drawn)
+        };
+        assert_eq!(
+            queue(&words, Keys::One, &clustered),
+            Err(Refusal::Message),
+            "message goes before channel"
+        );
     }
 
     #[test]

@@ -231,7 +231,6 @@ mod tests {
         }
     }
 
-    /// No command has an option of two values yet, nor several that one leads.
     #[test]
     fn an_option_may_take_several_values_and_lead_several() {
         const TWO: Opt = Opt {

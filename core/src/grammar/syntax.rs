@@ -36,6 +36,14 @@ impl Value {
             kind: Kind::Number,
         }
     }
+
+    const fn text(shown: &'static str, name: &'static CStr) -> Self {
+        Self {
+            shown,
+            name,
+            kind: Kind::Text,
+        }
+    }
 }
 
 /// Where an option's values are kept once it is found.
@@ -169,6 +177,15 @@ const KEEP: Opt = Opt {
     field: |given| &mut given.keep,
 };
 
+const NOTIFY: Opt = Opt {
+    word: c"NOTIFY",
+    values: &[
+        Value::text("channel", c"channel"),
+        Value::text("message", c"message"),
+    ],
+    field: |given| &mut given.notify,
+};
+
 const NOSESSION: Opt = Opt {
     word: c"NOSESSION",
     values: &[],
@@ -211,7 +228,13 @@ pub const WAIT: Verb = Verb {
 pub const QUEUE: Verb = Verb {
     word: "QUEUE",
     token: Some(TokenKind::Existing),
-    rest: Rest::Options(&[LEASE, Part::Free(KEEP), MODE, Part::Free(HOLDS)]),
+    rest: Rest::Options(&[
+        LEASE,
+        Part::Free(KEEP),
+        Part::Free(NOTIFY),
+        MODE,
+        Part::Free(HOLDS),
+    ]),
 };
 
 /// Gives up a wait.
@@ -260,9 +283,5 @@ pub const HELP: Verb = Verb {
 pub const APPLY: Verb = Verb {
     word: "APPLY",
     token: None,
-    rest: Rest::Words(Value {
-        shown: "effect",
-        name: c"effect",
-        kind: Kind::Text,
-    }),
+    rest: Rest::Words(Value::text("effect", c"effect")),
 };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::values::notice::Notice;
 use crate::values::request::Request;
 
 /// Whose rights are looked at when a place is granted: its user, as that was when it was last asked for.
@@ -22,6 +23,8 @@ pub struct Place {
     pub until_ms: u64,
     /// Who took it, or kept it last.
     pub user: User,
+    /// What is published as it is granted, or given up.
+    pub notice: Option<Notice>,
 }
 
 /// How one stands in the queue.

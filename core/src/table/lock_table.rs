@@ -156,6 +156,7 @@ impl LockTable {
         Decision {
             answer,
             completions: tx.completions,
+            publications: tx.publications,
         }
     }
 }

@@ -22,7 +22,7 @@ mod lock_table;
 mod settle;
 mod waits;
 
-use crate::decision::{Answer, Caller, Decision};
+use crate::decision::{Answer, Caller, Decision, Publication};
 use crate::operation::Operation;
 use crate::store::Environment;
 use crate::transaction::Transaction;
@@ -48,12 +48,20 @@ impl LockTable {
             waiting.settle(&unsettled, tx);
             let answer = waiting.decide(operation, caller, tx);
             waiting.settle(&[], tx);
-            match answer {
+            let answer = match answer {
                 Ok(Answer::Queued(arrival)) => {
                     waiting.place_or_grant(operation, arrival, caller, tx)
                 }
                 answer => answer,
+            };
+            if let (Operation::Queue { names, request, .. }, Ok(Answer::Granted(_))) =
+                (operation, &answer)
+            {
+                // It is told by the answer.
+                let is_other = |it: &Publication| it.token != request.token || it.names != *names;
+                tx.publications.retain(is_other);
             }
+            answer
         })
     }
 }
@@ -83,8 +91,12 @@ impl Waiting {
                 names,
                 request,
                 keep_ms,
+                notice,
             } => {
-                let way = Way::Place { keep_ms: *keep_ms };
+                let way = Way::Place {
+                    keep_ms: *keep_ms,
+                    notice: notice.as_ref(),
+                };
                 let answer = self.wait(names, request, way, caller, tx);
                 self.count_refusal(&answer);
                 answer

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::admission::Admission;
 use super::grants::{held_by, Grantee};
 use super::lock_table::Waiting;
-use crate::decision::{Completion, Outcome};
-use crate::state::place::Stand;
+use crate::decision::{Completion, Outcome, Publication};
+use crate::state::place::{Place, Stand};
 use crate::state::queue::{Position, Waiter, WaiterId};
 use crate::transaction::{EntryId, Transaction};
 use crate::values::hand_over::{HandOver, Origin};
@@ -294,6 +294,7 @@ impl Waiting {
             let lease_ms = place.lease_ms(request);
             self.grant(names, request, kept_fence, Grantee::Place { lease_ms }, tx);
             tx.steps += 1 + names.count() as u64;
+            publish(&waiter, tx);
             return;
         }
         let Waiter {
@@ -338,13 +339,33 @@ impl Waiting {
     }
 }
 
-/// Tells one who is out of the queue how its wait ended. To a place nothing is told.
+/// Tells one who is out of the queue how its wait ended. Of a place nothing is told but that another type
+/// lies there, or that it was given up, as it asked for.
 pub(super) fn tell(waiter: &Waiter, outcome: Outcome, tx: &mut Transaction<'_, '_>) {
     let count = waiter.names.count();
     match waiter.stand {
         Stand::Blocked => complete(waiter.waiter_id, outcome, count, tx),
-        Stand::Place(_) => tx.steps += 1 + count as u64,
+        Stand::Place(_) => {
+            tx.steps += 1 + count as u64;
+            if let Outcome::Refused(Refusal::WrongType | Refusal::Cancelled) = outcome {
+                publish(waiter, tx);
+            }
+        }
     }
+}
+
+/// Has published what a place asked for.
+fn publish(waiter: &Waiter, tx: &mut Transaction<'_, '_>) {
+    let Stand::Place(Place { notice, user, .. }) = &waiter.stand else {
+        return;
+    };
+    let publication = notice.clone().map(|notice| Publication {
+        token: waiter.request.token.clone(),
+        names: waiter.names.clone(),
+        notice,
+        user: user.clone(),
+    });
+    tx.publications.extend(publication);
 }
 
 fn complete(waiter_id: WaiterId, outcome: Outcome, names: usize, tx: &mut Transaction<'_, '_>) {

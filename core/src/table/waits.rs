@@ -13,6 +13,7 @@ use crate::transaction::Transaction;
 use crate::values::holder::Mode;
 use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
+use crate::values::notice::Notice;
 use crate::values::refusal::Refusal;
 use crate::values::request::Request;
 use crate::values::token::Token;
@@ -25,18 +26,21 @@ const CANCELLED: Outcome = Outcome::Refused(Refusal::Cancelled);
 
 /// How one waits who can't be granted now.
 #[derive(Clone, Copy)]
-pub(super) enum Way {
+pub(super) enum Way<'a> {
     /// With its connection, for so long; 0: for ever.
     Block { block_ms: u64 },
-    /// In a place that is kept for so long.
-    Place { keep_ms: u64 },
+    /// In a place that is kept for so long, and of which this is published.
+    Place {
+        keep_ms: u64,
+        notice: Option<&'a Notice>,
+    },
 }
 
 /// One who begins to wait.
 fn waiter(
     names: &Names,
     request: &Request,
-    way: Way,
+    way: Way<'_>,
     caller: Caller,
     tx: &mut Transaction<'_, '_>,
 ) -> Waiter {
@@ -46,11 +50,12 @@ fn waiter(
             let timeout_ms = (block_ms > 0).then(|| now_ms.saturating_add(block_ms));
             (Stand::Blocked, caller.client_id, timeout_ms)
         }
-        Way::Place { keep_ms } => {
+        Way::Place { keep_ms, notice } => {
             let place = Place {
                 keep_ms,
                 until_ms: now_ms.saturating_add(keep_ms),
                 user: tx.environment.store.user(),
+                notice: notice.cloned(),
             };
             (Stand::Place(place), 0, None)
         }
@@ -71,7 +76,7 @@ impl Waiting {
         &mut self,
         names: &Names,
         request: &Request,
-        way: Way,
+        way: Way<'_>,
         caller: Caller,
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
@@ -180,7 +185,7 @@ impl Waiting {
         &self,
         older: Option<Position>,
         request: &Request,
-        way: Way,
+        way: Way<'_>,
         tx: &Transaction<'_, '_>,
     ) -> Result<(), Refusal> {
         let older = older.and_then(|older| self.queues.at(older));

@@ -9,6 +9,7 @@ pub mod holders;
 pub mod lock;
 pub mod moment;
 pub mod name;
+pub mod notice;
 pub mod packed;
 pub mod refusal;
 pub mod request;

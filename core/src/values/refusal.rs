@@ -33,6 +33,12 @@ pub enum Refusal {
     HoldsLeft,
     /// A WAITERS count outside 0 to 2^53 - 1.
     Count,
+    /// A NOTIFY message of more than 1024 bytes.
+    Message,
+    /// A NOTIFY channel outside the slot of the key.
+    Channel,
+    /// The caller's user may not publish on the NOTIFY channel.
+    NoChannelPermission,
     /// The key holds another type.
     WrongType,
     /// A shared holder wants to count as more than it does.
@@ -89,6 +95,9 @@ impl Refusal {
             Self::Holds => "ERR invalid holds, must be 1 to 4294967295",
             Self::HoldsLeft => "ERR invalid holds, must be 0 to 4294967295",
             Self::Count => "ERR invalid count, must be 0 to 9007199254740991",
+            Self::Message => "ERR invalid message, must be 0 to 1024 bytes",
+            Self::Channel => "ERR channel must be in the slot of the key",
+            Self::NoChannelPermission => "NOPERM No permissions to access a channel",
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
             Self::PermitsRaised => "ERR permits can't be raised",
             Self::NoPermission => "NOPERM No permissions to access a key",

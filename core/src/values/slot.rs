@@ -3,6 +3,15 @@
 //! The rule is that of the Redis Cluster specification: CRC-16/XMODEM of the key, or of what stands
 //! between its first `{` and the next `}` if that is not nothing, modulo 16384.
 
+/// How keys are divided among servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharding {
+    /// One server has them all.
+    None,
+    /// By slot, in a cluster.
+    BySlot,
+}
+
 /// How many slots there are.
 pub const SLOTS: u16 = 16_384;
 

@@ -2,7 +2,8 @@
 
 use crate::world::{self, World};
 
-/// A scene: lines with their answers, in order. `+50` lets 50 ms pass; `< line: answer` is what a
+/// A scene: lines with their answers, in order. `+50` lets 50 ms pass, `LATE 50` too, but the timer is
+/// late; `< line: answer` is what a
 /// waiter is told since the line before; `= key a#1 b#2` is who holds, with their holds. Each line is said on
 /// a connection of its own, but for those that name one: `A> `.
 fn play(scene: &str) -> World {
@@ -28,6 +29,8 @@ fn play(scene: &str) -> World {
                 expected,
                 "in the scene at {line:?}:\n{scene}"
             );
+        } else if let Some(ms) = line.strip_prefix("LATE ") {
+            world.now_ms += ms.parse::<u64>().expect("milliseconds");
         } else if let Some(key) = line.strip_prefix("DEL ") {
             world.delete(key);
         } else if let Some(key) = line.strip_prefix("SET ") {
@@ -86,6 +89,93 @@ scenes! {
         < WAIT k w: granted
         RELEASE k w -> 1
         ACQUIRE k c -> granted";
+
+    a_place_that_is_granted_is_told_of: "
+        ACQUIRE k h -> granted
+        QUEUE k a KEEP 100 NOTIFY jobs 17 -> place 1
+        QUEUE k b KEEP 500 NOTIFY jobs 18 -> place 2
+        QUEUE k c KEEP 500 -> place 3
+        < nothing
+        RELEASE k h -> 1
+        < jobs: 17
+        QUEUE k a KEEP 100 NOTIFY jobs 17 -> granted
+        < nothing
+        QUEUE k a KEEP 100 NOTIFY jobs 17 -> granted
+        +30
+        RELEASE k a -> 1
+        < jobs: 18
+        RELEASE k b -> 1
+        < nothing
+        = k c#1";
+
+    each_queue_brings_its_message: "
+        ACQUIRE k h -> granted
+        QUEUE k a NOTIFY jobs 1 -> place 1
+        QUEUE k a NOTIFY other 2 -> place 1
+        QUEUE k b NOTIFY jobs 3 -> place 2
+        QUEUE k b -> place 2
+        RELEASE k h -> 1
+        < other: 2
+        RELEASE k a -> 1
+        < nothing
+        = k b#1";
+
+    who_is_answered_with_the_grant_needs_no_message: "
+        ACQUIRE k h PX 100 -> granted
+        QUEUE k a PX 900 NOTIFY jobs 1 -> place 1
+        LATE 100
+        QUEUE k a PX 900 NOTIFY jobs 1 -> granted
+        < nothing
+        QUEUE k b NOTIFY jobs 2 -> place 1
+        QUEUE k c NOTIFY jobs 3 -> place 2
+        RELEASE k a -> 1
+        < jobs: 2
+        QUEUE free d NOTIFY jobs 4 -> granted
+        < nothing";
+
+    the_grant_to_another_is_told_of_by_whoever_causes_it: "
+        ACQUIRE k h PX 100 -> granted
+        QUEUE k a NOTIFY jobs 1 -> place 1
+        QUEUE k b NOTIFY jobs 2 -> place 2
+        LATE 100
+        QUEUE k b NOTIFY jobs 2 -> place 1
+        < jobs: 1
+        ACQUIRE k a -> granted
+        ACQUIRE j h PX 100 -> granted
+        QUEUE j a NOTIFY jobs 3 -> place 1
+        LATE 100
+        ACQUIRE j a -> granted
+        < jobs: 3";
+
+    a_place_that_is_given_up_is_told_of: "
+        ACQUIRE k h -> granted
+        QUEUE k a NOTIFY jobs 1 -> place 1
+        MQUEUE 2 j k a NOTIFY jobs 2 -> place 2
+        QUEUE k b NOTIFY jobs 3 -> place 3
+        CANCEL k a -> 1
+        < jobs: 1 | jobs: 2
+        CANCEL k a -> 0
+        < nothing
+        SET k
+        < jobs: 3
+        = k";
+
+    a_place_that_ends_otherwise_is_not_told_of: "
+        ACQUIRE k h -> granted
+        QUEUE k a KEEP 100 NOTIFY jobs 1 -> place 1
+        QUEUE k b NOTIFY jobs 2 -> place 2
+        QUEUE k c NOTIFY jobs 3 -> place 3
+        QUEUE k d KEEP 100 NOTIFY jobs 4 -> place 4
+        LATE 100
+        CANCEL k d -> 0
+        WAIT k b -> waits
+        QUEUE k c SHARED -> place 2
+        < nothing
+        BYE WAIT k b
+        < nothing
+        RELEASE k h -> 1
+        < nothing
+        = k c#1";
 
     a_grant_that_nobody_claims_lapses: "
         ACQUIRE k h -> granted

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use redis_lock_core::decision::{Answer, Caller, Decision, Outcome};
+use redis_lock_core::decision::{Answer, Caller, Decision, Outcome, Publication};
 use redis_lock_core::effect::{self, Effects};
 use redis_lock_core::grammar::{self, Keys, Setting};
 use redis_lock_core::operation::Operation;
@@ -17,6 +17,7 @@ use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::lock::Stored;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::session_id::SessionId;
+use redis_lock_core::values::slot::Sharding;
 use redis_lock_core::values::token::Token;
 
 /// When the clock starts, in ms: far enough from 0 that nothing underflows unseen.
@@ -156,6 +157,7 @@ impl World {
             db: 0,
             default_lease_ms: 1000,
             default_keep_ms: 500,
+            sharding: Sharding::None,
             draw_token: &draw,
         };
         let operation = match verb {
@@ -303,7 +305,8 @@ impl World {
         }
     }
 
-    /// What was said to those who waited since the last look, such as `WAIT k a: granted`.
+    /// What was said to those who waited since the last look, such as `WAIT k a: granted`, and what was
+    /// published, such as `channel: message`.
     pub fn heard(&mut self) -> Vec<String> {
         std::mem::take(&mut self.heard)
     }
@@ -427,6 +430,11 @@ impl World {
                 self.handed_over.push(hand_over);
             }
             self.heard.push(format!("{line}: {said}"));
+        }
+        for Publication { notice, .. } in decision.publications {
+            let (channel, message) = (notice.channel(), notice.message());
+            let words = [channel, message].map(|word| word.escape_ascii().to_string());
+            self.heard.push(words.join(": "));
         }
     }
 }
