@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use redis::Value;
-use support::{Client, Expect, Reply, Server};
+use support::{until, Client, Expect, Reply, Server};
 
 const DOCUMENTS: [&str; 6] = [
     "README.md",
@@ -178,6 +178,13 @@ fn play(server: &Server, document: &str, block: &str) {
         shown: expected,
     } in steps(block)
     {
+        if typed == Some("(closes)") {
+            close(
+                server,
+                clients.remove(client).expect("a client that is there"),
+            );
+            continue;
+        }
         let client = clients.entry(client).or_insert_with(|| server.client());
         let reply = match typed {
             Some(command) if expected.is_empty() => {
@@ -195,6 +202,13 @@ fn play(server: &Server, document: &str, block: &str) {
             "{document}: {typed:?}, in\n{block}"
         );
     }
+}
+
+/// Closes a connection; the server knows of it when this returns.
+fn close(server: &Server, client: Client) {
+    let id = client.id();
+    client.close();
+    until("the server knows of it", || !server.is_connected(id));
 }
 
 // --- names ----------------------------------------------------------------------------------

@@ -153,7 +153,8 @@ fn options_that_are_unknown_repeated_contradictory_or_cut_short_are_syntax_error
         "SHARED LIMIT 5 LIMIT 5",
         "SESSION SESSION",
         "PERMITS 5",
-        "KEEP 5",
+        "KEEP",
+        "KEEP 5 KEEP 5",
         "SESSION KEEP",
         "SESSION KEEP 5 KEEP 5",
         "SHARED PERMITS 5",
@@ -176,6 +177,11 @@ fn options_that_are_unknown_repeated_contradictory_or_cut_short_are_syntax_error
     }
     for command in [
         "LOCK.ACQUIRE text t BLOCK 5",
+        "LOCK.ACQUIRE text t KEEP 5",
+        "LOCK.EXTEND text t KEEP 5",
+        "LOCK.WAIT text t NOTIFY c m",
+        "LOCK.QUEUE text t NOTIFY c",
+        "LOCK.QUEUE text t NOTIFY c m NOTIFY c m",
         "LOCK.ACQUIRE text t BLOCK",
         "LOCK.WAIT text t BLOCK",
         "LOCK.WAIT text t BLOCK 5 BLOCK 5",

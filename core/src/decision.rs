@@ -1,8 +1,9 @@
 //! What comes of an operation, and what ends a wait.
 
+use crate::state::hand_over::HandOver;
 use crate::state::place::User;
 use crate::state::queue::WaiterId;
-use crate::values::hand_over::{Grant, HandOver};
+use crate::values::grant::Grant;
 use crate::values::name::Names;
 use crate::values::notice::Notice;
 use crate::values::refusal::Refusal;

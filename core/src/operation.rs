@@ -1,6 +1,6 @@
 //! What the lock table can be told to carry out.
 
-use crate::values::hand_over::HandOver;
+use crate::state::hand_over::HandOver;
 use crate::values::name::Names;
 use crate::values::notice::Notice;
 use crate::values::request::{Life, Request};
@@ -33,6 +33,8 @@ pub enum Operation {
         request: Request,
         /// How long to wait; 0: for ever.
         block_ms: u64,
+        /// How long its place stays if the connection is lost; `None`: it goes with that.
+        keep_ms: Option<u64>,
     },
     /// Grant it now, or tell its place in the queue, which is taken or kept.
     Queue {

@@ -161,7 +161,8 @@ impl View {
             self.now.steady_ms.saturating_sub(waiter.since_ms),
         );
         number(ctx, "timeout-ms", self.left_ms(waiter.timeout_ms));
-        number(ctx, "keep-ms", self.left_ms(waiter.stand.kept_until_ms()));
+        let keep_ms = waiter.stand.keep_ms(self.now.steady_ms);
+        number(ctx, "keep-ms", keep_ms.map_or(0, |ms| ms.max(1)));
         reply::bulk(ctx, b"keys");
         let keys = waiter.names.iter().map(Name::key);
         let keys: Vec<&[u8]> = keys.filter(|key| self.caller.may_read(key)).collect();
@@ -185,7 +186,7 @@ impl View {
         clients::find(ctx, id).filter(|_| self.tells_tokens)
     }
 
-    /// What is left of a waiter's BLOCK or KEEP; 0: it has none, so one that just ended still shows 1.
+    /// What is left of a waiter's BLOCK; 0: it has none, so one that just ended still shows 1.
     fn left_ms(&self, end_ms: Option<u64>) -> u64 {
         end_ms.map_or(0, |ms| ms.saturating_sub(self.now.steady_ms).max(1))
     }

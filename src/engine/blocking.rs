@@ -13,8 +13,9 @@
 //! - To answer a waiter, its outcome is recorded here and `RM_UnblockClient` called; the server then
 //!   calls [`on_timeout`], at once or later in the same pass of its loop, which replies what the
 //!   record says. Where there is none it was CLIENT UNBLOCK ... TIMEOUT: nil.
-//! - [`on_disconnect`] runs when the client dies, and when the server answered it by itself with
-//!   an error. It writes nothing: it leaves an event in the pending events.
+//! - [`on_disconnect`] runs when the client dies, which the server has told right before, and when
+//!   the server answered it by itself with an error. It writes nothing: it leaves an event in the
+//!   pending events.
 //! - A handle is the server's; it is valid until one of the two callbacks has run for it, and
 //!   forgotten here as that happens.
 //!
@@ -28,8 +29,8 @@ use std::ptr;
 
 use redis_lock_core::decision::{Completion, Outcome};
 use redis_lock_core::operation::Operation;
+use redis_lock_core::state::hand_over::{HandOver, Origin};
 use redis_lock_core::state::queue::{Waiter, WaiterId};
-use redis_lock_core::values::hand_over::Origin;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::name::Names;
 use redis_lock_core::values::slot;
@@ -37,9 +38,9 @@ use redis_module::{raw, Context};
 
 use crate::engine::pending;
 use crate::server::api::{self, server};
-use crate::server::{boundary, clients, filter, random, reply, rights, timer};
+use crate::server::{boundary, clients, clock, filter, random, reply, rights, timer};
 use crate::state;
-use crate::state::blocked::{Blocked, Handle};
+use crate::state::blocked::{Blocked, Forgotten, Handle};
 use crate::state::pending::Event;
 
 /// How many who aren't granted anything are answered at once: the server needs some 20 us for each, and
@@ -123,6 +124,7 @@ pub fn block(ctx: &Context, waiter_id: WaiterId, names: &Names) -> bool {
     ));
     let client = Blocked {
         handle,
+        client_id: api::client_id(ctx),
         rights_version: filter::rights_version(),
     };
     state::blocked(|blocked| {
@@ -218,9 +220,16 @@ pub fn unblock_decided() {
     }
 }
 
+/// Whether it is by the end of its connection that the server is just now done with a blocked client: it
+/// tells that end first. Else it answered the client by itself.
+fn is_lost(client_id: u64) -> bool {
+    state::with(|state| state.last_gone_client.get()) == client_id
+}
+
 /// A connection is gone. What was handed to it since the server last slept goes back, unless it was
 /// sent its answer before it was closed.
 pub fn record_client_gone(client_id: u64) {
+    state::with(|state| state.last_gone_client.set(client_id));
     let any = state::blocked(|blocked| blocked.provisional_of.contains_key(&client_id));
     if !any {
         return;
@@ -235,15 +244,23 @@ pub fn record_client_gone(client_id: u64) {
                 .remove(&client_id)
                 .unwrap_or_default()
         });
-        waiter_ids.into_iter().for_each(record_undelivered);
+        waiter_ids.into_iter().for_each(record_provisional);
     }
 }
 
-/// A hand-over whose client will not read of it goes back.
-fn record_undelivered(waiter_id: WaiterId) {
+/// As [`record_undelivered`], while the hand-over is provisional.
+fn record_provisional(waiter_id: WaiterId) {
     if let Some(hand_over) = state::blocked(|blocked| blocked.provisional.remove(&waiter_id)) {
-        pending::record(|pending| pending.undelivered.push(hand_over));
+        record_undelivered(hand_over);
     }
+}
+
+/// A hand-over whose client will not read of it goes back. A client that lives on, because the server
+/// answered it by itself, has given its place up.
+fn record_undelivered(hand_over: HandOver) {
+    let place = hand_over.place.filter(|_| is_lost(hand_over.client_id));
+    let undelivered = HandOver { place, ..hand_over };
+    pending::record(|pending| pending.undelivered.push(undelivered));
 }
 
 extern "C" fn on_ready(
@@ -263,8 +280,11 @@ extern "C" fn on_timeout(
         let ctx = Context::new(ctx);
         let waiter_id = waiter_of(&ctx);
         match state::blocked(|blocked| blocked.forget(waiter_id)) {
-            Some(Some(outcome)) => reply::outcome(&ctx, &outcome),
-            Some(None) => {
+            Some(Forgotten {
+                outcome: Some(outcome),
+                ..
+            }) => reply::outcome(&ctx, &outcome),
+            Some(Forgotten { outcome: None, .. }) => {
                 pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
                 reply::null_array(&ctx);
             }
@@ -277,12 +297,23 @@ extern "C" fn on_timeout(
 extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, _: Handle) {
     boundary::guard(|| {
         let waiter_id = waiter_of(&Context::new(ctx));
-        match state::blocked(|blocked| blocked.forget(waiter_id)) {
-            Some(Some(Outcome::Granted(hand_over))) if hand_over.origin == Origin::New => {
-                pending::record(|pending| pending.undelivered.push(hand_over));
+        let forgotten = state::blocked(|blocked| blocked.forget(waiter_id));
+        let Some(Forgotten { client_id, outcome }) = forgotten else {
+            return;
+        };
+        match outcome {
+            Some(Outcome::Granted(hand_over)) if hand_over.origin == Origin::New => {
+                record_undelivered(hand_over);
             }
-            Some(Some(_)) | None => {}
-            Some(None) => pending::record(|pending| pending.events.push(Event::Left(waiter_id))),
+            Some(_) => {}
+            None => {
+                let event = if is_lost(client_id) {
+                    Event::Lost(waiter_id, clock::steady_ms())
+                } else {
+                    Event::Left(waiter_id)
+                };
+                pending::record(|pending| pending.events.push(event));
+            }
         }
     });
 }
@@ -295,7 +326,7 @@ extern "C" fn on_end(ctx: *mut raw::RedisModuleCtx, waiter_id: *mut c_void) {
         let ctx = Context::new(ctx);
         let waiter_id = WaiterId(waiter_id.addr() as u64);
         if api::client_id(&ctx) == 0 {
-            record_undelivered(waiter_id);
+            record_provisional(waiter_id);
         }
     });
 }

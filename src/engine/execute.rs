@@ -173,6 +173,9 @@ fn absorb_events(table: &mut LockTable) {
             Event::Flushed(db) => table.end_sessions_in(db),
             Event::Closed(client_id, ended_ms) => table.close_client(client_id, ended_ms),
             Event::Left(waiter_id) => touched.extend(table.leave(waiter_id)),
+            Event::Lost(waiter_id, lost_ms) => {
+                touched.extend(table.lose(waiter_id, lost_ms, config::max_tickets()));
+            }
         }
     }
     table.end_session(unlinked);

@@ -6,7 +6,7 @@
 
 use redis_lock_core::decision::Caller;
 use redis_lock_core::operation::Operation;
-use redis_lock_core::values::hand_over::HandOver;
+use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::values::name::Name;
 use redis_module::Context;
 

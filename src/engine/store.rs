@@ -140,7 +140,7 @@ impl Store for ServerStore<'_> {
     /// A place has no client to ask: its user is known by name.
     fn permits(&mut self, waiter: &Waiter) -> bool {
         match &waiter.stand {
-            Stand::Blocked => {
+            Stand::Blocked { .. } => {
                 blocking::has_seen_rights(waiter) || {
                     self.open = None;
                     blocking::permits(self.ctx, waiter)
@@ -152,6 +152,8 @@ impl Store for ServerStore<'_> {
                     rights::may_queue(&place.user, &waiter.names, &waiter.request.token)
                 }
             }
+            // Nobody stands there, and nothing is granted.
+            Stand::Absent { .. } => false,
         }
     }
 }

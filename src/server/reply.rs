@@ -3,7 +3,7 @@
 use std::ffi::{c_long, CString};
 
 use redis_lock_core::decision::{Answer, Outcome};
-use redis_lock_core::values::hand_over::Grant;
+use redis_lock_core::values::grant::Grant;
 use redis_lock_core::values::refusal::Refusal;
 use redis_module::{raw, Context};
 

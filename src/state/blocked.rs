@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use foldhash::HashMap;
 use redis_lock_core::decision::Outcome;
+use redis_lock_core::state::hand_over::{HandOver, Origin};
 use redis_lock_core::state::queue::WaiterId;
-use redis_lock_core::values::hand_over::{HandOver, Origin};
 use redis_module::raw;
 use smallvec::SmallVec;
 
@@ -16,8 +16,18 @@ pub type Handle = *mut raw::RedisModuleBlockedClient;
 pub struct Blocked {
     /// Valid until one of the callbacks has run for it.
     pub handle: Handle,
+    /// Whose connection it is.
+    pub client_id: u64,
     /// As of which [`rights_version`](super::State::rights_version) its user's rights were looked at.
     pub rights_version: u64,
+}
+
+/// What was known of a client that the server is done with.
+pub struct Forgotten {
+    /// Whose connection it is.
+    pub client_id: u64,
+    /// How its wait ended, if it has.
+    pub outcome: Option<Outcome>,
 }
 
 /// Clients that the server holds blocked for the module.
@@ -69,10 +79,10 @@ impl BlockedClients {
         })
     }
 
-    /// The server is done with a client, or will be. How its wait ended, if it has; nothing where the
-    /// client was forgotten before.
-    pub fn forget(&mut self, waiter_id: WaiterId) -> Option<Option<Outcome>> {
-        self.clients.remove(&waiter_id)?;
-        Some(self.outcomes.remove(&waiter_id))
+    /// The server is done with a client, or will be. Nothing where it was forgotten before.
+    pub fn forget(&mut self, waiter_id: WaiterId) -> Option<Forgotten> {
+        let Blocked { client_id, .. } = self.clients.remove(&waiter_id)?;
+        let outcome = self.outcomes.remove(&waiter_id);
+        Some(Forgotten { client_id, outcome })
     }
 }

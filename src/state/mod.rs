@@ -61,6 +61,8 @@ pub struct State {
     pub waiting: Cell<usize>,
     /// How many grants are tied to a connection, to the same end.
     pub sessions: Cell<usize>,
+    /// The client whose connection the server told the end of last.
+    pub last_gone_client: Cell<u64>,
     /// The number of the last client that was let wait.
     pub last_waiter_id: Cell<u64>,
     /// The module's timer, while it is armed.
@@ -148,6 +150,7 @@ impl State {
             blocked: RefCell::default(),
             waiting: Cell::default(),
             sessions: Cell::default(),
+            last_gone_client: Cell::default(),
             last_waiter_id: Cell::default(),
             timer: Cell::default(),
             yielded: Cell::default(),

@@ -6,8 +6,8 @@
 
 use foldhash::HashSet;
 use redis_lock_core::decision::Publication;
+use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::queue::WaiterId;
-use redis_lock_core::values::hand_over::HandOver;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::session_id::SessionId;
 
@@ -25,8 +25,10 @@ pub enum Event {
     Demoted,
     /// A connection is gone, or was reset, that had sessions, since then on the wall clock in ms.
     Closed(u64, u64),
-    /// A waiter's connection is gone, or was answered by the server.
+    /// A waiter was answered by the server.
     Left(WaiterId),
+    /// A waiter's connection was lost, since then on the steady clock in ms.
+    Lost(WaiterId, u64),
 }
 
 /// Stands for all databases in [`Pending::databases`] and [`Event::Flushed`], as in the server's event.

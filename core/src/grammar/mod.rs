@@ -66,11 +66,13 @@ pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operat
     let token = parts.token(setting.draw_token)?;
     let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
     let block_ms = parts.given.block_ms()?;
+    let keep_ms = parts.given.keep_ms()?;
     let request = parts.given.request(token, lease_ms)?;
     Ok(Operation::Wait {
         names,
         request,
         block_ms,
+        keep_ms,
     })
 }
 
@@ -333,7 +335,13 @@ mod tests {
                 "permits go before holds",
             ),
             ("ACQUIRE k t KEEP 5", Syntax, "KEEP without SESSION"),
-            ("WAIT k t KEEP 5", Syntax, "KEEP without SESSION"),
+            ("WAIT k t KEEP 0", Keep, "none, without a SESSION too"),
+            (
+                "WAIT k t KEEP 0 BLOCK x",
+                Timeout,
+                "timeout goes before keep",
+            ),
+            ("WAIT k t KEEP 5 SESSION KEEP 5", Syntax, "twice"),
             ("EXTEND k t KEEP 5", Syntax, "KEEP without SESSION"),
             (
                 "EXTEND k t NOSESSION KEEP 5",

@@ -221,7 +221,14 @@ pub const ACQUIRE: Verb = Verb {
 pub const WAIT: Verb = Verb {
     word: "WAIT",
     token: Some(TokenKind::GivenOrNew),
-    rest: Rest::Options(&[LEASE, Part::Free(BLOCK), MODE, REPEAT, TIE]),
+    rest: Rest::Options(&[
+        LEASE,
+        Part::Free(BLOCK),
+        MODE,
+        REPEAT,
+        Part::Free(SESSION),
+        Part::Free(KEEP),
+    ]),
 };
 
 /// Grants now, or takes a place that needs no connection.

@@ -158,6 +158,19 @@ impl<T: Ord + Copy> Line<T> {
     }
 }
 
+/// The elements of two sequences that are in order, in order.
+pub fn merged<T: Ord>(
+    one: impl Iterator<Item = T>,
+    other: impl Iterator<Item = T>,
+) -> impl Iterator<Item = T> {
+    let (mut one, mut other) = (one.peekable(), other.peekable());
+    std::iter::from_fn(move || match (one.peek(), other.peek()) {
+        (Some(first), Some(second)) if second < first => other.next(),
+        (Some(_), _) => one.next(),
+        (None, _) => other.next(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -167,6 +180,13 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn two_lines_are_merged_in_order(one in proptest::collection::vec(0..50, 0..20), other in proptest::collection::vec(0..50, 0..20)) {
+            let sorted = |mut numbers: Vec<i32>| { numbers.sort_unstable(); numbers };
+            let both = sorted([one.clone(), other.clone()].concat());
+            prop_assert!(merged(sorted(one).into_iter(), sorted(other).into_iter()).eq(both));
+        }
+
         /// In runs, so that pieces fill up, are split, and are joined again.
         #[test]
         fn it_is_a_set_that_counts(steps in proptest::collection::vec((0u8..4, 0i64..4000, 1i64..1500), 1..30)) {

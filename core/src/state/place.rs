@@ -27,30 +27,78 @@ pub struct Place {
     pub notice: Option<Notice>,
 }
 
+/// Whether somebody stands at a position, and is granted what it waits for when its turn comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// By a connection, or by a place.
+    Present,
+    /// Nobody does, until the token takes it up again.
+    Absent,
+}
+
 /// How one stands in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stand {
     /// Its connection is blocked, and is answered.
-    Blocked,
+    Blocked {
+        /// How long its place stays if the connection is lost; `None`: it goes with that.
+        keep_ms: Option<u64>,
+    },
     /// It is told where it stands when it asks again.
     Place(Place),
+    /// Its connection was lost. Nobody stands here: it is passed over, and holds nobody up.
+    Absent {
+        /// When it is gone unless its token takes it up again, on the steady clock in ms.
+        until_ms: u64,
+    },
 }
 
 impl Stand {
     /// As LOCK.INFO has it.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Blocked => "blocked",
+            Self::Blocked { .. } => "blocked",
             Self::Place(_) => "place",
+            Self::Absent { .. } => "absent",
         }
     }
 
     /// Until when it is kept without a connection, on the steady clock in ms.
     pub const fn kept_until_ms(&self) -> Option<u64> {
         match self {
-            Self::Blocked => None,
+            Self::Blocked { .. } => None,
             Self::Place(place) => Some(place.until_ms),
+            Self::Absent { until_ms } => Some(*until_ms),
         }
+    }
+
+    /// How long it is kept from now on, in ms, once nobody comes back to it; `None`: not at all. That
+    /// doesn't run out while its connection is there.
+    pub fn keep_ms(&self, steady_ms: u64) -> Option<u64> {
+        match self {
+            Self::Blocked { keep_ms } => *keep_ms,
+            Self::Place(Place { until_ms, .. }) | Self::Absent { until_ms } => {
+                Some(until_ms.saturating_sub(steady_ms))
+            }
+        }
+    }
+
+    /// Whether a connection is blocked in it.
+    pub const fn is_blocked(&self) -> bool {
+        matches!(self, Self::Blocked { .. })
+    }
+
+    /// Whether somebody stands here.
+    pub const fn presence(&self) -> Presence {
+        match self {
+            Self::Blocked { .. } | Self::Place(_) => Presence::Present,
+            Self::Absent { .. } => Presence::Absent,
+        }
+    }
+
+    /// Whether nobody stands here.
+    pub fn is_absent(&self) -> bool {
+        self.presence() == Presence::Absent
     }
 }
 

@@ -4,7 +4,7 @@
 //! position: to find it needs no search. An index that became free is the next to be used, because its
 //! memory was touched last.
 
-/// A position in the queues: never given again.
+/// A position in the queues: never given to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position {
     order: i64,
@@ -69,6 +69,15 @@ impl<T> Positions<T> {
                 self.front
             }
         };
+        self.put(order, value)
+    }
+
+    /// Takes a position again that was given up.
+    pub fn add_again(&mut self, position: Position, value: T) -> Position {
+        self.put(position.order, value)
+    }
+
+    fn put(&mut self, order: i64, value: T) -> Position {
         let entry = Some((order, value));
         let free = self.free.pop();
         let index = free.unwrap_or(self.entries.len());
@@ -135,6 +144,10 @@ mod tests {
         assert_eq!(positions.get(first), None);
         assert_eq!(positions.remove(first), None);
         assert_eq!(positions.get(newer), Some(&'d'));
+        assert_eq!(positions.remove(newer), Some('d'));
+        let again = positions.add_again(first, 'a');
+        assert!(before < again && again < last);
+        assert_eq!(positions.get(again), Some(&'a'));
         assert_eq!(positions.len(), 3);
         assert_eq!(positions.values().count(), 3);
     }

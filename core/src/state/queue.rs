@@ -16,8 +16,8 @@ use smallvec::SmallVec;
 
 pub use crate::state::positions::{End, Position};
 
-use crate::state::line::Line;
-use crate::state::place::Stand;
+use crate::state::line::{merged, Line};
+use crate::state::place::{Presence, Stand};
 use crate::state::positions::Positions;
 use crate::state::schedule::Schedule;
 use crate::values::holders::Holders;
@@ -57,6 +57,15 @@ impl Waiter {
         self.timeout_ms.into_iter().chain(kept_until_ms).min()
     }
 
+    /// The same where nobody stands any more, kept until then on the steady clock in ms.
+    pub fn absent_until(&self, until_ms: u64) -> Self {
+        Self {
+            client_id: 0,
+            stand: Stand::Absent { until_ms },
+            ..self.clone()
+        }
+    }
+
     /// Whether its wait is over by then.
     pub fn is_over(&self, steady_ms: u64) -> bool {
         self.end_ms().is_some_and(|ms| ms <= steady_ms)
@@ -72,6 +81,35 @@ struct Queued {
     missing: u32,
 }
 
+/// All by which a waiter is found.
+struct Listed {
+    indexed: Indexed,
+    presence: Presence,
+    names: Names,
+    token: Token,
+}
+
+impl Listed {
+    fn of(waiter: &Waiter) -> Self {
+        Self {
+            indexed: Indexed::of(waiter),
+            presence: waiter.stand.presence(),
+            names: waiter.names.clone(),
+            token: waiter.request.token.clone(),
+        }
+    }
+}
+
+impl Queued {
+    const fn blocked_by(waiter: Waiter, by: Option<usize>) -> Self {
+        Self {
+            waiter,
+            blocked_by: by,
+            missing: 0,
+        }
+    }
+}
+
 /// By what a waiter is found besides its position.
 struct Indexed {
     /// Its number and its connection, if that is blocked.
@@ -83,7 +121,7 @@ impl Indexed {
     fn of(waiter: &Waiter) -> Self {
         let blocked = (waiter.waiter_id, waiter.client_id);
         Self {
-            blocked: (waiter.stand == Stand::Blocked).then_some(blocked),
+            blocked: waiter.stand.is_blocked().then_some(blocked),
             end_ms: waiter.end_ms(),
         }
     }
@@ -96,11 +134,46 @@ const MOST_RECORDED: usize = 4;
 #[derive(Debug, Default)]
 struct NameQueue {
     positions: Line<Position>,
+    /// Those among whom nobody stands.
+    absent: Line<Position>,
     /// Who held the lock when it was settled last, as far as that is known; nobody: not known.
     holders: SmallVec<[Token; 1]>,
     /// Those among the waiters that this name blocks because their tokens, which hold here already,
     /// lack permits; the fewest first.
     missing: BTreeSet<(u32, Position)>,
+}
+
+impl NameQueue {
+    fn len(&self) -> usize {
+        self.positions.len() + self.absent.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.positions.is_empty() && self.absent.is_empty()
+    }
+
+    fn contains(&self, position: Position) -> bool {
+        self.positions.contains(position) || self.absent.contains(position)
+    }
+
+    /// All positions, in order.
+    fn iter(&self) -> impl Iterator<Item = Position> + '_ {
+        merged(self.positions.iter(), self.absent.iter())
+    }
+
+    /// Adds a position that isn't there.
+    fn insert(&mut self, position: Position, presence: Presence) {
+        match presence {
+            Presence::Present => self.positions.insert(position),
+            Presence::Absent => self.absent.insert(position),
+        }
+    }
+
+    fn remove(&mut self, position: Position) {
+        if !self.positions.remove(position) {
+            self.absent.remove(position);
+        }
+    }
 }
 
 /// The waits of one token: mostly one.
@@ -153,7 +226,8 @@ impl Waits {
 
 /// The queues of all names.
 ///
-/// Invariants: each waiter's position is in the queue of each of its names, and nowhere else; a token
+/// Invariants: each waiter's position is in the queue of each of its names, among the absent ones if
+/// nobody stands there, and nowhere else; a token
 /// waits once at most for the same set of names; a queue without positions is gone; the indexes by
 /// waiter, token and timeout say the same; only names with a queue are in `unannounced`.
 #[derive(Debug, Default)]
@@ -190,9 +264,14 @@ impl Queues {
         self.queues_by_name.keys()
     }
 
-    /// The first in the queue of a name.
+    /// The first in the queue of a name among those where somebody stands.
     pub fn head(&self, name: &Name) -> Option<Position> {
         self.queues_by_name.get(name)?.positions.first()
+    }
+
+    /// The first in the queue of a name, whether somebody stands there or not.
+    pub fn first(&self, name: &Name) -> Option<Position> {
+        self.queues_by_name.get(name)?.iter().next()
     }
 
     /// The waiter at a position.
@@ -246,11 +325,11 @@ impl Queues {
     /// The queue of a name, first in queue first.
     pub fn queue(&self, name: &Name) -> impl Iterator<Item = (Position, &Waiter)> {
         let queue = self.queues_by_name.get(name).into_iter();
-        let positions = queue.flat_map(|queue| queue.positions.iter());
+        let positions = queue.flat_map(NameQueue::iter);
         positions.filter_map(|position| Some((position, self.at(position)?)))
     }
 
-    /// Those in the queue of a name who stand behind `front`, and behind nobody where it is `None`; no further
+    /// Those who stand in the queue of a name behind `front`, and behind nobody where it is `None`; no further
     /// than `back`.
     pub fn queue_between(
         &self,
@@ -291,24 +370,27 @@ impl Queues {
         }
     }
 
-    /// Whether somebody waits for a name that is known to be held by others than this token. Who comes
+    /// Whether somebody stands in the queue of a name that is known to be held by others than this token. Who comes
     /// now is behind them, whatever the lock is like.
     pub fn is_behind(&self, name: &Name, token: &Token) -> bool {
         let queue = self.queues_by_name.get(name);
-        queue.is_some_and(|queue| !queue.holders.is_empty() && !queue.holders.contains(token))
+        queue.is_some_and(|queue| {
+            let is_held = !queue.holders.is_empty() && !queue.holders.contains(token);
+            is_held && !queue.positions.is_empty()
+        })
     }
 
     /// How long the queue of a name is.
     pub fn queue_len(&self, name: &Name) -> usize {
-        self.queues_by_name
-            .get(name)
-            .map_or(0, |queue| queue.positions.len())
+        self.queues_by_name.get(name).map_or(0, NameQueue::len)
     }
 
     /// Where a position stands in the queue of a name, from 1 on.
     pub fn rank(&self, name: &Name, position: Position) -> usize {
         let queue = self.queues_by_name.get(name);
-        queue.map_or(0, |queue| queue.positions.before(position) + 1)
+        queue.map_or(0, |queue| {
+            queue.positions.before(position) + queue.absent.before(position) + 1
+        })
     }
 
     /// How many wait with their connection, each counted once.
@@ -333,13 +415,10 @@ impl Queues {
             };
             return Vec::new();
         }
-        let places = self
-            .queues_by_name
-            .values()
-            .flat_map(|queue| queue.positions.iter());
+        let places = self.queues_by_name.values().flat_map(NameQueue::iter);
         let is_place = |position: &Position| {
             let waiter = self.at(*position);
-            waiter.is_some_and(|waiter| waiter.stand != Stand::Blocked)
+            waiter.is_some_and(|waiter| !waiter.stand.is_blocked())
         };
         let places: Vec<Position> = places.filter(is_place).collect();
         let places = places
@@ -363,11 +442,11 @@ impl Queues {
         };
         match waits {
             Waits::One(position) => {
-                let is_here = queue.positions.contains(*position);
+                let is_here = queue.contains(*position);
                 is_here.then_some(*position).into_iter().collect()
             }
-            Waits::Several(waits) if queue.positions.len() < waits.len() => {
-                queue.positions.iter().filter(is_own).collect()
+            Waits::Several(waits) if queue.len() < waits.len() => {
+                queue.iter().filter(is_own).collect()
             }
             Waits::Several(waits) => {
                 let here = waits.iter().filter(|(names, _)| names.contains(name));
@@ -400,22 +479,37 @@ impl Queues {
     }
 
     /// Adds a waiter, whose token doesn't wait for the same names yet, and which its name with the
-    /// number `by` blocks, if that is known. Returns its position, and those of its names that nobody
-    /// waited for before.
+    /// number `by` blocks, if that is known. Returns its position, and those of its names in whose
+    /// queues nobody stood before.
     pub fn enqueue(
         &mut self,
         waiter: Waiter,
         end: End,
         by: Option<usize>,
     ) -> (Position, Vec<Name>) {
-        let indexed = Indexed::of(&waiter);
-        let (names, token) = (waiter.names.clone(), waiter.request.token.clone());
-        let queued = Queued {
-            waiter,
-            blocked_by: by,
-            missing: 0,
-        };
-        let position = self.waiters.add(end, queued);
+        let listed = Listed::of(&waiter);
+        let position = self.waiters.add(end, Queued::blocked_by(waiter, by));
+        let new_queues = self.list(position, listed);
+        (position, new_queues)
+    }
+
+    /// Adds a waiter again at a position that it had; its token doesn't wait for the same names.
+    pub fn enqueue_again(&mut self, position: Position, waiter: Waiter) {
+        let listed = Listed::of(&waiter);
+        let queued = Queued::blocked_by(waiter, None);
+        let position = self.waiters.add_again(position, queued);
+        self.list(position, listed);
+    }
+
+    /// Lists a position under all that its waiter is found by. Returns those of its names in whose queues
+    /// nobody stood before.
+    fn list(&mut self, position: Position, listed: Listed) -> Vec<Name> {
+        let Listed {
+            indexed,
+            presence,
+            names,
+            token,
+        } = listed;
         self.index(position, &indexed);
         let mut new_queues = Vec::new();
         for name in &names {
@@ -423,10 +517,10 @@ impl Queues {
             if queue.positions.is_empty() {
                 new_queues.push(name.clone());
             }
-            queue.positions.insert(position);
+            queue.insert(position, presence);
         }
         self.index_wait(token, names, position);
-        (position, new_queues)
+        new_queues
     }
 
     fn index_wait(&mut self, token: Token, names: Names, position: Position) {
@@ -447,10 +541,29 @@ impl Queues {
         self.set_blocked_by(position, None);
         let queued = self.waiters.get_mut(position)?;
         let indexed = Indexed::of(&newer);
+        let presence = newer.stand.presence();
         let older = std::mem::replace(&mut queued.waiter, newer);
         self.unindex(position, &older);
         self.index(position, &indexed);
+        if older.stand.presence() != presence {
+            for name in &older.names {
+                if let Some(queue) = self.queues_by_name.get_mut(name) {
+                    queue.remove(position);
+                    queue.insert(position, presence);
+                }
+            }
+        }
         Some(older)
+    }
+
+    /// The connection of a waiter was lost: nobody stands at its position from now on, which is kept until
+    /// then. Whether it waits.
+    pub fn leave_absent(&mut self, position: Position, until_ms: u64) -> bool {
+        let Some(waiter) = self.at(position) else {
+            return false;
+        };
+        let absent = waiter.absent_until(until_ms);
+        self.take_over(position, absent).is_some()
     }
 
     /// Removes a waiter from all its queues.
@@ -532,8 +645,8 @@ impl Queues {
         let Some(queue) = self.queues_by_name.get_mut(name) else {
             return;
         };
-        queue.positions.remove(position);
-        if queue.positions.is_empty() {
+        queue.remove(position);
+        if queue.is_empty() {
             self.queues_by_name.remove(name);
             self.unannounced.set(name, None);
         }
@@ -545,11 +658,14 @@ impl Queues {
     /// The first invariant that doesn't hold, in words.
     pub fn check(&self) -> Result<(), String> {
         let waiters = || self.waiters.values().map(|queued| &queued.waiter);
-        let in_queues: usize = self
+        let in_queues: usize = self.queues_by_name.values().map(NameQueue::len).sum();
+        let absent: usize = self
             .queues_by_name
             .values()
-            .map(|queue| queue.positions.len())
+            .map(|queue| queue.absent.len())
             .sum();
+        let absent_waiters = waiters().filter(|w| w.stand.is_absent());
+        let wanted_absent: usize = absent_waiters.map(|w| w.names.count()).sum();
         let wanted: usize = waiters().map(|w| w.names.count()).sum();
         let in_tokens: usize = self.tokens.values().map(Waits::len).sum();
         let in_missing: usize = self
@@ -559,9 +675,10 @@ impl Queues {
             .sum();
         let missing = self.waiters.values().filter(|queued| queued.missing > 0);
         let with_timeout = waiters().filter(|w| w.end_ms().is_some()).count();
-        let blocked = waiters().filter(|w| w.stand == Stand::Blocked).count();
+        let blocked = waiters().filter(|w| w.stand.is_blocked()).count();
         let complaints = [
             (in_queues != wanted, "positions in queues_by_name"),
+            (absent != wanted_absent, "absent positions"),
             (in_missing != missing.count(), "those who lack permits"),
             (in_tokens != self.waiters.len(), "positions by token"),
             (self.ids.len() != blocked, "ids"),
@@ -576,9 +693,7 @@ impl Queues {
                 "ends to announce without a queue",
             ),
             (
-                self.queues_by_name
-                    .values()
-                    .any(|queue| queue.positions.is_empty()),
+                self.queues_by_name.values().any(NameQueue::is_empty),
                 "an empty queue",
             ),
         ];

@@ -17,7 +17,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::lock_table::Waiting;
-use crate::state::place::Stand;
 use crate::state::queue::{Position, Queues, Waiter};
 use crate::transaction::Transaction;
 use crate::values::holder::Mode;
@@ -141,7 +140,7 @@ impl<'q> Search<'q> {
         };
         for (position, waiter) in self.queues.queue_between(name, front, back) {
             // A place goes if nobody keeps it: it holds nobody up for ever.
-            let is_blocked = waiter.stand == Stand::Blocked;
+            let is_blocked = waiter.stand.is_blocked();
             if is_blocked && Some(position) != self.except && self.seen.insert(position) {
                 self.found.push(position);
             }

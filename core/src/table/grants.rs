@@ -3,8 +3,11 @@
 use super::lock_table::Waiting;
 use crate::decision::{Answer, Caller};
 use crate::operation::Leave;
+use crate::state::hand_over::{HandOver, Replaced};
+use crate::state::place::Stand;
+use crate::state::queue::{Position, Waiter};
 use crate::transaction::Transaction;
-use crate::values::hand_over::{Grant, HandOver, Replaced};
+use crate::values::grant::Grant;
 use crate::values::holder::Holder;
 use crate::values::lock::Lock;
 use crate::values::name::Names;
@@ -104,6 +107,7 @@ impl Waiting {
             grant: Grant { token, fence },
             names,
             replaced,
+            place,
             ..
         } = undelivered;
         let now_ms = tx.now_ms();
@@ -125,7 +129,29 @@ impl Waiting {
             }
         }
         self.counters.take_backs += u64::from(count > 0);
+        if let Some(place) = place.as_deref().filter(|_| count > 0) {
+            self.give_back(place, tx);
+        }
         Answer::Count(count)
+    }
+}
+
+impl Waiting {
+    /// Gives a waiter its position back whose connection was lost before it could know of its grant, as if
+    /// that had been lost before. Not where its token came back meanwhile.
+    fn give_back(&mut self, (position, waiter): &(Position, Waiter), tx: &mut Transaction<'_, '_>) {
+        let Stand::Blocked {
+            keep_ms: Some(keep_ms),
+        } = waiter.stand
+        else {
+            return;
+        };
+        let waits = self.queues.wait_for(&waiter.request.token, &waiter.names);
+        let most = tx.environment.max_tickets;
+        if waits.is_none() && self.has_room_for_absent(most) {
+            let absent = waiter.absent_until(tx.steady_ms().saturating_add(keep_ms));
+            self.queues.enqueue_again(*position, absent);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::decision::{Answer, Decision};
+use crate::state::place::Stand;
 use crate::state::queue::{Position, Queues, WaiterId};
 use crate::state::schedule::Schedule;
 use crate::state::sessions::Sessions;
@@ -56,6 +57,16 @@ pub(super) struct Waiting {
     pub(super) counters: Counters,
 }
 
+impl Waiting {
+    /// Whether one more may wait without its connection, who can't be told that it may not: it is counted
+    /// if it may not.
+    pub(super) fn has_room_for_absent(&mut self, max_tickets: usize) -> bool {
+        let has_room = max_tickets == 0 || self.queues.place_count() < max_tickets;
+        self.counters.max_tickets_refusals += u64::from(!has_room);
+        has_room
+    }
+}
+
 /// The queues and the sessions, and the rules by which they move.
 #[derive(Debug, Default)]
 pub struct LockTable {
@@ -96,6 +107,32 @@ impl LockTable {
         let position = self.waiting.queues.position_of(waiter_id);
         let waiter = position.and_then(|position| self.waiting.queues.remove(position));
         waiter.map_or_else(Vec::new, |waiter| waiter.names.iter().cloned().collect())
+    }
+
+    /// As [`LockTable::leave`], of a waiter whose connection was lost at `lost_ms` on the steady clock: its
+    /// position stays where that is to be kept, unless as many wait without a connection as may.
+    pub fn lose(&mut self, waiter_id: WaiterId, lost_ms: u64, max_tickets: usize) -> Vec<Name> {
+        let waiting = &mut self.waiting;
+        let position = waiting.queues.position_of(waiter_id);
+        let Some(waiter) = position.and_then(|position| waiting.queues.at(position)) else {
+            return Vec::new();
+        };
+        let (
+            Stand::Blocked {
+                keep_ms: Some(keep_ms),
+            },
+            Some(position),
+        ) = (&waiter.stand, position)
+        else {
+            return self.leave(waiter_id);
+        };
+        let until_ms = lost_ms.saturating_add(*keep_ms);
+        let names = waiter.names.as_slice().to_vec();
+        if !waiting.has_room_for_absent(max_tickets) {
+            return self.leave(waiter_id);
+        }
+        waiting.queues.leave_absent(position, until_ms);
+        names
     }
 
     /// A connection is gone since `ended_ms` on the wall clock: what is tied to it has ended, but for what

@@ -79,9 +79,11 @@ impl Waiting {
                 names,
                 request,
                 block_ms,
+                keep_ms,
             } => {
                 let way = Way::Block {
                     block_ms: *block_ms,
+                    keep_ms: *keep_ms,
                 };
                 let answer = self.wait(names, request, way, caller, tx);
                 self.count_refusal(&answer);

@@ -9,10 +9,10 @@ use super::admission::Admission;
 use super::grants::{held_by, Grantee};
 use super::lock_table::Waiting;
 use crate::decision::{Completion, Outcome, Publication};
+use crate::state::hand_over::{HandOver, Origin};
 use crate::state::place::{Place, Stand};
 use crate::state::queue::{Position, Waiter, WaiterId};
 use crate::transaction::{EntryId, Transaction};
-use crate::values::hand_over::{HandOver, Origin};
 use crate::values::holder::Mode;
 use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
@@ -139,7 +139,12 @@ impl Waiting {
         tx.steps += 1;
         let Some(name) = tx.name_of(id) else { return };
         let lock = tx.lock(id);
-        let Some(head) = self.queues.head(name) else {
+        let first = match lock {
+            Some(_) => self.queues.head(name),
+            // All are to be told of another type, and those where nobody stands are to go.
+            None => self.queues.first(name),
+        };
+        let Some(head) = first else {
             let several = lock.is_some_and(|lock| lock.holders().len() > 1);
             if several || self.schedule.time_of(name).is_some() {
                 work.names.push(id);
@@ -256,6 +261,9 @@ impl Waiting {
         let Some(waiter) = self.queues.at(position) else {
             return Vec::new();
         };
+        if waiter.stand.is_absent() {
+            return self.end_absent(position, tx);
+        }
         match self.waiter_admission(position, waiter, tx) {
             Err(refusal) => self.end_wait(position, Outcome::Refused(refusal), tx),
             Ok(Admission::Granted { .. }) if !tx.environment.store.permits(waiter) => {
@@ -279,6 +287,22 @@ impl Waiting {
         }
     }
 
+    /// Takes a position out where nobody stands, if its time is over or another type's key was found at
+    /// one of its names; the names that it leaves.
+    fn end_absent(&mut self, position: Position, tx: &mut Transaction<'_, '_>) -> Vec<Name> {
+        let Some(waiter) = self.queues.at(position) else {
+            return Vec::new();
+        };
+        let is_other_type = |name| tx.has_read(name) && tx.lock_at(name).is_none();
+        if waiter.names.iter().any(is_other_type) {
+            self.end_wait(position, Outcome::Refused(Refusal::WrongType), tx)
+        } else if waiter.is_over(tx.steady_ms()) {
+            self.end_wait(position, Outcome::TimedOut, tx)
+        } else {
+            Vec::new()
+        }
+    }
+
     pub(super) fn hand_over(
         &mut self,
         position: Position,
@@ -289,6 +313,7 @@ impl Waiting {
             return;
         };
         self.counters.hand_overs += 1;
+        let place = kept_place(position, &waiter);
         if let Stand::Place(place) = &waiter.stand {
             let Waiter { names, request, .. } = &waiter;
             let lease_ms = place.lease_ms(request);
@@ -314,6 +339,7 @@ impl Waiting {
             client_id,
             origin: kept_fence.map_or(Origin::New, |_| Origin::Kept),
             replaced,
+            place,
         });
         complete(waiter_id, outcome, count, tx);
     }
@@ -330,12 +356,20 @@ impl Waiting {
         };
         if outcome == Outcome::TimedOut {
             match waiter.stand {
-                Stand::Blocked => self.counters.timeouts += 1,
-                Stand::Place(_) => self.counters.lapses += 1,
+                Stand::Blocked { .. } => self.counters.timeouts += 1,
+                Stand::Place(_) | Stand::Absent { .. } => self.counters.lapses += 1,
             }
         }
         tell(&waiter, outcome, tx);
         waiter.names.as_slice().to_vec()
+    }
+}
+
+/// What a waiter has back if its hand-over is taken back, because its connection was lost.
+fn kept_place(position: Position, waiter: &Waiter) -> Option<Box<(Position, Waiter)>> {
+    match waiter.stand {
+        Stand::Blocked { keep_ms: Some(_) } => Some(Box::new((position, waiter.clone()))),
+        Stand::Blocked { keep_ms: None } | Stand::Place(_) | Stand::Absent { .. } => None,
     }
 }
 
@@ -344,7 +378,8 @@ impl Waiting {
 pub(super) fn tell(waiter: &Waiter, outcome: Outcome, tx: &mut Transaction<'_, '_>) {
     let count = waiter.names.count();
     match waiter.stand {
-        Stand::Blocked => complete(waiter.waiter_id, outcome, count, tx),
+        Stand::Blocked { .. } => complete(waiter.waiter_id, outcome, count, tx),
+        Stand::Absent { .. } => tx.steps += 1 + count as u64,
         Stand::Place(_) => {
             tx.steps += 1 + count as u64;
             if let Outcome::Refused(Refusal::WrongType | Refusal::Cancelled) = outcome {

@@ -27,8 +27,8 @@ const CANCELLED: Outcome = Outcome::Refused(Refusal::Cancelled);
 /// How one waits who can't be granted now.
 #[derive(Clone, Copy)]
 pub(super) enum Way<'a> {
-    /// With its connection, for so long; 0: for ever.
-    Block { block_ms: u64 },
+    /// With its connection, for so long; 0: for ever. If that is lost its place stays for so long.
+    Block { block_ms: u64, keep_ms: Option<u64> },
     /// In a place that is kept for so long, and of which this is published.
     Place {
         keep_ms: u64,
@@ -46,9 +46,9 @@ fn waiter(
 ) -> Waiter {
     let now_ms = tx.steady_ms();
     let (stand, client_id, timeout_ms) = match way {
-        Way::Block { block_ms } => {
+        Way::Block { block_ms, keep_ms } => {
             let timeout_ms = (block_ms > 0).then(|| now_ms.saturating_add(block_ms));
-            (Stand::Blocked, caller.client_id, timeout_ms)
+            (Stand::Blocked { keep_ms }, caller.client_id, timeout_ms)
         }
         Way::Place { keep_ms, notice } => {
             let place = Place {
@@ -69,6 +69,14 @@ fn waiter(
         since_ms: now_ms,
         timeout_ms,
     }
+}
+
+/// When a wait is over that goes on at the position of an older one. A connection that comes back to
+/// where nobody stands has only what is left of the BLOCK that began there.
+fn taken_up_timeout_ms(older: &Waiter, newer: &Waiter) -> Option<u64> {
+    let begun_ms = older.timeout_ms.filter(|_| older.stand.is_absent());
+    let begun_ms = begun_ms.filter(|_| newer.stand.is_blocked());
+    begun_ms.into_iter().chain(newer.timeout_ms).min()
 }
 
 impl Waiting {
@@ -176,7 +184,7 @@ impl Waiting {
     /// Whether the one at a position has no connection and was kept for too short a time.
     fn has_lapsed(&self, position: Position, tx: &mut Transaction<'_, '_>) -> bool {
         let waiter = self.queues.at(position);
-        let waiter = waiter.filter(|waiter| waiter.stand != Stand::Blocked);
+        let waiter = waiter.filter(|waiter| !waiter.stand.is_blocked());
         waiter.is_some_and(|waiter| waiter.is_over(tx.steady_ms()))
     }
 
@@ -189,7 +197,7 @@ impl Waiting {
         tx: &Transaction<'_, '_>,
     ) -> Result<(), Refusal> {
         let older = older.and_then(|older| self.queues.at(older));
-        let was_blocked = older.is_some_and(|older| older.stand == Stand::Blocked);
+        let was_blocked = older.is_some_and(|older| older.stand.is_blocked());
         let (passes, others, most, refusal) = match way {
             Way::Block { .. } => (
                 was_blocked,
@@ -243,9 +251,14 @@ impl Waiting {
         let since_ms = waited.map_or(newer.since_ms, |older| older.since_ms);
         let newer = Waiter { since_ms, ..newer };
         let position = if rank == Rank::At(older) {
-            let is_blocked = newer.stand == Stand::Blocked;
+            let timeout_ms = waited.and_then(|older| taken_up_timeout_ms(older, &newer));
+            let newer = Waiter {
+                timeout_ms,
+                ..newer
+            };
+            let is_blocked = newer.stand.is_blocked();
             if let Some(waiter) = self.queues.take_over(older, newer) {
-                let was_blocked = waiter.stand == Stand::Blocked;
+                let was_blocked = waiter.stand.is_blocked();
                 self.counters.take_overs += u64::from(is_blocked || was_blocked);
                 tell(&waiter, TAKEN_OVER, tx);
             }

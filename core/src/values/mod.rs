@@ -3,7 +3,7 @@
 pub mod codec;
 pub mod decimal;
 pub mod fence;
-pub mod hand_over;
+pub mod grant;
 pub mod holder;
 pub mod holders;
 pub mod lock;

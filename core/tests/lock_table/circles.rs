@@ -184,7 +184,7 @@ fn with_newcomer(world: &World, said: &Said) -> Vec<(Rank, Waiter)> {
         None => (1, None),
     };
     let newcomer = Waiter {
-        stand: Stand::Blocked,
+        stand: Stand::Blocked { keep_ms: None },
         waiter_id: WaiterId(0),
         client_id: said.connection,
         names,

@@ -40,6 +40,8 @@ fn play(scene: &str) -> World {
         } else if let Some(keys) = line.strip_prefix("RENAME ") {
             let (from, to) = keys.split_once(' ').expect("two keys");
             world.rename(from, to);
+        } else if let Some(said) = line.strip_prefix("UNBLOCK ") {
+            world.unblock(said);
         } else if let Some(said) = line.strip_prefix("BYE ") {
             world.hang_up(said);
         } else {
@@ -176,6 +178,192 @@ scenes! {
         RELEASE k h -> 1
         < nothing
         = k c#1";
+
+    a_place_stays_for_keep_when_its_connection_is_lost: "
+        ACQUIRE k h -> granted
+        WAIT k a KEEP 100 -> waits
+        WAIT k b -> waits
+        BYE WAIT k a KEEP 100
+        QUEUE k c -> place 3                // the absent one is counted
+        +99
+        WAIT k a -> waits
+        BYE WAIT k b
+        RELEASE k h -> 1
+        < WAIT k a: granted
+        = k a#1";
+
+    nobody_is_granted_a_place_where_nobody_stands: "
+        ACQUIRE k h -> granted
+        WAIT k a KEEP 500 -> waits
+        WAIT k b -> waits
+        BYE WAIT k a KEEP 500
+        RELEASE k h -> 1
+        < WAIT k b: granted
+        RELEASE k b -> 1
+        = k
+        ACQUIRE k c -> granted
+        WAIT k d -> waits
+        WAIT k a -> waits
+        RELEASE k c -> 1
+        < WAIT k a: granted
+        RELEASE k a -> 1
+        < WAIT k d: granted";
+
+    the_head_that_is_lost_lets_those_behind_it_go: "
+        ACQUIRE k h SHARED -> granted
+        WAIT k a KEEP 500 -> waits
+        WAIT k b SHARED -> waits
+        BYE WAIT k a KEEP 500
+        < WAIT k b SHARED: granted
+        ACQUIRE k c SHARED -> granted
+        WAIT k a -> waits
+        ACQUIRE k d SHARED -> nil";
+
+    a_place_whose_connection_was_lost_is_gone_after_keep: "
+        ACQUIRE k h -> granted
+        WAIT k a KEEP 100 -> waits
+        QUEUE k b KEEP 500 -> place 2
+        BYE WAIT k a KEEP 100
+        +99
+        QUEUE k b KEEP 500 -> place 2
+        +1
+        QUEUE k b KEEP 500 -> place 1
+        WAIT k a -> waits
+        RELEASE k h -> 1
+        = k b#1";
+
+    a_lost_place_can_be_taken_up_by_a_queue: "
+        ACQUIRE k h -> granted
+        WAIT k a KEEP 100 BLOCK 200 -> waits
+        WAIT k b -> waits
+        BYE WAIT k a KEEP 100 BLOCK 200
+        QUEUE k a KEEP 500 -> place 1
+        +499                                // the BLOCK is forgotten
+        RELEASE k h -> 1
+        = k a#1";
+
+    a_connection_that_comes_back_has_what_is_left_of_the_block: "
+        ACQUIRE k h PX 5000 -> granted
+        WAIT k a KEEP 500 BLOCK 200 -> waits
+        +50
+        BYE WAIT k a KEEP 500 BLOCK 200
+        +50
+        WAIT k a BLOCK 1000 -> waits
+        +99
+        < nothing
+        +1
+        < WAIT k a BLOCK 1000: nil
+        WAIT k a KEEP 500 -> waits
+        BYE WAIT k a KEEP 500
+        WAIT k a BLOCK 30 -> waits
+        +30
+        < WAIT k a BLOCK 30: nil";
+
+    a_connection_that_takes_over_a_living_one_brings_its_own_block: "
+        ACQUIRE k h PX 5000 -> granted
+        WAIT k a KEEP 500 BLOCK 200 -> waits
+        WAIT k a KEEP 500 BLOCK 1000 -> waits
+        < WAIT k a KEEP 500 BLOCK 200: UNBLOCKED
+        +999
+        < nothing
+        +1
+        < WAIT k a KEEP 500 BLOCK 1000: nil";
+
+    a_lost_place_ends_with_its_block: "
+        ACQUIRE k h PX 5000 -> granted
+        WAIT k a KEEP 500 BLOCK 50 -> waits
+        QUEUE k b -> place 2
+        BYE WAIT k a KEEP 500 BLOCK 50
+        +50
+        QUEUE k b -> place 1
+        WAIT k a BLOCK 300 -> waits         // a new one: its BLOCK is its own
+        +299
+        < nothing
+        +1
+        < WAIT k a BLOCK 300: nil";
+
+    what_the_server_answered_by_itself_is_given_up: "
+        ACQUIRE k h -> granted
+        WAIT k a KEEP 500 -> waits
+        QUEUE k b -> place 2
+        UNBLOCK WAIT k a KEEP 500
+        QUEUE k b -> place 1";
+
+    a_lost_place_is_cancelled_and_written_over_as_others_are: "
+        ACQUIRE k h -> granted
+        WAIT k a KEEP 500 -> waits
+        WAIT k b KEEP 500 -> waits
+        BYE WAIT k a KEEP 500
+        BYE WAIT k b KEEP 500
+        QUEUE k c -> place 3
+        CANCEL k a -> 1
+        < nothing
+        QUEUE k c -> place 2
+        SET k
+        DEL k
+        < nothing
+        ACQUIRE k h -> granted
+        QUEUE k c -> place 1";
+
+    a_lease_is_waited_for_behind_one_who_is_not_there: "
+        ACQUIRE k h -> granted
+        WAIT k b KEEP 500 -> waits
+        BYE WAIT k b KEEP 500
+        DEL k
+        ACQUIRE k c PX 30 -> granted
+        WAIT k a -> waits
+        +30
+        < WAIT k a: granted
+        EXTEND k a PX 30 -> 1
+        WAIT k b -> waits
+        +30
+        < WAIT k b: granted";
+
+    another_mode_takes_up_nothing: "
+        ACQUIRE k h -> granted
+        WAIT k a KEEP 500 BLOCK 100 -> waits
+        QUEUE k b -> place 2
+        BYE WAIT k a KEEP 500 BLOCK 100
+        WAIT k a SHARED BLOCK 300 -> waits
+        QUEUE k b -> place 1
+        +299
+        < nothing
+        +1
+        < WAIT k a SHARED BLOCK 300: nil";
+
+    a_lost_upgrade_still_refuses_a_second_one: "
+        ACQUIRE k a SHARED PX 5000 -> granted
+        ACQUIRE k b SHARED PX 5000 -> granted
+        WAIT k a KEEP 500 -> waits
+        BYE WAIT k a KEEP 500
+        ACQUIRE k c SHARED -> granted
+        WAIT k b -> DEADLOCK another holder waits to upgrade this lock
+        RELEASE k c -> 1
+        RELEASE k b -> 1
+        = k a#1
+        WAIT k a -> granted";
+
+    several_keys_are_kept_and_hold_nobody_up: "
+        ACQUIRE x h PX 5000 -> granted
+        MWAIT 2 x y a KEEP 500 -> waits
+        ACQUIRE y c -> nil
+        BYE MWAIT 2 x y a KEEP 500
+        ACQUIRE y c -> granted
+        MWAIT 2 y x a -> waits
+        RELEASE y c -> 1
+        RELEASE x h -> 1
+        < MWAIT 2 y x a: granted";
+
+    whoever_comes_back_holds_up_those_behind_it_again: "
+        ACQUIRE k h SHARED -> granted
+        WAIT k a KEEP 500 -> waits
+        BYE WAIT k a KEEP 500
+        ACQUIRE k b SHARED -> granted
+        QUEUE k a -> place 1
+        ACQUIRE k c SHARED -> nil
+        WAIT k d SHARED -> waits
+        CANCEL k a -> 1
+        < WAIT k d SHARED: granted";
 
     a_grant_that_nobody_claims_lapses: "
         ACQUIRE k h -> granted
@@ -2094,4 +2282,81 @@ fn who_lost_its_rights_loses_its_place_when_its_turn_comes() {
     world.say("RELEASE k h");
     assert_eq!(world.holders("k"), ["b#1"]);
     assert!(world.table.queues().is_empty());
+}
+
+#[test]
+fn a_grant_taken_back_goes_back_to_its_place() {
+    let mut world = play(
+        "ACQUIRE k h -> granted
+        WAIT k a KEEP 100 BLOCK 900 -> waits
+        WAIT k b PX 5000 -> waits
+        RELEASE k h -> 1
+        < WAIT k a KEEP 100 BLOCK 900: granted",
+    );
+    world.take_back_last();
+    assert_eq!(world.heard(), ["WAIT k b PX 5000: granted"]);
+    assert_eq!(world.say("QUEUE k c"), "place 2");
+    assert_eq!(world.say("WAIT k a"), "waits");
+    world.pass_ms(899);
+    assert!(world.heard().is_empty());
+    world.pass_ms(1);
+    assert_eq!(world.heard(), ["WAIT k a: nil"]);
+    world.table.queues().check().expect("sound queues");
+}
+
+#[test]
+fn a_grant_taken_back_without_keep_leaves_no_place() {
+    let mut world = play(
+        "ACQUIRE k h -> granted
+        WAIT k a -> waits
+        RELEASE k h -> 1",
+    );
+    world.take_back_last();
+    assert_eq!(world.table.queues().len(), 0);
+}
+
+#[test]
+fn who_came_back_meanwhile_has_one_place() {
+    for again in ["QUEUE k a", "WAIT k a"] {
+        let mut world = play(
+            "ACQUIRE k h -> granted
+            WAIT k a KEEP 100 -> waits
+            WAIT k b PX 5000 -> waits
+            RELEASE k h -> 1
+            DEL k
+            < WAIT k a KEEP 100: granted | WAIT k b PX 5000: granted",
+        );
+        world.handed_over.pop();
+        world.say(again);
+        world.take_back_last();
+        assert_eq!(world.table.queues().len(), 1, "{again}");
+        world.table.queues().check().expect("sound queues");
+    }
+}
+
+#[test]
+fn a_lost_place_needs_a_ticket() {
+    let mut world = World::new();
+    world.max_tickets = 1;
+    world.say("ACQUIRE k h PX 5000");
+    for (token, left) in [("a", 1), ("b", 1)] {
+        let line = format!("WAIT k {token} KEEP 500");
+        world.say(&line);
+        world.hang_up(&line);
+        assert_eq!(world.table.queues().len(), left);
+    }
+    assert_eq!(world.table.counters().max_tickets_refusals, 1);
+    assert_eq!(world.say("QUEUE k a"), "place 1");
+}
+
+#[test]
+fn a_lost_place_taken_up_by_a_wait_counts_as_new() {
+    let mut world = World::new();
+    world.max_waiters = 1;
+    world.say("ACQUIRE k h PX 5000");
+    world.say("WAIT k a KEEP 500");
+    world.hang_up("WAIT k a KEEP 500");
+    assert_eq!(world.say("WAIT k b"), "waits");
+    assert!(world.say("WAIT k a").starts_with("MAXWAITERS"));
+    assert_eq!(world.say("QUEUE k a"), "place 1");
 }

@@ -7,12 +7,12 @@ use redis_lock_core::decision::{Answer, Caller, Decision, Outcome, Publication};
 use redis_lock_core::effect::{self, Effects};
 use redis_lock_core::grammar::{self, Keys, Setting};
 use redis_lock_core::operation::Operation;
+use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::place::User;
 use redis_lock_core::state::queue::{Waiter, WaiterId};
 use redis_lock_core::store::{Environment, KeyState, Store};
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::fence::Fences;
-use redis_lock_core::values::hand_over::HandOver;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::lock::Stored;
 use redis_lock_core::values::name::Name;
@@ -222,6 +222,19 @@ impl World {
 
     /// The connection that said this line is gone.
     pub fn hang_up(&mut self, line: &str) {
+        let waiter_id = self.forget(line);
+        let vacated = self.table.lose(waiter_id, self.now_ms, self.max_tickets);
+        self.fire(vacated);
+    }
+
+    /// The server answered the connection that said this line by itself.
+    pub fn unblock(&mut self, line: &str) {
+        let waiter_id = self.forget(line);
+        let vacated = self.table.leave(waiter_id);
+        self.fire(vacated);
+    }
+
+    fn forget(&mut self, line: &str) -> WaiterId {
         let waiter_id = self
             .waiting
             .iter()
@@ -229,8 +242,7 @@ impl World {
             .map(|(waiter_id, _)| *waiter_id);
         let waiter_id = waiter_id.unwrap_or_else(|| panic!("nobody waits with {line:?}"));
         self.waiting.remove(&waiter_id);
-        let vacated = self.table.leave(waiter_id);
-        self.fire(vacated);
+        waiter_id
     }
 
     /// The connection that said this line closes.

@@ -182,7 +182,7 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
     ("holds", &[(6, "REENTRANT"), (4, "HOLDS <1-3>")]),
     ("session", &[(8, "SESSION"), (3, ""), (1, "SESSION KEEP <1-30>")]),
     ("tie", &[(6, "<session>"), (3, "NOSESSION")]),
-    ("block", &[(8, "BLOCK <1-20>"), (1, "BLOCK 0"), (1, "")]),
+    ("block", &[(8, "BLOCK <1-20>"), (1, "BLOCK 0"), (1, ""), (3, "BLOCK <1-20> KEEP <1-30>"), (1, "KEEP <1-30>")]),
     ("place", &[(4, "KEEP <1-50>"), (2, ""), (1, "KEEP <1-50> NOTIFY {a} <token>")]),
     ("how-many", &[(12, ""), (3, "ALL"), (4, "HOLDS <0-2>")]),
     ("waiters", &[(4, ""), (1, "WAITERS <0-20>")]),

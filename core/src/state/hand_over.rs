@@ -1,18 +1,9 @@
-//! Grants, and grants to those who waited.
+//! Grants to those who waited.
 
+use crate::state::queue::{Position, Waiter};
+use crate::values::grant::Grant;
 use crate::values::holder::{Holder, Mode};
-use crate::values::name::Name;
-use crate::values::name::Names;
-use crate::values::token::Token;
-
-/// A grant as the client is told of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// Who holds.
-    pub token: Token,
-    /// The number of the grant.
-    pub fence: u64,
-}
+use crate::values::name::{Name, Names};
 
 /// Where a grant's fence comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,4 +38,7 @@ pub struct HandOver {
     pub origin: Origin,
     /// What it held before. Taking the hand-over back gives it back.
     pub replaced: Vec<Replaced>,
+    /// Who waited, and where, if its place is to stay should its connection be lost (KEEP). Taking the
+    /// hand-over back gives it that back too.
+    pub place: Option<Box<(Position, Waiter)>>,
 }
