@@ -16,60 +16,61 @@ use support::{
 ///
 /// An error is told by its first word. `waits`: it is told nothing, and is in the queue as it was. Of a
 /// place it is told what a LOCK.QUEUE is answered. `gone`: the queue doesn't have it, and it is answered
-/// another place. `taken`: another wait of its token stands there instead. What is published is told to
-/// a place with NOTIFY, which else is as any other.
+/// another place; `granted` it may be then where nobody holds `k`. `taken`: another wait of its token stands there instead. What is published is told to
+/// a place with NOTIFY, which else is as any other. Where nobody stands, nothing is ever granted.
 const TABLE: &str = "
-way                                                  | blocked     | place       | published
-LOCK.RELEASE k a                                     | granted w   | granted w   | yes
-LOCK.EXTEND k a PX 30                                | granted w   | granted w   | yes
-DEL k                                                | granted w   | granted w   | yes
-UNLINK k                                             | granted w   | granted w   | yes
-FLUSHDB                                              | granted w   | granted w   | yes
-FLUSHDB ASYNC                                        | granted w   | granted w   | yes
-FLUSHALL                                             | granted w   | granted w   | yes
-FLUSHALL ASYNC                                       | granted w   | granted w   | yes
-SWAPDB 0 1                                           | granted w   | granted w   | yes
-(another lock in database 1); SWAPDB 0 1             | waits x     | waits x     | no
-RENAME k away                                        | granted w   | granted w   | yes
-RENAME other k                                       | waits x     | waits x     | no
-RENAME other k; LOCK.RELEASE k x                     | granted w   | granted w   | yes
-MOVE k 1                                             | granted w   | granted w   | yes
-SET k text                                           | WRONGTYPE - | WRONGTYPE - | yes
-MULTI, SET k text, DEL k, EXEC                       | granted w   | granted w   | yes
-(evicted)                                            | granted w   | granted w   | yes
-EXPIRE k 1                                           | granted w   | granted w   | yes
-PEXPIRE k 30                                         | granted w   | granted w   | yes
-PEXPIREAT k 1                                        | granted w   | granted w   | yes
-EXPIRE k 10000                                       | waits a     | waits a     | no
-PERSIST k                                            | waits a     | waits a     | no
-(another lock restored)                              | waits x     | waits x     | no
-(another lock restored); LOCK.RELEASE k x            | granted w   | granted w   | yes
-(the lease ends in a pause)                          | waits -     | waits -     | no
-(the lease ends in a pause); CLIENT UNPAUSE          | granted w   | granted w   | yes
-DEL k, CLIENT PAUSE 300 ALL                          | granted w   | granted w   | yes
-REPLICAOF 127.0.0.1 1                                | UNBLOCKED a | READONLY a  | no
-REPLICAOF 127.0.0.1 1; REPLICAOF NO ONE              | UNBLOCKED a | gone a      | no
-DEBUG RELOAD                                         | waits a     | waits a     | no
-DEBUG RELOAD; LOCK.RELEASE k a                       | granted w   | granted w   | yes
-(stands still past the lease)                        | granted w   | granted w   | yes
-(its time ends)                                      | nil a       | gone a      | no
-(its time ends); LOCK.RELEASE k a                    | nil z       | gone z      | no
-LOCK.CANCEL k w                                      | UNBLOCKED a | gone a      | yes
-LOCK.CANCEL k w; LOCK.RELEASE k a                    | UNBLOCKED z | gone z      | yes
-ACL SETUSER guest resetkeys                          | waits a     | waits a     | no
-ACL SETUSER guest resetkeys; LOCK.RELEASE k a        | NOPERM z    | gone z      | no
-ACL SETUSER guest -@all; LOCK.RELEASE k a            | NOPERM z    | gone z      | no
-ACL DELUSER guest; LOCK.RELEASE k a                  | closed z    | gone z      | no
-(another connection waits)                           | UNBLOCKED a | taken a     | no
-(another connection waits); LOCK.RELEASE k a         | UNBLOCKED w | granted w   | no
-LOCK.QUEUE k w KEEP 600000                           | UNBLOCKED a | waits a     | no
-LOCK.QUEUE k w SHARED KEEP 600000; LOCK.RELEASE k a  | UNBLOCKED z | taken z     | no
-LOCK.ACQUIRE k w                                     | waits a     | waits a     | no
-CLIENT KILL ID {w}                                   | closed a    | waits a     | no
-CLIENT KILL ID {w}; LOCK.RELEASE k a                 | closed z    | granted w   | yes
-CLIENT UNBLOCK {w}                                   | nil a       | waits a     | no
-CLIENT UNBLOCK {w} ERROR                             | UNBLOCKED a | waits a     | no
-CLIENT UNBLOCK {w} ERROR; LOCK.RELEASE k a           | UNBLOCKED z | granted w   | yes
+way                                                  | blocked     | place       | published | absent
+LOCK.RELEASE k a                                     | granted w   | granted w   | yes       | waits z
+LOCK.EXTEND k a PX 30                                | granted w   | granted w   | yes       | waits z
+DEL k                                                | granted w   | granted w   | yes       | waits z
+UNLINK k                                             | granted w   | granted w   | yes       | waits z
+FLUSHDB                                              | granted w   | granted w   | yes       | waits z
+FLUSHDB ASYNC                                        | granted w   | granted w   | yes       | waits z
+FLUSHALL                                             | granted w   | granted w   | yes       | waits z
+FLUSHALL ASYNC                                       | granted w   | granted w   | yes       | waits z
+SWAPDB 0 1                                           | granted w   | granted w   | yes       | waits z
+(another lock in database 1); SWAPDB 0 1             | waits x     | waits x     | no        | waits x
+RENAME k away                                        | granted w   | granted w   | yes       | waits z
+RENAME other k                                       | waits x     | waits x     | no        | waits x
+RENAME other k; LOCK.RELEASE k x                     | granted w   | granted w   | yes       | waits z
+MOVE k 1                                             | granted w   | granted w   | yes       | waits z
+SET k text                                           | WRONGTYPE - | WRONGTYPE - | yes       | WRONGTYPE -
+SET k text; DEL k                                    | WRONGTYPE - | granted -   | yes       | granted -
+MULTI, SET k text, DEL k, EXEC                       | granted w   | granted w   | yes       | waits z
+(evicted)                                            | granted w   | granted w   | yes       | waits z
+EXPIRE k 1                                           | granted w   | granted w   | yes       | waits z
+PEXPIRE k 30                                         | granted w   | granted w   | yes       | waits z
+PEXPIREAT k 1                                        | granted w   | granted w   | yes       | waits z
+EXPIRE k 10000                                       | waits a     | waits a     | no        | waits a
+PERSIST k                                            | waits a     | waits a     | no        | waits a
+(another lock restored)                              | waits x     | waits x     | no        | waits x
+(another lock restored); LOCK.RELEASE k x            | granted w   | granted w   | yes       | waits z
+(the lease ends in a pause)                          | waits -     | waits -     | no        | waits -
+(the lease ends in a pause); CLIENT UNPAUSE          | granted w   | granted w   | yes       | waits z
+DEL k, CLIENT PAUSE 300 ALL                          | granted w   | granted w   | yes       | waits z
+REPLICAOF 127.0.0.1 1                                | UNBLOCKED a | READONLY a  | no        | READONLY a
+REPLICAOF 127.0.0.1 1; REPLICAOF NO ONE              | UNBLOCKED a | gone a      | no        | gone a
+DEBUG RELOAD                                         | waits a     | waits a     | no        | waits a
+DEBUG RELOAD; LOCK.RELEASE k a                       | granted w   | granted w   | yes       | waits z
+(stands still past the lease)                        | granted w   | granted w   | yes       | waits z
+(its time ends)                                      | nil a       | gone a      | no        | gone a
+(its time ends); LOCK.RELEASE k a                    | nil z       | gone z      | no        | gone z
+LOCK.CANCEL k w                                      | UNBLOCKED a | gone a      | yes       | gone a
+LOCK.CANCEL k w; LOCK.RELEASE k a                    | UNBLOCKED z | gone z      | yes       | gone z
+ACL SETUSER guest resetkeys                          | waits a     | waits a     | no        | waits a
+ACL SETUSER guest resetkeys; LOCK.RELEASE k a        | NOPERM z    | gone z      | no        | waits z
+ACL SETUSER guest -@all; LOCK.RELEASE k a            | NOPERM z    | gone z      | no        | waits z
+ACL DELUSER guest; LOCK.RELEASE k a                  | closed z    | gone z      | no        | waits z
+(another connection waits)                           | UNBLOCKED a | taken a     | no        | taken a
+(another connection waits); LOCK.RELEASE k a         | UNBLOCKED w | granted w   | no        | granted w
+LOCK.QUEUE k w KEEP 600000                           | UNBLOCKED a | waits a     | no        | taken a
+LOCK.QUEUE k w SHARED KEEP 600000; LOCK.RELEASE k a  | UNBLOCKED z | taken z     | no        | taken z
+LOCK.ACQUIRE k w                                     | waits a     | waits a     | no        | waits a
+CLIENT KILL ID {w}                                   | closed a    | waits a     | no        | waits a
+CLIENT KILL ID {w}; LOCK.RELEASE k a                 | closed z    | granted w   | yes       | waits z
+CLIENT UNBLOCK {w}                                   | nil a       | waits a     | no        | waits a
+CLIENT UNBLOCK {w} ERROR                             | UNBLOCKED a | waits a     | no        | waits a
+CLIENT UNBLOCK {w} ERROR; LOCK.RELEASE k a           | UNBLOCKED z | granted w   | yes       | waits z
 ";
 
 /// How `w` waits.
@@ -77,26 +78,23 @@ CLIENT UNBLOCK {w} ERROR; LOCK.RELEASE k a           | UNBLOCKED z | granted w  
 enum Kind {
     /// In a LOCK.WAIT.
     Blocked,
+    /// In a LOCK.WAIT with KEEP.
+    BlockedWithKeep,
     /// At a place.
     Place,
     /// At a place, with NOTIFY.
     PlaceWithNotify,
+    /// It was in a LOCK.WAIT with KEEP, and its connection is lost: nobody stands there.
+    Absent,
 }
 
 impl Kind {
-    /// What this kind is called in the table.
-    fn column(self) -> &'static str {
+    /// What this kind is called in the table, and by LOCK.INFO.
+    fn name(self) -> &'static str {
         match self {
-            Kind::Blocked => "blocked",
+            Kind::Blocked | Kind::BlockedWithKeep => "blocked",
             Kind::Place | Kind::PlaceWithNotify => "place",
-        }
-    }
-
-    /// What LOCK.INFO calls it.
-    fn in_queue(self) -> &'static str {
-        match self {
-            Kind::Blocked => "blocked",
-            Kind::Place | Kind::PlaceWithNotify => "place",
+            Kind::Absent => "absent",
         }
     }
 }
@@ -119,7 +117,7 @@ fn cases(kind: Kind) -> Vec<Case> {
     let mut lines = TABLE.trim().lines().map(cells);
     let head = lines.next().expect("a head");
     let column = |name| head.iter().position(|it| *it == name).expect("a column");
-    let (told, published) = (column(kind.column()), column("published"));
+    let (told, published) = (column(kind.name()), column("published"));
     let cases = lines.map(|row| {
         let (told, holder) = row[told].split_once(' ').expect("two words");
         let is_published = match row[published] {
@@ -162,11 +160,23 @@ impl Scene {
         let brief = case.way.starts_with("(its time ends)");
         let time_ms = if brief { 60 } else { 600_000 };
         match case.kind {
-            Kind::Blocked => {
-                waiter.send(format!("LOCK.WAIT k w {LONG} BLOCK {time_ms}"));
+            Kind::Blocked | Kind::BlockedWithKeep => {
+                let keep = match case.kind {
+                    Kind::BlockedWithKeep => "KEEP 600000",
+                    _ => "",
+                };
+                waiter.send(format!("LOCK.WAIT k w {LONG} BLOCK {time_ms} {keep}"));
                 if !brief {
                     server.until_blocked(&mut waiter);
                 }
+            }
+            Kind::Absent => {
+                waiter.send(format!("LOCK.WAIT k w {LONG} KEEP {time_ms}"));
+                server.until_blocked(&mut waiter);
+                waiter.hang_up();
+                until("the connection is lost", || {
+                    !server.is_connected(waiter.id())
+                });
             }
             Kind::Place => {
                 let queue = format!("LOCK.QUEUE k w {LONG} KEEP {time_ms}");
@@ -231,7 +241,7 @@ impl Scene {
                 server.thaw();
             }
             "(its time ends)" => match self.kind {
-                Kind::Blocked => self.answer = Some(self.waiter.recv()),
+                Kind::Blocked | Kind::BlockedWithKeep => self.answer = Some(self.waiter.recv()),
                 _ => until("it is out of the queue", || !self.is_queued()),
             },
             "(another connection waits)" => {
@@ -270,15 +280,15 @@ impl Scene {
     }
 
     fn is_queued(&self) -> bool {
-        self.queued_as() == Some(format!("{} exclusive", self.kind.in_queue()))
+        self.queued_as() == Some(format!("{} exclusive", self.kind.name()))
     }
 
     /// What `w` hears, or is answered if it asks.
     #[track_caller]
     fn told(&mut self) -> String {
         match self.kind {
-            Kind::Blocked => self.blocked_is_told(),
-            Kind::Place | Kind::PlaceWithNotify => self.asks(),
+            Kind::Blocked | Kind::BlockedWithKeep => self.blocked_is_told(),
+            Kind::Place | Kind::PlaceWithNotify | Kind::Absent => self.asks(),
         }
     }
 
@@ -297,7 +307,12 @@ impl Scene {
             self.waiter.replies_to_close()
         };
         match replies.pop() {
-            None => "closed".to_owned(),
+            None => {
+                let left = self.queued_as();
+                let kept = self.kind == Kind::BlockedWithKeep;
+                assert_eq!(left.as_deref(), kept.then_some("absent exclusive"));
+                "closed".to_owned()
+            }
             Some(reply) => first_word(reply, "an integer"),
         }
     }
@@ -350,6 +365,16 @@ fn assert_told(case: &Case) {
 #[test]
 fn those_who_are_blocked() {
     cases(Kind::Blocked).iter().for_each(assert_told);
+}
+
+#[test]
+fn those_who_are_blocked_and_would_keep_their_place() {
+    cases(Kind::BlockedWithKeep).iter().for_each(assert_told);
+}
+
+#[test]
+fn those_who_lost_their_connection() {
+    cases(Kind::Absent).iter().for_each(assert_told);
 }
 
 #[test]
