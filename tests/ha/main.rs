@@ -27,3 +27,4 @@ mod sentinel;
 mod slot_migration;
 mod slots_that_turn_back;
 mod waiters_sent_on;
+mod ways_out;
