@@ -33,7 +33,7 @@ use admission::Admission;
 use grants::{extend, release, Grantee};
 use lock_table::Waiting;
 pub use lock_table::{as_of, Counters, LockTable};
-use waits::Way;
+use waits::{Waited, Way};
 
 impl LockTable {
     /// Carries out one operation.
@@ -47,13 +47,9 @@ impl LockTable {
             let unsettled = waiting.unsettled(operation.names(), tx);
             waiting.settle(&unsettled, tx);
             let answer = waiting.decide(operation, caller, tx);
+            waiting.count_refusal(&answer);
             waiting.settle(&[], tx);
-            match answer {
-                Ok(Answer::Queued(arrival)) => {
-                    waiting.place_or_grant(operation, arrival, caller, tx)
-                }
-                answer => answer,
-            }
+            answer
         })
     }
 }
@@ -75,20 +71,16 @@ impl Waiting {
                 let way = Way::Block {
                     block_ms: *block_ms,
                 };
-                let answer = self.wait(names, request, way, caller, tx);
-                self.count_refusal(&answer);
-                answer
+                Ok(match self.wait(names, request, way, caller, tx)? {
+                    Waited::Granted(grant) => Answer::Granted(grant),
+                    Waited::Queued(arrival) => Answer::Queued(arrival),
+                })
             }
             Operation::Queue {
                 names,
                 request,
                 keep_ms,
-            } => {
-                let way = Way::Place { keep_ms: *keep_ms };
-                let answer = self.wait(names, request, way, caller, tx);
-                self.count_refusal(&answer);
-                answer
-            }
+            } => self.queue(names, request, *keep_ms, caller, tx),
             Operation::Cancel { names, token } => self.cancel(names, token, tx),
             Operation::Extend {
                 names,

@@ -6,10 +6,10 @@ use super::grants::Grantee;
 use super::lock_table::Waiting;
 use super::settle::tell;
 use crate::decision::{Answer, Arrival, Caller, Outcome};
-use crate::operation::Operation;
 use crate::state::place::{Place, Stand};
 use crate::state::queue::{End, Position, Waiter};
 use crate::transaction::Transaction;
+use crate::values::hand_over::Grant;
 use crate::values::holder::Mode;
 use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
@@ -30,6 +30,14 @@ pub(super) enum Way {
     Block { block_ms: u64 },
     /// In a place that is kept for so long.
     Place { keep_ms: u64 },
+}
+
+/// What became of a request that may be waited for.
+pub(super) enum Waited {
+    /// It was granted at once.
+    Granted(Grant),
+    /// Its token waits.
+    Queued(Arrival),
 }
 
 /// One who begins to wait.
@@ -74,7 +82,7 @@ impl Waiting {
         way: Way,
         caller: Caller,
         tx: &mut Transaction<'_, '_>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Waited, Refusal> {
         let (upgrades, by) = match self.newcomer_admission(names, request, tx)? {
             Admission::Blocked { upgrades, by, .. } => (upgrades, by),
             Admission::Granted { kept_fence } => {
@@ -83,7 +91,7 @@ impl Waiting {
                 }
                 let to = Grantee::Client(caller.client_id);
                 let grant = self.grant(names, request, kept_fence, to, tx);
-                return Ok(Answer::Granted(grant));
+                return Ok(Waited::Granted(grant));
             }
         };
         if upgrades > 0 && self.would_deadlock(names, request, tx) {
@@ -107,11 +115,11 @@ impl Waiting {
         match older {
             Some(older) => {
                 self.take_over(older, waiter, rank, tx);
-                Ok(Answer::Queued(Arrival::TakenOver))
+                Ok(Waited::Queued(Arrival::TakenOver))
             }
             None => {
                 self.enqueue(waiter, rank, Some(by), tx);
-                Ok(Answer::Queued(Arrival::New))
+                Ok(Waited::Queued(Arrival::New))
             }
         }
     }
@@ -129,25 +137,48 @@ impl Waiting {
         }
     }
 
-    /// What a QUEUE answers whose token had to queue: its place, the greatest where it has several, or
-    /// the grant, if it was granted as that was settled.
-    pub(super) fn place_or_grant(
+    /// Grants, or tells the place, the greatest where it has several, once all is settled that follows from
+    /// its having been taken. It may have been granted by that.
+    pub(super) fn queue(
         &mut self,
-        operation: &Operation,
-        arrival: Arrival,
+        names: &Names,
+        request: &Request,
+        keep_ms: u64,
         caller: Caller,
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
-        let Operation::Queue { names, request, .. } = operation else {
-            return Ok(Answer::Queued(arrival));
+        let arrival = match self.wait(names, request, Way::Place { keep_ms }, caller, tx)? {
+            Waited::Granted(grant) => return Ok(Answer::Granted(grant)),
+            Waited::Queued(arrival) => arrival,
         };
+        self.settle(&[], tx);
         let Some(position) = self.queues.wait_for(&request.token, names) else {
-            let answer = self.decide(operation, caller, tx);
-            self.settle(&[], tx);
-            return answer;
+            return self.claim(names, request, caller, tx);
         };
         let ranks = names.iter().map(|name| self.queues.rank(name, position));
         Ok(Answer::Place(ranks.max().unwrap_or(0), arrival))
+    }
+
+    /// Claims what was granted to a place that is gone. One to which nothing was granted has lost its
+    /// rights.
+    fn claim(
+        &mut self,
+        names: &Names,
+        request: &Request,
+        caller: Caller,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Result<Answer, Refusal> {
+        match self.newcomer_admission(names, request, tx)? {
+            Admission::Granted {
+                kept_fence: kept @ Some(_),
+            } => {
+                let to = Grantee::Client(caller.client_id);
+                Ok(Answer::Granted(self.grant(names, request, kept, to, tx)))
+            }
+            Admission::Granted { kept_fence: None } | Admission::Blocked { .. } => {
+                Err(Refusal::NoPermission)
+            }
+        }
     }
 
     /// The wait of a token for these names. A place that was kept for too short a time is none: it is
