@@ -178,6 +178,7 @@ pub fn deliver(completions: Vec<Completion>) {
         return;
     }
     state::blocked(|blocked| {
+        blocked.outcomes.reserve(completions.len());
         for Completion { waiter_id, outcome } in completions {
             blocked.record(waiter_id, outcome);
         }

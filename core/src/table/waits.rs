@@ -193,9 +193,8 @@ impl Waiting {
         if !self.has_lapsed(position, tx) {
             return Some(position);
         }
-        for name in self.end_wait(position, Outcome::TimedOut, tx) {
-            tx.settle_again(&name);
-        }
+        let vacated = self.end_wait(position, Outcome::TimedOut, tx);
+        self.settle_vacated(&vacated, tx);
         None
     }
 
@@ -287,8 +286,17 @@ impl Waiting {
     /// Ends a wait for the sake of a newer one of its token; who stood behind it may be admitted.
     fn end_older_wait(&mut self, older: Position, tx: &mut Transaction<'_, '_>) {
         self.counters.take_overs += 1;
-        for name in self.end_wait(older, TAKEN_OVER, tx) {
-            tx.settle_again(&name);
+        let vacated = self.end_wait(older, TAKEN_OVER, tx);
+        self.settle_vacated(&vacated, tx);
+    }
+
+    /// Has names settled whose queues somebody has left, but for those where nobody waits any more and nothing
+    /// was due at any time: their locks need no look.
+    fn settle_vacated(&self, names: &[Name], tx: &mut Transaction<'_, '_>) {
+        for name in names {
+            if self.queues.has_queue(name) || self.schedule.time_of(name).is_some() {
+                tx.settle_again(name);
+            }
         }
     }
 
@@ -300,16 +308,22 @@ impl Waiting {
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
         let mut cancelled = 0_u64;
+        let first = tx.completions.len();
         for name in names {
             tx.lock_at(name).ok_or(Refusal::WrongType)?;
-            for position in self.queues.waits_at(token, name) {
+            let waits = self.queues.waits_at(token, name);
+            tx.completions.reserve(waits.len());
+            // The last first: to leave a queue at its end moves none of the others, who may be thousands.
+            for position in waits.into_iter().rev() {
                 let lapsed = self.has_lapsed(position, tx);
                 let outcome = if lapsed { Outcome::TimedOut } else { CANCELLED };
-                for vacated in self.end_wait(position, outcome, tx) {
-                    tx.settle_again(&vacated);
-                }
+                let vacated = self.end_wait(position, outcome, tx);
+                self.settle_vacated(&vacated, tx);
                 cancelled += u64::from(!lapsed);
             }
+        }
+        if let Some(told) = tx.completions.get_mut(first..) {
+            told.reverse();
         }
         self.counters.cancels += cancelled;
         Ok(Answer::Count(usize::from(cancelled > 0)))

@@ -16,7 +16,7 @@ const TRIES: usize = 100;
 
 const CIRCLE_BOUND_MS: f64 = 40.0;
 
-const CANCEL_BOUND_MS: f64 = 50.0;
+const CANCEL_BOUND_MS: f64 = 40.0;
 
 /// What each connection of a crowd holds by SESSION, and what it waits for then.
 struct Scene {
