@@ -104,6 +104,8 @@ pub struct ServerFacts {
     pub is_valkey: bool,
     /// Whether it is a node of a cluster.
     pub is_clustered: bool,
+    /// Whether it lets a client block that is subscribed to a channel in RESP3.
+    pub blocks_subscribers: bool,
     /// Whether it follows a primary, as it last said.
     pub is_replica: bool,
 }
