@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use compiled::shared_object;
 use payload::{body, Frame, StoredHolder};
+use redis::Value;
 use support::{
     assert_same_data, unix_time_ms, unix_time_us, until, Builder, Client, Expect, Reply, Server,
     LONG, PATIENCE,
@@ -288,6 +289,26 @@ fn a_session_is_renewed_though_the_clock_was_set_back() {
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
     session.close();
     assert_eq!(waiter.recv().grant().token, "b");
+}
+
+/// The server looks at its clock once and fires the timers that are due by then. One that is armed meanwhile,
+/// by a clock that was set back by an hour, is due by the old one, again and again.
+#[test]
+fn the_server_serves_on_though_the_clock_is_set_back_as_the_timer_fires() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let mut session = server.client();
+    for number in 0..50 {
+        let command = format!("LOCK.ACQUIRE k{number} s PX 15 SESSION");
+        session.call(&command).grant();
+    }
+    for hours in 1..200 {
+        clock.set_ms(-hours * HOUR_MS);
+        for _ in 0..10 {
+            assert_eq!(session.call("PING"), Ok(Value::SimpleString("PONG".into())));
+        }
+    }
+    assert_eq!(server.known_lock("k0").holder().int("session"), 1);
 }
 
 #[test]

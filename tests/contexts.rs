@@ -3,7 +3,7 @@
 mod support;
 
 use redis::Value;
-use support::{server_with_holder, until, Client, Expect, Server, LONG};
+use support::{server_with_holder, until, Client, Expect, Flavour, Server, LONG};
 
 /// The replies of a transaction.
 #[track_caller]
@@ -149,6 +149,32 @@ fn a_wait_in_a_transaction_leaves_the_position_of_its_token_alone() {
     assert_eq!(server.waiters("k"), 1);
     server.call("LOCK.RELEASE k a").int();
     assert_eq!(waiter.recv().grant().token, "b");
+}
+
+/// Valkey lets no subscriber block from 8.1 on; in RESP2 none may send any such command.
+#[test]
+fn a_subscriber_that_may_not_block_leaves_the_position_of_its_token_alone() {
+    let server = server_with_holder();
+    let blocks = server.flavour() == Flavour::Redis || server.version() < (8, 1, 0);
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    let mut subscriber = server.client().into_resp3();
+    subscriber.call("SUBSCRIBE news").value();
+    subscriber.send(format!("LOCK.WAIT k b {LONG}"));
+    if blocks {
+        let error = waiter.recv().error();
+        assert!(error.starts_with("UNBLOCKED a newer"), "{error}");
+        server.call("LOCK.RELEASE k a").int();
+        assert_eq!(subscriber.recv().grant().token, "b");
+        return;
+    }
+    subscriber.recv().nil();
+    waiter.expect_silence();
+    subscriber.call("UNSUBSCRIBE news").value();
+    subscriber.send(format!("LOCK.WAIT k b {LONG}"));
+    let error = waiter.recv().error();
+    assert!(error.starts_with("UNBLOCKED a newer"), "{error}");
+    server.call("LOCK.RELEASE k a").int();
+    assert_eq!(subscriber.recv().grant().token, "b");
 }
 
 // ---- transactions and scripts beside the queue

@@ -736,14 +736,20 @@ fn a_right_that_comes_or_goes_counts_at_once() {
     assert_eq!(token(), Value::Nil);
 }
 
-/// Commands that another module calls have no user, unless it says so.
-#[test]
-fn another_module_sees_all_and_its_users_what_they_may() {
-    let (server, _clients) = crowded();
+/// Loads the module whose commands call commands.
+#[track_caller]
+fn load_calling(server: &Server) {
     let calling = shared_object("rights/calling.c", server.dir());
     server
         .call(&["MODULE", "LOAD", calling.to_str().expect("a path")])
         .okay();
+}
+
+/// Commands that another module calls have no user, unless it says so.
+#[test]
+fn another_module_sees_all_and_its_users_what_they_may() {
+    let (server, _clients) = crowded();
+    load_calling(&server);
     let mut reader = user(&server, "reader", "%R~* +@all");
     for (call, expected) in [
         (
@@ -751,9 +757,65 @@ fn another_module_sees_all_and_its_users_what_they_may() {
             Value::BulkString(b"secret".to_vec()),
         ),
         ("calling.call_as_user LOCK.INFO k", Value::Nil),
+        // Who may do anything, but is no user whom the server could be asked for.
+        ("calling.call_as_own LOCK.INFO k", Value::Nil),
         ("LOCK.INFO k", Value::Nil),
     ] {
         let info = LockInfo::of(reader.call(call).value()).expect("a lock");
         assert_eq!(info.holder().get("token"), expected, "{call}");
     }
+}
+
+/// The user is looked for by a command that doesn't exist, which another module may answer all the same.
+#[test]
+fn whose_user_cannot_be_told_sees_no_token() {
+    let (server, _clients) = crowded();
+    load_calling(&server);
+    server.call("calling.answer_pong LOCK.NONE").okay();
+    for rules in ["%R~* +@all", "~* +@all"] {
+        let mut reader = user(&server, "reader", rules);
+        let info = LockInfo::of(reader.call("LOCK.INFO k").value()).expect("a lock");
+        assert_eq!(info.holder().get("token"), Value::Nil, "{rules}");
+    }
+}
+
+/// Takes a place by this call, has everybody's rights looked at again, and tells who is granted the lock.
+#[track_caller]
+fn granted_after_a_change_of_rights(server: &Server, call: &str) -> Vec<&'static str> {
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let mut guest = user(server, "guest", "~* +@all");
+    let place = guest.call(format!("{call} k b KEEP 600000")).int();
+    assert_eq!(place, 1, "{call}");
+    let _next = server.waiter(format!("LOCK.WAIT k c {LONG}"));
+    server.call("ACL SETUSER guest resetkeys").okay();
+    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    // LOCK.INFO may not tell.
+    let mut holders = vec!["b", "c"];
+    holders.retain(|token| server.call(format!("LOCK.CHECK k {token}")).int() > 0);
+    server.call("LOCK.CANCEL k c").int();
+    server.call("DEL k").int();
+    holders
+}
+
+#[test]
+fn a_place_of_another_module_is_granted_and_that_of_a_user_it_made_is_not() {
+    let server = Server::start();
+    load_calling(&server);
+    for (call, expected) in [
+        ("calling.call LOCK.QUEUE", "b"),
+        ("calling.call_as_user LOCK.QUEUE", "c"),
+        ("calling.call_as_own LOCK.QUEUE", "c"),
+    ] {
+        let holders = granted_after_a_change_of_rights(&server, call);
+        assert_eq!(holders, [expected], "{call}");
+    }
+}
+
+#[test]
+fn a_place_whose_user_cannot_be_told_is_not_granted() {
+    let server = Server::start();
+    load_calling(&server);
+    server.call("calling.answer_pong LOCK.NONE").okay();
+    let holders = granted_after_a_change_of_rights(&server, "LOCK.QUEUE");
+    assert_eq!(holders, ["c"]);
 }

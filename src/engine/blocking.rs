@@ -79,12 +79,19 @@ fn decoy(name: &Name) -> *mut raw::RedisModuleString {
     })
 }
 
-/// Whether this context's client may be blocked: not in MULTI, in a script or where it said so.
+/// Whether this context's client may be blocked: not in MULTI, in a script, where it said so, or where it
+/// is subscribed to a channel and the server blocks no such client. In RESP2 a subscriber may do nothing
+/// but subscribe.
 fn may_block(ctx: &Context) -> bool {
     let denying = raw::REDISMODULE_CTX_FLAGS_MULTI
         | raw::REDISMODULE_CTX_FLAGS_LUA
         | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
-    api::context_flags(ctx) & denying == 0
+    let flags = api::context_flags(ctx);
+    let may_subscribe = flags & raw::REDISMODULE_CTX_FLAGS_RESP3 != 0;
+    flags & denying == 0
+        && (api::blocks_subscribers()
+            || !may_subscribe
+            || !clients::is_subscriber(api::client_id(ctx)))
 }
 
 /// A client that may not block gets the answer of an ACQUIRE, as with BLPOP.
@@ -173,6 +180,7 @@ pub fn deliver(completions: Vec<Completion>) {
         return;
     }
     state::blocked(|blocked| {
+        blocked.outcomes.reserve(completions.len());
         for Completion { waiter_id, outcome } in completions {
             blocked.record(waiter_id, outcome);
         }

@@ -24,9 +24,10 @@ const RETRY_MS: u64 = 5;
 /// write, in ms. A slot's migration can take long, and asking costs a call for each lock.
 const DEFERRED_MS: u64 = 1_000;
 
-/// Looks again at once, at all that is due at some time, if somebody set the wall clock, or if the timer
+/// Arms what was postponed. Looks again at once, at all that is due at some time, if somebody set the wall clock, or if the timer
 /// should have fired by now.
 pub fn check_clock() {
+    timer::arm_postponed();
     match timer::state_now() {
         TimerState::InTime => return,
         TimerState::ClockSet => {

@@ -131,8 +131,9 @@ impl Store for ServerStore<'_> {
     }
 
     fn user(&mut self) -> User {
+        self.open = None;
         User {
-            name: rights::caller_name(self.ctx),
+            identity: rights::identity(self.ctx),
             rights_version: filter::rights_version(),
         }
     }

@@ -46,6 +46,11 @@ pub fn sharding() -> Sharding {
     }
 }
 
+/// Whether the server lets a client block that is subscribed to a channel, as it may be in RESP3.
+pub fn blocks_subscribers() -> bool {
+    facts().blocks_subscribers
+}
+
 /// Whether the server follows a primary.
 pub fn is_replica() -> bool {
     facts().is_replica
@@ -211,6 +216,16 @@ pub fn server_info(ctx: &Context, section: &CStr, field: &CStr) -> Option<String
     text
 }
 
+/// Whether the server has a function that the crate doesn't know.
+fn has_function(name: &CStr) -> bool {
+    let mut function: *mut c_void = ptr::null_mut();
+    let status = server!(RedisModule_GetApi(
+        name.as_ptr(),
+        (&raw mut function).cast()
+    ));
+    status == Some(0)
+}
+
 /// Finds out what server this is, and makes [`own_context`].
 pub fn prepare(ctx: &Context) -> Result<(), String> {
     let own = server!(RedisModule_GetDetachedThreadSafeContext(ctx.ctx));
@@ -221,6 +236,7 @@ pub fn prepare(ctx: &Context) -> Result<(), String> {
         state.server.set(ServerFacts {
             is_valkey,
             is_clustered,
+            blocks_subscribers: !has_function(c"RedisModule_RegisterScriptingEngine"),
             is_replica: false,
         });
     });

@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use redis_lock_core::state::place;
+use redis_lock_core::state::place::{self, Identity};
 use redis_lock_core::values::name::Names;
 use redis_lock_core::values::token::Token;
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
@@ -37,38 +37,58 @@ fn owned(ctx: &Context, name: Option<*mut raw::RedisModuleString>) -> Option<Red
     Some(RedisString::from_redis_module_string(ctx.ctx, name))
 }
 
-/// The name of the user on whose behalf a command runs. Only where there is one, see [`has_user`].
-fn current_user_name(ctx: &Context) -> Option<RedisString> {
-    owned(ctx, server!(RedisModule_GetCurrentUserName(ctx.ctx)))
-}
-
 /// The user with this name, if there is one.
 fn named(name: &RedisString) -> Option<User> {
     let user = server!(RedisModule_GetModuleUserFromUserName(name.inner));
     user.filter(|user| !user.is_null()).map(User)
 }
 
-/// The name of the user on whose behalf a command runs, be it in a script or in a transaction; `None` for
-/// one that may do anything, as another module that calls it.
-pub fn caller_name(ctx: &Context) -> Option<Arc<[u8]>> {
-    if !has_user(ctx) {
-        return None;
+/// On whose behalf a command runs, be it in a script or in a transaction.
+///
+/// The server dies of being asked for the name of a user where there is none, as where another module
+/// calls. So a command is called first that doesn't exist, with the user's rights: a server looks for
+/// the user before it finds that out. What it answers may be another module's doing, by a command filter;
+/// an answer that is neither of the two tells nothing.
+pub fn identity(ctx: &Context) -> Identity {
+    let options = CallOptionsBuilder::new()
+        .verify_acl()
+        .errors_as_replies()
+        .build();
+    let reply: CallResult<'_> = ctx.call_ext::<&[&[u8]; 0], _>("LOCK.NONE", &options, &[]);
+    let error = reply.err().and_then(|error| error.to_utf8_string());
+    let text = error.unwrap_or_default().to_ascii_lowercase();
+    if text.contains("no user") {
+        return Identity::NoUser;
     }
-    Some(Arc::from(current_user_name(ctx)?.as_slice()))
+    if !text.contains("unknown") {
+        return Identity::Unknown;
+    }
+    let name = owned(ctx, server!(RedisModule_GetCurrentUserName(ctx.ctx)));
+    name.map_or(Identity::Unknown, |name| {
+        Identity::Named(Arc::from(name.as_slice()))
+    })
 }
 
 /// Whether a place's user may still queue for these names.
 pub fn may_queue(user: &place::User, names: &Names, token: &Token) -> bool {
-    let Some(name) = &user.name else { return true };
-    let user = named(&api::string(name));
-    user.is_some_and(|user| may_run(&user, &command(["LOCK.QUEUE", "LOCK.MQUEUE"], names, token)))
+    match &user.identity {
+        Identity::NoUser => true,
+        Identity::Unknown => false,
+        Identity::Named(name) => named(&api::string(name)).is_some_and(|user| {
+            may_run(&user, &command(["LOCK.QUEUE", "LOCK.MQUEUE"], names, token))
+        }),
+    }
 }
 
 /// Whether a place's user may still publish on a channel.
 pub fn may_still_publish(user: &place::User, channel: &[u8]) -> bool {
-    let Some(name) = &user.name else { return true };
-    let user = named(&api::string(name));
-    user.is_some_and(|user| may_publish(&user, channel))
+    match &user.identity {
+        Identity::NoUser => true,
+        Identity::Unknown => false,
+        Identity::Named(name) => {
+            named(&api::string(name)).is_some_and(|user| may_publish(&user, channel))
+        }
+    }
 }
 
 /// On whose behalf a command runs, be it in a script or in a transaction.
@@ -79,18 +99,18 @@ enum Rights {
     All,
     /// Those of a user.
     Of(User),
-    /// The user can't be looked up, as one that a module made.
+    /// It can't be told who it is, or the user can't be looked up, as one that a module made.
     None,
 }
 
 impl Caller {
     /// The caller of the command that runs in this context.
     pub fn of(ctx: &Context) -> Self {
-        if !has_user(ctx) {
-            return Self(Rights::All);
-        }
-        let user = current_user_name(ctx).and_then(|name| named(&name));
-        Self(user.map_or(Rights::None, Rights::Of))
+        Self(match identity(ctx) {
+            Identity::NoUser => Rights::All,
+            Identity::Unknown => Rights::None,
+            Identity::Named(name) => named(&api::string(&name)).map_or(Rights::None, Rights::Of),
+        })
     }
 
     /// Whether the caller may read a key, as far as key patterns go.
@@ -127,19 +147,6 @@ impl Caller {
             }
         }
     }
-}
-
-/// Whether the context's client has a user. One that another module calls commands by has none, and
-/// the server dies of being asked for its name. It does look for a user before it finds that there is
-/// no such command as this.
-fn has_user(ctx: &Context) -> bool {
-    let options = CallOptionsBuilder::new()
-        .verify_acl()
-        .errors_as_replies()
-        .build();
-    let reply: CallResult<'_> = ctx.call_ext::<&[&[u8]; 0], _>("LOCK.NONE", &options, &[]);
-    let error = reply.err().and_then(|error| error.to_utf8_string());
-    error.is_some_and(|text| text.to_ascii_lowercase().contains("unknown"))
 }
 
 fn may_publish(user: &User, channel: &[u8]) -> bool {

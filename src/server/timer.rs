@@ -4,6 +4,10 @@
 //! has caught up. So the module looks at both clocks before the server sleeps, see [`state_now`], and
 //! arms its timer anew when they have moved apart. The timer fires at or after the time that it was
 //! armed for, never before.
+//!
+//! Nor is one armed while it fires: the server looks at its clock once and then fires all that is due by
+//! that, also what was armed meanwhile. Were the clock set back in between, it would fire for as long as it was
+//! set back, and serve nobody. So what is armed then is postponed until the server goes to sleep.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -13,7 +17,7 @@ use redis_module::{raw, Context};
 
 use crate::server::api::{self, server};
 use crate::server::{boundary, clock};
-use crate::state::{self, Armed};
+use crate::state::{self, Armed, Firing};
 
 /// The longest period of a timer, in ms: it fires in vain then, and is armed again.
 const LONGEST_PERIOD_MS: u64 = 1 << 40;
@@ -55,10 +59,15 @@ pub fn fire_in(wait_ms: u64) {
     arm(clock::steady_ms().saturating_add(wait_ms));
 }
 
-/// Whether the timer is armed for `due_ms` on the steady clock or sooner.
+/// Whether the timer is armed, or to be armed, for `due_ms` on the steady clock or sooner.
 pub fn fires_by(due_ms: u64) -> bool {
-    let armed = state::with(|state| state.timer.get());
-    armed.is_some_and(|armed| armed.due_ms <= due_ms)
+    let (armed, firing) = state::with(|state| (state.timer.get(), state.firing.get()));
+    let armed_ms = armed.map(|armed| armed.due_ms);
+    let postponed_ms = firing.postponed_ms();
+    armed_ms
+        .into_iter()
+        .chain(postponed_ms)
+        .any(|ms| ms <= due_ms)
 }
 
 /// Arms the timer for `due_ms` on the steady clock, unless it fires before that anyway.
@@ -67,6 +76,22 @@ pub fn arm(due_ms: u64) {
         return;
     }
     disarm();
+    if state::with(|state| state.firing.get()) == Firing::No {
+        create(due_ms);
+    } else {
+        state::with(|state| state.firing.set(Firing::Postpones(due_ms)));
+    }
+}
+
+/// The server goes to sleep: what was armed while the timer fired is armed now.
+pub fn arm_postponed() {
+    let firing = state::with(|state| state.firing.replace(Firing::No));
+    if let Some(due_ms) = firing.postponed_ms() {
+        arm(due_ms);
+    }
+}
+
+fn create(due_ms: u64) {
     let now = clock::now();
     let period_ms = due_ms.saturating_sub(now.steady_ms);
     let timer = server!(RedisModule_CreateTimer(
@@ -85,6 +110,7 @@ pub fn arm(due_ms: u64) {
 
 /// Has the timer fire no more.
 pub fn disarm() {
+    state::with(|state| state.firing.set(state.firing.get().without_postponed()));
     if let Some(Armed { timer, .. }) = state::with(|state| state.timer.take()) {
         let ctx = api::own_context();
         server!(RedisModule_StopTimer(ctx.ctx, timer, ptr::null_mut()));
@@ -108,7 +134,10 @@ pub fn state_now() -> TimerState {
 
 extern "C" fn fire(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     boundary::guard(|| {
-        state::with(|state| state.timer.set(None));
+        state::with(|state| {
+            state.timer.set(None);
+            state.firing.set(Firing::Yes);
+        });
         if let Some(run) = ON_FIRE.get() {
             run(&Context::new(ctx));
         }

@@ -67,6 +67,8 @@ pub struct State {
     pub last_waiter_id: Cell<u64>,
     /// The module's timer, while it is armed.
     pub timer: Cell<Option<Armed>>,
+    /// Whether it has fired since the server last slept.
+    pub firing: Cell<Firing>,
     /// Whether the timer was deferred, so that the server's other clients come first.
     pub yielded: Cell<bool>,
     /// The steady clock when it was looked at first, and the wall clock then, in microseconds since the
@@ -104,6 +106,8 @@ pub struct ServerFacts {
     pub is_valkey: bool,
     /// Whether it is a node of a cluster.
     pub is_clustered: bool,
+    /// Whether it lets a client block that is subscribed to a channel in RESP3.
+    pub blocks_subscribers: bool,
     /// Whether it follows a primary, as it last said.
     pub is_replica: bool,
 }
@@ -131,6 +135,36 @@ pub enum Audience {
     Replicas,
 }
 
+/// Whether the timer has fired in this pass of the server's loop, after which none is armed until it sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Firing {
+    /// It hasn't.
+    #[default]
+    No,
+    /// It has.
+    Yes,
+    /// It has, and is to be armed for this moment on the steady clock, in ms.
+    Postpones(u64),
+}
+
+impl Firing {
+    /// When it is to fire that is to be armed.
+    pub const fn postponed_ms(self) -> Option<u64> {
+        match self {
+            Self::No | Self::Yes => None,
+            Self::Postpones(due_ms) => Some(due_ms),
+        }
+    }
+
+    /// The same with nothing to be armed.
+    pub const fn without_postponed(self) -> Self {
+        match self {
+            Self::No => Self::No,
+            Self::Yes | Self::Postpones(_) => Self::Yes,
+        }
+    }
+}
+
 /// A timer of the server's, armed.
 #[derive(Clone, Copy)]
 pub struct Armed {
@@ -153,6 +187,7 @@ impl State {
             last_gone_client: Cell::default(),
             last_waiter_id: Cell::default(),
             timer: Cell::default(),
+            firing: Cell::default(),
             yielded: Cell::default(),
             start: OnceCell::new(),
             server: Cell::default(),

@@ -5,11 +5,23 @@ use std::sync::Arc;
 use crate::values::notice::Notice;
 use crate::values::request::Request;
 
+/// On whose behalf an operation is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Identity {
+    /// Nobody's: the server's own or another module's, which may do anything.
+    #[default]
+    NoUser,
+    /// The user of this name.
+    Named(Arc<[u8]>),
+    /// It can't be told: nothing may be granted that isn't let through anew.
+    Unknown,
+}
+
 /// Whose rights are looked at when a place is granted: its user, as that was when it was last asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
-    /// Its name; `None` for one that may do anything, as another module.
-    pub name: Option<Arc<[u8]>>,
+    /// Who it is.
+    pub identity: Identity,
     /// As of which change of anybody's rights it was let through.
     pub rights_version: u64,
 }

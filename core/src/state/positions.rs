@@ -11,6 +11,13 @@ pub struct Position {
     index: usize,
 }
 
+impl Position {
+    /// A number that no other position has that is taken, as small as it can be.
+    pub const fn number(self) -> usize {
+        self.index
+    }
+}
+
 /// Where a waiter queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {

@@ -176,6 +176,31 @@ impl NameQueue {
     }
 }
 
+/// The queue of one name, found.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownQueue<'q>(&'q NameQueue);
+
+impl<'q> KnownQueue<'q> {
+    /// A number that no other queue has, until any of them changes.
+    pub fn number(self) -> usize {
+        std::ptr::from_ref(self.0).addr()
+    }
+
+    /// Those who stand behind `front`, and behind nobody where it is `None`; no further than `back`.
+    pub fn between(
+        self,
+        front: Option<Position>,
+        back: Option<Position>,
+    ) -> impl Iterator<Item = Position> + 'q {
+        self.0.positions.between(front, back)
+    }
+
+    /// Who holds the lock, as it was settled last; nobody: not known.
+    pub fn holders(self) -> &'q [Token] {
+        &self.0.holders
+    }
+}
+
 /// The waits of one token: mostly one.
 #[derive(Debug)]
 enum Waits {
@@ -329,17 +354,9 @@ impl Queues {
         positions.filter_map(|position| Some((position, self.at(position)?)))
     }
 
-    /// Those who stand in the queue of a name behind `front`, and behind nobody where it is `None`; no further
-    /// than `back`.
-    pub fn queue_between(
-        &self,
-        name: &Name,
-        front: Option<Position>,
-        back: Option<Position>,
-    ) -> impl Iterator<Item = (Position, &Waiter)> {
-        let queue = self.queues_by_name.get(name).into_iter();
-        let positions = queue.flat_map(move |queue| queue.positions.between(front, back));
-        positions.filter_map(|position| Some((position, self.at(position)?)))
+    /// The queue of a name, to look at as a whole; `None` where nobody waits.
+    pub fn known(&self, name: &Name) -> Option<KnownQueue<'_>> {
+        self.queues_by_name.get(name).map(KnownQueue)
     }
 
     /// Records what a name was settled to that somebody waits for: who holds it, where that is known and

@@ -22,7 +22,7 @@ mod lock_table;
 mod settle;
 mod waits;
 
-use crate::decision::{Answer, Caller, Decision, Publication};
+use crate::decision::{Answer, Caller, Decision};
 use crate::operation::Operation;
 use crate::store::Environment;
 use crate::transaction::Transaction;
@@ -33,7 +33,7 @@ use admission::Admission;
 use grants::{extend, release, Grantee};
 use lock_table::Waiting;
 pub use lock_table::{as_of, Counters, LockTable};
-use waits::Way;
+use waits::{Waited, Way};
 
 impl LockTable {
     /// Carries out one operation.
@@ -47,20 +47,8 @@ impl LockTable {
             let unsettled = waiting.unsettled(operation.names(), tx);
             waiting.settle(&unsettled, tx);
             let answer = waiting.decide(operation, caller, tx);
+            waiting.count_refusal(&answer);
             waiting.settle(&[], tx);
-            let answer = match answer {
-                Ok(Answer::Queued(arrival)) => {
-                    waiting.place_or_grant(operation, arrival, caller, tx)
-                }
-                answer => answer,
-            };
-            if let (Operation::Queue { names, request, .. }, Ok(Answer::Granted(_))) =
-                (operation, &answer)
-            {
-                // It is told by the answer.
-                let is_other = |it: &Publication| it.token != request.token || it.names != *names;
-                tx.publications.retain(is_other);
-            }
             answer
         })
     }
@@ -85,9 +73,10 @@ impl Waiting {
                     block_ms: *block_ms,
                     keep_ms: *keep_ms,
                 };
-                let answer = self.wait(names, request, way, caller, tx);
-                self.count_refusal(&answer);
-                answer
+                Ok(match self.wait(names, request, way, caller, tx)? {
+                    Waited::Granted(grant) => Answer::Granted(grant),
+                    Waited::Queued(arrival) => Answer::Queued(arrival),
+                })
             }
             Operation::Queue {
                 names,
@@ -99,9 +88,7 @@ impl Waiting {
                     keep_ms: *keep_ms,
                     notice: notice.as_ref(),
                 };
-                let answer = self.wait(names, request, way, caller, tx);
-                self.count_refusal(&answer);
-                answer
+                self.queue(names, request, way, caller, tx)
             }
             Operation::Cancel { names, token } => self.cancel(names, token, tx),
             Operation::Extend {

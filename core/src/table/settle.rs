@@ -113,6 +113,11 @@ impl Waiting {
     /// Puts on the work what an operation has brought up.
     fn recheck_changes(&mut self, work: &mut WorkList, tx: &mut Transaction<'_, '_>) {
         self.recheck_granted(work, tx);
+        if tx.changed.len() > 1 {
+            // Thousands may have left one and the same queue.
+            tx.changed.sort_unstable();
+            tx.changed.dedup();
+        }
         while let Some(id) = tx.changed.pop() {
             self.recheck(id, work, tx);
         }

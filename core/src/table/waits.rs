@@ -5,11 +5,11 @@ use super::circles::{Newcomer, Rank};
 use super::grants::Grantee;
 use super::lock_table::Waiting;
 use super::settle::tell;
-use crate::decision::{Answer, Arrival, Caller, Outcome};
-use crate::operation::Operation;
+use crate::decision::{Answer, Arrival, Caller, Outcome, Publication};
 use crate::state::place::{Place, Stand};
 use crate::state::queue::{End, Position, Waiter};
 use crate::transaction::Transaction;
+use crate::values::grant::Grant;
 use crate::values::holder::Mode;
 use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
@@ -34,6 +34,14 @@ pub(super) enum Way<'a> {
         keep_ms: u64,
         notice: Option<&'a Notice>,
     },
+}
+
+/// What became of a request that may be waited for.
+pub(super) enum Waited {
+    /// It was granted at once.
+    Granted(Grant),
+    /// Its token waits.
+    Queued(Arrival),
 }
 
 /// One who begins to wait.
@@ -87,7 +95,7 @@ impl Waiting {
         way: Way<'_>,
         caller: Caller,
         tx: &mut Transaction<'_, '_>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Waited, Refusal> {
         let (upgrades, by) = match self.newcomer_admission(names, request, tx)? {
             Admission::Blocked { upgrades, by, .. } => (upgrades, by),
             Admission::Granted { kept_fence } => {
@@ -96,7 +104,7 @@ impl Waiting {
                 }
                 let to = Grantee::Client(caller.client_id);
                 let grant = self.grant(names, request, kept_fence, to, tx);
-                return Ok(Answer::Granted(grant));
+                return Ok(Waited::Granted(grant));
             }
         };
         if upgrades > 0 && self.would_deadlock(names, request, tx) {
@@ -120,11 +128,11 @@ impl Waiting {
         match older {
             Some(older) => {
                 self.take_over(older, waiter, rank, tx);
-                Ok(Answer::Queued(Arrival::TakenOver))
+                Ok(Waited::Queued(Arrival::TakenOver))
             }
             None => {
                 self.enqueue(waiter, rank, Some(by), tx);
-                Ok(Answer::Queued(Arrival::New))
+                Ok(Waited::Queued(Arrival::New))
             }
         }
     }
@@ -142,25 +150,66 @@ impl Waiting {
         }
     }
 
-    /// What a QUEUE answers whose token had to queue: its place, the greatest where it has several, or
-    /// the grant, if it was granted as that was settled.
-    pub(super) fn place_or_grant(
+    /// Grants, or tells the place. Of what was granted to this very place meanwhile the answer tells, and
+    /// nothing is published.
+    pub(super) fn queue(
         &mut self,
-        operation: &Operation,
-        arrival: Arrival,
+        names: &Names,
+        request: &Request,
+        way: Way<'_>,
         caller: Caller,
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
-        let Operation::Queue { names, request, .. } = operation else {
-            return Ok(Answer::Queued(arrival));
+        let answer = self.place_or_grant(names, request, way, caller, tx)?;
+        if let Answer::Granted(_) = answer {
+            let is_other = |it: &Publication| it.token != request.token || it.names != *names;
+            tx.publications.retain(is_other);
+        }
+        Ok(answer)
+    }
+
+    /// The place is the greatest where it has several, and told once all is settled that follows from its
+    /// having been taken. It may have been granted by that.
+    fn place_or_grant(
+        &mut self,
+        names: &Names,
+        request: &Request,
+        way: Way<'_>,
+        caller: Caller,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Result<Answer, Refusal> {
+        let arrival = match self.wait(names, request, way, caller, tx)? {
+            Waited::Granted(grant) => return Ok(Answer::Granted(grant)),
+            Waited::Queued(arrival) => arrival,
         };
+        self.settle(&[], tx);
         let Some(position) = self.queues.wait_for(&request.token, names) else {
-            let answer = self.decide(operation, caller, tx);
-            self.settle(&[], tx);
-            return answer;
+            return self.claim(names, request, caller, tx);
         };
         let ranks = names.iter().map(|name| self.queues.rank(name, position));
         Ok(Answer::Place(ranks.max().unwrap_or(0), arrival))
+    }
+
+    /// Claims what was granted to a place that is gone. One to which nothing was granted has lost its
+    /// rights.
+    fn claim(
+        &mut self,
+        names: &Names,
+        request: &Request,
+        caller: Caller,
+        tx: &mut Transaction<'_, '_>,
+    ) -> Result<Answer, Refusal> {
+        match self.newcomer_admission(names, request, tx)? {
+            Admission::Granted {
+                kept_fence: kept @ Some(_),
+            } => {
+                let to = Grantee::Client(caller.client_id);
+                Ok(Answer::Granted(self.grant(names, request, kept, to, tx)))
+            }
+            Admission::Granted { kept_fence: None } | Admission::Blocked { .. } => {
+                Err(Refusal::NoPermission)
+            }
+        }
     }
 
     /// The wait of a token for these names. A place that was kept for too short a time is none: it is
@@ -175,9 +224,8 @@ impl Waiting {
         if !self.has_lapsed(position, tx) {
             return Some(position);
         }
-        for name in self.end_wait(position, Outcome::TimedOut, tx) {
-            tx.settle_again(&name);
-        }
+        let vacated = self.end_wait(position, Outcome::TimedOut, tx);
+        self.settle_vacated(&vacated, tx);
         None
     }
 
@@ -274,8 +322,17 @@ impl Waiting {
     /// Ends a wait for the sake of a newer one of its token; who stood behind it may be admitted.
     fn end_older_wait(&mut self, older: Position, tx: &mut Transaction<'_, '_>) {
         self.counters.take_overs += 1;
-        for name in self.end_wait(older, TAKEN_OVER, tx) {
-            tx.settle_again(&name);
+        let vacated = self.end_wait(older, TAKEN_OVER, tx);
+        self.settle_vacated(&vacated, tx);
+    }
+
+    /// Has names settled whose queues somebody has left, but for those where nobody waits any more and nothing
+    /// was due at any time: their locks need no look.
+    fn settle_vacated(&self, names: &[Name], tx: &mut Transaction<'_, '_>) {
+        for name in names {
+            if self.queues.has_queue(name) || self.schedule.time_of(name).is_some() {
+                tx.settle_again(name);
+            }
         }
     }
 
@@ -287,16 +344,25 @@ impl Waiting {
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
         let mut cancelled = 0_u64;
+        let (told, published) = (tx.completions.len(), tx.publications.len());
         for name in names {
             tx.lock_at(name).ok_or(Refusal::WrongType)?;
-            for position in self.queues.waits_at(token, name) {
+            let waits = self.queues.waits_at(token, name);
+            tx.completions.reserve(waits.len());
+            // The last first: to leave a queue at its end moves none of the others, who may be thousands.
+            for position in waits.into_iter().rev() {
                 let lapsed = self.has_lapsed(position, tx);
                 let outcome = if lapsed { Outcome::TimedOut } else { CANCELLED };
-                for vacated in self.end_wait(position, outcome, tx) {
-                    tx.settle_again(&vacated);
-                }
+                let vacated = self.end_wait(position, outcome, tx);
+                self.settle_vacated(&vacated, tx);
                 cancelled += u64::from(!lapsed);
             }
+        }
+        if let Some(told) = tx.completions.get_mut(told..) {
+            told.reverse();
+        }
+        if let Some(published) = tx.publications.get_mut(published..) {
+            published.reverse();
         }
         self.counters.cancels += cancelled;
         Ok(Answer::Count(usize::from(cancelled > 0)))

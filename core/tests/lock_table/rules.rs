@@ -2360,3 +2360,20 @@ fn a_lost_place_taken_up_by_a_wait_counts_as_new() {
     assert!(world.say("WAIT k a").starts_with("MAXWAITERS"));
     assert_eq!(world.say("QUEUE k a"), "place 1");
 }
+
+/// Its place is gone again by the time that it would be told: it is refused, and neither granted what it has
+/// no right to nor told to wait.
+#[test]
+fn who_loses_its_place_as_it_takes_it_is_refused() {
+    let mut world = play(
+        "ACQUIRE k h SHARED -> granted
+         QUEUE k a -> place 1",
+    );
+    world.store.barred.insert(world::token("a"));
+    assert_eq!(
+        world.say("QUEUE k a SHARED"),
+        "NOPERM No permissions to access a key"
+    );
+    assert_eq!(world.holders("k"), ["h#1"]);
+    assert!(world.table.queues().is_empty());
+}

@@ -81,7 +81,7 @@ enum Storm {
     Renewals,
     /// A shared lock with 10,000 holders
     Holders,
-    /// A circle of 1,000 sessions that somebody tries to close
+    /// A circle of 10,000 sessions that somebody tries to close
     Circle,
     /// 10,000 waits of one token are given up by one LOCK.CANCEL
     Cancelled,
