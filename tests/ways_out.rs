@@ -21,7 +21,7 @@ use support::{
 const TABLE: &str = "
 way                                                  | blocked     | place       | published | absent
 LOCK.RELEASE k a                                     | granted w   | granted w   | yes       | waits z
-LOCK.EXTEND k a PX 30                                | granted w   | granted w   | yes       | waits z
+LOCK.EXTEND k a PX 30; (the lease ends)              | granted w   | granted w   | yes       | waits z
 DEL k                                                | granted w   | granted w   | yes       | waits z
 UNLINK k                                             | granted w   | granted w   | yes       | waits z
 FLUSHDB                                              | granted w   | granted w   | yes       | waits z
@@ -38,8 +38,8 @@ SET k text                                           | WRONGTYPE - | WRONGTYPE -
 SET k text; DEL k                                    | WRONGTYPE - | granted -   | yes       | granted -
 MULTI, SET k text, DEL k, EXEC                       | granted w   | granted w   | yes       | waits z
 (evicted)                                            | granted w   | granted w   | yes       | waits z
-EXPIRE k 1                                           | granted w   | granted w   | yes       | waits z
-PEXPIRE k 30                                         | granted w   | granted w   | yes       | waits z
+EXPIRE k 1; (the lease ends)                         | granted w   | granted w   | yes       | waits z
+PEXPIRE k 30; (the lease ends)                       | granted w   | granted w   | yes       | waits z
 PEXPIREAT k 1                                        | granted w   | granted w   | yes       | waits z
 EXPIRE k 10000                                       | waits a     | waits a     | no        | waits a
 PERSIST k                                            | waits a     | waits a     | no        | waits a
@@ -229,6 +229,7 @@ impl Scene {
                 ]);
                 assert_eq!(server.info("stats", "evicted_keys"), "1");
             }
+            "(the lease ends)" => until("the lease is over", || self.holder() != "a"),
             "(the lease ends in a pause)" => {
                 server.call_all(&["LOCK.EXTEND k a PX 30", "CLIENT PAUSE 600000 WRITE"]);
                 until("the lease is over", || self.holder() == "-");
