@@ -132,7 +132,8 @@ impl<'q> KnownQueue<'q> {
 #[derive(Debug)]
 enum Waits {
     One(Position),
-    Several(HashMap<Names, Position>),
+    /// Boxed, for there are as many tokens as waits that have one each.
+    Several(Box<HashMap<Names, Position>>),
 }
 
 impl Waits {
@@ -153,10 +154,8 @@ impl Waits {
         let mut waits = match self {
             Self::One(only) => {
                 let only = *only;
-                names_of(only)
-                    .map(|names| (names, only))
-                    .into_iter()
-                    .collect()
+                let first = names_of(only).map(|names| (names, only));
+                Box::new(first.into_iter().collect())
             }
             Self::Several(waits) => std::mem::take(waits),
         };
