@@ -13,4 +13,5 @@ pub mod propagation;
 pub mod random;
 pub mod reply;
 pub mod rights;
+pub mod slots;
 pub mod timer;

@@ -349,20 +349,34 @@ impl Queues {
             };
             return Vec::new();
         }
-        let places = self
-            .queues_by_name
-            .values()
-            .flat_map(|queue| queue.positions.iter());
-        let is_place = |position: &Position| {
-            let waiter = self.at(*position);
-            waiter.is_some_and(|waiter| waiter.stand != Stand::Blocked)
-        };
-        let places: Vec<Position> = places.filter(is_place).collect();
-        let places = places
+        let all = self.queues_by_name.values();
+        let places = all.flat_map(|queue| queue.positions.iter());
+        let places: Vec<Position> = places.filter(|place| self.is_place(*place)).collect();
+        self.remove_all(places)
+    }
+
+    /// Takes out those who wait for a name without a connection, at most `most` of them. Returns the names
+    /// that they leave to others.
+    pub fn drop_places_at(&mut self, name: &Name, most: usize) -> Vec<Name> {
+        let queue = self.queues_by_name.get(name).into_iter();
+        let places = queue.flat_map(|queue| queue.positions.iter());
+        let places = places.filter(|place| self.is_place(*place));
+        let places: Vec<Position> = places.take(most).collect();
+        self.remove_all(places)
+    }
+
+    fn is_place(&self, position: Position) -> bool {
+        let waiter = self.at(position);
+        waiter.is_some_and(|waiter| waiter.stand != Stand::Blocked)
+    }
+
+    /// Takes out all of these. Returns the names that they leave to others.
+    fn remove_all(&mut self, positions: Vec<Position>) -> Vec<Name> {
+        let removed = positions
             .into_iter()
             .filter_map(|position| self.remove(position));
-        places
-            .flat_map(|place| place.names.as_slice().to_vec())
+        removed
+            .flat_map(|waiter| waiter.names.as_slice().to_vec())
             .collect()
     }
 
