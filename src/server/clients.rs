@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::request::Life;
-use redis_module::{raw, Context, RedisString, RedisValue};
+use redis_module::{raw, Context, RedisString};
 
 use crate::server::api::{self, server};
 use crate::server::filter;
@@ -78,7 +78,7 @@ pub fn caller(ctx: &Context, flags: u32, life: Life) -> Result<u64, Refusal> {
 /// last or, where the server told the filter of no client, the one with the same command, and words
 /// of the same length.
 fn script_caller(ctx: &Context) -> Option<u64> {
-    let list = list(ctx, &["LIST"])?;
+    let list = api::call_text(ctx, "CLIENT", &["LIST"])?;
     let lines = list.split(|byte| *byte == b'\n');
     let running: Vec<Running<'_>> = lines.filter_map(Running::of).collect();
     if let [only] = running.as_slice() {
@@ -97,21 +97,11 @@ fn script_caller(ctx: &Context) -> Option<u64> {
 /// QUIT for instance, and the server holds none any more. What is said to a client whose connection is
 /// known to be broken isn't even kept.
 pub fn was_sent_all_replies(ctx: &Context, id: u64) -> bool {
-    let line = list(ctx, &["LIST", "ID", &id.to_string()]).unwrap_or_default();
+    let words = ["LIST", "ID", &id.to_string()];
+    let line = api::call_text(ctx, "CLIENT", &words).unwrap_or_default();
     let is_none = |name| field(&line, name) == Some(b"0".as_slice());
     let closes_after_reply = field(&line, "flags=").is_some_and(|flags| flags.contains(&b'c'));
     closes_after_reply && is_none("obl=") && is_none("oll=")
-}
-
-/// What CLIENT answers to these words.
-fn list(ctx: &Context, words: &[&str]) -> Option<Vec<u8>> {
-    match ctx.call("CLIENT", words) {
-        Ok(RedisValue::SimpleString(text) | RedisValue::BulkString(text)) => {
-            Some(text.into_bytes())
-        }
-        Ok(RedisValue::StringBuffer(bytes) | RedisValue::VerbatimString((_, bytes))) => Some(bytes),
-        _ => None,
-    }
 }
 
 /// A field of a line of CLIENT LIST; `name` with its equals sign.

@@ -81,6 +81,8 @@ pub struct State {
     pub sending: Cell<bool>,
     /// Whether LOCK.APPLY is called to ask whether a write would be taken, not to apply one.
     pub asking: Cell<bool>,
+    /// When to look next whose slots are another node's by now, on the steady clock in ms.
+    pub slots_due_ms: Cell<u64>,
     /// Whether anybody reads what is replicated.
     pub audience: Cell<Audience>,
     /// Whether this module is deleting a key just now: the lock table knows of that.
@@ -193,6 +195,7 @@ impl State {
             server: Cell::default(),
             sending: Cell::default(),
             asking: Cell::default(),
+            slots_due_ms: Cell::default(),
             audience: Cell::default(),
             deleting: Cell::default(),
             moved_from_db: Cell::default(),

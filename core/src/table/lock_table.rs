@@ -179,6 +179,23 @@ impl LockTable {
         self.waiting.queues.drop_places()
     }
 
+    /// These names are another server's now: gives up the places there, about `most` of them. Whoever asks for
+    /// one again is sent to that server. Returns the names to settle.
+    pub fn drop_places_at(&mut self, names: &[Name], most: usize) -> Vec<Name> {
+        let mut left = Vec::new();
+        for name in names {
+            if left.len() >= most {
+                break;
+            }
+            left.extend(self.waiting.queues.drop_places_at(name, most));
+            if !self.waiting.queues.has_queue(name) {
+                self.waiting.schedule.set(name, None);
+            }
+        }
+        left.retain(|name| self.waiting.queues.has_queue(name));
+        left
+    }
+
     /// Runs a transaction: what it decides is answered, what it changed leaves as effects.
     pub(super) fn transact(
         &mut self,
