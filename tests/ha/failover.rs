@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_millis(500);
 
 /// A primary and a replica in step with it.
 #[track_caller]
-fn pair() -> (Server, Server) {
+pub fn pair() -> (Server, Server) {
     let primary = Server::start();
     let replica = Server::start();
     replica.replica_of(&primary);
@@ -32,7 +32,7 @@ fn is_primary(server: &Server) -> bool {
 
 /// Waits until the two have changed their roles, and the link between them is up.
 #[track_caller]
-fn until_swapped(old: &Server, new: &Server) {
+pub fn until_swapped(old: &Server, new: &Server) {
     until("the replica is the primary", || is_primary(new));
     until("the old primary follows it", || {
         old.find_info("replication", "master_link_status")

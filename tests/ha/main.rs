@@ -10,6 +10,8 @@ mod load;
 mod payload;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/tasks.rs"]
+mod tasks;
 
 mod acknowledged;
 mod atomic_migration;
@@ -18,9 +20,11 @@ mod cluster_crowds;
 mod contenders;
 mod failover;
 mod nodes;
+mod places_program;
 mod redlock;
 mod replication;
 mod sentinel;
 mod slot_migration;
 mod slots_that_turn_back;
 mod waiters_sent_on;
+mod ways_out;

@@ -210,6 +210,11 @@ impl<'a> Move<'a> {
             .okay();
         let comes_back = format!("CLUSTER SETSLOT {slot} IMPORTING {target_id}");
         self.source.call_all(&[&is_the_targets, &comes_back]);
+        self.back()
+    }
+
+    /// The way back.
+    pub fn back(self) -> Move<'a> {
         Move {
             source: self.target,
             target: self.source,
