@@ -1,7 +1,7 @@
 //! What comes of an operation, and what ends a wait.
 
 use crate::state::queue::WaiterId;
-use crate::values::hand_over::{Grant, HandOver};
+use crate::values::hand_over::HandOver;
 use crate::values::refusal::Refusal;
 
 /// Who gives an operation.
@@ -33,8 +33,8 @@ pub enum Arrival {
 /// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It holds.
-    Granted(Grant),
+    /// It holds, with this fence.
+    Granted(u64),
     /// It doesn't, and it isn't waiting.
     NotNow,
     /// The caller waits.

@@ -1,6 +1,6 @@
 //! What the lock table can be told to carry out.
 
-use crate::values::hand_over::HandOver;
+use crate::values::hand_over::{Grant, HandOver};
 use crate::values::name::Names;
 use crate::values::request::{Life, Request};
 use crate::values::token::Token;
@@ -82,6 +82,22 @@ impl Operation {
             | Self::Queue { request, .. } => request.life,
             Self::Extend { life, .. } => *life,
             Self::Cancel { .. } | Self::Release { .. } | Self::TakeBack(_) => Life::Lease,
+        }
+    }
+
+    /// Whose it is.
+    pub const fn token(&self) -> &Token {
+        match self {
+            Self::Acquire { request, .. }
+            | Self::Wait { request, .. }
+            | Self::Queue { request, .. } => &request.token,
+            Self::Cancel { token, .. }
+            | Self::Extend { token, .. }
+            | Self::Release { token, .. }
+            | Self::TakeBack(HandOver {
+                grant: Grant { token, .. },
+                ..
+            }) => token,
         }
     }
 

@@ -124,8 +124,8 @@ impl Waiting {
             Admission::Blocked { .. } => Ok(Answer::NotNow),
             Admission::Granted { kept_fence } => {
                 let to = Grantee::Client(caller.client_id);
-                let grant = self.grant(names, request, kept_fence, to, tx);
-                Ok(Answer::Granted(grant))
+                let fence = self.grant(names, request, kept_fence, to, tx);
+                Ok(Answer::Granted(fence))
             }
         }
     }

@@ -82,8 +82,8 @@ impl Waiting {
                     self.end_older_wait(older, tx);
                 }
                 let to = Grantee::Client(caller.client_id);
-                let grant = self.grant(names, request, kept_fence, to, tx);
-                return Ok(Answer::Granted(grant));
+                let fence = self.grant(names, request, kept_fence, to, tx);
+                return Ok(Answer::Granted(fence));
             }
         };
         if upgrades > 0 && self.would_deadlock(names, request, tx) {
