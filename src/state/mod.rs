@@ -85,6 +85,10 @@ pub struct State {
     pub slots_due_ms: Cell<u64>,
     /// Whether anybody reads what is replicated.
     pub audience: Cell<Audience>,
+    /// Whether there is an append-only file; `None`: to be asked.
+    pub has_append_only_file: Cell<Option<bool>>,
+    /// The last client that gave an operation by itself, and not for a script.
+    pub last_caller: Cell<u64>,
     /// Whether this module is deleting a key just now: the lock table knows of that.
     pub deleting: Cell<bool>,
     /// The database that the last MOVE came from.
@@ -197,6 +201,8 @@ impl State {
             asking: Cell::default(),
             slots_due_ms: Cell::default(),
             audience: Cell::default(),
+            has_append_only_file: Cell::default(),
+            last_caller: Cell::default(),
             deleting: Cell::default(),
             moved_from_db: Cell::default(),
             raw_type: Cell::new(ptr::null_mut()),

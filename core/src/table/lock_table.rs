@@ -8,7 +8,7 @@ use crate::state::queue::{Position, Queues, WaiterId};
 use crate::state::schedule::Schedule;
 use crate::state::sessions::Sessions;
 use crate::store::Environment;
-use crate::transaction::Transaction;
+use crate::transaction::{Lists, Transaction};
 use crate::values::lock::{Lock, Stored};
 use crate::values::name::Name;
 use crate::values::refusal::Refusal;
@@ -73,6 +73,7 @@ pub struct LockTable {
     pub(super) waiting: Waiting,
     pub(super) sessions: Sessions,
     pub(super) steps: u64,
+    lists: Lists,
 }
 
 impl LockTable {
@@ -202,15 +203,15 @@ impl LockTable {
         environment: &mut Environment<'_>,
         run: impl FnOnce(&mut Waiting, &mut Transaction<'_, '_>) -> Result<Answer, Refusal>,
     ) -> Decision {
-        let mut tx = Transaction::new(environment, &mut self.sessions);
+        let mut tx = Transaction::new(environment, &mut self.sessions, &mut self.lists);
         let answer = run(&mut self.waiting, &mut tx);
         self.waiting.counters.expirations += tx.expirations;
         self.steps += tx.steps;
         tx.commit();
         Decision {
             answer,
-            completions: tx.completions,
-            publications: tx.publications,
+            completions: std::mem::take(tx.completions),
+            publications: std::mem::take(tx.publications),
         }
     }
 }
