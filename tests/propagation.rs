@@ -110,6 +110,28 @@ fn a_promoted_replica_replicates() {
     assert_held(&primary, "later");
 }
 
+/// The module asks once in a pass of the server's loop whether there is such a file; what comes as one
+/// batch is one pass.
+#[test]
+fn an_append_only_file_has_what_follows_it_in_the_same_pass() {
+    let mut server = Server::start();
+    let acquire = |key| format!("LOCK.ACQUIRE {key} t {LONG}");
+    let (before, after) = (acquire("before"), acquire("after"));
+    let batch = [before.as_str(), "CONFIG SET appendonly yes", &after];
+    let replies = server.call_batch(&batch);
+    assert_eq!(replies.len(), batch.len(), "{replies:?}");
+    let fences = |server: &Server| {
+        let fence = |key| server.known_lock(key).holder().int("fence");
+        ["before", "after"].map(fence)
+    };
+    let granted = fences(&server);
+    server.until_rewritten();
+    server.kill9();
+    server.restart_with("appendonly yes");
+    // A command in the file, and not what came of it, would grant anew.
+    assert_eq!(fences(&server), granted);
+}
+
 #[test]
 fn an_append_only_file_that_is_switched_on_has_what_follows() {
     let mut server = Server::builder().config("enable-debug-command yes").start();

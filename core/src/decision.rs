@@ -3,7 +3,6 @@
 use crate::state::hand_over::HandOver;
 use crate::state::place::User;
 use crate::state::queue::WaiterId;
-use crate::values::grant::Grant;
 use crate::values::name::Names;
 use crate::values::notice::Notice;
 use crate::values::refusal::Refusal;
@@ -38,8 +37,8 @@ pub enum Arrival {
 /// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It holds.
-    Granted(Grant),
+    /// It holds, with this fence.
+    Granted(u64),
     /// It doesn't, and it isn't waiting.
     NotNow,
     /// The caller waits.

@@ -12,6 +12,8 @@
 //!
 //! RENEW is what many sessions that are renewed at once come to: for each no more than its key.
 
+use std::cell::Cell;
+
 use smallvec::{smallvec, SmallVec};
 
 use crate::values::decimal;
@@ -211,71 +213,82 @@ pub fn apply(lock: &mut Lock, change: &Change) {
     }
 }
 
-/// The changes that turn `before` into `after`: fewest first, nothing when nothing changed.
+/// Adds the changes that turn `before` into `after`: fewest first, nothing when nothing changed.
 ///
 /// Grants come before drops, so that no replica sees the lock free in between.
-pub fn between(before: Option<&Stored>, after: &Lock) -> Changes {
+#[inline]
+pub fn between(before: Option<&Stored>, after: &Lock, mut add: impl FnMut(Change)) {
     let Some(before) = before else {
-        return all_grants(after);
+        return after
+            .holders()
+            .iter()
+            .for_each(|own| add(grant_of(after, own)));
     };
     if after.is_free() {
-        return smallvec![Change::Delete];
+        return add(Change::Delete);
     }
-    let mut changes = match (before.lock.mode(), after.mode()) {
-        (Mode::Shared, Mode::Shared) => between_shared(&before.lock, after),
-        (Mode::Exclusive, Mode::Exclusive) => between_exclusive(&before.lock, after),
-        _ => all_grants(after),
+    let is_as_before = Cell::new(true);
+    let mut add = |change| {
+        is_as_before.set(false);
+        add(change);
     };
-    if changes.is_empty() && before.expiry_ms != after.latest_deadline_ms() {
-        changes.extend(after.holders().last().map(|h| grant_of(after, h)));
+    match (before.lock.mode(), after.mode()) {
+        (Mode::Shared, Mode::Shared) => between_shared(&before.lock, after, &mut add),
+        (Mode::Exclusive, Mode::Exclusive) => between_exclusive(&before.lock, after, &mut add),
+        _ => {
+            let grants = after.holders().iter().map(|own| grant_of(after, own));
+            grants.for_each(&mut add);
+        }
     }
-    changes
+    if is_as_before.get() && before.expiry_ms != after.latest_deadline_ms() {
+        let last = after.holders().last();
+        last.map(|own| grant_of(after, own))
+            .into_iter()
+            .for_each(add);
+    }
 }
 
-/// Adds the grant of a token to the changes, if it is none of them yet.
-pub fn affirm(changes: &mut Changes, lock: &Lock, token: &Token) {
-    let granted = |change: &Change| match change {
+/// The grant of a token, if it is none of the changes yet.
+pub fn affirmed(changes: &[Effect], lock: &Lock, token: &Token) -> Option<Change> {
+    let granted = |effect: &Effect| match &effect.change {
         Change::Grant { holder, .. } | Change::Renew { holder } => holder.token == *token,
         Change::Drop { .. } | Change::Delete => false,
     };
-    if !changes.iter().any(granted) {
-        changes.extend(lock.holder(token).map(|own| grant_of(lock, own)));
-    }
+    let own = lock.holder(token).filter(|_| !changes.iter().any(granted));
+    own.map(|own| grant_of(lock, own))
 }
 
 /// A grant to each holder: what makes the lock anew.
 pub fn all_grants(lock: &Lock) -> Changes {
-    let mut changes = Changes::new();
-    for own in lock.holders().iter() {
-        changes.push(grant_of(lock, own));
-    }
-    changes
+    let holders = lock.holders().iter();
+    holders.map(|own| grant_of(lock, own)).collect()
 }
 
-fn between_shared(before: &Lock, after: &Lock) -> Changes {
-    let (mut changes, mut drops) = (Changes::new(), Changes::new());
+fn between_shared(before: &Lock, after: &Lock, mut add: impl FnMut(Change)) {
+    let mut drops = Changes::new();
     for Difference { before, after: own } in before.holders().differences(after.holders()) {
         match (own, before) {
-            (Some(own), _) => changes.push(grant_of(after, own)),
+            (Some(own), _) => add(grant_of(after, own)),
             (None, Some(gone)) => drops.push(Change::Drop {
                 token: gone.token.clone(),
             }),
             (None, None) => {}
         }
     }
-    changes.extend(drops);
-    changes
+    drops.into_iter().for_each(add);
 }
 
-fn between_exclusive(before: &Lock, after: &Lock) -> Changes {
+fn between_exclusive(before: &Lock, after: &Lock, add: impl FnMut(Change)) {
     let own = after.holders().only();
     let own = own.filter(|own| before.holders().only() != Some(own));
-    own.map(|own| grant_of(after, own)).into_iter().collect()
+    own.map(|own| grant_of(after, own))
+        .into_iter()
+        .for_each(add);
 }
 
 /// Makes a renewal of a grant that is nothing more, where the lock is exclusive.
-pub fn condense(changes: &mut [Change], before: Option<&Stored>) {
-    let ([change], Some(before)) = (changes, before) else {
+pub fn condense(changes: &mut [Effect], before: Option<&Stored>) {
+    let ([Effect { change, .. }], Some(before)) = (changes, before) else {
         return;
     };
     if let Change::Grant { mode, holder } = change {
@@ -352,6 +365,12 @@ mod tests {
         ]
     }
 
+    fn all_between(before: Option<&Stored>, after: &Lock) -> Vec<Change> {
+        let mut changes = Vec::new();
+        between(before, after, |change| changes.push(change));
+        changes
+    }
+
     fn sorted_by_token(lock: &Lock) -> Vec<Holder> {
         let mut holders: Vec<Holder> = lock.holders().iter().cloned().collect();
         holders.sort_by(|a, b| a.token.cmp(&b.token));
@@ -364,7 +383,7 @@ mod tests {
             let expiry_ms = before.latest_deadline_ms();
             let stored = (!before.is_free()).then(|| Stored { lock: before.clone(), expiry_ms });
             let mut replica = before;
-            for change in between(stored.as_ref(), &after) {
+            for change in all_between(stored.as_ref(), &after) {
                 apply(&mut replica, &change);
             }
             prop_assert_eq!(sorted_by_token(&replica), sorted_by_token(&after));
@@ -384,7 +403,7 @@ mod tests {
         fn nothing_changed_means_no_effect(lock in lock()) {
             prop_assume!(!lock.is_free());
             let stored = Stored { lock: lock.clone(), expiry_ms: lock.latest_deadline_ms() };
-            prop_assert!(between(Some(&stored), &lock).is_empty());
+            prop_assert!(all_between(Some(&stored), &lock).is_empty());
         }
     }
 
@@ -408,7 +427,7 @@ mod tests {
                 lock: lock.clone(),
                 expiry_ms,
             };
-            assert_eq!(between(Some(&stored), &lock).len(), 1, "{expiry_ms:?}");
+            assert_eq!(all_between(Some(&stored), &lock).len(), 1, "{expiry_ms:?}");
         }
     }
 
@@ -485,9 +504,20 @@ mod tests {
                 expiry_ms: Some(before.deadline_ms),
                 lock: held(mode, before),
             };
-            let mut changes = between(Some(&stored), &held(new_mode, after));
+            let changes = all_between(Some(&stored), &held(new_mode, after));
+            let at_k = |change| Effect {
+                name: Name::new(0, b"k"),
+                change,
+            };
+            let mut changes: Effects = changes.into_iter().map(at_k).collect();
             condense(&mut changes, Some(&stored));
-            let renewed = matches!(changes.as_slice(), [Change::Renew { .. }]);
+            let renewed = matches!(
+                changes.as_slice(),
+                [Effect {
+                    change: Change::Renew { .. },
+                    ..
+                }]
+            );
             assert_eq!(
                 renewed, is_renewal,
                 "{stored:?} to {new_mode:?}: {changes:?}"

@@ -1,6 +1,7 @@
 //! What the lock table can be told to carry out.
 
 use crate::state::hand_over::HandOver;
+use crate::values::grant::Grant;
 use crate::values::name::Names;
 use crate::values::notice::Notice;
 use crate::values::request::{Life, Request};
@@ -87,6 +88,22 @@ impl Operation {
             | Self::Queue { request, .. } => request.life,
             Self::Extend { life, .. } => *life,
             Self::Cancel { .. } | Self::Release { .. } | Self::TakeBack(_) => Life::Lease,
+        }
+    }
+
+    /// Whose it is.
+    pub const fn token(&self) -> &Token {
+        match self {
+            Self::Acquire { request, .. }
+            | Self::Wait { request, .. }
+            | Self::Queue { request, .. } => &request.token,
+            Self::Cancel { token, .. }
+            | Self::Extend { token, .. }
+            | Self::Release { token, .. }
+            | Self::TakeBack(HandOver {
+                grant: Grant { token, .. },
+                ..
+            }) => token,
         }
     }
 

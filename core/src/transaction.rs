@@ -1,16 +1,14 @@
 //! The locks that one operation touches: as they were, and as they will be.
 
-use std::borrow::Cow;
-
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
-use smallvec::SmallVec;
 
 use crate::decision::{Completion, Publication};
 use crate::effect::{self, Effect, Effects};
 use crate::state::queue::Position;
 use crate::state::sessions::Sessions;
 use crate::store::{Environment, KeyState};
+use crate::values::holder::{Holder, Mode};
 use crate::values::lock::{Lock, Stored};
 use crate::values::moment::Moment;
 use crate::values::name::{Name, Names};
@@ -28,30 +26,62 @@ pub struct Transaction<'t, 'e> {
     /// The table's.
     pub sessions: &'t mut Sessions,
     entries: Entries,
-    free: Lock,
     /// The steady clock, once it was looked at.
     steady_ms: Option<u64>,
     /// Entries whose locks or queues were changed and whose names were not settled since.
-    pub changed: SmallVec<[EntryId; 1]>,
+    pub changed: &'t mut Vec<EntryId>,
     /// Whether one of these may have several holders.
     pub any_shared: bool,
     /// Waiters to look at, whatever happened at their names.
-    pub again: Vec<Position>,
+    pub again: &'t mut Vec<Position>,
     /// Whose wait is over.
-    pub completions: Vec<Completion>,
+    pub completions: &'t mut Vec<Completion>,
     /// What is to be published.
-    pub publications: Vec<Publication>,
+    pub publications: &'t mut Vec<Publication>,
     /// Tokens that wait elsewhere and were granted something, and what.
-    pub granted: Vec<(Token, Names)>,
+    pub granted: &'t mut Vec<(Token, Names)>,
     /// How many leases were found to have ended.
     pub expirations: u64,
     /// How many steps the operation took so far: names looked at, waiters taken out or granted.
     pub steps: u64,
 }
 
+/// The lists of a transaction. The table keeps them from one to the next: most operations need none of
+/// them, and those that do need no allocation.
+#[derive(Debug, Default)]
+pub struct Lists {
+    changed: Vec<EntryId>,
+    again: Vec<Position>,
+    completions: Vec<Completion>,
+    publications: Vec<Publication>,
+    granted: Vec<(Token, Names)>,
+}
+
+impl Lists {
+    /// Empties those that were left by an operation that panicked.
+    fn clear(&mut self) {
+        self.changed.clear();
+        self.again.clear();
+        self.completions.clear();
+        self.publications.clear();
+        self.granted.clear();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.changed.is_empty()
+            && self.again.is_empty()
+            && self.completions.is_empty()
+            && self.publications.is_empty()
+            && self.granted.is_empty()
+    }
+}
+
 /// A name that the transaction has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryId(usize);
+
+/// The lock of a name without a key.
+static FREE: Lock = Lock::free();
 
 /// What the transaction has read, in that order. Most operations read one name: that lies here itself.
 #[derive(Default)]
@@ -61,6 +91,7 @@ struct Entries {
 }
 
 impl Entries {
+    #[inline(always)]
     fn find(&self, name: &Name) -> Option<EntryId> {
         match &self.first {
             Some((first, _)) if first == name => Some(EntryId(0)),
@@ -71,13 +102,18 @@ impl Entries {
         }
     }
 
-    fn insert(&mut self, name: &Name, entry: Entry) -> EntryId {
+    #[inline]
+    fn insert(&mut self, name: &Name, before: KeyState) -> EntryId {
         if self.first.is_none() {
-            self.first = Some((name.clone(), entry));
+            self.first = Some((name.clone(), Entry::read(before)));
             return EntryId(0);
         }
+        self.insert_other(name, before)
+    }
+
+    fn insert_other(&mut self, name: &Name, before: KeyState) -> EntryId {
         let others = self.others.get_or_insert_default();
-        let (at, _) = others.insert_full(name.clone(), entry);
+        let (at, _) = others.insert_full(name.clone(), Entry::read(before));
         EntryId(at + 1)
     }
 
@@ -116,6 +152,17 @@ struct Entry {
 }
 
 impl Entry {
+    #[inline]
+    const fn read(before: KeyState) -> Self {
+        Self {
+            before,
+            after: None,
+            affirmed: Vec::new(),
+            renewed: false,
+            is_here: None,
+        }
+    }
+
     fn stored(&self) -> Option<&Stored> {
         match &self.before {
             KeyState::Lock(stored) => Some(stored),
@@ -128,25 +175,42 @@ impl Entry {
         let before = self.stored().map(|stored| &stored.lock);
         self.after.as_ref().or(before)
     }
+
+    /// The lock as it will be, to be changed: at first a copy of what was read. What is replaced as a
+    /// whole needs none.
+    fn own_lock(&mut self) -> &mut Lock {
+        let before = match &self.before {
+            KeyState::Lock(stored) => &stored.lock,
+            KeyState::Empty | KeyState::OtherType => &FREE,
+        };
+        self.after.get_or_insert_with(|| before.clone())
+    }
 }
 
 impl<'t, 'e> Transaction<'t, 'e> {
     /// A transaction that has read nothing.
-    pub fn new(environment: &'t mut Environment<'e>, sessions: &'t mut Sessions) -> Self {
+    #[inline(always)]
+    pub fn new(
+        environment: &'t mut Environment<'e>,
+        sessions: &'t mut Sessions,
+        lists: &'t mut Lists,
+    ) -> Self {
+        if !lists.is_empty() {
+            lists.clear();
+        }
         let nothing_touched = !environment.store.is_any_touched();
         Self {
             environment,
             nothing_touched,
             sessions,
             entries: Entries::default(),
-            free: Lock::free(),
             steady_ms: None,
-            changed: SmallVec::new(),
+            changed: &mut lists.changed,
             any_shared: false,
-            again: Vec::new(),
-            completions: Vec::new(),
-            publications: Vec::new(),
-            granted: Vec::new(),
+            again: &mut lists.again,
+            completions: &mut lists.completions,
+            publications: &mut lists.publications,
+            granted: &mut lists.granted,
             expirations: 0,
             steps: 0,
         }
@@ -172,6 +236,7 @@ impl<'t, 'e> Transaction<'t, 'e> {
     }
 
     /// The entry of a name, which is read if it wasn't yet.
+    #[inline]
     pub fn entry(&mut self, name: &Name) -> EntryId {
         match self.entries.find(name) {
             Some(id) => id,
@@ -179,24 +244,19 @@ impl<'t, 'e> Transaction<'t, 'e> {
         }
     }
 
+    #[inline]
     fn read(&mut self, name: &Name) -> EntryId {
         self.steps += 1;
         let before = self.environment.store.read(name);
-        let after = match &before {
-            KeyState::Lock(stored) => self.brought_up_to_date(stored),
-            KeyState::Empty | KeyState::OtherType => None,
+        let is_up_to_date = match &before {
+            KeyState::Lock(stored) => self.is_up_to_date(stored),
+            KeyState::Empty => true,
+            // Those are to be told who wait for it.
+            KeyState::OtherType => false,
         };
-        // Of another type's key those are to be told who wait for it.
-        let is_changed = after.is_some() || before == KeyState::OtherType;
-        let entry = Entry {
-            before,
-            after,
-            affirmed: Vec::new(),
-            renewed: false,
-            is_here: None,
-        };
-        let id = self.entries.insert(name, entry);
-        if is_changed {
+        let id = self.entries.insert(name, before);
+        if !is_up_to_date {
+            self.bring_up_to_date(id);
             // It may have lost some of several holders.
             self.any_shared = true;
             self.changed.push(id);
@@ -220,27 +280,53 @@ impl<'t, 'e> Transaction<'t, 'e> {
         let (_, entry) = self.entries.get(id)?;
         match entry.before {
             KeyState::OtherType => None,
-            KeyState::Empty | KeyState::Lock(_) => Some(entry.lock().unwrap_or(&self.free)),
+            KeyState::Empty | KeyState::Lock(_) => Some(entry.lock().unwrap_or(&FREE)),
         }
     }
 
+    /// Adds a grant to the lock of an entry, see [`Lock::grant`].
+    #[inline(always)]
+    pub fn grant(&mut self, id: EntryId, mode: Mode, holder: Holder) {
+        self.change(id, |entry| {
+            if entry.lock().unwrap_or(&FREE).is_replaced_by(mode) {
+                entry.after = Some(Lock::sole(mode, holder));
+            } else {
+                entry.own_lock().grant(mode, holder);
+            }
+        });
+    }
+
+    /// Removes the grant of a token from the lock of an entry.
+    #[inline(always)]
+    pub fn remove(&mut self, id: EntryId, token: &Token) {
+        self.change(id, |entry| {
+            let only = entry.lock().and_then(|lock| lock.holders().only());
+            if only.is_some_and(|own| own.token == *token) {
+                entry.after = Some(Lock::free());
+            } else {
+                entry.own_lock().remove(token);
+            }
+        });
+    }
+
+    /// Changes the grant of a token; its token and fence stay.
+    pub fn update(&mut self, id: EntryId, token: &Token, change: impl FnOnce(&mut Holder)) {
+        self.change(id, |entry| {
+            entry.own_lock().update(token, change);
+        });
+    }
+
     /// Changes the lock of an entry. Not that of another type's key.
-    ///
-    /// What is to be changed comes borrowed while it is still as it was read: who replaces all of it
-    /// needs no copy.
-    pub fn change(&mut self, id: EntryId, change: impl FnOnce(Cow<'_, Lock>) -> Lock) {
+    #[inline(always)]
+    fn change(&mut self, id: EntryId, change: impl FnOnce(&mut Entry)) {
         let Some(entry) = self.entries.get_mut(id) else {
             return;
         };
-        let lock = match (entry.after.take(), &entry.before) {
-            (_, KeyState::OtherType) => return,
-            (Some(after), _) => Cow::Owned(after),
-            (None, KeyState::Lock(stored)) => Cow::Borrowed(&stored.lock),
-            (None, KeyState::Empty) => Cow::Borrowed(&self.free),
-        };
-        let after = change(lock);
-        self.any_shared |= after.holders().len() > 1;
-        entry.after = Some(after);
+        if matches!(entry.before, KeyState::OtherType) {
+            return;
+        }
+        change(entry);
+        self.any_shared |= entry.lock().is_some_and(|lock| lock.holders().len() > 1);
         self.changed.push(id);
     }
 
@@ -250,24 +336,33 @@ impl<'t, 'e> Transaction<'t, 'e> {
         self.changed.push(id);
     }
 
-    /// A stored lock without what has ended meanwhile, if anything has.
+    /// Whether nothing of a stored lock has ended meanwhile.
     ///
     /// A key that expires before its leases do was given an EXPIRE by hand: that shortens them.
-    fn brought_up_to_date(&mut self, stored: &Stored) -> Option<Lock> {
+    fn is_up_to_date(&self, stored: &Stored) -> bool {
         let Stored { lock, expiry_ms } = stored;
         let expiry_ms = expiry_ms.unwrap_or(u64::MAX);
         let shortened = lock.latest_deadline_ms().is_some_and(|ms| ms > expiry_ms);
         let ended = lock
             .earliest_deadline_ms()
             .is_some_and(|ms| ms.min(expiry_ms) <= self.now_ms());
-        if !shortened && !ended && !self.sessions.has_orphan_at(lock) {
-            return None;
-        }
-        let mut lock = lock.clone();
-        lock.shorten(expiry_ms);
+        !shortened && !ended && !self.sessions.has_orphan_at(lock)
+    }
+
+    /// Takes away from the lock of an entry what has ended meanwhile.
+    #[cold]
+    fn bring_up_to_date(&mut self, id: EntryId) {
         let moment = self.moment();
-        self.expirations += self.sessions.expire_and_renew(&mut lock, moment);
-        Some(lock)
+        let entry = self.entries.get_mut(id);
+        let Some((entry, expiry_ms)) = entry.and_then(|entry| {
+            let expiry_ms = entry.stored()?.expiry_ms;
+            Some((entry, expiry_ms))
+        }) else {
+            return;
+        };
+        let lock = entry.own_lock();
+        lock.shorten(expiry_ms.unwrap_or(u64::MAX));
+        self.expirations += self.sessions.expire_and_renew(lock, moment);
     }
 
     /// Whether a name held nothing before this operation.
@@ -311,20 +406,18 @@ impl<'t, 'e> Transaction<'t, 'e> {
             .and_then(|lock| lock.holders().with_session(session));
         let Some(own) = own.cloned() else { return };
         if let Some(deadline_ms) = self.sessions.renewal(&own, moment) {
-            self.change(id, |lock| {
-                Lock::updated(lock, &own.token, |own| own.deadline_ms = deadline_ms)
-            });
+            self.update(id, &own.token, |own| own.deadline_ms = deadline_ms);
         }
         if let Some(entry) = self.entries.get_mut(id) {
             entry.renewed = true;
         }
     }
 
-    /// The session of a grant or an extension: a new one, or the one that the grant has.
+    /// The session of a grant or an extension: a new one, or the one that the token's own grant has.
     pub fn bind(
         &mut self,
         id: EntryId,
-        token: &Token,
+        own: SessionId,
         life: Life,
         lease_ms: u64,
         client_id: u64,
@@ -337,14 +430,11 @@ impl<'t, 'e> Transaction<'t, 'e> {
                 None => SessionId::NONE,
             },
             Life::Untied => SessionId::NONE,
-            Life::Lease => {
-                let own = self.lock(id).and_then(|lock| lock.holder(token));
-                let session = own.map(|own| own.session);
-                let session = session.filter(|session| session.is_session());
-                let session = session.unwrap_or(SessionId::NONE);
-                self.sessions.set_lease(session, lease_ms);
-                session
+            Life::Lease if own.is_session() => {
+                self.sessions.set_lease(own, lease_ms);
+                own
             }
+            Life::Lease => SessionId::NONE,
         }
     }
 
@@ -359,8 +449,12 @@ impl<'t, 'e> Transaction<'t, 'e> {
     }
 
     /// Sums up: what changed, for the keyspace and for the sessions.
+    #[inline(always)]
     pub fn commit(&mut self) {
-        for (name, entry) in self.entries.iter() {
+        if let Some((name, entry)) = &self.entries.first {
+            commit_entry(name, entry, self.environment.effects);
+        }
+        for (name, entry) in self.entries.others.iter().flat_map(|others| others.iter()) {
             commit_entry(name, entry, self.environment.effects);
         }
         if !self.sessions.is_empty() {
@@ -371,7 +465,7 @@ impl<'t, 'e> Transaction<'t, 'e> {
     fn follow_sessions(&mut self) {
         let moment = self.moment();
         for (_, entry) in self.entries.iter() {
-            let before = entry.stored().map_or(&self.free, |stored| &stored.lock);
+            let before = entry.stored().map_or(&FREE, |stored| &stored.lock);
             if let Some(after) = &entry.after {
                 for difference in &before.holders().differences(after.holders()) {
                     self.sessions.follow(difference, moment);
@@ -383,6 +477,7 @@ impl<'t, 'e> Transaction<'t, 'e> {
 }
 
 /// The effects of what became of one name.
+#[inline]
 fn commit_entry(name: &Name, entry: &Entry, effects: &mut Effects) {
     let Some(after) = entry.lock() else { return };
     let before = entry.stored();
@@ -391,17 +486,18 @@ fn commit_entry(name: &Name, entry: &Entry, effects: &mut Effects) {
     if is_as_before && expiry_ms == after.latest_deadline_ms() {
         return;
     }
-    let mut changes = effect::between(before, after);
+    let here = |change| Effect {
+        name: name.clone(),
+        change,
+    };
+    let first = effects.len();
+    effect::between(before, after, |change| effects.push(here(change)));
     if entry.renewed {
-        effect::condense(&mut changes, before);
+        effect::condense(effects.get_mut(first..).unwrap_or_default(), before);
     }
     for token in &entry.affirmed {
-        effect::affirm(&mut changes, after, token);
-    }
-    for change in changes {
-        effects.push(Effect {
-            name: name.clone(),
-            change,
-        });
+        let changes = effects.get(first..).unwrap_or_default();
+        let affirmed = effect::affirmed(changes, after, token);
+        effects.extend(affirmed.map(here));
     }
 }

@@ -120,7 +120,7 @@ extern "C" fn rewrite(
 
 extern "C" fn free(value: *mut c_void) {
     // SAFETY: the server passes what `into_value` made, once, and doesn't use it after.
-    drop(unsafe { lock_type::from_value(value) });
+    unsafe { lock_type::free_value(value) };
 }
 
 extern "C" fn mem_usage(value: *const c_void) -> usize {

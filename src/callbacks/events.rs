@@ -21,6 +21,7 @@ pub fn subscribe(ctx: &Context) -> Result<(), String> {
         raw::REDISMODULE_EVENT_CLIENT_CHANGE,
         Some(on_client_change),
     )?;
+    api::subscribe(ctx, raw::REDISMODULE_EVENT_CONFIG, Some(on_config_change))?;
     api::subscribe(ctx, raw::REDISMODULE_EVENT_EVENTLOOP, Some(on_event_loop))?;
     api::subscribe(
         ctx,
@@ -116,6 +117,15 @@ extern "C" fn on_client_change(
     });
 }
 
+extern "C" fn on_config_change(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    _: u64,
+    _: *mut c_void,
+) {
+    boundary::guard(propagation::expect_append_only_file);
+}
+
 /// The timer does what the new role asks for.
 extern "C" fn on_role_change(
     ctx: *mut raw::RedisModuleCtx,
@@ -144,7 +154,10 @@ extern "C" fn on_event_loop(
             blocking::before_sleep();
             settle::check_clock();
         }
-        raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => blocking::after_sleep(),
+        raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => {
+            propagation::expect_append_only_file();
+            blocking::after_sleep();
+        }
         _ => {}
     });
 }

@@ -100,7 +100,7 @@ impl Call<'_> {
     /// Carries an operation out and replies, unless the client waits now.
     pub fn execute(&self, operation: &Operation) -> Result<(), Refusal> {
         let answer = execute(self.ctx, operation, self.strings)?;
-        reply::answer(self.ctx, &answer);
+        reply::answer(self.ctx, &answer, operation.token());
         Ok(())
     }
 }
@@ -135,10 +135,14 @@ extern "C" fn entry<C: Command>(
 }
 
 fn run<C: Command>(ctx: &Context, strings: &[*mut raw::RedisModuleString]) -> Result<(), Refusal> {
+    // The first one is the command's name.
+    let strings = strings.get(1..).unwrap_or_default();
     let mut words = SmallVec::<[&[u8]; MOST_INLINE]>::new();
-    for string in strings {
-        words.push(RedisString::string_as_slice(*string));
-    }
+    words.extend(
+        strings
+            .iter()
+            .map(|string| RedisString::string_as_slice(*string)),
+    );
     let asks_for_keys = C::SPEC.syntax.keys == Some(Keys::Many)
         && server!(RedisModule_IsKeysPositionRequest(ctx.ctx)) == Some(1);
     if asks_for_keys {
@@ -147,21 +151,20 @@ fn run<C: Command>(ctx: &Context, strings: &[*mut raw::RedisModuleString]) -> Re
     }
     C::run(&Call {
         ctx,
-        words: words.get(1..).unwrap_or_default(),
+        words: &words,
         // SAFETY: the strings are those of the command that runs, and the words are theirs.
         strings: unsafe { CommandStrings::new(strings, &words) },
     })
 }
 
-/// Tells where the keys of an M command are. In a cluster, Redis 7.0 and Valkey ask the command itself
+/// Tells where the keys of an M command with these words are. In a cluster, Redis 7.0 and Valkey ask the command itself
 /// and not its key spec. A number that is no number is left for the command to refuse.
 fn tell_keys(ctx: &Context, words: &[&[u8]]) {
     let numkeys = words
-        .get(1)
+        .first()
         .and_then(|word| decimal::parse(word))
         .unwrap_or(0);
-    let last = words.len().saturating_sub(1);
-    for position in (2..=last).take(usize::try_from(numkeys).unwrap_or(0)) {
+    for position in (2..=words.len()).take(usize::try_from(numkeys).unwrap_or(0)) {
         server!(RedisModule_KeyAtPos(ctx.ctx, position as c_int));
     }
 }

@@ -16,31 +16,51 @@ use crate::server::propagation;
 use crate::state::{self, FENCES};
 
 /// Applies and replicates the effects of an operation, in their order.
-pub fn apply_all(mut store: ServerStore<'_>, effects: &[Effect]) {
-    let mut effects = effects.iter().peekable();
-    while let Some(effect) = effects.next() {
-        let (applied, key) = apply_one(&mut store, effect);
-        let (mut renewed_too, mut made) = (Vec::new(), Vec::new());
-        if applied == Applied::Changed {
-            while let Some(next) = effects.next_if(|next| are_renewed_together(effect, next)) {
-                match apply_one(&mut store, next) {
-                    (Applied::Changed, _) => renewed_too.push(&next.name),
-                    (Applied::Made, key) => made.push((next, key)),
-                    (Applied::Unchanged | Applied::OtherType, _) => {}
-                }
-            }
+pub fn apply_all(store: &mut ServerStore<'_>, effects: &[Effect]) {
+    let mut rest = effects;
+    while let Some((effect, behind)) = rest.split_first() {
+        let (applied, key) = apply_one(store, effect);
+        let alike = behind
+            .iter()
+            .take_while(|next| are_renewed_together(effect, next));
+        let alike = match applied {
+            Applied::Changed => alike.count(),
+            Applied::Made | Applied::Unchanged | Applied::OtherType => 0,
+        };
+        let (alike, behind) = behind.split_at(alike);
+        if !alike.is_empty() {
+            renew_together(store, effect, &key, alike);
+        } else if applied.is_change() {
+            replicate(store, effect, &key, &[]);
         }
-        if applied.is_change() {
-            replicate(&store, effect, &key, &renewed_too);
+        rest = behind;
+    }
+}
+
+/// Applies the renewals that follow one that was applied, and replicates all of them.
+fn renew_together(
+    store: &mut ServerStore<'_>,
+    first: &Effect,
+    key: &ServerString<'_>,
+    others: &[Effect],
+) {
+    let (mut renewed_too, mut made) = (Vec::new(), Vec::new());
+    for next in others {
+        match apply_one(store, next) {
+            (Applied::Changed, _) => renewed_too.push(&next.name),
+            (Applied::Made, key) => made.push((next, key)),
+            (Applied::Unchanged | Applied::OtherType, _) => {}
         }
-        // A replica was told that this key had expired: RENEW would find nothing there.
-        for (made, key) in made {
-            replicate(&store, made, &key, &[]);
-        }
+    }
+    replicate(store, first, key, &renewed_too);
+    // A replica was told that this key had expired: RENEW would find nothing there.
+    for (made, key) in made {
+        replicate(store, made, &key, &[]);
     }
 }
 
 /// Makes the change of one effect. The key's string comes back.
+#[inline(always)]
 fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect) -> (Applied, ServerString<'a>) {
     let Effect { name, change } = effect;
     let OpenKey { key, string, .. } = store.open_to_write(name);
@@ -120,15 +140,13 @@ fn apply_to(
     let mut event = Event::of(change);
     let applied = match (key.found(), change) {
         (Found::OtherType, _) => Applied::OtherType,
-        (Found::Nothing, Change::Delete | Change::Drop { .. }) => Applied::Unchanged,
-        (Found::Nothing, Change::Grant { mode, holder }) => {
-            key = make(ctx, key, string, *mode, holder);
-            Applied::Made
-        }
-        (Found::Nothing, Change::Renew { holder }) => {
-            key = make(ctx, key, string, Mode::Exclusive, holder);
-            Applied::Made
-        }
+        (Found::Nothing, _) => match granted(change) {
+            Some((mode, holder)) => {
+                make(ctx, key, string, mode, holder);
+                Applied::Made
+            }
+            None => Applied::Unchanged,
+        },
         (Found::Lock(_), Change::Delete) => {
             key.delete();
             Applied::Changed
@@ -142,18 +160,29 @@ fn apply_to(
             let latest_ms = lock.latest_deadline_ms();
             *packed = Packed::new(lock);
             match latest_ms {
-                Some(latest_ms) => key.set_expiry_ms(latest_ms),
+                Some(latest_ms) => {
+                    key.set_expiry_ms(latest_ms);
+                    drop(key);
+                }
                 None => key.delete(),
             }
             Applied::Changed
         }
     };
-    drop(key);
     if applied.is_change() {
         server!(RedisModule_SignalModifiedKey(ctx.ctx, string));
         announce(ctx, string, event);
     }
     applied
+}
+
+/// The grant that a change makes, where nobody holds.
+fn granted(change: &Change) -> Option<(Mode, &Holder)> {
+    match change {
+        Change::Grant { mode, holder } => Some((*mode, holder)),
+        Change::Renew { holder } => Some((Mode::Exclusive, holder)),
+        Change::Drop { .. } | Change::Delete => None,
+    }
 }
 
 /// Whether a change is to a grant that is in force.
@@ -168,17 +197,9 @@ fn keeps_fence(lock: &Lock, change: &Change) -> bool {
 }
 
 /// Stores a lock with one holder where there is no key.
-fn make(
-    ctx: &Context,
-    key: Key,
-    string: *mut raw::RedisModuleString,
-    mode: Mode,
-    holder: &Holder,
-) -> Key {
+fn make(ctx: &Context, key: Key, string: *mut raw::RedisModuleString, mode: Mode, holder: &Holder) {
     let key = key.without_leftover(ctx, string);
-    key.store_new(Packed::sole(mode, holder));
-    key.set_expiry_ms(holder.deadline_ms);
-    key
+    key.store_new(Packed::sole(mode, holder), holder.deadline_ms);
 }
 
 fn replicate(
@@ -187,11 +208,20 @@ fn replicate(
     key: &ServerString<'_>,
     renewed_too: &[&Name],
 ) {
-    let ctx = store.ctx();
     if store.is_unread() {
-        propagation::count_change(ctx);
-        return;
+        propagation::count_change(store.ctx());
+    } else {
+        replicate_words(store, effect, key, renewed_too);
     }
+}
+
+fn replicate_words(
+    store: &ServerStore<'_>,
+    effect: &Effect,
+    key: &ServerString<'_>,
+    renewed_too: &[&Name],
+) {
+    let ctx = store.ctx();
     let Effect { name, change } = effect;
     let renewal = match change {
         Change::Renew { holder } if !renewed_too.is_empty() => {

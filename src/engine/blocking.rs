@@ -175,10 +175,15 @@ pub fn permits(ctx: &Context, waiter: &Waiter) -> bool {
 ///
 /// Redis before 7.2 writes the answer to the client at once, and then CLIENT UNBLOCK ... ERROR in the
 /// same pass of the loop writes another. There the server is told as it goes to sleep.
+#[inline]
 pub fn deliver(completions: Vec<Completion>) {
-    if completions.is_empty() {
-        return;
+    if !completions.is_empty() {
+        deliver_all(completions);
     }
+}
+
+#[inline(never)]
+fn deliver_all(completions: Vec<Completion>) {
     state::blocked(|blocked| {
         blocked.outcomes.reserve(completions.len());
         for Completion { waiter_id, outcome } in completions {

@@ -37,18 +37,19 @@ pub fn execute(
         return Err(Refusal::ReadOnly);
     }
     let waiter_id = next_waiter_id();
-    let flags = api::context_flags(ctx);
-    let client_id = clients::caller(ctx, flags, operation.life())?;
+    let client_id = clients::caller(ctx, operation.life())?;
     let caller = Caller {
         client_id,
         waiter_id,
     };
-    let mut store = ServerStore::to_write(ctx, strings, flags);
+    let mut store = ServerStore::to_write(ctx, strings);
     let mut effects = Effects::new();
     let decision = decide(&mut store, &mut effects, |table, environment| {
         table.execute(operation, caller, environment)
     })?;
-    apply::apply_all(store, &effects);
+    apply::apply_all(&mut store, &effects);
+    // No key is open any more when clients are blocked and answered.
+    drop(store);
     let mut answer = decision.answer;
     if let Ok(Answer::Queued(arrival)) = answer {
         if !blocking::block(ctx, waiter_id, operation.names()) {
@@ -80,10 +81,11 @@ pub fn execute_unasked(
     ctx: &Context,
     decision: impl FnOnce(&mut LockTable, &mut Environment<'_>) -> Decision,
 ) {
-    let mut store = ServerStore::to_write(ctx, CommandStrings::NONE, 0);
+    let mut store = ServerStore::to_write(ctx, CommandStrings::NONE);
     let mut effects = Effects::new();
     if let Ok(decision) = decide(&mut store, &mut effects, decision) {
-        apply::apply_all(store, &effects);
+        apply::apply_all(&mut store, &effects);
+        drop(store);
         blocking::deliver(decision.completions);
         publications::publish_all(ctx, decision.publications);
     }
@@ -152,10 +154,10 @@ fn environment<'a>(store: &'a mut ServerStore<'_>, effects: &'a mut Effects) -> 
 /// Tells the table what happened since it decided last. What that touches stays pending for the timer;
 /// an operation that comes first settles its own names.
 fn absorb_events(table: &mut LockTable) {
-    let events = state::pending(|pending| std::mem::take(&mut pending.events));
-    if events.is_empty() {
+    if state::pending(|pending| pending.events.is_empty()) {
         return;
     }
+    let events = state::pending(|pending| std::mem::take(&mut pending.events));
     let mut unlinked = HashSet::default();
     let mut touched = Vec::new();
     for event in events {

@@ -11,7 +11,8 @@ use redis_lock_core::values::name::Name;
 use redis_module::Context;
 
 use crate::engine::rearm::{rearm, MOST_A_FIRING};
-use crate::engine::{blocking, execute, publications, writable};
+use crate::engine::{blocking, execute, pending, publications, writable};
+use crate::server::slots::Elsewhere;
 use crate::server::timer::{self, TimerState};
 use crate::server::{api, clock, key};
 use crate::state;
@@ -23,6 +24,12 @@ const RETRY_MS: u64 = 5;
 /// When to look again at locks for which nobody waits and where the server would refuse a client's
 /// write, in ms. A slot's migration can take long, and asking costs a call for each lock.
 const DEFERRED_MS: u64 = 1_000;
+
+/// When to look again whether slots are another node's by now, in ms.
+const SLOTS_MS: u64 = 500;
+
+/// How many places are given up at once.
+const MOST_GIVEN_UP: usize = 2_048;
 
 /// Arms what was postponed. Looks again at once, at all that is due at some time, if somebody set the wall clock, or if the timer
 /// should have fired by now.
@@ -123,6 +130,7 @@ fn take_back(ctx: &Context, undelivered: HandOver) {
 /// neither is, as after a slot has moved to another server, nothing is left to do.
 fn defer(ctx: &Context, names: Vec<Name>) {
     if !names.is_empty() {
+        give_up_places(&names);
         execute::defer(ctx, &names, MOST_A_FIRING);
     }
     let until_ms = clock::steady_ms().saturating_add(DEFERRED_MS);
@@ -143,6 +151,27 @@ fn defer(ctx: &Context, names: Vec<Name>) {
     let soon_ms = undelivered.then(|| clock::steady_ms().saturating_add(RETRY_MS));
     if let Some(due_ms) = later_ms.into_iter().chain(soon_ms).min() {
         timer::arm(due_ms);
+    }
+}
+
+/// Gives up the places at names in slots that other nodes serve by now. Those who are blocked there are sent
+/// on by the server; who asks for a place again is sent on then.
+fn give_up_places(names: &[Name]) {
+    let steady_ms = clock::steady_ms();
+    let is_due = state::with(|state| state.slots_due_ms.get()) <= steady_ms;
+    let any_places = || state::look(|table| table.queues().place_count() > 0) == Some(true);
+    if !api::is_clustered() || !is_due || !any_places() {
+        return;
+    }
+    let elsewhere = Elsewhere::now();
+    let gone = names.iter().filter(|name| elsewhere.has(name.key()));
+    let gone: Vec<Name> = gone.cloned().collect();
+    let left = state::change(|table| table.drop_places_at(&gone, MOST_GIVEN_UP));
+    let left = left.unwrap_or_default();
+    if left.is_empty() {
+        state::with(|state| state.slots_due_ms.set(steady_ms.saturating_add(SLOTS_MS)));
+    } else {
+        pending::record(|pending| pending.touched.extend(left));
     }
 }
 

@@ -24,8 +24,6 @@ pub struct ServerStore<'a> {
     ctx: &'a Context,
     strings: CommandStrings<'a>,
     mode: u32,
-    /// The flags of the context, where a command runs.
-    flags: u32,
     open: Option<OpenKey<'a>>,
 }
 
@@ -46,12 +44,11 @@ impl OpenKey<'_> {
 
 impl<'a> ServerStore<'a> {
     /// Where effects may be applied: for a command, which came with these strings, or for the timer.
-    pub const fn to_write(ctx: &'a Context, strings: CommandStrings<'a>, flags: u32) -> Self {
+    pub const fn to_write(ctx: &'a Context, strings: CommandStrings<'a>) -> Self {
         Self {
             ctx,
             strings,
             mode: key::WRITE,
-            flags,
             open: None,
         }
     }
@@ -62,7 +59,6 @@ impl<'a> ServerStore<'a> {
             ctx,
             strings: CommandStrings::NONE,
             mode: raw::REDISMODULE_READ,
-            flags: 0,
             open: None,
         }
     }
@@ -74,7 +70,7 @@ impl<'a> ServerStore<'a> {
 
     /// Whether nobody reads what is replicated. Where no command runs that is not known.
     pub fn is_unread(&self) -> bool {
-        self.strings.is_some() && propagation::is_unread(self.ctx, self.flags)
+        self.strings.is_some() && propagation::is_unread(self.ctx)
     }
 
     /// The strings that came with the command.
@@ -90,6 +86,7 @@ impl<'a> ServerStore<'a> {
         open.unwrap_or_else(|| self.open(name, key::WRITE))
     }
 
+    #[inline(always)]
     fn open(&mut self, name: &Name, mode: u32) -> OpenKey<'a> {
         // Another one is closed before this one is opened, which may delete keys.
         self.open = None;
@@ -105,10 +102,8 @@ impl<'a> ServerStore<'a> {
 
 impl Store for ServerStore<'_> {
     fn read(&mut self, name: &Name) -> KeyState {
-        let mut open = self.open(name, self.mode);
-        let state = settled(state_of(&mut open.key), name);
-        self.open = Some(open);
-        state
+        let open = self.open(name, self.mode);
+        state_of(&mut self.open.insert(open).key, name)
     }
 
     /// Settling one name can lead to another that the server wasn't asked about: who waits for both
@@ -161,20 +156,7 @@ impl Store for ServerStore<'_> {
 
 /// What a name holds now.
 pub fn read_settled(ctx: &Context, name: &Name) -> KeyState {
-    let mut key = Key::of(ctx, name, raw::REDISMODULE_READ);
-    settled(state_of(&mut key), name)
-}
-
-/// The expiry of a lock that was just restored counts for nothing, until it is put back to its leases.
-fn settled(state: KeyState, name: &Name) -> KeyState {
-    let is_restored = || state::pending(|pending| pending.restored.contains(name));
-    match state {
-        KeyState::Lock(stored) if is_restored() => KeyState::Lock(Stored {
-            expiry_ms: None,
-            ..stored
-        }),
-        state => state,
-    }
+    state_of(&mut Key::of(ctx, name, raw::REDISMODULE_READ), name)
 }
 
 /// A key's expiry as it would be if the key didn't outlive its lock.
@@ -186,15 +168,19 @@ fn without_outliving(expiry_ms: Option<u64>, lock: &Lock) -> Option<u64> {
     })
 }
 
-/// What an open key holds, to the letter.
-fn state_of(key: &mut Key) -> KeyState {
+/// What the open key of a name holds. The expiry of a lock that was just restored counts for nothing,
+/// until it is put back to its leases.
+#[inline(always)]
+fn state_of(key: &mut Key, name: &Name) -> KeyState {
     match key.found() {
         Found::Nothing => KeyState::Empty,
         Found::OtherType => KeyState::OtherType,
         Found::Lock(lock) => {
             let lock = lock.unpack();
+            let is_restored = state::pending(|pending| pending.restored.contains(name));
+            let expiry_ms = (!is_restored).then(|| key.expiry_ms()).flatten();
             KeyState::Lock(Stored {
-                expiry_ms: without_outliving(key.expiry_ms(), &lock),
+                expiry_ms: without_outliving(expiry_ms, &lock),
                 lock,
             })
         }

@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use redis_lock_core::values::slot::Sharding;
-use redis_module::{raw, Context, RedisString};
+use redis_module::{raw, Context, RedisString, RedisValue};
 
 use crate::state::{self, ServerFacts, OWN_CONTEXT};
 
@@ -224,6 +224,17 @@ fn has_function(name: &CStr) -> bool {
         (&raw mut function).cast()
     ));
     status == Some(0)
+}
+
+/// What a command answers that answers with text.
+pub fn call_text(ctx: &Context, command: &str, words: &[&str]) -> Option<Vec<u8>> {
+    match ctx.call(command, words) {
+        Ok(RedisValue::SimpleString(text) | RedisValue::BulkString(text)) => {
+            Some(text.into_bytes())
+        }
+        Ok(RedisValue::StringBuffer(bytes) | RedisValue::VerbatimString((_, bytes))) => Some(bytes),
+        _ => None,
+    }
 }
 
 /// Finds out what server this is, and makes [`own_context`].

@@ -5,10 +5,11 @@ use std::ptr::NonNull;
 
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::request::Life;
-use redis_module::{raw, Context, RedisString, RedisValue};
+use redis_module::{raw, Context, RedisString};
 
 use crate::server::api::{self, server};
 use crate::server::filter;
+use crate::state;
 
 /// A connected client.
 pub struct Client {
@@ -61,14 +62,28 @@ pub fn find(ctx: &Context, id: u64) -> Option<Client> {
 ///
 /// # Errors
 /// [`Refusal::CallerUnknown`] where the caller of a script is not to be made out.
-pub fn caller(ctx: &Context, flags: u32, life: Life) -> Result<u64, Refusal> {
-    if flags & raw::REDISMODULE_CTX_FLAGS_LUA == 0 {
-        return Ok(api::client_id(ctx));
-    }
+pub fn caller(ctx: &Context, life: Life) -> Result<u64, Refusal> {
+    let client_id = api::client_id(ctx);
     match life {
-        Life::Session { .. } => script_caller(ctx).ok_or(Refusal::CallerUnknown),
-        Life::Lease | Life::Untied => Ok(0),
+        Life::Session { .. } if api::is_script_running(ctx) => {
+            script_caller(ctx).ok_or(Refusal::CallerUnknown)
+        }
+        Life::Lease | Life::Untied if is_a_scripts(ctx, client_id) => Ok(0),
+        Life::Session { .. } | Life::Lease | Life::Untied => Ok(client_id),
     }
+}
+
+/// Whether this is the client that a script's commands are run by. Who came by itself once is none: the
+/// server is asked where another client comes than the last time.
+fn is_a_scripts(ctx: &Context, client_id: u64) -> bool {
+    if state::with(|state| state.last_caller.get()) == client_id {
+        return false;
+    }
+    let is_a_scripts = api::is_script_running(ctx);
+    if !is_a_scripts {
+        state::with(|state| state.last_caller.set(client_id));
+    }
+    is_a_scripts
 }
 
 /// Looks for the caller of the running script in CLIENT LIST; the API doesn't tell who it is.
@@ -78,7 +93,7 @@ pub fn caller(ctx: &Context, flags: u32, life: Life) -> Result<u64, Refusal> {
 /// last or, where the server told the filter of no client, the one with the same command, and words
 /// of the same length.
 fn script_caller(ctx: &Context) -> Option<u64> {
-    let list = list(ctx, &["LIST"])?;
+    let list = api::call_text(ctx, "CLIENT", &["LIST"])?;
     let lines = list.split(|byte| *byte == b'\n');
     let running: Vec<Running<'_>> = lines.filter_map(Running::of).collect();
     if let [only] = running.as_slice() {
@@ -97,21 +112,11 @@ fn script_caller(ctx: &Context) -> Option<u64> {
 /// QUIT for instance, and the server holds none any more. What is said to a client whose connection is
 /// known to be broken isn't even kept.
 pub fn was_sent_all_replies(ctx: &Context, id: u64) -> bool {
-    let line = list(ctx, &["LIST", "ID", &id.to_string()]).unwrap_or_default();
+    let words = ["LIST", "ID", &id.to_string()];
+    let line = api::call_text(ctx, "CLIENT", &words).unwrap_or_default();
     let is_none = |name| field(&line, name) == Some(b"0".as_slice());
     let closes_after_reply = field(&line, "flags=").is_some_and(|flags| flags.contains(&b'c'));
     closes_after_reply && is_none("obl=") && is_none("oll=")
-}
-
-/// What CLIENT answers to these words.
-fn list(ctx: &Context, words: &[&str]) -> Option<Vec<u8>> {
-    match ctx.call("CLIENT", words) {
-        Ok(RedisValue::SimpleString(text) | RedisValue::BulkString(text)) => {
-            Some(text.into_bytes())
-        }
-        Ok(RedisValue::StringBuffer(bytes) | RedisValue::VerbatimString((_, bytes))) => Some(bytes),
-        _ => None,
-    }
 }
 
 /// A field of a line of CLIENT LIST; `name` with its equals sign.

@@ -21,6 +21,16 @@ pub const UNNOTICED: u32 = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOT
 /// An open key; closed when the value goes.
 pub struct Key {
     key: *mut raw::RedisModuleKey,
+    content: Content,
+}
+
+/// What a key held as it was opened.
+#[derive(Clone, Copy)]
+enum Content {
+    Nothing,
+    /// Never null.
+    Lock(*mut Packed),
+    OtherType,
 }
 
 impl Drop for Key {
@@ -46,10 +56,13 @@ impl Key {
     /// deleted here, and the deletion replicated.
     ///
     /// As long as it is open nothing else may be asked of the server that could delete keys.
+    #[inline(always)]
     pub fn open(ctx: &Context, string: *mut raw::RedisModuleString, mode: u32) -> Self {
         let key = server!(RedisModule_OpenKey(ctx.ctx, string, mode as c_int));
+        let key = key.unwrap_or(std::ptr::null_mut());
         Self {
-            key: key.unwrap_or(std::ptr::null_mut()),
+            key,
+            content: content_of(key),
         }
     }
 
@@ -59,27 +72,15 @@ impl Key {
         Self::open(ctx, api::string(name.key()).inner, mode)
     }
 
-    /// What the key holds.
+    /// What the key held as it was opened.
     pub fn found(&mut self) -> Found<'_> {
-        if self.key.is_null() {
-            return Found::Nothing;
+        match self.content {
+            Content::Nothing => Found::Nothing,
+            // SAFETY: values of our type are made by `store_new` and the type's `load` alone, each from a
+            // `Box<Packed>`; the key is open, on the main thread, and borrowed, and `delete` takes it.
+            Content::Lock(lock) => Found::Lock(unsafe { &mut *lock }),
+            Content::OtherType => Found::OtherType,
         }
-        let kind = server!(RedisModule_KeyType(self.key)).unwrap_or(0);
-        match kind as isize {
-            raw::REDISMODULE_KEYTYPE_EMPTY => Found::Nothing,
-            raw::REDISMODULE_KEYTYPE_MODULE if self.is_lock() => {
-                let value = server!(RedisModule_ModuleTypeGetValue(self.key));
-                let lock = value.map_or(std::ptr::null_mut(), |value| value.cast::<Packed>());
-                // SAFETY: values of our type are made by `store_new` and the type's `load` alone,
-                // each from a `Box<Packed>`; the key is open, on the main thread, and borrowed.
-                unsafe { lock.as_mut() }.map_or(Found::OtherType, Found::Lock)
-            }
-            _ => Found::OtherType,
-        }
-    }
-
-    fn is_lock(&self) -> bool {
-        server!(RedisModule_ModuleTypeGetType(self.key)) == Some(lock_type::raw_type())
     }
 
     /// When the key expires, in ms since the epoch, if it does.
@@ -110,21 +111,40 @@ impl Key {
         Self::open(ctx, string, WRITE)
     }
 
-    /// Stores a lock where there is no key.
-    pub fn store_new(&self, lock: Packed) {
+    /// Stores a lock where there is no key, until this moment on the wall clock, in ms; closes the key.
+    pub fn store_new(self, lock: Packed, expiry_ms: u64) {
         let value = lock_type::into_value(lock);
         server!(RedisModule_ModuleTypeSetValue(
             self.key,
             lock_type::raw_type(),
             value
         ));
+        self.set_expiry_ms(expiry_ms);
     }
 
-    /// Deletes the key.
-    pub fn delete(&self) {
+    /// Deletes the key, and closes it.
+    pub fn delete(self) {
         state::with(|state| state.deleting.set(true));
         server!(RedisModule_DeleteKey(self.key));
         state::with(|state| state.deleting.set(false));
+    }
+}
+
+fn content_of(key: *mut raw::RedisModuleKey) -> Content {
+    if key.is_null() {
+        return Content::Nothing;
+    }
+    let kind = server!(RedisModule_KeyType(key)).unwrap_or(0);
+    match kind as isize {
+        raw::REDISMODULE_KEYTYPE_EMPTY => Content::Nothing,
+        raw::REDISMODULE_KEYTYPE_MODULE
+            if server!(RedisModule_ModuleTypeGetType(key)) == Some(lock_type::raw_type()) =>
+        {
+            let value = server!(RedisModule_ModuleTypeGetValue(key));
+            let value = value.filter(|value| !value.is_null());
+            value.map_or(Content::OtherType, |value| Content::Lock(value.cast()))
+        }
+        _ => Content::OtherType,
     }
 }
 

@@ -4,8 +4,8 @@ use redis_module::{raw, RedisString};
 
 use crate::server::api;
 
-/// The words of the command that runs, as the server's strings and as bytes. They live as long as it
-/// runs.
+/// The words of the command that runs, behind its name: as the server's strings and as bytes. They live
+/// as long as it runs.
 #[derive(Clone, Copy)]
 pub struct CommandStrings<'a> {
     strings: &'a [*mut raw::RedisModuleString],
@@ -36,19 +36,22 @@ impl<'a> CommandStrings<'a> {
         Self { strings, words }
     }
 
-    /// Whether a command runs.
+    /// Whether a command runs that came with words.
     pub const fn is_some(self) -> bool {
         !self.strings.is_empty()
     }
 
     /// A string with these bytes. Most that a command needs came with it, as its first or second word.
+    #[inline]
     pub fn find(self, bytes: &[u8]) -> ServerString<'a> {
-        for (string, word) in self.strings.iter().zip(self.words).skip(1).take(2) {
-            if *word == bytes {
-                return ServerString::OfCommand(*string, word);
-            }
-        }
-        ServerString::Own(api::string(bytes))
+        let known = |at: usize| {
+            let word = self.words.get(at).filter(|word| **word == bytes)?;
+            let string = self.strings.get(at)?;
+            Some(ServerString::OfCommand(*string, word))
+        };
+        known(0)
+            .or_else(|| known(1))
+            .unwrap_or_else(|| ServerString::Own(api::string(bytes)))
     }
 }
 

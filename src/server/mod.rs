@@ -14,4 +14,5 @@ pub mod publish;
 pub mod random;
 pub mod reply;
 pub mod rights;
+pub mod slots;
 pub mod timer;

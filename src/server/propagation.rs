@@ -4,7 +4,8 @@
 //! nobody listens: 5,300 instructions of an ACQUIRE and its RELEASE on a Redis 7.0 without replicas and
 //! without an append-only file. So the module finds out by itself, where it can be certain:
 //!
-//! - whether there is an append-only file is a flag of the context, read anew each time;
+//! - whether there is an append-only file is a flag of the context, read anew in each pass of the server's
+//!   loop and after each CONFIG SET;
 //! - replicas attach by SYNC or PSYNC alone, which pass the module's command filter before they run,
 //!   and a server that was a replica itself keeps a backlog. Once INFO has said that there is no replica
 //!   and no backlog there is none until one of these happens. From then on there may always be one;
@@ -17,6 +18,11 @@ use redis_module::{raw, Context, RedisString};
 use crate::server::api::{self, server};
 use crate::state::{self, Audience};
 
+/// An append-only file may be there now, or there may be none any more: the flag is to be read anew.
+pub fn expect_append_only_file() {
+    state::with(|state| state.has_append_only_file.set(None));
+}
+
 /// A replica may attach now, or the server was one: from now on everything is replicated.
 pub fn expect_replicas() {
     state::with(|state| state.audience.set(Audience::Replicas));
@@ -24,21 +30,27 @@ pub fn expect_replicas() {
 
 /// Whether nobody reads what is replicated. For the context of a command alone: elsewhere the answer
 /// is no.
-pub fn is_unread(ctx: &Context, flags: u32) -> bool {
-    let read = raw::REDISMODULE_CTX_FLAGS_AOF | raw::REDISMODULE_CTX_FLAGS_SLAVE;
-    if flags & read != 0 || api::is_clustered() {
-        return false;
-    }
+pub fn is_unread(ctx: &Context) -> bool {
     let audience = match state::with(|state| state.audience.get()) {
         Audience::Unknown => look(ctx),
         known => known,
     };
-    audience == Audience::None
+    audience == Audience::None && !api::is_clustered() && !has_append_only_file(ctx)
+}
+
+fn has_append_only_file(ctx: &Context) -> bool {
+    let known = state::with(|state| state.has_append_only_file.get());
+    known.unwrap_or_else(|| {
+        let has_one = api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
+        state::with(|state| state.has_append_only_file.set(Some(has_one)));
+        has_one
+    })
 }
 
 fn look(ctx: &Context) -> Audience {
     let none = |field| api::server_info(ctx, c"replication", field).as_deref() == Some("0");
-    let audience = if none(c"connected_slaves") && none(c"repl_backlog_active") {
+    let nobody = none(c"connected_slaves") && none(c"repl_backlog_active");
+    let audience = if nobody && !api::is_replica() {
         Audience::None
     } else {
         Audience::Replicas

@@ -3,8 +3,9 @@
 use std::ffi::{c_long, CString};
 
 use redis_lock_core::decision::{Answer, Outcome};
-use redis_lock_core::values::grant::Grant;
+use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::values::refusal::Refusal;
+use redis_lock_core::values::token::Token;
 use redis_module::{raw, Context};
 
 use crate::server::api::server;
@@ -47,10 +48,10 @@ pub fn map(ctx: &Context, len: usize) {
 }
 
 /// `[token, fence]`.
-pub fn grant(ctx: &Context, grant: &Grant) {
+fn grant(ctx: &Context, token: &Token, fence: u64) {
     array(ctx, 2);
-    bulk(ctx, grant.token.as_bytes());
-    integer(ctx, grant.fence);
+    bulk(ctx, token.as_bytes());
+    integer(ctx, fence);
 }
 
 /// An error.
@@ -64,10 +65,10 @@ pub fn refusal(ctx: &Context, refusal: Refusal) {
     raw::reply_with_error(ctx.ctx, text.as_ptr());
 }
 
-/// What an operation came to; nothing to one who waits.
-pub fn answer(ctx: &Context, answer: &Answer) {
+/// What an operation of this token came to; nothing to one who waits.
+pub fn answer(ctx: &Context, answer: &Answer, token: &Token) {
     match answer {
-        Answer::Granted(granted) => grant(ctx, granted),
+        Answer::Granted(fence) => grant(ctx, token, *fence),
         Answer::NotNow => null_array(ctx),
         Answer::Queued(_) => {}
         Answer::Place(count, _) | Answer::Count(count) => integer(ctx, *count as u64),
@@ -77,7 +78,7 @@ pub fn answer(ctx: &Context, answer: &Answer) {
 /// How a wait ended.
 pub fn outcome(ctx: &Context, outcome: &Outcome) {
     match outcome {
-        Outcome::Granted(hand_over) => grant(ctx, &hand_over.grant),
+        Outcome::Granted(HandOver { grant: own, .. }) => grant(ctx, &own.token, own.fence),
         Outcome::TimedOut => null_array(ctx),
         Outcome::Refused(why) => refusal(ctx, *why),
     }

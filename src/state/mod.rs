@@ -81,8 +81,14 @@ pub struct State {
     pub sending: Cell<bool>,
     /// Whether LOCK.APPLY is called to ask whether a write would be taken, not to apply one.
     pub asking: Cell<bool>,
+    /// When to look next whose slots are another node's by now, on the steady clock in ms.
+    pub slots_due_ms: Cell<u64>,
     /// Whether anybody reads what is replicated.
     pub audience: Cell<Audience>,
+    /// Whether there is an append-only file; `None`: to be asked.
+    pub has_append_only_file: Cell<Option<bool>>,
+    /// The last client that gave an operation by itself, and not for a script.
+    pub last_caller: Cell<u64>,
     /// Whether this module is deleting a key just now: the lock table knows of that.
     pub deleting: Cell<bool>,
     /// The database that the last MOVE came from.
@@ -193,7 +199,10 @@ impl State {
             server: Cell::default(),
             sending: Cell::default(),
             asking: Cell::default(),
+            slots_due_ms: Cell::default(),
             audience: Cell::default(),
+            has_append_only_file: Cell::default(),
+            last_caller: Cell::default(),
             deleting: Cell::default(),
             moved_from_db: Cell::default(),
             raw_type: Cell::new(ptr::null_mut()),

@@ -1,6 +1,7 @@
 /* A wall clock that a test moves: LD_PRELOADed into a server, it adds what the file named by
  * LOCK_TEST_CLOCK says, in ms, to what the system's clock says. The monotonic clock is left alone, as
- * it is by whoever sets a machine's time.
+ * it is by whoever sets a machine's time. The file may also say to add something else from the n-th look
+ * at the clock on, so that it is set between two looks of one and the same function.
  *
  * Valkey from 8.1 on opens modules so that they find their own libraries' functions before those that
  * were preloaded; here they are opened without that. */
@@ -17,19 +18,29 @@
 #include <time.h>
 #include <unistd.h>
 
-static _Atomic int64_t *offset_ms;
+struct moved {
+    _Atomic int64_t offset_ms;
+    _Atomic int64_t looks_left;
+    _Atomic int64_t later_ms;
+};
+
+static struct moved *moved;
 
 __attribute__((constructor)) static void map_the_offset(void) {
     const char *path = getenv("LOCK_TEST_CLOCK");
-    int file = path == NULL ? -1 : open(path, O_RDONLY);
+    int file = path == NULL ? -1 : open(path, O_RDWR);
     if (file == -1) return;
-    void *page = mmap(NULL, sizeof *offset_ms, PROT_READ, MAP_SHARED, file, 0);
-    if (page != MAP_FAILED) offset_ms = page;
+    void *page = mmap(NULL, sizeof *moved, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (page != MAP_FAILED) moved = page;
     close(file);
 }
 
 static void move(struct timespec *ts) {
-    int64_t ms = offset_ms == NULL ? 0 : atomic_load(offset_ms);
+    if (moved == NULL) return;
+    if (atomic_load(&moved->looks_left) > 0 && atomic_fetch_sub(&moved->looks_left, 1) == 1) {
+        atomic_store(&moved->offset_ms, atomic_load(&moved->later_ms));
+    }
+    int64_t ms = atomic_load(&moved->offset_ms);
     int64_t ns = ts->tv_nsec + ms % 1000 * 1000000;
     ts->tv_sec += ms / 1000;
     if (ns < 0) {

@@ -99,6 +99,39 @@ fn waiters_are_sent_on_whatever_their_keys_are_called() {
     }
 }
 
+/// As long as the slot may stay, the places in it do. They go when it has its new owner, long before anybody
+/// has failed to keep them.
+#[test]
+fn places_are_given_up_with_their_slot() {
+    let cluster = Cluster::of_primaries();
+    let slot = cluster.next_move("{t}x");
+    let (source, target) = (slot.source, slot.target);
+    source.call(format!("LOCK.ACQUIRE {{t}}x h {LONG}")).grant();
+    let places = ["QUEUE {t}x a", "QUEUE {t}x b", "MQUEUE 2 {t}x {t}y c"];
+    for (index, place) in places.iter().enumerate() {
+        let place = source.call(format!("LOCK.{place} KEEP 600000")).int();
+        assert_eq!(place, index as i64 + 1);
+    }
+    let mut blocked = source.waiter(format!("LOCK.WAIT {{t}}y h {LONG} BLOCK 100"));
+    slot.begin();
+    slot.all_keys();
+    // Looked at again and again meanwhile.
+    blocked.recv().nil();
+    assert_eq!(source.info("lock", "lock_places"), "3");
+    slot.end();
+    slot.until_known();
+    until("no place is left", || {
+        source.info("lock", "lock_places") == "0"
+    });
+    assert_eq!(source.info("lock", "lock_lapsed_places"), "0");
+    let error = source.call("LOCK.QUEUE {t}x a KEEP 600000").error();
+    assert_eq!(moved_to(&error), Some(target.port()), "{error}");
+    assert_eq!(target.call("LOCK.QUEUE {t}x a KEEP 600000").int(), 1);
+    assert_eq!(target.call("LOCK.RELEASE {t}x h").int(), 1);
+    let claimed = target.call("LOCK.QUEUE {t}x a KEEP 600000").grant();
+    assert_eq!(claimed.token, "a");
+}
+
 #[test]
 fn waiters_are_granted_whatever_their_keys_are_called() {
     let cluster = Cluster::of_primaries();

@@ -25,7 +25,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Errors
     /// Arity, numkeys, syntax, in this order.
-    #[inline]
+    #[inline(always)]
     pub fn cut(words: Words<'a>, keys: Keys, verb: &'static Verb) -> Result<Self, Refusal> {
         let (keys, words) = match keys {
             Keys::One => words.split_at_checked(1).ok_or(Refusal::Arity)?,
@@ -35,17 +35,18 @@ impl<'a> Parts<'a> {
             Some(_) => words.split_first().ok_or(Refusal::Arity)?,
             None => (&b"".as_slice(), words),
         };
-        let given = match verb.rest {
-            Rest::Options([]) if !words.is_empty() => return Err(Refusal::Arity),
-            Rest::Options(parts) => find(words, parts)?,
-            Rest::Words(_) => Given::default(),
-        };
-        Ok(Self {
+        let mut parts = Self {
             verb,
             keys,
             token,
-            given,
-        })
+            given: Given::default(),
+        };
+        match verb.rest {
+            Rest::Options([]) if !words.is_empty() => return Err(Refusal::Arity),
+            Rest::Options(options) => find(words, options, &mut parts.given)?,
+            Rest::Words(_) => {}
+        }
+        Ok(parts)
     }
 
     /// The names of its keys; one alone costs no allocation.
@@ -99,11 +100,7 @@ fn several_names(db: i32, keys: &[&[u8]]) -> Result<Names, Refusal> {
 
 /// Finds the options among `words`: in any order and any case, none twice, none that isn't one of
 /// `parts`, and as those allow.
-fn find<'a>(words: Words<'a>, parts: &[Part]) -> Result<Given<'a>, Refusal> {
-    let mut given = Given::default();
-    if words.is_empty() {
-        return Ok(given);
-    }
+fn find<'a>(words: Words<'a>, parts: &[Part], given: &mut Given<'a>) -> Result<(), Refusal> {
     let mut rest = words;
     let mut is_to_be_matched = false;
     while let Some((word, behind)) = rest.split_first() {
@@ -113,13 +110,13 @@ fn find<'a>(words: Words<'a>, parts: &[Part]) -> Result<Given<'a>, Refusal> {
         let (values, behind) = behind
             .split_at_checked(option.values.len())
             .ok_or(Refusal::Syntax)?;
-        if (option.field)(&mut given).replace(values).is_some() {
+        if (option.field)(given).replace(values).is_some() {
             return Err(Refusal::Syntax);
         }
         rest = behind;
     }
-    if !is_to_be_matched || parts.iter().all(|part| part.allows(&mut given)) {
-        Ok(given)
+    if !is_to_be_matched || parts.iter().all(|part| part.allows(given)) {
+        Ok(())
     } else {
         Err(Refusal::Syntax)
     }
@@ -280,10 +277,12 @@ mod tests {
         ];
         for (line, fits) in table {
             let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-            assert_eq!(find(&words, PARTS).is_ok(), fits, "{line}");
+            let found = find(&words, PARTS, &mut Given::default());
+            assert_eq!(found.is_ok(), fits, "{line}");
         }
         let words: [&[u8]; 4] = [b"OTHER", b"TWO", b"1", b"2"];
-        let given = find(&words, PARTS).map(|given| given.px);
-        assert_eq!(given, Ok(Some(&words[2..])));
+        let mut given = Given::default();
+        assert_eq!(find(&words, PARTS, &mut given), Ok(()));
+        assert_eq!(given.px, Some(&words[2..]));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Positions grow at both ends. What stands at one lies in a list, at an index that is part of the
 //! position: to find it needs no search. An index that became free is the next to be used, because its
-//! memory was touched last.
+//! memory was touched last. The list is kept in pieces: nothing that lies there is moved as it grows, which
+//! would keep everybody waiting for as long as it takes to copy a hundred thousand.
 
 /// A position in the queues: never given to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,15 +30,21 @@ pub enum End {
 
 /// What stands at positions.
 ///
-/// Invariant: `free` lists the indexes without an entry, each once.
+/// Invariants: `free` lists the indexes below `given` without an entry, each once; all pieces but the last are
+/// full.
 #[derive(Debug)]
 pub struct Positions<T> {
-    entries: Vec<Option<(i64, T)>>,
+    pieces: Vec<Vec<Option<(i64, T)>>>,
+    /// How many indexes were given.
+    given: usize,
     free: Vec<usize>,
     /// The last order that was given at each end.
     back: i64,
     front: i64,
 }
+
+/// How many indexes a piece has.
+const PIECE: usize = 256;
 
 /// How much memory is kept for those to come once nobody is left, in entries.
 const KEPT: usize = 1024;
@@ -45,7 +52,8 @@ const KEPT: usize = 1024;
 impl<T> Default for Positions<T> {
     fn default() -> Self {
         Self {
-            entries: Vec::new(),
+            pieces: Vec::new(),
+            given: 0,
             free: Vec::new(),
             back: 0,
             front: 0,
@@ -56,12 +64,30 @@ impl<T> Default for Positions<T> {
 impl<T> Positions<T> {
     /// How many are taken.
     pub fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.given - self.free.len()
     }
 
     /// Whether none is taken.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    fn slot(&self, index: usize) -> Option<&Option<(i64, T)>> {
+        self.pieces.get(index / PIECE)?.get(index % PIECE)
+    }
+
+    fn slot_mut(&mut self, index: usize) -> Option<&mut Option<(i64, T)>> {
+        self.pieces.get_mut(index / PIECE)?.get_mut(index % PIECE)
+    }
+
+    /// Puts an entry at the first index that was never given.
+    fn push(&mut self, entry: Option<(i64, T)>) -> usize {
+        match self.pieces.last_mut() {
+            Some(last) if last.len() < PIECE => last.push(entry),
+            _ => self.pieces.push(vec![entry]),
+        }
+        self.given += 1;
+        self.given - 1
     }
 
     /// Takes a position, behind or before all others.
@@ -86,18 +112,19 @@ impl<T> Positions<T> {
 
     fn put(&mut self, order: i64, value: T) -> Position {
         let entry = Some((order, value));
-        let free = self.free.pop();
-        let index = free.unwrap_or(self.entries.len());
-        match self.entries.get_mut(index) {
-            Some(free) => *free = entry,
-            None => self.entries.push(entry),
+        let Some(index) = self.free.pop() else {
+            let index = self.push(entry);
+            return Position { order, index };
+        };
+        if let Some(slot) = self.slot_mut(index) {
+            *slot = entry;
         }
         Position { order, index }
     }
 
     /// What stands at a position.
     pub fn get(&self, position: Position) -> Option<&T> {
-        match self.entries.get(position.index)? {
+        match self.slot(position.index)? {
             Some((order, value)) if *order == position.order => Some(value),
             _ => None,
         }
@@ -105,7 +132,7 @@ impl<T> Positions<T> {
 
     /// What stands at a position, to change.
     pub fn get_mut(&mut self, position: Position) -> Option<&mut T> {
-        match self.entries.get_mut(position.index)? {
+        match self.slot_mut(position.index)? {
             Some((order, value)) if *order == position.order => Some(value),
             _ => None,
         }
@@ -113,23 +140,28 @@ impl<T> Positions<T> {
 
     /// Gives up a position.
     pub fn remove(&mut self, position: Position) -> Option<T> {
-        let entry = self.entries.get_mut(position.index)?;
+        let entry = self.slot_mut(position.index)?;
         let (_, value) = entry.take_if(|(order, _)| *order == position.order)?;
         self.free.push(position.index);
-        if self.is_empty() && self.entries.len() > KEPT {
-            (self.entries, self.free) = (Vec::new(), Vec::new());
+        if self.is_empty() && self.given > KEPT {
+            self.clear();
         }
         Some(value)
     }
 
     /// Gives up all positions.
     pub fn clear(&mut self) {
-        (self.entries, self.free) = (Vec::new(), Vec::new());
+        (self.pieces, self.free) = (Vec::new(), Vec::new());
+        self.given = 0;
     }
 
     /// All that stands at positions, in no order.
     pub fn values(&self) -> impl Iterator<Item = &T> {
-        self.entries.iter().flatten().map(|(_, value)| value)
+        self.pieces
+            .iter()
+            .flatten()
+            .flatten()
+            .map(|(_, value)| value)
     }
 }
 
@@ -157,5 +189,28 @@ mod tests {
         assert_eq!(positions.get(again), Some(&'a'));
         assert_eq!(positions.len(), 3);
         assert_eq!(positions.values().count(), 3);
+    }
+
+    #[test]
+    fn many_lie_in_several_pieces_and_leave_nothing() {
+        let mut positions = Positions::default();
+        for round in 0..3 {
+            let taken: Vec<Position> = (0..5 * PIECE)
+                .map(|value| positions.add(End::Back, value))
+                .collect();
+            assert_eq!(positions.pieces.len(), 5, "in round {round}");
+            let (gone, stay): (Vec<usize>, Vec<usize>) = (0..5 * PIECE).partition(|n| n % 3 == 0);
+            for value in gone {
+                assert_eq!(positions.remove(taken[value]), Some(value));
+            }
+            let mut left: Vec<usize> = positions.values().copied().collect();
+            left.sort_unstable();
+            assert_eq!(left, stay);
+            for value in stay {
+                assert_eq!(positions.get(taken[value]), Some(&value));
+                assert_eq!(positions.remove(taken[value]), Some(value));
+            }
+            assert_eq!((positions.len(), positions.pieces.len()), (0, 0));
+        }
     }
 }

@@ -205,7 +205,8 @@ impl<'q> KnownQueue<'q> {
 #[derive(Debug)]
 enum Waits {
     One(Position),
-    Several(HashMap<Names, Position>),
+    /// Boxed, for there are as many tokens as waits that have one each.
+    Several(Box<HashMap<Names, Position>>),
 }
 
 impl Waits {
@@ -226,10 +227,8 @@ impl Waits {
         let mut waits = match self {
             Self::One(only) => {
                 let only = *only;
-                names_of(only)
-                    .map(|names| (names, only))
-                    .into_iter()
-                    .collect()
+                let first = names_of(only).map(|names| (names, only));
+                Box::new(first.into_iter().collect())
             }
             Self::Several(waits) => std::mem::take(waits),
         };
@@ -432,17 +431,34 @@ impl Queues {
             };
             return Vec::new();
         }
-        let places = self.queues_by_name.values().flat_map(NameQueue::iter);
-        let is_place = |position: &Position| {
-            let waiter = self.at(*position);
-            waiter.is_some_and(|waiter| !waiter.stand.is_blocked())
-        };
-        let places: Vec<Position> = places.filter(is_place).collect();
-        let places = places
+        let all = self.queues_by_name.values();
+        let places = all.flat_map(NameQueue::iter);
+        let places: Vec<Position> = places.filter(|place| self.is_place(*place)).collect();
+        self.remove_all(places)
+    }
+
+    /// Takes out those who wait for a name without a connection, at most `most` of them. Returns the names
+    /// that they leave to others.
+    pub fn drop_places_at(&mut self, name: &Name, most: usize) -> Vec<Name> {
+        let queue = self.queues_by_name.get(name).into_iter();
+        let places = queue.flat_map(NameQueue::iter);
+        let places = places.filter(|place| self.is_place(*place));
+        let places: Vec<Position> = places.take(most).collect();
+        self.remove_all(places)
+    }
+
+    fn is_place(&self, position: Position) -> bool {
+        let waiter = self.at(position);
+        waiter.is_some_and(|waiter| !waiter.stand.is_blocked())
+    }
+
+    /// Takes out all of these. Returns the names that they leave to others.
+    fn remove_all(&mut self, positions: Vec<Position>) -> Vec<Name> {
+        let removed = positions
             .into_iter()
             .filter_map(|position| self.remove(position));
-        places
-            .flat_map(|place| place.names.as_slice().to_vec())
+        removed
+            .flat_map(|waiter| waiter.names.as_slice().to_vec())
             .collect()
     }
 

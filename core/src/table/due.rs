@@ -185,13 +185,21 @@ impl LockTable {
 
     /// When something is due without anybody's operation, on the steady clock in ms.
     pub fn next_due_ms(&self) -> Option<u64> {
-        let times = [
+        let pending_ms = self.waiting.pending.first().map(|(ms, _)| *ms);
+        let waiting_ms = sooner(
             self.waiting.schedule.next_ms(),
             self.waiting.queues.next_timeout_ms(),
-            self.sessions.next_due_ms(),
-            self.waiting.pending.first().map(|(ms, _)| *ms),
-        ];
-        times.into_iter().flatten().min()
+        );
+        sooner(waiting_ms, sooner(self.sessions.next_due_ms(), pending_ms))
+    }
+}
+
+/// The sooner of two times, where there is any.
+fn sooner(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, None) => one,
+        (None, other) => other,
     }
 }
 

@@ -1,15 +1,16 @@
 //! What an operation changes in the locks themselves.
 
+use smallvec::SmallVec;
+
 use super::lock_table::Waiting;
 use crate::decision::{Answer, Caller};
 use crate::operation::Leave;
 use crate::state::hand_over::{HandOver, Replaced};
 use crate::state::place::Stand;
 use crate::state::queue::{Position, Waiter};
-use crate::transaction::Transaction;
+use crate::transaction::{EntryId, Transaction};
 use crate::values::grant::Grant;
 use crate::values::holder::Holder;
-use crate::values::lock::Lock;
 use crate::values::name::Names;
 use crate::values::refusal::Refusal;
 use crate::values::request::{Life, Repeat, Request};
@@ -26,7 +27,8 @@ pub(super) enum Grantee {
 }
 
 impl Waiting {
-    /// Makes the grant that [`Waiting::newcomer_admission`] found clear, or [`Waiting::waiter_admission`].
+    /// Makes the grant that [`Waiting::newcomer_admission`] found clear, or [`Waiting::waiter_admission`];
+    /// its fence.
     pub(super) fn grant(
         &mut self,
         names: &Names,
@@ -34,33 +36,18 @@ impl Waiting {
         kept_fence: Option<u64>,
         to: Grantee,
         tx: &mut Transaction<'_, '_>,
-    ) -> Grant {
+    ) -> u64 {
         let now_ms = tx.now_ms();
         let fence =
             kept_fence.unwrap_or_else(|| tx.environment.fences.next(tx.environment.wall_us));
         for name in names {
             let id = tx.entry(name);
-            let own = tx.lock(id).and_then(|lock| lock.holder(&request.token));
-            let is_claim = own.is_some_and(|own| own.session == SessionId::UNCLAIMED);
-            let terms = match to {
-                Grantee::Client(client_id) => {
-                    let deadline_ms = now_ms.saturating_add(request.lease_ms);
-                    let session = tx.bind(
-                        id,
-                        &request.token,
-                        request.life,
-                        request.lease_ms,
-                        client_id,
-                    );
-                    (client_id, session, deadline_ms)
-                }
-                Grantee::Place { lease_ms } => place_terms(own, now_ms.saturating_add(lease_ms)),
-            };
-            let (client_id, session, deadline_ms) = terms;
             let Some(lock) = tx.lock(id) else {
                 continue;
             };
             let own = lock.holder(&request.token);
+            let own_session = own.map_or(SessionId::NONE, |own| own.session);
+            let is_claim = own_session == SessionId::UNCLAIMED;
             let holds = match (request.repeat, own) {
                 (Repeat::Sets(holds), _) => holds,
                 (Repeat::Renews | Repeat::Counts, None) => 1,
@@ -71,6 +58,16 @@ impl Waiting {
             let since_ms = own
                 .filter(|own| own.fence == fence)
                 .map_or(now_ms, |own| own.since_ms);
+            let terms = match to {
+                Grantee::Client(client_id) => {
+                    let deadline_ms = now_ms.saturating_add(request.lease_ms);
+                    let Request { life, lease_ms, .. } = *request;
+                    let session = tx.bind(id, own_session, life, lease_ms, client_id);
+                    (client_id, session, deadline_ms)
+                }
+                Grantee::Place { lease_ms } => place_terms(own, now_ms.saturating_add(lease_ms)),
+            };
+            let (client_id, session, deadline_ms) = terms;
             let holder = Holder {
                 token: request.token.clone(),
                 fence,
@@ -83,7 +80,7 @@ impl Waiting {
                 client_id,
                 session,
             };
-            tx.change(id, |lock| Lock::granted(lock, request.mode, holder));
+            tx.grant(id, request.mode, holder);
             if kept_fence.is_some() {
                 tx.affirm(id, &request.token);
             }
@@ -92,10 +89,7 @@ impl Waiting {
         if self.queues.waits_of(&request.token) > 0 {
             tx.granted.push((request.token.clone(), names.clone()));
         }
-        Grant {
-            token: request.token.clone(),
-            fence,
-        }
+        fence
     }
 
     pub(super) fn take_back(
@@ -120,12 +114,12 @@ impl Waiting {
             if own.is_none_or(|own| own.fence != *fence) {
                 continue;
             }
-            tx.change(id, |lock| Lock::without(lock, token));
+            tx.remove(id, token);
             count += 1;
             let before = replaced.iter().find(|before| before.name == *name);
             if let Some(before) = before.filter(|before| before.holder.deadline_ms > now_ms) {
                 let holder = before.holder.clone();
-                tx.change(id, |lock| Lock::granted(lock, before.mode, holder));
+                tx.grant(id, before.mode, holder);
             }
         }
         self.counters.take_backs += u64::from(count > 0);
@@ -178,18 +172,15 @@ pub(super) fn extend(
     caller: Caller,
     tx: &mut Transaction<'_, '_>,
 ) -> Result<Answer, Refusal> {
-    let held = count_held(names, token, tx)?;
-    if held < names.count() {
+    let held = held_at(names, token, tx)?;
+    if held.len() < names.count() {
         return Ok(Answer::Count(0));
     }
     let now_ms = tx.now_ms();
-    for name in names {
-        let id = tx.entry(name);
-        let own = tx.lock(id).and_then(|lock| lock.holder(token));
-        let Some(lease_ms) = lease_ms.or_else(|| Some(own?.lease_ms)) else {
-            continue;
-        };
-        let session = tx.bind(id, token, life, lease_ms, caller.client_id);
+    for own in &held {
+        let id = own.id;
+        let lease_ms = lease_ms.unwrap_or(own.lease_ms);
+        let session = tx.bind(id, own.session, life, lease_ms, caller.client_id);
         let extended = |own: &mut Holder| {
             own.deadline_ms = now_ms.saturating_add(lease_ms);
             own.lease_ms = lease_ms;
@@ -198,10 +189,10 @@ pub(super) fn extend(
                 own.client_id = caller.client_id;
             }
         };
-        tx.change(id, |lock| Lock::updated(lock, token, extended));
+        tx.update(id, token, extended);
         tx.affirm(id, token);
     }
-    Ok(Answer::Count(held))
+    Ok(Answer::Count(held.len()))
 }
 
 pub(super) fn release(
@@ -210,29 +201,22 @@ pub(super) fn release(
     leave: Leave,
     tx: &mut Transaction<'_, '_>,
 ) -> Result<Answer, Refusal> {
-    let held = count_held(names, token, tx)?;
-    for name in names {
-        let id = tx.entry(name);
-        let lock = tx.lock(id);
-        let Some(holds) = lock.and_then(|lock| Some(lock.holder(token)?.holds)) else {
-            continue;
-        };
+    let held = held_at(names, token, tx)?;
+    for &Held { id, holds, .. } in &held {
         let left = match leave {
             Leave::One => holds - 1,
             Leave::AllBut(most) => holds.min(most),
         };
         if left == 0 {
-            tx.change(id, |lock| Lock::without(lock, token));
+            tx.remove(id, token);
             continue;
         }
-        tx.change(id, |lock| {
-            Lock::updated(lock, token, |own| own.holds = left)
-        });
+        tx.update(id, token, |own| own.holds = left);
         if left == holds {
             tx.affirm(id, token);
         }
     }
-    Ok(Answer::Count(held))
+    Ok(Answer::Count(held.len()))
 }
 
 /// The grants in force of this token at these names.
@@ -251,16 +235,34 @@ pub(super) fn held_by(token: &Token, names: &Names, tx: &mut Transaction<'_, '_>
     held
 }
 
-/// How many of the names this token holds.
-fn count_held(
+/// What a token holds of a name.
+#[derive(Clone, Copy)]
+struct Held {
+    id: EntryId,
+    holds: u64,
+    lease_ms: u64,
+    session: SessionId,
+}
+
+/// Those of the names that this token holds.
+#[inline(always)]
+fn held_at(
     names: &Names,
     token: &Token,
     tx: &mut Transaction<'_, '_>,
-) -> Result<usize, Refusal> {
-    let mut held = 0;
+) -> Result<SmallVec<[Held; 1]>, Refusal> {
+    let mut held = SmallVec::new();
     for name in names {
-        let lock = tx.lock_at(name).ok_or(Refusal::WrongType)?;
-        held += usize::from(lock.holder(token).is_some());
+        let id = tx.entry(name);
+        let lock = tx.lock(id).ok_or(Refusal::WrongType)?;
+        if let Some(own) = lock.holder(token) {
+            held.push(Held {
+                id,
+                holds: own.holds,
+                lease_ms: own.lease_ms,
+                session: own.session,
+            });
+        }
     }
     Ok(held)
 }

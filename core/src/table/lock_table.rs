@@ -8,7 +8,7 @@ use crate::state::queue::{Position, Queues, WaiterId};
 use crate::state::schedule::Schedule;
 use crate::state::sessions::Sessions;
 use crate::store::Environment;
-use crate::transaction::Transaction;
+use crate::transaction::{Lists, Transaction};
 use crate::values::lock::{Lock, Stored};
 use crate::values::name::Name;
 use crate::values::refusal::Refusal;
@@ -73,6 +73,7 @@ pub struct LockTable {
     pub(super) waiting: Waiting,
     pub(super) sessions: Sessions,
     pub(super) steps: u64,
+    lists: Lists,
 }
 
 impl LockTable {
@@ -179,21 +180,38 @@ impl LockTable {
         self.waiting.queues.drop_places()
     }
 
+    /// These names are another server's now: gives up the places there, about `most` of them. Whoever asks for
+    /// one again is sent to that server. Returns the names to settle.
+    pub fn drop_places_at(&mut self, names: &[Name], most: usize) -> Vec<Name> {
+        let mut left = Vec::new();
+        for name in names {
+            if left.len() >= most {
+                break;
+            }
+            left.extend(self.waiting.queues.drop_places_at(name, most));
+            if !self.waiting.queues.has_queue(name) {
+                self.waiting.schedule.set(name, None);
+            }
+        }
+        left.retain(|name| self.waiting.queues.has_queue(name));
+        left
+    }
+
     /// Runs a transaction: what it decides is answered, what it changed leaves as effects.
     pub(super) fn transact(
         &mut self,
         environment: &mut Environment<'_>,
         run: impl FnOnce(&mut Waiting, &mut Transaction<'_, '_>) -> Result<Answer, Refusal>,
     ) -> Decision {
-        let mut tx = Transaction::new(environment, &mut self.sessions);
+        let mut tx = Transaction::new(environment, &mut self.sessions, &mut self.lists);
         let answer = run(&mut self.waiting, &mut tx);
         self.waiting.counters.expirations += tx.expirations;
         self.steps += tx.steps;
         tx.commit();
         Decision {
             answer,
-            completions: tx.completions,
-            publications: tx.publications,
+            completions: std::mem::take(tx.completions),
+            publications: std::mem::take(tx.publications),
         }
     }
 }

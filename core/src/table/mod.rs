@@ -74,7 +74,7 @@ impl Waiting {
                     keep_ms: *keep_ms,
                 };
                 Ok(match self.wait(names, request, way, caller, tx)? {
-                    Waited::Granted(grant) => Answer::Granted(grant),
+                    Waited::Granted(fence) => Answer::Granted(fence),
                     Waited::Queued(arrival) => Answer::Queued(arrival),
                 })
             }
@@ -125,8 +125,8 @@ impl Waiting {
             Admission::Blocked { .. } => Ok(Answer::NotNow),
             Admission::Granted { kept_fence } => {
                 let to = Grantee::Client(caller.client_id);
-                let grant = self.grant(names, request, kept_fence, to, tx);
-                Ok(Answer::Granted(grant))
+                let fence = self.grant(names, request, kept_fence, to, tx);
+                Ok(Answer::Granted(fence))
             }
         }
     }

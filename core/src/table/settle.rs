@@ -13,6 +13,7 @@ use crate::state::hand_over::{HandOver, Origin};
 use crate::state::place::{Place, Stand};
 use crate::state::queue::{Position, Waiter, WaiterId};
 use crate::transaction::{EntryId, Transaction};
+use crate::values::grant::Grant;
 use crate::values::holder::Mode;
 use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
@@ -336,10 +337,13 @@ impl Waiting {
         } = waiter;
         let replaced = held_by(&request.token, &names, tx);
         let to = Grantee::Client(client_id);
-        let grant = self.grant(&names, &request, kept_fence, to, tx);
+        let fence = self.grant(&names, &request, kept_fence, to, tx);
         let count = names.count();
         let outcome = Outcome::Granted(HandOver {
-            grant,
+            grant: Grant {
+                token: request.token,
+                fence,
+            },
             names,
             client_id,
             origin: kept_fence.map_or(Origin::New, |_| Origin::Kept),

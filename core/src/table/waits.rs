@@ -9,7 +9,6 @@ use crate::decision::{Answer, Arrival, Caller, Outcome, Publication};
 use crate::state::place::{Place, Stand};
 use crate::state::queue::{End, Position, Waiter};
 use crate::transaction::Transaction;
-use crate::values::grant::Grant;
 use crate::values::holder::Mode;
 use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
@@ -38,8 +37,8 @@ pub(super) enum Way<'a> {
 
 /// What became of a request that may be waited for.
 pub(super) enum Waited {
-    /// It was granted at once.
-    Granted(Grant),
+    /// It was granted at once, with this fence.
+    Granted(u64),
     /// Its token waits.
     Queued(Arrival),
 }
@@ -103,8 +102,8 @@ impl Waiting {
                     self.end_older_wait(older, tx);
                 }
                 let to = Grantee::Client(caller.client_id);
-                let grant = self.grant(names, request, kept_fence, to, tx);
-                return Ok(Waited::Granted(grant));
+                let fence = self.grant(names, request, kept_fence, to, tx);
+                return Ok(Waited::Granted(fence));
             }
         };
         if upgrades > 0 && self.would_deadlock(names, request, tx) {
@@ -179,7 +178,7 @@ impl Waiting {
         tx: &mut Transaction<'_, '_>,
     ) -> Result<Answer, Refusal> {
         let arrival = match self.wait(names, request, way, caller, tx)? {
-            Waited::Granted(grant) => return Ok(Answer::Granted(grant)),
+            Waited::Granted(fence) => return Ok(Answer::Granted(fence)),
             Waited::Queued(arrival) => arrival,
         };
         self.settle(&[], tx);

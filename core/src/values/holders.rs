@@ -74,7 +74,7 @@ impl Eq for Holders {}
 
 impl Holders {
     /// Nobody.
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Self(Form::List(Vec::new()))
     }
 

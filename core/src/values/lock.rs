@@ -3,8 +3,6 @@
 //! The value decides about compatibility from its own fields and its arguments alone; queues are not
 //! its concern. A deadline that equals now has ended.
 
-use std::borrow::Cow;
-
 use crate::values::holder::{Holder, Mode};
 use crate::values::holders::Holders;
 use crate::values::moment::MAX_SPAN_MS;
@@ -64,7 +62,7 @@ impl Default for Lock {
 
 impl Lock {
     /// A lock that nobody holds.
-    pub fn free() -> Self {
+    pub const fn free() -> Self {
         Self {
             mode: Mode::Exclusive,
             holders: Holders::new(),
@@ -187,38 +185,19 @@ impl Lock {
         }
     }
 
-    /// This lock with one more grant. Between shared holders it joins them or renews its own; every
-    /// other grant stands alone, so it replaces all that was before.
-    pub fn granted(lock: Cow<'_, Self>, mode: Mode, holder: Holder) -> Self {
-        if mode == Mode::Exclusive || lock.mode == Mode::Exclusive {
-            return Self::sole(mode, holder);
-        }
-        let mut lock = lock.into_owned();
-        lock.holders.insert(holder);
-        lock
+    /// Whether a grant in this mode replaces all holders. Only between shared holders it joins them.
+    pub fn is_replaced_by(&self, mode: Mode) -> bool {
+        mode == Mode::Exclusive || self.mode == Mode::Exclusive
     }
 
-    /// This lock without the grant of a token.
-    pub fn without(lock: Cow<'_, Self>, token: &Token) -> Self {
-        if lock.holders.only().is_some_and(|own| own.token == *token) {
-            return Self::free();
-        }
-        let mut lock = lock.into_owned();
-        lock.holders.remove(token);
-        lock
-    }
-
-    /// This lock with the grant of a token changed; its token and fence stay.
-    pub fn updated(lock: Cow<'_, Self>, token: &Token, change: impl FnOnce(&mut Holder)) -> Self {
-        let mut lock = lock.into_owned();
-        lock.holders.update(token, change);
-        lock
-    }
-
-    /// Adds a grant, see [`Lock::granted`].
+    /// Adds a grant. Between shared holders it joins them or renews its own; every other grant stands
+    /// alone, so it replaces all that was before.
     pub fn grant(&mut self, mode: Mode, holder: Holder) {
-        let lock = Cow::Owned(std::mem::take(self));
-        *self = Self::granted(lock, mode, holder);
+        if self.is_replaced_by(mode) {
+            *self = Self::sole(mode, holder);
+        } else {
+            self.holders.insert(holder);
+        }
     }
 
     /// Removes a grant. Tells whether there was one.

@@ -21,6 +21,7 @@ impl Token {
     ///
     /// # Errors
     /// [`Refusal::TokenLength`] when there are no bytes or more than [`MAX_TOKEN_LEN`].
+    #[inline]
     pub fn new(bytes: &[u8]) -> Result<Self, Refusal> {
         if bytes.is_empty() || bytes.len() > MAX_TOKEN_LEN {
             return Err(Refusal::TokenLength);

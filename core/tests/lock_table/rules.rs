@@ -2377,3 +2377,25 @@ fn who_loses_its_place_as_it_takes_it_is_refused() {
     assert_eq!(world.holders("k"), ["h#1"]);
     assert!(world.table.queues().is_empty());
 }
+
+#[test]
+fn places_at_a_name_that_is_elsewhere_are_given_up_in_parts() {
+    let mut world = play(
+        "MACQUIRE 2 k j h -> granted
+         QUEUE k a -> place 1
+         WAIT k b -> waits
+         MQUEUE 2 k j c -> place 3
+         QUEUE j d -> place 2",
+    );
+    let names = [world::name("k")];
+    assert_eq!(world.table.drop_places_at(&names, 1), names);
+    assert_eq!(world.table.queues().place_count(), 2);
+    let left = world.table.drop_places_at(&names, 10);
+    assert_eq!(left, [world::name("j"), world::name("k")]);
+    assert_eq!(world.table.drop_places_at(&names, 10), []);
+    world.table.queues().check().expect("sound queues");
+    // Who is blocked is the server's to send on, and the other name is none of this.
+    let waiting = world.table.queues();
+    assert_eq!((waiting.blocked_len(), waiting.place_count()), (1, 1));
+    assert_eq!(world.heard(), [""; 0]);
+}

@@ -5,6 +5,7 @@ mod crossing;
 mod flood;
 mod holders;
 mod many_keys;
+mod places;
 mod queue;
 mod report;
 mod sessions;
@@ -85,6 +86,12 @@ enum Storm {
     Circle,
     /// 10,000 waits of one token are given up by one LOCK.CANCEL
     Cancelled,
+    /// 100,000 places on one key are joined, kept and given up
+    Places,
+    /// 100,000 places lapse at once
+    PlacesLapsed,
+    /// 100,000 places are granted the lock in turn
+    PlacesGranted,
 }
 
 impl Storm {
@@ -106,6 +113,9 @@ impl Storm {
             Storm::Holders => holders::play(stage, score),
             Storm::Circle => circles::closed(stage, score),
             Storm::Cancelled => circles::cancelled(stage, score),
+            Storm::Places => places::kept(stage, score),
+            Storm::PlacesLapsed => places::lapsed(stage, score),
+            Storm::PlacesGranted => places::granted(stage, score),
         }
     }
 
