@@ -10,6 +10,7 @@ use redis_lock_core::values::token::Token;
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::api::{self, server};
+use crate::state;
 
 /// A user, as the API hands it out; given back when the value goes.
 struct User(*mut raw::RedisModuleUser);
@@ -65,7 +66,18 @@ pub fn identity(ctx: &Context) -> Identity {
     }
     let name = owned(ctx, server!(RedisModule_GetCurrentUserName(ctx.ctx)));
     name.map_or(Identity::Unknown, |name| {
-        Identity::Named(Arc::from(name.as_slice()))
+        Identity::Named(shared(name.as_slice()))
+    })
+}
+
+/// A user's name, the one that the last place has if it is the same: most are of one user.
+fn shared(name: &[u8]) -> Arc<[u8]> {
+    state::with(|state| {
+        let mut last = state.last_user.borrow_mut();
+        match &*last {
+            Some(last) if **last == *name => Arc::clone(last),
+            _ => Arc::clone(last.insert(Arc::from(name))),
+        }
     })
 }
 

@@ -11,6 +11,7 @@ pub mod pending;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ptr;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::Instant;
 
 use lazy_static::lazy_static;
@@ -99,6 +100,8 @@ pub struct State {
     pub decoys: Cell<[u8; 16]>,
     /// The decoy that a client was blocked on last, and its slot.
     pub last_decoy: RefCell<Option<(u16, RedisString)>>,
+    /// The name of the user that took or kept a place last.
+    pub last_user: RefCell<Option<Arc<[u8]>>>,
     /// The last command that runs a script, as the command filter saw it.
     pub last_script: Cell<ScriptRun>,
     /// Counts the commands that may have changed a user's rights.
@@ -208,6 +211,7 @@ impl State {
             raw_type: Cell::new(ptr::null_mut()),
             decoys: Cell::default(),
             last_decoy: RefCell::default(),
+            last_user: RefCell::default(),
             last_script: Cell::default(),
             rights_version: Cell::default(),
         }
