@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 /// How many positions lie in one piece at most.
-const MOST_IN_A_PIECE: usize = 1024;
+const MOST_IN_A_PIECE: usize = 256;
 
 /// Positions, none twice, in pieces that are in order and in themselves. Newcomers come at an end, so a
 /// piece is never split. To find, add or remove one costs a binary search and moves a part of a piece;
