@@ -279,3 +279,14 @@ fn a_reload_keeps_it() {
         assert_eq!(queue(&server, "k"), [standing("b", "absent")], "{line}");
     }
 }
+
+#[test]
+fn a_restart_ends_the_place() {
+    let mut server = server_with_holder();
+    lost(&server, "LOCK.WAIT k b KEEP 600000");
+    until_queue(&server, "k", "b absent");
+    server.call("SAVE").okay();
+    server.restart();
+    assert_eq!(server.known_lock("k").holder_tokens(), ["a"]);
+    assert_eq!(server.waiters("k"), 0);
+}
