@@ -164,9 +164,10 @@ fn a_holder_is_told_whatever_ends_its_grant() {
         server.call("DEL k").int();
         assert_eq!(client.call("LOCK.CHECK k a"), Ok(Value::Int(0)), "{end}");
     }
-    let handed_over = Server::start();
-    let mut client = holder(&handed_over, "LOCK.ACQUIRE k a PX 1000");
-    let mut next = handed_over.waiter(format!("LOCK.WAIT k b {LONG}"));
+    let server = Server::start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let mut next = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    let mut client = holder(&server, "LOCK.EXTEND k a PX 300");
     assert_told(&mut client, "a hand-over at the end of the lease");
     assert_eq!(client.call("LOCK.CHECK k a").int(), 0);
     next.recv().grant();
