@@ -125,6 +125,9 @@ fn keep_runs_only_while_nobody_is_there() {
     let _connected = server.waiter("LOCK.WAIT k b BLOCK 600000 KEEP 600000");
     lost(&server, "LOCK.WAIT k c BLOCK 600000 KEEP 600000");
     until_queue(&server, "k", "b blocked, c absent");
+    until("a millisecond of it has run", || {
+        server.known_lock("k").queue[1].int("keep-ms") < 600_000
+    });
     let lock = server.known_lock("k");
     let [connected, absent] = lock.queue.as_slice() else {
         panic!("{lock:?}")
