@@ -4,18 +4,20 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 
-use redis::Value;
+use redis::{PushKind, Value};
 use support::{until, Client, Expect, Reply, Server};
 
-const DOCUMENTS: [&str; 6] = [
+const DOCUMENTS: [&str; 7] = [
     "README.md",
     "docs/commands.md",
     "docs/high-availability.md",
     "docs/operations.md",
     "docs/performance.md",
     "docs/replication-and-persistence.md",
+    "docs/waiting.md",
 ];
 
 fn root() -> &'static Path {
@@ -55,7 +57,8 @@ struct Step<'a> {
 fn steps(block: &str) -> Vec<Step<'_>> {
     let mut steps: Vec<Step<'_>> = Vec::new();
     for line in block.lines() {
-        let typed = line.split_once("> ").filter(|(client, _)| client.len() < 2);
+        let of_a_client = |(client, _): &(&str, &str)| client.len() < 2 && *client != "-";
+        let typed = line.split_once("> ").filter(of_a_client);
         let arrives = line.strip_suffix(':').filter(|client| client.len() == 1);
         if let Some((client, command)) = typed {
             steps.push(Step {
@@ -91,7 +94,24 @@ fn shown(reply: &Reply) -> Vec<String> {
         Ok(Value::BulkString(bytes)) => vec![format!("{:?}", String::from_utf8_lossy(bytes))],
         Ok(Value::Array(items)) if items.is_empty() => vec!["(empty array)".to_owned()],
         Ok(Value::Array(items)) => shown_items(items),
+        Ok(Value::Push { kind, data }) => shown_push(kind, data),
         Ok(other) => panic!("an example can't show {other:?}"),
+    }
+}
+
+/// What the server sends unasked in RESP3.
+fn shown_push(kind: &PushKind, data: &[Value]) -> Vec<String> {
+    match (kind, data) {
+        (PushKind::Invalidate, [Value::Array(keys)]) => {
+            let keys = keys.iter().map(|key| Ok(key.clone()).text());
+            let keys: Vec<String> = keys.map(|key| format!("'{key}'")).collect();
+            vec![format!("-> invalidate: {}", keys.join(", "))]
+        }
+        _ => {
+            let kind = Value::BulkString(kind.to_string().into_bytes());
+            let items: Vec<Value> = iter::once(kind).chain(data.iter().cloned()).collect();
+            shown_items(&items)
+        }
     }
 }
 
@@ -183,6 +203,10 @@ fn play(server: &Server, document: &str, block: &str) {
                 server,
                 clients.remove(client).expect("a client that is there"),
             );
+            continue;
+        }
+        if typed == Some("(speaks RESP3)") {
+            clients.insert(client, server.client().into_resp3());
             continue;
         }
         let client = clients.entry(client).or_insert_with(|| server.client());
@@ -466,13 +490,34 @@ fn links_between_the_documents_lead_somewhere() {
             .filter_map(|rest| rest.split_once(')'));
         for (target, _) in targets.filter(|(target, _)| !target.starts_with("https://")) {
             let (file, heading) = target.split_once('#').unwrap_or((target, ""));
-            let file = folder.join(file);
+            let file = match file {
+                "" => root().join(document),
+                file => folder.join(file),
+            };
             assert!(file.exists(), "{document} links to {target}");
             assert!(
                 heading.is_empty() || headings(&file).contains(heading),
                 "{document} links to {target}"
             );
         }
+    }
+}
+
+/// The tests that a document names in code, as `file::test`.
+fn tests_named(document: &str) -> Vec<(&str, &str)> {
+    let code = document.split('`').skip(1).step_by(2);
+    code.filter_map(|code| code.split_once("::")).collect()
+}
+
+#[test]
+fn the_tests_that_are_named_exist() {
+    let text = text_of("docs/waiting.md");
+    let named = tests_named(&text);
+    assert!(named.len() > 30, "only {} tests are named", named.len());
+    for (file, test) in named {
+        let source = text_of(&format!("tests/{file}.rs"));
+        let begins = format!("#[test]\nfn {test}() {{");
+        assert!(source.contains(&begins), "no {file}::{test}");
     }
 }
 

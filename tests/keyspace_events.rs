@@ -170,6 +170,29 @@ fn a_lease_that_ends_is_told_by_the_server_or_by_the_next_grant() {
     assert!(end == "expired k" || end == "del k", "{end}");
 }
 
+/// Whether the server expires the key before the module hands the lock over is chance.
+#[test]
+fn a_hand_over_at_the_end_of_a_lease_is_a_grant_that_expired_may_precede() {
+    let server = Server::start();
+    let mut listener = listener(&server);
+    server.call("LOCK.ACQUIRE k 0 PX 600000").grant();
+    assert_heard(&server, &mut listener, &["lock.grant k"], "it holds");
+    for round in 0..20 {
+        let command = format!("LOCK.WAIT k {} PX 600000", round + 1);
+        let mut next_holder = server.waiter(command);
+        assert_heard(&server, &mut listener, &["lock.queue k"], "it waits");
+        server.call(format!("LOCK.EXTEND k {round} PX 1")).int();
+        assert_eq!(next(&mut listener), "lock.renew k");
+        next_holder.recv().grant();
+        let mut told = next(&mut listener);
+        if told == "expired k" {
+            told = next(&mut listener);
+        }
+        assert_eq!(told, "lock.grant k", "round {round}");
+        assert_heard(&server, &mut listener, &[], "nothing else");
+    }
+}
+
 #[test]
 fn a_replica_tells_of_the_same_but_not_of_who_waits() {
     let primary = Server::start();

@@ -125,6 +125,9 @@ fn keep_runs_only_while_nobody_is_there() {
     let _connected = server.waiter("LOCK.WAIT k b BLOCK 600000 KEEP 600000");
     lost(&server, "LOCK.WAIT k c BLOCK 600000 KEEP 600000");
     until_queue(&server, "k", "b blocked, c absent");
+    until("a millisecond of it has run", || {
+        server.known_lock("k").queue[1].int("keep-ms") < 600_000
+    });
     let lock = server.known_lock("k");
     let [connected, absent] = lock.queue.as_slice() else {
         panic!("{lock:?}")
@@ -278,4 +281,15 @@ fn a_reload_keeps_it() {
         server.settle();
         assert_eq!(queue(&server, "k"), [standing("b", "absent")], "{line}");
     }
+}
+
+#[test]
+fn a_restart_ends_the_place() {
+    let mut server = server_with_holder();
+    lost(&server, "LOCK.WAIT k b KEEP 600000");
+    until_queue(&server, "k", "b absent");
+    server.call("SAVE").okay();
+    server.restart();
+    assert_eq!(server.known_lock("k").holder_tokens(), ["a"]);
+    assert_eq!(server.waiters("k"), 0);
 }

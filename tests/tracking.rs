@@ -18,14 +18,22 @@ fn tracker(server: &Server, mode: &str, prepared: &str) -> Client {
     client
 }
 
+/// What a client is told when `k` has changed.
+fn changed() -> Value {
+    invalidated(Value::Array(vec![Value::BulkString(b"k".to_vec())]))
+}
+
+fn invalidated(keys: Value) -> Value {
+    Value::Push {
+        kind: PushKind::Invalidate,
+        data: vec![keys],
+    }
+}
+
 /// Asserts that the client is told that `k` has changed.
 #[track_caller]
 fn assert_told(client: &mut Client, what: &str) {
-    let told = Value::Push {
-        kind: PushKind::Invalidate,
-        data: vec![Value::Array(vec![Value::BulkString(b"k".to_vec())])],
-    };
-    assert_eq!(client.recv(), Ok(told), "{what}");
+    assert_eq!(client.recv(), Ok(changed()), "{what}");
 }
 
 /// A server where `k` is shared by these for long.
@@ -128,4 +136,63 @@ fn a_lease_that_ends_elsewhere_tells_nothing_of_this_key() {
     });
     server.settle();
     client.expect_silence();
+}
+
+/// A client that holds `k` and has just asked whether it does.
+#[track_caller]
+fn holder(server: &Server, command: &str) -> Client {
+    tracker(server, MODES[0], command)
+}
+
+#[test]
+fn a_holder_is_told_whatever_ends_its_grant() {
+    let alone = "LOCK.ACQUIRE k a PX 600000";
+    let losses = [
+        (alone, "DEL k", changed()),
+        (alone, "LOCK.RELEASE k a", changed()),
+        (alone, "SET k text", changed()),
+        (alone, "FLUSHALL", invalidated(Value::Nil)),
+        (alone, "FLUSHDB", invalidated(Value::Nil)),
+        ("LOCK.ACQUIRE k a PX 300", "PING", changed()),
+    ];
+    for (acquire, end, told) in losses {
+        let server = Server::start();
+        let mut client = holder(&server, acquire);
+        assert!(server.call(end).is_ok(), "{end}");
+        assert_eq!(client.recv(), Ok(told), "{end}");
+        server.call("SET k text").okay();
+        server.call("DEL k").int();
+        assert_eq!(client.call("LOCK.CHECK k a"), Ok(Value::Int(0)), "{end}");
+    }
+    let server = Server::start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let mut next = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    let mut client = holder(&server, "LOCK.EXTEND k a PX 300");
+    assert_told(&mut client, "a hand-over at the end of the lease");
+    assert_eq!(client.call("LOCK.CHECK k a").int(), 0);
+    next.recv().grant();
+}
+
+/// What changes, and leaves the holder its lock, is told too: it has to ask.
+#[test]
+fn a_holder_is_told_of_renewals_and_of_others_that_share() {
+    let shared = "LOCK.ACQUIRE k a PX 600000 SHARED";
+    for (acquire, change) in [
+        (shared, "LOCK.EXTEND k a PX 500000"),
+        (shared, "LOCK.ACQUIRE k b PX 600000 SHARED"),
+        ("LOCK.ACQUIRE k a PX 600 SESSION", "PING"),
+    ] {
+        let server = Server::start();
+        let mut client = holder(&server, acquire);
+        assert!(server.call(change).is_ok(), "{change}");
+        assert_told(&mut client, change);
+        assert!(client.call("LOCK.CHECK k a").int() > 0, "{change}");
+    }
+    let server = Server::start();
+    let mut client = holder(&server, shared);
+    client.send("LOCK.EXTEND k a PX 500000");
+    let both = [client.recv(), client.recv()];
+    assert!(both.contains(&Ok(changed())), "its own: {both:?}");
+    client.call("LOCK.CHECK k a").int();
+    client.call("PING").text();
 }
