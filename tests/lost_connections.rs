@@ -125,7 +125,7 @@ fn keep_runs_only_while_nobody_is_there() {
     let _connected = server.waiter("LOCK.WAIT k b BLOCK 600000 KEEP 600000");
     lost(&server, "LOCK.WAIT k c BLOCK 600000 KEEP 600000");
     until_queue(&server, "k", "b blocked, c absent");
-    until("a millisecond of it has run", || {
+    until("a millisecond of its KEEP has run", || {
         server.known_lock("k").queue[1].int("keep-ms") < 600_000
     });
     let lock = server.known_lock("k");
@@ -197,6 +197,61 @@ fn a_grant_taken_back_goes_back_to_its_place() {
         server.call("LOCK.RELEASE k c").int();
         assert_eq!(again.recv().grant().token, "b", "round {round}");
     }
+}
+
+/// As before, but a new connection of the token has been told that it holds, before the old one is known to be
+/// gone or after.
+#[test]
+fn a_grant_that_another_connection_was_told_of_is_not_taken_back() {
+    let tellers = [
+        "LOCK.ACQUIRE k b PX 600000",
+        "LOCK.WAIT k b PX 600000",
+        "LOCK.QUEUE k b PX 600000",
+        "LOCK.MACQUIRE 1 k b PX 600000",
+        "LOCK.EXTEND k b PX 600000",
+    ];
+    for told in tellers {
+        for keep in ["", "KEEP 600000"] {
+            for is_killed_first in [false, true] {
+                let server = server_with_holder();
+                let client = server.waiter(format!("LOCK.WAIT k b {LONG} {keep}"));
+                let _behind = server.waiter(format!("LOCK.WAIT k c {LONG}"));
+                let kill = format!("CLIENT KILL ID {}", client.id());
+                let mut batch = ["LOCK.RELEASE k a", told, &kill];
+                if is_killed_first {
+                    batch.swap(1, 2);
+                }
+                server.call_batch(&batch);
+                server.settle();
+                assert_eq!(server.known_lock("k").holder_tokens(), ["b"], "{batch:?}");
+                assert_eq!(server.known_lock("k").queue_tokens(), ["c"], "{batch:?}");
+            }
+        }
+    }
+}
+
+/// What was told of an earlier grant says nothing of a later one in the same tick.
+#[test]
+fn a_grant_after_one_that_was_told_of_is_taken_back() {
+    let server = server_with_holder();
+    let _other = server.waiter(format!("LOCK.WAIT k x {LONG}"));
+    server.call(format!("LOCK.ACQUIRE l b {LONG}")).grant();
+    server.call(format!("LOCK.ACQUIRE m a {LONG}")).grant();
+    let client = server.waiter(format!("LOCK.MWAIT 2 l m b {LONG}"));
+    let mut behind = server.waiter(format!("LOCK.WAIT l c {LONG}"));
+    let kill = format!("CLIENT KILL ID {}", client.id());
+    let batch = [
+        "LOCK.RELEASE k a",
+        "LOCK.EXTEND l b",
+        "LOCK.RELEASE l b",
+        "LOCK.RELEASE m a",
+        &kill,
+    ];
+    for (command, reply) in batch.iter().zip(server.call_batch(&batch)) {
+        assert_eq!(reply.int(), 1, "{command}");
+    }
+    assert_eq!(behind.recv().grant().token, "c");
+    assert!(server.lock_info("m").is_none());
 }
 
 /// As before, but the client lives on: it has read an error, and has given its place up.

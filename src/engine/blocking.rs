@@ -27,7 +27,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use redis_lock_core::decision::{Completion, Outcome};
+use redis_lock_core::decision::{Answer, Completion, Outcome};
 use redis_lock_core::operation::Operation;
 use redis_lock_core::state::hand_over::{HandOver, Origin};
 use redis_lock_core::state::queue::{Waiter, WaiterId};
@@ -40,7 +40,7 @@ use crate::engine::pending;
 use crate::server::api::{self, server};
 use crate::server::{boundary, clients, clock, filter, random, reply, rights, timer};
 use crate::state;
-use crate::state::blocked::{Blocked, Forgotten, Handle};
+use crate::state::blocked::{Blocked, BlockedClients, Forgotten, Handle};
 use crate::state::pending::Event;
 
 /// How many who aren't granted anything are answered at once: the server needs some 20 us for each, and
@@ -206,10 +206,7 @@ pub fn before_sleep() {
 /// The server waited for events, so it had sent what it had to send.
 pub fn after_sleep() {
     state::with(|state| state.sending.set(false));
-    state::blocked(|blocked| {
-        blocked.provisional.clear();
-        blocked.provisional_of.clear();
-    });
+    state::blocked(BlockedClients::forget_provisional);
 }
 
 /// Has the server answer those whose wait is over: those who were granted something, and as many others
@@ -268,9 +265,30 @@ fn record_provisional(waiter_id: WaiterId) {
     }
 }
 
-/// A hand-over whose client will not read of it goes back. A client that lives on, because the server
-/// answered it by itself, has given its place up.
+/// A connection is told by this answer that its token holds. What was handed to another one by that token,
+/// which may be gone, stays: it would be taken from one who knows of it.
+#[inline]
+pub fn record_answer(operation: &Operation, answer: &Answer) {
+    let tells_of_grant = match operation {
+        Operation::Acquire { .. } | Operation::Wait { .. } | Operation::Queue { .. } => {
+            matches!(answer, Answer::Granted(_))
+        }
+        Operation::Extend { .. } => !matches!(answer, Answer::Count(0)),
+        Operation::Cancel { .. } | Operation::Release { .. } | Operation::TakeBack(_) => false,
+    };
+    if tells_of_grant {
+        let (token, names) = (operation.token(), operation.names());
+        state::blocked(|blocked| blocked.record_known(token, names));
+        state::pending(|pending| pending.keep_handed_over(token, names));
+    }
+}
+
+/// A hand-over whose client will not read of it goes back, unless somebody else was told of it. A client
+/// that lives on, because the server answered it by itself, has given its place up.
 fn record_undelivered(hand_over: HandOver) {
+    if state::blocked(|blocked| blocked.is_known(&hand_over)) {
+        return;
+    }
     let place = hand_over.place.filter(|_| is_lost(hand_over.client_id));
     let undelivered = HandOver { place, ..hand_over };
     pending::record(|pending| pending.undelivered.push(undelivered));

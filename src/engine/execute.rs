@@ -62,6 +62,9 @@ pub fn execute(
     if let Ok(Answer::Place(_, Arrival::New)) = answer {
         apply::announce_wait(ctx, operation.names());
     }
+    if let Ok(answer) = &answer {
+        blocking::record_answer(operation, answer);
+    }
     blocking::deliver(decision.completions);
     publications::publish_all(ctx, decision.publications);
     rearm(ctx, AFTER_A_COMMAND_MS);

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use redis_lock_core::decision::Outcome;
 use redis_lock_core::state::hand_over::{HandOver, Origin};
 use redis_lock_core::state::queue::WaiterId;
+use redis_lock_core::values::name::{Name, Names};
+use redis_lock_core::values::token::Token;
 use redis_module::raw;
 use smallvec::SmallVec;
 
@@ -45,6 +47,9 @@ pub struct BlockedClients {
     pub provisional: HashMap<WaiterId, HandOver>,
     /// The same by client.
     pub provisional_of: HashMap<u64, SmallVec<[WaiterId; 1]>>,
+    /// Which tokens another connection was told since then that they hold, and where: what was handed to
+    /// them there is not taken back any more.
+    known: HashSet<(Token, Name)>,
 }
 
 impl BlockedClients {
@@ -59,6 +64,7 @@ impl BlockedClients {
                 self.provisional.insert(waiter_id, hand_over.clone());
                 let waiter_ids = self.provisional_of.entry(hand_over.client_id).or_default();
                 waiter_ids.push(waiter_id);
+                forget_known(&mut self.known, hand_over);
             }
         }
         self.outcomes.insert(waiter_id, outcome);
@@ -68,6 +74,30 @@ impl BlockedClients {
             &mut self.refused
         };
         decided.push_back(waiter_id);
+    }
+
+    /// A connection was told that its token holds these names. Whoever else was handed one of them by the
+    /// same token, and wasn't sent that yet, may be gone: somebody knows of it.
+    pub fn record_known(&mut self, token: &Token, names: &Names) {
+        if !self.provisional.is_empty() || !self.outcomes.is_empty() {
+            let pairs = names.iter().map(|name| (token.clone(), name.clone()));
+            self.known.extend(pairs);
+        }
+    }
+
+    /// Whether somebody else than its client was told of a hand-over.
+    pub fn is_known(&self, HandOver { grant, names, .. }: &HandOver) -> bool {
+        let is_known = |name: &Name| self.known.contains(&(grant.token.clone(), name.clone()));
+        !self.known.is_empty() && names.iter().any(is_known)
+    }
+
+    /// What the server had to send is sent: what was handed over before stays.
+    pub fn forget_provisional(&mut self) {
+        self.provisional.clear();
+        self.provisional_of.clear();
+        if self.outcomes.is_empty() {
+            self.known.clear();
+        }
     }
 
     /// Whom the server is to be told of next: all who were granted something, whose hand-overs are
@@ -84,5 +114,14 @@ impl BlockedClients {
         let Blocked { client_id, .. } = self.clients.remove(&waiter_id)?;
         let outcome = self.outcomes.remove(&waiter_id);
         Some(Forgotten { client_id, outcome })
+    }
+}
+
+/// Nobody was told of a hand-over that is made now.
+fn forget_known(known: &mut HashSet<(Token, Name)>, HandOver { grant, names, .. }: &HandOver) {
+    if !known.is_empty() {
+        for name in names {
+            known.remove(&(grant.token.clone(), name.clone()));
+        }
     }
 }

@@ -8,8 +8,9 @@ use foldhash::HashSet;
 use redis_lock_core::decision::Publication;
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::queue::WaiterId;
-use redis_lock_core::values::name::Name;
+use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::session_id::SessionId;
+use redis_lock_core::values::token::Token;
 
 /// What happened to grants and waiters without an operation of the lock table.
 pub enum Event {
@@ -64,6 +65,20 @@ impl Pending {
         self.touched.contains(name)
             || self.databases.contains(&name.db)
             || self.databases.contains(&ALL_DATABASES)
+    }
+
+    /// A connection was told that its token holds these names: what was handed to the same token there is
+    /// not to be taken back any more.
+    pub fn keep_handed_over(&mut self, token: &Token, names: &Names) {
+        if !self.undelivered.is_empty() {
+            self.undelivered.retain(
+                |HandOver {
+                     grant, names: own, ..
+                 }| {
+                    grant.token != *token || !own.iter().any(|name| names.contains(name))
+                },
+            );
+        }
     }
 
     /// Names that were deferred are to be looked at again, once their time has come.
