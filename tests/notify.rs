@@ -3,7 +3,7 @@
 mod support;
 
 use redis::Value;
-use support::{server_with_holder, until, Client, Expect, Server};
+use support::{cluster_node, server_with_holder, until, Client, Expect, Server};
 
 /// A client in RESP3 that subscribes; its messages come between its replies.
 fn subscriber(server: &Server, command: &str) -> Client {
@@ -43,16 +43,6 @@ fn channel_and_message(value: Value) -> (String, String) {
 
 fn told(channel: &str, message: &str) -> (String, String) {
     (channel.to_owned(), message.to_owned())
-}
-
-/// A node of a cluster that serves all slots.
-fn node() -> Server {
-    let server = Server::builder().config("cluster-enabled yes").start();
-    server.call("CLUSTER ADDSLOTSRANGE 0 16383").okay();
-    until("the node serves its slots", || {
-        server.call("SET there 1").is_ok()
-    });
-    server
 }
 
 #[test]
@@ -202,7 +192,7 @@ fn the_caller_needs_the_right_to_the_channel_then_and_when_it_is_published() {
 
 #[test]
 fn in_a_cluster_it_is_published_on_the_shard_channel_of_the_slot() {
-    let server = node();
+    let server = cluster_node();
     server.call("LOCK.ACQUIRE {t}k a PX 600000").grant();
     let mut shard = subscriber(&server, "SSUBSCRIBE {t}jobs");
     let mut plain = subscriber(&server, "SUBSCRIBE {t}jobs");

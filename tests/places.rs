@@ -2,17 +2,9 @@
 
 mod support;
 
-use support::{eventually, server_with_holder, until, Client, Expect, Fields, Server, LONG};
-
-/// A cluster node that serves all slots.
-fn node() -> Server {
-    let server = Server::builder().config("cluster-enabled yes").start();
-    server.call("CLUSTER ADDSLOTSRANGE 0 16383").okay();
-    until("the node serves its slots", || {
-        server.call("SET there 1").is_ok()
-    });
-    server
-}
+use support::{
+    cluster_node, eventually, server_with_holder, until, Client, Expect, Fields, Server, LONG,
+};
 
 /// How the queue of a key is shown.
 fn queue(server: &Server, key: &str) -> Vec<Fields> {
@@ -330,7 +322,7 @@ fn places_lapse_while_writes_are_paused_and_none_is_granted() {
 
 #[test]
 fn a_place_in_a_slot_that_left_is_not_granted() {
-    let server = node();
+    let server = cluster_node();
     server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
     server.call("LOCK.QUEUE k b KEEP 600000").int();
     server.call("LOCK.QUEUE k c KEEP 300").int();

@@ -366,6 +366,12 @@ fn hand_over_role(old: &Server, new: &Server) -> Outage {
     until("the replica is listed", || {
         old.info("replication", "slave0").contains("state=online")
     });
+    take_over(old, new)
+}
+
+/// Has the replica take over, and the old primary follow it.
+#[track_caller]
+pub fn take_over(old: &Server, new: &Server) -> Outage {
     let from = Instant::now();
     old.call(format!("FAILOVER TO 127.0.0.1 {}", new.port()))
         .okay();

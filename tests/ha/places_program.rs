@@ -3,24 +3,12 @@
 
 use std::time::Instant;
 
-use crate::failover::{pair, until_swapped};
+use crate::failover::{pair, take_over};
 use crate::history::Outage;
-use crate::support::{until, Expect, Server};
+use crate::support::{Expect, Server};
 use crate::tasks::{
     assert_all_had_their_turns, kill_connections, run, until_done, Messages, TASKS,
 };
-
-/// Has the replica take over, and the old primary follow it.
-#[track_caller]
-fn hand_over(old: &Server, new: &Server) -> Outage {
-    let from = Instant::now();
-    old.call(format!("FAILOVER TO 127.0.0.1 {}", new.port()))
-        .okay();
-    until("a write succeeds", || new.call("SET probe 1").is_ok());
-    let to = Instant::now();
-    until_swapped(old, new);
-    Outage { from, to }
-}
 
 /// Kills the primary once its replica has all that it answered, and has that take over.
 #[track_caller]
@@ -44,7 +32,7 @@ fn assert_goes_on_by_itself(messages: Messages) {
         until_done(done, 100);
         kill_connections(&first);
         until_done(done, 250);
-        let handed_over = hand_over(&first, &second);
+        let handed_over = take_over(&first, &second);
         until_done(done, 450);
         kill_connections(&second);
         until_done(done, 600);

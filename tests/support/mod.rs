@@ -40,6 +40,17 @@ pub fn server_with_holder() -> Server {
     server
 }
 
+/// A node of a cluster that serves all slots.
+#[track_caller]
+pub fn cluster_node() -> Server {
+    let server = Server::builder().config("cluster-enabled yes").start();
+    server.call("CLUSTER ADDSLOTSRANGE 0 16383").okay();
+    until("the node serves its slots", || {
+        server.call("SET there 1").is_ok()
+    });
+    server
+}
+
 /// Polls until `probe` has an answer; `what` is named in the failure.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {

@@ -590,13 +590,12 @@ impl Queues {
     }
 
     /// The connection of a waiter was lost: nobody stands at its position from now on, which is kept until
-    /// then. Whether it waits.
-    pub fn leave_absent(&mut self, position: Position, until_ms: u64) -> bool {
-        let Some(waiter) = self.at(position) else {
-            return false;
-        };
-        let absent = waiter.absent_until(until_ms);
-        self.take_over(position, absent).is_some()
+    /// then.
+    pub fn leave_absent(&mut self, position: Position, until_ms: u64) {
+        if let Some(waiter) = self.at(position) {
+            let absent = waiter.absent_until(until_ms);
+            self.take_over(position, absent);
+        }
     }
 
     /// Removes a waiter from all its queues.
