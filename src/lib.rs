@@ -38,11 +38,11 @@ mod state;
 
 use std::ffi::c_int;
 
-use redis_module::alloc::RedisAlloc;
 use redis_module::{raw, Context, RedisString};
 
 use callbacks::{datatype, events, info};
 use engine::{blocking, settle};
+use server::memory::Counted;
 use server::{api, boundary, config, filter, timer};
 
 /// The version as the server keeps it: 10000 * major + 100 * minor + patch.
@@ -58,9 +58,8 @@ const fn number(digits: &str) -> c_int {
     }
 }
 
-/// What the module allocates counts in the server's `used_memory`, and against `maxmemory`.
 #[global_allocator]
-static ALLOCATOR: RedisAlloc = RedisAlloc;
+static ALLOCATOR: Counted = Counted;
 
 /// A step of loading: it says why the module can't be loaded, if it can't.
 type LoadStep = fn(&Context) -> Result<(), String>;

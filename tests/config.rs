@@ -393,6 +393,17 @@ struct Counts {
     last: Vec<(String, i64)>,
 }
 
+/// What moves with other things than what a test does once.
+const MEASURES: [&str; 7] = [
+    "bytes",
+    "wait_p50_ms",
+    "wait_p99_ms",
+    "wait_max_ms",
+    "hold_p50_ms",
+    "hold_p99_ms",
+    "hold_max_ms",
+];
+
 const FIELDS: [&str; 19] = [
     "locks",
     "waiters",
@@ -426,7 +437,7 @@ impl Counts {
                 let name = name.strip_prefix("lock_").expect("the module's prefix");
                 (name, value.trim())
             })
-            .filter(|(name, _)| *name != "version")
+            .filter(|(name, _)| *name != "version" && !MEASURES.contains(name))
             .map(|(name, value)| (name.to_owned(), value.parse().expect("a number")))
             .collect()
     }
@@ -460,6 +471,51 @@ impl Counts {
             .filter(|(name, by)| *name != "last_fence" && *by != 0)
             .collect()
     }
+}
+
+#[track_caller]
+fn measure(server: &Server, name: &str) -> u64 {
+    let value = server.info("lock", &format!("lock_{name}"));
+    value.parse().expect("a number")
+}
+
+#[test]
+fn info_tells_how_long_was_waited_and_held() {
+    let server = Server::start();
+    assert!(MEASURES[1..].iter().all(|name| measure(&server, name) == 0));
+    for _ in 0..3 {
+        server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+        let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+        let begun = Instant::now();
+        until("it was held for a while", || {
+            begun.elapsed() > Duration::from_millis(120)
+        });
+        server.call("LOCK.RELEASE k a").int();
+        waiter.recv().grant();
+        server.call("LOCK.RELEASE k b").int();
+    }
+    let [wait_p50, wait_p99, wait_max, hold_p50, hold_p99, hold_max] =
+        [1, 2, 3, 4, 5, 6].map(|at| measure(&server, MEASURES[at]));
+    // b waited as long as a held, three times; b itself held for a moment.
+    assert!((118..10_000).contains(&wait_p50), "{wait_p50}");
+    assert!(wait_p50 <= wait_p99 && wait_p99 <= wait_max, "{wait_max}");
+    assert!(hold_p50 < wait_p50 && hold_p99 <= hold_max, "{hold_p50}");
+    assert!((118..10_000).contains(&hold_max), "{hold_max}");
+}
+
+#[test]
+fn info_tells_the_bytes_in_use() {
+    let server = Server::start();
+    let before = measure(&server, "bytes");
+    for key in 0..1_000 {
+        server.call(format!("LOCK.ACQUIRE k{key} a {LONG}")).grant();
+    }
+    let taken = measure(&server, "bytes") - before;
+    assert!((50_000..200_000).contains(&taken), "{taken}");
+    server.call("FLUSHALL SYNC").text();
+    until("most of it is free again", || {
+        measure(&server, "bytes") < before + taken / 10
+    });
 }
 
 #[test]

@@ -356,9 +356,10 @@ fn the_documents_name_the_fields_of_info() {
     let text = text_of("docs/operations.md");
     let described: BTreeSet<&str> = text
         .lines()
-        .filter_map(|line| line.strip_prefix("| `lock_"))
-        .filter_map(|rest| rest.split_once('`'))
-        .map(|(name, _)| name)
+        .filter(|line| line.starts_with("| `lock_"))
+        .filter_map(|line| line.split('|').nth(1))
+        .flat_map(|cell| cell.split(", "))
+        .filter_map(|name| name.trim().trim_matches('`').strip_prefix("lock_"))
         .collect();
     let known: BTreeSet<&str> = known
         .iter()

@@ -8,7 +8,7 @@ use redis_module::{raw, Context};
 
 use crate::server::api::server;
 use crate::server::boundary;
-use crate::state::{self, FENCES, LOCKS};
+use crate::state::{self, BYTES, FENCES, LOCKS};
 
 /// Registers the section.
 pub fn register(ctx: &Context) -> Result<(), String> {
@@ -26,17 +26,20 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
                 table.queues().place_count(),
                 table.sessions().len(),
                 *table.counters(),
+                table.times().waits.summary(),
+                table.times().holds.summary(),
             )
         };
-        let Some((waiters, places, sessions, counters)) = state::look(look) else {
+        let Some((waiters, places, sessions, counters, waits, holds)) = state::look(look) else {
             return;
         };
         let deferred = state::pending(|pending| pending.deferred.len() + pending.undelivered.len());
-        let fields: [(&CStr, u64); 19] = [
+        let fields: [(&CStr, u64); 26] = [
             (c"locks", LOCKS.load(Ordering::Relaxed)),
             (c"waiters", waiters as u64),
             (c"places", places as u64),
             (c"sessions", sessions as u64),
+            (c"bytes", BYTES.load(Ordering::Relaxed)),
             (c"deferred", deferred as u64),
             (c"last_fence", FENCES.last()),
             (c"grants", counters.grants),
@@ -52,6 +55,12 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
             (c"deadlocks", counters.deadlocks),
             (c"max_waiters_refusals", counters.max_waiters_refusals),
             (c"max_tickets_refusals", counters.max_tickets_refusals),
+            (c"wait_p50_ms", waits.p50_ms),
+            (c"wait_p99_ms", waits.p99_ms),
+            (c"wait_max_ms", waits.max_ms),
+            (c"hold_p50_ms", holds.p50_ms),
+            (c"hold_p99_ms", holds.p99_ms),
+            (c"hold_max_ms", holds.max_ms),
         ];
         server!(RedisModule_InfoAddSection(info, std::ptr::null()));
         let version = CString::new(env!("CARGO_PKG_VERSION")).unwrap_or_default();

@@ -9,6 +9,7 @@ pub mod filter;
 pub mod key;
 pub mod key_string;
 pub mod lock_type;
+pub mod memory;
 pub mod propagation;
 pub mod publish;
 pub mod random;

@@ -28,6 +28,9 @@ pub static FENCES: Fences = Fences::new();
 /// Values of the type that are alive, in keys or waiting to be freed. They may be freed on any thread.
 pub static LOCKS: AtomicU64 = AtomicU64::new(0);
 
+/// Bytes that the module has allocated, on any thread.
+pub static BYTES: AtomicU64 = AtomicU64::new(0);
+
 /// A setting that the server has not set yet.
 pub const UNSET: i64 = -1;
 

@@ -1,6 +1,7 @@
 //! What the lock table remembers between two operations: who waits, which grants are tied to a
 //! connection, and what is to be looked at when.
 
+pub mod durations;
 pub mod hand_over;
 pub mod line;
 pub mod place;

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::lock_table::Waiting;
 use crate::decision::{Answer, Caller};
 use crate::operation::Leave;
+use crate::state::durations::Durations;
 use crate::state::hand_over::{HandOver, Replaced};
 use crate::state::place::Stand;
 use crate::state::queue::{Position, Waiter};
@@ -199,15 +200,23 @@ pub(super) fn release(
     names: &Names,
     token: &Token,
     leave: Leave,
+    times: &mut Durations,
     tx: &mut Transaction<'_, '_>,
 ) -> Result<Answer, Refusal> {
     let held = held_at(names, token, tx)?;
-    for &Held { id, holds, .. } in &held {
+    for &Held {
+        id,
+        holds,
+        since_ms,
+        ..
+    } in &held
+    {
         let left = match leave {
             Leave::One => holds - 1,
             Leave::AllBut(most) => holds.min(most),
         };
         if left == 0 {
+            times.record(tx.now_ms().saturating_sub(since_ms));
             tx.remove(id, token);
             continue;
         }
@@ -241,6 +250,7 @@ struct Held {
     id: EntryId,
     holds: u64,
     lease_ms: u64,
+    since_ms: u64,
     session: SessionId,
 }
 
@@ -260,6 +270,7 @@ fn held_at(
                 id,
                 holds: own.holds,
                 lease_ms: own.lease_ms,
+                since_ms: own.since_ms,
                 session: own.session,
             });
         }

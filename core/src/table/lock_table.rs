@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::decision::{Answer, Decision};
+use crate::state::durations::Durations;
 use crate::state::place::Stand;
 use crate::state::queue::{Position, Queues, WaiterId};
 use crate::state::schedule::Schedule;
@@ -45,6 +46,15 @@ pub struct Counters {
     pub take_backs: u64,
 }
 
+/// How long it took, since the module was loaded.
+#[derive(Debug, Default)]
+pub struct Times {
+    /// From when a token began to wait until it was granted what it waited for.
+    pub waits: Durations,
+    /// From a grant until a release ended it.
+    pub holds: Durations,
+}
+
 /// Who waits, and when what is to be looked at.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
@@ -55,6 +65,7 @@ pub(super) struct Waiting {
     /// Waiters that may be admitted and were not looked at yet, and from when on they can be.
     pub(super) pending: BTreeSet<(u64, Position)>,
     pub(super) counters: Counters,
+    pub(super) times: Times,
 }
 
 impl Waiting {
@@ -95,6 +106,11 @@ impl LockTable {
     /// The counts, to look at.
     pub const fn counters(&self) -> &Counters {
         &self.waiting.counters
+    }
+
+    /// The times, to look at.
+    pub const fn times(&self) -> &Times {
+        &self.waiting.times
     }
 
     /// How many steps all operations took so far: names looked at, waiters taken out or granted.

@@ -32,7 +32,7 @@ use crate::values::request::Request;
 use admission::Admission;
 use grants::{extend, release, Grantee};
 use lock_table::Waiting;
-pub use lock_table::{as_of, Counters, LockTable};
+pub use lock_table::{as_of, Counters, LockTable, Times};
 use waits::{Waited, Way};
 
 impl LockTable {
@@ -107,7 +107,7 @@ impl Waiting {
                 token,
                 leave,
             } => {
-                let answer = release(names, token, *leave, tx);
+                let answer = release(names, token, *leave, &mut self.times.holds, tx);
                 self.counters.releases += counted(&answer);
                 answer
             }

@@ -324,6 +324,8 @@ impl Waiting {
             return;
         };
         self.counters.hand_overs += 1;
+        let waited_ms = tx.steady_ms().saturating_sub(waiter.since_ms);
+        self.times.waits.record(waited_ms);
         let place = kept_place(position, &waiter);
         if let Stand::Place(place) = &waiter.stand {
             let Waiter { names, request, .. } = &waiter;
