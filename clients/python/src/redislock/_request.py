@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple, Union
 
 Key = Union[str, bytes]
 Words = Tuple[Any, ...]
+Address = Tuple[Any, Any]
 
 # How long a command that doesn't wait may take where the client has no limit of its own.
 COMMAND_SECONDS = 5.0
@@ -97,7 +98,8 @@ def is_free(info: Any) -> bool:
     if info is None:
         return True
     pairs = info.items() if isinstance(info, dict) else zip(info[::2], info[1::2])
-    return {str_of(name): value for name, value in pairs}["holders"] == []
+    fields = {str_of(name): value for name, value in pairs}
+    return not fields["holders"]
 
 
 def str_of(text: Any) -> str:
@@ -134,3 +136,7 @@ def _keepalive() -> Dict[int, int]:
 
 def command_seconds(pool_settings: Dict[str, Any]) -> float:
     return pool_settings.get("socket_timeout") or COMMAND_SECONDS
+
+
+def address_of(pool_settings: Dict[str, Any]) -> Address:
+    return pool_settings.get("host", pool_settings.get("path")), pool_settings.get("port")
