@@ -34,7 +34,7 @@ class Server:
             "--logfile", "server.log", "--loadmodule", module,
         ]  # fmt: skip
         self.process = subprocess.Popen([*words, *options])
-        self.redis = Redis(port=self.port)
+        self.redis = Redis(port=self.port, protocol=2)
         until("the server answers", self.answers)
 
     def answers(self):

@@ -19,6 +19,10 @@ from ._request import (
 )
 
 
+# Longer than any limit that _within has. redis-py takes None for the connection's own limit.
+NO_LIMIT = 1e8
+
+
 class Kept:
     """A connection that stays with a grant which is tied to it."""
 
@@ -177,7 +181,7 @@ async def _talk(link: Any, words: Words, asked_at: Optional[Address]) -> Any:
         await link.send_command("ASKING")
         await link.read_response()
     await link.send_command(*words)
-    return await link.read_response()
+    return await link.read_response(timeout=NO_LIMIT)
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:

@@ -109,7 +109,7 @@ def str_of(text: Any) -> str:
 def own_settings(pool_settings: Dict[str, Any]) -> Dict[str, Any]:
     """How a connection like those of a pool is made that is used for locks alone.
 
-    Time limits and repeated tries are this package's own. A peer that is gone without a word is noticed
+    Repeated tries are this package's own, and so are time limits, but for that of the handshake. A peer that is gone without a word is noticed
     by keepalive, because a wait may be silent for long.
     """
     settings = {
@@ -117,7 +117,7 @@ def own_settings(pool_settings: Dict[str, Any]) -> Dict[str, Any]:
     }
     settings.update(
         decode_responses=False,
-        socket_timeout=None,
+        socket_timeout=command_seconds(settings),
         socket_connect_timeout=settings.get("socket_connect_timeout") or COMMAND_SECONDS,
         retry=None,
         retry_on_timeout=False,

@@ -69,7 +69,7 @@ class Lock(RedisPyLock):
             await asyncio.sleep(self.sleep)
 
     async def locked(self) -> bool:
-        return bool(await self.redis.exists(self.name)) and not await self._is_free()
+        return not await self._is_free()
 
     async def owned(self) -> bool:
         return self.local.token is not None and await self._ask("LOCK.CHECK") > 0
@@ -96,7 +96,8 @@ class Lock(RedisPyLock):
     async def _send(self, command: str, token: Any, *options: Any) -> int:
         """What a command answers; 0 where the key has something that is no lock of the module."""
         try:
-            return int(await self.redis.execute_command(command, self.name, token, *options))
+            words = (command, self.name, token, *options)
+            return int(await locks_of(self.redis).connections.call(self.name, words))
         except ResponseError as error:
             if is_of_another_type(error):
                 return 0
@@ -104,7 +105,8 @@ class Lock(RedisPyLock):
 
     async def _is_free(self) -> bool:
         try:
-            return is_free(await self.redis.execute_command("LOCK.INFO", self.name, "WAITERS", 0))
+            words = ("LOCK.INFO", self.name, "WAITERS", 0)
+            return is_free(await locks_of(self.redis).connections.call(self.name, words))
         except ResponseError as error:
             if is_of_another_type(error):
                 return False

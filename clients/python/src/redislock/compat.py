@@ -72,7 +72,7 @@ class Lock(RedisPyLock):
             time.sleep(sleep)
 
     def locked(self) -> bool:
-        return bool(self.redis.exists(self.name)) and not self._is_free()
+        return not self._is_free()
 
     def owned(self) -> bool:
         return self.local.token is not None and self._ask("LOCK.CHECK") > 0
@@ -99,7 +99,8 @@ class Lock(RedisPyLock):
     def _send(self, command: str, token: Any, *options: Any) -> int:
         """What a command answers; 0 where the key has something that is no lock of the module."""
         try:
-            return int(self.redis.execute_command(command, self.name, token, *options))
+            words = (command, self.name, token, *options)
+            return int(locks_of(self.redis).connections.call(self.name, words))
         except ResponseError as error:
             if is_of_another_type(error):
                 return 0
@@ -107,7 +108,8 @@ class Lock(RedisPyLock):
 
     def _is_free(self) -> bool:
         try:
-            return is_free(self.redis.execute_command("LOCK.INFO", self.name, "WAITERS", 0))
+            words = ("LOCK.INFO", self.name, "WAITERS", 0)
+            return is_free(locks_of(self.redis).connections.call(self.name, words))
         except ResponseError as error:
             if is_of_another_type(error):
                 return False
