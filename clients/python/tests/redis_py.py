@@ -19,7 +19,6 @@ CANT_PASS = {
     "test_context_manager": A_STRING,
     "test_blocking_timeout": POLLING,
     "test_context_manager_blocking_timeout": POLLING,
-    "test_high_sleep_small_blocking_timeout": POLLING,
 }
 
 
