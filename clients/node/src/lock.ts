@@ -67,7 +67,7 @@ const CONFIRM_MS = 250;
 /** Timers of Node.js can't be longer. */
 const LONGEST_MS = 2 ** 31 - 1;
 /** The server's errors that end by themselves: it starts, it follows another one, its cluster is re-formed. */
-const PASSING = ['LOADING', 'READONLY', 'MASTERDOWN', 'CLUSTERDOWN', 'TRYAGAIN'];
+const PASSING = ['LOADING', 'READONLY', 'MASTERDOWN', 'CLUSTERDOWN', 'TRYAGAIN', 'MOVED'];
 
 const now = () => performance.now();
 export const ignore = () => {};
@@ -75,11 +75,13 @@ const NEVER = new AbortController().signal;
 const option = (name: string, value?: number) => (value === undefined ? [] : [name, value]);
 const timerMs = (ms: number) => Math.min(Math.max(Math.ceil(ms), 0), LONGEST_MS);
 
-/** Whether the same may be answered later. An error that doesn't begin with a code is the connection's. */
+/** What an error of the server's begins with. Other errors are the client's own. */
+const codeOf = (error: unknown) => (error instanceof Error ? /^[A-Z]{2,}(?= )/.exec(error.message)?.[0] : undefined);
+
+/** Whether the same may be answered later. */
 function passes(error: unknown): boolean {
-  if (!(error instanceof Error) || error instanceof TypeError) return false;
-  const code = /^[A-Z]{2,}(?= )/.exec(error.message)?.[0];
-  return code === undefined || PASSING.includes(code);
+  const code = codeOf(error);
+  return code === undefined ? !(error instanceof TypeError) : PASSING.includes(code);
 }
 
 /** A signal that is aborted after a time. */
@@ -204,7 +206,7 @@ export class Lock {
 
   /** Gives back one hold. False when the lock was lost, or not held. */
   async release(): Promise<boolean> {
-    return this.#grant !== undefined && this.#inTurn(() => this.#release());
+    return (this.#grant !== undefined || this.#lost) && this.#inTurn(() => this.#release());
   }
 
   /** Has the lease end `leaseMs` from now, and renewed to that length. False when the lock was lost. */
@@ -239,6 +241,7 @@ export class Lock {
   async #acquire(waits: boolean, end: AbortSignal[]): Promise<number | undefined> {
     await unlessAborted(this.#leaving, end);
     const before = this.#held();
+    if (!before) this.#lost = false;
     try {
       const once = () => unlessAborted(this.#request('ACQUIRE', []), end);
       const granted = await (before ? this.#again(before, end) : waits ? this.#wait(end) : once());
@@ -246,9 +249,11 @@ export class Lock {
       else this.#closeUnlessHeld();
       return granted?.fence;
     } catch (error) {
-      await this.#leave();
-      const deadlock = error instanceof Error && error.message.startsWith('DEADLOCK');
-      throw deadlock ? new Deadlock(error.message, { cause: error }) : error;
+      const code = codeOf(error);
+      // What was refused has left nothing. After anything else it may be waiting, or be granted by now.
+      if (code === undefined) await this.#leave();
+      this.#closeUnlessHeld();
+      throw code === 'DEADLOCK' ? new Deadlock((error as Error).message, { cause: error }) : error;
     }
   }
 
@@ -266,14 +271,14 @@ export class Lock {
     const channel = this.#link.channel(this.#turns.id, this.keys[0]!);
     // Everybody may read the message, so it is not the token.
     const message = randomBytes(8).toString('hex');
+    const place = ['KEEP', this.#keepMs, 'NOTIFY', channel, message];
+    const ask = async () => (await this.#request('QUEUE', place)) ?? this.#turns.listen(this.#link, channel);
     this.#turns.on(`turn ${message}`, bell.ring).on('missed', bell.ring);
     try {
       for (;;) {
-        const place = ['KEEP', this.#keepMs, 'NOTIFY', channel, message];
-        const granted = await this.#resend(() => this.#request('QUEUE', place), end);
-        if (granted) return granted;
-        const begun = await this.#resend(() => this.#turns.listen(this.#link, channel), end);
-        if (begun === false) await unlessAborted(bell.wait(this.#keepMs / 3), end);
+        const answer = await this.#resend(ask, end);
+        if (typeof answer === 'object') return answer;
+        if (answer === false) await unlessAborted(bell.wait(this.#keepMs / 3), end);
         for (const signal of end) signal.throwIfAborted();
       }
     } finally {
@@ -310,7 +315,6 @@ export class Lock {
   #hold(granted: Grant) {
     if (this.#grant) return void Object.assign(this.#grant, granted);
     this.#grant = granted;
-    this.#lost = false;
     if (this.signal.aborted) this.#loss = new AbortController();
     void this.#keep(granted);
   }
@@ -347,7 +351,11 @@ export class Lock {
 
   async #release(): Promise<boolean> {
     const grant = this.#held();
-    if (!grant) return false;
+    if (!grant) {
+      // Of several keys some may still be held.
+      if (this.#lost) await this.#leave();
+      return false;
+    }
     grant.holds -= 1;
     if (grant.holds === 0) this.#grant = undefined;
     const release = () => this.#send('RELEASE', ['HOLDS', grant.holds]);
@@ -390,15 +398,16 @@ export class Lock {
     this.#own = undefined;
   }
 
-  /** Gives up the wait and then what was granted meanwhile: in this order nothing is left. */
+  /** Gives up the wait, or what was granted before that: in this order nothing is left. */
   async #leave() {
     const holds = this.#grant?.holds ?? 0;
-    const cancel = () => this.#link.send('CANCEL', this.keys.slice(0, 1), [this.token]);
-    const leave = () => Promise.all([cancel(), this.#send('RELEASE', ['HOLDS', holds])]);
+    const leave = async () => {
+      const cancelled = await this.#link.send('CANCEL', this.keys.slice(0, 1), [this.token]);
+      if (!Number(cancelled)) await this.#send('RELEASE', ['HOLDS', holds]);
+    };
     // By then it has ended anyway.
     const over = [within(Math.max(this.#keepMs, this.#leaseMs))];
     this.#leaving = this.#resend(leave, over).catch(ignore);
-    this.#closeUnlessHeld();
     await Promise.race([this.#leaving, new Bell().wait(CONFIRM_MS)]);
   }
 }
