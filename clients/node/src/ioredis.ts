@@ -1,91 +1,78 @@
 import calculateSlot from 'cluster-key-slot';
 import { Cluster, Command, type Redis } from 'ioredis';
-import { type Link, Locks as LocksOfLink, type Rest, type Turns, channelName, ignore, words } from './lock.js';
+import { type Link, Locks as LocksOfLink, type Turns, ignore } from './lock.js';
 
 export { Deadlock, Lock, LockLost, NotAcquired, type LockOptions, type WaitOptions } from './lock.js';
 
 type Client = Redis | Cluster;
 
-const prefixed = (client: Client, keys: readonly string[]) => keys.map((key) => `${client.options.keyPrefix ?? ''}${key}`);
-
-/** ioredis doesn't know these commands, so it is told which words are the keys. */
-function send(client: Client, verb: string, keys: readonly string[], rest: Rest): Promise<unknown> {
-  const sent = prefixed(client, keys);
-  const [name, ...args] = words(verb, sent, rest);
+/** ioredis doesn't know the keys of these commands, so it is told the one that finds the node. */
+function send(client: Client, key: string, [name, ...args]: string[]): Promise<unknown> {
   const command = new Command(name!, args, { replyEncoding: 'utf8' });
-  command.getKeys = () => sent;
+  command.getKeys = () => [key];
   return client.sendCommand(command) as Promise<unknown>;
 }
 
-class IoredisLink implements Link {
-  readonly #client: Client;
-  /** The connections that listen, by their node: one, or one for each node of a cluster. */
-  readonly #listeners = new Map<string, Redis>();
-  readonly #made = new Set<Client>();
+const addressOf = ({ options }: Redis) => `${options.host}:${options.port}`;
 
-  constructor(client: Client) {
-    this.#client = client;
-    client.once('end', () => this.#made.forEach((made) => made.disconnect()));
-  }
-
-  get open() {
-    return this.#client.status !== 'end';
-  }
-
-  send(verb: string, keys: readonly string[], rest: Rest) {
-    return send(this.#client, verb, keys, rest);
-  }
-
-  channel(id: string, key: string) {
-    return channelName(id, this.#client instanceof Cluster ? prefixed(this.#client, [key])[0] : undefined);
-  }
-
-  subscribe(channel: string, turns: Turns): Promise<unknown> {
-    if (!(this.#client instanceof Cluster)) return this.#listener('', this.#client, turns).subscribe(channel);
-    const address = this.#client.slots[calculateSlot(channel)]?.[0] ?? '';
-    const node = this.#client.nodes('master').find(({ options }) => `${options.host}:${options.port}` === address);
-    if (!node) return Promise.reject(new Error(`no node is known for ${channel}`));
-    return this.#listener(address, node, turns).ssubscribe(channel);
-  }
-
-  #listener(address: string, node: Redis, turns: Turns): Redis {
-    const known = this.#listeners.get(address);
-    if (known) return known;
-    const listener = node.duplicate({ keyPrefix: '', lazyConnect: false, enableOfflineQueue: true, retryStrategy: () => null });
-    this.#listeners.set(address, this.#add(listener));
-    const heard = (_channel: string, message: string) => turns.heard(message);
-    // A slot that moves away ends the subscription: begin anew, as after a lost connection.
-    listener.on('message', heard).on('smessage', heard).on('moved', () => listener.disconnect());
-    listener.once('end', () => {
-      this.#made.delete(listener);
-      this.#listeners.delete(address);
-      turns.missed();
-    });
-    return listener;
-  }
-
-  own(connected: () => void) {
-    const own = this.#add((this.#client as Redis).duplicate());
-    own.on('ready', connected);
-    return {
-      send: (verb: string, keys: readonly string[], rest: Rest) => send(own, verb, keys, rest),
-      close: () => {
-        this.#made.delete(own);
-        own.disconnect();
-      },
-    };
-  }
-
-  #add<C extends Client>(made: C): C {
-    this.#made.add(made);
-    made.on('error', ignore);
-    return made;
-  }
+function nodeOf(client: Client, channel: string): Redis {
+  if (!(client instanceof Cluster)) return client;
+  const address = client.slots[calculateSlot(channel)]?.[0];
+  const node = client.nodes('master').find((each) => addressOf(each) === address);
+  if (!node) throw new Error(`no node is known for ${channel}`);
+  return node;
 }
 
-/** Locks by way of an ioredis client, a cluster's too. */
+function linkTo(client: Client): Link {
+  const made = new Set<Client>();
+  /** The connections that listen, by their node. */
+  const listeners = new Map<string, Redis>();
+  client.once('end', () => made.forEach((each) => each.disconnect()));
+
+  function add<C extends Client>(each: C): C {
+    made.add(each);
+    each.on('error', ignore).once('end', () => made.delete(each));
+    return each;
+  }
+
+  function listener(node: Redis, turns: Turns): Redis {
+    const address = addressOf(node);
+    const known = listeners.get(address);
+    if (known) return known;
+    const retryStrategy = () => null;
+    const each = add(node.duplicate({ keyPrefix: '', lazyConnect: false, enableOfflineQueue: true, retryStrategy }));
+    listeners.set(address, each);
+    const heard = (_channel: string, message: string) => turns.heard(message);
+    // A slot that moves takes its subscriptions along: begin anew, as after a lost connection.
+    each.on('message', heard).on('smessage', heard).on('moved', () => each.disconnect());
+    each.once('end', () => {
+      listeners.delete(address);
+      turns.missed();
+    });
+    return each;
+  }
+
+  return {
+    get open() {
+      return client.status !== 'end';
+    },
+    prefix: client.options.keyPrefix ?? '',
+    cluster: client instanceof Cluster,
+    send: (key, words) => send(client, key, words),
+    async subscribe(channel, turns) {
+      const each = listener(nodeOf(client, channel), turns);
+      return client instanceof Cluster ? each.ssubscribe(channel) : each.subscribe(channel);
+    },
+    own(connected) {
+      const own = add((client as Redis).duplicate()).on('ready', connected);
+      return { send: (key, words) => send(own, key, words), close: () => own.disconnect() };
+    },
+  };
+}
+
+/** Locks by way of a client of ioredis, also of a cluster. */
 export class Locks extends LocksOfLink {
   constructor(client: Redis | Cluster) {
-    super(new IoredisLink(client));
+    super(linkTo(client));
   }
 }

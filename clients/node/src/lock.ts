@@ -6,16 +6,18 @@ import calculateSlot from 'cluster-key-slot';
 export interface Link {
   /** False once the client was closed for good. */
   readonly open: boolean;
-  /** Sends one of the module's commands to the node that has its keys. */
-  send(verb: string, keys: readonly string[], rest: Rest): Promise<unknown>;
-  /** Where it is published that somebody's turn at this key has come. `id` is of one Locks. */
-  channel(id: string, key: string): string;
+  /** What the client puts before every key. */
+  readonly prefix: string;
+  readonly cluster: boolean;
+  /** Sends a command, in a cluster to the node of the key. */
+  send(key: string, words: string[]): Promise<unknown>;
   subscribe(channel: string, turns: Turns): Promise<unknown>;
   /** A connection of its own with the same settings. `connected` is called each time that it is made. */
-  own(connected: () => void): Pick<Link, 'send'> & { close(): void };
+  own(connected: () => void): Connection;
 }
 
-export type Rest = ReadonlyArray<string | number>;
+type Connection = Pick<Link, 'send'> & { close(): void };
+type Words = ReadonlyArray<string | number>;
 
 export interface LockOptions {
   /** How long the lock stays without being renewed. Default: 30000. */
@@ -73,6 +75,9 @@ const now = () => performance.now();
 export const ignore = () => {};
 const NEVER = new AbortController().signal;
 const option = (name: string, value?: number) => (value === undefined ? [] : [name, value]);
+/** For each slot of a cluster a word that is in it. */
+const tags: string[] = [];
+let lastTag = 0;
 const timerMs = (ms: number) => Math.min(Math.max(Math.ceil(ms), 0), LONGEST_MS);
 
 /** What an error of the server's begins with. Other errors are the client's own. */
@@ -87,13 +92,12 @@ function passes(error: unknown): boolean {
 /** A signal that is aborted after a time. */
 const within = (ms: number) => (ms > LONGEST_MS ? NEVER : AbortSignal.timeout(timerMs(ms)));
 
-function unlessAborted<T>(work: Promise<T>, signals: AbortSignal[]): Promise<T> {
+function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   return new Promise((resolve, reject) => {
-    const stop = () => reject(signals.find((signal) => signal.aborted)!.reason);
-    if (signals.some((signal) => signal.aborted)) stop();
-    for (const signal of signals) signal.addEventListener('abort', stop);
-    const forget = () => signals.forEach((signal) => signal.removeEventListener('abort', stop));
-    work.then(resolve, reject).finally(forget);
+    const stop = () => reject(signal.reason);
+    if (signal.aborted) stop();
+    signal.addEventListener('abort', stop);
+    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop));
   });
 }
 
@@ -119,8 +123,16 @@ class Bell {
 
 /** Of one Locks: the messages that tell of turns, and 'missed' when some may have been lost. */
 export class Turns extends EventEmitter {
-  readonly id = randomBytes(8).toString('hex');
+  readonly #id = randomBytes(8).toString('hex');
   readonly #channels = new Set<string>();
+
+  /** In a cluster the channel is in the slot of the key: it has a tag of that slot. */
+  channel({ cluster, prefix }: Link, key: string): string {
+    if (!cluster) return `redis-lock:${this.#id}`;
+    const slot = calculateSlot(prefix + key);
+    while (tags[slot] === undefined) tags[calculateSlot(String(++lastTag))] ??= String(lastTag);
+    return `redis-lock:${this.#id}:{${tags[slot]}}`;
+  }
 
   /** Whether it only listens there now, so that a message before it was not heard. */
   async listen(link: Link, channel: string): Promise<boolean> {
@@ -166,7 +178,7 @@ export class Lock {
   #leaving: Promise<unknown> = Promise.resolve();
   /** Rung when a renewal is due at once. */
   readonly #renewal = new Bell();
-  #own?: ReturnType<Link['own']>;
+  #own?: Connection;
 
   /** @internal */
   constructor(link: Link, turns: Turns, keys: string | readonly string[], options: LockOptions) {
@@ -195,7 +207,7 @@ export class Lock {
   /** The fence, or undefined when the lock was not to be had. Without `waitMs` it tries once. */
   async acquire({ waitMs = 0, signal }: WaitOptions = {}): Promise<number | undefined> {
     const time = waitMs > 0 ? within(waitMs + 1) : NEVER;
-    const end = signal ? [signal, time] : [time];
+    const end = signal ? AbortSignal.any([signal, time]) : time;
     try {
       return await this.#inTurn(() => this.#acquire(waitMs > 0, end), end);
     } catch (error) {
@@ -221,7 +233,7 @@ export class Lock {
 
   /** What the server says is left of the lease, in ms. 0: not held. */
   async left(): Promise<number> {
-    const left = this.keys.map((key) => this.#link.send('CHECK', [key], [this.token]));
+    const left = this.keys.map((key) => this.#send('CHECK', [], [key]));
     return Math.min(...(await Promise.all(left)).map(Number));
   }
 
@@ -231,14 +243,14 @@ export class Lock {
     if (this.lost) throw this.#lossError();
   }
 
-  #inTurn<T>(work: () => Promise<T>, end: AbortSignal[] = []): Promise<T> {
+  #inTurn<T>(work: () => Promise<T>, end = NEVER): Promise<T> {
     const before = this.#turn;
     const mine = unlessAborted(before, end).then(work);
     this.#turn = Promise.allSettled([before, mine]);
     return mine;
   }
 
-  async #acquire(waits: boolean, end: AbortSignal[]): Promise<number | undefined> {
+  async #acquire(waits: boolean, end: AbortSignal): Promise<number | undefined> {
     await unlessAborted(this.#leaving, end);
     const before = this.#held();
     if (!before) this.#lost = false;
@@ -251,24 +263,24 @@ export class Lock {
     } catch (error) {
       const code = codeOf(error);
       // What was refused has left nothing. After anything else it may be waiting, or be granted by now.
-      if (code === undefined) await this.#leave();
+      if (code === undefined || end.aborted) await this.#leave();
       this.#closeUnlessHeld();
       throw code === 'DEADLOCK' ? new Deadlock((error as Error).message, { cause: error }) : error;
     }
   }
 
   /** One more hold of what is held already. There is nothing to wait for. */
-  async #again(grant: Grant, end: AbortSignal[]): Promise<Grant> {
-    const granted = await unlessAborted(this.#resend(() => this.#request('ACQUIRE', []), [this.signal]), end);
+  async #again(grant: Grant, end: AbortSignal): Promise<Grant> {
+    const granted = await unlessAborted(this.#resend(() => this.#request('ACQUIRE', []), this.signal), end);
     if (granted?.fence === grant.fence && this.#grant === grant) return granted;
     if (this.#grant === grant) this.#lose();
     throw this.#lossError();
   }
 
   /** A place in the queue, asked for with the same words until it is granted. */
-  async #wait(end: AbortSignal[]): Promise<Grant> {
+  async #wait(end: AbortSignal): Promise<Grant> {
     const bell = new Bell();
-    const channel = this.#link.channel(this.#turns.id, this.keys[0]!);
+    const channel = this.#turns.channel(this.#link, this.keys[0]!);
     // Everybody may read the message, so it is not the token.
     const message = randomBytes(8).toString('hex');
     const place = ['KEEP', this.#keepMs, 'NOTIFY', channel, message];
@@ -279,14 +291,14 @@ export class Lock {
         const answer = await this.#resend(ask, end);
         if (typeof answer === 'object') return answer;
         if (answer === false) await unlessAborted(bell.wait(this.#keepMs / 3), end);
-        for (const signal of end) signal.throwIfAborted();
+        end.throwIfAborted();
       }
     } finally {
       this.#turns.off(`turn ${message}`, bell.ring).off('missed', bell.ring);
     }
   }
 
-  async #request(verb: string, place: Rest): Promise<Grant | undefined> {
+  async #request(verb: string, place: Words): Promise<Grant | undefined> {
     const { shared, limit, permits, session } = this.#options;
     if (session) this.#own ??= this.#link.own(this.#renewal.ring);
     const leaseMs = this.#leaseMs;
@@ -303,13 +315,16 @@ export class Lock {
     return this.#grant?.leaseMs ?? this.#options.leaseMs ?? 30_000;
   }
 
-  #send(verb: string, rest: Rest): Promise<unknown> {
-    return this.#link.send(verb, this.keys, [this.token, ...rest]);
+  /** Several keys have commands of their own, with an M in front. */
+  #send(verb: string, options: Words, keys = this.keys, connection: Pick<Link, 'send'> = this.#link): Promise<unknown> {
+    const sent = keys.map((key) => this.#link.prefix + key);
+    const command = sent.length === 1 ? [`LOCK.${verb}`] : [`LOCK.M${verb}`, sent.length];
+    return connection.send(sent[0]!, [...command, ...sent, this.token, ...options].map(String));
   }
 
   async #prolong(leaseMs: number): Promise<boolean> {
-    const rest = [this.token, 'PX', leaseMs, ...(this.#own ? ['SESSION'] : [])];
-    return Number(await (this.#own ?? this.#link).send('EXTEND', this.keys, rest)) > 0;
+    const options = ['PX', leaseMs, ...(this.#own ? ['SESSION'] : [])];
+    return Number(await this.#send('EXTEND', options, this.keys, this.#own)) > 0;
   }
 
   #hold(granted: Grant) {
@@ -346,7 +361,7 @@ export class Lock {
       if (extended) grant.until = until;
       else this.#lose();
       return extended;
-    }, [within(grant.until - now())]);
+    }, within(grant.until - now()));
   }
 
   async #release(): Promise<boolean> {
@@ -358,21 +373,21 @@ export class Lock {
     }
     grant.holds -= 1;
     if (grant.holds === 0) this.#grant = undefined;
+    this.#renewal.ring();
     const release = () => this.#send('RELEASE', ['HOLDS', grant.holds]);
-    const released = await this.#resend(release, [within(grant.until - now())]).finally(() => this.#closeUnlessHeld());
+    const released = await this.#resend(release, within(grant.until - now())).finally(() => this.#closeUnlessHeld());
     if (Number(released) === this.keys.length) return true;
     if (grant.holds === 0 || this.#grant === grant) this.#lose();
     return false;
   }
 
   /** Sends the same again while it is only the connection that fails. Undefined when it is told to stop. */
-  async #resend<T>(send: () => Promise<T>, stop: AbortSignal[]): Promise<T | undefined> {
-    const stopped = () => stop.some((signal) => signal.aborted);
-    for (let pauseMs = FIRST_PAUSE_MS; !stopped(); pauseMs = Math.min(2 * pauseMs, LAST_PAUSE_MS)) {
+  async #resend<T>(send: () => Promise<T>, stop: AbortSignal): Promise<T | undefined> {
+    for (let pauseMs = FIRST_PAUSE_MS; !stop.aborted; pauseMs = Math.min(2 * pauseMs, LAST_PAUSE_MS)) {
       try {
         return await unlessAborted(send(), stop);
       } catch (error) {
-        if (!stopped() && !(this.#link.open && passes(error))) throw error;
+        if (!stop.aborted && !(this.#link.open && passes(error))) throw error;
         await unlessAborted(new Bell().wait(pauseMs), stop).catch(ignore);
       }
     }
@@ -402,11 +417,11 @@ export class Lock {
   async #leave() {
     const holds = this.#grant?.holds ?? 0;
     const leave = async () => {
-      const cancelled = await this.#link.send('CANCEL', this.keys.slice(0, 1), [this.token]);
+      const cancelled = await this.#send('CANCEL', [], this.keys.slice(0, 1));
       if (!Number(cancelled)) await this.#send('RELEASE', ['HOLDS', holds]);
     };
     // By then it has ended anyway.
-    const over = [within(Math.max(this.#keepMs, this.#leaseMs))];
+    const over = within(Math.max(this.#keepMs, this.#leaseMs));
     this.#leaving = this.#resend(leave, over).catch(ignore);
     await Promise.race([this.#leaving, new Bell().wait(CONFIRM_MS)]);
   }
@@ -449,21 +464,4 @@ export class Locks {
     await lock[Symbol.asyncDispose]();
     return result;
   }
-}
-
-/** The words of a command, which has an M in front of its name when there are several keys. */
-export function words(verb: string, keys: readonly string[], rest: Rest): string[] {
-  const command = keys.length === 1 ? [`LOCK.${verb}`] : [`LOCK.M${verb}`, keys.length];
-  return [...command, ...keys, ...rest].map(String);
-}
-
-const tags: string[] = [];
-let lastTag = 0;
-
-/** In a cluster the channel is in the slot of the key: it has a tag of that slot. */
-export function channelName(id: string, key?: string): string {
-  if (key === undefined) return `redis-lock:${id}`;
-  const slot = calculateSlot(key);
-  while (tags[slot] === undefined) tags[calculateSlot(String(++lastTag))] ??= String(lastTag);
-  return `redis-lock:${id}:{${tags[slot]}}`;
 }

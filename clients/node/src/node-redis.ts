@@ -1,4 +1,4 @@
-import { type Link, Locks as LocksOfLink, type Rest, type Turns, channelName, ignore, words } from './lock.js';
+import { type Link, Locks as LocksOfLink, ignore } from './lock.js';
 
 export { Deadlock, Lock, LockLost, NotAcquired, type LockOptions, type WaitOptions } from './lock.js';
 
@@ -9,91 +9,72 @@ interface Connection {
   connect(): Promise<unknown>;
   destroy?(): void;
   disconnect(): unknown;
-  on(event: string, listener: (...args: any[]) => void): unknown;
+  on(event: string, listener: () => void): unknown;
 }
+type Listener = (message: string) => void;
 export interface NodeRedisClient extends Connection {
   duplicate(): NodeRedisClient;
-  sendCommand(args: string[]): Promise<unknown>;
-  subscribe(channel: string, listener: (message: string) => void): Promise<unknown>;
+  sendCommand(words: string[]): Promise<unknown>;
+  subscribe(channel: string, listener: Listener): Promise<unknown>;
 }
 export interface NodeRedisCluster extends Connection {
   readonly masters: unknown;
   duplicate(): NodeRedisCluster;
-  sendCommand(firstKey: string, isReadonly: boolean, args: string[]): Promise<unknown>;
-  sSubscribe(channel: string, listener: (message: string) => void): Promise<unknown>;
+  sendCommand(key: string, isReadonly: boolean, words: string[]): Promise<unknown>;
+  sSubscribe(channel: string, listener: Listener): Promise<unknown>;
 }
 type Client = NodeRedisClient | NodeRedisCluster;
 
-const prefixed = (client: Connection, keys: readonly string[]) =>
-  keys.map((key) => `${client._keyPrefix ?? ''}${key}`);
+const send = (client: Client, key: string, words: string[]) =>
+  'masters' in client ? client.sendCommand(key, false, words) : client.sendCommand(words);
 
-/** node-redis leaves the words of a command as they are, and asks for a key to find the node. */
-function send(client: Client, verb: string, keys: readonly string[], rest: Rest): Promise<unknown> {
-  const sent = prefixed(client, keys);
-  const args = words(verb, sent, rest);
-  return 'masters' in client ? client.sendCommand(sent[0]!, false, args) : client.sendCommand(args);
+function linkTo(client: Client): Link {
+  const made = new Set<Connection>();
+  let listener: Promise<NodeRedisClient> | undefined;
+
+  function close(each: Connection) {
+    made.delete(each);
+    if (!each.isOpen) return;
+    if (each.destroy) each.destroy();
+    else void each.disconnect();
+  }
+
+  async function connect<C extends Connection>(each: C, connected: () => void): Promise<C> {
+    made.add(each);
+    each.on('error', ignore);
+    each.on('ready', connected);
+    await each.connect();
+    return each;
+  }
+
+  const end = () => made.forEach(close);
+  client.on('end', end);
+  client.on('disconnect', end);
+  return {
+    get open() {
+      return client.isOpen;
+    },
+    prefix: String(client._keyPrefix ?? ''),
+    cluster: 'masters' in client,
+    send: (key, words) => send(client, key, words),
+    async subscribe(channel, turns) {
+      if ('masters' in client) return client.sSubscribe(channel, turns.heard);
+      listener ??= connect(client.duplicate(), () => turns.missed());
+      listener.catch(() => (listener = undefined));
+      return (await listener).subscribe(channel, turns.heard);
+    },
+    own(connected) {
+      const own = client.duplicate();
+      const ready = connect(own, connected);
+      ready.catch(ignore);
+      return { send: async (key, words) => send(await ready, key, words), close: () => close(own) };
+    },
+  };
 }
 
-class NodeRedisLink implements Link {
-  readonly #client: Client;
-  readonly #made = new Set<Connection>();
-  #listener?: Promise<NodeRedisClient>;
-
-  constructor(client: Client) {
-    this.#client = client;
-    const end = () => this.#made.forEach((made) => this.#close(made));
-    client.on('end', end);
-    client.on('disconnect', end);
-  }
-
-  get open() {
-    return this.#client.isOpen;
-  }
-
-  send(verb: string, keys: readonly string[], rest: Rest) {
-    return send(this.#client, verb, keys, rest);
-  }
-
-  channel(id: string, key: string) {
-    return channelName(id, 'masters' in this.#client ? prefixed(this.#client, [key])[0] : undefined);
-  }
-
-  async subscribe(channel: string, turns: Turns) {
-    if ('masters' in this.#client) return this.#client.sSubscribe(channel, turns.heard);
-    this.#listener ??= this.#connect(this.#client.duplicate(), () => turns.missed());
-    this.#listener.catch(() => (this.#listener = undefined));
-    return (await this.#listener).subscribe(channel, turns.heard);
-  }
-
-  own(connected: () => void) {
-    const own = this.#client.duplicate();
-    const made = this.#connect(own, connected);
-    made.catch(ignore);
-    return {
-      send: async (verb: string, keys: readonly string[], rest: Rest) => send(await made, verb, keys, rest),
-      close: () => this.#close(own),
-    };
-  }
-
-  async #connect<C extends Connection>(made: C, connected: () => void): Promise<C> {
-    this.#made.add(made);
-    made.on('error', ignore);
-    made.on('ready', connected);
-    await made.connect();
-    return made;
-  }
-
-  #close(made: Connection) {
-    this.#made.delete(made);
-    if (!made.isOpen) return;
-    if (made.destroy) made.destroy();
-    else void made.disconnect();
-  }
-}
-
-/** Locks by way of a client of node-redis, a cluster's too. It must be connected. */
+/** Locks by way of a client of node-redis, also of a cluster. It must be connected. */
 export class Locks extends LocksOfLink {
   constructor(client: NodeRedisClient | NodeRedisCluster) {
-    super(new NodeRedisLink(client));
+    super(linkTo(client));
   }
 }
