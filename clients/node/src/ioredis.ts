@@ -1,0 +1,78 @@
+import calculateSlot from 'cluster-key-slot';
+import { Cluster, Command, type Redis } from 'ioredis';
+import { type Link, Locks as LocksOfLink, type Turns, ignore } from './lock.js';
+
+export { Deadlock, Lock, LockLost, NotAcquired, type LockOptions, type WaitOptions } from './lock.js';
+
+type Client = Redis | Cluster;
+
+/** ioredis doesn't know the keys of these commands, so it is told the one that finds the node. */
+function send(client: Client, key: string, [name, ...args]: string[]): Promise<unknown> {
+  const command = new Command(name!, args, { replyEncoding: 'utf8' });
+  command.getKeys = () => [key];
+  return client.sendCommand(command) as Promise<unknown>;
+}
+
+const addressOf = ({ options }: Redis) => `${options.host}:${options.port}`;
+
+function nodeOf(client: Client, channel: string): Redis {
+  if (!(client instanceof Cluster)) return client;
+  const address = client.slots[calculateSlot(channel)]?.[0];
+  const node = client.nodes('master').find((each) => addressOf(each) === address);
+  if (!node) throw new Error(`no node is known for ${channel}`);
+  return node;
+}
+
+function linkTo(client: Client): Link {
+  const made = new Set<Client>();
+  /** The connections that listen, by their node. */
+  const listeners = new Map<string, Redis>();
+  client.once('end', () => made.forEach((each) => each.disconnect()));
+
+  function add<C extends Client>(each: C): C {
+    made.add(each);
+    each.on('error', ignore).once('end', () => made.delete(each));
+    return each;
+  }
+
+  function listener(node: Redis, turns: Turns): Redis {
+    const address = addressOf(node);
+    const known = listeners.get(address);
+    if (known) return known;
+    const retryStrategy = () => null;
+    const each = add(node.duplicate({ keyPrefix: '', lazyConnect: false, enableOfflineQueue: true, retryStrategy }));
+    listeners.set(address, each);
+    const heard = (_channel: string, message: string) => turns.heard(message);
+    // A slot that moves takes its subscriptions along: begin anew, as after a lost connection.
+    each.on('message', heard).on('smessage', heard).on('moved', () => each.disconnect());
+    each.once('end', () => {
+      listeners.delete(address);
+      turns.missed();
+    });
+    return each;
+  }
+
+  return {
+    get open() {
+      return client.status !== 'end';
+    },
+    prefix: client.options.keyPrefix ?? '',
+    cluster: client instanceof Cluster,
+    send: (key, words) => send(client, key, words),
+    async subscribe(channel, turns) {
+      const each = listener(nodeOf(client, channel), turns);
+      return client instanceof Cluster ? each.ssubscribe(channel) : each.subscribe(channel);
+    },
+    own(connected) {
+      const own = add((client as Redis).duplicate()).on('ready', connected);
+      return { send: (key, words) => send(own, key, words), close: () => own.disconnect() };
+    },
+  };
+}
+
+/** Locks by way of a client of ioredis, also of a cluster. */
+export class Locks extends LocksOfLink {
+  constructor(client: Redis | Cluster) {
+    super(linkTo(client));
+  }
+}

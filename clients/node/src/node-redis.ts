@@ -1,0 +1,80 @@
+import { type Link, Locks as LocksOfLink, ignore } from './lock.js';
+
+export { Deadlock, Lock, LockLost, NotAcquired, type LockOptions, type WaitOptions } from './lock.js';
+
+/** What is used of node-redis. Its own types differ by version, modules and protocol. */
+interface Connection {
+  readonly isOpen: boolean;
+  readonly _keyPrefix?: string | Buffer | undefined;
+  connect(): Promise<unknown>;
+  destroy?(): void;
+  disconnect(): unknown;
+  on(event: string, listener: () => void): unknown;
+}
+type Listener = (message: string) => void;
+export interface NodeRedisClient extends Connection {
+  duplicate(): NodeRedisClient;
+  sendCommand(words: string[]): Promise<unknown>;
+  subscribe(channel: string, listener: Listener): Promise<unknown>;
+}
+export interface NodeRedisCluster extends Connection {
+  readonly masters: unknown;
+  duplicate(): NodeRedisCluster;
+  sendCommand(key: string, isReadonly: boolean, words: string[]): Promise<unknown>;
+  sSubscribe(channel: string, listener: Listener): Promise<unknown>;
+}
+type Client = NodeRedisClient | NodeRedisCluster;
+
+const send = (client: Client, key: string, words: string[]) =>
+  'masters' in client ? client.sendCommand(key, false, words) : client.sendCommand(words);
+
+function linkTo(client: Client): Link {
+  const made = new Set<Connection>();
+  let listener: Promise<NodeRedisClient> | undefined;
+
+  function close(each: Connection) {
+    made.delete(each);
+    if (!each.isOpen) return;
+    if (each.destroy) each.destroy();
+    else void each.disconnect();
+  }
+
+  async function connect<C extends Connection>(each: C, connected: () => void): Promise<C> {
+    made.add(each);
+    each.on('error', ignore);
+    each.on('ready', connected);
+    await each.connect();
+    return each;
+  }
+
+  const end = () => made.forEach(close);
+  client.on('end', end);
+  client.on('disconnect', end);
+  return {
+    get open() {
+      return client.isOpen;
+    },
+    prefix: String(client._keyPrefix ?? ''),
+    cluster: 'masters' in client,
+    send: (key, words) => send(client, key, words),
+    async subscribe(channel, turns) {
+      if ('masters' in client) return client.sSubscribe(channel, turns.heard);
+      listener ??= connect(client.duplicate(), () => turns.missed());
+      listener.catch(() => (listener = undefined));
+      return (await listener).subscribe(channel, turns.heard);
+    },
+    own(connected) {
+      const own = client.duplicate();
+      const ready = connect(own, connected);
+      ready.catch(ignore);
+      return { send: async (key, words) => send(await ready, key, words), close: () => close(own) };
+    },
+  };
+}
+
+/** Locks by way of a client of node-redis, also of a cluster. It must be connected. */
+export class Locks extends LocksOfLink {
+  constructor(client: NodeRedisClient | NodeRedisCluster) {
+    super(linkTo(client));
+  }
+}
