@@ -207,21 +207,25 @@ impl Owner {
     }
 
     pub(crate) fn release(&self, held: &Arc<Held>, until: Instant) -> Result<bool, Error> {
-        if held.grant.is_lost() {
+        let lease_ends = Patience::Until(held.grant.until());
+        let Some(_mine) = self.enter(lease_ends, Turn::Asks) else {
             held.grant.lose();
             return Ok(false);
-        }
-        let _mine = self.enter(Patience::ForEver, Turn::Asks);
+        };
         self.leave(held, until)
     }
 
     fn leave(&self, held: &Arc<Held>, until: Instant) -> Result<bool, Error> {
         let Leave::Holds(holds, lease_ends) = held.grant.leave() else {
             held.grant.lose();
+            if self.forget(held) {
+                // Some of its keys may be held still.
+                let _ = self.ask(&self.commands.release(0), ANSWER_WITHIN);
+            }
             return Ok(false);
         };
         if holds == 0 {
-            self.state().held = None;
+            self.forget(held);
             self.shared.renewals.remove(held);
         }
         let release = self.commands.release(holds);
@@ -238,6 +242,12 @@ impl Owner {
                 .for_each(|line| self.shared.pool.put_back(line));
         }
         Ok(released)
+    }
+
+    /// Tells whether this was the latest grant.
+    fn forget(&self, held: &Arc<Held>) -> bool {
+        let forgotten = self.state().held.take_if(|it| Arc::ptr_eq(it, held));
+        forgotten.is_some()
     }
 
     pub(crate) fn extend(&self, held: &Arc<Held>, lease: Duration) -> Result<bool, Error> {
