@@ -285,7 +285,7 @@ impl Driver {
             .unwrap_or_else(PoisonError::into_inner)
             .pipe = None;
         let ended = || self.child.try_wait().expect("a child");
-        crate::servers::within(patience, "it ends", ended).ok()
+        crate::servers::within(patience, ended)
     }
 }
 

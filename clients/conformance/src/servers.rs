@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 use redis::{from_redis_value, Client, Connection, RedisResult, Value};
 use redis_lock_rig::{free_port, Plan, Process};
 use tempfile::TempDir;
@@ -226,20 +226,17 @@ fn fields_of(map: Value) -> HashMap<String, Value> {
 /// Waits until something is so.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    if let Err(error) = within(PATIENCE, what, || is_so().then_some(())) {
-        panic!("{error}");
-    }
+    let came = within(PATIENCE, || is_so().then_some(()));
+    assert!(came.is_some(), "not within {PATIENCE:?}: {what}");
 }
 
-/// What comes of something within a time.
-pub fn within<T>(time: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T> {
+/// What comes of something, if it does within a time.
+pub fn within<T>(time: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + time;
     loop {
-        if let Some(found) = look() {
-            return Ok(found);
-        }
-        if Instant::now() > deadline {
-            bail!("not within {time:?}: {what}");
+        let found = look();
+        if found.is_some() || Instant::now() > deadline {
+            return found;
         }
         thread::sleep(PAUSE);
     }

@@ -67,6 +67,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere:
     failures::a_server_that_restarts_is_waited_at_again,
     failures::a_server_that_restarts_doesnt_lose_a_grant,
     failures::a_stopped_process_is_told_of_its_loss,
+    failures::a_process_stopped_while_it_waits_doesnt_take_an_old_grant,
 ];
 
 const STANDALONE: &[Behaviour] = rows![Standalone:
