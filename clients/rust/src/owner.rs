@@ -118,7 +118,11 @@ impl Owner {
     }
 
     fn ask_for_it(self: &Arc<Self>, patience: Patience) -> Result<Option<Arc<Held>>, Error> {
-        let held = self.state().held.clone();
+        let held = self
+            .state()
+            .held
+            .clone()
+            .filter(|held| held.grant.is_held());
         let holds = held.as_ref().map_or(1, |held| held.grant.holds() + 1);
         let end = match patience {
             Patience::Try => Some(Instant::now() + ANSWER_WITHIN),
@@ -138,6 +142,9 @@ impl Owner {
             let asked = self.ask_on(&mut session, &command, within);
             let over = end.is_some_and(|end| Instant::now() >= end);
             match asked.and_then(|value| answer(&value)) {
+                // It may have been granted just now, or long ago to a process that stood still: asked
+                // again, it is known from when the lease counts.
+                Ok(Answer::Granted(_)) if sent.elapsed() > self.commands.options.lease / 10 => {}
                 Ok(Answer::Granted(fence)) => {
                     return Ok(Some(self.granted(held, fence, sent, holds, session)));
                 }

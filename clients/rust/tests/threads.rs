@@ -69,6 +69,30 @@ fn a_wait_is_handed_the_lock_as_it_is_released() {
 }
 
 #[test]
+fn a_lease_counts_from_the_grant_however_long_the_wait_was() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let lease = Duration::from_secs(1);
+    let lock = locks.lock_with("k", Options::new().lease(lease).without_renewal());
+    let guard = locks.lock("k").acquire().expect("the lock");
+    thread::scope(|scope| {
+        let began = Instant::now();
+        let waits = scope.spawn(|| {
+            lock.acquire()
+                .map(|guard| (guard.is_lost(), guard.release()))
+        });
+        server.until_waiters("k", 1);
+        until("it has waited longer than its lease", || {
+            began.elapsed() > lease
+        });
+        drop(guard);
+        let (lost, released) = waits.join().expect("no panic").expect("the lock");
+        assert!(!lost);
+        assert!(released.expect("an answer"));
+    });
+}
+
+#[test]
 fn a_wait_that_ends_leaves_nobody_in_the_queue() {
     let server = Server::start();
     let locks = locks(&server);

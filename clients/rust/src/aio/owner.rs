@@ -182,12 +182,12 @@ impl Owner {
             () = sleep_until(end.into()) => return Ok(None),
             () = waits.closed() => return Ok(None),
         };
-        let before = self.held().clone();
+        let before = self.held().clone().filter(|held| held.grant.is_held());
         let holds = before.as_ref().map_or(1, |held| held.grant.holds() + 1);
         let bell = self.shared.ear.bell();
         let channel = match patience {
             Patience::Try => String::new(),
-            _ => self.shared.ear.channel(self.commands.route()).await,
+            _ => self.shared.ear.channel(self.commands.route(), end).await,
         };
         let mut backoff = Backoff::new();
         loop {
