@@ -114,6 +114,23 @@ async fn a_dropped_wait_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_to_the_background_can_be_waited_for() {
+    let server = Server::start();
+    let locks = locks(&server);
+    for _ in 0..50 {
+        drop(locks.lock("k").acquire().await.expect("the lock"));
+        locks.settled().await;
+        assert!(server.is_free("k"));
+    }
+    let _guard = locks.lock("k").acquire().await.expect("the lock");
+    let waits = waiter(&server, &locks.lock("k"));
+    waits.abort();
+    assert!(waits.await.is_err());
+    locks.settled().await;
+    assert_eq!(server.waiters("k"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_is_dropped_at_any_moment_leaves_nothing_behind() {
     let server = Server::start();
     let locks = locks(&server);
