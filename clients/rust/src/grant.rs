@@ -1,0 +1,172 @@
+//! One grant, from when it was given until it is released or lost, by the local monotonic clock.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::Backoff;
+use crate::options::{Options, Renewal};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Held,
+    /// Its last RELEASE is on the way.
+    Leaving,
+    Released,
+    Lost,
+}
+
+struct State {
+    phase: Phase,
+    holds: u32,
+    lease: Duration,
+    until: Instant,
+    due: Instant,
+    backoff: Backoff,
+}
+
+pub(crate) struct Grant {
+    pub(crate) fence: i64,
+    renewal: Renewal,
+    on_lost: Option<Arc<dyn Fn() + Send + Sync>>,
+    state: Mutex<State>,
+}
+
+/// What a release is to do.
+pub(crate) enum Leave {
+    /// The grant was lost before.
+    Lost,
+    /// So many holds are to be left, and until then there is time for it.
+    Holds(u32, Instant),
+}
+
+impl Grant {
+    /// `sent` is when the command went out that was answered with the grant: the server doesn't count
+    /// from earlier.
+    pub(crate) fn new(fence: i64, sent: Instant, options: &Options) -> Grant {
+        let state = State {
+            phase: Phase::Held,
+            holds: 1,
+            lease: options.lease,
+            until: sent,
+            due: sent,
+            backoff: Backoff::new(),
+        };
+        let grant = Grant {
+            fence,
+            renewal: options.renewal,
+            on_lost: options.on_lost.clone(),
+            state: Mutex::new(state),
+        };
+        grant.renewed(sent, options.lease);
+        grant
+    }
+
+    /// The server set the lease by a command that went out at `sent`.
+    pub(crate) fn renewed(&self, sent: Instant, lease: Duration) {
+        let mut state = self.state();
+        state.lease = lease;
+        state.until = later(sent, lease);
+        state.due = match self.renewal {
+            Renewal::Nobody => state.until,
+            Renewal::Client | Renewal::Session => later(sent, lease / 3),
+        };
+        state.backoff = Backoff::new();
+    }
+
+    /// A renewal failed, and is to be tried again.
+    pub(crate) fn not_renewed(&self) {
+        let mut state = self.state();
+        let until = state.until;
+        state.due = state.backoff.next(Some(until));
+    }
+
+    /// When it is to be renewed, or else is over. None: it has ended.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let state = self.state();
+        (state.phase == Phase::Held).then_some(state.due)
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.state().lease
+    }
+
+    pub(crate) fn until(&self) -> Instant {
+        self.state().until
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        let state = self.state();
+        state.phase == Phase::Held && Instant::now() < state.until
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        let state = self.state();
+        match state.phase {
+            Phase::Held => Instant::now() >= state.until,
+            Phase::Leaving | Phase::Released => false,
+            Phase::Lost => true,
+        }
+    }
+
+    /// Whether an answer with this fence is about this grant.
+    pub(crate) fn is_again(&self, fence: i64) -> bool {
+        self.fence == fence && self.is_held()
+    }
+
+    /// What was held is lost. That is told once.
+    pub(crate) fn lose(&self) {
+        self.lose_from(&[Phase::Held]);
+    }
+
+    /// Its release found that it was lost.
+    pub(crate) fn lose_at_release(&self) {
+        self.lose_from(&[Phase::Held, Phase::Leaving]);
+    }
+
+    fn lose_from(&self, phases: &[Phase]) {
+        let mut state = self.state();
+        if phases.contains(&state.phase) {
+            state.phase = Phase::Lost;
+            drop(state);
+            self.on_lost.iter().for_each(|on_lost| on_lost());
+        }
+    }
+
+    pub(crate) fn holds(&self) -> u32 {
+        self.state().holds
+    }
+
+    pub(crate) fn set_holds(&self, holds: u32) {
+        self.state().holds = holds;
+    }
+
+    /// Takes one hold off. With the last one renewals end.
+    pub(crate) fn leave(&self) -> Leave {
+        let mut state = self.state();
+        if state.phase != Phase::Held || Instant::now() >= state.until {
+            return Leave::Lost;
+        }
+        state.holds = state.holds.saturating_sub(1);
+        if state.holds == 0 {
+            state.phase = Phase::Leaving;
+        }
+        Leave::Holds(state.holds, state.until)
+    }
+
+    pub(crate) fn left(&self) {
+        let mut state = self.state();
+        if state.phase == Phase::Leaving {
+            state.phase = Phase::Released;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Far enough away where the clock has no such moment.
+pub(crate) fn later(from: Instant, by: Duration) -> Instant {
+    const YEARS: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+    from.checked_add(by).unwrap_or(from + YEARS)
+}

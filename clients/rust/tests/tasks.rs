@@ -1,0 +1,238 @@
+//! Locks of tasks over one connection.
+
+mod support;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis_lock_client::aio::{Lock, Locks};
+use redis_lock_client::{Error, Options};
+use support::Server;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+fn locks(server: &Server) -> Locks {
+    Locks::new(server.client())
+}
+
+/// A task that waits, and is in the queue when this returns.
+fn waiter(server: &Server, lock: &Lock) -> JoinHandle<Result<i64, Error>> {
+    let before = server.waiters("k");
+    let lock = lock.clone();
+    let waits = tokio::spawn(async move {
+        let guard = lock.acquire().await?;
+        let fence = guard.fence();
+        guard.release().await?;
+        Ok(fence)
+    });
+    server.until_waiters("k", before + 1);
+    waits
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_is_refused_to_others_until_it_is_released() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let guard = locks.lock("k").acquire().await.expect("the lock");
+    let other = locks.lock("k");
+    assert!(other.try_acquire().await.expect("an answer").is_none());
+    assert!(other.left().await.expect("an answer").is_zero());
+    let left = guard.left().await.expect("an answer");
+    assert!(left > LEASE / 2 && left <= LEASE, "{left:?}");
+    let fence = guard.fence();
+    assert!(guard.release().await.expect("an answer"));
+    assert!(server.is_free("k"));
+    let next = other
+        .try_acquire()
+        .await
+        .expect("an answer")
+        .expect("the lock");
+    assert!(next.fence() > fence);
+    drop(next);
+    server.until_free("k");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_task_is_told_of_its_turn() {
+    let server = Server::start();
+    let url = server.client();
+    let manager = url.get_connection_manager().await.expect("a connection");
+    let shared = url
+        .get_multiplexed_async_connection()
+        .await
+        .expect("a connection");
+    let kinds = [
+        locks(&server),
+        Locks::on_manager(server.client(), manager),
+        Locks::on_multiplexed(server.client(), shared),
+    ];
+    for locks in kinds {
+        let guard = locks.lock("k").acquire().await.expect("the lock");
+        let waits = waiter(&server, &locks.lock("k"));
+        let released = Instant::now();
+        assert!(guard.release().await.expect("an answer"));
+        waits.await.expect("no panic").expect("the lock");
+        // Without the message it would ask after a third of ten seconds.
+        assert!(released.elapsed() < Duration::from_secs(1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_ends_leaves_nobody_in_the_queue() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let _guard = locks.lock("k").acquire().await.expect("the lock");
+    let wait = Duration::from_millis(200);
+    let start = Instant::now();
+    let none = locks.lock("k").acquire_within(wait).await;
+    assert!(none.expect("an answer").is_none());
+    assert!(start.elapsed() >= wait, "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(server.waiters("k"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_wait_leaves_nothing_behind() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let guard = locks.lock("k").acquire().await.expect("the lock");
+    let lock = locks.lock("k");
+    let waits = waiter(&server, &lock);
+    waits.abort();
+    server.until_waiters("k", 0);
+    assert!(guard.release().await.expect("an answer"));
+    assert!(server.is_free("k"));
+    // The same token is free to wait again.
+    let _guard = lock.acquire().await.expect("the lock");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_to_the_background_can_be_waited_for() {
+    let server = Server::start();
+    let locks = locks(&server);
+    for _ in 0..50 {
+        drop(locks.lock("k").acquire().await.expect("the lock"));
+        locks.settled().await;
+        assert!(server.is_free("k"));
+    }
+    let _guard = locks.lock("k").acquire().await.expect("the lock");
+    let waits = waiter(&server, &locks.lock("k"));
+    waits.abort();
+    assert!(waits.await.is_err());
+    locks.settled().await;
+    assert_eq!(server.waiters("k"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_dropped_at_any_moment_leaves_nothing_behind() {
+    let server = Server::start();
+    let locks = locks(&server);
+    for step in 0..200 {
+        let guard = locks.lock("k").acquire().await.expect("the lock");
+        let lock = locks.lock("k");
+        let release = tokio::spawn(guard.release());
+        let moment = Duration::from_micros(20 * step);
+        drop(timeout(moment, lock.acquire()).await);
+        release.await.expect("no panic").expect("an answer");
+    }
+    server.until_free("k");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_outlives_its_connection_and_its_server() {
+    let mut server = Server::start();
+    let locks = locks(&server);
+    let guard = locks.lock("k").acquire().await.expect("the lock");
+    let waits = waiter(&server, &locks.lock("k"));
+    server.kill_connections();
+    server.until_waiters("k", 1);
+    server.process.kill();
+    assert!(!waits.is_finished());
+    server.process.restart().expect("a server");
+    assert!(waits.await.expect("no panic").is_ok());
+    // Without persistence the restart has lost it.
+    assert!(!guard.release().await.expect("an answer"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_renewed_while_it_is_held() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let lease = Duration::from_millis(300);
+    let lock = locks
+        .lock_with("k", Options::new().lease(lease))
+        .expect("a lock");
+    let guard = lock.acquire().await.expect("the lock");
+    let other = locks.lock("k");
+    let start = Instant::now();
+    while start.elapsed() < 3 * lease {
+        assert!(other.try_acquire().await.expect("an answer").is_none());
+        server.kill_connections();
+    }
+    assert!(!guard.is_lost());
+    assert!(guard.release().await.expect("an answer"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_loss_of_a_lock_is_told_once() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let told = Arc::new(AtomicUsize::new(0));
+    let lease = Duration::from_millis(300);
+    for options in [Options::new(), Options::new().without_renewal()] {
+        let counts = Arc::clone(&told);
+        let before = told.load(Ordering::SeqCst);
+        let count = move || {
+            counts.fetch_add(1, Ordering::SeqCst);
+        };
+        let options = options.lease(lease).on_lost(count);
+        let lock = locks.lock_with("k", options).expect("a lock");
+        let guard = lock.acquire().await.expect("the lock");
+        assert!(timeout(Duration::ZERO, guard.lost()).await.is_err());
+        server.delete("k");
+        let next = locks.lock("k").acquire().await.expect("the lock");
+        timeout(LEASE / 2, guard.lost()).await.expect("it is told");
+        assert!(guard.is_lost());
+        assert!(!guard.extend(lease).await.expect("an answer"));
+        assert!(!guard.release().await.expect("an answer"));
+        assert_eq!(told.load(Ordering::SeqCst), before + 1);
+        assert!(
+            !next.left().await.expect("an answer").is_zero(),
+            "the next one's"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_lock_counts_its_holds() {
+    let server = Server::start();
+    let lock = locks(&server).lock(["{k}1", "{k}2"]);
+    let first = lock.acquire().await.expect("the lock");
+    let second = lock
+        .acquire_within(LEASE)
+        .await
+        .expect("an answer")
+        .expect("the lock");
+    assert_eq!(first.fence(), second.fence());
+    assert!(first.release().await.expect("an answer"));
+    assert!(!lock.left().await.expect("an answer").is_zero());
+    assert!(second.extend(2 * LEASE).await.expect("an answer"));
+    assert!(lock.left().await.expect("an answer") > LEASE);
+    drop(second);
+    server.until_free("{k}1");
+    assert!(server.is_free("{k}2"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_refused_where_the_connection_is_shared() {
+    let server = Server::start();
+    let session = locks(&server).lock_with("k", Options::new().session());
+    assert!(matches!(session, Err(Error::Unsupported)));
+}
