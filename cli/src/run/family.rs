@@ -45,6 +45,10 @@ mod linux {
             self.members.len() > before
         }
 
+        pub fn has(&self, id: Pid) -> bool {
+            self.members.iter().any(|(member, _)| *member == id)
+        }
+
         /// Waits until all have ended, or until then.
         pub fn until_gone(&self, end: Instant) {
             for (_, descriptor) in &self.members {
@@ -65,7 +69,7 @@ mod linux {
         }
 
         fn add(&mut self, id: Pid) {
-            if self.members.iter().any(|(known, _)| *known == id) {
+            if self.has(id) {
                 return;
             }
             if let Ok(descriptor) = process::pidfd_open(id, PidfdFlags::empty()) {
@@ -128,6 +132,10 @@ mod other {
 
         pub fn grow(&mut self) -> bool {
             false
+        }
+
+        pub fn has(&self, id: Pid) -> bool {
+            self.first == id
         }
 
         pub fn until_gone(&self, _end: Instant) {}

@@ -23,7 +23,7 @@ use crate::signals;
 use command::Running;
 use family::Family;
 use lease::Lease;
-use news::{News, Signal};
+use news::{News, Sender, Signal};
 
 /// As a shell ends where a command can't be run, and where it isn't there.
 const CANNOT_RUN: u8 = 126;
@@ -175,8 +175,15 @@ impl Guarded<'_> {
         }
     }
 
+    /// What the command has by the same act isn't sent to it again.
     fn pass_on(&self, signal: Signal) {
-        if !signal.is_shared {
+        let has_it = match signal.sender {
+            Sender::System => true,
+            // As an editor does that stops its whole group.
+            Sender::Process(sender) => self.running.family().has(sender),
+            Sender::Unknown => false,
+        };
+        if !has_it {
             self.running.send(signal.number);
         }
     }

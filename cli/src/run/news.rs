@@ -1,12 +1,12 @@
 //! What can happen while a command runs or its lock is waited for, in the order in which it happens.
 
 use std::io;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc;
 use std::thread;
 
 use anyhow::Result;
 use libc::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
-use rustix::process::{self, Pid};
+use rustix::process::Pid;
 use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::low_level::siginfo::Cause;
@@ -34,12 +34,20 @@ pub enum News {
 #[derive(Clone, Copy)]
 pub struct Signal {
     pub number: i32,
-    /// Whether the command was sent it by the same act: typed on the terminal, it goes to the whole group.
-    pub is_shared: bool,
+    pub sender: Sender,
+}
+
+/// Where a signal came from.
+#[derive(Clone, Copy)]
+pub enum Sender {
+    /// The system: it was typed on the terminal, or that was hung up. The whole group was sent it.
+    System,
+    Process(Pid),
+    Unknown,
 }
 
 /// Tells of signals from now on. Those that are ignored from the start stay so, here and in the command.
-pub fn of_signals(news: Sender<News>) -> io::Result<()> {
+pub fn of_signals(news: mpsc::Sender<News>) -> io::Result<()> {
     let mut caught = Vec::new();
     for number in PASSED_ON {
         if !signals::is_ignored(number)? {
@@ -51,7 +59,7 @@ pub fn of_signals(news: Sender<News>) -> io::Result<()> {
         for origin in signals.forever() {
             let signal = Signal {
                 number: origin.signal,
-                is_shared: is_shared(&origin),
+                sender: sender(&origin),
             };
             if news.send(News::Signal(signal)).is_err() {
                 return;
@@ -61,17 +69,14 @@ pub fn of_signals(news: Sender<News>) -> io::Result<()> {
     Ok(())
 }
 
-/// Who is in our group and sends us a signal sends it to the group, or is the command itself.
-fn is_shared(origin: &Origin) -> bool {
-    let sender = origin
+fn sender(origin: &Origin) -> Sender {
+    let process = origin
         .process
         .as_ref()
         .and_then(|sender| Pid::from_raw(sender.pid));
-    match (origin.cause, sender) {
-        (Cause::Kernel, _) => true,
-        (_, Some(sender)) => {
-            process::getpgid(Some(sender)).is_ok_and(|group| group == process::getpgrp())
-        }
-        (_, None) => false,
+    match (origin.cause, process) {
+        (Cause::Kernel, _) => Sender::System,
+        (_, Some(process)) => Sender::Process(process),
+        (_, None) => Sender::Unknown,
     }
 }
