@@ -176,15 +176,9 @@ fn ls_asks_all_nodes_of_a_cluster() {
 #[test]
 fn nothing_of_somebody_elses_reaches_the_terminal_as_it_is() {
     let server = Server::start();
-    server
-        .call(&[&b"CLIENT"[..], b"SETNAME", b"\xc2\x9b2J"])
-        .okay();
     server.call(&[&b"LOCK.ACQUIRE"[..], EVIL, EVIL]).grant();
     let shown = done(&server, &["ls"]).ok();
-    assert!(
-        shown.contains(EVIL_SHOWN) && shown.contains(r#""\xc2\x9b2J""#) && is_harmless(&shown),
-        "{shown}"
-    );
+    assert!(shown.contains(EVIL_SHOWN) && is_harmless(&shown), "{shown}");
     let text = done(&server, &["ls", "--json"]).ok();
     assert!(is_harmless(&text), "{text}");
     let hex: String = EVIL.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -227,7 +221,7 @@ fn info_shows_holder_and_queue() {
         " waits shared for ",
         ", 59.",
         "for all of k other",
-        "3. d at 127.0.0.1:",
+        "3. d waits exclusive for ",
         ", place, kept for 59.",
     ] {
         assert!(shown.contains(words), "{words:?} isn't in:\n{shown}");

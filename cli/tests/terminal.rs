@@ -5,7 +5,7 @@ mod stage;
 
 use stage::support::{server_with_holder, until, Expect, Server};
 use stage::terminal::{words, Terminal};
-use stage::PROGRAM;
+use stage::{child_of, state, PROGRAM};
 use std::path::Path;
 
 /// A shell that watches its jobs, and shows `$ ` when it is ready.
@@ -33,6 +33,11 @@ fn is_held(server: &Server) -> bool {
         .is_some_and(|lock| !lock.holders.is_empty())
 }
 
+/// The letter for the state of the command that the shell's only job runs.
+fn command_state(terminal: &Terminal) -> Option<char> {
+    state(child_of(child_of(terminal.id())))
+}
+
 #[test]
 fn the_command_reads_from_the_terminal() {
     let server = Server::start();
@@ -49,8 +54,8 @@ fn the_command_reads_from_the_terminal() {
 fn an_interrupt_reaches_the_command_once() {
     let server = Server::start();
     let mut terminal = shell(&server);
-    terminal.type_in("redis-lock run k -- sh -c 'trap \"echo interrupt; n=x\\$n\" INT; echo begun; until [ \"$n\" ]; do sleep 0.05; done; sleep 0.5; echo n=$n.; exit 4'; echo code=$?\n");
-    terminal.until_shown("begun\n");
+    terminal.type_in("redis-lock run k -- sh -c 'trap \"echo interrupt; n=x\\$n\" INT; echo beg\"\"un; until [ \"$n\" ]; do sleep 0.05; done; sleep 0.5; echo n=$n.; exit 4'; echo code=$?\n");
+    terminal.until_shown("begun");
     terminal.type_in("\x03");
     terminal.until_shown("n=x.");
     terminal.until_shown("code=4");
@@ -90,16 +95,16 @@ fn the_job_is_stopped_and_continued() {
     let server = Server::start();
     let mut terminal = shell(&server);
     for round in 0..3 {
-        terminal.type_in("redis-lock run k --session -- sh -c 'sleep 600'\n");
+        terminal.type_in("redis-lock run k --session -- sleep 600\n");
         until("it is held", || is_held(&server));
         terminal.type_in("\x1a");
-        terminal.type_in(&format!("echo stopped={round}.$(jobs | grep -c Stopped)\n"));
-        terminal.until_shown(&format!("stopped={round}.1"));
-        assert!(
-            is_held(&server),
-            "a session is held while its owner stands still"
-        );
+        terminal.until_shown("Stopped ");
+        let fence = server.known_lock("k").holder().int("fence");
+        terminal.type_in("clear; echo clear''ed\n");
+        terminal.until_shown("cleared");
         terminal.type_in("fg\n");
+        until("it goes on", || command_state(&terminal) == Some('S'));
+        assert_eq!(server.known_lock("k").holder().int("fence"), fence);
         terminal.type_in("\x03");
         until("it has ended", || !is_held(&server));
         terminal.type_in(&format!("echo next={round}.\n"));
@@ -114,6 +119,7 @@ fn a_job_that_lost_its_lock_while_it_was_stopped_is_ended() {
     terminal.type_in("redis-lock run k --lease 300ms -- sleep 600\n");
     until("it is held", || is_held(&server));
     terminal.type_in("\x1a");
+    terminal.until_shown("Stopped ");
     until("its lease is over", || !is_held(&server));
     terminal.type_in("fg; echo code=$?\n");
     terminal.until_shown("was lost while the command ran");
@@ -152,9 +158,10 @@ fn a_job_in_the_background_that_reads_is_stopped_as_any() {
 fn a_shell_within_watches_its_own_jobs() {
     let server = Server::start();
     let mut terminal = shell(&server);
-    terminal.type_in("PS1='within$ ' redis-lock run k -- bash --norc --noprofile -i\n");
+    terminal.type_in("PS1='with''in$ ' redis-lock run k -- bash --norc --noprofile -i\n");
     terminal.until_shown("within$");
-    terminal.type_in("sleep 600\n");
+    terminal.type_in("sh -c \"echo slee''ps; exec sleep 600\"\n");
+    terminal.until_shown("sleeps");
     terminal.type_in("\x03");
     terminal.type_in("echo inner=$?\n");
     terminal.until_shown("inner=130");
@@ -164,7 +171,8 @@ fn a_shell_within_watches_its_own_jobs() {
     terminal.until_shown("outer=5");
     assert!(!is_held(&server));
     // The terminal is the outer one's again.
-    terminal.type_in("cat\n");
+    terminal.type_in("sh -c \"echo rea''ds; exec cat\"\n");
+    terminal.until_shown("reads");
     terminal.type_in("\x03");
     terminal.type_in("echo cat=$?\n");
     terminal.until_shown("cat=130");

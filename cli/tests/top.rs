@@ -102,9 +102,9 @@ fn q_and_signals_leave_the_terminal_as_it_was() {
 fn every_size_of_a_terminal_will_do() {
     let (server, _waiters) = server_with_locks();
     let terminal = top(&server, &[], 80, 24);
-    for (columns, rows) in [(20, 5), (200, 50), (8, 2), (1, 1), (40, 10)] {
+    for (columns, rows) in [(24, 5), (200, 50), (8, 2), (1, 1), (40, 10)] {
         terminal.resize(columns, rows);
-        if columns >= 20 {
+        if columns >= 24 {
             terminal.until_shows("it is drawn anew", |text| {
                 text.contains("busy")
                     && text.contains("WAITERS")

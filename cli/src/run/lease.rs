@@ -19,12 +19,34 @@ use crate::shown;
 
 /// How long a server that doesn't answer keeps us from ending. What it couldn't be told ends with the
 /// lease, or a wait with its connection.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often a wait is told that it is given up: the first time it may not have begun.
 const TELL_AGAIN: Duration = Duration::from_millis(5);
 
+/// How long the lock is waited for.
+#[derive(Clone, Copy)]
+enum Patience {
+    None,
+    Until(Instant),
+    ForEver,
+}
+
+impl Patience {
+    fn of(options: &Run) -> Patience {
+        match options.wait {
+            _ if options.nonblock => Patience::None,
+            None => Patience::ForEver,
+            Some(Duration::ZERO) => Patience::None,
+            Some(wait) => Instant::now()
+                .checked_add(wait)
+                .map_or(Patience::ForEver, Patience::Until),
+        }
+    }
+}
+
 pub struct Lease {
+    patience: Patience,
     lock: Lock,
     token: String,
     guard: Arc<Mutex<Option<Guard>>>,
@@ -45,6 +67,7 @@ impl Lease {
         let lock = locks.lock_with(keys, client_options(options).on_lost(on_lost));
         let token = String::from_utf8(lock.token().to_vec()).context("the token")?;
         Ok(Lease {
+            patience: Patience::of(options),
             lock,
             token,
             guard: Arc::default(),
@@ -63,27 +86,30 @@ impl Lease {
         Ok(lock.map(|lock| info::told(key, &lock)))
     }
 
-    /// Begins to wait. The end of it is news.
-    pub fn wait(&self, options: &Run) {
+    /// Begins to wait, or goes on with it. The end of it is news.
+    pub fn wait(&self) {
         let (lock, held, news) = (
             self.lock.clone(),
             Arc::clone(&self.guard),
             self.news.clone(),
         );
-        let wait = if options.nonblock {
-            Some(Duration::ZERO)
-        } else {
-            options.wait
-        };
+        let patience = self.patience;
         thread::spawn(move || {
-            let fence = taken(&lock, wait).map(|guard| {
+            let fence = taken(&lock, patience).map(|guard| {
                 let fence = guard.as_ref().map(Guard::fence);
+                // One that was lost before the command could start ends here.
                 *held.lock().unwrap_or_else(PoisonError::into_inner) = guard;
                 fence
             });
             // Nobody listens where a signal came first.
             let _ = news.send(News::Waited(fence));
         });
+    }
+
+    /// Whether there is no lock any more.
+    pub fn is_lost(&self) -> bool {
+        let guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
+        guard.as_ref().is_none_or(Guard::is_lost)
     }
 
     /// Has the wait end soon.
@@ -108,7 +134,7 @@ impl Lease {
         };
         let (sender, released) = mpsc::channel();
         thread::spawn(move || sender.send(guard.release()));
-        let failure = match released.recv_timeout(PATIENCE) {
+        let failure = match released.recv_timeout(ANSWER_WITHIN) {
             Ok(Ok(released)) => return released,
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the server doesn't answer".to_owned(),
@@ -121,18 +147,19 @@ impl Lease {
     }
 }
 
-/// Takes the lock. A grant that came while this process stood still may be over when it is told of it: then
-/// it is taken again.
-fn taken(lock: &Lock, wait: Option<Duration>) -> Result<Option<Guard>> {
-    let began = Instant::now();
+/// Takes the lock. The server is asked once more whether it is held: an answer that lay there while this
+/// process stood still tells of a lock that may be over.
+fn taken(lock: &Lock, patience: Patience) -> Result<Option<Guard>> {
     loop {
-        let guard = match wait {
-            None => Some(lock.acquire()?),
-            Some(Duration::ZERO) => lock.try_acquire()?,
-            Some(wait) => lock.acquire_within(wait.saturating_sub(began.elapsed()))?,
+        let guard = match patience {
+            Patience::ForEver => Some(lock.acquire()?),
+            Patience::None => lock.try_acquire()?,
+            Patience::Until(end) => {
+                lock.acquire_within(end.saturating_duration_since(Instant::now()))?
+            }
         };
         match guard {
-            Some(guard) if guard.is_lost() || guard.left()?.is_zero() => drop(guard),
+            Some(guard) if guard.left()?.is_zero() => drop(guard),
             guard => return Ok(guard),
         }
     }

@@ -40,7 +40,7 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
         tell_of_rivals(&mut lease, options)?;
     }
     let began = Instant::now();
-    let fence = match waited(&lease, options, &news)? {
+    let fence = match waited(&mut lease, &news)? {
         Wait::Granted(fence) => fence,
         Wait::NotGot => return Ok(ExitCode::from(options.conflict_exit_code)),
         Wait::Ended(number) => return Ok(signals::die_of(number)),
@@ -60,6 +60,7 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
     };
     let mut guarded = Guarded {
         running,
+        lease: &lease,
         options,
         is_lost: false,
         end: None,
@@ -90,11 +91,16 @@ enum Wait {
     Ended(i32),
 }
 
-fn waited(lease: &Lease, options: &Run, news: &Receiver<News>) -> Result<Wait> {
-    lease.wait(options);
+fn waited(lease: &mut Lease, news: &Receiver<News>) -> Result<Wait> {
+    lease.wait();
     loop {
         match news.recv()? {
-            News::Waited(fence) => return Ok(fence?.map_or(Wait::NotGot, Wait::Granted)),
+            News::Waited(fence) => match fence? {
+                None => return Ok(Wait::NotGot),
+                // This process stood still for so long that the lock is over again.
+                Some(_) if lease.is_lost() => lease.wait(),
+                Some(fence) => return Ok(Wait::Granted(fence)),
+            },
             News::Signal(Signal {
                 number: libc::SIGCONT,
                 ..
@@ -115,7 +121,7 @@ fn waited(lease: &Lease, options: &Run, news: &Receiver<News>) -> Result<Wait> {
 /// Leaves nothing behind: no place in the queue, and no grant that came at the last moment.
 fn give_up(lease: &Lease, news: &Receiver<News>) {
     lease.cancel();
-    let end = Instant::now() + lease::PATIENCE;
+    let end = Instant::now() + lease::ANSWER_WITHIN;
     while let Ok(next) = news.recv_timeout(end.saturating_duration_since(Instant::now())) {
         if matches!(next, News::Waited(_)) {
             lease.release();
@@ -136,6 +142,7 @@ fn not_started(options: &Run, error: &io::Error) -> ExitCode {
 /// A command that runs under the lock.
 struct Guarded<'a> {
     running: Running,
+    lease: &'a Lease,
     options: &'a Run,
     is_lost: bool,
     /// What is killed, and when, unless it has ended by then.
@@ -150,8 +157,9 @@ impl Guarded<'_> {
                 Some(News::Ended) => break,
                 Some(News::Signal(signal)) => self.pass_on(signal),
                 Some(News::Stopped) => self.stop_too()?,
-                Some(News::Lost) => self.lose(),
-                Some(News::Waited(_)) => {}
+                Some(News::Lost) if self.lease.is_lost() => self.lose(),
+                // It was a grant before this one.
+                Some(News::Lost) | Some(News::Waited(_)) => {}
                 None => self.kill(),
             }
         }

@@ -3,11 +3,12 @@
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use portable_pty::{native_pty_system, Child, CommandBuilder, ExitStatus, MasterPty, PtySize};
 use vt100::Parser;
 
-use super::support::{eventually, until};
+use super::support::{eventually, PATIENCE};
 
 /// A program in a terminal. It is killed when this goes out of scope.
 pub struct Terminal {
@@ -104,14 +105,17 @@ impl Terminal {
 
     #[track_caller]
     pub fn until_shown(&self, text: &str) {
-        until(&format!("{text:?} is shown, in:\n{}", self.text()), || {
-            self.text().contains(text)
-        });
+        self.until_shows(&format!("{text:?} is shown"), |shown| shown.contains(text));
     }
 
+    /// Waits until the screen shows something; else fails, and tells what it shows.
     #[track_caller]
     pub fn until_shows(&self, what: &str, shows: impl Fn(&str) -> bool) {
-        until(what, || shows(&self.text()));
+        let end = Instant::now() + PATIENCE;
+        while !shows(&self.text()) {
+            assert!(Instant::now() < end, "not {what}, but:\n{}", self.text());
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn resize(&self, columns: u16, rows: u16) {
