@@ -5,7 +5,8 @@ use std::io;
 use std::process::ExitCode;
 use std::ptr;
 
-use libc::{c_int, sigaction, SIGTSTP, SIG_DFL, SIG_IGN};
+use libc::{c_int, sigaction, sigset_t, SIG_BLOCK, SIG_IGN, SIG_UNBLOCK};
+use rustix::process::{self, Signal};
 
 /// What a shell adds to the number of a signal to make an exit code.
 const BY_SIGNAL: u8 = 128;
@@ -14,6 +15,7 @@ const BY_SIGNAL: u8 = 128;
 /// leave with instead.
 pub fn die_of(number: c_int) -> ExitCode {
     // Where it can't be done the code says the same.
+    let _ = unblock(&[number]);
     let _ = signal_hook::low_level::emulate_default_handler(number);
     ExitCode::from(code_of(number))
 }
@@ -23,37 +25,52 @@ pub fn code_of(number: c_int) -> u8 {
     BY_SIGNAL.wrapping_add(u8::try_from(number).unwrap_or_default())
 }
 
-/// Stops the process as ^Z would, until somebody continues it. Where nobody could, because no shell of its
-/// session watches it, the system doesn't stop it.
+/// Stops the process until somebody continues it. Not by the signal that ^Z sends: that one is handled here,
+/// and for a moment it would have to be handled otherwise.
 pub fn stop() -> io::Result<()> {
-    let own = disposition(SIGTSTP)?;
-    let mut default = own;
-    default.sa_sigaction = SIG_DFL;
-    set_disposition(SIGTSTP, &default)?;
-    let raised = signal_hook::low_level::raise(SIGTSTP);
-    set_disposition(SIGTSTP, &own)?;
-    raised
+    Ok(process::kill_process(process::getpid(), Signal::STOP)?)
+}
+
+/// Leaves signals to other threads, here and on the threads that this one starts.
+pub fn block(numbers: &[c_int]) -> io::Result<()> {
+    change_mask(SIG_BLOCK, numbers)
+}
+
+/// Takes them here again.
+pub fn unblock(numbers: &[c_int]) -> io::Result<()> {
+    change_mask(SIG_UNBLOCK, numbers)
+}
+
+fn set_of(numbers: &[c_int]) -> sigset_t {
+    // SAFETY: all zeros is a value of the C struct, and it is written over.
+    let mut set: sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is ours; a number that is none is refused and changes nothing.
+    unsafe {
+        libc::sigemptyset(&mut set);
+        for number in numbers {
+            libc::sigaddset(&mut set, *number);
+        }
+    }
+    set
+}
+
+/// Changes which signals this thread takes.
+fn change_mask(how: c_int, numbers: &[c_int]) -> io::Result<()> {
+    let set = set_of(numbers);
+    // SAFETY: the set is ours, and what was set before isn't asked for.
+    match unsafe { libc::pthread_sigmask(how, &set, ptr::null_mut()) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
 }
 
 /// Whether whoever started this process wants a signal to be ignored, as nohup does.
 pub fn is_ignored(number: c_int) -> io::Result<bool> {
-    Ok(disposition(number)?.sa_sigaction == SIG_IGN)
-}
-
-fn disposition(number: c_int) -> io::Result<sigaction> {
     // SAFETY: all zeros is a value of the C struct, and it is written over.
     let mut current: sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: asks alone; the struct is ours.
     match unsafe { libc::sigaction(number, ptr::null(), &mut current) } {
-        0 => Ok(current),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn set_disposition(number: c_int, disposition: &sigaction) -> io::Result<()> {
-    // SAFETY: what is set is what was there before, or the system's own default.
-    match unsafe { libc::sigaction(number, disposition, ptr::null_mut()) } {
-        0 => Ok(()),
+        0 => Ok(current.sa_sigaction == SIG_IGN),
         _ => Err(io::Error::last_os_error()),
     }
 }

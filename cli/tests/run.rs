@@ -7,6 +7,7 @@ mod stage;
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -232,11 +233,8 @@ fn those_who_wait_come_one_after_the_other() {
 #[test]
 fn a_wait_longer_than_the_lease_ends_with_a_lock_that_is_held() {
     let server = Server::start();
-    server.call("LOCK.ACQUIRE k a PX 900").grant();
-    let outcome = done(
-        &server,
-        &["run", "k", "--lease", "300ms", "--", "sleep", "1"],
-    );
+    server.call("LOCK.ACQUIRE k a PX 2500").grant();
+    let outcome = done(&server, &["run", "k", "--lease", "1s", "--", "sleep", "1"]);
     assert_eq!((outcome.code(), outcome.err.as_str()), (0, ""));
 }
 
@@ -415,12 +413,17 @@ fn what_was_ignored_from_the_start_stays_ignored() {
 #[test]
 fn stop_and_continue_are_passed_on() {
     let server = Server::start();
-    let job = sleeper(&server, &[]);
+    let mut command = redis_lock(server.port(), &["run", "k", "--", "sleep", "600"]);
+    // A group of its own, as a job of a shell: the system stops only those that somebody watches.
+    let job = Job::start(command.process_group(0));
     let command = job.command();
-    job.send(Signal::TSTP);
-    until("the command is stopped", || state(command) == Some('T'));
-    job.send(Signal::CONT);
-    until("it goes on", || state(command) == Some('S'));
+    for _ in 0..3 {
+        job.send(Signal::TSTP);
+        until("the command is stopped", || state(command) == Some('T'));
+        until("and so is the job", || state(job.id()) == Some('T'));
+        job.send(Signal::CONT);
+        until("it goes on", || state(command) == Some('S'));
+    }
 }
 
 #[test]

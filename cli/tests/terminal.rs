@@ -116,8 +116,8 @@ fn the_job_is_stopped_and_continued() {
 fn a_job_that_lost_its_lock_while_it_was_stopped_is_ended() {
     let server = Server::start();
     let mut terminal = shell(&server);
-    terminal.type_in("redis-lock run k --lease 300ms -- sleep 600\n");
-    until("it is held", || is_held(&server));
+    terminal.type_in("redis-lock run k --lease 300ms -- sh -c 'echo beg\"\"un; exec sleep 600'\n");
+    terminal.until_shown("begun");
     terminal.type_in("\x1a");
     terminal.until_shown("Stopped ");
     until("its lease is over", || !is_held(&server));

@@ -6,12 +6,13 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::Sender;
 use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions};
 
 use super::family::Family;
-use super::news::News;
+use super::news::{News, PASSED_ON};
 use crate::arguments::{IfKilled, Run};
 use crate::signals;
 
@@ -24,6 +25,7 @@ const FENCE: &str = "REDIS_LOCK_FENCE";
 pub struct Running {
     child: Child,
     id: Pid,
+    started: Instant,
 }
 
 /// Starts the command. It must be the main thread that does: the end of the thread that started it is what
@@ -38,11 +40,20 @@ pub fn start(options: &Run, token: &str, fence: i64, news: Sender<News>) -> io::
     } else {
         command.env(KEY, &options.key);
     }
+    take_signals(&mut command);
     end_with_this_process(&mut command, options.if_killed);
     let child = command.spawn()?;
+    // Whatever came before reached a process that wasn't the command yet, if any.
+    let started = Instant::now();
     let id = Pid::from_child(&child);
     thread::spawn(move || watch(id, &news));
-    Ok(Running { child, id })
+    Ok(Running { child, id, started })
+}
+
+/// Signals are kept from the thread that starts the command, and the command would start with them so.
+fn take_signals(command: &mut Command) {
+    // SAFETY: system calls, and no memory is asked for.
+    unsafe { command.pre_exec(|| signals::unblock(&PASSED_ON)) };
 }
 
 /// Has the system send the command a signal when this process is gone.
@@ -108,6 +119,11 @@ impl Running {
     /// The command with all that it started and that hasn't left it.
     pub fn family(&self) -> Family {
         Family::of(self.id)
+    }
+
+    /// Whether it was there when something happened.
+    pub fn was_there(&self, at: Instant) -> bool {
+        at >= self.started
     }
 
     /// Whether it has been continued since its last stop.

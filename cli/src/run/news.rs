@@ -1,8 +1,10 @@
 //! What can happen while a command runs or its lock is waited for, in the order in which it happens.
 
 use std::io;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{mpsc, Arc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use libc::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
@@ -10,10 +12,12 @@ use rustix::process::Pid;
 use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::low_level::siginfo::Cause;
+use signal_hook::low_level::{emulate_default_handler, register};
 
 use crate::signals;
 
-const PASSED_ON: [i32; 8] = [
+/// What is passed on to the command.
+pub const PASSED_ON: [i32; 8] = [
     SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT,
 ];
 
@@ -35,6 +39,8 @@ pub enum News {
 pub struct Signal {
     pub number: i32,
     pub sender: Sender,
+    /// When it came.
+    pub at: Instant,
 }
 
 /// Where a signal came from.
@@ -54,12 +60,19 @@ pub fn of_signals(news: mpsc::Sender<News>) -> io::Result<()> {
             caught.push(number);
         }
     }
-    let mut signals = SignalsInfo::<WithOrigin>::new(caught)?;
+    let times = Arc::new(Times::of(&caught)?);
+    let mut signals = SignalsInfo::<WithOrigin>::new(&caught)?;
+    times.are_read.store(true, Ordering::SeqCst);
+    // On other threads a signal would cut answers of the server off: those are waited for with a time limit.
+    signals::block(&caught)?;
     thread::spawn(move || {
+        // Without this no signal would come at all, so there is nothing to be told of a failure.
+        let _ = signals::unblock(&caught);
         for origin in signals.forever() {
             let signal = Signal {
                 number: origin.signal,
                 sender: sender(&origin),
+                at: times.of_last(origin.signal),
             };
             if news.send(News::Signal(signal)).is_err() {
                 return;
@@ -67,6 +80,54 @@ pub fn of_signals(news: mpsc::Sender<News>) -> io::Result<()> {
         }
     });
     Ok(())
+}
+
+/// When the last signal of each kind came.
+struct Times {
+    begin: Instant,
+    /// In nanoseconds since then.
+    of: Vec<(i32, Arc<AtomicU64>)>,
+    /// Whether somebody is there to be told of signals.
+    are_read: Arc<AtomicBool>,
+}
+
+impl Times {
+    fn of(caught: &[i32]) -> io::Result<Times> {
+        let mut times = Times {
+            begin: Instant::now(),
+            of: Vec::new(),
+            are_read: Arc::default(),
+        };
+        for number in caught.iter().copied() {
+            let time = Arc::default();
+            times.note(number, Arc::clone(&time))?;
+            times.of.push((number, time));
+        }
+        Ok(times)
+    }
+
+    /// Has the time of each signal of a kind noted. As long as nobody is told of it, it does what it does by
+    /// default.
+    fn note(&self, number: i32, time: Arc<AtomicU64>) -> io::Result<()> {
+        let (begin, are_read) = (self.begin, Arc::clone(&self.are_read));
+        let handler = move || {
+            if !are_read.load(Ordering::SeqCst) {
+                // Nobody is there to be told of a failure either.
+                let _ = emulate_default_handler(number);
+            }
+            let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            time.store(ns, Ordering::SeqCst);
+        };
+        // SAFETY: it asks for the time, reads and writes atomics, and calls what is made to be
+        // called in a handler.
+        unsafe { register(number, handler) }.map(drop)
+    }
+
+    fn of_last(&self, number: i32) -> Instant {
+        let time = self.of.iter().find(|(known, _)| *known == number);
+        let ns = time.map_or(0, |(_, time)| time.load(Ordering::SeqCst));
+        self.begin + Duration::from_nanos(ns)
+    }
 }
 
 fn sender(origin: &Origin) -> Sender {
