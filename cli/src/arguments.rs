@@ -1,0 +1,355 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+const AFTER_HELP: &str = "\
+Ends with 69 where no server can be reached or it refuses, and with 2 where the command line is wrong. What \
+`run` ends with is in its own help.";
+
+const AFTER_RUN_HELP: &str = "\
+Examples:
+  redis-lock run nightly --wait 0 -- ./backup.sh      does nothing where it runs already
+  redis-lock run deploy --wait 10m -- make deploy     waits ten minutes at most
+  redis-lock run --permits 1/3 encoders -- ffmpeg ... three at once in the whole fleet
+
+Environment of the command:
+  REDIS_LOCK_KEY    the key (with --keys, the first)
+  REDIS_LOCK_TOKEN  the token that holds the lock, for LOCK.CHECK
+  REDIS_LOCK_FENCE  the fence: hand it to whatever the command writes to
+
+Exit code:
+  that of the command, or 128 and the number of the signal that ended it
+  75   the lock was not got (-E says another)
+  79   the lock was lost while the command ran (--lost-exit-code says another)
+  69   no server, or it refuses
+  126  the command can't be run; 127: it isn't there
+
+Signals:
+  TERM, INT, HUP, QUIT, USR1, USR2, TSTP and CONT are passed on to the command. It stands in the same process \
+group, so what is typed on the terminal reaches it directly, and once. While redis-lock still waits, a signal \
+gives the wait up and ends it.";
+
+/// Runs commands under locks of the redis-lock module, and shows, watches and breaks locks.
+#[derive(Parser)]
+#[command(name = "redis-lock", version, disable_help_flag = true, after_help = AFTER_HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub server: Server,
+    /// Show this help
+    #[arg(long, global = true, action = ArgAction::Help, help_heading = "Other")]
+    help: Option<bool>,
+    #[command(subcommand)]
+    pub task: Task,
+}
+
+/// Where the server is, in the words of redis-cli.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Server")]
+pub struct Server {
+    /// Its host
+    #[arg(short = 'h', long = "host", value_name = "HOST", global = true)]
+    pub host: Option<String>,
+    /// Its port [default: 6379]
+    #[arg(short, long, value_name = "PORT", global = true)]
+    pub port: Option<u16>,
+    /// Its socket, instead of host and port
+    #[arg(short, long, value_name = "PATH", global = true, conflicts_with_all = ["host", "port"])]
+    pub socket: Option<PathBuf>,
+    /// All of it: redis://user:password@host:port/db, or rediss:// for TLS [env: REDIS_LOCK_URL]
+    #[arg(short = 'u', long = "url", alias = "uri", value_name = "URL", global = true, conflicts_with_all = ["host", "port", "socket"])]
+    pub url: Option<String>,
+    /// The password; in a variable other users of the machine don't see it [env: REDISCLI_AUTH]
+    #[arg(short = 'a', long = "pass", value_name = "PASSWORD", global = true)]
+    pub password: Option<String>,
+    /// The ACL user
+    #[arg(long, value_name = "NAME", global = true)]
+    pub user: Option<String>,
+    /// The number of the database
+    #[arg(short = 'n', long = "db", value_name = "NUMBER", global = true)]
+    pub database: Option<i64>,
+    /// How long to wait for the connection, and for an answer
+    #[arg(short = 't', long = "connect-timeout", value_name = "TIME", global = true, default_value = "5s", value_parser = span)]
+    pub timeout: Duration,
+    #[command(flatten)]
+    pub tls: Tls,
+}
+
+/// How the server is known, and how it knows us.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "TLS")]
+pub struct Tls {
+    /// Speak TLS
+    #[arg(long, global = true)]
+    pub tls: bool,
+    /// Take any certificate
+    #[arg(long, global = true)]
+    pub insecure: bool,
+    /// The certificates to trust, instead of the system's
+    #[arg(long, value_name = "FILE", global = true)]
+    pub cacert: Option<PathBuf>,
+    /// The certificate to show
+    #[arg(long, value_name = "FILE", global = true, requires = "private_key")]
+    pub cert: Option<PathBuf>,
+    /// Its key
+    #[arg(
+        long = "key",
+        id = "private_key",
+        value_name = "FILE",
+        global = true,
+        requires = "cert"
+    )]
+    pub key: Option<PathBuf>,
+}
+
+/// What is to be done.
+#[derive(Subcommand)]
+pub enum Task {
+    Run(Run),
+    Ls(Ls),
+    Info(Info),
+    Top(Top),
+    Break(Break),
+    /// Print the completions for a shell
+    Completions {
+        shell: Shell,
+    },
+}
+
+/// Run a command while holding a lock
+///
+/// Takes the lock, runs the command, keeps the lock while it runs, and gives it back. No shell is involved.
+/// What the command leaves running in the background isn't waited for.
+#[derive(Args)]
+#[command(after_help = AFTER_RUN_HELP)]
+pub struct Run {
+    /// The lock
+    pub key: OsString,
+    /// More locks to be taken with it, all or none; in a cluster all in one slot
+    #[arg(long, value_name = "KEY", num_args = 1..)]
+    pub keys: Vec<OsString>,
+    /// How long to wait for the lock, 0 for not at all; without it, for ever
+    #[arg(short, long, value_name = "TIME", visible_alias = "timeout", value_parser = span)]
+    pub wait: Option<Duration>,
+    /// Don't wait: the same as --wait 0
+    #[arg(long, visible_alias = "nb", conflicts_with = "wait")]
+    pub nonblock: bool,
+    /// How long the lock stays should this process or its machine die; renewed at a third of it
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = lease)]
+    pub lease: Duration,
+    /// Tie the lock to the connection: it ends at once with this process, and stays held while it is stopped
+    #[arg(long)]
+    pub session: bool,
+    /// Share the lock with others who share it
+    #[arg(long)]
+    pub shared: bool,
+    /// N of M permits: share the lock with others, so that all together have M at most
+    #[arg(long, value_name = "N/M", value_parser = permits)]
+    pub permits: Option<Permits>,
+    /// What happens to the command, and all that it started, when the lock is lost
+    #[arg(long, value_name = "WHAT", default_value = "term")]
+    pub on_lost: OnLost,
+    /// How long after TERM it is killed
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span)]
+    pub grace: Duration,
+    /// What happens to the command when redis-lock itself is killed and can do nothing (Linux)
+    #[arg(long, value_name = "WHAT", default_value = "term")]
+    pub if_killed: IfKilled,
+    /// What to end with when the lock is not got
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    pub conflict_exit_code: u8,
+    /// What to end with when the lock was lost while the command ran, unless that is to be ignored
+    #[arg(long, value_name = "CODE", default_value_t = 79)]
+    pub lost_exit_code: u8,
+    /// Tell who is waited for, and how long it took
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+/// What a lost lock means for the command.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnLost {
+    /// KILL at once
+    Kill,
+    /// TERM, and KILL after the grace
+    Term,
+    /// It runs on, without the lock
+    Ignore,
+}
+
+/// What the end of redis-lock means for the command.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IfKilled {
+    /// It is sent KILL
+    Kill,
+    /// It is sent TERM
+    Term,
+    /// It runs on, without the lock
+    Ignore,
+}
+
+/// So many of so many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Permits {
+    pub count: u32,
+    pub limit: u32,
+}
+
+/// List locks
+///
+/// Asks the server by SCAN for all locks, or those that a pattern fits, in a cluster all of its primaries.
+#[derive(Args)]
+pub struct Ls {
+    /// Which keys: * any, ? one character, [abc] one of them
+    #[arg(default_value = "*")]
+    pub pattern: OsString,
+    /// As one array of JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Show who holds a lock, and who waits
+///
+/// Ends with 1 where the lock is free and nobody waits.
+#[derive(Args)]
+pub struct Info {
+    /// The lock
+    pub key: OsString,
+    /// How many of those who wait to show
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    pub waiters: u64,
+    /// As JSON; null for a lock that is free
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Watch locks live
+///
+/// Keys: w, h, a, l and k sort by waiters, holders, age, lease and key, r turns the order round, the arrows and page keys
+/// move, q ends it.
+#[derive(Args)]
+pub struct Top {
+    /// Which keys, as of ls
+    #[arg(default_value = "*")]
+    pub pattern: OsString,
+    /// How often the server is asked
+    #[arg(short = 'd', long, value_name = "TIME", default_value = "1s", value_parser = lease)]
+    pub interval: Duration,
+    /// What to sort by at first
+    #[arg(long, value_name = "COLUMN", default_value = "waiters")]
+    pub sort: SortBy,
+}
+
+/// What `top` sorts by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum SortBy {
+    Waiters,
+    Holders,
+    Age,
+    Lease,
+    Key,
+}
+
+/// Take a lock away from those who hold it
+///
+/// Shows who holds it and asks. Only the grants that were shown are ended: who gets the lock in the meantime keeps
+/// it. The next who waits is granted. Ends with 1 where nobody holds the lock, or the answer was no.
+#[derive(Args)]
+pub struct Break {
+    /// The lock
+    pub key: OsString,
+    /// Don't ask
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// A span of time: 30s, 1m 30s, 500ms; a number alone is seconds, as of flock.
+fn span(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
+        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string()),
+    }
+}
+
+/// A span that is at least a millisecond.
+fn lease(text: &str) -> Result<Duration, String> {
+    let span = span(text)?;
+    if span < Duration::from_millis(1) {
+        return Err("must be 1ms or more".to_owned());
+    }
+    Ok(span)
+}
+
+fn permits(text: &str) -> Result<Permits, String> {
+    let numbers = text.split_once('/');
+    let numbers =
+        numbers.and_then(|(count, limit)| Some((count.parse().ok()?, limit.parse().ok()?)));
+    match numbers {
+        Some((count, limit)) if 1 <= count && count <= limit => Ok(Permits { count, limit }),
+        _ => Err("must be two numbers like 1/3, the first not above the second".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_has_no_contradictions() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn spans_have_units_and_seconds_need_none() {
+        for (text, ms) in [
+            ("30s", 30_000),
+            ("1m 30s", 90_000),
+            ("0.25", 250),
+            ("0", 0),
+            ("500ms", 500),
+        ] {
+            assert_eq!(span(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "-1", "s", "1 parsec", "nan", "inf"] {
+            assert!(span(text).is_err(), "{text}");
+        }
+        assert!(lease("0").is_err());
+    }
+
+    #[test]
+    fn permits_are_some_of_some() {
+        assert_eq!(permits("2/3"), Ok(Permits { count: 2, limit: 3 }));
+        for text in ["", "2", "3/2", "0/2", "-1/2", "1/2/3", "a/b"] {
+            assert!(permits(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn options_of_the_command_are_its_own() {
+        let parsed = Arguments::try_parse_from([
+            "redis-lock",
+            "run",
+            "k",
+            "-p",
+            "7000",
+            "make",
+            "-p",
+            "-w",
+            "--",
+            "x",
+        ]);
+        let Task::Run(run) = parsed.map_err(|error| error.to_string()).unwrap().task else {
+            panic!("it is run");
+        };
+        assert_eq!(run.command, ["make", "-p", "-w", "--", "x"]);
+    }
+}

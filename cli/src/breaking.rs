@@ -1,0 +1,72 @@
+//! `redis-lock break`.
+
+use std::io::{self, BufRead, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+
+use anyhow::{bail, ensure, Result};
+
+use crate::arguments::{Break, Server};
+use crate::info;
+use crate::lock::Lock;
+use crate::nodes::Nodes;
+use crate::shown;
+
+/// How many of those who wait are shown before the question.
+const SHOWN_WAITERS: u64 = 3;
+
+/// What it ends with when nothing was broken.
+const NOT_BROKEN: u8 = 1;
+
+pub fn take_away(server: &Server, options: &Break) -> Result<ExitCode> {
+    let key = options.key.as_bytes();
+    let mut nodes = Nodes::connect(server)?;
+    let lock = nodes.lock(key, SHOWN_WAITERS)?;
+    let Some(lock) = lock.filter(|lock| !lock.holders.is_empty()) else {
+        shown::print(&format!("nobody holds {}\n", shown::word(key)))?;
+        return Ok(ExitCode::from(NOT_BROKEN));
+    };
+    let tokens = tokens(&lock)?;
+    shown::print(&info::told(key, &lock))?;
+    if !options.yes && !is_confirmed()? {
+        return Ok(ExitCode::from(NOT_BROKEN));
+    }
+    let mut ended = 0;
+    for token in &tokens {
+        ended += usize::from(nodes.take_away(key, token)?);
+    }
+    let gone = match tokens.len() - ended {
+        0 => String::new(),
+        left => format!(", {left} had ended already"),
+    };
+    shown::print(&format!("{ended} broken{gone}\n"))?;
+    Ok(if ended > 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NOT_BROKEN)
+    })
+}
+
+/// A grant is ended by its token, so that a grant to somebody else, since it was shown, isn't hit.
+fn tokens(lock: &Lock) -> Result<Vec<&[u8]>> {
+    let tokens: Option<Vec<&[u8]>> = lock
+        .holders
+        .iter()
+        .map(|holder| holder.token.as_deref())
+        .collect();
+    match tokens {
+        Some(tokens) => Ok(tokens),
+        None => bail!("this user may not write to the key, so it can't break the lock"),
+    }
+}
+
+fn is_confirmed() -> Result<bool> {
+    ensure!(
+        io::stdin().is_terminal(),
+        "not asked, because the input is no terminal: --yes breaks it without"
+    );
+    eprint!("Take it away? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

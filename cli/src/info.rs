@@ -1,0 +1,126 @@
+//! `redis-lock info`.
+
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::arguments::{Info, Server};
+use crate::json;
+use crate::lock::{Client, Holder, Lock, Waiter};
+use crate::nodes::Nodes;
+use crate::shown;
+
+/// What it ends with when there is nothing to show.
+const FREE: u8 = 1;
+
+pub fn show(server: &Server, options: &Info) -> Result<ExitCode> {
+    let key = options.key.as_bytes();
+    let lock = Nodes::connect(server)?.lock(key, options.waiters)?;
+    let text = match (options.json, &lock) {
+        (true, lock) => json::of_lock(key, lock.as_ref())?,
+        (false, Some(lock)) => told(key, lock),
+        (false, None) => format!("{} is free\n", shown::word(key)),
+    };
+    shown::print(&text)?;
+    Ok(lock.map_or(ExitCode::from(FREE), |_| ExitCode::SUCCESS))
+}
+
+/// A lock in some lines: itself, its holders, its queue.
+pub fn told(key: &[u8], lock: &Lock) -> String {
+    let mut text = format!("{}  {}", shown::word(key), lock.mode);
+    if let (taken, Some(limit)) = lock.permits() {
+        push(&mut text, format_args!(", {taken} of {limit} permits"));
+    }
+    text.push('\n');
+    for holder in &lock.holders {
+        push(&mut text, format_args!("  held by {}\n", of_holder(holder)));
+    }
+    for (index, waiter) in lock.queue.iter().enumerate() {
+        push(
+            &mut text,
+            format_args!("  {}. {}\n", index + 1, of_waiter(waiter)),
+        );
+    }
+    let more = lock.waiters.saturating_sub(lock.queue.len() as u64);
+    if more > 0 {
+        push(&mut text, format_args!("  and {more} more\n"));
+    }
+    text
+}
+
+fn of_holder(holder: &Holder) -> String {
+    let mut text = format!(
+        "{}{} for {}, fence {}, lease {}",
+        of_token(holder.token.as_deref()),
+        of_client(holder.client.as_ref()),
+        shown::span(holder.held_ms),
+        holder.fence,
+        shown::span(holder.lease_ms),
+    );
+    if holder.is_session {
+        text.push_str(", session");
+    }
+    if holder.permits > 1 {
+        push(&mut text, format_args!(", {} permits", holder.permits));
+    }
+    if holder.holds > 1 {
+        push(&mut text, format_args!(", {} holds", holder.holds));
+    }
+    text
+}
+
+fn of_waiter(waiter: &Waiter) -> String {
+    let mut text = format!(
+        "{}{} waits {} for {}",
+        of_token(waiter.token.as_deref()),
+        of_client(waiter.client.as_ref()),
+        waiter.mode,
+        shown::span(waiter.waiting_ms),
+    );
+    if waiter.kind != "blocked" {
+        push(&mut text, format_args!(", {}", waiter.kind));
+    }
+    if waiter.permits > 1 {
+        push(&mut text, format_args!(", {} permits", waiter.permits));
+    }
+    if waiter.timeout_ms > 0 {
+        push(
+            &mut text,
+            format_args!(", {} left", shown::span(waiter.timeout_ms)),
+        );
+    }
+    if waiter.keep_ms > 0 {
+        push(
+            &mut text,
+            format_args!(", kept for {}", shown::span(waiter.keep_ms)),
+        );
+    }
+    if waiter.keys.len() > 1 {
+        let keys: Vec<String> = waiter.keys.iter().map(|key| shown::word(key)).collect();
+        push(&mut text, format_args!(", for all of {}", keys.join(" ")));
+    }
+    text
+}
+
+fn of_token(token: Option<&[u8]>) -> String {
+    token.map_or_else(|| "somebody".to_owned(), shown::word)
+}
+
+fn of_client(client: Option<&Client>) -> String {
+    match client {
+        None => String::new(),
+        Some(client) if client.name.is_empty() => format!(" at {}", shown::word(&client.address)),
+        Some(client) => format!(
+            " ({} at {})",
+            shown::word(&client.name),
+            shown::word(&client.address)
+        ),
+    }
+}
+
+fn push(text: &mut String, more: std::fmt::Arguments<'_>) {
+    // Writing to a string can't fail.
+    let _ = text.write_fmt(more);
+}

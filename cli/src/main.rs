@@ -1,0 +1,56 @@
+//! `redis-lock`: runs commands under locks, and shows, watches and breaks locks.
+//!
+//! How it goes, the lowest first: `signals` ends and stops this process as its signals say, `shown` writes bytes
+//! and spans for people, `lock` reads what LOCK.INFO
+//! answers, `json` writes both for programs, `nodes` knows the servers. `arguments` is the command line;
+//! each command has a module of its own.
+
+mod arguments;
+mod breaking;
+mod info;
+mod json;
+mod listing;
+mod lock;
+mod nodes;
+mod run;
+mod shown;
+mod signals;
+mod top;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser};
+
+use arguments::{Arguments, Task};
+
+/// What `redis-lock` ends with when it could do nothing: no server, no rights.
+const UNAVAILABLE: u8 = 69;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match done(arguments) {
+        Ok(code) => code,
+        Err(error) if shown::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("redis-lock: {}", shown::line(&format!("{error:#}")));
+            ExitCode::from(UNAVAILABLE)
+        }
+    }
+}
+
+fn done(arguments: Arguments) -> Result<ExitCode> {
+    let server = arguments.server;
+    match arguments.task {
+        Task::Run(options) => run::run(&server, &options),
+        Task::Ls(options) => listing::list(&server, &options),
+        Task::Info(options) => info::show(&server, &options),
+        Task::Top(options) => top::watch(&server, &options),
+        Task::Break(options) => breaking::take_away(&server, &options),
+        Task::Completions { shell } => {
+            let mut command = Arguments::command();
+            clap_complete::generate(shell, &mut command, "redis-lock", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}

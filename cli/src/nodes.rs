@@ -1,0 +1,402 @@
+//! The servers: one, or all primaries of a cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{bail, Context, Result};
+use redis::{
+    Client, ClientTlsConfig, Cmd, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    RedisError, RedisResult, ServerErrorKind, TlsCertificates, Value,
+};
+
+use crate::arguments::Server;
+use crate::lock::{self, Lock};
+
+const DEFAULT_PORT: u16 = 6379;
+
+const URL_VARIABLE: &str = "REDIS_LOCK_URL";
+
+/// As redis-cli has it.
+const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
+
+/// How many keys SCAN looks at for each answer.
+const SCAN_COUNT: u32 = 1_000;
+
+/// How many locks are asked for at once.
+const BATCH: usize = 500;
+
+/// How often an order is followed to ask another node.
+const REDIRECTIONS: u32 = 5;
+
+/// Locks by their keys.
+pub type Locks = BTreeMap<Vec<u8>, Lock>;
+
+/// Connections to all that hold locks.
+pub struct Nodes {
+    server: Server,
+    nodes: Vec<Node>,
+    is_cluster: bool,
+}
+
+struct Node {
+    address: ConnectionAddr,
+    connection: Connection,
+}
+
+impl Nodes {
+    /// Connects to the server, and in a cluster to its other primaries.
+    pub fn connect(server: &Server) -> Result<Nodes> {
+        let mut first = Node::connect(server, None)?;
+        first.require_module()?;
+        let primaries = first.primaries();
+        let mut nodes = Nodes {
+            server: server.clone(),
+            nodes: Vec::new(),
+            is_cluster: !primaries.is_empty(),
+        };
+        if primaries.is_empty() {
+            nodes.nodes.push(first);
+            return Ok(nodes);
+        }
+        for address in primaries {
+            nodes.nodes.push(Node::connect(server, Some(address))?);
+        }
+        Ok(nodes)
+    }
+
+    pub fn is_cluster(&self) -> bool {
+        self.is_cluster
+    }
+
+    /// What to call them.
+    pub fn name(&self) -> String {
+        match self.nodes.as_slice() {
+            [node] => node.address.to_string(),
+            nodes => format!("{} and {} more", nodes[0].address, nodes.len() - 1),
+        }
+    }
+
+    /// All locks whose keys fit a pattern.
+    pub fn locks(&mut self, pattern: &[u8]) -> Result<Locks> {
+        let mut locks = Locks::new();
+        for node in &mut self.nodes {
+            let keys: Vec<Vec<u8>> = node.keys(pattern)?.into_iter().collect();
+            for keys in keys.chunks(BATCH) {
+                locks.extend(node.infos(keys)?);
+            }
+        }
+        Ok(locks)
+    }
+
+    /// One lock, with so many of those who wait; none when it is free and nobody waits.
+    pub fn lock(&mut self, key: &[u8], waiters: u64) -> Result<Option<Lock>> {
+        let mut command = redis::cmd("LOCK.INFO");
+        command.arg(key).arg("WAITERS").arg(waiters);
+        Lock::of(self.ask(&command)?)
+    }
+
+    /// Ends a grant; false when its token holds nothing any more.
+    pub fn take_away(&mut self, key: &[u8], token: &[u8]) -> Result<bool> {
+        let mut command = redis::cmd("LOCK.RELEASE");
+        command.arg(key).arg(token).arg("ALL");
+        Ok(self.ask(&command)? == Value::Int(1))
+    }
+
+    /// Sends a command to the node that has its key.
+    fn ask(&mut self, command: &Cmd) -> Result<Value> {
+        let mut index = 0;
+        for _ in 0..REDIRECTIONS {
+            let node = &mut self.nodes[index];
+            let error = match command.query(&mut node.connection) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let Some((place, _)) = error.redirect_node() else {
+                return Err(node.failed(error));
+            };
+            let address = address_like(&node.address, place)?;
+            index = self.index_of(address)?;
+        }
+        bail!("sent from node to node {REDIRECTIONS} times");
+    }
+
+    fn index_of(&mut self, address: ConnectionAddr) -> Result<usize> {
+        let known = self.nodes.iter().position(|node| node.address == address);
+        if let Some(index) = known {
+            return Ok(index);
+        }
+        self.nodes.push(Node::connect(&self.server, Some(address))?);
+        Ok(self.nodes.len() - 1)
+    }
+}
+
+impl Node {
+    fn connect(server: &Server, address: Option<ConnectionAddr>) -> Result<Node> {
+        let mut info = connection_info(server)?;
+        if let Some(address) = address {
+            info = info.set_addr(address);
+        }
+        let address = info.addr().clone();
+        let failed = || format!("no connection to {address}");
+        let client = client(server, info)?;
+        let connection = client
+            .get_connection_with_timeout(server.timeout)
+            .with_context(failed)?;
+        connection
+            .set_read_timeout(Some(server.timeout))
+            .with_context(failed)?;
+        connection
+            .set_write_timeout(Some(server.timeout))
+            .with_context(failed)?;
+        Ok(Node {
+            address,
+            connection,
+        })
+    }
+
+    /// A server without the module would show no locks, as one does that has none.
+    fn require_module(&mut self) -> Result<()> {
+        let answer: RedisResult<Value> = redis::cmd("LOCK.HELP").query(&mut self.connection);
+        match answer {
+            Err(error) if told(&error).contains("unknown command") => {
+                bail!(
+                    "{} has no LOCK commands: it hasn't loaded the redis-lock module",
+                    self.address
+                )
+            }
+            // Whoever may not ask for help can have the right to the other commands.
+            Err(error) if error.is_io_error() => Err(self.failed(error)),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// The primaries of its cluster; none where it is in none.
+    fn primaries(&mut self) -> Vec<ConnectionAddr> {
+        let answer: RedisResult<Value> = redis::cmd("CLUSTER")
+            .arg("SLOTS")
+            .query(&mut self.connection);
+        let ranges = answer.ok().and_then(|ranges| lock::items(ranges).ok());
+        let mut primaries: Vec<ConnectionAddr> = Vec::new();
+        for range in ranges.unwrap_or_default() {
+            let primary = self.primary_of(range);
+            primaries.extend(primary.filter(|primary| !primaries.contains(primary)));
+        }
+        primaries
+    }
+
+    /// The first node of a range of slots. It names no host where that is the one that was asked.
+    fn primary_of(&self, range: Value) -> Option<ConnectionAddr> {
+        let node = lock::items(lock::items(range).ok()?.into_iter().nth(2)?).ok()?;
+        let mut words = node.into_iter();
+        let host = lock::bytes(words.next()?).unwrap_or_default();
+        let Value::Int(port) = words.next()? else {
+            return None;
+        };
+        let host = String::from_utf8(host).ok()?;
+        address_like(&self.address, &format!("{host}:{port}")).ok()
+    }
+
+    fn keys(&mut self, pattern: &[u8]) -> Result<BTreeSet<Vec<u8>>> {
+        let mut keys = BTreeSet::new();
+        let mut cursor = b"0".to_vec();
+        loop {
+            let mut command = redis::cmd("SCAN");
+            command.arg(&cursor).arg("MATCH").arg(pattern);
+            command
+                .arg("COUNT")
+                .arg(SCAN_COUNT)
+                .arg("TYPE")
+                .arg("redislock");
+            let answer: RedisResult<(Vec<u8>, Vec<Vec<u8>>)> = command.query(&mut self.connection);
+            let (next, page) = answer.map_err(|error| self.failed(error))?;
+            keys.extend(page);
+            if next == b"0" {
+                return Ok(keys);
+            }
+            cursor = next;
+        }
+    }
+
+    /// The locks at these keys, asked for at once. One that ended in between, moved away or was written
+    /// over is left out.
+    fn infos(&mut self, keys: &[Vec<u8>]) -> Result<Locks> {
+        let command = |key: &Vec<u8>| {
+            redis::cmd("LOCK.INFO")
+                .arg(key)
+                .arg("WAITERS")
+                .arg(1)
+                .get_packed_command()
+        };
+        let commands: Vec<u8> = keys.iter().flat_map(command).collect();
+        self.connection
+            .send_packed_command(&commands)
+            .map_err(|error| self.failed(error))?;
+        let mut locks = Locks::new();
+        for key in keys {
+            let answer = self
+                .connection
+                .recv_response()
+                .and_then(|answer| answer.extract_error());
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(error) if is_gone(&error) => continue,
+                Err(error) => return Err(self.failed(error)),
+            };
+            locks.extend(Lock::of(answer)?.map(|lock| (key.clone(), lock)));
+        }
+        Ok(locks)
+    }
+
+    fn failed(&self, error: RedisError) -> anyhow::Error {
+        anyhow::anyhow!("{}: {}", self.address, told(&error))
+    }
+}
+
+/// What a server or the system said, without the library's own words around it.
+fn told(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    }
+}
+
+fn is_gone(error: &RedisError) -> bool {
+    let kinds = [ServerErrorKind::Moved, ServerErrorKind::Ask];
+    kinds.iter().any(|kind| error.kind() == (*kind).into()) || error.code() == Some("WRONGTYPE")
+}
+
+/// `host:port`, reached as another node is; without a host, on the same one.
+fn address_like(known: &ConnectionAddr, place: &str) -> Result<ConnectionAddr> {
+    let (host, port) = place.rsplit_once(':').context("a node without a port")?;
+    let port = port
+        .parse()
+        .with_context(|| format!("{place:?} is no address"))?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let host_or = |own: &str| {
+        if host.is_empty() {
+            own.to_owned()
+        } else {
+            host.to_owned()
+        }
+    };
+    Ok(match known {
+        ConnectionAddr::TcpTls {
+            host,
+            insecure,
+            tls_params,
+            ..
+        } => ConnectionAddr::TcpTls {
+            host: host_or(host),
+            port,
+            insecure: *insecure,
+            tls_params: tls_params.clone(),
+        },
+        ConnectionAddr::Tcp(host, _) => ConnectionAddr::Tcp(host_or(host), port),
+        _ => ConnectionAddr::Tcp(host_or("127.0.0.1"), port),
+    })
+}
+
+/// How to reach the server that the command line or the environment names.
+pub fn connection_info(server: &Server) -> Result<ConnectionInfo> {
+    let info = match url(server) {
+        Some(url) => url
+            .as_str()
+            .into_connection_info()
+            .context("the URL of the server")?,
+        None => address(server).into_connection_info()?,
+    };
+    let info = with_tls(server, info);
+    let mut settings = info.redis_settings().clone();
+    if let Some(database) = server.database {
+        settings = settings.set_db(database);
+    }
+    if let Some(user) = &server.user {
+        settings = settings.set_username(user);
+    }
+    let own = settings.password().map(str::to_owned);
+    if let Some(password) = server
+        .password
+        .clone()
+        .or(own)
+        .or_else(|| env::var(PASSWORD_VARIABLE).ok())
+    {
+        settings = settings.set_password(password);
+    }
+    Ok(info.set_redis_settings(settings))
+}
+
+/// A host, port or socket that is named goes before the URL of the environment.
+fn url(server: &Server) -> Option<String> {
+    let is_named = server.host.is_some() || server.port.is_some() || server.socket.is_some();
+    let of_environment = || env::var(URL_VARIABLE).ok().filter(|_| !is_named);
+    server.url.clone().or_else(of_environment)
+}
+
+fn address(server: &Server) -> ConnectionAddr {
+    match &server.socket {
+        Some(path) => ConnectionAddr::Unix(path.clone()),
+        None => {
+            let host = server
+                .host
+                .clone()
+                .unwrap_or_else(|| "127.0.0.1".to_owned());
+            ConnectionAddr::Tcp(host, server.port.unwrap_or(DEFAULT_PORT))
+        }
+    }
+}
+
+fn with_tls(server: &Server, info: ConnectionInfo) -> ConnectionInfo {
+    let address = match info.addr().clone() {
+        ConnectionAddr::Tcp(host, port) if server.tls.tls => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: server.tls.insecure,
+            tls_params: None,
+        },
+        ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure,
+            ..
+        } => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: insecure || server.tls.insecure,
+            tls_params: None,
+        },
+        other => other,
+    };
+    info.set_addr(address)
+}
+
+/// The certificates that the command line names.
+pub fn certificates(server: &Server) -> Result<TlsCertificates> {
+    let client_tls = match (&server.tls.cert, &server.tls.key) {
+        (Some(cert), Some(key)) => Some(ClientTlsConfig {
+            client_cert: contents(cert)?,
+            client_key: contents(key)?,
+        }),
+        _ => None,
+    };
+    let root_cert = server.tls.cacert.as_deref().map(contents).transpose()?;
+    Ok(TlsCertificates {
+        client_tls,
+        root_cert,
+    })
+}
+
+fn contents(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| path.display().to_string())
+}
+
+/// A client of the node that this names.
+pub fn client(server: &Server, info: ConnectionInfo) -> Result<Client> {
+    if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+        return Ok(Client::open(info)?);
+    }
+    // Fails where it was done before: for another node.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Ok(Client::build_with_tls(info, certificates(server)?)?)
+}

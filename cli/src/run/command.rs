@@ -1,0 +1,147 @@
+//! The process of the command.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions};
+
+use super::family::Family;
+use super::news::{News, PASSED_ON};
+use crate::arguments::{IfKilled, Run};
+use crate::signals;
+
+/// The names of what the command is told.
+const KEY: &str = "REDIS_LOCK_KEY";
+const TOKEN: &str = "REDIS_LOCK_TOKEN";
+const FENCE: &str = "REDIS_LOCK_FENCE";
+
+/// A command that runs.
+pub struct Running {
+    child: Child,
+    id: Pid,
+    started: Instant,
+}
+
+/// Starts the command. It must be the main thread that does: the end of the thread that started it is what
+/// `if_killed` takes for the end of the process.
+pub fn start(options: &Run, token: &str, fence: i64, news: Sender<News>) -> io::Result<Running> {
+    let mut command = Command::new(&options.command[0]);
+    command.args(&options.command[1..]);
+    command.env(TOKEN, token).env(FENCE, fence.to_string());
+    // A key with a zero byte can't stand in an environment.
+    if options.key.as_bytes().contains(&0) {
+        command.env_remove(KEY);
+    } else {
+        command.env(KEY, &options.key);
+    }
+    take_signals(&mut command);
+    end_with_this_process(&mut command, options.if_killed);
+    let child = command.spawn()?;
+    // Whatever came before reached a process that wasn't the command yet, if any.
+    let started = Instant::now();
+    let id = Pid::from_child(&child);
+    thread::spawn(move || watch(id, &news));
+    Ok(Running { child, id, started })
+}
+
+/// Signals are kept from the thread that starts the command, and the command would start with them so.
+fn take_signals(command: &mut Command) {
+    // SAFETY: system calls, and no memory is asked for.
+    unsafe { command.pre_exec(|| signals::unblock(&PASSED_ON)) };
+}
+
+/// Has the system send the command a signal when this process is gone.
+#[cfg(target_os = "linux")]
+fn end_with_this_process(command: &mut Command, if_killed: IfKilled) {
+    let signal = match if_killed {
+        IfKilled::Kill => Signal::KILL,
+        IfKilled::Term => Signal::TERM,
+        IfKilled::Ignore => return,
+    };
+    let parent = process::getpid();
+    let ask = move || {
+        process::set_parent_process_death_signal(Some(signal))?;
+        // It may be gone already.
+        match process::getppid() == Some(parent) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    };
+    // SAFETY: two system calls, and no memory is asked for.
+    unsafe { command.pre_exec(ask) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn end_with_this_process(_command: &mut Command, _if_killed: IfKilled) {}
+
+/// Tells of stops and of the end. The end is left to be asked for, so that until then the number of the
+/// process can't become another's.
+fn watch(id: Pid, news: &Sender<News>) {
+    loop {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+        let told = match process::waitid(WaitId::Pid(id), options) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Ok(Some(status)) if status.stopped() => stopped_by_terminal(id),
+            Ok(_) | Err(_) => {
+                // Nobody listens any more: then it doesn't matter.
+                let _ = news.send(News::Ended);
+                return;
+            }
+        };
+        if told && news.send(News::Stopped).is_err() {
+            return;
+        }
+    }
+}
+
+/// Takes note of a stop. One by SIGSTOP is somebody's who means the command alone.
+fn stopped_by_terminal(id: Pid) -> bool {
+    let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+    let status = process::waitid(WaitId::Pid(id), options).ok().flatten();
+    let signal = status.and_then(|status| status.stopping_signal());
+    signal.is_some_and(|number| [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&number))
+}
+
+impl Running {
+    pub fn send(&self, number: i32) {
+        if let Some(signal) = Signal::from_named_raw(number) {
+            // It may have ended just now.
+            let _ = process::kill_process(self.id, signal);
+        }
+    }
+
+    /// The command with all that it started and that hasn't left it.
+    pub fn family(&self) -> Family {
+        Family::of(self.id)
+    }
+
+    /// Whether it was there when something happened.
+    pub fn was_there(&self, at: Instant) -> bool {
+        at >= self.started
+    }
+
+    /// Whether it has been continued since its last stop.
+    pub fn is_continued(&self) -> bool {
+        let options = WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
+        matches!(process::waitid(WaitId::Pid(self.id), options), Ok(Some(_)))
+    }
+
+    /// The exit code that stands for its end. It has ended.
+    pub fn exit_code(&mut self) -> Result<u8> {
+        let status = self.child.wait().context("the end of the command")?;
+        Ok(code(status))
+    }
+}
+
+fn code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+        (None, signal) => signals::code_of(signal.unwrap_or_default()),
+    }
+}

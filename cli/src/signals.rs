@@ -1,0 +1,76 @@
+//! What this process does to itself upon signals, so that whoever started it sees what it expects: an end by
+//! that signal, a stop.
+
+use std::io;
+use std::process::ExitCode;
+use std::ptr;
+
+use libc::{c_int, sigaction, sigset_t, SIG_BLOCK, SIG_IGN, SIG_UNBLOCK};
+use rustix::process::{self, Signal};
+
+/// What a shell adds to the number of a signal to make an exit code.
+const BY_SIGNAL: u8 = 128;
+
+/// Ends the process by a signal. Answers only where the signal doesn't end it, with the exit code to
+/// leave with instead.
+pub fn die_of(number: c_int) -> ExitCode {
+    // Where it can't be done the code says the same.
+    let _ = unblock(&[number]);
+    let _ = signal_hook::low_level::emulate_default_handler(number);
+    ExitCode::from(code_of(number))
+}
+
+/// The exit code that stands for an end by this signal.
+pub fn code_of(number: c_int) -> u8 {
+    BY_SIGNAL.wrapping_add(u8::try_from(number).unwrap_or_default())
+}
+
+/// Stops the process until somebody continues it. Not by the signal that ^Z sends: that one is handled here,
+/// and for a moment it would have to be handled otherwise.
+pub fn stop() -> io::Result<()> {
+    Ok(process::kill_process(process::getpid(), Signal::STOP)?)
+}
+
+/// Leaves signals to other threads, here and on the threads that this one starts.
+pub fn block(numbers: &[c_int]) -> io::Result<()> {
+    change_mask(SIG_BLOCK, numbers)
+}
+
+/// Takes them here again.
+pub fn unblock(numbers: &[c_int]) -> io::Result<()> {
+    change_mask(SIG_UNBLOCK, numbers)
+}
+
+fn set_of(numbers: &[c_int]) -> sigset_t {
+    // SAFETY: all zeros is a value of the C struct, and it is written over.
+    let mut set: sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is ours; a number that is none is refused and changes nothing.
+    unsafe {
+        libc::sigemptyset(&mut set);
+        for number in numbers {
+            libc::sigaddset(&mut set, *number);
+        }
+    }
+    set
+}
+
+/// Changes which signals this thread takes.
+fn change_mask(how: c_int, numbers: &[c_int]) -> io::Result<()> {
+    let set = set_of(numbers);
+    // SAFETY: the set is ours, and what was set before isn't asked for.
+    match unsafe { libc::pthread_sigmask(how, &set, ptr::null_mut()) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// Whether whoever started this process wants a signal to be ignored, as nohup does.
+pub fn is_ignored(number: c_int) -> io::Result<bool> {
+    // SAFETY: all zeros is a value of the C struct, and it is written over.
+    let mut current: sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: asks alone; the struct is ours.
+    match unsafe { libc::sigaction(number, ptr::null(), &mut current) } {
+        0 => Ok(current.sa_sigaction == SIG_IGN),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,207 @@
+//! What `top` shows, and what keys do to it.
+
+use std::cmp::{Ordering, Reverse};
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use crate::arguments::SortBy;
+use crate::lock::Lock;
+use crate::nodes::Locks;
+
+/// How far the page keys go.
+const PAGE: usize = 10;
+
+/// The locks in their order, and the one that is marked.
+pub struct Board {
+    pub server: String,
+    pub rows: Vec<Row>,
+    pub sort: SortBy,
+    pub is_reversed: bool,
+    /// Why what is shown is old.
+    pub failure: Option<String>,
+    marked: usize,
+}
+
+pub struct Row {
+    pub key: Vec<u8>,
+    pub lock: Lock,
+}
+
+/// What somebody wants by a key.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Wish {
+    Nothing,
+    Stop,
+    End,
+}
+
+impl Board {
+    pub fn new(server: String, sort: SortBy) -> Board {
+        Board {
+            server,
+            rows: Vec::new(),
+            sort,
+            is_reversed: false,
+            failure: None,
+            marked: 0,
+        }
+    }
+
+    /// Takes news over. Where there are none, what was known stays on the board.
+    pub fn show(&mut self, polled: Result<Locks, String>) {
+        match polled {
+            Ok(locks) => {
+                self.failure = None;
+                let marked = self.rows.get(self.marked).map(|row| row.key.clone());
+                self.rows = locks
+                    .into_iter()
+                    .map(|(key, lock)| Row { key, lock })
+                    .collect();
+                self.order(marked);
+            }
+            Err(failure) => self.failure = Some(failure),
+        }
+    }
+
+    /// The number of the marked row; none where there are no rows.
+    pub fn marked(&self) -> Option<usize> {
+        Some(self.marked).filter(|marked| *marked < self.rows.len())
+    }
+
+    pub fn press(&mut self, key: KeyEvent) -> Wish {
+        let last = self.rows.len().saturating_sub(1);
+        match (key.code, key.modifiers.contains(KeyModifiers::CONTROL)) {
+            (KeyCode::Char('c'), true) | (KeyCode::Char('q') | KeyCode::Esc, false) => {
+                return Wish::End
+            }
+            (KeyCode::Char('z'), true) => return Wish::Stop,
+            (KeyCode::Char('w'), false) => self.sort_by(SortBy::Waiters),
+            (KeyCode::Char('h'), false) => self.sort_by(SortBy::Holders),
+            (KeyCode::Char('a'), false) => self.sort_by(SortBy::Age),
+            (KeyCode::Char('l'), false) => self.sort_by(SortBy::Lease),
+            (KeyCode::Char('k'), false) => self.sort_by(SortBy::Key),
+            (KeyCode::Char('r'), false) => self.turn_round(),
+            (KeyCode::Up, _) => self.marked = self.marked.saturating_sub(1),
+            (KeyCode::Down, _) => self.marked = (self.marked + 1).min(last),
+            (KeyCode::PageUp, _) => self.marked = self.marked.saturating_sub(PAGE),
+            (KeyCode::PageDown, _) => self.marked = (self.marked + PAGE).min(last),
+            (KeyCode::Home, _) => self.marked = 0,
+            (KeyCode::End, _) => self.marked = last,
+            _ => {}
+        }
+        Wish::Nothing
+    }
+
+    fn sort_by(&mut self, sort: SortBy) {
+        self.sort = sort;
+        self.is_reversed = false;
+        self.to_the_top();
+    }
+
+    fn turn_round(&mut self) {
+        self.is_reversed = !self.is_reversed;
+        self.to_the_top();
+    }
+
+    fn to_the_top(&mut self) {
+        self.order(None);
+        self.marked = 0;
+    }
+
+    /// Puts the rows in order, the greatest first, and those that are equal by their keys, so that they
+    /// don't change places each time. The mark goes with its lock.
+    fn order(&mut self, marked: Option<Vec<u8>>) {
+        let (sort, is_reversed) = (self.sort, self.is_reversed);
+        self.rows.sort_by(|a, b| {
+            let order = order(sort, a, b);
+            let order = if is_reversed { order.reverse() } else { order };
+            order.then_with(|| a.key.cmp(&b.key))
+        });
+        let found = marked.and_then(|key| self.rows.iter().position(|row| row.key == key));
+        self.marked = found
+            .unwrap_or(self.marked)
+            .min(self.rows.len().saturating_sub(1));
+    }
+}
+
+fn order(sort: SortBy, a: &Row, b: &Row) -> Ordering {
+    let by = |value: fn(&Lock) -> u64| Reverse(value(&a.lock)).cmp(&Reverse(value(&b.lock)));
+    match sort {
+        SortBy::Waiters => by(|lock| lock.waiters),
+        SortBy::Holders => by(|lock| lock.permits().0),
+        SortBy::Age => by(|lock| lock.held_ms().unwrap_or(0)),
+        SortBy::Lease => by(|lock| lock.lease_ms().unwrap_or(0)),
+        SortBy::Key => a.key.cmp(&b.key),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(waiters: u64) -> Lock {
+        Lock {
+            mode: "exclusive".to_owned(),
+            holders: Vec::new(),
+            waiters,
+            queue: Vec::new(),
+        }
+    }
+
+    fn locks(waiters: &[(&str, u64)]) -> Locks {
+        let of = |(key, waiters): &(&str, u64)| (key.as_bytes().to_vec(), lock(*waiters));
+        waiters.iter().map(of).collect()
+    }
+
+    fn press(board: &mut Board, code: KeyCode) -> Wish {
+        board.press(KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    fn keys(board: &Board) -> String {
+        let keys = board
+            .rows
+            .iter()
+            .map(|row| String::from_utf8_lossy(&row.key));
+        keys.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_greatest_are_first_and_equal_ones_keep_their_places() {
+        let mut board = Board::new(String::new(), SortBy::Waiters);
+        board.show(Ok(locks(&[("a", 1), ("b", 3), ("c", 1), ("d", 2)])));
+        assert_eq!(keys(&board), "b d a c");
+        press(&mut board, KeyCode::Char('r'));
+        assert_eq!(keys(&board), "a c d b");
+        press(&mut board, KeyCode::Char('k'));
+        assert_eq!(keys(&board), "a b c d");
+    }
+
+    #[test]
+    fn the_mark_goes_with_its_lock_and_stays_on_the_board() {
+        let mut board = Board::new(String::new(), SortBy::Waiters);
+        assert_eq!(board.marked(), None);
+        board.show(Ok(locks(&[("a", 3), ("b", 2), ("c", 1)])));
+        press(&mut board, KeyCode::Down);
+        board.show(Ok(locks(&[("a", 3), ("b", 9), ("c", 1)])));
+        assert_eq!(board.marked(), Some(0));
+        press(&mut board, KeyCode::PageDown);
+        assert_eq!(board.marked(), Some(2));
+        board.show(Ok(locks(&[("a", 3)])));
+        assert_eq!(board.marked(), Some(0));
+        board.show(Ok(Locks::new()));
+        assert_eq!(board.marked(), None);
+    }
+
+    #[test]
+    fn what_was_known_stays_while_nobody_answers() {
+        let mut board = Board::new(String::new(), SortBy::Waiters);
+        board.show(Ok(locks(&[("a", 3)])));
+        board.show(Err("away".to_owned()));
+        assert_eq!(
+            (keys(&board).as_str(), board.failure.as_deref()),
+            ("a", Some("away"))
+        );
+        board.show(Ok(Locks::new()));
+        assert_eq!(board.failure, None);
+    }
+}

@@ -1,0 +1,182 @@
+//! The terminal that `top` draws on.
+
+use std::io;
+
+use anyhow::Result;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Row as Drawn, Table, TableState};
+use ratatui::{DefaultTerminal, Frame};
+
+use super::board::{Board, Row};
+use crate::arguments::SortBy;
+use crate::listing::{by, holders};
+use crate::lock::Lock;
+use crate::shown;
+use crate::signals;
+
+const KEYS: &str = "q quit  sort: w waiters h holders a age l lease k key  r reverse";
+
+/// A terminal of fewer lines has none to spare for the keys.
+const LINES_WITH_KEYS: u16 = 6;
+
+/// The least that is left for the key of a lock.
+const KEY_WIDTH: u16 = 12;
+
+/// A column beside the key.
+struct Column {
+    title: &'static str,
+    width: u16,
+    sort: Option<SortBy>,
+    value: fn(&Lock) -> String,
+}
+
+/// In their order on the screen, which is that of their weight: a narrow terminal shows the first of them.
+const COLUMNS: [Column; 7] = [
+    Column {
+        title: "WAITERS",
+        width: 8,
+        sort: Some(SortBy::Waiters),
+        value: |lock| lock.waiters.to_string(),
+    },
+    Column {
+        title: "HOLDERS",
+        width: 8,
+        sort: Some(SortBy::Holders),
+        value: holders,
+    },
+    Column {
+        title: "HELD",
+        width: 7,
+        sort: Some(SortBy::Age),
+        value: |lock| span(lock.held_ms()),
+    },
+    Column {
+        title: "LEASE",
+        width: 7,
+        sort: Some(SortBy::Lease),
+        value: |lock| span(lock.lease_ms()),
+    },
+    Column {
+        title: "WAIT",
+        width: 7,
+        sort: None,
+        value: |lock| span(lock.waiting_ms()),
+    },
+    Column {
+        title: "MODE",
+        width: 9,
+        sort: None,
+        value: |lock| lock.mode.clone(),
+    },
+    Column {
+        title: "BY",
+        width: 24,
+        sort: None,
+        value: by,
+    },
+];
+
+fn span(ms: Option<u64>) -> String {
+    ms.map_or_else(|| "-".to_owned(), shown::span)
+}
+
+/// Ours until it is restored; a panic restores it too.
+pub struct Screen {
+    terminal: DefaultTerminal,
+}
+
+impl Screen {
+    pub fn take() -> io::Result<Screen> {
+        Ok(Screen {
+            terminal: ratatui::try_init()?,
+        })
+    }
+
+    /// Gives the terminal back while the program is stopped.
+    pub fn stopped(self) -> Result<Screen> {
+        restore();
+        signals::stop()?;
+        Ok(Screen::take()?)
+    }
+
+    pub fn draw(&mut self, board: &Board) -> io::Result<()> {
+        self.terminal.draw(|frame| draw(frame, board)).map(drop)
+    }
+}
+
+/// Gives the terminal back.
+pub fn restore() {
+    // A terminal that is gone has nothing to be restored.
+    let _ = ratatui::try_restore();
+}
+
+fn draw(frame: &mut Frame<'_>, board: &Board) {
+    let key_lines = u16::from(frame.area().height >= LINES_WITH_KEYS);
+    let parts = [
+        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(key_lines),
+    ];
+    let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
+    frame.render_widget(Line::from(summary(board)), head);
+    let columns = columns(body.width);
+    let mut state = TableState::new().with_selected(board.marked());
+    frame.render_stateful_widget(table(board, columns), body, &mut state);
+    frame.render_widget(Line::from(KEYS).style(Modifier::DIM), foot);
+}
+
+fn summary(board: &Board) -> String {
+    if let Some(failure) = &board.failure {
+        return shown::line(&format!("NOT NOW: {failure}"));
+    }
+    let waiters: u64 = board.rows.iter().map(|row| row.lock.waiters).sum();
+    let holders: usize = board.rows.iter().map(|row| row.lock.holders.len()).sum();
+    let locks = board.rows.len();
+    format!(
+        "{locks} locks, {holders} holders, {waiters} waiters at {}",
+        board.server
+    )
+}
+
+/// Those for which there is room beside the key.
+fn columns(width: u16) -> &'static [Column] {
+    let mut free = width.saturating_sub(KEY_WIDTH);
+    let fits = |column: &&Column| {
+        let left = free.checked_sub(column.width + 1);
+        free = left.unwrap_or(0);
+        left.is_some()
+    };
+    &COLUMNS[..COLUMNS.iter().take_while(fits).count()]
+}
+
+fn table<'a>(board: &'a Board, columns: &'a [Column]) -> Table<'a> {
+    let widths = columns
+        .iter()
+        .map(|column| Constraint::Length(column.width));
+    let widths = [Constraint::Fill(1)].into_iter().chain(widths);
+    let titles = columns
+        .iter()
+        .map(|column| title(board, column.title, column.sort));
+    let titles = [title(board, "KEY", Some(SortBy::Key))]
+        .into_iter()
+        .chain(titles);
+    let rows = board.rows.iter().map(|row| drawn(row, columns));
+    Table::new(rows, widths)
+        .header(Drawn::new(titles).style(Modifier::BOLD))
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+}
+
+/// The one that is sorted by is underlined.
+fn title<'a>(board: &Board, title: &'a str, sort: Option<SortBy>) -> Cell<'a> {
+    match sort == Some(board.sort) {
+        true => Cell::new(title).style(Modifier::UNDERLINED),
+        false => Cell::new(title),
+    }
+}
+
+fn drawn<'a>(row: &Row, columns: &[Column]) -> Drawn<'a> {
+    let values = columns.iter().map(|column| (column.value)(&row.lock));
+    Drawn::new([shown::word(&row.key)].into_iter().chain(values))
+}

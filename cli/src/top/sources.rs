@@ -1,0 +1,96 @@
+//! Where news comes from: the keyboard, the servers, signals. Each has a thread.
+
+use std::io;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossterm::event::{self, KeyEvent, KeyEventKind};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::iterator::Signals;
+
+use crate::arguments::Server;
+use crate::nodes::{Locks, Nodes};
+
+/// News.
+pub enum Event {
+    /// All locks, or why they can't be had.
+    Locks(Result<Locks, String>),
+    Key(KeyEvent),
+    /// The terminal has another size, or shows something else.
+    Redraw,
+    /// One that ends the program.
+    Signal(i32),
+    /// One that stops it.
+    Stop,
+    /// Nobody types any more.
+    Closed(io::Error),
+}
+
+pub fn signals(events: Sender<Event>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT])?;
+    thread::spawn(move || {
+        for signal in signals.forever() {
+            let event = match signal {
+                SIGTSTP => Event::Stop,
+                SIGCONT => Event::Redraw,
+                number => Event::Signal(number),
+            };
+            if events.send(event).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
+
+pub fn keys(events: Sender<Event>) {
+    thread::spawn(move || loop {
+        let (event, is_over) = match event::read() {
+            Ok(event::Event::Key(key)) if key.kind == KeyEventKind::Press => {
+                (Event::Key(key), false)
+            }
+            Ok(_) => (Event::Redraw, false),
+            Err(error) => (Event::Closed(error), true),
+        };
+        if events.send(event).is_err() || is_over {
+            return;
+        }
+    });
+}
+
+pub fn locks(
+    events: Sender<Event>,
+    server: Server,
+    nodes: Nodes,
+    pattern: Vec<u8>,
+    interval: Duration,
+) {
+    thread::spawn(move || {
+        let mut nodes = Some(nodes);
+        loop {
+            let began = Instant::now();
+            let polled = polled(&server, &mut nodes, &pattern);
+            if events.send(Event::Locks(polled)).is_err() {
+                return;
+            }
+            thread::sleep(interval.saturating_sub(began.elapsed()));
+        }
+    });
+}
+
+/// Asks on the connections that are there; after a failure the next time on new ones.
+fn polled(server: &Server, nodes: &mut Option<Nodes>, pattern: &[u8]) -> Result<Locks, String> {
+    let connected = match nodes.take() {
+        Some(nodes) => Ok(nodes),
+        None => Nodes::connect(server),
+    };
+    let asked = connected.and_then(|mut connected| Ok((connected.locks(pattern)?, connected)));
+    match asked {
+        Ok((locks, connected)) => {
+            *nodes = Some(connected);
+            Ok(locks)
+        }
+        Err(error) => Err(format!("{error:#}")),
+    }
+}

@@ -1,0 +1,773 @@
+//! `redis-lock run`, without a terminal.
+#![cfg(target_os = "linux")]
+
+#[path = "../../tests/support/compiled.rs"]
+mod compiled;
+mod stage;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{kill_process, Pid, Signal};
+use stage::support::{free_port, server_with_holder, until, Expect, Fields, Server};
+use stage::{done, outcome, redis_lock, shell, state, until_gone, written, Job};
+use tempfile::TempDir;
+
+/// A folder for what a command writes.
+struct Notes {
+    dir: TempDir,
+}
+
+impl Notes {
+    fn new() -> Notes {
+        Notes {
+            dir: tempfile::tempdir().expect("a folder"),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The name of a file for a shell.
+    fn word(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// What a command has written into a file.
+    #[track_caller]
+    fn read(&self, name: &str) -> String {
+        written(&self.path(name))
+    }
+
+    #[track_caller]
+    fn number(&self, name: &str) -> Pid {
+        let number = self.read(name).trim().parse().ok().and_then(Pid::from_raw);
+        number.expect("the number of a process")
+    }
+}
+
+/// The only holder of `k`, once there is one.
+#[track_caller]
+fn holder(server: &Server) -> Fields {
+    until("somebody holds it", || is_held(server));
+    server.known_lock("k").holder().clone()
+}
+
+fn is_held(server: &Server) -> bool {
+    server
+        .lock_info("k")
+        .is_some_and(|lock| !lock.holders.is_empty())
+}
+
+#[track_caller]
+fn until_free(server: &Server) {
+    until("nobody holds it or waits", || {
+        server.lock_info("k").is_none()
+    });
+}
+
+/// `run k` with a command that goes on for long.
+fn sleeper(server: &Server, options: &[&str]) -> Job {
+    let words = [&["run", "k"], options, &["--", "sleep", "600"]].concat();
+    let job = Job::of(server, &words);
+    job.command();
+    job
+}
+
+fn process_of(server: &Server) -> Pid {
+    let number = server
+        .info("server", "process_id")
+        .parse()
+        .ok()
+        .and_then(Pid::from_raw);
+    number.expect("the number of a process")
+}
+
+// --- codes ----------------------------------------------------------------------------------
+
+#[test]
+fn it_ends_as_the_command_does() {
+    let server = Server::start();
+    for (script, code) in [
+        ("true", 0),
+        ("exit 7", 7),
+        ("exit 255", 255),
+        ("kill -9 $$", 137),
+        ("kill -TERM $$", 143),
+    ] {
+        let outcome = done(&server, &["run", "k", "--", "sh", "-c", script]);
+        assert_eq!(
+            (outcome.code(), outcome.err.as_str()),
+            (code, ""),
+            "{script}"
+        );
+        assert_eq!(server.lock_info("k"), None, "{script}");
+    }
+}
+
+#[test]
+fn a_command_that_can_not_be_run_is_told_from_one_that_fails() {
+    let server = Server::start();
+    for (command, code) in [("/nowhere/at all", 127), ("/etc/passwd", 126), ("/", 126)] {
+        let outcome = done(&server, &["run", "k", "--", command]);
+        assert_eq!(outcome.code(), code, "{outcome:?}");
+        assert!(outcome.err.contains(command), "{outcome:?}");
+        assert_eq!(server.lock_info("k"), None);
+    }
+}
+
+#[test]
+fn not_got_has_a_code_of_its_own_and_the_command_does_not_run() {
+    let server = server_with_holder();
+    let notes = Notes::new();
+    let note = notes.word("ran");
+    for (options, code) in [
+        (&["--wait", "0"][..], 75),
+        (&["--nonblock"], 75),
+        (&["--nb", "-E", "9"], 9),
+        (&["-w", "0.1"], 75),
+        (&["--timeout", "100ms", "--conflict-exit-code", "0"], 0),
+    ] {
+        let words = [&["run", "k"], options, &["--", "touch", &note]].concat();
+        let outcome = done(&server, &words);
+        assert_eq!(outcome.code(), code, "{outcome:?}");
+        assert_eq!(outcome.err, "", "as flock says nothing");
+        assert!(!notes.path("ran").exists());
+        assert_eq!(server.known_lock("k").waiters, 0);
+    }
+}
+
+#[test]
+fn a_wait_is_no_shorter_than_asked_for() {
+    let server = server_with_holder();
+    let began = Instant::now();
+    assert_eq!(
+        done(&server, &["run", "k", "--wait", "700ms", "--", "true"]).code(),
+        75
+    );
+    assert!(began.elapsed() >= Duration::from_millis(700));
+}
+
+#[test]
+fn no_server_and_no_module_have_a_code_and_a_reason() {
+    let nowhere = outcome(&mut redis_lock(free_port(), &["run", "k", "--", "true"]));
+    assert_eq!(nowhere.code(), 69, "{nowhere:?}");
+    assert!(
+        nowhere.err.contains("no connection to 127.0.0.1:"),
+        "{nowhere:?}"
+    );
+    let bare = Server::builder().without_module().start();
+    for words in [
+        &["run", "k", "--", "true"][..],
+        &["ls"],
+        &["info", "k"],
+        &["break", "k"],
+    ] {
+        let outcome = done(&bare, words);
+        assert_eq!(outcome.code(), 69, "{outcome:?}");
+        assert!(
+            outcome.err.contains("hasn't loaded the redis-lock module"),
+            "{outcome:?}"
+        );
+    }
+}
+
+// --- the lock -------------------------------------------------------------------------------
+
+#[test]
+fn the_command_knows_key_token_and_fence() {
+    let server = Server::start();
+    let notes = Notes::new();
+    let script = format!(
+        "echo $REDIS_LOCK_KEY $REDIS_LOCK_TOKEN $REDIS_LOCK_FENCE >{}; sleep 600",
+        notes.word("env")
+    );
+    let _job = Job::of(&server, &["run", "k", "--", "sh", "-c", &script]);
+    let told = notes.read("env");
+    let holder = holder(&server);
+    assert_eq!(
+        told.trim(),
+        format!("k {} {}", holder.text("token"), holder.int("fence"))
+    );
+}
+
+#[test]
+fn the_lock_outlasts_its_lease_while_the_command_runs() {
+    let server = Server::start();
+    let _job = sleeper(&server, &["--lease", "500ms"]);
+    let fence = holder(&server).int("fence");
+    until("it is held for four leases", || {
+        holder(&server).int("held-ms") > 2_000
+    });
+    assert_eq!(holder(&server).int("fence"), fence);
+    assert!(holder(&server).int("lease-ms") <= 500);
+}
+
+#[test]
+fn those_who_wait_come_one_after_the_other() {
+    let server = Server::start();
+    let notes = Notes::new();
+    // Each one finds nobody within, or says so.
+    let script = format!(
+        "mkdir {0} || echo two at once >&2; sleep 0.05; rmdir {0}",
+        notes.word("within")
+    );
+    let jobs = (0..8).map(|_| {
+        Job::of(
+            &server,
+            &["run", "k", "--lease", "300ms", "--", "sh", "-c", &script],
+        )
+    });
+    for mut job in jobs.collect::<Vec<Job>>() {
+        let outcome = job.outcome();
+        assert_eq!((outcome.code(), outcome.err.as_str()), (0, ""));
+    }
+    assert_eq!(server.lock_info("k"), None);
+}
+
+#[test]
+fn a_wait_longer_than_the_lease_ends_with_a_lock_that_is_held() {
+    let server = Server::start();
+    server.call("LOCK.ACQUIRE k a PX 2500").grant();
+    let outcome = done(&server, &["run", "k", "--lease", "1s", "--", "sleep", "1"]);
+    assert_eq!((outcome.code(), outcome.err.as_str()), (0, ""));
+}
+
+#[test]
+fn shared_holders_and_permits_admit_each_other_and_nobody_else() {
+    let server = Server::start();
+    let _first = sleeper(&server, &["--shared"]);
+    assert_eq!(
+        done(&server, &["run", "k", "--shared", "--nb", "--", "true"]).code(),
+        0
+    );
+    assert_eq!(
+        done(&server, &["run", "k", "--nb", "--", "true"]).code(),
+        75
+    );
+    let _two_of_three = Job::of(
+        &server,
+        &["run", "p", "--permits", "2/3", "--", "sleep", "600"],
+    );
+    until("it is held", || server.lock_info("p").is_some());
+    assert_eq!(
+        done(
+            &server,
+            &["run", "p", "--nb", "--permits", "1/3", "--", "true"]
+        )
+        .code(),
+        0
+    );
+    assert_eq!(
+        done(
+            &server,
+            &["run", "p", "--nb", "--permits", "2/3", "--", "true"]
+        )
+        .code(),
+        75
+    );
+}
+
+#[test]
+fn several_keys_are_taken_all_or_none() {
+    let server = Server::start();
+    server.call("LOCK.ACQUIRE c a PX 600000").grant();
+    let words = ["run", "a", "--nb", "--keys", "b", "c", "--", "true"];
+    assert_eq!(done(&server, &words).code(), 75);
+    assert_eq!(server.lock_info("a"), None);
+    let _job = Job::of(
+        &server,
+        &["run", "a", "--keys", "b", "d", "--", "sleep", "600"],
+    );
+    until("all are held", || {
+        ["a", "b", "d"]
+            .iter()
+            .all(|key| server.lock_info(key).is_some())
+    });
+    let fences = ["a", "b", "d"].map(|key| server.known_lock(key).holder().int("fence"));
+    assert_eq!(fences, [fences[0]; 3]);
+}
+
+#[test]
+fn verbose_tells_of_the_holder_and_of_the_grant() {
+    let server = server_with_holder();
+    let refused = done(&server, &["run", "-v", "k", "--nb", "--", "true"]);
+    assert!(
+        refused.err.contains("held by a at 127.0.0.1:"),
+        "{refused:?}"
+    );
+    let got = done(&server, &["run", "-v", "free", "--", "true"]);
+    assert!(got.err.contains("got it after"), "{got:?}");
+}
+
+// --- what the command has -------------------------------------------------------------------
+
+#[test]
+fn the_command_has_our_input_and_output_and_nothing_else_of_ours() {
+    let server = Server::start();
+    let mut command = redis_lock(server.port(), &["run", "k", "--", "cat"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("it runs");
+    child
+        .stdin
+        .take()
+        .expect("its input")
+        .write_all(b"for cat")
+        .expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.stdout, b"for cat");
+    let listed = done(&server, &["run", "k", "--", "ls", "/proc/self/fd"]).ok();
+    let without = outcome(&mut shell(server.port(), "exec ls /proc/self/fd")).ok();
+    assert_eq!(listed, without);
+}
+
+#[test]
+fn what_the_command_leaves_in_the_background_is_not_waited_for() {
+    let server = Server::start();
+    let notes = Notes::new();
+    let script = format!(
+        "exec >&- 2>&-; setsid sleep 600 & echo $! >{}; exit 3",
+        notes.word("daemon")
+    );
+    let began = Instant::now();
+    assert_eq!(
+        done(&server, &["run", "k", "--", "sh", "-c", &script]).code(),
+        3
+    );
+    assert!(began.elapsed() < Duration::from_secs(60));
+    assert_eq!(server.lock_info("k"), None);
+    let daemon = notes.number("daemon");
+    assert!(state(daemon).is_some());
+    kill_process(daemon, Signal::KILL).expect("it is there");
+}
+
+// --- signals --------------------------------------------------------------------------------
+
+#[test]
+fn signals_are_passed_on_once() {
+    let server = Server::start();
+    for (name, signal) in [
+        ("TERM", Signal::TERM),
+        ("INT", Signal::INT),
+        ("HUP", Signal::HUP),
+        ("QUIT", Signal::QUIT),
+        ("USR1", Signal::USR1),
+        ("USR2", Signal::USR2),
+    ] {
+        let notes = Notes::new();
+        let script = format!(
+            "trap 'echo {name} >>{0}; kill $!; exit 5' {name}; sleep 600 & echo ready >{1}; wait",
+            notes.word("got"),
+            notes.word("ready")
+        );
+        let mut job = Job::of(&server, &["run", "k", "--", "sh", "-c", &script]);
+        notes.read("ready");
+        job.send(signal);
+        assert_eq!(job.outcome().code(), 5, "{name}");
+        assert_eq!(notes.read("got"), format!("{name}\n"));
+        assert_eq!(server.lock_info("k"), None, "{name}");
+    }
+}
+
+#[test]
+fn a_command_that_ignores_term_is_waited_for() {
+    let server = Server::start();
+    let notes = Notes::new();
+    let script = format!(
+        "trap 'echo TERM >{}' TERM; echo >{}; while :; do sleep 0.01; done",
+        notes.word("got"),
+        notes.word("ready")
+    );
+    let mut job = Job::of(&server, &["run", "k", "--", "sh", "-c", &script]);
+    notes.read("ready");
+    job.send(Signal::TERM);
+    notes.read("got");
+    assert!(!job.is_over());
+    assert!(is_held(&server));
+    kill_process(job.command(), Signal::KILL).expect("it is there");
+    assert_eq!(job.outcome().code(), 137);
+}
+
+#[test]
+fn what_was_ignored_from_the_start_stays_ignored() {
+    let server = Server::start();
+    let mut job = Job::start(&mut shell(
+        server.port(),
+        "trap '' HUP; exec redis-lock run k -- sh -c 'sleep 600 & trap \"kill $!; exit 6\" USR1; wait'",
+    ));
+    let command = job.command();
+    until("it sleeps", || {
+        state(command) == Some('S') && is_held(&server)
+    });
+    stage::child_of(command);
+    job.send(Signal::HUP);
+    job.send(Signal::USR1);
+    assert_eq!(job.outcome().code(), 6);
+}
+
+#[test]
+fn stop_and_continue_are_passed_on() {
+    let server = Server::start();
+    let mut command = redis_lock(server.port(), &["run", "k", "--", "sleep", "600"]);
+    // A group of its own, as a job of a shell: the system stops only those that somebody watches.
+    let job = Job::start(command.process_group(0));
+    let command = job.command();
+    for _ in 0..3 {
+        job.send(Signal::TSTP);
+        until("the command is stopped", || state(command) == Some('T'));
+        until("and so is the job", || state(job.id()) == Some('T'));
+        job.send(Signal::CONT);
+        until("it goes on", || state(command) == Some('S'));
+    }
+}
+
+#[test]
+fn a_command_that_alone_is_stopped_keeps_the_lock() {
+    let server = Server::start();
+    let job = sleeper(&server, &["--lease", "300ms"]);
+    let fence = holder(&server).int("fence");
+    kill_process(job.command(), Signal::STOP).expect("it is there");
+    until("it is held for three leases", || {
+        holder(&server).int("held-ms") > 900
+    });
+    assert_eq!(holder(&server).int("fence"), fence);
+}
+
+#[test]
+fn nothing_is_left_of_a_wait_that_a_signal_ends() {
+    let server = server_with_holder();
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut job = Job::of(&server, &["run", "k", "--", "true"]);
+        server.until_waiters("k", 1);
+        job.send(signal);
+        assert_eq!(job.ended_by(), Some(signal.as_raw()));
+        assert_eq!(server.known_lock("k").waiters, 0);
+    }
+}
+
+/// At whatever moment it comes: before the wait, in it, as the grant arrives, while the command runs.
+#[test]
+fn nothing_is_left_whenever_a_signal_comes() {
+    let server = Server::start();
+    for round in 0..40 {
+        server.call("LOCK.ACQUIRE k a PX 600000").grant();
+        let mut job = Job::of(&server, &["run", "k", "--", "sleep", "600"]);
+        if round % 2 == 0 {
+            server.until_waiters("k", 1);
+        }
+        let ended = match round % 4 {
+            0 => server.call("LOCK.RELEASE k a").is_ok(),
+            _ => false,
+        };
+        std::thread::sleep(Duration::from_micros(round * 100));
+        job.send(Signal::TERM);
+        job.outcome();
+        if !ended {
+            server.call("LOCK.RELEASE k a").value();
+        }
+        assert_eq!(server.lock_info("k"), None, "round {round}");
+    }
+}
+
+// --- the loss -------------------------------------------------------------------------------
+
+#[test]
+fn a_lost_lock_ends_the_command_and_what_it_started() {
+    let server = Server::start();
+    for (options, signal) in [
+        (&["--on-lost", "term"][..], "TERM"),
+        (&["--on-lost", "kill"], "KILL"),
+        (&[], "TERM"),
+    ] {
+        let notes = Notes::new();
+        let script = format!(
+            "trap 'echo TERM >{0}; exit 0' TERM; sleep 600 & echo $! >{1}; wait",
+            notes.word("got"),
+            notes.word("child")
+        );
+        let words = [
+            &["run", "k", "--lease", "300ms"],
+            options,
+            &["--", "sh", "-c", &script],
+        ]
+        .concat();
+        let mut job = Job::of(&server, &words);
+        let grandchild = notes.number("child");
+        server.call("DEL k").int();
+        let outcome = job.outcome();
+        assert_eq!(outcome.code(), 79, "{outcome:?}");
+        assert!(outcome.err.contains("the lock k was lost"), "{outcome:?}");
+        until_gone(grandchild);
+        assert_eq!(notes.path("got").exists(), signal == "TERM");
+    }
+}
+
+#[test]
+fn after_the_grace_it_is_killed() {
+    let server = Server::start();
+    let notes = Notes::new();
+    let script = format!(
+        "trap 'echo TERM >{}' TERM; echo >{}; while :; do sleep 0.01; done",
+        notes.word("got"),
+        notes.word("ready")
+    );
+    let words = [
+        "run",
+        "k",
+        "--lease",
+        "300ms",
+        "--grace",
+        "300ms",
+        "--lost-exit-code",
+        "8",
+    ];
+    let mut job = Job::of(
+        &server,
+        &[&words[..], &["--", "sh", "-c", &script]].concat(),
+    );
+    notes.read("ready");
+    server.call("DEL k").int();
+    notes.read("got");
+    let told = Instant::now();
+    assert_eq!(job.outcome().code(), 8);
+    assert!(told.elapsed() > Duration::from_millis(200));
+}
+
+#[test]
+fn a_loss_can_be_ignored() {
+    let server = Server::start();
+    let notes = Notes::new();
+    let script = format!(
+        "echo >{}; while [ ! -e {} ]; do sleep 0.01; done; exit 4",
+        notes.word("ready"),
+        notes.word("go")
+    );
+    let mut job = Job::of(
+        &server,
+        &[
+            "run",
+            "k",
+            "--lease",
+            "300ms",
+            "--on-lost",
+            "ignore",
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ],
+    );
+    notes.read("ready");
+    server.call("DEL k").int();
+    // Somebody else gets it, and keeps it.
+    server.call("LOCK.ACQUIRE k b PX 600000").grant();
+    std::thread::sleep(Duration::from_millis(400));
+    assert!(!job.is_over());
+    fs::write(notes.path("go"), "").expect("a file");
+    let outcome = job.outcome();
+    assert_eq!(outcome.code(), 4);
+    assert!(outcome.err.contains("the lock k was lost"), "{outcome:?}");
+    assert_eq!(server.known_lock("k").holder_tokens(), ["b"]);
+}
+
+#[test]
+fn a_loss_that_is_found_at_the_end_is_told() {
+    let server = Server::start();
+    let mut client = server.client();
+    let notes = Notes::new();
+    let script = format!(
+        "echo >{}; while [ ! -e {} ]; do sleep 0.01; done",
+        notes.word("ready"),
+        notes.word("go")
+    );
+    let mut job = Job::of(&server, &["run", "k", "--", "sh", "-c", &script]);
+    notes.read("ready");
+    client.call("DEL k").int();
+    fs::write(notes.path("go"), "").expect("a file");
+    assert_eq!(job.outcome().code(), 79);
+}
+
+#[test]
+fn a_server_that_dies_loses_the_lock_by_the_end_of_the_lease() {
+    let mut server = Server::start();
+    let mut job = sleeper(&server, &["--lease", "1s", "--on-lost", "kill"]);
+    server.kill9();
+    let died = Instant::now();
+    assert_eq!(job.outcome().code(), 79);
+    assert!(
+        died.elapsed() < Duration::from_millis(1_500),
+        "{:?}",
+        died.elapsed()
+    );
+}
+
+#[test]
+fn a_server_that_stands_still_beyond_the_lease_loses_the_lock() {
+    let server = Server::start();
+    let mut job = sleeper(&server, &["--lease", "1s", "--on-lost", "kill"]);
+    let process = process_of(&server);
+    kill_process(process, Signal::STOP).expect("it is there");
+    let stood = Instant::now();
+    let outcome = job.outcome();
+    let ended = stood.elapsed();
+    kill_process(process, Signal::CONT).expect("it is there");
+    assert_eq!(outcome.code(), 79);
+    assert!(ended < Duration::from_millis(1_500), "{ended:?}");
+}
+
+#[test]
+fn a_server_that_comes_back_in_time_with_its_data_loses_nothing() {
+    let mut server = Server::builder()
+        .config("appendonly yes")
+        .config("appendfsync always")
+        .start();
+    let mut job = sleeper(&server, &["--lease", "10s"]);
+    let fence = holder(&server).int("fence");
+    server.kill9();
+    server.restart();
+    until("it is renewed", || holder(&server).int("lease-ms") > 9_000);
+    assert_eq!(holder(&server).int("fence"), fence);
+    assert!(!job.is_over());
+}
+
+#[test]
+fn a_server_that_does_not_answer_at_the_end_is_not_waited_for() {
+    let server = Server::start();
+    let notes = Notes::new();
+    let script = format!(
+        "echo >{}; while [ ! -e {} ]; do sleep 0.01; done; exit 4",
+        notes.word("ready"),
+        notes.word("go")
+    );
+    let mut job = Job::of(&server, &["run", "k", "--", "sh", "-c", &script]);
+    notes.read("ready");
+    let process = process_of(&server);
+    kill_process(process, Signal::STOP).expect("it is there");
+    fs::write(notes.path("go"), "").expect("a file");
+    let began = Instant::now();
+    let outcome = job.outcome();
+    kill_process(process, Signal::CONT).expect("it is there");
+    assert_eq!(outcome.code(), 4);
+    assert!(
+        outcome.err.contains("the lock stays until its lease ends"),
+        "{outcome:?}"
+    );
+    assert!(began.elapsed() < Duration::from_secs(6));
+}
+
+// --- redis-lock itself ----------------------------------------------------------------------
+
+#[test]
+fn a_killed_redis_lock_frees_the_lock_by_lease_or_session() {
+    let server = Server::start();
+    for (options, at_once) in [
+        (&["--session", "--lease", "60s"][..], true),
+        (&["--lease", "500ms"], false),
+    ] {
+        let job = sleeper(&server, options);
+        let (command, lease_ms) = (job.command(), holder(&server).int("lease-ms"));
+        job.send(Signal::KILL);
+        until_free(&server);
+        assert_eq!(at_once, lease_ms > 10_000);
+        until_gone(command);
+    }
+}
+
+#[test]
+fn what_a_killed_redis_lock_means_for_the_command_is_a_choice() {
+    let server = Server::start();
+    for (choice, signal) in [("kill", None), ("term", Some("TERM")), ("ignore", None)] {
+        let notes = Notes::new();
+        let script = format!(
+            "trap 'echo TERM >{0}; exit 0' TERM; echo >{1}; while :; do sleep 0.01; done",
+            notes.word("got"),
+            notes.word("ready")
+        );
+        let job = Job::of(
+            &server,
+            &[
+                "run",
+                "k",
+                "--session",
+                "--if-killed",
+                choice,
+                "--",
+                "sh",
+                "-c",
+                &script,
+            ],
+        );
+        let command = job.command();
+        notes.read("ready");
+        job.send(Signal::KILL);
+        until_free(&server);
+        if choice == "ignore" {
+            assert!(state(command).is_some());
+            kill_process(command, Signal::KILL).expect("it is there");
+        }
+        until_gone(command);
+        assert_eq!(notes.path("got").exists(), signal.is_some(), "{choice}");
+    }
+}
+
+#[test]
+fn a_session_keeps_the_lock_of_one_who_stands_still_and_a_lease_does_not() {
+    let server = Server::start();
+    let session = sleeper(&server, &["--session", "--lease", "300ms"]);
+    let fence = holder(&server).int("fence");
+    session.send(Signal::STOP);
+    until("it is held for four leases", || {
+        holder(&server).int("held-ms") > 1_200
+    });
+    assert_eq!(holder(&server).int("fence"), fence);
+    session.send(Signal::KILL);
+    until_free(&server);
+
+    let mut leased = sleeper(&server, &["--lease", "300ms", "--on-lost", "kill"]);
+    leased.send(Signal::STOP);
+    until_free(&server);
+    server.call("LOCK.ACQUIRE k b PX 600000").grant();
+    leased.send(Signal::CONT);
+    assert_eq!(leased.outcome().code(), 79);
+    assert_eq!(server.known_lock("k").holder_tokens(), ["b"]);
+}
+
+/// A wall clock that is set back and forward under it, by which nothing is counted.
+#[test]
+fn the_wall_clock_does_not_matter() {
+    let server = Server::start();
+    let notes = Notes::new();
+    let library = compiled::shared_object("../../tests/clocks/moved.c", notes.dir.path());
+    let offset = fs::File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(notes.path("offset"));
+    let offset = offset.expect("a file");
+    offset.set_len(24).expect("a file of 24 bytes");
+    let mut command = redis_lock(
+        server.port(),
+        &["run", "k", "--lease", "300ms", "--", "sleep", "600"],
+    );
+    command
+        .env("LD_PRELOAD", library)
+        .env("LOCK_TEST_CLOCK", notes.path("offset"));
+    let mut job = Job::start(&mut command);
+    let fence = holder(&server).int("fence");
+    for (ms, held_ms) in [(-3_600_000_i64, 1_000), (3_600_000, 2_000)] {
+        use std::os::unix::fs::FileExt;
+        offset
+            .write_all_at(&ms.to_ne_bytes(), 0)
+            .expect("it is written");
+        until("it is held on", || holder(&server).int("held-ms") > held_ms);
+    }
+    assert_eq!(holder(&server).int("fence"), fence);
+    server.call("DEL k").int();
+    assert_eq!(job.outcome().code(), 79);
+}

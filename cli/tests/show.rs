@@ -1,0 +1,362 @@
+//! `redis-lock ls`, `info` and `break`.
+
+mod stage;
+
+use stage::support::{server_with_holder, until, Client, Expect, Server, LONG};
+use stage::terminal::{words, Terminal};
+use stage::{done, outcome, redis_lock, shell, PROGRAM};
+
+/// A key with what a terminal would obey: it would be cleared, and called by another name.
+const EVIL: &[u8] = b"evil\x1b[2J\x1b]0;pwned\x07\xff\0\n";
+
+/// Its name on a terminal.
+const EVIL_SHOWN: &str = r#""evil\x1b[2J\x1b]0;pwned\x07\xff\x00\n""#;
+
+/// A cluster of nodes that serve equal shares of the slots.
+#[track_caller]
+fn cluster(count: u16) -> Vec<Server> {
+    let nodes: Vec<Server> = (0..count)
+        .map(|_| {
+            Server::builder()
+                .config("cluster-enabled yes")
+                .config("cluster-node-timeout 15000")
+                .start()
+        })
+        .collect();
+    let share = 16_384_u32 / u32::from(count);
+    for (number, node) in (0..).zip(&nodes) {
+        let last = if number + 1 == u32::from(count) {
+            16_383
+        } else {
+            (number + 1) * share - 1
+        };
+        node.call(format!("CLUSTER ADDSLOTSRANGE {} {last}", number * share))
+            .okay();
+        node.call(format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1))
+            .okay();
+        node.call(format!("CLUSTER MEET 127.0.0.1 {}", nodes[0].port()))
+            .okay();
+    }
+    for node in &nodes {
+        until("each node knows all", || {
+            let info = node.call("CLUSTER INFO").text();
+            info.contains("cluster_state:ok") && info.contains(&format!("cluster_size:{count}"))
+        });
+    }
+    nodes
+}
+
+/// Takes locks `prefix0` to `prefix<count - 1>`.
+#[track_caller]
+fn take_many(client: &mut Client, prefix: &str, count: usize) {
+    let commands: Vec<String> = (0..count)
+        .map(|n| format!("LOCK.ACQUIRE {prefix}{n} t {LONG}"))
+        .collect();
+    for commands in commands.chunks(1_000) {
+        client.call_all(commands);
+    }
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Whether a terminal would show all of it, line by line.
+fn is_harmless(text: &str) -> bool {
+    text.chars()
+        .all(|character| character == '\n' || !character.is_control())
+}
+
+// --- ls -------------------------------------------------------------------------------------
+
+#[test]
+fn ls_shows_the_locks_that_fit() {
+    let server = server_with_holder();
+    server
+        .call("LOCK.ACQUIRE job:1 b PX 600000 SHARED LIMIT 3 PERMITS 2")
+        .grant();
+    server.call("SET job:2 no-lock").okay();
+    let _waiter = server.waiter("LOCK.WAIT k c");
+    let all = done(&server, &["ls"]).ok();
+    let lines: Vec<Vec<&str>> = all
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        lines[0],
+        ["KEY", "MODE", "HOLDERS", "WAITERS", "HELD", "LEASE", "BY"]
+    );
+    assert_eq!(lines[1][..4], ["job:1", "shared", "2/3", "0"]);
+    assert_eq!(lines[2][..4], ["k", "exclusive", "1", "1"]);
+    assert_eq!(lines[2][5], "9m59s");
+    assert_eq!(lines.len(), 3);
+    let some = done(&server, &["ls", "job:*"]).ok();
+    assert_eq!(some.lines().count(), 2, "{some}");
+    assert_eq!(done(&server, &["ls", "none*"]).ok().lines().count(), 1);
+}
+
+#[test]
+fn ls_as_json_has_all_that_the_server_tells() {
+    let server = server_with_holder();
+    server.call(&["CLIENT", "SETNAME", "unused"]).okay();
+    let _waiter = server.waiter("LOCK.WAIT k b BLOCK 60000 SHARED");
+    let locks = json(&done(&server, &["ls", "--json"]).ok());
+    let lock = &locks[0];
+    assert_eq!(lock["key"], "k");
+    assert_eq!(lock["mode"], "exclusive");
+    let holder = &lock["holders"][0];
+    assert_eq!(holder["token"], "a");
+    assert_eq!(
+        holder["fence"],
+        server.known_lock("k").holder().int("fence")
+    );
+    assert_eq!(holder["session"], false);
+    assert_eq!(holder["client"]["name"], "unused");
+    let waiter = &lock["queue"][0];
+    assert_eq!(
+        (&waiter["token"], &waiter["mode"], &waiter["kind"]),
+        (&"b".into(), &"shared".into(), &"blocked".into())
+    );
+    assert!(
+        waiter["timeout_ms"].as_u64().is_some_and(|ms| ms > 50_000),
+        "{waiter}"
+    );
+    let empty = done(&server, &["ls", "--json", "none*"]).ok();
+    assert_eq!(json(&empty), serde_json::json!([]));
+}
+
+#[test]
+fn ls_shows_ten_thousand_locks() {
+    let server = Server::start();
+    take_many(&mut server.client(), "key:", 10_000);
+    let shown = done(&server, &["ls"]).ok();
+    assert_eq!(shown.lines().count(), 10_001);
+    let locks = json(&done(&server, &["ls", "--json"]).ok());
+    assert_eq!(locks.as_array().map(Vec::len), Some(10_000));
+    // Nobody reads to the end.
+    let cut = outcome(&mut shell(
+        server.port(),
+        "{ redis-lock ls; echo code $? >&2; } | head -n 1",
+    ));
+    assert_eq!(
+        (cut.out.lines().count(), cut.err.as_str()),
+        (1, "code 0\n"),
+        "{cut:?}"
+    );
+}
+
+#[test]
+fn ls_asks_all_nodes_of_a_cluster() {
+    let nodes = cluster(3);
+    let mut here = 0;
+    for number in 0..30 {
+        let command = format!("LOCK.ACQUIRE key:{number} t {LONG}");
+        here += nodes
+            .iter()
+            .filter(|node| node.call(&command).is_ok())
+            .count();
+    }
+    assert_eq!(here, 30);
+    for node in &nodes {
+        assert_eq!(done(node, &["ls"]).ok().lines().count(), 31);
+        // Of a key that is elsewhere, too.
+        for key in ["key:0", "key:1", "key:2", "key:3"] {
+            assert!(done(node, &["info", key]).ok().contains("held by t"));
+        }
+    }
+    for key in ["key:0", "key:1", "key:2", "key:3"] {
+        assert_eq!(done(&nodes[0], &["break", "--yes", key]).code(), 0);
+        assert_eq!(done(&nodes[1], &["info", key]).code(), 1);
+        assert_eq!(done(&nodes[2], &["run", key, "--", "true"]).code(), 0);
+    }
+}
+
+// --- what is shown --------------------------------------------------------------------------
+
+#[test]
+fn nothing_of_somebody_elses_reaches_the_terminal_as_it_is() {
+    let server = Server::start();
+    server.call(&[&b"LOCK.ACQUIRE"[..], EVIL, EVIL]).grant();
+    let shown = done(&server, &["ls"]).ok();
+    assert!(shown.contains(EVIL_SHOWN) && is_harmless(&shown), "{shown}");
+    let text = done(&server, &["ls", "--json"]).ok();
+    assert!(is_harmless(&text), "{text}");
+    let hex: String = EVIL.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(json(&text)[0]["key"]["hex"], hex.as_str());
+    // A key with a zero byte can't be named on a command line; by a pattern it can be seen.
+    server
+        .call(&[&b"LOCK.ACQUIRE"[..], b"\x1b[2J", EVIL])
+        .grant();
+    for words in [&["info", "\u{1b}[2J"][..], &["break", "--yes", "\u{1b}[2J"]] {
+        let shown = done(&server, words).ok();
+        assert!(
+            shown.contains(r#""\x1b[2J""#) && shown.contains(EVIL_SHOWN) && is_harmless(&shown),
+            "{shown}"
+        );
+    }
+    // What the server answers isn't trusted either.
+    let refused = done(
+        &server,
+        &["info", "k", "--user", "x\u{1b}[2J", "-a", "wrong"],
+    );
+    assert!(
+        refused.code() == 69 && is_harmless(&refused.err),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn info_shows_holder_and_queue() {
+    let server = server_with_holder();
+    let _first = server.waiter("LOCK.WAIT k b BLOCK 60000 SHARED");
+    let _second = server.waiter("LOCK.MWAIT 2 k other c KEEP 1000");
+    server.call("LOCK.QUEUE k d KEEP 60000").int();
+    let shown = done(&server, &["info", "k"]).ok();
+    let fence = server.known_lock("k").holder().int("fence");
+    for words in [
+        "k  exclusive\n",
+        "held by a at 127.0.0.1:",
+        &format!(", fence {fence}, lease 9m59s\n"),
+        "1. b at 127.0.0.1:",
+        " waits shared for ",
+        ", 59.",
+        "for all of k other",
+        "3. d waits exclusive for ",
+        ", place, kept for 59.",
+    ] {
+        assert!(shown.contains(words), "{words:?} isn't in:\n{shown}");
+    }
+    let short = done(&server, &["info", "k", "--waiters", "1"]).ok();
+    assert!(short.contains("and 2 more"), "{short}");
+    let lock = json(&done(&server, &["info", "k", "--json"]).ok());
+    assert_eq!(
+        (&lock["waiters"], &lock["holders"][0]["token"]),
+        (&3.into(), &"a".into())
+    );
+}
+
+#[test]
+fn info_of_a_free_lock_is_1_and_of_no_lock_an_error() {
+    let server = Server::start();
+    let free = done(&server, &["info", "k"]);
+    assert_eq!((free.code(), free.out.as_str()), (1, "k is free\n"));
+    let free = done(&server, &["info", "k", "--json"]);
+    assert_eq!((free.code(), free.out.as_str()), (1, "null\n"));
+    server.call("SET k text").okay();
+    let other = done(&server, &["info", "k"]);
+    assert_eq!(other.code(), 69);
+    assert!(other.err.contains("WRONGTYPE"), "{other:?}");
+}
+
+// --- break ----------------------------------------------------------------------------------
+
+#[test]
+fn break_hands_the_lock_to_the_next() {
+    let server = server_with_holder();
+    let mut waiter = server.waiter("LOCK.WAIT k b");
+    let broken = done(&server, &["break", "--yes", "k"]);
+    assert_eq!(broken.code(), 0);
+    assert!(
+        broken.out.contains("held by a") && broken.out.ends_with("1 broken\n"),
+        "{broken:?}"
+    );
+    waiter.recv().grant();
+    server.call("LOCK.ACQUIRE s a SHARED").grant();
+    server.call("LOCK.ACQUIRE s b SHARED").grant();
+    assert!(done(&server, &["break", "-y", "s"])
+        .ok()
+        .ends_with("2 broken\n"));
+    let free = done(&server, &["break", "--yes", "s"]);
+    assert_eq!((free.code(), free.out.as_str()), (1, "nobody holds s\n"));
+}
+
+#[test]
+fn break_asks_on_a_terminal() {
+    let server = server_with_holder();
+    for (answer, code, is_held) in [("n\n", 1, true), ("\n", 1, true), ("y\n", 0, false)] {
+        let mut terminal = Terminal::start(words(server.port(), PROGRAM, &["break", "k"]), 80, 24);
+        terminal.until_shown("held by a");
+        terminal.until_shown("[y/N]");
+        assert_eq!(server.known_lock("k").holder_tokens(), ["a"]);
+        terminal.type_in(answer);
+        assert_eq!(terminal.ended().exit_code(), code, "{answer:?}");
+        assert_eq!(server.lock_info("k").is_some(), is_held, "{answer:?}");
+    }
+}
+
+#[test]
+fn break_does_not_hit_who_got_the_lock_since_it_was_shown() {
+    let server = server_with_holder();
+    let mut terminal = Terminal::start(words(server.port(), PROGRAM, &["break", "k"]), 80, 24);
+    terminal.until_shown("[y/N]");
+    server.call("LOCK.RELEASE k a").int();
+    server.call("LOCK.ACQUIRE k b PX 600000").grant();
+    terminal.type_in("y\n");
+    assert_eq!(terminal.ended().exit_code(), 1);
+    assert_eq!(server.known_lock("k").holder_tokens(), ["b"]);
+}
+
+#[test]
+fn break_does_nothing_unasked_and_nothing_without_the_right() {
+    let server = server_with_holder();
+    let unasked = done(&server, &["break", "k"]);
+    assert_eq!(unasked.code(), 69);
+    assert!(unasked.err.contains("--yes"), "{unasked:?}");
+    server
+        .call("ACL SETUSER reader on >secret ~none %R~* +@all")
+        .okay();
+    let mut command = redis_lock(server.port(), &["break", "--yes", "k", "--user", "reader"]);
+    let refused = outcome(command.env("REDISCLI_AUTH", "secret"));
+    assert_eq!(refused.code(), 69);
+    assert!(refused.err.contains("may not write"), "{refused:?}");
+    assert_eq!(server.known_lock("k").holder_tokens(), ["a"]);
+}
+
+// --- the server -----------------------------------------------------------------------------
+
+#[test]
+fn the_server_is_named_as_redis_cli_is_told() {
+    let server = Server::builder().config("unixsocket lock.sock").start();
+    server.call("CONFIG SET requirepass secret").okay();
+    let port = server.port().to_string();
+    let socket = server.dir().join("lock.sock").display().to_string();
+    let url = format!("redis://:secret@127.0.0.1:{port}/3");
+    for words in [
+        &["-h", "127.0.0.1", "-p", &port, "-a", "secret", "ls"][..],
+        &["ls", "-p", &port, "--pass", "secret", "--user", "default"],
+        &["ls", "-s", &socket, "-a", "secret"],
+        &["ls", "-u", &url],
+    ] {
+        let listed = outcome(redis_lock(1, words).env_remove("REDIS_LOCK_URL"));
+        assert_eq!(listed.code(), 0, "{words:?}: {listed:?}");
+    }
+    let by_environment = outcome(redis_lock(server.port(), &["ls"]).env("REDISCLI_AUTH", "secret"));
+    assert_eq!(by_environment.code(), 0, "{by_environment:?}");
+    let without = outcome(&mut redis_lock(server.port(), &["ls"]));
+    assert!(
+        without.code() == 69 && without.err.contains("NOAUTH"),
+        "{without:?}"
+    );
+    // The database of the URL, and of -n.
+    let in_three = ["run", "k", "-u", &url, "--", "redis-lock", "ls"];
+    let listed = outcome(redis_lock(1, &in_three).env("REDIS_LOCK_URL", &url)).ok();
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    let elsewhere = ["run", "k", "-u", &url, "--", "redis-lock", "ls", "-n", "4"];
+    let listed = outcome(redis_lock(1, &elsewhere).env("REDIS_LOCK_URL", &url)).ok();
+    assert_eq!(listed.lines().count(), 1, "{listed}");
+}
+
+#[test]
+fn completions_and_help_are_for_every_command() {
+    for name in ["bash", "zsh", "fish"] {
+        let text = outcome(&mut redis_lock(1, &["completions", name])).ok();
+        for word in ["run", "ls", "info", "top", "break", "on-lost"] {
+            assert!(text.contains(word), "{name} has no {word}");
+        }
+    }
+    for word in ["run", "ls", "info", "top", "break"] {
+        let help = outcome(&mut redis_lock(1, &[word, "--help"])).ok();
+        assert!(help.contains("--cacert"), "{help}");
+    }
+    assert_eq!(outcome(&mut redis_lock(1, &["run"])).code(), 2);
+}

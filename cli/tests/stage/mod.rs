@@ -1,0 +1,204 @@
+//! `redis-lock` as a test starts it: on its own, or in a terminal.
+
+#![allow(dead_code, reason = "each test binary uses its own part of this")]
+
+#[path = "../../../tests/support/mod.rs"]
+pub mod support;
+pub mod terminal;
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+
+use rustix::process::{kill_process, Pid, Signal};
+use support::{eventually, until, Server};
+
+/// The program under test.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_redis-lock");
+
+/// `redis-lock` with some words, for the server on a port.
+pub fn redis_lock(port: u16, words: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(words).stdin(Stdio::null());
+    set_environment(&mut command, port);
+    command
+}
+
+/// A shell that finds `redis-lock`.
+pub fn shell(port: u16, script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).stdin(Stdio::null());
+    set_environment(&mut command, port);
+    command
+}
+
+fn set_environment(command: &mut Command, port: u16) {
+    let folder = Path::new(PROGRAM).parent().expect("a folder");
+    let path = std::env::var("PATH").unwrap_or_default();
+    command
+        .env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{port}"))
+        .env("PATH", format!("{}:{path}", folder.display()))
+        .env_remove("REDISCLI_AUTH");
+}
+
+/// What a command came to that ends by itself.
+#[derive(Debug)]
+pub struct Outcome {
+    pub status: ExitStatus,
+    pub out: String,
+    pub err: String,
+}
+
+impl Outcome {
+    fn of(output: Output) -> Outcome {
+        Outcome {
+            status: output.status,
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Its exit code; a signal is none.
+    #[track_caller]
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| panic!("{self:?}"))
+    }
+
+    /// Its output, where it ended well.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert!(self.status.success(), "{self:?}");
+        self.out
+    }
+}
+
+#[track_caller]
+pub fn outcome(command: &mut Command) -> Outcome {
+    Outcome::of(command.output().expect("it runs"))
+}
+
+/// `redis-lock` with some words until it ends.
+#[track_caller]
+pub fn done(server: &Server, words: &[&str]) -> Outcome {
+    outcome(&mut redis_lock(server.port(), words))
+}
+
+/// One that runs while the test does something. It is killed when this goes out of scope.
+pub struct Job {
+    child: Child,
+}
+
+impl Job {
+    #[track_caller]
+    pub fn start(command: &mut Command) -> Job {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Job {
+            child: command.spawn().expect("it runs"),
+        }
+    }
+
+    /// `redis-lock` with some words.
+    #[track_caller]
+    pub fn of(server: &Server, words: &[&str]) -> Job {
+        Job::start(&mut redis_lock(server.port(), words))
+    }
+
+    pub fn id(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    #[track_caller]
+    pub fn send(&self, signal: Signal) {
+        kill_process(self.id(), signal).expect("it is there");
+    }
+
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_some()
+    }
+
+    /// What it came to, once it has ended.
+    #[track_caller]
+    pub fn outcome(&mut self) -> Outcome {
+        let status = eventually("it ends", || self.child.try_wait().expect("a child"));
+        let mut outcome = Outcome {
+            status,
+            out: String::new(),
+            err: String::new(),
+        };
+        let pipes = (self.child.stdout.take(), self.child.stderr.take());
+        let read = |pipe: Option<&mut dyn Read>, text: &mut String| {
+            pipe.map(|pipe| pipe.read_to_string(text).expect("text"));
+        };
+        read(
+            pipes.0.map(Box::new).as_deref_mut().map(|it| it as _),
+            &mut outcome.out,
+        );
+        read(
+            pipes.1.map(Box::new).as_deref_mut().map(|it| it as _),
+            &mut outcome.err,
+        );
+        outcome
+    }
+
+    /// The signal that ended it.
+    #[track_caller]
+    pub fn ended_by(&mut self) -> Option<i32> {
+        self.outcome().status.signal()
+    }
+
+    /// The process of the command that it runs.
+    #[track_caller]
+    pub fn command(&self) -> Pid {
+        child_of(self.id())
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // It may have ended.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The first child of a process, once it has one.
+#[track_caller]
+pub fn child_of(parent: Pid) -> Pid {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let first = || {
+        fs::read_to_string(&path)
+            .ok()?
+            .split(' ')
+            .next()?
+            .parse()
+            .ok()
+    };
+    eventually("it has a child", || first().and_then(Pid::from_raw))
+}
+
+/// The letter that stands for the state of a process; none once it has ended.
+pub fn state(process: Pid) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(") ")?
+        .1
+        .chars()
+        .next()
+        .filter(|state| *state != 'Z')
+}
+
+#[track_caller]
+pub fn until_gone(process: Pid) {
+    until("the process has ended", || state(process).is_none());
+}
+
+/// Waits until a command has made a file, and tells what is in it. A line is whole when it has its end.
+#[track_caller]
+pub fn written(path: &Path) -> String {
+    eventually("the file is written", || {
+        fs::read_to_string(path)
+            .ok()
+            .filter(|text| text.ends_with('\n'))
+    })
+}

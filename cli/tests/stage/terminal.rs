@@ -1,0 +1,157 @@
+//! A terminal with a program in it, as somebody sees it.
+
+use std::io::{Read, Write};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portable_pty::{native_pty_system, Child, CommandBuilder, ExitStatus, MasterPty, PtySize};
+use vt100::Parser;
+
+use super::support::{eventually, PATIENCE};
+
+/// A program in a terminal. It is killed when this goes out of scope.
+pub struct Terminal {
+    master: Box<dyn MasterPty + Send>,
+    keyboard: Box<dyn Write + Send>,
+    child: Box<dyn Child + Send + Sync>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+struct Seen {
+    screen: Parser,
+    raw: Vec<u8>,
+}
+
+impl Terminal {
+    #[track_caller]
+    pub fn start(command: CommandBuilder, columns: u16, rows: u16) -> Terminal {
+        let pair = native_pty_system()
+            .openpty(size(columns, rows))
+            .expect("a terminal");
+        let child = pair.slave.spawn_command(command).expect("it runs");
+        let seen = Seen {
+            screen: Parser::new(rows, columns, 0),
+            raw: Vec::new(),
+        };
+        let seen = Arc::new(Mutex::new(seen));
+        let mut output = pair.master.try_clone_reader().expect("its output");
+        let watched = Arc::clone(&seen);
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                let mut seen = watched.lock().expect("the screen");
+                seen.screen.process(&bytes[..count]);
+                seen.raw.extend(&bytes[..count]);
+            }
+        });
+        Terminal {
+            keyboard: pair.master.take_writer().expect("its keyboard"),
+            master: pair.master,
+            child,
+            seen,
+        }
+    }
+
+    pub fn id(&self) -> rustix::process::Pid {
+        let id = self
+            .child
+            .process_id()
+            .and_then(|id| i32::try_from(id).ok());
+        id.and_then(rustix::process::Pid::from_raw)
+            .expect("a process")
+    }
+
+    #[track_caller]
+    pub fn type_in(&mut self, text: &str) {
+        self.keyboard
+            .write_all(text.as_bytes())
+            .expect("somebody reads");
+    }
+
+    pub fn text(&self) -> String {
+        self.seen
+            .lock()
+            .expect("the screen")
+            .screen
+            .screen()
+            .contents()
+    }
+
+    /// Everything that was written so far.
+    pub fn raw(&self) -> Vec<u8> {
+        self.seen.lock().expect("the screen").raw.clone()
+    }
+
+    /// Whether a program has the whole screen for itself.
+    pub fn is_taken(&self) -> bool {
+        self.seen
+            .lock()
+            .expect("the screen")
+            .screen
+            .screen()
+            .alternate_screen()
+    }
+
+    /// Whether what is typed is shown and goes out by lines, as a shell leaves it.
+    pub fn is_as_usual(&self) -> bool {
+        use rustix::termios::{tcgetattr, LocalModes};
+        let descriptor = self.master.as_raw_fd().expect("a descriptor");
+        // SAFETY: the master stays open as long as this.
+        let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };
+        let modes = tcgetattr(descriptor).expect("a terminal").local_modes;
+        modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
+    }
+
+    #[track_caller]
+    pub fn until_shown(&self, text: &str) {
+        self.until_shows(&format!("{text:?} is shown"), |shown| shown.contains(text));
+    }
+
+    /// Waits until the screen shows something; else fails, and tells what it shows.
+    #[track_caller]
+    pub fn until_shows(&self, what: &str, shows: impl Fn(&str) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !shows(&self.text()) {
+            assert!(Instant::now() < end, "not {what}, but:\n{}", self.text());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn resize(&self, columns: u16, rows: u16) {
+        let mut seen = self.seen.lock().expect("the screen");
+        seen.screen.screen_mut().set_size(rows, columns);
+        self.master.resize(size(columns, rows)).expect("a terminal");
+    }
+
+    #[track_caller]
+    pub fn ended(&mut self) -> ExitStatus {
+        eventually("it ends", || self.child.try_wait().expect("a child"))
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // It may have ended.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn size(cols: u16, rows: u16) -> PtySize {
+    PtySize {
+        rows,
+        cols,
+        pixel_width: 0,
+        pixel_height: 0,
+    }
+}
+
+/// A command line for it.
+pub fn words(port: u16, program: &str, words: &[&str]) -> CommandBuilder {
+    let mut command = CommandBuilder::new(program);
+    command.args(words);
+    command.env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{port}"));
+    command.env("TERM", "xterm-256color");
+    command
+}

@@ -1,0 +1,180 @@
+//! `redis-lock run` as a job of a shell with a terminal.
+#![cfg(target_os = "linux")]
+
+mod stage;
+
+use stage::support::{server_with_holder, until, Expect, Server};
+use stage::terminal::{words, Terminal};
+use stage::{child_of, state, PROGRAM};
+use std::path::Path;
+
+/// A shell that watches its jobs, and shows `$ ` when it is ready.
+#[track_caller]
+fn shell(server: &Server) -> Terminal {
+    let mut command = words(server.port(), "bash", &["--norc", "--noprofile", "-i"]);
+    let folder = Path::new(PROGRAM).parent().expect("a folder");
+    command.env(
+        "PATH",
+        format!(
+            "{}:{}",
+            folder.display(),
+            std::env::var("PATH").unwrap_or_default()
+        ),
+    );
+    command.env("PS1", "ready$ ");
+    let terminal = Terminal::start(command, 100, 40);
+    terminal.until_shown("ready$");
+    terminal
+}
+
+fn is_held(server: &Server) -> bool {
+    server
+        .lock_info("k")
+        .is_some_and(|lock| !lock.holders.is_empty())
+}
+
+/// The letter for the state of the command that the shell's only job runs.
+fn command_state(terminal: &Terminal) -> Option<char> {
+    state(child_of(child_of(terminal.id())))
+}
+
+#[test]
+fn the_command_reads_from_the_terminal() {
+    let server = Server::start();
+    let mut terminal = shell(&server);
+    terminal
+        .type_in("redis-lock run k -- sh -c 'read line; echo got=$line; exit 4'; echo code=$?\n");
+    until("it is held", || is_held(&server));
+    terminal.type_in("hello\n");
+    terminal.until_shown("got=hello");
+    terminal.until_shown("code=4");
+}
+
+#[test]
+fn an_interrupt_reaches_the_command_once() {
+    let server = Server::start();
+    let mut terminal = shell(&server);
+    terminal.type_in("redis-lock run k -- sh -c 'trap \"echo interrupt; n=x\\$n\" INT; echo beg\"\"un; until [ \"$n\" ]; do sleep 0.05; done; sleep 0.5; echo n=$n.; exit 4'; echo code=$?\n");
+    terminal.until_shown("begun");
+    terminal.type_in("\x03");
+    terminal.until_shown("n=x.");
+    terminal.until_shown("code=4");
+    assert!(!is_held(&server));
+}
+
+#[test]
+fn an_interrupt_ends_command_and_lock() {
+    let server = Server::start();
+    let mut terminal = shell(&server);
+    terminal.type_in("redis-lock run k -- sleep 600; echo code=$?\n");
+    until("it is held", || is_held(&server));
+    terminal.type_in("\x03");
+    terminal.type_in("\necho late=$?\n");
+    terminal.until_shows("it has ended", |text| {
+        text.contains("code=130") || text.contains("late=130")
+    });
+    assert!(!is_held(&server));
+}
+
+#[test]
+fn an_interrupt_ends_a_wait_and_the_list_that_it_stands_in() {
+    let server = server_with_holder();
+    let mut terminal = shell(&server);
+    terminal.type_in("for n in 1 2; do redis-lock run k -- true; done; echo after=$?\n");
+    server.until_waiters("k", 1);
+    terminal.type_in("\x03");
+    until("nobody waits", || server.waiters("k") == 0);
+    terminal.type_in("echo late=$?\n");
+    terminal.until_shown("late=130");
+    assert!(!terminal.text().contains("after=0"), "{}", terminal.text());
+    assert_eq!(server.waiters("k"), 0);
+}
+
+#[test]
+fn the_job_is_stopped_and_continued() {
+    let server = Server::start();
+    let mut terminal = shell(&server);
+    for round in 0..3 {
+        terminal.type_in("redis-lock run k --session -- sleep 600\n");
+        until("it is held", || is_held(&server));
+        terminal.type_in("\x1a");
+        terminal.until_shown("Stopped ");
+        let fence = server.known_lock("k").holder().int("fence");
+        terminal.type_in("clear; echo clear''ed\n");
+        terminal.until_shown("cleared");
+        terminal.type_in("fg\n");
+        until("it goes on", || command_state(&terminal) == Some('S'));
+        assert_eq!(server.known_lock("k").holder().int("fence"), fence);
+        terminal.type_in("\x03");
+        until("it has ended", || !is_held(&server));
+        terminal.type_in(&format!("echo next={round}.\n"));
+        terminal.until_shown(&format!("next={round}."));
+    }
+}
+
+#[test]
+fn a_job_that_lost_its_lock_while_it_was_stopped_is_ended() {
+    let server = Server::start();
+    let mut terminal = shell(&server);
+    terminal.type_in("redis-lock run k --lease 300ms -- sh -c 'echo beg\"\"un; exec sleep 600'\n");
+    terminal.until_shown("begun");
+    terminal.type_in("\x1a");
+    terminal.until_shown("Stopped ");
+    until("its lease is over", || !is_held(&server));
+    terminal.type_in("fg; echo code=$?\n");
+    terminal.until_shown("was lost while the command ran");
+    terminal.until_shown("code=79");
+}
+
+/// Less, as many programs, stops itself alone.
+#[test]
+fn a_command_that_stops_itself_gives_the_terminal_to_the_shell() {
+    let server = Server::start();
+    let mut terminal = shell(&server);
+    terminal
+        .type_in("redis-lock run k -- sh -c 'kill -TSTP $$; echo goes on; exit 4'; echo code=$?\n");
+    terminal.type_in("echo stopped=$(jobs | grep -c Stopped)\n");
+    terminal.until_shown("stopped=1");
+    terminal.type_in("fg; echo code=$?\n");
+    terminal.until_shown("goes on");
+    terminal.until_shown("code=4");
+}
+
+#[test]
+fn a_job_in_the_background_that_reads_is_stopped_as_any() {
+    let server = Server::start();
+    let mut terminal = shell(&server);
+    terminal.type_in("redis-lock run k -- sh -c 'read line; echo got=$line' &\n");
+    until("it is held", || is_held(&server));
+    terminal.type_in("sleep 0.3; echo stopped=$(jobs | grep -c Stopped)\n");
+    terminal.until_shown("stopped=1");
+    terminal.type_in("fg\n");
+    terminal.type_in("hello\n");
+    terminal.until_shown("got=hello");
+    until("it has ended", || !is_held(&server));
+}
+
+#[test]
+fn a_shell_within_watches_its_own_jobs() {
+    let server = Server::start();
+    let mut terminal = shell(&server);
+    terminal.type_in("PS1='with''in$ ' redis-lock run k -- bash --norc --noprofile -i\n");
+    terminal.until_shown("within$");
+    terminal.type_in("sh -c \"echo slee''ps; exec sleep 600\"\n");
+    terminal.until_shown("sleeps");
+    terminal.type_in("\x03");
+    terminal.type_in("echo inner=$?\n");
+    terminal.until_shown("inner=130");
+    assert!(is_held(&server));
+    terminal.type_in("exit 5\n");
+    terminal.type_in("echo outer=$?\n");
+    terminal.until_shown("outer=5");
+    assert!(!is_held(&server));
+    // The terminal is the outer one's again.
+    terminal.type_in("sh -c \"echo rea''ds; exec cat\"\n");
+    terminal.until_shown("reads");
+    terminal.type_in("\x03");
+    terminal.type_in("echo cat=$?\n");
+    terminal.until_shown("cat=130");
+    server.call("PING").text();
+}

@@ -1,0 +1,164 @@
+//! `redis-lock top`, in a terminal.
+
+mod stage;
+
+use rustix::process::{kill_process, Signal};
+use stage::support::{until, Expect, Server, LONG};
+use stage::terminal::{words, Terminal};
+use stage::{done, PROGRAM};
+
+/// Three locks: `quiet`, `busy` with two who wait, and `many` with three holders.
+#[track_caller]
+fn server_with_locks() -> (Server, Vec<stage::support::Client>) {
+    let server = Server::start();
+    for command in [
+        "quiet a",
+        "busy a",
+        "many a SHARED",
+        "many b SHARED",
+        "many c SHARED",
+    ] {
+        let (key, rest) = command.split_once(' ').expect("two words");
+        let (token, mode) = rest.split_once(' ').unwrap_or((rest, ""));
+        server
+            .call(format!("LOCK.ACQUIRE {key} {token} {LONG} {mode}"))
+            .grant();
+    }
+    let waiters = vec![
+        server.waiter("LOCK.WAIT busy b"),
+        server.waiter("LOCK.WAIT busy c"),
+    ];
+    (server, waiters)
+}
+
+fn top(server: &Server, options: &[&str], columns: u16, rows: u16) -> Terminal {
+    let all = [&["top", "-d", "50ms"], options].concat();
+    let terminal = Terminal::start(words(server.port(), PROGRAM, &all), columns, rows);
+    terminal.until_shows("locks are shown", |text| text.contains("quiet"));
+    terminal
+}
+
+/// The keys in the order in which they are shown.
+fn keys(text: &str) -> Vec<&str> {
+    let rows = text
+        .lines()
+        .skip(2)
+        .filter_map(|line| line.split_whitespace().next());
+    rows.filter(|word| ["quiet", "busy", "many"].contains(word))
+        .collect()
+}
+
+#[track_caller]
+fn until_keys(terminal: &Terminal, order: [&str; 3]) {
+    terminal.until_shows(&format!("the order is {order:?}"), |text| {
+        keys(text) == order
+    });
+}
+
+#[test]
+fn locks_are_shown_and_sorted_and_followed() {
+    let (server, _waiters) = server_with_locks();
+    let mut terminal = top(&server, &[], 100, 12);
+    terminal.until_shown("3 locks, 5 holders, 2 waiters at 127.0.0.1:");
+    until_keys(&terminal, ["busy", "many", "quiet"]);
+    terminal.type_in("h");
+    until_keys(&terminal, ["many", "busy", "quiet"]);
+    terminal.type_in("kr");
+    until_keys(&terminal, ["quiet", "many", "busy"]);
+    terminal.type_in("a");
+    until_keys(&terminal, ["quiet", "busy", "many"]);
+    server.call("DEL many").int();
+    terminal.until_shown("2 locks, 2 holders, 2 waiters");
+}
+
+#[test]
+fn q_and_signals_leave_the_terminal_as_it_was() {
+    let (server, _waiters) = server_with_locks();
+    for (signal, code) in [
+        (None, 0),
+        (Some(Signal::TERM), 1),
+        (Some(Signal::INT), 1),
+        (Some(Signal::HUP), 1),
+    ] {
+        let mut terminal = top(&server, &[], 80, 24);
+        assert!(terminal.is_taken() && !terminal.is_as_usual());
+        match signal {
+            None => terminal.type_in("q"),
+            Some(signal) => kill_process(terminal.id(), signal).expect("it is there"),
+        }
+        let status = terminal.ended();
+        assert_eq!(status.exit_code(), code, "{status:?}");
+        assert_eq!(status.signal().is_some(), signal.is_some(), "{status:?}");
+        until("the screen is given back", || !terminal.is_taken());
+        assert!(terminal.is_as_usual());
+        assert!(
+            terminal.raw().ends_with(b"\x1b[?25h")
+                || terminal.raw().windows(6).any(|it| it == b"\x1b[?25h")
+        );
+    }
+}
+
+#[test]
+fn every_size_of_a_terminal_will_do() {
+    let (server, _waiters) = server_with_locks();
+    let terminal = top(&server, &[], 80, 24);
+    for (columns, rows) in [(24, 5), (200, 50), (8, 2), (1, 1), (40, 10)] {
+        terminal.resize(columns, rows);
+        if columns >= 24 {
+            terminal.until_shows("it is drawn anew", |text| {
+                text.contains("busy")
+                    && text.contains("WAITERS")
+                    && text.contains("HELD") == (columns >= 40)
+            });
+        }
+    }
+}
+
+#[test]
+fn what_does_not_change_is_not_drawn_again() {
+    let server = Server::start();
+    server.call("LOCK.ACQUIRE quiet a").grant();
+    let terminal = top(&server, &[], 80, 24);
+    // The spans change all the time.
+    let before = terminal.raw().len();
+    until("it was drawn thirty times", || {
+        server
+            .info("commandstats", "cmdstat_lock.info")
+            .starts_with("calls=3")
+    });
+    let raw = terminal.raw();
+    let clears = raw[before..]
+        .windows(4)
+        .filter(|it| it == b"\x1b[2J")
+        .count();
+    assert_eq!(clears, 0);
+    assert!(raw.len() - before < 6_000, "{} bytes", raw.len() - before);
+}
+
+#[test]
+fn a_server_that_goes_is_told_of_and_comes_back() {
+    let (mut server, waiters) = server_with_locks();
+    let terminal = top(&server, &[], 100, 12);
+    drop(waiters);
+    server.kill9();
+    terminal.until_shown("NOT NOW:");
+    terminal.until_shown("busy");
+    server.restart();
+    terminal.until_shown("0 locks, 0 holders, 0 waiters");
+}
+
+#[test]
+fn a_terminal_is_needed_and_nothing_of_a_key_is_obeyed() {
+    let server = Server::start();
+    server
+        .call(&[&b"LOCK.ACQUIRE"[..], b"quiet\x1b[31m", b"a"])
+        .grant();
+    let refused = done(&server, &["top"]);
+    assert!(
+        refused.code() == 69 && refused.err.contains("needs a terminal"),
+        "{refused:?}"
+    );
+    let terminal = top(&server, &[], 80, 24);
+    terminal.until_shown(r#""quiet\x1b[31m""#);
+    assert!(!terminal.raw().windows(5).any(|it| it == b"\x1b[31m"));
+}
