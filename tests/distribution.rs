@@ -90,7 +90,8 @@ fn the_module_goes_where_the_server_lies_or_where_prefix_says() {
         assert!(said.contains(&module) && said.contains(&lines), "{said}");
         let found = [installed.path(&module), installed.path(&lines)];
         assert_eq!(installed.files(), found);
-        let modes = found.map(|file| fs::metadata(file).expect("a file").permissions().mode() & 0o777);
+        let modes =
+            found.map(|file| fs::metadata(file).expect("a file").permissions().mode() & 0o777);
         // A server refuses a module that it may not execute.
         assert_eq!(modes, [0o755, 0o644]);
         installed.run("uninstall", variables);
@@ -153,7 +154,9 @@ fn the_installed_lines_start_a_server_also_after_config_rewrite() {
     let rewritten = fs::read_to_string(folder.path().join("server.conf")).expect("a file");
     assert_eq!(rewritten.matches("loadmodule").count(), 1, "{rewritten}");
     process.restart().expect("it starts again");
-    Client::connect(process.port()).call("LOCK.ACQUIRE k a").grant();
+    Client::connect(process.port())
+        .call("LOCK.ACQUIRE k a")
+        .grant();
 }
 
 #[test]
@@ -165,14 +168,23 @@ fn lines_that_are_included_keep_the_server_from_starting_after_config_rewrite() 
     fs::write(&included, lines).expect("a file");
     let include = format!("include \"{}\"", included.display());
     let process = Process::start(plan(vec![include.clone()]), folder.path()).expect("a server");
-    Client::connect(process.port()).call("CONFIG REWRITE").okay();
+    Client::connect(process.port())
+        .call("CONFIG REWRITE")
+        .okay();
     let rewritten = fs::read_to_string(folder.path().join("server.conf")).expect("a file");
-    let loading = rewritten.lines().filter(|line| line.starts_with("loadmodule"));
+    let loading = rewritten
+        .lines()
+        .filter(|line| line.starts_with("loadmodule"));
     let twice = loading.map(str::to_owned).chain([include]).collect();
     let again = tempfile::tempdir().expect("a folder");
-    let refused = Process::start(plan(twice), again.path()).err().expect("twice");
+    let refused = Process::start(plan(twice), again.path())
+        .err()
+        .expect("twice");
     let refused = format!("{refused:#}");
-    assert!(refused.contains("a module named lock is loaded already"), "{refused}");
+    assert!(
+        refused.contains("a module named lock is loaded already"),
+        "{refused}"
+    );
 }
 
 // --- the files about packages -----------------------------------------------------------------
@@ -229,7 +241,9 @@ fn the_dockerfile_puts_the_module_where_its_configuration_says() {
 fn the_assets_of_the_package_are_there() {
     let manifest = text_of("Cargo.toml");
     let (_, assets) = manifest.split_once("assets = [").expect("assets");
-    let assets = assets.lines().filter_map(|line| line.trim().strip_prefix("[\""));
+    let assets = assets
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("[\""));
     let sources: Vec<&str> = assets.filter_map(|line| line.split('"').next()).collect();
     assert!(sources.len() > 4, "{sources:?}");
     for source in sources.into_iter().filter(|it| !it.starts_with("target/")) {

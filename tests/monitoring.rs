@@ -39,7 +39,9 @@ impl Exporter {
     fn start(server: &Server) -> Exporter {
         let operations = root().join("docs/operations.md");
         let text = std::fs::read_to_string(operations).expect("a document");
-        let (_, rest) = text.split_once("> ACL SETUSER exporter ").expect("a recipe");
+        let (_, rest) = text
+            .split_once("> ACL SETUSER exporter ")
+            .expect("a recipe");
         let rules = rest.lines().next().expect("rules");
         server.call(format!("ACL SETUSER exporter {rules}")).okay();
         let program = program(
@@ -95,7 +97,11 @@ fn the_exporter_passes_the_fields_of_info() {
     let server = server_with_holder();
     let _waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
     let metrics = Exporter::start(&server).metrics();
-    for (field, expected) in [("lock_locks", 1.0), ("lock_waiters", 1.0), ("lock_grants", 1.0)] {
+    for (field, expected) in [
+        ("lock_locks", 1.0),
+        ("lock_waiters", 1.0),
+        ("lock_grants", 1.0),
+    ] {
         let name = format!("redis_script_values{{key=\"{field}\"}}");
         assert_eq!(value(&metrics, &name), expected, "{field}");
     }

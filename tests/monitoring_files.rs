@@ -11,7 +11,9 @@ use support::{server_with_holder, Expect, Server};
 
 #[track_caller]
 fn text_of(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("monitoring").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("monitoring")
+        .join(name);
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
@@ -21,7 +23,9 @@ fn exported(server: &Server) -> BTreeMap<String, String> {
     let script = text_of("redis-lock.lua");
     let pairs = server.call(&["EVAL", &script, "0"]).list();
     let texts: Vec<String> = pairs.into_iter().map(|it| Ok(it).text()).collect();
-    let pairs = texts.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone()));
+    let pairs = texts
+        .chunks(2)
+        .map(|pair| (pair[0].clone(), pair[1].clone()));
     pairs.collect()
 }
 

@@ -261,7 +261,10 @@ fn effects_in_an_append_only_file_that_are_not_known_are_lost_and_told_of() {
     server.restart_with_module(&module_path());
     assert_eq!(server.call("DBSIZE").int(), 0);
     let log = server.log();
-    assert!(log.contains("CRITICAL") && log.contains("lock.apply"), "{log}");
+    assert!(
+        log.contains("CRITICAL") && log.contains("lock.apply"),
+        "{log}"
+    );
 }
 
 #[test]
