@@ -173,7 +173,7 @@ test-monitoring: test-deps build ## run the exporter and Prometheus's own checks
 	@$(FOUND); cargo nextest run --test monitoring --no-fail-fast
 
 deny: ## licences and sources of all dependencies; needs cargo-deny
-	cargo deny --offline check licenses bans sources
+	cargo deny check licenses bans sources
 
 clean: ## remove what was built
 	cargo clean

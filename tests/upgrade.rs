@@ -7,7 +7,10 @@ mod support;
 use std::env;
 use std::path::PathBuf;
 
-use support::{eventually, module_path, until, Client, Expect, Fields, Server, LONG};
+use redis_lock_rig::{Plan, Process};
+use support::{
+    eventually, module_path, server_binary, until, Client, Expect, Fields, Server, LONG,
+};
 
 #[track_caller]
 fn other_build(variable: &str) -> PathBuf {
@@ -281,13 +284,20 @@ fn a_dump_in_a_newer_format_is_refused() {
 }
 
 #[test]
-fn a_replica_does_not_load_the_data_of_a_primary_with_a_newer_format() {
+fn a_replica_whose_primary_has_a_newer_format_ends_and_says_why() {
     let primary = Server::builder().module(&next()).start();
     primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-    let replica = Server::start();
-    let port = primary.port();
-    replica.call(format!("REPLICAOF 127.0.0.1 {port}")).okay();
-    until("the replica says why", || replica.log().contains(TOLD));
-    assert_ne!(replica.info("replication", "master_link_status"), "up");
-    replica.call("REPLICAOF NO ONE").okay();
+    let folder = tempfile::tempdir().expect("a folder");
+    let plan = Plan {
+        module: Some(module_path()),
+        ..Plan::new(&server_binary())
+    };
+    let replica = Process::start(plan, folder.path()).expect("a server");
+    let follow = format!("REPLICAOF 127.0.0.1 {}", primary.port());
+    Client::connect(replica.port()).call(follow).okay();
+    let status = eventually("the replica ends", || replica.ended().expect("a child"));
+    assert!(
+        !status.success() && replica.log().contains(TOLD),
+        "{status}"
+    );
 }

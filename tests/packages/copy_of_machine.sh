@@ -8,9 +8,10 @@
 set -eu
 
 project=$(cd "$(dirname "$0")/../.." && pwd)
-copy=$(mktemp -d)
+copy=$2/machine
 root=$copy/root
 
+mkdir "$copy"
 mount -t tmpfs -o mode=755 tmpfs "$copy"
 mkdir "$copy/upper" "$copy/work" "$root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$copy/upper,workdir=$copy/work" "$root"
@@ -20,7 +21,7 @@ mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"
 for shared in "$project" "$2"; do
   mkdir -p "$root$shared"
-  mount --rbind "$shared" "$root$shared"
+  mount --bind "$shared" "$root$shared"
 done
 
 # One hierarchy is all that systemd needs, of the first or of the second kind.
