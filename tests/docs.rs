@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use redis::{PushKind, Value};
 use support::{until, Client, Expect, Reply, Server};
 
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 11] = [
+    "CONTRIBUTING.md",
     "README.md",
+    "SECURITY.md",
     "docs/commands.md",
     "docs/high-availability.md",
     "docs/install.md",
