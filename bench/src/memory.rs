@@ -31,6 +31,10 @@ pub const LIST: &str = "waiter in BLPOP";
 /// How many locks are measured in a full run.
 pub const FULL: u64 = 100_000;
 
+/// A new connection has a reply buffer of 16 KB, which shrinks when it was hardly used for 5 seconds and
+/// the server looks at the connection then. What waits is to be measured without that.
+const REPLY_BUFFER_SHRINKS: Duration = Duration::from_secs(8);
+
 /// Measures all.
 pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<()> {
     let (locks, waiters, rounds) = stage.extent().of((5_000, 100, 1), (FULL, 1_000, 3));
@@ -83,6 +87,7 @@ fn of_waiters(
     let mut clients = Clients::connect(server.port(), count)?;
     let mut asker = server.connect()?;
     asker.granted(&format!("LOCK.ACQUIRE lock:0 {} PX 3600000", token(count)))?;
+    thread::sleep(REPLY_BUFFER_SHRINKS);
     let before = settled(&mut asker)?;
     for index in 0..count {
         let command = match who {
@@ -92,6 +97,7 @@ fn of_waiters(
         clients.send(index, &packed(&command))?;
     }
     asker.until_blocked(count)?;
+    thread::sleep(REPLY_BUFFER_SHRINKS);
     let after = settled(&mut asker)?;
     let place = Place::new(NAME, "", count as u64, who);
     sheet.note_some(&place, metric::BYTES, (after - before) / count as f64)

@@ -84,11 +84,18 @@ pub struct Publication {
 
 /// All that follows from an operation but for its effects, which come first, so that nobody is told of
 /// a grant that isn't there. To be done in this order: the blocking of a caller that was queued; the
-/// completions and the publications.
+/// deliveries.
 #[derive(Debug)]
 pub struct Decision {
     /// For the caller.
     pub answer: Result<Answer, Refusal>,
+    /// For others, if it concerns any: most operations don't.
+    pub deliveries: Option<Box<Deliveries>>,
+}
+
+/// What others than the caller are told.
+#[derive(Debug)]
+pub struct Deliveries {
     /// For those who waited.
     pub completions: Vec<Completion>,
     /// For those who listen.

@@ -213,17 +213,19 @@ pub fn apply(lock: &mut Lock, change: &Change) {
     }
 }
 
+/// Adds the changes that make a lock where there was none.
+#[inline]
+pub fn make(lock: Lock, mut add: impl FnMut(Change)) {
+    let mode = lock.mode();
+    lock.into_holders()
+        .into_each(|holder| add(Change::Grant { mode, holder }));
+}
+
 /// Adds the changes that turn `before` into `after`: fewest first, nothing when nothing changed.
 ///
 /// Grants come before drops, so that no replica sees the lock free in between.
 #[inline]
-pub fn between(before: Option<&Stored>, after: &Lock, mut add: impl FnMut(Change)) {
-    let Some(before) = before else {
-        return after
-            .holders()
-            .iter()
-            .for_each(|own| add(grant_of(after, own)));
-    };
+pub fn between(before: &Stored, after: &Lock, mut add: impl FnMut(Change)) {
     if after.is_free() {
         return add(Change::Delete);
     }
@@ -287,8 +289,8 @@ fn between_exclusive(before: &Lock, after: &Lock, add: impl FnMut(Change)) {
 }
 
 /// Makes a renewal of a grant that is nothing more, where the lock is exclusive.
-pub fn condense(changes: &mut [Effect], before: Option<&Stored>) {
-    let ([Effect { change, .. }], Some(before)) = (changes, before) else {
+pub fn condense(changes: &mut [Effect], before: &Stored) {
+    let [Effect { change, .. }] = changes else {
         return;
     };
     if let Change::Grant { mode, holder } = change {
@@ -367,7 +369,10 @@ mod tests {
 
     fn all_between(before: Option<&Stored>, after: &Lock) -> Vec<Change> {
         let mut changes = Vec::new();
-        between(before, after, |change| changes.push(change));
+        match before {
+            Some(before) => between(before, after, |change| changes.push(change)),
+            None => make(after.clone(), |change| changes.push(change)),
+        }
         changes
     }
 
@@ -510,7 +515,7 @@ mod tests {
                 change,
             };
             let mut changes: Effects = changes.into_iter().map(at_k).collect();
-            condense(&mut changes, Some(&stored));
+            condense(&mut changes, &stored);
             let renewed = matches!(
                 changes.as_slice(),
                 [Effect {

@@ -1,9 +1,11 @@
 //! The locks that one operation touches: as they were, and as they will be.
 
+use std::mem;
+
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
-use crate::decision::{Completion, Publication};
+use crate::decision::{Completion, Deliveries, Publication};
 use crate::effect::{self, Effect, Effects};
 use crate::state::queue::Position;
 use crate::state::sessions::Sessions;
@@ -87,8 +89,10 @@ static FREE: Lock = Lock::free();
 #[derive(Default)]
 struct Entries {
     first: Option<(Name, Entry)>,
-    others: Option<Box<IndexMap<Name, Entry, RandomState>>>,
+    others: Option<Box<OtherEntries>>,
 }
+
+type OtherEntries = IndexMap<Name, Entry, RandomState>;
 
 impl Entries {
     #[inline(always)]
@@ -236,7 +240,7 @@ impl<'t, 'e> Transaction<'t, 'e> {
     }
 
     /// The entry of a name, which is read if it wasn't yet.
-    #[inline]
+    #[inline(always)]
     pub fn entry(&mut self, name: &Name) -> EntryId {
         match self.entries.find(name) {
             Some(id) => id,
@@ -270,12 +274,14 @@ impl<'t, 'e> Transaction<'t, 'e> {
     }
 
     /// The lock of a name, without the leases that have ended; `None` for another type's key.
+    #[inline(always)]
     pub fn lock_at(&mut self, name: &Name) -> Option<&Lock> {
         let id = self.entry(name);
         self.lock(id)
     }
 
     /// The lock of an entry, without the leases that have ended; `None` for another type's key.
+    #[inline(always)]
     pub fn lock(&self, id: EntryId) -> Option<&Lock> {
         let (_, entry) = self.entries.get(id)?;
         match entry.before {
@@ -414,6 +420,7 @@ impl<'t, 'e> Transaction<'t, 'e> {
     }
 
     /// The session of a grant or an extension: a new one, or the one that the token's own grant has.
+    #[inline]
     pub fn bind(
         &mut self,
         id: EntryId,
@@ -448,18 +455,25 @@ impl<'t, 'e> Transaction<'t, 'e> {
         }
     }
 
-    /// Sums up: what changed, for the keyspace and for the sessions.
+    /// Sums up: what changed, for the keyspace and for the sessions; what others are told.
     #[inline(always)]
-    pub fn commit(&mut self) {
-        if let Some((name, entry)) = &self.entries.first {
-            commit_entry(name, entry, self.environment.effects);
-        }
-        for (name, entry) in self.entries.others.iter().flat_map(|others| others.iter()) {
-            commit_entry(name, entry, self.environment.effects);
-        }
+    pub fn commit(&mut self) -> Option<Box<Deliveries>> {
         if !self.sessions.is_empty() {
             self.follow_sessions();
         }
+        if let Some((name, entry)) = &mut self.entries.first {
+            commit_entry(name, entry, self.environment.effects);
+        }
+        if let Some(others) = &mut self.entries.others {
+            commit_entries(others, self.environment.effects);
+        }
+        let concerns_others = !self.completions.is_empty() || !self.publications.is_empty();
+        concerns_others.then(|| {
+            Box::new(Deliveries {
+                completions: mem::take(self.completions),
+                publications: mem::take(self.publications),
+            })
+        })
     }
 
     fn follow_sessions(&mut self) {
@@ -476,20 +490,31 @@ impl<'t, 'e> Transaction<'t, 'e> {
     }
 }
 
-/// The effects of what became of one name.
-#[inline]
-fn commit_entry(name: &Name, entry: &Entry, effects: &mut Effects) {
-    let Some(after) = entry.lock() else { return };
-    let before = entry.stored();
-    let expiry_ms = before.and_then(|stored| stored.expiry_ms);
-    let is_as_before = entry.after.is_none() && entry.affirmed.is_empty();
-    if is_as_before && expiry_ms == after.latest_deadline_ms() {
-        return;
+fn commit_entries(entries: &mut OtherEntries, effects: &mut Effects) {
+    for (name, entry) in entries {
+        commit_entry(name, entry, effects);
     }
+}
+
+/// The effects of what became of one name.
+#[inline(always)]
+fn commit_entry(name: &Name, entry: &mut Entry, effects: &mut Effects) {
     let here = |change| Effect {
         name: name.clone(),
         change,
     };
+    let Some(before) = entry.stored() else {
+        // Each grant is new, and an affirmation of one adds nothing.
+        if let Some(made) = entry.after.take() {
+            effect::make(made, |change| effects.push(here(change)));
+        }
+        return;
+    };
+    let after = entry.after.as_ref().unwrap_or(&before.lock);
+    let is_as_before = entry.after.is_none() && entry.affirmed.is_empty();
+    if is_as_before && before.expiry_ms == after.latest_deadline_ms() {
+        return;
+    }
     let first = effects.len();
     effect::between(before, after, |change| effects.push(here(change)));
     if entry.renewed {

@@ -189,13 +189,11 @@ fn record_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleStrin
         b"rename_to" | b"move_to" => KeyEvent::Arrives,
         _ => return,
     };
-    if api::is_replica() {
-        return;
-    }
     let string = RedisString::new(None, key);
-    // Most keys that are given an expiry are no locks: find that out first.
-    let lock = event == KeyEvent::Leaves || key::is_lock(ctx, &string);
-    if !lock && !state::anybody_waits() {
+    // Most keys that are given an expiry are no locks: find that out first. One that leaves is looked at
+    // where it arrives.
+    let lock = event == KeyEvent::Leaves || key::forget_expiry(ctx, &string);
+    if api::is_replica() || (!lock && !state::anybody_waits()) {
         return;
     }
     let name = Name::new(api::selected_db(ctx), string.as_slice());

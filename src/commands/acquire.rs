@@ -25,7 +25,6 @@ impl Twins for Acquire {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        let operation = grammar::acquire(call.words, keys, &call.setting())?;
-        call.execute(&operation)
+        call.execute(&grammar::acquire(call.words, keys, &call.setting()))
     }
 }

@@ -23,7 +23,6 @@ impl Command for Cancel {
     };
 
     fn run(call: &Call<'_>) -> Result<(), Refusal> {
-        let operation = grammar::cancel(call.words, &call.setting())?;
-        call.execute(&operation)
+        call.execute(&grammar::cancel(call.words, &call.setting()))
     }
 }

@@ -97,8 +97,10 @@ impl Call<'_> {
         }
     }
 
-    /// Carries an operation out and replies, unless the client waits now.
-    pub fn execute(&self, operation: &Operation) -> Result<(), Refusal> {
+    /// Carries out what the words came to and replies, unless the client waits now. The operation is read where
+    /// it was made: to move it costs as much as to decide it.
+    pub fn execute(&self, operation: &Result<Operation, Refusal>) -> Result<(), Refusal> {
+        let operation = operation.as_ref().map_err(|why| *why)?;
         let answer = execute(self.ctx, operation, self.strings)?;
         reply::answer(self.ctx, &answer, operation.token());
         Ok(())

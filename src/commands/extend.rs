@@ -26,7 +26,6 @@ impl Twins for Extend {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        let operation = grammar::extend(call.words, keys, &call.setting())?;
-        call.execute(&operation)
+        call.execute(&grammar::extend(call.words, keys, &call.setting()))
     }
 }

@@ -29,8 +29,10 @@ impl Twins for Queue {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        let operation = grammar::queue(call.words, keys, &call.setting())?;
-        check_channel(call.ctx, &operation)?;
+        let operation = grammar::queue(call.words, keys, &call.setting());
+        if let Ok(operation) = &operation {
+            check_channel(call.ctx, operation)?;
+        }
         call.execute(&operation)
     }
 }

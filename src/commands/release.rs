@@ -26,7 +26,6 @@ impl Twins for Release {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        let operation = grammar::release(call.words, keys, &call.setting())?;
-        call.execute(&operation)
+        call.execute(&grammar::release(call.words, keys, &call.setting()))
     }
 }

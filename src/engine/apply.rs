@@ -4,7 +4,7 @@ use redis_lock_core::effect::{self, Change, Effect, Word};
 use redis_lock_core::values::holder::{Holder, Mode};
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::{Name, Names};
-use redis_lock_core::values::packed::Packed;
+use redis_lock_core::values::packed::{Expiry, Packed};
 use redis_module::{raw, Context};
 use smallvec::SmallVec;
 
@@ -16,6 +16,7 @@ use crate::server::propagation;
 use crate::state::{self, FENCES};
 
 /// Applies and replicates the effects of an operation, in their order.
+#[inline]
 pub fn apply_all(store: &mut ServerStore<'_>, effects: &[Effect]) {
     let mut rest = effects;
     while let Some((effect, behind)) = rest.split_first() {
@@ -131,6 +132,7 @@ pub fn apply(ctx: &Context, key: &[u8], change: &Change) -> Applied {
 }
 
 /// Makes one change to an open key, closes it, and announces the change.
+#[inline(always)]
 fn apply_to(
     ctx: &Context,
     mut key: Key,
@@ -159,6 +161,7 @@ fn apply_to(
             effect::apply(&mut lock, change);
             let latest_ms = lock.latest_deadline_ms();
             *packed = Packed::new(lock);
+            packed.set_expiry(Expiry::WithLease);
             match latest_ms {
                 Some(latest_ms) => {
                     key.set_expiry_ms(latest_ms);
@@ -197,11 +200,15 @@ fn keeps_fence(lock: &Lock, change: &Change) -> bool {
 }
 
 /// Stores a lock with one holder where there is no key.
+#[inline(always)]
 fn make(ctx: &Context, key: Key, string: *mut raw::RedisModuleString, mode: Mode, holder: &Holder) {
     let key = key.without_leftover(ctx, string);
-    key.store_new(Packed::sole(mode, holder), holder.deadline_ms);
+    let mut lock = Packed::sole(mode, holder);
+    lock.set_expiry(Expiry::WithLease);
+    key.store_new(lock, holder.deadline_ms);
 }
 
+#[inline(always)]
 fn replicate(
     store: &ServerStore<'_>,
     effect: &Effect,
@@ -215,6 +222,7 @@ fn replicate(
     }
 }
 
+#[inline(never)]
 fn replicate_words(
     store: &ServerStore<'_>,
     effect: &Effect,

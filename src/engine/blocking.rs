@@ -177,13 +177,9 @@ pub fn permits(ctx: &Context, waiter: &Waiter) -> bool {
 /// same pass of the loop writes another. There the server is told as it goes to sleep.
 #[inline]
 pub fn deliver(completions: Vec<Completion>) {
-    if !completions.is_empty() {
-        deliver_all(completions);
+    if completions.is_empty() {
+        return;
     }
-}
-
-#[inline(never)]
-fn deliver_all(completions: Vec<Completion>) {
     state::blocked(|blocked| {
         blocked.outcomes.reserve(completions.len());
         for Completion { waiter_id, outcome } in completions {

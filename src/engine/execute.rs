@@ -4,7 +4,7 @@
 //! which leave pending events and touch nothing else.
 
 use foldhash::HashSet;
-use redis_lock_core::decision::{Answer, Arrival, Caller, Decision};
+use redis_lock_core::decision::{Answer, Arrival, Caller, Decision, Deliveries};
 use redis_lock_core::effect::Effects;
 use redis_lock_core::operation::Operation;
 use redis_lock_core::state::queue::WaiterId;
@@ -65,8 +65,7 @@ pub fn execute(
     if let Ok(answer) = &answer {
         blocking::record_answer(operation, answer);
     }
-    blocking::deliver(decision.completions);
-    publications::publish_all(ctx, decision.publications);
+    deliver(ctx, decision.deliveries);
     rearm(ctx, AFTER_A_COMMAND_MS);
     answer
 }
@@ -79,6 +78,15 @@ fn next_waiter_id() -> WaiterId {
     })
 }
 
+/// Tells others what an operation came to for them.
+#[inline(always)]
+fn deliver(ctx: &Context, deliveries: Option<Box<Deliveries>>) {
+    if let Some(deliveries) = deliveries {
+        blocking::deliver(deliveries.completions);
+        publications::publish_all(ctx, deliveries.publications);
+    }
+}
+
 /// Carries out what nobody asked for just now: a settling, a take-back.
 pub fn execute_unasked(
     ctx: &Context,
@@ -89,8 +97,7 @@ pub fn execute_unasked(
     if let Ok(decision) = decide(&mut store, &mut effects, decision) {
         apply::apply_all(&mut store, &effects);
         drop(store);
-        blocking::deliver(decision.completions);
-        publications::publish_all(ctx, decision.publications);
+        deliver(ctx, decision.deliveries);
     }
 }
 
@@ -101,8 +108,7 @@ pub fn time_out(ctx: &Context, most: usize) {
     if let Ok(decision) = decide(&mut store, &mut none, |table, environment| {
         table.time_out_due(most, environment)
     }) {
-        blocking::deliver(decision.completions);
-        publications::publish_all(ctx, decision.publications);
+        deliver(ctx, decision.deliveries);
     }
 }
 
@@ -156,10 +162,14 @@ fn environment<'a>(store: &'a mut ServerStore<'_>, effects: &'a mut Effects) -> 
 
 /// Tells the table what happened since it decided last. What that touches stays pending for the timer;
 /// an operation that comes first settles its own names.
+#[inline(always)]
 fn absorb_events(table: &mut LockTable) {
-    if state::pending(|pending| pending.events.is_empty()) {
-        return;
+    if !state::pending(|pending| pending.events.is_empty()) {
+        absorb_all(table);
     }
+}
+
+fn absorb_all(table: &mut LockTable) {
     let events = state::pending(|pending| std::mem::take(&mut pending.events));
     let mut unlinked = HashSet::default();
     let mut touched = Vec::new();

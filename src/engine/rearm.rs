@@ -2,6 +2,7 @@
 
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::name::Name;
+use redis_lock_core::values::packed::Expiry;
 use redis_module::Context;
 
 use crate::engine::store::OUTLIVES_MS;
@@ -58,13 +59,14 @@ fn let_contended_keys_outlive(ctx: &Context) -> Option<u64> {
 /// by the key's expiry that the next settling learns of it.
 fn let_outlive(ctx: &Context, name: &Name, until_ms: u64) {
     let mut key = Key::of(ctx, name, key::WRITE);
-    let latest_ms = match key.found() {
-        Found::Lock(lock) => lock.unpack().latest_deadline_ms(),
-        Found::Nothing | Found::OtherType => None,
+    let Found::Lock(lock) = key.found() else {
+        return;
     };
+    let latest_ms = lock.unpack().latest_deadline_ms();
     let Some(latest_ms) = latest_ms.filter(|ms| *ms <= until_ms) else {
         return;
     };
+    lock.set_expiry(Expiry::Unknown);
     if key.expiry_ms().is_none_or(|ms| ms >= latest_ms) {
         key.set_expiry_ms(latest_ms.saturating_add(OUTLIVES_MS));
     }

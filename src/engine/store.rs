@@ -5,6 +5,7 @@ use redis_lock_core::state::queue::Waiter;
 use redis_lock_core::store::{KeyState, Store};
 use redis_lock_core::values::lock::{Lock, Stored};
 use redis_lock_core::values::name::Name;
+use redis_lock_core::values::packed::Expiry;
 use redis_module::{raw, Context};
 
 use crate::engine::{blocking, writable};
@@ -79,6 +80,7 @@ impl<'a> ServerStore<'a> {
     }
 
     /// Opens the key of a name to be written, unless it is open already.
+    #[inline(always)]
     pub fn open_to_write(&mut self, name: &Name) -> OpenKey<'a> {
         let fits = |open: &OpenKey<'_>| self.mode == key::WRITE && open.is_of(name);
         // One that doesn't fit is closed here, before the other is opened.
@@ -168,21 +170,26 @@ fn without_outliving(expiry_ms: Option<u64>, lock: &Lock) -> Option<u64> {
     })
 }
 
-/// What the open key of a name holds. The expiry of a lock that was just restored counts for nothing,
-/// until it is put back to its leases.
+/// When the open key of a name expires, as the server says. The expiry of a lock that was just restored
+/// counts for nothing, until it is put back to its leases.
+fn asked_expiry_ms(key: &Key, name: &Name) -> Option<u64> {
+    let is_restored = state::pending(|pending| pending.restored.contains(name));
+    (!is_restored).then(|| key.expiry_ms()).flatten()
+}
+
+/// What the open key of a name holds.
 #[inline(always)]
 fn state_of(key: &mut Key, name: &Name) -> KeyState {
     match key.found() {
         Found::Nothing => KeyState::Empty,
         Found::OtherType => KeyState::OtherType,
-        Found::Lock(lock) => {
-            let lock = lock.unpack();
-            let is_restored = state::pending(|pending| pending.restored.contains(name));
-            let expiry_ms = (!is_restored).then(|| key.expiry_ms()).flatten();
-            KeyState::Lock(Stored {
-                expiry_ms: without_outliving(expiry_ms, &lock),
-                lock,
-            })
+        Found::Lock(packed) => {
+            let (expiry, lock) = (packed.expiry(), packed.unpack());
+            let expiry_ms = match expiry {
+                Expiry::WithLease => lock.latest_deadline_ms(),
+                Expiry::Unknown => without_outliving(asked_expiry_ms(key, name), &lock),
+            };
+            KeyState::Lock(Stored { lock, expiry_ms })
         }
     }
 }

@@ -4,7 +4,7 @@
 //! The steady clock shows what the wall clock showed when it was looked at first, and goes on from
 //! there, whoever sets the wall clock. So the two show the same until somebody does.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use redis_lock_core::values::moment::Moment;
 
@@ -30,8 +30,16 @@ pub const fn set_by_ms(at: Moment) -> i64 {
 
 /// The wall clock: microseconds since the Unix epoch. Before 1970 it reads as 1970.
 pub fn wall_us() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    us(since_epoch.unwrap_or_default())
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the time is written to `now`, which is there and ours. This clock can't fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now) };
+    let (seconds, nanoseconds) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
+    seconds.map_or(0, |seconds| {
+        seconds.saturating_mul(1_000_000) + nanoseconds.unwrap_or(0) / 1000
+    })
 }
 
 fn steady_us() -> u64 {

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
-use redis_lock_core::values::packed::Packed;
+use redis_lock_core::values::packed::{Expiry, Packed};
 use redis_lock_core::values::session_id::SessionId;
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
@@ -130,6 +130,7 @@ impl Key {
     }
 }
 
+#[inline(always)]
 fn content_of(key: *mut raw::RedisModuleKey) -> Content {
     if key.is_null() {
         return Content::Nothing;
@@ -164,12 +165,16 @@ pub fn sessions_of(lock: &Lock) -> Vec<SessionId> {
         .collect()
 }
 
-/// Whether a key of the context's database holds a lock, without counting as an access to it.
-pub fn is_lock(ctx: &Context, string: &RedisString) -> bool {
-    matches!(
-        Key::open(ctx, string.inner, UNNOTICED).found(),
-        Found::Lock(_)
-    )
+/// Whether a key of the context's database holds a lock, without counting as an access to it. Something
+/// happened to the key: what was known of its expiry is known no more.
+pub fn forget_expiry(ctx: &Context, string: &RedisString) -> bool {
+    match Key::open(ctx, string.inner, UNNOTICED).found() {
+        Found::Lock(lock) => {
+            lock.set_expiry(Expiry::Unknown);
+            true
+        }
+        Found::Nothing | Found::OtherType => false,
+    }
 }
 
 /// Whether a name holds a lock, without counting as an access to it.

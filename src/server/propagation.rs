@@ -30,6 +30,7 @@ pub fn expect_replicas() {
 
 /// Whether nobody reads what is replicated. For the context of a command alone: elsewhere the answer
 /// is no.
+#[inline]
 pub fn is_unread(ctx: &Context) -> bool {
     let audience = match state::with(|state| state.audience.get()) {
         Audience::Unknown => look(ctx),

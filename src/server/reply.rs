@@ -48,6 +48,7 @@ pub fn map(ctx: &Context, len: usize) {
 }
 
 /// `[token, fence]`.
+#[inline]
 fn grant(ctx: &Context, token: &Token, fence: u64) {
     array(ctx, 2);
     bulk(ctx, token.as_bytes());
@@ -66,6 +67,7 @@ pub fn refusal(ctx: &Context, refusal: Refusal) {
 }
 
 /// What an operation of this token came to; nothing to one who waits.
+#[inline]
 pub fn answer(ctx: &Context, answer: &Answer, token: &Token) {
     match answer {
         Answer::Granted(fence) => grant(ctx, token, *fence),

@@ -46,6 +46,7 @@ fn value<'a>(option: Option<Values<'a>>) -> Option<&'a [u8]> {
 }
 
 impl Given<'_> {
+    #[inline(always)]
     pub fn lease_ms(&self) -> Result<Option<u64>, Refusal> {
         let lease_ms = match (value(self.px), value(self.ex)) {
             (Some(ms), _) => within(ms, 1, MAX_SPAN_MS, Refusal::Lease)?,
@@ -126,6 +127,7 @@ impl Given<'_> {
 
     /// What this token wants, for a lease that is read already: its errors go before those of the other
     /// numbers, and others go between them.
+    #[inline(always)]
     pub fn request(&self, token: Token, lease_ms: u64) -> Result<Request, Refusal> {
         let life = self.life()?;
         let limit = self.limit()?;

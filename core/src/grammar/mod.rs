@@ -47,12 +47,13 @@ pub struct Setting<'a> {
 /// As the head of this file tells.
 #[inline]
 pub fn acquire(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    let parts = Parts::cut(words, keys, &syntax::ACQUIRE)?;
-    let names = parts.names(setting.db)?;
-    let token = parts.token(setting.draw_token)?;
-    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
-    let request = parts.given.request(token, lease_ms)?;
-    Ok(Operation::Acquire { names, request })
+    Parts::cut(words, keys, &syntax::ACQUIRE, |parts| {
+        let names = parts.names(setting.db)?;
+        let token = parts.token(setting.draw_token)?;
+        let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
+        let request = parts.given.request(token, lease_ms)?;
+        Ok(Operation::Acquire { names, request })
+    })
 }
 
 /// `LOCK.WAIT` and `LOCK.MWAIT`.
@@ -61,18 +62,19 @@ pub fn acquire(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Ope
 /// As the head of this file tells.
 #[inline]
 pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    let parts = Parts::cut(words, keys, &syntax::WAIT)?;
-    let names = parts.names(setting.db)?;
-    let token = parts.token(setting.draw_token)?;
-    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
-    let block_ms = parts.given.block_ms()?;
-    let keep_ms = parts.given.keep_ms()?;
-    let request = parts.given.request(token, lease_ms)?;
-    Ok(Operation::Wait {
-        names,
-        request,
-        block_ms,
-        keep_ms,
+    Parts::cut(words, keys, &syntax::WAIT, |parts| {
+        let names = parts.names(setting.db)?;
+        let token = parts.token(setting.draw_token)?;
+        let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
+        let block_ms = parts.given.block_ms()?;
+        let keep_ms = parts.given.keep_ms()?;
+        let request = parts.given.request(token, lease_ms)?;
+        Ok(Operation::Wait {
+            names,
+            request,
+            block_ms,
+            keep_ms,
+        })
     })
 }
 
@@ -81,18 +83,19 @@ pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operat
 /// # Errors
 /// As the head of this file tells.
 pub fn queue(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    let parts = Parts::cut(words, keys, &syntax::QUEUE)?;
-    let names = parts.names(setting.db)?;
-    let token = parts.token(setting.draw_token)?;
-    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
-    let keep_ms = parts.given.keep_ms()?.unwrap_or(setting.default_keep_ms);
-    let request = parts.given.request(token, lease_ms)?;
-    let notice = parts.given.notice(&names, setting.sharding)?;
-    Ok(Operation::Queue {
-        names,
-        request,
-        keep_ms,
-        notice,
+    Parts::cut(words, keys, &syntax::QUEUE, |parts| {
+        let names = parts.names(setting.db)?;
+        let token = parts.token(setting.draw_token)?;
+        let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
+        let keep_ms = parts.given.keep_ms()?.unwrap_or(setting.default_keep_ms);
+        let request = parts.given.request(token, lease_ms)?;
+        let notice = parts.given.notice(&names, setting.sharding)?;
+        Ok(Operation::Queue {
+            names,
+            request,
+            keep_ms,
+            notice,
+        })
     })
 }
 
@@ -101,10 +104,11 @@ pub fn queue(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Opera
 /// # Errors
 /// As the head of this file tells.
 pub fn cancel(words: &[&[u8]], setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    let parts = Parts::cut(words, Keys::One, &syntax::CANCEL)?;
-    Ok(Operation::Cancel {
-        names: parts.names(setting.db)?,
-        token: parts.token(setting.draw_token)?,
+    Parts::cut(words, Keys::One, &syntax::CANCEL, |parts| {
+        Ok(Operation::Cancel {
+            names: parts.names(setting.db)?,
+            token: parts.token(setting.draw_token)?,
+        })
     })
 }
 
@@ -114,12 +118,13 @@ pub fn cancel(words: &[&[u8]], setting: &Setting<'_>) -> Result<Operation, Refus
 /// As the head of this file tells.
 #[inline]
 pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    let parts = Parts::cut(words, keys, &syntax::EXTEND)?;
-    Ok(Operation::Extend {
-        names: parts.names(setting.db)?,
-        token: parts.token(setting.draw_token)?,
-        lease_ms: parts.given.lease_ms()?,
-        life: parts.given.life()?,
+    Parts::cut(words, keys, &syntax::EXTEND, |parts| {
+        Ok(Operation::Extend {
+            names: parts.names(setting.db)?,
+            token: parts.token(setting.draw_token)?,
+            lease_ms: parts.given.lease_ms()?,
+            life: parts.given.life()?,
+        })
     })
 }
 
@@ -129,11 +134,12 @@ pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Oper
 /// As the head of this file tells.
 #[inline]
 pub fn release(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    let parts = Parts::cut(words, keys, &syntax::RELEASE)?;
-    Ok(Operation::Release {
-        names: parts.names(setting.db)?,
-        token: parts.token(setting.draw_token)?,
-        leave: parts.given.leave()?,
+    Parts::cut(words, keys, &syntax::RELEASE, |parts| {
+        Ok(Operation::Release {
+            names: parts.names(setting.db)?,
+            token: parts.token(setting.draw_token)?,
+            leave: parts.given.leave()?,
+        })
     })
 }
 
@@ -142,10 +148,11 @@ pub fn release(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Ope
 /// # Errors
 /// As the head of this file tells.
 pub fn check(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, Token), Refusal> {
-    let parts = Parts::cut(words, Keys::One, &syntax::CHECK)?;
-    let name = parts.name(setting.db)?;
-    let token = parts.token(setting.draw_token)?;
-    Ok((name, token))
+    Parts::cut(words, Keys::One, &syntax::CHECK, |parts| {
+        let name = parts.name(setting.db)?;
+        let token = parts.token(setting.draw_token)?;
+        Ok((name, token))
+    })
 }
 
 /// `LOCK.INFO`: which lock to look at, and how many of its queue to show.
@@ -153,8 +160,9 @@ pub fn check(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, Token), Re
 /// # Errors
 /// As the head of this file tells.
 pub fn info(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, u64), Refusal> {
-    let parts = Parts::cut(words, Keys::One, &syntax::INFO)?;
-    Ok((parts.name(setting.db)?, parts.given.waiters_shown()?))
+    Parts::cut(words, Keys::One, &syntax::INFO, |parts| {
+        Ok((parts.name(setting.db)?, parts.given.waiters_shown()?))
+    })
 }
 
 #[cfg(test)]

@@ -21,12 +21,18 @@ pub struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Cuts the words behind the command's name.
+    /// Cuts the words behind the command's name, and has the parts read where they lie: to move them costs as
+    /// much as to cut them.
     ///
     /// # Errors
-    /// Arity, numkeys, syntax, in this order.
+    /// Arity, numkeys, syntax, in this order; then those of `read`.
     #[inline(always)]
-    pub fn cut(words: Words<'a>, keys: Keys, verb: &'static Verb) -> Result<Self, Refusal> {
+    pub fn cut<T>(
+        words: Words<'a>,
+        keys: Keys,
+        verb: &'static Verb,
+        read: impl FnOnce(&Self) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
         let (keys, words) = match keys {
             Keys::One => words.split_at_checked(1).ok_or(Refusal::Arity)?,
             Keys::Many => several_keys(words, usize::from(verb.token.is_some()))?,
@@ -46,14 +52,14 @@ impl<'a> Parts<'a> {
             Rest::Options(options) => find(words, options, &mut parts.given)?,
             Rest::Words(_) => {}
         }
-        Ok(parts)
+        read(&parts)
     }
 
     /// The names of its keys; one alone costs no allocation.
     ///
     /// # Errors
     /// [`Refusal::DuplicateKey`]
-    #[inline]
+    #[inline(always)]
     pub fn names(&self, db: i32) -> Result<Names, Refusal> {
         match self.keys {
             [key] => Ok(Names::one(Name::new(db, key))),
@@ -71,7 +77,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Errors
     /// Those of a token, and what `draw` fails with.
-    #[inline]
+    #[inline(always)]
     pub fn token(&self, draw: &dyn Fn() -> Result<Token, Refusal>) -> Result<Token, Refusal> {
         match (self.token, self.verb.token) {
             (b"*", Some(TokenKind::GivenOrNew)) => draw(),

@@ -69,6 +69,7 @@ impl Waiting {
     ///
     /// # Errors
     /// [`Refusal::WrongType`], [`Refusal::PermitsRaised`], in this order.
+    #[inline]
     pub(super) fn newcomer_admission(
         &self,
         names: &Names,
@@ -164,6 +165,7 @@ impl Waiting {
     /// How a request stands at one of its names: a newcomer without a position, or the waiter at `position`.
     ///
     /// What its token holds already needs no turn, or a holder could wait for those who wait for it.
+    #[inline(always)]
     fn conflict_at(
         &self,
         name: &Name,

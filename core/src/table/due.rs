@@ -184,6 +184,7 @@ impl LockTable {
     }
 
     /// When something is due without anybody's operation, on the steady clock in ms.
+    #[inline]
     pub fn next_due_ms(&self) -> Option<u64> {
         let pending_ms = self.waiting.pending.first().map(|(ms, _)| *ms);
         let waiting_ms = sooner(

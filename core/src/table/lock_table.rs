@@ -207,12 +207,8 @@ impl LockTable {
         let answer = run(&mut self.waiting, &mut tx);
         self.waiting.counters.expirations += tx.expirations;
         self.steps += tx.steps;
-        tx.commit();
-        Decision {
-            answer,
-            completions: std::mem::take(tx.completions),
-            publications: std::mem::take(tx.publications),
-        }
+        let deliveries = tx.commit();
+        Decision { answer, deliveries }
     }
 }
 

@@ -37,6 +37,7 @@ use waits::{Waited, Way};
 
 impl LockTable {
     /// Carries out one operation.
+    #[inline]
     pub fn execute(
         &mut self,
         operation: &Operation,

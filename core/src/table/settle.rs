@@ -91,13 +91,18 @@ impl Waiting {
     }
 
     /// Settles these names, and those whose locks were changed meanwhile.
+    #[inline(always)]
     pub(super) fn settle(&mut self, names: &[Name], tx: &mut Transaction<'_, '_>) {
         if names.is_empty() && self.is_idle() && !tx.any_shared {
             tx.changed.clear();
         }
-        if names.is_empty() && tx.changed.is_empty() && tx.again.is_empty() {
-            return;
+        if !names.is_empty() || !tx.changed.is_empty() || !tx.again.is_empty() {
+            self.settle_all(names, tx);
         }
+    }
+
+    #[inline(never)]
+    fn settle_all(&mut self, names: &[Name], tx: &mut Transaction<'_, '_>) {
         let mut work = WorkList::default();
         for name in names {
             self.recheck_name(name, &mut work, tx);

@@ -79,6 +79,7 @@ impl Holders {
     }
 
     /// The one holder.
+    #[inline(always)]
     pub fn sole(holder: Holder) -> Self {
         Self(Form::One(holder))
     }
@@ -111,6 +112,19 @@ impl Holders {
         )
     }
 
+    /// Takes the holders out, oldest grant first.
+    #[inline]
+    pub fn into_each(self, mut take: impl FnMut(Holder)) {
+        match self.0 {
+            Form::One(holder) => take(holder),
+            Form::List(list) => list.into_iter().for_each(take),
+            Form::Trees(trees) => {
+                let holders = trees.by_fence.values();
+                holders.for_each(|own| take(Holder::clone(own)));
+            }
+        }
+    }
+
     /// The holder, where there is just one.
     pub fn only(&self) -> Option<&Holder> {
         match self.form() {
@@ -120,10 +134,12 @@ impl Holders {
     }
 
     /// The grant of a token.
+    #[inline(always)]
     pub fn get(&self, token: &Token) -> Option<&Holder> {
-        match self.form() {
-            Either::Right(list) => list.iter().find(|own| own.token == *token),
-            Either::Left(trees) => trees.at(*trees.fences.get(token)?),
+        match &self.0 {
+            Form::One(own) => Some(own).filter(|own| own.token == *token),
+            Form::List(list) => list.iter().find(|own| own.token == *token),
+            Form::Trees(trees) => trees.get(token),
         }
     }
 
@@ -144,7 +160,11 @@ impl Holders {
     }
 
     /// The grant whose lease ends first.
+    #[inline(always)]
     pub fn first_to_end(&self) -> Option<&Holder> {
+        if let Form::One(own) = &self.0 {
+            return Some(own);
+        }
         match self.form() {
             Either::Right(list) => list.iter().min_by_key(|own| own.deadline_ms),
             Either::Left(trees) => trees.at(trees.deadlines.get_min()?.1),
@@ -152,7 +172,11 @@ impl Holders {
     }
 
     /// The grant whose lease ends last.
+    #[inline(always)]
     pub fn last_to_end(&self) -> Option<&Holder> {
+        if let Form::One(own) = &self.0 {
+            return Some(own);
+        }
         match self.form() {
             Either::Right(list) => list.iter().max_by_key(|own| own.deadline_ms),
             Either::Left(trees) => trees.at(trees.deadlines.get_max()?.1),
@@ -340,6 +364,11 @@ const TREE_BYTES: usize = size_of::<Holder>()
     + 2 * size_of::<(u64, u64)>();
 
 impl Trees {
+    #[inline(never)]
+    fn get(&self, token: &Token) -> Option<&Holder> {
+        self.at(*self.fences.get(token)?)
+    }
+
     fn at(&self, fence: u64) -> Option<&Holder> {
         self.by_fence.get(&fence).map(|own| &**own)
     }

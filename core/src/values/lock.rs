@@ -89,12 +89,18 @@ impl Lock {
         &self.holders
     }
 
+    /// The holders, of a lock that is no more.
+    pub fn into_holders(self) -> Holders {
+        self.holders
+    }
+
     /// Whether nobody holds.
     pub fn is_free(&self) -> bool {
         self.holders.is_empty()
     }
 
     /// The grant of this token, if it holds.
+    #[inline(always)]
     pub fn holder(&self, token: &Token) -> Option<&Holder> {
         self.holders.get(token)
     }
@@ -125,6 +131,7 @@ impl Lock {
     }
 
     /// Whether the request is compatible with the holders.
+    #[inline]
     pub fn compatibility(&self, request: &Request) -> Compatibility {
         if let Some(own) = self.holder(&request.token) {
             return self.compatibility_of_holder(own, request);
@@ -178,6 +185,7 @@ impl Lock {
     }
 
     /// A lock with one holder.
+    #[inline(always)]
     pub fn sole(mode: Mode, holder: Holder) -> Self {
         Self {
             mode,

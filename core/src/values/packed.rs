@@ -1,5 +1,8 @@
 //! How a lock lies in the server's memory: most of them are held once, by a short token, for no
 //! session, and fit into 64 bytes.
+//!
+//! It also remembers whether its key expires as its lease ends, where that is certain: to ask the server
+//! costs a look-up of its own where expiries lie in a table of their own.
 
 use std::num::NonZeroU8;
 
@@ -34,8 +37,13 @@ struct Plain {
     client_id: [u8; 6],
     /// Up to 34 years.
     lease_ms: [u8; 5],
+    /// The token's length, and [`EXPIRES_WITH_LEASE`].
     token_len: NonZeroU8,
 }
+
+/// The bit of the token's length that says that the key is known to expire at the deadline. Lengths are
+/// at most [`PLAIN_TOKEN_LEN`], which leaves it free.
+const EXPIRES_WITH_LEASE: u8 = 1 << 7;
 
 /// The lowest bytes of a number, if it fits into so many.
 fn low_bytes<const N: usize>(number: u64) -> Option<[u8; N]> {
@@ -51,25 +59,25 @@ fn number<const N: usize>(low: [u8; N]) -> u64 {
 }
 
 impl Plain {
+    #[inline]
     fn of(mode: Mode, own: &Holder) -> Option<Self> {
         let is_plain = mode == Mode::Exclusive && own.holds == 1 && own.session == SessionId::NONE;
-        let bytes = own.token.as_bytes();
-        let mut token = [0; PLAIN_TOKEN_LEN];
-        token.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        let (token, token_len) = own.token.padded()?;
         is_plain.then_some(Self {
             fence: own.fence,
-            token,
+            token: *token,
             deadline_ms: low_bytes(own.deadline_ms)?,
             since_ms: low_bytes(own.since_ms)?,
             client_id: low_bytes(own.client_id)?,
             lease_ms: low_bytes(own.lease_ms)?,
-            token_len: NonZeroU8::new(u8::try_from(bytes.len()).ok()?)?,
+            token_len: NonZeroU8::new(token_len)?,
         })
     }
 
+    #[inline]
     fn holder(&self) -> Option<Holder> {
         Some(Holder {
-            token: Token::new(self.token.get(..self.token_len.get().into())?).ok()?,
+            token: Token::of_padded(&self.token, self.token_len.get() & !EXPIRES_WITH_LEASE)?,
             fence: self.fence,
             holds: 1,
             limit: 0,
@@ -81,6 +89,15 @@ impl Plain {
             session: SessionId::NONE,
         })
     }
+}
+
+/// What is known of when the key of a lock expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// As its last lease ends.
+    WithLease,
+    /// The server has to be asked.
+    Unknown,
 }
 
 impl Packed {
@@ -101,7 +118,30 @@ impl Packed {
         }
     }
 
+    /// What is known of when its key expires: of a new value nothing.
+    pub const fn expiry(&self) -> Expiry {
+        match &self.0 {
+            Form::Plain(plain) if plain.token_len.get() & EXPIRES_WITH_LEASE != 0 => {
+                Expiry::WithLease
+            }
+            Form::Plain(_) | Form::Full(_) => Expiry::Unknown,
+        }
+    }
+
+    /// Remembers when its key expires. Of a lock that isn't plain the server is asked all the same.
+    pub fn set_expiry(&mut self, expiry: Expiry) {
+        if let Form::Plain(plain) = &mut self.0 {
+            let len = plain.token_len.get() & !EXPIRES_WITH_LEASE;
+            let bit = match expiry {
+                Expiry::WithLease => EXPIRES_WITH_LEASE,
+                Expiry::Unknown => 0,
+            };
+            plain.token_len = NonZeroU8::new(len | bit).unwrap_or(plain.token_len);
+        }
+    }
+
     /// The lock. Of many holders they are shared, not copied.
+    #[inline(always)]
     pub fn unpack(&self) -> Lock {
         match &self.0 {
             Form::Plain(plain) => plain
@@ -171,10 +211,18 @@ mod tests {
             };
             let lock = Lock::sole(mode, holder);
             let packed = Packed::new(lock.clone());
-            prop_assert_eq!(packed.unpack(), lock);
+            prop_assert_eq!(&packed.unpack(), &lock);
             let short = times.0.max(times.1).max(client_id) < 1 << 48 && times.2 < 1 << 40;
             let plain = !shared && holds == 1 && session == 0 && token.len() <= 32 && short;
             prop_assert_eq!(packed.heap_bytes() == 0, plain);
+
+            let mut packed = packed;
+            prop_assert_eq!(packed.expiry(), Expiry::Unknown);
+            for known in [Expiry::WithLease, Expiry::WithLease, Expiry::Unknown] {
+                packed.set_expiry(known);
+                prop_assert_eq!(&packed.unpack(), &lock);
+                prop_assert_eq!(packed.expiry(), if plain { known } else { Expiry::Unknown });
+            }
         }
     }
 

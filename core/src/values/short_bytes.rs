@@ -31,7 +31,28 @@ impl<const N: usize> ShortBytes<N> {
         }
     }
 
+    /// The first `len` of these bytes; `None` where there are fewer. `M` is at most `N`: then this is a
+    /// copy of a constant length, which costs no call.
+    #[inline(always)]
+    pub fn of_padded<const M: usize>(padded: &[u8; M], len: u8) -> Option<Self> {
+        let mut bytes = [0; N];
+        *bytes.first_chunk_mut()? = *padded;
+        (usize::from(len) <= M).then_some(Self(Form::Inline { len, bytes }))
+    }
+
+    /// The bytes with others behind them, and how many they are; `None` where they are more than `M`.
+    #[inline(always)]
+    pub fn padded<const M: usize>(&self) -> Option<(&[u8; M], u8)> {
+        match &self.0 {
+            Form::Inline { len, bytes } if usize::from(*len) <= M => {
+                Some((bytes.first_chunk()?, *len))
+            }
+            Form::Inline { .. } | Form::Shared(_) => None,
+        }
+    }
+
     /// The bytes.
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
             Form::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
@@ -45,6 +66,12 @@ impl<const N: usize> ShortBytes<N> {
             Form::Inline { .. } => 0,
             Form::Shared(bytes) => bytes.len() + 2 * size_of::<usize>(),
         }
+    }
+}
+
+impl<const N: usize> std::fmt::Debug for ShortBytes<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.as_slice().escape_ascii())
     }
 }
 
@@ -93,6 +120,20 @@ mod tests {
             assert_eq!(bytes.as_slice(), vec![7; len]);
             assert_eq!(bytes.heap_bytes() > 0, shared, "{len} bytes");
         }
+    }
+
+    #[test]
+    fn padded_bytes_are_the_same_bytes() {
+        for len in 0..=8 {
+            let bytes = ShortBytes::<8>::new(&vec![7; len]);
+            let padded = bytes.padded::<6>().map(|(padded, len)| (*padded, len));
+            assert_eq!(padded.is_some(), len <= 6, "{len} bytes");
+            if let Some((padded, len)) = padded {
+                assert_eq!(ShortBytes::<8>::of_padded(&padded, len), Some(bytes));
+            }
+        }
+        assert_eq!(ShortBytes::<8>::new(&[7; 9]).padded::<8>(), None);
+        assert_eq!(ShortBytes::<8>::of_padded(&[7; 6], 7), None);
     }
 
     proptest! {

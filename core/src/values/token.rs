@@ -29,12 +29,26 @@ impl Token {
         Ok(Self(ShortBytes::new(bytes)))
     }
 
+    /// A token of the first `len` of these bytes; `None` where that are none or more than there are.
+    #[inline(always)]
+    pub fn of_padded<const M: usize>(padded: &[u8; M], len: u8) -> Option<Self> {
+        let bytes = ShortBytes::of_padded(padded, len)?;
+        (len > 0).then_some(Self(bytes))
+    }
+
+    /// Its bytes with others behind them, and how many they are; `None` where they are more than `M`.
+    #[inline(always)]
+    pub fn padded<const M: usize>(&self) -> Option<(&[u8; M], u8)> {
+        self.0.padded()
+    }
+
     /// A token of 128 random bits, as 32 hexadecimal characters.
     pub fn from_bits(bits: u128) -> Self {
         Self(ShortBytes::new(format!("{bits:032x}").as_bytes()))
     }
 
     /// The token's bytes.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_slice()
     }

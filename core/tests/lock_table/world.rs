@@ -428,7 +428,10 @@ impl World {
                 self.replica.remove(&effect.name);
             }
         }
-        for completion in decision.completions {
+        let Some(deliveries) = decision.deliveries else {
+            return;
+        };
+        for completion in deliveries.completions {
             let line = self
                 .waiting
                 .remove(&completion.waiter_id)
@@ -443,7 +446,7 @@ impl World {
             }
             self.heard.push(format!("{line}: {said}"));
         }
-        for Publication { notice, .. } in decision.publications {
+        for Publication { notice, .. } in deliveries.publications {
             let (channel, message) = (notice.channel(), notice.message());
             let words = [channel, message].map(|word| word.escape_ascii().to_string());
             self.heard.push(words.join(": "));
