@@ -147,5 +147,42 @@ test-clients: run-deps build ## the client libraries against one server and a cl
 	@$(FOUND); cargo run --quiet -p redis-lock-conformance -- --test-threads=$(CLIENT_THREADS) \
 	  $(foreach client,$(CLIENTS),--client $(client)) $(foreach server,$(SERVERS),--server "$(server)")
 
+# --- packages ---------------------------------------------------------------------------------
+
+.PHONY: install uninstall deb dist test-upgrade test-packages test-monitoring deny
+
+# Where `make install` puts the module, below which folder; by default where the server lies.
+PREFIX ?=
+DESTDIR ?=
+# The target that `make dist` builds for: by default this machine.
+TARGET ?=
+# The commit whose build `make test-upgrade` changes from and to: the first one with the format of now.
+OLD ?= 7b6b85f
+
+install: build ## copy the module to PREFIX/lib/redis/modules, PREFIX being the server's by default; DESTDIR
+	@$(FOUND); MODULE="$(MODULE)" PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" sh scripts/install.sh install
+
+uninstall: ## remove what `make install` with the same PREFIX and DESTDIR has copied
+	@$(FOUND); PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" sh scripts/install.sh uninstall
+
+deb: build ## a Debian package: target/debian; needs cargo-deb
+	@$(FOUND); cargo deb --no-build
+
+dist: build-deps ## a tarball for TARGET, this machine by default: target/dist
+	@$(FOUND); TARGET="$(TARGET)" sh scripts/dist.sh
+
+test-upgrade: test-deps build ## run the tests of upgrades and downgrades, from and to the build of OLD=commit
+	@$(FOUND); builds=$$(sh scripts/other-builds.sh "$(OLD)") && eval "$$builds" && \
+	  cargo nextest run --test upgrade --no-fail-fast --test-threads=$(TEST_THREADS)
+
+test-packages: test-deps deb dist ## install the package and the tarball in a namespace, as root, and run the server there
+	@$(FOUND); cargo nextest run --test packages --no-fail-fast
+
+test-monitoring: test-deps build ## run the exporter and Prometheus's own checks on monitoring/
+	@$(FOUND); cargo nextest run --test monitoring --no-fail-fast
+
+deny: ## licences and sources of all dependencies; needs cargo-deny
+	cargo deny check licenses bans sources
+
 clean: ## remove what was built
 	cargo clean

@@ -10,13 +10,17 @@ use std::path::{Path, PathBuf};
 use redis::{PushKind, Value};
 use support::{until, Client, Expect, Reply, Server};
 
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 11] = [
+    "CONTRIBUTING.md",
     "README.md",
+    "SECURITY.md",
     "docs/commands.md",
     "docs/high-availability.md",
+    "docs/install.md",
     "docs/operations.md",
     "docs/performance.md",
     "docs/replication-and-persistence.md",
+    "docs/security.md",
     "docs/waiting.md",
 ];
 

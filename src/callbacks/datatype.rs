@@ -79,7 +79,15 @@ unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c
 /// # Safety
 /// `io` is what the server handed to the load callback that is running.
 unsafe fn read(io: *mut raw::RedisModuleIO, version: c_int) -> Option<Lock> {
+    // The server's own files are trusted: refusing them would keep it from starting. So is what the
+    // primary sends, which judged it by its own clock.
+    let loading = api::context_flags(&api::own_context()) & raw::REDISMODULE_CTX_FLAGS_LOADING != 0;
+    let trusted = loading || api::is_replica();
     if version != ENCODING_VERSION {
+        // Not for RESTORE: any client could fill the log with it.
+        if trusted {
+            tell_of_version(version);
+        }
         return None;
     }
     let mut len = 0;
@@ -92,15 +100,21 @@ unsafe fn read(io: *mut raw::RedisModuleIO, version: c_int) -> Option<Lock> {
     // SAFETY: as above; the bytes are not used any more.
     unsafe { api::free(buffer.cast()) };
     let lock = lock.ok()?;
-    // The server's own files are trusted: refusing them would keep it from starting. So is what the
-    // primary sends, which judged it by its own clock.
-    let loading = api::context_flags(&api::own_context()) & raw::REDISMODULE_CTX_FLAGS_LOADING != 0;
-    let trusted = loading || api::is_replica();
     if !trusted && !FENCES.is_credible(lock.highest_fence(), clock::wall_us()) {
         return None;
     }
     FENCES.raise(lock.highest_fence());
     Some(lock)
+}
+
+/// Says why a lock can't be read: the server only says that it can't.
+fn tell_of_version(version: c_int) {
+    let text = format!(
+        "a stored lock has format {version}, and redis-lock {} reads format {ENCODING_VERSION}: load the \
+         version that wrote it",
+        env!("CARGO_PKG_VERSION")
+    );
+    api::log(&api::own_context(), c"warning", &text);
 }
 
 extern "C" fn rewrite(

@@ -20,6 +20,7 @@ use command::{register as add, register_twins as add_twins};
 
 /// Registers all commands.
 pub fn register(ctx: &Context) -> Result<(), String> {
+    spec::add_own_category(ctx);
     add_twins::<acquire::Acquire>(ctx)?;
     add_twins::<wait::Wait>(ctx)?;
     add_twins::<queue::Queue>(ctx)?;

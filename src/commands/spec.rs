@@ -68,9 +68,36 @@ pub fn register(ctx: &Context, spec: &Spec, entry: Entry) -> Result<(), String> 
     Ok(())
 }
 
+/// The ACL category of all the module's commands.
+const OWN_CATEGORY: &CStr = c"lock";
+
+/// Makes the category that all commands are in, where the server lets modules make one (from Redis 7.4
+/// on, and Valkey). It comes before the first command.
+pub fn add_own_category(ctx: &Context) {
+    // It may be there from a load that failed. What counts is whether the server puts commands into it.
+    server!(RedisModule_AddACLCategory(ctx.ctx, OWN_CATEGORY.as_ptr()));
+}
+
 /// Puts the command into the ACL categories of its flags, where the server lets modules do so (from
-/// Redis 7.2 on).
+/// Redis 7.2 on), and into the module's own, where there is room for one: a server has 64.
 fn categorise(ctx: &Context, name: &CStr, spec: &Spec) -> bool {
+    let Some(command) = server!(RedisModule_GetCommand(ctx.ctx, name.as_ptr())) else {
+        return false;
+    };
+    let standard = standard_categories(spec);
+    let with_own = format!("{standard} {}", OWN_CATEGORY.to_string_lossy());
+    [with_own, standard].into_iter().any(|categories| {
+        let categories = CString::new(categories).unwrap_or_default();
+        let set = server!(RedisModule_SetCommandACLCategories(
+            command,
+            categories.as_ptr()
+        ));
+        set.is_none_or(|status| status == 0)
+    })
+}
+
+/// The server's categories that a command's flags stand for, as the server reads them.
+fn standard_categories(spec: &Spec) -> String {
     let speed = if spec.has_flag("fast") {
         "fast"
     } else {
@@ -84,15 +111,7 @@ fn categorise(ctx: &Context, name: &CStr, spec: &Spec) -> bool {
     let named = named.iter().filter(|(flag, _)| spec.has_flag(flag));
     let mut categories = vec![speed];
     categories.extend(named.map(|(_, category)| *category));
-    let categories = CString::new(categories.join(" ")).unwrap_or_default();
-    let command = server!(RedisModule_GetCommand(ctx.ctx, name.as_ptr()));
-    let set = command.and_then(|command| {
-        server!(RedisModule_SetCommandACLCategories(
-            command,
-            categories.as_ptr()
-        ))
-    });
-    set.is_none_or(|status| status == 0)
+    categories.join(" ")
 }
 
 /// Tells the server the metadata; it keeps copies.

@@ -50,6 +50,12 @@ impl Builder {
         self
     }
 
+    /// Starts the server with another build of the module.
+    pub fn module(mut self, path: &Path) -> Builder {
+        self.plan.module = Some(path.to_owned());
+        self
+    }
+
     /// Starts the server without the module.
     pub fn without_module(mut self) -> Builder {
         self.plan.module = None;
@@ -389,6 +395,24 @@ impl Server {
     pub fn restart_with(&mut self, line: &str) {
         self.process.add_line(line);
         self.restart();
+    }
+
+    /// Starts the process again with another build of the module.
+    #[track_caller]
+    pub fn restart_with_module(&mut self, path: &Path) {
+        self.process.load_instead(path);
+        self.restart();
+    }
+
+    /// As `restart_with_module`, of a server that has ended and doesn't start with it; why.
+    #[track_caller]
+    pub fn refused_with_module(&mut self, path: &Path) -> String {
+        assert!(self.stopped, "the server is running");
+        self.process.load_instead(path);
+        match self.process.restart() {
+            Ok(()) => panic!("the server has started"),
+            Err(refused) => format!("{refused:#}"),
+        }
     }
 
     fn control(&self) -> MutexGuard<'_, Client> {

@@ -196,6 +196,11 @@ impl Process {
         self.plan.lines.push(line.to_owned());
     }
 
+    /// Names another module, for when it is started again.
+    pub fn load_instead(&mut self, module: &Path) {
+        self.plan.module = Some(module.to_owned());
+    }
+
     /// The port it listens on.
     pub fn port(&self) -> u16 {
         self.port

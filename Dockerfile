@@ -1,0 +1,16 @@
+# A server with the module. Another server: docker build --build-arg SERVER=redis:8.2-bookworm --build-arg
+# PROGRAM=redis-server . (one with the C library of Debian 12 or later).
+ARG SERVER=valkey/valkey:8.1-bookworm
+
+FROM rust:1.88-bookworm AS build
+RUN apt-get update && apt-get install -y --no-install-recommends libclang-dev
+WORKDIR /redis-lock
+COPY . .
+RUN make build
+
+FROM ${SERVER}
+ARG PROGRAM=valkey-server
+ENV PROGRAM=${PROGRAM}
+COPY --from=build --chmod=755 /redis-lock/target/release/libredis_lock.so /usr/lib/redis/modules/libredis_lock.so
+COPY packaging/redis-lock.conf /etc/redis-lock.conf
+CMD ["sh", "-c", "exec $PROGRAM /etc/redis-lock.conf --protected-mode no --dir /data"]

@@ -1,0 +1,81 @@
+//! The files in monitoring/ name what `INFO lock` has. With the programs that they are for they are tried
+//! by tests/monitoring.rs.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use support::{server_with_holder, Expect, Server};
+
+#[track_caller]
+fn text_of(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("monitoring")
+        .join(name);
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// What the exporter's script answers.
+#[track_caller]
+fn exported(server: &Server) -> BTreeMap<String, String> {
+    let script = text_of("redis-lock.lua");
+    let pairs = server.call(&["EVAL", &script, "0"]).list();
+    let texts: Vec<String> = pairs.into_iter().map(|it| Ok(it).text()).collect();
+    let pairs = texts
+        .chunks(2)
+        .map(|pair| (pair[0].clone(), pair[1].clone()));
+    pairs.collect()
+}
+
+#[test]
+fn the_script_exports_every_number_of_info_as_it_is() {
+    let server = server_with_holder();
+    let info = server.call("INFO lock").text();
+    let numbers: BTreeMap<String, String> = info
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .filter(|(_, value)| value.parse::<f64>().is_ok())
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    assert!(numbers.len() >= 19, "{numbers:?}");
+    assert_eq!(exported(&server), numbers);
+    assert_eq!(numbers["lock_locks"], "1");
+}
+
+/// The fields that are asked for by the label `key`.
+fn fields_in(text: &str) -> BTreeSet<String> {
+    let text = text.replace("\\\"", "\"");
+    let labels = text.split("key=\"").skip(1);
+    let fields = labels.filter_map(|rest| rest.split('"').next());
+    fields.map(str::to_owned).collect()
+}
+
+#[test]
+fn alerts_and_dashboard_ask_for_what_is_exported() {
+    let server = Server::start();
+    let known: BTreeSet<String> = exported(&server).into_keys().collect();
+    for (name, least) in [("alerts.yml", 8), ("grafana-dashboard.json", 15)] {
+        let asked = fields_in(&text_of(name));
+        assert!(asked.len() >= least, "{name}: {asked:?}");
+        let unknown: Vec<_> = asked.difference(&known).collect();
+        assert!(unknown.is_empty(), "{name} asks for {unknown:?}");
+    }
+}
+
+#[test]
+fn the_dashboard_is_json_with_a_panel_for_each_query() {
+    let text = text_of("grafana-dashboard.json");
+    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    assert!(panels.len() >= 9);
+    for panel in panels {
+        let targets = panel["targets"].as_array().expect("targets");
+        let asks = |target: &serde_json::Value| {
+            let query = target["expr"].as_str().unwrap_or_default();
+            query.contains("instance=~\"$instance\"")
+        };
+        assert!(!targets.is_empty() && targets.iter().all(asks), "{panel}");
+    }
+}

@@ -1,0 +1,300 @@
+//! Servers that change from one build of the module to another, and primaries and replicas with different
+//! ones. `make test-upgrade` builds the others: REDIS_LOCK_OLD_MODULE is an older one that stores and
+//! replicates as this one does, REDIS_LOCK_NEXT_MODULE one that does both in a form that isn't known here.
+
+mod support;
+
+use std::env;
+use std::path::PathBuf;
+
+use redis_lock_rig::{Plan, Process};
+use support::{
+    eventually, module_path, server_binary, until, Client, Expect, Fields, Server, LONG,
+};
+
+#[track_caller]
+fn other_build(variable: &str) -> PathBuf {
+    let path = env::var_os(variable);
+    let path = path.unwrap_or_else(|| panic!("{variable} isn't set: run `make test-upgrade`"));
+    PathBuf::from(path).canonicalize().expect("a module")
+}
+
+fn old() -> PathBuf {
+    other_build("REDIS_LOCK_OLD_MODULE")
+}
+
+fn next() -> PathBuf {
+    other_build("REDIS_LOCK_NEXT_MODULE")
+}
+
+/// The change to a newer build, and the way back.
+fn both_ways() -> [[PathBuf; 2]; 2] {
+    [[old(), module_path()], [module_path(), old()]]
+}
+
+const KEYS: [&str; 3] = ["plain", "counted", "several"];
+
+/// Locks of each kind.
+#[track_caller]
+fn make_locks(server: &Server) {
+    server.call_all(&[
+        format!("LOCK.ACQUIRE plain a {LONG} SESSION"),
+        format!("LOCK.ACQUIRE counted a {LONG} HOLDS 3"),
+        format!("LOCK.ACQUIRE several a {LONG} SHARED LIMIT 5 PERMITS 2"),
+        format!("LOCK.ACQUIRE several b {LONG} SHARED LIMIT 5"),
+    ]);
+}
+
+/// What is stored of a holder.
+#[derive(Debug, PartialEq)]
+struct Holder {
+    token: String,
+    fence: i64,
+    holds: i64,
+    limit: i64,
+    permits: i64,
+}
+
+fn holder(fields: &Fields) -> Holder {
+    let lease_ms = fields.int("lease-ms");
+    assert!((1..=600_000).contains(&lease_ms), "{lease_ms}");
+    Holder {
+        token: fields.text("token"),
+        fence: fields.int("fence"),
+        holds: fields.int("holds"),
+        limit: fields.int("limit"),
+        permits: fields.int("permits"),
+    }
+}
+
+/// The locks as LOCK.INFO tells them: their modes, and what is stored of the holders.
+#[track_caller]
+fn locks(server: &Server) -> Vec<(String, Vec<Holder>)> {
+    let lock = |key: &&str| {
+        let info = server.known_lock(key);
+        let mut holders: Vec<Holder> = info.holders.iter().map(holder).collect();
+        holders.sort_by_key(|holder| holder.fence);
+        (info.mode, holders)
+    };
+    KEYS.iter().map(lock).collect()
+}
+
+/// The locks of a server can be used as before: they are extended, released and granted again.
+#[track_caller]
+fn assert_in_use(server: &Server) {
+    let last = server.known_lock("several").holders.len();
+    assert_eq!(last, 2);
+    assert_eq!(server.call("LOCK.EXTEND plain a PX 50000").int(), 1);
+    assert_eq!(server.call("LOCK.RELEASE counted a HOLDS 1").int(), 1);
+    assert_eq!(server.known_lock("counted").holder().int("holds"), 1);
+    let before = server.known_lock("plain").holder().int("fence");
+    let mut waiter = server.waiter(format!("LOCK.WAIT plain next {LONG}"));
+    assert_eq!(server.call("LOCK.RELEASE plain a").int(), 1);
+    assert!(waiter.recv().grant().fence > before);
+    // Three of five permits are taken.
+    server
+        .call("LOCK.ACQUIRE several c SHARED LIMIT 5 PERMITS 3")
+        .nil();
+    server
+        .call("LOCK.ACQUIRE several c SHARED LIMIT 5 PERMITS 2")
+        .grant();
+}
+
+// --- files --------------------------------------------------------------------------------------
+
+/// Stops a server with one build and starts it with the other, in both directions.
+#[track_caller]
+fn carried_over(settings: &[&str], how: &str) {
+    for [before, after] in both_ways() {
+        let builder = Server::builder().module(&before);
+        let builder = settings.iter().fold(builder, |it, line| it.config(line));
+        let mut server = builder.start();
+        make_locks(&server);
+        let made = locks(&server);
+        server.shutdown(how);
+        server.restart_with_module(&after);
+        assert_eq!(locks(&server), made, "{settings:?}");
+        assert_in_use(&server);
+    }
+}
+
+#[test]
+fn a_snapshot_is_carried_over() {
+    carried_over(&[], "SAVE");
+}
+
+#[test]
+fn an_append_only_file_of_commands_is_carried_over() {
+    carried_over(&["appendonly yes", "aof-use-rdb-preamble no"], "NOSAVE");
+}
+
+#[test]
+fn a_rewritten_append_only_file_is_carried_over() {
+    for preamble in ["yes", "no"] {
+        for [before, after] in both_ways() {
+            let mut server = Server::builder()
+                .module(&before)
+                .config("appendonly yes")
+                .config(&format!("aof-use-rdb-preamble {preamble}"))
+                .start();
+            make_locks(&server);
+            let made = locks(&server);
+            server.call("BGREWRITEAOF").text();
+            server.until_rewritten();
+            server.shutdown("NOSAVE");
+            server.restart_with_module(&after);
+            assert_eq!(locks(&server), made, "preamble {preamble}");
+            assert_in_use(&server);
+        }
+    }
+}
+
+#[test]
+fn a_dump_is_restored() {
+    for [before, after] in both_ways() {
+        let (from, to) = (
+            Server::builder().module(&before).start(),
+            Server::builder().module(&after).start(),
+        );
+        make_locks(&from);
+        for key in KEYS {
+            let dump = from.call(&["DUMP", key]).bytes();
+            let restore: [&[u8]; 4] = [b"RESTORE", key.as_bytes(), b"0", &dump];
+            to.call(&restore).okay();
+        }
+        assert_eq!(locks(&to), locks(&from));
+        assert_in_use(&to);
+    }
+}
+
+// --- replicas -----------------------------------------------------------------------------------
+
+#[test]
+fn a_replica_with_another_build_follows_and_takes_over() {
+    for [primary, replica] in both_ways() {
+        let primary = Server::builder().module(&primary).start();
+        let replica = Server::builder().module(&replica).start();
+        // Some by the data set as a whole, some one by one.
+        primary.call(format!("LOCK.ACQUIRE whole a {LONG}")).grant();
+        replica.replica_of(&primary);
+        make_locks(&primary);
+        primary.call("LOCK.EXTEND whole a PX 700000").int();
+        let next = primary.waiter(format!("LOCK.WAIT whole b {LONG}"));
+        primary.call("LOCK.RELEASE whole a").int();
+        replica.until_in_step(&primary);
+        assert_eq!(locks(&replica), locks(&primary));
+        assert_eq!(replica.known_lock("whole").holder_tokens(), ["b"]);
+        drop(next);
+        let fence = primary.known_lock("whole").holder().int("fence");
+        replica.call("REPLICAOF NO ONE").okay();
+        assert_in_use(&replica);
+        let fresh = replica.call("LOCK.ACQUIRE fresh c").grant().fence;
+        assert!(fresh > fence);
+    }
+}
+
+/// What docs/install.md tells to do: the replica first, then it takes over.
+#[test]
+fn a_failover_to_the_new_build_sends_those_who_wait_to_it() {
+    let primary = Server::builder().module(&old()).start();
+    let replica = Server::start();
+    replica.replica_of(&primary);
+    primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let mut waiter = primary.waiter(format!("LOCK.WAIT k b {LONG}"));
+    until("the replica can take over", || {
+        primary.call("FAILOVER").is_ok()
+    });
+    assert!(waiter.recv().error().starts_with("UNBLOCKED"));
+    until("the replica has taken over", || {
+        replica.info("replication", "role") == "master"
+    });
+    let mut waiter = replica.waiter(format!("LOCK.WAIT k b {LONG}"));
+    assert_eq!(replica.call("LOCK.RELEASE k a").int(), 1);
+    assert_eq!(waiter.recv().grant().token, "b");
+    eventually("the old build follows the new one", || {
+        let mut client = Client::try_connect(primary.port()).ok()?;
+        let holders = client.try_call("LOCK.CHECK k b").ok()?;
+        (Ok(holders).int() > 0).then_some(())
+    });
+    primary.reconnect();
+}
+
+// --- a format that isn't known ----------------------------------------------------------------------
+
+/// The module's own word about it.
+const TOLD: &str = "a stored lock has format 2, and redis-lock";
+
+#[test]
+fn a_snapshot_in_a_newer_format_keeps_the_server_from_starting_and_stays_as_it_is() {
+    let mut server = Server::builder().module(&next()).start();
+    make_locks(&server);
+    let made = locks(&server);
+    server.shutdown("SAVE");
+    let refused = server.refused_with_module(&module_path());
+    assert!(refused.contains(TOLD), "{refused}");
+    assert!(refused.contains("redislock"), "{refused}");
+    server.restart_with_module(&next());
+    assert_eq!(locks(&server), made);
+}
+
+#[test]
+fn a_rewritten_append_only_file_in_a_newer_format_keeps_the_server_from_starting() {
+    let mut server = Server::builder()
+        .module(&next())
+        .config("appendonly yes")
+        .start();
+    make_locks(&server);
+    server.call("BGREWRITEAOF").text();
+    server.until_rewritten();
+    server.shutdown("NOSAVE");
+    let refused = server.refused_with_module(&module_path());
+    assert!(refused.contains(TOLD), "{refused}");
+}
+
+/// The server itself goes on after a command of the file that is refused.
+#[test]
+fn effects_in_an_append_only_file_that_are_not_known_are_lost_and_told_of() {
+    let mut server = Server::builder()
+        .module(&next())
+        .config("appendonly yes")
+        .config("aof-use-rdb-preamble no")
+        .start();
+    make_locks(&server);
+    server.shutdown("NOSAVE");
+    server.restart_with_module(&module_path());
+    assert_eq!(server.call("DBSIZE").int(), 0);
+    let log = server.log();
+    assert!(
+        log.contains("CRITICAL") && log.contains("lock.apply"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_dump_in_a_newer_format_is_refused() {
+    let from = Server::builder().module(&next()).start();
+    from.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let dump = from.call("DUMP k").bytes();
+    let to = Server::start();
+    let restore: [&[u8]; 4] = [b"RESTORE", b"k", b"0", &dump];
+    let refused = to.call(&restore).error();
+    assert!(refused.contains("Bad data format"), "{refused}");
+    assert_eq!(to.call("EXISTS k").int(), 0);
+    assert!(!to.log().contains(TOLD), "clients can't fill the log");
+}
+
+#[test]
+fn a_replica_whose_primary_has_a_newer_format_ends_and_says_why() {
+    let primary = Server::builder().module(&next()).start();
+    primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let folder = tempfile::tempdir().expect("a folder");
+    let plan = Plan {
+        module: Some(module_path()),
+        ..Plan::new(&server_binary())
+    };
+    let replica = Process::start(plan, folder.path()).expect("a server");
+    let follow = format!("REPLICAOF 127.0.0.1 {}", primary.port());
+    Client::connect(replica.port()).call(follow).okay();
+    eventually("the replica ends", || replica.ended().expect("a child"));
+    assert!(replica.log().contains(TOLD), "{}", replica.log());
+}
