@@ -20,7 +20,7 @@ def snippets(document):
 
 SNIPPETS = [
     pytest.param(code, id=f"{document}-{number}")
-    for document in ("docs/clients.md", "clients/python/README.md")
+    for document in ("README.md", "docs/clients.md", "clients/python/README.md")
     for number, code in enumerate(snippets(document))
 ]
 
