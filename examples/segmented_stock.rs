@@ -22,7 +22,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// A worker that dies keeps the others from its segment for this long at most.
 const LEASE_MS: u64 = 5_000;
-/// An order that waits longer than this for a segment is given up.
+/// A worker that waits longer than this for a segment ends the sale with an error.
 const BLOCK_MS: u64 = 10_000;
 
 /// Sells one item's stock, split over more and more segments, and tells how long it takes. Exits with

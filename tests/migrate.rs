@@ -289,6 +289,19 @@ fn an_old_client_that_is_late_frees_and_extends_nothing() {
     assert!(server.call("LOCK.CHECK orders:42 n").int() > 60_000);
 }
 
+/// Redisson's lock is a hash with a field for each owner.
+#[test]
+fn a_script_that_looks_for_a_hash_fails_on_a_lock() {
+    let server = Server::start();
+    server
+        .call(format!("LOCK.ACQUIRE orders:42 n {LONG}"))
+        .grant();
+    let script = "if redis.call('EXISTS', KEYS[1]) == 0 or \
+                  redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 1 end return 0";
+    let answer = server.call(&["EVAL", script, "1", KEY, "owner"]).error();
+    assert!(answer.contains("WRONGTYPE"), "{answer}");
+}
+
 #[test]
 fn those_who_wait_are_told_when_an_old_client_gets_in_before_them() {
     let server = Server::start();
