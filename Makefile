@@ -184,5 +184,15 @@ test-monitoring: test-deps build ## run the exporter and Prometheus's own checks
 deny: ## licences and sources of all dependencies; needs cargo-deny
 	cargo deny check licenses bans sources
 
+.PHONY: pages
+pages: run-deps build ## write into the pages of the commands (docs/commands) what the module tells of them
+	@$(FOUND); cargo run --quiet -p redis-lock-pages -- "$$REDIS_SERVER"
+
+.PHONY: test-postgres
+test-postgres: test-deps build ## the example of leader election with a real PostgreSQL, installed where it is missing
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { \
+	  if [ "$$(id -u)" = 0 ]; then apt-get install -y postgresql; else sudo apt-get install -y postgresql; fi; }
+	@$(FOUND); cargo nextest run -p redis-lock-leader-election --test leader_election
+
 clean: ## remove what was built
 	cargo clean

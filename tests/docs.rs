@@ -10,20 +10,6 @@ use std::path::{Path, PathBuf};
 use redis::{PushKind, Value};
 use support::{until, Client, Expect, Reply, Server};
 
-const DOCUMENTS: [&str; 11] = [
-    "CONTRIBUTING.md",
-    "README.md",
-    "SECURITY.md",
-    "docs/commands.md",
-    "docs/high-availability.md",
-    "docs/install.md",
-    "docs/operations.md",
-    "docs/performance.md",
-    "docs/replication-and-persistence.md",
-    "docs/security.md",
-    "docs/waiting.md",
-];
-
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -31,6 +17,31 @@ fn root() -> &'static Path {
 #[track_caller]
 fn text_of(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The README and all that lies in docs/, by their paths from the top of the clone.
+fn documents() -> BTreeSet<String> {
+    let mut documents = BTreeSet::from(["README.md".to_owned()]);
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("a file").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "md") {
+                let path = path.strip_prefix(root()).expect("a path in the clone");
+                documents.insert(path.to_str().expect("a plain name").to_owned());
+            }
+        }
+    }
+    documents
+}
+
+/// The pages of the commands.
+fn pages() -> Vec<String> {
+    let mut pages = documents();
+    pages.retain(|document| document.starts_with("docs/commands/"));
+    pages.into_iter().collect()
 }
 
 /// The contents of the fenced blocks of a language.
@@ -171,9 +182,9 @@ fn is_random_token(leaf: &str) -> bool {
 fn examples_show_what_a_server_answers() {
     let server = Server::start();
     let mut played = 0;
-    for document in DOCUMENTS {
-        for block in blocks(&text_of(document), "redis") {
-            play(&server, document, &block);
+    for document in documents() {
+        for block in blocks(&text_of(&document), "redis") {
+            play(&server, &document, &block);
             server.call("FLUSHALL").okay();
             played += 1;
         }
@@ -268,20 +279,25 @@ fn commands_of(server: &Server) -> BTreeSet<String> {
 fn the_documents_name_the_commands_that_exist() {
     let server = Server::start();
     let known = commands_of(&server);
-    for document in DOCUMENTS {
-        let text = text_of(document);
+    for document in documents() {
+        let text = text_of(&document);
         let unknown: Vec<&str> = names_with(&text, "LOCK.")
             .into_iter()
             .filter(|name| !known.contains(*name))
             .collect();
         assert!(unknown.is_empty(), "{document} names {unknown:?}");
     }
-    let reference = text_of("docs/commands.md");
-    let described: BTreeSet<String> = reference
-        .lines()
-        .filter_map(|line| line.strip_prefix("## "))
-        .map(str::to_owned)
-        .collect();
+    let pages = pages();
+    let heads = pages.iter().map(|page| {
+        let text = text_of(page);
+        let head = text.lines().next().and_then(|line| line.strip_prefix("# "));
+        let name = head.expect("a heading").to_owned();
+        let file = name.trim_start_matches("LOCK.").to_lowercase();
+        assert_eq!(*page, format!("docs/commands/{file}.md"));
+        name
+    });
+    let internal = iter::once("LOCK.APPLY".to_owned());
+    let described: BTreeSet<String> = heads.chain(internal).collect();
     assert_eq!(described, known);
 }
 
@@ -293,13 +309,12 @@ fn synopses_of_help(server: &Server) -> BTreeSet<String> {
 }
 
 #[test]
-fn help_and_the_reference_have_the_same_synopses() {
+fn help_and_the_pages_have_the_same_synopses() {
     let server = Server::start();
     let told = synopses_of_help(&server);
-    let reference = text_of("docs/commands.md");
-    let documented: BTreeSet<String> = blocks(&reference, "")
-        .into_iter()
-        .filter(|synopsis| synopsis.starts_with("LOCK."))
+    let documented: BTreeSet<String> = pages()
+        .iter()
+        .map(|page| blocks(&text_of(page), "").swap_remove(0))
         .collect();
     assert_eq!(documented, told);
     let named: BTreeSet<&str> = told
@@ -460,8 +475,8 @@ fn the_readme_s_test_command_is_the_one_of_ci() {
 #[test]
 fn the_make_targets_that_are_named_exist() {
     let makefile = text_of("Makefile");
-    for document in DOCUMENTS {
-        let text = text_of(document);
+    for document in documents() {
+        let text = text_of(&document);
         let named = text
             .match_indices("make ")
             .map(|(start, it)| &text[start + it.len()..]);
@@ -482,10 +497,10 @@ fn the_make_targets_that_are_named_exist() {
 
 #[test]
 fn links_between_the_documents_lead_somewhere() {
-    for document in DOCUMENTS {
-        let text = text_of(document);
+    for document in documents() {
+        let text = text_of(&document);
         let folder = root()
-            .join(document)
+            .join(&document)
             .parent()
             .map(PathBuf::from)
             .expect("a folder");
@@ -496,7 +511,7 @@ fn links_between_the_documents_lead_somewhere() {
         for (target, _) in targets.filter(|(target, _)| !target.starts_with("https://")) {
             let (file, heading) = target.split_once('#').unwrap_or((target, ""));
             let file = match file {
-                "" => root().join(document),
+                "" => root().join(&document),
                 file => folder.join(file),
             };
             assert!(file.exists(), "{document} links to {target}");
@@ -516,13 +531,15 @@ fn tests_named(document: &str) -> Vec<(&str, &str)> {
 
 #[test]
 fn the_tests_that_are_named_exist() {
-    let text = text_of("docs/waiting.md");
-    let named = tests_named(&text);
-    assert!(named.len() > 30, "only {} tests are named", named.len());
-    for (file, test) in named {
-        let source = text_of(&format!("tests/{file}.rs"));
-        let begins = format!("#[test]\nfn {test}() {{");
-        assert!(source.contains(&begins), "no {file}::{test}");
+    for (document, least) in [("docs/waiting.md", 30), ("docs/migrate.md", 3)] {
+        let text = text_of(document);
+        let named = tests_named(&text);
+        assert!(named.len() >= least, "{document} names {named:?}");
+        for (file, test) in named {
+            let source = text_of(&format!("tests/{file}.rs"));
+            let begins = format!("#[test]\nfn {test}() {{");
+            assert!(source.contains(&begins), "no {file}::{test}");
+        }
     }
 }
 

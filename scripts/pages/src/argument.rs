@@ -1,0 +1,165 @@
+//! The arguments of a command, from COMMAND DOCS.
+
+use std::collections::{BTreeSet, HashMap};
+
+use anyhow::{bail, Context, Result};
+use redis::{from_redis_value, Value};
+
+/// An argument, or several that belong together.
+#[derive(Debug, Clone)]
+pub struct Argument {
+    name: String,
+    kind: Kind,
+    /// The word before its value, if any.
+    word: Option<String>,
+    optional: bool,
+    multiple: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Key,
+    Text,
+    Number,
+    /// A word that stands for itself.
+    Word,
+    OneOf(Vec<Argument>),
+    Block(Vec<Argument>),
+}
+
+/// A row of the table: how it is written, what it is, and when it is given.
+pub type Row = [String; 3];
+
+impl Argument {
+    /// Reads one from the reply.
+    pub fn of(value: Value) -> Result<Self> {
+        let mut fields: HashMap<String, Value> = from_redis_value(value)?;
+        let name: String = taken(&mut fields, "name")?;
+        let parts = match fields.remove("arguments") {
+            Some(parts) => list_of(parts)?,
+            None => Vec::new(),
+        };
+        let kind: String = taken(&mut fields, "type")?;
+        let kind = match kind.as_str() {
+            "key" => Kind::Key,
+            "string" => Kind::Text,
+            "integer" => Kind::Number,
+            "pure-token" => Kind::Word,
+            "oneof" => Kind::OneOf(parts),
+            "block" => Kind::Block(parts),
+            other => bail!("{name}: an argument of type {other}"),
+        };
+        let word = fields.remove("token").map(from_redis_value).transpose()?;
+        let flags: BTreeSet<String> = match fields.remove("flags") {
+            Some(flags) => from_redis_value(flags)?,
+            None => BTreeSet::new(),
+        };
+        Ok(Self {
+            name,
+            kind,
+            word,
+            optional: flags.contains("optional"),
+            multiple: flags.contains("multiple"),
+        })
+    }
+
+    /// Its rows in the table of arguments.
+    pub fn rows(&self) -> Vec<Row> {
+        let when = if self.optional { "optional" } else { "always" };
+        let more = if self.multiple { ", one or more" } else { "" };
+        self.rows_when(&format!("{when}{more}"))
+    }
+
+    fn rows_when(&self, when: &str) -> Vec<Row> {
+        match &self.kind {
+            Kind::OneOf(parts) => alternatives(parts, when),
+            Kind::Block(parts) if self.word.is_none() => led(parts, when),
+            kind => vec![[
+                format!("`{}`", self.written()),
+                kind.told(),
+                when.to_owned(),
+            ]],
+        }
+    }
+
+    /// `PX milliseconds`
+    fn written(&self) -> String {
+        let values = match &self.kind {
+            Kind::Word => None,
+            Kind::Block(parts) => Some(
+                parts
+                    .iter()
+                    .map(Self::written)
+                    .collect::<Vec<_>>()
+                    .join(" "),
+            ),
+            _ => Some(self.name.clone()),
+        };
+        let words: Vec<String> = self.word.iter().cloned().chain(values).collect();
+        words.join(" ")
+    }
+
+    /// The word that it begins with.
+    fn first_word(&self) -> String {
+        match (&self.word, &self.kind) {
+            (None, Kind::Block(parts)) => parts.first().map(Self::first_word).unwrap_or_default(),
+            (Some(word), _) => word.clone(),
+            (None, _) => self.name.clone(),
+        }
+    }
+}
+
+impl Kind {
+    fn told(&self) -> String {
+        match self {
+            Self::Key => "key".to_owned(),
+            Self::Text => "string".to_owned(),
+            Self::Number => "integer".to_owned(),
+            Self::Word => "a word by itself".to_owned(),
+            Self::OneOf(_) => String::new(),
+            Self::Block(parts) => {
+                let kinds: Vec<String> = parts.iter().map(|part| part.kind.told()).collect();
+                kinds.join(", ")
+            }
+        }
+    }
+}
+
+/// Those of which one at most is given.
+fn alternatives(parts: &[Argument], when: &str) -> Vec<Row> {
+    let first_words: Vec<String> = parts.iter().map(Argument::first_word).collect();
+    let rows = parts.iter().enumerate().map(|(place, part)| {
+        let others = first_words.iter().enumerate();
+        let others = others.filter(|(other, _)| *other != place);
+        let others: Vec<String> = others.map(|(_, word)| format!("`{word}`")).collect();
+        part.rows_when(&format!("{when}, not with {}", others.join(", ")))
+    });
+    rows.flatten().collect()
+}
+
+/// The first, and the others that are given only where it is.
+fn led(parts: &[Argument], when: &str) -> Vec<Row> {
+    let Some((first, others)) = parts.split_first() else {
+        return Vec::new();
+    };
+    let mut rows = first.rows_when(when);
+    let with = format!("optional, with `{}`", first.first_word());
+    rows.extend(others.iter().flat_map(|other| other.rows_when(&with)));
+    rows
+}
+
+/// The arguments in a list.
+pub fn list_of(value: Value) -> Result<Vec<Argument>> {
+    let list: Vec<Value> = from_redis_value(value)?;
+    list.into_iter().map(Argument::of).collect()
+}
+
+/// A field that has to be there.
+pub fn taken<T: redis::FromRedisValue>(
+    fields: &mut HashMap<String, Value>,
+    name: &str,
+) -> Result<T> {
+    let value = fields.remove(name);
+    let value = value.with_context(|| format!("no {name}"))?;
+    Ok(from_redis_value(value)?)
+}

@@ -1,0 +1,116 @@
+//! What a server tells of the module's commands: LOCK.HELP, COMMAND INFO and COMMAND DOCS.
+
+use std::collections::{BTreeSet, HashMap};
+
+use anyhow::{bail, Context, Result};
+use redis::{cmd, from_redis_value, Connection, Value};
+
+use crate::argument::{list_of, taken, Argument};
+
+/// Flags that the server sets by itself for every command of a module.
+const OF_THE_SERVER: [&str; 2] = ["module", "movablekeys"];
+
+/// A command for clients.
+#[derive(Debug, Clone)]
+pub struct Command {
+    pub(crate) synopsis: String,
+    pub(crate) summary: String,
+    pub(crate) since: String,
+    pub(crate) complexity: String,
+    pub(crate) arity: i64,
+    pub(crate) flags: BTreeSet<String>,
+    pub(crate) keys: Option<Keys>,
+    pub(crate) arguments: Vec<Argument>,
+}
+
+/// Where the keys of a command are, and what it does with them.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    /// Behind a number of them, not alone.
+    pub(crate) counted: bool,
+    pub(crate) flags: BTreeSet<String>,
+}
+
+impl Command {
+    /// `LOCK.ACQUIRE`
+    pub fn name(&self) -> &str {
+        self.synopsis.split(' ').next().unwrap_or_default()
+    }
+
+    /// `acquire`: what its page is called.
+    pub(crate) fn word(&self) -> String {
+        self.name().trim_start_matches("LOCK.").to_lowercase()
+    }
+
+    /// The ACL categories that the module asks for, where the server lets modules do so.
+    pub fn categories(&self) -> BTreeSet<&'static str> {
+        let speed = if self.flags.contains("fast") {
+            "@fast"
+        } else {
+            "@slow"
+        };
+        let named = [
+            ("write", "@write"),
+            ("readonly", "@read"),
+            ("blocking", "@blocking"),
+        ];
+        let named = named.iter().filter(|(flag, _)| self.flags.contains(*flag));
+        named
+            .map(|(_, category)| *category)
+            .chain([speed])
+            .collect()
+    }
+}
+
+/// All commands for clients, in the order of LOCK.HELP.
+pub(crate) fn told(server: &mut Connection) -> Result<Vec<Command>> {
+    let help: Vec<String> = cmd("LOCK.HELP").query(server)?;
+    let synopses = help.into_iter().filter(|line| line.starts_with("LOCK."));
+    synopses.map(|synopsis| of(server, synopsis)).collect()
+}
+
+fn of(server: &mut Connection, synopsis: String) -> Result<Command> {
+    let name = synopsis
+        .split(' ')
+        .next()
+        .unwrap_or_default()
+        .to_lowercase();
+    let docs: HashMap<String, Value> = cmd("COMMAND").arg("DOCS").arg(&name).query(server)?;
+    let docs = docs.into_values().next();
+    let mut docs: HashMap<String, Value> = from_redis_value(docs.context("no COMMAND DOCS")?)?;
+    let info: Vec<Value> = cmd("COMMAND").arg("INFO").arg(&name).query(server)?;
+    let info = info.into_iter().next().context("no COMMAND INFO")?;
+    let Value::Array(info) = info else {
+        bail!("the server doesn't know {name}");
+    };
+    let [_, arity, flags, _, _, _, _, _, key_specs, ..] = info.as_slice() else {
+        bail!("COMMAND INFO {name} is too short");
+    };
+    let mut flags: BTreeSet<String> = from_redis_value(flags.clone())?;
+    flags.retain(|flag| !OF_THE_SERVER.contains(&flag.as_str()));
+    let arguments = docs.remove("arguments").map(list_of).transpose()?;
+    Ok(Command {
+        synopsis,
+        summary: taken(&mut docs, "summary")?,
+        since: taken(&mut docs, "since")?,
+        complexity: taken(&mut docs, "complexity")?,
+        arity: from_redis_value(arity.clone())?,
+        flags,
+        keys: keys(key_specs)?,
+        arguments: arguments.unwrap_or_default(),
+    })
+}
+
+fn keys(specs: &Value) -> Result<Option<Keys>> {
+    let specs: Vec<Value> = from_redis_value(specs.clone())?;
+    let Some(spec) = specs.into_iter().next() else {
+        return Ok(None);
+    };
+    let mut spec: HashMap<String, Value> = from_redis_value(spec)?;
+    let mut found: HashMap<String, Value> = taken(&mut spec, "find_keys")?;
+    let way: String = taken(&mut found, "type")?;
+    Ok(Some(Keys {
+        counted: way == "keynum",
+        flags: taken(&mut spec, "flags")?,
+    }))
+}

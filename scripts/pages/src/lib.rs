@@ -1,0 +1,56 @@
+//! The pages of the commands, docs/commands/: what the module tells of a command stands there
+//! between marks, and can't say anything else than the module does.
+
+mod argument;
+mod command;
+mod marks;
+mod page;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use redis::Client;
+use redis_lock_rig::{Plan, Process};
+
+pub use command::Command;
+
+/// The document with the table of all commands, in the folder of documents.
+const INDEX: &str = "commands.md";
+
+/// The commands of a module, as a server of this program tells them that has loaded it.
+pub fn commands(server: &Path, module: &Path) -> Result<Vec<Command>> {
+    let folder = tempfile::tempdir()?;
+    let plan = Plan {
+        module: Some(module.to_owned()),
+        ..Plan::new(server)
+    };
+    let process = Process::start(plan, folder.path())?;
+    let client = Client::open(("127.0.0.1", process.port()))?;
+    command::told(&mut client.get_connection()?)
+}
+
+/// The page of a command, in the folder of documents.
+fn page_of(command: &Command) -> PathBuf {
+    Path::new("commands").join(format!("{}.md", command.word()))
+}
+
+/// Those documents that say something else than the module, as they should be.
+pub fn stale(docs: &Path, commands: &[Command]) -> Result<BTreeMap<PathBuf, String>> {
+    let mut stale = BTreeMap::new();
+    let index = commands
+        .iter()
+        .map(|command| (page_of(command), page::parts_of(command)));
+    let index = index.chain([(INDEX.into(), page::parts_of_index(commands))]);
+    for (name, parts) in index {
+        let path = docs.join(name);
+        let shown = path.display().to_string();
+        let text = fs::read_to_string(&path).with_context(|| shown.clone())?;
+        let filled = marks::filled(&text, &parts).context(shown)?;
+        if filled != text {
+            stale.insert(path, filled);
+        }
+    }
+    Ok(stale)
+}
