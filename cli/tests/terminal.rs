@@ -27,6 +27,12 @@ fn shell(server: &Server) -> Terminal {
     terminal
 }
 
+/// Waits for the shell: what is typed before it reads again may be thrown away.
+#[track_caller]
+fn until_prompt(terminal: &Terminal, prompt: &str) {
+    terminal.until_shows("the prompt", |text| text.trim_end().ends_with(prompt));
+}
+
 fn is_held(server: &Server) -> bool {
     server
         .lock_info("k")
@@ -69,7 +75,8 @@ fn an_interrupt_ends_command_and_lock() {
     terminal.type_in("redis-lock run k -- sleep 600; echo code=$?\n");
     until("it is held", || is_held(&server));
     terminal.type_in("\x03");
-    terminal.type_in("\necho late=$?\n");
+    until_prompt(&terminal, "ready$");
+    terminal.type_in("echo late=$?\n");
     terminal.until_shows("it has ended", |text| {
         text.contains("code=130") || text.contains("late=130")
     });
@@ -84,6 +91,7 @@ fn an_interrupt_ends_a_wait_and_the_list_that_it_stands_in() {
     server.until_waiters("k", 1);
     terminal.type_in("\x03");
     until("nobody waits", || server.waiters("k") == 0);
+    until_prompt(&terminal, "ready$");
     terminal.type_in("echo late=$?\n");
     terminal.until_shown("late=130");
     assert!(!terminal.text().contains("after=0"), "{}", terminal.text());
@@ -99,6 +107,7 @@ fn the_job_is_stopped_and_continued() {
         until("it is held", || is_held(&server));
         terminal.type_in("\x1a");
         terminal.until_shown("Stopped ");
+        until_prompt(&terminal, "ready$");
         let fence = server.known_lock("k").holder().int("fence");
         terminal.type_in("clear; echo clear''ed\n");
         terminal.until_shown("cleared");
@@ -107,6 +116,7 @@ fn the_job_is_stopped_and_continued() {
         assert_eq!(server.known_lock("k").holder().int("fence"), fence);
         terminal.type_in("\x03");
         until("it has ended", || !is_held(&server));
+        until_prompt(&terminal, "ready$");
         terminal.type_in(&format!("echo next={round}.\n"));
         terminal.until_shown(&format!("next={round}."));
     }
@@ -120,6 +130,7 @@ fn a_job_that_lost_its_lock_while_it_was_stopped_is_ended() {
     terminal.until_shown("begun");
     terminal.type_in("\x1a");
     terminal.until_shown("Stopped ");
+    until_prompt(&terminal, "ready$");
     until("its lease is over", || !is_held(&server));
     terminal.type_in("fg; echo code=$?\n");
     terminal.until_shown("was lost while the command ran");
@@ -133,8 +144,8 @@ fn a_command_that_stops_itself_gives_the_terminal_to_the_shell() {
     let mut terminal = shell(&server);
     terminal
         .type_in("redis-lock run k -- sh -c 'kill -TSTP $$; echo goes on; exit 4'; echo code=$?\n");
-    terminal.type_in("echo stopped=$(jobs | grep -c Stopped)\n");
-    terminal.until_shown("stopped=1");
+    terminal.until_shown("Stopped ");
+    until_prompt(&terminal, "ready$");
     terminal.type_in("fg; echo code=$?\n");
     terminal.until_shown("goes on");
     terminal.until_shown("code=4");
@@ -149,6 +160,7 @@ fn a_job_in_the_background_that_reads_is_stopped_as_any() {
     terminal.type_in("sleep 0.3; echo stopped=$(jobs | grep -c Stopped)\n");
     terminal.until_shown("stopped=1");
     terminal.type_in("fg\n");
+    until("it goes on", || command_state(&terminal) == Some('S'));
     terminal.type_in("hello\n");
     terminal.until_shown("got=hello");
     until("it has ended", || !is_held(&server));
@@ -163,10 +175,12 @@ fn a_shell_within_watches_its_own_jobs() {
     terminal.type_in("sh -c \"echo slee''ps; exec sleep 600\"\n");
     terminal.until_shown("sleeps");
     terminal.type_in("\x03");
+    until_prompt(&terminal, "within$");
     terminal.type_in("echo inner=$?\n");
     terminal.until_shown("inner=130");
     assert!(is_held(&server));
     terminal.type_in("exit 5\n");
+    until_prompt(&terminal, "ready$");
     terminal.type_in("echo outer=$?\n");
     terminal.until_shown("outer=5");
     assert!(!is_held(&server));
@@ -174,6 +188,7 @@ fn a_shell_within_watches_its_own_jobs() {
     terminal.type_in("sh -c \"echo rea''ds; exec cat\"\n");
     terminal.until_shown("reads");
     terminal.type_in("\x03");
+    until_prompt(&terminal, "ready$");
     terminal.type_in("echo cat=$?\n");
     terminal.until_shown("cat=130");
     server.call("PING").text();

@@ -1,0 +1,132 @@
+//! The examples of docs/cli.md show what happens.
+
+mod stage;
+
+use std::fs;
+use std::path::Path;
+
+use stage::support::Server;
+use stage::{outcome, redis_lock, shell};
+
+/// What parts the output of one line from that of the next.
+const END: &str = "--- end of the line ---";
+
+fn document() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md");
+    fs::read_to_string(path).expect("the document")
+}
+
+/// A line that is typed, and the lines that are shown.
+struct Step<'a> {
+    typed: &'a str,
+    shown: Vec<&'a str>,
+}
+
+/// The examples, each a block.
+fn examples(document: &str) -> Vec<Vec<Step<'_>>> {
+    let blocks = document.split("```console\n").skip(1);
+    let block = |text| str::split_once(text, "```").expect("the end of a block").0;
+    blocks.map(|text| steps(block(text))).collect()
+}
+
+fn steps(block: &str) -> Vec<Step<'_>> {
+    let mut steps: Vec<Step<'_>> = Vec::new();
+    for line in block.lines() {
+        match line.strip_prefix("$ ") {
+            Some(typed) => steps.push(Step {
+                typed,
+                shown: Vec::new(),
+            }),
+            None => steps
+                .last_mut()
+                .expect("it begins with what is typed")
+                .shown
+                .push(line),
+        }
+    }
+    steps
+}
+
+/// A text with what differs from run to run made equal, and the space between columns too.
+fn steady(line: &str) -> String {
+    let words = line.split_whitespace().map(|word| {
+        let bare = word.trim_end_matches(',');
+        let digits = bare.bytes().filter(u8::is_ascii_digit).count();
+        match bare {
+            _ if bare.starts_with("127.0.0.1:") => "ADDRESS".to_owned(),
+            _ if bare.len() == 32 && bare.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                "TOKEN".to_owned()
+            }
+            _ if bare.len() == 16 && digits == 16 => "FENCE".to_owned(),
+            _ if digits > 0 && bare.ends_with('s') => "SPAN".to_owned(),
+            _ => word.to_owned(),
+        }
+    });
+    words.collect::<Vec<String>>().join(" ")
+}
+
+#[test]
+fn examples_show_what_happens() {
+    let document = document();
+    let examples = examples(&document);
+    assert!(
+        examples.len() >= 7,
+        "only {} examples were found",
+        examples.len()
+    );
+    for steps in examples {
+        let server = Server::start();
+        let lines = steps
+            .iter()
+            .map(|step| format!("{}\necho '{END}'\n", step.typed));
+        let script = format!("exec 2>&1\n{}", lines.collect::<String>());
+        let played = outcome(&mut shell(server.port(), &script));
+        let outputs: Vec<&str> = played.out.split(&format!("{END}\n")).collect();
+        assert_eq!(outputs.len(), steps.len() + 1, "{played:?}");
+        for (step, output) in steps.iter().zip(outputs) {
+            let output: Vec<String> = output.lines().map(steady).collect();
+            let shown: Vec<String> = step.shown.iter().map(|line| steady(line)).collect();
+            assert_eq!(output, shown, "{}", step.typed);
+        }
+    }
+}
+
+#[test]
+fn the_document_names_the_options_that_exist() {
+    let document = document();
+    let help = ["run", "ls", "info", "top", "break"]
+        .map(|command| outcome(&mut redis_lock(1, &[command, "--help"])).ok());
+    let help = help.concat();
+    let words =
+        document.split(|character: char| !character.is_ascii_alphanumeric() && character != '-');
+    let named: Vec<&str> = words
+        .filter(|word| word.starts_with("--") && word.len() > 3)
+        .collect();
+    assert!(named.len() > 30);
+    for option in named {
+        assert!(help.contains(option) || option == "--release", "{option}");
+    }
+    // And of run, all.
+    let run = outcome(&mut redis_lock(1, &["run", "--help"])).ok();
+    let own = run.split("Server:").next().expect("its own options");
+    let own = own
+        .split_whitespace()
+        .filter(|word| word.starts_with("--") && word.len() > 3);
+    for option in own {
+        let option = option.trim_end_matches([',', ']', '.']);
+        assert!(
+            document.contains(option) || ["--timeout", "--nb", "--exclusive"].contains(&option),
+            "{option}"
+        );
+    }
+}
+
+#[test]
+fn the_document_has_the_codes_that_the_help_has() {
+    let document = document();
+    let help = outcome(&mut redis_lock(1, &["run", "--help"])).ok();
+    for code in ["75", "79", "69"] {
+        assert!(document.contains(&format!("| {code} |")), "{code}");
+        assert!(help.contains(&format!("\n  {code}   ")), "{code}");
+    }
+}

@@ -1,0 +1,103 @@
+//! `redis-lock` and a server that speaks TLS.
+
+mod stage;
+
+use std::fs;
+use std::path::PathBuf;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use stage::support::{free_port, Expect, Server};
+use stage::{outcome, redis_lock, Outcome};
+use tempfile::TempDir;
+
+/// A folder with a certificate for 127.0.0.1, its key, and the certificate of who signed it.
+struct Papers {
+    dir: TempDir,
+}
+
+impl Papers {
+    fn new() -> Papers {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut params = CertificateParams::new([]).expect("no names");
+        // By the same name as the one that it signs it would seem to be that.
+        params.distinguished_name.push(DnType::CommonName, "signer");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let signer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"));
+        let signer = signer.expect("a certificate");
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name");
+        let own = params.signed_by(&key, &signer).expect("a certificate");
+        let papers = Papers { dir };
+        for (name, text) in [
+            ("ca", signer.pem()),
+            ("cert", own.pem()),
+            ("key", key.serialize_pem()),
+        ] {
+            fs::write(papers.path(name), text).expect("a file");
+        }
+        papers
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn word(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Has a server speak TLS on a port; none where it was built without.
+    fn serve(&self, server: &Server) -> Option<String> {
+        if server.call("CONFIG GET tls-port").list().is_empty() {
+            return None;
+        }
+        let (ca, cert, key) = (self.word("ca"), self.word("cert"), self.word("key"));
+        let words = [
+            "CONFIG",
+            "SET",
+            "tls-ca-cert-file",
+            &ca,
+            "tls-cert-file",
+            &cert,
+            "tls-key-file",
+            &key,
+        ];
+        server.call(&words).okay();
+        let port = free_port().to_string();
+        server.call(&["CONFIG", "SET", "tls-port", &port]).okay();
+        Some(port)
+    }
+}
+
+#[track_caller]
+fn ls(options: &[&str]) -> Outcome {
+    outcome(redis_lock(1, &[&["ls"], options].concat()).env_remove("REDIS_LOCK_URL"))
+}
+
+#[test]
+fn the_server_is_known_by_its_certificate() {
+    let (server, papers) = (Server::start(), Papers::new());
+    let Some(port) = papers.serve(&server) else {
+        eprintln!("this server was built without TLS");
+        return;
+    };
+    let (ca, cert, key) = (papers.word("ca"), papers.word("cert"), papers.word("key"));
+    let url = format!("rediss://127.0.0.1:{port}");
+    // The server wants a certificate as well.
+    let both = [
+        "-p", &port, "--tls", "--cacert", &ca, "--cert", &cert, "--key", &key,
+    ];
+    assert_eq!(ls(&both).code(), 0, "{:?}", ls(&both));
+    assert_eq!(ls(&["-p", &port, "--tls", "--cacert", &ca]).code(), 69);
+    server.call("CONFIG SET tls-auth-clients no").okay();
+    assert_eq!(ls(&["-p", &port, "--tls", "--cacert", &ca]).code(), 0);
+    assert_eq!(ls(&["-u", &url, "--cacert", &ca]).code(), 0);
+    assert_eq!(ls(&["-p", &port, "--tls", "--insecure"]).code(), 0);
+    let unknown = ls(&["-p", &port, "--tls"]);
+    assert!(
+        unknown.code() == 69 && unknown.err.contains("certificate"),
+        "{unknown:?}"
+    );
+    let run = ["run", "k", "-u", &url, "--cacert", &ca, "--", "true"];
+    assert_eq!(outcome(&mut redis_lock(1, &run)).code(), 0);
+}
