@@ -136,7 +136,9 @@ async fn a_wait_that_is_dropped_at_any_moment_leaves_nothing_behind() {
     let locks = locks(&server);
     for step in 0..200 {
         let guard = locks.lock("k").acquire().await.expect("the lock");
-        let lock = locks.lock("k");
+        // What is left behind stays longer than the test waits.
+        let options = Options::new().keep(2 * LEASE);
+        let lock = locks.lock_with("k", options).expect("a lock");
         let release = tokio::spawn(guard.release());
         let moment = Duration::from_micros(20 * step);
         drop(timeout(moment, lock.acquire()).await);
