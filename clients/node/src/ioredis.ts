@@ -1,8 +1,11 @@
 import calculateSlot from 'cluster-key-slot';
 import { Cluster, Command, type Redis } from 'ioredis';
-import { type Link, Locks as LocksOfLink, type Turns, ignore } from './lock.js';
+import type { Link, Turns } from './link.js';
+import { Locks as LocksOfLink } from './lock.js';
+import { ignore } from './time.js';
 
-export { Deadlock, Lock, LockLost, NotAcquired, type LockOptions, type WaitOptions } from './lock.js';
+export type { Lock } from './lock.js';
+export * from './options.js';
 
 type Client = Redis | Cluster;
 

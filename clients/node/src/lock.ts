@@ -1,85 +1,19 @@
 import { randomBytes } from 'node:crypto';
-import { EventEmitter } from 'node:events';
-import calculateSlot from 'cluster-key-slot';
 
-/** What a lock needs of a client. Each supported client has a file that provides it. */
-export interface Link {
-  /** False once the client was closed for good. */
-  readonly open: boolean;
-  /** What the client puts before every key. */
-  readonly prefix: string;
-  readonly cluster: boolean;
-  /** Sends a command, in a cluster to the node of the key. */
-  send(key: string, words: string[]): Promise<unknown>;
-  subscribe(channel: string, turns: Turns): Promise<unknown>;
-  /** A connection of its own with the same settings. `connected` is called each time that it is made. */
-  own(connected: () => void): Connection;
-}
+import { type Connection, type Link, Turns, type Words } from './link.js';
+import { Deadlock, LockLost, type LockOptions, NotAcquired, type WaitOptions } from './options.js';
+import { Bell, ignore, never, now, unlessAborted, within } from './time.js';
 
-type Connection = Pick<Link, 'send'> & { close(): void };
-type Words = ReadonlyArray<string | number>;
-
-export interface LockOptions {
-  /** How long the lock stays without being renewed. Default: 30000. */
-  leaseMs?: number;
-  /** The owner's name and his key to the lock. Default: 128 random bits in hex. */
-  token?: string;
-  /** Shared holders admit each other. */
-  shared?: boolean;
-  /** A semaphore: at most so many shared holders. */
-  limit?: number;
-  /** As how many of the limit this one counts. Default: 1. */
-  permits?: number;
-  /** Ties the lock to a connection of its own: the server frees it when that is closed. */
-  session?: boolean;
-  /** How long a place in the queue stays without a word from here. Default: 10000. */
-  keepMs?: number;
-  /** Whether to renew the lease at a third of it. Default: true. */
-  renew?: boolean;
-  /** Called once for each loss. */
-  onLost?: (lock: Lock) => void;
-}
-
-export interface WaitOptions {
-  /** How long to wait: 0 tries once, Infinity waits for ever. */
-  waitMs?: number;
-  /** Gives up waiting: the promise is rejected with its reason. */
-  signal?: AbortSignal;
-}
-
-/** Others had the lock for all the time that there was. */
-export class NotAcquired extends Error {
-  override name = 'NotAcquired';
-}
-
-/** The lock ended before its release: the lease was over, or somebody deleted it. */
-export class LockLost extends Error {
-  override name = 'LockLost';
-}
-
-/** Waiting would never end: another holder waits for this one to leave. */
-export class Deadlock extends Error {
-  override name = 'Deadlock';
-}
+type Keys = string | readonly string[];
 
 const FIRST_PAUSE_MS = 50;
 const LAST_PAUSE_MS = 1000;
 /** For how long who gives up is kept until the server has confirmed it. It goes on behind him. */
 const CONFIRM_MS = 250;
-/** Timers of Node.js can't be longer. */
-const LONGEST_MS = 2 ** 31 - 1;
 /** The server's errors that end by themselves: it starts, it follows another one, its cluster is re-formed. */
 const PASSING = ['LOADING', 'READONLY', 'MASTERDOWN', 'CLUSTERDOWN', 'TRYAGAIN', 'MOVED'];
 
-const now = () => performance.now();
-export const ignore = () => {};
-const NEVER = new AbortController().signal;
 const option = (name: string, value?: number) => (value === undefined ? [] : [name, value]);
-/** For each slot of a cluster a word that is in it. */
-const tags: string[] = [];
-let lastTag = 0;
-const timerMs = (ms: number) => Math.min(Math.max(Math.ceil(ms), 0), LONGEST_MS);
-
 /** What an error of the server's begins with. Other errors are the client's own. */
 const codeOf = (error: unknown) => (error instanceof Error ? /^[A-Z]{2,}(?= )/.exec(error.message)?.[0] : undefined);
 
@@ -87,70 +21,6 @@ const codeOf = (error: unknown) => (error instanceof Error ? /^[A-Z]{2,}(?= )/.e
 function passes(error: unknown): boolean {
   const code = codeOf(error);
   return code === undefined ? !(error instanceof TypeError) : PASSING.includes(code);
-}
-
-/** A signal that is aborted after a time. */
-const within = (ms: number) => (ms > LONGEST_MS ? NEVER : AbortSignal.timeout(timerMs(ms)));
-
-function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
-  return new Promise((resolve, reject) => {
-    const stop = () => reject(signal.reason);
-    if (signal.aborted) stop();
-    signal.addEventListener('abort', stop);
-    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop));
-  });
-}
-
-/** A pause that ends early when it is rung. No timer here keeps a process alive: the client's connection does. */
-class Bell {
-  #rung = false;
-  #wake = ignore;
-  readonly ring = () => {
-    this.#rung = true;
-    this.#wake();
-  };
-
-  async wait(ms: number) {
-    if (!this.#rung) {
-      await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, timerMs(ms)).unref();
-        this.#wake = () => resolve(clearTimeout(timer));
-      });
-    }
-    this.#rung = false;
-  }
-}
-
-/** Of one Locks: the messages that tell of turns, and 'missed' when some may have been lost. */
-export class Turns extends EventEmitter {
-  readonly #id = randomBytes(8).toString('hex');
-  readonly #channels = new Set<string>();
-
-  /** In a cluster the channel is in the slot of the key: it has a tag of that slot. */
-  channel({ cluster, prefix }: Link, key: string): string {
-    if (!cluster) return `redis-lock:${this.#id}`;
-    const slot = calculateSlot(prefix + key);
-    while (tags[slot] === undefined) tags[calculateSlot(String(++lastTag))] ??= String(lastTag);
-    return `redis-lock:${this.#id}:{${tags[slot]}}`;
-  }
-
-  /** Whether it only listens there now, so that a message before it was not heard. */
-  async listen(link: Link, channel: string): Promise<boolean> {
-    if (this.#channels.has(channel)) return false;
-    await link.subscribe(channel, this);
-    this.#channels.add(channel);
-    return true;
-  }
-
-  readonly heard = (message: string) => {
-    this.emit(`turn ${message}`);
-  };
-
-  /** The connection was replaced: all is to be subscribed again. */
-  missed() {
-    this.#channels.clear();
-    this.emit('missed');
-  }
 }
 
 interface Grant {
@@ -181,7 +51,7 @@ export class Lock {
   #own?: Connection;
 
   /** @internal */
-  constructor(link: Link, turns: Turns, keys: string | readonly string[], options: LockOptions) {
+  constructor(link: Link, turns: Turns, keys: Keys, options: LockOptions) {
     this.#link = link;
     this.#turns = turns;
     this.#options = options;
@@ -206,7 +76,7 @@ export class Lock {
 
   /** The fence, or undefined when the lock was not to be had. Without `waitMs` it tries once. */
   async acquire({ waitMs = 0, signal }: WaitOptions = {}): Promise<number | undefined> {
-    const time = waitMs > 0 ? within(waitMs + 1) : NEVER;
+    const time = waitMs > 0 ? within(waitMs + 1) : never();
     const end = signal ? AbortSignal.any([signal, time]) : time;
     try {
       return await this.#inTurn(() => this.#acquire(waitMs > 0, end), end);
@@ -243,7 +113,7 @@ export class Lock {
     if (this.lost) throw this.#lossError();
   }
 
-  #inTurn<T>(work: () => Promise<T>, end = NEVER): Promise<T> {
+  #inTurn<T>(work: () => Promise<T>, end = never()): Promise<T> {
     const before = this.#turn;
     const mine = unlessAborted(before, end).then(work);
     this.#turn = Promise.allSettled([before, mine]);
@@ -438,12 +308,12 @@ export class Locks {
   }
 
   /** A lock that is not acquired yet. Several keys are held all at once or not at all. */
-  lock(keys: string | readonly string[], options: LockOptions = {}): Lock {
+  lock(keys: Keys, options: LockOptions = {}): Lock {
     return new Lock(this.#link, this.#turns, keys, options);
   }
 
   /** A lock that is acquired. Waits for ever unless `waitMs` is given, and throws NotAcquired when that is over. */
-  async acquire(keys: string | readonly string[], options: LockOptions & WaitOptions = {}): Promise<Lock> {
+  async acquire(keys: Keys, options: LockOptions & WaitOptions = {}): Promise<Lock> {
     const lock = this.lock(keys, options);
     const fence = await lock.acquire({ waitMs: options.waitMs ?? Infinity, signal: options.signal });
     if (fence === undefined) throw new NotAcquired(`not free in time: ${lock.keys.join(', ')}`);
@@ -452,15 +322,18 @@ export class Locks {
 
   /** Works under a lock. Throws LockLost when the lock was lost before the work was done. */
   async using<T>(
-    keys: string | readonly string[],
+    keys: Keys,
     options: LockOptions & WaitOptions,
-    work: (signal: AbortSignal, lock: Lock) => Promise<T>,
+    work: (signal: AbortSignal, lock: Lock) => Promise<T> | T,
   ): Promise<T> {
     const lock = await this.acquire(keys, options);
-    const result = await work(lock.signal, lock).catch(async (error) => {
+    let result: T;
+    try {
+      result = await work(lock.signal, lock);
+    } catch (error) {
       await lock.release().catch(ignore);
       throw error;
-    });
+    }
     await lock[Symbol.asyncDispose]();
     return result;
   }

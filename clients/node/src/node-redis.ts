@@ -1,6 +1,9 @@
-import { type Link, Locks as LocksOfLink, ignore } from './lock.js';
+import type { Link, Turns } from './link.js';
+import { Locks as LocksOfLink } from './lock.js';
+import { ignore } from './time.js';
 
-export { Deadlock, Lock, LockLost, NotAcquired, type LockOptions, type WaitOptions } from './lock.js';
+export type { Lock } from './lock.js';
+export * from './options.js';
 
 /** What is used of node-redis. Its own types differ by version, modules and protocol. */
 interface Connection {
@@ -31,6 +34,7 @@ const send = (client: Client, key: string, words: string[]) =>
 function linkTo(client: Client): Link {
   const made = new Set<Connection>();
   let listener: Promise<NodeRedisClient> | undefined;
+  let turns: Turns | undefined;
 
   function close(each: Connection) {
     made.delete(each);
@@ -47,7 +51,12 @@ function linkTo(client: Client): Link {
     return each;
   }
 
-  const end = () => made.forEach(close);
+  /** Ends what was made, and has those who wait find that the client is closed. */
+  function end() {
+    made.forEach(close);
+    turns?.missed();
+  }
+
   client.on('end', end);
   client.on('disconnect', end);
   return {
@@ -57,9 +66,10 @@ function linkTo(client: Client): Link {
     prefix: String(client._keyPrefix ?? ''),
     cluster: 'masters' in client,
     send: (key, words) => send(client, key, words),
-    async subscribe(channel, turns) {
+    async subscribe(channel, listening) {
+      turns = listening;
       if ('masters' in client) return client.sSubscribe(channel, turns.heard);
-      listener ??= connect(client.duplicate(), () => turns.missed());
+      listener ??= connect(client.duplicate(), () => listening.missed());
       listener.catch(() => (listener = undefined));
       return (await listener).subscribe(channel, turns.heard);
     },

@@ -113,4 +113,7 @@ class Lock(RedisPyLock):
             raise
 
     def _refuse(self, text: str) -> None:
-        raise LockNotOwnedError(text, lock_name=self.name)
+        error: Any = LockNotOwnedError(text)
+        # Older versions of redis-py take no such argument.
+        error.lock_name = self.name
+        raise error

@@ -1,0 +1,24 @@
+// The package as its users have it, in folders of their own: what is packed, beside the clients of a version.
+
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+export const packageFolder = join(import.meta.dirname, '..');
+const modules = join(packageFolder, 'node_modules');
+
+/** A project with the packed package. `installed` says which folder of node_modules each other name is. */
+export function project(installed) {
+  const folder = mkdtempSync(join(tmpdir(), 'redis-lock-project-'));
+  const pack = ['pack', '--ignore-scripts', '--silent', '--pack-destination', folder];
+  const archive = execFileSync('npm', pack, { cwd: packageFolder, encoding: 'utf8' }).trim().split('\n').pop();
+  const target = join(folder, 'node_modules/@redis-lock/client');
+  mkdirSync(target, { recursive: true });
+  execFileSync('tar', ['-xzf', join(folder, archive), '-C', target, '--strip-components=1']);
+  for (const [name, there] of Object.entries({ 'cluster-key-slot': 'cluster-key-slot', ...installed })) {
+    mkdirSync(join(folder, 'node_modules', name, '..'), { recursive: true });
+    symlinkSync(join(modules, there), join(folder, 'node_modules', name));
+  }
+  return { folder, remove: () => rmSync(folder, { recursive: true, force: true }) };
+}

@@ -1,0 +1,97 @@
+// A process ends by itself once its client is closed, whatever the library still had to do, and says nothing.
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { after, before, test } from 'node:test';
+
+import { info, startCluster, startServer, until } from './server.mjs';
+
+/** How long after the last statement a process may still be there. */
+const LINGER_MS = 1500;
+/** The clients themselves don't cut a pause between two attempts to connect. */
+const RECONNECT_MS = 5000;
+
+let server;
+let cluster;
+before(async () => ([server, cluster] = await Promise.all([startServer(), startCluster()])));
+after(() => {
+  server.stop();
+  cluster.stop();
+});
+
+/** Runs statements in a process of their own, with `locks`, `client` and a client `other` of the same kind. */
+async function run(kind, servers, statements, lingerMs = LINGER_MS) {
+  const program = `
+    import { connect } from './tests/clients.mjs';
+    import { Locks } from './dist/${kind}.js';
+    import { setTimeout as sleep } from 'node:timers/promises';
+    const open = () => connect('${kind}', ${JSON.stringify(servers)}, ${servers.length > 1});
+    const client = await open();
+    const locks = new Locks(client);
+    ${statements}
+    console.log(Date.now());`;
+  const words = ['--unhandled-rejections=strict', '--input-type=module', '--eval', program];
+  const child = spawn(process.execPath, words, { cwd: `${import.meta.dirname}/..` });
+  const said = { stdout: '', stderr: '' };
+  for (const name of ['stdout', 'stderr']) child[name].on('data', (text) => (said[name] += text));
+  const code = await new Promise((ended) => child.on('exit', ended));
+  const lingeredMs = Date.now() - Number(said.stdout.trim());
+  assert.deepEqual({ code, stderr: said.stderr }, { code: 0, stderr: '' });
+  assert(lingeredMs < lingerMs, `it ended ${lingeredMs} ms after its last statement`);
+}
+
+const waitedFor = `
+  const held = await locks.acquire('k');
+  const waiting = locks.acquire('k');
+  await sleep(300);
+  await held.release();
+  await (await waiting).release();`;
+
+const cases = {
+  'after a wait': `${waitedFor} await client.quit();`,
+  'while a lock is held': `await locks.acquire('held', { leaseMs: 60_000 }); await client.quit();`,
+  'while a session is held': `await locks.acquire('session', { session: true, leaseMs: 60_000 }); await client.quit();`,
+  'while a lock is waited for': `
+    await locks.acquire('k', { leaseMs: 2000, renew: false });
+    const waiting = locks.acquire('k', { keepMs: 1500, waitMs: 60_000 }).catch(() => {});
+    await sleep(300);
+    await client.quit();
+    await waiting;`,
+};
+
+for (const kind of ['ioredis', 'node-redis']) {
+  for (const [when, statements] of Object.entries(cases)) {
+    test(`${kind}: a process ends by itself ${when}`, { timeout: 60_000 }, async () => {
+      await server.redis.flushall();
+      await run(kind, [server.address], statements);
+    });
+  }
+
+  test(`${kind}: a process with a cluster's client ends by itself after a wait`, { timeout: 60_000 }, async () => {
+    await run(kind, cluster.addresses, `${waitedFor} await client.quit();`);
+  });
+
+  test(`${kind}: the end of a process frees its session at once`, { timeout: 60_000 }, async () => {
+    await server.redis.flushall();
+    await run(kind, [server.address], `await locks.acquire('s', { session: true, leaseMs: 60_000 }); await client.quit();`);
+    await until('it is free', async () => (await info(server.redis, 's')).holders === 0);
+  });
+
+  test(`${kind}: a server that dies for good leaves no rejection unhandled`, { timeout: 60_000 }, async () => {
+    const mortal = await startServer();
+    try {
+      await mortal.call('LOCK.ACQUIRE taken other PX 60000');
+      const dies = run(kind, [mortal.address], `
+        const held = await locks.acquire('held', { leaseMs: 1500 });
+        const session = await locks.acquire('session', { session: true, leaseMs: 1500 });
+        await locks.acquire('taken', { waitMs: 6000 }).catch(() => {});
+        if (!held.lost || !session.lost) throw new Error('the loss is not told');
+        client.disconnect();`, RECONNECT_MS);
+      await until('it waits', async () => (await info(mortal.redis, 'taken')).waiters === 1);
+      mortal.stop();
+      await dies;
+    } finally {
+      mortal.stop();
+    }
+  });
+}

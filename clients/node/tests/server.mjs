@@ -1,0 +1,82 @@
+// A server with the module, or a cluster of three of one, each on a port and in a folder of its own.
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { Redis } from 'ioredis';
+
+const PATIENCE_MS = 20_000;
+const program = process.env.REDIS_SERVER ?? 'redis-server';
+const module = resolve(
+  process.env.REDIS_LOCK_MODULE ?? join(import.meta.dirname, '../../../target/release/libredis_lock.so'),
+);
+
+/** Asks again and again until it is so. */
+export async function until(what, isSo) {
+  const deadline = performance.now() + PATIENCE_MS;
+  for (;;) {
+    const it = await isSo();
+    if (it) return it;
+    assert(performance.now() < deadline, `not within ${PATIENCE_MS} ms: ${what}`);
+    await sleep(10);
+  }
+}
+
+async function freePort() {
+  const server = createServer();
+  await new Promise((listening) => server.listen(0, '127.0.0.1', listening));
+  const { port } = server.address();
+  await new Promise((closed) => server.close(closed));
+  return port;
+}
+
+async function start(settings) {
+  const port = await freePort();
+  const folder = mkdtempSync(join(tmpdir(), 'redis-lock-node-'));
+  const words = ['--port', port, '--bind', '127.0.0.1', '--dir', folder, '--save', '', '--loadmodule', module];
+  const child = spawn(program, [...words, ...settings].map(String), { stdio: 'ignore' });
+  const redis = new Redis(port, { maxRetriesPerRequest: null, retryStrategy: () => 50 });
+  redis.on('error', () => {});
+  await redis.ping();
+  return {
+    port,
+    address: `127.0.0.1:${port}`,
+    url: `redis://127.0.0.1:${port}`,
+    redis,
+    call: (line) => redis.call(...line.split(' ')),
+    stop() {
+      redis.disconnect();
+      child.kill('SIGKILL');
+      rmSync(folder, { recursive: true, force: true });
+    },
+  };
+}
+
+export const startServer = () => start([]);
+
+export async function startCluster() {
+  const busPorts = [await freePort(), await freePort(), await freePort()];
+  const settings = ['--cluster-enabled', 'yes', '--cluster-announce-ip', '127.0.0.1', '--cluster-port'];
+  const nodes = await Promise.all(busPorts.map((busPort) => start([...settings, busPort])));
+  const starts = [0, 5461, 10923, 16384];
+  for (const [i, node] of nodes.entries()) {
+    await node.call(`CLUSTER ADDSLOTSRANGE ${starts[i]} ${starts[i + 1] - 1}`);
+    await node.call(`CLUSTER MEET 127.0.0.1 ${nodes[0].port} ${busPorts[0]}`);
+  }
+  for (const node of nodes) {
+    await until('the cluster is formed', async () => (await node.call('CLUSTER INFO')).includes('cluster_state:ok'));
+  }
+  return { nodes, addresses: nodes.map((node) => node.address), stop: () => nodes.forEach((node) => node.stop()) };
+}
+
+/** Who waits for the key, and who holds it. */
+export async function info(redis, key) {
+  const flat = (await redis.call('LOCK.INFO', key)) ?? ['holders', [], 'waiters', 0];
+  const of = (name) => flat[flat.indexOf(name) + 1];
+  return { holders: of('holders').length, waiters: of('waiters') };
+}

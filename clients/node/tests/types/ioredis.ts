@@ -1,0 +1,19 @@
+import { Cluster, Redis } from 'ioredis';
+import { Deadlock, type Lock, LockLost, Locks, NotAcquired } from '@redis-lock/client/ioredis';
+
+export async function first(redis: Redis, cluster: Cluster): Promise<number> {
+  new Locks(cluster);
+  const locks = new Locks(redis);
+  await using lock = await locks.acquire('orders:42', { leaseMs: 5000, waitMs: 1000, signal: AbortSignal.timeout(9) });
+  const fence: number | undefined = lock.fence;
+  const told: boolean = await lock.release();
+  const shared: Lock = locks.lock(['a', 'b'], { shared: true, limit: 3, permits: 2, onLost: (which) => which.token });
+  const tried: number | undefined = await shared.acquire();
+  // @ts-expect-error: a time has its unit in its name
+  await locks.acquire('orders:42', { lease: 5000 });
+  // @ts-expect-error: the fence is the server's
+  lock.fence = 1;
+  const word: string = await locks.using('orders:42', {}, async (signal) => String(signal.aborted));
+  for (const kind of [Deadlock, LockLost, NotAcquired]) if (new kind() instanceof Error) return word.length;
+  return Number(told) + (fence ?? 0) + (tried ?? 0);
+}
