@@ -200,19 +200,21 @@ fn told(reason: anyhow::Error) -> Failed {
     format!("{reason:#}").into()
 }
 
-/// What a client's folder has in tests of its own, if it has any: they are run with the server in
-/// REDIS_SERVER.
-fn own_tests(folder: &Path, server: &Path) -> Option<Trial> {
+/// What a client's folder has in tests of its own, if it has any: they find the server and the module in
+/// REDIS_SERVER and REDIS_LOCK_MODULE.
+fn own_tests(folder: &Path, server: &Path, module: &Path) -> Option<Trial> {
     let program = folder.join("test");
     if !program.exists() {
         return None;
     }
-    let server = server.to_owned();
-    let version = name_of(&server).ok()?;
     let folder = folder.file_name()?.to_string_lossy();
-    let name = format!("{folder} | {version} | its own tests");
+    let name = format!("{folder} | {} | its own tests", name_of(server).ok()?);
+    let mut command = Command::new(&program);
+    command
+        .env("REDIS_SERVER", server)
+        .env("REDIS_LOCK_MODULE", module);
     Some(Trial::test(name, move || {
-        let output = Command::new(&program).env("REDIS_SERVER", &server).output();
+        let output = command.output();
         let output = output.map_err(|error| Failed::from(error.to_string()))?;
         if output.status.success() {
             return Ok(());
