@@ -165,7 +165,12 @@ install: build ## copy the module to PREFIX/lib/redis/modules, PREFIX being the 
 uninstall: ## remove what `make install` with the same PREFIX and DESTDIR has copied
 	@$(FOUND); PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" sh scripts/install.sh uninstall
 
-deb: build ## a Debian package: target/debian; needs cargo-deb
+# Built once, where it is missing, away from what is built here.
+CARGO_DEB = cargo deb --version >/dev/null 2>&1 || \
+  (unset CARGO_TARGET_DIR; cargo install --locked --version 3.8.0 --no-default-features cargo-deb)
+
+deb: build ## a Debian package: target/debian
+	@$(CARGO_DEB)
 	@$(FOUND); cargo deb --no-build
 
 dist: build-deps ## a tarball for TARGET, this machine by default: target/dist
@@ -179,7 +184,7 @@ test-packages: test-deps deb dist ## install the package and the tarball in a na
 	@$(FOUND); cargo nextest run --test packages --no-fail-fast
 
 test-monitoring: test-deps build ## run the exporter and Prometheus's own checks on monitoring/
-	@$(FOUND); cargo nextest run --test monitoring --no-fail-fast
+	@$(FOUND); programs=$$(sh scripts/prometheus.sh) && eval "$$programs" && cargo nextest run --test monitoring --no-fail-fast
 
 deny: ## licences and sources of all dependencies; needs cargo-deny
 	cargo deny check licenses bans sources

@@ -35,8 +35,16 @@ struct Exporter {
 }
 
 impl Exporter {
+    /// As docs/operations.md says.
     #[track_caller]
     fn start(server: &Server) -> Exporter {
+        let script = root().join("monitoring/redis-lock.lua");
+        let script = script.to_str().expect("a path in UTF-8");
+        Exporter::with(server, &["-script", script])
+    }
+
+    #[track_caller]
+    fn with(server: &Server, options: &[&str]) -> Exporter {
         let operations = root().join("docs/operations.md");
         let text = std::fs::read_to_string(operations).expect("a document");
         let (_, rest) = text
@@ -53,8 +61,7 @@ impl Exporter {
             .arg(format!("-redis.addr=redis://127.0.0.1:{}", server.port()))
             .args(["-redis.user=exporter", "-redis.password=secret"])
             .arg(format!("-web.listen-address=127.0.0.1:{port}"))
-            .arg("-script")
-            .arg(root().join("monitoring/redis-lock.lua"))
+            .args(options)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -111,6 +118,14 @@ fn the_exporter_passes_the_fields_of_info() {
     assert_eq!(value(&metrics, calls), 1.0);
     assert!(metrics.contains("redis_commands_duration_seconds_total{cmd=\"lock.acquire\"}"));
     assert!(metrics.contains("maxmemory_policy=\"noeviction\""));
+}
+
+#[test]
+fn without_its_script_the_exporter_passes_no_field_of_the_module() {
+    let server = server_with_holder();
+    let metrics = Exporter::with(&server, &[]).metrics();
+    assert_eq!(value(&metrics, "redis_up"), 1.0);
+    assert!(!metrics.contains("lock_locks"), "{metrics}");
 }
 
 #[track_caller]
