@@ -21,7 +21,8 @@ fn text_of(name: &str) -> String {
 
 /// The README and all that lies in docs/, by their paths from the top of the clone.
 fn documents() -> BTreeSet<String> {
-    let mut documents = BTreeSet::from(["README.md".to_owned()]);
+    let mut documents =
+        BTreeSet::from(["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(str::to_owned));
     let mut folders = vec![root().join("docs")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).expect("a folder") {
