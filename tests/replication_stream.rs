@@ -764,6 +764,23 @@ fn a_promoted_replica_ends_leases_grants_and_numbers_on() {
 }
 
 #[test]
+fn an_expiry_that_a_replica_was_told_of_counts_when_it_is_promoted() {
+    let primary = Server::start();
+    let replica = replica_of(&primary);
+    let grant = primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    replica.until_in_step(&primary);
+    assert!(replica.call("LOCK.CHECK k a").int() > 60_000);
+    replica.call("CONFIG SET replica-read-only no").okay();
+    assert_eq!(replica.call("PEXPIRE k 60000").int(), 1);
+    assert!(replica.call("LOCK.CHECK k a").int() <= 60_000);
+    replica.call("REPLICAOF NO ONE").okay();
+    assert!(replica.call("LOCK.CHECK k a").int() <= 60_000);
+    let again = replica.call(format!("LOCK.WAIT k a {LONG}")).grant();
+    assert_eq!(again.fence, grant.fence);
+    assert!(replica.call("PTTL k").int() > 60_000);
+}
+
+#[test]
 fn a_replicas_own_append_only_file_has_the_effects() {
     let primary = Server::start();
     let mut replica = Server::builder()
