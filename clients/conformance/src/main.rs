@@ -83,11 +83,8 @@ fn run(options: Options) -> Result<ExitCode> {
             let of_client = |client: &Client| trials_of(client, &setting);
             trials.extend(clients.iter().flat_map(of_client));
         }
-        trials.extend(
-            folders
-                .iter()
-                .filter_map(|folder| own_tests(folder, server)),
-        );
+        let own = |folder: &PathBuf| own_tests(folder, server, &options.module);
+        trials.extend(folders.iter().filter_map(own));
     }
     panic::set_hook(Box::new(|info| {
         LAST_PANIC.set(info.to_string());
@@ -151,6 +148,7 @@ fn trials_of(client: &Client, setting: &Setting) -> Vec<Trial> {
     let applies = |behaviour: &&'static Behaviour| match behaviour.place {
         Where::Anywhere => true,
         Where::Standalone => setting.kind == servers::Kind::Standalone,
+        Where::Cluster => setting.kind == servers::Kind::Cluster,
     };
     let trial = |behaviour: &'static Behaviour| {
         let name = format!("{} | {setting} | {}", client.name, behaviour.name);
