@@ -167,7 +167,7 @@ async fn a_wait_outlives_its_connection_and_its_server() {
 async fn a_lease_is_renewed_while_it_is_held() {
     let server = Server::start();
     let locks = locks(&server);
-    let lease = Duration::from_millis(300);
+    let lease = Duration::from_millis(900);
     let lock = locks
         .lock_with("k", Options::new().lease(lease))
         .expect("a lock");
