@@ -83,11 +83,8 @@ fn run(options: Options) -> Result<ExitCode> {
             let of_client = |client: &Client| trials_of(client, &setting);
             trials.extend(clients.iter().flat_map(of_client));
         }
-        trials.extend(
-            folders
-                .iter()
-                .filter_map(|folder| own_tests(folder, server)),
-        );
+        let own = |folder: &PathBuf| own_tests(folder, server, &options.module);
+        trials.extend(folders.iter().filter_map(own));
     }
     panic::set_hook(Box::new(|info| {
         LAST_PANIC.set(info.to_string());
@@ -200,19 +197,21 @@ fn told(reason: anyhow::Error) -> Failed {
     format!("{reason:#}").into()
 }
 
-/// What a client's folder has in tests of its own, if it has any: they are run with the server in
-/// REDIS_SERVER.
-fn own_tests(folder: &Path, server: &Path) -> Option<Trial> {
+/// What a client's folder has in tests of its own, if it has any: they find the server and the module in
+/// REDIS_SERVER and REDIS_LOCK_MODULE.
+fn own_tests(folder: &Path, server: &Path, module: &Path) -> Option<Trial> {
     let program = folder.join("test");
     if !program.exists() {
         return None;
     }
-    let server = server.to_owned();
-    let version = name_of(&server).ok()?;
     let folder = folder.file_name()?.to_string_lossy();
-    let name = format!("{folder} | {version} | its own tests");
+    let name = format!("{folder} | {} | its own tests", name_of(server).ok()?);
+    let mut command = Command::new(&program);
+    command
+        .env("REDIS_SERVER", server)
+        .env("REDIS_LOCK_MODULE", module);
     Some(Trial::test(name, move || {
-        let output = Command::new(&program).env("REDIS_SERVER", &server).output();
+        let output = command.output();
         let output = output.map_err(|error| Failed::from(error.to_string()))?;
         if output.status.success() {
             return Ok(());

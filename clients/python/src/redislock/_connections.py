@@ -7,9 +7,16 @@ from typing import Any, Dict, List, Optional, Tuple
 from redis import exceptions
 
 from ._errors import final
-from ._request import IDLE_CONNECTIONS, REDIRECTS, Key, Words, command_seconds, own_settings
-
-Address = Tuple[Any, Any]
+from ._request import (
+    IDLE_CONNECTIONS,
+    REDIRECTS,
+    Address,
+    Key,
+    Words,
+    address_of,
+    command_seconds,
+    own_settings,
+)
 
 
 class Kept:
@@ -18,6 +25,7 @@ class Kept:
     def __init__(self) -> None:
         self.mutex = Mutex()
         self.link: Any = None
+        self.is_closed = False
 
 
 class Connections:
@@ -51,6 +59,8 @@ class Connections:
     def call_on(self, kept: Kept, key: Key, words: Words, seconds: Optional[float] = None) -> Any:
         """The same on a connection that is kept, or becomes so. It is gone where the answer didn't come."""
         with kept.mutex:
+            if kept.is_closed:
+                raise exceptions.ConnectionError("the grant was given back")
             asked_at: Optional[Address] = None
             for _ in range(REDIRECTS):
                 reused = kept.link is not None
@@ -73,11 +83,14 @@ class Connections:
             raise exceptions.ClusterError("the cluster sends on and on")
 
     def give_back(self, kept: Kept) -> None:
+        """Nothing more is sent on it for this grant."""
         with kept.mutex:
+            kept.is_closed = True
             self._put(kept)
 
     def close_kept(self, kept: Kept) -> None:
         with kept.mutex:
+            kept.is_closed = True
             link, kept.link = kept.link, None
         if link is not None:
             link.disconnect()
@@ -87,7 +100,7 @@ class Connections:
 
     def _exchange(self, kept: Kept, words: Words, seconds: Optional[float], asked_at: Any) -> Any:
         link = kept.link
-        limit = time.monotonic() + (seconds or command_seconds(self._pool_settings))
+        limit = time.monotonic() + (seconds or link.lock_seconds)
         try:
             if asked_at:
                 link.send_command("ASKING")
@@ -107,13 +120,14 @@ class Connections:
         elsewhere = asked_at or moved
         if elsewhere:
             settings = {**settings, "host": elsewhere[0], "port": elsewhere[1]}
-        address = _address(settings)
+        address = address_of(settings)
         with self._mutex:
             idle = self._idle.get(address)
             if idle:
                 return idle.pop(), True
         link = make(**own_settings(settings))
         link.lock_address = address
+        link.lock_seconds = command_seconds(settings)
         try:
             link.connect()
         except BaseException:
@@ -128,12 +142,6 @@ class Connections:
             client = client.get_redis_connection(client.get_node_from_key(key))
         pool = client.connection_pool
         return pool.connection_class, pool.connection_kwargs
-
-    @property
-    def _pool_settings(self) -> Dict[str, Any]:
-        if self._is_cluster:
-            return self._client.get_connection_kwargs()
-        return self._client.connection_pool.connection_kwargs
 
     def _put(self, kept: Kept) -> None:
         link, kept.link = kept.link, None
@@ -161,10 +169,6 @@ class Connections:
             self._client.nodes_manager.initialize()
         except (exceptions.RedisError, OSError):
             pass  # None of them answers. The next try asks again.
-
-
-def _address(settings: Dict[str, Any]) -> Address:
-    return settings.get("host", settings.get("path")), settings.get("port")
 
 
 def _receive(link: Any, limit: float) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple, Union
 
 Key = Union[str, bytes]
 Words = Tuple[Any, ...]
+Address = Tuple[Any, Any]
 
 # How long a command that doesn't wait may take where the client has no limit of its own.
 COMMAND_SECONDS = 5.0
@@ -97,7 +98,8 @@ def is_free(info: Any) -> bool:
     if info is None:
         return True
     pairs = info.items() if isinstance(info, dict) else zip(info[::2], info[1::2])
-    return {str_of(name): value for name, value in pairs}["holders"] == []
+    fields = {str_of(name): value for name, value in pairs}
+    return not fields["holders"]
 
 
 def str_of(text: Any) -> str:
@@ -107,7 +109,7 @@ def str_of(text: Any) -> str:
 def own_settings(pool_settings: Dict[str, Any]) -> Dict[str, Any]:
     """How a connection like those of a pool is made that is used for locks alone.
 
-    Time limits and repeated tries are this package's own. A peer that is gone without a word is noticed
+    Repeated tries are this package's own, and so are time limits, but for that of the handshake. A peer that is gone without a word is noticed
     by keepalive, because a wait may be silent for long.
     """
     settings = {
@@ -115,7 +117,7 @@ def own_settings(pool_settings: Dict[str, Any]) -> Dict[str, Any]:
     }
     settings.update(
         decode_responses=False,
-        socket_timeout=None,
+        socket_timeout=command_seconds(settings),
         socket_connect_timeout=settings.get("socket_connect_timeout") or COMMAND_SECONDS,
         retry=None,
         retry_on_timeout=False,
@@ -134,3 +136,7 @@ def _keepalive() -> Dict[int, int]:
 
 def command_seconds(pool_settings: Dict[str, Any]) -> float:
     return pool_settings.get("socket_timeout") or COMMAND_SECONDS
+
+
+def address_of(pool_settings: Dict[str, Any]) -> Address:
+    return pool_settings.get("host", pool_settings.get("path")), pool_settings.get("port")

@@ -1,108 +1,44 @@
 """Locks for threads."""
 
 import math
-import os
 import threading
 import time
-import weakref
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Callable, Optional
 
+from ._base import LockBase, LocksBase
 from ._clock import Clock
 from ._connections import Connections, Kept
 from ._errors import Cancelled, LockLost, NotAcquired, final, is_of_another_type
+from ._grant import Grant, limit_of
 from ._request import (
     CLEANUP_SECONDS,
     GRACE_SECONDS,
     SETTLE_SECONDS,
-    Key,
-    Request,
     Words,
     is_free,
-    new_token,
     pauses,
 )
 
 
-class Grant:
-    """What a lock has been granted. Times are those of the monotonic clock."""
-
-    def __init__(self, fence: int, lease: float, kept: Kept, asked_at: float) -> None:
-        self.fence = fence
-        self.kept = kept
-        self.holds = 0
-        self.lost = False
-        self.given_back = False
-        self.prolong(lease, asked_at)
-
-    def prolong(self, lease: float, asked_at: float) -> None:
-        """The server counts from when it was asked, or later."""
-        self.lease = lease
-        self.ends_at = asked_at + lease
-        self.renew_at = asked_at + lease / 3
-
-    @property
-    def is_over(self) -> bool:
-        return self.lost or time.monotonic() >= self.ends_at
-
-
-class Lock:
+class Lock(LockBase):
     """A lock that is shared by all who name the same keys.
 
     The thread that acquired it may acquire it again, and releases it as often. Another thread that
     shares this object waits until then.
     """
 
-    def __init__(
-        self,
-        locks: "Locks",
-        new_request: Callable[[], Request],
-        lease: float,
-        renew: bool,
-        on_lost: Optional[Callable[["Lock"], Any]],
-    ) -> None:
-        self._locks = locks
-        self._new_request = new_request
-        self._lease = lease
-        self._renew = renew
-        self._on_lost = on_lost
-        self._begin()
+    _locks: "Locks"
+    _asking_since: int
 
     def _begin(self) -> None:
-        """Begins anew, as in a process that was forked: what was granted is the other's."""
-        self._request = self._new_request()
+        super()._begin()
         self._state = threading.Condition()
-        self._owner: Optional[threading.Thread] = None
-        self._grant: Optional[Grant] = None
-        self._lost = False
-        self._fence: Optional[int] = None
-        self._asking = False
         # How often cancel() was called.
         self._cancels = 0
 
-    @property
-    def token(self) -> Union[str, bytes]:
-        """Who this is to the server."""
-        return self._request.token
-
-    @property
-    def fence(self) -> Optional[int]:
-        """The number of the grant that is held, greater than that of any before."""
-        return self._fence
-
-    @property
-    def lost(self) -> bool:
-        """Whether the last grant ended before it was released."""
-        grant = self._grant
-        return self._lost or (grant is not None and grant.is_over)
-
     def acquire(self, blocking: bool = True, timeout: Optional[float] = -1) -> Optional[int]:
         """The fence, or None where the lock wasn't to be had in time. Waits for ever by default."""
-        if not blocking:
-            limit = -math.inf
-        elif timeout is None or timeout < 0:
-            limit = math.inf
-        else:
-            limit = time.monotonic() + timeout
+        limit = limit_of(blocking, timeout)
         with self._state:
             cancels = self._cancels
             if not self._my_turn(limit, cancels):
@@ -131,7 +67,7 @@ class Lock:
                 self._lose(grant)
             grant.holds -= 1
             if grant.holds == 0:
-                grant.given_back = True
+                self._forget(grant)
         try:
             return self._take_back(grant)
         except BaseException:
@@ -169,7 +105,7 @@ class Lock:
     def left(self) -> float:
         """The seconds left of the lease, by the server; 0 where the lock isn't held."""
         checks = (self._call(("LOCK.CHECK", key, self.token)) for key in self._request.keys)
-        return min(checks) / 1000
+        return float(min(checks)) / 1000
 
     def locked(self) -> bool:
         """Whether anybody holds one of the keys."""
@@ -177,7 +113,7 @@ class Lock:
         return not all(is_free(info) for info in infos)
 
     def __enter__(self) -> "Lock":
-        if self.acquire() is None:
+        if self.acquire(timeout=self._wait) is None:
             raise NotAcquired("the lock wasn't to be had")
         return self
 
@@ -253,11 +189,9 @@ class Lock:
             return False
         with self._state:
             if held is not None:
-                held.given_back = True
+                self._forget(held)
             grant.holds = holds
             self._grant, self._fence, self._lost = grant, fence, False
-        if not self._request.session:
-            self._locks.connections.give_back(kept)
         self._watch(grant)
         return True
 
@@ -296,7 +230,12 @@ class Lock:
 
     def _watch(self, grant: Grant) -> None:
         when = min(grant.renew_at, grant.ends_at) if self._renew else grant.ends_at
-        self._locks.clock.at(when, lambda: self._look_after(grant))
+        self._locks.clock.forget(grant.alarm)
+        grant.alarm = self._locks.clock.at(when, lambda: self._look_after(grant))
+
+    def _forget(self, grant: Grant) -> None:
+        grant.given_back = True
+        self._locks.clock.forget(grant.alarm)
 
     def _look_after(self, grant: Grant) -> None:
         if grant.given_back or grant.lost:
@@ -332,8 +271,6 @@ class Lock:
                 if final(error) is not None:
                     raise
             time.sleep(min(pause, max(0.0, grant.ends_at - time.monotonic())))
-        if not self._request.session:
-            self._locks.connections.give_back(grant.kept)
         if answer != len(self._request.keys) or grant.lost:
             self._lose(grant)
             return False
@@ -354,16 +291,25 @@ class Lock:
     def _put_away(self, grant: Grant) -> None:
         """Forgets a grant that is over and was never released. The caller has the state."""
         self._lose(grant)
-        grant.given_back = True
+        self._forget(grant)
         self._locks.connections.close_kept(grant.kept)
         self._grant = self._fence = None
 
+    def _let_go(self) -> None:
+        """From now on the caller looks after what was granted, by its token."""
+        with self._state:
+            if self._grant is not None:
+                self._forget(self._grant)
+            self._grant = self._owner = self._fence = None
+
     # --- commands -----------------------------------------------------------------------------------
 
-    def _call(self, words: Words) -> Any:
-        return self._locks.connections.call(self._request.key, words)
+    def _call(self, words: Words, seconds: Optional[float] = None) -> Any:
+        return self._locks.connections.call(self._request.key, words, seconds)
 
     def _call_on(self, kept: Kept, words: Words, seconds: Optional[float] = None) -> Any:
+        if not self._request.session:
+            return self._call(words, seconds)
         return self._locks.connections.call_on(kept, self._request.key, words, seconds)
 
     def _finish(self, kept: Kept) -> None:
@@ -372,52 +318,24 @@ class Lock:
 
     def _persist(self, words: Words, until: float, kept: Optional[Kept] = None) -> Any:
         """The answer to a command, sent again and again until a time."""
-        mine = kept or Kept()
-        try:
-            for pause in pauses():
-                try:
-                    return self._call_on(mine, words)
-                except Exception as error:
-                    if final(error) is not None or time.monotonic() + pause >= until:
-                        raise
-                time.sleep(pause)
-        finally:
-            if kept is None:
-                self._locks.connections.give_back(mine)
+        for pause in pauses():
+            try:
+                return self._call(words) if kept is None else self._call_on(kept, words)
+            except Exception as error:
+                if final(error) is not None or time.monotonic() + pause >= until:
+                    raise
+            time.sleep(pause)
 
 
-class Locks:
+class Locks(LocksBase[Lock]):
     """Makes locks with the settings of a client: ``redis.Redis``, ``RedisCluster`` or one by Sentinel."""
 
+    _lock_class = Lock
+
     def __init__(self, client: Any) -> None:
+        super().__init__()
         self.connections = Connections(client)
         self.clock = Clock()
-        self._made: "weakref.WeakSet[Lock]" = weakref.WeakSet()
-        _ALL.add(self)
-
-    def lock(
-        self,
-        keys: Union[Key, Sequence[Key]],
-        lease: float = 30.0,
-        *,
-        token: Union[str, bytes, None] = None,
-        shared: bool = False,
-        limit: Optional[int] = None,
-        permits: Optional[int] = None,
-        session: bool = False,
-        keep: float = 10.0,
-        renew: bool = True,
-        on_lost: Optional[Callable[[Lock], Any]] = None,
-    ) -> Lock:
-        """A lock for a key, or for several that are had all or none. Times are in seconds."""
-        names = (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
-
-        def request() -> Request:
-            return Request(names, token or new_token(), shared, limit, permits, session, keep)
-
-        lock = Lock(self, request, lease, renew, on_lost)
-        self._made.add(lock)
-        return lock
 
     def close(self) -> None:
         """Closes connections that nobody uses. What is held stays so."""
@@ -428,19 +346,5 @@ class Locks:
         threading.Thread(target=act, args=args, name="redislock", daemon=True).start()
 
     def _forked(self) -> None:
-        self.connections.forget()
         self.clock = Clock()
-        for lock in list(self._made):
-            lock._begin()
-
-
-_ALL: "weakref.WeakSet[Locks]" = weakref.WeakSet()
-
-
-def _forked() -> None:
-    for locks in list(_ALL):
-        locks._forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+        super()._forked()

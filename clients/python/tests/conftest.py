@@ -1,0 +1,82 @@
+"""A server with the module, as REDIS_SERVER and REDIS_LOCK_MODULE name them."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+from redis import Redis
+
+
+def until(what, is_so, patience=20.0):
+    deadline = time.monotonic() + patience
+    while not is_so():
+        assert time.monotonic() < deadline, f"not in {patience} s: {what}"
+        time.sleep(0.005)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Server:
+    def __init__(self, folder, *options):
+        self.port = free_port()
+        module = os.path.abspath(os.environ["REDIS_LOCK_MODULE"])
+        words = [
+            os.environ["REDIS_SERVER"],
+            "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder),
+            "--logfile", "server.log", "--loadmodule", module,
+        ]  # fmt: skip
+        self.process = subprocess.Popen([*words, *options])
+        self.redis = Redis(port=self.port, protocol=2)
+        until("the server answers", self.answers)
+
+    def answers(self):
+        with contextlib.suppress(Exception):
+            return self.redis.ping()
+
+    def waiters(self, key):
+        info = self.redis.execute_command("LOCK.INFO", key)
+        return 0 if info is None else dict(zip(info[::2], info[1::2]))[b"waiters"]
+
+    def until_waiting(self, key, count=1):
+        until(f"{count} wait for {key}", lambda: self.waiters(key) == count)
+
+    def is_free(self, key):
+        return self.redis.execute_command("LOCK.INFO", key) is None
+
+    def other_holds(self, key):
+        assert self.redis.execute_command("LOCK.ACQUIRE", key, "other", "PX", 600_000)
+
+    def other_releases(self, key):
+        assert self.redis.execute_command("LOCK.RELEASE", key, "other") == 1
+
+    def stop(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(shared_server):
+    yield shared_server
+    shared_server.redis.flushall()
+
+
+@pytest.fixture
+def own_server(tmp_path):
+    server = Server(tmp_path)
+    yield server
+    server.stop()

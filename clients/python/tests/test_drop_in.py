@@ -1,0 +1,74 @@
+"""What the drop-in for redis-py's Lock adds: order, and old locks beside new ones."""
+
+import threading
+
+import pytest
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import LockNotOwnedError
+from redis.lock import Lock as OldLock
+
+from conftest import until
+from redislock import asyncio_compat, compat
+
+KEY = "k"
+
+
+def test_it_waits_in_the_queue(server):
+    client = Redis(port=server.port, max_connections=1)
+    server.other_holds(KEY)
+    got = []
+
+    def work():
+        with client.lock(KEY, timeout=10, lock_class=compat.Lock):
+            got.append(1)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        server.until_waiting(KEY, number + 1)
+    server.other_releases(KEY)
+    for thread in threads:
+        thread.join(20)
+    assert len(got) == 3
+    assert server.is_free(KEY)
+
+
+def test_old_and_new_locks_exclude_each_other(server):
+    client = Redis(port=server.port)
+    old = client.lock(KEY, timeout=10, lock_class=OldLock)
+    new = client.lock(KEY, timeout=10, sleep=0.02, lock_class=compat.Lock)
+    assert old.acquire(blocking=False)
+    assert new.locked()
+    assert not new.acquire(blocking=False)
+    assert not new.acquire(blocking_timeout=0.1)
+    waits = threading.Thread(target=new.acquire, daemon=True)
+    waits.start()
+    old.release()
+    waits.join(20)
+    until("the new one holds it", lambda: not server.is_free(KEY))
+    assert not old.acquire(blocking=False)
+    server.redis.delete(KEY)
+
+
+def test_a_lock_without_a_timeout_stays(server):
+    lock = compat.Lock(Redis(port=server.port), KEY)
+    assert lock.acquire()
+    assert server.redis.pttl(KEY) > 10**12
+    lock.release()
+    with pytest.raises(LockNotOwnedError):
+        with compat.Lock(Redis(port=server.port), KEY):
+            server.redis.delete(KEY)
+
+
+async def test_it_waits_in_the_queue_of_tasks_too(server):
+    async with AsyncRedis(port=server.port) as client:
+        server.other_holds(KEY)
+        lock = client.lock(KEY, timeout=10, lock_class=asyncio_compat.Lock, blocking_timeout=0.1)
+        assert not await lock.acquire()
+        assert server.waiters(KEY) == 0
+        server.other_releases(KEY)
+        async with lock:
+            assert await lock.owned()
+            assert await lock.extend(5)
+        assert server.is_free(KEY)

@@ -1,0 +1,349 @@
+"""What is particular to threads, and to the ways in which redis-py's clients can be set."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import redis
+from conftest import until
+from redis import Redis
+from redis.sentinel import Sentinel
+
+from redislock import Cancelled, LockLost, Locks, NotAcquired
+
+KEY = "k"
+
+
+def in_thread(act, *args, **options):
+    """Begins something in another thread; what it gave, or raised, when called."""
+    result = []
+
+    def run():
+        try:
+            result.append((act(*args, **options), None))
+        except BaseException as error:
+            result.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def outcome():
+        thread.join(20)
+        assert result, "it goes on and on"
+        value, error = result[0]
+        if error is not None:
+            raise error
+        return value
+
+    return outcome
+
+
+def acquired_and_released(lock):
+    fence = lock.acquire()
+    assert lock.release()
+    return fence
+
+
+SETTINGS = {
+    "defaults": {},
+    "a pool of one connection": {"max_connections": 1},
+    "decoded answers": {"decode_responses": True},
+    "RESP2": {"protocol": 2},
+    "RESP3": {"protocol": 3},
+    "a short time limit": {"socket_timeout": 1},
+    "no time limit": {"socket_timeout": None},
+    "health checks": {"health_check_interval": 1},
+    "retries": {"retry_on_error": [redis.ConnectionError]},
+    "another database": {"db": 3},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_a_wait_is_longer_than_every_limit_of_the_client(server, settings):
+    client = Redis(port=server.port, **settings)
+    locks = Locks(client)
+    holder, waiter = locks.lock(KEY), locks.lock(KEY)
+    with holder:
+        assert holder.locked()
+        assert 25 < holder.left() <= 30
+        outcome = in_thread(acquired_and_released, waiter)
+        timed = in_thread(locks.lock(KEY).acquire, timeout=0.1)
+        assert timed() is None
+        began = time.monotonic()
+        long = 1.3 if {"socket_timeout", "health_check_interval"} & {*settings} else 0.2
+        until("it has waited long", lambda: time.monotonic() > began + long)
+        first = holder.fence
+    assert outcome() > first
+    assert not waiter.locked()
+    assert client.ping()
+
+
+def test_waiters_take_no_connection_of_the_pool(server):
+    client = Redis(port=server.port, max_connections=1)
+    locks = Locks(client)
+    server.other_holds(KEY)
+    outcomes = [in_thread(acquired_and_released, locks.lock(KEY)) for _ in range(5)]
+    server.until_waiting(KEY, 5)
+    with client.pipeline() as pipe:
+        # The one connection of the pool is taken.
+        pipe.watch("x")
+        with locks.lock("another"):
+            server.other_releases(KEY)
+            assert len({outcome() for outcome in outcomes}) == 5
+
+
+def test_a_client_of_sentinel(server, tmp_path):
+    from conftest import Server
+
+    config = tmp_path / "sentinel.conf"
+    config.write_text(f"sentinel monitor m 127.0.0.1 {server.port} 1\n")
+    sentinel = Server.__new__(Server)
+    from conftest import free_port
+
+    port = free_port()
+    process = subprocess.Popen(
+        [os.environ["REDIS_SERVER"], str(config), "--sentinel", "--port", str(port)],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        sentinel.redis = Redis(port=port)
+        until("Sentinel answers", sentinel.answers)
+        client = Sentinel([("127.0.0.1", port)]).master_for("m")
+        locks = Locks(client)
+        server.other_holds(KEY)
+        outcome = in_thread(acquired_and_released, locks.lock(KEY))
+        server.until_waiting(KEY)
+        server.other_releases(KEY)
+        assert outcome()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_client_of_a_unix_socket(own_server, tmp_path):
+    path = f"/tmp/redislock-{os.getpid()}.sock"
+    own_server.redis.shutdown(nosave=True)
+    own_server.process.wait()
+    from conftest import Server
+
+    server = Server(tmp_path, "--unixsocket", path)
+    try:
+        with Locks(Redis(unix_socket_path=path)).lock(KEY) as lock:
+            assert not server.is_free(KEY)
+            assert lock.fence
+        assert server.is_free(KEY)
+    finally:
+        server.stop()
+
+
+def test_threads_that_share_a_lock_exclude_each_other(server):
+    lock = Locks(Redis(port=server.port)).lock(KEY)
+    inside, most, count = 0, 0, 0
+
+    def work():
+        nonlocal inside, most, count
+        for _ in range(25):
+            with lock, lock:
+                inside += 1
+                most = max(most, inside)
+                count += 1
+                time.sleep(0.0005)
+                inside -= 1
+
+    for outcome in [in_thread(work) for _ in range(8)]:
+        outcome()
+    assert (most, count) == (1, 200)
+    assert server.is_free(KEY)
+
+
+def test_a_thread_that_doesnt_hold_it_releases_nothing(server):
+    lock = Locks(Redis(port=server.port)).lock(KEY)
+    with lock:
+        assert in_thread(lock.release)() is False
+        assert in_thread(lock.acquire, blocking=False)() is None
+        assert in_thread(lock.acquire, timeout=0.05)() is None
+        assert not server.is_free(KEY)
+
+
+def test_cancel_ends_the_waits_of_all_threads_of_a_lock(server):
+    lock = Locks(Redis(port=server.port)).lock(KEY)
+    server.other_holds(KEY)
+    outcomes = [in_thread(lock.acquire) for _ in range(3)]
+    server.until_waiting(KEY)
+    lock.cancel()
+    for outcome in outcomes:
+        with pytest.raises(Cancelled):
+            outcome()
+    assert server.waiters(KEY) == 0
+    server.other_releases(KEY)
+    with lock:
+        pass
+
+
+def test_cancel_ends_a_wait_for_a_server_that_is_gone(own_server):
+    lock = Locks(Redis(port=own_server.port)).lock(KEY)
+    own_server.other_holds(KEY)
+    outcome = in_thread(lock.acquire)
+    own_server.until_waiting(KEY)
+    own_server.stop()
+    began = time.monotonic()
+    with contextlib.suppress(redis.ConnectionError):
+        lock.cancel()
+    with pytest.raises(Cancelled):
+        outcome()
+    assert time.monotonic() - began < 5
+
+
+def test_an_interrupt_while_waiting_leaves_nothing(server):
+    lock = Locks(Redis(port=server.port)).lock(KEY)
+    for _ in range(5):
+        server.other_holds(KEY)
+        interrupts = in_thread(lambda: (server.until_waiting(KEY), os.kill(os.getpid(), signal.SIGINT)))
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire()
+        interrupts()
+        assert server.waiters(KEY) == 0
+        server.other_releases(KEY)
+        assert server.is_free(KEY)
+    with lock:
+        assert not lock.lost
+
+
+def test_a_forked_process_holds_nothing_and_waits_as_another(server):
+    lock = Locks(Redis(port=server.port)).lock(KEY)
+    fence = lock.acquire()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            held = [lock.release(), lock.acquire(blocking=False)]
+            later = lock.acquire(timeout=20)
+            os.write(writing, repr([*held, later > fence, lock.release()]).encode())
+        os._exit(0)
+    try:
+        server.until_waiting(KEY)
+        assert not lock.lost
+        assert lock.left() > 0
+        assert lock.release()
+        assert os.waitpid(child, 0)[1] == 0
+        assert os.read(reading, 100) == b"[False, None, True, True]"
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert server.is_free(KEY)
+
+
+def test_a_clock_that_is_set_changes_nothing(server, monkeypatch):
+    lost = threading.Event()
+    locks = Locks(Redis(port=server.port))
+    holder = locks.lock(KEY, lease=0.6, on_lost=lambda _: lost.set())
+    holder.acquire()
+    now = time.time
+    for jump in (86_400, -86_400):
+        monkeypatch.setattr(time, "time", lambda jump=jump: now() + jump)
+        began = time.monotonic()
+        assert in_thread(locks.lock(KEY).acquire, timeout=0.8)() is None
+        assert 0.8 <= time.monotonic() - began < 5
+    assert not lost.is_set()
+    assert holder.release()
+
+
+def test_with_waits_as_long_as_it_is_told(server):
+    lock = Locks(Redis(port=server.port)).lock(KEY, wait=0.05)
+    server.other_holds(KEY)
+    with pytest.raises(NotAcquired), lock:
+        pass
+    assert server.waiters(KEY) == 0
+
+
+def test_a_loss_is_raised_at_the_end_unless_something_else_is(server):
+    lock = Locks(Redis(port=server.port)).lock(KEY)
+    with pytest.raises(LockLost), lock:
+        server.redis.delete(KEY)
+    with pytest.raises(ZeroDivisionError), lock:
+        server.redis.delete(KEY)
+        1 / 0
+
+
+def test_an_inner_acquire_of_what_was_lost_is_refused(server):
+    lock = Locks(Redis(port=server.port)).lock(KEY)
+    with pytest.raises(LockLost):
+        with lock:
+            server.redis.delete(KEY)
+            with lock:
+                pytest.fail("the lock isn't the one that it was")
+    assert server.is_free(KEY)
+    with lock:
+        assert not lock.lost
+
+
+def test_a_lock_that_was_written_over_is_lost(server):
+    told = threading.Event()
+    lock = Locks(Redis(port=server.port)).lock(KEY, lease=0.6, on_lost=lambda _: told.set())
+    lock.acquire()
+    server.redis.set(KEY, "text")
+    assert told.wait(5)
+    assert lock.lost
+    assert not lock.release()
+    assert server.redis.get(KEY) == b"text"
+
+
+def test_a_server_that_was_never_there_is_told_at_once(server):
+    from conftest import free_port
+
+    lock = Locks(Redis(port=free_port())).lock(KEY)
+    began = time.monotonic()
+    with pytest.raises(redis.ConnectionError):
+        lock.acquire()
+    assert time.monotonic() - began < 5
+
+
+def test_a_wrong_password_is_told_at_once(server):
+    server.redis.config_set("requirepass", "secret")
+    try:
+        with pytest.raises(redis.AuthenticationError):
+            Locks(Redis(port=server.port, password="wrong")).lock(KEY).acquire()
+        with Locks(Redis(port=server.port, password="secret")).lock(KEY):
+            pass
+    finally:
+        Redis(port=server.port, password="secret").config_set("requirepass", "")
+
+
+def test_a_server_that_stands_still_doesnt_hold_up_the_time_limit(own_server):
+    lock = Locks(Redis(port=own_server.port)).lock(KEY)
+    own_server.other_holds(KEY)
+    outcome = in_thread(lock.acquire, timeout=1.0)
+    own_server.until_waiting(KEY)
+    own_server.process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        with pytest.raises(redis.TimeoutError):
+            outcome()
+        assert time.monotonic() - began < 18
+    finally:
+        own_server.process.send_signal(signal.SIGCONT)
+
+
+def test_many_grants_leave_little_behind(server):
+    locks = Locks(Redis(port=server.port))
+    lock = locks.lock(KEY)
+    for _ in range(1000):
+        with lock:
+            pass
+    assert len(locks.clock._due) <= 300
+    assert server.redis.info("clients")["connected_clients"] < 50
+
+
+def test_a_process_ends_while_it_holds_a_lock(server):
+    program = (
+        "import redis, redislock, sys\n"
+        "redislock.Locks(redis.Redis(port=int(sys.argv[1]))).lock('k').acquire()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(server.port)], timeout=20)
+    assert ended.returncode == 0
+    assert not server.is_free(KEY)
