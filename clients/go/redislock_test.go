@@ -115,6 +115,46 @@ func TestDoEndsItsContextWithTheLock(t *testing.T) {
 	}
 }
 
+func TestAnEndedContextEndsTheWait(t *testing.T) {
+	pool := pool(server(t))
+	locks := redislock.New(pool)
+	_, err := locks.Lock(redislock.Options{Keys: []string{"k"}}).Acquire(context.Background())
+	check(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := locks.Lock(redislock.Options{Keys: []string{"k"}}).Acquire(ctx)
+		failed <- err
+	}()
+	until(t, "it waits", func() bool { return waiters(t, pool, "k") == 1 })
+	cancel()
+	select {
+	case err := <-failed:
+		if err != context.Canceled {
+			t.Errorf("%v instead of %v", err, context.Canceled)
+		}
+	case <-time.After(patience / 3):
+		t.Error("it waits on")
+	}
+	if waiters(t, pool, "k") != 0 {
+		t.Error("it is in the queue still")
+	}
+}
+
+// waiters counts those who wait for a key that is held.
+func waiters(t *testing.T, pool *redis.Pool, key string) int64 {
+	t.Helper()
+	info, err := redis.Values(call(t, pool, "LOCK.INFO", key), nil)
+	check(t, err)
+	for i, name := range info {
+		if text, ok := name.([]byte); ok && string(text) == "waiters" {
+			return info[i+1].(int64)
+		}
+	}
+	t.Fatal("the server says nothing of waiters")
+	return 0
+}
+
 // blocks gives those of a language, in their order.
 func blocks(document, language string) []string {
 	var found []string
@@ -153,16 +193,7 @@ func TestAFirstLockOfTheReadmeIsWaitedFor(t *testing.T) {
 	first := start()
 	until(t, "the first one has it", func() bool { return call(t, pool, "LOCK.INFO", "orders:42") != nil })
 	second := start()
-	until(t, "the second one waits", func() bool {
-		info, err := redis.Values(call(t, pool, "LOCK.INFO", "orders:42"), nil)
-		check(t, err)
-		for i, name := range info {
-			if text, ok := name.([]byte); ok && string(text) == "waiters" {
-				return info[i+1].(int64) == 1
-			}
-		}
-		return false
-	})
+	until(t, "the second one waits", func() bool { return waiters(t, pool, "orders:42") == 1 })
 	fences := [2]int64{}
 	for i, said := range []string{<-first, <-second} {
 		_, err := fmt.Sscanf(said, "got it, fence %d\nreleased: true\n<nil>", &fences[i])

@@ -75,3 +75,45 @@ impl Backoff {
         until.map_or(at, |until| at.min(until))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_second() {
+        let mut backoff = Backoff::new();
+        for expected_ms in [50, 100, 200, 400, 800, 1000, 1000] {
+            let began = Instant::now();
+            let pause = backoff.next(None) - began;
+            let expected = Duration::from_millis(expected_ms);
+            assert!(
+                pause >= expected && pause < expected * 2,
+                "{pause:?} for {expected:?}"
+            );
+        }
+        let end = Instant::now();
+        assert_eq!(backoff.next(Some(end)), end);
+    }
+
+    #[test]
+    fn what_a_server_says_is_told_apart() {
+        let said =
+            |line: &[u8]| redis::parse_redis_value(line).and_then(redis::Value::extract_error);
+        let error = |line: &[u8]| said(line).expect_err("an error");
+        let passes = |line: &[u8]| may_pass(&error(line));
+        assert!(passes(b"-LOADING Redis is loading\r\n"));
+        assert!(passes(
+            b"-READONLY locks are granted by the primary alone\r\n"
+        ));
+        assert!(passes(
+            b"-UNBLOCKED force unblock, instance state changed (master -> replica?)\r\n"
+        ));
+        assert!(!passes(b"-UNBLOCKED a newer connection took over\r\n"));
+        assert!(!passes(b"-WRONGTYPE Operation\r\n"));
+        let cancelled = error(b"-UNBLOCKED this wait was given up by LOCK.CANCEL\r\n");
+        assert!(matches!(Error::from(cancelled), Error::Cancelled));
+        let deadlock = error(b"-DEADLOCK another holder waits\r\n");
+        assert!(matches!(Error::from(deadlock), Error::Deadlock(_)));
+    }
+}

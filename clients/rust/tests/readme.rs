@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::env;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -28,11 +29,13 @@ impl Newcomer {
     fn new() -> Newcomer {
         let clone = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let clone = clone.canonicalize().expect("the clone");
+        let target = env::var_os("CARGO_TARGET_DIR");
+        let target = target.map_or_else(|| clone.join("target"), PathBuf::from);
         let folder = tempfile::tempdir().expect("a folder");
         symlink(&clone, folder.path().join("redis-lock")).expect("a link");
         Newcomer {
             folder,
-            target: clone.join("target/clients/rust/readme"),
+            target: target.join("clients/rust/readme"),
         }
     }
 

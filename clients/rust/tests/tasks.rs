@@ -10,7 +10,7 @@ use redis_lock_client::aio::{Lock, Locks};
 use redis_lock_client::{Error, Options};
 use support::Server;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -131,6 +131,25 @@ async fn what_is_left_to_the_background_can_be_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wait_dropped_as_it_is_granted_leaves_nothing_behind() {
+    let server = Server::start();
+    let locks = locks(&server);
+    // What is left behind stays longer than the test takes.
+    let options = Options::new().keep(2 * LEASE);
+    let lock = locks.lock_with("k", options).expect("a lock");
+    for round in 0..50 {
+        server.call("LOCK.ACQUIRE k other PX 600000");
+        let waits = waiter(&server, &lock);
+        server.call("LOCK.RELEASE k other");
+        waits.abort();
+        // It may have had the lock by then.
+        let _ = waits.await;
+        locks.settled().await;
+        assert!(server.is_free("k"), "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_is_dropped_at_any_moment_leaves_nothing_behind() {
     let server = Server::start();
     let locks = locks(&server);
@@ -167,7 +186,7 @@ async fn a_wait_outlives_its_connection_and_its_server() {
 async fn a_lease_is_renewed_while_it_is_held() {
     let server = Server::start();
     let locks = locks(&server);
-    let lease = Duration::from_millis(300);
+    let lease = Duration::from_millis(900);
     let lock = locks
         .lock_with("k", Options::new().lease(lease))
         .expect("a lock");
@@ -177,6 +196,8 @@ async fn a_lease_is_renewed_while_it_is_held() {
     while start.elapsed() < 3 * lease {
         assert!(other.try_acquire().await.expect("an answer").is_none());
         server.kill_connections();
+        // Time for one renewal at least.
+        sleep(lease / 6).await;
     }
     assert!(!guard.is_lost());
     assert!(guard.release().await.expect("an answer"));
