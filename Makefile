@@ -138,5 +138,14 @@ instructions: run-deps build ## instructions of a lock and its release under val
 	@$(FOUND); cargo run --quiet --release -p redis-lock-bench --bin instructions -- --results "$(BENCH_RESULTS)" \
 	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
+# Which clients `make test-clients` tries, all without: CLIENTS="python-sync ioredis". Where a server of
+# SERVERS isn't named, the one found is. Tests mostly wait for time to pass.
+CLIENTS ?=
+CLIENT_THREADS ?= 6
+.PHONY: test-clients
+test-clients: run-deps build ## the client libraries against one server and a cluster; CLIENTS="python-sync ..." picks, SERVERS too
+	@$(FOUND); cargo run --quiet -p redis-lock-conformance -- --test-threads=$(CLIENT_THREADS) \
+	  $(foreach client,$(CLIENTS),--client $(client)) $(foreach server,$(SERVERS),--server "$(server)")
+
 clean: ## remove what was built
 	cargo clean

@@ -18,4 +18,10 @@ pub mod aio;
 
 pub use error::Error;
 pub use options::{Keys, Options};
+/// The crate that connects, in the version that this one uses.
+pub use redis;
 pub use sync::{Guard, Lock, Locks};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

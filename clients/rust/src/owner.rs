@@ -118,7 +118,11 @@ impl Owner {
     }
 
     fn ask_for_it(self: &Arc<Self>, patience: Patience) -> Result<Option<Arc<Held>>, Error> {
-        let held = self.state().held.clone();
+        let held = self
+            .state()
+            .held
+            .clone()
+            .filter(|held| held.grant.is_held());
         let holds = held.as_ref().map_or(1, |held| held.grant.holds() + 1);
         let end = match patience {
             Patience::Try => Some(Instant::now() + ANSWER_WITHIN),
@@ -138,6 +142,9 @@ impl Owner {
             let asked = self.ask_on(&mut session, &command, within);
             let over = end.is_some_and(|end| Instant::now() >= end);
             match asked.and_then(|value| answer(&value)) {
+                // It may have been granted just now, or long ago to a process that stood still: asked
+                // again, it is known from when the lease counts.
+                Ok(Answer::Granted(_)) if sent.elapsed() > self.commands.options.lease / 10 => {}
                 Ok(Answer::Granted(fence)) => {
                     return Ok(Some(self.granted(held, fence, sent, holds, session)));
                 }
@@ -207,21 +214,25 @@ impl Owner {
     }
 
     pub(crate) fn release(&self, held: &Arc<Held>, until: Instant) -> Result<bool, Error> {
-        if held.grant.is_lost() {
+        let lease_ends = Patience::Until(held.grant.until());
+        let Some(_mine) = self.enter(lease_ends, Turn::Asks) else {
             held.grant.lose();
             return Ok(false);
-        }
-        let _mine = self.enter(Patience::ForEver, Turn::Asks);
+        };
         self.leave(held, until)
     }
 
     fn leave(&self, held: &Arc<Held>, until: Instant) -> Result<bool, Error> {
         let Leave::Holds(holds, lease_ends) = held.grant.leave() else {
             held.grant.lose();
+            if self.forget(held) {
+                // Some of its keys may be held still.
+                let _ = self.ask(&self.commands.release(0), ANSWER_WITHIN);
+            }
             return Ok(false);
         };
         if holds == 0 {
-            self.state().held = None;
+            self.forget(held);
             self.shared.renewals.remove(held);
         }
         let release = self.commands.release(holds);
@@ -238,6 +249,12 @@ impl Owner {
                 .for_each(|line| self.shared.pool.put_back(line));
         }
         Ok(released)
+    }
+
+    /// Tells whether this was the latest grant.
+    fn forget(&self, held: &Arc<Held>) -> bool {
+        let forgotten = self.state().held.take_if(|it| Arc::ptr_eq(it, held));
+        forgotten.is_some()
     }
 
     pub(crate) fn extend(&self, held: &Arc<Held>, lease: Duration) -> Result<bool, Error> {

@@ -1,5 +1,6 @@
 //! One thread that renews what the others hold, and tells of what was lost.
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -78,7 +79,8 @@ impl List {
             // What is due may hold the last reference to all of this, so no lock is held here.
             for Renewed { owner, held } in due {
                 if held.grant.due().is_some() {
-                    owner.renew(&held);
+                    // A panic is that of one lock's `on_lost`: the other locks are renewed all the same.
+                    let _ = catch_unwind(AssertUnwindSafe(|| owner.renew(&held)));
                 }
                 if held.grant.due().is_none() {
                     self.remove(&held);

@@ -114,12 +114,31 @@ async fn a_dropped_wait_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_to_the_background_can_be_waited_for() {
+    let server = Server::start();
+    let locks = locks(&server);
+    for _ in 0..50 {
+        drop(locks.lock("k").acquire().await.expect("the lock"));
+        locks.settled().await;
+        assert!(server.is_free("k"));
+    }
+    let _guard = locks.lock("k").acquire().await.expect("the lock");
+    let waits = waiter(&server, &locks.lock("k"));
+    waits.abort();
+    assert!(waits.await.is_err());
+    locks.settled().await;
+    assert_eq!(server.waiters("k"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_is_dropped_at_any_moment_leaves_nothing_behind() {
     let server = Server::start();
     let locks = locks(&server);
     for step in 0..200 {
         let guard = locks.lock("k").acquire().await.expect("the lock");
-        let lock = locks.lock("k");
+        // What is left behind stays longer than the test waits.
+        let options = Options::new().keep(2 * LEASE);
+        let lock = locks.lock_with("k", options).expect("a lock");
         let release = tokio::spawn(guard.release());
         let moment = Duration::from_micros(20 * step);
         drop(timeout(moment, lock.acquire()).await);

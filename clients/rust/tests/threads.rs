@@ -69,6 +69,30 @@ fn a_wait_is_handed_the_lock_as_it_is_released() {
 }
 
 #[test]
+fn a_lease_counts_from_the_grant_however_long_the_wait_was() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let lease = Duration::from_secs(1);
+    let lock = locks.lock_with("k", Options::new().lease(lease).without_renewal());
+    let guard = locks.lock("k").acquire().expect("the lock");
+    thread::scope(|scope| {
+        let began = Instant::now();
+        let waits = scope.spawn(|| {
+            lock.acquire()
+                .map(|guard| (guard.is_lost(), guard.release()))
+        });
+        server.until_waiters("k", 1);
+        until("it has waited longer than its lease", || {
+            began.elapsed() > lease
+        });
+        drop(guard);
+        let (lost, released) = waits.join().expect("no panic").expect("the lock");
+        assert!(!lost);
+        assert!(released.expect("an answer"));
+    });
+}
+
+#[test]
 fn a_wait_that_ends_leaves_nobody_in_the_queue() {
     let server = Server::start();
     let locks = locks(&server);
@@ -98,11 +122,13 @@ fn a_wait_is_cancelled_by_another_thread() {
     assert!(!lock.cancel(), "nobody waits");
     thread::scope(|scope| {
         let waits = waiter(scope, &server, &lock);
+        let began = Instant::now();
         assert!(lock.cancel());
         assert!(matches!(
             waits.join().expect("no panic"),
             Err(Error::Cancelled)
         ));
+        assert!(began.elapsed() < Duration::from_secs(5));
     });
     assert_eq!(server.waiters("k"), 0);
     drop(guard);
@@ -171,6 +197,27 @@ fn the_loss_of_a_lock_is_told_once() {
         assert_eq!(told.load(Ordering::SeqCst), before + 1);
         assert!(!next.left().expect("an answer").is_zero(), "the next one's");
     }
+}
+
+#[test]
+fn a_callback_that_panics_leaves_the_other_locks_renewed() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let lease = Duration::from_millis(300);
+    let panics = Options::new()
+        .lease(lease)
+        .on_lost(|| panic!("of the callback"));
+    let lost = locks.lock_with("lost", panics).acquire().expect("the lock");
+    let renewed = locks
+        .lock_with("k", Options::new().lease(lease))
+        .acquire()
+        .expect("the lock");
+    server.delete("lost");
+    let start = Instant::now();
+    until("three leases have passed", || start.elapsed() > 3 * lease);
+    assert!(lost.is_lost());
+    assert!(!renewed.is_lost());
+    assert!(renewed.release().expect("an answer"));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 use futures_util::StreamExt;
@@ -10,16 +11,16 @@ use redis::aio::PubSubStream;
 use redis::{Client, RedisResult};
 use tokio::sync::{watch, Notify};
 use tokio::task::AbortHandle;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{self, sleep_until, timeout_at};
 
 use crate::error::Backoff;
 use crate::lines::ANSWER_WITHIN;
 
 /// What listens.
 pub(crate) trait Ear: Send + Sync {
-    /// Where a task that waits for this key is to be told of its turn. It is listened to, unless that
-    /// isn't possible now; then the task asks without being told.
-    fn channel<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, String>;
+    /// Where a task that waits for this key until then is to be told of its turn. It is listened to,
+    /// unless that isn't possible now; then the task asks without being told.
+    fn channel<'a>(&'a self, key: &'a [u8], end: Instant) -> BoxFuture<'a, String>;
 
     /// For a task that waits.
     fn bell(&self) -> Bell;
@@ -81,6 +82,11 @@ impl Bells {
     }
 }
 
+/// How long a task waits until it is listened to.
+fn soon(end: Instant) -> time::Instant {
+    end.min(Instant::now() + ANSWER_WITHIN).into()
+}
+
 fn random_name() -> String {
     format!("redis-lock:{:032x}", rand::random::<u128>())
 }
@@ -105,11 +111,11 @@ pub(crate) fn listen(client: Client) -> OwnEar {
 }
 
 impl Ear for OwnEar {
-    fn channel<'a>(&'a self, _key: &'a [u8]) -> BoxFuture<'a, String> {
+    fn channel<'a>(&'a self, _key: &'a [u8], end: Instant) -> BoxFuture<'a, String> {
         Box::pin(async move {
             self.start();
             let mut listens = self.listens.subscribe();
-            let _ = timeout(ANSWER_WITHIN, listens.wait_for(|listens| *listens)).await;
+            let _ = timeout_at(soon(end), listens.wait_for(|listens| *listens)).await;
             self.channel.clone()
         })
     }
@@ -169,7 +175,9 @@ pub(crate) use in_a_cluster::ShardEar;
 #[cfg(feature = "cluster-async")]
 mod in_a_cluster {
     use std::collections::HashMap;
+    use std::iter;
     use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+    use std::time::Instant;
 
     use futures_util::future::BoxFuture;
     use redis::cluster_async::ClusterConnection;
@@ -177,10 +185,9 @@ mod in_a_cluster {
     use redis::{PushInfo, PushKind, Value};
     use tokio::sync::mpsc::UnboundedReceiver;
     use tokio::task::AbortHandle;
-    use tokio::time::timeout;
+    use tokio::time::timeout_at;
 
-    use super::{random_name, Bell, Bells, Ear};
-    use crate::lines::ANSWER_WITHIN;
+    use super::{random_name, soon, Bell, Bells, Ear};
 
     /// Listens on the connections of a cluster, on one shard channel for each slot.
     pub(crate) struct ShardEar {
@@ -238,16 +245,16 @@ mod in_a_cluster {
     }
 
     impl Ear for ShardEar {
-        fn channel<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, String> {
+        fn channel<'a>(&'a self, key: &'a [u8], end: Instant) -> BoxFuture<'a, String> {
             Box::pin(async move {
                 let slot = Slot::for_key(key);
                 if let Some(channel) = self.subscribed.channels().get(&slot) {
                     return channel.clone();
                 }
-                let channel = format!("{{{}}}{}", tag_of(slot), self.name);
+                let channel = channel_in(slot, key, &self.name);
                 let mut connection = self.connection.clone();
                 let subscribes = connection.ssubscribe(&channel);
-                if matches!(timeout(ANSWER_WITHIN, subscribes).await, Ok(Ok(()))) {
+                if matches!(timeout_at(soon(end), subscribes).await, Ok(Ok(()))) {
                     self.subscribed.channels().insert(slot, channel.clone());
                 }
                 channel
@@ -265,9 +272,40 @@ mod in_a_cluster {
         }
     }
 
-    /// The first number in this slot.
-    fn tag_of(slot: Slot) -> u32 {
-        let found = (0..).find(|number: &u32| Slot::for_key(number.to_string()) == slot);
+    /// A name in this slot: with the key's own hash tag, or where that doesn't do, with a number's.
+    fn channel_in(slot: Slot, key: &[u8], name: &str) -> String {
+        let key = String::from_utf8_lossy(key);
+        let tagged = key
+            .split_once('{')
+            .and_then(|(_, rest)| rest.split_once('}'));
+        let tag = tagged
+            .map(|(tag, _)| tag)
+            .filter(|tag| !tag.is_empty())
+            .unwrap_or(&key);
+        let tags = iter::once(tag.to_owned()).chain((0..u32::MAX).map(|number| number.to_string()));
+        let mut channels = tags.map(|tag| format!("{{{tag}}}{name}"));
+        let found = channels.find(|channel| Slot::for_key(channel) == slot);
         found.unwrap_or_default()
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn a_channel_is_in_the_slot_of_its_key() {
+            let keys = [
+                "k", "{t}k", "a{}b", "}", "{", "a}b", "{}", "a{b}c}d", "\u{0}",
+            ];
+            let keys = keys
+                .iter()
+                .map(|key| key.as_bytes())
+                .chain([&b"\xff\xfe"[..], b""]);
+            for key in keys {
+                let slot = Slot::for_key(key);
+                let channel = channel_in(slot, key, "redis-lock:1");
+                assert_eq!(Slot::for_key(&channel), slot, "{key:?}: {channel}");
+            }
+        }
     }
 }

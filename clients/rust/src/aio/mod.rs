@@ -2,7 +2,8 @@
 //! turn by a message.
 //!
 //! Every future here can be dropped at any time. A dropped `acquire` gives its place up, and releases
-//! what was granted meanwhile; a dropped `release` or `extend` is carried out all the same.
+//! what was granted meanwhile; a dropped `release` or `extend` is carried out all the same. That happens in
+//! the background: see [`Locks::settled`].
 
 mod bells;
 mod lines;
@@ -107,6 +108,12 @@ impl Locks {
         }
     }
 
+    /// Comes back when all is done that dropped guards and futures have left to the background. A program
+    /// that ends before that leaves those locks to the end of their leases.
+    pub async fn settled(&self) {
+        self.shared.settled().await;
+    }
+
     fn lock_of(&self, keys: Keys, options: Options) -> Lock {
         let commands = Commands::new(keys, options);
         Lock {
@@ -186,8 +193,7 @@ impl Guard {
     pub async fn release(mut self) -> Result<bool, Error> {
         self.released = true;
         let until = self.held.grant.until();
-        let released = self.owner.release(Arc::clone(&self.held), until);
-        released.await.unwrap_or(Err(Error::Cancelled))
+        self.owner.release(Arc::clone(&self.held), until).await
     }
 }
 
@@ -195,7 +201,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
             let until = Instant::now() + ANSWER_WITHIN;
-            self.owner.release(Arc::clone(&self.held), until);
+            self.owner.release_alone(Arc::clone(&self.held), until);
         }
     }
 }

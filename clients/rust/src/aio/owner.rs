@@ -1,5 +1,7 @@
 //! How a task takes a lock, by LOCK.QUEUE, and gives it back.
 
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,39 @@ pub(crate) struct Shared {
     line: Box<dyn Line>,
     ear: Box<dyn Ear>,
     runtime: Handle,
+    /// How many tasks are left that nobody waits for.
+    left_alone: Arc<watch::Sender<usize>>,
+}
+
+/// What goes on in a task of its own.
+struct Work {
+    left_alone: Arc<watch::Sender<usize>>,
+    is_alone: AtomicBool,
+}
+
+impl Work {
+    fn leave_alone(&self) {
+        if !self.is_alone.swap(true, Ordering::Relaxed) {
+            self.left_alone.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if *self.is_alone.get_mut() {
+            self.left_alone.send_modify(|count| *count -= 1);
+        }
+    }
+}
+
+/// Waits for a task. When this is dropped the task goes on alone.
+struct Awaits(Arc<Work>);
+
+impl Drop for Awaits {
+    fn drop(&mut self) {
+        self.0.leave_alone();
+    }
 }
 
 /// Who has the token.
@@ -78,7 +113,32 @@ impl Shared {
             line,
             ear,
             runtime: Handle::current(),
+            left_alone: Arc::new(watch::Sender::new(0)),
         }
+    }
+
+    pub(crate) async fn settled(&self) {
+        let mut left_alone = self.left_alone.subscribe();
+        // It can't fail, as the sender is here.
+        let _ = left_alone.wait_for(|count| *count == 0).await;
+    }
+
+    /// Runs this in a task of its own, so that whoever waits for it can leave at any time.
+    fn spawn<T: Send + 'static>(
+        &self,
+        runs: impl Future<Output = T> + Send + 'static,
+    ) -> (Awaits, JoinHandle<T>) {
+        let work = Arc::new(Work {
+            left_alone: Arc::clone(&self.left_alone),
+            is_alone: AtomicBool::new(false),
+        });
+        let awaits = Awaits(Arc::clone(&work));
+        let task = self.runtime.spawn(async move {
+            let done = runs.await;
+            drop(work);
+            done
+        });
+        (awaits, task)
     }
 }
 
@@ -96,12 +156,11 @@ impl Owner {
         &self.commands.token
     }
 
-    /// A task of its own takes the lock, so that whoever waits for it can leave at any time.
     pub(crate) async fn take(self: &Arc<Self>, patience: Patience) -> Taken {
         let (mut tell, told) = oneshot::channel();
         let owner = Arc::clone(self);
         let end = patience.end();
-        self.shared.runtime.spawn(async move {
+        let (_awaits, _) = self.shared.spawn(async move {
             let taken = owner.take_for(&mut tell, patience, end).await;
             // If nobody is there any more, the guard in it releases the lock.
             let _ = tell.send(taken);
@@ -123,12 +182,12 @@ impl Owner {
             () = sleep_until(end.into()) => return Ok(None),
             () = waits.closed() => return Ok(None),
         };
-        let before = self.held().clone();
+        let before = self.held().clone().filter(|held| held.grant.is_held());
         let holds = before.as_ref().map_or(1, |held| held.grant.holds() + 1);
         let bell = self.shared.ear.bell();
         let channel = match patience {
             Patience::Try => String::new(),
-            _ => self.shared.ear.channel(self.commands.route()).await,
+            _ => self.shared.ear.channel(self.commands.route(), end).await,
         };
         let mut backoff = Backoff::new();
         loop {
@@ -245,7 +304,7 @@ impl Owner {
         lease: Duration,
     ) -> Result<bool, Error> {
         let owner = Arc::clone(self);
-        let extends = self.shared.runtime.spawn(async move {
+        let (_awaits, extends) = self.shared.spawn(async move {
             if !held.grant.is_held() {
                 return Ok(false);
             }
@@ -257,16 +316,31 @@ impl Owner {
         extends.await.unwrap_or(Err(Error::Cancelled))
     }
 
-    pub(crate) fn release(
+    pub(crate) async fn release(
         self: &Arc<Self>,
         held: Arc<Held>,
         until: Instant,
-    ) -> JoinHandle<Result<bool, Error>> {
+    ) -> Result<bool, Error> {
+        let (_awaits, releases) = self.spawn_release(held, until);
+        releases.await.unwrap_or(Err(Error::Cancelled))
+    }
+
+    /// Releases it, and nobody waits for that.
+    pub(crate) fn release_alone(self: &Arc<Self>, held: Arc<Held>, until: Instant) {
+        drop(self.spawn_release(held, until));
+    }
+
+    fn spawn_release(
+        self: &Arc<Self>,
+        held: Arc<Held>,
+        until: Instant,
+    ) -> (Awaits, JoinHandle<Result<bool, Error>>) {
         let owner = Arc::clone(self);
-        self.shared.runtime.spawn(async move {
-            let _turn = match held.grant.is_lost() {
-                true => None,
-                false => Some(owner.turn.lock().await),
+        self.shared.spawn(async move {
+            let lease_ends = held.grant.until();
+            let Ok(_turn) = timeout_at(lease_ends.into(), owner.turn.lock()).await else {
+                held.lose();
+                return Ok(false);
             };
             owner.leave(&held, until).await
         })
@@ -275,10 +349,14 @@ impl Owner {
     async fn leave(&self, held: &Arc<Held>, until: Instant) -> Result<bool, Error> {
         let Leave::Holds(holds, lease_ends) = held.grant.leave() else {
             held.lose();
+            if self.forget(held) {
+                // Some of its keys may be held still.
+                let _ = self.ask(&self.commands.release(0)).await;
+            }
             return Ok(false);
         };
         if holds == 0 {
-            *self.held() = None;
+            self.forget(held);
             held.changed.notify_one();
         }
         let release = self.commands.release(holds);
@@ -291,6 +369,11 @@ impl Owner {
             held.grant.left();
         }
         Ok(released)
+    }
+
+    /// Tells whether this was the latest grant.
+    fn forget(&self, held: &Arc<Held>) -> bool {
+        self.held().take_if(|it| Arc::ptr_eq(it, held)).is_some()
     }
 
     pub(crate) async fn left(&self) -> Result<Duration, Error> {

@@ -1,0 +1,168 @@
+//! Connections that are killed, servers that restart, processes that stand still.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::servers::{until, within};
+use crate::world::{text, World};
+
+const KEY: &str = "{t}k";
+
+/// How soon a wait goes on after the server is there again. The pauses between tries grow to 1 s.
+const BACK: Duration = Duration::from_secs(5);
+
+pub fn killed_connections_dont_lose_a_wait(world: &mut World) {
+    let driver = world.driver();
+    world.other_holds(KEY);
+    let token = driver.lock("a", json!({"keys": [KEY], "keep_ms": 10_000}));
+    let asked = driver.begin_acquire("a", None);
+    world.until_waiting(KEY, 1);
+    world
+        .servers
+        .call(&format!("LOCK.QUEUE {KEY} behind KEEP 60000"));
+    for _ in 0..3 {
+        world.servers.kill_connections();
+        world.until_waiting(KEY, 2);
+    }
+    let queue = world.servers.info(KEY).expect("it is held").queue;
+    let tokens: Vec<String> = queue.iter().map(|one| text(&one["token"])).collect();
+    assert_eq!(tokens, [token, "behind".to_owned()]);
+    world.other_releases(KEY);
+    driver.answer(&asked).fence();
+    assert!(driver.release("a"));
+    assert_eq!(driver.losses("a"), 0);
+}
+
+pub fn killed_connections_dont_lose_a_grant(world: &mut World) {
+    let driver = world.driver();
+    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 1200}));
+    driver.try_acquire("a").fence();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(3000) {
+        world.servers.kill_connections();
+        assert!(world.left_of(KEY, &token) > 0, "{:?}", began.elapsed());
+        thread::sleep(Duration::from_millis(150));
+    }
+    assert!(!driver.is_lost("a"));
+    world.servers.kill_connections();
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+    assert_eq!(driver.losses("a"), 0);
+}
+
+pub fn a_server_that_restarts_is_waited_at_again(world: &mut World) {
+    let driver = world.driver();
+    world.other_holds(KEY);
+    driver.lock("a", json!({"keys": [KEY]}));
+    let asked = driver.begin_acquire("a", None);
+    world.until_waiting(KEY, 1);
+    world.servers.restart();
+    world.until_served();
+    let waits = || (world.waiters(KEY) == 1).then_some(());
+    assert!(within(BACK, waits).is_some(), "it doesn't wait again");
+    world.other_releases(KEY);
+    driver.answer(&asked).fence();
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+}
+
+pub fn a_server_that_restarts_doesnt_lose_a_grant(world: &mut World) {
+    let driver = world.driver();
+    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 6000}));
+    driver.try_acquire("a").fence();
+    world.servers.restart();
+    world.until_served();
+    let mut last_ms = world.left_of(KEY, &token);
+    until("the lease is renewed", || {
+        let left_ms = world.left_of(KEY, &token);
+        assert!(left_ms > 0, "the lock is lost");
+        let renewed = left_ms > last_ms;
+        last_ms = left_ms;
+        renewed
+    });
+    assert!(!driver.is_lost("a"));
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+    assert_eq!(driver.losses("a"), 0);
+}
+
+pub fn a_stopped_process_is_told_of_its_loss(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 600}));
+    driver.try_acquire("a").fence();
+    driver.signal(Signal::STOP);
+    until("the lease is over", || world.servers.info(KEY).is_none());
+    world.other_holds(KEY);
+    driver.signal(Signal::CONT);
+    let told = driver.loss_within("a", Duration::from_secs(2));
+    assert!(told.is_some(), "the loss is told");
+    assert!(driver.is_lost("a"));
+    assert!(!driver.release("a"));
+    assert!(world.other_has(KEY));
+    assert_eq!(driver.losses("a"), 1);
+}
+
+/// It was granted the lock and didn't know; by the time that it reads of it, somebody else has it.
+pub fn a_process_stopped_while_it_waits_doesnt_take_an_old_grant(world: &mut World) {
+    let driver = world.driver();
+    world.other_holds(KEY);
+    let options = json!({"keys": [KEY], "lease_ms": 600, "keep_ms": 600});
+    let token = driver.lock("a", options);
+    let asked = driver.begin_acquire("a", None);
+    world.until_waiting(KEY, 1);
+    driver.signal(Signal::STOP);
+    world.other_releases(KEY);
+    until("the grant is over", || world.left_of(KEY, &token) == 0);
+    world.other_holds(KEY);
+    driver.signal(Signal::CONT);
+    let early = driver.answer_within(&asked, Duration::from_millis(700));
+    assert!(early.is_none(), "{early:?}");
+    world.other_releases(KEY);
+    driver.answer(&asked).fence();
+    assert!(world.left_of(KEY, &token) > 0);
+    assert!(driver.release("a"));
+}
+
+/// A replica of nobody: it refuses writes, and sends away who waits.
+fn demote(world: &World) {
+    world.servers.call("REPLICAOF 127.0.0.1 1");
+}
+
+fn promote(world: &World) {
+    world.servers.call("REPLICAOF NO ONE");
+}
+
+pub fn a_server_that_was_a_replica_for_a_while_is_waited_at_again(world: &mut World) {
+    let driver = world.driver();
+    world.other_holds(KEY);
+    driver.lock("a", json!({"keys": [KEY]}));
+    let asked = driver.begin_acquire("a", None);
+    world.until_waiting(KEY, 1);
+    demote(world);
+    assert_eq!(world.waiters(KEY), 0);
+    let early = driver.answer_within(&asked, Duration::from_millis(500));
+    assert!(early.is_none(), "{early:?}");
+    promote(world);
+    let waits = || (world.waiters(KEY) == 1).then_some(());
+    assert!(within(BACK, waits).is_some(), "it doesn't wait again");
+    world.other_releases(KEY);
+    driver.answer(&asked).fence();
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+}
+
+pub fn a_server_that_was_a_replica_for_a_while_doesnt_lose_a_grant(world: &mut World) {
+    let driver = world.driver();
+    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 3000}));
+    driver.try_acquire("a").fence();
+    demote(world);
+    assert_eq!(driver.loss_within("a", Duration::from_millis(1500)), None);
+    promote(world);
+    assert_eq!(driver.loss_within("a", Duration::from_millis(3000)), None);
+    assert!(world.left_of(KEY, &token) > 0);
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+}

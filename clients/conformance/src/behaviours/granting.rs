@@ -1,0 +1,97 @@
+//! A lock that is got, or not, without waiting.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::world::World;
+
+const KEY: &str = "{t}k";
+
+pub fn a_free_lock_is_got_at_once(world: &mut World) {
+    let driver = world.driver();
+    let token = driver.lock("a", json!({"keys": [KEY]}));
+    let fence = driver.try_acquire("a").fence();
+    let left_ms = world.left_of(KEY, &token);
+    assert!((1..=3000).contains(&left_ms), "{left_ms} ms left");
+    let state = driver.call(json!({"do": "state", "lock": "a"}));
+    assert_eq!(state.number("fence"), fence);
+    assert_eq!(state.get("token"), &json!(token));
+    assert_eq!(state.get("lost"), &json!(false));
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+    assert_eq!(driver.losses("a"), 0);
+}
+
+pub fn a_held_lock_is_refused_at_once(world: &mut World) {
+    let driver = world.driver();
+    world.other_holds(KEY);
+    driver.lock("a", json!({"keys": [KEY]}));
+    let answer = driver.try_acquire("a");
+    assert!(!answer.ok());
+    assert!(answer.after < Duration::from_secs(1), "{:?}", answer.after);
+    assert_eq!(world.waiters(KEY), 0);
+    assert!(!driver.release("a"));
+    world.other_releases(KEY);
+    world.assert_free(KEY);
+}
+
+pub fn fences_rise(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY]}));
+    driver.lock("b", json!({"keys": ["{t}another"]}));
+    let mut last = 0;
+    for name in ["a", "b", "a", "b"] {
+        let fence = driver.try_acquire(name).fence();
+        assert!(fence > last, "{fence} after {last}");
+        assert!(driver.release(name));
+        last = fence;
+    }
+}
+
+pub fn the_same_lock_counts_its_holds(world: &mut World) {
+    let driver = world.driver();
+    let token = driver.lock("a", json!({"keys": [KEY]}));
+    let holds = || {
+        let info = world.servers.info(KEY).expect("it is held");
+        let holds = &info.holders[0]["holds"];
+        redis::from_redis_value::<i64>(holds.clone()).expect("a number")
+    };
+    let first = driver.try_acquire("a").fence();
+    assert_eq!(driver.acquire("a"), first);
+    assert_eq!(driver.try_acquire("a").fence(), first);
+    assert_eq!(holds(), 3);
+    assert!(driver.release("a"));
+    assert_eq!(holds(), 2);
+    assert!(driver.release("a"));
+    assert_eq!(holds(), 1);
+    assert!(world.left_of(KEY, &token) > 0);
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+    assert!(!driver.release("a"));
+}
+
+pub fn a_token_can_be_chosen(world: &mut World) {
+    let driver = world.driver();
+    let token = driver.lock("a", json!({"keys": [KEY], "token": "order-7"}));
+    assert_eq!(token, "order-7");
+    driver.try_acquire("a").fence();
+    assert!(world.left_of(KEY, "order-7") > 0);
+    let random = ["b", "c"].map(|name| driver.lock(name, json!({"keys": [KEY]})));
+    assert_ne!(random[0], random[1]);
+    let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_random = |token: &String| token.len() == 32 && token.bytes().all(is_hex);
+    assert!(random.iter().all(is_random), "{random:?}");
+}
+
+pub fn what_the_server_refuses_is_told(world: &mut World) {
+    let driver = world.driver();
+    world.servers.call(&format!("SET {KEY} text"));
+    driver.lock("a", json!({"keys": [KEY]}));
+    assert_eq!(driver.try_acquire("a").error(), Some("other"));
+    let waited = driver.begin_acquire("a", Some(5000));
+    assert_eq!(driver.answer(&waited).error(), Some("other"));
+    world.servers.call(&format!("DEL {KEY}"));
+    driver.try_acquire("a").fence();
+    assert!(driver.release("a"));
+}

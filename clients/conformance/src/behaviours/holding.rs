@@ -1,0 +1,169 @@
+//! What becomes of a grant.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::servers::{until, within};
+use crate::world::World;
+
+const KEY: &str = "{t}k";
+
+/// How much later than it could be something may be told.
+const LATE: Duration = Duration::from_millis(500);
+
+pub fn a_lease_is_renewed_beyond_its_end(world: &mut World) {
+    let driver = world.driver();
+    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 900}));
+    driver.try_acquire("a").fence();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(2700) {
+        assert!(world.left_of(KEY, &token) > 0, "{:?}", began.elapsed());
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!driver.is_lost("a"));
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+    // Nobody renews what was released.
+    driver.lock("b", json!({"keys": [KEY]}));
+    driver.try_acquire("b").fence();
+    let told = driver.loss_within("a", Duration::from_secs(1));
+    assert_eq!(told, None);
+}
+
+pub fn a_lease_that_is_not_renewed_is_told_lost_in_time(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 500, "renew": false}));
+    let asked = Instant::now();
+    driver.try_acquire("a").fence();
+    assert!(!driver.is_lost("a"));
+    let told = driver.loss_within("a", Duration::from_secs(5));
+    let after = told.expect("the loss is told") - asked;
+    let lease = Duration::from_millis(500);
+    assert!(after <= lease + LATE, "told after {after:?}");
+    assert!(after >= lease, "told after {after:?}");
+    assert!(driver.is_lost("a"));
+    assert!(!driver.release("a"));
+    assert_eq!(driver.losses("a"), 1);
+}
+
+pub fn a_deleted_lock_is_told_lost_within_a_lease(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 900}));
+    driver.try_acquire("a").fence();
+    world.servers.call(&format!("DEL {KEY}"));
+    let deleted = Instant::now();
+    world.other_holds(KEY);
+    let told = driver.loss_within("a", Duration::from_secs(5));
+    let after = told
+        .expect("the loss is told")
+        .saturating_duration_since(deleted);
+    assert!(after <= Duration::from_millis(900), "told after {after:?}");
+    assert!(driver.is_lost("a"));
+    assert!(!driver.release("a"));
+    assert!(world.other_has(KEY));
+    thread::sleep(Duration::from_millis(900));
+    assert_eq!(driver.losses("a"), 1);
+}
+
+pub fn a_release_after_a_loss_spares_the_next_holder(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 60_000}));
+    driver.try_acquire("a").fence();
+    world.servers.call(&format!("DEL {KEY}"));
+    world.other_holds(KEY);
+    assert!(!driver.release("a"));
+    assert!(world.other_has(KEY));
+}
+
+pub fn a_lock_can_be_used_again_after_a_loss(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 300, "renew": false}));
+    let first = driver.try_acquire("a").fence();
+    driver
+        .loss_within("a", Duration::from_secs(5))
+        .expect("the loss is told");
+    until("the server knows of it too", || {
+        world.servers.info(KEY).is_none()
+    });
+    let second = driver.acquire("a");
+    assert!(second > first);
+    assert!(!driver.is_lost("a"));
+    let info = world.servers.info(KEY).expect("it is held");
+    assert_eq!(info.holders[0]["holds"], redis::Value::Int(1));
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+}
+
+pub fn an_extension_sets_the_lease(world: &mut World) {
+    let driver = world.driver();
+    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 900, "renew": false}));
+    driver.try_acquire("a").fence();
+    assert!(driver.extend("a", 60_000));
+    let left_ms = world.left_of(KEY, &token);
+    assert!((50_000..=60_000).contains(&left_ms), "{left_ms} ms left");
+    // The first lease would be over, and isn't told as lost.
+    assert_eq!(driver.loss_within("a", Duration::from_millis(1200)), None);
+    assert!(!driver.is_lost("a"));
+    world.servers.call(&format!("DEL {KEY}"));
+    assert!(!driver.extend("a", 60_000));
+    let told = driver.loss_within("a", LATE);
+    assert!(told.is_some(), "the loss is told");
+    assert!(driver.is_lost("a"));
+}
+
+pub fn what_is_left_is_told(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 60_000}));
+    assert_eq!(driver.left("a"), 0);
+    driver.try_acquire("a").fence();
+    let left_ms = driver.left("a");
+    assert!((50_000..=60_000).contains(&left_ms), "{left_ms} ms left");
+    assert!(driver.release("a"));
+    assert_eq!(driver.left("a"), 0);
+}
+
+/// Where the client has connections of its own; else it says that it can't.
+pub fn a_session_ends_with_its_process(world: &mut World) {
+    let mut driver = world.driver();
+    let options = json!({"keys": [KEY], "session": true, "lease_ms": 60_000});
+    let made = driver.try_lock("a", options);
+    if made.error().is_some() {
+        assert_eq!(made.error(), Some("unsupported"));
+        return;
+    }
+    driver.try_acquire("a").fence();
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+    driver.acquire("a");
+    let info = world.servers.info(KEY).expect("it is held");
+    assert_eq!(info.holders[0]["session"], redis::Value::Int(1));
+    driver.kill();
+    let free = || world.servers.info(KEY).is_none().then_some(());
+    assert!(
+        within(LATE, free).is_some(),
+        "a dead process holds the lock"
+    );
+}
+
+pub fn a_lease_ends_after_its_process(world: &mut World) {
+    let mut driver = world.driver();
+    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 1500}));
+    driver.try_acquire("a").fence();
+    driver.kill();
+    let died = Instant::now();
+    assert!(world.left_of(KEY, &token) > 0);
+    until("the lease is over", || world.servers.info(KEY).is_none());
+    let after = died.elapsed();
+    assert!(after <= Duration::from_millis(1500) + LATE, "{after:?}");
+}
+
+pub fn a_closed_driver_keeps_its_lock(world: &mut World) {
+    let mut driver = world.driver();
+    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 60_000}));
+    driver.try_acquire("a").fence();
+    let ended = driver.close(Duration::from_secs(2));
+    assert!(ended.expect("it ends in 2 s").success());
+    assert!(world.left_of(KEY, &token) > 0);
+}

@@ -1,0 +1,81 @@
+//! The table: what every client does, by the contract in docs/clients.md.
+
+mod failures;
+mod granting;
+mod holding;
+mod kinds;
+mod waiting;
+
+use crate::world::World;
+
+/// On what servers a behaviour can be shown.
+pub enum Where {
+    Anywhere,
+    Standalone,
+}
+
+/// Something that every client does.
+pub struct Behaviour {
+    pub name: &'static str,
+    pub place: Where,
+    pub run: fn(&mut World),
+}
+
+/// Rows of the table, named as their functions are.
+macro_rules! rows {
+    ($place:ident: $($module:ident::$function:ident),+ $(,)?) => {
+        &[$(Behaviour {
+            name: stringify!($function),
+            place: Where::$place,
+            run: $module::$function,
+        }),+]
+    };
+}
+
+const ANYWHERE: &[Behaviour] = rows![Anywhere:
+    granting::a_free_lock_is_got_at_once,
+    granting::a_held_lock_is_refused_at_once,
+    granting::fences_rise,
+    granting::the_same_lock_counts_its_holds,
+    granting::a_token_can_be_chosen,
+    granting::what_the_server_refuses_is_told,
+    waiting::a_wait_is_handed_the_lock_promptly,
+    waiting::a_wait_ends_in_time_and_leaves_nobody,
+    waiting::three_wait_and_are_served_in_order,
+    waiting::twenty_of_one_process_all_get_it,
+    waiting::a_cancelled_wait_leaves_nothing,
+    waiting::a_wait_cancelled_as_it_is_granted_leaves_nothing,
+    waiting::a_wait_that_somebody_else_gave_up_is_cancelled_or_asked_again,
+    waiting::a_wait_longer_than_its_keep_keeps_its_place,
+    holding::a_lease_is_renewed_beyond_its_end,
+    holding::a_lease_that_is_not_renewed_is_told_lost_in_time,
+    holding::a_deleted_lock_is_told_lost_within_a_lease,
+    holding::a_release_after_a_loss_spares_the_next_holder,
+    holding::an_extension_sets_the_lease,
+    holding::what_is_left_is_told,
+    holding::a_session_ends_with_its_process,
+    holding::a_lease_ends_after_its_process,
+    holding::a_closed_driver_keeps_its_lock,
+    holding::a_lock_can_be_used_again_after_a_loss,
+    kinds::readers_share_and_a_writer_waits_for_all,
+    kinds::a_limit_admits_as_many_permits,
+    kinds::several_keys_are_got_all_or_none,
+    kinds::a_deadlock_of_upgrades_is_told,
+    kinds::no_increment_is_lost,
+    failures::killed_connections_dont_lose_a_wait,
+    failures::killed_connections_dont_lose_a_grant,
+    failures::a_server_that_restarts_is_waited_at_again,
+    failures::a_server_that_restarts_doesnt_lose_a_grant,
+    failures::a_stopped_process_is_told_of_its_loss,
+    failures::a_process_stopped_while_it_waits_doesnt_take_an_old_grant,
+];
+
+const STANDALONE: &[Behaviour] = rows![Standalone:
+    failures::a_server_that_was_a_replica_for_a_while_is_waited_at_again,
+    failures::a_server_that_was_a_replica_for_a_while_doesnt_lose_a_grant,
+];
+
+/// All of them.
+pub fn table() -> impl Iterator<Item = &'static Behaviour> {
+    ANYWHERE.iter().chain(STANDALONE)
+}

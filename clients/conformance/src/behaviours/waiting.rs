@@ -1,0 +1,186 @@
+//! Waits, and how they end.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::servers::until;
+use crate::world::World;
+
+const KEY: &str = "{t}k";
+
+/// How soon after a release the next one has its answer.
+const PROMPT: Duration = Duration::from_millis(250);
+
+/// By how much a wait may be longer than was asked for.
+const LATE: Duration = Duration::from_millis(500);
+
+/// More than one round, because the machine may be busy in one.
+pub fn a_wait_is_handed_the_lock_promptly(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "keep_ms": 10_000}));
+    let round = || {
+        world.other_holds(KEY);
+        let asked = driver.begin_acquire("a", None);
+        world.until_waiting(KEY, 1);
+        let released = Instant::now();
+        world.other_releases(KEY);
+        let answer = driver.answer(&asked);
+        answer.fence();
+        assert!(driver.release("a"));
+        answer.at - released
+    };
+    let mut times = [(); 5].map(|()| round());
+    times.sort();
+    assert!(times[2] < PROMPT, "{times:?}");
+    world.assert_free(KEY);
+}
+
+pub fn a_wait_ends_in_time_and_leaves_nobody(world: &mut World) {
+    let driver = world.driver();
+    world.other_holds(KEY);
+    driver.lock("a", json!({"keys": [KEY], "keep_ms": 10_000}));
+    for wait_ms in [1, 700] {
+        let asked = driver.begin_acquire("a", Some(wait_ms));
+        let answer = driver.answer(&asked);
+        assert!(!answer.ok());
+        assert_eq!(world.waiters(KEY), 0);
+        let wait = Duration::from_millis(wait_ms);
+        assert!(answer.after >= wait, "{:?}", answer.after);
+        assert!(answer.after <= wait + LATE, "{:?}", answer.after);
+    }
+    world.other_releases(KEY);
+    world.assert_free(KEY);
+}
+
+pub fn three_wait_and_are_served_in_order(world: &mut World) {
+    let driver = world.driver();
+    world.other_holds(KEY);
+    let names = ["a", "b", "c"];
+    let mut waits = Vec::new();
+    for (number, name) in names.iter().enumerate() {
+        driver.lock(name, json!({"keys": [KEY]}));
+        waits.push(driver.begin_acquire(name, None));
+        world.until_waiting(KEY, number + 1);
+    }
+    world.other_releases(KEY);
+    let mut last = 0;
+    for (name, asked) in names.iter().zip(&waits) {
+        let fence = driver.answer(asked).fence();
+        assert!(fence > last, "{name} was served before its turn");
+        assert!(driver.release(name));
+        last = fence;
+    }
+    world.assert_free(KEY);
+}
+
+pub fn twenty_of_one_process_all_get_it(world: &mut World) {
+    let driver = world.driver();
+    let names: Vec<String> = (0..20).map(|number| format!("lock-{number}")).collect();
+    for name in &names {
+        driver.lock(name, json!({"keys": [KEY]}));
+    }
+    world.other_holds(KEY);
+    let begin = |name: &String| (name.clone(), driver.begin_acquire(name, None));
+    let mut waits: Vec<_> = names.iter().map(begin).collect();
+    world.until_waiting(KEY, waits.len());
+    world.other_releases(KEY);
+    let moment = Duration::from_millis(1);
+    until("all of them had it", || {
+        waits.retain(|(name, asked)| match driver.answer_within(asked, moment) {
+            Some(answer) => {
+                answer.fence();
+                assert!(driver.release(name));
+                false
+            }
+            None => true,
+        });
+        waits.is_empty()
+    });
+    world.assert_free(KEY);
+}
+
+pub fn a_cancelled_wait_leaves_nothing(world: &mut World) {
+    let driver = world.driver();
+    world.other_holds(KEY);
+    driver.lock("a", json!({"keys": [KEY], "keep_ms": 10_000}));
+    let asked = driver.begin_acquire("a", None);
+    world.until_waiting(KEY, 1);
+    let cancelled = driver.begin_cancel(&asked);
+    assert_eq!(driver.answer(&asked).error(), Some("cancelled"));
+    assert!(driver.answer(&cancelled).ok());
+    assert_eq!(world.waiters(KEY), 0);
+    world.other_releases(KEY);
+    world.assert_free(KEY);
+    driver.try_acquire("a").fence();
+    assert!(driver.release("a"));
+    assert_eq!(driver.losses("a"), 0);
+}
+
+/// Whichever of the two comes first.
+pub fn a_wait_cancelled_as_it_is_granted_leaves_nothing(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "keep_ms": 10_000}));
+    for round in 0..20 {
+        world.other_holds(KEY);
+        let asked = driver.begin_acquire("a", None);
+        world.until_waiting(KEY, 1);
+        let cancelled = if round % 2 == 0 {
+            let cancelled = driver.begin_cancel(&asked);
+            world.other_releases(KEY);
+            cancelled
+        } else {
+            world.other_releases(KEY);
+            driver.begin_cancel(&asked)
+        };
+        let answer = driver.answer(&asked);
+        driver.answer(&cancelled);
+        match answer.error() {
+            None => {
+                answer.fence();
+                assert!(driver.release("a"), "round {round}");
+            }
+            Some(error) => assert_eq!(error, "cancelled", "round {round}"),
+        }
+        world.assert_free(KEY);
+    }
+}
+
+/// A blocked connection is told of it, a place isn't.
+pub fn a_wait_that_somebody_else_gave_up_is_cancelled_or_asked_again(world: &mut World) {
+    let driver = world.driver();
+    world.other_holds(KEY);
+    let token = driver.lock("a", json!({"keys": [KEY], "keep_ms": 600}));
+    let asked = driver.begin_acquire("a", None);
+    world.until_waiting(KEY, 1);
+    assert_eq!(world.servers.int(&format!("LOCK.CANCEL {KEY} {token}")), 1);
+    let told = driver.answer_within(&asked, Duration::from_secs(1));
+    world.other_releases(KEY);
+    if let Some(answer) = told {
+        assert_eq!(answer.error(), Some("cancelled"));
+    } else {
+        driver.answer(&asked).fence();
+        assert!(driver.release("a"));
+    }
+    world.assert_free(KEY);
+}
+
+pub fn a_wait_longer_than_its_keep_keeps_its_place(world: &mut World) {
+    let driver = world.driver();
+    world.other_holds(KEY);
+    driver.lock("a", json!({"keys": [KEY], "keep_ms": 500}));
+    let began = Instant::now();
+    let asked = driver.begin_acquire("a", None);
+    world.until_waiting(KEY, 1);
+    world
+        .servers
+        .call(&format!("LOCK.QUEUE {KEY} behind KEEP 60000"));
+    until("it has waited three times its keep", || {
+        began.elapsed() > Duration::from_millis(1500)
+    });
+    world.other_releases(KEY);
+    driver.answer(&asked).fence();
+    assert_eq!(world.left_of(KEY, "behind"), 0);
+    assert!(driver.release("a"));
+    assert!(world.left_of(KEY, "behind") > 0);
+}

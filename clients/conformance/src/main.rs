@@ -1,0 +1,223 @@
+//! Runs one table of behaviours through the drivers of the client libraries, against real servers.
+//!
+//! A driver is a small program in a client's language that takes orders as JSON, one a line, and obeys
+//! them with the library: see docs/clients.md. What is judged is what the driver answers, when, and what
+//! the server then knows of the lock.
+
+mod behaviours;
+mod driver;
+mod servers;
+mod world;
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{ensure, Context, Result};
+use clap::Parser;
+use libtest_mimic::{Arguments, Failed, Trial};
+use redis_lock_rig::name_of;
+
+use behaviours::{table, Behaviour, Where};
+use servers::Setting;
+use world::World;
+
+/// The clients and the folder under clients/ that has their driver.
+const CLIENTS: [(&str, &str); 7] = [
+    ("python-sync", "python"),
+    ("python-asyncio", "python"),
+    ("ioredis", "node"),
+    ("node-redis", "node"),
+    ("rust-sync", "rust"),
+    ("rust-tokio", "rust"),
+    ("go", "go"),
+];
+
+/// Runs the conformance suite.
+#[derive(Parser)]
+struct Options {
+    /// A client to be tried; all that are there without this
+    #[arg(long = "client")]
+    clients: Vec<String>,
+    /// A server program to try them on
+    #[arg(long = "server", env = "REDIS_SERVER", required = true)]
+    servers: Vec<PathBuf>,
+    /// The module
+    #[arg(long, env = "REDIS_LOCK_MODULE")]
+    module: PathBuf,
+    /// Installs and builds nothing first
+    #[arg(long)]
+    no_setup: bool,
+    #[command(flatten)]
+    run: Arguments,
+}
+
+/// A client that is tried.
+#[derive(Clone)]
+struct Client {
+    name: &'static str,
+    folder: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run(Options::parse()) {
+        Ok(code) => code,
+        Err(reason) => {
+            eprintln!("conformance: {reason:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options) -> Result<ExitCode> {
+    let clients = chosen(&options.clients)?;
+    let folders = folders_of(&clients);
+    if !options.no_setup && !options.run.list {
+        folders.iter().try_for_each(|folder| set_up(folder))?;
+    }
+    let mut trials: Vec<Trial> = Vec::new();
+    for server in &options.servers {
+        for setting in settings(server, &options.module)? {
+            let of_client = |client: &Client| trials_of(client, &setting);
+            trials.extend(clients.iter().flat_map(of_client));
+        }
+        trials.extend(
+            folders
+                .iter()
+                .filter_map(|folder| own_tests(folder, server)),
+        );
+    }
+    panic::set_hook(Box::new(|info| {
+        LAST_PANIC.set(info.to_string());
+    }));
+    Ok(libtest_mimic::run(&options.run, trials).exit_code())
+}
+
+fn clients_folder() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("a folder above").to_owned()
+}
+
+fn chosen(names: &[String]) -> Result<Vec<Client>> {
+    for name in names {
+        let known = CLIENTS.iter().any(|(client, _)| client == name);
+        ensure!(known, "no client {name}; there are {CLIENTS:?}");
+    }
+    let is_wanted = |name: &str| names.is_empty() || names.iter().any(|it| it == name);
+    let all = CLIENTS.iter().filter(|(name, _)| is_wanted(name));
+    let all = all.map(|(name, folder)| Client {
+        name,
+        folder: clients_folder().join(folder),
+    });
+    let there: Vec<Client> = all
+        .filter(|client| !names.is_empty() || client.folder.join("driver").exists())
+        .collect();
+    ensure!(!there.is_empty(), "no client has a driver");
+    Ok(there)
+}
+
+fn folders_of(clients: &[Client]) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = clients.iter().map(|it| it.folder.clone()).collect();
+    folders.dedup();
+    folders
+}
+
+fn set_up(folder: &Path) -> Result<()> {
+    let program = folder.join("setup");
+    let status = Command::new(&program).status();
+    let status = status.with_context(|| format!("{} can't be run", program.display()))?;
+    ensure!(
+        status.success(),
+        "{} ended with {status}",
+        program.display()
+    );
+    Ok(())
+}
+
+fn settings(server: &Path, module: &Path) -> Result<[Setting; 2]> {
+    let name = name_of(server)?;
+    let of = |kind| Setting {
+        program: server.to_owned(),
+        module: module.to_owned(),
+        server_name: name.clone(),
+        kind,
+    };
+    Ok([of(servers::Kind::Standalone), of(servers::Kind::Cluster)])
+}
+
+fn trials_of(client: &Client, setting: &Setting) -> Vec<Trial> {
+    let applies = |behaviour: &&'static Behaviour| match behaviour.place {
+        Where::Anywhere => true,
+        Where::Standalone => setting.kind == servers::Kind::Standalone,
+    };
+    let trial = |behaviour: &'static Behaviour| {
+        let name = format!("{} | {setting} | {}", client.name, behaviour.name);
+        let (client, setting) = (client.clone(), setting.clone());
+        Trial::test(name, move || tried(&client, &setting, behaviour))
+    };
+    table().filter(applies).map(trial).collect()
+}
+
+thread_local! {
+    /// What a test panicked with, and where.
+    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+fn tried(client: &Client, setting: &Setting, behaviour: &Behaviour) -> Result<(), Failed> {
+    let script = client.folder.join("driver");
+    let mut world = World::new(&script, client.name, setting).map_err(told)?;
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| (behaviour.run)(&mut world)));
+    let crash = world.servers.crash();
+    match (outcome, crash) {
+        (Ok(()), None) => Ok(()),
+        (Ok(()), Some(crash)) => Err(crash.into()),
+        (Err(payload), crash) => {
+            let said = world.said_by_drivers();
+            Err(format!(
+                "{}\n{}\n{said}",
+                what_panicked(&*payload),
+                crash.unwrap_or_default()
+            )
+            .into())
+        }
+    }
+}
+
+fn what_panicked(payload: &(dyn Any + Send)) -> String {
+    let here = LAST_PANIC.take();
+    let text = payload.downcast_ref::<String>().cloned();
+    // A thread of the test panicked, and this one passed it on.
+    if here.is_empty() {
+        text.unwrap_or_else(|| "a thread panicked".to_owned())
+    } else {
+        here
+    }
+}
+
+fn told(reason: anyhow::Error) -> Failed {
+    format!("{reason:#}").into()
+}
+
+/// What a client's folder has in tests of its own, if it has any: they are run with the server in
+/// REDIS_SERVER.
+fn own_tests(folder: &Path, server: &Path) -> Option<Trial> {
+    let program = folder.join("test");
+    if !program.exists() {
+        return None;
+    }
+    let server = server.to_owned();
+    let version = name_of(&server).ok()?;
+    let folder = folder.file_name()?.to_string_lossy();
+    let name = format!("{folder} | {version} | its own tests");
+    Some(Trial::test(name, move || {
+        let output = Command::new(&program).env("REDIS_SERVER", &server).output();
+        let output = output.map_err(|error| Failed::from(error.to_string()))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = [output.stdout, output.stderr].concat();
+        Err(String::from_utf8_lossy(&said).into_owned().into())
+    }))
+}

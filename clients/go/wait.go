@@ -1,0 +1,331 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+const (
+	// How long an answer may take that the server gives at once.
+	answerWithin = time.Second
+	// How long a wait stays on one connection: one that died without a word is noticed by then.
+	slice = 15 * time.Second
+	// By how much the server may be late when a wait's time is over.
+	grace = 250 * time.Millisecond
+	// How often a wait is told that it is given up: the first time it may not have begun.
+	tellAgain = 20 * time.Millisecond
+
+	firstPause   = 50 * time.Millisecond
+	longestPause = time.Second
+)
+
+type command struct {
+	name string
+	args []interface{}
+}
+
+type patience struct {
+	waits bool
+	// None: for ever.
+	end time.Time
+}
+
+func (p patience) isOver() bool {
+	return !p.end.IsZero() && !time.Now().Before(p.end)
+}
+
+// command names all keys, and the token.
+func (l *Lock) command(name string, args ...interface{}) command {
+	all := []interface{}{}
+	if len(l.options.Keys) > 1 {
+		name = "M" + name
+		all = append(all, len(l.options.Keys))
+	}
+	for _, key := range l.options.Keys {
+		all = append(all, key)
+	}
+	all = append(all, l.options.Token)
+	return command{"LOCK." + name, append(all, args...)}
+}
+
+// asks makes the command that asks for the lock, and says how long its answer may take.
+func (l *Lock) asks(p patience, holds int) (command, time.Duration) {
+	o := l.options
+	args := []interface{}{"PX", ms(o.Lease), "HOLDS", holds}
+	if o.Shared {
+		args = append(args, "SHARED")
+	}
+	if o.Limit > 0 {
+		args = append(args, "LIMIT", o.Limit)
+	}
+	if o.Permits > 0 {
+		args = append(args, "PERMITS", o.Permits)
+	}
+	// Who has the lock already is tied already.
+	if o.Session && holds == 1 {
+		args = append(args, "SESSION")
+	}
+	if !p.waits {
+		return l.command("ACQUIRE", args...), answerWithin
+	}
+	// With SESSION it would keep the grant beyond its connection, too.
+	if !o.Session {
+		args = append(args, "KEEP", ms(o.Keep))
+	}
+	within := slice
+	if !p.end.IsZero() {
+		left := time.Until(p.end)
+		args = append(args, "BLOCK", ms(left))
+		if left < slice {
+			within = left
+		}
+	}
+	if within < 0 {
+		within = 0
+	}
+	return l.command("WAIT", args...), within + grace
+}
+
+func (l *Lock) take(ctx context.Context, p patience) (int64, bool, error) {
+	turnCtx := ctx
+	if !p.end.IsZero() {
+		within, cancel := context.WithDeadline(ctx, p.end)
+		defer cancel()
+		turnCtx = within
+	}
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-turnCtx.Done():
+		return 0, false, ctx.Err()
+	}
+	before := l.grant()
+	if !before.isHeld() {
+		before = nil
+	}
+	holds := 1
+	if before != nil {
+		before.mu.Lock()
+		holds = before.holds + 1
+		before.mu.Unlock()
+	}
+	var session redis.Conn
+	fence, sent, err := l.waitFor(ctx, p, holds, &session)
+	if err != nil || fence == 0 {
+		if session != nil {
+			session.Close()
+		}
+		return 0, false, err
+	}
+	l.note(before, fence, sent, holds, session)
+	return fence, true, nil
+}
+
+// waitFor gives the fence, and when the command went out that was answered with it; no fence if the time was
+// not enough.
+func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *redis.Conn) (int64, time.Time, error) {
+	pause := firstPause
+	for {
+		sent := time.Now()
+		asks, within := l.asks(p, holds)
+		reply, err := l.askFor(ctx, holds, session, within, asks)
+		if ctx.Err() != nil {
+			l.giveUp(holds - 1)
+			return 0, sent, ctx.Err()
+		}
+		switch {
+		case err == nil && reply == nil:
+			if !p.waits || p.isOver() {
+				return 0, sent, nil
+			}
+		case err == nil:
+			// It may have been granted long ago to a process that stood still: asked again, it is known from
+			// when the lease counts.
+			if time.Since(sent) > l.options.Lease/10 {
+				continue
+			}
+			grant, err := redis.Values(reply, nil)
+			if err != nil || len(grant) != 2 {
+				return 0, sent, fmt.Errorf("redislock: not an answer of the module: %v", reply)
+			}
+			fence, err := redis.Int64(grant[1], nil)
+			return fence, sent, err
+		case !mayPass(err):
+			return 0, sent, told(err)
+		case p.isOver():
+			l.giveUp(holds - 1)
+			return 0, sent, err
+		default:
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			pause = longer(pause)
+		}
+	}
+}
+
+// askFor ends a wait with its context.
+func (l *Lock) askFor(ctx context.Context, holds int, session *redis.Conn, within time.Duration, c command) (interface{}, error) {
+	type answer struct {
+		reply interface{}
+		err   error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		var a answer
+		if l.options.Session && holds == 1 {
+			a.reply, a.err = l.askOn(session, within, c)
+		} else {
+			a.reply, a.err = l.ask(within, c)
+		}
+		answers <- a
+	}()
+	select {
+	case a := <-answers:
+		return a.reply, a.err
+	case <-ctx.Done():
+	}
+	for {
+		_, _ = l.ask(answerWithin, l.cancel())
+		select {
+		case <-answers:
+			return nil, ctx.Err()
+		case <-time.After(tellAgain):
+		}
+	}
+}
+
+func (l *Lock) note(before *grant, fence int64, sent time.Time, holds int, session redis.Conn) {
+	if before.isHeld() && before.fence == fence {
+		before.mu.Lock()
+		before.holds = holds
+		before.mu.Unlock()
+		before.renewed(sent, l.options.Lease)
+		return
+	}
+	if before != nil {
+		before.loses(isHeld)
+	}
+	held := &grant{
+		fence: fence, holds: 1, lease: l.options.Lease, until: sent.Add(l.options.Lease), session: session,
+		onLost: l.options.OnLost, lost: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}, 1),
+	}
+	l.mu.Lock()
+	l.current = held
+	l.mu.Unlock()
+	if l.options.Session && session == nil {
+		// What was held was lost meanwhile, so this one isn't tied.
+		l.renew(held)
+	}
+	go l.keep(held)
+}
+
+// cancel names one key, which stands for all.
+func (l *Lock) cancel() command {
+	return command{"LOCK.CANCEL", []interface{}{l.options.Keys[0], l.options.Token}}
+}
+
+// giveUp leaves nothing behind: in this order, after the first nothing waits that could be granted.
+func (l *Lock) giveUp(holds int) {
+	_, _ = l.ask(grace, l.cancel())
+	_, _ = l.ask(grace, l.command("RELEASE", "HOLDS", holds))
+}
+
+// askUntil also tells whether an earlier answer was lost.
+func (l *Lock) askUntil(until time.Time, c command) (interface{}, bool, error) {
+	pause := firstPause
+	for again := false; ; again = true {
+		reply, err := l.ask(answerWithin, c)
+		if err == nil || !mayPass(err) || !time.Now().Before(until) {
+			return reply, again, err
+		}
+		time.Sleep(time.Until(earlier(time.Now().Add(pause), until)))
+		pause = longer(pause)
+	}
+}
+
+func (l *Lock) ask(within time.Duration, c command) (interface{}, error) {
+	conn := l.source.Get()
+	defer conn.Close()
+	return l.askConn(conn, within, c)
+}
+
+// askOn asks on a connection of the lock's own, which is made if there is none.
+func (l *Lock) askOn(session *redis.Conn, within time.Duration, c command) (interface{}, error) {
+	if *session == nil {
+		*session = l.source.Get()
+	}
+	reply, err := l.askConn(*session, within, c)
+	if err != nil && mayPass(err) {
+		(*session).Close()
+		*session = nil
+	}
+	return reply, err
+}
+
+func (l *Lock) askConn(conn redis.Conn, within time.Duration, c command) (interface{}, error) {
+	// In a cluster the first word isn't the key where there are several.
+	if cluster, ok := conn.(interface{ Bind(...string) error }); ok {
+		_ = cluster.Bind(l.options.Keys[0])
+	}
+	return redis.DoWithTimeout(conn, within, c.name, c.args...)
+}
+
+// heldAll tells whether an EXTEND or a RELEASE of all keys was carried out.
+func (l *Lock) heldAll(reply interface{}) bool {
+	count, err := redis.Int(reply, nil)
+	return err == nil && count == len(l.options.Keys)
+}
+
+// mayPass tells whether the same is to be sent again on a new connection.
+func mayPass(err error) bool {
+	said, isReply := err.(redis.Error)
+	if !isReply {
+		return true
+	}
+	code := strings.SplitN(string(said), " ", 2)[0]
+	switch code {
+	case "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK":
+		return true
+	}
+	// The server's own words to those who wait as it becomes a replica.
+	return code == "UNBLOCKED" && strings.Contains(string(said), "instance state changed")
+}
+
+func told(err error) error {
+	said := err.Error()
+	switch {
+	case strings.HasPrefix(said, "DEADLOCK"):
+		return fmt.Errorf("%w: %s", ErrDeadlock, said)
+	case strings.HasPrefix(said, "UNBLOCKED") && strings.Contains(said, "LOCK.CANCEL"):
+		return ErrCancelled
+	}
+	return err
+}
+
+// ms rounds up: a wait must not end before its time.
+func ms(d time.Duration) int64 {
+	if d <= 0 {
+		return 1
+	}
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+func longer(pause time.Duration) time.Duration {
+	if pause *= 2; pause > longestPause {
+		return longestPause
+	}
+	return pause
+}
+
+func earlier(one, other time.Time) time.Time {
+	if one.Before(other) {
+		return one
+	}
+	return other
+}
