@@ -5,7 +5,7 @@ use std::env;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{anyhow, bail, Context, Result};
 use redis::{
     Client, ClientTlsConfig, Cmd, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     RedisError, RedisResult, ServerErrorKind, TlsCertificates, Value,
@@ -139,17 +139,15 @@ impl Node {
             info = info.set_addr(address);
         }
         let address = info.addr().clone();
-        let failed = || format!("no connection to {address}");
         let client = client(server, info)?;
-        let connection = client
-            .get_connection_with_timeout(server.timeout)
-            .with_context(failed)?;
-        connection
-            .set_read_timeout(Some(server.timeout))
-            .with_context(failed)?;
-        connection
-            .set_write_timeout(Some(server.timeout))
-            .with_context(failed)?;
+        let connected = client.get_connection_with_timeout(server.timeout);
+        let set_up = connected.and_then(|connection| {
+            connection.set_read_timeout(Some(server.timeout))?;
+            connection.set_write_timeout(Some(server.timeout))?;
+            Ok(connection)
+        });
+        let failed = |error| anyhow!("no connection to {address}: {}", told(&error));
+        let connection = set_up.map_err(failed)?;
         Ok(Node {
             address,
             connection,
@@ -250,7 +248,7 @@ impl Node {
     }
 
     fn failed(&self, error: RedisError) -> anyhow::Error {
-        anyhow::anyhow!("{}: {}", self.address, told(&error))
+        anyhow!("{}: {}", self.address, told(&error))
     }
 }
 

@@ -41,6 +41,18 @@ pub fn unblock(numbers: &[c_int]) -> io::Result<()> {
     change_mask(SIG_UNBLOCK, numbers)
 }
 
+/// Those of some signals that have come, and that no thread has taken yet.
+pub fn pending(numbers: &[c_int]) -> io::Result<Vec<c_int>> {
+    let mut set = set_of(&[]);
+    // SAFETY: the set is ours.
+    if unsafe { libc::sigpending(&mut set) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the set is ours, and was filled by the system.
+    let is_in = |number: &&c_int| unsafe { libc::sigismember(&set, **number) } == 1;
+    Ok(numbers.iter().filter(is_in).copied().collect())
+}
+
 fn set_of(numbers: &[c_int]) -> sigset_t {
     // SAFETY: all zeros is a value of the C struct, and it is written over.
     let mut set: sigset_t = unsafe { std::mem::zeroed() };

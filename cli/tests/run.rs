@@ -220,7 +220,7 @@ fn those_who_wait_come_one_after_the_other() {
     let jobs = (0..8).map(|_| {
         Job::of(
             &server,
-            &["run", "k", "--lease", "300ms", "--", "sh", "-c", &script],
+            &["run", "k", "--lease", "5s", "--", "sh", "-c", &script],
         )
     });
     for mut job in jobs.collect::<Vec<Job>>() {

@@ -26,6 +26,8 @@ pub struct Running {
     child: Child,
     id: Pid,
     started: Instant,
+    /// The signals that had come by then, and were noted later.
+    pending: Vec<i32>,
 }
 
 /// Starts the command. It must be the main thread that does: the end of the thread that started it is what
@@ -43,11 +45,16 @@ pub fn start(options: &Run, token: &str, fence: i64, news: Sender<News>) -> io::
     take_signals(&mut command);
     end_with_this_process(&mut command, options.if_killed);
     let child = command.spawn()?;
-    // Whatever came before reached a process that wasn't the command yet, if any.
+    let pending = signals::pending(&PASSED_ON).unwrap_or_default();
     let started = Instant::now();
     let id = Pid::from_child(&child);
     thread::spawn(move || watch(id, &news));
-    Ok(Running { child, id, started })
+    Ok(Running {
+        child,
+        id,
+        started,
+        pending,
+    })
 }
 
 /// Signals are kept from the thread that starts the command, and the command would start with them so.
@@ -121,9 +128,12 @@ impl Running {
         Family::of(self.id)
     }
 
-    /// Whether it was there when something happened.
-    pub fn was_there(&self, at: Instant) -> bool {
-        at >= self.started
+    /// Whether the command was there when its group was sent a signal. One that came before it was started
+    /// reached a process that wasn't the command yet, if any.
+    pub fn was_there(&mut self, signal: super::news::Signal) -> bool {
+        let before = self.pending.len();
+        self.pending.retain(|number| *number != signal.number);
+        signal.at >= self.started && self.pending.len() == before
     }
 
     /// Whether it has been continued since its last stop.

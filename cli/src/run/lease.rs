@@ -1,5 +1,6 @@
 //! The lock that a command runs under: taken, renewed and given back by the client library.
 
+use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -132,6 +133,11 @@ impl Lease {
         let Some(guard) = guard else {
             return true;
         };
+        if guard.is_lost() {
+            // There is nothing to give back, and a server that is away isn't to be waited for.
+            mem::forget(guard);
+            return false;
+        }
         let (sender, released) = mpsc::channel();
         thread::spawn(move || sender.send(guard.release()));
         let failure = match released.recv_timeout(ANSWER_WITHIN) {

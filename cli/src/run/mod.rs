@@ -184,9 +184,9 @@ impl Guarded<'_> {
     }
 
     /// What the command has by the same act isn't sent to it again.
-    fn pass_on(&self, signal: Signal) {
+    fn pass_on(&mut self, signal: Signal) {
         let has_it = match signal.sender {
-            Sender::System => self.running.was_there(signal.at),
+            Sender::System => self.running.was_there(signal),
             // As an editor does that stops its whole group.
             Sender::Process(sender) => self.running.family().has(sender),
             Sender::Unknown => false,

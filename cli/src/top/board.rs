@@ -95,15 +95,15 @@ impl Board {
     fn sort_by(&mut self, sort: SortBy) {
         self.sort = sort;
         self.is_reversed = false;
-        self.to_the_top();
+        self.begin_at_the_top();
     }
 
     fn turn_round(&mut self) {
         self.is_reversed = !self.is_reversed;
-        self.to_the_top();
+        self.begin_at_the_top();
     }
 
-    fn to_the_top(&mut self) {
+    fn begin_at_the_top(&mut self) {
         self.order(None);
         self.marked = 0;
     }
