@@ -267,11 +267,9 @@ fn leases_of_each_kind_end_for_the_other() {
     until("the new lease has ended", || {
         old_acquire(&mut old, "o", LONG)
     });
-    assert_eq!(
-        new.call("LOCK.RELEASE orders:42 n").error(),
-        WRONGTYPE,
-        "it is told so"
-    );
+    for late in ["LOCK.EXTEND orders:42 n", "LOCK.RELEASE orders:42 n"] {
+        assert_eq!(new.call(late).error(), WRONGTYPE, "{late}");
+    }
     assert_eq!(server.call("GET orders:42").text(), "o");
 }
 
@@ -286,6 +284,7 @@ fn an_old_client_that_is_late_frees_and_extends_nothing() {
     assert!(released.contains("WRONGTYPE"), "{released}");
     let extended = old.call(&["EVAL", EXTEND, "1", KEY, "o", "1"]).error();
     assert!(extended.contains("WRONGTYPE"), "{extended}");
+    assert_eq!(old.call("GET orders:42").error(), WRONGTYPE);
     assert!(server.call("LOCK.CHECK orders:42 n").int() > 60_000);
 }
 

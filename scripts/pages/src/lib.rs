@@ -39,11 +39,11 @@ fn page_of(command: &Command) -> PathBuf {
 /// Those documents that say something else than the module, as they should be.
 pub fn stale(docs: &Path, commands: &[Command]) -> Result<BTreeMap<PathBuf, String>> {
     let mut stale = BTreeMap::new();
-    let index = commands
+    let pages = commands
         .iter()
         .map(|command| (page_of(command), page::parts_of(command)));
-    let index = index.chain([(INDEX.into(), page::parts_of_index(commands))]);
-    for (name, parts) in index {
+    let index = (INDEX.into(), page::parts_of_index(commands));
+    for (name, parts) in pages.chain([index]) {
         let path = docs.join(name);
         let shown = path.display().to_string();
         let text = fs::read_to_string(&path).with_context(|| shown.clone())?;
