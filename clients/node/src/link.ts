@@ -36,12 +36,10 @@ export class Turns extends EventEmitter {
     return `redis-lock:${this.#id}:{${tags[slot]}}`;
   }
 
-  /** Whether it only listens there now, so that a message before it was not heard. */
-  async listen(link: Link, channel: string): Promise<boolean> {
-    if (this.#channels.has(channel)) return false;
-    await link.subscribe(channel, this);
-    this.#channels.add(channel);
-    return true;
+  /** What to wait for where it doesn't listen there yet: a message before that is not heard. */
+  listen(link: Link, channel: string): Promise<void> | undefined {
+    if (this.#channels.has(channel)) return undefined;
+    return link.subscribe(channel, this).then(() => void this.#channels.add(channel));
   }
 
   readonly heard = (message: string) => {

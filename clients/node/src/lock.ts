@@ -154,13 +154,25 @@ export class Lock {
     // Everybody may read the message, so it is not the token.
     const message = randomBytes(8).toString('hex');
     const place = ['KEEP', this.#keepMs, 'NOTIFY', channel, message];
-    const ask = async () => (await this.#request('QUEUE', place)) ?? this.#turns.listen(this.#link, channel);
+    const ask = async () => {
+      const granted = await this.#request('QUEUE', place);
+      if (granted) return granted;
+      let fault: unknown;
+      const failed = (error: unknown) => {
+        fault = error;
+        bell.ring();
+      };
+      this.#turns.listen(this.#link, channel)?.then(bell.ring, failed);
+      // Not for the subscription itself: the place has to be kept, whatever becomes of that.
+      await bell.wait(this.#keepMs / 3);
+      if (fault) throw fault;
+      return undefined;
+    };
     this.#turns.on(`turn ${message}`, bell.ring).on('missed', bell.ring);
     try {
       for (;;) {
-        const answer = await this.#resend(ask, end);
-        if (typeof answer === 'object') return answer;
-        if (answer === false) await unlessAborted(bell.wait(this.#keepMs / 3), end);
+        const granted = await this.#resend(ask, end, this.#keepMs);
+        if (granted) return granted;
         end.throwIfAborted();
       }
     } finally {
@@ -251,11 +263,11 @@ export class Lock {
     return false;
   }
 
-  /** Sends the same again while it is only the connection that fails. Undefined when it is told to stop. */
-  async #resend<T>(send: () => Promise<T>, stop: AbortSignal): Promise<T | undefined> {
+  /** Sends the same again while only the connection fails, or is silent. Undefined when it is told to stop. */
+  async #resend<T>(send: () => Promise<T>, stop: AbortSignal, attemptMs = this.#leaseMs / 3): Promise<T | undefined> {
     for (let pauseMs = FIRST_PAUSE_MS; !stop.aborted; pauseMs = Math.min(2 * pauseMs, LAST_PAUSE_MS)) {
       try {
-        return await unlessAborted(send(), stop);
+        return await unlessAborted(send(), AbortSignal.any([stop, within(attemptMs)]));
       } catch (error) {
         if (!stop.aborted && !(this.#link.open && passes(error))) throw error;
         await unlessAborted(new Bell().wait(pauseMs), stop).catch(ignore);

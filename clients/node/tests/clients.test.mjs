@@ -17,6 +17,8 @@ after(() => {
   cluster.stop();
 });
 
+const eachNode = (ask) => Promise.all(cluster.nodes.map(ask));
+
 /** A first lock, a second one that waits for it, several keys, a session; then the names of the keys. */
 const program = `
   import assert from 'node:assert/strict';
@@ -93,7 +95,10 @@ for (const [name, installed, statements, prefixes, more] of cases) {
         const named = { PREFIX: prefix, CLUSTER: inCluster, ADDRESSES: sockets, MORE: more };
         const constants = Object.entries(named).map(([key, value]) => `const ${key} = ${JSON.stringify(value)};`);
         writeFileSync(join(folder, 'try.mjs'), `${constants.join('\n')}\n${program}\n${statements}`);
+        await eachNode((node) => node.call('CONFIG RESETSTAT'));
         execFileSync(process.execPath, ['try.mjs'], { cwd: folder, stdio: 'pipe' });
+        // Each command went to the node of its key at once.
+        for (const errors of await eachNode((node) => node.call('INFO errorstats'))) assert.doesNotMatch(errors, /MOVED/);
         remove();
       });
     }

@@ -8,14 +8,23 @@ import { join } from 'node:path';
 export const packageFolder = join(import.meta.dirname, '..');
 const modules = join(packageFolder, 'node_modules');
 
+function pack() {
+  const folder = mkdtempSync(join(tmpdir(), 'redis-lock-packed-'));
+  process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
+  const words = ['pack', '--ignore-scripts', '--silent', '--pack-destination', folder];
+  const name = execFileSync('npm', words, { cwd: packageFolder, encoding: 'utf8' }).trim().split('\n').pop();
+  return join(folder, name);
+}
+
+let archive;
+
 /** A project with the packed package. `installed` says which folder of node_modules each other name is. */
 export function project(installed) {
   const folder = mkdtempSync(join(tmpdir(), 'redis-lock-project-'));
-  const pack = ['pack', '--ignore-scripts', '--silent', '--pack-destination', folder];
-  const archive = execFileSync('npm', pack, { cwd: packageFolder, encoding: 'utf8' }).trim().split('\n').pop();
+  archive ??= pack();
   const target = join(folder, 'node_modules/@redis-lock/client');
   mkdirSync(target, { recursive: true });
-  execFileSync('tar', ['-xzf', join(folder, archive), '-C', target, '--strip-components=1']);
+  execFileSync('tar', ['-xzf', archive, '-C', target, '--strip-components=1']);
   for (const [name, there] of Object.entries({ 'cluster-key-slot': 'cluster-key-slot', ...installed })) {
     mkdirSync(join(folder, 'node_modules', name, '..'), { recursive: true });
     symlinkSync(join(modules, there), join(folder, 'node_modules', name));
