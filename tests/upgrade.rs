@@ -271,6 +271,20 @@ fn effects_in_an_append_only_file_that_are_not_known_are_lost_and_told_of() {
 }
 
 #[test]
+fn a_server_without_locks_is_carried_over_whatever_its_format_was() {
+    let mut server = Server::builder().module(&next()).start();
+    make_locks(&server);
+    server.call("SET other 1").okay();
+    for key in KEYS {
+        assert_eq!(server.call(&["DEL", key]).int(), 1);
+    }
+    server.shutdown("SAVE");
+    server.restart_with_module(&module_path());
+    assert_eq!(server.call("GET other").text(), "1");
+    make_locks(&server);
+}
+
+#[test]
 fn a_dump_in_a_newer_format_is_refused() {
     let from = Server::builder().module(&next()).start();
     from.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
