@@ -127,6 +127,9 @@ fn a_script_that_is_killed_ends_its_command_and_keeps_the_lock_for_a_window() {
                trap 'touch told; exit' TERM; while :; do sleep 0.05; done";
     let machine = fleet.machine(900, job);
     until("it runs", || !fleet.lines("script").is_empty());
+    until("its lease has been extended", || {
+        fleet.server.known_lock("cron:job").holder().int("held-ms") > 900
+    });
     let script = &fleet.lines("script")[0];
     let killed = Command::new("kill").args(["-9", script]).status();
     assert!(killed.expect("kill runs").success());
