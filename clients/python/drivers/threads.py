@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import queue
 import sys
 import threading
@@ -113,3 +114,5 @@ class Driver:
 
 
 Driver().run()
+# What is held stays so: nothing is cleaned up.
+os._exit(0)

@@ -55,7 +55,7 @@ pub fn a_limit_admits_as_many_permits(world: &mut World) {
 pub fn several_keys_are_got_all_or_none(world: &mut World) {
     let driver = world.driver();
     let keys = ["{t}x", "{t}y"];
-    let token = driver.lock("a", json!({"keys": keys, "lease_ms": 900}));
+    let token = driver.lock("a", json!({"keys": keys, "lease_ms": 3000}));
     world.other_holds(keys[1]);
     assert!(!driver.try_acquire("a").ok());
     world.assert_free(keys[0]);
@@ -88,7 +88,7 @@ pub fn several_keys_are_got_all_or_none(world: &mut World) {
     world.other_releases(keys[1]);
     driver.try_acquire("a").fence();
     world.servers.call(&format!("DEL {}", keys[0]));
-    let told = driver.loss_within("a", std::time::Duration::from_secs(5));
+    let told = driver.loss_within("a", std::time::Duration::from_secs(6));
     assert!(told.is_some(), "the loss is told");
     // What is left of it goes with the release, which tells that not all was held.
     assert!(!driver.release("a"));
