@@ -148,6 +148,7 @@ fn trials_of(client: &Client, setting: &Setting) -> Vec<Trial> {
     let applies = |behaviour: &&'static Behaviour| match behaviour.place {
         Where::Anywhere => true,
         Where::Standalone => setting.kind == servers::Kind::Standalone,
+        Where::Cluster => setting.kind == servers::Kind::Cluster,
     };
     let trial = |behaviour: &'static Behaviour| {
         let name = format!("{} | {setting} | {}", client.name, behaviour.name);

@@ -183,6 +183,45 @@ impl Servers {
         process.restart().expect("a restart");
     }
 
+    /// Begins to move the slot of the tests' keys to the next node: keys that aren't there are that one's
+    /// from now on.
+    pub fn begin_move(&self) {
+        let (source, target, slot) = self.way();
+        for (process, verb, other) in [(target, "IMPORTING", source), (source, "MIGRATING", target)]
+        {
+            let id = id_of(other);
+            let begun: String = ask(process, &format!("CLUSTER SETSLOT {slot} {verb} {id}"))
+                .expect("a slot can be moved");
+            assert_eq!(begun, "OK");
+        }
+    }
+
+    /// Moves these keys, and ends the move of their slot.
+    pub fn end_move(&mut self, keys: &[&str]) {
+        let (source, target, slot) = self.way();
+        for key in keys {
+            let command = format!("MIGRATE 127.0.0.1 {} {key} 0 5000", target.port());
+            let moved: String = ask(source, &command).expect("a key can be moved");
+            assert_eq!(moved, "OK");
+        }
+        let owns = format!("CLUSTER SETSLOT {slot} NODE {}", id_of(target));
+        let others = self
+            .processes
+            .iter()
+            .filter(|it| it.port() != target.port());
+        for process in [target].into_iter().chain(others) {
+            let told: String = ask(process, &owns).expect("a slot can be moved");
+            assert_eq!(told, "OK");
+        }
+        self.owner = (self.owner + 1) % NODES;
+    }
+
+    fn way(&self) -> (&Process, &Process, i64) {
+        let (source, target) = (self.owner, (self.owner + 1) % NODES);
+        let slot = self.int(&format!("CLUSTER KEYSLOT {TAG}"));
+        (&self.processes[source], &self.processes[target], slot)
+    }
+
     /// What tells of a fault in a server or in the module.
     pub fn crash(&self) -> Option<String> {
         self.processes.iter().find_map(Process::crash)
@@ -202,6 +241,10 @@ fn plan(setting: &Setting) -> Plan {
         lines,
         ..Plan::new(&setting.program)
     }
+}
+
+fn id_of(process: &Process) -> String {
+    ask(process, "CLUSTER MYID").expect("a node of a cluster")
 }
 
 /// Sends a command on a connection of its own, so that it doesn't matter which ones were killed before.

@@ -49,9 +49,12 @@ async def test_a_wait_is_longer_than_every_limit_of_the_client(server, settings)
         assert 25 < await holder.left() <= 30
         waits = asyncio.ensure_future(waiter.acquire())
         await until("it waits", lambda: server.waiters(KEY) == 1)
+        connected = server.redis.info("stats")["total_connections_received"]
         began = time.monotonic()
         long = 1.3 if {"socket_timeout", "health_check_interval"} & {*settings} else 0.2
         await until("it has waited long", lambda: time.monotonic() > began + long)
+        # It is the same wait that goes on.
+        assert server.redis.info("stats")["total_connections_received"] == connected
     assert await waits
     await client.ping()
     await locks.aclose()

@@ -58,7 +58,9 @@ pub fn the_same_lock_counts_its_holds(world: &mut World) {
         redis::from_redis_value::<i64>(holds.clone()).expect("a number")
     };
     let first = driver.try_acquire("a").fence();
+    assert_eq!(holds(), 1);
     assert_eq!(driver.acquire("a"), first);
+    assert_eq!(holds(), 2);
     assert_eq!(driver.try_acquire("a").fence(), first);
     assert_eq!(holds(), 3);
     assert!(driver.release("a"));

@@ -12,6 +12,7 @@ use crate::world::World;
 pub enum Where {
     Anywhere,
     Standalone,
+    Cluster,
 }
 
 /// Something that every client does.
@@ -75,7 +76,11 @@ const STANDALONE: &[Behaviour] = rows![Standalone:
     failures::a_server_that_was_a_replica_for_a_while_doesnt_lose_a_grant,
 ];
 
+const CLUSTER: &[Behaviour] = rows![Cluster:
+    failures::a_slot_that_moves_is_followed,
+];
+
 /// All of them.
 pub fn table() -> impl Iterator<Item = &'static Behaviour> {
-    ANYWHERE.iter().chain(STANDALONE)
+    ANYWHERE.iter().chain(STANDALONE).chain(CLUSTER)
 }

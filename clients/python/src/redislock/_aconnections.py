@@ -74,12 +74,12 @@ class Connections:
                     if kept.link is None:
                         kept.link, reused = await self._take(key, asked_at)
                     return await self._exchange(kept, words, seconds, asked_at)
-                except exceptions.AskError as error:
-                    self._put(kept)
-                    asked_at = (error.host, error.port)
                 except exceptions.MovedError as error:
                     self._put(kept)
                     self._moved[error.slot_id] = (error.host, error.port)
+                except exceptions.AskError as error:
+                    self._put(kept)
+                    asked_at = (error.host, error.port)
                 except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
                     # Only one that was there before may have been closed long ago.
                     if not reused or final(error) or isinstance(error, exceptions.TimeoutError):
