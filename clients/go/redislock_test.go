@@ -141,6 +141,18 @@ func TestAnEndedContextEndsTheWait(t *testing.T) {
 	}
 }
 
+func TestATryAtAServerThatIsGoneFailsAfterASecond(t *testing.T) {
+	dial := func() (redis.Conn, error) { return nil, errors.New("nobody is there") }
+	lock := redislock.New(&redis.Pool{Dial: dial}).Lock(redislock.Options{Keys: []string{"k"}})
+	began := time.Now()
+	if _, _, err := lock.TryAcquire(context.Background()); err == nil {
+		t.Error("it didn't fail")
+	}
+	if after := time.Since(began); after < time.Second || after > 5*time.Second {
+		t.Errorf("after %v", after)
+	}
+}
+
 // waiters counts those who wait for a key that is held.
 func waiters(t *testing.T, pool *redis.Pool, key string) int64 {
 	t.Helper()

@@ -160,8 +160,12 @@ func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *redi
 			l.giveUp(holds - 1)
 			return 0, sent, err
 		default:
+			end := time.Now().Add(pause)
+			if !p.end.IsZero() {
+				end = earlier(end, p.end)
+			}
 			select {
-			case <-time.After(pause):
+			case <-time.After(time.Until(end)):
 			case <-ctx.Done():
 			}
 			pause = longer(pause)

@@ -234,6 +234,27 @@ async fn the_loss_of_a_lock_is_told_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_try_at_a_server_that_is_gone_fails_after_a_second() {
+    let server = Server::start();
+    let lock = locks(&server).lock("k");
+    let guard = lock.try_acquire().await.expect("an answer");
+    assert!(guard.expect("the lock").release().await.expect("an answer"));
+    server.process.kill();
+    let start = Instant::now();
+    assert!(matches!(lock.try_acquire().await, Err(Error::Redis(_))));
+    assert!(
+        start.elapsed() >= Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_same_lock_counts_its_holds() {
     let server = Server::start();
     let lock = locks(&server).lock(["{k}1", "{k}2"]);

@@ -223,6 +223,26 @@ fn a_callback_that_panics_leaves_the_other_locks_renewed() {
 }
 
 #[test]
+fn a_try_at_a_server_that_is_gone_fails_after_a_second() {
+    let server = Server::start();
+    let lock = locks(&server).lock("k");
+    assert!(lock.try_acquire().expect("an answer").is_some());
+    server.process.kill();
+    let start = Instant::now();
+    assert!(matches!(lock.try_acquire(), Err(Error::Redis(_))));
+    assert!(
+        start.elapsed() >= Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
 fn the_same_lock_counts_its_holds() {
     let server = Server::start();
     let lock = locks(&server).lock("k");

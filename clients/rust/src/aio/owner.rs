@@ -200,21 +200,17 @@ impl Owner {
                         .await
                 }
             };
-            let again = match asked.and_then(|value| answer(&value)) {
+            let (again, failed) = match asked.and_then(|value| answer(&value)) {
                 Ok(Answer::Granted(fence)) => {
                     return Ok(Some(self.granted(before, fence, sent, holds)));
                 }
                 Ok(Answer::NotNow) if patience == Patience::Try => return Ok(None),
                 Ok(Answer::NotNow) => {
                     backoff = Backoff::new();
-                    sent + self.commands.options.keep / 3
+                    (sent + self.commands.options.keep / 3, None)
                 }
                 Err(error) if !may_pass(&error) => return Err(error.into()),
-                Err(error) if Instant::now() >= end => {
-                    self.give_up().await;
-                    return Err(error.into());
-                }
-                Err(_) => backoff.next(Some(end)),
+                Err(error) => (backoff.next(Some(end)), Some(error.into())),
             };
             let gone = tokio::select! {
                 () = bell.rung() => false,
@@ -223,7 +219,7 @@ impl Owner {
             };
             if gone || Instant::now() >= end {
                 self.give_up().await;
-                return Ok(None);
+                return failed.map_or(Ok(None), Err);
             }
         }
     }
