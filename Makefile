@@ -97,7 +97,7 @@ check: build-deps ## rustfmt, clippy and rustdoc, warnings denied; that no files
 	cargo fmt --all --check
 	@$(FOUND); set -x; cargo test --quiet --test floors
 	@$(FOUND); set -x; cargo clippy --workspace --all-targets -- -D warnings
-	@$(FOUND); set -x; cargo clippy --test ha -- -D warnings
+	@$(FOUND); set -x; cargo clippy --test ha --test upgrade --test packages --test monitoring -- -D warnings
 	@$(FOUND); set -x; RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 demo: run-deps build ## the oversold flash sale, without a lock and with one

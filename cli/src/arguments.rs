@@ -207,7 +207,7 @@ pub struct Permits {
 /// Asks the server by SCAN for all locks, or those that a pattern fits, in a cluster all of its primaries.
 #[derive(Args)]
 pub struct Ls {
-    /// Which keys: * any, ? one character, [abc] one of them
+    /// Which keys: * any, ? one character, `[abc]` one of them
     #[arg(default_value = "*")]
     pub pattern: OsString,
     /// As one array of JSON
