@@ -499,7 +499,12 @@ fn a_lost_lock_ends_the_command_and_what_it_started() {
         let mut job = Job::of(&server, &words);
         let grandchild = notes.number("child");
         server.call("DEL k").int();
+        let lost = Instant::now();
         let outcome = job.outcome();
+        assert!(
+            lost.elapsed() < Duration::from_secs(8),
+            "not only after the grace"
+        );
         assert_eq!(outcome.code(), 79, "{outcome:?}");
         assert!(outcome.err.contains("the lock k was lost"), "{outcome:?}");
         until_gone(grandchild);
@@ -536,6 +541,28 @@ fn after_the_grace_it_is_killed() {
     let told = Instant::now();
     assert_eq!(job.outcome().code(), 8);
     assert!(told.elapsed() > Duration::from_millis(200));
+}
+
+#[test]
+fn what_the_command_started_has_the_same_grace() {
+    let server = Server::start();
+    let notes = Notes::new();
+    let script = format!(
+        "sh -c 'trap \"\" TERM; echo $$ >{0}; while :; do sleep 0.01; done' & wait",
+        notes.word("child")
+    );
+    let words = ["run", "k", "--lease", "300ms", "--grace", "500ms"];
+    let mut job = Job::of(
+        &server,
+        &[&words[..], &["--", "sh", "-c", &script]].concat(),
+    );
+    let grandchild = notes.number("child");
+    let command = job.command();
+    server.call("DEL k").int();
+    until_gone(command);
+    assert!(state(grandchild).is_some());
+    assert_eq!(job.outcome().code(), 79);
+    until_gone(grandchild);
 }
 
 #[test]
