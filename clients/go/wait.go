@@ -277,6 +277,24 @@ func (l *Lock) askConn(conn redis.Conn, within time.Duration, c command) (interf
 	if cluster, ok := conn.(interface{ Bind(...string) error }); ok {
 		_ = cluster.Bind(l.options.Keys[0])
 	}
+	reply, err := redis.DoWithTimeout(conn, within, c.name, c.args...)
+	if said, ok := err.(redis.Error); ok && strings.HasPrefix(string(said), "ASK ") && !l.options.Session {
+		return askElsewhere(said, within, c)
+	}
+	return reply, err
+}
+
+// askElsewhere follows a key that is on its way to another node. It knows of no password.
+func askElsewhere(said redis.Error, within time.Duration, c command) (interface{}, error) {
+	words := strings.Fields(string(said))
+	conn, err := redis.Dial("tcp", words[len(words)-1], redis.DialConnectTimeout(answerWithin))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	if _, err := redis.DoWithTimeout(conn, answerWithin, "ASKING"); err != nil {
+		return nil, said
+	}
 	return redis.DoWithTimeout(conn, within, c.name, c.args...)
 }
 
