@@ -388,6 +388,26 @@ fn the_documents_name_the_fields_of_info() {
     assert_eq!(described, known);
 }
 
+/// The first lock of each client is in its own README, which its tests follow word for word, and in the
+/// overview again.
+#[test]
+fn the_first_locks_are_those_that_are_tried() {
+    let overview = text_of("docs/clients.md");
+    for (heading, client) in [("Node", "node"), ("Rust", "rust"), ("Go", "go")] {
+        let (_, section) = overview
+            .split_once(&format!("\n## {heading}\n"))
+            .expect("a section");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let shown: Vec<&str> = section.split("```").skip(1).step_by(2).collect();
+        assert!(shown.len() >= 2, "{heading} shows {} blocks", shown.len());
+        let tried = text_of(&format!("clients/{client}/README.md"));
+        for block in shown {
+            let (_, code) = block.split_once('\n').expect("a language and code");
+            assert!(tried.contains(code), "{heading} shows what its README doesn't: {code}");
+        }
+    }
+}
+
 // --- settings -------------------------------------------------------------------------------
 
 fn setting(server: &Server, name: &str) -> String {
