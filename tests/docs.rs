@@ -403,7 +403,10 @@ fn the_first_locks_are_those_that_are_tried() {
         let tried = text_of(&format!("clients/{client}/README.md"));
         for block in shown {
             let (_, code) = block.split_once('\n').expect("a language and code");
-            assert!(tried.contains(code), "{heading} shows what its README doesn't: {code}");
+            assert!(
+                tried.contains(code),
+                "{heading} shows what its README doesn't: {code}"
+            );
         }
     }
 }
