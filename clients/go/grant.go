@@ -3,8 +3,6 @@ package redislock
 import (
 	"sync"
 	"time"
-
-	"github.com/gomodule/redigo/redis"
 )
 
 type phase int
@@ -35,7 +33,7 @@ type grant struct {
 
 	sessionMu sync.Mutex
 	// The connection that it is tied to.
-	session redis.Conn
+	session tied
 }
 
 func (g *grant) renewed(sent time.Time, lease time.Duration) {
@@ -212,8 +210,5 @@ func (l *Lock) forget(held *grant) {
 	l.mu.Unlock()
 	held.sessionMu.Lock()
 	defer held.sessionMu.Unlock()
-	if held.session != nil {
-		held.session.Close()
-		held.session = nil
-	}
+	held.session.close()
 }

@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -113,12 +114,10 @@ func (l *Lock) take(ctx context.Context, p patience) (int64, bool, error) {
 		holds = before.holds + 1
 		before.mu.Unlock()
 	}
-	var session redis.Conn
+	var session tied
 	fence, sent, err := l.waitFor(ctx, p, holds, &session)
 	if err != nil || fence == 0 {
-		if session != nil {
-			session.Close()
-		}
+		session.close()
 		return 0, false, err
 	}
 	l.note(before, fence, sent, holds, session)
@@ -127,7 +126,7 @@ func (l *Lock) take(ctx context.Context, p patience) (int64, bool, error) {
 
 // waitFor gives the fence, and when the command went out that was answered with it; no fence if the time was
 // not enough.
-func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *redis.Conn) (int64, time.Time, error) {
+func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *tied) (int64, time.Time, error) {
 	pause := firstPause
 	for {
 		sent := time.Now()
@@ -174,7 +173,7 @@ func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *redi
 }
 
 // askFor ends a wait with its context.
-func (l *Lock) askFor(ctx context.Context, holds int, session *redis.Conn, within time.Duration, c command) (interface{}, error) {
+func (l *Lock) askFor(ctx context.Context, holds int, session *tied, within time.Duration, c command) (interface{}, error) {
 	type answer struct {
 		reply interface{}
 		err   error
@@ -204,7 +203,7 @@ func (l *Lock) askFor(ctx context.Context, holds int, session *redis.Conn, withi
 	}
 }
 
-func (l *Lock) note(before *grant, fence int64, sent time.Time, holds int, session redis.Conn) {
+func (l *Lock) note(before *grant, fence int64, sent time.Time, holds int, session tied) {
 	if before.isHeld() && before.fence == fence {
 		before.mu.Lock()
 		before.holds = holds
@@ -222,7 +221,7 @@ func (l *Lock) note(before *grant, fence int64, sent time.Time, holds int, sessi
 	l.mu.Lock()
 	l.current = held
 	l.mu.Unlock()
-	if l.options.Session && session == nil {
+	if l.options.Session && session.conn == nil {
 		// What was held was lost meanwhile, so this one isn't tied.
 		l.renew(held)
 	}
@@ -259,15 +258,42 @@ func (l *Lock) ask(within time.Duration, c command) (interface{}, error) {
 	return l.askConn(conn, within, c)
 }
 
-// askOn asks on a connection of the lock's own, which is made if there is none.
-func (l *Lock) askOn(session *redis.Conn, within time.Duration, c command) (interface{}, error) {
-	if *session == nil {
-		*session = l.source.Get()
+// tied is a connection of the lock's own, that its wait stands on, or its grant is tied to; and the one before, which
+// gave no answer in time. That one stays open until the next was answered: only then has the server moved the place
+// or the grant there, which would have gone with it.
+type tied struct {
+	conn, unanswered redis.Conn
+}
+
+func (t *tied) close() {
+	for _, conn := range []redis.Conn{t.conn, t.unanswered} {
+		if conn != nil {
+			conn.Close()
+		}
 	}
-	reply, err := l.askConn(*session, within, c)
-	if err != nil && mayPass(err) {
-		(*session).Close()
-		*session = nil
+	*t = tied{}
+}
+
+// askOn asks on a connection of the lock's own, which is made if there is none.
+func (l *Lock) askOn(session *tied, within time.Duration, c command) (interface{}, error) {
+	if session.conn == nil {
+		session.conn = l.source.Get()
+	}
+	reply, err := l.askConn(session.conn, within, c)
+	late, ok := err.(net.Error)
+	switch {
+	case ok && late.Timeout():
+		before := session.unanswered
+		*session = tied{unanswered: session.conn}
+		if before != nil {
+			before.Close()
+		}
+	case err != nil && mayPass(err):
+		session.conn.Close()
+		session.conn = nil
+	case session.unanswered != nil:
+		session.unanswered.Close()
+		session.unanswered = nil
 	}
 	return reply, err
 }

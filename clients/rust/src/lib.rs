@@ -1,6 +1,6 @@
 //! Distributed locks of the redis-lock module, for programs that use the [`redis`] crate.
 //!
-//! [`Locks`] is for threads, [`aio::Locks`] for tokio. Both make a `Lock`, and that makes a `Guard`, which
+//! [`Locks`] is for threads, `aio::Locks` for tokio. Both make a `Lock`, and that makes a `Guard`, which
 //! holds the lock, renews its lease, and releases it when it goes out of scope.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

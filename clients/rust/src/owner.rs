@@ -1,5 +1,6 @@
 //! How a thread takes a lock, by LOCK.WAIT, and gives it back.
 
+use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,16 @@ pub(crate) struct Owner {
 /// A grant, and its connection where it is tied to one.
 pub(crate) struct Held {
     pub(crate) grant: Grant,
-    session: Mutex<Option<Box<dyn Line>>>,
+    session: Mutex<Tied>,
+}
+
+/// A connection of the lock's own, that its wait stands on, or its grant is tied to.
+#[derive(Default)]
+struct Tied {
+    line: Option<Box<dyn Line>>,
+    /// The one before, which gave no answer in time. It stays open until the next one was answered: only then
+    /// has the server moved the place or the grant there, which would have gone with it.
+    unanswered: Option<Box<dyn Line>>,
 }
 
 #[derive(Default)]
@@ -129,7 +139,8 @@ impl Owner {
             Patience::Until(end) => Some(end),
             Patience::ForEver => None,
         };
-        let mut session = held.as_ref().and_then(|held| held.session().take());
+        let held_on = held.as_ref().map(|held| mem::take(&mut *held.session()));
+        let mut session = held_on.unwrap_or_default();
         let mut backoff = Backoff::new();
         loop {
             let sent = Instant::now();
@@ -171,7 +182,7 @@ impl Owner {
         fence: i64,
         sent: Instant,
         holds: u32,
-        session: Option<Box<dyn Line>>,
+        session: Tied,
     ) -> Arc<Held> {
         let held = match before {
             Some(held) if held.grant.is_again(fence) => {
@@ -244,7 +255,7 @@ impl Owner {
         } else if holds == 0 {
             held.grant.left();
             // What was tied to it is released, so it is a connection like others.
-            let line = held.session().take();
+            let line = held.session().line.take();
             line.into_iter()
                 .for_each(|line| self.shared.pool.put_back(line));
         }
@@ -332,22 +343,22 @@ impl Owner {
     }
 
     /// Asks on the lock's own connection if it is tied to one.
-    fn ask_on(
-        &self,
-        session: &mut Option<Box<dyn Line>>,
-        command: &Cmd,
-        within: Duration,
-    ) -> RedisResult<Value> {
+    fn ask_on(&self, session: &mut Tied, command: &Cmd, within: Duration) -> RedisResult<Value> {
         if self.commands.options.renewal != Renewal::Session {
             return self.ask(command, within);
         }
-        let mut line = match session.take() {
+        let mut line = match session.line.take() {
             Some(line) => line,
             None => self.shared.pool.open()?,
         };
         let answer = line.ask(command, self.commands.route(), within);
-        if !answer.as_ref().is_err_and(may_pass) {
-            *session = Some(line);
+        match &answer {
+            Err(error) if error.is_timeout() => session.unanswered = Some(line),
+            Err(error) if may_pass(error) => {}
+            Ok(_) | Err(_) => {
+                session.line = Some(line);
+                session.unanswered = None;
+            }
         }
         answer
     }
@@ -399,7 +410,7 @@ impl Owner {
 }
 
 impl Held {
-    fn session(&self) -> MutexGuard<'_, Option<Box<dyn Line>>> {
+    fn session(&self) -> MutexGuard<'_, Tied> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

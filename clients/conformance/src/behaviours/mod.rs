@@ -48,6 +48,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere:
     waiting::a_wait_cancelled_as_it_is_granted_leaves_nothing,
     waiting::a_wait_that_somebody_else_gave_up_is_cancelled_or_asked_again,
     waiting::a_wait_longer_than_its_keep_keeps_its_place,
+    waiting::a_long_wait_for_a_session_keeps_its_place,
     holding::a_lease_is_renewed_beyond_its_end,
     holding::a_lease_that_is_not_renewed_is_told_lost_in_time,
     holding::a_deleted_lock_is_told_lost_within_a_lease,

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::servers::until;
-use crate::world::World;
+use crate::servers::{until, within};
+use crate::world::{text, World};
 
 const KEY: &str = "{t}k";
 
@@ -168,6 +168,34 @@ pub fn a_wait_that_somebody_else_gave_up_is_cancelled_or_asked_again(world: &mut
         assert!(driver.release("a"));
     }
     world.assert_free(KEY);
+}
+
+/// Longer than libraries stay on one connection, which they leave to notice a dead one. The place must not go
+/// with it: with SESSION, KEEP doesn't keep it.
+pub fn a_long_wait_for_a_session_keeps_its_place(world: &mut World) {
+    let driver = world.driver();
+    let made = driver.try_lock("a", json!({"keys": [KEY], "session": true}));
+    if made.error().is_some() {
+        assert_eq!(made.error(), Some("unsupported"));
+        return;
+    }
+    world.other_holds(KEY);
+    let began = Instant::now();
+    let asked = driver.begin_acquire("a", None);
+    world.until_waiting(KEY, 1);
+    world
+        .servers
+        .call(&format!("LOCK.QUEUE {KEY} behind KEEP 60000"));
+    let stays = || {
+        let info = world.servers.info(KEY).expect("it is held");
+        assert_ne!(text(&info.queue[0]["token"]), "behind", "the place is lost");
+        (began.elapsed() > Duration::from_secs(17)).then_some(())
+    };
+    assert!(within(Duration::from_secs(20), stays).is_some());
+    world.other_releases(KEY);
+    driver.answer(&asked).fence();
+    assert_eq!(world.left_of(KEY, "behind"), 0);
+    assert!(driver.release("a"));
 }
 
 pub fn a_wait_longer_than_its_keep_keeps_its_place(world: &mut World) {
