@@ -1,5 +1,6 @@
 //! How a thread takes a lock, by LOCK.WAIT, and gives it back.
 
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,9 +48,11 @@ pub(crate) struct Held {
 #[derive(Default)]
 struct Tied {
     line: Option<Box<dyn Line>>,
-    /// The one before, which gave no answer in time. It stays open until the next one was answered: only then
-    /// has the server moved the place or the grant there, which would have gone with it.
-    unanswered: Option<Box<dyn Line>>,
+    /// The last two before it, whose answer didn't come, or not whole: a process that is stopped and continued has its
+    /// reading cut off. They stay open until the next one was answered: only then has the server moved the place
+    /// or the grant there, which would have gone with its connection. Two, because the latest may have
+    /// broken before the server read from it.
+    unanswered: VecDeque<Box<dyn Line>>,
 }
 
 #[derive(Default)]
@@ -353,11 +356,15 @@ impl Owner {
         };
         let answer = line.ask(command, self.commands.route(), within);
         match &answer {
-            Err(error) if error.is_timeout() => session.unanswered = Some(line),
-            Err(error) if may_pass(error) => {}
+            Err(error) if may_pass(error) => {
+                session.unanswered.push_back(line);
+                if session.unanswered.len() > 2 {
+                    session.unanswered.pop_front();
+                }
+            }
             Ok(_) | Err(_) => {
                 session.line = Some(line);
-                session.unanswered = None;
+                session.unanswered.clear();
             }
         }
         answer

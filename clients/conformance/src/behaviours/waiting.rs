@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::servers::{until, within};
@@ -170,8 +171,8 @@ pub fn a_wait_that_somebody_else_gave_up_is_cancelled_or_asked_again(world: &mut
     world.assert_free(KEY);
 }
 
-/// Longer than libraries stay on one connection, which they leave to notice a dead one. The place must not go
-/// with it: with SESSION, KEEP doesn't keep it.
+/// Longer than libraries stay on one connection, which they leave to notice a dead one; and over a stop of the
+/// process, which can cut off what it reads. The place must not go with it: with SESSION, KEEP doesn't keep it.
 pub fn a_long_wait_for_a_session_keeps_its_place(world: &mut World) {
     let driver = world.driver();
     let made = driver.try_lock("a", json!({"keys": [KEY], "session": true}));
@@ -186,6 +187,8 @@ pub fn a_long_wait_for_a_session_keeps_its_place(world: &mut World) {
     world
         .servers
         .call(&format!("LOCK.QUEUE {KEY} behind KEEP 60000"));
+    driver.signal(Signal::STOP);
+    driver.signal(Signal::CONT);
     let stays = || {
         let info = world.servers.info(KEY).expect("it is held");
         assert_ne!(text(&info.queue[0]["token"]), "behind", "the place is lost");
