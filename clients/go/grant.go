@@ -3,6 +3,8 @@ package redislock
 import (
 	"sync"
 	"time"
+
+	"github.com/gomodule/redigo/redis"
 )
 
 type phase int
@@ -33,7 +35,7 @@ type grant struct {
 
 	sessionMu sync.Mutex
 	// The connection that it is tied to.
-	session tied
+	session redis.Conn
 }
 
 func (g *grant) renewed(sent time.Time, lease time.Duration) {
@@ -210,5 +212,8 @@ func (l *Lock) forget(held *grant) {
 	l.mu.Unlock()
 	held.sessionMu.Lock()
 	defer held.sessionMu.Unlock()
-	held.session.close()
+	if held.session != nil {
+		held.session.Close()
+		held.session = nil
+	}
 }

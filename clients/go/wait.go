@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
@@ -15,6 +14,8 @@ const (
 	answerWithin = time.Second
 	// How long a wait stays on one connection: one that died without a word is noticed by then.
 	slice = 15 * time.Second
+	// Without a time limit, to redigo.
+	forever = time.Duration(0)
 	// By how much the server may be late when a wait's time is over.
 	grace = 250 * time.Millisecond
 	// How often a wait is told that it is given up: the first time it may not have begun.
@@ -77,18 +78,32 @@ func (l *Lock) asks(p patience, holds int) (command, time.Duration) {
 	if !o.Session {
 		args = append(args, "KEEP", ms(o.Keep))
 	}
-	within := slice
+	left := slice
 	if !p.end.IsZero() {
-		left := time.Until(p.end)
+		left = time.Until(p.end)
 		args = append(args, "BLOCK", ms(left))
-		if left < slice {
-			within = left
-		}
 	}
-	if within < 0 {
-		within = 0
+	wait := l.command("WAIT", args...)
+	switch {
+	case !o.Session:
+		return wait, inTime(left, slice) + grace
+	case p.end.IsZero():
+		// Its place would go with the connection. One that died without a word is noticed by TCP's keepalive.
+		return wait, forever
+	default:
+		return wait, inTime(left, left) + grace
 	}
-	return l.command("WAIT", args...), within + grace
+}
+
+// inTime is the shorter of two times, and none where it is over.
+func inTime(left, most time.Duration) time.Duration {
+	if left > most {
+		return most
+	}
+	if left < 0 {
+		return 0
+	}
+	return left
 }
 
 func (l *Lock) take(ctx context.Context, p patience) (int64, bool, error) {
@@ -114,10 +129,12 @@ func (l *Lock) take(ctx context.Context, p patience) (int64, bool, error) {
 		holds = before.holds + 1
 		before.mu.Unlock()
 	}
-	var session tied
+	var session redis.Conn
 	fence, sent, err := l.waitFor(ctx, p, holds, &session)
 	if err != nil || fence == 0 {
-		session.close()
+		if session != nil {
+			session.Close()
+		}
 		return 0, false, err
 	}
 	l.note(before, fence, sent, holds, session)
@@ -126,7 +143,7 @@ func (l *Lock) take(ctx context.Context, p patience) (int64, bool, error) {
 
 // waitFor gives the fence, and when the command went out that was answered with it; no fence if the time was
 // not enough.
-func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *tied) (int64, time.Time, error) {
+func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *redis.Conn) (int64, time.Time, error) {
 	pause := firstPause
 	for {
 		sent := time.Now()
@@ -173,7 +190,7 @@ func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *tied
 }
 
 // askFor ends a wait with its context.
-func (l *Lock) askFor(ctx context.Context, holds int, session *tied, within time.Duration, c command) (interface{}, error) {
+func (l *Lock) askFor(ctx context.Context, holds int, session *redis.Conn, within time.Duration, c command) (interface{}, error) {
 	type answer struct {
 		reply interface{}
 		err   error
@@ -203,7 +220,7 @@ func (l *Lock) askFor(ctx context.Context, holds int, session *tied, within time
 	}
 }
 
-func (l *Lock) note(before *grant, fence int64, sent time.Time, holds int, session tied) {
+func (l *Lock) note(before *grant, fence int64, sent time.Time, holds int, session redis.Conn) {
 	if before.isHeld() && before.fence == fence {
 		before.mu.Lock()
 		before.holds = holds
@@ -221,7 +238,7 @@ func (l *Lock) note(before *grant, fence int64, sent time.Time, holds int, sessi
 	l.mu.Lock()
 	l.current = held
 	l.mu.Unlock()
-	if l.options.Session && session.conn == nil {
+	if l.options.Session && session == nil {
 		// What was held was lost meanwhile, so this one isn't tied.
 		l.renew(held)
 	}
@@ -258,42 +275,15 @@ func (l *Lock) ask(within time.Duration, c command) (interface{}, error) {
 	return l.askConn(conn, within, c)
 }
 
-// tied is a connection of the lock's own, that its wait stands on, or its grant is tied to; and the one before, which
-// gave no answer in time. That one stays open until the next was answered: only then has the server moved the place
-// or the grant there, which would have gone with it.
-type tied struct {
-	conn, unanswered redis.Conn
-}
-
-func (t *tied) close() {
-	for _, conn := range []redis.Conn{t.conn, t.unanswered} {
-		if conn != nil {
-			conn.Close()
-		}
-	}
-	*t = tied{}
-}
-
 // askOn asks on a connection of the lock's own, which is made if there is none.
-func (l *Lock) askOn(session *tied, within time.Duration, c command) (interface{}, error) {
-	if session.conn == nil {
-		session.conn = l.source.Get()
+func (l *Lock) askOn(session *redis.Conn, within time.Duration, c command) (interface{}, error) {
+	if *session == nil {
+		*session = l.source.Get()
 	}
-	reply, err := l.askConn(session.conn, within, c)
-	late, ok := err.(net.Error)
-	switch {
-	case ok && late.Timeout():
-		before := session.unanswered
-		*session = tied{unanswered: session.conn}
-		if before != nil {
-			before.Close()
-		}
-	case err != nil && mayPass(err):
-		session.conn.Close()
-		session.conn = nil
-	case session.unanswered != nil:
-		session.unanswered.Close()
-		session.unanswered = nil
+	reply, err := l.askConn(*session, within, c)
+	if err != nil && mayPass(err) {
+		(*session).Close()
+		*session = nil
 	}
 	return reply, err
 }
