@@ -12,6 +12,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -31,6 +32,12 @@ const NOT_FOUND: u8 = 127;
 
 /// How long a process that was killed is looked at for others that it started meanwhile.
 const KILLED_WITHIN: Duration = Duration::from_millis(100);
+
+/// How long a process group takes at most until all of it go on that were continued together.
+const CONTINUED_WITHIN: Duration = Duration::from_millis(30);
+
+/// How often it is looked at meanwhile whether the command goes on.
+const LOOKS_EVERY: Duration = Duration::from_millis(2);
 
 pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
     let (sender, news) = mpsc::channel();
@@ -196,12 +203,18 @@ impl Guarded<'_> {
         }
     }
 
-    /// Stops as the command did, so that the shell sees it, unless it was continued meanwhile.
+    /// Stops as the command did, so that the shell sees it, unless it is being continued: where the system has
+    /// stopped both and both are continued, this process may go on before the command does, and nobody would
+    /// continue it a second time.
     fn stop_too(&self) -> Result<()> {
-        if !self.running.is_continued() {
-            signals::stop()?;
+        let began = Instant::now();
+        while began.elapsed() < CONTINUED_WITHIN {
+            if self.running.is_continued() {
+                return Ok(());
+            }
+            thread::sleep(LOOKS_EVERY);
         }
-        Ok(())
+        Ok(signals::stop()?)
     }
 
     fn lose(&mut self) {

@@ -57,7 +57,7 @@ impl Command {
         let named = named.iter().filter(|(flag, _)| self.flags.contains(*flag));
         named
             .map(|(_, category)| *category)
-            .chain([speed])
+            .chain([speed, "@lock"])
             .collect()
     }
 }
