@@ -1,12 +1,14 @@
 //! The process of the command.
 
+#[cfg(target_os = "linux")]
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::Sender;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions};
@@ -20,6 +22,10 @@ use crate::signals;
 const KEY: &str = "REDIS_LOCK_KEY";
 const TOKEN: &str = "REDIS_LOCK_TOKEN";
 const FENCE: &str = "REDIS_LOCK_FENCE";
+
+/// For how long after its start it may have missed what its group was sent: a busy machine needs so long to
+/// tell of a signal.
+const NEW_FOR: Duration = Duration::from_secs(1);
 
 /// A command that runs.
 pub struct Running {
@@ -136,10 +142,26 @@ impl Running {
         signal.at >= self.started && self.pending.len() == before
     }
 
-    /// Whether it has been continued since its last stop.
-    pub fn is_continued(&self) -> bool {
+    /// Whether it was started just now.
+    pub fn is_new(&self) -> bool {
+        self.started.elapsed() < NEW_FOR
+    }
+
+    /// Whether it is stopped just now.
+    #[cfg(target_os = "linux")]
+    pub fn is_stopped(&self) -> bool {
+        let path = format!("/proc/{}/stat", self.id.as_raw_nonzero());
+        let stat = fs::read(path).unwrap_or_default();
+        // The state comes behind the program's name, which has any bytes and ends with the last parenthesis.
+        let behind_name = stat.rsplit(|byte| *byte == b')').next();
+        behind_name.is_some_and(|rest| rest.starts_with(b" T"))
+    }
+
+    /// Whether it wasn't continued since it was stopped.
+    #[cfg(not(target_os = "linux"))]
+    pub fn is_stopped(&self) -> bool {
         let options = WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
-        matches!(process::waitid(WaitId::Pid(self.id), options), Ok(Some(_)))
+        !matches!(process::waitid(WaitId::Pid(self.id), options), Ok(Some(_)))
     }
 
     /// The exit code that stands for its end. It has ended.

@@ -33,8 +33,9 @@ const NOT_FOUND: u8 = 127;
 /// How long a process that was killed is looked at for others that it started meanwhile.
 const KILLED_WITHIN: Duration = Duration::from_millis(100);
 
-/// How long a process group takes at most until all of it go on that were continued together.
-const CONTINUED_WITHIN: Duration = Duration::from_millis(30);
+/// How long a process group takes at most until all of it go on that were continued together, or stand
+/// still that were stopped.
+const TOGETHER_WITHIN: Duration = Duration::from_millis(30);
 
 /// How often it is looked at meanwhile whether the command goes on.
 const LOOKS_EVERY: Duration = Duration::from_millis(2);
@@ -71,6 +72,7 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
         options,
         is_lost: false,
         end: None,
+        went_on: None,
     };
     let code = guarded.until_it_ends(&news)?;
     let is_lost = !lease.release() || guarded.is_lost;
@@ -154,6 +156,8 @@ struct Guarded<'a> {
     is_lost: bool,
     /// What is killed, and when, unless it has ended by then.
     end: Option<(Instant, Family)>,
+    /// When this process was continued last, after it had stopped.
+    went_on: Option<Instant>,
 }
 
 impl Guarded<'_> {
@@ -192,29 +196,49 @@ impl Guarded<'_> {
 
     /// What the command has by the same act isn't sent to it again.
     fn pass_on(&mut self, signal: Signal) {
+        // As the system has it: whoever is continued is rid of the stops that came before.
+        let is_over = self.went_on.is_some_and(|went_on| signal.at < went_on);
+        if signal.number == libc::SIGTSTP && is_over {
+            return;
+        }
         let has_it = match signal.sender {
             Sender::System => self.running.was_there(signal),
             // As an editor does that stops its whole group.
             Sender::Process(sender) => self.running.family().has(sender),
             Sender::Unknown => false,
         };
-        if !has_it {
+        if !has_it || (signal.number == libc::SIGTSTP && self.missed_a_stop()) {
             self.running.send(signal.number);
         }
+    }
+
+    /// Whether a stop that was sent to the whole group came to the command as it was just being started, and was
+    /// lost: only what it does tells.
+    fn missed_a_stop(&self) -> bool {
+        let began = Instant::now();
+        while self.running.is_new() && !self.running.is_stopped() {
+            if began.elapsed() > TOGETHER_WITHIN {
+                return true;
+            }
+            thread::sleep(LOOKS_EVERY);
+        }
+        false
     }
 
     /// Stops as the command did, so that the shell sees it, unless it is being continued: where the system has
     /// stopped both and both are continued, this process may go on before the command does, and nobody would
     /// continue it a second time.
-    fn stop_too(&self) -> Result<()> {
+    fn stop_too(&mut self) -> Result<()> {
         let began = Instant::now();
-        while began.elapsed() < CONTINUED_WITHIN {
-            if self.running.is_continued() {
+        while began.elapsed() < TOGETHER_WITHIN {
+            if !self.running.is_stopped() {
                 return Ok(());
             }
             thread::sleep(LOOKS_EVERY);
         }
-        Ok(signals::stop()?)
+        signals::stop()?;
+        self.went_on = Some(Instant::now());
+        Ok(())
     }
 
     fn lose(&mut self) {
