@@ -155,7 +155,8 @@ export class Lock {
     const message = randomBytes(8).toString('hex');
     const place = ['KEEP', this.#keepMs, 'NOTIFY', channel, message];
     const ask = async () => {
-      const granted = await this.#request('QUEUE', place);
+      // A client may leave what it sent unanswered when its connection broke. The grant waits only for KEEP.
+      const granted = await unlessAborted(this.#request('QUEUE', place), within(this.#keepMs / 3));
       if (granted) return granted;
       let fault: unknown;
       const failed = (error: unknown) => {

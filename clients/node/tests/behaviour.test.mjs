@@ -248,6 +248,31 @@ test('ioredis: commandTimeout, no offline queue and few retries only have it ask
   redis.disconnect();
 });
 
+test('node-redis: a command that is never answered is sent again before the grant has lapsed', { timeout: 60_000 }, async () => {
+  const client = await connect('node-redis', [server.address]);
+  await server.redis.flushall();
+  const send = client.sendCommand.bind(client);
+  let swallowed = 0;
+  client.sendCommand = (words) => {
+    if (words[0] !== 'LOCK.QUEUE' || swallowed > 0) return send(words);
+    swallowed += 1;
+    return send(words).then(() => new Promise(() => {}));
+  };
+  const { Locks } = await import('../dist/node-redis.js');
+  await server.redis.call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60_000);
+  const began = performance.now();
+  const waiting = new Locks(client).acquire('k', { keepMs: 3000 });
+  await until('it waits', async () => (await info(server.redis, 'k')).waiters === 1);
+  await server.redis.call('LOCK.QUEUE', 'k', 'behind', 'KEEP', 60_000);
+  await server.redis.call('LOCK.RELEASE', 'k', 'other');
+  const lock = await waiting;
+  const tookMs = performance.now() - began;
+  assert(tookMs < 2900, `after ${tookMs} ms`);
+  assert.equal(await lock.release(), true);
+  assert.equal(swallowed, 1);
+  await client.quit();
+});
+
 test('node-redis: no offline queue only has it ask again', { timeout: 60_000 }, async () => {
   const { Locks } = await import('../dist/node-redis.js');
   const client = createClient({ url: server.url, disableOfflineQueue: true });
