@@ -46,6 +46,8 @@ third=$(awk "BEGIN { print $window_ms / 3000 }")
   while sleep "$third" & nap=$!; wait "$nap"; do
     # Without the script nobody waits for the command any more.
     if ! kill -0 $$ || [ "$(ask LOCK.EXTEND "$key" "$token" PX "$window_ms")" = 0 ]; then
+      # The script asks this to end as soon as the command has: what it ends with is told first.
+      trap '' TERM
       kill "$job"
       exit 76
     fi

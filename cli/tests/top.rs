@@ -23,6 +23,13 @@ fn server_with_locks() -> (Server, Vec<stage::support::Client>) {
         server
             .call(format!("LOCK.ACQUIRE {key} {token} {LONG} {mode}"))
             .grant();
+        // None as old as the next, or their order by age is open.
+        until("it is older than the next will be", || {
+            let lock = server.known_lock(key);
+            lock.holders
+                .last()
+                .is_some_and(|own| own.int("held-ms") > 1)
+        });
     }
     let waiters = vec![
         server.waiter("LOCK.WAIT busy b"),
