@@ -1,11 +1,14 @@
 //! How late a client has its answer that waited in vain: from the end of its BLOCK, counted from when
 //! it sent its command, until the answer is there. A server that reckons from the time at which it
 //! began to read what many have sent can be early, by as long as that takes: this is told too.
+//!
+//! Each command is read before the next one is sent: else the last of many would be counted as late by
+//! all the time that the server took to read those before it.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Result};
-use redis_lock_load::{packed, Server, PATIENCE};
+use redis_lock_load::{packed, Connection, PATIENCE};
 
 use crate::clients::Clients;
 use crate::lateness::{Times, MILLISECOND};
@@ -43,11 +46,12 @@ pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<
     holder.granted(&format!("LOCK.ACQUIRE lock {} PX 3600000", token(0)))?;
     let name = |who: &&str| format!("{NAME}: {who}");
     interleaved(rounds, &mut [LOCK, LIST], progress, name, |_, who| {
-        let (times, early) = round_of(who, &server, &mut clients)?;
+        let (times, early) = round_of(who, &mut holder, &mut clients)?;
         let place = Place::new(NAME, "", waiters, who);
         let metrics = [metric::LATE_P50, metric::LATE_P99, metric::LATE_MAX];
         times.note(sheet, &place, metrics, MILLISECOND)?;
-        sheet.note(&place, metric::EARLY_MAX, early.as_secs_f64() * 1e3)
+        sheet.note(&place, metric::EARLY_MAX, early.as_secs_f64() * 1e3)?;
+        holder.until_blocked(0)
     })
 }
 
@@ -58,13 +62,14 @@ fn command(who: &str, number: usize, block: u64) -> String {
     format!("BLPOP list {}.{:03}", block / 1_000, block % 1_000)
 }
 
-fn round_of(who: &str, server: &Server, clients: &mut Clients) -> Result<(Times, Duration)> {
+fn round_of(who: &str, other: &mut Connection, clients: &mut Clients) -> Result<(Times, Duration)> {
     let mut due = Vec::new();
     for index in 0..clients.len() {
         let block = SHORTEST + STEP * index as u64;
         let command = packed(&command(who, index, block));
         due.push(Instant::now() + Duration::from_millis(block));
         clients.send(index, &command)?;
+        other.call("PING")?;
     }
     let mut times = Times::new()?;
     let mut early = Duration::ZERO;
@@ -81,7 +86,6 @@ fn round_of(who: &str, server: &Server, clients: &mut Clients) -> Result<(Times,
             ended += 1;
         }
     }
-    server.connect()?.until_blocked(0)?;
     ensure!(early < TOO_EARLY, "a wait ended {early:?} too early");
     Ok((times, early))
 }
