@@ -93,7 +93,7 @@ fuzz: run-deps build ## random commands against each of SERVERS (default: the on
 	@$(FOUND); cargo run --quiet --release --package redis-lock-fuzz -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
-check: build-deps ## rustfmt, clippy and rustdoc, warnings denied; that no files use each other in circles
+check: build-deps deny ## rustfmt, clippy and rustdoc, warnings denied; circles of files; licences of dependencies
 	cargo fmt --all --check
 	@$(FOUND); set -x; cargo test --quiet --test floors
 	@$(FOUND); set -x; cargo clippy --workspace --all-targets -- -D warnings
@@ -186,8 +186,12 @@ test-packages: test-deps deb dist ## install the package and the tarball in a na
 test-monitoring: test-deps build ## run the exporter and Prometheus's own checks on monitoring/
 	@$(FOUND); programs=$$(sh scripts/prometheus.sh) && eval "$$programs" && cargo nextest run --test monitoring --no-fail-fast
 
-deny: ## licences and sources of all dependencies; needs cargo-deny
-	cargo deny check licenses bans sources
+# Built once, where it is missing, as cargo-deb is. It looks up nothing outside: known weaknesses (advisories) lie
+# in a git repository that can't be reached from everywhere.
+deny: ## licences and sources of all dependencies
+	@cargo deny --version >/dev/null 2>&1 || \
+	  (unset CARGO_TARGET_DIR; cargo install --locked --version 0.20.2 cargo-deny)
+	cargo deny --log-level error check licenses bans sources
 
 .PHONY: pages
 pages: run-deps build ## write into the pages of the commands (docs/commands) what the module tells of them
