@@ -1,48 +1,45 @@
 """A thread that does what is due. It must never wait for anything else."""
 
+import functools
 import heapq
 import itertools
 import threading
 import time
-from typing import Callable, List, Optional, Tuple
+from typing import Any, Callable, List
 
 # So many that are not due any more are kept before they are thrown out.
 FORGOTTEN = 100
 
 
-class Alarm:
-    def __init__(self, act: Callable[[], None]) -> None:
-        self.act: Optional[Callable[[], None]] = act
-
-
 class Clock:
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: List[Tuple[float, int, Alarm]] = []
+        # Each a time, a number of its own, and what is done then, if anything.
+        self._due: List[List[Any]] = []
         self._numbers = itertools.count()
         self._forgotten = 0
         self._runs = False
 
-    def at(self, when: float, act: Callable[[], None]) -> Alarm:
-        """Has something done at a time of the monotonic clock."""
-        alarm = Alarm(act)
+    def at(self, when: float, act: Callable[[], None]) -> Callable[[], None]:
+        """Has something done at a time of the monotonic clock. What is returned prevents it."""
+        alarm = [when, next(self._numbers), act]
         with self._changed:
-            heapq.heappush(self._due, (when, next(self._numbers), alarm))
+            heapq.heappush(self._due, alarm)
             if not self._runs:
                 self._runs = True
                 threading.Thread(target=self._run, name="redislock clock", daemon=True).start()
-            elif self._due[0][2] is alarm:
+            elif self._due[0] is alarm:
                 self._changed.notify()
-        return alarm
+        return functools.partial(self._forget, alarm)
 
-    def forget(self, alarm: Optional[Alarm]) -> None:
+    def _forget(self, alarm: List[Any]) -> None:
         with self._changed:
-            if alarm is None or alarm.act is None:
+            if alarm[2] is None:
                 return
-            alarm.act = None
+            alarm[2] = None
             self._forgotten += 1
             if self._forgotten > max(FORGOTTEN, len(self._due) // 2):
-                self._due = [entry for entry in self._due if entry[2].act is not None]
+                self._due = [alarm for alarm in self._due if alarm[2] is not None]
                 heapq.heapify(self._due)
                 self._forgotten = 0
 
@@ -56,8 +53,8 @@ class Clock:
                 if left > 0:
                     self._changed.wait(min(left, threading.TIMEOUT_MAX))
                     continue
-                alarm = heapq.heappop(self._due)[2]
-                act, alarm.act = alarm.act, None
+                alarm = heapq.heappop(self._due)
+                act, alarm[2] = alarm[2], None
                 if act is None:
                     self._forgotten -= 1
             if act is not None:

@@ -97,13 +97,8 @@ def is_free(info: Any) -> bool:
     """What an answer of LOCK.INFO says of holders: a map, or a list of names and values."""
     if info is None:
         return True
-    pairs = info.items() if isinstance(info, dict) else zip(info[::2], info[1::2])
-    fields = {str_of(name): value for name, value in pairs}
-    return not fields["holders"]
-
-
-def str_of(text: Any) -> str:
-    return text.decode() if isinstance(text, bytes) else text
+    fields = info if isinstance(info, dict) else dict(zip(info[::2], info[1::2]))
+    return not fields[b"holders"]
 
 
 def own_settings(pool_settings: Dict[str, Any]) -> Dict[str, Any]:
