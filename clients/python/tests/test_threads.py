@@ -340,8 +340,19 @@ def test_many_grants_leave_little_behind(server):
     for _ in range(1000):
         with lock:
             pass
-    assert len(locks.io.clock._due) <= 300
+    assert not locks.io.clock._due
     assert server.redis.info("stats")["total_connections_received"] - connected < 10
+
+
+def test_a_short_lease_beside_a_long_one_is_told_lost_in_time(server):
+    locks = Locks(Redis(port=server.port))
+    with locks.lock("another"):
+        until("the clock sleeps", lambda: locks.io.clock._looks_at > 0)
+        lost = threading.Event()
+        short = locks.lock(KEY, lease=0.3, renew=False, on_lost=lambda _: lost.set())
+        short.acquire()
+        assert lost.wait(5)
+    assert not short.release()
 
 
 def test_a_token_is_any_bytes(server):

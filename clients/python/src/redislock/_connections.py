@@ -1,25 +1,30 @@
 """Connections of the locks' own, made as those of the client's pool are."""
 
-import inspect
+import socket
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from redis import exceptions
 
 from ._errors import final
-from ._request import (
-    IDLE_CONNECTIONS,
-    REDIRECTS,
-    Address,
-    Key,
-    Words,
-    address_of,
-    command_seconds,
-    own_settings,
-)
+from ._request import Key, Words
 from ._tasks import Tasks
 from ._threads import Threads
 
 Io = Union[Threads, Tasks]
+Address = Tuple[Any, Any]
+
+# How long a command that doesn't wait may take where the client has no limit of its own.
+COMMAND_SECONDS = 5.0
+# How many connections to a server are kept for the next command.
+IDLE_CONNECTIONS = 8
+# How many times in a row a cluster may send on.
+REDIRECTS = 8
+# A peer that is gone without a word is noticed, though a wait may be silent for long.
+KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+}
 
 
 class Kept:
@@ -49,7 +54,7 @@ class Connections:
     def forget(self) -> None:
         """Begins anew, as in another event loop or process: its connections are of no use there."""
         self._state = self._io.condition()
-        self._place: Any = None
+        self._loop: Any = None
         self._idle: Dict[Address, List[Any]] = {}
         self._moved: Dict[int, Address] = {}
 
@@ -100,13 +105,15 @@ class Connections:
         async with kept.mutex:
             kept.is_closed = True
             link, kept.link = kept.link, None
-            await _close(link)
+            if link is not None:
+                await self._io.close(link)
 
     async def close(self) -> None:
         with self._state:
             links = [link for idle in self._idle.values() for link in idle]
             self._idle.clear()
-        await _close(*links)
+        for link in links:
+            await self._io.close(link)
 
     async def _exchange(self, kept: Kept, commands: Tuple[Words, ...], seconds: Any) -> Any:
         link = kept.link
@@ -116,30 +123,31 @@ class Connections:
             raise
         except BaseException:
             kept.link = None
-            await _close(link)
+            await self._io.close(link)
             raise
 
     async def _take(self, key: Key, asked_at: Optional[Address]) -> Tuple[Any, bool]:
         """A connection to who has a key, and whether it was there before."""
-        if self._place is not self._io.place():
+        if self._loop is not self._io.loop():
             self.forget()
-            self._place = self._io.place()
+            self._loop = self._io.loop()
         pool, elsewhere = await self._pool(key), asked_at
         if self._is_cluster and not asked_at:
             elsewhere = self._moved.get(self._client.keyslot(key))
         settings = pool.connection_kwargs
         if elsewhere:
             settings = {**settings, "host": elsewhere[0], "port": elsewhere[1]}
-        address = address_of(settings)
+        address = settings.get("host", settings.get("path")), settings.get("port")
         with self._state:
             if self._idle.get(address):
                 return self._idle[address].pop(), True
-        link = pool.connection_class(**own_settings(settings))
-        link.lock_address, link.lock_seconds = address, command_seconds(settings)
+        settings = _own_settings(settings)
+        link = pool.connection_class(**settings)
+        link.lock_address, link.lock_seconds = address, settings["socket_timeout"]
         try:
-            await _done(link.connect())
+            await self._io.done(link.connect())
         except BaseException:
-            await _close(link)
+            await self._io.close(link)
             raise
         self.reached = True
         return link, False
@@ -159,7 +167,7 @@ class Connections:
             if len(idle) < IDLE_CONNECTIONS:
                 idle.append(link)
                 return
-        await _close(link)
+        await self._io.close(link)
 
     async def _lost_sight(self) -> None:
         """A node of a cluster can't be reached: asks the others who serves what."""
@@ -167,18 +175,28 @@ class Connections:
             return
         self._moved.clear()
         try:
-            await _done(self._client.nodes_manager.initialize())
+            await self._io.done(self._client.nodes_manager.initialize())
         except (exceptions.RedisError, OSError):
             pass  # None of them answers. The next try asks again.
 
 
-async def _done(result: Any) -> Any:
-    """What redis-py gives at once, and redis.asyncio when it is awaited."""
-    return await result if inspect.isawaitable(result) else result
+def _own_settings(pool_settings: Dict[str, Any]) -> Dict[str, Any]:
+    """How a connection like those of a pool is made that is used for locks alone.
 
-
-async def _close(*links: Any) -> None:
-    for link in links:
-        if link is not None:
-            # True has redis.asyncio wait for nothing; redis-py takes no notice of it.
-            await _done(link.disconnect(True))
+    Repeated tries are this package's own, and so are time limits, but for that of the handshake.
+    """
+    settings = {
+        name: value for name, value in pool_settings.items() if "maint_notifications" not in name
+    }
+    settings.update(
+        decode_responses=False,
+        socket_timeout=settings.get("socket_timeout") or COMMAND_SECONDS,
+        socket_connect_timeout=settings.get("socket_connect_timeout") or COMMAND_SECONDS,
+        retry=None,
+        retry_on_timeout=False,
+        retry_on_error=[],
+        health_check_interval=0,
+    )
+    if "path" not in settings:
+        settings.update(socket_keepalive=True, socket_keepalive_options=KEEPALIVE)
+    return settings

@@ -23,6 +23,8 @@ class Grant:
         self.kept = kept
         self.holds = holds
         self.fence = 0
+        # What became of it: the wait for it given up, the lock lost, or released.
+        self.given_up = False
         self.lost = False
         self.given_back = False
         # Prevents that it is looked after.

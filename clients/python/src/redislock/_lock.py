@@ -9,7 +9,7 @@ import os
 import time
 import weakref
 from dataclasses import dataclass
-from typing import Any, Awaitable, Callable, Generic, Optional, Sequence, Type, TypeVar, Union
+from typing import Any, Awaitable, Callable, Generic, List, Optional, Sequence, Type, TypeVar, Union
 
 from ._connections import Connections, Io, Kept
 from ._errors import Cancelled, LockLost, NotAcquired, final, is_of_another_type
@@ -52,9 +52,10 @@ class LockBase:
         self._owner: Any = None
         self._grant: Optional[Grant] = None
         self._lost = False
-        # How often the waits were given up: by now, and as the owner began to ask.
-        self._cancels = self._asking_since = 0
-        self._asking = False
+        # What the owner asks for while it is in acquire().
+        self._asked: Optional[Grant] = None
+        # How often the waits of all were given up.
+        self._cancels = 0
         # Whether a command was sent to whose answer nobody listened.
         self._unsure = False
 
@@ -80,17 +81,17 @@ class LockBase:
     async def _acquire(self, blocking: bool, timeout: Optional[float]) -> Optional[int]:
         limit = limit_of(blocking, timeout)
         with self._state:
-            cancels = self._cancels
-            if not await self._my_turn(limit, cancels):
+            if not await self._my_turn(limit):
                 return None
-            if self._grant is not None and self._grant.is_over:
-                self._put_away(self._grant)
-            self._owner = self._io.me()
-            self._asking, self._asking_since = True, cancels
             held = self._grant
-        grant = Grant(Kept(self._io), 1) if held is None else Grant(held.kept, held.holds + 1)
+            if held is not None and held.is_over:
+                self._put_away(held)
+                held = None
+            self._owner = self._io.me()
+            grant = Grant(Kept(self._io), 1) if held is None else Grant(held.kept, held.holds + 1)
+            self._asked = grant
         try:
-            granted = await self._ask(grant, limit, cancels)
+            granted = await self._ask(grant, limit)
         except BaseException:
             await self._io.finish(self._withdraw(grant))
             raise
@@ -114,13 +115,11 @@ class LockBase:
         return grant is not None and await self._prolong(grant, lease)
 
     async def _left(self) -> float:
-        keys = self._request.keys
-        checks = [await self._call(("LOCK.CHECK", key, self.token)) for key in keys]
-        return float(min(checks)) / 1000
+        left_ms = min(await self._of_each_key("LOCK.CHECK", self.token))
+        return float(left_ms) / 1000
 
     async def _is_locked(self) -> bool:
-        keys = self._request.keys
-        infos = [await self._call(("LOCK.INFO", key, "WAITERS", 0)) for key in keys]
+        infos = await self._of_each_key("LOCK.INFO", "WAITERS", 0)
         return not all(is_free(info) for info in infos)
 
     async def _enter(self) -> None:
@@ -133,20 +132,21 @@ class LockBase:
 
     # --- asking for it ------------------------------------------------------------------------------
 
-    async def _my_turn(self, limit: float, cancels: int) -> bool:
+    async def _my_turn(self, limit: float) -> bool:
         """Waits until no other owner uses this object. The caller has the state."""
+        cancels = self._cancels
 
         def is_it() -> bool:
             if self._owner is None or self._owner is self._io.me() or self._cancels != cancels:
                 return True
-            return not self._asking and self._grant is not None and self._grant.is_over
+            return self._asked is None and self._grant is not None and self._grant.is_over
 
         came = await self._state.until(is_it, limit - time.monotonic())
         if self._cancels != cancels:
             raise Cancelled("the wait was given up")
         return came
 
-    async def _ask(self, grant: Grant, limit: float, cancels: int) -> bool:
+    async def _ask(self, grant: Grant, limit: float) -> bool:
         """Whether it was granted, and is held now."""
 
         async def ask() -> bool:
@@ -157,7 +157,7 @@ class LockBase:
                 self._unsure = final(error) is None
                 raise
 
-        granted = await self._insist(ask, limit, lambda: self._cancels != cancels)
+        granted = await self._retry(ask, limit, lambda: grant.given_up)
         if granted:
             self._hold(grant)
         self._unsure = False
@@ -200,11 +200,11 @@ class LockBase:
         until = time.monotonic() + CLEANUP_SECONDS
         try:
             for _ in range(2 if self._unsure else 0):
-                if await self._insist(lambda: self._call(cancel), until):
+                if await self._retry(lambda: self._call(cancel), until):
                     return
                 await self._io.sleep(SETTLE_SECONDS)
             if self._unsure:
-                await self._insist(lambda: self._call(release), until)
+                await self._retry(lambda: self._call(release), until)
         except Exception:
             return  # What brought us here is what the caller is told.
         finally:
@@ -215,7 +215,7 @@ class LockBase:
         if held is None or held.kept is not grant.kept:
             await self._connections.give_back(grant.kept)
         with self._state:
-            self._asking = False
+            self._asked = None
             if self._grant is None:
                 self._owner = None
             self._state.notify_all()
@@ -228,7 +228,7 @@ class LockBase:
         # Who lost it still frees what is left of it, but doesn't insist.
         until = -math.inf if was_over else grant.ends_at
         try:
-            count = await self._insist(lambda: self._call(words, grant.kept), until)
+            count = await self._retry(lambda: self._call(words, grant.kept), until)
             return bool(count == len(self._request.keys) and not grant.is_over)
         except BaseException as error:
             if isinstance(error, Exception) and (was_over or is_of_another_type(error)):
@@ -287,7 +287,7 @@ class LockBase:
             return await self._set_lease(grant, lease)
 
         try:
-            renewed = await self._insist(set_lease, grant.ends_at, lambda: grant.given_back)
+            renewed = await self._retry(set_lease, grant.ends_at, lambda: grant.given_back)
             if renewed and not grant.lost:
                 self._watch(grant)
                 return True
@@ -330,7 +330,10 @@ class LockBase:
             return await self._connections.call(self._request.key, words, seconds)
         return await self._connections.call_on(kept, self._request.key, words, seconds)
 
-    async def _insist(
+    async def _of_each_key(self, command: str, *words: Any) -> List[Any]:
+        return [await self._call((command, key, *words)) for key in self._request.keys]
+
+    async def _retry(
         self,
         act: Callable[[], Awaitable[T]],
         until: float,

@@ -48,16 +48,14 @@ class Lock(LockBase):
     async def _cancel(self) -> None:
         with self._state:
             self._cancels += 1
+            asked = self._asked
+            if asked is not None:
+                asked.given_up = True
             self._state.notify_all()
-            cancels = self._cancels
-        while self._is_asking_since_before(cancels):
+        while asked is not None and self._asked is asked:
             await self._call(self._request.cancel())
             with self._state:
-                await self._state.until(lambda: not self._asking, SETTLE_SECONDS)
-
-    def _is_asking_since_before(self, cancels: int) -> bool:
-        with self._state:
-            return self._asking and self._asking_since < cancels
+                await self._state.until(lambda: self._asked is not asked, SETTLE_SECONDS)
 
 
 class Locks(LocksBase[Lock]):

@@ -12,7 +12,7 @@ from ._request import Key, Words
 
 T = TypeVar("T")
 
-# Longer than any limit that _within has. redis-py takes None for the connection's own limit.
+# Longer than any limit that _apart is given. redis-py takes None for the connection's own limit.
 NO_LIMIT = 1e8
 
 
@@ -61,7 +61,7 @@ class Tasks:
     def me(self) -> Any:
         return asyncio.current_task()
 
-    def place(self) -> asyncio.AbstractEventLoop:
+    def loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
     def at(self, when: float, act: Callable[[], None]) -> Callable[[], None]:
@@ -87,23 +87,18 @@ class Tasks:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    async def done(self, work: Coroutine[Any, Any, T]) -> T:
+        return await _apart(work, math.inf)
+
     async def node(self, cluster: Any, key: Key) -> Any:
-        await cluster.initialize()
+        await self.done(cluster.initialize())
         return cluster.get_node_from_key(key)
 
     async def exchange(self, link: Any, commands: Sequence[Words], seconds: float) -> Any:
-        """Unlike asyncio.wait_for before Python 3.12, this never swallows a cancellation."""
-        task = asyncio.ensure_future(_exchange(link, commands))
-        task.add_done_callback(lambda it: it.cancelled() or it.exception())
-        try:
-            done, _ = await asyncio.wait({task}, timeout=None if seconds == math.inf else seconds)
-        except BaseException:
-            task.cancel()
-            raise
-        if not done:
-            task.cancel()
-            raise exceptions.TimeoutError("no answer in time")
-        return task.result()
+        return await _apart(_exchange(link, commands), seconds)
+
+    async def close(self, link: Any) -> None:
+        await link.disconnect(nowait=True)
 
 
 async def _exchange(link: Any, commands: Sequence[Words]) -> Any:
@@ -111,3 +106,20 @@ async def _exchange(link: Any, commands: Sequence[Words]) -> Any:
         await link.send_command(*words)
         answer = await link.read_response(timeout=NO_LIMIT)
     return answer
+
+
+async def _apart(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """In a task of its own, because asyncio.wait_for, and so redis-py, may swallow the cancellation of
+    the one that it is called in before Python 3.12.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda it: it.cancelled() or it.exception())
+    try:
+        done, _ = await asyncio.wait({task}, timeout=None if seconds == math.inf else seconds)
+    except BaseException:
+        task.cancel()
+        raise
+    if not done:
+        task.cancel()
+        raise exceptions.TimeoutError("no answer in time")
+    return task.result()

@@ -55,8 +55,8 @@ class Threads:
         """To whom a lock belongs that is acquired now."""
         return threading.current_thread()
 
-    def place(self) -> None:
-        """Where the connections that are made now can be used: everywhere."""
+    def loop(self) -> None:
+        """The event loop in which alone connections can be used that are made now: none."""
 
     def at(self, when: float, act: Callable[[], None]) -> Callable[[], None]:
         """Has something done at a time of the monotonic clock. What is returned prevents it."""
@@ -79,6 +79,10 @@ class Threads:
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
+    async def done(self, result: T) -> T:
+        """What a call of redis-py gave, or what one of redis.asyncio comes to."""
+        return result
+
     async def node(self, cluster: Any, key: Key) -> Any:
         """What knows how connections to the node that has a key are made."""
         return cluster.get_redis_connection(cluster.get_node_from_key(key)).connection_pool
@@ -94,3 +98,6 @@ class Threads:
                     raise exceptions.TimeoutError("no answer in time")
             answer = link.read_response()
         return answer
+
+    async def close(self, link: Any) -> None:
+        link.disconnect()
