@@ -139,7 +139,9 @@ class LockBase:
         def is_it() -> bool:
             if self._owner is None or self._owner is self._io.me() or self._cancels != cancels:
                 return True
-            return self._asked is None and self._grant is not None and self._grant.is_over
+            # Who still releases what is over is waited for: nobody else has its token meanwhile.
+            held = None if self._asked else self._grant
+            return held is not None and held.is_over and not held.given_back
 
         came = await self._state.until(is_it, limit - time.monotonic())
         if self._cancels != cancels:
