@@ -111,6 +111,23 @@ async def test_a_task_may_be_cancelled_at_any_moment_of_its_wait(server, locks):
         pass
 
 
+async def test_a_task_may_be_cancelled_at_any_step_of_connecting(server):
+    """Each step of the event loop in turn. The wait would go on for long if the cancellation was lost."""
+    server.other_holds(KEY)
+    for steps in range(50):
+        client = Redis(port=server.port)
+        locks = Locks(client)
+        waits = asyncio.ensure_future(locks.lock(KEY).acquire(timeout=20))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        waits.cancel()
+        done, _ = await asyncio.wait({waits}, timeout=5)
+        assert done and waits.cancelled(), f"cancelled after {steps} steps"
+        assert server.waiters(KEY) == 0
+        await locks.aclose()
+        await client.aclose()
+
+
 async def test_a_task_may_be_cancelled_at_any_moment_of_its_release(server, locks):
     chance = random.Random(8)
     lock = locks.lock(KEY)

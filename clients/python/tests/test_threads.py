@@ -165,6 +165,24 @@ def test_threads_that_share_a_lock_exclude_each_other(server):
     assert server.is_free(KEY)
 
 
+def test_a_release_that_outlasts_the_lease_spares_the_next_thread(own_server):
+    lock = Locks(Redis(port=own_server.port)).lock(KEY, lease=0.5, renew=False)
+    lock.acquire()
+    own_server.process.send_signal(signal.SIGSTOP)
+
+    def the_next():
+        until("the lease is over", lambda: lock.lost)
+        outcome, began = in_thread(acquired_and_released, lock), time.monotonic()
+        until("it has tried for a while", lambda: time.monotonic() > began + 0.2)
+        own_server.process.send_signal(signal.SIGCONT)
+        return outcome()
+
+    outcome = in_thread(the_next)
+    lock.release()
+    assert outcome()
+    assert own_server.is_free(KEY)
+
+
 def test_a_thread_that_doesnt_hold_it_releases_nothing(server):
     lock = Locks(Redis(port=server.port)).lock(KEY)
     with lock:
@@ -340,8 +358,19 @@ def test_many_grants_leave_little_behind(server):
     for _ in range(1000):
         with lock:
             pass
-    assert len(locks.clock._due) <= 300
+    assert not locks.io.clock._due
     assert server.redis.info("stats")["total_connections_received"] - connected < 10
+
+
+def test_a_short_lease_beside_a_long_one_is_told_lost_in_time(server):
+    locks = Locks(Redis(port=server.port))
+    with locks.lock("another"):
+        until("the clock sleeps", lambda: locks.io.clock._looks_at > 0)
+        lost = threading.Event()
+        short = locks.lock(KEY, lease=0.3, renew=False, on_lost=lambda _: lost.set())
+        short.acquire()
+        assert lost.wait(5)
+    assert not short.release()
 
 
 def test_a_token_is_any_bytes(server):

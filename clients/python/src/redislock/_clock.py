@@ -1,64 +1,55 @@
 """A thread that does what is due. It must never wait for anything else."""
 
-import heapq
+import bisect
+import functools
 import itertools
+import math
 import threading
 import time
 from typing import Callable, List, Optional, Tuple
 
-# So many that are not due any more are kept before they are thrown out.
-FORGOTTEN = 100
-
-
-class Alarm:
-    def __init__(self, act: Callable[[], None]) -> None:
-        self.act: Optional[Callable[[], None]] = act
+# The second makes each of them differ, because what is done can't be compared.
+Alarm = Tuple[float, int, Callable[[], None]]
 
 
 class Clock:
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: List[Tuple[float, int, Alarm]] = []
+        # In their order.
+        self._due: List[Alarm] = []
         self._numbers = itertools.count()
-        self._forgotten = 0
-        self._runs = False
+        # When the thread looks again; nothing while there is none.
+        self._looks_at: Optional[float] = None
 
-    def at(self, when: float, act: Callable[[], None]) -> Alarm:
-        """Has something done at a time of the monotonic clock."""
-        alarm = Alarm(act)
+    def at(self, when: float, act: Callable[[], None]) -> Callable[[], None]:
+        """Has something done at a time of the monotonic clock. What is returned prevents it."""
+        alarm = (when, next(self._numbers), act)
         with self._changed:
-            heapq.heappush(self._due, (when, next(self._numbers), alarm))
-            if not self._runs:
-                self._runs = True
+            bisect.insort(self._due, alarm)
+            if self._looks_at is None:
+                self._looks_at = -math.inf
                 threading.Thread(target=self._run, name="redislock clock", daemon=True).start()
-            elif self._due[0][2] is alarm:
+            elif when < self._looks_at:
                 self._changed.notify()
-        return alarm
+        return functools.partial(self._forget, alarm)
 
-    def forget(self, alarm: Optional[Alarm]) -> None:
+    def _forget(self, alarm: Alarm) -> None:
+        # The thread sleeps on: most locks are released, and had again, long before anything is due.
         with self._changed:
-            if alarm is None or alarm.act is None:
-                return
-            alarm.act = None
-            self._forgotten += 1
-            if self._forgotten > max(FORGOTTEN, len(self._due) // 2):
-                self._due = [entry for entry in self._due if entry[2].act is not None]
-                heapq.heapify(self._due)
-                self._forgotten = 0
+            place = bisect.bisect_left(self._due, alarm)
+            if self._due[place : place + 1] == [alarm]:
+                del self._due[place]
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 if not self._due:
-                    self._runs = False
+                    self._looks_at = None
                     return
-                left = self._due[0][0] - time.monotonic()
+                self._looks_at = self._due[0][0]
+                left = self._looks_at - time.monotonic()
                 if left > 0:
                     self._changed.wait(min(left, threading.TIMEOUT_MAX))
                     continue
-                alarm = heapq.heappop(self._due)[2]
-                act, alarm.act = alarm.act, None
-                if act is None:
-                    self._forgotten -= 1
-            if act is not None:
-                act()
+                act = self._due.pop(0)[2]
+            act()

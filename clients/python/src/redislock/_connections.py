@@ -1,29 +1,37 @@
 """Connections of the locks' own, made as those of the client's pool are."""
 
-import time
-from threading import Lock as Mutex
-from typing import Any, Dict, List, Optional, Tuple
+import socket
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from redis import exceptions
 
 from ._errors import final
-from ._request import (
-    IDLE_CONNECTIONS,
-    REDIRECTS,
-    Address,
-    Key,
-    Words,
-    address_of,
-    command_seconds,
-    own_settings,
-)
+from ._request import Key, Words
+from ._tasks import Tasks
+from ._threads import Threads
+
+Io = Union[Threads, Tasks]
+Address = Tuple[Any, Any]
+
+# How long a command that doesn't wait may take where the client has no limit of its own.
+COMMAND_SECONDS = 5.0
+# How many connections to a server are kept for the next command.
+IDLE_CONNECTIONS = 8
+# How many times in a row a cluster may send on.
+REDIRECTS = 8
+# A peer that is gone without a word is noticed, though a wait may be silent for long.
+KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+}
 
 
 class Kept:
     """A connection that stays with a grant which is tied to it."""
 
-    def __init__(self) -> None:
-        self.mutex = Mutex()
+    def __init__(self, io: Io) -> None:
+        self.mutex = io.mutex()
         self.link: Any = None
         self.is_closed = False
 
@@ -35,30 +43,34 @@ class Connections:
     else has.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, io: Io) -> None:
         self._client = client
+        self._io = io
         self._is_cluster = hasattr(client, "get_node_from_key")
         # Whether a connection has ever been made.
         self.reached = False
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew, as in a process that was forked: its connections are another's."""
-        self._mutex = Mutex()
+        """Begins anew, as in another event loop or process: its connections are of no use there."""
+        self._state = self._io.condition()
+        self._loop: Any = None
         self._idle: Dict[Address, List[Any]] = {}
         self._moved: Dict[int, Address] = {}
 
-    def call(self, key: Key, words: Words, seconds: Optional[float] = None) -> Any:
+    async def call(self, key: Key, words: Words, seconds: Optional[float] = None) -> Any:
         """The answer to a command, waited for so long."""
-        kept = Kept()
+        kept = Kept(self._io)
         try:
-            return self.call_on(kept, key, words, seconds)
+            return await self.call_on(kept, key, words, seconds)
         finally:
-            self.give_back(kept)
+            await self.give_back(kept)
 
-    def call_on(self, kept: Kept, key: Key, words: Words, seconds: Optional[float] = None) -> Any:
+    async def call_on(
+        self, kept: Kept, key: Key, words: Words, seconds: Optional[float] = None
+    ) -> Any:
         """The same on a connection that is kept, or becomes so. It is gone where the answer didn't come."""
-        with kept.mutex:
+        async with kept.mutex:
             if kept.is_closed:
                 raise exceptions.ConnectionError("the grant was given back")
             asked_at: Optional[Address] = None
@@ -66,114 +78,125 @@ class Connections:
                 reused = kept.link is not None
                 try:
                     if kept.link is None:
-                        kept.link, reused = self._take(key, asked_at)
-                    return self._exchange(kept, words, seconds, asked_at)
+                        kept.link, reused = await self._take(key, asked_at)
+                    commands = (("ASKING",), words) if asked_at else (words,)
+                    return await self._exchange(kept, commands, seconds)
                 except exceptions.MovedError as error:
-                    self._put(kept)
+                    await self._put(kept)
                     self._moved[error.slot_id] = (error.host, error.port)
                 except exceptions.AskError as error:
-                    self._put(kept)
+                    await self._put(kept)
                     asked_at = (error.host, error.port)
                 except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
                     # Only one that was there before may have been closed long ago.
                     if not reused or final(error) or isinstance(error, exceptions.TimeoutError):
-                        self._lost_sight()
+                        await self._lost_sight()
                         raise
-                    self._drop_idle()
+                    await self.close()
             raise exceptions.ClusterError("the cluster sends on and on")
 
-    def give_back(self, kept: Kept) -> None:
+    async def give_back(self, kept: Kept) -> None:
         """Nothing more is sent on it for this grant."""
-        with kept.mutex:
+        async with kept.mutex:
             kept.is_closed = True
-            self._put(kept)
+            await self._put(kept)
 
-    def close_kept(self, kept: Kept) -> None:
-        with kept.mutex:
+    async def close_kept(self, kept: Kept) -> None:
+        async with kept.mutex:
             kept.is_closed = True
             link, kept.link = kept.link, None
-        if link is not None:
-            link.disconnect()
+            if link is not None:
+                await self._io.close(link)
 
-    def close(self) -> None:
-        self._drop_idle()
+    async def close(self) -> None:
+        with self._state:
+            links = [link for idle in self._idle.values() for link in idle]
+            self._idle.clear()
+        for link in links:
+            await self._io.close(link)
 
-    def _exchange(self, kept: Kept, words: Words, seconds: Optional[float], asked_at: Any) -> Any:
+    async def _exchange(self, kept: Kept, commands: Tuple[Words, ...], seconds: Any) -> Any:
         link = kept.link
-        limit = time.monotonic() + (seconds or link.lock_seconds)
         try:
-            if asked_at:
-                link.send_command("ASKING")
-                _receive(link, limit)
-            link.send_command(*words)
-            return _receive(link, limit)
+            return await self._io.exchange(link, commands, seconds or link.lock_seconds)
         except exceptions.ResponseError:
             raise
         except BaseException:
             kept.link = None
-            link.disconnect()
+            await self._io.close(link)
             raise
 
-    def _take(self, key: Key, asked_at: Optional[Address]) -> Tuple[Any, bool]:
-        make, settings = self._source(key)
-        moved = self._moved.get(self._client.keyslot(key)) if self._is_cluster else None
-        elsewhere = asked_at or moved
+    async def _take(self, key: Key, asked_at: Optional[Address]) -> Tuple[Any, bool]:
+        """A connection to who has a key, and whether it was there before."""
+        if self._loop is not self._io.loop():
+            self.forget()
+            self._loop = self._io.loop()
+        pool, elsewhere = await self._pool(key), asked_at
+        if self._is_cluster and not asked_at:
+            elsewhere = self._moved.get(self._client.keyslot(key))
+        settings = pool.connection_kwargs
         if elsewhere:
             settings = {**settings, "host": elsewhere[0], "port": elsewhere[1]}
-        address = address_of(settings)
-        with self._mutex:
-            idle = self._idle.get(address)
-            if idle:
-                return idle.pop(), True
-        link = make(**own_settings(settings))
-        link.lock_address = address
-        link.lock_seconds = command_seconds(settings)
+        address = settings.get("host", settings.get("path")), settings.get("port")
+        with self._state:
+            if self._idle.get(address):
+                return self._idle[address].pop(), True
+        settings = _own_settings(settings)
+        link = pool.connection_class(**settings)
+        link.lock_address, link.lock_seconds = address, settings["socket_timeout"]
         try:
-            link.connect()
+            await self._io.done(link.connect())
         except BaseException:
-            link.disconnect()
+            await self._io.close(link)
             raise
         self.reached = True
         return link, False
 
-    def _source(self, key: Key) -> Tuple[Any, Dict[str, Any]]:
-        client = self._client
+    async def _pool(self, key: Key) -> Any:
+        """What knows how connections to who has a key are made."""
         if self._is_cluster:
-            client = client.get_redis_connection(client.get_node_from_key(key))
-        pool = client.connection_pool
-        return pool.connection_class, pool.connection_kwargs
+            return await self._io.node(self._client, key)
+        return self._client.connection_pool
 
-    def _put(self, kept: Kept) -> None:
+    async def _put(self, kept: Kept) -> None:
         link, kept.link = kept.link, None
-        if link is not None:
-            with self._mutex:
-                idle = self._idle.setdefault(link.lock_address, [])
-                if len(idle) < IDLE_CONNECTIONS:
-                    idle.append(link)
-                    return
-            link.disconnect()
+        if link is None:
+            return
+        with self._state:
+            idle = self._idle.setdefault(link.lock_address, [])
+            if len(idle) < IDLE_CONNECTIONS:
+                idle.append(link)
+                return
+        await self._io.close(link)
 
-    def _drop_idle(self) -> None:
-        with self._mutex:
-            links = [link for idle in self._idle.values() for link in idle]
-            self._idle.clear()
-        for link in links:
-            link.disconnect()
-
-    def _lost_sight(self) -> None:
+    async def _lost_sight(self) -> None:
         """A node of a cluster can't be reached: asks the others who serves what."""
         if not self._is_cluster:
             return
         self._moved.clear()
         try:
-            self._client.nodes_manager.initialize()
+            await self._io.done(self._client.nodes_manager.initialize())
         except (exceptions.RedisError, OSError):
             pass  # None of them answers. The next try asks again.
 
 
-def _receive(link: Any, limit: float) -> Any:
-    # In parts, because no socket takes an endless time limit.
-    while not link.can_read(timeout=max(0.0, min(limit - time.monotonic(), 60.0))):
-        if time.monotonic() >= limit:
-            raise exceptions.TimeoutError("no answer in time")
-    return link.read_response()
+def _own_settings(pool_settings: Dict[str, Any]) -> Dict[str, Any]:
+    """How a connection like those of a pool is made that is used for locks alone.
+
+    Repeated tries are this package's own, and so are time limits, but for that of the handshake.
+    """
+    settings = {
+        name: value for name, value in pool_settings.items() if "maint_notifications" not in name
+    }
+    settings.update(
+        decode_responses=False,
+        socket_timeout=settings.get("socket_timeout") or COMMAND_SECONDS,
+        socket_connect_timeout=settings.get("socket_connect_timeout") or COMMAND_SECONDS,
+        retry=None,
+        retry_on_timeout=False,
+        retry_on_error=[],
+        health_check_interval=0,
+    )
+    if "path" not in settings:
+        settings.update(socket_keepalive=True, socket_keepalive_options=KEEPALIVE)
+    return settings

@@ -30,11 +30,8 @@ _PASSING = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
     exceptions.ReadOnlyError,
-    exceptions.MasterDownError,
     exceptions.ClusterError,
-    exceptions.ClusterDownError,
     exceptions.RedisClusterException,
-    exceptions.SlotNotCoveredError,
     OSError,
 )
 _FINAL = (exceptions.AuthenticationError, exceptions.AuthorizationError)

@@ -2,7 +2,9 @@
 
 import math
 import time
-from typing import Any, Optional
+from typing import Callable, Optional
+
+from ._connections import Kept
 
 
 def limit_of(blocking: bool, timeout: Optional[float]) -> float:
@@ -15,17 +17,18 @@ def limit_of(blocking: bool, timeout: Optional[float]) -> float:
 
 
 class Grant:
-    """Times are those of the monotonic clock."""
+    """One that is asked for, and then held. Times are those of the monotonic clock."""
 
-    def __init__(self, fence: int, lease: float, kept: Any, asked_at: float) -> None:
-        self.fence = fence
+    def __init__(self, kept: Kept, holds: int) -> None:
         self.kept = kept
-        self.holds = 0
+        self.holds = holds
+        self.fence = 0
+        # What became of it: the wait for it given up, the lock lost, or released.
+        self.given_up = False
         self.lost = False
         self.given_back = False
-        # What looks after it in time.
-        self.alarm: Any = None
-        self.prolong(lease, asked_at)
+        # Prevents that it is looked after.
+        self.cancel_alarm: Callable[[], None] = lambda: None
 
     def prolong(self, lease: float, asked_at: float) -> None:
         """The server counts from when it was asked, or later."""

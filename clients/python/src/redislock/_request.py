@@ -1,17 +1,13 @@
-"""The words of the commands, and how connections of a lock's own are made."""
+"""The words of the commands."""
 
 import math
 import secrets
-import socket
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, Optional, Tuple, Union
+from typing import Any, Iterator, Optional, Tuple, Union
 
 Key = Union[str, bytes]
 Words = Tuple[Any, ...]
-Address = Tuple[Any, Any]
 
-# How long a command that doesn't wait may take where the client has no limit of its own.
-COMMAND_SECONDS = 5.0
 # How much later than BLOCK an answer may come.
 GRACE_SECONDS = 1.0
 # How long a wait that is given up is looked after.
@@ -19,10 +15,6 @@ CLEANUP_SECONDS = 1.0
 # How long after a CANCEL that found nothing a second one is sent: the command that waits may have been
 # on its way.
 SETTLE_SECONDS = 0.05
-# How many connections to a server are kept for the next command.
-IDLE_CONNECTIONS = 8
-# How many times in a row a cluster may send on.
-REDIRECTS = 8
 
 
 def new_token() -> str:
@@ -97,46 +89,5 @@ def is_free(info: Any) -> bool:
     """What an answer of LOCK.INFO says of holders: a map, or a list of names and values."""
     if info is None:
         return True
-    pairs = info.items() if isinstance(info, dict) else zip(info[::2], info[1::2])
-    fields = {str_of(name): value for name, value in pairs}
-    return not fields["holders"]
-
-
-def str_of(text: Any) -> str:
-    return text.decode() if isinstance(text, bytes) else text
-
-
-def own_settings(pool_settings: Dict[str, Any]) -> Dict[str, Any]:
-    """How a connection like those of a pool is made that is used for locks alone.
-
-    Repeated tries are this package's own, and so are time limits, but for that of the handshake. A peer that is gone without a word is noticed
-    by keepalive, because a wait may be silent for long.
-    """
-    settings = {
-        name: value for name, value in pool_settings.items() if "maint_notifications" not in name
-    }
-    settings.update(
-        decode_responses=False,
-        socket_timeout=command_seconds(settings),
-        socket_connect_timeout=settings.get("socket_connect_timeout") or COMMAND_SECONDS,
-        retry=None,
-        retry_on_timeout=False,
-        retry_on_error=[],
-        health_check_interval=0,
-    )
-    if "path" not in settings:
-        settings.update(socket_keepalive=True, socket_keepalive_options=_keepalive())
-    return settings
-
-
-def _keepalive() -> Dict[int, int]:
-    names = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-    return {getattr(socket, name): value for name, value in names.items() if hasattr(socket, name)}
-
-
-def command_seconds(pool_settings: Dict[str, Any]) -> float:
-    return pool_settings.get("socket_timeout") or COMMAND_SECONDS
-
-
-def address_of(pool_settings: Dict[str, Any]) -> Address:
-    return pool_settings.get("host", pool_settings.get("path")), pool_settings.get("port")
+    fields = info if isinstance(info, dict) else dict(zip(info[::2], info[1::2]))
+    return not fields[b"holders"]

@@ -1,23 +1,10 @@
 """Locks for threads."""
 
-import math
-import threading
-import time
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
-from ._base import LockBase, LocksBase
-from ._clock import Clock
-from ._connections import Connections, Kept
-from ._errors import Cancelled, LockLost, NotAcquired, final, is_of_another_type
-from ._grant import Grant, limit_of
-from ._request import (
-    CLEANUP_SECONDS,
-    GRACE_SECONDS,
-    SETTLE_SECONDS,
-    Words,
-    is_free,
-    pauses,
-)
+from ._lock import LockBase, LocksBase
+from ._request import SETTLE_SECONDS
+from ._threads import Threads, run
 
 
 class Lock(LockBase):
@@ -27,304 +14,48 @@ class Lock(LockBase):
     shares this object waits until then.
     """
 
-    _locks: "Locks"
-    _asking_since: int
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._state = threading.Condition()
-        # How often cancel() was called.
-        self._cancels = 0
-
     def acquire(self, blocking: bool = True, timeout: Optional[float] = -1) -> Optional[int]:
         """The fence, or None where the lock wasn't to be had in time. Waits for ever by default."""
-        limit = limit_of(blocking, timeout)
-        with self._state:
-            cancels = self._cancels
-            if not self._my_turn(limit, cancels):
-                return None
-            self._owner = threading.current_thread()
-            self._asking = True
-            self._asking_since = cancels
-            if self._grant is not None and self._grant.is_over:
-                self._put_away(self._grant)
-        try:
-            return self._ask(limit, cancels)
-        finally:
-            with self._state:
-                self._asking = False
-                if self._grant is None:
-                    self._owner = None
-                self._state.notify_all()
+        return run(self._acquire(blocking, timeout))
 
     def release(self) -> bool:
         """Takes back one acquire(); the last one frees the lock. Whether this thread still held it."""
-        with self._state:
-            grant = self._grant
-            if grant is None or self._owner is not threading.current_thread():
-                return False
-            if grant.is_over:
-                self._lose(grant)
-            grant.holds -= 1
-            if grant.holds == 0:
-                self._forget(grant)
-        try:
-            return self._take_back(grant)
-        except BaseException:
-            # It may reach the server later, and must not end what is granted by then.
-            self._request = self._new_request()
-            raise
-        finally:
-            if grant.holds == 0:
-                self._locks.connections.give_back(grant.kept)
-                with self._state:
-                    self._grant = self._owner = self._fence = None
-                    self._state.notify_all()
+        return run(self._release())
 
     def cancel(self) -> None:
         """Gives up the waits of all threads in acquire() of this object. They raise Cancelled."""
-        with self._state:
-            self._cancels += 1
-            self._state.notify_all()
-            cancels = self._cancels
-        while True:
-            with self._state:
-                if not self._asking or self._asking_since == cancels:
-                    return
-            self._call(self._request.cancel())
-            with self._state:
-                self._state.wait_for(lambda: not self._asking, SETTLE_SECONDS)
+        run(self._cancel())
 
     def extend(self, lease: float) -> bool:
         """Sets what is left of the lease, in seconds. Whether the lock was still held."""
-        grant = self._grant
-        if grant is None or grant.is_over:
-            return False
-        return self._prolong(grant, lease)
+        return run(self._extend(lease))
 
     def left(self) -> float:
         """The seconds left of the lease, by the server; 0 where the lock isn't held."""
-        checks = (self._call(("LOCK.CHECK", key, self.token)) for key in self._request.keys)
-        return float(min(checks)) / 1000
+        return run(self._left())
 
     def locked(self) -> bool:
         """Whether anybody holds one of the keys."""
-        infos = (self._call(("LOCK.INFO", key, "WAITERS", 0)) for key in self._request.keys)
-        return not all(is_free(info) for info in infos)
+        return run(self._is_locked())
 
     def __enter__(self) -> "Lock":
-        if self.acquire(timeout=self._wait) is None:
-            raise NotAcquired("the lock wasn't to be had")
+        run(self._enter())
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if not self.release() and error is None:
-            raise LockLost("the lock was lost before it was released")
+        run(self._exit(error))
 
-    # --- asking for it ------------------------------------------------------------------------------
-
-    def _my_turn(self, limit: float, cancels: int) -> bool:
-        """Waits until no other thread uses this object. The caller has the state."""
-
-        def is_it() -> bool:
-            free = self._owner is None or (
-                not self._asking and self._grant is not None and self._grant.is_over
-            )
-            mine = self._owner is threading.current_thread()
-            return free or mine or self._cancels != cancels
-
-        left = None if limit == math.inf else max(0.0, limit - time.monotonic())
-        came = self._state.wait_for(is_it, left)
-        if self._cancels != cancels:
-            raise Cancelled("the wait was given up")
-        return came
-
-    def _ask(self, limit: float, cancels: int) -> Optional[int]:
-        grant = self._grant
-        holds = 1 if grant is None else grant.holds + 1
-        kept = Kept() if grant is None else grant.kept
-        for pause in pauses():
-            asked_at = time.monotonic()
-            try:
-                answer = self._ask_once(kept, holds, limit - asked_at)
-                if answer is None:
-                    self._finish(kept)
-                    return None
-                if self._granted(int(answer[1]), holds, kept, asked_at):
-                    return self._fence
-            except Exception as error:
-                raised = final(error)
-                if raised is not None:
-                    self._finish(kept)
-                    raise raised from None
-                if time.monotonic() >= limit or not self._locks.connections.reached:
-                    self._withdraw(holds - 1)
-                    raise
-                with self._state:
-                    self._state.wait_for(lambda: self._cancels != cancels, pause)
-                if self._cancels != cancels:
-                    self._withdraw(holds - 1)
-                    raise Cancelled("the wait was given up") from None
-            except BaseException:
-                self._withdraw(holds - 1)
-                raise
-        raise AssertionError("there is always another try")
-
-    def _ask_once(self, kept: Kept, holds: int, left: float) -> Any:
-        request = self._request
-        if left <= 0:
-            return self._call_on(kept, request.acquire(self._lease, holds))
-        words = request.wait(self._lease, holds, left)
-        return self._call_on(kept, words, left + GRACE_SECONDS)
-
-    def _granted(self, fence: int, holds: int, kept: Kept, asked_at: float) -> bool:
-        """Takes note of a grant. It may be over already where the wait was long: whether it is not."""
-        grant = Grant(fence, self._lease, kept, asked_at)
-        held = self._grant
-        if held is not None and held.fence != fence:
-            self._lose(held)
-            self._withdraw(0)
-            raise LockLost("the lock was lost before it was acquired again")
-        if time.monotonic() >= grant.renew_at and not self._confirm(grant):
-            return False
+    async def _cancel(self) -> None:
         with self._state:
-            if held is not None:
-                self._forget(held)
-            grant.holds = holds
-            self._grant, self._fence, self._lost = grant, fence, False
-        self._watch(grant)
-        return True
-
-    def _confirm(self, grant: Grant) -> bool:
-        asked_at = time.monotonic()
-        if self._call_on(grant.kept, self._request.extend(grant.lease)) != len(self._request.keys):
-            return False
-        grant.prolong(grant.lease, asked_at)
-        return True
-
-    def _withdraw(self, holds_before: int) -> None:
-        """Leaves neither a wait nor a grant that nobody knows of, as far as the server can be reached."""
-        until = time.monotonic() + CLEANUP_SECONDS
-        try:
-            for _ in range(2):
-                if self._persist(self._request.cancel(), until):
-                    return
-                time.sleep(SETTLE_SECONDS)
-            self._persist(self._request.release(holds_before), until)
-        except Exception:
-            return  # What brought us here is what the caller is told.
-
-    # --- what becomes of it -------------------------------------------------------------------------
-
-    def _take_back(self, grant: Grant) -> bool:
-        words = self._request.release(grant.holds)
-        count = len(self._request.keys)
-        # Who lost it still frees what is left of it, but doesn't insist.
-        until = -math.inf if grant.is_over else grant.ends_at
-        try:
-            return self._persist(words, until, grant.kept) == count and not grant.is_over
-        except Exception as error:
-            if grant.is_over or is_of_another_type(error):
-                return False
-            raise
-
-    def _watch(self, grant: Grant) -> None:
-        when = min(grant.renew_at, grant.ends_at) if self._renew else grant.ends_at
-        self._locks.clock.forget(grant.alarm)
-        grant.alarm = self._locks.clock.at(when, lambda: self._look_after(grant))
-
-    def _forget(self, grant: Grant) -> None:
-        grant.given_back = True
-        self._locks.clock.forget(grant.alarm)
-
-    def _look_after(self, grant: Grant) -> None:
-        if grant.given_back or grant.lost:
-            return
-        now = time.monotonic()
-        if now >= grant.ends_at:
-            self._lose(grant)
-        elif self._renew and now >= grant.renew_at:
-            grant.renew_at = math.inf
-            self._watch(grant)
-            self._locks.start(self._renew_in_background, grant)
-
-    def _renew_in_background(self, grant: Grant) -> None:
-        try:
-            self._prolong(grant, grant.lease)
-        except Exception:
-            # A right that was taken away may be given again before the lease is over.
-            grant.renew_at = time.monotonic() + grant.lease / 10
-            self._watch(grant)
-
-    def _prolong(self, grant: Grant, lease: float) -> bool:
-        for pause in pauses():
-            asked_at = time.monotonic()
-            if asked_at >= grant.ends_at or grant.given_back:
-                return False
-            try:
-                answer = self._call_on(grant.kept, self._request.extend(lease))
-                break
-            except Exception as error:
-                if is_of_another_type(error):
-                    answer = 0
-                    break
-                if final(error) is not None:
-                    raise
-            time.sleep(min(pause, max(0.0, grant.ends_at - time.monotonic())))
-        if answer != len(self._request.keys) or grant.lost:
-            self._lose(grant)
-            return False
-        grant.prolong(lease, asked_at)
-        self._watch(grant)
-        return True
-
-    def _lose(self, grant: Grant) -> None:
-        with self._state:
-            if grant.given_back or grant.lost:
-                return
-            grant.lost = True
-            self._lost = True
+            self._cancels += 1
+            asked = self._asked
+            if asked is not None:
+                asked.given_up = True
             self._state.notify_all()
-        if self._on_lost is not None:
-            self._locks.start(self._on_lost, self)
-
-    def _put_away(self, grant: Grant) -> None:
-        """Forgets a grant that is over and was never released. The caller has the state."""
-        self._lose(grant)
-        self._forget(grant)
-        self._locks.connections.close_kept(grant.kept)
-        self._grant = self._fence = None
-
-    def _let_go(self) -> None:
-        """From now on the caller looks after what was granted, by its token."""
-        with self._state:
-            if self._grant is not None:
-                self._forget(self._grant)
-            self._grant = self._owner = self._fence = None
-
-    # --- commands -----------------------------------------------------------------------------------
-
-    def _call(self, words: Words, seconds: Optional[float] = None) -> Any:
-        return self._locks.connections.call(self._request.key, words, seconds)
-
-    def _call_on(self, kept: Kept, words: Words, seconds: Optional[float] = None) -> Any:
-        if not self._request.session:
-            return self._call(words, seconds)
-        return self._locks.connections.call_on(kept, self._request.key, words, seconds)
-
-    def _finish(self, kept: Kept) -> None:
-        if self._grant is None or self._grant.kept is not kept:
-            self._locks.connections.give_back(kept)
-
-    def _persist(self, words: Words, until: float, kept: Optional[Kept] = None) -> Any:
-        """The answer to a command, sent again and again until a time."""
-        for pause in pauses():
-            try:
-                return self._call(words) if kept is None else self._call_on(kept, words)
-            except Exception as error:
-                if final(error) is not None or time.monotonic() + pause >= until:
-                    raise
-            time.sleep(pause)
+        while asked is not None and self._asked is asked:
+            await self._call(self._request.cancel())
+            with self._state:
+                await self._state.until(lambda: self._asked is not asked, SETTLE_SECONDS)
 
 
 class Locks(LocksBase[Lock]):
@@ -333,18 +64,8 @@ class Locks(LocksBase[Lock]):
     _lock_class = Lock
 
     def __init__(self, client: Any) -> None:
-        super().__init__()
-        self.connections = Connections(client)
-        self.clock = Clock()
+        super().__init__(client, Threads())
 
     def close(self) -> None:
         """Closes connections that nobody uses. What is held stays so."""
-        self.connections.close()
-
-    def start(self, act: Callable[..., Any], *args: Any) -> None:
-        """Has something done that may take its time."""
-        threading.Thread(target=act, args=args, name="redislock", daemon=True).start()
-
-    def _forked(self) -> None:
-        self.clock = Clock()
-        super()._forked()
+        run(self.connections.close())

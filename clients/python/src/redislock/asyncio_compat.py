@@ -4,40 +4,18 @@ Waiters are served in their order instead of asking again each ``sleep`` seconds
 ``redis.lock.Lock`` holds counts as held: only then ``sleep`` is used.
 """
 
-import asyncio
-import math
-import time
-import uuid
-import weakref
 from typing import Any, Literal, Optional, Union
 
-from redis.exceptions import LockNotOwnedError, ResponseError
 from redis.asyncio.lock import Lock as RedisPyLock
 
-from ._errors import is_of_another_type
-from ._request import is_free
+from ._drop_in import DropIn
 from .asyncio import Locks
-from .compat import ENDLESS_SECONDS
-
-_LOCKS: "weakref.WeakKeyDictionary[Any, Locks]" = weakref.WeakKeyDictionary()
 
 
-def locks_of(client: Any) -> Locks:
-    if client not in _LOCKS:
-        # A proxy, because the dictionary lets go of a client only when nothing else has it.
-        _LOCKS[client] = Locks(weakref.proxy(client))
-    return _LOCKS[client]
-
-
-class Lock(RedisPyLock):
+class Lock(DropIn, RedisPyLock):
     """Takes what redis-py's takes, and raises what that raises."""
 
-    name: Any
-    redis: Any
-    local: Any
-
-    def register_scripts(self) -> None:
-        """There are none."""
+    _locks_class = Locks
 
     async def acquire(
         self,
@@ -45,75 +23,19 @@ class Lock(RedisPyLock):
         blocking_timeout: Optional[float] = None,
         token: Union[str, bytes, None] = None,
     ) -> bool:
-        blocking = self.blocking if blocking is None else blocking
-        timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
-        token = self.redis.get_encoder().encode(uuid.uuid4().hex if token is None else token)
-        lock = locks_of(self.redis).lock(
-            self.name, lease=self.timeout or ENDLESS_SECONDS, token=token, renew=False
-        )
-        limit = math.inf if timeout is None else time.monotonic() + timeout
-        while True:
-            left = limit - time.monotonic()
-            try:
-                waits = left if left < math.inf else None
-                if await lock.acquire(blocking and left > 0, waits) is None:
-                    return False
-                lock._let_go()
-                self.local.token = token
-                return True
-            except ResponseError as error:
-                if not is_of_another_type(error):
-                    raise
-            if not blocking or time.monotonic() + self.sleep > limit:
-                return False
-            await asyncio.sleep(self.sleep)
+        return await self._acquire(self.sleep, blocking, blocking_timeout, token)
 
     async def locked(self) -> bool:
-        return not await self._is_free()
+        return await self._is_locked()
 
     async def owned(self) -> bool:
-        return self.local.token is not None and await self._ask("LOCK.CHECK") > 0
+        return await self._is_owned()
 
     async def do_release(self, expected_token: Any) -> None:
-        if await self._send("LOCK.RELEASE", expected_token) != 1:
-            self._refuse("Cannot release a lock that's no longer owned")
+        await self._release(expected_token)
 
     async def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
-        left_ms = 0 if replace_ttl else await self._ask("LOCK.CHECK")
-        return await self._set_lease(left_ms + int(additional_time * 1000), "extend")
+        return await self._extend(additional_time, replace_ttl)
 
     async def do_reacquire(self) -> Literal[True]:
-        return await self._set_lease(int((self.timeout or ENDLESS_SECONDS) * 1000), "reacquire")
-
-    async def _set_lease(self, lease_ms: int, verb: str) -> Literal[True]:
-        if await self._ask("LOCK.EXTEND", "PX", lease_ms) != 1:
-            self._refuse(f"Cannot {verb} a lock that's no longer owned")
-        return True
-
-    async def _ask(self, command: str, *options: Any) -> int:
-        return await self._send(command, self.local.token, *options)
-
-    async def _send(self, command: str, token: Any, *options: Any) -> int:
-        """What a command answers; 0 where the key has something that is no lock of the module."""
-        try:
-            words = (command, self.name, token, *options)
-            return int(await locks_of(self.redis).connections.call(self.name, words))
-        except ResponseError as error:
-            if is_of_another_type(error):
-                return 0
-            raise
-
-    async def _is_free(self) -> bool:
-        try:
-            words = ("LOCK.INFO", self.name, "WAITERS", 0)
-            return is_free(await locks_of(self.redis).connections.call(self.name, words))
-        except ResponseError as error:
-            if is_of_another_type(error):
-                return False
-            raise
-
-    def _refuse(self, text: str) -> None:
-        error: Any = LockNotOwnedError(text)
-        # Older versions of redis-py take no such argument.
-        error.lock_name = self.name
-        raise error
+        return await self._reacquire()

@@ -1,0 +1,114 @@
+"""What the drop-ins for redis-py's ``Lock`` do, written once for threads and for tasks.
+
+A waiter is served in its turn instead of asking again each ``sleep`` seconds. A key that an old lock
+of redis-py holds counts as held: only then ``sleep`` is used.
+"""
+
+import math
+import time
+import uuid
+import weakref
+from typing import Any, Literal, NoReturn, Optional, Type, Union
+
+from redis.exceptions import LockNotOwnedError, ResponseError
+
+from ._errors import is_of_another_type
+from ._lock import LocksBase
+from ._request import is_free
+
+# What stands for no end: the longest lease there is.
+ENDLESS_SECONDS = (2**53 - 1) / 1000
+
+_LOCKS: "weakref.WeakKeyDictionary[Any, LocksBase[Any]]" = weakref.WeakKeyDictionary()
+
+
+class DropIn:
+    """Takes what redis-py's takes, and raises what that raises."""
+
+    _locks_class: Type[Any]
+    name: Any
+    redis: Any
+    local: Any
+    timeout: Any
+    sleep: float
+    blocking: Any
+    blocking_timeout: Any
+
+    def register_scripts(self) -> None:
+        """There are none."""
+
+    @property
+    def _locks(self) -> LocksBase[Any]:
+        if self.redis not in _LOCKS:
+            # A proxy, because the dictionary lets go of a client only when nothing else has it.
+            _LOCKS[self.redis] = self._locks_class(weakref.proxy(self.redis))
+        return _LOCKS[self.redis]
+
+    async def _acquire(
+        self,
+        sleep: float,
+        blocking: Optional[bool],
+        blocking_timeout: Optional[float],
+        token: Union[str, bytes, None],
+    ) -> bool:
+        blocking = self.blocking if blocking is None else blocking
+        timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        token = self.redis.get_encoder().encode(uuid.uuid4().hex if token is None else token)
+        lock = self._locks.lock(
+            self.name, lease=self.timeout or ENDLESS_SECONDS, token=token, renew=False
+        )
+        limit = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            left = limit - time.monotonic()
+            try:
+                waits = left if left < math.inf else None
+                if await lock._acquire(blocking and left > 0, waits) is None:
+                    return False
+                lock._let_go()
+                self.local.token = token
+                return True
+            except ResponseError as error:
+                if not is_of_another_type(error):
+                    raise
+            if not blocking or time.monotonic() + sleep > limit:
+                return False
+            await self._locks.io.sleep(sleep)
+
+    async def _is_locked(self) -> bool:
+        info = await self._ask("LOCK.INFO", "WAITERS", 0)
+        return info == 0 or not is_free(info)
+
+    async def _is_owned(self) -> bool:
+        token = self.local.token
+        return token is not None and await self._ask("LOCK.CHECK", token) > 0
+
+    async def _release(self, token: Any) -> None:
+        if await self._ask("LOCK.RELEASE", token) != 1:
+            self._refuse("release")
+
+    async def _extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
+        left_ms = 0 if replace_ttl else await self._ask("LOCK.CHECK", self.local.token)
+        return await self._set_lease(left_ms + int(additional_time * 1000), "extend")
+
+    async def _reacquire(self) -> Literal[True]:
+        return await self._set_lease(int((self.timeout or ENDLESS_SECONDS) * 1000), "reacquire")
+
+    async def _set_lease(self, lease_ms: int, verb: str) -> Literal[True]:
+        if await self._ask("LOCK.EXTEND", self.local.token, "PX", lease_ms) != 1:
+            self._refuse(verb)
+        return True
+
+    async def _ask(self, command: str, *words: Any) -> Any:
+        """What a command answers; 0 where the key has something that is no lock of the module."""
+        try:
+            return await self._locks.connections.call(self.name, (command, self.name, *words))
+        except ResponseError as error:
+            if is_of_another_type(error):
+                return 0
+            raise
+
+    def _refuse(self, verb: str) -> NoReturn:
+        error: Any = LockNotOwnedError(f"Cannot {verb} a lock that's no longer owned")
+        # Older versions of redis-py take no such argument.
+        error.lock_name = self.name
+        raise error
