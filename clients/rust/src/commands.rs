@@ -13,10 +13,27 @@ pub(crate) struct Commands {
     pub(crate) options: Options,
 }
 
-/// What ACQUIRE, WAIT and QUEUE are answered.
+/// How a lock is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request<'a> {
+    /// Once.
+    Try,
+    /// By a wait that has its connection to itself.
+    Wait,
+    /// By a place in the queue, where the connection is shared. This message on this channel tells of the turn.
+    #[cfg_attr(
+        not(feature = "tokio"),
+        expect(dead_code, reason = "threads share none")
+    )]
+    Place { channel: &'a str, message: u64 },
+}
+
+/// What that is answered.
 pub(crate) enum Answer {
     Granted(i64),
-    NotNow,
+    NotGranted,
+    /// It has a place in the queue.
+    Place,
 }
 
 impl Commands {
@@ -34,47 +51,52 @@ impl Commands {
         self.keys.first().map_or(&[], Vec::as_slice)
     }
 
-    pub(crate) fn acquire(&self, holds: u32) -> Cmd {
-        let mut command = self.asking("ACQUIRE", self.options.lease);
-        self.add_mode(&mut command, holds);
-        self.add_session(&mut command);
-        command
-    }
-
-    /// `left` is the time that is left for the wait, if it ends at all.
-    pub(crate) fn wait(&self, holds: u32, left: Option<Duration>) -> Cmd {
-        let mut command = self.asking("WAIT", self.options.lease);
-        if let Some(left) = left {
+    /// `left` is the time that is left for a wait, if it ends at all.
+    pub(crate) fn take(&self, request: Request<'_>, holds: u32, left: Option<Duration>) -> Cmd {
+        let is_session = self.options.renewal == Renewal::Session;
+        let name = match request {
+            Request::Try => "ACQUIRE",
+            Request::Wait => "WAIT",
+            Request::Place { .. } => "QUEUE",
+        };
+        let mut command = self.with_lease(name, self.options.lease);
+        if let (Request::Wait, Some(left)) = (request, left) {
             command.arg("BLOCK").arg(ms(left).max(1));
         }
-        self.add_mode(&mut command, holds);
-        match self.options.renewal {
-            // With SESSION, KEEP would keep the grant beyond the connection, too.
-            Renewal::Session => self.add_session(&mut command),
-            Renewal::Client | Renewal::Nobody => {
-                command.arg("KEEP").arg(ms(self.options.keep));
-            }
+        // With SESSION, KEEP would keep the grant beyond the connection, too.
+        if request != Request::Try && !is_session {
+            command.arg("KEEP").arg(ms(self.options.keep));
         }
-        command
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(crate) fn queue(&self, holds: u32, channel: &str, message: u64) -> Cmd {
-        let mut command = self.asking("QUEUE", self.options.lease);
-        command.arg("KEEP").arg(ms(self.options.keep));
-        command.arg("NOTIFY").arg(channel).arg(message);
-        self.add_mode(&mut command, holds);
+        if let Request::Place { channel, message } = request {
+            command.arg("NOTIFY").arg(channel).arg(message);
+        }
+        match self.options.mode {
+            Mode::Exclusive => &mut command,
+            Mode::Shared => command.arg("SHARED"),
+            Mode::Limited { limit, permits } => command
+                .arg("SHARED")
+                .arg("LIMIT")
+                .arg(limit)
+                .arg("PERMITS")
+                .arg(permits),
+        };
+        command.arg("HOLDS").arg(holds);
+        if is_session {
+            command.arg("SESSION");
+        }
         command
     }
 
     pub(crate) fn extend(&self, lease: Duration) -> Cmd {
-        self.asking("EXTEND", lease)
+        self.with_lease("EXTEND", lease)
     }
 
-    /// Extends, and ties the grant to the connection that sends this.
-    pub(crate) fn tie(&self, lease: Duration) -> Cmd {
-        let mut command = self.asking("EXTEND", lease);
-        command.arg("SESSION");
+    /// Extends, and ties the grant of a session to the connection that sends this.
+    pub(crate) fn renew(&self, lease: Duration) -> Cmd {
+        let mut command = self.extend(lease);
+        if self.options.renewal == Renewal::Session {
+            command.arg("SESSION");
+        }
         command
     }
 
@@ -119,43 +141,26 @@ impl Commands {
         command
     }
 
-    fn asking(&self, name: &str, lease: Duration) -> Cmd {
+    fn with_lease(&self, name: &str, lease: Duration) -> Cmd {
         let mut command = self.start(name);
         command.arg("PX").arg(ms(lease));
         command
-    }
-
-    fn add_mode(&self, command: &mut Cmd, holds: u32) {
-        match self.options.mode {
-            Mode::Exclusive => {}
-            Mode::Shared => {
-                command.arg("SHARED");
-            }
-            Mode::Limited { limit, permits } => {
-                command.arg("SHARED").arg("LIMIT").arg(limit);
-                command.arg("PERMITS").arg(permits);
-            }
-        }
-        command.arg("HOLDS").arg(holds);
-    }
-
-    fn add_session(&self, command: &mut Cmd) {
-        if self.options.renewal == Renewal::Session {
-            command.arg("SESSION");
-        }
     }
 }
 
 /// Reads the answer to ACQUIRE, WAIT or QUEUE.
 pub(crate) fn answer(value: &Value) -> RedisResult<Answer> {
     match value {
-        Value::Nil | Value::Int(_) => Ok(Answer::NotNow),
-        Value::Array(grant) => match grant.as_slice() {
-            [_, Value::Int(fence)] => Ok(Answer::Granted(*fence)),
-            _ => Err(not_ours()),
-        },
-        _ => Err(not_ours()),
+        Value::Nil => return Ok(Answer::NotGranted),
+        Value::Int(_) => return Ok(Answer::Place),
+        Value::Array(grant) => {
+            if let [_, Value::Int(fence)] = grant.as_slice() {
+                return Ok(Answer::Granted(*fence));
+            }
+        }
+        _ => {}
     }
+    Err(not_ours())
 }
 
 /// Reads the answer to CHECK: what is left of the lease.

@@ -9,8 +9,7 @@ use crate::options::{Options, Renewal};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Held,
-    /// Its last RELEASE is on the way.
-    Leaving,
+    /// Its last RELEASE is on the way, or was answered.
     Released,
     Lost,
 }
@@ -24,25 +23,28 @@ struct State {
     backoff: Backoff,
 }
 
-pub(crate) struct Grant {
+/// Is told whenever a grant was renewed, released or lost.
+pub(crate) trait Observer: Default {
+    fn changed(&self);
+}
+
+/// Nobody is.
+impl Observer for () {
+    fn changed(&self) {}
+}
+
+pub(crate) struct Grant<O> {
     pub(crate) fence: i64,
+    pub(crate) observer: O,
     renewal: Renewal,
     on_lost: Option<Arc<dyn Fn() + Send + Sync>>,
     state: Mutex<State>,
 }
 
-/// What a release is to do.
-pub(crate) enum Leave {
-    /// The grant was lost before.
-    Lost,
-    /// So many holds are to be left, and until then there is time for it.
-    Holds(u32, Instant),
-}
-
-impl Grant {
+impl<O: Observer> Grant<O> {
     /// `sent` is when the command went out that was answered with the grant: the server doesn't count
     /// from earlier.
-    pub(crate) fn new(fence: i64, sent: Instant, options: &Options) -> Grant {
+    pub(crate) fn new(fence: i64, sent: Instant, options: &Options) -> Grant<O> {
         let state = State {
             phase: Phase::Held,
             holds: 1,
@@ -53,6 +55,7 @@ impl Grant {
         };
         let grant = Grant {
             fence,
+            observer: O::default(),
             renewal: options.renewal,
             on_lost: options.on_lost.clone(),
             state: Mutex::new(state),
@@ -71,6 +74,8 @@ impl Grant {
             Renewal::Client | Renewal::Session => later(sent, lease / 3),
         };
         state.backoff = Backoff::new();
+        drop(state);
+        self.observer.changed();
     }
 
     /// A renewal failed, and is to be tried again.
@@ -94,6 +99,14 @@ impl Grant {
         self.state().until
     }
 
+    pub(crate) fn holds(&self) -> u32 {
+        self.state().holds
+    }
+
+    pub(crate) fn set_holds(&self, holds: u32) {
+        self.state().holds = holds;
+    }
+
     pub(crate) fn is_held(&self) -> bool {
         let state = self.state();
         state.phase == Phase::Held && Instant::now() < state.until
@@ -103,14 +116,9 @@ impl Grant {
         let state = self.state();
         match state.phase {
             Phase::Held => Instant::now() >= state.until,
-            Phase::Leaving | Phase::Released => false,
+            Phase::Released => false,
             Phase::Lost => true,
         }
-    }
-
-    /// Whether an answer with this fence is about this grant.
-    pub(crate) fn is_again(&self, fence: i64) -> bool {
-        self.fence == fence && self.is_held()
     }
 
     /// What was held is lost. That is told once.
@@ -120,7 +128,7 @@ impl Grant {
 
     /// Its release found that it was lost.
     pub(crate) fn lose_at_release(&self) {
-        self.lose_from(&[Phase::Held, Phase::Leaving]);
+        self.lose_from(&[Phase::Held, Phase::Released]);
     }
 
     fn lose_from(&self, phases: &[Phase]) {
@@ -128,36 +136,26 @@ impl Grant {
         if phases.contains(&state.phase) {
             state.phase = Phase::Lost;
             drop(state);
+            self.observer.changed();
             self.on_lost.iter().for_each(|on_lost| on_lost());
         }
     }
 
-    pub(crate) fn holds(&self) -> u32 {
-        self.state().holds
-    }
-
-    pub(crate) fn set_holds(&self, holds: u32) {
-        self.state().holds = holds;
-    }
-
-    /// Takes one hold off. With the last one renewals end.
-    pub(crate) fn leave(&self) -> Leave {
+    /// Takes one hold off; with the last one renewals end. How many are left, and until when there is time for the
+    /// release. None: it is lost.
+    pub(crate) fn release(&self) -> Option<(u32, Instant)> {
         let mut state = self.state();
         if state.phase != Phase::Held || Instant::now() >= state.until {
-            return Leave::Lost;
+            return None;
         }
         state.holds = state.holds.saturating_sub(1);
-        if state.holds == 0 {
-            state.phase = Phase::Leaving;
-        }
-        Leave::Holds(state.holds, state.until)
-    }
-
-    pub(crate) fn left(&self) {
-        let mut state = self.state();
-        if state.phase == Phase::Leaving {
+        let (holds, lease_ends) = (state.holds, state.until);
+        if holds == 0 {
             state.phase = Phase::Released;
+            drop(state);
+            self.observer.changed();
         }
+        Some((holds, lease_ends))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

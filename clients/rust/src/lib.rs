@@ -7,10 +7,8 @@
 mod commands;
 mod error;
 mod grant;
-mod lines;
 mod options;
 mod owner;
-mod renewals;
 mod sync;
 
 #[cfg(feature = "tokio")]
