@@ -14,8 +14,8 @@ pub(crate) struct Commands {
 }
 
 /// How a lock is asked for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Request<'a> {
+#[derive(PartialEq, Eq)]
+pub(crate) enum Request {
     /// Once.
     Try,
     /// By a wait that has its connection to itself.
@@ -25,7 +25,7 @@ pub(crate) enum Request<'a> {
         not(feature = "tokio"),
         expect(dead_code, reason = "threads share none")
     )]
-    Place { channel: &'a str, message: u64 },
+    Place { channel: String, message: u64 },
 }
 
 /// What that is answered.
@@ -52,7 +52,7 @@ impl Commands {
     }
 
     /// `left` is the time that is left for a wait, if it ends at all.
-    pub(crate) fn take(&self, request: Request<'_>, holds: u32, left: Option<Duration>) -> Cmd {
+    pub(crate) fn take(&self, request: &Request, holds: u32, left: Option<Duration>) -> Cmd {
         let is_session = self.options.renewal == Renewal::Session;
         let name = match request {
             Request::Try => "ACQUIRE",
@@ -64,27 +64,23 @@ impl Commands {
             command.arg("BLOCK").arg(ms(left).max(1));
         }
         // With SESSION, KEEP would keep the grant beyond the connection, too.
-        if request != Request::Try && !is_session {
+        if *request != Request::Try && !is_session {
             command.arg("KEEP").arg(ms(self.options.keep));
         }
         if let Request::Place { channel, message } = request {
             command.arg("NOTIFY").arg(channel).arg(message);
         }
-        match self.options.mode {
-            Mode::Exclusive => &mut command,
-            Mode::Shared => command.arg("SHARED"),
-            Mode::Limited { limit, permits } => command
-                .arg("SHARED")
-                .arg("LIMIT")
-                .arg(limit)
-                .arg("PERMITS")
-                .arg(permits),
-        };
-        command.arg("HOLDS").arg(holds);
+        if self.options.mode != Mode::Exclusive {
+            command.arg("SHARED");
+        }
+        if let Mode::Limited { limit, permits } = self.options.mode {
+            command.arg("LIMIT").arg(limit);
+            command.arg("PERMITS").arg(permits);
+        }
         if is_session {
             command.arg("SESSION");
         }
-        command
+        command.arg("HOLDS").arg(holds).take()
     }
 
     pub(crate) fn extend(&self, lease: Duration) -> Cmd {
@@ -102,25 +98,17 @@ impl Commands {
 
     /// Leaves so many holds.
     pub(crate) fn release(&self, holds: u32) -> Cmd {
-        let mut command = self.start("RELEASE");
-        command.arg("HOLDS").arg(holds);
-        command
+        self.of_all_keys("RELEASE").arg("HOLDS").arg(holds).take()
     }
 
     /// One key stands for all of a wait.
     pub(crate) fn cancel(&self) -> Cmd {
-        let mut command = cmd("LOCK.CANCEL");
-        command.arg(self.route()).arg(&self.token);
-        command
+        self.of_key("CANCEL", self.route())
     }
 
     /// One for each key.
     pub(crate) fn checks(&self) -> impl Iterator<Item = Cmd> + '_ {
-        self.keys.iter().map(|key| {
-            let mut command = cmd("LOCK.CHECK");
-            command.arg(key).arg(&self.token);
-            command
-        })
+        self.keys.iter().map(|key| self.of_key("CHECK", key))
     }
 
     /// Whether an EXTEND or a RELEASE of all keys was carried out.
@@ -128,23 +116,24 @@ impl Commands {
         matches!(answer, Value::Int(held) if usize::try_from(*held) == Ok(self.keys.len()))
     }
 
-    fn start(&self, name: &str) -> Cmd {
-        let mut command = match self.keys.len() {
-            1 => cmd(&format!("LOCK.{name}")),
-            count => {
-                let mut command = cmd(&format!("LOCK.M{name}"));
-                command.arg(count);
-                command
-            }
-        };
-        command.arg(&self.keys).arg(&self.token);
-        command
+    fn of_key(&self, name: &str, key: &[u8]) -> Cmd {
+        cmd(&format!("LOCK.{name}"))
+            .arg(key)
+            .arg(&self.token)
+            .take()
+    }
+
+    fn of_all_keys(&self, name: &str) -> Cmd {
+        if let [key] = self.keys.as_slice() {
+            return self.of_key(name, key);
+        }
+        let mut command = cmd(&format!("LOCK.M{name}"));
+        command.arg(self.keys.len()).arg(&self.keys);
+        command.arg(&self.token).take()
     }
 
     fn with_lease(&self, name: &str, lease: Duration) -> Cmd {
-        let mut command = self.start(name);
-        command.arg("PX").arg(ms(lease));
-        command
+        self.of_all_keys(name).arg("PX").arg(ms(lease)).take()
     }
 }
 

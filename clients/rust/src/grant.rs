@@ -1,9 +1,10 @@
 //! One grant, from when it was given until it is released or lost, by the local monotonic clock.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::Backoff;
+use crate::mutex::Mutex;
 use crate::options::{Options, Renewal};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ impl<O: Observer> Grant<O> {
 
     /// The server set the lease by a command that went out at `sent`.
     pub(crate) fn renewed(&self, sent: Instant, lease: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.lease = lease;
         state.until = later(sent, lease);
         state.due = match self.renewal {
@@ -80,40 +81,40 @@ impl<O: Observer> Grant<O> {
 
     /// A renewal failed, and is to be tried again.
     pub(crate) fn not_renewed(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let until = state.until;
         state.due = state.backoff.next(Some(until));
     }
 
     /// When it is to be renewed, or else is over. None: it has ended.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let state = self.state();
+        let state = self.state.lock();
         (state.phase == Phase::Held).then_some(state.due)
     }
 
     pub(crate) fn lease(&self) -> Duration {
-        self.state().lease
+        self.state.lock().lease
     }
 
     pub(crate) fn until(&self) -> Instant {
-        self.state().until
+        self.state.lock().until
     }
 
     pub(crate) fn holds(&self) -> u32 {
-        self.state().holds
+        self.state.lock().holds
     }
 
     pub(crate) fn set_holds(&self, holds: u32) {
-        self.state().holds = holds;
+        self.state.lock().holds = holds;
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.phase == Phase::Held && Instant::now() < state.until
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         match state.phase {
             Phase::Held => Instant::now() >= state.until,
             Phase::Released => false,
@@ -132,7 +133,7 @@ impl<O: Observer> Grant<O> {
     }
 
     fn lose_from(&self, phases: &[Phase]) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if phases.contains(&state.phase) {
             state.phase = Phase::Lost;
             drop(state);
@@ -144,7 +145,7 @@ impl<O: Observer> Grant<O> {
     /// Takes one hold off; with the last one renewals end. How many are left, and until when there is time for the
     /// release. None: it is lost.
     pub(crate) fn release(&self) -> Option<(u32, Instant)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.phase != Phase::Held || Instant::now() >= state.until {
             return None;
         }
@@ -156,10 +157,6 @@ impl<O: Observer> Grant<O> {
             self.observer.changed();
         }
         Some((holds, lease_ends))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

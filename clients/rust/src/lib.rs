@@ -7,6 +7,7 @@
 mod commands;
 mod error;
 mod grant;
+mod mutex;
 mod options;
 mod owner;
 mod sync;

@@ -3,7 +3,7 @@
 //! Threads and tasks run the same code. It is written as futures over an [`Io`], which each of them brings.
 //! That of threads blocks instead of being pending, so there a future is ready when it is first polled.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisResult, Value};
@@ -11,6 +11,7 @@ use redis::{Cmd, RedisResult, Value};
 use crate::commands::{answer, left, Answer, Commands, Request};
 use crate::error::{may_pass, Backoff, Error};
 use crate::grant::{Grant, Observer};
+use crate::mutex::Mutex;
 
 /// How long an answer may take that the server gives at once, and a connection.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -50,10 +51,10 @@ impl<O: Observer> Owner<O> {
     pub(crate) async fn take(
         &self,
         io: &mut impl Io,
-        request: Request<'_>,
+        request: &Request,
         end: Option<Instant>,
     ) -> Result<Option<Arc<Grant<O>>>, Error> {
-        let before = self.held().clone().filter(|grant| grant.is_held());
+        let before = self.held.lock().clone().filter(|grant| grant.is_held());
         let holds = before.as_ref().map_or(1, |grant| grant.holds() + 1);
         let is_over = || end.is_some_and(|end| Instant::now() >= end);
         let mut soon = self.commands.options.lease / 10;
@@ -77,7 +78,7 @@ impl<O: Observer> Owner<O> {
                 Ok(Answer::Granted(fence)) => {
                     return Ok(Some(self.granted(before, fence, sent, holds)));
                 }
-                Ok(Answer::NotGranted) if request == Request::Try || is_over() => return Ok(None),
+                Ok(Answer::NotGranted) if *request == Request::Try || is_over() => return Ok(None),
                 Ok(Answer::NotGranted) => (sent, None),
                 Ok(Answer::Place) => {
                     backoff = Backoff::new();
@@ -112,7 +113,7 @@ impl<O: Observer> Owner<O> {
             grant.lose();
         }
         let grant = Arc::new(Grant::new(fence, sent, &self.commands.options));
-        *self.held() = Some(Arc::clone(&grant));
+        *self.held.lock() = Some(Arc::clone(&grant));
         grant
     }
 
@@ -159,7 +160,10 @@ impl<O: Observer> Owner<O> {
 
     /// Tells whether this was the latest grant.
     fn forget(&self, grant: &Arc<Grant<O>>) -> bool {
-        self.held().take_if(|it| Arc::ptr_eq(it, grant)).is_some()
+        self.held
+            .lock()
+            .take_if(|it| Arc::ptr_eq(it, grant))
+            .is_some()
     }
 
     pub(crate) async fn extend(
@@ -236,8 +240,9 @@ impl<O: Observer> Owner<O> {
         io.ask(command, self.commands.route(), within).await
     }
 
-    pub(crate) fn held(&self) -> MutexGuard<'_, Option<Arc<Grant<O>>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn is_held(&self) -> bool {
+        let held = self.held.lock();
+        held.as_ref().is_some_and(|grant| grant.is_held())
     }
 }
 
@@ -289,7 +294,7 @@ mod tests {
     }
 
     fn take(owner: &Owner<()>, script: &mut Script) -> Result<Option<Arc<Grant<()>>>, Error> {
-        done(owner.take(script, Request::Wait, None))
+        done(owner.take(script, &Request::Wait, None))
     }
 
     #[test]

@@ -212,7 +212,7 @@ impl Lock {
         self.inner.owner.left(&mut self.inner.io()).await
     }
 
-    async fn take(&self, request: Request<'static>, end: Instant) -> Result<Option<Guard>, Error> {
+    async fn take(&self, request: Request, end: Instant) -> Result<Option<Guard>, Error> {
         let lock = self.clone();
         let take = |work| async move { lock.take_while(work, request, end).await };
         let taking = self.inner.shared.background.start(take);
@@ -224,35 +224,28 @@ impl Lock {
     async fn take_while(
         &self,
         work: Arc<Work>,
-        request: Request<'_>,
+        mut request: Request,
         end: Instant,
     ) -> Result<Option<Guard>, Error> {
-        let Inner {
-            shared,
-            owner,
-            turn,
-        } = &*self.inner;
+        let lock = &self.inner;
         let _turn = tokio::select! {
-            turn = turn.lock() => turn,
+            turn = lock.turn.lock() => turn,
             () = sleep_until(end.into()) => return Ok(None),
             () = work.left_alone() => return Ok(None),
         };
-        let waiter = Waiters::add(&shared.waiters);
-        let message = waiter.number;
-        let channel;
-        let request = match request {
-            Request::Wait => {
-                channel = shared.listener.channel(owner.commands.route(), end).await;
-                Request::Place {
-                    channel: &channel,
-                    message,
-                }
-            }
-            request => request,
+        let waiter = Waiters::add(&lock.shared.waiters);
+        if request == Request::Wait {
+            let route = lock.owner.commands.route();
+            request = Request::Place {
+                channel: lock.shared.listener.channel(route, end).await,
+                message: waiter.number,
+            };
+        }
+        let mut io = Sharing {
+            wait: Some((waiter, work)),
+            ..lock.io()
         };
-        let io = self.inner.io();
-        let mut waiting = Waiting { io, waiter, work };
-        let taken = owner.take(&mut waiting, request, Some(end)).await?;
+        let taken = lock.owner.take(&mut io, &request, Some(end)).await?;
         Ok(taken.map(|grant| self.hold(grant)))
     }
 
@@ -354,42 +347,35 @@ impl Inner {
     }
 
     fn io(&self) -> Sharing<'_> {
-        Sharing(&*self.shared.connection)
+        Sharing {
+            connection: &*self.shared.connection,
+            wait: None,
+        }
     }
 }
 
-/// Asks on the connection that is shared.
-struct Sharing<'a>(&'a dyn Connection);
+/// Sends commands on the connection that is shared.
+struct Sharing<'a> {
+    connection: &'a dyn Connection,
+    /// Who is told of the turn, and may be gone, where this is for a wait.
+    wait: Option<(Waiter, Arc<Work>)>,
+}
 
 impl Io for Sharing<'_> {
-    async fn ask(&mut self, command: &Cmd, route: &[u8], within: Duration) -> RedisResult<Value> {
-        self.0.ask(command, route, within).await
-    }
-
-    async fn pause_until(&mut self, at: Instant) -> bool {
-        sleep_until(at.into()).await;
-        false
-    }
-}
-
-/// The same for a task that waits: it is told of its turn, and may be gone.
-struct Waiting<'a> {
-    io: Sharing<'a>,
-    waiter: Waiter,
-    work: Arc<Work>,
-}
-
-impl Io for Waiting<'_> {
     /// An answer is always waited for: what is sent behind a command must not overtake it.
     async fn ask(&mut self, command: &Cmd, route: &[u8], within: Duration) -> RedisResult<Value> {
-        self.io.ask(command, route, within).await
+        self.connection.ask(command, route, within).await
     }
 
     async fn pause_until(&mut self, at: Instant) -> bool {
+        let Some((waiter, work)) = &self.wait else {
+            sleep_until(at.into()).await;
+            return false;
+        };
         tokio::select! {
             biased;
-            () = self.work.left_alone() => true,
-            () = self.waiter.told() => false,
+            () = work.left_alone() => true,
+            () = waiter.told() => false,
             () = sleep_until(at.into()) => false,
         }
     }

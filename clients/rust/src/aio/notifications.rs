@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{self, sleep_until, timeout_at};
 
 use crate::error::Backoff;
+use crate::mutex::Mutex;
 use crate::owner::ANSWER_WITHIN;
 
 #[cfg(feature = "cluster-async")]
@@ -49,7 +50,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.waiters.notifies().remove(&self.number);
+        self.waiters.notifies.lock().remove(&self.number);
     }
 }
 
@@ -57,7 +58,7 @@ impl Waiters {
     pub(super) fn add(self: &Arc<Self>) -> Waiter {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let notify: Arc<Notify> = Arc::default();
-        self.notifies().insert(number, Arc::clone(&notify));
+        self.notifies.lock().insert(number, Arc::clone(&notify));
         Waiter {
             number,
             notify,
@@ -68,19 +69,15 @@ impl Waiters {
     fn tell(&self, message: &[u8]) {
         let number = std::str::from_utf8(message).ok();
         let number: Option<u64> = number.and_then(|text| text.parse().ok());
-        let notifies = self.notifies();
+        let notifies = self.notifies.lock();
         let notify = number.and_then(|number| notifies.get(&number));
         notify.inspect(|notify| notify.notify_one());
     }
 
     /// Messages may have been missed.
     fn tell_all(&self) {
-        let notifies = self.notifies();
+        let notifies = self.notifies.lock();
         notifies.values().for_each(|notify| notify.notify_one());
-    }
-
-    fn notifies(&self) -> MutexGuard<'_, HashMap<u64, Arc<Notify>>> {
-        self.notifies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -164,7 +161,7 @@ async fn subscribe(client: &Client, channel: &str) -> RedisResult<PubSubStream> 
 mod cluster {
     use std::collections::HashMap;
     use std::iter;
-    use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+    use std::sync::Arc;
     use std::time::Instant;
 
     use futures_util::future::BoxFuture;
@@ -176,6 +173,7 @@ mod cluster {
     use tokio::time::timeout_at;
 
     use super::{random_name, soon, Listener, Waiters};
+    use crate::mutex::Mutex;
 
     /// One shard channel for each slot, on the connections of a cluster.
     pub(in super::super) struct ShardSubscriptions {
@@ -187,14 +185,7 @@ mod cluster {
     }
 
     /// The channel of each slot that is listened to.
-    #[derive(Default)]
-    struct Channels(Mutex<HashMap<Slot, String>>);
-
-    impl Channels {
-        fn of_slots(&self) -> MutexGuard<'_, HashMap<Slot, String>> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner)
-        }
-    }
+    type Channels = Mutex<HashMap<Slot, String>>;
 
     impl ShardSubscriptions {
         pub(in super::super) fn new(
@@ -225,7 +216,7 @@ mod cluster {
             (PushKind::SSubscribe, _) => waiters.tell_all(),
             // The slot has moved.
             (PushKind::SUnsubscribe, [Value::BulkString(channel), ..]) => {
-                channels.of_slots().remove(&Slot::for_key(channel));
+                channels.lock().remove(&Slot::for_key(channel));
                 waiters.tell_all();
             }
             _ => {}
@@ -236,14 +227,14 @@ mod cluster {
         fn channel<'a>(&'a self, key: &'a [u8], end: Instant) -> BoxFuture<'a, String> {
             Box::pin(async move {
                 let slot = Slot::for_key(key);
-                if let Some(channel) = self.channels.of_slots().get(&slot) {
+                if let Some(channel) = self.channels.lock().get(&slot) {
                     return channel.clone();
                 }
                 let channel = channel_in(slot, key, &self.name);
                 let mut connection = self.connection.clone();
                 let subscribes = connection.ssubscribe(&channel);
                 if matches!(timeout_at(soon(end), subscribes).await, Ok(Ok(()))) {
-                    self.channels.of_slots().insert(slot, channel.clone());
+                    self.channels.lock().insert(slot, channel.clone());
                 }
                 channel
             })

@@ -1,12 +1,12 @@
 //! Connections on which one command at a time is under way.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{Client, Cmd, RedisResult, Value};
 
 use crate::error::may_pass;
+use crate::mutex::Mutex;
 use crate::owner::ANSWER_WITHIN;
 
 pub(super) trait Connection: Send {
@@ -45,19 +45,15 @@ impl Pool {
 
     /// Asks on an idle connection, or on a new one.
     pub(super) fn ask(&self, command: &Cmd, route: &[u8], within: Duration) -> RedisResult<Value> {
-        let idle = self.idle().pop();
+        let idle = self.idle.lock().pop();
         let mut connection = idle.map_or_else(&self.open, Ok)?;
         let answer = connection.ask(command, route, within);
         match &answer {
             // Where one is of no use any more, the others mostly aren't either.
-            Err(error) if may_pass(error) => self.idle().clear(),
-            _ => self.idle().push(connection),
+            Err(error) if may_pass(error) => self.idle.lock().clear(),
+            _ => self.idle.lock().push(connection),
         }
         answer
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Box<dyn Connection>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

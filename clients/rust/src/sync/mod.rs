@@ -6,7 +6,7 @@ mod turn;
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use redis::{Client, Cmd, RedisResult, Value};
 use crate::commands::{Commands, Request};
 use crate::error::Error;
 use crate::grant::{self, later};
+use crate::mutex::Mutex;
 use crate::options::{Keys, Options, Renewal};
 use crate::owner::{Io, Owner, ANSWER_WITHIN};
 use connections::{Pool, Session};
@@ -55,7 +56,7 @@ struct Inner {
     shared: Arc<Shared>,
     owner: Owner<()>,
     turn: Turn,
-    session: Mutex<Session>,
+    session: Option<Mutex<Session>>,
 }
 
 /// The lock is held, and released when this goes out of scope.
@@ -95,11 +96,12 @@ impl Locks {
 
     /// A lock as the options say.
     pub fn lock_with(&self, keys: impl Into<Keys>, options: Options) -> Lock {
+        let is_session = options.renewal == Renewal::Session;
         let inner = Inner {
             shared: Arc::clone(&self.shared),
             owner: Owner::new(Commands::new(keys.into(), options)),
             turn: Turn::default(),
-            session: Mutex::default(),
+            session: is_session.then(Mutex::default),
         };
         Lock {
             inner: Arc::new(inner),
@@ -147,7 +149,7 @@ impl Lock {
         done(self.inner.owner.left(&mut self.inner.io()))
     }
 
-    fn take(&self, request: Request<'_>, end: Option<Instant>) -> Result<Option<Guard>, Error> {
+    fn take(&self, request: Request, end: Option<Instant>) -> Result<Option<Guard>, Error> {
         let does = match request {
             Request::Try => Doing::Tries,
             _ => Doing::Waits,
@@ -156,7 +158,8 @@ impl Lock {
         let Some(turn) = lock.turn.enter(does, end) else {
             return Ok(None);
         };
-        let taken = done(lock.owner.take(&mut lock.io_of_wait(&turn), request, end));
+        let taken = done(lock.owner.take(&mut lock.io_of_wait(&turn), &request, end));
+        lock.end_session();
         if let Ok(Some(grant)) = &taken {
             // With its first hold it is new.
             if grant.holds() == 1 {
@@ -241,23 +244,26 @@ impl Inner {
         if grant.due().is_none() {
             self.shared.renewals.remove(grant);
         }
-        if self.owner.held().is_none() {
-            // The server frees what is tied to it, also where it couldn't be told of the release.
-            *self.session() = Session::default();
-        }
+        self.end_session();
         released
+    }
+
+    /// Closes its connections, unless the lock is held. So nothing stays tied to them where the server couldn't be told.
+    fn end_session(&self) {
+        if let (Some(session), false) = (&self.session, self.owner.is_held()) {
+            *session.lock() = Session::default();
+        }
     }
 
     /// In the thread that renews.
     fn renew(&self, grant: &Grant) {
         let mut io = self.io();
-        if self.is_session() {
-            io.session = match self.session.try_lock() {
-                Ok(session) => Some(session),
-                Err(TryLockError::Poisoned(session)) => Some(session.into_inner()),
+        if let Some(session) = &self.session {
+            let Some(session) = session.try_lock() else {
                 // It is acquired once more just now, and that sets the lease as well.
-                Err(TryLockError::WouldBlock) => return grant.not_renewed(),
+                return grant.not_renewed();
             };
+            io.session = Some(session);
         }
         done(self.owner.renew(&mut io, grant));
     }
@@ -272,18 +278,10 @@ impl Inner {
 
     fn io_of_wait<'a>(&'a self, turn: &'a MyTurn<'a>) -> Blocking<'a> {
         Blocking {
-            session: self.is_session().then(|| self.session()),
+            session: self.session.as_ref().map(Mutex::lock),
             turn: Some(turn),
             ..self.io()
         }
-    }
-
-    fn is_session(&self) -> bool {
-        self.owner.commands.options.renewal == Renewal::Session
-    }
-
-    fn session(&self) -> MutexGuard<'_, Session> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,11 +1,12 @@
 //! One thread that renews what the others hold, and tells of what was lost.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Grant, Lock};
+use crate::mutex::Mutex;
 
 /// How long the thread sleeps when nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
@@ -34,7 +35,7 @@ struct Entry {
 
 impl Renewals {
     pub(super) fn add(self: &Arc<Self>, lock: Lock, grant: Arc<Grant>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let due = grant.due();
         state.entries.push(Entry { lock, grant });
         if !state.runs {
@@ -47,7 +48,7 @@ impl Renewals {
     }
 
     pub(super) fn remove(&self, grant: &Arc<Grant>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.entries.retain(|it| !Arc::ptr_eq(&it.grant, grant));
     }
 
@@ -57,7 +58,7 @@ impl Renewals {
     }
 
     pub(super) fn close(&self) {
-        self.state().closed = true;
+        self.state.lock().closed = true;
         self.changed.notify_one();
     }
 
@@ -78,7 +79,7 @@ impl Renewals {
 
     /// Waits until something is due. None: there is nothing to renew any more.
     fn next(&self) -> Option<Vec<Entry>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while !state.closed {
             let now = Instant::now();
             let is_due = |it: &&Entry| it.grant.due().is_none_or(|due| due <= now);
@@ -92,9 +93,5 @@ impl Renewals {
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         None
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,9 @@
 //! Whose turn it is: one thread at a time acquires or releases with a lock, and another may end its wait.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::mutex::Mutex;
 
 /// How often a wait is told that it is given up: the first time it may not have begun.
 const TELL_AGAIN: Duration = Duration::from_millis(20);
@@ -32,7 +34,7 @@ pub(super) struct MyTurn<'a>(&'a Turn);
 impl Turn {
     /// Waits for this thread's turn. None: its time is over, or it only tries and another one waits already.
     pub(super) fn enter(&self, does: Doing, end: Option<Instant>) -> Option<MyTurn<'_>> {
-        let mut doing = self.doing();
+        let mut doing = self.doing.lock();
         while *doing != Doing::Nothing {
             if does == Doing::Tries && matches!(*doing, Doing::Waits | Doing::GivesUp) {
                 return None;
@@ -46,7 +48,7 @@ impl Turn {
 
     /// Ends the wait of the thread whose turn it is, which `tell` has end soon. False: none waits.
     pub(super) fn cancel(&self, tell: impl Fn()) -> bool {
-        let mut doing = self.doing();
+        let mut doing = self.doing.lock();
         if *doing != Doing::Waits {
             return false;
         }
@@ -55,7 +57,9 @@ impl Turn {
         while *doing == Doing::GivesUp {
             drop(doing);
             tell();
-            doing = self.wait_while(self.doing(), TELL_AGAIN, |doing| doing == Doing::GivesUp);
+            doing = self.wait_while(self.doing.lock(), TELL_AGAIN, |doing| {
+                doing == Doing::GivesUp
+            });
         }
         true
     }
@@ -71,10 +75,6 @@ impl Turn {
             .wait_timeout_while(doing, left, |doing| goes_on(*doing));
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
-
-    fn doing(&self) -> MutexGuard<'_, Doing> {
-        self.doing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl MyTurn<'_> {
@@ -82,12 +82,12 @@ impl MyTurn<'_> {
     pub(super) fn pause_until(&self, at: Instant) -> bool {
         let left = at.saturating_duration_since(Instant::now());
         let goes_on = |doing| doing != Doing::GivesUp;
-        *self.0.wait_while(self.0.doing(), left, goes_on) == Doing::GivesUp
+        *self.0.wait_while(self.0.doing.lock(), left, goes_on) == Doing::GivesUp
     }
 
     /// From here on the wait can't be given up any more. True: it was.
     pub(super) fn ends_given_up(&self) -> bool {
-        let mut doing = self.0.doing();
+        let mut doing = self.0.doing.lock();
         if *doing == Doing::Waits {
             *doing = Doing::Releases;
         }
@@ -97,7 +97,7 @@ impl MyTurn<'_> {
 
 impl Drop for MyTurn<'_> {
     fn drop(&mut self) {
-        *self.0.doing() = Doing::Nothing;
+        *self.0.doing.lock() = Doing::Nothing;
         self.0.changed.notify_all();
     }
 }

@@ -93,6 +93,14 @@ impl Server {
         self.call("CLIENT KILL TYPE pubsub");
     }
 
+    /// How many there are, with the one that asks.
+    pub fn connections(&self) -> usize {
+        let Value::BulkString(list) = self.call("CLIENT LIST") else {
+            panic!("no list");
+        };
+        String::from_utf8_lossy(&list).lines().count()
+    }
+
     pub fn delete(&self, key: &str) {
         let mut connection = self.client().get_connection().expect("a connection");
         let _: i64 = connection.del(key).expect("DEL");
