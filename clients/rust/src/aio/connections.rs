@@ -17,8 +17,8 @@ use crate::owner::ANSWER_WITHIN;
 pub(super) type Answer<'a> = BoxFuture<'a, RedisResult<Value>>;
 
 pub(super) trait Connection: Send + Sync {
-    /// `route` is the key by which a cluster is asked. The answer has to come within this time, and as long again
-    /// may it take to connect.
+    /// `route` is the key by which a cluster is asked. The answer has to come within this time, once there is a
+    /// connection; where that is made unseen, both within twice as much.
     fn ask<'a>(&'a self, command: &'a Cmd, route: &'a [u8], within: Duration) -> Answer<'a>;
 }
 
@@ -26,7 +26,7 @@ impl Connection for ConnectionManager {
     fn ask<'a>(&'a self, command: &'a Cmd, _route: &'a [u8], within: Duration) -> Answer<'a> {
         Box::pin(async move {
             let mut connection = self.clone();
-            in_time(within + ANSWER_WITHIN, command.query_async(&mut connection)).await
+            in_time(2 * within, command.query_async(&mut connection)).await
         })
     }
 }
@@ -75,9 +75,14 @@ impl Connection for Reconnecting {
             let connection = self.connection().await?;
             let mut asked = MultiplexedConnection::clone(&connection);
             let answer = in_time(within, command.query_async(&mut asked)).await;
-            if answer.as_ref().is_err_and(may_pass) {
-                let mut current = self.current.lock().await;
-                current.take_if(|it| Arc::ptr_eq(it, &connection));
+            match &answer {
+                // It may be answered still, and what is sent next must not overtake it.
+                Err(error) if error.is_timeout() && within < ANSWER_WITHIN => {}
+                Err(error) if may_pass(error) => {
+                    let mut current = self.current.lock().await;
+                    current.take_if(|it| Arc::ptr_eq(it, &connection));
+                }
+                Ok(_) | Err(_) => {}
             }
             answer
         })
@@ -92,7 +97,7 @@ mod cluster {
     use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
     use redis::Cmd;
 
-    use super::{in_time, Answer, Connection, ANSWER_WITHIN};
+    use super::{in_time, Answer, Connection};
 
     impl Connection for ClusterConnection {
         fn ask<'a>(&'a self, command: &'a Cmd, route: &'a [u8], within: Duration) -> Answer<'a> {
@@ -102,7 +107,7 @@ mod cluster {
                 let mut connection = self.clone();
                 let asked =
                     connection.route_command(command.clone(), RoutingInfo::SingleNode(node));
-                let answer = in_time(within + ANSWER_WITHIN, asked).await?;
+                let answer = in_time(2 * within, asked).await?;
                 answer.extract_error()
             })
         }

@@ -93,12 +93,15 @@ impl Server {
         self.call("CLIENT KILL TYPE pubsub");
     }
 
-    /// How many there are, with the one that asks.
-    pub fn connections(&self) -> usize {
+    /// The ids of all but the one that asks.
+    pub fn connections(&self) -> Vec<String> {
         let Value::BulkString(list) = self.call("CLIENT LIST") else {
             panic!("no list");
         };
-        String::from_utf8_lossy(&list).lines().count()
+        let list = String::from_utf8_lossy(&list);
+        let others = list.lines().filter(|line| !line.contains("cmd=client"));
+        let ids = others.filter_map(|line| line.split(' ').next());
+        ids.map(str::to_owned).collect()
     }
 
     pub fn delete(&self, key: &str) {
