@@ -24,14 +24,20 @@ struct State {
     backoff: Backoff,
 }
 
-/// Is told whenever a grant was renewed, released or lost.
+/// Who else has to know of a grant.
 pub(crate) trait Observer: Default {
+    /// It was renewed or released.
     fn changed(&self);
+
+    /// It is lost, and `on_lost` was called.
+    fn lost(&self);
 }
 
-/// Nobody is.
+/// Nobody has to.
 impl Observer for () {
     fn changed(&self) {}
+
+    fn lost(&self) {}
 }
 
 pub(crate) struct Grant<O> {
@@ -137,8 +143,8 @@ impl<O: Observer> Grant<O> {
         if phases.contains(&state.phase) {
             state.phase = Phase::Lost;
             drop(state);
-            self.observer.changed();
             self.on_lost.iter().for_each(|on_lost| on_lost());
+            self.observer.lost();
         }
     }
 

@@ -230,6 +230,8 @@ async fn the_loss_of_a_lock_is_told_once() {
         let counts = Arc::clone(&told);
         let before = told.load(Ordering::SeqCst);
         let count = move || {
+            // However long it takes, `lost` comes back after it.
+            std::thread::sleep(Duration::from_millis(50));
             counts.fetch_add(1, Ordering::SeqCst);
         };
         let options = options.lease(lease).on_lost(count);

@@ -82,11 +82,16 @@ pub struct Guard {
 }
 
 type Grant = grant::Grant<Changes>;
-type Changes = watch::Sender<()>;
+/// Whether it is lost.
+type Changes = watch::Sender<bool>;
 
 impl Observer for Changes {
     fn changed(&self) {
-        self.send_replace(());
+        self.send_modify(|_| {});
+    }
+
+    fn lost(&self) {
+        self.send_replace(true);
     }
 }
 
@@ -283,7 +288,7 @@ impl Guard {
     pub async fn lost(&self) {
         let mut changes = self.grant.observer.subscribe();
         // It can't fail, as the sender is here.
-        let _ = changes.wait_for(|()| self.grant.is_lost()).await;
+        let _ = changes.wait_for(|lost| *lost).await;
     }
 
     /// What is left of the lease, as the server says: zero if the lock isn't held.
