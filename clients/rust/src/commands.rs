@@ -13,10 +13,27 @@ pub(crate) struct Commands {
     pub(crate) options: Options,
 }
 
-/// What ACQUIRE, WAIT and QUEUE are answered.
+/// How a lock is asked for.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Once.
+    Try,
+    /// By a wait that has its connection to itself.
+    Wait,
+    /// By a place in the queue, where the connection is shared. This message on this channel tells of the turn.
+    #[cfg_attr(
+        not(feature = "tokio"),
+        expect(dead_code, reason = "threads share none")
+    )]
+    Place { channel: String, message: u64 },
+}
+
+/// What that is answered.
 pub(crate) enum Answer {
     Granted(i64),
-    NotNow,
+    NotGranted,
+    /// It has a place in the queue.
+    Place,
 }
 
 impl Commands {
@@ -34,71 +51,64 @@ impl Commands {
         self.keys.first().map_or(&[], Vec::as_slice)
     }
 
-    pub(crate) fn acquire(&self, holds: u32) -> Cmd {
-        let mut command = self.asking("ACQUIRE", self.options.lease);
-        self.add_mode(&mut command, holds);
-        self.add_session(&mut command);
-        command
-    }
-
-    /// `left` is the time that is left for the wait, if it ends at all.
-    pub(crate) fn wait(&self, holds: u32, left: Option<Duration>) -> Cmd {
-        let mut command = self.asking("WAIT", self.options.lease);
-        if let Some(left) = left {
+    /// `left` is the time that is left for a wait, if it ends at all.
+    pub(crate) fn take(&self, request: &Request, holds: u32, left: Option<Duration>) -> Cmd {
+        let is_session = self.options.renewal == Renewal::Session;
+        let name = match request {
+            Request::Try => "ACQUIRE",
+            Request::Wait => "WAIT",
+            Request::Place { .. } => "QUEUE",
+        };
+        let mut command = self.with_lease(name, self.options.lease);
+        if let (Request::Wait, Some(left)) = (request, left) {
             command.arg("BLOCK").arg(ms(left).max(1));
         }
-        self.add_mode(&mut command, holds);
-        match self.options.renewal {
-            // With SESSION, KEEP would keep the grant beyond the connection, too.
-            Renewal::Session => self.add_session(&mut command),
-            Renewal::Client | Renewal::Nobody => {
-                command.arg("KEEP").arg(ms(self.options.keep));
-            }
+        // With SESSION, KEEP would keep the grant beyond the connection, too.
+        if *request != Request::Try && !is_session {
+            command.arg("KEEP").arg(ms(self.options.keep));
         }
-        command
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(crate) fn queue(&self, holds: u32, channel: &str, message: u64) -> Cmd {
-        let mut command = self.asking("QUEUE", self.options.lease);
-        command.arg("KEEP").arg(ms(self.options.keep));
-        command.arg("NOTIFY").arg(channel).arg(message);
-        self.add_mode(&mut command, holds);
-        command
+        if let Request::Place { channel, message } = request {
+            command.arg("NOTIFY").arg(channel).arg(message);
+        }
+        if self.options.mode != Mode::Exclusive {
+            command.arg("SHARED");
+        }
+        if let Mode::Limited { limit, permits } = self.options.mode {
+            command.arg("LIMIT").arg(limit);
+            command.arg("PERMITS").arg(permits);
+        }
+        if is_session {
+            command.arg("SESSION");
+        }
+        command.arg("HOLDS").arg(holds).take()
     }
 
     pub(crate) fn extend(&self, lease: Duration) -> Cmd {
-        self.asking("EXTEND", lease)
+        self.with_lease("EXTEND", lease)
     }
 
-    /// Extends, and ties the grant to the connection that sends this.
-    pub(crate) fn tie(&self, lease: Duration) -> Cmd {
-        let mut command = self.asking("EXTEND", lease);
-        command.arg("SESSION");
+    /// Extends, and ties the grant of a session to the connection that sends this.
+    pub(crate) fn renew(&self, lease: Duration) -> Cmd {
+        let mut command = self.extend(lease);
+        if self.options.renewal == Renewal::Session {
+            command.arg("SESSION");
+        }
         command
     }
 
     /// Leaves so many holds.
     pub(crate) fn release(&self, holds: u32) -> Cmd {
-        let mut command = self.start("RELEASE");
-        command.arg("HOLDS").arg(holds);
-        command
+        self.of_all_keys("RELEASE").arg("HOLDS").arg(holds).take()
     }
 
     /// One key stands for all of a wait.
     pub(crate) fn cancel(&self) -> Cmd {
-        let mut command = cmd("LOCK.CANCEL");
-        command.arg(self.route()).arg(&self.token);
-        command
+        self.of_key("CANCEL", self.route())
     }
 
     /// One for each key.
     pub(crate) fn checks(&self) -> impl Iterator<Item = Cmd> + '_ {
-        self.keys.iter().map(|key| {
-            let mut command = cmd("LOCK.CHECK");
-            command.arg(key).arg(&self.token);
-            command
-        })
+        self.keys.iter().map(|key| self.of_key("CHECK", key))
     }
 
     /// Whether an EXTEND or a RELEASE of all keys was carried out.
@@ -106,56 +116,40 @@ impl Commands {
         matches!(answer, Value::Int(held) if usize::try_from(*held) == Ok(self.keys.len()))
     }
 
-    fn start(&self, name: &str) -> Cmd {
-        let mut command = match self.keys.len() {
-            1 => cmd(&format!("LOCK.{name}")),
-            count => {
-                let mut command = cmd(&format!("LOCK.M{name}"));
-                command.arg(count);
-                command
-            }
-        };
-        command.arg(&self.keys).arg(&self.token);
-        command
+    fn of_key(&self, name: &str, key: &[u8]) -> Cmd {
+        cmd(&format!("LOCK.{name}"))
+            .arg(key)
+            .arg(&self.token)
+            .take()
     }
 
-    fn asking(&self, name: &str, lease: Duration) -> Cmd {
-        let mut command = self.start(name);
-        command.arg("PX").arg(ms(lease));
-        command
-    }
-
-    fn add_mode(&self, command: &mut Cmd, holds: u32) {
-        match self.options.mode {
-            Mode::Exclusive => {}
-            Mode::Shared => {
-                command.arg("SHARED");
-            }
-            Mode::Limited { limit, permits } => {
-                command.arg("SHARED").arg("LIMIT").arg(limit);
-                command.arg("PERMITS").arg(permits);
-            }
+    fn of_all_keys(&self, name: &str) -> Cmd {
+        if let [key] = self.keys.as_slice() {
+            return self.of_key(name, key);
         }
-        command.arg("HOLDS").arg(holds);
+        let mut command = cmd(&format!("LOCK.M{name}"));
+        command.arg(self.keys.len()).arg(&self.keys);
+        command.arg(&self.token).take()
     }
 
-    fn add_session(&self, command: &mut Cmd) {
-        if self.options.renewal == Renewal::Session {
-            command.arg("SESSION");
-        }
+    fn with_lease(&self, name: &str, lease: Duration) -> Cmd {
+        self.of_all_keys(name).arg("PX").arg(ms(lease)).take()
     }
 }
 
 /// Reads the answer to ACQUIRE, WAIT or QUEUE.
 pub(crate) fn answer(value: &Value) -> RedisResult<Answer> {
     match value {
-        Value::Nil | Value::Int(_) => Ok(Answer::NotNow),
-        Value::Array(grant) => match grant.as_slice() {
-            [_, Value::Int(fence)] => Ok(Answer::Granted(*fence)),
-            _ => Err(not_ours()),
-        },
-        _ => Err(not_ours()),
+        Value::Nil => return Ok(Answer::NotGranted),
+        Value::Int(_) => return Ok(Answer::Place),
+        Value::Array(grant) => {
+            if let [_, Value::Int(fence)] = grant.as_slice() {
+                return Ok(Answer::Granted(*fence));
+            }
+        }
+        _ => {}
     }
+    Err(not_ours())
 }
 
 /// Reads the answer to CHECK: what is left of the lease.

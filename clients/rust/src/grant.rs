@@ -1,16 +1,16 @@
 //! One grant, from when it was given until it is released or lost, by the local monotonic clock.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::Backoff;
+use crate::mutex::Mutex;
 use crate::options::{Options, Renewal};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Held,
-    /// Its last RELEASE is on the way.
-    Leaving,
+    /// Its last RELEASE is on the way, or was answered.
     Released,
     Lost,
 }
@@ -24,25 +24,34 @@ struct State {
     backoff: Backoff,
 }
 
-pub(crate) struct Grant {
+/// Who else has to know of a grant.
+pub(crate) trait Observer: Default {
+    /// It was renewed or released.
+    fn changed(&self);
+
+    /// It is lost, and `on_lost` was called.
+    fn lost(&self);
+}
+
+/// Nobody has to.
+impl Observer for () {
+    fn changed(&self) {}
+
+    fn lost(&self) {}
+}
+
+pub(crate) struct Grant<O> {
     pub(crate) fence: i64,
+    pub(crate) observer: O,
     renewal: Renewal,
     on_lost: Option<Arc<dyn Fn() + Send + Sync>>,
     state: Mutex<State>,
 }
 
-/// What a release is to do.
-pub(crate) enum Leave {
-    /// The grant was lost before.
-    Lost,
-    /// So many holds are to be left, and until then there is time for it.
-    Holds(u32, Instant),
-}
-
-impl Grant {
+impl<O: Observer> Grant<O> {
     /// `sent` is when the command went out that was answered with the grant: the server doesn't count
     /// from earlier.
-    pub(crate) fn new(fence: i64, sent: Instant, options: &Options) -> Grant {
+    pub(crate) fn new(fence: i64, sent: Instant, options: &Options) -> Grant<O> {
         let state = State {
             phase: Phase::Held,
             holds: 1,
@@ -53,6 +62,7 @@ impl Grant {
         };
         let grant = Grant {
             fence,
+            observer: O::default(),
             renewal: options.renewal,
             on_lost: options.on_lost.clone(),
             state: Mutex::new(state),
@@ -63,7 +73,7 @@ impl Grant {
 
     /// The server set the lease by a command that went out at `sent`.
     pub(crate) fn renewed(&self, sent: Instant, lease: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.lease = lease;
         state.until = later(sent, lease);
         state.due = match self.renewal {
@@ -71,46 +81,51 @@ impl Grant {
             Renewal::Client | Renewal::Session => later(sent, lease / 3),
         };
         state.backoff = Backoff::new();
+        drop(state);
+        self.observer.changed();
     }
 
     /// A renewal failed, and is to be tried again.
     pub(crate) fn not_renewed(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let until = state.until;
         state.due = state.backoff.next(Some(until));
     }
 
     /// When it is to be renewed, or else is over. None: it has ended.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let state = self.state();
+        let state = self.state.lock();
         (state.phase == Phase::Held).then_some(state.due)
     }
 
     pub(crate) fn lease(&self) -> Duration {
-        self.state().lease
+        self.state.lock().lease
     }
 
     pub(crate) fn until(&self) -> Instant {
-        self.state().until
+        self.state.lock().until
+    }
+
+    pub(crate) fn holds(&self) -> u32 {
+        self.state.lock().holds
+    }
+
+    pub(crate) fn set_holds(&self, holds: u32) {
+        self.state.lock().holds = holds;
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.phase == Phase::Held && Instant::now() < state.until
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         match state.phase {
             Phase::Held => Instant::now() >= state.until,
-            Phase::Leaving | Phase::Released => false,
+            Phase::Released => false,
             Phase::Lost => true,
         }
-    }
-
-    /// Whether an answer with this fence is about this grant.
-    pub(crate) fn is_again(&self, fence: i64) -> bool {
-        self.fence == fence && self.is_held()
     }
 
     /// What was held is lost. That is told once.
@@ -120,48 +135,34 @@ impl Grant {
 
     /// Its release found that it was lost.
     pub(crate) fn lose_at_release(&self) {
-        self.lose_from(&[Phase::Held, Phase::Leaving]);
+        self.lose_from(&[Phase::Held, Phase::Released]);
     }
 
     fn lose_from(&self, phases: &[Phase]) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if phases.contains(&state.phase) {
             state.phase = Phase::Lost;
             drop(state);
             self.on_lost.iter().for_each(|on_lost| on_lost());
+            self.observer.lost();
         }
     }
 
-    pub(crate) fn holds(&self) -> u32 {
-        self.state().holds
-    }
-
-    pub(crate) fn set_holds(&self, holds: u32) {
-        self.state().holds = holds;
-    }
-
-    /// Takes one hold off. With the last one renewals end.
-    pub(crate) fn leave(&self) -> Leave {
-        let mut state = self.state();
+    /// Takes one hold off; with the last one renewals end. How many are left, and until when there is time for the
+    /// release. None: it is lost.
+    pub(crate) fn release(&self) -> Option<(u32, Instant)> {
+        let mut state = self.state.lock();
         if state.phase != Phase::Held || Instant::now() >= state.until {
-            return Leave::Lost;
+            return None;
         }
         state.holds = state.holds.saturating_sub(1);
-        if state.holds == 0 {
-            state.phase = Phase::Leaving;
-        }
-        Leave::Holds(state.holds, state.until)
-    }
-
-    pub(crate) fn left(&self) {
-        let mut state = self.state();
-        if state.phase == Phase::Leaving {
+        let (holds, lease_ends) = (state.holds, state.until);
+        if holds == 0 {
             state.phase = Phase::Released;
+            drop(state);
+            self.observer.changed();
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Some((holds, lease_ends))
     }
 }
 

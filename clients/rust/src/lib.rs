@@ -7,10 +7,9 @@
 mod commands;
 mod error;
 mod grant;
-mod lines;
+mod mutex;
 mod options;
 mod owner;
-mod renewals;
 mod sync;
 
 #[cfg(feature = "tokio")]

@@ -1,423 +1,343 @@
-//! How a thread takes a lock, by LOCK.WAIT, and gives it back.
+//! What an owner asks the server for, when it asks again, and what it makes of the answers.
+//!
+//! Threads and tasks run the same code. It is written as futures over an [`Io`], which each of them brings.
+//! That of threads blocks instead of being pending, so there a future is ready when it is first polled.
 
-use std::collections::VecDeque;
-use std::mem;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisResult, Value};
 
-use crate::commands::{answer, left, Answer, Commands};
+use crate::commands::{answer, left, Answer, Commands, Request};
 use crate::error::{may_pass, Backoff, Error};
-use crate::grant::{Grant, Leave};
-use crate::lines::{Line, Pool, Source, ANSWER_WITHIN};
-use crate::options::{Keys, Options, Renewal};
-use crate::renewals::Renewals;
+use crate::grant::{Grant, Observer};
+use crate::mutex::Mutex;
+
+/// How long an answer may take that the server gives at once, and a connection.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long a wait stays on one connection. Then the same is sent on a new one: so a connection that
 /// died without a word is noticed.
 const SLICE: Duration = Duration::from_secs(15);
 
-/// By how much the server may be late when a wait's time is over.
+/// By how much the server may be late when a wait's time is over, and how long each of the two commands
+/// may take that leave nothing behind.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// How often a wait is told that it is given up: the first time it may not have begun.
-const TELL_AGAIN: Duration = Duration::from_millis(20);
+/// How commands are sent, and pauses made.
+pub(crate) trait Io {
+    /// `route` is the key by which a cluster is asked. The answer has to come within this time.
+    async fn ask(&mut self, command: &Cmd, route: &[u8], within: Duration) -> RedisResult<Value>;
 
-/// What all locks of one `Locks` share.
-pub(crate) struct Shared {
-    pool: Pool,
-    renewals: Renewals,
+    /// Ends then, or sooner if there is reason to ask again. True: the caller has given up.
+    async fn pause_until(&mut self, at: Instant) -> bool;
 }
 
-/// Who has the token.
-pub(crate) struct Owner {
-    shared: Arc<Shared>,
-    commands: Commands,
-    state: Mutex<State>,
-    changed: Condvar,
+/// Who has the token. One call of `take` or `release` at a time.
+pub(crate) struct Owner<O> {
+    pub(crate) commands: Commands,
+    held: Mutex<Option<Arc<Grant<O>>>>,
 }
 
-/// A grant, and its connection where it is tied to one.
-pub(crate) struct Held {
-    pub(crate) grant: Grant,
-    session: Mutex<Tied>,
-}
-
-/// A connection of the lock's own, that its wait stands on, or its grant is tied to.
-#[derive(Default)]
-struct Tied {
-    line: Option<Box<dyn Line>>,
-    /// The last two before it, whose answer didn't come, or not whole: a process that is stopped and continued has its
-    /// reading cut off. They stay open until the next one was answered: only then has the server moved the place
-    /// or the grant there, which would have gone with its connection. Two, because the latest may have
-    /// broken before the server read from it.
-    unanswered: VecDeque<Box<dyn Line>>,
-}
-
-#[derive(Default)]
-struct State {
-    turn: Turn,
-    held: Option<Arc<Held>>,
-}
-
-/// What the thread does whose turn it is: one acquires or releases at a time.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Turn {
-    #[default]
-    Nobodys,
-    Asks,
-    Waits,
-    GivesUp,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
-    Try,
-    Until(Instant),
-    ForEver,
-}
-
-/// Ends the turn.
-struct MyTurn<'a>(&'a Owner);
-
-impl Drop for MyTurn<'_> {
-    fn drop(&mut self) {
-        self.0.state().turn = Turn::Nobodys;
-        self.0.changed.notify_all();
-    }
-}
-
-impl Shared {
-    pub(crate) fn new(source: Box<dyn Source>) -> Shared {
-        Shared {
-            pool: Pool::new(source),
-            renewals: Renewals::new(),
-        }
-    }
-}
-
-impl Owner {
-    pub(crate) fn new(shared: Arc<Shared>, keys: Keys, options: Options) -> Owner {
+impl<O: Observer> Owner<O> {
+    pub(crate) fn new(commands: Commands) -> Owner<O> {
         Owner {
-            shared,
-            commands: Commands::new(keys, options),
-            state: Mutex::default(),
-            changed: Condvar::new(),
+            commands,
+            held: Mutex::default(),
         }
     }
 
-    pub(crate) fn token(&self) -> &[u8] {
-        &self.commands.token
-    }
-
-    pub(crate) fn take(self: &Arc<Self>, patience: Patience) -> Result<Option<Arc<Held>>, Error> {
-        let turn = match patience {
-            Patience::Try => Turn::Asks,
-            Patience::Until(_) | Patience::ForEver => Turn::Waits,
-        };
-        let Some(_mine) = self.enter(patience, turn) else {
-            return Ok(None);
-        };
-        let taken = self.ask_for_it(patience);
-        if !self.is_given_up_at_last() {
-            return taken;
-        }
-        match taken {
-            Ok(Some(held)) => drop(self.leave(&held, Instant::now() + ANSWER_WITHIN)),
-            Ok(None) | Err(_) => self.give_up(),
-        }
-        Err(Error::Cancelled)
-    }
-
-    fn ask_for_it(self: &Arc<Self>, patience: Patience) -> Result<Option<Arc<Held>>, Error> {
-        let held = self
-            .state()
-            .held
-            .clone()
-            .filter(|held| held.grant.is_held());
-        let holds = held.as_ref().map_or(1, |held| held.grant.holds() + 1);
-        let end = match patience {
-            Patience::Try => Some(Instant::now() + ANSWER_WITHIN),
-            Patience::Until(end) => Some(end),
-            Patience::ForEver => None,
-        };
-        let held_on = held.as_ref().map(|held| mem::take(&mut *held.session()));
-        let mut session = held_on.unwrap_or_default();
+    /// The grant, with one hold more if it was held. None: it wasn't to be had until `end`.
+    pub(crate) async fn take(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        end: Option<Instant>,
+    ) -> Result<Option<Arc<Grant<O>>>, Error> {
+        let before = self.held.lock().clone().filter(|grant| grant.is_held());
+        let holds = before.as_ref().map_or(1, |grant| grant.holds() + 1);
+        let is_over = || end.is_some_and(|end| Instant::now() >= end);
+        let mut soon = self.commands.options.lease / 10;
         let mut backoff = Backoff::new();
         loop {
             let sent = Instant::now();
             let left = end.map(|end| end.saturating_duration_since(sent));
-            let within = left.unwrap_or(SLICE).min(SLICE) + GRACE;
-            let command = match patience {
-                Patience::Try => self.commands.acquire(holds),
-                Patience::Until(_) | Patience::ForEver => self.commands.wait(holds, left),
+            let within = match request {
+                Request::Wait => left.unwrap_or(SLICE).min(SLICE) + GRACE,
+                _ => ANSWER_WITHIN,
             };
-            let asked = self.ask_on(&mut session, &command, within);
-            let over = end.is_some_and(|end| Instant::now() >= end);
-            match asked.and_then(|value| answer(&value)) {
+            let command = self.commands.take(request, holds, left);
+            let asked = self.ask(io, &command, within).await;
+            let (again, failed) = match asked.and_then(|value| answer(&value)) {
                 // It may have been granted just now, or long ago to a process that stood still: asked
-                // again, it is known from when the lease counts.
-                Ok(Answer::Granted(_)) if sent.elapsed() > self.commands.options.lease / 10 => {}
+                // again, it is known from when the lease counts. That answer need only come within it.
+                Ok(Answer::Granted(_)) if sent.elapsed() > soon => {
+                    soon = self.commands.options.lease;
+                    continue;
+                }
                 Ok(Answer::Granted(fence)) => {
-                    return Ok(Some(self.granted(held, fence, sent, holds, session)));
+                    return Ok(Some(self.granted(before, fence, sent, holds)));
                 }
-                Ok(Answer::NotNow) if over || patience == Patience::Try => return Ok(None),
-                Ok(Answer::NotNow) => {}
+                Ok(Answer::NotGranted) if *request == Request::Try || is_over() => return Ok(None),
+                Ok(Answer::NotGranted) => (sent, None),
+                Ok(Answer::Place) => {
+                    backoff = Backoff::new();
+                    (sent + self.commands.options.keep / 3, None)
+                }
                 Err(error) if !may_pass(&error) => return Err(error.into()),
-                Err(error) if over => {
-                    self.give_up();
-                    return Err(error.into());
-                }
-                // Whoever is away is passed over, so there is no pause here.
-                Err(error) if error.is_timeout() => {}
-                Err(_) => self.pause_until(backoff.next(end)),
-            }
-            if self.state().turn == Turn::GivesUp {
-                return Ok(None);
+                // Whoever is away is passed over, so there is no pause where time has passed already.
+                Err(error) if error.is_timeout() => (sent, Some(error)),
+                Err(error) => (backoff.next(end), Some(error)),
+            };
+            let again = end.map_or(again, |end| again.min(end));
+            if io.pause_until(again).await || is_over() {
+                self.give_up(io, holds - 1).await;
+                return failed.map_or(Ok(None), |error| Err(error.into()));
             }
         }
     }
 
     fn granted(
-        self: &Arc<Self>,
-        before: Option<Arc<Held>>,
+        &self,
+        before: Option<Arc<Grant<O>>>,
         fence: i64,
         sent: Instant,
         holds: u32,
-        session: Tied,
-    ) -> Arc<Held> {
-        let held = match before {
-            Some(held) if held.grant.is_again(fence) => {
-                held.grant.renewed(sent, self.commands.options.lease);
-                held.grant.set_holds(holds);
-                held
+    ) -> Arc<Grant<O>> {
+        if let Some(grant) = before {
+            if grant.fence == fence && grant.is_held() {
+                grant.set_holds(holds);
+                grant.renewed(sent, self.commands.options.lease);
+                return grant;
             }
-            before => {
-                before.inspect(|held| held.grant.lose());
-                let grant = Grant::new(fence, sent, &self.commands.options);
-                let held = Arc::new(Held {
-                    grant,
-                    session: Mutex::default(),
-                });
-                self.state().held = Some(Arc::clone(&held));
-                self.shared
-                    .renewals
-                    .add(Arc::clone(self), Arc::clone(&held));
-                held
-            }
-        };
-        *held.session() = session;
-        held
-    }
-
-    /// Ends the wait of the thread whose turn it is.
-    pub(crate) fn cancel(&self) -> bool {
-        let mut state = self.state();
-        if state.turn != Turn::Waits {
-            return false;
+            grant.lose();
         }
-        state.turn = Turn::GivesUp;
-        self.changed.notify_all();
-        while state.turn == Turn::GivesUp {
-            drop(state);
-            let _ = self.ask(&self.commands.cancel(), ANSWER_WITHIN);
-            state = self.wait_while(self.state(), TELL_AGAIN, |turn| turn == Turn::GivesUp);
+        let grant = Arc::new(Grant::new(fence, sent, &self.commands.options));
+        *self.held.lock() = Some(Arc::clone(&grant));
+        grant
+    }
+
+    /// Leaves nothing of a wait behind but the holds from before. In this order: after the first command nothing
+    /// waits that could be granted.
+    async fn give_up(&self, io: &mut impl Io, holds: u32) {
+        for command in [self.commands.cancel(), self.commands.release(holds)] {
+            let _ = self.ask(io, &command, GRACE).await;
         }
-        true
     }
 
-    pub(crate) fn release(&self, held: &Arc<Held>, until: Instant) -> Result<bool, Error> {
-        let lease_ends = Patience::Until(held.grant.until());
-        let Some(_mine) = self.enter(lease_ends, Turn::Asks) else {
-            held.grant.lose();
-            return Ok(false);
-        };
-        self.leave(held, until)
+    /// Ends the wait of another one, if the server knows of it by now.
+    pub(crate) async fn cancel(&self, io: &mut impl Io) {
+        let _ = self.ask(io, &self.commands.cancel(), ANSWER_WITHIN).await;
     }
 
-    fn leave(&self, held: &Arc<Held>, until: Instant) -> Result<bool, Error> {
-        let Leave::Holds(holds, lease_ends) = held.grant.leave() else {
-            held.grant.lose();
-            if self.forget(held) {
+    /// Tells whether it was still held.
+    pub(crate) async fn release(
+        &self,
+        io: &mut impl Io,
+        grant: &Arc<Grant<O>>,
+        until: Instant,
+    ) -> Result<bool, Error> {
+        let Some((holds, lease_ends)) = grant.release() else {
+            grant.lose();
+            if self.forget(grant) {
                 // Some of its keys may be held still.
-                let _ = self.ask(&self.commands.release(0), ANSWER_WITHIN);
+                let _ = self.ask(io, &self.commands.release(0), ANSWER_WITHIN).await;
             }
             return Ok(false);
         };
         if holds == 0 {
-            self.forget(held);
-            self.shared.renewals.remove(held);
+            self.forget(grant);
         }
         let release = self.commands.release(holds);
-        let (answer, sent_again) = self.ask_until(&release, until.min(lease_ends))?;
+        let (answer, sent_again) = self.ask_until(io, &release, until.min(lease_ends)).await?;
         // Where an answer was lost, that one may have told of the release.
         let released = self.commands.held_all(&answer) || (sent_again && holds == 0);
         if !released {
-            held.grant.lose_at_release();
-        } else if holds == 0 {
-            held.grant.left();
-            // What was tied to it is released, so it is a connection like others.
-            let line = held.session().line.take();
-            line.into_iter()
-                .for_each(|line| self.shared.pool.put_back(line));
+            grant.lose_at_release();
         }
         Ok(released)
     }
 
     /// Tells whether this was the latest grant.
-    fn forget(&self, held: &Arc<Held>) -> bool {
-        let forgotten = self.state().held.take_if(|it| Arc::ptr_eq(it, held));
-        forgotten.is_some()
+    fn forget(&self, grant: &Arc<Grant<O>>) -> bool {
+        self.held
+            .lock()
+            .take_if(|it| Arc::ptr_eq(it, grant))
+            .is_some()
     }
 
-    pub(crate) fn extend(&self, held: &Arc<Held>, lease: Duration) -> Result<bool, Error> {
-        if !held.grant.is_held() {
+    pub(crate) async fn extend(
+        &self,
+        io: &mut impl Io,
+        grant: &Grant<O>,
+        lease: Duration,
+    ) -> Result<bool, Error> {
+        if !grant.is_held() {
             return Ok(false);
         }
         let sent = Instant::now();
-        let (answer, _) = self.ask_until(&self.commands.extend(lease), held.grant.until())?;
-        Ok(self.extended(held, &answer, sent, lease))
+        let extend = self.commands.extend(lease);
+        let (answer, _) = self.ask_until(io, &extend, grant.until()).await?;
+        Ok(self.extended(grant, &answer, sent, lease))
     }
 
     /// Sends what is due for a grant, or notes that it is over.
-    pub(crate) fn renew(&self, held: &Arc<Held>) {
+    pub(crate) async fn renew(&self, io: &mut impl Io, grant: &Grant<O>) {
         let sent = Instant::now();
-        let lease = held.grant.lease();
-        let left = held.grant.until().saturating_duration_since(sent);
+        let lease = grant.lease();
+        let left = grant.until().saturating_duration_since(sent);
         if left.is_zero() {
-            return held.grant.lose();
+            return grant.lose();
         }
-        let within = left.min(ANSWER_WITHIN);
-        let answer = match self.commands.options.renewal {
-            Renewal::Session => {
-                let mut session = held.session();
-                self.ask_on(&mut session, &self.commands.tie(lease), within)
-            }
-            Renewal::Client | Renewal::Nobody => self.ask(&self.commands.extend(lease), within),
-        };
-        match answer {
-            Ok(answer) => drop(self.extended(held, &answer, sent, lease)),
-            Err(_) => held.grant.not_renewed(),
+        let renew = self.commands.renew(lease);
+        match self.ask(io, &renew, left.min(ANSWER_WITHIN)).await {
+            Ok(answer) => drop(self.extended(grant, &answer, sent, lease)),
+            Err(_) => grant.not_renewed(),
         }
     }
 
-    fn extended(&self, held: &Arc<Held>, answer: &Value, sent: Instant, lease: Duration) -> bool {
+    fn extended(&self, grant: &Grant<O>, answer: &Value, sent: Instant, lease: Duration) -> bool {
         let extended = self.commands.held_all(answer);
         if extended {
-            held.grant.renewed(sent, lease);
-            self.shared.renewals.look_again();
+            grant.renewed(sent, lease);
         } else {
-            held.grant.lose();
+            grant.lose();
         }
         extended
     }
 
-    pub(crate) fn left(&self) -> Result<Duration, Error> {
+    /// What is left of the lease, by the server.
+    pub(crate) async fn left(&self, io: &mut impl Io) -> Result<Duration, Error> {
         let mut least = Duration::MAX;
         for check in self.commands.checks() {
-            let (value, _) = self.ask_until(&check, Instant::now() + ANSWER_WITHIN)?;
-            least = least.min(left(&value)?);
+            let until = Instant::now() + ANSWER_WITHIN;
+            let (answer, _) = self.ask_until(io, &check, until).await?;
+            least = least.min(left(&answer)?);
         }
         Ok(least)
     }
 
-    /// Leaves nothing behind: in this order, after the first nothing waits that could be granted.
-    fn give_up(&self) {
-        let _ = self.ask(&self.commands.cancel(), GRACE);
-        let _ = self.ask(&self.commands.release(0), GRACE);
-    }
-
-    fn ask_until(&self, command: &Cmd, until: Instant) -> RedisResult<(Value, bool)> {
+    /// The answer, and whether the command was sent more than once.
+    async fn ask_until(
+        &self,
+        io: &mut impl Io,
+        command: &Cmd,
+        until: Instant,
+    ) -> RedisResult<(Value, bool)> {
         let mut backoff = Backoff::new();
         let mut sent_again = false;
         loop {
-            match self.ask(command, ANSWER_WITHIN) {
-                Ok(value) => return Ok((value, sent_again)),
+            match self.ask(io, command, ANSWER_WITHIN).await {
+                Ok(answer) => return Ok((answer, sent_again)),
                 Err(error) if !may_pass(&error) || Instant::now() >= until => return Err(error),
-                Err(_) => self.pause_until(backoff.next(Some(until))),
-            }
+                Err(_) => io.pause_until(backoff.next(Some(until))).await,
+            };
             sent_again = true;
         }
     }
 
-    fn ask(&self, command: &Cmd, within: Duration) -> RedisResult<Value> {
-        self.shared.pool.ask(command, self.commands.route(), within)
+    async fn ask(&self, io: &mut impl Io, command: &Cmd, within: Duration) -> RedisResult<Value> {
+        io.ask(command, self.commands.route(), within).await
     }
 
-    /// Asks on the lock's own connection if it is tied to one.
-    fn ask_on(&self, session: &mut Tied, command: &Cmd, within: Duration) -> RedisResult<Value> {
-        if self.commands.options.renewal != Renewal::Session {
-            return self.ask(command, within);
-        }
-        let mut line = match session.line.take() {
-            Some(line) => line,
-            None => self.shared.pool.open()?,
-        };
-        let answer = line.ask(command, self.commands.route(), within);
-        match &answer {
-            Err(error) if may_pass(error) => {
-                session.unanswered.push_back(line);
-                if session.unanswered.len() > 2 {
-                    session.unanswered.pop_front();
-                }
-            }
-            Ok(_) | Err(_) => {
-                session.line = Some(line);
-                session.unanswered.clear();
-            }
-        }
-        answer
-    }
-
-    /// Waits for this thread's turn. None: its time is over, or another one waits already.
-    fn enter(&self, patience: Patience, turn: Turn) -> Option<MyTurn<'_>> {
-        let mut state = self.state();
-        while state.turn != Turn::Nobodys {
-            let left = match patience {
-                Patience::Try if state.turn != Turn::Asks => return None,
-                Patience::Until(end) => end.checked_duration_since(Instant::now())?,
-                Patience::Try | Patience::ForEver => SLICE,
-            };
-            state = self.wait_while(state, left, |turn| turn != Turn::Nobodys);
-        }
-        state.turn = turn;
-        Some(MyTurn(self))
-    }
-
-    /// From here on the wait can't be given up any more, if it wasn't.
-    fn is_given_up_at_last(&self) -> bool {
-        let mut state = self.state();
-        if state.turn == Turn::Waits {
-            state.turn = Turn::Asks;
-        }
-        state.turn == Turn::GivesUp
-    }
-
-    fn pause_until(&self, end: Instant) {
-        let left = end.saturating_duration_since(Instant::now());
-        drop(self.wait_while(self.state(), left, |turn| turn != Turn::GivesUp));
-    }
-
-    fn wait_while<'a>(
-        &self,
-        state: MutexGuard<'a, State>,
-        left: Duration,
-        goes_on: impl Fn(Turn) -> bool,
-    ) -> MutexGuard<'a, State> {
-        let waited = self
-            .changed
-            .wait_timeout_while(state, left, |state| goes_on(state.turn));
-        waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn is_held(&self) -> bool {
+        let held = self.held.lock();
+        held.as_ref().is_some_and(|grant| grant.is_held())
     }
 }
 
-impl Held {
-    fn session(&self) -> MutexGuard<'_, Tied> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::thread;
+
+    use super::*;
+    use crate::options::Options;
+    use crate::sync::done;
+
+    /// Answers what it is told to, and notes what it was asked.
+    #[derive(Default)]
+    struct Script {
+        answers: Vec<RedisResult<Value>>,
+        answer_takes: Duration,
+        gives_up: bool,
+        asked: Vec<String>,
+    }
+
+    impl Io for Script {
+        async fn ask(&mut self, command: &Cmd, _: &[u8], _: Duration) -> RedisResult<Value> {
+            let packed = String::from_utf8(command.get_packed_command()).expect("text");
+            let words = packed.split("\r\n").skip(2).step_by(2);
+            self.asked.push(words.collect::<Vec<_>>().join(" "));
+            thread::sleep(self.answer_takes);
+            self.answers.remove(0)
+        }
+
+        async fn pause_until(&mut self, _: Instant) -> bool {
+            self.gives_up
+        }
+    }
+
+    fn owner(options: Options) -> Owner<()> {
+        Owner::new(Commands::new("k".into(), options.token("t")))
+    }
+
+    fn granted(fence: i64) -> RedisResult<Value> {
+        Ok(Value::Array(vec![
+            Value::BulkString(b"t".to_vec()),
+            Value::Int(fence),
+        ]))
+    }
+
+    fn broken<T>() -> RedisResult<T> {
+        Err(io::Error::from(io::ErrorKind::BrokenPipe).into())
+    }
+
+    fn take(owner: &Owner<()>, script: &mut Script) -> Result<Option<Arc<Grant<()>>>, Error> {
+        done(owner.take(script, &Request::Wait, None))
+    }
+
+    #[test]
+    fn a_wait_given_up_leaves_the_holds_from_before() {
+        let owner = owner(Options::new());
+        let mut script = Script {
+            answers: vec![granted(7), broken(), Ok(Value::Int(0)), Ok(Value::Int(1))],
+            gives_up: true,
+            ..Script::default()
+        };
+        let grant = take(&owner, &mut script).expect("an answer");
+        let grant = grant.expect("the lock");
+        assert!(take(&owner, &mut script).is_err());
+        let given_up = ["LOCK.CANCEL k t", "LOCK.RELEASE k t HOLDS 1"];
+        assert_eq!(script.asked[2..], given_up);
+        assert!(grant.is_held());
+    }
+
+    #[test]
+    fn a_grant_that_is_long_in_coming_is_confirmed_once() {
+        let owner = owner(Options::new().lease(Duration::from_secs(1)));
+        let mut script = Script {
+            answers: vec![granted(7), granted(7)],
+            answer_takes: Duration::from_millis(150),
+            ..Script::default()
+        };
+        let grant = take(&owner, &mut script).expect("an answer");
+        assert!(grant.expect("the lock").is_held());
+        assert_eq!(script.answers.len(), 0);
+    }
+
+    #[test]
+    fn a_release_whose_answer_was_lost_is_sent_again() {
+        let owner = owner(Options::new());
+        let mut script = Script {
+            answers: vec![granted(7), broken(), Ok(Value::Int(0))],
+            ..Script::default()
+        };
+        let grant = take(&owner, &mut script).expect("an answer");
+        let grant = grant.expect("the lock");
+        let released = done(owner.release(&mut script, &grant, grant.until()));
+        assert!(released.expect("an answer"), "the first one released it");
+        assert_eq!(script.asked[1..], ["LOCK.RELEASE k t HOLDS 0"; 2]);
+        assert!(!grant.is_lost());
     }
 }

@@ -99,6 +99,23 @@ async fn a_wait_that_ends_leaves_nobody_in_the_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_ends_at_a_slow_server_keeps_the_connection() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let _guard = locks.lock("k").acquire().await.expect("the lock");
+    let lock = locks.lock("k");
+    let waits = tokio::spawn(async move { lock.acquire_within(LEASE / 100).await });
+    server.until_waiters("k", 1);
+    let before = server.connections();
+    // Longer than the first of the two commands that give the place up is waited for, and the second is sent.
+    server.call("CLIENT PAUSE 800 WRITE");
+    assert!(waits.await.expect("no panic").expect("an answer").is_none());
+    locks.settled().await;
+    assert_eq!(server.connections(), before);
+    server.until_waiters("k", 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_wait_leaves_nothing_behind() {
     let server = Server::start();
     let locks = locks(&server);
@@ -213,6 +230,8 @@ async fn the_loss_of_a_lock_is_told_once() {
         let counts = Arc::clone(&told);
         let before = told.load(Ordering::SeqCst);
         let count = move || {
+            // However long it takes, `lost` comes back after it.
+            std::thread::sleep(Duration::from_millis(50));
             counts.fetch_add(1, Ordering::SeqCst);
         };
         let options = options.lease(lease).on_lost(count);

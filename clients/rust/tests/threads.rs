@@ -323,6 +323,19 @@ fn a_session_ends_with_its_connection() {
 }
 
 #[test]
+fn sessions_that_are_over_leave_no_connections() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let sessions: [Lock; 8] =
+        std::array::from_fn(|_| locks.lock_with("k", Options::new().session()));
+    for session in &sessions {
+        let guard = session.acquire().expect("the lock");
+        assert!(guard.release().expect("an answer"));
+    }
+    until("the pool's one is left", || server.connections().len() == 1);
+}
+
+#[test]
 fn a_waiting_upgrade_that_cannot_end_is_a_deadlock() {
     let server = Server::start();
     let locks = locks(&server);

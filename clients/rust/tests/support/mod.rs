@@ -93,6 +93,17 @@ impl Server {
         self.call("CLIENT KILL TYPE pubsub");
     }
 
+    /// The ids of all but the one that asks.
+    pub fn connections(&self) -> Vec<String> {
+        let Value::BulkString(list) = self.call("CLIENT LIST") else {
+            panic!("no list");
+        };
+        let list = String::from_utf8_lossy(&list);
+        let others = list.lines().filter(|line| !line.contains("cmd=client"));
+        let ids = others.filter_map(|line| line.split(' ').next());
+        ids.map(str::to_owned).collect()
+    }
+
     pub fn delete(&self, key: &str) {
         let mut connection = self.client().get_connection().expect("a connection");
         let _: i64 = connection.del(key).expect("DEL");

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
@@ -10,75 +10,74 @@ use futures_util::StreamExt;
 use redis::aio::PubSubStream;
 use redis::{Client, RedisResult};
 use tokio::sync::{watch, Notify};
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 use tokio::time::{self, sleep_until, timeout_at};
 
 use crate::error::Backoff;
-use crate::lines::ANSWER_WITHIN;
+use crate::mutex::Mutex;
+use crate::owner::ANSWER_WITHIN;
 
-/// What listens.
-pub(crate) trait Ear: Send + Sync {
+#[cfg(feature = "cluster-async")]
+pub(super) use cluster::ShardSubscriptions;
+
+/// What listens for these messages.
+pub(super) trait Listener: Send + Sync {
     /// Where a task that waits for this key until then is to be told of its turn. It is listened to,
     /// unless that isn't possible now; then the task asks without being told.
     fn channel<'a>(&'a self, key: &'a [u8], end: Instant) -> BoxFuture<'a, String>;
-
-    /// For a task that waits.
-    fn bell(&self) -> Bell;
 }
 
 /// The tasks that wait.
 #[derive(Default)]
-pub(crate) struct Bells {
+pub(super) struct Waiters {
     last: AtomicU64,
-    waiting: Mutex<HashMap<u64, Arc<Notify>>>,
+    notifies: Mutex<HashMap<u64, Arc<Notify>>>,
 }
 
 /// One of them. The number is what a message says: tokens stay secret.
-pub(crate) struct Bell {
-    pub(crate) number: u64,
+pub(super) struct Waiter {
+    pub(super) number: u64,
     notify: Arc<Notify>,
-    bells: Arc<Bells>,
+    waiters: Arc<Waiters>,
 }
 
-impl Bell {
-    pub(crate) async fn rung(&self) {
+impl Waiter {
+    /// Comes back when it is worthwhile to ask.
+    pub(super) async fn told(&self) {
         self.notify.notified().await;
     }
 }
 
-impl Drop for Bell {
+impl Drop for Waiter {
     fn drop(&mut self) {
-        self.bells.waiting().remove(&self.number);
+        self.waiters.notifies.lock().remove(&self.number);
     }
 }
 
-impl Bells {
-    fn bell(self: &Arc<Self>) -> Bell {
+impl Waiters {
+    pub(super) fn add(self: &Arc<Self>) -> Waiter {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
-        let notify = Arc::new(Notify::new());
-        self.waiting().insert(number, Arc::clone(&notify));
-        Bell {
+        let notify: Arc<Notify> = Arc::default();
+        self.notifies.lock().insert(number, Arc::clone(&notify));
+        Waiter {
             number,
             notify,
-            bells: Arc::clone(self),
+            waiters: Arc::clone(self),
         }
     }
 
-    fn ring(&self, message: &[u8]) {
-        let number = std::str::from_utf8(message)
-            .ok()
-            .and_then(|text| text.parse().ok());
-        let bell = number.and_then(|number: u64| self.waiting().get(&number).cloned());
-        bell.inspect(|bell| bell.notify_one());
+    fn tell(&self, message: &[u8]) {
+        let number = std::str::from_utf8(message).ok();
+        let number: Option<u64> = number.and_then(|text| text.parse().ok());
+        let notifies = self.notifies.lock();
+        let notify = number.and_then(|number| notifies.get(&number));
+        notify.inspect(|notify| notify.notify_one());
     }
 
     /// Messages may have been missed.
-    fn ring_all(&self) {
-        self.waiting().values().for_each(|bell| bell.notify_one());
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Arc<Notify>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tell_all(&self) {
+        let notifies = self.notifies.lock();
+        notifies.values().for_each(|notify| notify.notify_one());
     }
 }
 
@@ -91,92 +90,78 @@ fn random_name() -> String {
     format!("redis-lock:{:032x}", rand::random::<u128>())
 }
 
-/// Listens on a connection of its own, from the first task that waits on.
-pub(crate) struct OwnEar {
-    client: Client,
+/// One channel, on a connection of its own from the first task that waits on.
+pub(super) struct Subscription {
     channel: String,
-    bells: Arc<Bells>,
-    listens: watch::Sender<bool>,
-    task: Mutex<Option<AbortHandle>>,
+    is_wanted: Arc<Notify>,
+    is_subscribed: watch::Receiver<bool>,
+    /// Ends with this.
+    _listening: JoinSet<()>,
 }
 
-pub(crate) fn listen(client: Client) -> OwnEar {
-    OwnEar {
-        client,
-        channel: random_name(),
-        bells: Arc::default(),
-        listens: watch::Sender::new(false),
-        task: Mutex::default(),
+impl Subscription {
+    pub(super) fn new(client: Client, waiters: Arc<Waiters>) -> Subscription {
+        let channel = random_name();
+        let is_wanted: Arc<Notify> = Arc::default();
+        let (subscribed, is_subscribed) = watch::channel(false);
+        let mut listening = JoinSet::new();
+        let (name, wanted) = (channel.clone(), Arc::clone(&is_wanted));
+        listening.spawn(async move {
+            wanted.notified().await;
+            listen(&client, &name, &waiters, &subscribed).await;
+        });
+        Subscription {
+            channel,
+            is_wanted,
+            is_subscribed,
+            _listening: listening,
+        }
     }
 }
 
-impl Ear for OwnEar {
+impl Listener for Subscription {
     fn channel<'a>(&'a self, _key: &'a [u8], end: Instant) -> BoxFuture<'a, String> {
         Box::pin(async move {
-            self.start();
-            let mut listens = self.listens.subscribe();
-            let _ = timeout_at(soon(end), listens.wait_for(|listens| *listens)).await;
+            self.is_wanted.notify_one();
+            let mut is_subscribed = self.is_subscribed.clone();
+            let _ = timeout_at(soon(end), is_subscribed.wait_for(|it| *it)).await;
             self.channel.clone()
         })
     }
-
-    fn bell(&self) -> Bell {
-        self.bells.bell()
-    }
 }
 
-impl OwnEar {
-    fn start(&self) {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-        task.get_or_insert_with(|| {
-            let listens = hear(
-                self.client.clone(),
-                self.channel.clone(),
-                Arc::clone(&self.bells),
-                self.listens.clone(),
-            );
-            tokio::spawn(listens).abort_handle()
-        });
-    }
-}
-
-impl Drop for OwnEar {
-    fn drop(&mut self) {
-        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
-        task.iter().for_each(AbortHandle::abort);
-    }
-}
-
-async fn hear(client: Client, channel: String, bells: Arc<Bells>, listens: watch::Sender<bool>) {
+async fn listen(
+    client: &Client,
+    channel: &str,
+    waiters: &Waiters,
+    is_subscribed: &watch::Sender<bool>,
+) {
     let mut backoff = Backoff::new();
     loop {
-        if let Ok(mut messages) = subscribed(&client, &channel).await {
+        if let Ok(mut messages) = subscribe(client, channel).await {
             backoff = Backoff::new();
-            listens.send_replace(true);
-            bells.ring_all();
+            is_subscribed.send_replace(true);
+            waiters.tell_all();
             while let Some(message) = messages.next().await {
-                bells.ring(message.get_payload_bytes());
+                waiters.tell(message.get_payload_bytes());
             }
-            listens.send_replace(false);
+            is_subscribed.send_replace(false);
         }
         sleep_until(backoff.next(None).into()).await;
     }
 }
 
-async fn subscribed(client: &Client, channel: &str) -> RedisResult<PubSubStream> {
+async fn subscribe(client: &Client, channel: &str) -> RedisResult<PubSubStream> {
     let mut connection = client.get_async_pubsub().await?;
     connection.subscribe(channel).await?;
     Ok(connection.into_on_message())
 }
 
 #[cfg(feature = "cluster-async")]
-pub(crate) use in_a_cluster::ShardEar;
-
-#[cfg(feature = "cluster-async")]
-mod in_a_cluster {
+mod cluster {
     use std::collections::HashMap;
     use std::iter;
-    use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+    use std::sync::Arc;
     use std::time::Instant;
 
     use futures_util::future::BoxFuture;
@@ -184,91 +169,75 @@ mod in_a_cluster {
     use redis::cluster_routing::Slot;
     use redis::{PushInfo, PushKind, Value};
     use tokio::sync::mpsc::UnboundedReceiver;
-    use tokio::task::AbortHandle;
+    use tokio::task::JoinSet;
     use tokio::time::timeout_at;
 
-    use super::{random_name, soon, Bell, Bells, Ear};
+    use super::{random_name, soon, Listener, Waiters};
+    use crate::mutex::Mutex;
 
-    /// Listens on the connections of a cluster, on one shard channel for each slot.
-    pub(crate) struct ShardEar {
+    /// One shard channel for each slot, on the connections of a cluster.
+    pub(in super::super) struct ShardSubscriptions {
         connection: ClusterConnection,
         name: String,
-        bells: Arc<Bells>,
-        subscribed: Arc<Subscribed>,
-        task: AbortHandle,
+        channels: Arc<Channels>,
+        /// Ends with this.
+        _listening: JoinSet<()>,
     }
 
     /// The channel of each slot that is listened to.
-    #[derive(Default)]
-    struct Subscribed(Mutex<HashMap<Slot, String>>);
+    type Channels = Mutex<HashMap<Slot, String>>;
 
-    impl Subscribed {
-        fn channels(&self) -> MutexGuard<'_, HashMap<Slot, String>> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner)
-        }
-    }
-
-    impl ShardEar {
-        pub(crate) fn new(
+    impl ShardSubscriptions {
+        pub(in super::super) fn new(
             connection: ClusterConnection,
             mut pushes: UnboundedReceiver<PushInfo>,
-        ) -> ShardEar {
-            let bells: Arc<Bells> = Arc::default();
-            let subscribed: Arc<Subscribed> = Arc::default();
-            let (rung, noted) = (Arc::clone(&bells), Arc::clone(&subscribed));
-            let hears = tokio::spawn(async move {
+            waiters: Arc<Waiters>,
+        ) -> ShardSubscriptions {
+            let channels: Arc<Channels> = Arc::default();
+            let subscribed = Arc::clone(&channels);
+            let mut listening = JoinSet::new();
+            listening.spawn(async move {
                 while let Some(push) = pushes.recv().await {
-                    hear(&push, &rung, &noted);
+                    read(&push, &waiters, &subscribed);
                 }
             });
-            ShardEar {
+            ShardSubscriptions {
                 connection,
                 name: random_name(),
-                bells,
-                subscribed,
-                task: hears.abort_handle(),
+                channels,
+                _listening: listening,
             }
         }
     }
 
-    fn hear(push: &PushInfo, bells: &Bells, subscribed: &Subscribed) {
+    fn read(push: &PushInfo, waiters: &Waiters, channels: &Channels) {
         match (&push.kind, push.data.as_slice()) {
-            (PushKind::SMessage, [_, Value::BulkString(message)]) => bells.ring(message),
-            (PushKind::SSubscribe, _) => bells.ring_all(),
+            (PushKind::SMessage, [_, Value::BulkString(message)]) => waiters.tell(message),
+            (PushKind::SSubscribe, _) => waiters.tell_all(),
             // The slot has moved.
             (PushKind::SUnsubscribe, [Value::BulkString(channel), ..]) => {
-                subscribed.channels().remove(&Slot::for_key(channel));
-                bells.ring_all();
+                channels.lock().remove(&Slot::for_key(channel));
+                waiters.tell_all();
             }
             _ => {}
         }
     }
 
-    impl Ear for ShardEar {
+    impl Listener for ShardSubscriptions {
         fn channel<'a>(&'a self, key: &'a [u8], end: Instant) -> BoxFuture<'a, String> {
             Box::pin(async move {
                 let slot = Slot::for_key(key);
-                if let Some(channel) = self.subscribed.channels().get(&slot) {
+                if let Some(channel) = self.channels.lock().get(&slot) {
                     return channel.clone();
                 }
                 let channel = channel_in(slot, key, &self.name);
                 let mut connection = self.connection.clone();
                 let subscribes = connection.ssubscribe(&channel);
                 if matches!(timeout_at(soon(end), subscribes).await, Ok(Ok(()))) {
-                    self.subscribed.channels().insert(slot, channel.clone());
+                    self.channels.lock().insert(slot, channel.clone());
                 }
                 channel
             })
-        }
-
-        fn bell(&self) -> Bell {
-            self.bells.bell()
-        }
-    }
-
-    impl Drop for ShardEar {
-        fn drop(&mut self) {
-            self.task.abort();
         }
     }
 

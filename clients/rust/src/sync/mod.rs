@@ -1,0 +1,320 @@
+//! Locks for threads. Each wait has a connection to itself, so they wait by LOCK.WAIT.
+
+mod connections;
+mod renewals;
+mod turn;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::{Client, Cmd, RedisResult, Value};
+
+use crate::commands::{Commands, Request};
+use crate::error::Error;
+use crate::grant::{self, later};
+use crate::mutex::Mutex;
+use crate::options::{Keys, Options, Renewal};
+use crate::owner::{Io, Owner, ANSWER_WITHIN};
+use connections::{Pool, Session};
+use renewals::Renewals;
+use turn::{Doing, MyTurn, Turn};
+
+/// Makes locks for threads. Cheap to clone; all clones share their connections.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use redis_lock_client::Locks;
+///
+/// let locks = Locks::new(redis::Client::open("redis://127.0.0.1/")?);
+/// let guard = locks.lock("orders:42").acquire()?;
+/// println!("fence {}", guard.fence());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Locks {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    pool: Pool,
+    renewals: Arc<Renewals>,
+}
+
+/// One owner of a lock. Acquired again while it is held, it counts its holds; so threads that are
+/// to wait for each other need a `Lock` each.
+#[derive(Clone)]
+pub struct Lock {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    owner: Owner<()>,
+    turn: Turn,
+    session: Option<Mutex<Session>>,
+}
+
+/// The lock is held, and released when this goes out of scope.
+#[must_use = "the lock is released at once if this isn't kept"]
+pub struct Guard {
+    lock: Lock,
+    grant: Arc<Grant>,
+    released: bool,
+}
+
+type Grant = grant::Grant<()>;
+
+impl Locks {
+    /// Takes connections from this client, as many as commands and waits are under way at once.
+    pub fn new(client: Client) -> Locks {
+        Locks::of(Pool::of_client(client))
+    }
+
+    /// Locks in a cluster. The builder's `retries` are set to 0: what is sent again, and when, is this
+    /// library's business.
+    #[cfg(feature = "cluster")]
+    pub fn cluster(builder: redis::cluster::ClusterClientBuilder) -> Result<Locks, Error> {
+        Ok(Locks::of(Pool::of_cluster(builder.retries(0).build()?)))
+    }
+
+    fn of(pool: Pool) -> Locks {
+        let renewals = Arc::default();
+        Locks {
+            shared: Arc::new(Shared { pool, renewals }),
+        }
+    }
+
+    /// An exclusive lock on a key, or on several at once.
+    pub fn lock(&self, keys: impl Into<Keys>) -> Lock {
+        self.lock_with(keys, Options::new())
+    }
+
+    /// A lock as the options say.
+    pub fn lock_with(&self, keys: impl Into<Keys>, options: Options) -> Lock {
+        let is_session = options.renewal == Renewal::Session;
+        let inner = Inner {
+            shared: Arc::clone(&self.shared),
+            owner: Owner::new(Commands::new(keys.into(), options)),
+            turn: Turn::default(),
+            session: is_session.then(Mutex::default),
+        };
+        Lock {
+            inner: Arc::new(inner),
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.renewals.close();
+    }
+}
+
+impl Lock {
+    /// Waits for the lock, for ever.
+    pub fn acquire(&self) -> Result<Guard, Error> {
+        // Without an end to the time, not got is given up.
+        self.take(Request::Wait, None)?.ok_or(Error::Cancelled)
+    }
+
+    /// Waits so long; `None` if that wasn't enough.
+    pub fn acquire_within(&self, wait: Duration) -> Result<Option<Guard>, Error> {
+        self.take(Request::Wait, Some(later(Instant::now(), wait)))
+    }
+
+    /// Takes the lock if it is free; `None` if it isn't.
+    pub fn try_acquire(&self) -> Result<Option<Guard>, Error> {
+        self.take(Request::Try, Some(Instant::now() + ANSWER_WITHIN))
+    }
+
+    /// Ends the wait of another thread with this `Lock`: its `acquire` fails with
+    /// [`Error::Cancelled`]. Tells whether one waited.
+    pub fn cancel(&self) -> bool {
+        let lock = &self.inner;
+        lock.turn.cancel(|| done(lock.owner.cancel(&mut lock.io())))
+    }
+
+    /// What names the owner.
+    pub fn token(&self) -> &[u8] {
+        &self.inner.owner.commands.token
+    }
+
+    /// What is left of the lease, as the server says: zero if the lock isn't held.
+    pub fn left(&self) -> Result<Duration, Error> {
+        done(self.inner.owner.left(&mut self.inner.io()))
+    }
+
+    fn take(&self, request: Request, end: Option<Instant>) -> Result<Option<Guard>, Error> {
+        let does = match request {
+            Request::Try => Doing::Tries,
+            _ => Doing::Waits,
+        };
+        let lock = &self.inner;
+        let Some(turn) = lock.turn.enter(does, end) else {
+            return Ok(None);
+        };
+        let taken = done(lock.owner.take(&mut lock.io_of_wait(&turn), &request, end));
+        lock.end_session();
+        if let Ok(Some(grant)) = &taken {
+            // With its first hold it is new.
+            if grant.holds() == 1 {
+                let renewals = &lock.shared.renewals;
+                renewals.add(self.clone(), Arc::clone(grant));
+            }
+        }
+        if turn.ends_given_up() {
+            if let Ok(Some(grant)) = &taken {
+                let _ = lock.release(grant, Instant::now() + ANSWER_WITHIN);
+            }
+            return Err(Error::Cancelled);
+        }
+        let guard = |grant| Guard {
+            lock: self.clone(),
+            grant,
+            released: false,
+        };
+        Ok(taken?.map(guard))
+    }
+}
+
+impl Guard {
+    /// The number of this grant, greater than that of each one before it: what the guarded resource compares.
+    pub fn fence(&self) -> i64 {
+        self.grant.fence
+    }
+
+    /// What names the owner.
+    pub fn token(&self) -> &[u8] {
+        self.lock.token()
+    }
+
+    /// Whether the lock was lost: the server said so, or the lease is over by this machine's clock.
+    pub fn is_lost(&self) -> bool {
+        self.grant.is_lost()
+    }
+
+    /// What is left of the lease, as the server says: zero if the lock isn't held.
+    pub fn left(&self) -> Result<Duration, Error> {
+        self.lock.left()
+    }
+
+    /// Sets the lease, from now on and for renewals. `false`: the lock is lost.
+    pub fn extend(&self, lease: Duration) -> Result<bool, Error> {
+        let lock = &self.lock.inner;
+        let extended = done(lock.owner.extend(&mut lock.io(), &self.grant, lease));
+        lock.shared.renewals.look_again();
+        extended
+    }
+
+    /// Releases the lock. `false`: it had been lost. It is tried until the lease is over.
+    pub fn release(mut self) -> Result<bool, Error> {
+        self.released = true;
+        self.release_until(self.grant.until())
+    }
+
+    fn release_until(&self, until: Instant) -> Result<bool, Error> {
+        let lock = &self.lock.inner;
+        let lease_ends = self.grant.until();
+        let Some(_turn) = lock.turn.enter(Doing::Releases, Some(lease_ends)) else {
+            self.grant.lose();
+            return Ok(false);
+        };
+        lock.release(&self.grant, until)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.released {
+            // Nobody is left to be told. What can't be released now ends with its lease.
+            let _ = self.release_until(Instant::now() + ANSWER_WITHIN);
+        }
+    }
+}
+
+impl Inner {
+    /// In the turn of this thread.
+    fn release(&self, grant: &Arc<Grant>, until: Instant) -> Result<bool, Error> {
+        let released = done(self.owner.release(&mut self.io(), grant, until));
+        if grant.due().is_none() {
+            self.shared.renewals.remove(grant);
+        }
+        self.end_session();
+        released
+    }
+
+    /// Closes its connections, unless the lock is held. So nothing stays tied to them where the server couldn't be told.
+    fn end_session(&self) {
+        if let (Some(session), false) = (&self.session, self.owner.is_held()) {
+            *session.lock() = Session::default();
+        }
+    }
+
+    /// In the thread that renews.
+    fn renew(&self, grant: &Grant) {
+        let mut io = self.io();
+        if let Some(session) = &self.session {
+            let Some(session) = session.try_lock() else {
+                // It is acquired once more just now, and that sets the lease as well.
+                return grant.not_renewed();
+            };
+            io.session = Some(session);
+        }
+        done(self.owner.renew(&mut io, grant));
+    }
+
+    fn io(&self) -> Blocking<'_> {
+        Blocking {
+            pool: &self.shared.pool,
+            session: None,
+            turn: None,
+        }
+    }
+
+    fn io_of_wait<'a>(&'a self, turn: &'a MyTurn<'a>) -> Blocking<'a> {
+        Blocking {
+            session: self.session.as_ref().map(Mutex::lock),
+            turn: Some(turn),
+            ..self.io()
+        }
+    }
+}
+
+/// Has a thread stand still until there is an answer.
+struct Blocking<'a> {
+    pool: &'a Pool,
+    /// That of the lock, if this is asked on it.
+    session: Option<MutexGuard<'a, Session>>,
+    /// That of a wait that can be given up.
+    turn: Option<&'a MyTurn<'a>>,
+}
+
+impl Io for Blocking<'_> {
+    async fn ask(&mut self, command: &Cmd, route: &[u8], within: Duration) -> RedisResult<Value> {
+        match &mut self.session {
+            Some(session) => session.ask(self.pool, command, route, within),
+            None => self.pool.ask(command, route, within),
+        }
+    }
+
+    async fn pause_until(&mut self, at: Instant) -> bool {
+        if let Some(turn) = self.turn {
+            return turn.pause_until(at);
+        }
+        thread::sleep(at.saturating_duration_since(Instant::now()));
+        false
+    }
+}
+
+/// What a future over [`Blocking`] comes to: it is ready when it is first polled.
+pub(crate) fn done<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => unreachable!("nothing here is waited for without blocking"),
+    }
+}
