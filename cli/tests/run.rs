@@ -177,6 +177,38 @@ fn no_server_and_no_module_have_a_code_and_a_reason() {
     }
 }
 
+/// As with a log on a disk that is full.
+#[test]
+fn that_nothing_can_be_told_changes_nothing() {
+    let server = Server::start();
+    let loses = "redis-lock break --yes k >/dev/null; exit 4";
+    for (options, command, code) in [
+        (&["-v"][..], &["sh", "-c", "exit 7"][..], 7),
+        (&[], &["/nowhere"], 127),
+        (&[], &["sh", "-c", loses], 79),
+        (&["--on-lost", "ignore"], &["sh", "-c", loses], 4),
+    ] {
+        let words = [&["run", "k"], options, &["--"], command].concat();
+        let full = fs::File::options().write(true).open("/dev/full");
+        let outcome = outcome(redis_lock(server.port(), &words).stderr(full.expect("a device")));
+        assert_eq!(outcome.code(), code, "{words:?}");
+        assert_eq!(server.lock_info("k"), None, "{words:?}");
+    }
+    let nowhere = ["ls", "-p", &free_port().to_string()];
+    let full = fs::File::options().write(true).open("/dev/full");
+    let outcome = outcome(redis_lock(1, &nowhere).stderr(full.expect("a device")));
+    assert_eq!(outcome.code(), 69);
+}
+
+#[test]
+fn what_the_server_refuses_is_told_once() {
+    let server = Server::start();
+    server.call("SET k text").okay();
+    let refused = done(&server, &["run", "k", "--", "true"]);
+    assert_eq!(refused.code(), 69, "{refused:?}");
+    assert_eq!(refused.err.matches("WRONGTYPE").count(), 1, "{refused:?}");
+}
+
 // --- the lock -------------------------------------------------------------------------------
 
 #[test]

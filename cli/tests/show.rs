@@ -359,4 +359,8 @@ fn completions_and_help_are_for_every_command() {
         assert!(help.contains("--cacert"), "{help}");
     }
     assert_eq!(outcome(&mut redis_lock(1, &["run"])).code(), 2);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let unread = outcome(redis_lock(1, &["completions", "bash"]).stdout(writer));
+    assert_eq!((unread.code(), unread.err.as_str()), (0, ""));
 }
