@@ -306,6 +306,14 @@ fn shared_holders_and_permits_admit_each_other_and_nobody_else() {
 }
 
 #[test]
+fn a_key_that_begins_as_an_option_stands_behind_two_dashes() {
+    let server = Server::start();
+    let script = ["sh", "-c", "redis-lock info -- -k >/dev/null"];
+    let words = [&["run", "--", "-k"][..], &script].concat();
+    assert_eq!(done(&server, &words).code(), 0);
+}
+
+#[test]
 fn several_keys_are_taken_all_or_none() {
     let server = Server::start();
     server.call("LOCK.ACQUIRE c a PX 600000").grant();
@@ -542,6 +550,16 @@ fn a_lost_lock_ends_the_command_and_what_it_started() {
         until_gone(grandchild);
         assert_eq!(notes.path("got").exists(), signal == "TERM");
     }
+}
+
+#[test]
+fn a_command_that_is_stopped_is_told_of_the_loss_all_the_same() {
+    let server = Server::start();
+    let mut job = sleeper(&server, &["--lease", "300ms", "--grace", "600s"]);
+    holder(&server);
+    kill_process(job.command(), Signal::STOP).expect("it is there");
+    server.call("DEL k").int();
+    assert_eq!(job.outcome().code(), 79);
 }
 
 #[test]
