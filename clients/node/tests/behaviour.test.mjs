@@ -318,6 +318,25 @@ test('node-redis: a command that is never answered is sent again before the gran
   await client.quit();
 });
 
+test('node-redis: a message that is lost costs no turn, though the lease is short', { timeout: 60_000 }, async () => {
+  const client = await connect('node-redis', [server.address]);
+  await server.redis.flushall();
+  const duplicate = client.duplicate.bind(client);
+  client.duplicate = (overrides) => Object.assign(duplicate(overrides), { subscribe: async () => {} });
+  const { Locks } = await import('../dist/node-redis.js');
+  await server.redis.call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60_000);
+  const waiting = new Locks(client).acquire('k', { leaseMs: 1200 });
+  await until('it waits', async () => (await info(server.redis, 'k')).waiters === 1);
+  await server.redis.call('LOCK.QUEUE', 'k', 'behind', 'KEEP', 5000);
+  await server.redis.call('LOCK.RELEASE', 'k', 'other');
+  const began = performance.now();
+  const lock = await waiting;
+  const tookMs = performance.now() - began;
+  assert(tookMs < 1200, `after ${tookMs} ms`);
+  assert.equal(await lock.release(), true);
+  await client.quit();
+});
+
 test('node-redis: no offline queue only has it ask again', { timeout: 60_000 }, async () => {
   const { Locks } = await import('../dist/node-redis.js');
   const client = createClient({ url: server.url, disableOfflineQueue: true });
