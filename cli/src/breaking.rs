@@ -1,6 +1,6 @@
 //! `redis-lock break`.
 
-use std::io::{self, BufRead, IsTerminal};
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
@@ -65,7 +65,7 @@ fn is_confirmed() -> Result<bool> {
         io::stdin().is_terminal(),
         "not asked, because the input is no terminal: --yes breaks it without"
     );
-    eprint!("Take it away? [y/N] ");
+    io::stderr().write_all(b"Take it away? [y/N] ")?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if shown::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("redis-lock: {}", shown::line(&format!("{error:#}")));
+            shown::tell(shown::line(&format!("{error:#}")));
             ExitCode::from(UNAVAILABLE)
         }
     }
@@ -48,8 +48,9 @@ fn done(arguments: Arguments) -> Result<ExitCode> {
         Task::Top(options) => top::watch(&server, &options),
         Task::Break(options) => breaking::take_away(&server, &options),
         Task::Completions { shell } => {
-            let mut command = Arguments::command();
-            clap_complete::generate(shell, &mut command, "redis-lock", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "redis-lock", &mut script);
+            shown::print(&String::from_utf8(script)?)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -253,7 +253,7 @@ impl Node {
 }
 
 /// What a server or the system said, without the library's own words around it.
-fn told(error: &RedisError) -> String {
+pub fn told(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),

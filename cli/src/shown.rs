@@ -107,6 +107,13 @@ pub fn print(text: &str) -> anyhow::Result<()> {
         .context(Unread)
 }
 
+/// Tells whoever reads the standard error. That nobody can mustn't end what goes on here.
+pub fn tell(text: impl std::fmt::Display) {
+    use std::io::Write;
+    // In one piece, so that lines of others don't come in between.
+    let _ = io::stderr().write_all(format!("redis-lock: {text}\n").as_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

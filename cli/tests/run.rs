@@ -177,6 +177,38 @@ fn no_server_and_no_module_have_a_code_and_a_reason() {
     }
 }
 
+/// As with a log on a disk that is full.
+#[test]
+fn that_nothing_can_be_told_changes_nothing() {
+    let server = Server::start();
+    let loses = "redis-lock break --yes k >/dev/null; exit 4";
+    for (options, command, code) in [
+        (&["-v"][..], &["sh", "-c", "exit 7"][..], 7),
+        (&[], &["/nowhere"], 127),
+        (&[], &["sh", "-c", loses], 79),
+        (&["--on-lost", "ignore"], &["sh", "-c", loses], 4),
+    ] {
+        let words = [&["run", "k"], options, &["--"], command].concat();
+        let full = fs::File::options().write(true).open("/dev/full");
+        let outcome = outcome(redis_lock(server.port(), &words).stderr(full.expect("a device")));
+        assert_eq!(outcome.code(), code, "{words:?}");
+        assert_eq!(server.lock_info("k"), None, "{words:?}");
+    }
+    let nowhere = ["ls", "-p", &free_port().to_string()];
+    let full = fs::File::options().write(true).open("/dev/full");
+    let outcome = outcome(redis_lock(1, &nowhere).stderr(full.expect("a device")));
+    assert_eq!(outcome.code(), 69);
+}
+
+#[test]
+fn what_the_server_refuses_is_told_once() {
+    let server = Server::start();
+    server.call("SET k text").okay();
+    let refused = done(&server, &["run", "k", "--", "true"]);
+    assert_eq!(refused.code(), 69, "{refused:?}");
+    assert_eq!(refused.err.matches("WRONGTYPE").count(), 1, "{refused:?}");
+}
+
 // --- the lock -------------------------------------------------------------------------------
 
 #[test]
@@ -271,6 +303,14 @@ fn shared_holders_and_permits_admit_each_other_and_nobody_else() {
         .code(),
         75
     );
+}
+
+#[test]
+fn a_key_that_begins_as_an_option_stands_behind_two_dashes() {
+    let server = Server::start();
+    let script = ["sh", "-c", "redis-lock info -- -k >/dev/null"];
+    let words = [&["run", "--", "-k"][..], &script].concat();
+    assert_eq!(done(&server, &words).code(), 0);
 }
 
 #[test]
@@ -510,6 +550,16 @@ fn a_lost_lock_ends_the_command_and_what_it_started() {
         until_gone(grandchild);
         assert_eq!(notes.path("got").exists(), signal == "TERM");
     }
+}
+
+#[test]
+fn a_command_that_is_stopped_is_told_of_the_loss_all_the_same() {
+    let server = Server::start();
+    let mut job = sleeper(&server, &["--lease", "300ms", "--grace", "600s"]);
+    holder(&server);
+    kill_process(job.command(), Signal::STOP).expect("it is there");
+    server.call("DEL k").int();
+    assert_eq!(job.outcome().code(), 79);
 }
 
 #[test]

@@ -90,7 +90,12 @@ fn ls_shows_the_locks_that_fit() {
     assert_eq!(lines[2][..4], ["k", "exclusive", "1", "1"]);
     assert_eq!(lines[2][5], "9m59s");
     assert_eq!(lines.len(), 3);
+    // A short lease beside a long one.
+    server
+        .call("LOCK.ACQUIRE job:1 c PX 60000 SHARED LIMIT 3")
+        .grant();
     let some = done(&server, &["ls", "job:*"]).ok();
+    assert!(some.contains(" 9m59s "), "{some}");
     assert_eq!(some.lines().count(), 2, "{some}");
     assert_eq!(done(&server, &["ls", "none*"]).ok().lines().count(), 1);
 }
@@ -266,6 +271,11 @@ fn break_hands_the_lock_to_the_next() {
     assert!(done(&server, &["break", "-y", "s"])
         .ok()
         .ends_with("2 broken\n"));
+    for _ in 0..2 {
+        server.call("LOCK.ACQUIRE r a REENTRANT").grant();
+    }
+    done(&server, &["break", "-y", "r"]).ok();
+    assert_eq!(server.lock_info("r"), None, "with all holds");
     let free = done(&server, &["break", "--yes", "s"]);
     assert_eq!((free.code(), free.out.as_str()), (1, "nobody holds s\n"));
 }
@@ -330,6 +340,14 @@ fn the_server_is_named_as_redis_cli_is_told() {
         let listed = outcome(redis_lock(1, words).env_remove("REDIS_LOCK_URL"));
         assert_eq!(listed.code(), 0, "{words:?}: {listed:?}");
     }
+    // What the command line says goes before the environment.
+    for words in [
+        &["ls", "-u", &url][..],
+        &["ls", "-p", &port, "-a", "secret"],
+    ] {
+        let listed = outcome(redis_lock(1, words).env("REDISCLI_AUTH", "another"));
+        assert_eq!(listed.code(), 0, "{words:?}: {listed:?}");
+    }
     let by_environment = outcome(redis_lock(server.port(), &["ls"]).env("REDISCLI_AUTH", "secret"));
     assert_eq!(by_environment.code(), 0, "{by_environment:?}");
     let without = outcome(&mut redis_lock(server.port(), &["ls"]));
@@ -359,4 +377,8 @@ fn completions_and_help_are_for_every_command() {
         assert!(help.contains("--cacert"), "{help}");
     }
     assert_eq!(outcome(&mut redis_lock(1, &["run"])).code(), 2);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let unread = outcome(redis_lock(1, &["completions", "bash"]).stdout(writer));
+    assert_eq!((unread.code(), unread.err.as_str()), (0, ""));
 }

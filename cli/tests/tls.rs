@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use stage::support::{free_port, Expect, Server};
+use stage::support::{free_port, until, Expect, Server};
 use stage::{outcome, redis_lock, Outcome};
 use tempfile::TempDir;
 
@@ -100,4 +100,30 @@ fn the_server_is_known_by_its_certificate() {
     );
     let run = ["run", "k", "-u", &url, "--cacert", &ca, "--", "true"];
     assert_eq!(outcome(&mut redis_lock(1, &run)).code(), 0);
+}
+
+#[test]
+fn the_nodes_of_a_cluster_are_known_as_the_first_is() {
+    let server = Server::builder().config("cluster-enabled yes").start();
+    let papers = Papers::new();
+    let Some(port) = papers.serve(&server) else {
+        eprintln!("this server was built without TLS");
+        return;
+    };
+    server.call("CONFIG SET tls-auth-clients no").okay();
+    server.call("CONFIG SET tls-cluster yes").okay();
+    server
+        .call(format!("CONFIG SET cluster-announce-tls-port {port}"))
+        .okay();
+    server.call("CLUSTER ADDSLOTSRANGE 0 16383").okay();
+    until("it serves", || {
+        let info = server.call("CLUSTER INFO").text();
+        info.contains("cluster_state:ok")
+    });
+    let (ca, own) = (papers.word("ca"), ["-p", &port, "--tls"]);
+    for known in [&["--cacert", &ca][..], &["--insecure"]] {
+        let run = [&["run", "k", "--nb"], &own[..], known, &["--", "true"]].concat();
+        let run = outcome(redis_lock(1, &run).env_remove("REDIS_LOCK_URL"));
+        assert_eq!(run.code(), 0, "{run:?}");
+    }
 }

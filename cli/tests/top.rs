@@ -116,6 +116,7 @@ fn every_size_of_a_terminal_will_do() {
                 text.contains("busy")
                     && text.contains("WAITERS")
                     && text.contains("HELD") == (columns >= 40)
+                    && text.contains("q quit") == (rows >= 6)
             });
         }
     }

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{anyhow, Context, Result};
 use redis::cluster::ClusterClientBuilder;
-use redis::ConnectionAddr;
-use redis_lock_client::{Guard, Lock, Locks, Options};
+use redis::{ConnectionAddr, TlsMode};
+use redis_lock_client::{Error, Guard, Lock, Locks, Options};
 
 use super::news::News;
 use crate::arguments::{Run, Server};
@@ -142,13 +142,13 @@ impl Lease {
         thread::spawn(move || sender.send(guard.release()));
         let failure = match released.recv_timeout(ANSWER_WITHIN) {
             Ok(Ok(released)) => return released,
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(error)) => told(error).to_string(),
             Err(_) => "the server doesn't answer".to_owned(),
         };
-        eprintln!(
-            "redis-lock: the lock stays until its lease ends: {}",
+        shown::tell(format_args!(
+            "the lock stays until its lease ends: {}",
             shown::line(&failure)
-        );
+        ));
         true
     }
 }
@@ -158,16 +158,24 @@ impl Lease {
 fn taken(lock: &Lock, patience: Patience) -> Result<Option<Guard>> {
     loop {
         let guard = match patience {
-            Patience::ForEver => Some(lock.acquire()?),
-            Patience::None => lock.try_acquire()?,
+            Patience::ForEver => lock.acquire().map(Some),
+            Patience::None => lock.try_acquire(),
             Patience::Until(end) => {
-                lock.acquire_within(end.saturating_duration_since(Instant::now()))?
+                lock.acquire_within(end.saturating_duration_since(Instant::now()))
             }
         };
-        match guard {
-            Some(guard) if guard.left()?.is_zero() => drop(guard),
+        match guard.map_err(told)? {
+            Some(guard) if guard.left().map_err(told)?.is_zero() => drop(guard),
             guard => return Ok(guard),
         }
+    }
+}
+
+/// What went wrong, said once: an error of the redis crate has itself for its cause.
+fn told(error: Error) -> anyhow::Error {
+    match error {
+        Error::Redis(error) => anyhow!(nodes::told(&error)),
+        other => other.into(),
     }
 }
 
@@ -179,9 +187,13 @@ fn locks(server: &Server, is_cluster: bool) -> Result<Locks> {
         )?));
     }
     let first = nodes::connection_info(server)?;
-    let is_tls = matches!(first.addr(), ConnectionAddr::TcpTls { .. });
-    let mut builder = ClusterClientBuilder::new([first]);
-    if is_tls {
+    let mut builder = ClusterClientBuilder::new([first.clone()]);
+    if let ConnectionAddr::TcpTls { insecure, .. } = first.addr() {
+        // Certificates alone would have those of the nodes verified.
+        builder = builder.tls(match insecure {
+            true => TlsMode::Insecure,
+            false => TlsMode::Secure,
+        });
         builder = builder.certs(nodes::certificates(server)?);
     }
     Ok(Locks::cluster(builder)?)

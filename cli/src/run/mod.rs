@@ -54,10 +54,10 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
         Wait::Ended(number) => return Ok(signals::die_of(number)),
     };
     if options.verbose {
-        eprintln!(
-            "redis-lock: got it after {:.1?}, fence {fence}",
+        shown::tell(format_args!(
+            "got it after {:.1?}, fence {fence}",
             began.elapsed()
-        );
+        ));
     }
     let running = match command::start(options, lease.token(), fence, sender) {
         Ok(running) => running,
@@ -87,7 +87,7 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
 
 fn tell_of_rivals(lease: &mut Lease, options: &Run) -> Result<()> {
     if let Some(rivals) = lease.rivals(options.key.as_bytes())? {
-        eprint!("redis-lock: {rivals}");
+        shown::tell(rivals.trim_end());
     }
     Ok(())
 }
@@ -141,7 +141,7 @@ fn give_up(lease: &Lease, news: &Receiver<News>) {
 
 fn not_started(options: &Run, error: &io::Error) -> ExitCode {
     let name = shown::line(&options.command[0].to_string_lossy());
-    eprintln!("redis-lock: {name}: {error}");
+    shown::tell(format_args!("{name}: {error}"));
     match error.kind() {
         io::ErrorKind::NotFound => ExitCode::from(NOT_FOUND),
         _ => ExitCode::from(CANNOT_RUN),
@@ -264,7 +264,9 @@ impl Guarded<'_> {
 
     fn tell_of_the_loss(&self) {
         let key = shown::word(self.options.key.as_bytes());
-        eprintln!("redis-lock: the lock {key} was lost while the command ran");
+        shown::tell(format_args!(
+            "the lock {key} was lost while the command ran"
+        ));
     }
 }
 

@@ -30,7 +30,7 @@ function linkTo(client: Client): Link {
   const made = new Set<Client>();
   /** The connections that listen, by their node. */
   const listeners = new Map<string, Redis>();
-  client.once('end', () => made.forEach((each) => each.disconnect()));
+  client.on('end', () => made.forEach((each) => each.disconnect()));
 
   function add<C extends Client>(each: C): C {
     made.add(each);
@@ -67,7 +67,10 @@ function linkTo(client: Client): Link {
       return client instanceof Cluster ? each.ssubscribe(channel) : each.subscribe(channel);
     },
     own(connected) {
-      const own = add((client as Redis).duplicate()).on('ready', connected);
+      // What is sent before it is connected waits for that: a first try has no second one.
+      const queues = { enableOfflineQueue: true };
+      const own = client instanceof Cluster ? client.duplicate([], queues) : client.duplicate(queues);
+      add<Client>(own).on('ready', connected);
       return { send: (key, words) => send(own, key, words), close: () => own.disconnect() };
     },
   };

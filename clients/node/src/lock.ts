@@ -155,8 +155,8 @@ export class Lock {
     const message = randomBytes(8).toString('hex');
     const place = ['KEEP', this.#keepMs, 'NOTIFY', channel, message];
     const ask = async () => {
-      // A client may leave what it sent unanswered when its connection broke. The grant waits only for KEEP.
-      const granted = await unlessAborted(this.#request('QUEUE', place), within(this.#keepMs / 3));
+      // A client may leave what it sent unanswered when its connection broke.
+      const granted = await unlessAborted(this.#request('QUEUE', place), within(this.#askMs));
       if (granted) return granted;
       let fault: unknown;
       const failed = (error: unknown) => {
@@ -165,7 +165,7 @@ export class Lock {
       };
       this.#turns.listen(this.#link, channel)?.then(bell.ring, failed);
       // Not for the subscription itself: the place has to be kept, whatever becomes of that.
-      await bell.wait(this.#keepMs / 3);
+      await bell.wait(this.#askMs);
       if (fault) throw fault;
       return undefined;
     };
@@ -191,6 +191,11 @@ export class Lock {
     const answer = await this.#send(verb, ['PX', leaseMs, 'HOLDS', holds, ...mode, ...place]);
     if (!Array.isArray(answer) || (this.#own && !(await this.#prolong(leaseMs)))) return undefined;
     return { fence: Number(answer[1]), holds, leaseMs, until };
+  }
+
+  /** How long a place is silent. A grant that nobody asks for ends with KEEP, or with the lease where that is shorter. */
+  get #askMs(): number {
+    return Math.min(this.#keepMs, this.#leaseMs) / 3;
   }
 
   /** The length that was set last. */

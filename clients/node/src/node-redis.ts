@@ -16,7 +16,8 @@ interface Connection {
 }
 type Listener = (message: string) => void;
 export interface NodeRedisClient extends Connection {
-  duplicate(): NodeRedisClient;
+  readonly options?: { readonly socket?: object } | undefined;
+  duplicate(overrides?: object): NodeRedisClient;
   sendCommand(words: string[]): Promise<unknown>;
   subscribe(channel: string, listener: Listener): Promise<unknown>;
 }
@@ -30,6 +31,10 @@ type Client = NodeRedisClient | NodeRedisCluster;
 
 const send = (client: Client, key: string, words: string[]) =>
   'masters' in client ? client.sendCommand(key, false, words) : client.sendCommand(words);
+
+/** One more connection. It may be silent for long, where it listens or holds a session. */
+const another = (client: NodeRedisClient) =>
+  client.duplicate({ socket: { ...client.options?.socket, socketTimeout: undefined } });
 
 function linkTo(client: Client): Link {
   const made = new Set<Connection>();
@@ -51,6 +56,21 @@ function linkTo(client: Client): Link {
     return each;
   }
 
+  /** One that is closed for good, by its strategy of reconnection or with the client, is followed by another one. */
+  function listen(each: NodeRedisClient, listening: Turns): Promise<NodeRedisClient> {
+    const listens = connect(each, () => listening.missed());
+    const ended = () => {
+      if (listener !== listens) return;
+      listener = undefined;
+      close(each);
+      listening.missed();
+    };
+    each.on('error', () => each.isOpen || ended());
+    each.on('end', ended);
+    listens.catch(ended);
+    return listens;
+  }
+
   /** Ends what was made, and has those who wait find that the client is closed. */
   function end() {
     made.forEach(close);
@@ -69,12 +89,11 @@ function linkTo(client: Client): Link {
     async subscribe(channel, listening) {
       turns = listening;
       if ('masters' in client) return client.sSubscribe(channel, turns.heard);
-      listener ??= connect(client.duplicate(), () => listening.missed());
-      listener.catch(() => (listener = undefined));
+      listener ??= listen(another(client), listening);
       return (await listener).subscribe(channel, turns.heard);
     },
     own(connected) {
-      const own = client.duplicate();
+      const own = 'masters' in client ? client.duplicate() : another(client);
       const ready = connect(own, connected);
       ready.catch(ignore);
       return { send: async (key, words) => send(await ready, key, words), close: () => close(own) };

@@ -1,6 +1,7 @@
 // What the conformance suite doesn't see, because a driver in another language has no word for it.
 
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { after, before, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -194,6 +195,15 @@ for (const kind of ['ioredis', 'node-redis']) {
     await held.release();
   });
 
+  check('a client that was closed and opened again has those who wait told as before', async (locks, client) => {
+    await handedOver(locks);
+    const closed = once(client, 'end');
+    await client.quit();
+    await closed;
+    await client.connect();
+    await handedOver(locks);
+  });
+
   check('a message from somebody else does no harm', async (locks) => {
     const held = await locks.acquire('k');
     const waiting = locks.acquire('k');
@@ -248,6 +258,41 @@ test('ioredis: commandTimeout, no offline queue and few retries only have it ask
   redis.disconnect();
 });
 
+test('ioredis: without an offline queue a session is had at the first try', { timeout: 60_000 }, async () => {
+  const { Locks } = await import('../dist/ioredis.js');
+  const redis = new Redis(server.port, { enableOfflineQueue: false });
+  await new Promise((ready) => redis.once('ready', ready));
+  await server.redis.flushall();
+  const lock = new Locks(redis).lock('k', { session: true });
+  assert(await lock.acquire());
+  assert.equal(await lock.release(), true);
+  redis.disconnect();
+});
+
+for (const [what, socket] of Object.entries({
+  'a time limit of its socket': { socketTimeout: 200 },
+  'no second try to connect': { reconnectStrategy: false },
+})) {
+  test(`node-redis: a client with ${what} has those who wait told and holds sessions`, { timeout: 60_000 }, async () => {
+    const { Locks } = await import('../dist/node-redis.js');
+    const client = createClient({ url: server.url, socket });
+    client.on('error', () => {});
+    await client.connect();
+    await server.redis.flushall();
+    // Its other commands keep its own connection from being closed.
+    const busy = setInterval(() => client.ping().catch(() => {}), 50);
+    const locks = new Locks(client);
+    const session = await locks.acquire('session', { session: true, leaseMs: 60_000 });
+    await handedOver(locks);
+    await server.call('CLIENT KILL TYPE pubsub');
+    await sleep(600);
+    await handedOver(locks);
+    assert.equal(await session.release(), true);
+    clearInterval(busy);
+    await client.quit();
+  });
+}
+
 test('node-redis: a command that is never answered is sent again before the grant has lapsed', { timeout: 60_000 }, async () => {
   const client = await connect('node-redis', [server.address]);
   await server.redis.flushall();
@@ -270,6 +315,25 @@ test('node-redis: a command that is never answered is sent again before the gran
   assert(tookMs < 2900, `after ${tookMs} ms`);
   assert.equal(await lock.release(), true);
   assert.equal(swallowed, 1);
+  await client.quit();
+});
+
+test('node-redis: a message that is lost costs no turn, though the lease is short', { timeout: 60_000 }, async () => {
+  const client = await connect('node-redis', [server.address]);
+  await server.redis.flushall();
+  const duplicate = client.duplicate.bind(client);
+  client.duplicate = (overrides) => Object.assign(duplicate(overrides), { subscribe: async () => {} });
+  const { Locks } = await import('../dist/node-redis.js');
+  await server.redis.call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60_000);
+  const waiting = new Locks(client).acquire('k', { leaseMs: 1200 });
+  await until('it waits', async () => (await info(server.redis, 'k')).waiters === 1);
+  await server.redis.call('LOCK.QUEUE', 'k', 'behind', 'KEEP', 5000);
+  await server.redis.call('LOCK.RELEASE', 'k', 'other');
+  const began = performance.now();
+  const lock = await waiting;
+  const tookMs = performance.now() - began;
+  assert(tookMs < 1200, `after ${tookMs} ms`);
+  assert.equal(await lock.release(), true);
   await client.quit();
 });
 
@@ -296,4 +360,17 @@ async function askedAgain(locks) {
   await sleep(2000);
   assert.equal(held.lost, false);
   assert.equal(await held.release(), true);
+}
+
+/** A wait that is told promptly of its turn, and not only when it asks again. */
+async function handedOver(locks) {
+  const held = await locks.acquire('handed over', { keepMs: 60_000 });
+  const waiting = locks.acquire('handed over', { keepMs: 60_000 });
+  await until('it waits', async () => (await info(server.redis, 'handed over')).waiters === 1);
+  await until('it listens', async () => (await server.redis.pubsub('CHANNELS', 'redis-lock:*')).length > 0);
+  const began = performance.now();
+  await held.release();
+  const next = await waiting;
+  assert(performance.now() - began < 2000, 'told promptly');
+  await next.release();
 }

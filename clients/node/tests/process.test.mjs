@@ -49,6 +49,13 @@ const waitedFor = `
 
 const cases = {
   'after a wait': `${waitedFor} await client.quit();`,
+  'after it was closed and opened again': `
+    const closed = new Promise((done) => client.once('end', done));
+    await client.quit();
+    await closed;
+    await client.connect();
+    ${waitedFor}
+    await client.quit();`,
   'while a lock is held': `await locks.acquire('held', { leaseMs: 60_000 }); await client.quit();`,
   'while a session is held': `await locks.acquire('session', { session: true, leaseMs: 60_000 }); await client.quit();`,
   'while a lock is waited for': `

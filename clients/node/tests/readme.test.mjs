@@ -50,5 +50,5 @@ test('the project is made, and the programs get their locks', { timeout: 300_000
   assert.match(run('node', ['third.mjs'], project()), /^mine, with fence \d{16}\n$/);
 
   const [, required] = readme.match(/With CommonJS it is `(.+)`/);
-  run('node', ['--input-type=commonjs', '--eval', `${required}; new Locks({ options: {}, once() {} });`], project());
+  run('node', ['--input-type=commonjs', '--eval', `${required}; new Locks({ options: {}, on() {} });`], project());
 });
