@@ -98,6 +98,33 @@ func TestDoHoldsTheLockAndReleasesIt(t *testing.T) {
 	}
 }
 
+// slowConn has a long way to the server.
+type slowConn struct {
+	redis.ConnWithTimeout
+	delay time.Duration
+}
+
+func (c slowConn) DoWithTimeout(timeout time.Duration, name string, args ...interface{}) (interface{}, error) {
+	time.Sleep(c.delay)
+	return c.ConnWithTimeout.DoWithTimeout(timeout, name, args...)
+}
+
+func TestASlowWayToTheServerIsNoStandstill(t *testing.T) {
+	address := server(t)
+	pool := &redis.Pool{Dial: func() (redis.Conn, error) {
+		conn, err := redis.Dial("tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		return slowConn{conn.(redis.ConnWithTimeout), 300 * time.Millisecond}, nil
+	}}
+	lock := redislock.New(pool).Lock(redislock.Options{Keys: []string{"k"}, Lease: 2 * time.Second})
+	ctx, cancel := context.WithTimeout(context.Background(), patience/3)
+	defer cancel()
+	_, err := lock.Acquire(ctx)
+	check(t, err)
+}
+
 func TestDoEndsItsContextWithTheLock(t *testing.T) {
 	pool := pool(server(t))
 	lock := redislock.New(pool).Lock(redislock.Options{Keys: []string{"k"}, Lease: 300 * time.Millisecond})

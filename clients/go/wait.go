@@ -145,6 +145,7 @@ func (l *Lock) take(ctx context.Context, p patience) (int64, bool, error) {
 // not enough.
 func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *redis.Conn) (int64, time.Time, error) {
 	pause := firstPause
+	soon := l.options.Lease / 10
 	for {
 		sent := time.Now()
 		asks, within := l.asks(p, holds)
@@ -160,8 +161,9 @@ func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *redi
 			}
 		case err == nil:
 			// It may have been granted long ago to a process that stood still: asked again, it is known from
-			// when the lease counts.
-			if time.Since(sent) > l.options.Lease/10 {
+			// when the lease counts. The second answer doesn't wait for anybody: it is slow where the way is long.
+			if time.Since(sent) > soon {
+				soon = l.options.Lease
 				continue
 			}
 			grant, err := redis.Values(reply, nil)

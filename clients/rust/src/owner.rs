@@ -82,7 +82,7 @@ impl<O: Observer> Owner<O> {
                 Ok(Answer::NotGranted) => (sent, None),
                 Ok(Answer::Place) => {
                     backoff = Backoff::new();
-                    (sent + self.commands.options.keep / 3, None)
+                    (sent + self.place_lasts() / 3, None)
                 }
                 Err(error) if !may_pass(&error) => return Err(error.into()),
                 // Whoever is away is passed over, so there is no pause where time has passed already.
@@ -95,6 +95,11 @@ impl<O: Observer> Owner<O> {
                 return failed.map_or(Ok(None), |error| Err(error.into()));
             }
         }
+    }
+
+    /// How long a place is kept without a word, and a grant to it: that ends with its lease, too.
+    fn place_lasts(&self) -> Duration {
+        self.commands.options.keep.min(self.commands.options.lease)
     }
 
     fn granted(
@@ -262,6 +267,7 @@ mod tests {
         answer_takes: Duration,
         gives_up: bool,
         asked: Vec<String>,
+        paused_until: Option<Instant>,
     }
 
     impl Io for Script {
@@ -273,7 +279,8 @@ mod tests {
             self.answers.remove(0)
         }
 
-        async fn pause_until(&mut self, _: Instant) -> bool {
+        async fn pause_until(&mut self, at: Instant) -> bool {
+            self.paused_until = Some(at);
             self.gives_up
         }
     }
@@ -324,6 +331,31 @@ mod tests {
         let grant = take(&owner, &mut script).expect("an answer");
         assert!(grant.expect("the lock").is_held());
         assert_eq!(script.answers.len(), 0);
+    }
+
+    #[test]
+    fn a_place_is_asked_for_again_before_a_grant_to_it_ends() {
+        for (lease_s, keep_s, third_s) in [(3, 30, 1), (30, 3, 1), (9, 9, 3)] {
+            let options = Options::new().lease(Duration::from_secs(lease_s));
+            let owner = owner(options.keep(Duration::from_secs(keep_s)));
+            let mut script = Script {
+                answers: vec![Ok(Value::Int(1)), granted(7)],
+                ..Script::default()
+            };
+            let began = Instant::now();
+            let place = Request::Place {
+                channel: "channel".to_owned(),
+                message: 1,
+            };
+            let taken = done(owner.take(&mut script, &place, None));
+            assert!(taken.expect("an answer").is_some());
+            let pause = script.paused_until.expect("a pause") - began;
+            let late = pause.saturating_sub(Duration::from_secs(third_s));
+            assert!(
+                late < Duration::from_millis(500),
+                "{lease_s}, {keep_s}: {pause:?}"
+            );
+        }
     }
 
     #[test]
