@@ -20,19 +20,20 @@ use clap::Parser;
 use libtest_mimic::{Arguments, Failed, Trial};
 use redis_lock_rig::name_of;
 
-use behaviours::{table, Behaviour, Where};
+use behaviours::{table, Ability, Behaviour, Where};
 use servers::Setting;
 use world::World;
 
-/// The clients and the folder under clients/ that has their driver.
-const CLIENTS: [(&str, &str); 7] = [
-    ("python-sync", "python"),
-    ("python-asyncio", "python"),
-    ("ioredis", "node"),
-    ("node-redis", "node"),
-    ("rust-sync", "rust"),
-    ("rust-tokio", "rust"),
-    ("go", "go"),
+/// The clients, the folder under clients/ that has their driver, and what they can't do.
+const CLIENTS: [(&str, &str, &[Ability]); 8] = [
+    ("python-sync", "python", &[]),
+    ("python-asyncio", "python", &[]),
+    ("ioredis", "node", &[]),
+    ("node-redis", "node", &[]),
+    ("rust-sync", "rust", &[]),
+    ("rust-tokio", "rust", &[]),
+    ("go", "go", &[]),
+    ("php", "php", &[Ability::Background]),
 ];
 
 /// Runs the conformance suite.
@@ -59,6 +60,13 @@ struct Options {
 struct Client {
     name: &'static str,
     folder: PathBuf,
+    lacks: &'static [Ability],
+}
+
+impl Client {
+    fn can_do(&self, behaviour: &Behaviour) -> bool {
+        !behaviour.needs.is_some_and(|it| self.lacks.contains(&it))
+    }
 }
 
 fn main() -> ExitCode {
@@ -73,6 +81,7 @@ fn main() -> ExitCode {
 
 fn run(options: Options) -> Result<ExitCode> {
     let clients = chosen(&options.clients)?;
+    clients.iter().for_each(tell_what_is_left_out);
     let folders = folders_of(&clients);
     if !options.no_setup && !options.run.list {
         folders.iter().try_for_each(|folder| set_up(folder))?;
@@ -99,20 +108,35 @@ fn clients_folder() -> PathBuf {
 
 fn chosen(names: &[String]) -> Result<Vec<Client>> {
     for name in names {
-        let known = CLIENTS.iter().any(|(client, _)| client == name);
-        ensure!(known, "no client {name}; there are {CLIENTS:?}");
+        let names = CLIENTS.map(|(client, ..)| client);
+        let known = names.contains(&name.as_str());
+        ensure!(known, "no client {name}; there are {names:?}");
     }
     let is_wanted = |name: &str| names.is_empty() || names.iter().any(|it| it == name);
-    let all = CLIENTS.iter().filter(|(name, _)| is_wanted(name));
-    let all = all.map(|(name, folder)| Client {
+    let all = CLIENTS.iter().filter(|(name, ..)| is_wanted(name));
+    let all = all.map(|(name, folder, lacks)| Client {
         name,
         folder: clients_folder().join(folder),
+        lacks,
     });
     let there: Vec<Client> = all
         .filter(|client| !names.is_empty() || client.folder.join("driver").exists())
         .collect();
     ensure!(!there.is_empty(), "no client has a driver");
     Ok(there)
+}
+
+/// To stderr, so that a list of the tests has nothing else in it.
+fn tell_what_is_left_out(client: &Client) {
+    let left_out = table().filter(|behaviour| !client.can_do(behaviour));
+    let names: Vec<&str> = left_out.map(|behaviour| behaviour.name).collect();
+    if !names.is_empty() {
+        let (count, names) = (names.len(), names.join(", "));
+        eprintln!(
+            "{} lacks {:?}; {count} rows are left out: {names}",
+            client.name, client.lacks
+        );
+    }
 }
 
 fn folders_of(clients: &[Client]) -> Vec<PathBuf> {
@@ -155,7 +179,10 @@ fn trials_of(client: &Client, setting: &Setting) -> Vec<Trial> {
         let (client, setting) = (client.clone(), setting.clone());
         Trial::test(name, move || tried(&client, &setting, behaviour))
     };
-    table().filter(applies).map(trial).collect()
+    let rows = table().filter(applies);
+    rows.filter(|behaviour| client.can_do(behaviour))
+        .map(trial)
+        .collect()
 }
 
 thread_local! {

@@ -81,9 +81,7 @@ pub fn a_lock_can_be_used_again_after_a_loss(world: &mut World) {
     let driver = world.driver();
     driver.lock("a", json!({"keys": [KEY], "lease_ms": 300, "renew": false}));
     let first = driver.try_acquire("a").fence();
-    driver
-        .loss_within("a", Duration::from_secs(5))
-        .expect("the loss is told");
+    until("it is lost", || driver.is_lost("a"));
     until("the server knows of it too", || {
         world.servers.info(KEY).is_none()
     });
@@ -108,9 +106,21 @@ pub fn an_extension_sets_the_lease(world: &mut World) {
     assert!(!driver.is_lost("a"));
     world.servers.call(&format!("DEL {KEY}"));
     assert!(!driver.extend("a", 60_000));
+    assert!(driver.is_lost("a"));
+}
+
+pub fn an_extension_that_is_refused_tells_of_the_loss(world: &mut World) {
+    let driver = world.driver();
+    driver.lock(
+        "a",
+        json!({"keys": [KEY], "lease_ms": 60_000, "renew": false}),
+    );
+    driver.try_acquire("a").fence();
+    world.servers.call(&format!("DEL {KEY}"));
+    assert!(!driver.extend("a", 60_000));
     let told = driver.loss_within("a", LATE);
     assert!(told.is_some(), "the loss is told");
-    assert!(driver.is_lost("a"));
+    assert_eq!(driver.losses("a"), 1);
 }
 
 pub fn what_is_left_is_told(world: &mut World) {

@@ -15,25 +15,34 @@ pub enum Where {
     Cluster,
 }
 
-/// Something that every client does.
+/// What a client may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ability {
+    /// It renews leases, and tells of a loss, while the program does something else.
+    Background,
+}
+
+/// Something that every client does, or each one that has an ability.
 pub struct Behaviour {
     pub name: &'static str,
     pub place: Where,
+    pub needs: Option<Ability>,
     pub run: fn(&mut World),
 }
 
 /// Rows of the table, named as their functions are.
 macro_rules! rows {
-    ($place:ident: $($module:ident::$function:ident),+ $(,)?) => {
+    ($place:ident, $needs:expr; $($module:ident::$function:ident),+ $(,)?) => {
         &[$(Behaviour {
             name: stringify!($function),
             place: Where::$place,
+            needs: $needs,
             run: $module::$function,
         }),+]
     };
 }
 
-const ANYWHERE: &[Behaviour] = rows![Anywhere:
+const ANYWHERE: &[Behaviour] = rows![Anywhere, None;
     granting::a_free_lock_is_got_at_once,
     granting::a_held_lock_is_refused_at_once,
     granting::fences_rise,
@@ -49,9 +58,6 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere:
     waiting::a_wait_that_somebody_else_gave_up_is_cancelled_or_asked_again,
     waiting::a_wait_longer_than_its_keep_keeps_its_place,
     waiting::a_long_wait_for_a_session_keeps_its_place,
-    holding::a_lease_is_renewed_beyond_its_end,
-    holding::a_lease_that_is_not_renewed_is_told_lost_in_time,
-    holding::a_deleted_lock_is_told_lost_within_a_lease,
     holding::a_release_after_a_loss_spares_the_next_holder,
     holding::an_extension_sets_the_lease,
     holding::what_is_left_is_told,
@@ -65,23 +71,42 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere:
     kinds::a_deadlock_of_upgrades_is_told,
     kinds::no_increment_is_lost,
     failures::killed_connections_dont_lose_a_wait,
-    failures::killed_connections_dont_lose_a_grant,
     failures::a_server_that_restarts_is_waited_at_again,
-    failures::a_server_that_restarts_doesnt_lose_a_grant,
-    failures::a_stopped_process_is_told_of_its_loss,
     failures::a_process_stopped_while_it_waits_doesnt_take_an_old_grant,
 ];
 
-const STANDALONE: &[Behaviour] = rows![Standalone:
+const ANYWHERE_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, Some(Ability::Background);
+    holding::a_lease_is_renewed_beyond_its_end,
+    holding::a_lease_that_is_not_renewed_is_told_lost_in_time,
+    holding::a_deleted_lock_is_told_lost_within_a_lease,
+    holding::an_extension_that_is_refused_tells_of_the_loss,
+    kinds::one_lost_key_of_several_is_told,
+    failures::killed_connections_dont_lose_a_grant,
+    failures::a_server_that_restarts_doesnt_lose_a_grant,
+    failures::a_stopped_process_is_told_of_its_loss,
+];
+
+const STANDALONE: &[Behaviour] = rows![Standalone, None;
     failures::a_server_that_was_a_replica_for_a_while_is_waited_at_again,
+];
+
+const STANDALONE_IN_BACKGROUND: &[Behaviour] = rows![Standalone, Some(Ability::Background);
     failures::a_server_that_was_a_replica_for_a_while_doesnt_lose_a_grant,
 ];
 
-const CLUSTER: &[Behaviour] = rows![Cluster:
+const CLUSTER: &[Behaviour] = rows![Cluster, None;
     failures::a_slot_that_moves_is_followed,
+];
+
+const CLUSTER_IN_BACKGROUND: &[Behaviour] = rows![Cluster, Some(Ability::Background);
+    failures::a_slot_that_moves_doesnt_lose_a_grant,
 ];
 
 /// All of them.
 pub fn table() -> impl Iterator<Item = &'static Behaviour> {
-    ANYWHERE.iter().chain(STANDALONE).chain(CLUSTER)
+    let everyone = ANYWHERE.iter().chain(STANDALONE).chain(CLUSTER);
+    everyone
+        .chain(ANYWHERE_IN_BACKGROUND)
+        .chain(STANDALONE_IN_BACKGROUND)
+        .chain(CLUSTER_IN_BACKGROUND)
 }

@@ -1,0 +1,12 @@
+<?php
+
+// Without Composer: the classes of this folder, as composer.json has them.
+
+declare(strict_types=1);
+
+spl_autoload_register(static function (string $class): void {
+    $prefix = 'RedisLock\\';
+    if (str_starts_with($class, $prefix)) {
+        require __DIR__ . '/src/' . substr($class, strlen($prefix)) . '.php';
+    }
+});

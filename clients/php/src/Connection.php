@@ -1,0 +1,132 @@
+<?php
+
+declare(strict_types=1);
+
+namespace RedisLock;
+
+/**
+ * Sends commands, each with a limit to how long its answer may take. After a failure the connection isn't used
+ * again: phpredis leaves an answer that comes too late to the next command.
+ *
+ * @internal
+ */
+final class Connection
+{
+    /** How long an answer may take that the server gives at once. */
+    public const ANSWER = 1.0;
+
+    /** How the server's errors begin, which phpredis throws or not; and those that end by themselves. */
+    private const ERROR = '/^[A-Z]+ /';
+    private const PASSING = '/^(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK) '
+        . '|^UNBLOCKED .*instance state changed/';
+
+    private \Redis|\RedisCluster|null $redis = null;
+
+    /** @param \Closure(): (\Redis|\RedisCluster) $connect */
+    public function __construct(private readonly \Closure $connect)
+    {
+    }
+
+    /**
+     * Sends `LOCK.$name keys ...words` once.
+     *
+     * @param non-empty-list<string> $keys
+     * @param list<string|int> $words
+     * @throws Refused
+     * @throws \RedisException|\RedisClusterException what may pass
+     */
+    public function ask(string $name, array $keys, array $words, float $within = self::ANSWER): mixed
+    {
+        return Signals::after(fn () => $this->exchange($name, $keys, $words, $within));
+    }
+
+    /**
+     * @param non-empty-list<string> $keys
+     * @param list<string|int> $words
+     */
+    private function exchange(string $name, array $keys, array $words, float $within): mixed
+    {
+        $redis = $this->redis;
+        $this->redis = null;
+        try {
+            $redis ??= ($this->connect)();
+            $reply = $this->reply($redis, self::command($redis, $name, $keys, $words), $keys[0], $within);
+            $this->redis = $redis;
+            return $reply;
+        } catch (\RedisException|\RedisClusterException $failure) {
+            throw self::mayPass($failure) ? $failure : new Refused($failure);
+        } finally {
+            if ($this->redis === null) {
+                $redis?->close();
+            }
+        }
+    }
+
+    private static function mayPass(\RedisException|\RedisClusterException $failure): bool
+    {
+        $error = $failure->getMessage();
+        return !preg_match(self::ERROR, $error) || preg_match(self::PASSING, $error);
+    }
+
+    /**
+     * phpredis puts its prefix before no key of a raw command.
+     *
+     * @param non-empty-list<string> $keys
+     * @param list<string|int> $words
+     * @return non-empty-list<string|int>
+     */
+    private static function command(\Redis|\RedisCluster $redis, string $name, array $keys, array $words): array
+    {
+        $start = count($keys) > 1 ? ["LOCK.M$name", count($keys)] : ["LOCK.$name"];
+        return [...$start, ...array_map($redis->_prefix(...), $keys), ...$words];
+    }
+
+    /** @param non-empty-list<string|int> $command */
+    private function reply(\Redis|\RedisCluster &$redis, array $command, string $key, float $within): mixed
+    {
+        if ($redis instanceof \Redis) {
+            $redis->setOption(\Redis::OPT_READ_TIMEOUT, $within);
+            return self::told($redis, $redis->rawCommand(...$command));
+        }
+        // Its nodes have the timeout that it was made with.
+        $sent = Clock::now();
+        try {
+            return self::told($redis, $redis->rawCommand($redis->_prefix($key), ...$command));
+        } catch (\RedisClusterException $failure) {
+            if (!self::mayPass($failure) || Clock::now() - $sent >= self::ANSWER) {
+                throw $failure;
+            }
+            $redis->close();
+            $redis = ($this->connect)();
+            return self::redirected($redis, $command, $key, $failure);
+        }
+    }
+
+    private static function told(\Redis|\RedisCluster $redis, mixed $reply): mixed
+    {
+        $error = $redis->getLastError();
+        if ($error === null) {
+            return $reply;
+        }
+        $redis->clearLastError();
+        throw $redis instanceof \Redis ? new \RedisException($error) : new \RedisClusterException($error);
+    }
+
+    /**
+     * RedisCluster follows MOVED and ASK for a script, and not for a raw command. In a script a wait is a try.
+     *
+     * @param non-empty-list<string|int> $command
+     */
+    private static function redirected(
+        \RedisCluster $redis,
+        array $command,
+        string $key,
+        \RedisClusterException $failure,
+    ): mixed {
+        try {
+            return self::told($redis, $redis->eval('return redis.pcall(unpack(ARGV))', [$key, ...$command], 1));
+        } catch (\RedisClusterException $other) {
+            throw str_starts_with($other->getMessage(), 'NOPERM') ? $failure : $other;
+        }
+    }
+}

@@ -1,0 +1,10 @@
+<?php
+
+declare(strict_types=1);
+
+namespace RedisLock;
+
+/** The lock was lost before using() released it. */
+final class LockLost extends LockException
+{
+}
