@@ -393,7 +393,13 @@ fn the_documents_name_the_fields_of_info() {
 #[test]
 fn the_first_locks_are_those_that_are_tried() {
     let overview = text_of("docs/clients.md");
-    for (heading, client) in [("Node", "node"), ("Rust", "rust"), ("Go", "go")] {
+    let clients = [
+        ("Node", "node"),
+        ("Rust", "rust"),
+        ("Go", "go"),
+        ("PHP", "php"),
+    ];
+    for (heading, client) in clients {
         let (_, section) = overview
             .split_once(&format!("\n## {heading}\n"))
             .expect("a section");
