@@ -54,7 +54,12 @@ final class Connection
             $this->redis = $redis;
             return $reply;
         } catch (\RedisException|\RedisClusterException $failure) {
-            throw self::mayPass($failure) ? $failure : new Refused($failure);
+            if (self::mayPass($failure)) {
+                throw $failure;
+            }
+            // It answered, and a session may be tied to it.
+            $this->redis = $redis;
+            throw new Refused($failure);
         } finally {
             if ($this->redis === null) {
                 $redis?->close();

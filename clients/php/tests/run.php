@@ -163,6 +163,15 @@ function test_a_session_that_is_waited_for_is_tied(): void
     until('it is free', fn () => call('LOCK.INFO', 'k') === null);
 }
 
+function test_a_refused_command_doesnt_end_a_session(): void
+{
+    $lock = locks()->lock('k', session: true);
+    $lock->acquire();
+    $thrown = thrown(fn () => $lock->extend(1e15));
+    same('ERR invalid lease', substr($thrown->getMessage(), 0, 17), 'thrown');
+    same(true, $lock->left() > 0 && $lock->release(), 'it is held');
+}
+
 function test_a_lost_connection_loses_nothing_but_a_session(): void
 {
     [$lock, $session] = [locks()->lock('k'), locks()->lock('s', session: true)];
@@ -290,9 +299,9 @@ function programs(): array
 function started(string $program)
 {
     $input = ['file', '/dev/null', 'r'];
-    $process = proc_open([PHP_BINARY, '-r', substr($program, strlen('<?php'))], [$input, ['pipe', 'w'], ['redirect', 1]], $pipes);
-    // It is waited for as this goes out of scope, and ends by itself.
-    $GLOBALS['started'][] = $process;
+    $command = [PHP_BINARY, '-r', substr($program, strlen('<?php'))];
+    // Without a hold on it PHP would wait here for its end.
+    $GLOBALS['started'][] = proc_open($command, [$input, ['pipe', 'w'], ['redirect', 1]], $pipes);
     return $pipes[1];
 }
 
