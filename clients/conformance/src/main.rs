@@ -107,10 +107,10 @@ fn clients_folder() -> PathBuf {
 }
 
 fn chosen(names: &[String]) -> Result<Vec<Client>> {
+    let known = CLIENTS.map(|(client, ..)| client);
     for name in names {
-        let names = CLIENTS.map(|(client, ..)| client);
-        let known = names.contains(&name.as_str());
-        ensure!(known, "no client {name}; there are {names:?}");
+        let is_known = known.contains(&name.as_str());
+        ensure!(is_known, "no client {name}; there are {known:?}");
     }
     let is_wanted = |name: &str| names.is_empty() || names.iter().any(|it| it == name);
     let all = CLIENTS.iter().filter(|(name, ..)| is_wanted(name));
