@@ -11,8 +11,9 @@ mod world;
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::io;
 use std::panic::{self, AssertUnwindSafe};
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{ensure, Context, Result};
@@ -43,16 +44,24 @@ struct Options {
     #[arg(long = "client")]
     clients: Vec<String>,
     /// A server program to try them on
-    #[arg(long = "server", env = "REDIS_SERVER", required = true)]
+    #[arg(long = "server", env = "REDIS_SERVER", required = true, value_parser = from_anywhere)]
     servers: Vec<PathBuf>,
     /// The module
-    #[arg(long, env = "REDIS_LOCK_MODULE")]
+    #[arg(long, env = "REDIS_LOCK_MODULE", value_parser = from_anywhere)]
     module: PathBuf,
     /// Installs and builds nothing first
     #[arg(long)]
     no_setup: bool,
     #[command(flatten)]
     run: Arguments,
+}
+
+/// The path as it is from any folder: a library's own tests run in its own. A name alone is looked for in PATH.
+fn from_anywhere(path: &str) -> io::Result<PathBuf> {
+    match path.contains('/') {
+        true => path::absolute(path),
+        false => Ok(path.into()),
+    }
 }
 
 /// A client that is tried.
