@@ -148,10 +148,16 @@ impl Job {
         self.outcome().status.signal()
     }
 
-    /// The process of the command that it runs.
+    /// The process of the command that it runs. Before that runs its own program, it is a copy of this one which
+    /// this one waits for: stopped then, it would stop both.
     #[track_caller]
     pub fn command(&self) -> Pid {
-        child_of(self.id())
+        let command = child_of(self.id());
+        let program = |process| fs::read_link(format!("/proc/{process}/exe")).ok();
+        until("the command runs its program", || {
+            program(command) != program(self.id())
+        });
+        command
     }
 }
 
