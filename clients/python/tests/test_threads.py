@@ -40,7 +40,14 @@ def in_thread(act, *args, **options):
             raise error
         return value
 
+    outcome.thread = thread
     return outcome
+
+
+def waits_for_a_thread(outcome):
+    """Whether it is at a condition, until another thread of this process changes something."""
+    frame = sys._current_frames().get(outcome.thread.ident)
+    return frame is not None and frame.f_code is threading.Condition.wait.__code__
 
 
 def acquired_and_released(lock):
@@ -196,7 +203,9 @@ def test_cancel_ends_the_waits_of_all_threads_of_a_lock(server):
     lock = Locks(Redis(port=server.port)).lock(KEY)
     server.other_holds(KEY)
     outcomes = [in_thread(lock.acquire) for _ in range(3)]
+    # The first of them asks the server, the others wait for it here: a wait has to have begun to be ended.
     server.until_waiting(KEY)
+    until("two wait for the third", lambda: sum(map(waits_for_a_thread, outcomes)) == 2)
     lock.cancel()
     for outcome in outcomes:
         with pytest.raises(Cancelled):
