@@ -214,11 +214,10 @@ pub fn apply(lock: &mut Lock, change: &Change) {
 }
 
 /// Adds the changes that make a lock where there was none.
-#[inline]
-pub fn make(lock: Lock, mut add: impl FnMut(Change)) {
-    let mode = lock.mode();
-    lock.into_holders()
-        .into_each(|holder| add(Change::Grant { mode, holder }));
+#[inline(always)]
+pub fn make(lock: &Lock, add: impl FnMut(Change)) {
+    let holders = lock.holders().iter();
+    holders.map(|own| grant_of(lock, own)).for_each(add);
 }
 
 /// Adds the changes that turn `before` into `after`: fewest first, nothing when nothing changed.
@@ -371,7 +370,7 @@ mod tests {
         let mut changes = Vec::new();
         match before {
             Some(before) => between(before, after, |change| changes.push(change)),
-            None => make(after.clone(), |change| changes.push(change)),
+            None => make(after, |change| changes.push(change)),
         }
         changes
     }

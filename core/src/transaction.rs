@@ -1,6 +1,6 @@
 //! The locks that one operation touches: as they were, and as they will be.
 
-use std::mem;
+use std::{mem, ptr};
 
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
@@ -27,40 +27,45 @@ pub struct Transaction<'t, 'e> {
     pub nothing_touched: bool,
     /// The table's.
     pub sessions: &'t mut Sessions,
-    entries: Entries,
+    entries: Entries<'t>,
     /// The steady clock, once it was looked at.
     steady_ms: Option<u64>,
-    /// Entries whose locks or queues were changed and whose names were not settled since.
-    pub changed: &'t mut Vec<EntryId>,
-    /// Whether one of these may have several holders.
+    /// What it leaves to be done.
+    pub lists: &'t mut Lists,
+    /// Whether a lock that was changed may have several holders.
     pub any_shared: bool,
-    /// Waiters to look at, whatever happened at their names.
-    pub again: &'t mut Vec<Position>,
-    /// Whose wait is over.
-    pub completions: &'t mut Vec<Completion>,
-    /// What is to be published.
-    pub publications: &'t mut Vec<Publication>,
-    /// Tokens that wait elsewhere and were granted something, and what.
-    pub granted: &'t mut Vec<(Token, Names)>,
     /// How many leases were found to have ended.
     pub expirations: u64,
     /// How many steps the operation took so far: names looked at, waiters taken out or granted.
     pub steps: u64,
 }
 
-/// The lists of a transaction. The table keeps them from one to the next: most operations need none of
-/// them, and those that do need no allocation.
-#[derive(Debug, Default)]
+/// What a transaction works with. The table keeps it from one to the next: most operations need none of
+/// it, and those that do need hardly any allocation.
+#[derive(Default)]
+pub struct Workspace {
+    others: OtherEntries,
+    lists: Lists,
+}
+
+/// The lists of a transaction.
+#[derive(Default)]
 pub struct Lists {
-    changed: Vec<EntryId>,
-    again: Vec<Position>,
-    completions: Vec<Completion>,
-    publications: Vec<Publication>,
-    granted: Vec<(Token, Names)>,
+    /// Entries whose locks or queues were changed and whose names were not settled since.
+    pub changed: Vec<EntryId>,
+    /// Waiters to look at, whatever happened at their names.
+    pub again: Vec<Position>,
+    /// Whose wait is over.
+    pub completions: Vec<Completion>,
+    /// What is to be published.
+    pub publications: Vec<Publication>,
+    /// Tokens that wait elsewhere and were granted something, and what.
+    pub granted: Vec<(Token, Names)>,
 }
 
 impl Lists {
     /// Empties those that were left by an operation that panicked.
+    #[cold]
     fn clear(&mut self) {
         self.changed.clear();
         self.again.clear();
@@ -85,62 +90,66 @@ pub struct EntryId(usize);
 /// The lock of a name without a key.
 static FREE: Lock = Lock::free();
 
-/// What the transaction has read, in that order. Most operations read one name: that lies here itself.
-#[derive(Default)]
-struct Entries {
-    first: Option<(Name, Entry)>,
-    others: Option<Box<OtherEntries>>,
+/// What the transaction has read. Most operations are about one name and read no other: its entry lies here
+/// itself.
+struct Entries<'t> {
+    /// The first of the names that the operation is about.
+    first_name: Option<&'t Name>,
+    /// What was read of that.
+    first: Option<Entry>,
+    others: &'t mut OtherEntries,
 }
 
 type OtherEntries = IndexMap<Name, Entry, RandomState>;
 
-impl Entries {
+impl Entries<'_> {
+    /// Whether this is the first of the operation's names: mostly it is that very one.
     #[inline(always)]
-    fn find(&self, name: &Name) -> Option<EntryId> {
-        match &self.first {
-            Some((first, _)) if first == name => Some(EntryId(0)),
-            _ => {
-                let at = self.others.as_ref()?.get_index_of(name)?;
-                Some(EntryId(at + 1))
-            }
-        }
+    fn is_first(&self, name: &Name) -> bool {
+        let same = |first: &Name| ptr::eq(first, name) || first == name;
+        self.first_name.is_some_and(same)
     }
 
-    #[inline]
+    #[inline(always)]
+    fn find(&self, name: &Name) -> Option<EntryId> {
+        if self.is_first(name) {
+            return self.first.is_some().then_some(EntryId(0));
+        }
+        let at = self.others.get_index_of(name)?;
+        Some(EntryId(at + 1))
+    }
+
+    #[inline(always)]
     fn insert(&mut self, name: &Name, before: KeyState) -> EntryId {
-        if self.first.is_none() {
-            self.first = Some((name.clone(), Entry::read(before)));
+        if self.is_first(name) {
+            self.first = Some(Entry::read(before));
             return EntryId(0);
         }
         self.insert_other(name, before)
     }
 
     fn insert_other(&mut self, name: &Name, before: KeyState) -> EntryId {
-        let others = self.others.get_or_insert_default();
-        let (at, _) = others.insert_full(name.clone(), Entry::read(before));
+        let (at, _) = self.others.insert_full(name.clone(), Entry::read(before));
         EntryId(at + 1)
     }
 
     fn get(&self, id: EntryId) -> Option<(&Name, &Entry)> {
         match id.0.checked_sub(1) {
-            None => self.first.as_ref().map(|(name, entry)| (name, entry)),
-            Some(at) => self.others.as_ref()?.get_index(at),
+            None => self.first_name.zip(self.first.as_ref()),
+            Some(at) => self.others.get_index(at),
         }
     }
 
     fn get_mut(&mut self, id: EntryId) -> Option<&mut Entry> {
         match id.0.checked_sub(1) {
-            None => self.first.as_mut().map(|(_, entry)| entry),
-            Some(at) => {
-                let (_, entry) = self.others.as_mut()?.get_index_mut(at)?;
-                Some(entry)
-            }
+            None => self.first.as_mut(),
+            Some(at) => self.others.get_index_mut(at).map(|(_, entry)| entry),
         }
     }
 
     fn iter(&self) -> impl Iterator<Item = (&Name, &Entry)> {
-        let first = self.first.iter().map(|(name, entry)| (name, entry));
-        first.chain(self.others.iter().flat_map(|others| others.iter()))
+        let first = self.first_name.zip(self.first.as_ref());
+        first.into_iter().chain(self.others.iter())
     }
 }
 
@@ -192,29 +201,33 @@ impl Entry {
 }
 
 impl<'t, 'e> Transaction<'t, 'e> {
-    /// A transaction that has read nothing.
+    /// A transaction that has read nothing, of an operation that is about these names, or mostly these.
     #[inline(always)]
     pub fn new(
+        names: &'t [Name],
         environment: &'t mut Environment<'e>,
         sessions: &'t mut Sessions,
-        lists: &'t mut Lists,
+        Workspace { others, lists }: &'t mut Workspace,
     ) -> Self {
         if !lists.is_empty() {
             lists.clear();
+        }
+        if !others.is_empty() {
+            others.clear();
         }
         let nothing_touched = !environment.store.is_any_touched();
         Self {
             environment,
             nothing_touched,
             sessions,
-            entries: Entries::default(),
+            entries: Entries {
+                first_name: names.first(),
+                first: None,
+                others,
+            },
             steady_ms: None,
-            changed: &mut lists.changed,
+            lists,
             any_shared: false,
-            again: &mut lists.again,
-            completions: &mut lists.completions,
-            publications: &mut lists.publications,
-            granted: &mut lists.granted,
             expirations: 0,
             steps: 0,
         }
@@ -263,7 +276,7 @@ impl<'t, 'e> Transaction<'t, 'e> {
             self.bring_up_to_date(id);
             // It may have lost some of several holders.
             self.any_shared = true;
-            self.changed.push(id);
+            self.lists.changed.push(id);
         }
         id
     }
@@ -293,53 +306,60 @@ impl<'t, 'e> Transaction<'t, 'e> {
     /// Adds a grant to the lock of an entry, see [`Lock::grant`].
     #[inline(always)]
     pub fn grant(&mut self, id: EntryId, mode: Mode, holder: Holder) {
-        self.change(id, |entry| {
-            if entry.lock().unwrap_or(&FREE).is_replaced_by(mode) {
-                entry.after = Some(Lock::sole(mode, holder));
-            } else {
-                entry.own_lock().grant(mode, holder);
-            }
-        });
+        let Some(entry) = self.entry_to_change(id) else {
+            return;
+        };
+        if entry.lock().unwrap_or(&FREE).is_replaced_by(mode) {
+            entry.after = Some(Lock::sole(mode, holder));
+        } else {
+            self.change(id, |lock| lock.grant(mode, holder));
+        }
     }
 
-    /// Removes the grant of a token from the lock of an entry.
+    /// Removes the grant of a token, which holds it, from the lock of an entry.
     #[inline(always)]
     pub fn remove(&mut self, id: EntryId, token: &Token) {
-        self.change(id, |entry| {
-            let only = entry.lock().and_then(|lock| lock.holders().only());
-            if only.is_some_and(|own| own.token == *token) {
-                entry.after = Some(Lock::free());
-            } else {
-                entry.own_lock().remove(token);
-            }
-        });
+        let Some(entry) = self.entry_to_change(id) else {
+            return;
+        };
+        if entry.lock().is_none_or(|lock| lock.holders().is_one()) {
+            entry.after = Some(Lock::free());
+        } else {
+            self.change(id, |lock| lock.remove(token));
+        }
     }
 
     /// Changes the grant of a token; its token and fence stay.
     pub fn update(&mut self, id: EntryId, token: &Token, change: impl FnOnce(&mut Holder)) {
-        self.change(id, |entry| {
-            entry.own_lock().update(token, change);
-        });
+        if self.entry_to_change(id).is_some() {
+            self.change(id, |lock| lock.update(token, change));
+        }
     }
 
-    /// Changes the lock of an entry. Not that of another type's key.
+    /// An entry whose lock is going to be changed: none where the key is of another type.
     #[inline(always)]
-    fn change(&mut self, id: EntryId, change: impl FnOnce(&mut Entry)) {
-        let Some(entry) = self.entries.get_mut(id) else {
-            return;
-        };
+    fn entry_to_change(&mut self, id: EntryId) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(id)?;
         if matches!(entry.before, KeyState::OtherType) {
-            return;
+            return None;
         }
-        change(entry);
-        self.any_shared |= entry.lock().is_some_and(|lock| lock.holders().len() > 1);
-        self.changed.push(id);
+        self.lists.changed.push(id);
+        Some(entry)
+    }
+
+    /// Changes the lock of such an entry where more than one may hold.
+    fn change<T>(&mut self, id: EntryId, change: impl FnOnce(&mut Lock) -> T) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            let lock = entry.own_lock();
+            change(lock);
+            self.any_shared |= lock.holders().len() > 1;
+        }
     }
 
     /// Has a name settled whose lock may be as it was: somebody has left its queue.
     pub fn settle_again(&mut self, name: &Name) {
         let id = self.entry(name);
-        self.changed.push(id);
+        self.lists.changed.push(id);
     }
 
     /// Whether nothing of a stored lock has ended meanwhile.
@@ -461,17 +481,22 @@ impl<'t, 'e> Transaction<'t, 'e> {
         if !self.sessions.is_empty() {
             self.follow_sessions();
         }
-        if let Some((name, entry)) = &mut self.entries.first {
+        if let (Some(name), Some(entry)) = (self.entries.first_name, &self.entries.first) {
             commit_entry(name, entry, self.environment.effects);
         }
-        if let Some(others) = &mut self.entries.others {
-            commit_entries(others, self.environment.effects);
+        if !self.entries.others.is_empty() {
+            commit_entries(mem::take(self.entries.others), self.environment.effects);
         }
-        let concerns_others = !self.completions.is_empty() || !self.publications.is_empty();
+        let Lists {
+            completions,
+            publications,
+            ..
+        } = &mut *self.lists;
+        let concerns_others = !completions.is_empty() || !publications.is_empty();
         concerns_others.then(|| {
             Box::new(Deliveries {
-                completions: mem::take(self.completions),
-                publications: mem::take(self.publications),
+                completions: mem::take(completions),
+                publications: mem::take(publications),
             })
         })
     }
@@ -490,22 +515,22 @@ impl<'t, 'e> Transaction<'t, 'e> {
     }
 }
 
-fn commit_entries(entries: &mut OtherEntries, effects: &mut Effects) {
-    for (name, entry) in entries {
+fn commit_entries(entries: OtherEntries, effects: &mut Effects) {
+    for (name, entry) in &entries {
         commit_entry(name, entry, effects);
     }
 }
 
 /// The effects of what became of one name.
 #[inline(always)]
-fn commit_entry(name: &Name, entry: &mut Entry, effects: &mut Effects) {
+fn commit_entry(name: &Name, entry: &Entry, effects: &mut Effects) {
     let here = |change| Effect {
         name: name.clone(),
         change,
     };
     let Some(before) = entry.stored() else {
         // Each grant is new, and an affirmation of one adds nothing.
-        if let Some(made) = entry.after.take() {
+        if let Some(made) = &entry.after {
             effect::make(made, |change| effects.push(here(change)));
         }
         return;

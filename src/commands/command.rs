@@ -16,6 +16,7 @@ use crate::engine::execute::execute;
 use crate::server::api::{self, server};
 use crate::server::key_string::CommandStrings;
 use crate::server::{boundary, config, random, reply};
+use crate::state::{self, State};
 
 /// A command: what the server is told of it, and what it does.
 pub trait Command {
@@ -83,6 +84,7 @@ pub struct Call<'a> {
     /// The words behind its name.
     pub words: &'a [&'a [u8]],
     strings: CommandStrings<'a>,
+    state: &'a State,
 }
 
 impl Call<'_> {
@@ -101,7 +103,7 @@ impl Call<'_> {
     /// it was made: to move it costs as much as to decide it.
     pub fn execute(&self, operation: &Result<Operation, Refusal>) -> Result<(), Refusal> {
         let operation = operation.as_ref().map_err(|why| *why)?;
-        let answer = execute(self.ctx, operation, self.strings)?;
+        let answer = execute(self.ctx, self.state, operation, self.strings)?;
         reply::answer(self.ctx, &answer, operation.token());
         Ok(())
     }
@@ -151,11 +153,14 @@ fn run<C: Command>(ctx: &Context, strings: &[*mut raw::RedisModuleString]) -> Re
         tell_keys(ctx, &words);
         return Ok(());
     }
-    C::run(&Call {
-        ctx,
-        words: &words,
-        // SAFETY: the strings are those of the command that runs, and the words are theirs.
-        strings: unsafe { CommandStrings::new(strings, &words) },
+    state::with(|state| {
+        C::run(&Call {
+            ctx,
+            words: &words,
+            // SAFETY: the strings are those of the command that runs, and the words are theirs.
+            strings: unsafe { CommandStrings::new(strings, &words) },
+            state,
+        })
     })
 }
 

@@ -13,7 +13,7 @@ use crate::server::api::{self, server};
 use crate::server::key::{self, Found, Key, UNNOTICED};
 use crate::server::key_string::ServerString;
 use crate::server::propagation;
-use crate::state::{self, FENCES};
+use crate::state::FENCES;
 
 /// Applies and replicates the effects of an operation, in their order.
 #[inline]
@@ -66,7 +66,7 @@ fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect) -> (Applied, Serv
     let Effect { name, change } = effect;
     let OpenKey { key, string, .. } = store.open_to_write(name);
     let applied = apply_to(store.ctx(), key, string.as_ptr(), change);
-    state::pending(|pending| {
+    store.state().pending(|pending| {
         if !pending.restored.is_empty() {
             pending.restored.remove(name);
         }

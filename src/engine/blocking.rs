@@ -39,9 +39,9 @@ use redis_module::{raw, Context};
 use crate::engine::pending;
 use crate::server::api::{self, server};
 use crate::server::{boundary, clients, clock, filter, random, reply, rights, timer};
-use crate::state;
 use crate::state::blocked::{Blocked, BlockedClients, Forgotten, Handle};
 use crate::state::pending::Event;
+use crate::state::{self, State};
 
 /// How many who aren't granted anything are answered at once: the server needs some 20 us for each, and
 /// one LOCK.CANCEL can end thousands of waits.
@@ -264,7 +264,7 @@ fn record_provisional(waiter_id: WaiterId) {
 /// A connection is told by this answer that its token holds. What was handed to another one by that token,
 /// which may be gone, stays: it would be taken from one who knows of it.
 #[inline]
-pub fn record_answer(operation: &Operation, answer: &Answer) {
+pub fn record_answer(state: &State, operation: &Operation, answer: &Answer) {
     let tells_of_grant = match operation {
         Operation::Acquire { .. } | Operation::Wait { .. } | Operation::Queue { .. } => {
             matches!(answer, Answer::Granted(_))
@@ -274,8 +274,8 @@ pub fn record_answer(operation: &Operation, answer: &Answer) {
     };
     if tells_of_grant {
         let (token, names) = (operation.token(), operation.names());
-        state::blocked(|blocked| blocked.record_known(token, names));
-        state::pending(|pending| pending.keep_handed_over(token, names));
+        state.blocked(|blocked| blocked.record_known(token, names));
+        state.pending(|pending| pending.keep_handed_over(token, names));
     }
 }
 

@@ -18,9 +18,9 @@ use crate::engine::rearm::rearm;
 use crate::engine::store::ServerStore;
 use crate::engine::{apply, blocking, pending, publications};
 use crate::server::key_string::CommandStrings;
-use crate::server::{api, clients, clock, config};
+use crate::server::{clients, clock, config};
 use crate::state::pending::{Event, Pending, ALL_DATABASES};
-use crate::state::{self, FENCES};
+use crate::state::{self, State, FENCES};
 
 /// How long what a command has left over waits at least, in ms. A timer of 0 ms would fire in the same
 /// pass of the server's loop, before others are served.
@@ -30,19 +30,20 @@ const AFTER_A_COMMAND_MS: u64 = 1;
 /// client is blocked and must not be replied to.
 pub fn execute(
     ctx: &Context,
+    state: &State,
     operation: &Operation,
     strings: CommandStrings<'_>,
 ) -> Result<Answer, Refusal> {
-    if api::is_replica() {
+    if state.server.get().is_replica {
         return Err(Refusal::ReadOnly);
     }
-    let waiter_id = next_waiter_id();
-    let client_id = clients::caller(ctx, operation.life())?;
+    let waiter_id = next_waiter_id(state);
+    let client_id = clients::caller(ctx, state, operation.life())?;
     let caller = Caller {
         client_id,
         waiter_id,
     };
-    let mut store = ServerStore::to_write(ctx, strings);
+    let mut store = ServerStore::to_write(ctx, state, strings);
     let mut effects = Effects::new();
     let decision = decide(&mut store, &mut effects, |table, environment| {
         table.execute(operation, caller, environment)
@@ -63,19 +64,17 @@ pub fn execute(
         apply::announce_wait(ctx, operation.names());
     }
     if let Ok(answer) = &answer {
-        blocking::record_answer(operation, answer);
+        blocking::record_answer(state, operation, answer);
     }
     deliver(ctx, decision.deliveries);
-    rearm(ctx, AFTER_A_COMMAND_MS);
+    rearm(ctx, state, AFTER_A_COMMAND_MS);
     answer
 }
 
-fn next_waiter_id() -> WaiterId {
-    state::with(|state| {
-        let id = state.last_waiter_id.get() + 1;
-        state.last_waiter_id.set(id);
-        WaiterId(id)
-    })
+fn next_waiter_id(state: &State) -> WaiterId {
+    let id = state.last_waiter_id.get() + 1;
+    state.last_waiter_id.set(id);
+    WaiterId(id)
 }
 
 /// Tells others what an operation came to for them.
@@ -92,35 +91,41 @@ pub fn execute_unasked(
     ctx: &Context,
     decision: impl FnOnce(&mut LockTable, &mut Environment<'_>) -> Decision,
 ) {
-    let mut store = ServerStore::to_write(ctx, CommandStrings::NONE);
-    let mut effects = Effects::new();
-    if let Ok(decision) = decide(&mut store, &mut effects, decision) {
-        apply::apply_all(&mut store, &effects);
-        drop(store);
-        deliver(ctx, decision.deliveries);
-    }
+    state::with(|state| {
+        let mut store = ServerStore::to_write(ctx, state, CommandStrings::NONE);
+        let mut effects = Effects::new();
+        if let Ok(decision) = decide(&mut store, &mut effects, decision) {
+            apply::apply_all(&mut store, &effects);
+            drop(store);
+            deliver(ctx, decision.deliveries);
+        }
+    });
 }
 
 /// Ends the waits whose time is over where nothing may be written, see [`LockTable::time_out_due`].
 pub fn time_out(ctx: &Context, most: usize) {
-    let mut store = ServerStore::to_read(ctx);
-    let mut none = Effects::new();
-    if let Ok(decision) = decide(&mut store, &mut none, |table, environment| {
-        table.time_out_due(most, environment)
-    }) {
-        deliver(ctx, decision.deliveries);
-    }
+    state::with(|state| {
+        let mut store = ServerStore::to_read(ctx, state);
+        let mut none = Effects::new();
+        if let Ok(decision) = decide(&mut store, &mut none, |table, environment| {
+            table.time_out_due(most, environment)
+        }) {
+            deliver(ctx, decision.deliveries);
+        }
+    });
 }
 
 /// Tells the table what happened since it decided last.
 pub fn absorb() {
-    state::change(absorb_events);
+    state::with(|state| state.change(|table| absorb_events(state, table)));
 }
 
 /// Defers what is due at these names, where nothing may be written now.
 pub fn defer(ctx: &Context, names: &[Name], most: usize) {
-    let (mut store, mut none) = (ServerStore::to_read(ctx), Effects::new());
-    state::change(|table| table.defer(names, most, &mut environment(&mut store, &mut none)));
+    state::with(|state| {
+        let (mut store, mut none) = (ServerStore::to_read(ctx, state), Effects::new());
+        state.change(|table| table.defer(names, most, &mut environment(&mut store, &mut none)))
+    });
 }
 
 /// This server is a replica now: its primary decides, and leases run on untied.
@@ -141,8 +146,9 @@ fn decide(
     effects: &mut Effects,
     decision: impl FnOnce(&mut LockTable, &mut Environment<'_>) -> Decision,
 ) -> Result<Decision, Refusal> {
-    let decided = state::change(|table| {
-        absorb_events(table);
+    let state = store.state();
+    let decided = state.change(|table| {
+        absorb_events(state, table);
         decision(table, &mut environment(store, effects))
     });
     decided.ok_or(Refusal::Reentered)
@@ -163,14 +169,15 @@ fn environment<'a>(store: &'a mut ServerStore<'_>, effects: &'a mut Effects) -> 
 /// Tells the table what happened since it decided last. What that touches stays pending for the timer;
 /// an operation that comes first settles its own names.
 #[inline(always)]
-fn absorb_events(table: &mut LockTable) {
-    if !state::pending(|pending| pending.events.is_empty()) {
-        absorb_all(table);
+fn absorb_events(state: &State, table: &mut LockTable) {
+    if !state.pending(|pending| pending.events.is_empty()) {
+        absorb_all(state, table);
     }
 }
 
-fn absorb_all(table: &mut LockTable) {
-    let events = state::pending(|pending| std::mem::take(&mut pending.events));
+#[cold]
+fn absorb_all(state: &State, table: &mut LockTable) {
+    let events = state.pending(|pending| std::mem::take(&mut pending.events));
     let mut unlinked = HashSet::default();
     let mut touched = Vec::new();
     for event in events {
@@ -195,6 +202,6 @@ fn absorb_all(table: &mut LockTable) {
     }
     table.end_session(unlinked);
     if !touched.is_empty() {
-        state::pending(|pending| pending.touched.extend(touched));
+        state.pending(|pending| pending.touched.extend(touched));
     }
 }

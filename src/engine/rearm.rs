@@ -8,7 +8,7 @@ use redis_module::Context;
 use crate::engine::store::OUTLIVES_MS;
 use crate::server::key::{self, Found, Key};
 use crate::server::{api, clock, timer};
-use crate::state;
+use crate::state::{self, State};
 
 /// How many names and timeouts one firing of the timer settles: the server serves others in between.
 pub const MOST_A_FIRING: usize = 256;
@@ -21,8 +21,8 @@ const LEAD_MS: u64 = OUTLIVES_MS;
 /// Has the timer fire when the table next has to settle something; in a cluster, also before that, so
 /// that the key is there when it does. What is due already is done no sooner than in `least_ms`.
 #[inline]
-pub fn rearm(ctx: &Context, least_ms: u64) {
-    if let Some(due_ms) = state::look(LockTable::next_due_ms).flatten() {
+pub fn rearm(ctx: &Context, state: &State, least_ms: u64) {
+    if let Some(due_ms) = state.look(LockTable::next_due_ms).flatten() {
         rearm_for(ctx, due_ms, least_ms);
     }
 }

@@ -67,7 +67,7 @@ pub fn fire(ctx: &Context) {
         timer::fire_in(1);
     } else if api::may_write_unasked(ctx) {
         settle(ctx);
-        rearm(ctx, 0);
+        state::with(|state| rearm(ctx, state, 0));
     } else if api::is_replica() {
         execute::demote();
         if state::anybody_waits() {

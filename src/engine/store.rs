@@ -12,7 +12,8 @@ use crate::engine::{blocking, writable};
 use crate::server::key::{self, Found, Key};
 use crate::server::key_string::{CommandStrings, ServerString};
 use crate::server::{api, clock, filter, propagation, rights};
-use crate::state;
+use crate::state::pending::Pending;
+use crate::state::{self, State};
 
 /// How long a key outlives its lock in a cluster, while somebody waits for it, in ms.
 pub const OUTLIVES_MS: u64 = 500;
@@ -23,6 +24,7 @@ pub const OUTLIVES_MS: u64 = 500;
 /// asked of the server meanwhile that could delete keys: that closes it first.
 pub struct ServerStore<'a> {
     ctx: &'a Context,
+    state: &'a State,
     strings: CommandStrings<'a>,
     mode: u32,
     open: Option<OpenKey<'a>>,
@@ -45,9 +47,10 @@ impl OpenKey<'_> {
 
 impl<'a> ServerStore<'a> {
     /// Where effects may be applied: for a command, which came with these strings, or for the timer.
-    pub const fn to_write(ctx: &'a Context, strings: CommandStrings<'a>) -> Self {
+    pub const fn to_write(ctx: &'a Context, state: &'a State, strings: CommandStrings<'a>) -> Self {
         Self {
             ctx,
+            state,
             strings,
             mode: key::WRITE,
             open: None,
@@ -55,9 +58,10 @@ impl<'a> ServerStore<'a> {
     }
 
     /// Where nothing may be written.
-    pub const fn to_read(ctx: &'a Context) -> Self {
+    pub const fn to_read(ctx: &'a Context, state: &'a State) -> Self {
         Self {
             ctx,
+            state,
             strings: CommandStrings::NONE,
             mode: raw::REDISMODULE_READ,
             open: None,
@@ -69,9 +73,15 @@ impl<'a> ServerStore<'a> {
         self.ctx
     }
 
+    /// All that the module remembers.
+    pub const fn state(&self) -> &'a State {
+        self.state
+    }
+
     /// Whether nobody reads what is replicated. Where no command runs that is not known.
+    #[inline]
     pub fn is_unread(&self) -> bool {
-        self.strings.is_some() && propagation::is_unread(self.ctx)
+        self.strings.is_some() && propagation::is_unread(self.ctx, self.state)
     }
 
     /// The strings that came with the command.
@@ -116,11 +126,13 @@ impl Store for ServerStore<'_> {
     }
 
     fn is_touched(&mut self, name: &Name) -> bool {
-        state::pending(|pending| pending.may_have_touched(name))
+        self.state.pending(|pending| pending.may_have_touched(name))
     }
 
     fn is_any_touched(&mut self) -> bool {
-        state::pending(|pending| !pending.touched.is_empty() || !pending.databases.is_empty())
+        let has_touched =
+            |pending: &mut Pending| !pending.touched.is_empty() || !pending.databases.is_empty();
+        self.state.pending(has_touched)
     }
 
     fn steady_ms(&mut self) -> u64 {

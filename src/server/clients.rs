@@ -9,7 +9,7 @@ use redis_module::{raw, Context, RedisString};
 
 use crate::server::api::{self, server};
 use crate::server::filter;
-use crate::state;
+use crate::state::State;
 
 /// A connected client.
 pub struct Client {
@@ -62,26 +62,26 @@ pub fn find(ctx: &Context, id: u64) -> Option<Client> {
 ///
 /// # Errors
 /// [`Refusal::CallerUnknown`] where the caller of a script is not to be made out.
-pub fn caller(ctx: &Context, life: Life) -> Result<u64, Refusal> {
+pub fn caller(ctx: &Context, state: &State, life: Life) -> Result<u64, Refusal> {
     let client_id = api::client_id(ctx);
     match life {
         Life::Session { .. } if api::is_script_running(ctx) => {
             script_caller(ctx).ok_or(Refusal::CallerUnknown)
         }
-        Life::Lease | Life::Untied if is_a_scripts(ctx, client_id) => Ok(0),
+        Life::Lease | Life::Untied if is_a_scripts(ctx, state, client_id) => Ok(0),
         Life::Session { .. } | Life::Lease | Life::Untied => Ok(client_id),
     }
 }
 
 /// Whether this is the client that a script's commands are run by. Who came by itself once is none: the
 /// server is asked where another client comes than the last time.
-fn is_a_scripts(ctx: &Context, client_id: u64) -> bool {
-    if state::with(|state| state.last_caller.get()) == client_id {
+fn is_a_scripts(ctx: &Context, state: &State, client_id: u64) -> bool {
+    if state.last_caller.get() == client_id {
         return false;
     }
     let is_a_scripts = api::is_script_running(ctx);
     if !is_a_scripts {
-        state::with(|state| state.last_caller.set(client_id));
+        state.last_caller.set(client_id);
     }
     is_a_scripts
 }

@@ -16,7 +16,7 @@ use std::ffi::CStr;
 use redis_module::{raw, Context, RedisString};
 
 use crate::server::api::{self, server};
-use crate::state::{self, Audience};
+use crate::state::{self, Audience, State};
 
 /// An append-only file may be there now, or there may be none any more: the flag is to be read anew.
 pub fn expect_append_only_file() {
@@ -31,32 +31,35 @@ pub fn expect_replicas() {
 /// Whether nobody reads what is replicated. For the context of a command alone: elsewhere the answer
 /// is no.
 #[inline]
-pub fn is_unread(ctx: &Context) -> bool {
-    let audience = match state::with(|state| state.audience.get()) {
-        Audience::Unknown => look(ctx),
+pub fn is_unread(ctx: &Context, state: &State) -> bool {
+    match (state.audience.get(), state.has_append_only_file.get()) {
+        (Audience::Replicas, _) => false,
+        (Audience::None, Some(has_append_only_file)) => !has_append_only_file,
+        (Audience::Unknown, _) | (_, None) => is_found_unread(ctx, state),
+    }
+}
+
+/// Asks the server for what isn't known.
+#[cold]
+fn is_found_unread(ctx: &Context, state: &State) -> bool {
+    let audience = match state.audience.get() {
+        Audience::Unknown => look(ctx, state),
         known => known,
     };
-    audience == Audience::None && !api::is_clustered() && !has_append_only_file(ctx)
+    let has_append_only_file = api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
+    state.has_append_only_file.set(Some(has_append_only_file));
+    audience == Audience::None && !has_append_only_file
 }
 
-fn has_append_only_file(ctx: &Context) -> bool {
-    let known = state::with(|state| state.has_append_only_file.get());
-    known.unwrap_or_else(|| {
-        let has_one = api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
-        state::with(|state| state.has_append_only_file.set(Some(has_one)));
-        has_one
-    })
-}
-
-fn look(ctx: &Context) -> Audience {
+fn look(ctx: &Context, state: &State) -> Audience {
     let none = |field| api::server_info(ctx, c"replication", field).as_deref() == Some("0");
     let nobody = none(c"connected_slaves") && none(c"repl_backlog_active");
-    let audience = if nobody && !api::is_replica() {
+    let audience = if nobody && !api::is_replica() && !api::is_clustered() {
         Audience::None
     } else {
         Audience::Replicas
     };
-    state::with(|state| state.audience.set(audience));
+    state.audience.set(audience);
     audience
 }
 

@@ -135,7 +135,8 @@ pub struct ScriptRun {
     pub word_bytes: u64,
 }
 
-/// Whether there are replicas, or a backlog for them. An append-only file is asked for separately.
+/// Whether there are replicas, or a backlog for them, or other nodes of a cluster. An append-only file is asked
+/// for separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Audience {
     /// Nobody looked yet.
@@ -221,36 +222,60 @@ impl State {
     }
 }
 
+impl State {
+    /// Looks at the lock table; `None` when it is deciding just now.
+    #[inline]
+    pub fn look<T>(&self, at: impl FnOnce(&LockTable) -> T) -> Option<T> {
+        self.table.try_borrow().ok().map(|table| at(&table))
+    }
+
+    /// Changes the lock table; `None` when it is deciding just now.
+    #[inline]
+    pub fn change<T>(&self, change: impl FnOnce(&mut LockTable) -> T) -> Option<T> {
+        let mut table = self.table.try_borrow_mut().ok()?;
+        let result = change(&mut table);
+        self.waiting.set(table.queues().len());
+        self.sessions.set(table.sessions().len());
+        Some(result)
+    }
+
+    /// Works on the pending events. The work must not call the server.
+    #[inline]
+    pub fn pending<T>(&self, work: impl FnOnce(&mut Pending) -> T) -> T {
+        work(&mut self.pending.borrow_mut())
+    }
+
+    /// Works on the blocked clients. The work must not call the server.
+    #[inline]
+    pub fn blocked<T>(&self, work: impl FnOnce(&mut BlockedClients) -> T) -> T {
+        work(&mut self.blocked.borrow_mut())
+    }
+}
+
 /// Works with the state. For the main thread alone: commands and callbacks of the server, all but
-/// the type's callback that frees.
+/// the type's callback that frees. What runs for every command is given the state instead.
 pub fn with<T>(work: impl FnOnce(&State) -> T) -> T {
     work(&STATE.lock(&Context::dummy()))
 }
 
-/// Looks at the lock table; `None` when it is deciding just now.
+/// As [`State::look`].
 pub fn look<T>(at: impl FnOnce(&LockTable) -> T) -> Option<T> {
-    with(|state| state.table.try_borrow().ok().map(|table| at(&table)))
+    with(|state| state.look(at))
 }
 
-/// Changes the lock table; `None` when it is deciding just now.
+/// As [`State::change`].
 pub fn change<T>(change: impl FnOnce(&mut LockTable) -> T) -> Option<T> {
-    with(|state| {
-        let mut table = state.table.try_borrow_mut().ok()?;
-        let result = change(&mut table);
-        state.waiting.set(table.queues().len());
-        state.sessions.set(table.sessions().len());
-        Some(result)
-    })
+    with(|state| state.change(change))
 }
 
-/// Works on the pending events. The work must not call the server.
+/// As [`State::pending`].
 pub fn pending<T>(work: impl FnOnce(&mut Pending) -> T) -> T {
-    with(|state| work(&mut state.pending.borrow_mut()))
+    with(|state| state.pending(work))
 }
 
-/// Works on the blocked clients. The work must not call the server.
+/// As [`State::blocked`].
 pub fn blocked<T>(work: impl FnOnce(&mut BlockedClients) -> T) -> T {
-    with(|state| work(&mut state.blocked.borrow_mut()))
+    with(|state| state.blocked(work))
 }
 
 /// Whether anybody waits for anything.

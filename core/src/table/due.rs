@@ -99,7 +99,7 @@ impl LockTable {
         let steady_ms = environment.store.steady_ms();
         let mut sessions = self.sessions.due(steady_ms, most);
         sessions.retain(|(_, name)| settled.contains(name));
-        let decision = self.transact(environment, |waiting, tx| {
+        let decision = self.transact(names, environment, |waiting, tx| {
             for (id, name) in &sessions {
                 tx.renew(name, *id);
             }
@@ -123,7 +123,7 @@ impl LockTable {
 
     /// Ends the waits that are due where nothing may be granted, as during CLIENT PAUSE.
     pub fn time_out_due(&mut self, most: usize, environment: &mut Environment<'_>) -> Decision {
-        self.transact(environment, |waiting, tx| {
+        self.transact(&[], environment, |waiting, tx| {
             waiting.time_out(most, &HashSet::default(), tx);
             Ok(Answer::NotNow)
         })
@@ -186,6 +186,10 @@ impl LockTable {
     /// When something is due without anybody's operation, on the steady clock in ms.
     #[inline]
     pub fn next_due_ms(&self) -> Option<u64> {
+        let nobody_waits = self.waiting.is_idle() && self.waiting.pending.is_empty();
+        if nobody_waits && self.sessions.is_empty() {
+            return None;
+        }
         let pending_ms = self.waiting.pending.first().map(|(ms, _)| *ms);
         let waiting_ms = sooner(
             self.waiting.schedule.next_ms(),

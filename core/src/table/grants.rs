@@ -1,7 +1,5 @@
 //! What an operation changes in the locks themselves.
 
-use smallvec::SmallVec;
-
 use super::lock_table::Waiting;
 use crate::decision::{Answer, Caller};
 use crate::operation::Leave;
@@ -9,7 +7,7 @@ use crate::state::durations::Durations;
 use crate::state::hand_over::{HandOver, Replaced};
 use crate::state::place::Stand;
 use crate::state::queue::{Position, Waiter};
-use crate::transaction::{EntryId, Transaction};
+use crate::transaction::Transaction;
 use crate::values::grant::Grant;
 use crate::values::holder::Holder;
 use crate::values::name::Names;
@@ -88,7 +86,9 @@ impl Waiting {
         }
         self.counters.grants += u64::from(kept_fence.is_none());
         if self.queues.waits_of(&request.token) > 0 {
-            tx.granted.push((request.token.clone(), names.clone()));
+            tx.lists
+                .granted
+                .push((request.token.clone(), names.clone()));
         }
         fence
     }
@@ -173,15 +173,18 @@ pub(super) fn extend(
     caller: Caller,
     tx: &mut Transaction<'_, '_>,
 ) -> Result<Answer, Refusal> {
-    let held = held_at(names, token, tx)?;
-    if held.len() < names.count() {
+    if count_held(names, token, tx)? < names.count() {
         return Ok(Answer::Count(0));
     }
     let now_ms = tx.now_ms();
-    for own in &held {
-        let id = own.id;
+    for name in names {
+        let id = tx.entry(name);
+        let Some(own) = tx.lock(id).and_then(|lock| lock.holder(token)) else {
+            continue;
+        };
         let lease_ms = lease_ms.unwrap_or(own.lease_ms);
-        let session = tx.bind(id, own.session, life, lease_ms, caller.client_id);
+        let own_session = own.session;
+        let session = tx.bind(id, own_session, life, lease_ms, caller.client_id);
         let extended = |own: &mut Holder| {
             own.deadline_ms = now_ms.saturating_add(lease_ms);
             own.lease_ms = lease_ms;
@@ -193,7 +196,7 @@ pub(super) fn extend(
         tx.update(id, token, extended);
         tx.affirm(id, token);
     }
-    Ok(Answer::Count(held.len()))
+    Ok(Answer::Count(names.count()))
 }
 
 pub(super) fn release(
@@ -203,14 +206,19 @@ pub(super) fn release(
     times: &mut Durations,
     tx: &mut Transaction<'_, '_>,
 ) -> Result<Answer, Refusal> {
-    let held = held_at(names, token, tx)?;
-    for &Held {
-        id,
-        holds,
-        since_ms,
-        ..
-    } in &held
-    {
+    // Nothing is released where one of several is refused; one alone is looked at but once.
+    for name in names.iter().skip(1) {
+        tx.lock_at(name).ok_or(Refusal::WrongType)?;
+    }
+    let mut count = 0;
+    for name in names {
+        let id = tx.entry(name);
+        let lock = tx.lock(id).ok_or(Refusal::WrongType)?;
+        let Some(own) = lock.holder(token) else {
+            continue;
+        };
+        let (holds, since_ms) = (own.holds, own.since_ms);
+        count += 1;
         let left = match leave {
             Leave::One => holds - 1,
             Leave::AllBut(most) => holds.min(most),
@@ -225,7 +233,7 @@ pub(super) fn release(
             tx.affirm(id, token);
         }
     }
-    Ok(Answer::Count(held.len()))
+    Ok(Answer::Count(count))
 }
 
 /// The grants in force of this token at these names.
@@ -244,36 +252,20 @@ pub(super) fn held_by(token: &Token, names: &Names, tx: &mut Transaction<'_, '_>
     held
 }
 
-/// What a token holds of a name.
-#[derive(Clone, Copy)]
-struct Held {
-    id: EntryId,
-    holds: u64,
-    lease_ms: u64,
-    since_ms: u64,
-    session: SessionId,
-}
-
-/// Those of the names that this token holds.
+/// How many of the names this token holds.
+///
+/// # Errors
+/// [`Refusal::WrongType`]
 #[inline(always)]
-fn held_at(
+fn count_held(
     names: &Names,
     token: &Token,
     tx: &mut Transaction<'_, '_>,
-) -> Result<SmallVec<[Held; 1]>, Refusal> {
-    let mut held = SmallVec::new();
+) -> Result<usize, Refusal> {
+    let mut held = 0;
     for name in names {
-        let id = tx.entry(name);
-        let lock = tx.lock(id).ok_or(Refusal::WrongType)?;
-        if let Some(own) = lock.holder(token) {
-            held.push(Held {
-                id,
-                holds: own.holds,
-                lease_ms: own.lease_ms,
-                since_ms: own.since_ms,
-                session: own.session,
-            });
-        }
+        let lock = tx.lock_at(name).ok_or(Refusal::WrongType)?;
+        held += usize::from(lock.holder(token).is_some());
     }
     Ok(held)
 }

@@ -9,7 +9,7 @@ use crate::state::queue::{Position, Queues, WaiterId};
 use crate::state::schedule::Schedule;
 use crate::state::sessions::Sessions;
 use crate::store::Environment;
-use crate::transaction::{Lists, Transaction};
+use crate::transaction::{Transaction, Workspace};
 use crate::values::lock::{Lock, Stored};
 use crate::values::name::Name;
 use crate::values::refusal::Refusal;
@@ -79,12 +79,12 @@ impl Waiting {
 }
 
 /// The queues and the sessions, and the rules by which they move.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct LockTable {
     pub(super) waiting: Waiting,
     pub(super) sessions: Sessions,
     pub(super) steps: u64,
-    lists: Lists,
+    workspace: Workspace,
 }
 
 impl LockTable {
@@ -213,13 +213,15 @@ impl LockTable {
         left
     }
 
-    /// Runs a transaction: what it decides is answered, what it changed leaves as effects.
+    /// Runs a transaction of an operation that is about these names: what it decides is answered, what it
+    /// changed leaves as effects.
     pub(super) fn transact(
         &mut self,
+        names: &[Name],
         environment: &mut Environment<'_>,
         run: impl FnOnce(&mut Waiting, &mut Transaction<'_, '_>) -> Result<Answer, Refusal>,
     ) -> Decision {
-        let mut tx = Transaction::new(environment, &mut self.sessions, &mut self.lists);
+        let mut tx = Transaction::new(names, environment, &mut self.sessions, &mut self.workspace);
         let answer = run(&mut self.waiting, &mut tx);
         self.waiting.counters.expirations += tx.expirations;
         self.steps += tx.steps;

@@ -44,7 +44,8 @@ impl LockTable {
         caller: Caller,
         environment: &mut Environment<'_>,
     ) -> Decision {
-        self.transact(environment, |waiting, tx| {
+        let names = operation.names().as_slice();
+        self.transact(names, environment, |waiting, tx| {
             let unsettled = waiting.unsettled(operation.names(), tx);
             waiting.settle(&unsettled, tx);
             let answer = waiting.decide(operation, caller, tx);

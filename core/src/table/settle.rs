@@ -94,9 +94,9 @@ impl Waiting {
     #[inline(always)]
     pub(super) fn settle(&mut self, names: &[Name], tx: &mut Transaction<'_, '_>) {
         if names.is_empty() && self.is_idle() && !tx.any_shared {
-            tx.changed.clear();
+            tx.lists.changed.clear();
         }
-        if !names.is_empty() || !tx.changed.is_empty() || !tx.again.is_empty() {
+        if !names.is_empty() || !tx.lists.changed.is_empty() || !tx.lists.again.is_empty() {
             self.settle_all(names, tx);
         }
     }
@@ -112,22 +112,22 @@ impl Waiting {
 
     /// Whether nobody waits and nothing is due at any time: no change concerns anybody then, but for
     /// the ends of leases that have others beside them.
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.queues.is_empty() && self.schedule.is_empty()
     }
 
     /// Puts on the work what an operation has brought up.
     fn recheck_changes(&mut self, work: &mut WorkList, tx: &mut Transaction<'_, '_>) {
         self.recheck_granted(work, tx);
-        if tx.changed.len() > 1 {
+        if tx.lists.changed.len() > 1 {
             // Thousands may have left one and the same queue.
-            tx.changed.sort_unstable();
-            tx.changed.dedup();
+            tx.lists.changed.sort_unstable();
+            tx.lists.changed.dedup();
         }
-        while let Some(id) = tx.changed.pop() {
+        while let Some(id) = tx.lists.changed.pop() {
             self.recheck(id, work, tx);
         }
-        work.extend(tx.again.drain(..));
+        work.extend(tx.lists.again.drain(..));
     }
 
     /// As [`Waiting::recheck`], of a name that may not have been read yet: that ends its ended leases,
@@ -215,13 +215,16 @@ impl Waiting {
             self.pending
                 .extend(left.map(|Reverse(position)| (steady_ms, position)));
         }
-        debug_assert!(tx.changed.is_empty(), "a change that nobody looked at");
+        debug_assert!(
+            tx.lists.changed.is_empty(),
+            "a change that nobody looked at"
+        );
     }
 
     /// A grant to a token can be all that another wait of it was held up for: what a token holds
     /// needs no turn.
     fn recheck_granted(&self, work: &mut WorkList, tx: &mut Transaction<'_, '_>) {
-        while let Some((token, names)) = tx.granted.pop() {
+        while let Some((token, names)) = tx.lists.granted.pop() {
             if self.queues.waits_of(&token) == 0 {
                 continue;
             }
@@ -416,10 +419,10 @@ fn publish(waiter: &Waiter, tx: &mut Transaction<'_, '_>) {
         notice,
         user: user.clone(),
     });
-    tx.publications.extend(publication);
+    tx.lists.publications.extend(publication);
 }
 
 fn complete(waiter_id: WaiterId, outcome: Outcome, names: usize, tx: &mut Transaction<'_, '_>) {
     tx.steps += COMPLETION_STEPS + names as u64;
-    tx.completions.push(Completion { waiter_id, outcome });
+    tx.lists.completions.push(Completion { waiter_id, outcome });
 }

@@ -112,17 +112,10 @@ impl Holders {
         )
     }
 
-    /// Takes the holders out, oldest grant first.
-    #[inline]
-    pub fn into_each(self, mut take: impl FnMut(Holder)) {
-        match self.0 {
-            Form::One(holder) => take(holder),
-            Form::List(list) => list.into_iter().for_each(take),
-            Form::Trees(trees) => {
-                let holders = trees.by_fence.values();
-                holders.for_each(|own| take(Holder::clone(own)));
-            }
-        }
+    /// Whether there is just one.
+    #[inline(always)]
+    pub fn is_one(&self) -> bool {
+        matches!(self.0, Form::One(_)) || self.len() == 1
     }
 
     /// The holder, where there is just one.

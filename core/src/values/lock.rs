@@ -89,11 +89,6 @@ impl Lock {
         &self.holders
     }
 
-    /// The holders, of a lock that is no more.
-    pub fn into_holders(self) -> Holders {
-        self.holders
-    }
-
     /// Whether nobody holds.
     pub fn is_free(&self) -> bool {
         self.holders.is_empty()

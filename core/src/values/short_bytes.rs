@@ -5,30 +5,60 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// Bytes, up to `N` of them without an allocation. A copy never costs one. `N` is at most 255.
-#[derive(Clone)]
 pub struct ShortBytes<const N: usize>(Form<N>);
 
-#[derive(Clone)]
 enum Form<const N: usize> {
-    /// The first `len` of `bytes`. Invariant: `len` is at most `N`.
-    Inline {
-        len: u8,
-        bytes: [u8; N],
-    },
+    Inline(Inline<N>),
     Shared(Arc<[u8]>),
+}
+
+/// The first `len` of `bytes`. Invariant: `len` is at most `N`.
+#[derive(Clone, Copy)]
+struct Inline<const N: usize> {
+    len: u8,
+    bytes: [u8; N],
+}
+
+impl<const N: usize> Clone for ShortBytes<N> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        match &self.0 {
+            Form::Inline(inline) => Self(Form::Inline(*inline)),
+            Form::Shared(bytes) => Self::share(bytes),
+        }
+    }
 }
 
 impl<const N: usize> ShortBytes<N> {
     /// A copy of these bytes.
+    #[inline]
     pub fn new(bytes: &[u8]) -> Self {
-        let mut own = [0; N];
-        match (own.get_mut(..bytes.len()), u8::try_from(bytes.len())) {
+        let mut own = Inline {
+            len: 0,
+            bytes: [0; N],
+        };
+        match (own.bytes.get_mut(..bytes.len()), u8::try_from(bytes.len())) {
             (Some(start), Ok(len)) => {
                 start.copy_from_slice(bytes);
-                Self(Form::Inline { len, bytes: own })
+                own.len = len;
+                Self(Form::Inline(own))
             }
-            _ => Self(Form::Shared(Arc::from(bytes))),
+            _ => Self::allocate(bytes),
         }
+    }
+
+    /// Apart from the few bytes that are usual, whose copy is then one of a constant length.
+    #[cold]
+    #[inline(never)]
+    fn allocate(bytes: &[u8]) -> Self {
+        Self(Form::Shared(Arc::from(bytes)))
+    }
+
+    /// As [`ShortBytes::allocate`].
+    #[cold]
+    #[inline(never)]
+    fn share(bytes: &Arc<[u8]>) -> Self {
+        Self(Form::Shared(Arc::clone(bytes)))
     }
 
     /// The first `len` of these bytes; `None` where there are fewer. `M` is at most `N`: then this is a
@@ -37,17 +67,17 @@ impl<const N: usize> ShortBytes<N> {
     pub fn of_padded<const M: usize>(padded: &[u8; M], len: u8) -> Option<Self> {
         let mut bytes = [0; N];
         *bytes.first_chunk_mut()? = *padded;
-        (usize::from(len) <= M).then_some(Self(Form::Inline { len, bytes }))
+        (usize::from(len) <= M).then_some(Self(Form::Inline(Inline { len, bytes })))
     }
 
     /// The bytes with others behind them, and how many they are; `None` where they are more than `M`.
     #[inline(always)]
     pub fn padded<const M: usize>(&self) -> Option<(&[u8; M], u8)> {
         match &self.0 {
-            Form::Inline { len, bytes } if usize::from(*len) <= M => {
-                Some((bytes.first_chunk()?, *len))
+            Form::Inline(own) if usize::from(own.len) <= M => {
+                Some((own.bytes.first_chunk()?, own.len))
             }
-            Form::Inline { .. } | Form::Shared(_) => None,
+            Form::Inline(_) | Form::Shared(_) => None,
         }
     }
 
@@ -55,7 +85,7 @@ impl<const N: usize> ShortBytes<N> {
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
-            Form::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            Form::Inline(own) => own.bytes.get(..usize::from(own.len)).unwrap_or_default(),
             Form::Shared(bytes) => bytes,
         }
     }
@@ -63,7 +93,7 @@ impl<const N: usize> ShortBytes<N> {
     /// Bytes held outside the value itself.
     pub fn heap_bytes(&self) -> usize {
         match &self.0 {
-            Form::Inline { .. } => 0,
+            Form::Inline(_) => 0,
             Form::Shared(bytes) => bytes.len() + 2 * size_of::<usize>(),
         }
     }
