@@ -7,10 +7,10 @@ use crate::state::durations::Durations;
 use crate::state::hand_over::{HandOver, Replaced};
 use crate::state::place::Stand;
 use crate::state::queue::{Position, Waiter};
-use crate::transaction::Transaction;
+use crate::transaction::{EntryId, Transaction};
 use crate::values::grant::Grant;
 use crate::values::holder::Holder;
-use crate::values::name::Names;
+use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::request::{Life, Repeat, Request};
 use crate::values::session_id::SessionId;
@@ -36,50 +36,11 @@ impl Waiting {
         to: Grantee,
         tx: &mut Transaction<'_, '_>,
     ) -> u64 {
-        let now_ms = tx.now_ms();
         let fence =
             kept_fence.unwrap_or_else(|| tx.environment.fences.next(tx.environment.wall_us));
         for name in names {
             let id = tx.entry(name);
-            let Some(lock) = tx.lock(id) else {
-                continue;
-            };
-            let own = lock.holder(&request.token);
-            let own_session = own.map_or(SessionId::NONE, |own| own.session);
-            let is_claim = own_session == SessionId::UNCLAIMED;
-            let holds = match (request.repeat, own) {
-                (Repeat::Sets(holds), _) => holds,
-                (Repeat::Renews | Repeat::Counts, None) => 1,
-                (Repeat::Renews, Some(own)) => own.holds,
-                (Repeat::Counts, Some(own)) if is_claim => own.holds,
-                (Repeat::Counts, Some(own)) => own.holds.saturating_add(1),
-            };
-            let since_ms = own
-                .filter(|own| own.fence == fence)
-                .map_or(now_ms, |own| own.since_ms);
-            let terms = match to {
-                Grantee::Client(client_id) => {
-                    let deadline_ms = now_ms.saturating_add(request.lease_ms);
-                    let Request { life, lease_ms, .. } = *request;
-                    let session = tx.bind(id, own_session, life, lease_ms, client_id);
-                    (client_id, session, deadline_ms)
-                }
-                Grantee::Place { lease_ms } => place_terms(own, now_ms.saturating_add(lease_ms)),
-            };
-            let (client_id, session, deadline_ms) = terms;
-            let holder = Holder {
-                token: request.token.clone(),
-                fence,
-                holds,
-                limit: request.limit,
-                permits: request.permits,
-                deadline_ms,
-                lease_ms: request.lease_ms,
-                since_ms,
-                client_id,
-                session,
-            };
-            tx.grant(id, request.mode, holder);
+            grant_at(id, request, fence, to, tx);
             if kept_fence.is_some() {
                 tx.affirm(id, &request.token);
             }
@@ -150,6 +111,58 @@ impl Waiting {
     }
 }
 
+/// Makes the grant of one name. Apart from the loop over all of them: mostly there is one, and to prepare
+/// for more costs more than the grant.
+#[inline(never)]
+fn grant_at(
+    id: EntryId,
+    request: &Request,
+    fence: u64,
+    to: Grantee,
+    tx: &mut Transaction<'_, '_>,
+) {
+    let now_ms = tx.now_ms();
+    let Some(lock) = tx.lock(id) else {
+        return;
+    };
+    let own = lock.holder(&request.token);
+    let own_session = own.map_or(SessionId::NONE, |own| own.session);
+    let is_claim = own_session == SessionId::UNCLAIMED;
+    let holds = match (request.repeat, own) {
+        (Repeat::Sets(holds), _) => holds,
+        (Repeat::Renews | Repeat::Counts, None) => 1,
+        (Repeat::Renews, Some(own)) => own.holds,
+        (Repeat::Counts, Some(own)) if is_claim => own.holds,
+        (Repeat::Counts, Some(own)) => own.holds.saturating_add(1),
+    };
+    let since_ms = own
+        .filter(|own| own.fence == fence)
+        .map_or(now_ms, |own| own.since_ms);
+    let terms = match to {
+        Grantee::Client(client_id) => {
+            let deadline_ms = now_ms.saturating_add(request.lease_ms);
+            let Request { life, lease_ms, .. } = *request;
+            let session = tx.bind(id, own_session, life, lease_ms, client_id);
+            (client_id, session, deadline_ms)
+        }
+        Grantee::Place { lease_ms } => place_terms(own, now_ms.saturating_add(lease_ms)),
+    };
+    let (client_id, session, deadline_ms) = terms;
+    let holder = Holder {
+        token: request.token.clone(),
+        fence,
+        holds,
+        limit: request.limit,
+        permits: request.permits,
+        deadline_ms,
+        lease_ms: request.lease_ms,
+        since_ms,
+        client_id,
+        session,
+    };
+    tx.grant(id, request.mode, holder);
+}
+
 /// What a grant to a place says of its client, its session and its lease: what it says already, where the
 /// token holds; it is never over sooner.
 fn place_terms(own: Option<&Holder>, deadline_ms: u64) -> (u64, SessionId, u64) {
@@ -212,28 +225,40 @@ pub(super) fn release(
     }
     let mut count = 0;
     for name in names {
-        let id = tx.entry(name);
-        let lock = tx.lock(id).ok_or(Refusal::WrongType)?;
-        let Some(own) = lock.holder(token) else {
-            continue;
-        };
-        let (holds, since_ms) = (own.holds, own.since_ms);
-        count += 1;
-        let left = match leave {
-            Leave::One => holds - 1,
-            Leave::AllBut(most) => holds.min(most),
-        };
-        if left == 0 {
-            times.record(tx.now_ms().saturating_sub(since_ms));
-            tx.remove(id, token);
-            continue;
-        }
-        tx.update(id, token, |own| own.holds = left);
-        if left == holds {
-            tx.affirm(id, token);
-        }
+        count += usize::from(release_at(name, token, leave, times, tx)?);
     }
     Ok(Answer::Count(count))
+}
+
+/// Leaves one name. Whether the token held there. Apart from the loop, as [`grant_at`] is.
+#[inline(never)]
+fn release_at(
+    name: &Name,
+    token: &Token,
+    leave: Leave,
+    times: &mut Durations,
+    tx: &mut Transaction<'_, '_>,
+) -> Result<bool, Refusal> {
+    let id = tx.entry(name);
+    let lock = tx.lock(id).ok_or(Refusal::WrongType)?;
+    let Some(own) = lock.holder(token) else {
+        return Ok(false);
+    };
+    let (holds, since_ms) = (own.holds, own.since_ms);
+    let left = match leave {
+        Leave::One => holds - 1,
+        Leave::AllBut(most) => holds.min(most),
+    };
+    if left == 0 {
+        times.record(tx.now_ms().saturating_sub(since_ms));
+        tx.remove(id, token);
+        return Ok(true);
+    }
+    tx.update(id, token, |own| own.holds = left);
+    if left == holds {
+        tx.affirm(id, token);
+    }
+    Ok(true)
 }
 
 /// The grants in force of this token at these names.

@@ -31,7 +31,7 @@ impl<const N: usize> Clone for ShortBytes<N> {
 
 impl<const N: usize> ShortBytes<N> {
     /// A copy of these bytes.
-    #[inline]
+    #[inline(never)]
     pub fn new(bytes: &[u8]) -> Self {
         let mut own = Inline {
             len: 0,
