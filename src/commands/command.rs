@@ -9,7 +9,6 @@ use redis_lock_core::operation::Operation;
 use redis_lock_core::values::decimal;
 use redis_lock_core::values::refusal::Refusal;
 use redis_module::{raw, Context, RedisString};
-use smallvec::SmallVec;
 
 use super::spec::{self, About, Spec};
 use crate::engine::execute::execute;
@@ -141,24 +140,30 @@ extern "C" fn entry<C: Command>(
 fn run<C: Command>(ctx: &Context, strings: &[*mut raw::RedisModuleString]) -> Result<(), Refusal> {
     // The first one is the command's name.
     let strings = strings.get(1..).unwrap_or_default();
-    let mut words = SmallVec::<[&[u8]; MOST_INLINE]>::new();
-    words.extend(
-        strings
-            .iter()
-            .map(|string| RedisString::string_as_slice(*string)),
-    );
+    let (mut few, mut many) = ([[].as_slice(); MOST_INLINE], Vec::new());
+    let words = match few.get_mut(..strings.len()) {
+        Some(words) => words,
+        None => {
+            many.resize(strings.len(), [].as_slice());
+            &mut many
+        }
+    };
+    for (word, string) in words.iter_mut().zip(strings) {
+        *word = RedisString::string_as_slice(*string);
+    }
+    let words = &*words;
     let asks_for_keys = C::SPEC.syntax.keys == Some(Keys::Many)
         && server!(RedisModule_IsKeysPositionRequest(ctx.ctx)) == Some(1);
     if asks_for_keys {
-        tell_keys(ctx, &words);
+        tell_keys(ctx, words);
         return Ok(());
     }
     state::with(|state| {
         C::run(&Call {
             ctx,
-            words: &words,
+            words,
             // SAFETY: the strings are those of the command that runs, and the words are theirs.
-            strings: unsafe { CommandStrings::new(strings, &words) },
+            strings: unsafe { CommandStrings::new(strings, words) },
             state,
         })
     })

@@ -110,8 +110,7 @@ fn find<'a>(words: Words<'a>, parts: &[Part], given: &mut Given<'a>) -> Result<(
     let mut rest = words;
     let mut is_to_be_matched = false;
     while let Some((word, behind)) = rest.split_first() {
-        let found = parts.iter().find_map(|part| part.option(word));
-        let (option, standing) = found.ok_or(Refusal::Syntax)?;
+        let (option, standing) = option_among(parts, word).ok_or(Refusal::Syntax)?;
         is_to_be_matched |= standing == Standing::Led || rest.len() < words.len();
         let (values, behind) = behind
             .split_at_checked(option.values.len())
@@ -128,7 +127,13 @@ fn find<'a>(words: Words<'a>, parts: &[Part], given: &mut Given<'a>) -> Result<(
     }
 }
 
+/// The option of these parts that a word names.
+fn option_among<'p>(parts: &'p [Part], word: &[u8]) -> Option<(&'p Opt, Standing)> {
+    parts.iter().find_map(|part| part.option(word))
+}
+
 impl Opt {
+    #[inline(always)]
     fn is(&self, word: &[u8]) -> bool {
         word.eq_ignore_ascii_case(self.word.to_bytes())
     }
@@ -148,13 +153,14 @@ enum Standing {
 
 impl Part {
     /// The option of this part that a word names.
+    #[inline(always)]
     fn option(&self, word: &[u8]) -> Option<(&Opt, Standing)> {
         match self {
             Self::Free(option) => option.is(word).then_some((option, Standing::Alone)),
-            Self::OneOf(_, parts) => parts.iter().find_map(|part| part.option(word)),
+            Self::OneOf(_, parts) => option_among(parts, word),
             Self::Led(_, first, _) if first.is(word) => Some((first, Standing::Alone)),
             Self::Led(_, _, others) => {
-                let (option, _) = others.iter().find_map(|part| part.option(word))?;
+                let (option, _) = option_among(others, word)?;
                 Some((option, Standing::Led))
             }
         }

@@ -31,20 +31,21 @@ impl<const N: usize> Clone for ShortBytes<N> {
 
 impl<const N: usize> ShortBytes<N> {
     /// A copy of these bytes.
-    #[inline(never)]
+    #[inline]
     pub fn new(bytes: &[u8]) -> Self {
-        let mut own = Inline {
-            len: 0,
+        let mut new = Self(Form::Inline(Inline {
+            len: bytes.len() as u8,
             bytes: [0; N],
-        };
-        match (own.bytes.get_mut(..bytes.len()), u8::try_from(bytes.len())) {
-            (Some(start), Ok(len)) => {
-                start.copy_from_slice(bytes);
-                own.len = len;
-                Self(Form::Inline(own))
+        }));
+        match &mut new.0 {
+            Form::Inline(Inline { bytes: own, .. }) if bytes.len() <= N => {
+                if let Some(start) = own.get_mut(..bytes.len()) {
+                    start.copy_from_slice(bytes);
+                }
             }
-            _ => Self::allocate(bytes),
+            Form::Inline(_) | Form::Shared(_) => new = Self::allocate(bytes),
         }
+        new
     }
 
     /// Apart from the few bytes that are usual, whose copy is then one of a constant length.
