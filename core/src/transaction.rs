@@ -440,7 +440,7 @@ impl<'t, 'e> Transaction<'t, 'e> {
     }
 
     /// The session of a grant or an extension: a new one, or the one that the token's own grant has.
-    #[inline]
+    #[inline(always)]
     pub fn bind(
         &mut self,
         id: EntryId,
@@ -450,18 +450,28 @@ impl<'t, 'e> Transaction<'t, 'e> {
         client_id: u64,
     ) -> SessionId {
         match life {
-            Life::Session { keep_ms } => match self.entries.get(id).map(|(name, _)| name) {
-                Some(name) => self
-                    .sessions
-                    .bind(client_id, name.clone(), lease_ms, keep_ms),
-                None => SessionId::NONE,
-            },
+            Life::Session { keep_ms } => self.bind_session(id, lease_ms, keep_ms, client_id),
             Life::Untied => SessionId::NONE,
             Life::Lease if own.is_session() => {
                 self.sessions.set_lease(own, lease_ms);
                 own
             }
             Life::Lease => SessionId::NONE,
+        }
+    }
+
+    fn bind_session(
+        &mut self,
+        id: EntryId,
+        lease_ms: u64,
+        keep_ms: Option<u64>,
+        client_id: u64,
+    ) -> SessionId {
+        match self.entries.get(id) {
+            Some((name, _)) => self
+                .sessions
+                .bind(client_id, name.clone(), lease_ms, keep_ms),
+            None => SessionId::NONE,
         }
     }
 

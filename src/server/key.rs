@@ -100,10 +100,16 @@ impl Key {
     ///
     /// While writes are paused the server keeps what has expired, and asserts that nobody stores anything
     /// there. Who pauses writes in a MULTI goes on to write in it: there only UNLINK gets rid of the value.
+    #[inline(always)]
     pub fn without_leftover(self, ctx: &Context, string: *mut raw::RedisModuleString) -> Self {
         if !api::is_paused() || api::is_replica() {
             return self;
         }
+        self.emptied(ctx, string)
+    }
+
+    #[cold]
+    fn emptied(self, ctx: &Context, string: *mut raw::RedisModuleString) -> Self {
         drop(self);
         let options = CallOptionsBuilder::new().replicate().build();
         let key = RedisString::string_as_slice(string);

@@ -28,6 +28,7 @@ pub(super) enum Grantee {
 impl Waiting {
     /// Makes the grant that [`Waiting::newcomer_admission`] found clear, or [`Waiting::waiter_admission`];
     /// its fence.
+    #[inline(always)]
     pub(super) fn grant(
         &mut self,
         names: &Names,
@@ -114,13 +115,7 @@ impl Waiting {
 /// Makes the grant of one name. Apart from the loop over all of them: mostly there is one, and to prepare
 /// for more costs more than the grant.
 #[inline(never)]
-fn grant_at(
-    id: EntryId,
-    request: &Request,
-    fence: u64,
-    to: Grantee,
-    tx: &mut Transaction<'_, '_>,
-) {
+fn grant_at(id: EntryId, request: &Request, fence: u64, to: Grantee, tx: &mut Transaction<'_, '_>) {
     let now_ms = tx.now_ms();
     let Some(lock) = tx.lock(id) else {
         return;

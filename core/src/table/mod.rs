@@ -46,8 +46,10 @@ impl LockTable {
     ) -> Decision {
         let names = operation.names().as_slice();
         self.transact(names, environment, |waiting, tx| {
-            let unsettled = waiting.unsettled(operation.names(), tx);
-            waiting.settle(&unsettled, tx);
+            if !waiting.is_idle() || !tx.nothing_touched {
+                let unsettled = waiting.unsettled(operation.names(), tx);
+                waiting.settle(&unsettled, tx);
+            }
             let answer = waiting.decide(operation, caller, tx);
             waiting.count_refusal(&answer);
             waiting.settle(&[], tx);

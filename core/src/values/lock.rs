@@ -106,11 +106,13 @@ impl Lock {
     }
 
     /// When the first lease ends, in ms since the epoch; `None` when free.
+    #[inline(always)]
     pub fn earliest_deadline_ms(&self) -> Option<u64> {
         self.holders.first_to_end().map(|own| own.deadline_ms)
     }
 
     /// When the last lease ends, in ms since the epoch; `None` when free.
+    #[inline(always)]
     pub fn latest_deadline_ms(&self) -> Option<u64> {
         self.holders.last_to_end().map(|own| own.deadline_ms)
     }
