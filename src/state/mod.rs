@@ -224,7 +224,7 @@ impl State {
 
 impl State {
     /// Looks at the lock table; `None` when it is deciding just now.
-    #[inline]
+    #[inline(always)]
     pub fn look<T>(&self, at: impl FnOnce(&LockTable) -> T) -> Option<T> {
         self.table.try_borrow().ok().map(|table| at(&table))
     }

@@ -289,7 +289,11 @@ impl Queues {
     }
 
     /// The first in the queue of a name among those where somebody stands.
+    #[inline]
     pub fn head(&self, name: &Name) -> Option<Position> {
+        if self.is_empty() {
+            return None;
+        }
         self.queues_by_name.get(name)?.positions.first()
     }
 

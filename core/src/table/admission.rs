@@ -69,7 +69,7 @@ impl Waiting {
     ///
     /// # Errors
     /// [`Refusal::WrongType`], [`Refusal::PermitsRaised`], in this order.
-    #[inline]
+    #[inline(always)]
     pub(super) fn newcomer_admission(
         &self,
         names: &Names,

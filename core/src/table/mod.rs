@@ -59,6 +59,7 @@ impl LockTable {
 }
 
 impl Waiting {
+    #[inline(always)]
     fn decide(
         &mut self,
         operation: &Operation,

@@ -128,7 +128,7 @@ impl Lock {
     }
 
     /// Whether the request is compatible with the holders.
-    #[inline]
+    #[inline(always)]
     pub fn compatibility(&self, request: &Request) -> Compatibility {
         if let Some(own) = self.holder(&request.token) {
             return self.compatibility_of_holder(own, request);
