@@ -165,7 +165,7 @@ impl Waiting {
     /// How a request stands at one of its names: a newcomer without a position, or the waiter at `position`.
     ///
     /// What its token holds already needs no turn, or a holder could wait for those who wait for it.
-    #[inline(always)]
+    #[inline(never)]
     fn conflict_at(
         &self,
         name: &Name,
