@@ -93,7 +93,7 @@ impl Call<'_> {
             db: api::selected_db(self.ctx),
             default_lease_ms: config::default_lease_ms(),
             default_keep_ms: config::default_keep_ms(),
-            sharding: api::sharding(),
+            sharding: self.state.server.get().sharding(),
             draw_token: &random::draw,
         }
     }

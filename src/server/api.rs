@@ -7,7 +7,6 @@ use std::ffi::{c_int, c_void, CStr, CString};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use redis_lock_core::values::slot::Sharding;
 use redis_module::{raw, Context, RedisString, RedisValue};
 
 use crate::state::{self, ServerFacts, OWN_CONTEXT};
@@ -35,15 +34,6 @@ pub fn is_valkey() -> bool {
 /// Whether the server is a node of a cluster.
 pub fn is_clustered() -> bool {
     facts().is_clustered
-}
-
-/// How keys are divided among servers.
-pub fn sharding() -> Sharding {
-    if is_clustered() {
-        Sharding::BySlot
-    } else {
-        Sharding::None
-    }
 }
 
 /// Whether the server lets a client block that is subscribed to a channel, as it may be in RESP3.

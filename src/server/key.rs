@@ -118,6 +118,7 @@ impl Key {
     }
 
     /// Stores a lock where there is no key, until this moment on the wall clock, in ms; closes the key.
+    #[inline(always)]
     pub fn store_new(self, lock: Packed, expiry_ms: u64) {
         let value = lock_type::into_value(lock);
         server!(RedisModule_ModuleTypeSetValue(

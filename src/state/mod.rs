@@ -17,6 +17,7 @@ use std::time::Instant;
 use lazy_static::lazy_static;
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::fence::Fences;
+use redis_lock_core::values::slot::Sharding;
 use redis_module::{raw, Context, RedisGILGuard, RedisString};
 
 use blocked::BlockedClients;
@@ -122,6 +123,17 @@ pub struct ServerFacts {
     pub blocks_subscribers: bool,
     /// Whether it follows a primary, as it last said.
     pub is_replica: bool,
+}
+
+impl ServerFacts {
+    /// How keys are divided among servers.
+    pub const fn sharding(self) -> Sharding {
+        if self.is_clustered {
+            Sharding::BySlot
+        } else {
+            Sharding::None
+        }
+    }
 }
 
 /// A command that runs a script.

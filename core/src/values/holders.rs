@@ -26,12 +26,14 @@ const SHORTEST_TREE: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Holders(Form);
 
+/// Invariant: a list isn't empty. It and the trees are counted, which leaves little to do where a lock with
+/// one holder is dropped or copied.
 #[derive(Clone, Debug)]
 enum Form {
+    Nobody,
     One(Holder),
-    /// Nobody, or a few.
-    List(Vec<Holder>),
-    Trees(Box<Trees>),
+    List(Arc<Vec<Holder>>),
+    Trees(Arc<Trees>),
 }
 
 /// Invariant: all trees tell of the same holders; `limits` and `sessions` leave out those without one; `permits` is
@@ -75,7 +77,7 @@ impl Eq for Holders {}
 impl Holders {
     /// Nobody.
     pub const fn new() -> Self {
-        Self(Form::List(Vec::new()))
+        Self(Form::Nobody)
     }
 
     /// The one holder.
@@ -87,6 +89,7 @@ impl Holders {
     /// The holders in the trees, or else as a list.
     fn form(&self) -> Either<&Trees, &[Holder]> {
         match &self.0 {
+            Form::Nobody => Either::Right(&[]),
             Form::One(holder) => Either::Right(std::slice::from_ref(holder)),
             Form::List(list) => Either::Right(list),
             Form::Trees(trees) => Either::Left(trees),
@@ -101,7 +104,7 @@ impl Holders {
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        matches!(&self.0, Form::List(list) if list.is_empty())
+        matches!(self.0, Form::Nobody)
     }
 
     /// The holders, oldest grant first.
@@ -130,6 +133,7 @@ impl Holders {
     #[inline(always)]
     pub fn get(&self, token: &Token) -> Option<&Holder> {
         match &self.0 {
+            Form::Nobody => None,
             Form::One(own) => Some(own).filter(|own| own.token == *token),
             Form::List(list) => list.iter().find(|own| own.token == *token),
             Form::Trees(trees) => trees.get(token),
@@ -227,20 +231,21 @@ impl Holders {
         self.make_list();
         match &mut self.0 {
             Form::List(list) => {
+                let list = Arc::make_mut(list);
                 let position = list.partition_point(|own| own.fence < holder.fence);
                 list.insert(position, holder);
             }
-            Form::Trees(trees) => trees.insert(holder),
-            Form::One(_) => {}
+            Form::Trees(trees) => Arc::make_mut(trees).insert(holder),
+            Form::Nobody | Form::One(_) => {}
         }
         self.fit_form();
     }
 
-    /// Makes a list of the one holder, so that another one fits in.
+    /// Makes a list of the one holder, or of nobody, so that another one fits in.
     fn make_list(&mut self) {
-        let form = std::mem::replace(&mut self.0, Form::List(Vec::new()));
-        self.0 = match form {
-            Form::One(holder) => Form::List(vec![holder]),
+        self.0 = match std::mem::replace(&mut self.0, Form::Nobody) {
+            Form::Nobody => Form::List(Arc::default()),
+            Form::One(holder) => Form::List(Arc::new(vec![holder])),
             form => form,
         };
     }
@@ -248,21 +253,21 @@ impl Holders {
     /// Removes a grant.
     pub fn remove(&mut self, token: &Token) -> Option<Holder> {
         let removed = match &mut self.0 {
+            Form::Nobody => None,
             Form::One(own) => {
                 if own.token != *token {
                     return None;
                 }
-                let form = std::mem::replace(&mut self.0, Form::List(Vec::new()));
-                match form {
+                match std::mem::replace(&mut self.0, Form::Nobody) {
                     Form::One(own) => Some(own),
-                    Form::List(_) | Form::Trees(_) => None,
+                    Form::Nobody | Form::List(_) | Form::Trees(_) => None,
                 }
             }
             Form::List(list) => {
                 let position = list.iter().position(|own| own.token == *token)?;
-                Some(list.remove(position))
+                Some(Arc::make_mut(list).remove(position))
             }
-            Form::Trees(trees) => trees.remove(token),
+            Form::Trees(trees) => Arc::make_mut(trees).remove(token),
         };
         self.fit_form();
         removed
@@ -271,9 +276,11 @@ impl Holders {
     /// Changes the grant of a token; its token and fence stay. Tells whether there was one.
     pub fn update(&mut self, token: &Token, change: impl FnOnce(&mut Holder)) -> bool {
         let list = match &mut self.0 {
+            Form::Nobody => &mut [],
             Form::One(own) => std::slice::from_mut(own),
-            Form::List(list) => list,
+            Form::List(list) => Arc::make_mut(list),
             Form::Trees(trees) => {
+                let trees = Arc::make_mut(trees);
                 let Some(mut own) = trees.remove(token) else {
                     return false;
                 };
@@ -290,9 +297,13 @@ impl Holders {
     pub fn heap_bytes(&self) -> usize {
         let tokens: usize = self.iter().map(|own| own.token.heap_bytes()).sum();
         let own = match &self.0 {
-            Form::One(_) => 0,
-            Form::List(list) => list.capacity() * size_of::<Holder>(),
-            Form::Trees(trees) => size_of::<Trees>() + trees.by_fence.len() * TREE_BYTES,
+            Form::Nobody | Form::One(_) => 0,
+            Form::List(list) => {
+                size_of::<Vec<Holder>>() + COUNTS_BYTES + list.capacity() * size_of::<Holder>()
+            }
+            Form::Trees(trees) => {
+                size_of::<Trees>() + COUNTS_BYTES + trees.by_fence.len() * TREE_BYTES
+            }
         };
         own + tokens
     }
@@ -325,16 +336,17 @@ impl Holders {
 
     fn fit_form(&mut self) {
         match &mut self.0 {
+            Form::List(list) if list.is_empty() => self.0 = Form::Nobody,
             Form::List(list) if list.len() > LONGEST_LIST => {
-                let mut trees = Box::<Trees>::default();
-                list.drain(..).for_each(|own| trees.insert(own));
-                self.0 = Form::Trees(trees);
+                let mut trees = Trees::default();
+                list.iter().for_each(|own| trees.insert(own.clone()));
+                self.0 = Form::Trees(Arc::new(trees));
             }
             Form::Trees(trees) if trees.by_fence.len() <= SHORTEST_TREE => {
                 let list = trees.by_fence.values().map(|own| Holder::clone(own));
-                self.0 = Form::List(list.collect());
+                self.0 = Form::List(Arc::new(list.collect()));
             }
-            Form::One(_) | Form::List(_) | Form::Trees(_) => {}
+            Form::Nobody | Form::One(_) | Form::List(_) | Form::Trees(_) => {}
         }
     }
 }
@@ -348,6 +360,9 @@ impl FromIterator<Holder> for Holders {
         collected
     }
 }
+
+/// What a counted pointer takes beside what it points to.
+const COUNTS_BYTES: usize = 2 * size_of::<usize>();
 
 /// What a holder takes in the trees, about: itself, and its entries in four of them.
 const TREE_BYTES: usize = size_of::<Holder>()

@@ -59,7 +59,7 @@ fn number<const N: usize>(low: [u8; N]) -> u64 {
 }
 
 impl Plain {
-    #[inline]
+    #[inline(always)]
     fn of(mode: Mode, own: &Holder) -> Option<Self> {
         let is_plain = mode == Mode::Exclusive && own.holds == 1 && own.session == SessionId::NONE;
         let (token, token_len) = own.token.padded()?;
@@ -111,6 +111,7 @@ impl Packed {
     }
 
     /// Packs a lock with one holder.
+    #[inline(always)]
     pub fn sole(mode: Mode, holder: &Holder) -> Self {
         match Plain::of(mode, holder) {
             Some(plain) => Self(Form::Plain(plain)),
