@@ -267,7 +267,8 @@ impl<'t, 'e> Transaction<'t, 'e> {
         let before = self.environment.store.read(name);
         let is_up_to_date = match &before {
             KeyState::Lock(stored) => self.is_up_to_date(stored),
-            KeyState::Empty => true,
+            // Not moved as a whole, as a lock has to be.
+            KeyState::Empty => return self.entries.insert(name, KeyState::Empty),
             // Those are to be told who wait for it.
             KeyState::OtherType => false,
         };

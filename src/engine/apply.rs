@@ -153,21 +153,9 @@ fn apply_to(
             key.delete();
             Applied::Changed
         }
-        (Found::Lock(packed), _) => {
-            let mut lock = packed.unpack();
-            if keeps_fence(&lock, change) {
+        (Found::Lock(_), _) => {
+            if alter(key, change) == Fence::Kept {
                 event = Event::Renewed;
-            }
-            effect::apply(&mut lock, change);
-            let latest_ms = lock.latest_deadline_ms();
-            *packed = Packed::new(lock);
-            packed.set_expiry(Expiry::WithLease);
-            match latest_ms {
-                Some(latest_ms) => {
-                    key.set_expiry_ms(latest_ms);
-                    drop(key);
-                }
-                None => key.delete(),
             }
             Applied::Changed
         }
@@ -179,6 +167,32 @@ fn apply_to(
     applied
 }
 
+/// What became of the fence of a grant.
+#[derive(PartialEq, Eq)]
+enum Fence {
+    Kept,
+    New,
+}
+
+/// Changes the lock that a key holds, and closes the key.
+#[inline(never)]
+fn alter(mut key: Key, change: &Change) -> Fence {
+    let Found::Lock(packed) = key.found() else {
+        return Fence::New;
+    };
+    let mut lock = packed.unpack();
+    let fence = fence_after(&lock, change);
+    effect::apply(&mut lock, change);
+    let latest_ms = lock.latest_deadline_ms();
+    *packed = Packed::new(lock);
+    packed.set_expiry(Expiry::WithLease);
+    match latest_ms {
+        Some(latest_ms) => key.set_expiry_ms(latest_ms),
+        None => key.delete(),
+    }
+    fence
+}
+
 /// The grant that a change makes, where nobody holds.
 fn granted(change: &Change) -> Option<(Mode, &Holder)> {
     match change {
@@ -188,14 +202,16 @@ fn granted(change: &Change) -> Option<(Mode, &Holder)> {
     }
 }
 
-/// Whether a change is to a grant that is in force.
-fn keeps_fence(lock: &Lock, change: &Change) -> bool {
+/// Kept where a change is to a grant that is in force.
+fn fence_after(lock: &Lock, change: &Change) -> Fence {
     match change {
         Change::Grant { holder, .. } | Change::Renew { holder } => {
-            let own = lock.holder(&holder.token);
-            own.is_some_and(|own| own.fence == holder.fence)
+            match lock.holder(&holder.token) {
+                Some(own) if own.fence == holder.fence => Fence::Kept,
+                Some(_) | None => Fence::New,
+            }
         }
-        Change::Drop { .. } | Change::Delete => false,
+        Change::Drop { .. } | Change::Delete => Fence::New,
     }
 }
 

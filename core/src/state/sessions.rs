@@ -282,7 +282,7 @@ impl Sessions {
     }
 
     /// Whether a lock has a grant whose connection is gone.
-    #[inline]
+    #[inline(always)]
     pub fn has_orphan_at(&self, lock: &Lock) -> bool {
         (self.orphans > 0 || !self.gone.is_empty())
             && lock.holders().iter().any(|own| self.is_orphaned(own))

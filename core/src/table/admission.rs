@@ -176,8 +176,8 @@ impl Waiting {
         tx.steps += 1;
         // To read a lock costs more than all the rest. What is known of its holders holds as long as
         // nothing has happened to any key that the table was not told of.
-        let is_newcomer = position.is_none() && tx.nothing_touched;
-        if is_newcomer && self.queues.is_behind(name, &request.token) {
+        let knows_holders = tx.nothing_touched && !self.queues.is_empty();
+        if knows_holders && position.is_none() && self.queues.is_behind(name, &request.token) {
             return Conflict::Blocked;
         }
         let Some(lock) = tx.lock_at(name) else {

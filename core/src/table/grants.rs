@@ -47,7 +47,7 @@ impl Waiting {
             }
         }
         self.counters.grants += u64::from(kept_fence.is_none());
-        if self.queues.waits_of(&request.token) > 0 {
+        if !self.queues.is_empty() && self.queues.waits_of(&request.token) > 0 {
             tx.lists
                 .granted
                 .push((request.token.clone(), names.clone()));
