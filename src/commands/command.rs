@@ -74,7 +74,7 @@ impl<T: Twins> Command for OnMany<T> {
 }
 
 /// How many words a command has that needs no allocation for them.
-const MOST_INLINE: usize = 12;
+const MOST_INLINE: usize = 8;
 
 /// A command as a client sent it.
 pub struct Call<'a> {
