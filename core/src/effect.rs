@@ -13,6 +13,7 @@
 //! RENEW is what many sessions that are renewed at once come to: for each no more than its key.
 
 use std::cell::Cell;
+use std::ops::Deref;
 
 use smallvec::{smallvec, SmallVec};
 
@@ -51,11 +52,32 @@ pub enum Change {
     Delete,
 }
 
+/// Where an effect happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EffectName<'n> {
+    /// The first of the names that the operation is about.
+    Own(&'n Name),
+    /// Another one.
+    Other(Box<Name>),
+}
+
+impl Deref for EffectName<'_> {
+    type Target = Name;
+
+    #[inline]
+    fn deref(&self) -> &Name {
+        match self {
+            Self::Own(name) => name,
+            Self::Other(name) => name,
+        }
+    }
+}
+
 /// A change and where it happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Effect {
+pub struct Effect<'n> {
     /// Where.
-    pub name: Name,
+    pub name: EffectName<'n>,
     /// What.
     pub change: Change,
 }
@@ -64,7 +86,7 @@ pub struct Effect {
 pub type Changes = SmallVec<[Change; 1]>;
 
 /// The effects of one operation: mostly one.
-pub type Effects = SmallVec<[Effect; 1]>;
+pub type Effects<'n> = SmallVec<[Effect<'n>; 1]>;
 
 /// What a LOCK.APPLY asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,8 +272,8 @@ pub fn between(before: &Stored, after: &Lock, mut add: impl FnMut(Change)) {
 }
 
 /// The grant of a token, if it is none of the changes yet.
-pub fn affirmed(changes: &[Effect], lock: &Lock, token: &Token) -> Option<Change> {
-    let granted = |effect: &Effect| match &effect.change {
+pub fn affirmed(changes: &[Effect<'_>], lock: &Lock, token: &Token) -> Option<Change> {
+    let granted = |effect: &Effect<'_>| match &effect.change {
         Change::Grant { holder, .. } | Change::Renew { holder } => holder.token == *token,
         Change::Drop { .. } | Change::Delete => false,
     };
@@ -288,7 +310,7 @@ fn between_exclusive(before: &Lock, after: &Lock, add: impl FnMut(Change)) {
 }
 
 /// Makes a renewal of a grant that is nothing more, where the lock is exclusive.
-pub fn condense(changes: &mut [Effect], before: &Stored) {
+pub fn condense(changes: &mut [Effect<'_>], before: &Stored) {
     let [Effect { change, .. }] = changes else {
         return;
     };
@@ -509,11 +531,12 @@ mod tests {
                 lock: held(mode, before),
             };
             let changes = all_between(Some(&stored), &held(new_mode, after));
+            let k = Name::new(0, b"k");
             let at_k = |change| Effect {
-                name: Name::new(0, b"k"),
+                name: EffectName::Own(&k),
                 change,
             };
-            let mut changes: Effects = changes.into_iter().map(at_k).collect();
+            let mut changes: Effects<'_> = changes.into_iter().map(at_k).collect();
             condense(&mut changes, &stored);
             let renewed = matches!(
                 changes.as_slice(),

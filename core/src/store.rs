@@ -44,7 +44,7 @@ pub trait Store {
 }
 
 /// What the table is told with every operation, and whom it asks.
-pub struct Environment<'a> {
+pub struct Environment<'a, 'n> {
     /// The wall clock now: microseconds since the Unix epoch.
     pub wall_us: u64,
     /// Numbers the grants.
@@ -57,5 +57,5 @@ pub struct Environment<'a> {
     pub store: &'a mut dyn Store,
     /// Takes what changes in the keyspace: to be applied in this order, and before anything else that
     /// was decided is done.
-    pub effects: &'a mut Effects,
+    pub effects: &'a mut Effects<'n>,
 }

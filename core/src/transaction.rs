@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
 use crate::decision::{Completion, Deliveries, Publication};
-use crate::effect::{self, Effect, Effects};
+use crate::effect::{self, Effect, EffectName, Effects};
 use crate::state::queue::Position;
 use crate::state::sessions::Sessions;
 use crate::store::{Environment, KeyState};
@@ -20,14 +20,14 @@ use crate::values::token::Token;
 
 /// What an operation has read, and what it changes. Nothing of it is in the keyspace before
 /// [`Transaction::commit`] has made effects of it and these were applied.
-pub struct Transaction<'t, 'e> {
+pub struct Transaction<'t, 'e, 'n> {
     /// The world outside.
-    pub environment: &'t mut Environment<'e>,
+    pub environment: &'t mut Environment<'e, 'n>,
     /// Whether the table was told of everything that happened to keys.
     pub nothing_touched: bool,
     /// The table's.
     pub sessions: &'t mut Sessions,
-    entries: Entries<'t>,
+    entries: Entries<'t, 'n>,
     /// The steady clock, once it was looked at.
     steady_ms: Option<u64>,
     /// What it leaves to be done.
@@ -92,9 +92,9 @@ static FREE: Lock = Lock::free();
 
 /// What the transaction has read. Most operations are about one name and read no other: its entry lies here
 /// itself.
-struct Entries<'t> {
+struct Entries<'t, 'n> {
     /// The first of the names that the operation is about.
-    first_name: Option<&'t Name>,
+    first_name: Option<&'n Name>,
     /// What was read of that.
     first: Option<Entry>,
     others: &'t mut OtherEntries,
@@ -102,7 +102,7 @@ struct Entries<'t> {
 
 type OtherEntries = IndexMap<Name, Entry, RandomState>;
 
-impl Entries<'_> {
+impl Entries<'_, '_> {
     /// Whether this is the first of the operation's names: mostly it is that very one.
     #[inline(always)]
     fn is_first(&self, name: &Name) -> bool {
@@ -200,12 +200,12 @@ impl Entry {
     }
 }
 
-impl<'t, 'e> Transaction<'t, 'e> {
+impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     /// A transaction that has read nothing, of an operation that is about these names, or mostly these.
     #[inline(always)]
     pub fn new(
-        names: &'t [Name],
-        environment: &'t mut Environment<'e>,
+        names: &'n [Name],
+        environment: &'t mut Environment<'e, 'n>,
         sessions: &'t mut Sessions,
         Workspace { others, lists }: &'t mut Workspace,
     ) -> Self {
@@ -493,7 +493,7 @@ impl<'t, 'e> Transaction<'t, 'e> {
             self.follow_sessions();
         }
         if let (Some(name), Some(entry)) = (self.entries.first_name, &self.entries.first) {
-            commit_entry(name, entry, self.environment.effects);
+            commit_entry(|| EffectName::Own(name), entry, self.environment.effects);
         }
         if !self.entries.others.is_empty() {
             commit_entries(mem::take(self.entries.others), self.environment.effects);
@@ -526,17 +526,18 @@ impl<'t, 'e> Transaction<'t, 'e> {
     }
 }
 
-fn commit_entries(entries: OtherEntries, effects: &mut Effects) {
-    for (name, entry) in &entries {
-        commit_entry(name, entry, effects);
+fn commit_entries(entries: OtherEntries, effects: &mut Effects<'_>) {
+    for (name, entry) in entries {
+        let other = || EffectName::Other(Box::new(name.clone()));
+        commit_entry(other, &entry, effects);
     }
 }
 
 /// The effects of what became of one name.
 #[inline(always)]
-fn commit_entry(name: &Name, entry: &Entry, effects: &mut Effects) {
+fn commit_entry<'n>(name: impl Fn() -> EffectName<'n>, entry: &Entry, effects: &mut Effects<'n>) {
     let here = |change| Effect {
-        name: name.clone(),
+        name: name(),
         change,
     };
     let Some(before) = entry.stored() else {

@@ -17,7 +17,7 @@ use crate::state::FENCES;
 
 /// Applies and replicates the effects of an operation, in their order.
 #[inline]
-pub fn apply_all(store: &mut ServerStore<'_>, effects: &[Effect]) {
+pub fn apply_all(store: &mut ServerStore<'_>, effects: &[Effect<'_>]) {
     let mut rest = effects;
     while let Some((effect, behind)) = rest.split_first() {
         let (applied, key) = apply_one(store, effect);
@@ -41,14 +41,14 @@ pub fn apply_all(store: &mut ServerStore<'_>, effects: &[Effect]) {
 /// Applies the renewals that follow one that was applied, and replicates all of them.
 fn renew_together(
     store: &mut ServerStore<'_>,
-    first: &Effect,
+    first: &Effect<'_>,
     key: &ServerString<'_>,
-    others: &[Effect],
+    others: &[Effect<'_>],
 ) {
     let (mut renewed_too, mut made) = (Vec::new(), Vec::new());
     for next in others {
         match apply_one(store, next) {
-            (Applied::Changed, _) => renewed_too.push(&next.name),
+            (Applied::Changed, _) => renewed_too.push(&*next.name),
             (Applied::Made, key) => made.push((next, key)),
             (Applied::Unchanged | Applied::OtherType, _) => {}
         }
@@ -62,7 +62,7 @@ fn renew_together(
 
 /// Makes the change of one effect. The key's string comes back.
 #[inline(always)]
-fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect) -> (Applied, ServerString<'a>) {
+fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect<'_>) -> (Applied, ServerString<'a>) {
     let Effect { name, change } = effect;
     let OpenKey { key, string, .. } = store.open_to_write(name);
     let applied = apply_to(store.ctx(), key, string.as_ptr(), change);
@@ -76,7 +76,7 @@ fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect) -> (Applied, Serv
 
 /// Whether two effects fit into one RENEW. In a cluster none do: an effect has to be found by its
 /// slot, and where a slot comes in, a key whose lease ended on its way has to be made anew.
-fn are_renewed_together(one: &Effect, other: &Effect) -> bool {
+fn are_renewed_together(one: &Effect<'_>, other: &Effect<'_>) -> bool {
     match (&one.change, &other.change) {
         (Change::Renew { holder: own }, Change::Renew { holder: next }) => {
             !api::is_clustered()
@@ -227,7 +227,7 @@ fn make(ctx: &Context, key: Key, string: *mut raw::RedisModuleString, mode: Mode
 #[inline(always)]
 fn replicate(
     store: &ServerStore<'_>,
-    effect: &Effect,
+    effect: &Effect<'_>,
     key: &ServerString<'_>,
     renewed_too: &[&Name],
 ) {
@@ -241,7 +241,7 @@ fn replicate(
 #[inline(never)]
 fn replicate_words(
     store: &ServerStore<'_>,
-    effect: &Effect,
+    effect: &Effect<'_>,
     key: &ServerString<'_>,
     renewed_too: &[&Name],
 ) {

@@ -87,9 +87,9 @@ fn deliver(ctx: &Context, deliveries: Option<Box<Deliveries>>) {
 }
 
 /// Carries out what nobody asked for just now: a settling, a take-back.
-pub fn execute_unasked(
+pub fn execute_unasked<'n>(
     ctx: &Context,
-    decision: impl FnOnce(&mut LockTable, &mut Environment<'_>) -> Decision,
+    decision: impl FnOnce(&mut LockTable, &mut Environment<'_, 'n>) -> Decision,
 ) {
     state::with(|state| {
         let mut store = ServerStore::to_write(ctx, state, CommandStrings::NONE);
@@ -141,10 +141,10 @@ pub fn demote() {
 }
 
 /// Lets the table decide, after it was told what happened meanwhile.
-fn decide(
+fn decide<'n>(
     store: &mut ServerStore<'_>,
-    effects: &mut Effects,
-    decision: impl FnOnce(&mut LockTable, &mut Environment<'_>) -> Decision,
+    effects: &mut Effects<'n>,
+    decision: impl FnOnce(&mut LockTable, &mut Environment<'_, 'n>) -> Decision,
 ) -> Result<Decision, Refusal> {
     let state = store.state();
     let decided = state.change(|table| {
@@ -155,7 +155,10 @@ fn decide(
 }
 
 /// What the table is told of the world outside.
-fn environment<'a>(store: &'a mut ServerStore<'_>, effects: &'a mut Effects) -> Environment<'a> {
+fn environment<'a, 'n>(
+    store: &'a mut ServerStore<'_>,
+    effects: &'a mut Effects<'n>,
+) -> Environment<'a, 'n> {
     Environment {
         wall_us: clock::wall_us(),
         fences: &FENCES,

@@ -1,5 +1,8 @@
 //! The keyspace as the lock table asks for it.
 
+use std::ptr;
+
+use redis_lock_core::effect::EffectName;
 use redis_lock_core::state::place::{Stand, User};
 use redis_lock_core::state::queue::Waiter;
 use redis_lock_core::store::{KeyState, Store};
@@ -33,6 +36,8 @@ pub struct ServerStore<'a> {
 /// A key of a name, open. The string lives as long as the key is open.
 pub struct OpenKey<'a> {
     db: i32,
+    /// The name that it was opened by: to be told by its address, as long as that name is there.
+    opened_by: *const Name,
     /// What the server has open.
     pub key: Key,
     /// The key's name for the server.
@@ -40,8 +45,12 @@ pub struct OpenKey<'a> {
 }
 
 impl OpenKey<'_> {
-    fn is_of(&self, name: &Name) -> bool {
-        self.db == name.db && self.string.as_slice() == name.key()
+    /// An operation's own name was there before the key was opened, and still is: so no other name has had its
+    /// address meanwhile.
+    fn is_of(&self, name: &EffectName<'_>) -> bool {
+        let is_same = |own: &Name| ptr::eq(self.opened_by, own);
+        matches!(name, EffectName::Own(own) if is_same(own))
+            || (self.db == name.db && self.string.as_slice() == name.key())
     }
 }
 
@@ -91,7 +100,7 @@ impl<'a> ServerStore<'a> {
 
     /// Opens the key of a name to be written, unless it is open already.
     #[inline(always)]
-    pub fn open_to_write(&mut self, name: &Name) -> OpenKey<'a> {
+    pub fn open_to_write(&mut self, name: &EffectName<'_>) -> OpenKey<'a> {
         let fits = |open: &OpenKey<'_>| self.mode == key::WRITE && open.is_of(name);
         // One that doesn't fit is closed here, before the other is opened.
         let open = self.open.take().filter(fits);
@@ -106,6 +115,7 @@ impl<'a> ServerStore<'a> {
         let string = self.strings.find(name.key());
         OpenKey {
             db: name.db,
+            opened_by: name,
             key: Key::open(self.ctx, string.as_ptr(), mode),
             string,
         }

@@ -74,7 +74,7 @@ impl Waiting {
         &self,
         names: &Names,
         request: &Request,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Admission, Refusal> {
         let mut kept = Kept::default();
         let mut blocked = None;
@@ -118,7 +118,7 @@ impl Waiting {
         &self,
         position: Position,
         waiter: &Waiter,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Admission, Refusal> {
         let blocked = |by, missing| Admission::Blocked {
             upgrades: 0,
@@ -171,7 +171,7 @@ impl Waiting {
         name: &Name,
         request: &Request,
         position: Option<Position>,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Conflict {
         tx.steps += 1;
         // To read a lock costs more than all the rest. What is known of its holders holds as long as

@@ -57,7 +57,7 @@ impl Waiting {
     pub(super) fn closes_circle(
         &self,
         newcomer: &Newcomer<'_>,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> bool {
         let client_id = newcomer.client_id;
         let is_waited_for = tx.sessions.has_client(client_id) || newcomer.rank != Rank::Last;
@@ -80,7 +80,7 @@ impl Waiting {
     }
 
     /// Whether anybody waits whom a newcomer would wait for, as one who holds or as one before it.
-    fn may_be_stuck(&self, newcomer: &Newcomer<'_>, tx: &mut Transaction<'_, '_>) -> bool {
+    fn may_be_stuck(&self, newcomer: &Newcomer<'_>, tx: &mut Transaction<'_, '_, '_>) -> bool {
         newcomer.names.iter().any(|name| {
             let id = tx.entry(name);
             let is_queued_for = newcomer.rank != Rank::First && self.queues.has_queue(name);
@@ -99,7 +99,7 @@ impl Waiting {
     fn dependants<'q>(
         &'q self,
         newcomer: &Newcomer<'_>,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Search<'q> {
         let mut search = Search::new(&self.queues, newcomer.older);
         search.visit_ties_of(0, newcomer.client_id, tx);
@@ -199,7 +199,7 @@ impl<'q> Search<'q> {
 
     /// Finds those who wait where something is tied to the connection of `whose`. Looks through its ties or
     /// through the names that somebody waits for, whichever are fewer.
-    fn visit_ties_of(&mut self, whose: usize, client_id: u64, tx: &mut Transaction<'_, '_>) {
+    fn visit_ties_of(&mut self, whose: usize, client_id: u64, tx: &mut Transaction<'_, '_, '_>) {
         let ties = tx.sessions.count_of(client_id);
         if ties == 0 {
             return;
@@ -373,7 +373,7 @@ impl<'a> Graph<'a> {
 
     /// Whether the first waits for any of the others, or for itself: most often it doesn't, and then their
     /// names need no look.
-    fn is_first_hindered(&self, tx: &mut Transaction<'_, '_>) -> bool {
+    fn is_first_hindered(&self, tx: &mut Transaction<'_, '_, '_>) -> bool {
         let Some((first, others)) = self.stuck.split_first() else {
             return false;
         };
@@ -412,7 +412,7 @@ impl<'a> Graph<'a> {
 
     /// Finds out who holds the places and who stands there. `is_settled`: what is recorded of the holders
     /// holds.
-    fn read(&mut self, search: &Search<'a>, is_settled: bool, tx: &mut Transaction<'_, '_>) {
+    fn read(&mut self, search: &Search<'a>, is_settled: bool, tx: &mut Transaction<'_, '_, '_>) {
         let mut stood = search.stood.iter().copied();
         for number in 0..self.stuck.len() {
             let Some(names) = self.stuck.get(number).map(|stuck| stuck.names) else {
@@ -458,7 +458,7 @@ impl<'a> Graph<'a> {
         number: usize,
         name: &'a Name,
         queue: Option<KnownQueue<'a>>,
-        tx: &Transaction<'_, '_>,
+        tx: &Transaction<'_, '_, '_>,
     ) -> usize {
         let place_number = self.place(name, queue, tx);
         let stuck = self.stuck.get(number);
@@ -477,7 +477,7 @@ impl<'a> Graph<'a> {
         &mut self,
         name: &'a Name,
         queue: Option<KnownQueue<'a>>,
-        tx: &Transaction<'_, '_>,
+        tx: &Transaction<'_, '_, '_>,
     ) -> usize {
         let known = match queue {
             Some(queue) => self.by_queue.entry(queue.number()).or_insert(usize::MAX),
@@ -529,7 +529,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Finds out who holds a place, where that isn't known yet, and what those need who stand there.
-    fn look(&mut self, number: usize, tx: &mut Transaction<'_, '_>) {
+    fn look(&mut self, number: usize, tx: &mut Transaction<'_, '_, '_>) {
         let Some(place) = self.places.get_mut(number) else {
             return;
         };

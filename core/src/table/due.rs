@@ -47,7 +47,12 @@ impl Waiting {
 
     /// Ends the waits whose time is over, at most `most`. The names that they leave are settled, or,
     /// where that may not be done now, those who are first there by then are to be looked at next.
-    fn time_out(&mut self, most: usize, settled: &HashSet<&Name>, tx: &mut Transaction<'_, '_>) {
+    fn time_out(
+        &mut self,
+        most: usize,
+        settled: &HashSet<&Name>,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) {
         let steady_ms = tx.steady_ms();
         for position in self.queues.timed_out(steady_ms, most) {
             if tx.steps >= MOST_STEPS {
@@ -89,11 +94,11 @@ impl LockTable {
     /// Settles these names, and ends the waits whose time is over; at most `most` of those.
     ///
     /// Of the names that are due, the caller leaves out those where nothing may be granted now.
-    pub fn settle_due(
+    pub fn settle_due<'n>(
         &mut self,
-        names: &[Name],
+        names: &'n [Name],
         most: usize,
-        environment: &mut Environment<'_>,
+        environment: &mut Environment<'_, 'n>,
     ) -> Decision {
         let settled: HashSet<&Name> = names.iter().collect();
         let steady_ms = environment.store.steady_ms();
@@ -122,7 +127,7 @@ impl LockTable {
     }
 
     /// Ends the waits that are due where nothing may be granted, as during CLIENT PAUSE.
-    pub fn time_out_due(&mut self, most: usize, environment: &mut Environment<'_>) -> Decision {
+    pub fn time_out_due(&mut self, most: usize, environment: &mut Environment<'_, '_>) -> Decision {
         self.transact(&[], environment, |waiting, tx| {
             waiting.time_out(most, &HashSet::default(), tx);
             Ok(Answer::NotNow)
@@ -143,7 +148,7 @@ impl LockTable {
     /// Defers what is due at these names, where nothing may be written now: queues shortly, sessions for
     /// a part of their lease. Sessions that are due and whose grant is gone, as after the key's slot moved
     /// to another server, are dropped; at most `most` of them are looked at.
-    pub fn defer(&mut self, names: &[Name], most: usize, environment: &mut Environment<'_>) {
+    pub fn defer(&mut self, names: &[Name], most: usize, environment: &mut Environment<'_, '_>) {
         let steady_ms = environment.store.steady_ms();
         let later_ms = steady_ms.saturating_add(RETRY_MS);
         for name in names {

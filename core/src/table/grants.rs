@@ -35,7 +35,7 @@ impl Waiting {
         request: &Request,
         kept_fence: Option<u64>,
         to: Grantee,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> u64 {
         let fence =
             kept_fence.unwrap_or_else(|| tx.environment.fences.next(tx.environment.wall_us));
@@ -58,7 +58,7 @@ impl Waiting {
     pub(super) fn take_back(
         &mut self,
         undelivered: &HandOver,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Answer {
         let HandOver {
             grant: Grant { token, fence },
@@ -96,7 +96,11 @@ impl Waiting {
 impl Waiting {
     /// Gives a waiter its position back whose connection was lost before it could know of its grant, as if
     /// that had been lost before. Not where its token came back meanwhile.
-    fn give_back(&mut self, (position, waiter): &(Position, Waiter), tx: &mut Transaction<'_, '_>) {
+    fn give_back(
+        &mut self,
+        (position, waiter): &(Position, Waiter),
+        tx: &mut Transaction<'_, '_, '_>,
+    ) {
         let Stand::Blocked {
             keep_ms: Some(keep_ms),
         } = waiter.stand
@@ -115,7 +119,13 @@ impl Waiting {
 /// Makes the grant of one name. Apart from the loop over all of them: mostly there is one, and to prepare
 /// for more costs more than the grant.
 #[inline(never)]
-fn grant_at(id: EntryId, request: &Request, fence: u64, to: Grantee, tx: &mut Transaction<'_, '_>) {
+fn grant_at(
+    id: EntryId,
+    request: &Request,
+    fence: u64,
+    to: Grantee,
+    tx: &mut Transaction<'_, '_, '_>,
+) {
     let now_ms = tx.now_ms();
     let Some(lock) = tx.lock(id) else {
         return;
@@ -179,7 +189,7 @@ pub(super) fn extend(
     lease_ms: Option<u64>,
     life: Life,
     caller: Caller,
-    tx: &mut Transaction<'_, '_>,
+    tx: &mut Transaction<'_, '_, '_>,
 ) -> Result<Answer, Refusal> {
     if count_held(names, token, tx)? < names.count() {
         return Ok(Answer::Count(0));
@@ -212,7 +222,7 @@ pub(super) fn release(
     token: &Token,
     leave: Leave,
     times: &mut Durations,
-    tx: &mut Transaction<'_, '_>,
+    tx: &mut Transaction<'_, '_, '_>,
 ) -> Result<Answer, Refusal> {
     // Nothing is released where one of several is refused; one alone is looked at but once.
     for name in names.iter().skip(1) {
@@ -232,7 +242,7 @@ fn release_at(
     token: &Token,
     leave: Leave,
     times: &mut Durations,
-    tx: &mut Transaction<'_, '_>,
+    tx: &mut Transaction<'_, '_, '_>,
 ) -> Result<bool, Refusal> {
     let id = tx.entry(name);
     let lock = tx.lock(id).ok_or(Refusal::WrongType)?;
@@ -257,7 +267,11 @@ fn release_at(
 }
 
 /// The grants in force of this token at these names.
-pub(super) fn held_by(token: &Token, names: &Names, tx: &mut Transaction<'_, '_>) -> Vec<Replaced> {
+pub(super) fn held_by(
+    token: &Token,
+    names: &Names,
+    tx: &mut Transaction<'_, '_, '_>,
+) -> Vec<Replaced> {
     let mut held = Vec::new();
     for name in names {
         let Some(lock) = tx.lock_at(name) else {
@@ -280,7 +294,7 @@ pub(super) fn held_by(token: &Token, names: &Names, tx: &mut Transaction<'_, '_>
 fn count_held(
     names: &Names,
     token: &Token,
-    tx: &mut Transaction<'_, '_>,
+    tx: &mut Transaction<'_, '_, '_>,
 ) -> Result<usize, Refusal> {
     let mut held = 0;
     for name in names {

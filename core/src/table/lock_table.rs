@@ -215,11 +215,11 @@ impl LockTable {
 
     /// Runs a transaction of an operation that is about these names: what it decides is answered, what it
     /// changed leaves as effects.
-    pub(super) fn transact(
+    pub(super) fn transact<'n>(
         &mut self,
-        names: &[Name],
-        environment: &mut Environment<'_>,
-        run: impl FnOnce(&mut Waiting, &mut Transaction<'_, '_>) -> Result<Answer, Refusal>,
+        names: &'n [Name],
+        environment: &mut Environment<'_, 'n>,
+        run: impl FnOnce(&mut Waiting, &mut Transaction<'_, '_, 'n>) -> Result<Answer, Refusal>,
     ) -> Decision {
         let mut tx = Transaction::new(names, environment, &mut self.sessions, &mut self.workspace);
         let answer = run(&mut self.waiting, &mut tx);

@@ -38,11 +38,11 @@ use waits::{Waited, Way};
 impl LockTable {
     /// Carries out one operation.
     #[inline]
-    pub fn execute(
+    pub fn execute<'n>(
         &mut self,
-        operation: &Operation,
+        operation: &'n Operation,
         caller: Caller,
-        environment: &mut Environment<'_>,
+        environment: &mut Environment<'_, 'n>,
     ) -> Decision {
         let names = operation.names().as_slice();
         self.transact(names, environment, |waiting, tx| {
@@ -64,7 +64,7 @@ impl Waiting {
         &mut self,
         operation: &Operation,
         caller: Caller,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Answer, Refusal> {
         match operation {
             Operation::Acquire { names, request } => self.acquire(names, request, caller, tx),
@@ -124,7 +124,7 @@ impl Waiting {
         names: &Names,
         request: &Request,
         caller: Caller,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Answer, Refusal> {
         match self.newcomer_admission(names, request, tx)? {
             Admission::Blocked { .. } => Ok(Answer::NotNow),

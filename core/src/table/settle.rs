@@ -65,7 +65,7 @@ impl WorkList {
 impl Waiting {
     /// Of these names, those where somebody waits and where something has happened, or was to happen
     /// by now: all others were settled as that happened.
-    pub(super) fn unsettled(&self, names: &Names, tx: &mut Transaction<'_, '_>) -> Vec<Name> {
+    pub(super) fn unsettled(&self, names: &Names, tx: &mut Transaction<'_, '_, '_>) -> Vec<Name> {
         let next_ms = self.schedule.next_ms().into_iter();
         let next_ms = next_ms.chain(self.queues.next_timeout_ms()).min();
         if next_ms.is_none() && tx.nothing_touched {
@@ -92,7 +92,7 @@ impl Waiting {
 
     /// Settles these names, and those whose locks were changed meanwhile.
     #[inline(always)]
-    pub(super) fn settle(&mut self, names: &[Name], tx: &mut Transaction<'_, '_>) {
+    pub(super) fn settle(&mut self, names: &[Name], tx: &mut Transaction<'_, '_, '_>) {
         if names.is_empty() && self.is_idle() && !tx.any_shared {
             tx.lists.changed.clear();
         }
@@ -102,7 +102,7 @@ impl Waiting {
     }
 
     #[inline(never)]
-    fn settle_all(&mut self, names: &[Name], tx: &mut Transaction<'_, '_>) {
+    fn settle_all(&mut self, names: &[Name], tx: &mut Transaction<'_, '_, '_>) {
         let mut work = WorkList::default();
         for name in names {
             self.recheck_name(name, &mut work, tx);
@@ -117,7 +117,7 @@ impl Waiting {
     }
 
     /// Puts on the work what an operation has brought up.
-    fn recheck_changes(&mut self, work: &mut WorkList, tx: &mut Transaction<'_, '_>) {
+    fn recheck_changes(&mut self, work: &mut WorkList, tx: &mut Transaction<'_, '_, '_>) {
         self.recheck_granted(work, tx);
         if tx.lists.changed.len() > 1 {
             // Thousands may have left one and the same queue.
@@ -136,7 +136,7 @@ impl Waiting {
         &mut self,
         name: &Name,
         work: &mut WorkList,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) {
         self.count_expired(name, tx);
         let id = tx.entry(name);
@@ -146,7 +146,7 @@ impl Waiting {
     /// Puts on the work who may be admitted after something happened at this name: the first in its
     /// queue, who waits to be alone there where it is alone now, and who lacks no more permits there
     /// than may be free.
-    fn recheck(&mut self, id: EntryId, work: &mut WorkList, tx: &mut Transaction<'_, '_>) {
+    fn recheck(&mut self, id: EntryId, work: &mut WorkList, tx: &mut Transaction<'_, '_, '_>) {
         tx.steps += 1;
         let Some(name) = tx.name_of(id) else { return };
         let lock = tx.lock(id);
@@ -195,7 +195,7 @@ impl Waiting {
 
     /// Looks at those on the work, the first in queue first, and at whom that brings up, until
     /// nobody is left or the operation has taken enough steps.
-    pub(super) fn process(&mut self, mut work: WorkList, tx: &mut Transaction<'_, '_>) {
+    pub(super) fn process(&mut self, mut work: WorkList, tx: &mut Transaction<'_, '_, '_>) {
         self.recheck_changes(&mut work, tx);
         while tx.steps < MOST_STEPS {
             let Some(position) = work.pop_first() else {
@@ -223,7 +223,7 @@ impl Waiting {
 
     /// A grant to a token can be all that another wait of it was held up for: what a token holds
     /// needs no turn.
-    fn recheck_granted(&self, work: &mut WorkList, tx: &mut Transaction<'_, '_>) {
+    fn recheck_granted(&self, work: &mut WorkList, tx: &mut Transaction<'_, '_, '_>) {
         while let Some((token, names)) = tx.lists.granted.pop() {
             if self.queues.waits_of(&token) == 0 {
                 continue;
@@ -236,7 +236,7 @@ impl Waiting {
 
     /// When a name is to be settled again: as its next lease ends, if somebody waits for that or other
     /// leases go on; or soon, where a lock is away that somebody needs.
-    pub(super) fn reschedule(&mut self, id: EntryId, tx: &mut Transaction<'_, '_>) {
+    pub(super) fn reschedule(&mut self, id: EntryId, tx: &mut Transaction<'_, '_, '_>) {
         let moment = tx.moment();
         let Some(name) = tx.name_of(id) else { return };
         let lock = tx.lock(id);
@@ -253,7 +253,7 @@ impl Waiting {
     }
 
     /// A lease may have ended by the key's own expiry before anybody looked.
-    fn count_expired(&self, name: &Name, tx: &mut Transaction<'_, '_>) {
+    fn count_expired(&self, name: &Name, tx: &mut Transaction<'_, '_, '_>) {
         if tx.has_read(name) {
             return;
         }
@@ -270,7 +270,7 @@ impl Waiting {
         &mut self,
         position: Position,
         work: &mut WorkList,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Vec<Name> {
         let Some(waiter) = self.queues.at(position) else {
             return Vec::new();
@@ -303,7 +303,7 @@ impl Waiting {
 
     /// Takes a position out where nobody stands, if its time is over or another type's key was found at
     /// one of its names; the names that it leaves.
-    fn end_absent(&mut self, position: Position, tx: &mut Transaction<'_, '_>) -> Vec<Name> {
+    fn end_absent(&mut self, position: Position, tx: &mut Transaction<'_, '_, '_>) -> Vec<Name> {
         let Some(waiter) = self.queues.at(position) else {
             return Vec::new();
         };
@@ -321,7 +321,7 @@ impl Waiting {
         &mut self,
         position: Position,
         kept_fence: Option<u64>,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) {
         let Some(waiter) = self.queues.remove(position) else {
             return;
@@ -368,7 +368,7 @@ impl Waiting {
         &mut self,
         position: Position,
         outcome: Outcome,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Vec<Name> {
         let Some(waiter) = self.queues.remove(position) else {
             return Vec::new();
@@ -394,7 +394,7 @@ fn kept_place(position: Position, waiter: &Waiter) -> Option<Box<(Position, Wait
 
 /// Tells one who is out of the queue how its wait ended. Of a place nothing is told but that another type
 /// lies there, or that it was given up, as it asked for.
-pub(super) fn tell(waiter: &Waiter, outcome: Outcome, tx: &mut Transaction<'_, '_>) {
+pub(super) fn tell(waiter: &Waiter, outcome: Outcome, tx: &mut Transaction<'_, '_, '_>) {
     let count = waiter.names.count();
     match waiter.stand {
         Stand::Blocked { .. } => complete(waiter.waiter_id, outcome, count, tx),
@@ -409,7 +409,7 @@ pub(super) fn tell(waiter: &Waiter, outcome: Outcome, tx: &mut Transaction<'_, '
 }
 
 /// Has published what a place asked for.
-fn publish(waiter: &Waiter, tx: &mut Transaction<'_, '_>) {
+fn publish(waiter: &Waiter, tx: &mut Transaction<'_, '_, '_>) {
     let Stand::Place(Place { notice, user, .. }) = &waiter.stand else {
         return;
     };
@@ -422,7 +422,7 @@ fn publish(waiter: &Waiter, tx: &mut Transaction<'_, '_>) {
     tx.lists.publications.extend(publication);
 }
 
-fn complete(waiter_id: WaiterId, outcome: Outcome, names: usize, tx: &mut Transaction<'_, '_>) {
+fn complete(waiter_id: WaiterId, outcome: Outcome, names: usize, tx: &mut Transaction<'_, '_, '_>) {
     tx.steps += COMPLETION_STEPS + names as u64;
     tx.lists.completions.push(Completion { waiter_id, outcome });
 }

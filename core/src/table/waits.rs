@@ -49,7 +49,7 @@ fn waiter(
     request: &Request,
     way: Way<'_>,
     caller: Caller,
-    tx: &mut Transaction<'_, '_>,
+    tx: &mut Transaction<'_, '_, '_>,
 ) -> Waiter {
     let now_ms = tx.steady_ms();
     let (stand, client_id, timeout_ms) = match way {
@@ -93,7 +93,7 @@ impl Waiting {
         request: &Request,
         way: Way<'_>,
         caller: Caller,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Waited, Refusal> {
         let (upgrades, by) = match self.newcomer_admission(names, request, tx)? {
             Admission::Blocked { upgrades, by, .. } => (upgrades, by),
@@ -157,7 +157,7 @@ impl Waiting {
         request: &Request,
         way: Way<'_>,
         caller: Caller,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Answer, Refusal> {
         let answer = self.place_or_grant(names, request, way, caller, tx)?;
         if let Answer::Granted(_) = answer {
@@ -175,7 +175,7 @@ impl Waiting {
         request: &Request,
         way: Way<'_>,
         caller: Caller,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Answer, Refusal> {
         let arrival = match self.wait(names, request, way, caller, tx)? {
             Waited::Granted(fence) => return Ok(Answer::Granted(fence)),
@@ -196,7 +196,7 @@ impl Waiting {
         names: &Names,
         request: &Request,
         caller: Caller,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Answer, Refusal> {
         match self.newcomer_admission(names, request, tx)? {
             Admission::Granted {
@@ -217,7 +217,7 @@ impl Waiting {
         &mut self,
         names: &Names,
         token: &Token,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Option<Position> {
         let position = self.queues.wait_for(token, names)?;
         if !self.has_lapsed(position, tx) {
@@ -229,7 +229,7 @@ impl Waiting {
     }
 
     /// Whether the one at a position has no connection and was kept for too short a time.
-    fn has_lapsed(&self, position: Position, tx: &mut Transaction<'_, '_>) -> bool {
+    fn has_lapsed(&self, position: Position, tx: &mut Transaction<'_, '_, '_>) -> bool {
         let waiter = self.queues.at(position);
         let waiter = waiter.filter(|waiter| !waiter.stand.is_blocked());
         waiter.is_some_and(|waiter| waiter.is_over(tx.steady_ms()))
@@ -241,7 +241,7 @@ impl Waiting {
         older: Option<Position>,
         request: &Request,
         way: Way<'_>,
-        tx: &Transaction<'_, '_>,
+        tx: &Transaction<'_, '_, '_>,
     ) -> Result<(), Refusal> {
         let older = older.and_then(|older| self.queues.at(older));
         let was_blocked = older.is_some_and(|older| older.stand.is_blocked());
@@ -271,7 +271,7 @@ impl Waiting {
         waiter: Waiter,
         rank: Rank,
         by: Option<usize>,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Position {
         let end = match rank {
             Rank::First => End::Front,
@@ -292,7 +292,7 @@ impl Waiting {
         older: Position,
         newer: Waiter,
         rank: Rank,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) {
         let waited = self.queues.at(older);
         let since_ms = waited.map_or(newer.since_ms, |older| older.since_ms);
@@ -319,7 +319,7 @@ impl Waiting {
     }
 
     /// Ends a wait for the sake of a newer one of its token; who stood behind it may be admitted.
-    fn end_older_wait(&mut self, older: Position, tx: &mut Transaction<'_, '_>) {
+    fn end_older_wait(&mut self, older: Position, tx: &mut Transaction<'_, '_, '_>) {
         self.counters.take_overs += 1;
         let vacated = self.end_wait(older, TAKEN_OVER, tx);
         self.settle_vacated(&vacated, tx);
@@ -327,7 +327,7 @@ impl Waiting {
 
     /// Has names settled whose queues somebody has left, but for those where nobody waits any more and nothing
     /// was due at any time: their locks need no look.
-    fn settle_vacated(&self, names: &[Name], tx: &mut Transaction<'_, '_>) {
+    fn settle_vacated(&self, names: &[Name], tx: &mut Transaction<'_, '_, '_>) {
         for name in names {
             if self.queues.has_queue(name) || self.schedule.time_of(name).is_some() {
                 tx.settle_again(name);
@@ -340,7 +340,7 @@ impl Waiting {
         &mut self,
         names: &Names,
         token: &Token,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Answer, Refusal> {
         let mut cancelled = 0_u64;
         let (told, published) = (tx.lists.completions.len(), tx.lists.publications.len());
@@ -373,7 +373,7 @@ impl Waiting {
         &self,
         names: &Names,
         request: &Request,
-        tx: &mut Transaction<'_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> bool {
         names.count() > 1
             || names.iter().any(|name| {

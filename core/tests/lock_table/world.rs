@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use redis_lock_core::decision::{Answer, Caller, Decision, Outcome, Publication};
-use redis_lock_core::effect::{self, Effects};
+use redis_lock_core::effect::{self, Change, Effect, Effects};
 use redis_lock_core::grammar::{self, Keys, Setting};
 use redis_lock_core::operation::Operation;
 use redis_lock_core::state::hand_over::HandOver;
@@ -85,7 +85,7 @@ pub struct World {
     /// What was said to whom since the last look.
     heard: Vec<String>,
     pub effects_seen: usize,
-    effects: Effects,
+    effects: Vec<(Name, Change)>,
     /// All hand-overs, oldest first.
     pub handed_over: Vec<HandOver>,
 }
@@ -126,7 +126,7 @@ impl World {
             said: HashMap::new(),
             heard: Vec::new(),
             effects_seen: 0,
-            effects: Effects::new(),
+            effects: Vec::new(),
             handed_over: Vec::new(),
         }
     }
@@ -388,44 +388,47 @@ impl World {
         self.outside(|table, outside| table.defer(&names, 1000, outside));
     }
 
-    pub fn outside<T>(
+    pub fn outside<'n, T>(
         &mut self,
-        decision: impl FnOnce(&mut LockTable, &mut Environment<'_>) -> T,
+        decision: impl FnOnce(&mut LockTable, &mut Environment<'_, 'n>) -> T,
     ) -> T {
         self.store.steady_ms = self.now_ms;
+        let mut effects = Effects::new();
         let mut outside = Environment {
             wall_us: self.now_ms.saturating_add_signed(self.clock_set_by_ms) * 1000,
             fences: &self.fences,
             max_waiters: self.max_waiters,
             max_tickets: self.max_tickets,
             store: &mut self.store,
-            effects: &mut self.effects,
+            effects: &mut effects,
         };
-        decision(&mut self.table, &mut outside)
+        let decided = decision(&mut self.table, &mut outside);
+        let owned = |effect: Effect<'_>| (Name::clone(&effect.name), effect.change);
+        self.effects.extend(effects.into_iter().map(owned));
+        decided
     }
 
     pub fn carry_out(&mut self, decision: Decision) {
         let effects = std::mem::take(&mut self.effects);
         self.effects_seen += effects.len();
-        for effect in effects {
-            let state = self.store.keys.remove(&effect.name);
+        for (name, change) in effects {
+            let state = self.store.keys.remove(&name);
             let mut lock = match state {
                 Some(KeyState::Lock(stored)) => stored.lock,
                 Some(KeyState::OtherType) => panic!("an effect on another type's key"),
                 _ => Lock::free(),
             };
-            effect::apply(&mut lock, &effect.change);
+            effect::apply(&mut lock, &change);
             let expiry_ms = lock.latest_deadline_ms();
             if expiry_ms.is_some() {
-                self.store.keys.insert(
-                    effect.name.clone(),
-                    KeyState::Lock(Stored { lock, expiry_ms }),
-                );
+                self.store
+                    .keys
+                    .insert(name.clone(), KeyState::Lock(Stored { lock, expiry_ms }));
             }
-            let copy = self.replica.entry(effect.name.clone()).or_default();
-            effect::apply(copy, &effect.change);
+            let copy = self.replica.entry(name.clone()).or_default();
+            effect::apply(copy, &change);
             if copy.is_free() {
-                self.replica.remove(&effect.name);
+                self.replica.remove(&name);
             }
         }
         let Some(deliveries) = decision.deliveries else {
