@@ -248,8 +248,15 @@ pub fn make(lock: &Lock, add: impl FnMut(Change)) {
 #[inline]
 pub fn between(before: &Stored, after: &Lock, mut add: impl FnMut(Change)) {
     if after.is_free() {
-        return add(Change::Delete);
+        add(Change::Delete);
+    } else {
+        between_held(before, after, &mut add);
     }
+}
+
+/// Apart from what most changes are, which is thereby short.
+#[inline(never)]
+fn between_held(before: &Stored, after: &Lock, add: &mut dyn FnMut(Change)) {
     let is_as_before = Cell::new(true);
     let mut add = |change| {
         is_as_before.set(false);

@@ -128,6 +128,7 @@ impl Entries<'_, '_> {
         self.insert_other(name, before)
     }
 
+    #[inline(never)]
     fn insert_other(&mut self, name: &Name, before: KeyState) -> EntryId {
         let (at, _) = self.others.insert_full(name.clone(), Entry::read(before));
         EntryId(at + 1)
@@ -512,6 +513,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         })
     }
 
+    #[inline(never)]
     fn follow_sessions(&mut self) {
         let moment = self.moment();
         for (_, entry) in self.entries.iter() {
@@ -526,6 +528,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     }
 }
 
+#[inline(never)]
 fn commit_entries(entries: OtherEntries, effects: &mut Effects<'_>) {
     for (name, entry) in entries {
         let other = || EffectName::Other(Box::new(name.clone()));

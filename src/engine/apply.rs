@@ -39,6 +39,7 @@ pub fn apply_all(store: &mut ServerStore<'_>, effects: &[Effect<'_>]) {
 }
 
 /// Applies the renewals that follow one that was applied, and replicates all of them.
+#[inline(never)]
 fn renew_together(
     store: &mut ServerStore<'_>,
     first: &Effect<'_>,
@@ -311,6 +312,7 @@ impl Event {
 }
 
 /// Tells of those who begin to wait for these names of the context's database.
+#[inline(never)]
 pub fn announce_wait(ctx: &Context, names: &Names) {
     for name in names {
         announce(ctx, api::string(name.key()).inner, Event::Queued);

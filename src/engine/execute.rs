@@ -10,7 +10,7 @@ use redis_lock_core::operation::Operation;
 use redis_lock_core::state::queue::WaiterId;
 use redis_lock_core::store::Environment;
 use redis_lock_core::table::LockTable;
-use redis_lock_core::values::name::Name;
+use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::refusal::Refusal;
 use redis_module::Context;
 
@@ -53,12 +53,7 @@ pub fn execute(
     drop(store);
     let mut answer = decision.answer;
     if let Ok(Answer::Queued(arrival)) = answer {
-        if !blocking::block(ctx, waiter_id, operation.names()) {
-            pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
-            answer = Ok(Answer::NotNow);
-        } else if arrival == Arrival::New {
-            apply::announce_wait(ctx, operation.names());
-        }
+        answer = Ok(block(ctx, waiter_id, operation.names(), arrival));
     }
     if let Ok(Answer::Place(_, Arrival::New)) = answer {
         apply::announce_wait(ctx, operation.names());
@@ -71,6 +66,19 @@ pub fn execute(
     answer
 }
 
+/// Blocks the client of a command that was queued; what it is answered then.
+#[inline(never)]
+fn block(ctx: &Context, waiter_id: WaiterId, names: &Names, arrival: Arrival) -> Answer {
+    if !blocking::block(ctx, waiter_id, names) {
+        pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
+        return Answer::NotNow;
+    }
+    if arrival == Arrival::New {
+        apply::announce_wait(ctx, names);
+    }
+    Answer::Queued(arrival)
+}
+
 fn next_waiter_id(state: &State) -> WaiterId {
     let id = state.last_waiter_id.get() + 1;
     state.last_waiter_id.set(id);
@@ -81,9 +89,14 @@ fn next_waiter_id(state: &State) -> WaiterId {
 #[inline(always)]
 fn deliver(ctx: &Context, deliveries: Option<Box<Deliveries>>) {
     if let Some(deliveries) = deliveries {
-        blocking::deliver(deliveries.completions);
-        publications::publish_all(ctx, deliveries.publications);
+        deliver_all(ctx, *deliveries);
     }
+}
+
+#[inline(never)]
+fn deliver_all(ctx: &Context, deliveries: Deliveries) {
+    blocking::deliver(deliveries.completions);
+    publications::publish_all(ctx, deliveries.publications);
 }
 
 /// Carries out what nobody asked for just now: a settling, a take-back.

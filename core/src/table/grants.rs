@@ -55,6 +55,7 @@ impl Waiting {
         fence
     }
 
+    #[inline(never)]
     pub(super) fn take_back(
         &mut self,
         undelivered: &HandOver,
@@ -183,6 +184,7 @@ fn place_terms(own: Option<&Holder>, deadline_ms: u64) -> (u64, SessionId, u64) 
 
 /// Sets the lease anew, to its own length unless told; a session also moves the session to the caller,
 /// whom INFO shows from then on.
+#[inline(never)]
 pub(super) fn extend(
     names: &Names,
     token: &Token,

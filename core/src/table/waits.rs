@@ -87,6 +87,7 @@ fn taken_up_timeout_ms(older: &Waiter, newer: &Waiter) -> Option<u64> {
 }
 
 impl Waiting {
+    #[inline(never)]
     pub(super) fn wait(
         &mut self,
         names: &Names,
@@ -151,6 +152,7 @@ impl Waiting {
 
     /// Grants, or tells the place. Of what was granted to this very place meanwhile the answer tells, and
     /// nothing is published.
+    #[inline(never)]
     pub(super) fn queue(
         &mut self,
         names: &Names,
@@ -336,6 +338,7 @@ impl Waiting {
     }
 
     /// Gives up all waits of a token that need one of these names.
+    #[inline(never)]
     pub(super) fn cancel(
         &mut self,
         names: &Names,
