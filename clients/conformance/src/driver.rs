@@ -179,12 +179,12 @@ impl Driver {
         self.answer(&asked)
     }
 
-    /// Makes a lock. What the options leave out is: a lease of 3 s that is renewed, a KEEP of 1 s.
+    /// Makes a lock. What the options leave out is: a lease of 6 s that is renewed, a KEEP of 10 s.
     #[track_caller]
     pub fn try_lock(&self, name: &str, options: Value) -> Answer {
         let mut order = json!({
-            "do": "lock", "lock": name, "lease_ms": 3000, "renew": true, "shared": false,
-            "limit": null, "permits": null, "session": false, "keep_ms": 1000, "token": null,
+            "do": "lock", "lock": name, "lease_ms": 6000, "renew": true, "shared": false,
+            "limit": null, "permits": null, "session": false, "keep_ms": 10_000, "token": null,
         });
         let options = options.as_object().expect("options are a map");
         for (option, value) in options {
