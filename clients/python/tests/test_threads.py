@@ -230,7 +230,15 @@ def test_cancel_ends_a_wait_for_a_server_that_is_gone(own_server):
     assert time.monotonic() - began < 5
 
 
-def test_an_interrupt_while_waiting_leaves_nothing(server):
+@pytest.fixture
+def interrupts_are_raised():
+    """Though a shell that began the tests in the background has them ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_while_waiting_leaves_nothing(server, interrupts_are_raised):
     lock = Locks(Redis(port=server.port)).lock(KEY)
     for _ in range(5):
         server.other_holds(KEY)
