@@ -261,6 +261,19 @@ test('ioredis: commandTimeout, no offline queue and few retries only have it ask
   await askedAgain(new Locks(redis));
 });
 
+test('ioredis: a release whose answer came too late was a release', { timeout: 60_000 }, async (t) => {
+  const { Locks } = await import('../dist/ioredis.js');
+  const redis = new Redis(server.port, { commandTimeout: 300 });
+  t.after(() => redis.disconnect());
+  await server.redis.flushall();
+  const lock = new Locks(redis).lock('k');
+  assert(await lock.acquire({ waitMs: 20_000 }));
+  await server.call('CLIENT PAUSE 1000 ALL');
+  assert.equal(await lock.release(), true);
+  assert.equal(lock.lost, false);
+  assert.deepEqual(await info(server.redis, 'k'), { holders: 0, waiters: 0 });
+});
+
 test('ioredis: without an offline queue a session is had at the first try', { timeout: 60_000 }, async (t) => {
   const { Locks } = await import('../dist/ioredis.js');
   const redis = new Redis(server.port, { enableOfflineQueue: false });

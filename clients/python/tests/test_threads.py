@@ -190,6 +190,23 @@ def test_a_release_that_outlasts_the_lease_spares_the_next_thread(own_server):
     assert own_server.is_free(KEY)
 
 
+def test_a_release_whose_answer_came_too_late_was_a_release(own_server):
+    lock = Locks(Redis(port=own_server.port, socket_timeout=0.3)).lock(KEY)
+    assert lock.acquire(timeout=20)
+    own_server.process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+
+    def goes_on():
+        until("it was sent twice", lambda: time.monotonic() > began + 1)
+        own_server.process.send_signal(signal.SIGCONT)
+
+    outcome = in_thread(goes_on)
+    assert lock.release()
+    outcome()
+    assert not lock.lost
+    assert own_server.is_free(KEY)
+
+
 def test_a_thread_that_doesnt_hold_it_releases_nothing(server):
     lock = Locks(Redis(port=server.port)).lock(KEY)
     with lock:
