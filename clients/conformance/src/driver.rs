@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::process::{kill_process_group, Pid, Signal};
+use rustix::process::{kill_process_group, waitid, Pid, Signal, WaitId, WaitIdOptions};
 use serde_json::{json, Value};
 
 /// How long any answer is waited for.
@@ -270,6 +270,16 @@ impl Driver {
     pub fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process_group(id.expect("a process"), signal).expect("a signal can be sent");
+    }
+
+    /// Stops it, and comes back when none of its threads goes on.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let stopped = waitid(
+            WaitId::Pid(Pid::from_child(&self.child)),
+            WaitIdOptions::STOPPED,
+        );
+        stopped.expect("it stops");
     }
 
     /// Ends it without a chance to do anything.

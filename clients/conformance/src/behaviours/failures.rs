@@ -92,7 +92,7 @@ pub fn a_stopped_process_is_told_of_its_loss(world: &mut World) {
     let driver = world.driver();
     driver.lock("a", json!({"keys": [KEY], "lease_ms": 2000}));
     driver.try_acquire("a").fence();
-    driver.signal(Signal::STOP);
+    driver.stop();
     until("the lease is over", || world.servers.info(KEY).is_none());
     world.other_holds(KEY);
     driver.signal(Signal::CONT);
@@ -112,7 +112,7 @@ pub fn a_process_stopped_while_it_waits_doesnt_take_an_old_grant(world: &mut Wor
     let token = driver.lock("a", options);
     let asked = driver.begin_acquire("a", None);
     world.until_waiting(KEY, 1);
-    driver.signal(Signal::STOP);
+    driver.stop();
     world.other_releases(KEY);
     until("the grant is over", || world.left_of(KEY, &token) == 0);
     world.other_holds(KEY);

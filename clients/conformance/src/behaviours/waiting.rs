@@ -195,7 +195,7 @@ pub fn a_long_wait_for_a_session_keeps_its_place(world: &mut World) {
     world
         .servers
         .call(&format!("LOCK.QUEUE {KEY} behind KEEP 60000"));
-    driver.signal(Signal::STOP);
+    driver.stop();
     driver.signal(Signal::CONT);
     let stays = || {
         let info = world.servers.info(KEY).expect("it is held");
