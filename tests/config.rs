@@ -672,7 +672,7 @@ fn info_counts_sessions_and_what_is_held_back() {
     let server = Server::start();
     let mut counts = Counts::start(&server);
     let mut session = server.client();
-    session.call("LOCK.ACQUIRE k a PX 1500 SESSION").grant();
+    session.call("LOCK.ACQUIRE k a PX 6000 SESSION").grant();
     let expected = [("locks", 1), ("sessions", 1), ("grants", 1)];
     counts.moved(&server, &expected, "a session");
     // Its renewal is a write that the server would refuse to a client.

@@ -124,13 +124,13 @@ fn the_renewal_of_a_session_is_told() {
     let server = Server::start();
     let mut listener = listener(&server);
     let mut holder = server.client();
-    holder.call("LOCK.ACQUIRE k a PX 300 SESSION").grant();
+    holder.call("LOCK.ACQUIRE k a PX 1500 SESSION").grant();
     assert_eq!(next(&mut listener), "lock.grant k");
     assert_eq!(next(&mut listener), "lock.renew k");
     // Two that are renewed at once are one command in the stream, and two events.
     let batch = [
-        "LOCK.ACQUIRE m a PX 300 SESSION",
-        "LOCK.ACQUIRE n a PX 300 SESSION",
+        "LOCK.ACQUIRE m a PX 1500 SESSION",
+        "LOCK.ACQUIRE n a PX 1500 SESSION",
     ];
     holder.call_all(&batch);
     let mut renewed = Vec::new();

@@ -208,7 +208,7 @@ fn a_server_that_lacks_what_the_module_can_do_without_loads_it() {
 fn a_second_load_is_refused_and_locks_go_on() {
     let server = Server::start();
     let mut held = server.client();
-    held.call("LOCK.ACQUIRE held h PX 300 SESSION").grant();
+    held.call("LOCK.ACQUIRE held h PX 1500 SESSION").grant();
     let mut waiter = server.waiter(format!("LOCK.WAIT held w {LONG}"));
     // The server knows the same file by its handle; a copy is a module of its own to it.
     let copy = server.dir().join("copy.so");

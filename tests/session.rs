@@ -87,18 +87,18 @@ fn assert_runs_out(server: &Server, key: &str, token: &str) {
 fn a_session_outlives_its_lease_many_times() {
     let server = Server::start();
     let mut holder = server.client();
-    let grant = holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
+    let grant = holder.call("LOCK.ACQUIRE k a PX 1500 SESSION").grant();
     let mut next = waiter(&server, "k", "b");
     let start = unix_time_ms();
     let mut client = server.client();
-    while unix_time_ms() - start < 4 * 600 {
+    while unix_time_ms() - start < 3 * 1500 {
         let left = client.call("LOCK.CHECK k a").int();
-        assert!((1..=600).contains(&left), "{left} ms left");
+        assert!((1..=1500).contains(&left), "{left} ms left");
     }
     next.expect_silence();
     let own = server.known_lock("k").holder().clone();
     assert_eq!(own.int("fence"), grant.fence);
-    assert!(own.int("held-ms") >= 4 * 600, "held since the one grant");
+    assert!(own.int("held-ms") >= 3 * 1500, "held since the one grant");
     assert_eq!(own.int("session"), 1);
     // Nobody asks any more; the server goes on by itself.
     assert_eq!(holder.call("LOCK.RELEASE k a").int(), 1);
@@ -109,9 +109,9 @@ fn a_session_outlives_its_lease_many_times() {
 fn a_session_is_renewed_at_a_third_of_its_lease() {
     let server = Server::start();
     let mut holder = server.client();
-    holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
+    holder.call("LOCK.ACQUIRE k a PX 1500 SESSION").grant();
     // By the server's own times, so that it doesn't matter how late the test looks: a lease that ends
-    // 600 ms after its renewal tells when that was, and so what was left then of the one before.
+    // 1500 ms after its renewal tells when that was, and so what was left then of the one before.
     let mut deadline_ms = server.call("PEXPIRETIME k").int();
     let mut lows = [0; 5];
     for low in &mut lows {
@@ -120,13 +120,13 @@ fn a_session_is_renewed_at_a_third_of_its_lease() {
             let now_ms = server.call("PEXPIRETIME k").int();
             (now_ms > before_ms).then_some(now_ms)
         });
-        *low = before_ms - (deadline_ms - 600);
+        *low = before_ms - (deadline_ms - 1500);
     }
     // Two thirds or, where the timer was late, less. One who looks too late misses a renewal: that one
     // reads too little.
     lows.sort_unstable();
     let low = lows[2];
-    assert!((250..=420).contains(&low), "renewed with {low} ms left");
+    assert!((625..=1050).contains(&low), "renewed with {low} ms left");
 }
 
 #[test]
@@ -134,11 +134,11 @@ fn every_kind_of_lock_can_be_a_session() {
     let server = Server::start();
     let mut holder = server.client();
     for command in [
-        "LOCK.ACQUIRE k1 a PX 600 SESSION",
-        "LOCK.WAIT k2 a PX 600 SESSION SHARED",
-        "LOCK.ACQUIRE k3 a PX 600 SHARED LIMIT 2 SESSION",
-        "LOCK.MACQUIRE 2 k4 k5 a SESSION PX 600",
-        "LOCK.MWAIT 2 k6 k7 a PX 600 REENTRANT SESSION",
+        "LOCK.ACQUIRE k1 a PX 1500 SESSION",
+        "LOCK.WAIT k2 a PX 1500 SESSION SHARED",
+        "LOCK.ACQUIRE k3 a PX 1500 SHARED LIMIT 2 SESSION",
+        "LOCK.MACQUIRE 2 k4 k5 a SESSION PX 1500",
+        "LOCK.MWAIT 2 k6 k7 a PX 1500 REENTRANT SESSION",
     ] {
         holder.call(command).grant();
     }
@@ -306,7 +306,7 @@ fn extend_ties_a_lock_that_was_not_tied() {
     server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
     assert_eq!(session(&server, "k"), 0);
     let mut client = server.client();
-    assert_eq!(client.call("LOCK.EXTEND k a PX 600 SESSION").int(), 1);
+    assert_eq!(client.call("LOCK.EXTEND k a PX 1500 SESSION").int(), 1);
     assert_renewed(&mut client, "k", "a", 3);
     client.reset();
     until_free(&server, "k");
@@ -337,13 +337,13 @@ fn extend_with_nosession_unties() {
 fn a_tied_grant_is_renewed_by_the_length_that_it_was_set_to() {
     let server = Server::start();
     let mut client = server.client();
-    client.call("LOCK.ACQUIRE k a PX 600").grant();
+    client.call("LOCK.ACQUIRE k a PX 1500").grant();
     assert_eq!(client.call("LOCK.EXTEND k a SESSION").int(), 1);
-    assert!(server.call("LOCK.CHECK k a").int() <= 600);
+    assert!(server.call("LOCK.CHECK k a").int() <= 1500);
     assert_renewed(&mut client, "k", "a", 2);
-    assert_eq!(server.call("LOCK.EXTEND k a PX 900").int(), 1);
+    assert_eq!(server.call("LOCK.EXTEND k a PX 2250").int(), 1);
     assert_eq!(server.call("LOCK.EXTEND k a").int(), 1);
-    assert!((600..=900).contains(&server.call("LOCK.CHECK k a").int()));
+    assert!((1500..=2250).contains(&server.call("LOCK.CHECK k a").int()));
     assert_renewed(&mut client, "k", "a", 2);
 }
 
@@ -400,7 +400,7 @@ fn a_kept_grant_of_a_killed_client_is_tied_again_by_its_token() {
     assert_eq!(server.call(format!("CLIENT KILL ID {id}")).int(), 1);
     until("it is untied", || session(&server, "k") == 0);
     let mut again = server.client();
-    assert_eq!(again.call("LOCK.EXTEND k a PX 600 SESSION").int(), 1);
+    assert_eq!(again.call("LOCK.EXTEND k a PX 1500 SESSION").int(), 1);
     assert_renewed(&mut again, "k", "a", 2);
     // The latest SESSION says nothing of keeping it.
     again.close();
@@ -480,11 +480,11 @@ fn a_repeat_with_session_moves_the_session_too() {
 #[test]
 fn a_repeat_or_extend_without_session_leaves_the_tie() {
     for command in [
-        "LOCK.ACQUIRE k a PX 600",
-        "LOCK.WAIT k a PX 600 REENTRANT",
-        "LOCK.EXTEND k a PX 600",
-        "LOCK.MACQUIRE 1 k a PX 600",
-        "LOCK.MEXTEND 1 k a PX 600",
+        "LOCK.ACQUIRE k a PX 1500",
+        "LOCK.WAIT k a PX 1500 REENTRANT",
+        "LOCK.EXTEND k a PX 1500",
+        "LOCK.MACQUIRE 1 k a PX 1500",
+        "LOCK.MEXTEND 1 k a PX 1500",
     ] {
         let server = Server::start();
         let first = tied(&server, "k", "a");
@@ -492,7 +492,7 @@ fn a_repeat_or_extend_without_session_leaves_the_tie() {
         second.call(command).value();
         assert_eq!(session(&server, "k"), 1, "{command}");
         let left = server.call("LOCK.CHECK k a").int();
-        assert!(left <= 600, "{command}: {left} ms");
+        assert!(left <= 1500, "{command}: {left} ms");
         // The lease is the new one, and the server goes on renewing it.
         assert_renewed(&mut second, "k", "a", 3);
         assert_survives(&server, second, "k", "a");
@@ -528,10 +528,10 @@ fn conversions_leave_the_tie() {
     let server = Server::start();
     let mut holder = tied(&server, "k", "a");
     let mut other = server.client();
-    other.call("LOCK.ACQUIRE k a PX 600 SHARED").grant();
+    other.call("LOCK.ACQUIRE k a PX 1500 SHARED").grant();
     assert_eq!(session(&server, "k"), 1);
     assert_renewed(&mut other, "k", "a", 2);
-    holder.call("LOCK.ACQUIRE k a PX 600").grant();
+    holder.call("LOCK.ACQUIRE k a PX 1500").grant();
     assert_eq!(
         (session(&server, "k"), server.known_lock("k").mode.as_str()),
         (1, "exclusive")
@@ -545,11 +545,11 @@ fn conversions_leave_the_tie() {
 fn a_wait_is_tied_when_it_is_granted() {
     let server = Server::start();
     server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-    let wait = "LOCK.WAIT k b PX 600 SESSION";
+    let wait = "LOCK.WAIT k b PX 1500 SESSION";
     let mut old = server.waiter(wait);
     let mut new = server.waiter(wait);
     assert!(old.recv().error().starts_with("UNBLOCKED "));
-    let mut next = server.waiter("LOCK.WAIT k c PX 600 SESSION");
+    let mut next = server.waiter("LOCK.WAIT k c PX 1500 SESSION");
     assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
     new.recv().grant();
     assert_eq!(session(&server, "k"), 1);
@@ -587,12 +587,12 @@ fn an_upgrade_that_dies_in_the_tick_of_its_grant_leaves_the_other_connections_se
     for options in ["", "REENTRANT"] {
         let mut holder = server.client();
         let own = holder
-            .call("LOCK.ACQUIRE k a PX 600 SHARED SESSION")
+            .call("LOCK.ACQUIRE k a PX 1500 SHARED SESSION")
             .grant();
         server
             .call(format!("LOCK.ACQUIRE k b {LONG} SHARED"))
             .grant();
-        let mut killed = server.waiter(format!("LOCK.WAIT k a PX 600 {options}"));
+        let mut killed = server.waiter(format!("LOCK.WAIT k a PX 1500 {options}"));
         let kill = format!("CLIENT KILL ID {}", killed.id());
         server.call_batch(&["LOCK.RELEASE k b", &kill]);
         killed.replies_to_close();
@@ -618,8 +618,8 @@ fn a_session_begun_in_a_transaction_is_the_callers() {
     let mut client = server.client();
     client.call_batch(&[
         "MULTI",
-        "LOCK.ACQUIRE k1 a PX 600 SESSION",
-        "LOCK.WAIT k2 a PX 600 SESSION",
+        "LOCK.ACQUIRE k1 a PX 1500 SESSION",
+        "LOCK.WAIT k2 a PX 1500 SESSION",
         "EXEC",
     ]);
     for key in ["k1", "k2"] {
@@ -640,11 +640,11 @@ fn a_session_begun_in_a_script_is_the_callers() {
     let server = Server::start();
     let library = "#!lua name=locks
         redis.register_function('take', function(keys, args)
-            return redis.call('LOCK.ACQUIRE', keys[1], 'a', 'PX', '600', 'SESSION')
+            return redis.call('LOCK.ACQUIRE', keys[1], 'a', 'PX', '1500', 'SESSION')
         end)";
     server.call(&["FUNCTION", "LOAD", library]).text();
-    let script = "return redis.call('LOCK.ACQUIRE', KEYS[1], 'a', 'PX', '600', 'SESSION')";
-    let extend = "return redis.call('LOCK.EXTEND', KEYS[1], 'a', 'PX', '600', 'SESSION')";
+    let script = "return redis.call('LOCK.ACQUIRE', KEYS[1], 'a', 'PX', '1500', 'SESSION')";
+    let extend = "return redis.call('LOCK.EXTEND', KEYS[1], 'a', 'PX', '1500', 'SESSION')";
     let mut client = server.client();
     client.call(&["EVAL", script, "1", "k1"]).grant();
     client.call("FCALL take 1 k2").grant();
@@ -676,7 +676,7 @@ fn tells_of_resets(server: &Server) -> bool {
 fn reset_ends_the_ties_where_the_server_tells_of_it() {
     let server = Server::start();
     let mut holder = server.client();
-    holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
+    holder.call("LOCK.ACQUIRE k a PX 1500 SESSION").grant();
     assert_eq!(holder.call("RESET").text(), "RESET");
     if !tells_of_resets(&server) {
         assert_renewed(&mut holder, "k", "a", 3);
@@ -734,7 +734,7 @@ fn a_reset_that_is_refused_or_another_one_s_leaves_the_tie() {
 fn rename_takes_the_session_along() {
     let server = Server::start();
     let mut holder = server.client();
-    holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
+    holder.call("LOCK.ACQUIRE k a PX 1500 SESSION").grant();
     let mut here = waiter(&server, "k", "b");
     server.call_batch(&["MULTI", "RENAME k x", "RENAMENX x y", "EXEC"]);
     here.recv().grant();
@@ -761,7 +761,7 @@ fn rename_over_another_session_ends_that_one_alone() {
 fn move_takes_the_session_along() {
     let server = Server::start();
     let mut holder = server.client();
-    holder.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
+    holder.call("LOCK.ACQUIRE k a PX 1500 SESSION").grant();
     let mut here = waiter(&server, "k", "b");
     assert_eq!(server.call("MOVE k 1").int(), 1);
     here.recv().grant();
@@ -777,9 +777,9 @@ fn swapdb_takes_the_sessions_along() {
     let server = Server::start();
     let mut there = server.client().into_db(1);
     let mut first = server.client();
-    first.call("LOCK.ACQUIRE k a PX 600 SESSION").grant();
+    first.call("LOCK.ACQUIRE k a PX 1500 SESSION").grant();
     let mut second = server.client().into_db(1);
-    second.call("LOCK.ACQUIRE k b PX 600 SESSION").grant();
+    second.call("LOCK.ACQUIRE k b PX 1500 SESSION").grant();
     server.call("SWAPDB 0 1").okay();
     assert_renewed(&mut there, "k", "a", 3);
     assert_renewed(&mut second.into_db(0), "k", "b", 1);
@@ -911,7 +911,7 @@ fn after_a_restart_the_lease_runs_on_untied_until_it_is_taken_up_again() {
         assert_eq!(server.known_lock("k").holder().int("fence"), grant.fence);
         let mut again = server.client();
         for key in ["k", "k3"] {
-            let extend = format!("LOCK.EXTEND {key} a PX 600 SESSION");
+            let extend = format!("LOCK.EXTEND {key} a PX 1500 SESSION");
             assert_eq!(again.call(extend).int(), 1);
             assert_renewed(&mut again, key, "a", 2);
         }
@@ -926,7 +926,7 @@ fn after_a_restart_the_lease_runs_on_untied_until_it_is_taken_up_again() {
 fn after_a_reload_the_lease_runs_on_untied() {
     let server = Server::start();
     let mut holder = server.client();
-    holder.call("LOCK.ACQUIRE short a PX 600 SESSION").grant();
+    holder.call("LOCK.ACQUIRE short a PX 1500 SESSION").grant();
     let kept = tied(&server, "kept", "a");
     let mut next = waiter(&server, "short", "b");
     server.call("DEBUG RELOAD").okay();

@@ -352,7 +352,7 @@ fn a_session_follows_its_lock_wherever_it_goes() {
             let server = Server::start();
             // It is renewed there too: its lease is short.
             let mut holder = server.client();
-            holder.call("LOCK.ACQUIRE k t PX 900 SESSION").grant();
+            holder.call("LOCK.ACQUIRE k t PX 1500 SESSION").grant();
             pace(&server, &commands);
             let mut waiter = server.client();
             waiter.call("LOCK.WAIT l w BLOCK 2000").nil();

@@ -180,7 +180,7 @@ fn a_holder_is_told_of_renewals_and_of_others_that_share() {
     for (acquire, change) in [
         (shared, "LOCK.EXTEND k a PX 500000"),
         (shared, "LOCK.ACQUIRE k b PX 600000 SHARED"),
-        ("LOCK.ACQUIRE k a PX 600 SESSION", "PING"),
+        ("LOCK.ACQUIRE k a PX 1500 SESSION", "PING"),
     ] {
         let server = Server::start();
         let mut client = holder(&server, acquire);

@@ -88,14 +88,14 @@ fn ls_shows_the_locks_that_fit() {
     );
     assert_eq!(lines[1][..4], ["job:1", "shared", "2/3", "0"]);
     assert_eq!(lines[2][..4], ["k", "exclusive", "1", "1"]);
-    assert_eq!(lines[2][5], "9m59s");
+    assert!(lines[2][5].starts_with("9m5"), "{all}");
     assert_eq!(lines.len(), 3);
     // A short lease beside a long one.
     server
         .call("LOCK.ACQUIRE job:1 c PX 60000 SHARED LIMIT 3")
         .grant();
     let some = done(&server, &["ls", "job:*"]).ok();
-    assert!(some.contains(" 9m59s "), "{some}");
+    assert!(some.contains(" 9m5"), "{some}");
     assert_eq!(some.lines().count(), 2, "{some}");
     assert_eq!(done(&server, &["ls", "none*"]).ok().lines().count(), 1);
 }
@@ -213,21 +213,21 @@ fn nothing_of_somebody_elses_reaches_the_terminal_as_it_is() {
 #[test]
 fn info_shows_holder_and_queue() {
     let server = server_with_holder();
-    let _first = server.waiter("LOCK.WAIT k b BLOCK 60000 SHARED");
+    let _first = server.waiter("LOCK.WAIT k b BLOCK 600000 SHARED");
     let _second = server.waiter("LOCK.MWAIT 2 k other c KEEP 1000");
-    server.call("LOCK.QUEUE k d KEEP 60000").int();
+    server.call("LOCK.QUEUE k d KEEP 600000").int();
     let shown = done(&server, &["info", "k"]).ok();
     let fence = server.known_lock("k").holder().int("fence");
     for words in [
         "k  exclusive\n",
         "held by a at 127.0.0.1:",
-        &format!(", fence {fence}, lease 9m59s\n"),
+        &format!(", fence {fence}, lease 9m5"),
         "1. b at 127.0.0.1:",
         " waits shared for ",
-        ", 59.",
+        ", 9m5",
         "for all of k other",
         "3. d waits exclusive for ",
-        ", place, kept for 59.",
+        ", place, kept for 9m5",
     ] {
         assert!(shown.contains(words), "{words:?} isn't in:\n{shown}");
     }

@@ -126,7 +126,7 @@ fn the_job_is_stopped_and_continued() {
 fn a_job_that_lost_its_lock_while_it_was_stopped_is_ended() {
     let server = Server::start();
     let mut terminal = shell(&server);
-    terminal.type_in("redis-lock run k --lease 300ms -- sh -c 'echo beg\"\"un; exec sleep 600'\n");
+    terminal.type_in("redis-lock run k --lease 3s -- sh -c 'echo beg\"\"un; exec sleep 600'\n");
     terminal.until_shown("begun");
     terminal.type_in("\x1a");
     terminal.until_shown("Stopped ");
@@ -157,8 +157,8 @@ fn a_job_in_the_background_that_reads_is_stopped_as_any() {
     let mut terminal = shell(&server);
     terminal.type_in("redis-lock run k -- sh -c 'read line; echo got=$line' &\n");
     until("it is held", || is_held(&server));
-    terminal.type_in("sleep 0.3; echo stopped=$(jobs | grep -c Stopped)\n");
-    terminal.until_shown("stopped=1");
+    terminal.type_in("until jobs | grep -q Stopped; do sleep 0.05; done; echo is''stopped\n");
+    terminal.until_shown("isstopped");
     terminal.type_in("fg\n");
     until("it goes on", || command_state(&terminal) == Some('S'));
     terminal.type_in("hello\n");

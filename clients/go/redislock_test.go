@@ -119,7 +119,7 @@ func TestASlowWayToTheServerIsNoStandstill(t *testing.T) {
 		return slowConn{conn.(redis.ConnWithTimeout), 300 * time.Millisecond}, nil
 	}}
 	lock := redislock.New(pool).Lock(redislock.Options{Keys: []string{"k"}, Lease: 2 * time.Second})
-	ctx, cancel := context.WithTimeout(context.Background(), patience/3)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_, err := lock.Acquire(ctx)
 	check(t, err)
@@ -160,7 +160,7 @@ func TestAnEndedContextEndsTheWait(t *testing.T) {
 		if err != context.Canceled {
 			t.Errorf("%v instead of %v", err, context.Canceled)
 		}
-	case <-time.After(patience / 3):
+	case <-time.After(patience):
 		t.Error("it waits on")
 	}
 	if waiters(t, pool, "k") != 0 {
@@ -229,10 +229,13 @@ func TestAFirstLockOfTheReadmeIsWaitedFor(t *testing.T) {
 		}()
 		return said
 	}
+	// Held until both of them wait, however long the second one takes to begin.
+	call(t, pool, "LOCK.ACQUIRE", "orders:42", "other", "PX", 600000)
 	first := start()
-	until(t, "the first one has it", func() bool { return call(t, pool, "LOCK.INFO", "orders:42") != nil })
+	until(t, "the first one waits", func() bool { return waiters(t, pool, "orders:42") == 1 })
 	second := start()
-	until(t, "the second one waits", func() bool { return waiters(t, pool, "orders:42") == 1 })
+	until(t, "the second one waits", func() bool { return waiters(t, pool, "orders:42") == 2 })
+	call(t, pool, "LOCK.RELEASE", "orders:42", "other")
 	fences := [2]int64{}
 	for i, said := range []string{<-first, <-second} {
 		_, err := fmt.Sscanf(said, "got it, fence %d\nreleased: true\n<nil>", &fences[i])

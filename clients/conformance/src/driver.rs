@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::process::{kill_process_group, Pid, Signal};
+use rustix::process::{kill_process_group, waitid, Pid, Signal, WaitId, WaitIdOptions};
 use serde_json::{json, Value};
 
 /// How long any answer is waited for.
@@ -179,12 +179,12 @@ impl Driver {
         self.answer(&asked)
     }
 
-    /// Makes a lock. What the options leave out is: a lease of 3 s that is renewed, a KEEP of 1 s.
+    /// Makes a lock. What the options leave out is: a lease of 6 s that is renewed, a KEEP of 10 s.
     #[track_caller]
     pub fn try_lock(&self, name: &str, options: Value) -> Answer {
         let mut order = json!({
-            "do": "lock", "lock": name, "lease_ms": 3000, "renew": true, "shared": false,
-            "limit": null, "permits": null, "session": false, "keep_ms": 1000, "token": null,
+            "do": "lock", "lock": name, "lease_ms": 6000, "renew": true, "shared": false,
+            "limit": null, "permits": null, "session": false, "keep_ms": 10_000, "token": null,
         });
         let options = options.as_object().expect("options are a map");
         for (option, value) in options {
@@ -270,6 +270,16 @@ impl Driver {
     pub fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process_group(id.expect("a process"), signal).expect("a signal can be sent");
+    }
+
+    /// Stops it, and comes back when none of its threads goes on.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let stopped = waitid(
+            WaitId::Pid(Pid::from_child(&self.child)),
+            WaitIdOptions::STOPPED,
+        );
+        stopped.expect("it stops");
     }
 
     /// Ends it without a chance to do anything.

@@ -18,6 +18,9 @@ const NODES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// How soon something comes on any machine that would else come much later, or never.
+pub const SOON: Duration = Duration::from_secs(5);
+
 /// Every key of a test has this hash tag, so that one node of a cluster serves them all.
 const TAG: &str = "{t}";
 

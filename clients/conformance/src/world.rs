@@ -11,7 +11,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::driver::Driver;
-use crate::servers::{until, Info, Kind, Servers, Setting};
+use crate::servers::{until, within, Info, Kind, Servers, Setting, SOON};
 
 /// Servers, and the driver of a client.
 pub struct World {
@@ -105,6 +105,23 @@ impl World {
                 .info(key)
                 .is_some_and(|it| present(&it) == count)
         });
+    }
+
+    /// Waits until nobody stands in the queue: a client that gives up tells the server, and may not wait for its
+    /// answer. What isn't told has to stay there for longer than this waits.
+    #[track_caller]
+    pub fn until_nobody_waits(&self, key: &str) {
+        let nobody = || (self.waiters(key) == 0).then_some(());
+        assert!(within(SOON, nobody).is_some(), "somebody waits for {key}");
+    }
+
+    /// The same, and until nobody holds the lock.
+    #[track_caller]
+    pub fn until_free(&self, key: &str) {
+        let free = || self.servers.info(key).is_none().then_some(());
+        if within(SOON, free).is_none() {
+            self.assert_free(key);
+        }
     }
 
     /// Waits until the server answers, and its keys can be used.

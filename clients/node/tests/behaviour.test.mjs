@@ -34,11 +34,12 @@ for (const kind of ['ioredis', 'node-redis']) {
     const held = await locks.acquire('k');
     for (const reason of [new Error('enough'), new Error('HTTP request is gone'), 'no error at all']) {
       const abort = new AbortController();
-      const waiting = locks.acquire('k', { signal: abort.signal });
+      const waiting = locks.acquire('k', { keepMs: 60_000, signal: abort.signal });
       await until('it waits', async () => (await info(server.redis, 'k')).waiters === 1);
       abort.abort(reason);
       await assert.rejects(waiting, (error) => error === reason);
-      assert.deepEqual(await info(server.redis, 'k'), { holders: 1, waiters: 0 });
+      // The client doesn't wait for long until it knows that.
+      await until('it has left the queue', async () => (await info(server.redis, 'k')).waiters === 0);
     }
     await held.release();
   });
@@ -109,7 +110,7 @@ for (const kind of ['ioredis', 'node-redis']) {
 
   check('a lock that was lost can be acquired again, with a new signal', async (locks) => {
     let losses = 0;
-    const lock = locks.lock('k', { leaseMs: 300, onLost: () => losses++ });
+    const lock = locks.lock('k', { leaseMs: 3000, onLost: () => losses++ });
     const first = await lock.acquire();
     const lost = lock.signal;
     await server.redis.del('k');
@@ -173,7 +174,8 @@ for (const kind of ['ioredis', 'node-redis']) {
   check('all tasks wait on one connection more, whatever their number', async (locks, client) => {
     const held = await locks.acquire('k');
     const connections = async () => Number(/connected_clients:(\d+)/.exec(await server.redis.info('clients'))[1]);
-    const alone = await connections();
+    const alone = 2;
+    await until('those of the test before are closed', async () => (await connections()) === alone);
     const abort = new AbortController();
     const tasks = Array.from({ length: 30 }, () => locks.acquire('k', { signal: abort.signal }).catch(() => {}));
     await until('all wait', async () => (await info(server.redis, 'k')).waiters === 30);
@@ -223,9 +225,10 @@ for (const kind of ['ioredis', 'node-redis']) {
   });
 
   check('a session is on a connection of its own, which ends with the lock', async (locks) => {
-    const ids = async () => (await server.redis.client('LIST')).split('\n').length;
-    const alone = await ids();
-    const lock = await locks.acquire('k', { session: true, leaseMs: 600 });
+    const ids = async () => (await server.redis.client('LIST')).trim().split('\n').length;
+    const alone = 2;
+    await until('those of the test before are closed', async () => (await ids()) === alone);
+    const lock = await locks.acquire('k', { session: true, leaseMs: 60_000 });
     assert.equal(await ids(), alone + 1);
     assert.equal(await lock.release(), true);
     await until('the connection is closed', async () => (await ids()) === alone);
@@ -250,51 +253,65 @@ for (const kind of ['ioredis', 'node-redis']) {
   });
 }
 
-test('ioredis: commandTimeout, no offline queue and few retries only have it ask again', { timeout: 60_000 }, async () => {
+test('ioredis: commandTimeout, no offline queue and few retries only have it ask again', { timeout: 60_000 }, async (t) => {
   const { Locks } = await import('../dist/ioredis.js');
   const redis = new Redis(server.port, { commandTimeout: 300, enableOfflineQueue: false, maxRetriesPerRequest: 0 });
+  t.after(() => redis.disconnect());
   await new Promise((ready) => redis.once('ready', ready));
   await askedAgain(new Locks(redis));
-  redis.disconnect();
 });
 
-test('ioredis: without an offline queue a session is had at the first try', { timeout: 60_000 }, async () => {
+test('ioredis: a release whose answer came too late was a release', { timeout: 60_000 }, async (t) => {
+  const { Locks } = await import('../dist/ioredis.js');
+  const redis = new Redis(server.port, { commandTimeout: 300 });
+  t.after(() => redis.disconnect());
+  await server.redis.flushall();
+  const lock = new Locks(redis).lock('k');
+  assert(await lock.acquire({ waitMs: 20_000 }));
+  await server.call('CLIENT PAUSE 1000 ALL');
+  assert.equal(await lock.release(), true);
+  assert.equal(lock.lost, false);
+  assert.deepEqual(await info(server.redis, 'k'), { holders: 0, waiters: 0 });
+});
+
+test('ioredis: without an offline queue a session is had at the first try', { timeout: 60_000 }, async (t) => {
   const { Locks } = await import('../dist/ioredis.js');
   const redis = new Redis(server.port, { enableOfflineQueue: false });
+  t.after(() => redis.disconnect());
   await new Promise((ready) => redis.once('ready', ready));
   await server.redis.flushall();
   const lock = new Locks(redis).lock('k', { session: true });
   assert(await lock.acquire());
   assert.equal(await lock.release(), true);
-  redis.disconnect();
 });
 
 for (const [what, socket] of Object.entries({
-  'a time limit of its socket': { socketTimeout: 200 },
+  'a time limit of its socket': { socketTimeout: 2000 },
   'no second try to connect': { reconnectStrategy: false },
 })) {
-  test(`node-redis: a client with ${what} has those who wait told and holds sessions`, { timeout: 60_000 }, async () => {
+  test(`node-redis: a client with ${what} has those who wait told and holds sessions`, { timeout: 60_000 }, async (t) => {
     const { Locks } = await import('../dist/node-redis.js');
     const client = createClient({ url: server.url, socket });
     client.on('error', () => {});
     await client.connect();
+    t.after(() => closed(client));
     await server.redis.flushall();
     // Its other commands keep its own connection from being closed.
     const busy = setInterval(() => client.ping().catch(() => {}), 50);
+    t.after(() => clearInterval(busy));
     const locks = new Locks(client);
     const session = await locks.acquire('session', { session: true, leaseMs: 60_000 });
     await handedOver(locks);
     await server.call('CLIENT KILL TYPE pubsub');
-    await sleep(600);
+    await sleep(2500);
     await handedOver(locks);
     assert.equal(await session.release(), true);
-    clearInterval(busy);
-    await client.quit();
   });
 }
 
-test('node-redis: a command that is never answered is sent again before the grant has lapsed', { timeout: 60_000 }, async () => {
+test('node-redis: a command that is never answered is sent again before the grant has lapsed', { timeout: 60_000 }, async (t) => {
   const client = await connect('node-redis', [server.address]);
+  t.after(() => closed(client));
   await server.redis.flushall();
   const send = client.sendCommand.bind(client);
   let swallowed = 0;
@@ -306,52 +323,56 @@ test('node-redis: a command that is never answered is sent again before the gran
   const { Locks } = await import('../dist/node-redis.js');
   await server.redis.call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60_000);
   const began = performance.now();
-  const waiting = new Locks(client).acquire('k', { keepMs: 3000 });
+  const waiting = new Locks(client).acquire('k', { keepMs: 6000 });
   await until('it waits', async () => (await info(server.redis, 'k')).waiters === 1);
   await server.redis.call('LOCK.QUEUE', 'k', 'behind', 'KEEP', 60_000);
   await server.redis.call('LOCK.RELEASE', 'k', 'other');
   const lock = await waiting;
   const tookMs = performance.now() - began;
-  assert(tookMs < 2900, `after ${tookMs} ms`);
+  assert(tookMs < 5900, `after ${tookMs} ms`);
   assert.equal(await lock.release(), true);
   assert.equal(swallowed, 1);
-  await client.quit();
 });
 
-test('node-redis: a message that is lost costs no turn, though the lease is short', { timeout: 60_000 }, async () => {
+test('node-redis: a message that is lost costs no turn, though the lease is short', { timeout: 60_000 }, async (t) => {
   const client = await connect('node-redis', [server.address]);
+  t.after(() => closed(client));
   await server.redis.flushall();
   const duplicate = client.duplicate.bind(client);
   client.duplicate = (overrides) => Object.assign(duplicate(overrides), { subscribe: async () => {} });
   const { Locks } = await import('../dist/node-redis.js');
   await server.redis.call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60_000);
-  const waiting = new Locks(client).acquire('k', { leaseMs: 1200 });
+  const waiting = new Locks(client).acquire('k', { leaseMs: 6000, keepMs: 60_000 });
   await until('it waits', async () => (await info(server.redis, 'k')).waiters === 1);
-  await server.redis.call('LOCK.QUEUE', 'k', 'behind', 'KEEP', 5000);
+  await server.redis.call('LOCK.QUEUE', 'k', 'behind', 'KEEP', 60_000);
   await server.redis.call('LOCK.RELEASE', 'k', 'other');
   const began = performance.now();
   const lock = await waiting;
   const tookMs = performance.now() - began;
-  assert(tookMs < 1200, `after ${tookMs} ms`);
+  assert(tookMs < 6000, `after ${tookMs} ms`);
   assert.equal(await lock.release(), true);
-  await client.quit();
 });
 
-test('node-redis: no offline queue only has it ask again', { timeout: 60_000 }, async () => {
+test('node-redis: no offline queue only has it ask again', { timeout: 60_000 }, async (t) => {
   const { Locks } = await import('../dist/node-redis.js');
   const client = createClient({ url: server.url, disableOfflineQueue: true });
   client.on('error', () => {});
   await client.connect();
+  t.after(() => closed(client));
   await askedAgain(new Locks(client));
-  await client.close();
 });
+
+/** Closes a client of node-redis: one that stays open keeps the tests from ending where one of them failed. */
+function closed(client) {
+  if (client.isOpen) client.destroy();
+}
 
 /** A wait and a lock that is held, with the server unable to answer for longer than the client has patience. */
 async function askedAgain(locks) {
   await server.redis.flushall();
   await server.call('LOCK.ACQUIRE taken other PX 60000');
   const waiting = locks.acquire('taken', { keepMs: 6000 });
-  const held = await locks.acquire('free', { leaseMs: 4000 });
+  const held = await locks.acquire('free', { leaseMs: 6000 });
   await until('it waits', async () => (await info(server.redis, 'taken')).waiters === 1);
   await server.call('CLIENT PAUSE 1000 ALL');
   await server.call('CLIENT KILL TYPE normal');
@@ -371,6 +392,6 @@ async function handedOver(locks) {
   const began = performance.now();
   await held.release();
   const next = await waiting;
-  assert(performance.now() - began < 2000, 'told promptly');
+  assert(performance.now() - began < 5000, 'told promptly');
   await next.release();
 }

@@ -35,7 +35,7 @@ const program = `
     await held.release();
     const next = await waiting;
     const tookMs = performance.now() - began;
-    assert(tookMs < 1000, 'woken after ' + tookMs + ' ms');
+    assert(tookMs < 5000, 'woken after ' + tookMs + ' ms');
     assert(next.fence > 0 && (await next.left()) > 20_000);
     assert.equal(await next.extend(60_000), true);
     assert.equal(await next.release(), true);

@@ -6,10 +6,11 @@ import { after, before, test } from 'node:test';
 
 import { info, startCluster, startServer, until } from './server.mjs';
 
-/** How long after the last statement a process may still be there. */
-const LINGER_MS = 1500;
-/** The clients themselves don't cut a pause between two attempts to connect. */
-const RECONNECT_MS = 5000;
+/**
+ * How long after the last statement a process may still be there: shorter than the times that the library waits for,
+ * and longer than the pause between two attempts to connect, which the clients themselves don't cut.
+ */
+const LINGER_MS = 5000;
 
 let server;
 let cluster;
@@ -20,7 +21,7 @@ after(() => {
 });
 
 /** Runs statements in a process of their own, with `locks`, `client` and a client `other` of the same kind. */
-async function run(kind, servers, statements, lingerMs = LINGER_MS) {
+async function run(kind, servers, statements) {
   const program = `
     import { connect } from './tests/clients.mjs';
     import { Locks } from './dist/${kind}.js';
@@ -37,12 +38,12 @@ async function run(kind, servers, statements, lingerMs = LINGER_MS) {
   const code = await new Promise((ended) => child.on('exit', ended));
   const lingeredMs = Date.now() - Number(said.stdout.trim());
   assert.deepEqual({ code, stderr: said.stderr }, { code: 0, stderr: '' });
-  assert(lingeredMs < lingerMs, `it ended ${lingeredMs} ms after its last statement`);
+  assert(lingeredMs < LINGER_MS, `it ended ${lingeredMs} ms after its last statement`);
 }
 
 const waitedFor = `
   const held = await locks.acquire('k');
-  const waiting = locks.acquire('k');
+  const waiting = locks.acquire('k', { keepMs: 60_000 });
   await sleep(300);
   await held.release();
   await (await waiting).release();`;
@@ -59,8 +60,8 @@ const cases = {
   'while a lock is held': `await locks.acquire('held', { leaseMs: 60_000 }); await client.quit();`,
   'while a session is held': `await locks.acquire('session', { session: true, leaseMs: 60_000 }); await client.quit();`,
   'while a lock is waited for': `
-    await locks.acquire('k', { leaseMs: 2000, renew: false });
-    const waiting = locks.acquire('k', { keepMs: 1500, waitMs: 60_000 }).catch(() => {});
+    await locks.acquire('k', { leaseMs: 60_000, renew: false });
+    const waiting = locks.acquire('k', { keepMs: 60_000, waitMs: 60_000 }).catch(() => {});
     await sleep(300);
     await client.quit();
     await waiting;`,
@@ -93,7 +94,7 @@ for (const kind of ['ioredis', 'node-redis']) {
         const session = await locks.acquire('session', { session: true, leaseMs: 1500 });
         await locks.acquire('taken', { waitMs: 6000 }).catch(() => {});
         if (!held.lost || !session.lost) throw new Error('the loss is not told');
-        client.disconnect();`, RECONNECT_MS);
+        client.disconnect();`);
       await until('it waits', async () => (await info(mortal.redis, 'taken')).waiters === 1);
       mortal.stop();
       await dies;

@@ -62,7 +62,7 @@ SETTINGS = {
     "decoded answers": {"decode_responses": True},
     "RESP2": {"protocol": 2},
     "RESP3": {"protocol": 3},
-    "a short time limit": {"socket_timeout": 1},
+    "a short time limit": {"socket_timeout": 2},
     "no time limit": {"socket_timeout": None},
     "health checks": {"health_check_interval": 1},
     "retries": {"retry_on_error": [redis.ConnectionError]},
@@ -84,7 +84,7 @@ def test_a_wait_is_longer_than_every_limit_of_the_client(server, settings):
         began = time.monotonic()
         until("it waits", lambda: server.redis.info("lock")["lock_waiters"] == 1)
         connected = server.redis.info("stats")["total_connections_received"]
-        long = 1.3 if {"socket_timeout", "health_check_interval"} & {*settings} else 0.2
+        long = 2.3 if {"socket_timeout", "health_check_interval"} & {*settings} else 0.2
         until("it has waited long", lambda: time.monotonic() > began + long)
         # It is the same wait that goes on.
         assert server.redis.info("stats")["total_connections_received"] == connected
@@ -190,6 +190,23 @@ def test_a_release_that_outlasts_the_lease_spares_the_next_thread(own_server):
     assert own_server.is_free(KEY)
 
 
+def test_a_release_whose_answer_came_too_late_was_a_release(own_server):
+    lock = Locks(Redis(port=own_server.port, socket_timeout=0.3)).lock(KEY)
+    assert lock.acquire(timeout=20)
+    own_server.process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+
+    def goes_on():
+        until("it was sent twice", lambda: time.monotonic() > began + 1)
+        own_server.process.send_signal(signal.SIGCONT)
+
+    outcome = in_thread(goes_on)
+    assert lock.release()
+    outcome()
+    assert not lock.lost
+    assert own_server.is_free(KEY)
+
+
 def test_a_thread_that_doesnt_hold_it_releases_nothing(server):
     lock = Locks(Redis(port=server.port)).lock(KEY)
     with lock:
@@ -230,7 +247,15 @@ def test_cancel_ends_a_wait_for_a_server_that_is_gone(own_server):
     assert time.monotonic() - began < 5
 
 
-def test_an_interrupt_while_waiting_leaves_nothing(server):
+@pytest.fixture
+def interrupts_are_raised():
+    """Though a shell that began the tests in the background has them ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_while_waiting_leaves_nothing(server, interrupts_are_raised):
     lock = Locks(Redis(port=server.port)).lock(KEY)
     for _ in range(5):
         server.other_holds(KEY)
@@ -272,14 +297,14 @@ def test_a_forked_process_holds_nothing_and_waits_as_another(server):
 def test_a_clock_that_is_set_changes_nothing(server, monkeypatch):
     lost = threading.Event()
     locks = Locks(Redis(port=server.port))
-    holder = locks.lock(KEY, lease=0.6, on_lost=lambda _: lost.set())
+    holder = locks.lock(KEY, lease=3, on_lost=lambda _: lost.set())
     holder.acquire()
     now = time.time
     for jump in (86_400, -86_400):
         monkeypatch.setattr(time, "time", lambda jump=jump: now() + jump)
         began = time.monotonic()
-        assert in_thread(locks.lock(KEY).acquire, timeout=0.8)() is None
-        assert 0.8 <= time.monotonic() - began < 5
+        assert in_thread(locks.lock(KEY).acquire, timeout=2)() is None
+        assert 2 <= time.monotonic() - began < 15
     assert not lost.is_set()
     assert holder.release()
 
@@ -348,7 +373,7 @@ def test_a_wrong_password_is_told_at_once(server):
 def test_a_server_that_stands_still_doesnt_hold_up_the_time_limit(own_server):
     lock = Locks(Redis(port=own_server.port)).lock(KEY)
     own_server.other_holds(KEY)
-    outcome = in_thread(lock.acquire, timeout=1.0)
+    outcome = in_thread(lock.acquire, timeout=5.0)
     own_server.until_waiting(KEY)
     own_server.process.send_signal(signal.SIGSTOP)
     began = time.monotonic()

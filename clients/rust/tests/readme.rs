@@ -103,10 +103,13 @@ fn a_first_lock_is_waited_for() {
             newcomer.shell(&newcomer.project(), add_tokio);
         }
         newcomer.build(source, &server);
+        // Held until both of them wait, however long the second one takes to begin.
+        server.call("LOCK.ACQUIRE orders:42 other PX 600000");
         let first = newcomer.start();
-        support::until("the first one has it", || !server.is_free("orders:42"));
-        let second = newcomer.start();
         server.until_waiters("orders:42", 1);
+        let second = newcomer.start();
+        server.until_waiters("orders:42", 2);
+        server.call("LOCK.RELEASE orders:42 other");
         let (first, second) = (said(first), said(second));
         assert!(fence(&second) > fence(&first), "{first:?} {second:?}");
         for said in [&first, &second] {

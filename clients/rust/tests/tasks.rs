@@ -75,8 +75,8 @@ async fn a_waiting_task_is_told_of_its_turn() {
         let released = Instant::now();
         assert!(guard.release().await.expect("an answer"));
         waits.await.expect("no panic").expect("the lock");
-        // Without the message it would ask after a third of ten seconds.
-        assert!(released.elapsed() < Duration::from_secs(1));
+        // Without the message it would ask after a third of its keep.
+        assert!(released.elapsed() < LEASE / 6);
     }
 }
 
@@ -90,11 +90,7 @@ async fn a_wait_that_ends_leaves_nobody_in_the_queue() {
     let none = locks.lock("k").acquire_within(wait).await;
     assert!(none.expect("an answer").is_none());
     assert!(start.elapsed() >= wait, "{:?}", start.elapsed());
-    assert!(
-        start.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < LEASE / 6, "{:?}", start.elapsed());
     assert_eq!(server.waiters("k"), 0);
 }
 
@@ -104,11 +100,11 @@ async fn a_wait_that_ends_at_a_slow_server_keeps_the_connection() {
     let locks = locks(&server);
     let _guard = locks.lock("k").acquire().await.expect("the lock");
     let lock = locks.lock("k");
-    let waits = tokio::spawn(async move { lock.acquire_within(LEASE / 100).await });
+    let waits = tokio::spawn(async move { lock.acquire_within(LEASE / 10).await });
     server.until_waiters("k", 1);
     let before = server.connections();
     // Longer than the first of the two commands that give the place up is waited for, and the second is sent.
-    server.call("CLIENT PAUSE 800 WRITE");
+    server.call("CLIENT PAUSE 3500 WRITE");
     assert!(waits.await.expect("no panic").expect("an answer").is_none());
     locks.settled().await;
     assert_eq!(server.connections(), before);
@@ -203,14 +199,14 @@ async fn a_wait_outlives_its_connection_and_its_server() {
 async fn a_lease_is_renewed_while_it_is_held() {
     let server = Server::start();
     let locks = locks(&server);
-    let lease = Duration::from_millis(900);
+    let lease = Duration::from_secs(3);
     let lock = locks
         .lock_with("k", Options::new().lease(lease))
         .expect("a lock");
     let guard = lock.acquire().await.expect("the lock");
     let other = locks.lock("k");
     let start = Instant::now();
-    while start.elapsed() < 3 * lease {
+    while start.elapsed() < 2 * lease {
         assert!(other.try_acquire().await.expect("an answer").is_none());
         server.kill_connections();
         // Time for one renewal at least.
@@ -225,7 +221,7 @@ async fn the_loss_of_a_lock_is_told_once() {
     let server = Server::start();
     let locks = locks(&server);
     let told = Arc::new(AtomicUsize::new(0));
-    let lease = Duration::from_millis(300);
+    let lease = Duration::from_secs(2);
     for options in [Options::new(), Options::new().without_renewal()] {
         let counts = Arc::clone(&told);
         let before = told.load(Ordering::SeqCst);

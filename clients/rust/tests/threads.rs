@@ -64,7 +64,7 @@ fn a_wait_is_handed_the_lock_as_it_is_released() {
         let released = Instant::now();
         drop(guard);
         assert!(waits.join().expect("no panic").expect("the lock") > fence);
-        assert!(released.elapsed() < Duration::from_secs(1));
+        assert!(released.elapsed() < LEASE / 6);
     });
 }
 
@@ -72,7 +72,7 @@ fn a_wait_is_handed_the_lock_as_it_is_released() {
 fn a_lease_counts_from_the_grant_however_long_the_wait_was() {
     let server = Server::start();
     let locks = locks(&server);
-    let lease = Duration::from_secs(1);
+    let lease = Duration::from_secs(3);
     let lock = locks.lock_with("k", Options::new().lease(lease).without_renewal());
     let guard = locks.lock("k").acquire().expect("the lock");
     thread::scope(|scope| {
@@ -105,11 +105,7 @@ fn a_wait_that_ends_leaves_nobody_in_the_queue() {
         .expect("an answer")
         .is_none());
     assert!(start.elapsed() >= wait, "{:?}", start.elapsed());
-    assert!(
-        start.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < LEASE / 6, "{:?}", start.elapsed());
     assert_eq!(server.waiters("k"), 0);
 }
 
@@ -157,19 +153,19 @@ fn a_wait_outlives_its_connection_and_its_server() {
 fn a_lease_is_renewed_while_it_is_held() {
     let server = Server::start();
     let locks = locks(&server);
-    let lease = Duration::from_millis(900);
+    let lease = Duration::from_secs(3);
     let guard = locks
         .lock_with("k", Options::new().lease(lease))
         .acquire()
         .expect("the lock");
     let start = Instant::now();
     let other = locks.lock("k");
-    until("three leases have passed", || {
+    until("two leases have passed", || {
         assert!(other.try_acquire().expect("an answer").is_none());
         server.kill_connections();
         // Time for one renewal at least.
         thread::sleep(lease / 6);
-        start.elapsed() > 3 * lease
+        start.elapsed() > 2 * lease
     });
     assert!(!guard.is_lost());
     assert!(guard.release().expect("an answer"));
@@ -180,7 +176,7 @@ fn the_loss_of_a_lock_is_told_once() {
     let server = Server::start();
     let locks = locks(&server);
     let told = Arc::new(AtomicUsize::new(0));
-    let lease = Duration::from_millis(300);
+    let lease = Duration::from_secs(2);
     for options in [Options::new(), Options::new().without_renewal()] {
         let counts = Arc::clone(&told);
         let before = told.load(Ordering::SeqCst);
@@ -205,7 +201,7 @@ fn the_loss_of_a_lock_is_told_once() {
 fn a_callback_that_panics_leaves_the_other_locks_renewed() {
     let server = Server::start();
     let locks = locks(&server);
-    let (short, lease) = (Duration::from_millis(300), Duration::from_millis(1500));
+    let (short, lease) = (Duration::from_millis(300), Duration::from_secs(3));
     let panics = Options::new()
         .lease(short)
         .on_lost(|| panic!("of the callback"));
@@ -297,7 +293,7 @@ fn a_session_ends_with_its_connection() {
     let locks = locks(&server);
     let told = Arc::new(AtomicUsize::new(0));
     let counts = Arc::clone(&told);
-    let lease = Duration::from_millis(900);
+    let lease = Duration::from_secs(3);
     let options = Options::new().session().lease(lease);
     let options = options.on_lost(move || {
         counts.fetch_add(1, Ordering::SeqCst);

@@ -6,13 +6,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::servers::{until, within};
+use crate::servers::{until, within, SOON};
 use crate::world::{text, World};
 
 const KEY: &str = "{t}k";
-
-/// How soon a wait goes on after the server is there again. The pauses between tries grow to 1 s.
-const BACK: Duration = Duration::from_secs(5);
 
 pub fn killed_connections_dont_lose_a_wait(world: &mut World) {
     let driver = world.driver();
@@ -38,10 +35,10 @@ pub fn killed_connections_dont_lose_a_wait(world: &mut World) {
 
 pub fn killed_connections_dont_lose_a_grant(world: &mut World) {
     let driver = world.driver();
-    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 2500}));
+    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 5000}));
     driver.try_acquire("a").fence();
     let began = Instant::now();
-    while began.elapsed() < Duration::from_millis(5000) {
+    while began.elapsed() < Duration::from_millis(7500) {
         world.servers.kill_connections();
         assert!(world.left_of(KEY, &token) > 0, "{:?}", began.elapsed());
         // Long enough for a client that looks at a new connection first, as ioredis does.
@@ -62,8 +59,9 @@ pub fn a_server_that_restarts_is_waited_at_again(world: &mut World) {
     world.until_waiting(KEY, 1);
     world.servers.restart();
     world.until_served();
+    // The pauses between tries grow to 1 s.
     let waits = || (world.waiters(KEY) == 1).then_some(());
-    assert!(within(BACK, waits).is_some(), "it doesn't wait again");
+    assert!(within(SOON, waits).is_some(), "it doesn't wait again");
     world.other_releases(KEY);
     driver.answer(&asked).fence();
     assert!(driver.release("a"));
@@ -92,13 +90,13 @@ pub fn a_server_that_restarts_doesnt_lose_a_grant(world: &mut World) {
 
 pub fn a_stopped_process_is_told_of_its_loss(world: &mut World) {
     let driver = world.driver();
-    driver.lock("a", json!({"keys": [KEY], "lease_ms": 600}));
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 2000}));
     driver.try_acquire("a").fence();
-    driver.signal(Signal::STOP);
+    driver.stop();
     until("the lease is over", || world.servers.info(KEY).is_none());
     world.other_holds(KEY);
     driver.signal(Signal::CONT);
-    let told = driver.loss_within("a", Duration::from_secs(2));
+    let told = driver.loss_within("a", SOON);
     assert!(told.is_some(), "the loss is told");
     assert!(driver.is_lost("a"));
     assert!(!driver.release("a"));
@@ -110,11 +108,11 @@ pub fn a_stopped_process_is_told_of_its_loss(world: &mut World) {
 pub fn a_process_stopped_while_it_waits_doesnt_take_an_old_grant(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);
-    let options = json!({"keys": [KEY], "lease_ms": 600, "keep_ms": 600});
+    let options = json!({"keys": [KEY], "lease_ms": 3000, "keep_ms": 3000});
     let token = driver.lock("a", options);
     let asked = driver.begin_acquire("a", None);
     world.until_waiting(KEY, 1);
-    driver.signal(Signal::STOP);
+    driver.stop();
     world.other_releases(KEY);
     until("the grant is over", || world.left_of(KEY, &token) == 0);
     world.other_holds(KEY);
@@ -148,7 +146,7 @@ pub fn a_server_that_was_a_replica_for_a_while_is_waited_at_again(world: &mut Wo
     assert!(early.is_none(), "{early:?}");
     promote(world);
     let waits = || (world.waiters(KEY) == 1).then_some(());
-    assert!(within(BACK, waits).is_some(), "it doesn't wait again");
+    assert!(within(SOON, waits).is_some(), "it doesn't wait again");
     world.other_releases(KEY);
     driver.answer(&asked).fence();
     assert!(driver.release("a"));
@@ -157,12 +155,13 @@ pub fn a_server_that_was_a_replica_for_a_while_is_waited_at_again(world: &mut Wo
 
 pub fn a_server_that_was_a_replica_for_a_while_doesnt_lose_a_grant(world: &mut World) {
     let driver = world.driver();
-    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 3000}));
+    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 6000}));
     driver.try_acquire("a").fence();
+    // A renewal at a third of the lease is refused.
     demote(world);
-    assert_eq!(driver.loss_within("a", Duration::from_millis(1500)), None);
+    assert_eq!(driver.loss_within("a", Duration::from_millis(2500)), None);
     promote(world);
-    assert_eq!(driver.loss_within("a", Duration::from_millis(3000)), None);
+    assert_eq!(driver.loss_within("a", Duration::from_millis(6000)), None);
     assert!(world.left_of(KEY, &token) > 0);
     assert!(driver.release("a"));
     world.assert_free(KEY);
@@ -181,7 +180,7 @@ pub fn a_slot_that_moves_is_followed(world: &mut World) {
     assert!(driver.release("b"));
     world.servers.end_move(&[KEY]);
     let waits = || (world.waiters(KEY) == 1).then_some(());
-    assert!(within(BACK, waits).is_some(), "it doesn't wait again");
+    assert!(within(SOON, waits).is_some(), "it doesn't wait again");
     world.other_releases(KEY);
     driver.answer(&asked).fence();
     assert!(driver.release("a"));

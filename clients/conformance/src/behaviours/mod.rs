@@ -6,7 +6,13 @@ mod holding;
 mod kinds;
 mod waiting;
 
+use std::time::Duration;
+
 use crate::world::World;
+
+/// By how much something may be later than it could be, in the best of some rounds: the machine may be busy
+/// in one.
+const LATE: Duration = Duration::from_millis(500);
 
 /// On what servers a behaviour can be shown.
 pub enum Where {

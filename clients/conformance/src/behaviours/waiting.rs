@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 
+use super::LATE;
 use crate::servers::{until, within};
 use crate::world::{text, World};
 
@@ -12,9 +13,6 @@ const KEY: &str = "{t}k";
 
 /// How soon after a release the next one has its answer.
 const PROMPT: Duration = Duration::from_millis(250);
-
-/// By how much a wait may be longer than was asked for.
-const LATE: Duration = Duration::from_millis(500);
 
 /// More than one round, because the machine may be busy in one.
 pub fn a_wait_is_handed_the_lock_promptly(world: &mut World) {
@@ -37,7 +35,8 @@ pub fn a_wait_is_handed_the_lock_promptly(world: &mut World) {
     world.assert_free(KEY);
 }
 
-/// Never early; and not late, in the best of some rounds, because the machine may be busy in one.
+/// Never early; and not late, in the best of some rounds, because the machine may be busy in one. Where it was, so
+/// that the server's answer was late, the client may say that instead.
 pub fn a_wait_ends_in_time_and_leaves_nobody(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);
@@ -47,13 +46,17 @@ pub fn a_wait_ends_in_time_and_leaves_nobody(world: &mut World) {
         let round = || {
             let asked = driver.begin_acquire("a", Some(wait_ms));
             let answer = driver.answer(&asked);
-            assert!(!answer.ok());
-            assert_eq!(world.waiters(KEY), 0);
+            world.until_nobody_waits(KEY);
             assert!(answer.after >= wait, "{:?}", answer.after);
-            answer.after
+            let was_busy = answer.error().is_some() && answer.after > wait + LATE / 2;
+            (!was_busy).then(|| {
+                assert!(!answer.ok());
+                answer.after
+            })
         };
         let times = [(); 3].map(|()| round());
-        assert!(times.iter().min() <= Some(&(wait + LATE)), "{times:?}");
+        let best = times.iter().flatten().min();
+        assert!(best.is_some_and(|it| *it <= wait + LATE), "{times:?}");
     }
     world.other_releases(KEY);
     world.assert_free(KEY);
@@ -115,7 +118,7 @@ pub fn a_cancelled_wait_leaves_nothing(world: &mut World) {
     let cancelled = driver.begin_cancel(&asked);
     assert_eq!(driver.answer(&asked).error(), Some("cancelled"));
     assert!(driver.answer(&cancelled).ok());
-    assert_eq!(world.waiters(KEY), 0);
+    world.until_nobody_waits(KEY);
     world.other_releases(KEY);
     world.assert_free(KEY);
     driver.try_acquire("a").fence();
@@ -126,7 +129,8 @@ pub fn a_cancelled_wait_leaves_nothing(world: &mut World) {
 /// Whichever of the two comes first.
 pub fn a_wait_cancelled_as_it_is_granted_leaves_nothing(world: &mut World) {
     let driver = world.driver();
-    driver.lock("a", json!({"keys": [KEY], "keep_ms": 10_000}));
+    let options = json!({"keys": [KEY], "lease_ms": 60_000, "keep_ms": 60_000});
+    driver.lock("a", options);
     for round in 0..20 {
         world.other_holds(KEY);
         let asked = driver.begin_acquire("a", None);
@@ -148,7 +152,7 @@ pub fn a_wait_cancelled_as_it_is_granted_leaves_nothing(world: &mut World) {
             }
             Some(error) => assert_eq!(error, "cancelled", "round {round}"),
         }
-        world.assert_free(KEY);
+        world.until_free(KEY);
     }
 }
 
@@ -156,11 +160,15 @@ pub fn a_wait_cancelled_as_it_is_granted_leaves_nothing(world: &mut World) {
 pub fn a_wait_that_somebody_else_gave_up_is_cancelled_or_asked_again(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);
-    let token = driver.lock("a", json!({"keys": [KEY], "keep_ms": 600}));
+    let token = driver.lock("a", json!({"keys": [KEY], "keep_ms": 3000}));
     let asked = driver.begin_acquire("a", None);
     world.until_waiting(KEY, 1);
     assert_eq!(world.servers.int(&format!("LOCK.CANCEL {KEY} {token}")), 1);
-    let told = driver.answer_within(&asked, Duration::from_secs(1));
+    let mut told = None;
+    until("it is told, or asks again", || {
+        told = driver.answer_within(&asked, Duration::ZERO);
+        told.is_some() || world.waiters(KEY) == 1
+    });
     world.other_releases(KEY);
     if let Some(answer) = told {
         assert_eq!(answer.error(), Some("cancelled"));
@@ -187,7 +195,7 @@ pub fn a_long_wait_for_a_session_keeps_its_place(world: &mut World) {
     world
         .servers
         .call(&format!("LOCK.QUEUE {KEY} behind KEEP 60000"));
-    driver.signal(Signal::STOP);
+    driver.stop();
     driver.signal(Signal::CONT);
     let stays = || {
         let info = world.servers.info(KEY).expect("it is held");
@@ -195,6 +203,8 @@ pub fn a_long_wait_for_a_session_keeps_its_place(world: &mut World) {
         (began.elapsed() > Duration::from_secs(17)).then_some(())
     };
     assert!(within(Duration::from_secs(20), stays).is_some());
+    // Between two connections it isn't there, and is passed over.
+    world.until_waiting(KEY, 2);
     world.other_releases(KEY);
     driver.answer(&asked).fence();
     assert_eq!(world.left_of(KEY, "behind"), 0);
@@ -204,16 +214,18 @@ pub fn a_long_wait_for_a_session_keeps_its_place(world: &mut World) {
 pub fn a_wait_longer_than_its_keep_keeps_its_place(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);
-    driver.lock("a", json!({"keys": [KEY], "keep_ms": 500}));
+    driver.lock("a", json!({"keys": [KEY], "keep_ms": 3000}));
     let began = Instant::now();
     let asked = driver.begin_acquire("a", None);
     world.until_waiting(KEY, 1);
     world
         .servers
         .call(&format!("LOCK.QUEUE {KEY} behind KEEP 60000"));
-    until("it has waited three times its keep", || {
-        began.elapsed() > Duration::from_millis(1500)
+    until("it has waited longer than its keep", || {
+        began.elapsed() > Duration::from_millis(4000)
     });
+    // Between two connections it isn't there, and is passed over.
+    world.until_waiting(KEY, 2);
     world.other_releases(KEY);
     driver.answer(&asked).fence();
     assert_eq!(world.left_of(KEY, "behind"), 0);

@@ -34,6 +34,8 @@ class Kept:
         self.mutex = io.mutex()
         self.link: Any = None
         self.is_closed = False
+        # Whether a command was sent whose answer didn't come.
+        self.unanswered = False
 
 
 class Connections:
@@ -123,6 +125,7 @@ class Connections:
             raise
         except BaseException:
             kept.link = None
+            kept.unanswered = True
             await self._io.close(link)
             raise
 

@@ -229,9 +229,14 @@ class LockBase:
         was_over = grant.is_over
         # Who lost it still frees what is left of it, but doesn't insist.
         until = -math.inf if was_over else grant.ends_at
+        key, own = self._request.key, Kept(self._io)
+        # A session has ended with the connection that its answer was lost with.
+        kept = grant.kept if self._request.session else own
         try:
-            count = await self._retry(lambda: self._call(words, grant.kept), until)
-            return bool(count == len(self._request.keys) and not grant.is_over)
+            count = await self._retry(lambda: self._connections.call_on(kept, key, words), until)
+            # Where an answer was lost, that one may have told of the release.
+            released = own.unanswered and grant.holds == 0
+            return (count == len(self._request.keys) or released) and not grant.is_over
         except BaseException as error:
             if isinstance(error, Exception) and (was_over or is_of_another_type(error)):
                 return False
@@ -239,6 +244,7 @@ class LockBase:
             self._request = self._new_request()
             raise
         finally:
+            await self._connections.give_back(own)
             if grant.holds == 0:
                 await self._connections.give_back(grant.kept)
                 self._let_go()
