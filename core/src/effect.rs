@@ -254,7 +254,8 @@ pub fn between(before: &Stored, after: &Lock, mut add: impl FnMut(Change)) {
     }
 }
 
-/// Apart from what most changes are, which is thereby short.
+/// As [`between`], where somebody holds it after the change. A function of its own, so that a release is
+/// short.
 #[inline(never)]
 fn between_held(before: &Stored, after: &Lock, add: &mut dyn FnMut(Change)) {
     let is_as_before = Cell::new(true);

@@ -33,6 +33,7 @@ impl<const N: usize> ShortBytes<N> {
     /// A copy of these bytes.
     #[inline]
     pub fn new(bytes: &[u8]) -> Self {
+        // Filled where it stays. The length is cut where they are too many, which are allocated instead.
         let mut new = Self(Form::Inline(Inline {
             len: bytes.len() as u8,
             bytes: [0; N],
