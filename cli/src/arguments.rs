@@ -73,7 +73,7 @@ pub struct Server {
     #[arg(short = 'n', long = "db", value_name = "NUMBER", global = true)]
     pub database: Option<i64>,
     /// How long to wait for the connection, and for an answer
-    #[arg(short = 't', long = "connect-timeout", value_name = "TIME", global = true, default_value = "5s", value_parser = span)]
+    #[arg(short = 't', long = "connect-timeout", value_name = "TIME", global = true, default_value = "5s", value_parser = positive_span)]
     pub timeout: Duration,
     #[command(flatten)]
     pub tls: Tls,
@@ -139,7 +139,7 @@ pub struct Run {
     #[arg(long, visible_alias = "nb", conflicts_with = "wait")]
     pub nonblock: bool,
     /// How long the lock stays should this process or its machine die; renewed at a third of it
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = lease)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_span)]
     pub lease: Duration,
     /// Tie the lock to the connection: it ends at once with this process, and stays held while it is stopped
     #[arg(long)]
@@ -240,7 +240,7 @@ pub struct Top {
     #[arg(default_value = "*")]
     pub pattern: OsString,
     /// How often the server is asked
-    #[arg(short = 'd', long, value_name = "TIME", default_value = "1s", value_parser = lease)]
+    #[arg(short = 'd', long, value_name = "TIME", default_value = "1s", value_parser = positive_span)]
     pub interval: Duration,
     /// What to sort by at first
     #[arg(long, value_name = "COLUMN", default_value = "waiters")]
@@ -279,7 +279,7 @@ fn span(text: &str) -> Result<Duration, String> {
 }
 
 /// A span that is at least a millisecond.
-fn lease(text: &str) -> Result<Duration, String> {
+fn positive_span(text: &str) -> Result<Duration, String> {
     let span = span(text)?;
     if span < Duration::from_millis(1) {
         return Err("must be 1ms or more".to_owned());
@@ -322,7 +322,7 @@ mod tests {
         for text in ["", "-1", "s", "1 parsec", "nan", "inf"] {
             assert!(span(text).is_err(), "{text}");
         }
-        assert!(lease("0").is_err());
+        assert!(positive_span("0").is_err());
     }
 
     #[test]

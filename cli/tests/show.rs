@@ -376,7 +376,9 @@ fn completions_and_help_are_for_every_command() {
         let help = outcome(&mut redis_lock(1, &[word, "--help"])).ok();
         assert!(help.contains("--cacert"), "{help}");
     }
-    assert_eq!(outcome(&mut redis_lock(1, &["run"])).code(), 2);
+    for words in [&["run"][..], &["-t", "0", "ls"]] {
+        assert_eq!(outcome(&mut redis_lock(1, words)).code(), 2, "{words:?}");
+    }
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let unread = outcome(redis_lock(1, &["completions", "bash"]).stdout(writer));
