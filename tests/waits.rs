@@ -596,6 +596,30 @@ fn a_waiter_killed_in_the_tick_of_its_grant_doesnt_keep_the_lock() {
 }
 
 #[test]
+fn many_who_are_killed_in_the_tick_of_their_grant_keep_nothing() {
+    let server = Server::start();
+    for round in 0..3 {
+        server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+        let waiters: Vec<Client> = (0..300)
+            .map(|n| {
+                let mut client = server.client();
+                client.send(format!("LOCK.WAIT k w{n} {LONG} SHARED"));
+                client
+            })
+            .collect();
+        server.until_waiters("k", 300);
+        let replies = server.call_batch(&["LOCK.RELEASE k a", "CLIENT KILL TYPE normal"]);
+        assert_eq!(replies[1].clone().int(), 300, "round {round}");
+        for mut waiter in waiters {
+            waiter.drain_to_close();
+        }
+        until(&format!("round {round}: nobody holds"), || {
+            server.lock_info("k").is_none()
+        });
+    }
+}
+
+#[test]
 fn a_waiter_that_hangs_up_in_the_tick_of_its_grant_keeps_the_lock_only_if_it_was_told() {
     let server = Server::start();
     let mut releaser = server.client();

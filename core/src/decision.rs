@@ -8,6 +8,9 @@ use crate::values::notice::Notice;
 use crate::values::refusal::Refusal;
 use crate::values::token::Token;
 
+/// Room for how many deliveries of each kind is kept from one operation to the next.
+const KEPT: usize = 16;
+
 /// Who gives an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -94,10 +97,25 @@ pub struct Decision {
 }
 
 /// What others than the caller are told.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Deliveries {
     /// For those who waited.
     pub completions: Vec<Completion>,
     /// For those who listen.
     pub publications: Vec<Publication>,
+}
+
+impl Deliveries {
+    /// Whether nobody is told anything.
+    pub fn is_empty(&self) -> bool {
+        self.completions.is_empty() && self.publications.is_empty()
+    }
+
+    /// Forgets all, and much of the room for it where that is much.
+    pub fn clear(&mut self) {
+        self.completions.clear();
+        self.completions.shrink_to(KEPT);
+        self.publications.clear();
+        self.publications.shrink_to(KEPT);
+    }
 }

@@ -1,11 +1,13 @@
 //! The locks that one operation touches: as they were, and as they will be.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::{mem, ptr};
 
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
-use crate::decision::{Completion, Deliveries, Publication};
+use crate::decision::Deliveries;
 use crate::effect::{self, Effect, EffectName, Effects};
 use crate::state::queue::Position;
 use crate::state::sessions::Sessions;
@@ -55,30 +57,43 @@ pub struct Lists {
     pub changed: Vec<EntryId>,
     /// Waiters to look at, whatever happened at their names.
     pub again: Vec<Position>,
-    /// Whose wait is over.
-    pub completions: Vec<Completion>,
-    /// What is to be published.
-    pub publications: Vec<Publication>,
+    /// Whose wait is over, and what is to be published.
+    pub deliveries: Box<Deliveries>,
+    /// For the deliveries of the next operation, while this one's are carried out.
+    spare: Option<Box<Deliveries>>,
+    /// For the waiters that are to be looked at.
+    pub heap: BinaryHeap<Reverse<Position>>,
     /// Tokens that wait elsewhere and were granted something, and what.
     pub granted: Vec<(Token, Names)>,
 }
 
+impl Workspace {
+    /// Takes back what has been delivered, for the room that it has.
+    pub fn reuse(&mut self, mut deliveries: Box<Deliveries>) {
+        deliveries.clear();
+        self.lists.spare = Some(deliveries);
+    }
+}
+
 impl Lists {
+    fn take_deliveries(&mut self) -> Box<Deliveries> {
+        let spare = self.spare.take().unwrap_or_default();
+        mem::replace(&mut self.deliveries, spare)
+    }
+
     /// Empties those that were left by an operation that panicked.
     #[cold]
     fn clear(&mut self) {
         self.changed.clear();
         self.again.clear();
-        self.completions.clear();
-        self.publications.clear();
+        self.deliveries.clear();
         self.granted.clear();
     }
 
     fn is_empty(&self) -> bool {
         self.changed.is_empty()
             && self.again.is_empty()
-            && self.completions.is_empty()
-            && self.publications.is_empty()
+            && self.deliveries.is_empty()
             && self.granted.is_empty()
     }
 }
@@ -499,18 +514,8 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         if !self.entries.others.is_empty() {
             commit_entries(mem::take(self.entries.others), self.environment.effects);
         }
-        let Lists {
-            completions,
-            publications,
-            ..
-        } = &mut *self.lists;
-        let concerns_others = !completions.is_empty() || !publications.is_empty();
-        concerns_others.then(|| {
-            Box::new(Deliveries {
-                completions: mem::take(completions),
-                publications: mem::take(publications),
-            })
-        })
+        let concerns_others = !self.lists.deliveries.is_empty();
+        concerns_others.then(|| self.lists.take_deliveries())
     }
 
     #[inline(never)]

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::engine::store::{OpenKey, ServerStore};
 use crate::server::api::{self, server};
 use crate::server::key::{self, Found, Key, UNNOTICED};
-use crate::server::key_string::ServerString;
+use crate::server::key_string::{CommandStrings, ServerString};
 use crate::server::propagation;
 use crate::state::FENCES;
 
@@ -313,9 +313,9 @@ impl Event {
 
 /// Tells of those who begin to wait for these names of the context's database.
 #[inline(never)]
-pub fn announce_wait(ctx: &Context, names: &Names) {
+pub fn announce_wait(ctx: &Context, names: &Names, strings: CommandStrings<'_>) {
     for name in names {
-        announce(ctx, api::string(name.key()).inner, Event::Queued);
+        announce(ctx, strings.find(name.key()).as_ptr(), Event::Queued);
     }
 }
 

@@ -39,7 +39,7 @@ use redis_module::{raw, Context};
 use crate::engine::pending;
 use crate::server::api::{self, server};
 use crate::server::{boundary, clients, clock, filter, random, reply, rights, timer};
-use crate::state::blocked::{Blocked, BlockedClients, Forgotten, Handle};
+use crate::state::blocked::{Blocked, BlockedClients, Handle};
 use crate::state::pending::Event;
 use crate::state::{self, State};
 
@@ -176,13 +176,12 @@ pub fn permits(ctx: &Context, waiter: &Waiter) -> bool {
 /// Redis before 7.2 writes the answer to the client at once, and then CLIENT UNBLOCK ... ERROR in the
 /// same pass of the loop writes another. There the server is told as it goes to sleep.
 #[inline]
-pub fn deliver(completions: Vec<Completion>) {
+pub fn deliver(state: &State, completions: &mut Vec<Completion>) {
     if completions.is_empty() {
         return;
     }
-    state::blocked(|blocked| {
-        blocked.outcomes.reserve(completions.len());
-        for Completion { waiter_id, outcome } in completions {
+    state.blocked(|blocked| {
+        for Completion { waiter_id, outcome } in completions.drain(..) {
             blocked.record(waiter_id, outcome);
         }
     });
@@ -236,7 +235,9 @@ fn is_lost(client_id: u64) -> bool {
 /// sent its answer before it was closed.
 pub fn record_client_gone(client_id: u64) {
     state::with(|state| state.last_gone_client.set(client_id));
-    let any = state::blocked(|blocked| blocked.provisional_of.contains_key(&client_id));
+    let any = state::blocked(|blocked| {
+        !blocked.provisional.is_empty() && blocked.provisional.has_client(client_id)
+    });
     if !any {
         return;
     }
@@ -244,20 +245,8 @@ pub fn record_client_gone(client_id: u64) {
     // Within a long script the server sends too.
     let may_be_sent = state::with(|state| state.sending.get()) || api::is_script_running(&ctx);
     if !may_be_sent || !clients::was_sent_all_replies(&ctx, client_id) {
-        let waiter_ids = state::blocked(|blocked| {
-            blocked
-                .provisional_of
-                .remove(&client_id)
-                .unwrap_or_default()
-        });
-        waiter_ids.into_iter().for_each(record_provisional);
-    }
-}
-
-/// As [`record_undelivered`], while the hand-over is provisional.
-fn record_provisional(waiter_id: WaiterId) {
-    if let Some(hand_over) = state::blocked(|blocked| blocked.provisional.remove(&waiter_id)) {
-        record_undelivered(hand_over);
+        let taken = state::blocked(|blocked| blocked.provisional.take_of_client(client_id));
+        taken.into_iter().for_each(record_undelivered);
     }
 }
 
@@ -306,16 +295,19 @@ extern "C" fn on_timeout(
     boundary::guard(|| {
         let ctx = Context::new(ctx);
         let waiter_id = waiter_of(&ctx);
-        match state::blocked(|blocked| blocked.forget(waiter_id)) {
-            Some(Forgotten {
-                outcome: Some(outcome),
-                ..
-            }) => reply::outcome(&ctx, &outcome),
-            Some(Forgotten { outcome: None, .. }) => {
+        let Some(client) = state::blocked(|blocked| blocked.forget(waiter_id)) else {
+            reply::null_array(&ctx);
+            return;
+        };
+        match client.outcome {
+            Some(outcome) => {
+                reply::outcome(&ctx, &outcome);
+                state::blocked(|blocked| blocked.record_answered(waiter_id, outcome));
+            }
+            None => {
                 pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
                 reply::null_array(&ctx);
             }
-            None => reply::null_array(&ctx),
         }
     });
     raw::REDISMODULE_OK as c_int
@@ -325,16 +317,16 @@ extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, _: Handle) {
     boundary::guard(|| {
         let waiter_id = waiter_of(&Context::new(ctx));
         let forgotten = state::blocked(|blocked| blocked.forget(waiter_id));
-        let Some(Forgotten { client_id, outcome }) = forgotten else {
+        let Some(client) = forgotten else {
             return;
         };
-        match outcome {
+        match client.outcome {
             Some(Outcome::Granted(hand_over)) if hand_over.origin == Origin::New => {
                 record_undelivered(hand_over);
             }
             Some(_) => {}
             None => {
-                let event = if is_lost(client_id) {
+                let event = if is_lost(client.client_id) {
                     Event::Lost(waiter_id, clock::steady_ms())
                 } else {
                     Event::Left(waiter_id)
@@ -353,7 +345,8 @@ extern "C" fn on_end(ctx: *mut raw::RedisModuleCtx, waiter_id: *mut c_void) {
         let ctx = Context::new(ctx);
         let waiter_id = WaiterId(waiter_id.addr() as u64);
         if api::client_id(&ctx) == 0 {
-            record_provisional(waiter_id);
+            let taken = state::blocked(|blocked| blocked.provisional.take_of_waiter(waiter_id));
+            taken.into_iter().for_each(record_undelivered);
         }
     });
 }

@@ -53,28 +53,34 @@ pub fn execute(
     drop(store);
     let mut answer = decision.answer;
     if let Ok(Answer::Queued(arrival)) = answer {
-        answer = Ok(block(ctx, waiter_id, operation.names(), arrival));
+        answer = Ok(block(ctx, waiter_id, operation.names(), strings, arrival));
     }
     if let Ok(Answer::Place(_, Arrival::New)) = answer {
-        apply::announce_wait(ctx, operation.names());
+        apply::announce_wait(ctx, operation.names(), strings);
     }
     if let Ok(answer) = &answer {
         blocking::record_answer(state, operation, answer);
     }
-    deliver(ctx, decision.deliveries);
+    deliver(ctx, state, decision.deliveries);
     rearm(ctx, state, AFTER_A_COMMAND_MS);
     answer
 }
 
 /// Blocks the client of a command that was queued; what it is answered then.
 #[inline(never)]
-fn block(ctx: &Context, waiter_id: WaiterId, names: &Names, arrival: Arrival) -> Answer {
+fn block(
+    ctx: &Context,
+    waiter_id: WaiterId,
+    names: &Names,
+    strings: CommandStrings<'_>,
+    arrival: Arrival,
+) -> Answer {
     if !blocking::block(ctx, waiter_id, names) {
         pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
         return Answer::NotNow;
     }
     if arrival == Arrival::New {
-        apply::announce_wait(ctx, names);
+        apply::announce_wait(ctx, names, strings);
     }
     Answer::Queued(arrival)
 }
@@ -87,16 +93,17 @@ fn next_waiter_id(state: &State) -> WaiterId {
 
 /// Tells others what an operation came to for them.
 #[inline(always)]
-fn deliver(ctx: &Context, deliveries: Option<Box<Deliveries>>) {
+fn deliver(ctx: &Context, state: &State, deliveries: Option<Box<Deliveries>>) {
     if let Some(deliveries) = deliveries {
-        deliver_all(ctx, *deliveries);
+        deliver_all(ctx, state, deliveries);
     }
 }
 
 #[inline(never)]
-fn deliver_all(ctx: &Context, deliveries: Deliveries) {
-    blocking::deliver(deliveries.completions);
-    publications::publish_all(ctx, deliveries.publications);
+fn deliver_all(ctx: &Context, state: &State, mut deliveries: Box<Deliveries>) {
+    blocking::deliver(state, &mut deliveries.completions);
+    publications::publish_all(ctx, &mut deliveries.publications);
+    state.change(|table| table.reuse(deliveries));
 }
 
 /// Carries out what nobody asked for just now: a settling, a take-back.
@@ -110,7 +117,7 @@ pub fn execute_unasked<'n>(
         if let Ok(decision) = decide(&mut store, &mut effects, decision) {
             apply::apply_all(&mut store, &effects);
             drop(store);
-            deliver(ctx, decision.deliveries);
+            deliver(ctx, state, decision.deliveries);
         }
     });
 }
@@ -123,7 +130,7 @@ pub fn time_out(ctx: &Context, most: usize) {
         if let Ok(decision) = decide(&mut store, &mut none, |table, environment| {
             table.time_out_due(most, environment)
         }) {
-            deliver(ctx, decision.deliveries);
+            deliver(ctx, state, decision.deliveries);
         }
     });
 }

@@ -8,12 +8,12 @@ use crate::server::{api, filter, publish, rights};
 use crate::state;
 
 /// Publishes these now, or where that would break into a reply, as soon as that is whole.
-pub fn publish_all(ctx: &Context, publications: Vec<Publication>) {
+pub fn publish_all(ctx: &Context, publications: &mut Vec<Publication>) {
     if publications.is_empty() {
         return;
     }
     if api::pushes_amid_replies(ctx) {
-        pending::record(|pending| pending.publications.extend(publications));
+        pending::record(|pending| pending.publications.append(publications));
         return;
     }
     publications.iter().for_each(|one| publish_one(ctx, one));

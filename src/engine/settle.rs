@@ -31,10 +31,17 @@ const SLOTS_MS: u64 = 500;
 /// How many places are given up at once.
 const MOST_GIVEN_UP: usize = 2_048;
 
+/// How long the clocks are not looked at after they were, in ms: a busy server goes to sleep ten thousand
+/// times a second.
+const CLOCKS_MS: u64 = 10;
+
 /// Arms what was postponed. Looks again at once, at all that is due at some time, if somebody set the wall clock, or if the timer
 /// should have fired by now.
 pub fn check_clock() {
     timer::arm_postponed();
+    if !is_look_due() {
+        return;
+    }
     match timer::state_now() {
         TimerState::InTime => return,
         TimerState::ClockSet => {
@@ -44,6 +51,18 @@ pub fn check_clock() {
     }
     timer::disarm();
     timer::fire_soon();
+}
+
+/// Whether the clocks are to be looked at again.
+fn is_look_due() -> bool {
+    let now_ms = clock::noted_ms();
+    state::with(|state| {
+        let is_due = now_ms >= state.looked_ms.get().saturating_add(CLOCKS_MS);
+        if is_due {
+            state.looked_ms.set(now_ms);
+        }
+        is_due
+    })
 }
 
 /// Whether to leave what is due to the next pass of the server's loop: a command has just made so much

@@ -9,7 +9,7 @@ use redis_module::{raw, Context, RedisString};
 
 use crate::server::api::{self, server};
 use crate::server::filter;
-use crate::state::State;
+use crate::state::{State, CALLERS};
 
 /// A connected client.
 pub struct Client {
@@ -74,14 +74,16 @@ pub fn caller(ctx: &Context, state: &State, life: Life) -> Result<u64, Refusal> 
 }
 
 /// Whether this is the client that a script's commands are run by. Who came by itself once is none: the
-/// server is asked where another client comes than the last time.
+/// server is asked of those alone who aren't known to have done so.
 fn is_a_scripts(ctx: &Context, state: &State, client_id: u64) -> bool {
-    if state.last_caller.get() == client_id {
+    let place = usize::try_from(client_id % CALLERS as u64).ok();
+    let known = place.and_then(|place| state.callers.get(place));
+    if known.is_some_and(|known| known.get() == client_id) {
         return false;
     }
     let is_a_scripts = api::is_script_running(ctx);
-    if !is_a_scripts {
-        state.last_caller.set(client_id);
+    if let Some(known) = known.filter(|_| !is_a_scripts) {
+        known.set(client_id);
     }
     is_a_scripts
 }

@@ -9,7 +9,8 @@ use redis_lock_core::state::queue::WaiterId;
 use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::token::Token;
 use redis_module::raw;
-use smallvec::SmallVec;
+
+use super::provisional::Provisional;
 
 /// The server's handle of a blocked client.
 pub type Handle = *mut raw::RedisModuleBlockedClient;
@@ -37,16 +38,14 @@ pub struct Forgotten {
 pub struct BlockedClients {
     /// All of them.
     pub clients: HashMap<WaiterId, Blocked>,
-    /// How the waits ended that have, of those whom the server hasn't answered yet.
-    pub outcomes: HashMap<WaiterId, Outcome>,
+    /// How the waits ended that have, of those whom the server hasn't answered yet: few of all.
+    outcomes: HashMap<WaiterId, Outcome>,
     /// Those who were granted something and of whom the server is not told yet.
     granted: VecDeque<WaiterId>,
     /// Those whose wait ended otherwise and of whom the server is not told yet.
     pub refused: VecDeque<WaiterId>,
-    /// Hand-overs since the server last slept, and whose they are.
-    pub provisional: HashMap<WaiterId, HandOver>,
-    /// The same by client.
-    pub provisional_of: HashMap<u64, SmallVec<[WaiterId; 1]>>,
+    /// What was handed to those whom the server has answered since it last slept.
+    pub provisional: Provisional,
     /// Which tokens another connection was told since then that they hold, and where: what was handed to
     /// them there is not taken back any more.
     known: HashSet<(Token, Name)>,
@@ -58,22 +57,25 @@ impl BlockedClients {
         if !self.clients.contains_key(&waiter_id) {
             return;
         }
-        let is_granted = matches!(outcome, Outcome::Granted(_));
-        if let Outcome::Granted(hand_over) = &outcome {
-            if hand_over.origin == Origin::New {
-                self.provisional.insert(waiter_id, hand_over.clone());
-                let waiter_ids = self.provisional_of.entry(hand_over.client_id).or_default();
-                waiter_ids.push(waiter_id);
+        let decided = match &outcome {
+            Outcome::Granted(hand_over) => {
                 forget_known(&mut self.known, hand_over);
+                &mut self.granted
             }
-        }
-        self.outcomes.insert(waiter_id, outcome);
-        let decided = if is_granted {
-            &mut self.granted
-        } else {
-            &mut self.refused
+            Outcome::TimedOut | Outcome::Refused(_) => &mut self.refused,
         };
         decided.push_back(waiter_id);
+        self.outcomes.insert(waiter_id, outcome);
+    }
+
+    /// The server has answered a client as its wait came to.
+    pub fn record_answered(&mut self, waiter_id: WaiterId, outcome: Outcome) {
+        match outcome {
+            Outcome::Granted(hand_over) if hand_over.origin == Origin::New => {
+                self.provisional.add(waiter_id, hand_over);
+            }
+            Outcome::Granted(_) | Outcome::TimedOut | Outcome::Refused(_) => {}
+        }
     }
 
     /// A connection was told that its token holds these names. Whoever else was handed one of them by the
@@ -94,7 +96,6 @@ impl BlockedClients {
     /// What the server had to send is sent: what was handed over before stays.
     pub fn forget_provisional(&mut self) {
         self.provisional.clear();
-        self.provisional_of.clear();
         if self.outcomes.is_empty() {
             self.known.clear();
         }

@@ -7,12 +7,12 @@
 
 pub mod blocked;
 pub mod pending;
+pub mod provisional;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ptr;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
 use std::sync::Arc;
-use std::time::Instant;
 
 use lazy_static::lazy_static;
 use redis_lock_core::table::LockTable;
@@ -31,6 +31,9 @@ pub static LOCKS: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes that the module has allocated, on any thread.
 pub static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Of how many clients it is remembered that they are not those by which scripts are run.
+pub const CALLERS: usize = 256;
 
 /// A setting that the server has not set yet.
 pub const UNSET: i64 = -1;
@@ -74,11 +77,13 @@ pub struct State {
     pub timer: Cell<Option<Armed>>,
     /// Whether it has fired since the server last slept.
     pub firing: Cell<Firing>,
+    /// When the clocks were compared last, on the clock that is cheap to look at, in ms.
+    pub looked_ms: Cell<u64>,
     /// Whether the timer was deferred, so that the server's other clients come first.
     pub yielded: Cell<bool>,
-    /// The steady clock when it was looked at first, and the wall clock then, in microseconds since the
-    /// epoch.
-    pub start: OnceCell<(Instant, u64)>,
+    /// The system's monotonic clock when it was looked at first, and the wall clock then, in microseconds,
+    /// since whenever and since the epoch.
+    pub start: OnceCell<(u64, u64)>,
     /// What server this is, and its role.
     pub server: Cell<ServerFacts>,
     /// Whether the server is past the point where it begins to send what it has to send, before it
@@ -92,8 +97,9 @@ pub struct State {
     pub audience: Cell<Audience>,
     /// Whether there is an append-only file; `None`: to be asked.
     pub has_append_only_file: Cell<Option<bool>>,
-    /// The last client that gave an operation by itself, and not for a script.
-    pub last_caller: Cell<u64>,
+    /// Clients that gave an operation by themselves, and not for a script: each at the place that its id
+    /// has modulo the number of places.
+    pub callers: [Cell<u64>; CALLERS],
     /// Whether this module is deleting a key just now: the lock table knows of that.
     pub deleting: Cell<bool>,
     /// The database that the last MOVE came from.
@@ -213,6 +219,7 @@ impl State {
             last_waiter_id: Cell::default(),
             timer: Cell::default(),
             firing: Cell::default(),
+            looked_ms: Cell::default(),
             yielded: Cell::default(),
             start: OnceCell::new(),
             server: Cell::default(),
@@ -221,7 +228,7 @@ impl State {
             slots_due_ms: Cell::default(),
             audience: Cell::default(),
             has_append_only_file: Cell::default(),
-            last_caller: Cell::default(),
+            callers: [const { Cell::new(0) }; CALLERS],
             deleting: Cell::default(),
             moved_from_db: Cell::default(),
             raw_type: Cell::new(ptr::null_mut()),

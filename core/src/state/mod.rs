@@ -7,5 +7,6 @@ pub mod line;
 pub mod place;
 pub mod positions;
 pub mod queue;
+pub mod queue_table;
 pub mod schedule;
 pub mod sessions;

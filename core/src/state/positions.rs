@@ -81,6 +81,7 @@ impl<T> Positions<T> {
     }
 
     /// Puts an entry at the first index that was never given.
+    #[inline(always)]
     fn push(&mut self, entry: Option<(i64, T)>) -> usize {
         match self.pieces.last_mut() {
             Some(last) if last.len() < PIECE => last.push(entry),
@@ -91,6 +92,7 @@ impl<T> Positions<T> {
     }
 
     /// Takes a position, behind or before all others.
+    #[inline(always)]
     pub fn add(&mut self, end: End, value: T) -> Position {
         let order = match end {
             End::Back => {
@@ -110,6 +112,7 @@ impl<T> Positions<T> {
         self.put(position.order, value)
     }
 
+    #[inline(always)]
     fn put(&mut self, order: i64, value: T) -> Position {
         let entry = Some((order, value));
         let Some(index) = self.free.pop() else {
@@ -139,6 +142,7 @@ impl<T> Positions<T> {
     }
 
     /// Gives up a position.
+    #[inline(always)]
     pub fn remove(&mut self, position: Position) -> Option<T> {
         let entry = self.slot_mut(position.index)?;
         let (_, value) = entry.take_if(|(order, _)| *order == position.order)?;

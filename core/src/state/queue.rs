@@ -19,7 +19,7 @@ pub use crate::state::positions::{End, Position};
 use crate::state::line::{merged, Line};
 use crate::state::place::{Presence, Stand};
 use crate::state::positions::Positions;
-use crate::state::schedule::Schedule;
+use crate::state::queue_table::QueueTable;
 use crate::values::holders::Holders;
 use crate::values::name::Name;
 use crate::values::name::Names;
@@ -81,25 +81,6 @@ struct Queued {
     missing: u32,
 }
 
-/// All by which a waiter is found.
-struct Listed {
-    indexed: Indexed,
-    presence: Presence,
-    names: Names,
-    token: Token,
-}
-
-impl Listed {
-    fn of(waiter: &Waiter) -> Self {
-        Self {
-            indexed: Indexed::of(waiter),
-            presence: waiter.stand.presence(),
-            names: waiter.names.clone(),
-            token: waiter.request.token.clone(),
-        }
-    }
-}
-
 impl Queued {
     const fn blocked_by(waiter: Waiter, by: Option<usize>) -> Self {
         Self {
@@ -141,6 +122,8 @@ struct NameQueue {
     /// Those among the waiters that this name blocks because their tokens, which hold here already,
     /// lack permits; the fewest first.
     missing: BTreeSet<(u32, Position)>,
+    /// When a lease ends here, if that is to be announced.
+    unannounced_ms: Option<u64>,
 }
 
 impl NameQueue {
@@ -253,18 +236,18 @@ impl Waits {
 /// Invariants: each waiter's position is in the queue of each of its names, among the absent ones if
 /// nobody stands there, and nowhere else; a token
 /// waits once at most for the same set of names; a queue without positions is gone; the indexes by
-/// waiter, token and timeout say the same; only names with a queue are in `unannounced`.
+/// waiter, token and timeout say the same; `unannounced` has each end that a queue has.
 #[derive(Debug, Default)]
 pub struct Queues {
     waiters: Positions<Queued>,
-    queues_by_name: HashMap<Name, NameQueue>,
+    queues: QueueTable<NameQueue>,
     ids: HashMap<WaiterId, Position>,
     /// How often each connection waits: once, but for what is not known yet to be over.
     clients: HashMap<u64, usize>,
     tokens: HashMap<Token, Waits>,
     timeouts: BTreeSet<(u64, Position)>,
     /// The ends of leases that somebody waits for and that were not announced yet.
-    unannounced: Schedule,
+    unannounced: BTreeSet<(u64, Name)>,
 }
 
 impl Queues {
@@ -280,12 +263,12 @@ impl Queues {
 
     /// Whether anybody waits for this name.
     pub fn has_queue(&self, name: &Name) -> bool {
-        self.queues_by_name.contains_key(name)
+        self.queues.contains(name)
     }
 
     /// Every name that somebody waits for.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &Name> {
-        self.queues_by_name.keys()
+        self.queues.names()
     }
 
     /// The first in the queue of a name among those where somebody stands.
@@ -294,12 +277,12 @@ impl Queues {
         if self.is_empty() {
             return None;
         }
-        self.queues_by_name.get(name)?.positions.first()
+        self.queues.get(name)?.positions.first()
     }
 
     /// The first in the queue of a name, whether somebody stands there or not.
     pub fn first(&self, name: &Name) -> Option<Position> {
-        self.queues_by_name.get(name)?.iter().next()
+        self.queues.get(name)?.iter().next()
     }
 
     /// The waiter at a position.
@@ -331,14 +314,17 @@ impl Queues {
         let (known_by, known) = (queued.blocked_by, queued.missing);
         queued.blocked_by = by;
         queued.missing = missing;
+        if known == 0 && missing == 0 {
+            return;
+        }
         let names = queued.waiter.names.as_slice();
         let name_of = |by: Option<usize>, missing: u32| names.get(by.filter(|_| missing > 0)?);
         let before = name_of(known_by, known);
-        if let Some(queue) = before.and_then(|name| self.queues_by_name.get_mut(name)) {
+        if let Some(queue) = before.and_then(|name| self.queues.get_mut(name)) {
             queue.missing.remove(&(known, position));
         }
         let after = name_of(by, missing);
-        if let Some(queue) = after.and_then(|name| self.queues_by_name.get_mut(name)) {
+        if let Some(queue) = after.and_then(|name| self.queues.get_mut(name)) {
             queue.missing.insert((missing, position));
         }
     }
@@ -346,26 +332,26 @@ impl Queues {
     /// Those whom a name blocks because their tokens, which hold there already, lack permits, and how
     /// many: the fewest first.
     pub fn missing(&self, name: &Name) -> impl Iterator<Item = (u32, Position)> + '_ {
-        let queue = self.queues_by_name.get(name).into_iter();
+        let queue = self.queues.get(name).into_iter();
         queue.flat_map(|queue| queue.missing.iter().copied())
     }
 
     /// The queue of a name, first in queue first.
     pub fn queue(&self, name: &Name) -> impl Iterator<Item = (Position, &Waiter)> {
-        let queue = self.queues_by_name.get(name).into_iter();
+        let queue = self.queues.get(name).into_iter();
         let positions = queue.flat_map(NameQueue::iter);
         positions.filter_map(|position| Some((position, self.at(position)?)))
     }
 
     /// The queue of a name, to look at as a whole; `None` where nobody waits.
     pub fn known(&self, name: &Name) -> Option<KnownQueue<'_>> {
-        self.queues_by_name.get(name).map(KnownQueue)
+        self.queues.get(name).map(KnownQueue)
     }
 
     /// Records what a name was settled to that somebody waits for: who holds it, where that is known and
     /// they aren't many, and when the next lease ends there, which is to be announced once.
     pub fn record_settled(&mut self, name: &Name, holders: Option<&Holders>, end_ms: Option<u64>) {
-        let Some(queue) = self.queues_by_name.get_mut(name) else {
+        let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
         queue.holders.clear();
@@ -373,19 +359,30 @@ impl Queues {
             let tokens = holders.iter().map(|own| own.token.clone());
             queue.holders.extend(tokens);
         }
-        self.unannounced.set(name, end_ms);
+        let before_ms = std::mem::replace(&mut queue.unannounced_ms, end_ms);
+        self.replace_unannounced(name, before_ms, end_ms);
+    }
+
+    fn replace_unannounced(&mut self, name: &Name, before_ms: Option<u64>, ms: Option<u64>) {
+        if before_ms == ms {
+            return;
+        }
+        if let Some(before_ms) = before_ms {
+            self.unannounced.remove(&(before_ms, name.clone()));
+        }
+        self.unannounced.extend(ms.map(|ms| (ms, name.clone())));
     }
 
     /// Forgets who holds a name: something happened there that is not settled yet.
     pub fn forget_holders(&mut self, name: &Name) {
-        if let Some(queue) = self.queues_by_name.get_mut(name) {
+        if let Some(queue) = self.queues.get_mut(name) {
             queue.holders.clear();
         }
     }
 
     /// Forgets who holds any name.
     pub fn forget_all_holders(&mut self) {
-        for queue in self.queues_by_name.values_mut() {
+        for queue in self.queues.values_mut() {
             queue.holders.clear();
         }
     }
@@ -393,7 +390,7 @@ impl Queues {
     /// Whether somebody stands in the queue of a name that is known to be held by others than this token. Who comes
     /// now is behind them, whatever the lock is like.
     pub fn is_behind(&self, name: &Name, token: &Token) -> bool {
-        let queue = self.queues_by_name.get(name);
+        let queue = self.queues.get(name);
         queue.is_some_and(|queue| {
             let is_held = !queue.holders.is_empty() && !queue.holders.contains(token);
             is_held && !queue.positions.is_empty()
@@ -402,12 +399,12 @@ impl Queues {
 
     /// How long the queue of a name is.
     pub fn queue_len(&self, name: &Name) -> usize {
-        self.queues_by_name.get(name).map_or(0, NameQueue::len)
+        self.queues.get(name).map_or(0, NameQueue::len)
     }
 
     /// Where a position stands in the queue of a name, from 1 on.
     pub fn rank(&self, name: &Name, position: Position) -> usize {
-        let queue = self.queues_by_name.get(name);
+        let queue = self.queues.get(name);
         queue.map_or(0, |queue| {
             queue.positions.before(position) + queue.absent.before(position) + 1
         })
@@ -435,7 +432,7 @@ impl Queues {
             };
             return Vec::new();
         }
-        let all = self.queues_by_name.values();
+        let all = self.queues.values();
         let places = all.flat_map(NameQueue::iter);
         let places: Vec<Position> = places.filter(|place| self.is_place(*place)).collect();
         self.remove_all(places)
@@ -444,7 +441,7 @@ impl Queues {
     /// Takes out those who wait for a name without a connection, at most `most` of them. Returns the names
     /// that they leave to others.
     pub fn drop_places_at(&mut self, name: &Name, most: usize) -> Vec<Name> {
-        let queue = self.queues_by_name.get(name).into_iter();
+        let queue = self.queues.get(name).into_iter();
         let places = queue.flat_map(NameQueue::iter);
         let places = places.filter(|place| self.is_place(*place));
         let places: Vec<Position> = places.take(most).collect();
@@ -469,8 +466,7 @@ impl Queues {
     /// The waits of a token in the queue of a name. Looks through that queue or through all waits of the
     /// token, whichever is shorter.
     pub fn waits_at(&self, token: &Token, name: &Name) -> Vec<Position> {
-        let (Some(waits), Some(queue)) = (self.tokens.get(token), self.queues_by_name.get(name))
-        else {
+        let (Some(waits), Some(queue)) = (self.tokens.get(token), self.queues.get(name)) else {
             return Vec::new();
         };
         let is_own = |position: &Position| {
@@ -524,52 +520,46 @@ impl Queues {
         end: End,
         by: Option<usize>,
     ) -> (Position, Vec<Name>) {
-        let listed = Listed::of(&waiter);
         let position = self.waiters.add(end, Queued::blocked_by(waiter, by));
-        let new_queues = self.list(position, listed);
-        (position, new_queues)
+        (position, self.list(position))
     }
 
     /// Adds a waiter again at a position that it had; its token doesn't wait for the same names.
     pub fn enqueue_again(&mut self, position: Position, waiter: Waiter) {
-        let listed = Listed::of(&waiter);
         let queued = Queued::blocked_by(waiter, None);
         let position = self.waiters.add_again(position, queued);
-        self.list(position, listed);
+        self.list(position);
     }
 
     /// Lists a position under all that its waiter is found by. Returns those of its names in whose queues
     /// nobody stood before.
-    fn list(&mut self, position: Position, listed: Listed) -> Vec<Name> {
-        let Listed {
-            indexed,
-            presence,
-            names,
-            token,
-        } = listed;
-        self.index(position, &indexed);
+    fn list(&mut self, position: Position) -> Vec<Name> {
         let mut new_queues = Vec::new();
-        for name in &names {
-            let queue = self.queues_by_name.entry(name.clone()).or_default();
-            if queue.positions.is_empty() {
-                new_queues.push(name.clone());
+        let Some(Queued { waiter, .. }) = self.waiters.get(position) else {
+            return new_queues;
+        };
+        for name in &waiter.names {
+            self.queues.make(name);
+            if let Some(queue) = self.queues.get_mut(name) {
+                if queue.positions.is_empty() {
+                    new_queues.push(name.clone());
+                }
+                queue.insert(position, waiter.stand.presence());
             }
-            queue.insert(position, presence);
         }
-        self.index_wait(token, names, position);
-        new_queues
-    }
-
-    fn index_wait(&mut self, token: Token, names: Names, position: Position) {
-        match self.tokens.entry(token) {
+        match self.tokens.entry(waiter.request.token.clone()) {
             Entry::Vacant(vacant) => {
                 vacant.insert(Waits::One(position));
             }
             Entry::Occupied(mut waits) => {
                 let names_of = |position| Some(self.waiters.get(position)?.waiter.names.clone());
+                let names = waiter.names.clone();
                 waits.get_mut().insert(names, position, names_of);
             }
         }
+        let indexed = Indexed::of(waiter);
+        self.index(position, &indexed);
+        new_queues
     }
 
     /// Gives a position to another wait of the same token for the same names. Returns the one that had
@@ -584,7 +574,7 @@ impl Queues {
         self.index(position, &indexed);
         if older.stand.presence() != presence {
             for name in &older.names {
-                if let Some(queue) = self.queues_by_name.get_mut(name) {
+                if let Some(queue) = self.queues.get_mut(name) {
                     queue.remove(position);
                     queue.insert(position, presence);
                 }
@@ -636,16 +626,20 @@ impl Queues {
 
     /// The names where a lease ends by `until_ms`, at most `most` of them, each told once for an end.
     pub fn announce_ends(&mut self, until_ms: u64, most: usize) -> Vec<Name> {
-        let names = self.unannounced.due(until_ms, most);
+        let due = self.unannounced.iter();
+        let due = due.take_while(|(ms, _)| *ms <= until_ms).take(most);
+        let names: Vec<Name> = due.map(|(_, name)| name.clone()).collect();
         for name in &names {
-            self.unannounced.set(name, None);
+            let queue = self.queues.get_mut(name);
+            let before_ms = queue.and_then(|queue| queue.unannounced_ms.take());
+            self.replace_unannounced(name, before_ms, None);
         }
         names
     }
 
     /// When the next end is that was not announced yet, on the steady clock in ms.
     pub fn next_unannounced_ms(&self) -> Option<u64> {
-        self.unannounced.next_ms()
+        self.unannounced.first().map(|(ms, _)| *ms)
     }
 
     fn index(&mut self, position: Position, indexed: &Indexed) {
@@ -678,13 +672,14 @@ impl Queues {
     }
 
     fn leave_queue(&mut self, name: &Name, position: Position) {
-        let Some(queue) = self.queues_by_name.get_mut(name) else {
+        let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
         queue.remove(position);
         if queue.is_empty() {
-            self.queues_by_name.remove(name);
-            self.unannounced.set(name, None);
+            let unannounced_ms = queue.unannounced_ms;
+            self.queues.remove(name);
+            self.replace_unannounced(name, unannounced_ms, None);
         }
     }
 
@@ -694,26 +689,26 @@ impl Queues {
     /// The first invariant that doesn't hold, in words.
     pub fn check(&self) -> Result<(), String> {
         let waiters = || self.waiters.values().map(|queued| &queued.waiter);
-        let in_queues: usize = self.queues_by_name.values().map(NameQueue::len).sum();
-        let absent: usize = self
-            .queues_by_name
-            .values()
-            .map(|queue| queue.absent.len())
-            .sum();
+        let in_queues: usize = self.queues.values().map(NameQueue::len).sum();
+        let absent: usize = self.queues.values().map(|queue| queue.absent.len()).sum();
         let absent_waiters = waiters().filter(|w| w.stand.is_absent());
         let wanted_absent: usize = absent_waiters.map(|w| w.names.count()).sum();
         let wanted: usize = waiters().map(|w| w.names.count()).sum();
         let in_tokens: usize = self.tokens.values().map(Waits::len).sum();
-        let in_missing: usize = self
-            .queues_by_name
-            .values()
-            .map(|queue| queue.missing.len())
-            .sum();
+        let in_missing: usize = self.queues.values().map(|queue| queue.missing.len()).sum();
         let missing = self.waiters.values().filter(|queued| queued.missing > 0);
+        let of_queues = |(ms, name): &(u64, Name)| {
+            let queue = self.queues.get(name);
+            queue.is_some_and(|queue| queue.unannounced_ms == Some(*ms))
+        };
+        let announced_soundly = self.unannounced.iter().all(of_queues);
+        let to_announce = self.queues.values();
+        let to_announce = to_announce.filter(|queue| queue.unannounced_ms.is_some());
+        let to_announce = to_announce.count();
         let with_timeout = waiters().filter(|w| w.end_ms().is_some()).count();
         let blocked = waiters().filter(|w| w.stand.is_blocked()).count();
         let complaints = [
-            (in_queues != wanted, "positions in queues_by_name"),
+            (in_queues != wanted, "positions in queues by name"),
             (absent != wanted_absent, "absent positions"),
             (in_missing != missing.count(), "those who lack permits"),
             (in_tokens != self.waiters.len(), "positions by token"),
@@ -723,13 +718,12 @@ impl Queues {
                 "waits by connection",
             ),
             (self.timeouts.len() != with_timeout, "timeouts"),
-            (!self.unannounced.is_sound(), "ends to announce"),
             (
-                self.unannounced.len() > self.queues_by_name.len(),
-                "ends to announce without a queue",
+                self.unannounced.len() != to_announce || !announced_soundly,
+                "ends to announce",
             ),
             (
-                self.queues_by_name.values().any(NameQueue::is_empty),
+                self.queues.values().any(NameQueue::is_empty),
                 "an empty queue",
             ),
         ];

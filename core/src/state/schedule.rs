@@ -23,21 +23,17 @@ impl Schedule {
 
     /// Sets when a name is due, or that it isn't.
     pub fn set(&mut self, name: &Name, due_ms: Option<u64>) {
-        let before_ms = self.time_of(name);
-        if before_ms == due_ms {
-            return;
-        }
-        match due_ms {
-            Some(due_ms) => {
-                self.order.insert((due_ms, name.clone()));
-                self.times.insert(name.clone(), due_ms);
+        let before_ms = match (self.times.get_mut(name), due_ms) {
+            (Some(time_ms), Some(due_ms)) => Some(std::mem::replace(time_ms, due_ms)),
+            (None, Some(due_ms)) => self.times.insert(name.clone(), due_ms),
+            (Some(_), None) => self.times.remove(name),
+            (None, None) => None,
+        };
+        if before_ms != due_ms {
+            if let Some(before_ms) = before_ms {
+                self.order.remove(&(before_ms, name.clone()));
             }
-            None => {
-                self.times.remove(name);
-            }
-        }
-        if let Some(before_ms) = before_ms {
-            self.order.remove(&(before_ms, name.clone()));
+            self.order.extend(due_ms.map(|ms| (ms, name.clone())));
         }
     }
 
@@ -61,19 +57,46 @@ impl Schedule {
         }
     }
 
-    /// How many names have a time.
-    pub fn len(&self) -> usize {
-        self.times.len()
-    }
-
     /// Whether no name has one.
     pub fn is_empty(&self) -> bool {
         self.times.is_empty()
     }
+}
 
-    /// Whether both collections tell the same, for tests.
-    pub fn is_sound(&self) -> bool {
-        let alike = |(ms, name): &(u64, Name)| self.times.get(name) == Some(ms);
-        self.times.len() == self.order.len() && self.order.iter().all(alike)
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_tells_what_was_set_last(steps in proptest::collection::vec((0u8..6, 0u64..9, 0u8..9), 1..60)) {
+            let (mut schedule, mut times) = (Schedule::default(), std::collections::BTreeMap::new());
+            for (key, ms, kind) in steps {
+                let name = Name::new(0, &[key]);
+                match kind {
+                    0 => {
+                        schedule.set_all(ms);
+                        times.values_mut().for_each(|time| *time = ms);
+                    }
+                    1 | 2 => {
+                        schedule.set(&name, None);
+                        times.remove(&name);
+                    }
+                    _ => {
+                        schedule.set(&name, Some(ms));
+                        times.insert(name, ms);
+                    }
+                }
+                let mut order: Vec<(u64, Name)> = times.iter().map(|(name, ms)| (*ms, name.clone())).collect();
+                order.sort();
+                prop_assert_eq!(schedule.is_empty(), order.is_empty());
+                prop_assert_eq!(schedule.next_ms(), order.first().map(|(ms, _)| *ms));
+                prop_assert!(order.iter().all(|(ms, name)| schedule.time_of(name) == Some(*ms)));
+                let due = order.iter().filter(|(due_ms, _)| *due_ms <= ms).map(|(_, name)| name);
+                prop_assert!(schedule.due(ms, 3).iter().eq(due.take(3)));
+            }
+        }
     }
 }

@@ -58,7 +58,7 @@ impl Waiting {
             if tx.steps >= MOST_STEPS {
                 return;
             }
-            let mut work = WorkList::default();
+            let mut work = WorkList::new(tx);
             if self
                 .name_for(position)
                 .is_some_and(|name| settled.contains(&name))
@@ -108,7 +108,7 @@ impl LockTable {
             for (id, name) in &sessions {
                 tx.renew(name, *id);
             }
-            let mut work = WorkList::default();
+            let mut work = WorkList::new(tx);
             work.extend(waiting.take_pending(steady_ms, most, &settled));
             for name in names {
                 waiting.recheck_name(name, &mut work, tx);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::decision::{Answer, Decision};
+use crate::decision::{Answer, Decision, Deliveries};
 use crate::state::durations::Durations;
 use crate::state::place::Stand;
 use crate::state::queue::{Position, Queues, WaiterId};
@@ -211,6 +211,11 @@ impl LockTable {
         }
         left.retain(|name| self.waiting.queues.has_queue(name));
         left
+    }
+
+    /// Takes back deliveries that were carried out, for the room that they have.
+    pub fn reuse(&mut self, deliveries: Box<Deliveries>) {
+        self.workspace.reuse(deliveries);
     }
 
     /// Runs a transaction of an operation that is about these names: what it decides is answered, what it

@@ -30,8 +30,10 @@ const COMPLETION_STEPS: u64 = 16;
 /// the migration of a slot, takes longer than that.
 pub(super) const RETRY_MS: u64 = 20;
 
+/// How many positions a work list may have room for to be kept for the next one.
+const MOST_KEPT: usize = 256;
+
 /// What an operation still has to look at: the first in queue first, whoever brought it up.
-#[derive(Default)]
 pub(super) struct WorkList {
     positions: BinaryHeap<Reverse<Position>>,
     /// Names at which something may be due at another time than before.
@@ -39,6 +41,14 @@ pub(super) struct WorkList {
 }
 
 impl WorkList {
+    /// One without any work.
+    pub(super) fn new(tx: &mut Transaction<'_, '_, '_>) -> Self {
+        Self {
+            positions: std::mem::take(&mut tx.lists.heap),
+            names: SmallVec::new(),
+        }
+    }
+
     /// Adds waiters to look at.
     pub(super) fn extend(&mut self, positions: impl IntoIterator<Item = Position>) {
         self.positions.extend(positions.into_iter().map(Reverse));
@@ -103,7 +113,7 @@ impl Waiting {
 
     #[inline(never)]
     fn settle_all(&mut self, names: &[Name], tx: &mut Transaction<'_, '_, '_>) {
-        let mut work = WorkList::default();
+        let mut work = WorkList::new(tx);
         for name in names {
             self.recheck_name(name, &mut work, tx);
         }
@@ -148,6 +158,11 @@ impl Waiting {
     /// than may be free.
     fn recheck(&mut self, id: EntryId, work: &mut WorkList, tx: &mut Transaction<'_, '_, '_>) {
         tx.steps += 1;
+        let steady_ms = if self.queues.is_empty() {
+            0
+        } else {
+            tx.steady_ms()
+        };
         let Some(name) = tx.name_of(id) else { return };
         let lock = tx.lock(id);
         let first = match lock {
@@ -163,7 +178,9 @@ impl Waiting {
             return;
         };
         work.names.push(id);
-        work.extend([head]);
+        if !lock.is_some_and(|lock| self.waits_on(head, name, lock, steady_ms)) {
+            work.extend([head]);
+        }
         let Some(lock) = lock else {
             // Whatever else holds it up: it is to be told of this first.
             let names = self.queues.at(head).map(|waiter| waiter.names.as_slice());
@@ -182,6 +199,21 @@ impl Waiting {
                 tx.steps += self.recheck_waits_of(&sole.token, name, work);
             }
         }
+    }
+
+    /// Whether a waiter need not be looked at: this name blocked it when it was looked at last, another token
+    /// holds the lock alone, and its time isn't over. So it is with the next one behind each hand-over.
+    fn waits_on(&self, position: Position, name: &Name, lock: &Lock, steady_ms: u64) -> bool {
+        let Some(waiter) = self.queues.at(position) else {
+            return false;
+        };
+        lock.mode() == Mode::Exclusive
+            && lock
+                .holders()
+                .only()
+                .is_some_and(|own| own.token != waiter.request.token)
+            && !waiter.is_over(steady_ms)
+            && self.queues.blocked_by(position) == Some(name)
     }
 
     /// Puts on the work the waits of a token that were held up by this name. Tells how many steps
@@ -211,9 +243,12 @@ impl Waiting {
         }
         if !work.positions.is_empty() {
             let steady_ms = tx.steady_ms();
-            let left = work.positions.into_iter();
+            let left = work.positions.drain();
             self.pending
                 .extend(left.map(|Reverse(position)| (steady_ms, position)));
+        }
+        if work.positions.capacity() <= MOST_KEPT {
+            tx.lists.heap = work.positions;
         }
         debug_assert!(
             tx.lists.changed.is_empty(),
@@ -419,10 +454,13 @@ fn publish(waiter: &Waiter, tx: &mut Transaction<'_, '_, '_>) {
         notice,
         user: user.clone(),
     });
-    tx.lists.publications.extend(publication);
+    tx.lists.deliveries.publications.extend(publication);
 }
 
 fn complete(waiter_id: WaiterId, outcome: Outcome, names: usize, tx: &mut Transaction<'_, '_, '_>) {
     tx.steps += COMPLETION_STEPS + names as u64;
-    tx.lists.completions.push(Completion { waiter_id, outcome });
+    tx.lists
+        .deliveries
+        .completions
+        .push(Completion { waiter_id, outcome });
 }

@@ -164,7 +164,7 @@ impl Waiting {
         let answer = self.place_or_grant(names, request, way, caller, tx)?;
         if let Answer::Granted(_) = answer {
             let is_other = |it: &Publication| it.token != request.token || it.names != *names;
-            tx.lists.publications.retain(is_other);
+            tx.lists.deliveries.publications.retain(is_other);
         }
         Ok(answer)
     }
@@ -346,11 +346,14 @@ impl Waiting {
         tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Answer, Refusal> {
         let mut cancelled = 0_u64;
-        let (told, published) = (tx.lists.completions.len(), tx.lists.publications.len());
+        let (told, published) = (
+            tx.lists.deliveries.completions.len(),
+            tx.lists.deliveries.publications.len(),
+        );
         for name in names {
             tx.lock_at(name).ok_or(Refusal::WrongType)?;
             let waits = self.queues.waits_at(token, name);
-            tx.lists.completions.reserve(waits.len());
+            tx.lists.deliveries.completions.reserve(waits.len());
             // The last first: to leave a queue at its end moves none of the others, who may be thousands.
             for position in waits.into_iter().rev() {
                 let lapsed = self.has_lapsed(position, tx);
@@ -360,10 +363,10 @@ impl Waiting {
                 cancelled += u64::from(!lapsed);
             }
         }
-        if let Some(told) = tx.lists.completions.get_mut(told..) {
+        if let Some(told) = tx.lists.deliveries.completions.get_mut(told..) {
             told.reverse();
         }
-        if let Some(published) = tx.lists.publications.get_mut(published..) {
+        if let Some(published) = tx.lists.deliveries.publications.get_mut(published..) {
             published.reverse();
         }
         self.counters.cancels += cancelled;

@@ -431,10 +431,10 @@ impl World {
                 self.replica.remove(&name);
             }
         }
-        let Some(deliveries) = decision.deliveries else {
+        let Some(mut deliveries) = decision.deliveries else {
             return;
         };
-        for completion in deliveries.completions {
+        for completion in deliveries.completions.drain(..) {
             let line = self
                 .waiting
                 .remove(&completion.waiter_id)
@@ -449,10 +449,11 @@ impl World {
             }
             self.heard.push(format!("{line}: {said}"));
         }
-        for Publication { notice, .. } in deliveries.publications {
+        for Publication { notice, .. } in deliveries.publications.drain(..) {
             let (channel, message) = (notice.channel(), notice.message());
             let words = [channel, message].map(|word| word.escape_ascii().to_string());
             self.heard.push(words.join(": "));
         }
+        self.table.reuse(deliveries);
     }
 }
