@@ -142,6 +142,21 @@ impl Running {
         signal.at >= self.started && self.pending.len() == before
     }
 
+    /// Whether a signal that ends its like was lost though it came when the command was there. When it came is noted
+    /// as it is handled here, which can take until the command is there; it had reached a process that wasn't yet. A
+    /// command that lives and takes it as the system does by default hasn't had it.
+    #[cfg(target_os = "linux")]
+    pub fn has_missed(&self, number: i32) -> bool {
+        let ends = ![libc::SIGTSTP, libc::SIGCONT].contains(&number);
+        ends && self.is_new() && takes_by_default(self.id, number)
+    }
+
+    /// Not known on this system.
+    #[cfg(not(target_os = "linux"))]
+    pub fn has_missed(&self, _number: i32) -> bool {
+        false
+    }
+
     /// Whether it was started just now.
     pub fn is_new(&self) -> bool {
         self.started.elapsed() < NEW_FOR
@@ -171,9 +186,56 @@ impl Running {
     }
 }
 
+/// Whether a process neither handles, nor ignores, nor holds back a signal.
+#[cfg(target_os = "linux")]
+fn takes_by_default(id: Pid, number: i32) -> bool {
+    let path = format!("/proc/{}/status", id.as_raw_nonzero());
+    let status = fs::read_to_string(path).unwrap_or_default();
+    let field = |name: &str| {
+        let mut lines = status.lines();
+        let mask = lines.find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    let is_out_of = |mask: u64| mask >> (number - 1) & 1 == 0;
+    ["SigCgt:", "SigIgn:", "SigBlk:"]
+        .iter()
+        .all(|name| field(name).is_some_and(is_out_of))
+}
+
 fn code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
         (None, signal) => signals::code_of(signal.unwrap_or_default()),
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::io::Read;
+    use std::process::Stdio;
+
+    use super::*;
+
+    #[test]
+    fn what_a_process_does_with_a_signal_is_seen() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' INT; trap : TERM; echo; read line"]);
+        let shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().expect("a shell");
+        let mut ready = [0];
+        let output = shell.stdout.as_mut().expect("its output");
+        output.read_exact(&mut ready).expect("a line");
+        let id = Pid::from_child(&shell);
+        for (number, by_default) in [
+            (libc::SIGINT, false),
+            (libc::SIGTERM, false),
+            (libc::SIGHUP, true),
+            (libc::SIGUSR2, true),
+        ] {
+            assert_eq!(takes_by_default(id, number), by_default, "{number}");
+        }
+        drop(shell.stdin.take());
+        shell.wait().expect("its end");
+        assert!(!takes_by_default(id, libc::SIGHUP), "it is gone");
     }
 }

@@ -202,7 +202,9 @@ impl Guarded<'_> {
             return;
         }
         let has_it = match signal.sender {
-            Sender::System => self.running.was_there(signal),
+            Sender::System => {
+                self.running.was_there(signal) && !self.running.has_missed(signal.number)
+            }
             // As an editor does that stops its whole group.
             Sender::Process(sender) => self.running.family().has(sender),
             Sender::Unknown => false,
