@@ -235,9 +235,7 @@ fn is_lost(client_id: u64) -> bool {
 /// sent its answer before it was closed.
 pub fn record_client_gone(client_id: u64) {
     state::with(|state| state.last_gone_client.set(client_id));
-    let any = state::blocked(|blocked| {
-        !blocked.provisional.is_empty() && blocked.provisional.has_client(client_id)
-    });
+    let any = state::blocked(|blocked| blocked.provisional.has_client(client_id));
     if !any {
         return;
     }

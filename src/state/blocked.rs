@@ -59,7 +59,9 @@ impl BlockedClients {
         }
         let decided = match &outcome {
             Outcome::Granted(hand_over) => {
-                forget_known(&mut self.known, hand_over);
+                if hand_over.origin == Origin::New {
+                    forget_known(&mut self.known, hand_over);
+                }
                 &mut self.granted
             }
             Outcome::TimedOut | Outcome::Refused(_) => &mut self.refused,

@@ -20,6 +20,7 @@ use crate::state::line::{merged, Line};
 use crate::state::place::{Presence, Stand};
 use crate::state::positions::Positions;
 use crate::state::queue_table::QueueTable;
+use crate::state::schedule::Order;
 use crate::values::holders::Holders;
 use crate::values::name::Name;
 use crate::values::name::Names;
@@ -247,7 +248,7 @@ pub struct Queues {
     tokens: HashMap<Token, Waits>,
     timeouts: BTreeSet<(u64, Position)>,
     /// The ends of leases that somebody waits for and that were not announced yet.
-    unannounced: BTreeSet<(u64, Name)>,
+    unannounced: Order,
 }
 
 impl Queues {
@@ -360,17 +361,7 @@ impl Queues {
             queue.holders.extend(tokens);
         }
         let before_ms = std::mem::replace(&mut queue.unannounced_ms, end_ms);
-        self.replace_unannounced(name, before_ms, end_ms);
-    }
-
-    fn replace_unannounced(&mut self, name: &Name, before_ms: Option<u64>, ms: Option<u64>) {
-        if before_ms == ms {
-            return;
-        }
-        if let Some(before_ms) = before_ms {
-            self.unannounced.remove(&(before_ms, name.clone()));
-        }
-        self.unannounced.extend(ms.map(|ms| (ms, name.clone())));
+        self.unannounced.replace(name, before_ms, end_ms);
     }
 
     /// Forgets who holds a name: something happened there that is not settled yet.
@@ -626,20 +617,18 @@ impl Queues {
 
     /// The names where a lease ends by `until_ms`, at most `most` of them, each told once for an end.
     pub fn announce_ends(&mut self, until_ms: u64, most: usize) -> Vec<Name> {
-        let due = self.unannounced.iter();
-        let due = due.take_while(|(ms, _)| *ms <= until_ms).take(most);
-        let names: Vec<Name> = due.map(|(_, name)| name.clone()).collect();
+        let names = self.unannounced.due(until_ms, most);
         for name in &names {
             let queue = self.queues.get_mut(name);
             let before_ms = queue.and_then(|queue| queue.unannounced_ms.take());
-            self.replace_unannounced(name, before_ms, None);
+            self.unannounced.replace(name, before_ms, None);
         }
         names
     }
 
     /// When the next end is that was not announced yet, on the steady clock in ms.
     pub fn next_unannounced_ms(&self) -> Option<u64> {
-        self.unannounced.first().map(|(ms, _)| *ms)
+        self.unannounced.next_ms()
     }
 
     fn index(&mut self, position: Position, indexed: &Indexed) {
@@ -679,7 +668,7 @@ impl Queues {
         if queue.is_empty() {
             let unannounced_ms = queue.unannounced_ms;
             self.queues.remove(name);
-            self.replace_unannounced(name, unannounced_ms, None);
+            self.unannounced.replace(name, unannounced_ms, None);
         }
     }
 
@@ -719,7 +708,7 @@ impl Queues {
             ),
             (self.timeouts.len() != with_timeout, "timeouts"),
             (
-                self.unannounced.len() != to_announce || !announced_soundly,
+                self.unannounced.iter().len() != to_announce || !announced_soundly,
                 "ends to announce",
             ),
             (

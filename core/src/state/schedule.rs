@@ -6,13 +6,47 @@ use foldhash::HashMap;
 
 use crate::values::name::Name;
 
+/// Names in the order of their times, on the steady clock in ms, for whoever knows the time of each. Every step
+/// costs O(log n).
+#[derive(Debug, Default)]
+pub struct Order(BTreeSet<(u64, Name)>);
+
+impl Order {
+    /// Moves a name from the time that it has, if any, to another one, or to none.
+    pub fn replace(&mut self, name: &Name, before_ms: Option<u64>, ms: Option<u64>) {
+        if before_ms == ms {
+            return;
+        }
+        if let Some(before_ms) = before_ms {
+            self.0.remove(&(before_ms, name.clone()));
+        }
+        self.0.extend(ms.map(|ms| (ms, name.clone())));
+    }
+
+    /// The names due by `until_ms`, the earliest first, at most `most` of them.
+    pub fn due(&self, until_ms: u64, most: usize) -> Vec<Name> {
+        let due = self.0.iter().take_while(|(ms, _)| *ms <= until_ms);
+        due.take(most).map(|(_, name)| name.clone()).collect()
+    }
+
+    /// When the first name is due.
+    pub fn next_ms(&self) -> Option<u64> {
+        self.0.first().map(|(ms, _)| *ms)
+    }
+
+    /// All names with their times, the earliest first.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &(u64, Name)> {
+        self.0.iter()
+    }
+}
+
 /// Names, each with one time, on the steady clock in ms. Every step costs O(log n).
 ///
 /// Invariant: both collections tell the same.
 #[derive(Debug, Default)]
 pub struct Schedule {
     times: HashMap<Name, u64>,
-    order: BTreeSet<(u64, Name)>,
+    order: Order,
 }
 
 impl Schedule {
@@ -29,32 +63,24 @@ impl Schedule {
             (Some(_), None) => self.times.remove(name),
             (None, None) => None,
         };
-        if before_ms != due_ms {
-            if let Some(before_ms) = before_ms {
-                self.order.remove(&(before_ms, name.clone()));
-            }
-            self.order.extend(due_ms.map(|ms| (ms, name.clone())));
-        }
+        self.order.replace(name, before_ms, due_ms);
     }
 
     /// The names due by `until_ms`, the earliest first, at most `most` of them.
     pub fn due(&self, until_ms: u64, most: usize) -> Vec<Name> {
-        let due = self.order.iter().take_while(|(ms, _)| *ms <= until_ms);
-        due.take(most).map(|(_, name)| name.clone()).collect()
+        self.order.due(until_ms, most)
     }
 
     /// When the first name is due.
     pub fn next_ms(&self) -> Option<u64> {
-        self.order.first().map(|(ms, _)| *ms)
+        self.order.next_ms()
     }
 
     /// Makes every name due at `due_ms`.
     pub fn set_all(&mut self, due_ms: u64) {
-        let names = std::mem::take(&mut self.order);
-        for (_, name) in names {
-            self.times.insert(name.clone(), due_ms);
-            self.order.insert((due_ms, name));
-        }
+        self.times.values_mut().for_each(|ms| *ms = due_ms);
+        let names = self.times.keys().cloned();
+        self.order = Order(names.map(|name| (due_ms, name)).collect());
     }
 
     /// Whether no name has one.

@@ -158,6 +158,7 @@ impl Waiting {
     /// than may be free.
     fn recheck(&mut self, id: EntryId, work: &mut WorkList, tx: &mut Transaction<'_, '_, '_>) {
         tx.steps += 1;
+        // Where nobody waits no clock is looked at.
         let steady_ms = if self.queues.is_empty() {
             0
         } else {
