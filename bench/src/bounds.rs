@@ -16,6 +16,9 @@ pub const HELD_OF_DELETE: f64 = 1.32;
 pub const HELD_OF_COMPARE: f64 = 1.16;
 /// As `HELD_OF_DELETE`, for the script.
 pub const HELD_OF_SCRIPT: f64 = 0.64;
+/// How often the instruction cache misses, of the script's: 1.22 times on Redis 7.0 before the seldom paths were moved
+/// out of the way, 1.0 since.
+pub const HELD_MISSES_OF_SCRIPT: f64 = 1.1;
 
 /// The bounds that CI holds.
 pub fn held() -> Vec<Bound> {
@@ -25,7 +28,9 @@ pub fn held() -> Vec<Bound> {
         (pairs::SCRIPT, HELD_OF_SCRIPT),
     ];
     let held = held.map(|(way, limit)| instructions_of(way, Limit::AtMost(limit)));
-    held.into()
+    let misses = Limit::AtMost(HELD_MISSES_OF_SCRIPT);
+    let misses = counted_of(metric::FETCHES, pairs::SCRIPT, misses);
+    held.into_iter().chain([misses]).collect()
 }
 
 /// The bounds that a full run is judged by.
@@ -183,12 +188,17 @@ fn grants_of_list(n: u64) -> Bound {
 }
 
 fn instructions_of(way: &str, limit: Limit) -> Bound {
+    counted_of(metric::INSTRUCTIONS, way, limit)
+}
+
+/// What is counted of a pair, of that of another way.
+fn counted_of(metric: &'static str, way: &str, limit: Limit) -> Bound {
     let count = |way| {
         let pipeline = instructions::PIPELINE as u64;
-        at(instructions::NAME, "", pipeline, way, metric::INSTRUCTIONS)
+        at(instructions::NAME, "", pipeline, way, metric)
     };
     Bound {
-        what: format!("instructions a pair, of {way}\'s"),
+        what: format!("{metric}, of {way}\'s"),
         measured: count(pairs::LOCK),
         of: Some(count(way)),
         limit,

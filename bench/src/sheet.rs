@@ -33,6 +33,7 @@ pub mod metric {
     pub const PING_P99: &str = "PING p99, ms";
     pub const RECLAIMED: &str = "reclaimed after, ms";
     pub const INSTRUCTIONS: &str = "instructions a pair";
+    pub const FETCHES: &str = "misses of the instruction cache a pair";
 }
 
 /// Whether a run is as long as results need, or just long enough to see that it works.
