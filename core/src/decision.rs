@@ -20,14 +20,6 @@ pub struct Caller {
     pub waiter_id: WaiterId,
 }
 
-impl Caller {
-    /// The server itself. It never waits, so the number is nobody's.
-    pub const NOBODY: Self = Self {
-        client_id: 0,
-        waiter_id: WaiterId(0),
-    };
-}
-
 /// How a wait begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {

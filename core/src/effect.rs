@@ -237,27 +237,23 @@ pub fn apply(lock: &mut Lock, change: &Change) {
 
 /// Adds the changes that make a lock where there was none.
 #[inline(always)]
-pub fn make(lock: &Lock, add: impl FnMut(Change)) {
+pub fn make(lock: &Lock, mut add: impl FnMut(Change)) {
+    match lock.holders().only() {
+        Some(own) => add(grant_of(lock, own)),
+        None => make_shared(lock, &mut add),
+    }
+}
+
+#[inline(never)]
+fn make_shared(lock: &Lock, add: &mut dyn FnMut(Change)) {
     let holders = lock.holders().iter();
     holders.map(|own| grant_of(lock, own)).for_each(add);
 }
 
-/// Adds the changes that turn `before` into `after`: fewest first, nothing when nothing changed.
+/// Adds the changes that turn `before` into `after`, which somebody holds: fewest first, nothing when nothing changed.
 ///
 /// Grants come before drops, so that no replica sees the lock free in between.
-#[inline]
-pub fn between(before: &Stored, after: &Lock, mut add: impl FnMut(Change)) {
-    if after.is_free() {
-        add(Change::Delete);
-    } else {
-        between_held(before, after, &mut add);
-    }
-}
-
-/// As [`between`], where somebody holds it after the change. A function of its own, so that a release is
-/// short.
-#[inline(never)]
-fn between_held(before: &Stored, after: &Lock, add: &mut dyn FnMut(Change)) {
+pub fn between(before: &Stored, after: &Lock, add: &mut dyn FnMut(Change)) {
     let is_as_before = Cell::new(true);
     let mut add = |change| {
         is_as_before.set(false);
@@ -343,6 +339,7 @@ fn differs_in_deadline(before: &Holder, after: &Holder) -> bool {
     known == *before && before.deadline_ms != after.deadline_ms
 }
 
+#[inline(always)]
 fn grant_of(lock: &Lock, holder: &Holder) -> Change {
     Change::Grant {
         mode: lock.mode(),
@@ -399,7 +396,8 @@ mod tests {
     fn all_between(before: Option<&Stored>, after: &Lock) -> Vec<Change> {
         let mut changes = Vec::new();
         match before {
-            Some(before) => between(before, after, |change| changes.push(change)),
+            Some(_) if after.is_free() => changes.push(Change::Delete),
+            Some(before) => between(before, after, &mut |change| changes.push(change)),
             None => make(after, |change| changes.push(change)),
         }
         changes

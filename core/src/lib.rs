@@ -21,6 +21,7 @@
     )
 )]
 
+pub mod branch;
 pub mod decision;
 pub mod effect;
 pub mod grammar;

@@ -43,16 +43,23 @@ pub trait Store {
     fn permits(&mut self, waiter: &Waiter) -> bool;
 }
 
+/// How many may wait; 0: no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// With their connection.
+    pub max_waiters: usize,
+    /// Without one.
+    pub max_tickets: usize,
+}
+
 /// What the table is told with every operation, and whom it asks.
 pub struct Environment<'a, 'n> {
     /// The wall clock now: microseconds since the Unix epoch.
     pub wall_us: u64,
     /// Numbers the grants.
     pub fences: &'a Fences,
-    /// How many may wait with their connection; 0: no limit.
-    pub max_waiters: usize,
-    /// How many may wait without one; 0: no limit.
-    pub max_tickets: usize,
+    /// Tells how many may wait. Asked only where somebody is to: most operations need it not.
+    pub limits: &'a dyn Fn() -> Limits,
     /// Where the locks are.
     pub store: &'a mut dyn Store,
     /// Takes what changes in the keyspace: to be applied in this order, and before anything else that

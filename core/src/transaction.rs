@@ -7,8 +7,9 @@ use std::{mem, ptr};
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
+use crate::branch::{likely, unlikely};
 use crate::decision::Deliveries;
-use crate::effect::{self, Effect, EffectName, Effects};
+use crate::effect::{self, Change, Effect, EffectName, Effects};
 use crate::state::queue::Position;
 use crate::state::sessions::Sessions;
 use crate::store::{Environment, KeyState};
@@ -40,6 +41,8 @@ pub struct Transaction<'t, 'e, 'n> {
     pub expirations: u64,
     /// How many steps the operation took so far: names looked at, waiters taken out or granted.
     pub steps: u64,
+    /// The workspace's.
+    in_use: &'t mut bool,
 }
 
 /// What a transaction works with. The table keeps it from one to the next: most operations need none of
@@ -48,6 +51,8 @@ pub struct Transaction<'t, 'e, 'n> {
 pub struct Workspace {
     others: OtherEntries,
     lists: Lists,
+    /// Whether a transaction works with it. One that is over has left it empty, unless it panicked.
+    in_use: bool,
 }
 
 /// The lists of a transaction.
@@ -73,34 +78,44 @@ impl Workspace {
         deliveries.clear();
         self.lists.spare = Some(deliveries);
     }
+
+    /// Empties it of what a transaction left that panicked.
+    #[cold]
+    #[inline(never)]
+    fn clear(&mut self) {
+        self.others.clear();
+        self.lists.clear();
+    }
 }
 
 impl Lists {
+    #[inline(never)]
     fn take_deliveries(&mut self) -> Box<Deliveries> {
         let spare = self.spare.take().unwrap_or_default();
         mem::replace(&mut self.deliveries, spare)
     }
 
-    /// Empties those that were left by an operation that panicked.
-    #[cold]
+    /// Whether nothing is left to be looked at.
+    fn are_worked_off(&self) -> bool {
+        self.changed.is_empty() && self.again.is_empty() && self.granted.is_empty()
+    }
+
     fn clear(&mut self) {
         self.changed.clear();
         self.again.clear();
         self.deliveries.clear();
         self.granted.clear();
     }
-
-    fn is_empty(&self) -> bool {
-        self.changed.is_empty()
-            && self.again.is_empty()
-            && self.deliveries.is_empty()
-            && self.granted.is_empty()
-    }
 }
 
 /// A name that the transaction has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryId(usize);
+
+impl EntryId {
+    /// The entry of the first of the operation's names.
+    const FIRST: Self = Self(0);
+}
 
 /// The lock of a name without a key.
 static FREE: Lock = Lock::free();
@@ -118,17 +133,24 @@ struct Entries<'t, 'n> {
 type OtherEntries = IndexMap<Name, Entry, RandomState>;
 
 impl Entries<'_, '_> {
-    /// Whether this is the first of the operation's names: mostly it is that very one.
+    /// Whether this is the first of the operation's names, and not a copy of it: mostly it is.
     #[inline(always)]
-    fn is_first(&self, name: &Name) -> bool {
-        let same = |first: &Name| ptr::eq(first, name) || first == name;
-        self.first_name.is_some_and(same)
+    fn is_first_itself(&self, name: &Name) -> bool {
+        self.first_name.is_some_and(|first| ptr::eq(first, name))
     }
 
     #[inline(always)]
     fn find(&self, name: &Name) -> Option<EntryId> {
-        if self.is_first(name) {
-            return self.first.is_some().then_some(EntryId(0));
+        if likely(self.is_first_itself(name)) {
+            return self.first.is_some().then_some(EntryId::FIRST);
+        }
+        self.find_other(name)
+    }
+
+    #[inline(never)]
+    fn find_other(&self, name: &Name) -> Option<EntryId> {
+        if self.first_name == Some(name) {
+            return self.first.is_some().then_some(EntryId::FIRST);
         }
         let at = self.others.get_index_of(name)?;
         Some(EntryId(at + 1))
@@ -136,30 +158,57 @@ impl Entries<'_, '_> {
 
     #[inline(always)]
     fn insert(&mut self, name: &Name, before: KeyState) -> EntryId {
-        if self.is_first(name) {
+        if likely(self.is_first_itself(name)) {
             self.first = Some(Entry::read(before));
-            return EntryId(0);
+            return EntryId::FIRST;
         }
         self.insert_other(name, before)
     }
 
     #[inline(never)]
     fn insert_other(&mut self, name: &Name, before: KeyState) -> EntryId {
+        if self.first_name == Some(name) {
+            self.first = Some(Entry::read(before));
+            return EntryId::FIRST;
+        }
         let (at, _) = self.others.insert_full(name.clone(), Entry::read(before));
         EntryId(at + 1)
     }
 
-    fn get(&self, id: EntryId) -> Option<(&Name, &Entry)> {
-        match id.0.checked_sub(1) {
-            None => self.first_name.zip(self.first.as_ref()),
-            Some(at) => self.others.get_index(at),
+    #[inline(always)]
+    fn get(&self, id: EntryId) -> Option<&Entry> {
+        if likely(id == EntryId::FIRST) {
+            self.first.as_ref()
+        } else {
+            self.get_other(id)
         }
     }
 
+    #[inline(never)]
+    fn get_other(&self, EntryId(number): EntryId) -> Option<&Entry> {
+        let (_, entry) = self.others.get_index(number.checked_sub(1)?)?;
+        Some(entry)
+    }
+
+    #[inline(always)]
     fn get_mut(&mut self, id: EntryId) -> Option<&mut Entry> {
+        if likely(id == EntryId::FIRST) {
+            self.first.as_mut()
+        } else {
+            self.get_other_mut(id)
+        }
+    }
+
+    #[inline(never)]
+    fn get_other_mut(&mut self, EntryId(number): EntryId) -> Option<&mut Entry> {
+        let (_, entry) = self.others.get_index_mut(number.checked_sub(1)?)?;
+        Some(entry)
+    }
+
+    fn name(&self, id: EntryId) -> Option<&Name> {
         match id.0.checked_sub(1) {
-            None => self.first.as_mut(),
-            Some(at) => self.others.get_index_mut(at).map(|(_, entry)| entry),
+            None => self.first_name.filter(|_| self.first.is_some()),
+            Some(at) => self.others.get_index(at).map(|(name, _)| name),
         }
     }
 
@@ -223,14 +272,17 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         names: &'n [Name],
         environment: &'t mut Environment<'e, 'n>,
         sessions: &'t mut Sessions,
-        Workspace { others, lists }: &'t mut Workspace,
+        workspace: &'t mut Workspace,
     ) -> Self {
-        if !lists.is_empty() {
-            lists.clear();
+        if unlikely(workspace.in_use) {
+            workspace.clear();
         }
-        if !others.is_empty() {
-            others.clear();
-        }
+        let Workspace {
+            others,
+            lists,
+            in_use,
+        } = workspace;
+        *in_use = true;
         let nothing_touched = !environment.store.is_any_touched();
         Self {
             environment,
@@ -246,6 +298,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
             any_shared: false,
             expirations: 0,
             steps: 0,
+            in_use,
         }
     }
 
@@ -289,18 +342,15 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
             KeyState::OtherType => false,
         };
         let id = self.entries.insert(name, before);
-        if !is_up_to_date {
+        if unlikely(!is_up_to_date) {
             self.bring_up_to_date(id);
-            // It may have lost some of several holders.
-            self.any_shared = true;
-            self.lists.changed.push(id);
         }
         id
     }
 
     /// The name of an entry.
     pub fn name_of(&self, id: EntryId) -> Option<&Name> {
-        self.entries.get(id).map(|(name, _)| name)
+        self.entries.name(id)
     }
 
     /// The lock of a name, without the leases that have ended; `None` for another type's key.
@@ -313,11 +363,11 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     /// The lock of an entry, without the leases that have ended; `None` for another type's key.
     #[inline(always)]
     pub fn lock(&self, id: EntryId) -> Option<&Lock> {
-        let (_, entry) = self.entries.get(id)?;
-        match entry.before {
-            KeyState::OtherType => None,
-            KeyState::Empty | KeyState::Lock(_) => Some(entry.lock().unwrap_or(&FREE)),
+        let entry = self.entries.get(id)?;
+        if unlikely(matches!(entry.before, KeyState::OtherType)) {
+            return None;
         }
+        Some(entry.lock().unwrap_or(&FREE))
     }
 
     /// Adds a grant to the lock of an entry, see [`Lock::grant`].
@@ -326,11 +376,16 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         let Some(entry) = self.entry_to_change(id) else {
             return;
         };
-        if entry.lock().unwrap_or(&FREE).is_replaced_by(mode) {
+        if likely(entry.lock().unwrap_or(&FREE).is_replaced_by(mode)) {
             entry.after = Some(Lock::sole(mode, holder));
         } else {
-            self.change(id, |lock| lock.grant(mode, holder));
+            self.grant_beside(id, mode, holder);
         }
+    }
+
+    #[inline(never)]
+    fn grant_beside(&mut self, id: EntryId, mode: Mode, holder: Holder) {
+        self.change(id, |lock| lock.grant(mode, holder));
     }
 
     /// Removes the grant of a token, which holds it, from the lock of an entry.
@@ -339,11 +394,16 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         let Some(entry) = self.entry_to_change(id) else {
             return;
         };
-        if entry.lock().is_none_or(|lock| lock.holders().is_one()) {
+        if likely(entry.lock().is_none_or(|lock| lock.holders().is_one())) {
             entry.after = Some(Lock::free());
         } else {
-            self.change(id, |lock| lock.remove(token));
+            self.remove_one_of(id, token);
         }
+    }
+
+    #[inline(never)]
+    fn remove_one_of(&mut self, id: EntryId, token: &Token) {
+        self.change(id, |lock| lock.remove(token));
     }
 
     /// Changes the grant of a token; its token and fence stay.
@@ -357,7 +417,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     #[inline(always)]
     fn entry_to_change(&mut self, id: EntryId) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(id)?;
-        if matches!(entry.before, KeyState::OtherType) {
+        if unlikely(matches!(entry.before, KeyState::OtherType)) {
             return None;
         }
         self.lists.changed.push(id);
@@ -395,6 +455,9 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     /// Takes away from the lock of an entry what has ended meanwhile.
     #[cold]
     fn bring_up_to_date(&mut self, id: EntryId) {
+        // It may have lost some of several holders.
+        self.any_shared = true;
+        self.lists.changed.push(id);
         let moment = self.moment();
         let entry = self.entries.get_mut(id);
         let Some((entry, expiry_ms)) = entry.and_then(|entry| {
@@ -412,7 +475,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     pub fn was_absent(&mut self, name: &Name) -> bool {
         let id = self.entry(name);
         let entry = self.entries.get(id);
-        entry.is_some_and(|(_, entry)| entry.before == KeyState::Empty)
+        entry.is_some_and(|entry| entry.before == KeyState::Empty)
     }
 
     /// Whether the operation has read a name already.
@@ -426,7 +489,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
             return false;
         }
         let id = self.entry(name);
-        let known = self.entries.get(id).and_then(|(_, entry)| entry.is_here);
+        let known = self.entries.get(id).and_then(|entry| entry.is_here);
         let is_here = known.unwrap_or_else(|| self.environment.store.is_here(name));
         if let Some(entry) = self.entries.get_mut(id) {
             entry.is_here = Some(is_here);
@@ -437,7 +500,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     /// Whether [`Transaction::is_away`] was asked of the name of an entry, and said so.
     pub fn was_away(&self, id: EntryId) -> bool {
         let entry = self.entries.get(id);
-        entry.is_some_and(|(_, entry)| entry.is_here == Some(false))
+        entry.is_some_and(|entry| entry.is_here == Some(false))
     }
 
     /// Renews the grant with this session, if it is due.
@@ -469,7 +532,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         match life {
             Life::Session { keep_ms } => self.bind_session(id, lease_ms, keep_ms, client_id),
             Life::Untied => SessionId::NONE,
-            Life::Lease if own.is_session() => {
+            Life::Lease if unlikely(own.is_session()) => {
                 self.sessions.set_lease(own, lease_ms);
                 own
             }
@@ -477,6 +540,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         }
     }
 
+    #[inline(never)]
     fn bind_session(
         &mut self,
         id: EntryId,
@@ -484,8 +548,8 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         keep_ms: Option<u64>,
         client_id: u64,
     ) -> SessionId {
-        match self.entries.get(id) {
-            Some((name, _)) => self
+        match self.entries.name(id) {
+            Some(name) => self
                 .sessions
                 .bind(client_id, name.clone(), lease_ms, keep_ms),
             None => SessionId::NONE,
@@ -496,6 +560,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     ///
     /// Who repeats or extends a grant and then asks by WAIT whether the replicas have it must not
     /// be told so because there was nothing to send: WAIT looks at what the connection itself wrote.
+    #[inline(never)]
     pub fn affirm(&mut self, id: EntryId, token: &Token) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.affirmed.push(token.clone());
@@ -505,16 +570,21 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     /// Sums up: what changed, for the keyspace and for the sessions; what others are told.
     #[inline(always)]
     pub fn commit(&mut self) -> Option<Box<Deliveries>> {
-        if !self.sessions.is_empty() {
+        if unlikely(!self.sessions.is_empty()) {
             self.follow_sessions();
         }
         if let (Some(name), Some(entry)) = (self.entries.first_name, &self.entries.first) {
             commit_entry(|| EffectName::Own(name), entry, self.environment.effects);
         }
-        if !self.entries.others.is_empty() {
-            commit_entries(mem::take(self.entries.others), self.environment.effects);
+        if unlikely(!self.entries.others.is_empty()) {
+            commit_entries(self.entries.others, self.environment.effects);
         }
-        let concerns_others = !self.lists.deliveries.is_empty();
+        debug_assert!(
+            self.lists.are_worked_off(),
+            "left for an operation that it doesn't concern"
+        );
+        *self.in_use = false;
+        let concerns_others = unlikely(!self.lists.deliveries.is_empty());
         concerns_others.then(|| self.lists.take_deliveries())
     }
 
@@ -534,8 +604,8 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
 }
 
 #[inline(never)]
-fn commit_entries(entries: OtherEntries, effects: &mut Effects<'_>) {
-    for (name, entry) in entries {
+fn commit_entries(entries: &mut OtherEntries, effects: &mut Effects<'_>) {
+    for (name, entry) in mem::take(entries) {
         let other = || EffectName::Other(Box::new(name.clone()));
         commit_entry(other, &entry, effects);
     }
@@ -544,24 +614,39 @@ fn commit_entries(entries: OtherEntries, effects: &mut Effects<'_>) {
 /// The effects of what became of one name.
 #[inline(always)]
 fn commit_entry<'n>(name: impl Fn() -> EffectName<'n>, entry: &Entry, effects: &mut Effects<'n>) {
+    let mut add = |change| {
+        let name = name();
+        effects.push(Effect { name, change });
+    };
+    match (entry.stored(), &entry.after) {
+        // Each grant is new, and an affirmation of one adds nothing.
+        (None, Some(made)) => effect::make(made, add),
+        (None, None) => {}
+        (Some(_), Some(after)) if likely(after.is_free()) => add(Change::Delete),
+        (Some(before), after) => commit_held(name, before, after.as_ref(), entry, effects),
+    }
+}
+
+/// As [`commit_entry`], where somebody held the lock before and somebody holds it after.
+#[inline(never)]
+fn commit_held<'n>(
+    name: impl Fn() -> EffectName<'n>,
+    before: &Stored,
+    after: Option<&Lock>,
+    entry: &Entry,
+    effects: &mut Effects<'n>,
+) {
     let here = |change| Effect {
         name: name(),
         change,
     };
-    let Some(before) = entry.stored() else {
-        // Each grant is new, and an affirmation of one adds nothing.
-        if let Some(made) = &entry.after {
-            effect::make(made, |change| effects.push(here(change)));
-        }
-        return;
-    };
-    let after = entry.after.as_ref().unwrap_or(&before.lock);
-    let is_as_before = entry.after.is_none() && entry.affirmed.is_empty();
+    let is_as_before = after.is_none() && entry.affirmed.is_empty();
+    let after = after.unwrap_or(&before.lock);
     if is_as_before && before.expiry_ms == after.latest_deadline_ms() {
         return;
     }
     let first = effects.len();
-    effect::between(before, after, |change| effects.push(here(change)));
+    effect::between(before, after, &mut |change| effects.push(here(change)));
     if entry.renewed {
         effect::condense(effects.get_mut(first..).unwrap_or_default(), before);
     }

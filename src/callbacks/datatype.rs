@@ -7,6 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::{ptr, slice};
 
+use redis_lock_core::branch::likely;
 use redis_lock_core::effect;
 use redis_lock_core::values::codec::{self, ENCODING_VERSION};
 use redis_lock_core::values::lock::Lock;
@@ -164,12 +165,17 @@ extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
 /// A lock leaves its key, by whatever way but a flush.
 extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     let concerns_nobody = !state::anybody_waits() && !state::any_sessions();
-    if concerns_nobody || state::with(|state| state.deleting.get()) {
+    if likely(concerns_nobody) || state::with(|state| state.deleting.get()) {
         return;
     }
+    // SAFETY: the server passes a live value of the type.
+    record_unlinked(key, unsafe { lock_of(value) });
+}
+
+#[inline(never)]
+fn record_unlinked(key: *mut raw::RedisModuleKeyOptCtx, value: &Packed) {
     boundary::guard(|| {
-        // SAFETY: the server passes a live value of the type.
-        pending::record_unlinked(key::sessions_of(&unsafe { lock_of(value) }.unpack()));
+        pending::record_unlinked(key::sessions_of(&value.unpack()));
         let name = server!(RedisModule_GetKeyNameFromOptCtx(key)).filter(|name| !name.is_null());
         let db = server!(RedisModule_GetDbIdFromOptCtx(key));
         if let (Some(name), Some(db)) = (name, db) {

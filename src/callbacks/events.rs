@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void, CStr};
 
+use redis_lock_core::branch::unlikely;
 use redis_lock_core::values::name::Name;
 use redis_module::{raw, Context, RedisString};
 
@@ -168,16 +169,33 @@ extern "C" fn on_key(
     event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
+    // SAFETY: the server passes the event's name, with its end, for the time of the call.
+    if unlikely(may_concern_locks(unsafe { event.read() })) {
+        // SAFETY: the same.
+        on_expiry_or_move(ctx, unsafe { CStr::from_ptr(event) }, key);
+    }
+    raw::REDISMODULE_OK as c_int
+}
+
+/// Whether an event may be one of those that mean something for locks, by the first letter of its name. All others go
+/// by here too: each SET and each DEL of every client.
+fn may_concern_locks(first: c_char) -> bool {
+    matches!(first as u8, b'e' | b'p' | b'r' | b'm')
+}
+
+#[inline(never)]
+fn on_expiry_or_move(
+    ctx: *mut raw::RedisModuleCtx,
+    event: &CStr,
+    key: *mut raw::RedisModuleString,
+) {
     boundary::guard(|| {
         let ctx = Context::new(ctx);
-        // SAFETY: the server passes the event's name, with its end, for the time of the call.
-        let event = unsafe { CStr::from_ptr(event) };
         if state::any_locks() || state::anybody_waits() {
             record_key_event(&ctx, event, key);
         }
         keep_home(&ctx, event);
     });
-    raw::REDISMODULE_OK as c_int
 }
 
 /// A key may have become a lock, or a lock's expiry may no longer be that of its leases.

@@ -25,6 +25,6 @@ impl Twins for Acquire {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        call.execute(&grammar::acquire(call.words, keys, &call.setting()))
+        call.execute(&grammar::acquire(call.words, keys, &call.setting))
     }
 }

@@ -3,12 +3,14 @@
 use std::ffi::c_int;
 use std::marker::PhantomData;
 
+use redis_lock_core::branch::unlikely;
 use redis_lock_core::grammar::syntax::{Keys, Syntax, Verb};
 use redis_lock_core::grammar::Setting;
 use redis_lock_core::operation::Operation;
 use redis_lock_core::values::decimal;
 use redis_lock_core::values::refusal::Refusal;
 use redis_module::{raw, Context, RedisString};
+use smallvec::SmallVec;
 
 use super::spec::{self, About, Spec};
 use crate::engine::execute::execute;
@@ -82,28 +84,19 @@ pub struct Call<'a> {
     pub ctx: &'a Context,
     /// The words behind its name.
     pub words: &'a [&'a [u8]],
+    /// What those are read against.
+    pub setting: Setting<'static>,
     strings: CommandStrings<'a>,
     state: &'a State,
 }
 
 impl Call<'_> {
-    /// What the client's words are read against.
-    pub fn setting(&self) -> Setting<'static> {
-        Setting {
-            db: api::selected_db(self.ctx),
-            default_lease_ms: config::default_lease_ms(),
-            default_keep_ms: config::default_keep_ms(),
-            sharding: self.state.server.get().sharding(),
-            draw_token: &random::draw,
-        }
-    }
-
     /// Carries out what the words came to and replies, unless the client waits now. The operation is read where
     /// it was made: to move it costs as much as to decide it.
     pub fn execute(&self, operation: &Result<Operation, Refusal>) -> Result<(), Refusal> {
         let operation = operation.as_ref().map_err(|why| *why)?;
         let answer = execute(self.ctx, self.state, operation, self.strings)?;
-        reply::answer(self.ctx, &answer, operation.token());
+        reply::answer(self.ctx, &answer, || operation.action.token());
         Ok(())
     }
 }
@@ -125,43 +118,47 @@ extern "C" fn entry<C: Command>(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    let ctx = Context::new(ctx);
-    let refused = boundary::guard(|| {
-        // SAFETY: the server passes `argc` strings, alive for the time of the call.
-        let strings = unsafe { api::strings(argv, argc) };
-        run::<C>(&ctx, strings).err()
-    });
-    if let Some(why) = refused.unwrap_or(Some(Refusal::Panicked)) {
-        reply::refusal(&ctx, why);
-    }
+    // SAFETY: the server passes `argc` strings, alive for the time of the call.
+    let strings = unsafe { api::strings(argv, argc) };
+    enter(&Context::new(ctx), strings, C::SPEC.syntax.keys, C::run);
     raw::REDISMODULE_OK as c_int
 }
 
-fn run<C: Command>(ctx: &Context, strings: &[*mut raw::RedisModuleString]) -> Result<(), Refusal> {
+/// Runs a command on these strings. One for all of them: what is executed for several commands is fetched once.
+#[inline(never)]
+fn enter(
+    ctx: &Context,
+    strings: &[*mut raw::RedisModuleString],
+    keys: Option<Keys>,
+    command: fn(&Call<'_>) -> Result<(), Refusal>,
+) {
+    let refused = boundary::guard(|| run(ctx, strings, keys, command).err());
+    if let Some(why) = refused.unwrap_or(Some(Refusal::Panicked)) {
+        reply::refusal(ctx, why);
+    }
+}
+
+#[inline(always)]
+fn run(
+    ctx: &Context,
+    strings: &[*mut raw::RedisModuleString],
+    keys: Option<Keys>,
+    command: fn(&Call<'_>) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
     // The first one is the command's name.
     let strings = strings.get(1..).unwrap_or_default();
-    let (mut few, mut many) = ([[].as_slice(); MOST_INLINE], Vec::new());
-    let words = match few.get_mut(..strings.len()) {
-        Some(words) => words,
-        None => {
-            many.resize(strings.len(), [].as_slice());
-            &mut many
-        }
-    };
-    for (word, string) in words.iter_mut().zip(strings) {
-        *word = RedisString::string_as_slice(*string);
-    }
-    let words = &*words;
-    let asks_for_keys = C::SPEC.syntax.keys == Some(Keys::Many)
-        && server!(RedisModule_IsKeysPositionRequest(ctx.ctx)) == Some(1);
-    if asks_for_keys {
-        tell_keys(ctx, words);
+    let words = strings.iter();
+    let words = words.map(|string| RedisString::string_as_slice(*string));
+    let words: SmallVec<[&[u8]; MOST_INLINE]> = words.collect();
+    let words = words.as_slice();
+    if unlikely(keys == Some(Keys::Many)) && tells_keys(ctx, words) {
         return Ok(());
     }
     state::with(|state| {
-        C::run(&Call {
+        command(&Call {
             ctx,
             words,
+            setting: setting(ctx, state),
             // SAFETY: the strings are those of the command that runs, and the words are theirs.
             strings: unsafe { CommandStrings::new(strings, words) },
             state,
@@ -169,9 +166,25 @@ fn run<C: Command>(ctx: &Context, strings: &[*mut raw::RedisModuleString]) -> Re
     })
 }
 
-/// Tells where the keys of an M command with these words are. In a cluster, Redis 7.0 and Valkey ask the command itself
-/// and not its key spec. A number that is no number is left for the command to refuse.
-fn tell_keys(ctx: &Context, words: &[&[u8]]) {
+#[inline(always)]
+fn setting(ctx: &Context, state: &State) -> Setting<'static> {
+    Setting {
+        db: api::selected_db(ctx),
+        default_lease_ms: config::default_lease_ms(),
+        default_keep_ms: config::default_keep_ms(),
+        sharding: state.server.get().sharding(),
+        draw_token: &random::draw,
+    }
+}
+
+/// Tells where the keys of an M command with these words are, if that is what the server wants to know. In a cluster,
+/// Redis 7.0 and Valkey ask the command itself and not its key spec. A number that is no number is left for the command
+/// to refuse.
+#[inline(never)]
+fn tells_keys(ctx: &Context, words: &[&[u8]]) -> bool {
+    if server!(RedisModule_IsKeysPositionRequest(ctx.ctx)) != Some(1) {
+        return false;
+    }
     let numkeys = words
         .first()
         .and_then(|word| decimal::parse(word))
@@ -179,4 +192,5 @@ fn tell_keys(ctx: &Context, words: &[&[u8]]) {
     for position in (2..=words.len()).take(usize::try_from(numkeys).unwrap_or(0)) {
         server!(RedisModule_KeyAtPos(ctx.ctx, position as c_int));
     }
+    true
 }

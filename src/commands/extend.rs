@@ -26,6 +26,6 @@ impl Twins for Extend {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        call.execute(&grammar::extend(call.words, keys, &call.setting()))
+        call.execute(&grammar::extend(call.words, keys, &call.setting))
     }
 }

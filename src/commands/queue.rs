@@ -3,7 +3,7 @@
 
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Verb};
-use redis_lock_core::operation::Operation;
+use redis_lock_core::operation::{Action, Operation};
 use redis_lock_core::values::refusal::Refusal;
 use redis_module::Context;
 
@@ -29,7 +29,7 @@ impl Twins for Queue {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        let operation = grammar::queue(call.words, keys, &call.setting());
+        let operation = grammar::queue(call.words, keys, &call.setting);
         if let Ok(operation) = &operation {
             check_channel(call.ctx, operation)?;
         }
@@ -39,8 +39,8 @@ impl Twins for Queue {
 
 /// A command's channel is no key of it, so the server doesn't look at the caller's right to it.
 fn check_channel(ctx: &Context, operation: &Operation) -> Result<(), Refusal> {
-    match operation {
-        Operation::Queue {
+    match &operation.action {
+        Action::Queue {
             notice: Some(notice),
             ..
         } if !Caller::of(ctx).may_publish(notice.channel()) => Err(Refusal::NoChannelPermission),

@@ -26,6 +26,6 @@ impl Twins for Release {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        call.execute(&grammar::release(call.words, keys, &call.setting()))
+        call.execute(&grammar::release(call.words, keys, &call.setting))
     }
 }

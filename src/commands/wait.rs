@@ -28,7 +28,7 @@ impl Twins for Wait {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        let operation = grammar::wait(call.words, keys, &call.setting())
+        let operation = grammar::wait(call.words, keys, &call.setting)
             .map(|operation| blocking::nonblocking_where_required(call.ctx, operation));
         call.execute(&operation)
     }

@@ -1,5 +1,6 @@
 //! Effects: made in the keyspace, replicated, announced.
 
+use redis_lock_core::branch::{likely, unlikely};
 use redis_lock_core::effect::{self, Change, Effect, Word};
 use redis_lock_core::values::holder::{Holder, Mode};
 use redis_lock_core::values::lock::Lock;
@@ -21,21 +22,25 @@ pub fn apply_all(store: &mut ServerStore<'_>, effects: &[Effect<'_>]) {
     let mut rest = effects;
     while let Some((effect, behind)) = rest.split_first() {
         let (applied, key) = apply_one(store, effect);
-        let alike = behind
-            .iter()
-            .take_while(|next| are_renewed_together(effect, next));
-        let alike = match applied {
-            Applied::Changed => alike.count(),
-            Applied::Made | Applied::Unchanged | Applied::OtherType => 0,
+        let alike = match (applied, behind) {
+            (Applied::Changed, [_, ..]) => count_alike(effect, behind),
+            _ => 0,
         };
-        let (alike, behind) = behind.split_at(alike);
-        if !alike.is_empty() {
+        if unlikely(alike > 0) {
+            let (alike, _) = behind.split_at(alike);
             renew_together(store, effect, &key, alike);
         } else if applied.is_change() {
             replicate(store, effect, &key, &[]);
         }
-        rest = behind;
+        rest = behind.get(alike..).unwrap_or_default();
     }
+}
+
+/// How many of the effects behind one fit into one RENEW with it.
+#[inline(never)]
+fn count_alike(effect: &Effect<'_>, behind: &[Effect<'_>]) -> usize {
+    let alike = |next: &&Effect<'_>| are_renewed_together(effect, next);
+    behind.iter().take_while(alike).count()
 }
 
 /// Applies the renewals that follow one that was applied, and replicates all of them.
@@ -48,7 +53,7 @@ fn renew_together(
 ) {
     let (mut renewed_too, mut made) = (Vec::new(), Vec::new());
     for next in others {
-        match apply_one(store, next) {
+        match apply_another(store, next) {
             (Applied::Changed, _) => renewed_too.push(&*next.name),
             (Applied::Made, key) => made.push((next, key)),
             (Applied::Unchanged | Applied::OtherType, _) => {}
@@ -61,17 +66,24 @@ fn renew_together(
     }
 }
 
+/// As [`apply_one`], where many follow one another.
+#[inline(never)]
+fn apply_another<'a>(
+    store: &mut ServerStore<'a>,
+    effect: &Effect<'_>,
+) -> (Applied, ServerString<'a>) {
+    apply_one(store, effect)
+}
+
 /// Makes the change of one effect. The key's string comes back.
 #[inline(always)]
 fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect<'_>) -> (Applied, ServerString<'a>) {
     let Effect { name, change } = effect;
     let OpenKey { key, string, .. } = store.open_to_write(name);
     let applied = apply_to(store.ctx(), key, string.as_ptr(), change);
-    store.state().pending(|pending| {
-        if !pending.restored.is_empty() {
-            pending.restored.remove(name);
-        }
-    });
+    store
+        .state()
+        .pending(|pending| pending.forget_restored(name));
     (applied, string)
 }
 
@@ -150,7 +162,7 @@ fn apply_to(
             }
             None => Applied::Unchanged,
         },
-        (Found::Lock(_), Change::Delete) => {
+        (Found::Lock(_), _) if likely(matches!(change, Change::Delete)) => {
             key.delete();
             Applied::Changed
         }

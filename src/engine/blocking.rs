@@ -27,8 +27,9 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
+use redis_lock_core::branch::unlikely;
 use redis_lock_core::decision::{Answer, Completion, Outcome};
-use redis_lock_core::operation::Operation;
+use redis_lock_core::operation::{Action, Operation};
 use redis_lock_core::state::hand_over::{HandOver, Origin};
 use redis_lock_core::state::queue::{Waiter, WaiterId};
 use redis_lock_core::values::name::Name;
@@ -95,13 +96,15 @@ fn may_block(ctx: &Context) -> bool {
 }
 
 /// A client that may not block gets the answer of an ACQUIRE, as with BLPOP.
-pub fn nonblocking_where_required(ctx: &Context, operation: Operation) -> Operation {
-    match operation {
-        Operation::Wait { names, request, .. } if !may_block(ctx) => {
-            Operation::Acquire { names, request }
-        }
-        operation => operation,
-    }
+pub fn nonblocking_where_required(
+    ctx: &Context,
+    Operation { names, action }: Operation,
+) -> Operation {
+    let action = match action {
+        Action::Wait { request, .. } if !may_block(ctx) => Action::Acquire(request),
+        action => action,
+    };
+    Operation { names, action }
 }
 
 /// Blocks the context's client as this waiter. Tells whether the server did so.
@@ -252,18 +255,33 @@ pub fn record_client_gone(client_id: u64) {
 /// which may be gone, stays: it would be taken from one who knows of it.
 #[inline]
 pub fn record_answer(state: &State, operation: &Operation, answer: &Answer) {
-    let tells_of_grant = match operation {
-        Operation::Acquire { .. } | Operation::Wait { .. } | Operation::Queue { .. } => {
+    if unlikely(has_unsent(state)) {
+        record_known(state, operation, answer);
+    }
+}
+
+/// Whether there are hand-overs that may still be taken back.
+#[inline(always)]
+fn has_unsent(state: &State) -> bool {
+    state.blocked(|blocked| blocked.has_unsent())
+        || state.pending(|pending| !pending.undelivered.is_empty())
+}
+
+#[inline(never)]
+fn record_known(state: &State, Operation { names, action }: &Operation, answer: &Answer) {
+    let tells_of_grant = match action {
+        Action::Acquire(_) | Action::Wait { .. } | Action::Queue { .. } => {
             matches!(answer, Answer::Granted(_))
         }
-        Operation::Extend { .. } => !matches!(answer, Answer::Count(0)),
-        Operation::Cancel { .. } | Operation::Release { .. } | Operation::TakeBack(_) => false,
+        Action::Extend { .. } => !matches!(answer, Answer::Count(0)),
+        Action::Cancel { .. } | Action::Release { .. } => false,
     };
-    if tells_of_grant {
-        let (token, names) = (operation.token(), operation.names());
-        state.blocked(|blocked| blocked.record_known(token, names));
-        state.pending(|pending| pending.keep_handed_over(token, names));
+    if !tells_of_grant {
+        return;
     }
+    let token = action.token();
+    state.blocked(|blocked| blocked.record_known(token, names));
+    state.pending(|pending| pending.keep_handed_over(token, names));
 }
 
 /// A hand-over whose client will not read of it goes back, unless somebody else was told of it. A client

@@ -4,6 +4,7 @@
 //! which leave pending events and touch nothing else.
 
 use foldhash::HashSet;
+use redis_lock_core::branch::unlikely;
 use redis_lock_core::decision::{Answer, Arrival, Caller, Decision, Deliveries};
 use redis_lock_core::effect::Effects;
 use redis_lock_core::operation::Operation;
@@ -14,7 +15,7 @@ use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::refusal::Refusal;
 use redis_module::Context;
 
-use crate::engine::rearm::rearm;
+use crate::engine::rearm::rearm_for;
 use crate::engine::store::ServerStore;
 use crate::engine::{apply, blocking, pending, publications};
 use crate::server::key_string::CommandStrings;
@@ -34,35 +35,41 @@ pub fn execute(
     operation: &Operation,
     strings: CommandStrings<'_>,
 ) -> Result<Answer, Refusal> {
-    if state.server.get().is_replica {
+    if unlikely(state.server.get().is_replica) {
         return Err(Refusal::ReadOnly);
     }
     let waiter_id = next_waiter_id(state);
-    let client_id = clients::caller(ctx, state, operation.life())?;
+    let client_id = clients::caller(ctx, state, operation.action.life())?;
     let caller = Caller {
         client_id,
         waiter_id,
     };
     let mut store = ServerStore::to_write(ctx, state, strings);
     let mut effects = Effects::new();
-    let decision = decide(&mut store, &mut effects, |table, environment| {
-        table.execute(operation, caller, environment)
+    let (decision, due_ms) = decide(&mut store, &mut effects, |table, environment| {
+        let decision = table.execute(operation, caller, environment);
+        (decision, table.next_due_ms())
     })?;
     apply::apply_all(&mut store, &effects);
     // No key is open any more when clients are blocked and answered.
     drop(store);
     let mut answer = decision.answer;
-    if let Ok(Answer::Queued(arrival)) = answer {
-        answer = Ok(block(ctx, waiter_id, operation.names(), strings, arrival));
-    }
-    if let Ok(Answer::Place(_, Arrival::New)) = answer {
-        apply::announce_wait(ctx, operation.names(), strings);
+    match answer {
+        Ok(Answer::Queued(arrival)) => {
+            answer = Ok(block(ctx, waiter_id, &operation.names, strings, arrival));
+        }
+        Ok(Answer::Place(_, Arrival::New)) => {
+            apply::announce_wait(ctx, &operation.names, strings);
+        }
+        Ok(_) | Err(_) => {}
     }
     if let Ok(answer) = &answer {
         blocking::record_answer(state, operation, answer);
     }
     deliver(ctx, state, decision.deliveries);
-    rearm(ctx, state, AFTER_A_COMMAND_MS);
+    if let Some(due_ms) = due_ms {
+        rearm_for(ctx, due_ms, AFTER_A_COMMAND_MS);
+    }
     answer
 }
 
@@ -94,13 +101,16 @@ fn next_waiter_id(state: &State) -> WaiterId {
 /// Tells others what an operation came to for them.
 #[inline(always)]
 fn deliver(ctx: &Context, state: &State, deliveries: Option<Box<Deliveries>>) {
-    if let Some(deliveries) = deliveries {
+    if unlikely(deliveries.is_some()) {
         deliver_all(ctx, state, deliveries);
     }
 }
 
 #[inline(never)]
-fn deliver_all(ctx: &Context, state: &State, mut deliveries: Box<Deliveries>) {
+fn deliver_all(ctx: &Context, state: &State, deliveries: Option<Box<Deliveries>>) {
+    let Some(mut deliveries) = deliveries else {
+        return;
+    };
     blocking::deliver(state, &mut deliveries.completions);
     publications::publish_all(ctx, &mut deliveries.publications);
     state.change(|table| table.reuse(deliveries));
@@ -161,11 +171,11 @@ pub fn demote() {
 }
 
 /// Lets the table decide, after it was told what happened meanwhile.
-fn decide<'n>(
+fn decide<'n, T>(
     store: &mut ServerStore<'_>,
     effects: &mut Effects<'n>,
-    decision: impl FnOnce(&mut LockTable, &mut Environment<'_, 'n>) -> Decision,
-) -> Result<Decision, Refusal> {
+    decision: impl FnOnce(&mut LockTable, &mut Environment<'_, 'n>) -> T,
+) -> Result<T, Refusal> {
     let state = store.state();
     let decided = state.change(|table| {
         absorb_events(state, table);
@@ -182,8 +192,7 @@ fn environment<'a, 'n>(
     Environment {
         wall_us: clock::wall_us(),
         fences: &FENCES,
-        max_waiters: config::max_waiters(),
-        max_tickets: config::max_tickets(),
+        limits: &config::limits,
         store,
         effects,
     }
@@ -193,12 +202,12 @@ fn environment<'a, 'n>(
 /// an operation that comes first settles its own names.
 #[inline(always)]
 fn absorb_events(state: &State, table: &mut LockTable) {
-    if !state.pending(|pending| pending.events.is_empty()) {
+    if unlikely(!state.pending(|pending| pending.events.is_empty())) {
         absorb_all(state, table);
     }
 }
 
-#[cold]
+#[inline(never)]
 fn absorb_all(state: &State, table: &mut LockTable) {
     let events = state.pending(|pending| std::mem::take(&mut pending.events));
     let mut unlinked = HashSet::default();

@@ -20,15 +20,15 @@ const LEAD_MS: u64 = OUTLIVES_MS;
 
 /// Has the timer fire when the table next has to settle something; in a cluster, also before that, so
 /// that the key is there when it does. What is due already is done no sooner than in `least_ms`.
-#[inline]
 pub fn rearm(ctx: &Context, state: &State, least_ms: u64) {
     if let Some(due_ms) = state.look(LockTable::next_due_ms).flatten() {
         rearm_for(ctx, due_ms, least_ms);
     }
 }
 
+/// As [`rearm`], where the table is known to have something to settle at this time.
 #[inline(never)]
-fn rearm_for(ctx: &Context, due_ms: u64, least_ms: u64) {
+pub fn rearm_for(ctx: &Context, due_ms: u64, least_ms: u64) {
     let lead_ms = api::is_clustered().then(|| let_contended_keys_outlive(ctx));
     let due_ms = lead_ms.flatten().map_or(due_ms, |ms| ms.min(due_ms));
     if !timer::fires_by(due_ms) {

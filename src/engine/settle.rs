@@ -4,8 +4,6 @@
 //! renewal of a session, and at once when there are pending events. In a cluster it also fires shortly
 //! before a lease ends that somebody waits for.
 
-use redis_lock_core::decision::Caller;
-use redis_lock_core::operation::Operation;
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::values::name::Name;
 use redis_module::Context;
@@ -127,7 +125,7 @@ fn settle(ctx: &Context) {
 fn take_back_undelivered(ctx: &Context) {
     for undelivered in state::pending(|pending| std::mem::take(&mut pending.undelivered)) {
         if writable::may_write_all(&undelivered.names) {
-            take_back(ctx, undelivered);
+            take_back(ctx, &undelivered);
         } else if undelivered
             .names
             .iter()
@@ -138,11 +136,8 @@ fn take_back_undelivered(ctx: &Context) {
     }
 }
 
-fn take_back(ctx: &Context, undelivered: HandOver) {
-    let operation = Operation::TakeBack(undelivered);
-    execute::execute_unasked(ctx, |table, world| {
-        table.execute(&operation, Caller::NOBODY, world)
-    });
+fn take_back(ctx: &Context, undelivered: &HandOver) {
+    execute::execute_unasked(ctx, |table, world| table.take_back(undelivered, world));
 }
 
 /// Leaves what may not be settled now for later, where there is still a lock or a waiter. Where

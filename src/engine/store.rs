@@ -2,6 +2,7 @@
 
 use std::ptr;
 
+use redis_lock_core::branch::likely;
 use redis_lock_core::effect::EffectName;
 use redis_lock_core::state::place::{Stand, User};
 use redis_lock_core::state::queue::Waiter;
@@ -47,10 +48,15 @@ pub struct OpenKey<'a> {
 impl OpenKey<'_> {
     /// An operation's own name was there before the key was opened, and still is: so no other name has had its
     /// address meanwhile.
+    #[inline(always)]
     fn is_of(&self, name: &EffectName<'_>) -> bool {
         let is_same = |own: &Name| ptr::eq(self.opened_by, own);
-        matches!(name, EffectName::Own(own) if is_same(own))
-            || (self.db == name.db && self.string.as_slice() == name.key())
+        likely(matches!(name, EffectName::Own(own) if is_same(own))) || self.has_name(name)
+    }
+
+    #[inline(never)]
+    fn has_name(&self, name: &Name) -> bool {
+        self.db == name.db && self.string.as_slice() == name.key()
     }
 }
 
@@ -101,10 +107,19 @@ impl<'a> ServerStore<'a> {
     /// Opens the key of a name to be written, unless it is open already.
     #[inline(always)]
     pub fn open_to_write(&mut self, name: &EffectName<'_>) -> OpenKey<'a> {
-        let fits = |open: &OpenKey<'_>| self.mode == key::WRITE && open.is_of(name);
-        // One that doesn't fit is closed here, before the other is opened.
-        let open = self.open.take().filter(fits);
-        open.unwrap_or_else(|| self.open(name, key::WRITE))
+        match self.open.take() {
+            Some(open) if self.mode == key::WRITE && open.is_of(name) => open,
+            another => {
+                // Closed before this one is opened, which may delete keys.
+                drop(another);
+                self.open_another(name)
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn open_another(&mut self, name: &Name) -> OpenKey<'a> {
+        self.open(name, key::WRITE)
     }
 
     #[inline(always)]
@@ -184,6 +199,7 @@ pub fn read_settled(ctx: &Context, name: &Name) -> KeyState {
 }
 
 /// A key's expiry as it would be if the key didn't outlive its lock.
+#[inline(never)]
 fn without_outliving(expiry_ms: Option<u64>, lock: &Lock) -> Option<u64> {
     let latest_ms = lock.latest_deadline_ms()?;
     expiry_ms.map(|ms| match ms.checked_sub(latest_ms) {
@@ -194,6 +210,7 @@ fn without_outliving(expiry_ms: Option<u64>, lock: &Lock) -> Option<u64> {
 
 /// When the open key of a name expires, as the server says. The expiry of a lock that was just restored
 /// counts for nothing, until it is put back to its leases.
+#[inline(never)]
 fn asked_expiry_ms(key: &Key, name: &Name) -> Option<u64> {
     let is_restored = state::pending(|pending| pending.restored.contains(name));
     (!is_restored).then(|| key.expiry_ms()).flatten()

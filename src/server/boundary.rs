@@ -4,6 +4,7 @@
 //! database. The code is written so that it can't panic; should it do so all the same, the step it
 //! happened in is lost and said so in the server's log.
 
+use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use crate::server::api;
@@ -17,14 +18,20 @@ pub fn guard<T>(step: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(step)) {
         Ok(value) => Some(value),
         Err(panic) => {
-            let text = panic
-                .downcast_ref::<&str>()
-                .map(ToString::to_string)
-                .or_else(|| panic.downcast_ref::<String>().cloned());
-            let text = text.unwrap_or_else(|| "no message".to_owned());
-            let text = format!("a step panicked, please report it: {text}");
-            api::log(&api::own_context(), c"warning", &text);
+            report(&*panic);
             None
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn report(panic: &(dyn Any + Send)) {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(ToString::to_string)
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    let text = text.unwrap_or_else(|| "no message".to_owned());
+    let text = format!("a step panicked, please report it: {text}");
+    api::log(&api::own_context(), c"warning", &text);
 }

@@ -1,8 +1,10 @@
 //! The clients that operations come from: who they are, and what LOCK.INFO tells of them.
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::ptr::NonNull;
 
+use redis_lock_core::branch::likely;
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::request::Life;
 use redis_module::{raw, Context, RedisString};
@@ -64,23 +66,35 @@ pub fn find(ctx: &Context, id: u64) -> Option<Client> {
 /// [`Refusal::CallerUnknown`] where the caller of a script is not to be made out.
 pub fn caller(ctx: &Context, state: &State, life: Life) -> Result<u64, Refusal> {
     let client_id = api::client_id(ctx);
-    match life {
-        Life::Session { .. } if api::is_script_running(ctx) => {
-            script_caller(ctx).ok_or(Refusal::CallerUnknown)
-        }
-        Life::Lease | Life::Untied if is_a_scripts(ctx, state, client_id) => Ok(0),
-        Life::Session { .. } | Life::Lease | Life::Untied => Ok(client_id),
+    let place = usize::try_from(client_id % CALLERS as u64).ok();
+    let known = place.and_then(|place| state.callers.get(place));
+    // Who came by itself once is no script's: the server is asked of those alone who aren't known to have done so.
+    let is_known = known.is_some_and(|known| known.get() == client_id);
+    let is_session = matches!(life, Life::Session { .. });
+    if likely(is_known && !is_session) {
+        return Ok(client_id);
+    }
+    if is_session {
+        return session_caller(ctx, client_id);
+    }
+    let is_a_scripts = is_a_scripts(ctx, client_id, known);
+    Ok(if is_a_scripts { 0 } else { client_id })
+}
+
+/// Whose connection a session is tied to.
+#[inline(never)]
+fn session_caller(ctx: &Context, client_id: u64) -> Result<u64, Refusal> {
+    if api::is_script_running(ctx) {
+        script_caller(ctx).ok_or(Refusal::CallerUnknown)
+    } else {
+        Ok(client_id)
     }
 }
 
-/// Whether this is the client that a script's commands are run by. Who came by itself once is none: the
-/// server is asked of those alone who aren't known to have done so.
-fn is_a_scripts(ctx: &Context, state: &State, client_id: u64) -> bool {
-    let place = usize::try_from(client_id % CALLERS as u64).ok();
-    let known = place.and_then(|place| state.callers.get(place));
-    if known.is_some_and(|known| known.get() == client_id) {
-        return false;
-    }
+/// Whether this client, which runs a command, is the one that a script's are run by. One that isn't is remembered
+/// where `known` is.
+#[inline(never)]
+fn is_a_scripts(ctx: &Context, client_id: u64, known: Option<&Cell<u64>>) -> bool {
     let is_a_scripts = api::is_script_running(ctx);
     if let Some(known) = known.filter(|_| !is_a_scripts) {
         known.set(client_id);

@@ -54,10 +54,12 @@ fn look_at(clock: libc::clockid_t) -> libc::timespec {
 
 #[inline(always)]
 fn us_of(time: libc::timespec) -> u64 {
-    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-    seconds.map_or(0, |seconds| {
-        seconds.saturating_mul(1_000_000) + nanoseconds.unwrap_or(0) / 1000
-    })
+    // No clock shows a time that is too late for 64 bits.
+    let seconds = time.tv_sec.max(0).unsigned_abs();
+    let nanoseconds = time.tv_nsec.unsigned_abs();
+    seconds
+        .wrapping_mul(1_000_000)
+        .wrapping_add(nanoseconds / 1000)
 }
 
 fn steady_us() -> u64 {

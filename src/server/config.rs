@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use redis_lock_core::store::Limits;
 use redis_lock_core::values::decimal;
 use redis_module::configuration::{register_i64_configuration, ConfigurationFlags};
 use redis_module::{Context, RedisValue};
@@ -130,6 +131,14 @@ pub fn default_lease_ms() -> u64 {
 /// How long a place is kept that says nothing of it, in ms.
 pub fn default_keep_ms() -> u64 {
     DEFAULT_KEEP_MS.load(Ordering::Relaxed).unsigned_abs()
+}
+
+/// How many may wait.
+pub fn limits() -> Limits {
+    Limits {
+        max_waiters: max_waiters(),
+        max_tickets: max_tickets(),
+    }
 }
 
 /// How many may wait without a connection; 0: no limit.

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use redis_lock_core::branch::likely;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::packed::{Expiry, Packed};
@@ -102,7 +103,7 @@ impl Key {
     /// there. Who pauses writes in a MULTI goes on to write in it: there only UNLINK gets rid of the value.
     #[inline(always)]
     pub fn without_leftover(self, ctx: &Context, string: *mut raw::RedisModuleString) -> Self {
-        if !api::is_paused() || api::is_replica() {
+        if likely(!api::is_paused()) {
             return self;
         }
         self.emptied(ctx, string)
@@ -110,6 +111,9 @@ impl Key {
 
     #[cold]
     fn emptied(self, ctx: &Context, string: *mut raw::RedisModuleString) -> Self {
+        if api::is_replica() {
+            return self;
+        }
         drop(self);
         let options = CallOptionsBuilder::new().replicate().build();
         let key = RedisString::string_as_slice(string);
@@ -130,6 +134,7 @@ impl Key {
     }
 
     /// Deletes the key, and closes it.
+    #[inline(always)]
     pub fn delete(self) {
         state::with(|state| state.deleting.set(true));
         server!(RedisModule_DeleteKey(self.key));

@@ -1,5 +1,6 @@
 //! Keys as the server's strings.
 
+use redis_lock_core::branch::likely;
 use redis_module::{raw, RedisString};
 
 use crate::server::api;
@@ -44,14 +45,21 @@ impl<'a> CommandStrings<'a> {
     /// A string with these bytes. Most that a command needs came with it, as its first or second word.
     #[inline]
     pub fn find(self, bytes: &[u8]) -> ServerString<'a> {
-        let known = |at: usize| {
-            let word = self.words.get(at).filter(|word| **word == bytes)?;
-            let string = self.strings.get(at)?;
-            Some(ServerString::OfCommand(*string, word))
-        };
-        known(0)
-            .or_else(|| known(1))
-            .unwrap_or_else(|| ServerString::Own(api::string(bytes)))
+        let first = self.at(0, bytes);
+        first.unwrap_or_else(|| self.find_behind(bytes))
+    }
+
+    #[inline(never)]
+    fn find_behind(self, bytes: &[u8]) -> ServerString<'a> {
+        let second = self.at(1, bytes);
+        second.unwrap_or_else(|| ServerString::Own(api::string(bytes)))
+    }
+
+    /// The string with this number, if it has these bytes.
+    #[inline(always)]
+    fn at(self, number: usize, bytes: &[u8]) -> Option<ServerString<'a>> {
+        let (string, word) = (self.strings.get(number)?, self.words.get(number)?);
+        likely(*word == bytes).then_some(ServerString::OfCommand(*string, word))
     }
 }
 

@@ -30,8 +30,13 @@ pub fn raw_type() -> *mut raw::RedisModuleType {
 /// Hands a lock over to the server, until [`free_value`].
 pub fn into_value(lock: Packed) -> *mut c_void {
     LOCKS.fetch_add(1, Ordering::Relaxed);
-    let memory = spare(ptr::null_mut()).unwrap_or_else(Box::new_uninit);
+    let memory = spare(ptr::null_mut()).unwrap_or_else(allocated);
     Box::into_raw(Box::write(memory, lock)).cast()
+}
+
+#[inline(never)]
+fn allocated() -> Box<MaybeUninit<Packed>> {
+    Box::new_uninit()
 }
 
 /// Frees a lock that the server is done with. On any thread.

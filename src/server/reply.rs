@@ -56,6 +56,8 @@ fn grant(ctx: &Context, token: &Token, fence: u64) {
 }
 
 /// An error.
+#[cold]
+#[inline(never)]
 pub fn refusal(ctx: &Context, refusal: Refusal) {
     if refusal == Refusal::Arity {
         server!(RedisModule_WrongArity(ctx.ctx));
@@ -68,9 +70,9 @@ pub fn refusal(ctx: &Context, refusal: Refusal) {
 
 /// What an operation of this token came to; nothing to one who waits.
 #[inline]
-pub fn answer(ctx: &Context, answer: &Answer, token: &Token) {
+pub fn answer<'t>(ctx: &Context, answer: &Answer, token: impl FnOnce() -> &'t Token) {
     match answer {
-        Answer::Granted(fence) => grant(ctx, token, *fence),
+        Answer::Granted(fence) => grant(ctx, token(), *fence),
         Answer::NotNow => null_array(ctx),
         Answer::Queued(_) => {}
         Answer::Place(count, _) | Answer::Count(count) => integer(ctx, *count as u64),

@@ -80,10 +80,15 @@ impl BlockedClients {
         }
     }
 
+    /// Whether anybody was handed something and wasn't sent that yet.
+    pub fn has_unsent(&self) -> bool {
+        !self.provisional.is_empty() || !self.outcomes.is_empty()
+    }
+
     /// A connection was told that its token holds these names. Whoever else was handed one of them by the
     /// same token, and wasn't sent that yet, may be gone: somebody knows of it.
     pub fn record_known(&mut self, token: &Token, names: &Names) {
-        if !self.provisional.is_empty() || !self.outcomes.is_empty() {
+        if self.has_unsent() {
             let pairs = names.iter().map(|name| (token.clone(), name.clone()));
             self.known.extend(pairs);
         }

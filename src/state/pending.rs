@@ -5,6 +5,7 @@
 //! and arm the timer.
 
 use foldhash::HashSet;
+use redis_lock_core::branch::unlikely;
 use redis_lock_core::decision::Publication;
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::queue::WaiterId;
@@ -79,6 +80,19 @@ impl Pending {
                 },
             );
         }
+    }
+
+    /// A lock that was restored is put back to its leases, or gone.
+    #[inline(always)]
+    pub fn forget_restored(&mut self, name: &Name) {
+        if unlikely(!self.restored.is_empty()) {
+            self.remove_restored(name);
+        }
+    }
+
+    #[inline(never)]
+    fn remove_restored(&mut self, name: &Name) {
+        self.restored.remove(name);
     }
 
     /// Names that were deferred are to be looked at again, once their time has come.

@@ -53,6 +53,7 @@ const MODULE: Crate = Crate {
 const CORE: Crate = Crate {
     root: "core/src/lib.rs",
     floors: "
+        core/src/branch.rs
         core/src/values/
         core/src/operation.rs core/src/effect.rs core/src/state/
         core/src/decision.rs core/src/store.rs | core/src/grammar/

@@ -17,57 +17,98 @@ pub const DEFAULT_WAITERS_SHOWN: u64 = 10;
 /// The most holds that a client may name.
 const MOST_HOLDS: u64 = u32::MAX as u64;
 
-/// The words behind an option, as many as it takes: none behind one that stands for itself.
-pub type Values<'a> = &'a [&'a [u8]];
+/// Where the values of an option begin among the words, behind the option itself; 0: it is not given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ValuesAt(pub u8);
+
+impl ValuesAt {
+    /// Whether the option is given.
+    pub const fn is_given(self) -> bool {
+        self.0 != 0
+    }
+}
 
 /// A field for each option; its values are unread until one of the functions below is called, because
 /// the errors in them come after those of the words around them.
 #[derive(Default)]
 pub struct Given<'a> {
-    pub px: Option<Values<'a>>,
-    pub ex: Option<Values<'a>>,
-    pub block: Option<Values<'a>>,
-    pub limit: Option<Values<'a>>,
-    pub permits: Option<Values<'a>>,
-    pub waiters: Option<Values<'a>>,
-    pub shared: Option<Values<'a>>,
-    pub reentrant: Option<Values<'a>>,
-    pub holds: Option<Values<'a>>,
-    pub session: Option<Values<'a>>,
-    pub keep: Option<Values<'a>>,
-    pub notify: Option<Values<'a>>,
-    pub nosession: Option<Values<'a>>,
-    pub all: Option<Values<'a>>,
+    /// Those behind the keys and the token.
+    pub words: &'a [&'a [u8]],
+    pub px: ValuesAt,
+    pub ex: ValuesAt,
+    pub block: ValuesAt,
+    pub limit: ValuesAt,
+    pub permits: ValuesAt,
+    pub waiters: ValuesAt,
+    pub shared: ValuesAt,
+    pub reentrant: ValuesAt,
+    pub holds: ValuesAt,
+    pub session: ValuesAt,
+    pub keep: ValuesAt,
+    pub notify: ValuesAt,
+    pub nosession: ValuesAt,
+    pub all: ValuesAt,
 }
 
-/// The value of an option that takes one, if the option is there.
-fn value<'a>(option: Option<Values<'a>>) -> Option<&'a [u8]> {
-    option.and_then(|values| values.first().copied())
+/// A number from 1 on that 32 bits hold.
+#[inline(never)]
+fn within_32_bits(word: &[u8], most: u32, otherwise: Refusal) -> Result<u32, Refusal> {
+    let number = within(word, 1, most.into(), otherwise)?;
+    u32::try_from(number).map_err(|_| otherwise)
 }
 
-impl Given<'_> {
+#[inline(never)]
+fn ms_of(seconds: &[u8]) -> Result<u64, Refusal> {
+    let seconds = within(seconds, 1, MAX_SPAN_MS / 1000, Refusal::Lease)?;
+    Ok(seconds * 1000)
+}
+
+#[inline(never)]
+fn all_but(most: &[u8]) -> Result<Leave, Refusal> {
+    within(most, 0, MOST_HOLDS, Refusal::HoldsLeft).map(Leave::AllBut)
+}
+
+#[inline(never)]
+fn sets(holds: &[u8]) -> Result<Repeat, Refusal> {
+    within(holds, 1, MOST_HOLDS, Refusal::Holds).map(Repeat::Sets)
+}
+
+impl<'a> Given<'a> {
+    /// The value of an option that takes one, if the option is there.
+    #[inline(always)]
+    fn value(&self, option: ValuesAt) -> Option<&'a [u8]> {
+        if option.is_given() {
+            self.words.get(usize::from(option.0)).copied()
+        } else {
+            None
+        }
+    }
+
     #[inline(always)]
     pub fn lease_ms(&self) -> Result<Option<u64>, Refusal> {
-        let lease_ms = match (value(self.px), value(self.ex)) {
-            (Some(ms), _) => within(ms, 1, MAX_SPAN_MS, Refusal::Lease)?,
-            (None, Some(s)) => within(s, 1, MAX_SPAN_MS / 1000, Refusal::Lease)? * 1000,
-            (None, None) => return Ok(None),
-        };
-        Ok(Some(lease_ms))
+        match (self.value(self.px), self.value(self.ex)) {
+            (Some(ms), _) => within(ms, 1, MAX_SPAN_MS, Refusal::Lease).map(Some),
+            (None, Some(seconds)) => ms_of(seconds).map(Some),
+            (None, None) => Ok(None),
+        }
     }
 
     pub fn block_ms(&self) -> Result<u64, Refusal> {
-        value(self.block).map_or(Ok(0), |ms| within(ms, 0, MAX_SPAN_MS, Refusal::Timeout))
+        self.value(self.block)
+            .map_or(Ok(0), |ms| within(ms, 0, MAX_SPAN_MS, Refusal::Timeout))
     }
 
     pub fn keep_ms(&self) -> Result<Option<u64>, Refusal> {
         let keep = |ms| within(ms, 1, MAX_SPAN_MS, Refusal::Keep);
-        value(self.keep).map(keep).transpose()
+        self.value(self.keep).map(keep).transpose()
     }
 
     /// What is to be published of a place for these names. In a cluster the channel has to be in their slot.
     pub fn notice(&self, names: &Names, sharding: Sharding) -> Result<Option<Notice>, Refusal> {
-        let Some([channel, message]) = self.notify else {
+        if !self.notify.is_given() {
+            return Ok(None);
+        }
+        let Some([channel, message, ..]) = self.words.get(usize::from(self.notify.0)..) else {
             return Ok(None);
         };
         let notice = Notice::new(channel, message).ok_or(Refusal::Message)?;
@@ -79,49 +120,68 @@ impl Given<'_> {
         }
     }
 
+    #[inline(always)]
     fn limit(&self) -> Result<u32, Refusal> {
-        let Some(limit) = value(self.limit) else {
-            return Ok(0);
-        };
-        let limit = within(limit, 1, u32::MAX.into(), Refusal::Limit)?;
-        u32::try_from(limit).map_err(|_| Refusal::Limit)
-    }
-
-    fn permits(&self, limit: u32) -> Result<u32, Refusal> {
-        let Some(permits) = value(self.permits) else {
-            return Ok(1);
-        };
-        let permits = within(permits, 1, limit.into(), Refusal::Permits)?;
-        u32::try_from(permits).map_err(|_| Refusal::Permits)
-    }
-
-    pub fn waiters_shown(&self) -> Result<u64, Refusal> {
-        value(self.waiters).map_or(Ok(DEFAULT_WAITERS_SHOWN), |count| {
-            within(count, 0, MAX_SPAN_MS, Refusal::Count)
-        })
-    }
-
-    pub fn life(&self) -> Result<Life, Refusal> {
-        Ok(match (self.session, self.nosession) {
-            (Some(_), _) => Life::Session {
-                keep_ms: self.keep_ms()?,
-            },
-            (None, Some(_)) => Life::Untied,
-            (None, None) => Life::Lease,
-        })
-    }
-
-    pub fn leave(&self) -> Result<Leave, Refusal> {
-        match value(self.holds) {
-            Some(most) => within(most, 0, MOST_HOLDS, Refusal::HoldsLeft).map(Leave::AllBut),
-            None => Ok(self.all.map_or(Leave::One, |_| Leave::AllBut(0))),
+        match self.value(self.limit) {
+            None => Ok(0),
+            Some(limit) => within_32_bits(limit, u32::MAX, Refusal::Limit),
         }
     }
 
+    #[inline(always)]
+    fn permits(&self, limit: u32) -> Result<u32, Refusal> {
+        match self.value(self.permits) {
+            None => Ok(1),
+            Some(permits) => within_32_bits(permits, limit, Refusal::Permits),
+        }
+    }
+
+    pub fn waiters_shown(&self) -> Result<u64, Refusal> {
+        self.value(self.waiters)
+            .map_or(Ok(DEFAULT_WAITERS_SHOWN), |count| {
+                within(count, 0, MAX_SPAN_MS, Refusal::Count)
+            })
+    }
+
+    #[inline(always)]
+    pub fn life(&self) -> Result<Life, Refusal> {
+        match (self.session.is_given(), self.nosession.is_given()) {
+            (true, _) => self.session_life(),
+            (false, true) => Ok(Life::Untied),
+            (false, false) => Ok(Life::Lease),
+        }
+    }
+
+    #[inline(never)]
+    fn session_life(&self) -> Result<Life, Refusal> {
+        let keep_ms = self.keep_ms()?;
+        Ok(Life::Session { keep_ms })
+    }
+
+    #[inline(always)]
+    pub fn leave(&self) -> Result<Leave, Refusal> {
+        match self.value(self.holds) {
+            Some(most) => all_but(most),
+            None if self.all.is_given() => Ok(Leave::AllBut(0)),
+            None => Ok(Leave::One),
+        }
+    }
+
+    #[inline(always)]
+    fn mode(&self) -> Mode {
+        if self.shared.is_given() {
+            Mode::Shared
+        } else {
+            Mode::Exclusive
+        }
+    }
+
+    #[inline(always)]
     fn repeat(&self) -> Result<Repeat, Refusal> {
-        match value(self.holds) {
-            Some(holds) => within(holds, 1, MOST_HOLDS, Refusal::Holds).map(Repeat::Sets),
-            None => Ok(self.reentrant.map_or(Repeat::Renews, |_| Repeat::Counts)),
+        match self.value(self.holds) {
+            Some(holds) => sets(holds),
+            None if self.reentrant.is_given() => Ok(Repeat::Counts),
+            None => Ok(Repeat::Renews),
         }
     }
 
@@ -133,7 +193,7 @@ impl Given<'_> {
         let limit = self.limit()?;
         Ok(Request {
             token,
-            mode: self.shared.map_or(Mode::Exclusive, |_| Mode::Shared),
+            mode: self.mode(),
             limit,
             permits: self.permits(limit)?,
             lease_ms,

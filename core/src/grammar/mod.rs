@@ -14,32 +14,19 @@
 mod given;
 mod numbers;
 mod parts;
+mod setting;
 mod synopsis;
 pub mod syntax;
 
-use crate::operation::Operation;
+use crate::operation::{Action, Operation};
 use crate::values::name::Name;
 use crate::values::refusal::Refusal;
-use crate::values::slot::Sharding;
 use crate::values::token::Token;
 
 pub use given::DEFAULT_WAITERS_SHOWN;
 use parts::Parts;
+pub use setting::Setting;
 pub use syntax::Keys;
-
-/// What a command's words are read against.
-pub struct Setting<'a> {
-    /// The database that the client has selected.
-    pub db: i32,
-    /// The lease of a command that names none.
-    pub default_lease_ms: u64,
-    /// How long a place is kept that says nothing of it.
-    pub default_keep_ms: u64,
-    /// How keys are divided among servers.
-    pub sharding: Sharding,
-    /// Draws a token for `*`.
-    pub draw_token: &'a dyn Fn() -> Result<Token, Refusal>,
-}
 
 /// `LOCK.ACQUIRE` and `LOCK.MACQUIRE`.
 ///
@@ -47,13 +34,11 @@ pub struct Setting<'a> {
 /// As the head of this file tells.
 #[inline]
 pub fn acquire(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    Parts::cut(words, keys, &syntax::ACQUIRE, |parts| {
-        let names = parts.names(setting.db)?;
-        let token = parts.token(setting.draw_token)?;
-        let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
-        let request = parts.given.request(token, lease_ms)?;
-        Ok(Operation::Acquire { names, request })
-    })
+    let mut parts = Parts::of(&syntax::ACQUIRE);
+    let (names, token) = parts.subject(words, keys, setting)?;
+    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
+    let action = Action::Acquire(parts.given.request(token, lease_ms)?);
+    Ok(Operation { names, action })
 }
 
 /// `LOCK.WAIT` and `LOCK.MWAIT`.
@@ -62,20 +47,18 @@ pub fn acquire(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Ope
 /// As the head of this file tells.
 #[inline]
 pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    Parts::cut(words, keys, &syntax::WAIT, |parts| {
-        let names = parts.names(setting.db)?;
-        let token = parts.token(setting.draw_token)?;
-        let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
-        let block_ms = parts.given.block_ms()?;
-        let keep_ms = parts.given.keep_ms()?;
-        let request = parts.given.request(token, lease_ms)?;
-        Ok(Operation::Wait {
-            names,
-            request,
-            block_ms,
-            keep_ms,
-        })
-    })
+    let mut parts = Parts::of(&syntax::WAIT);
+    let (names, token) = parts.subject(words, keys, setting)?;
+    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
+    let block_ms = parts.given.block_ms()?;
+    let keep_ms = parts.given.keep_ms()?;
+    let request = parts.given.request(token, lease_ms)?;
+    let action = Action::Wait {
+        request,
+        block_ms,
+        keep_ms,
+    };
+    Ok(Operation { names, action })
 }
 
 /// `LOCK.QUEUE` and `LOCK.MQUEUE`.
@@ -83,20 +66,18 @@ pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operat
 /// # Errors
 /// As the head of this file tells.
 pub fn queue(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    Parts::cut(words, keys, &syntax::QUEUE, |parts| {
-        let names = parts.names(setting.db)?;
-        let token = parts.token(setting.draw_token)?;
-        let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
-        let keep_ms = parts.given.keep_ms()?.unwrap_or(setting.default_keep_ms);
-        let request = parts.given.request(token, lease_ms)?;
-        let notice = parts.given.notice(&names, setting.sharding)?;
-        Ok(Operation::Queue {
-            names,
-            request,
-            keep_ms,
-            notice,
-        })
-    })
+    let mut parts = Parts::of(&syntax::QUEUE);
+    let (names, token) = parts.subject(words, keys, setting)?;
+    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
+    let keep_ms = parts.given.keep_ms()?.unwrap_or(setting.default_keep_ms);
+    let request = parts.given.request(token, lease_ms)?;
+    let notice = parts.given.notice(&names, setting.sharding)?;
+    let action = Action::Queue {
+        request,
+        keep_ms,
+        notice,
+    };
+    Ok(Operation { names, action })
 }
 
 /// `LOCK.CANCEL`.
@@ -104,12 +85,10 @@ pub fn queue(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Opera
 /// # Errors
 /// As the head of this file tells.
 pub fn cancel(words: &[&[u8]], setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    Parts::cut(words, Keys::One, &syntax::CANCEL, |parts| {
-        Ok(Operation::Cancel {
-            names: parts.names(setting.db)?,
-            token: parts.token(setting.draw_token)?,
-        })
-    })
+    let mut parts = Parts::of(&syntax::CANCEL);
+    let (names, token) = parts.subject(words, Keys::One, setting)?;
+    let action = Action::Cancel { token };
+    Ok(Operation { names, action })
 }
 
 /// `LOCK.EXTEND` and `LOCK.MEXTEND`.
@@ -118,14 +97,16 @@ pub fn cancel(words: &[&[u8]], setting: &Setting<'_>) -> Result<Operation, Refus
 /// As the head of this file tells.
 #[inline]
 pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    Parts::cut(words, keys, &syntax::EXTEND, |parts| {
-        Ok(Operation::Extend {
-            names: parts.names(setting.db)?,
-            token: parts.token(setting.draw_token)?,
-            lease_ms: parts.given.lease_ms()?,
-            life: parts.given.life()?,
-        })
-    })
+    let mut parts = Parts::of(&syntax::EXTEND);
+    let (names, token) = parts.subject(words, keys, setting)?;
+    let lease_ms = parts.given.lease_ms()?;
+    let life = parts.given.life()?;
+    let action = Action::Extend {
+        token,
+        lease_ms,
+        life,
+    };
+    Ok(Operation { names, action })
 }
 
 /// `LOCK.RELEASE` and `LOCK.MRELEASE`.
@@ -134,13 +115,11 @@ pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Oper
 /// As the head of this file tells.
 #[inline]
 pub fn release(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    Parts::cut(words, keys, &syntax::RELEASE, |parts| {
-        Ok(Operation::Release {
-            names: parts.names(setting.db)?,
-            token: parts.token(setting.draw_token)?,
-            leave: parts.given.leave()?,
-        })
-    })
+    let mut parts = Parts::of(&syntax::RELEASE);
+    let (names, token) = parts.subject(words, keys, setting)?;
+    let leave = parts.given.leave()?;
+    let action = Action::Release { token, leave };
+    Ok(Operation { names, action })
 }
 
 /// `LOCK.CHECK`: whose lease to look at.
@@ -148,11 +127,11 @@ pub fn release(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Ope
 /// # Errors
 /// As the head of this file tells.
 pub fn check(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, Token), Refusal> {
-    Parts::cut(words, Keys::One, &syntax::CHECK, |parts| {
-        let name = parts.name(setting.db)?;
-        let token = parts.token(setting.draw_token)?;
-        Ok((name, token))
-    })
+    let mut parts = Parts::of(&syntax::CHECK);
+    parts.cut(words, Keys::One)?;
+    let name = parts.name(setting.db)?;
+    let token = parts.token(setting.draw_token)?;
+    Ok((name, token))
 }
 
 /// `LOCK.INFO`: which lock to look at, and how many of its queue to show.
@@ -160,15 +139,16 @@ pub fn check(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, Token), Re
 /// # Errors
 /// As the head of this file tells.
 pub fn info(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, u64), Refusal> {
-    Parts::cut(words, Keys::One, &syntax::INFO, |parts| {
-        Ok((parts.name(setting.db)?, parts.given.waiters_shown()?))
-    })
+    let mut parts = Parts::of(&syntax::INFO);
+    parts.cut(words, Keys::One)?;
+    Ok((parts.name(setting.db)?, parts.given.waiters_shown()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::values::moment::MAX_SPAN_MS;
+    use crate::values::slot::Sharding;
 
     fn setting(draw_token: &dyn Fn() -> Result<Token, Refusal>) -> Setting<'_> {
         Setting {
@@ -403,11 +383,9 @@ mod tests {
 
     #[test]
     fn leases_and_options_are_read() {
-        let lease_of = |line: &str| match parse(line).unwrap() {
-            Operation::Acquire { request, .. } | Operation::Wait { request, .. } => {
-                request.lease_ms
-            }
-            Operation::Extend { lease_ms, .. } => lease_ms.expect("a lease"),
+        let lease_of = |line: &str| match parse(line).unwrap().action {
+            Action::Acquire(request) | Action::Wait { request, .. } => request.lease_ms,
+            Action::Extend { lease_ms, .. } => lease_ms.expect("a lease"),
             other => unreachable!("{other:?}"),
         };
         assert_eq!(lease_of("ACQUIRE k t"), 30_000);
@@ -422,10 +400,8 @@ mod tests {
 
     #[test]
     fn a_star_draws_a_token() {
-        let Operation::Acquire { request, .. } = parse("ACQUIRE k *").unwrap() else {
-            unreachable!()
-        };
-        assert_eq!(request.token, Token::from_bits(7));
+        let Operation { action, .. } = parse("ACQUIRE k *").unwrap();
+        assert_eq!(*action.token(), Token::from_bits(7));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::values::decimal;
 use crate::values::refusal::Refusal;
 
 /// The number that a word spells, if it lies between these bounds.
+#[inline(never)]
 pub fn within(word: &[u8], least: u64, most: u64, otherwise: Refusal) -> Result<u64, Refusal> {
     decimal::parse(word)
         .filter(|n| (least..=most).contains(n))

@@ -1,7 +1,9 @@
 //! A command's words cut into its parts, as its verb is written.
 
-use crate::grammar::given::Given;
+use crate::branch::likely;
+use crate::grammar::given::{Given, ValuesAt};
 use crate::grammar::numbers::within;
+use crate::grammar::setting::Setting;
 use crate::grammar::syntax::{Keys, Opt, Part, Rest, TokenKind, Verb};
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
@@ -9,8 +11,7 @@ use crate::values::token::Token;
 
 type Words<'a> = &'a [&'a [u8]];
 
-/// The words of a command; what they mean is still unread. What reads them is inlined, so that each
-/// command's own syntax is a constant there: a lock and its release are counted in instructions.
+/// The words of a command; what they mean is still unread.
 pub struct Parts<'a> {
     verb: &'static Verb,
     keys: Words<'a>,
@@ -21,38 +22,55 @@ pub struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Cuts the words behind the command's name, and has the parts read where they lie: to move them costs as
-    /// much as to cut them.
+    /// The parts of a command of this verb, without any words yet.
+    pub fn of(verb: &'static Verb) -> Self {
+        Self {
+            verb,
+            keys: &[],
+            token: b"",
+            given: Given::default(),
+        }
+    }
+
+    /// Cuts the words behind the command's name; the names of its keys, and its token. Apart from the verbs: what is
+    /// executed for several commands is fetched once.
     ///
     /// # Errors
-    /// Arity, numkeys, syntax, in this order; then those of `read`.
-    #[inline(always)]
-    pub fn cut<T>(
+    /// Those of [`Parts::cut`], [`Parts::names`] and [`Parts::token`], in this order.
+    #[inline(never)]
+    pub fn subject(
+        &mut self,
         words: Words<'a>,
         keys: Keys,
-        verb: &'static Verb,
-        read: impl FnOnce(&Self) -> Result<T, Refusal>,
-    ) -> Result<T, Refusal> {
+        setting: &Setting<'_>,
+    ) -> Result<(Names, Token), Refusal> {
+        self.cut(words, keys)?;
+        let names = self.names(setting.db)?;
+        let token = self.token(setting.draw_token)?;
+        Ok((names, token))
+    }
+
+    /// Cuts the words behind the command's name.
+    ///
+    /// # Errors
+    /// Arity, numkeys, syntax, in this order.
+    #[inline(always)]
+    pub fn cut(&mut self, words: Words<'a>, keys: Keys) -> Result<(), Refusal> {
         let (keys, words) = match keys {
             Keys::One => words.split_at_checked(1).ok_or(Refusal::Arity)?,
-            Keys::Many => several_keys(words, usize::from(verb.token.is_some()))?,
+            Keys::Many => several_keys(words, usize::from(self.verb.token.is_some()))?,
         };
-        let (token, words) = match verb.token {
+        self.keys = keys;
+        let (token, words) = match self.verb.token {
             Some(_) => words.split_first().ok_or(Refusal::Arity)?,
-            None => (&b"".as_slice(), words),
+            None => (&self.token, words),
         };
-        let mut parts = Self {
-            verb,
-            keys,
-            token,
-            given: Given::default(),
-        };
-        match verb.rest {
-            Rest::Options([]) if !words.is_empty() => return Err(Refusal::Arity),
-            Rest::Options(options) => find(words, options, &mut parts.given)?,
-            Rest::Words(_) => {}
+        self.token = token;
+        match self.verb.rest {
+            Rest::Options([]) if !words.is_empty() => Err(Refusal::Arity),
+            Rest::Options(options) if !words.is_empty() => find(words, options, &mut self.given),
+            Rest::Options(_) | Rest::Words(_) => Ok(()),
         }
-        read(&parts)
     }
 
     /// The names of its keys; one alone costs no allocation.
@@ -60,7 +78,7 @@ impl<'a> Parts<'a> {
     /// # Errors
     /// [`Refusal::DuplicateKey`]
     #[inline(always)]
-    pub fn names(&self, db: i32) -> Result<Names, Refusal> {
+    fn names(&self, db: i32) -> Result<Names, Refusal> {
         match self.keys {
             [key] => Ok(Names::one(Name::new(db, key))),
             keys => several_names(db, keys),
@@ -79,15 +97,18 @@ impl<'a> Parts<'a> {
     /// Those of a token, and what `draw` fails with.
     #[inline(always)]
     pub fn token(&self, draw: &dyn Fn() -> Result<Token, Refusal>) -> Result<Token, Refusal> {
-        match (self.token, self.verb.token) {
-            (b"*", Some(TokenKind::GivenOrNew)) => draw(),
-            (b"*", _) => Err(Refusal::TokenStar),
-            (bytes, _) => Token::new(bytes),
+        if likely(self.token != b"*") {
+            return Token::new(self.token);
+        }
+        match self.verb.token {
+            Some(TokenKind::GivenOrNew) => draw(),
+            Some(TokenKind::Existing) | None => Err(Refusal::TokenStar),
         }
     }
 }
 
 /// The keys behind their number, and what comes behind them: `needed` words at least.
+#[inline(never)]
 fn several_keys<'a>(words: Words<'a>, needed: usize) -> Result<(Words<'a>, Words<'a>), Refusal> {
     let (numkeys, words) = words.split_first().ok_or(Refusal::Arity)?;
     let most = words
@@ -99,6 +120,7 @@ fn several_keys<'a>(words: Words<'a>, needed: usize) -> Result<(Words<'a>, Words
     words.split_at_checked(count as usize).ok_or(Refusal::Arity)
 }
 
+#[inline(never)]
 fn several_names(db: i32, keys: &[&[u8]]) -> Result<Names, Refusal> {
     let names = keys.iter().map(|key| Name::new(db, key)).collect();
     Names::set(names).ok_or(Refusal::DuplicateKey)
@@ -106,19 +128,22 @@ fn several_names(db: i32, keys: &[&[u8]]) -> Result<Names, Refusal> {
 
 /// Finds the options among `words`: in any order and any case, none twice, none that isn't one of
 /// `parts`, and as those allow.
+#[inline(never)]
 fn find<'a>(words: Words<'a>, parts: &[Part], given: &mut Given<'a>) -> Result<(), Refusal> {
+    given.words = words;
     let mut rest = words;
     let mut is_to_be_matched = false;
     while let Some((word, behind)) = rest.split_first() {
         let (option, standing) = option_among(parts, word).ok_or(Refusal::Syntax)?;
         is_to_be_matched |= standing == Standing::Led || rest.len() < words.len();
-        let (values, behind) = behind
-            .split_at_checked(option.values.len())
-            .ok_or(Refusal::Syntax)?;
-        if (option.field)(given).replace(values).is_some() {
+        let place = words.len() - behind.len();
+        rest = behind.get(option.values.len()..).ok_or(Refusal::Syntax)?;
+        let field = (option.field)(given);
+        if field.is_given() {
             return Err(Refusal::Syntax);
         }
-        rest = behind;
+        // As no option is given twice, so many words are all.
+        *field = ValuesAt(u8::try_from(place).map_err(|_| Refusal::Syntax)?);
     }
     if !is_to_be_matched || parts.iter().all(|part| part.allows(given)) {
         Ok(())
@@ -133,13 +158,13 @@ fn option_among<'p>(parts: &'p [Part], word: &[u8]) -> Option<(&'p Opt, Standing
 }
 
 impl Opt {
-    #[inline(always)]
+    #[inline(never)]
     fn is(&self, word: &[u8]) -> bool {
         word.eq_ignore_ascii_case(self.word.to_bytes())
     }
 
     fn is_given(&self, given: &mut Given<'_>) -> bool {
-        (self.field)(given).is_some()
+        (self.field)(given).is_given()
     }
 }
 
@@ -231,7 +256,7 @@ mod tests {
             assert!(!options.is_empty(), "{}", verb.word);
             for option in &options {
                 let mut given = Given::default();
-                *(option.field)(&mut given) = Some(&[]);
+                *(option.field)(&mut given) = ValuesAt(1);
                 let same_field = options.iter().filter(|it| it.is_given(&mut given));
                 assert_eq!(same_field.count(), 1, "{} {:?}", verb.word, option.word);
                 let same_word = options.iter().filter(|it| it.is(option.word.to_bytes()));
@@ -295,6 +320,6 @@ mod tests {
         let words: [&[u8]; 4] = [b"OTHER", b"TWO", b"1", b"2"];
         let mut given = Given::default();
         assert_eq!(find(&words, PARTS, &mut given), Ok(()));
-        assert_eq!(given.px, Some(&words[2..]));
+        assert_eq!(given.px, ValuesAt(2));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::ffi::CStr;
 
-use crate::grammar::given::{Given, Values};
+use crate::grammar::given::{Given, ValuesAt};
 
 /// What a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +46,8 @@ impl Value {
     }
 }
 
-/// Where an option's values are kept once it is found.
-type Field = for<'g, 'a> fn(&'g mut Given<'a>) -> &'g mut Option<Values<'a>>;
+/// Where it is noted of an option that it was found.
+type Field = for<'g, 'a> fn(&'g mut Given<'a>) -> &'g mut ValuesAt;
 
 /// An option: a word of its own, and the values behind it.
 #[derive(Clone, Copy, Debug)]

@@ -2,16 +2,23 @@
 
 use hdrhistogram::Histogram;
 
+use crate::branch::unlikely;
 use crate::values::moment::MAX_SPAN_MS;
 
 /// Digits of a time that are kept: it is told to within 1 %.
 const DIGITS: u8 = 2;
 
+/// So many are recorded before they go into the table, all at once: to find the place of each as it comes would have
+/// every release run through that code.
+const MOST_RECENT: usize = 64;
+
 /// Times in ms. What is longer than any lease may be counts as that.
 #[derive(Clone, Debug, Default)]
 pub struct Durations {
-    /// There from the first one on: some 25 KB.
-    recorded: Option<Box<Histogram<u64>>>,
+    /// There from the first ones on: some 25 KB.
+    table: Option<Box<Histogram<u64>>>,
+    /// Those that aren't in the table yet, [`MOST_RECENT`] at most.
+    recent: Vec<u64>,
 }
 
 /// What is told of times, in ms; 0 where there were none.
@@ -29,25 +36,32 @@ impl Durations {
     /// Records one.
     #[inline]
     pub fn record(&mut self, ms: u64) {
-        match &mut self.recorded {
-            Some(recorded) => recorded.saturating_record(ms),
-            None => self.record_first(ms),
+        self.recent.push(ms);
+        if unlikely(self.recent.len() == MOST_RECENT) {
+            self.add_recent();
         }
     }
 
-    #[cold]
-    fn record_first(&mut self, ms: u64) {
-        let table = Histogram::new_with_max(MAX_SPAN_MS, DIGITS);
-        // The bounds are constants that it takes, as the tests show.
-        self.recorded = table.ok().map(|mut table| {
-            table.saturating_record(ms);
-            Box::new(table)
-        });
+    #[inline(never)]
+    fn add_recent(&mut self) {
+        if self.table.is_none() {
+            // The bounds are constants that it takes, as the tests show.
+            let table = Histogram::new_with_max(MAX_SPAN_MS, DIGITS);
+            self.table = table.ok().map(Box::new);
+        }
+        let recent = self.recent.drain(..);
+        if let Some(table) = &mut self.table {
+            recent.for_each(|ms| table.saturating_record(ms));
+        }
     }
 
     /// What is told of them.
     pub fn summary(&self) -> Summary {
-        let Some(recorded) = &self.recorded else {
+        let mut all = self.clone();
+        if !all.recent.is_empty() {
+            all.add_recent();
+        }
+        let Some(recorded) = &all.table else {
             return Summary::default();
         };
         let max_ms = recorded.max();

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::{HashMap, HashSet};
 
+use crate::branch::unlikely;
 use crate::values::holder::Holder;
 use crate::values::holders::Difference;
 use crate::values::lock::Lock;
@@ -284,8 +285,12 @@ impl Sessions {
     /// Whether a lock has a grant whose connection is gone.
     #[inline(always)]
     pub fn has_orphan_at(&self, lock: &Lock) -> bool {
-        (self.orphans > 0 || !self.gone.is_empty())
-            && lock.holders().iter().any(|own| self.is_orphaned(own))
+        unlikely(self.orphans > 0 || !self.gone.is_empty()) && self.is_any_orphaned(lock)
+    }
+
+    #[inline(never)]
+    fn is_any_orphaned(&self, lock: &Lock) -> bool {
+        lock.holders().iter().any(|own| self.is_orphaned(own))
     }
 
     fn is_orphaned(&self, own: &Holder) -> bool {

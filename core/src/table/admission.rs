@@ -1,6 +1,7 @@
 //! Whether a request may be granted now: what its locks and the queues before it say.
 
 use super::lock_table::Waiting;
+use crate::branch::likely;
 use crate::state::queue::{Position, Waiter};
 use crate::transaction::Transaction;
 use crate::values::lock::Compatibility;
@@ -76,12 +77,34 @@ impl Waiting {
         request: &Request,
         tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Admission, Refusal> {
+        for (by, name) in names.iter().enumerate() {
+            let conflict = self.conflict_at(name, request, None, tx);
+            if !likely(matches!(conflict, Conflict::Open)) {
+                let rest = (by, conflict);
+                return self.conflicting_admission(rest, names, request, tx);
+            }
+        }
+        Ok(Admission::Granted { kept_fence: None })
+    }
+
+    /// As [`Waiting::newcomer_admission`], from the first name on that isn't open.
+    #[inline(never)]
+    fn conflicting_admission(
+        &self,
+        (first, conflict): (usize, Conflict),
+        names: &Names,
+        request: &Request,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> Result<Admission, Refusal> {
         let mut kept = Kept::default();
         let mut blocked = None;
         let mut upgrades = 0;
         let mut raised = false;
-        for (by, name) in names.iter().enumerate() {
-            match self.conflict_at(name, request, None, tx) {
+        let mut known = Some(conflict);
+        for (by, name) in names.iter().enumerate().skip(first) {
+            let conflict = known.take();
+            let conflict = conflict.unwrap_or_else(|| self.conflict_at(name, request, None, tx));
+            match conflict {
                 Conflict::Open => {}
                 Conflict::Held { fence } => kept.add(fence),
                 Conflict::Upgrade => upgrades += 1,
@@ -192,6 +215,7 @@ impl Waiting {
             Compatibility::Raise { fence } => Conflict::Raise { fence },
             Compatibility::RaiseBlocked { missing } => Conflict::RaiseBlocked { missing },
             Compatibility::Blocked => Conflict::Blocked,
+            Compatibility::Admitted if likely(self.queues.is_empty()) => Conflict::Open,
             Compatibility::Admitted => match self.queues.head(name) {
                 Some(head) if Some(head) != position => Conflict::Blocked,
                 _ => Conflict::Open,

@@ -1,6 +1,7 @@
 //! What an operation changes in the locks themselves.
 
 use super::lock_table::Waiting;
+use crate::branch::{likely, unlikely};
 use crate::decision::{Answer, Caller};
 use crate::operation::Leave;
 use crate::state::durations::Durations;
@@ -42,17 +43,23 @@ impl Waiting {
         for name in names {
             let id = tx.entry(name);
             grant_at(id, request, fence, to, tx);
-            if kept_fence.is_some() {
+            if unlikely(kept_fence.is_some()) {
                 tx.affirm(id, &request.token);
             }
         }
         self.counters.grants += u64::from(kept_fence.is_none());
-        if !self.queues.is_empty() && self.queues.waits_of(&request.token) > 0 {
-            tx.lists
-                .granted
-                .push((request.token.clone(), names.clone()));
+        if unlikely(!self.queues.is_empty()) {
+            self.note_waits_elsewhere(names, &request.token, tx);
         }
         fence
+    }
+
+    /// A token that is granted these names may wait for others.
+    #[inline(never)]
+    fn note_waits_elsewhere(&self, names: &Names, token: &Token, tx: &mut Transaction<'_, '_, '_>) {
+        if self.queues.waits_of(token) > 0 {
+            tx.lists.granted.push((token.clone(), names.clone()));
+        }
     }
 
     #[inline(never)]
@@ -109,7 +116,7 @@ impl Waiting {
             return;
         };
         let waits = self.queues.wait_for(&waiter.request.token, &waiter.names);
-        let most = tx.environment.max_tickets;
+        let most = (tx.environment.limits)().max_tickets;
         if waits.is_none() && self.has_room_for_absent(most) {
             let absent = waiter.absent_until(tx.steady_ms().saturating_add(keep_ms));
             self.queues.enqueue_again(*position, absent);
@@ -117,9 +124,8 @@ impl Waiting {
     }
 }
 
-/// Makes the grant of one name. Apart from the loop over all of them: mostly there is one, and to prepare
-/// for more costs more than the grant.
-#[inline(never)]
+/// Makes the grant of one name.
+#[inline(always)]
 fn grant_at(
     id: EntryId,
     request: &Request,
@@ -131,19 +137,16 @@ fn grant_at(
     let Some(lock) = tx.lock(id) else {
         return;
     };
-    let own = lock.holder(&request.token);
-    let own_session = own.map_or(SessionId::NONE, |own| own.session);
-    let is_claim = own_session == SessionId::UNCLAIMED;
-    let holds = match (request.repeat, own) {
-        (Repeat::Sets(holds), _) => holds,
-        (Repeat::Renews | Repeat::Counts, None) => 1,
-        (Repeat::Renews, Some(own)) => own.holds,
-        (Repeat::Counts, Some(own)) if is_claim => own.holds,
-        (Repeat::Counts, Some(own)) => own.holds.saturating_add(1),
+    let own = if likely(lock.is_free()) {
+        None
+    } else {
+        lock.holder(&request.token)
     };
-    let since_ms = own
-        .filter(|own| own.fence == fence)
-        .map_or(now_ms, |own| own.since_ms);
+    let own_session = own.map_or(SessionId::NONE, |own| own.session);
+    let (holds, since_ms) = match own {
+        None => (request.repeat.first_holds(), now_ms),
+        Some(own) => kept_by(own, request.repeat, fence, now_ms),
+    };
     let terms = match to {
         Grantee::Client(client_id) => {
             let deadline_ms = now_ms.saturating_add(request.lease_ms);
@@ -169,8 +172,24 @@ fn grant_at(
     tx.grant(id, request.mode, holder);
 }
 
+/// How many holds a token has after a grant, and since when: it had this one before.
+#[inline(never)]
+fn kept_by(own: &Holder, repeat: Repeat, fence: u64, now_ms: u64) -> (u64, u64) {
+    let is_claim = own.session == SessionId::UNCLAIMED;
+    let holds = match repeat {
+        Repeat::Sets(holds) => holds,
+        Repeat::Renews => own.holds,
+        Repeat::Counts if is_claim => own.holds,
+        Repeat::Counts => own.holds.saturating_add(1),
+    };
+    let is_same_grant = own.fence == fence;
+    let since_ms = if is_same_grant { own.since_ms } else { now_ms };
+    (holds, since_ms)
+}
+
 /// What a grant to a place says of its client, its session and its lease: what it says already, where the
 /// token holds; it is never over sooner.
+#[inline(never)]
 fn place_terms(own: Option<&Holder>, deadline_ms: u64) -> (u64, SessionId, u64) {
     own.map_or((0, SessionId::UNCLAIMED, deadline_ms), |own| {
         let session = Some(own.session).filter(|session| session.is_session());
@@ -237,8 +256,8 @@ pub(super) fn release(
     Ok(Answer::Count(count))
 }
 
-/// Leaves one name. Whether the token held there. Apart from the loop, as [`grant_at`] is.
-#[inline(never)]
+/// Leaves one name. Whether the token held there.
+#[inline(always)]
 fn release_at(
     name: &Name,
     token: &Token,
@@ -256,16 +275,24 @@ fn release_at(
         Leave::One => holds - 1,
         Leave::AllBut(most) => holds.min(most),
     };
-    if left == 0 {
+    if likely(left == 0) {
         times.record(tx.now_ms().saturating_sub(since_ms));
         tx.remove(id, token);
-        return Ok(true);
-    }
-    tx.update(id, token, |own| own.holds = left);
-    if left == holds {
-        tx.affirm(id, token);
+    } else {
+        leave_holds(id, token, left, tx);
     }
     Ok(true)
+}
+
+/// Leaves so many of a token's holds; where those are as many as it had, it is told that it has them.
+#[inline(never)]
+fn leave_holds(id: EntryId, token: &Token, left: u64, tx: &mut Transaction<'_, '_, '_>) {
+    let own = tx.lock(id).and_then(|lock| lock.holder(token));
+    let is_as_before = own.is_some_and(|own| own.holds == left);
+    tx.update(id, token, |own| own.holds = left);
+    if is_as_before {
+        tx.affirm(id, token);
+    }
 }
 
 /// The grants in force of this token at these names.

@@ -22,8 +22,10 @@ mod lock_table;
 mod settle;
 mod waits;
 
+use crate::branch::unlikely;
 use crate::decision::{Answer, Caller, Decision};
-use crate::operation::Operation;
+use crate::operation::{Action, Operation};
+use crate::state::hand_over::HandOver;
 use crate::store::Environment;
 use crate::transaction::Transaction;
 use crate::values::name::Names;
@@ -44,14 +46,40 @@ impl LockTable {
         caller: Caller,
         environment: &mut Environment<'_, 'n>,
     ) -> Decision {
-        let names = operation.names().as_slice();
-        self.transact(names, environment, |waiting, tx| {
-            if !waiting.is_idle() || !tx.nothing_touched {
-                let unsettled = waiting.unsettled(operation.names(), tx);
-                waiting.settle(&unsettled, tx);
+        let Operation { names, action } = operation;
+        self.settle_around(names, environment, |waiting, tx| {
+            let answer = waiting.decide(names, action, caller, tx);
+            if let Err(why) = answer {
+                waiting.count_refusal(why);
             }
-            let answer = waiting.decide(operation, caller, tx);
-            waiting.count_refusal(&answer);
+            answer
+        })
+    }
+
+    /// Undoes a hand-over whose client was gone before it could know of it.
+    pub fn take_back<'n>(
+        &mut self,
+        undelivered: &'n HandOver,
+        environment: &mut Environment<'_, 'n>,
+    ) -> Decision {
+        self.settle_around(&undelivered.names, environment, |waiting, tx| {
+            Ok(waiting.take_back(undelivered, tx))
+        })
+    }
+
+    /// Decides about these names, settled before where that was still to be done, and again afterwards.
+    #[inline(always)]
+    fn settle_around<'n>(
+        &mut self,
+        names: &'n Names,
+        environment: &mut Environment<'_, 'n>,
+        decide: impl FnOnce(&mut Waiting, &mut Transaction<'_, '_, 'n>) -> Result<Answer, Refusal>,
+    ) -> Decision {
+        self.transact(names.as_slice(), environment, |waiting, tx| {
+            if unlikely(!waiting.is_idle() || !tx.nothing_touched) {
+                waiting.settle_unsettled(names, tx);
+            }
+            let answer = decide(waiting, tx);
             waiting.settle(&[], tx);
             answer
         })
@@ -62,14 +90,14 @@ impl Waiting {
     #[inline(always)]
     fn decide(
         &mut self,
-        operation: &Operation,
+        names: &Names,
+        action: &Action,
         caller: Caller,
         tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Answer, Refusal> {
-        match operation {
-            Operation::Acquire { names, request } => self.acquire(names, request, caller, tx),
-            Operation::Wait {
-                names,
+        match action {
+            Action::Acquire(request) => self.acquire(names, request, caller, tx),
+            Action::Wait {
                 request,
                 block_ms,
                 keep_ms,
@@ -83,8 +111,7 @@ impl Waiting {
                     Waited::Queued(arrival) => Answer::Queued(arrival),
                 })
             }
-            Operation::Queue {
-                names,
+            Action::Queue {
                 request,
                 keep_ms,
                 notice,
@@ -95,9 +122,8 @@ impl Waiting {
                 };
                 self.queue(names, request, way, caller, tx)
             }
-            Operation::Cancel { names, token } => self.cancel(names, token, tx),
-            Operation::Extend {
-                names,
+            Action::Cancel { token } => self.cancel(names, token, tx),
+            Action::Extend {
                 token,
                 lease_ms,
                 life,
@@ -106,16 +132,11 @@ impl Waiting {
                 self.counters.extensions += counted(&answer);
                 answer
             }
-            Operation::Release {
-                names,
-                token,
-                leave,
-            } => {
+            Action::Release { token, leave } => {
                 let answer = release(names, token, *leave, &mut self.times.holds, tx);
                 self.counters.releases += counted(&answer);
                 answer
             }
-            Operation::TakeBack(hand_over) => Ok(self.take_back(hand_over, tx)),
         }
     }
 
@@ -136,12 +157,14 @@ impl Waiting {
         }
     }
 
-    fn count_refusal(&mut self, answer: &Result<Answer, Refusal>) {
-        match answer {
-            Err(Refusal::Deadlock | Refusal::Circle) => self.counters.deadlocks += 1,
-            Err(Refusal::MaxWaiters) => self.counters.max_waiters_refusals += 1,
-            Err(Refusal::MaxTickets) => self.counters.max_tickets_refusals += 1,
-            Ok(_) | Err(_) => {}
+    #[cold]
+    #[inline(never)]
+    fn count_refusal(&mut self, why: Refusal) {
+        match why {
+            Refusal::Deadlock | Refusal::Circle => self.counters.deadlocks += 1,
+            Refusal::MaxWaiters => self.counters.max_waiters_refusals += 1,
+            Refusal::MaxTickets => self.counters.max_tickets_refusals += 1,
+            _ => {}
         }
     }
 }

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::admission::Admission;
 use super::grants::{held_by, Grantee};
 use super::lock_table::Waiting;
+use crate::branch::unlikely;
 use crate::decision::{Completion, Outcome, Publication};
 use crate::state::hand_over::{HandOver, Origin};
 use crate::state::place::{Place, Stand};
@@ -73,9 +74,16 @@ impl WorkList {
 }
 
 impl Waiting {
+    /// Settles those of an operation's names where that was still to be done.
+    #[inline(never)]
+    pub(super) fn settle_unsettled(&mut self, names: &Names, tx: &mut Transaction<'_, '_, '_>) {
+        let unsettled = self.unsettled(names, tx);
+        self.settle(&unsettled, tx);
+    }
+
     /// Of these names, those where somebody waits and where something has happened, or was to happen
     /// by now: all others were settled as that happened.
-    pub(super) fn unsettled(&self, names: &Names, tx: &mut Transaction<'_, '_, '_>) -> Vec<Name> {
+    fn unsettled(&self, names: &Names, tx: &mut Transaction<'_, '_, '_>) -> Vec<Name> {
         let next_ms = self.schedule.next_ms().into_iter();
         let next_ms = next_ms.chain(self.queues.next_timeout_ms()).min();
         if next_ms.is_none() && tx.nothing_touched {
@@ -105,6 +113,9 @@ impl Waiting {
     pub(super) fn settle(&mut self, names: &[Name], tx: &mut Transaction<'_, '_, '_>) {
         if names.is_empty() && self.is_idle() && !tx.any_shared {
             tx.lists.changed.clear();
+            if unlikely(!tx.lists.granted.is_empty()) {
+                tx.lists.granted.clear();
+            }
         }
         if !names.is_empty() || !tx.lists.changed.is_empty() || !tx.lists.again.is_empty() {
             self.settle_all(names, tx);

@@ -251,13 +251,13 @@ impl Waiting {
             Way::Block { .. } => (
                 was_blocked,
                 self.queues.blocked_len(),
-                tx.environment.max_waiters,
+                (tx.environment.limits)().max_waiters,
                 Refusal::MaxWaiters,
             ),
             Way::Place { .. } => (
                 older.is_some_and(|older| request.takes_as_much_as(&older.request)),
                 self.queues.place_count() - usize::from(older.is_some() && !was_blocked),
-                tx.environment.max_tickets,
+                (tx.environment.limits)().max_tickets,
                 Refusal::MaxTickets,
             ),
         };

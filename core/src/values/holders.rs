@@ -12,6 +12,7 @@ use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, OrdSet};
 use smallvec::SmallVec;
 
+use crate::branch::likely;
 use crate::values::holder::Holder;
 use crate::values::session_id::SessionId;
 use crate::values::token::Token;
@@ -118,11 +119,22 @@ impl Holders {
     /// Whether there is just one.
     #[inline(always)]
     pub fn is_one(&self) -> bool {
-        matches!(self.0, Form::One(_)) || self.len() == 1
+        self.only().is_some()
     }
 
     /// The holder, where there is just one.
+    #[inline(always)]
     pub fn only(&self) -> Option<&Holder> {
+        match &self.0 {
+            Form::One(only) => Some(only),
+            Form::Nobody => None,
+            Form::List(_) | Form::Trees(_) => self.only_of_several(),
+        }
+    }
+
+    /// As [`Holders::only`]: several were there.
+    #[inline(never)]
+    fn only_of_several(&self) -> Option<&Holder> {
         match self.form() {
             Either::Right([only]) => Some(only),
             Either::Right(_) | Either::Left(_) => None,
@@ -134,9 +146,17 @@ impl Holders {
     pub fn get(&self, token: &Token) -> Option<&Holder> {
         match &self.0 {
             Form::Nobody => None,
-            Form::One(own) => Some(own).filter(|own| own.token == *token),
-            Form::List(list) => list.iter().find(|own| own.token == *token),
-            Form::Trees(trees) => trees.get(token),
+            Form::One(own) => likely(own.token == *token).then_some(own),
+            Form::List(_) | Form::Trees(_) => self.get_of_several(token),
+        }
+    }
+
+    /// As [`Holders::get`], where several hold.
+    #[inline(never)]
+    fn get_of_several(&self, token: &Token) -> Option<&Holder> {
+        match self.form() {
+            Either::Right(list) => list.iter().find(|own| own.token == *token),
+            Either::Left(trees) => trees.get(token),
         }
     }
 
@@ -159,9 +179,15 @@ impl Holders {
     /// The grant whose lease ends first.
     #[inline(always)]
     pub fn first_to_end(&self) -> Option<&Holder> {
-        if let Form::One(own) = &self.0 {
-            return Some(own);
+        match &self.0 {
+            Form::One(own) => Some(own),
+            Form::Nobody => None,
+            Form::List(_) | Form::Trees(_) => self.first_of_several_to_end(),
         }
+    }
+
+    #[inline(never)]
+    fn first_of_several_to_end(&self) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.iter().min_by_key(|own| own.deadline_ms),
             Either::Left(trees) => trees.at(trees.deadlines.get_min()?.1),
@@ -171,9 +197,15 @@ impl Holders {
     /// The grant whose lease ends last.
     #[inline(always)]
     pub fn last_to_end(&self) -> Option<&Holder> {
-        if let Form::One(own) = &self.0 {
-            return Some(own);
+        match &self.0 {
+            Form::One(own) => Some(own),
+            Form::Nobody => None,
+            Form::List(_) | Form::Trees(_) => self.last_of_several_to_end(),
         }
+    }
+
+    #[inline(never)]
+    fn last_of_several_to_end(&self) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.iter().max_by_key(|own| own.deadline_ms),
             Either::Left(trees) => trees.at(trees.deadlines.get_max()?.1),

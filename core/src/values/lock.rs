@@ -3,6 +3,7 @@
 //! The value decides about compatibility from its own fields and its arguments alone; queues are not
 //! its concern. A deadline that equals now has ended.
 
+use crate::branch::likely;
 use crate::values::holder::{Holder, Mode};
 use crate::values::holders::Holders;
 use crate::values::moment::MAX_SPAN_MS;
@@ -130,11 +131,19 @@ impl Lock {
     /// Whether the request is compatible with the holders.
     #[inline(always)]
     pub fn compatibility(&self, request: &Request) -> Compatibility {
+        if likely(self.is_free()) {
+            Compatibility::Admitted
+        } else {
+            self.compatibility_of_held(request)
+        }
+    }
+
+    #[inline(never)]
+    fn compatibility_of_held(&self, request: &Request) -> Compatibility {
         if let Some(own) = self.holder(&request.token) {
             return self.compatibility_of_holder(own, request);
         }
         let admits = match (self.mode, request.mode) {
-            _ if self.is_free() => true,
             (Mode::Shared, Mode::Shared) => {
                 let taken = self.holders.permits();
                 has_room(request, taken, self.holders.smallest_limit())

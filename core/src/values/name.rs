@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::branch::seldom;
 use crate::values::short_bytes::ShortBytes;
 
 /// How long a key may be to lie in its name without an allocation.
@@ -83,7 +84,10 @@ impl Names {
     pub fn as_slice(&self) -> &[Name] {
         match &self.0 {
             Form::One(name) => std::slice::from_ref(name),
-            Form::Many(names) => names,
+            Form::Many(names) => {
+                seldom();
+                names
+            }
         }
     }
 

@@ -115,8 +115,13 @@ impl Packed {
     pub fn sole(mode: Mode, holder: &Holder) -> Self {
         match Plain::of(mode, holder) {
             Some(plain) => Self(Form::Plain(plain)),
-            None => Self(Form::Full(Box::new(Lock::sole(mode, holder.clone())))),
+            None => Self::full(mode, holder),
         }
+    }
+
+    #[inline(never)]
+    fn full(mode: Mode, holder: &Holder) -> Self {
+        Self(Form::Full(Box::new(Lock::sole(mode, holder.clone()))))
     }
 
     /// What is known of when its key expires: of a new value nothing.
@@ -148,7 +153,7 @@ impl Packed {
             Form::Plain(plain) => plain
                 .holder()
                 .map_or_else(Lock::free, |own| Lock::sole(Mode::Exclusive, own)),
-            Form::Full(lock) => Lock::clone(lock),
+            Form::Full(lock) => shared(lock),
         }
     }
 
@@ -167,6 +172,12 @@ impl Packed {
             Form::Full(lock) => size_of::<Lock>() + lock.heap_bytes(),
         }
     }
+}
+
+/// A copy of a lock. A function of its own, so that to unpack a plain one is short.
+#[inline(never)]
+fn shared(lock: &Lock) -> Lock {
+    lock.clone()
 }
 
 #[cfg(test)]

@@ -14,6 +14,16 @@ pub enum Repeat {
     Sets(u64),
 }
 
+impl Repeat {
+    /// The holds of a newcomer.
+    pub const fn first_holds(self) -> u64 {
+        match self {
+            Self::Renews | Self::Counts => 1,
+            Self::Sets(holds) => holds,
+        }
+    }
+}
+
 /// What keeps a grant in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {

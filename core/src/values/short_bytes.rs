@@ -4,6 +4,8 @@ use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use crate::branch::seldom;
+
 /// Bytes, up to `N` of them without an allocation. A copy never costs one. `N` is at most 255.
 pub struct ShortBytes<const N: usize>(Form<N>);
 
@@ -17,6 +19,17 @@ enum Form<const N: usize> {
 struct Inline<const N: usize> {
     len: u8,
     bytes: [u8; N],
+}
+
+impl<const N: usize> Inline<N> {
+    #[inline(always)]
+    fn as_slice(&self) -> &[u8] {
+        let Some(bytes) = self.bytes.get(..usize::from(self.len)) else {
+            seldom();
+            return &[];
+        };
+        bytes
+    }
 }
 
 impl<const N: usize> Clone for ShortBytes<N> {
@@ -87,8 +100,11 @@ impl<const N: usize> ShortBytes<N> {
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
-            Form::Inline(own) => own.bytes.get(..usize::from(own.len)).unwrap_or_default(),
-            Form::Shared(bytes) => bytes,
+            Form::Inline(own) => own.as_slice(),
+            Form::Shared(bytes) => {
+                seldom();
+                bytes
+            }
         }
     }
 

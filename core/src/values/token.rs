@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::branch::unlikely;
 use crate::values::refusal::Refusal;
 use crate::values::short_bytes::ShortBytes;
 
@@ -23,7 +24,7 @@ impl Token {
     /// [`Refusal::TokenLength`] when there are no bytes or more than [`MAX_TOKEN_LEN`].
     #[inline]
     pub fn new(bytes: &[u8]) -> Result<Self, Refusal> {
-        if bytes.is_empty() || bytes.len() > MAX_TOKEN_LEN {
+        if unlikely(bytes.is_empty() || bytes.len() > MAX_TOKEN_LEN) {
             return Err(Refusal::TokenLength);
         }
         Ok(Self(ShortBytes::new(bytes)))

@@ -6,11 +6,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use redis_lock_core::decision::{Answer, Caller, Decision, Outcome, Publication};
 use redis_lock_core::effect::{self, Change, Effect, Effects};
 use redis_lock_core::grammar::{self, Keys, Setting};
-use redis_lock_core::operation::Operation;
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::place::User;
 use redis_lock_core::state::queue::{Waiter, WaiterId};
-use redis_lock_core::store::{Environment, KeyState, Store};
+use redis_lock_core::store::{Environment, KeyState, Limits, Store};
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::fence::Fences;
 use redis_lock_core::values::lock::Lock;
@@ -373,12 +372,7 @@ impl World {
     /// The client of the last hand-over was gone before it could know of it.
     pub fn take_back_last(&mut self) {
         let hand_over = self.handed_over.pop().expect("a hand-over");
-        let nobody = Caller {
-            client_id: 0,
-            waiter_id: WaiterId(0),
-        };
-        let operation = Operation::TakeBack(hand_over);
-        let decision = self.outside(|table, outside| table.execute(&operation, nobody, outside));
+        let decision = self.outside(|table, outside| table.take_back(&hand_over, outside));
         self.carry_out(decision);
     }
 
@@ -394,11 +388,14 @@ impl World {
     ) -> T {
         self.store.steady_ms = self.now_ms;
         let mut effects = Effects::new();
+        let limits = Limits {
+            max_waiters: self.max_waiters,
+            max_tickets: self.max_tickets,
+        };
         let mut outside = Environment {
             wall_us: self.now_ms.saturating_add_signed(self.clock_set_by_ms) * 1000,
             fences: &self.fences,
-            max_waiters: self.max_waiters,
-            max_tickets: self.max_tickets,
+            limits: &|| limits,
             store: &mut self.store,
             effects: &mut effects,
         };
