@@ -122,14 +122,20 @@ impl Holders {
         self.only().is_some()
     }
 
+    /// The one holder, or that one of several.
+    #[inline(always)]
+    fn one_or(&self, of_several: fn(&Self) -> Option<&Holder>) -> Option<&Holder> {
+        match &self.0 {
+            Form::One(own) => Some(own),
+            Form::Nobody => None,
+            Form::List(_) | Form::Trees(_) => of_several(self),
+        }
+    }
+
     /// The holder, where there is just one.
     #[inline(always)]
     pub fn only(&self) -> Option<&Holder> {
-        match &self.0 {
-            Form::One(only) => Some(only),
-            Form::Nobody => None,
-            Form::List(_) | Form::Trees(_) => self.only_of_several(),
-        }
+        self.one_or(Self::only_of_several)
     }
 
     /// As [`Holders::only`]: several were there.
@@ -179,11 +185,7 @@ impl Holders {
     /// The grant whose lease ends first.
     #[inline(always)]
     pub fn first_to_end(&self) -> Option<&Holder> {
-        match &self.0 {
-            Form::One(own) => Some(own),
-            Form::Nobody => None,
-            Form::List(_) | Form::Trees(_) => self.first_of_several_to_end(),
-        }
+        self.one_or(Self::first_of_several_to_end)
     }
 
     #[inline(never)]
@@ -197,11 +199,7 @@ impl Holders {
     /// The grant whose lease ends last.
     #[inline(always)]
     pub fn last_to_end(&self) -> Option<&Holder> {
-        match &self.0 {
-            Form::One(own) => Some(own),
-            Form::Nobody => None,
-            Form::List(_) | Form::Trees(_) => self.last_of_several_to_end(),
-        }
+        self.one_or(Self::last_of_several_to_end)
     }
 
     #[inline(never)]
