@@ -1,9 +1,14 @@
-//! The keyspace events of locks, on the primary and on its replica.
+//! The keyspace events of locks, on the primary and on its replica, to clients and to other modules.
+//!
+//! Another module that hears of them is tests/keyspace_events/hearing.c.
 
+#[path = "support/compiled.rs"]
+mod compiled;
 mod support;
 
+use compiled::shared_object;
 use redis::Value;
-use support::{until, Client, Expect, Server, LONG};
+use support::{module_path, until, Client, Expect, Server, LONG};
 
 /// A client that hears of all events of keys of database 0.
 fn listener(server: &Server) -> Client {
@@ -216,4 +221,85 @@ fn a_replica_tells_of_the_same_but_not_of_who_waits() {
     replica.until_in_step(&primary);
     let expected = ["lock.grant k", "lock.grant k", "lock.drop k"];
     assert_heard(&replica, &mut listener, &expected, "shared");
+}
+
+/// Asserts that the module that hears of events heard of a lock's.
+#[track_caller]
+fn assert_module_hears(server: &Server, what: &str) {
+    server.call("hearing.heard").text();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    server.call(format!("LOCK.EXTEND k a {LONG}")).int();
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    server.call("LOCK.RELEASE k a").int();
+    waiter.recv().grant();
+    server.call("LOCK.RELEASE k b").int();
+    let heard = server.call("hearing.heard").text();
+    let expected = "lock.grant k, lock.renew k, lock.queue k, lock.grant k, del k";
+    assert_eq!(heard, expected, "{what}");
+}
+
+/// That no client listens must not keep an event from a module: whichever was loaded first, and whenever it
+/// subscribed.
+#[test]
+fn other_modules_hear_of_what_no_client_listens_to() {
+    for (order, begins) in [
+        (["lock", "hearing"], "begin"),
+        (["hearing", "lock"], "begin"),
+        (["lock", "hearing"], ""),
+    ] {
+        let server = Server::builder().without_module().start();
+        let hearing = shared_object("keyspace_events/hearing.c", server.dir());
+        for module in order {
+            let path = if module == "lock" {
+                module_path()
+            } else {
+                hearing.clone()
+            };
+            let mut load = vec!["MODULE", "LOAD", path.to_str().expect("a path")];
+            if module == "hearing" && !begins.is_empty() {
+                load.push(begins);
+            }
+            server.call(&load).okay();
+        }
+        let what = format!("{order:?} {begins:?}");
+        if begins.is_empty() {
+            server.call("LOCK.ACQUIRE unheard a").grant();
+            server.call("hearing.begin").okay();
+        }
+        assert_module_hears(&server, &what);
+        // After clients have listened for a while, too.
+        for classes in ["Egd", ""] {
+            let set = ["CONFIG", "SET", "notify-keyspace-events", classes];
+            server.call(&set).okay();
+        }
+        assert_module_hears(&server, &what);
+        server.call("MODULE UNLOAD hearing").okay();
+        server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+        assert_eq!(server.call("LOCK.RELEASE k a").int(), 1, "{what}");
+        server
+            .call(&["MODULE", "LOAD", hearing.to_str().expect("a path"), "begin"])
+            .okay();
+        assert_module_hears(&server, &what);
+    }
+}
+
+/// Each class by itself: what one class names tells nobody of the other's events.
+#[test]
+fn clients_hear_of_the_classes_that_they_asked_for() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.call("PSUBSCRIBE __keyevent@0__:*").list();
+    for (classes, expected) in [
+        ("Eg", &["del k"][..]),
+        ("Ed", &["lock.grant k"]),
+        ("", &[]),
+        ("Egd", &["lock.grant k", "del k"]),
+    ] {
+        server
+            .call(&["CONFIG", "SET", "notify-keyspace-events", classes])
+            .okay();
+        server.call("LOCK.ACQUIRE k a PX 60000").grant();
+        assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+        assert_heard(&server, &mut client, expected, classes);
+    }
 }

@@ -11,14 +11,14 @@ use crate::{block_end, contended, instructions, lease_end, memory, pair, pairs};
 /// What CI holds `make instructions` to, on each server: at most so many times the instructions of
 /// those ways. They are what was measured at version 0.1.0, on the server where it was most, and 3 %;
 /// to be lowered with every gain, down to the bounds below.
-pub const HELD_OF_DELETE: f64 = 1.32;
+pub const HELD_OF_DELETE: f64 = 1.3;
 /// As `HELD_OF_DELETE`, for the servers that can compare and delete.
-pub const HELD_OF_COMPARE: f64 = 1.16;
+pub const HELD_OF_COMPARE: f64 = 1.15;
 /// As `HELD_OF_DELETE`, for the script.
-pub const HELD_OF_SCRIPT: f64 = 0.64;
+pub const HELD_OF_SCRIPT: f64 = 0.62;
 /// How often the instruction cache misses, of the script's: 1.22 times on Redis 7.0 before the seldom paths were moved
-/// out of the way, 1.0 since.
-pub const HELD_MISSES_OF_SCRIPT: f64 = 1.1;
+/// out of the way, 0.86 since, and 0.96 on Valkey 8.1.
+pub const HELD_MISSES_OF_SCRIPT: f64 = 1.05;
 
 /// The bounds that CI holds.
 pub fn held() -> Vec<Bound> {

@@ -8,7 +8,7 @@ use redis_module::{raw, Context, RedisString};
 
 use crate::engine::{blocking, pending, settle};
 use crate::server::api::{self, server};
-use crate::server::{boundary, clock, key, propagation, timer};
+use crate::server::{boundary, clock, key, key_events, propagation, timer};
 use crate::state;
 use crate::state::pending::{Event, ALL_DATABASES};
 
@@ -28,6 +28,11 @@ pub fn subscribe(ctx: &Context) -> Result<(), String> {
         ctx,
         raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
         Some(on_role_change),
+    )?;
+    api::subscribe(
+        ctx,
+        raw::REDISMODULE_EVENT_MODULE_CHANGE,
+        Some(on_module_change),
     )?;
     let class = raw::REDISMODULE_NOTIFY_GENERIC;
     match server!(RedisModule_SubscribeToKeyspaceEvents(
@@ -125,6 +130,16 @@ extern "C" fn on_config_change(
     _: *mut c_void,
 ) {
     boundary::guard(propagation::expect_append_only_file);
+}
+
+/// Another module was loaded or unloaded.
+extern "C" fn on_module_change(
+    ctx: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    _: u64,
+    _: *mut c_void,
+) {
+    boundary::guard(|| key_events::look_for_other_modules(&Context::new(ctx)));
 }
 
 /// The timer does what the new role asks for.

@@ -13,7 +13,7 @@ use crate::engine::store::{OpenKey, ServerStore};
 use crate::server::api::{self, server};
 use crate::server::key::{self, Found, Key, UNNOTICED};
 use crate::server::key_string::{CommandStrings, ServerString};
-use crate::server::propagation;
+use crate::server::{key_events, propagation};
 use crate::state::FENCES;
 
 /// Applies and replicates the effects of an operation, in their order.
@@ -332,6 +332,7 @@ pub fn announce_wait(ctx: &Context, names: &Names, strings: CommandStrings<'_>) 
 }
 
 /// The module's events are of class `d`; the end of a key is the server's own, of class `g`.
+#[inline(always)]
 fn announce(ctx: &Context, string: *mut raw::RedisModuleString, event: Event) {
     let (class, event) = match event {
         Event::Granted => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.grant"),
@@ -340,10 +341,5 @@ fn announce(ctx: &Context, string: *mut raw::RedisModuleString, event: Event) {
         Event::Queued => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.queue"),
         Event::Deleted => (raw::REDISMODULE_NOTIFY_GENERIC, c"del"),
     };
-    server!(RedisModule_NotifyKeyspaceEvent(
-        ctx.ctx,
-        class,
-        event.as_ptr(),
-        string
-    ));
+    key_events::send(ctx, class, event, string);
 }

@@ -146,6 +146,7 @@ pub fn probe(_: &Context) -> Result<(), String> {
         RedisModule_GetDetachedThreadSafeContext,
         RedisModule_GetKeyNameFromOptCtx,
         RedisModule_GetModuleUserFromUserName,
+        RedisModule_GetNotifyKeyspaceEvents,
         RedisModule_GetSelectedDb,
         RedisModule_GetServerInfo,
         RedisModule_InfoAddFieldCString,
@@ -224,11 +225,14 @@ fn has_function(name: &CStr) -> bool {
 
 /// What a command answers that answers with text.
 pub fn call_text(ctx: &Context, command: &str, words: &[&str]) -> Option<Vec<u8>> {
-    match ctx.call(command, words) {
-        Ok(RedisValue::SimpleString(text) | RedisValue::BulkString(text)) => {
-            Some(text.into_bytes())
-        }
-        Ok(RedisValue::StringBuffer(bytes) | RedisValue::VerbatimString((_, bytes))) => Some(bytes),
+    ctx.call(command, words).ok().and_then(text)
+}
+
+/// The text that a value is, if it is one.
+pub fn text(value: RedisValue) -> Option<Vec<u8>> {
+    match value {
+        RedisValue::SimpleString(text) | RedisValue::BulkString(text) => Some(text.into_bytes()),
+        RedisValue::StringBuffer(bytes) | RedisValue::VerbatimString((_, bytes)) => Some(bytes),
         _ => None,
     }
 }
@@ -245,6 +249,7 @@ pub fn prepare(ctx: &Context) -> Result<(), String> {
             is_clustered,
             blocks_subscribers: !has_function(c"RedisModule_RegisterScriptingEngine"),
             is_replica: false,
+            has_other_modules: true,
         });
     });
     record_role(ctx);

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod config;
 pub mod filter;
 pub mod key;
+pub mod key_events;
 pub mod key_string;
 pub mod lock_type;
 pub mod memory;

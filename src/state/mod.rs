@@ -118,7 +118,7 @@ pub struct State {
     pub rights_version: Cell<u64>,
 }
 
-/// What server this is. Nothing of it changes while it runs, but for its role.
+/// What server this is. Nothing of it changes while it runs, but for its role and its modules.
 #[derive(Clone, Copy, Default)]
 pub struct ServerFacts {
     /// Whether it is a Valkey. Only for what that does differently with the same functions.
@@ -129,6 +129,8 @@ pub struct ServerFacts {
     pub blocks_subscribers: bool,
     /// Whether it follows a primary, as it last said.
     pub is_replica: bool,
+    /// Whether it may have modules that could subscribe to keyspace events, besides this one.
+    pub has_other_modules: bool,
 }
 
 impl ServerFacts {

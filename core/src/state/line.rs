@@ -67,6 +67,10 @@ impl<T: Ord + Copy> Line<T> {
 
     /// In which piece a position is, or would be, and where in it.
     fn find(&self, position: T) -> (usize, Result<usize, usize>) {
+        // Who leaves is mostly the first.
+        if self.first() == Some(position) {
+            return (0, Ok(0));
+        }
         let ends_before = |piece: &SmallVec<[T; 4]>| piece.last() < Some(&position);
         let at = self.pieces.partition_point(ends_before);
         let within = self

@@ -20,7 +20,7 @@ use crate::state::line::{merged, Line};
 use crate::state::place::{Presence, Stand};
 use crate::state::positions::Positions;
 use crate::state::queue_table::QueueTable;
-use crate::state::schedule::Order;
+use crate::state::schedule::{Order, Time};
 use crate::values::holders::Holders;
 use crate::values::name::Name;
 use crate::values::name::Names;
@@ -124,7 +124,7 @@ struct NameQueue {
     /// lack permits; the fewest first.
     missing: BTreeSet<(u32, Position)>,
     /// When a lease ends here, if that is to be announced.
-    unannounced_ms: Option<u64>,
+    unannounced: Option<Time>,
 }
 
 impl NameQueue {
@@ -349,9 +349,15 @@ impl Queues {
         self.queues.get(name).map(KnownQueue)
     }
 
-    /// Records what a name was settled to that somebody waits for: who holds it, where that is known and
-    /// they aren't many, and when the next lease ends there, which is to be announced once.
-    pub fn record_settled(&mut self, name: &Name, holders: Option<&Holders>, end_ms: Option<u64>) {
+    /// Records what a name was settled to, at `now_ms` on the steady clock, that somebody waits for: who holds it,
+    /// where that is known and they aren't many, and when the next lease ends there, which is to be announced once.
+    pub fn record_settled(
+        &mut self,
+        name: &Name,
+        holders: Option<&Holders>,
+        end_ms: Option<u64>,
+        now_ms: u64,
+    ) {
         let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
@@ -360,8 +366,15 @@ impl Queues {
             let tokens = holders.iter().map(|own| own.token.clone());
             queue.holders.extend(tokens);
         }
-        let before_ms = std::mem::replace(&mut queue.unannounced_ms, end_ms);
-        self.unannounced.replace(name, before_ms, end_ms);
+        match (&mut queue.unannounced, end_ms) {
+            (Some(end), Some(end_ms)) => self.unannounced.set(name, end, end_ms, now_ms),
+            (end @ None, Some(end_ms)) => *end = Some(self.unannounced.insert(name, end_ms)),
+            (end, None) => {
+                if let Some(end) = end.take() {
+                    self.unannounced.remove(name, end);
+                }
+            }
+        }
     }
 
     /// Forgets who holds a name: something happened there that is not settled yet.
@@ -617,16 +630,22 @@ impl Queues {
 
     /// The names where a lease ends by `until_ms`, at most `most` of them, each told once for an end.
     pub fn announce_ends(&mut self, until_ms: u64, most: usize) -> Vec<Name> {
-        let names = self.unannounced.due(until_ms, most);
-        for name in &names {
-            let queue = self.queues.get_mut(name);
-            let before_ms = queue.and_then(|queue| queue.unannounced_ms.take());
-            self.unannounced.replace(name, before_ms, None);
-        }
+        let mut names = self.unannounced.listed(until_ms, most);
+        names.retain(|name| {
+            let Some(queue) = self.queues.get_mut(name) else {
+                return false;
+            };
+            let is_due = |end: &mut Time| !self.unannounced.is_put_off(name, end, until_ms);
+            let ended = queue.unannounced.take_if(is_due);
+            if let Some(end) = ended {
+                self.unannounced.remove(name, end);
+            }
+            ended.is_some()
+        });
         names
     }
 
-    /// When the next end is that was not announced yet, on the steady clock in ms.
+    /// When to look for the next end that was not announced yet, on the steady clock in ms: no later than it is.
     pub fn next_unannounced_ms(&self) -> Option<u64> {
         self.unannounced.next_ms()
     }
@@ -666,9 +685,10 @@ impl Queues {
         };
         queue.remove(position);
         if queue.is_empty() {
-            let unannounced_ms = queue.unannounced_ms;
+            if let Some(end) = queue.unannounced {
+                self.unannounced.remove(name, end);
+            }
             self.queues.remove(name);
-            self.unannounced.replace(name, unannounced_ms, None);
         }
     }
 
@@ -686,14 +706,12 @@ impl Queues {
         let in_tokens: usize = self.tokens.values().map(Waits::len).sum();
         let in_missing: usize = self.queues.values().map(|queue| queue.missing.len()).sum();
         let missing = self.waiters.values().filter(|queued| queued.missing > 0);
-        let of_queues = |(ms, name): &(u64, Name)| {
-            let queue = self.queues.get(name);
-            queue.is_some_and(|queue| queue.unannounced_ms == Some(*ms))
+        let end_of = |name| Some((name, self.queues.get(name)?.unannounced?));
+        let to_announce: Vec<(&Name, Time)> = self.queues.names().filter_map(end_of).collect();
+        let are_listed = |ends: &[(&Name, Time)]| {
+            let mut ends = ends.iter();
+            ends.all(|(name, end)| self.unannounced.has(name, *end))
         };
-        let announced_soundly = self.unannounced.iter().all(of_queues);
-        let to_announce = self.queues.values();
-        let to_announce = to_announce.filter(|queue| queue.unannounced_ms.is_some());
-        let to_announce = to_announce.count();
         let with_timeout = waiters().filter(|w| w.end_ms().is_some()).count();
         let blocked = waiters().filter(|w| w.stand.is_blocked()).count();
         let complaints = [
@@ -708,7 +726,7 @@ impl Queues {
             ),
             (self.timeouts.len() != with_timeout, "timeouts"),
             (
-                self.unannounced.iter().len() != to_announce || !announced_soundly,
+                self.unannounced.len() != to_announce.len() || !are_listed(&to_announce),
                 "ends to announce",
             ),
             (

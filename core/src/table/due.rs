@@ -155,7 +155,7 @@ impl LockTable {
             self.waiting.queues.forget_holders(name);
             let scheduled = self.waiting.schedule.time_of(name).is_some();
             if scheduled || self.waiting.queues.has_queue(name) {
-                self.waiting.schedule.set(name, Some(later_ms));
+                self.waiting.schedule.set(name, later_ms, steady_ms);
             }
         }
         // A time may be set anew before it has come; who is first by then is not forgotten.

@@ -206,7 +206,7 @@ impl LockTable {
             }
             left.extend(self.waiting.queues.drop_places_at(name, most));
             if !self.waiting.queues.has_queue(name) {
-                self.waiting.schedule.set(name, None);
+                self.waiting.schedule.remove(name);
             }
         }
         left.retain(|name| self.waiting.queues.has_queue(name));

@@ -285,6 +285,7 @@ impl Waiting {
     /// leases go on; or soon, where a lock is away that somebody needs.
     pub(super) fn reschedule(&mut self, id: EntryId, tx: &mut Transaction<'_, '_, '_>) {
         let moment = tx.moment();
+        let now_ms = moment.steady_ms;
         let Some(name) = tx.name_of(id) else { return };
         let lock = tx.lock(id);
         let has_queue = self.queues.has_queue(name);
@@ -293,10 +294,13 @@ impl Waiting {
             lock.earliest_deadline_ms().filter(|_| matters)
         });
         let end_ms = ends.map(|ms| moment.steady_at(ms));
-        let retry_ms = (has_queue && tx.was_away(id)).then(|| moment.steady_ms + RETRY_MS);
-        self.schedule.set(name, end_ms.or(retry_ms));
+        let retry_ms = (has_queue && tx.was_away(id)).then_some(now_ms + RETRY_MS);
+        match end_ms.or(retry_ms) {
+            Some(due_ms) => self.schedule.set(name, due_ms, now_ms),
+            None => self.schedule.remove(name),
+        }
         self.queues
-            .record_settled(name, lock.map(Lock::holders), end_ms);
+            .record_settled(name, lock.map(Lock::holders), end_ms, now_ms);
     }
 
     /// A lease may have ended by the key's own expiry before anybody looked.

@@ -2120,6 +2120,48 @@ fn the_end_of_a_lease_is_announced_once_where_somebody_waits_for_it() {
 }
 
 #[test]
+fn a_lock_that_was_handed_on_is_looked_at_when_its_first_lease_would_have_ended_and_ends_with_its_last(
+) {
+    let mut world = play(
+        "ACQUIRE k a PX 100 -> granted
+         WAIT k b PX 500 -> waits
+         WAIT k c -> waits",
+    );
+    let first_end_ms = world.now_ms + 100;
+    assert_eq!(world.say("RELEASE k a"), "1");
+    assert_eq!(world.heard(), ["WAIT k b PX 500: granted"]);
+    // The end of the lease was put off: nothing is due any sooner than it was.
+    let next_ms = world.table.next_due_ms().expect("somebody waits");
+    assert!((first_end_ms..=first_end_ms + 400).contains(&next_ms));
+    world.pass_ms(100);
+    assert_eq!(world.holders("k"), ["b#1"]);
+    assert_eq!(world.heard(), [""; 0]);
+    assert_eq!(world.table.next_due_ms(), Some(first_end_ms + 400));
+    world.pass_ms(399);
+    assert_eq!(world.holders("k"), ["b#1"]);
+    world.pass_ms(1);
+    assert_eq!(world.heard(), ["WAIT k c: granted"]);
+}
+
+#[test]
+fn an_end_that_was_put_off_is_announced_when_it_comes() {
+    let mut world = play(
+        "ACQUIRE k a PX 100 -> granted
+         WAIT k b PX 500 -> waits
+         WAIT k c -> waits",
+    );
+    let first_end_ms = world.now_ms + 100;
+    world.say("RELEASE k a");
+    assert_eq!(world.table.announce_ends(first_end_ms, 9), []);
+    let end_ms = first_end_ms + 400;
+    assert_eq!(world.table.queues().next_unannounced_ms(), Some(end_ms));
+    assert_eq!(world.table.announce_ends(end_ms - 1, 9), []);
+    assert_eq!(world.table.announce_ends(end_ms, 9), [world::name("k")]);
+    assert_eq!(world.table.announce_ends(end_ms, 9), []);
+    assert_eq!(world.table.queues().next_unannounced_ms(), None);
+}
+
+#[test]
 fn a_connection_that_closes_while_nothing_may_be_granted_is_followed_by_the_next_in_line() {
     let mut world = play(
         "ACQUIRE long a PX 600000 -> granted

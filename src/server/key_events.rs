@@ -1,0 +1,82 @@
+//! Keyspace events of the module's own.
+//!
+//! `RM_NotifyKeyspaceEvent` calls each module that subscribes to the event's class and makes a client for it. This
+//! module is one of them: it is called for each `del` that it sends. That and the events themselves were 740
+//! instructions of an ACQUIRE and its RELEASE on Redis 7.0. So an event is sent only where somebody may hear it:
+//!
+//! - clients hear the classes that `notify-keyspace-events` names, which is asked anew for each event;
+//! - other modules may have subscribed, wherever there are others. Whether there are is read from MODULE LIST as this
+//!   one is loaded, and again whenever another one is. Modules that are part of the server don't count, see
+//!   [`BUILT_IN`].
+
+use std::ffi::{c_int, CStr};
+
+use redis_lock_core::branch::unlikely;
+use redis_module::{raw, Context, RedisValue};
+
+use crate::server::api::{self, server};
+use crate::state;
+
+/// This module, and those that are part of the server and subscribe to no keyspace event: Redis has its vector sets
+/// as a module since 8.0, Valkey its Lua since 9.1.
+const BUILT_IN: [&[u8]; 3] = [b"lock", b"vectorset", b"lua"];
+
+/// Sends an event of this class, `REDISMODULE_NOTIFY_*`, about a key of the context's database, unless nobody
+/// hears it.
+#[inline(always)]
+pub fn send(ctx: &Context, class: c_int, event: &CStr, key: *mut raw::RedisModuleString) {
+    if unlikely(may_be_heard(class)) {
+        notify(ctx, class, event, key);
+    }
+}
+
+#[inline(always)]
+fn may_be_heard(class: c_int) -> bool {
+    state::with(|state| state.server.get().has_other_modules)
+        || server!(RedisModule_GetNotifyKeyspaceEvents()).is_none_or(|classes| classes & class != 0)
+}
+
+#[inline(never)]
+fn notify(ctx: &Context, class: c_int, event: &CStr, key: *mut raw::RedisModuleString) {
+    server!(RedisModule_NotifyKeyspaceEvent(
+        ctx.ctx,
+        class,
+        event.as_ptr(),
+        key
+    ));
+}
+
+/// Reads which modules there are.
+pub fn look_for_other_modules(ctx: &Context) {
+    let has_other_modules = module_names(ctx).is_none_or(|names| {
+        let counts = |name: &Vec<u8>| !BUILT_IN.contains(&name.as_slice());
+        names.iter().any(counts)
+    });
+    state::with(|state| {
+        let mut facts = state.server.get();
+        facts.has_other_modules = has_other_modules;
+        state.server.set(facts);
+    });
+}
+
+/// What MODULE LIST names; `None` where it can't be read.
+fn module_names(ctx: &Context) -> Option<Vec<Vec<u8>>> {
+    match ctx.call("MODULE", &["LIST"]) {
+        Ok(RedisValue::Array(modules)) => modules.into_iter().map(name_of).collect(),
+        _ => None,
+    }
+}
+
+/// The name in a module's fields, which are names and values in turn.
+fn name_of(module: RedisValue) -> Option<Vec<u8>> {
+    let RedisValue::Array(fields) = module else {
+        return None;
+    };
+    let mut fields = fields.into_iter();
+    while let (Some(field), Some(value)) = (fields.next(), fields.next()) {
+        if api::text(field)? == b"name" {
+            return api::text(value);
+        }
+    }
+    None
+}
