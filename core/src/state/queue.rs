@@ -726,7 +726,7 @@ impl Queues {
             ),
             (self.timeouts.len() != with_timeout, "timeouts"),
             (
-                self.unannounced.len() != to_announce.len() || !are_listed(&to_announce),
+                self.unannounced.count() != to_announce.len() || !are_listed(&to_announce),
                 "ends to announce",
             ),
             (

@@ -71,7 +71,7 @@ impl Order {
     }
 
     /// How many names are listed.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
@@ -172,7 +172,7 @@ mod tests {
                 order.sort();
                 prop_assert_eq!(schedule.is_empty(), order.is_empty());
                 prop_assert!(order.iter().all(|(ms, name)| schedule.time_of(name) == Some(*ms)));
-                prop_assert_eq!(schedule.order.len(), order.len());
+                prop_assert_eq!(schedule.order.count(), order.len());
                 prop_assert!(schedule.times.iter().all(|(name, time)| schedule.order.has(name, *time)));
                 if kind > 5 {
                     continue;
