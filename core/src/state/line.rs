@@ -2,20 +2,18 @@
 
 use std::collections::VecDeque;
 
-use smallvec::SmallVec;
-
 /// How many positions lie in one piece at most.
 const MOST_IN_A_PIECE: usize = 256;
 
 /// Positions, none twice, in pieces that are in order and in themselves. Newcomers come at an end, so a
-/// piece is never split. To find, add or remove one costs a binary search and moves a part of a piece;
-/// to tell how many stand before it adds up the pieces before its own, of which 100,000 positions make
+/// piece is never split. To find, add or remove one costs a binary search and moves a part of a piece, at an end
+/// nothing of it; to tell how many stand before it adds up the pieces before its own, of which 100,000 positions make
 /// a few hundred.
 ///
 /// Invariant: no piece is empty; two neighbours are more than half a piece together.
 #[derive(Debug)]
 pub struct Line<T> {
-    pieces: VecDeque<SmallVec<[T; 4]>>,
+    pieces: VecDeque<VecDeque<T>>,
     len: usize,
 }
 
@@ -41,7 +39,7 @@ impl<T: Ord + Copy> Line<T> {
 
     /// The first.
     pub fn first(&self) -> Option<T> {
-        self.pieces.front()?.first().copied()
+        self.pieces.front()?.front().copied()
     }
 
     /// All of them, in order.
@@ -58,20 +56,20 @@ impl<T: Ord + Copy> Line<T> {
         let pieces = self.pieces.iter().skip(piece).enumerate();
         let behind = pieces.flat_map(move |(number, piece)| {
             let from = if number == 0 { within } else { 0 };
-            piece.get(from..).unwrap_or_default()
+            piece.iter().skip(from)
         });
         behind
             .copied()
             .take_while(move |position| back.is_none_or(|back| *position <= back))
     }
 
-    /// In which piece a position is, or would be, and where in it.
+    /// In which piece a position is, or would be, and where in it. Who is behind all others is in none.
     fn find(&self, position: T) -> (usize, Result<usize, usize>) {
         // Who leaves is mostly the first.
         if self.first() == Some(position) {
             return (0, Ok(0));
         }
-        let ends_before = |piece: &SmallVec<[T; 4]>| piece.last() < Some(&position);
+        let ends_before = |piece: &VecDeque<T>| piece.back() < Some(&position);
         let at = self.pieces.partition_point(ends_before);
         let within = self
             .pieces
@@ -88,40 +86,42 @@ impl<T: Ord + Copy> Line<T> {
     /// How many stand before a position.
     pub fn before(&self, position: T) -> usize {
         let (at, within) = self.find(position);
-        let pieces = self.pieces.iter().take(at).map(|piece| piece.len());
+        let pieces = self.pieces.iter().take(at).map(VecDeque::len);
         pieces.sum::<usize>() + within.unwrap_or_else(|at| at)
     }
 
-    /// Adds a position that isn't there yet.
+    /// Adds a position that isn't there yet: mostly behind all others.
     pub fn insert(&mut self, position: T) {
-        let (at, within) = self.find(position);
-        let Err(within) = within else { return };
-        self.len += 1;
-        // Behind everybody there is no piece yet that it would belong to.
-        let at = at.min(self.pieces.len().saturating_sub(1));
-        match self.pieces.get_mut(at) {
-            Some(piece) if piece.len() < MOST_IN_A_PIECE => {
-                let within = if piece.last() < Some(&position) {
-                    piece.len()
-                } else {
-                    within
-                };
-                piece.insert(within, position);
+        match self.pieces.back_mut() {
+            Some(last) if last.back() >= Some(&position) => self.insert_between(position),
+            Some(last) if last.len() < MOST_IN_A_PIECE => {
+                last.push_back(position);
+                self.len += 1;
             }
-            Some(piece) if piece.last() < Some(&position) => {
-                self.pieces
-                    .insert(at + 1, SmallVec::from_slice(&[position]));
+            Some(_) | None => {
+                self.pieces.push_back(VecDeque::from([position]));
+                self.len += 1;
             }
-            Some(piece) => {
-                let rest = SmallVec::from_slice(piece.get(within..).unwrap_or_default());
-                piece.truncate(within);
-                piece.push(position);
-                self.pieces.insert(at + 1, rest);
-                self.join(at + 1);
-                self.join_to_the_one_before(at);
-            }
-            None => self.pieces.push_back(SmallVec::from_slice(&[position])),
         }
+    }
+
+    /// Adds a position, if it isn't there yet, before one that is.
+    #[inline(never)]
+    fn insert_between(&mut self, position: T) {
+        let (at, within) = self.find(position);
+        let (Err(within), Some(piece)) = (within, self.pieces.get_mut(at)) else {
+            return;
+        };
+        self.len += 1;
+        if piece.len() < MOST_IN_A_PIECE {
+            piece.insert(within, position);
+            return;
+        }
+        let rest = piece.split_off(within);
+        piece.push_back(position);
+        self.pieces.insert(at + 1, rest);
+        self.join(at + 1);
+        self.join_to_the_one_before(at);
     }
 
     /// Removes a position. Whether it was there.
@@ -148,7 +148,7 @@ impl<T: Ord + Copy> Line<T> {
 
     /// Joins a piece with the one behind it, where both are small.
     fn join(&mut self, at: usize) {
-        let len_of = |at: usize| self.pieces.get(at).map(SmallVec::len);
+        let len_of = |at: usize| self.pieces.get(at).map(VecDeque::len);
         let (Some(one), Some(other)) = (len_of(at), len_of(at + 1)) else {
             return;
         };
@@ -157,7 +157,7 @@ impl<T: Ord + Copy> Line<T> {
         }
         let other = self.pieces.remove(at + 1).unwrap_or_default();
         if let Some(piece) = self.pieces.get_mut(at) {
-            piece.extend_from_slice(&other);
+            piece.extend(other);
         }
     }
 }
@@ -215,7 +215,7 @@ mod tests {
                     let is_between = |it: &&i64| front.is_none_or(|front| **it > front) && back.is_none_or(|back| **it <= back);
                     prop_assert!(line.between(front, back).eq(set.iter().filter(is_between).copied()));
                 }
-                let sizes: Vec<usize> = line.pieces.iter().map(SmallVec::len).collect();
+                let sizes: Vec<usize> = line.pieces.iter().map(VecDeque::len).collect();
                 prop_assert!(sizes.iter().all(|len| (1..=MOST_IN_A_PIECE).contains(len)));
                 prop_assert!(sizes.windows(2).all(|two| two.iter().sum::<usize>() > MOST_IN_A_PIECE / 2), "{:?}", sizes);
             }
