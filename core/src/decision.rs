@@ -2,7 +2,7 @@
 
 use crate::state::hand_over::HandOver;
 use crate::state::place::User;
-use crate::state::queue::WaiterId;
+use crate::state::queue::{Position, WaiterId};
 use crate::values::name::Names;
 use crate::values::notice::Notice;
 use crate::values::refusal::Refusal;
@@ -36,8 +36,8 @@ pub enum Answer {
     Granted(u64),
     /// It doesn't, and it isn't waiting.
     NotNow,
-    /// The caller waits.
-    Queued(Arrival),
+    /// The caller waits, at this position.
+    Queued(Arrival, Position),
     /// Its token has this place in the queue, counted from 1; whether it was taken just now.
     Place(usize, Arrival),
     /// How many names it changed.

@@ -31,7 +31,7 @@ use redis_lock_core::branch::unlikely;
 use redis_lock_core::decision::{Answer, Completion, Outcome};
 use redis_lock_core::operation::{Action, Operation};
 use redis_lock_core::state::hand_over::{HandOver, Origin};
-use redis_lock_core::state::queue::{Waiter, WaiterId};
+use redis_lock_core::state::queue::{Position, Waiter, WaiterId};
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::name::Names;
 use redis_lock_core::values::slot;
@@ -107,10 +107,10 @@ pub fn nonblocking_where_required(
     Operation { names, action }
 }
 
-/// Blocks the context's client as this waiter. Tells whether the server did so.
+/// Blocks the context's client as this waiter, who was queued at this position. Tells whether the server did so.
 ///
 /// In a cluster all names are in one slot, so one decoy stands for all of them.
-pub fn block(ctx: &Context, waiter_id: WaiterId, names: &Names) -> bool {
+pub fn block(ctx: &Context, waiter_id: WaiterId, position: Position, names: &Names) -> bool {
     let Some(name) = names.iter().next() else {
         return false;
     };
@@ -135,6 +135,7 @@ pub fn block(ctx: &Context, waiter_id: WaiterId, names: &Names) -> bool {
     let client = Blocked {
         handle,
         client_id: api::client_id(ctx),
+        position,
         rights_version: filter::rights_version(),
     };
     state::blocked(|blocked| {
@@ -321,7 +322,8 @@ extern "C" fn on_timeout(
                 state::blocked(|blocked| blocked.record_answered(waiter_id, outcome));
             }
             None => {
-                pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
+                let left = Event::Left(waiter_id, client.position);
+                pending::record(|pending| pending.events.push(left));
                 reply::null_array(&ctx);
             }
         }
@@ -343,9 +345,9 @@ extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, _: Handle) {
             Some(_) => {}
             None => {
                 let event = if is_lost(client.client_id) {
-                    Event::Lost(waiter_id, clock::steady_ms())
+                    Event::Lost(waiter_id, client.position, clock::steady_ms())
                 } else {
-                    Event::Left(waiter_id)
+                    Event::Left(waiter_id, client.position)
                 };
                 pending::record(|pending| pending.events.push(event));
             }

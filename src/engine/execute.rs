@@ -8,7 +8,7 @@ use redis_lock_core::branch::unlikely;
 use redis_lock_core::decision::{Answer, Arrival, Caller, Decision, Deliveries};
 use redis_lock_core::effect::Effects;
 use redis_lock_core::operation::Operation;
-use redis_lock_core::state::queue::WaiterId;
+use redis_lock_core::state::queue::{Position, WaiterId};
 use redis_lock_core::store::Environment;
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::name::{Name, Names};
@@ -55,8 +55,12 @@ pub fn execute(
     drop(store);
     let mut answer = decision.answer;
     match answer {
-        Ok(Answer::Queued(arrival)) => {
-            answer = Ok(block(ctx, waiter_id, &operation.names, strings, arrival));
+        Ok(Answer::Queued(arrival, position)) => {
+            if !block(ctx, waiter_id, position, &operation.names) {
+                answer = Ok(Answer::NotNow);
+            } else if arrival == Arrival::New {
+                apply::announce_wait(ctx, &operation.names, strings);
+            }
         }
         Ok(Answer::Place(_, Arrival::New)) => {
             apply::announce_wait(ctx, &operation.names, strings);
@@ -73,23 +77,14 @@ pub fn execute(
     answer
 }
 
-/// Blocks the client of a command that was queued; what it is answered then.
+/// Blocks the client of a command that was queued. Tells whether the server did so.
 #[inline(never)]
-fn block(
-    ctx: &Context,
-    waiter_id: WaiterId,
-    names: &Names,
-    strings: CommandStrings<'_>,
-    arrival: Arrival,
-) -> Answer {
-    if !blocking::block(ctx, waiter_id, names) {
-        pending::record(|pending| pending.events.push(Event::Left(waiter_id)));
-        return Answer::NotNow;
+fn block(ctx: &Context, waiter_id: WaiterId, position: Position, names: &Names) -> bool {
+    let is_blocked = blocking::block(ctx, waiter_id, position, names);
+    if !is_blocked {
+        pending::record(|pending| pending.events.push(Event::Left(waiter_id, position)));
     }
-    if arrival == Arrival::New {
-        apply::announce_wait(ctx, names, strings);
-    }
-    Answer::Queued(arrival)
+    is_blocked
 }
 
 fn next_waiter_id(state: &State) -> WaiterId {
@@ -226,9 +221,10 @@ fn absorb_all(state: &State, table: &mut LockTable) {
             Event::Flushed(ALL_DATABASES) => table.end_all_sessions(),
             Event::Flushed(db) => table.end_sessions_in(db),
             Event::Closed(client_id, ended_ms) => table.close_client(client_id, ended_ms),
-            Event::Left(waiter_id) => touched.extend(table.leave(waiter_id)),
-            Event::Lost(waiter_id, lost_ms) => {
-                touched.extend(table.lose(waiter_id, lost_ms, config::max_tickets()));
+            Event::Left(waiter_id, position) => touched.extend(table.leave(waiter_id, position)),
+            Event::Lost(waiter_id, position, lost_ms) => {
+                let most = config::max_tickets();
+                touched.extend(table.lose(waiter_id, position, lost_ms, most));
             }
         }
     }

@@ -74,7 +74,7 @@ pub fn answer<'t>(ctx: &Context, answer: &Answer, token: impl FnOnce() -> &'t To
     match answer {
         Answer::Granted(fence) => grant(ctx, token(), *fence),
         Answer::NotNow => null_array(ctx),
-        Answer::Queued(_) => {}
+        Answer::Queued(..) => {}
         Answer::Place(count, _) | Answer::Count(count) => integer(ctx, *count as u64),
     }
 }

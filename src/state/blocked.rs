@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use foldhash::{HashMap, HashSet};
 use redis_lock_core::decision::Outcome;
 use redis_lock_core::state::hand_over::{HandOver, Origin};
-use redis_lock_core::state::queue::WaiterId;
+use redis_lock_core::state::queue::{Position, WaiterId};
 use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::token::Token;
 use redis_module::raw;
@@ -21,6 +21,8 @@ pub struct Blocked {
     pub handle: Handle,
     /// Whose connection it is.
     pub client_id: u64,
+    /// Where it was queued.
+    pub position: Position,
     /// As of which [`rights_version`](super::State::rights_version) its user's rights were looked at.
     pub rights_version: u64,
 }
@@ -29,6 +31,8 @@ pub struct Blocked {
 pub struct Forgotten {
     /// Whose connection it is.
     pub client_id: u64,
+    /// Where it was queued.
+    pub position: Position,
     /// How its wait ended, if it has.
     pub outcome: Option<Outcome>,
 }
@@ -119,9 +123,16 @@ impl BlockedClients {
 
     /// The server is done with a client, or will be. Nothing where it was forgotten before.
     pub fn forget(&mut self, waiter_id: WaiterId) -> Option<Forgotten> {
-        let Blocked { client_id, .. } = self.clients.remove(&waiter_id)?;
-        let outcome = self.outcomes.remove(&waiter_id);
-        Some(Forgotten { client_id, outcome })
+        let Blocked {
+            client_id,
+            position,
+            ..
+        } = self.clients.remove(&waiter_id)?;
+        Some(Forgotten {
+            client_id,
+            position,
+            outcome: self.outcomes.remove(&waiter_id),
+        })
     }
 }
 

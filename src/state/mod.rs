@@ -32,8 +32,9 @@ pub static LOCKS: AtomicU64 = AtomicU64::new(0);
 /// Bytes that the module has allocated, on any thread.
 pub static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Of how many clients it is remembered that they are not those by which scripts are run.
-pub const CALLERS: usize = 256;
+/// Of how many clients it is remembered that they are not those by which scripts are run. Where more give operations,
+/// the server is asked again of those who share a place.
+pub const CALLERS: usize = 8192;
 
 /// A setting that the server has not set yet.
 pub const UNSET: i64 = -1;

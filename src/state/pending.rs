@@ -8,7 +8,7 @@ use foldhash::HashSet;
 use redis_lock_core::branch::unlikely;
 use redis_lock_core::decision::Publication;
 use redis_lock_core::state::hand_over::HandOver;
-use redis_lock_core::state::queue::WaiterId;
+use redis_lock_core::state::queue::{Position, WaiterId};
 use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::session_id::SessionId;
 use redis_lock_core::values::token::Token;
@@ -27,10 +27,10 @@ pub enum Event {
     Demoted,
     /// A connection is gone, or was reset, that had sessions, since then on the wall clock in ms.
     Closed(u64, u64),
-    /// A waiter was answered by the server.
-    Left(WaiterId),
-    /// A waiter's connection was lost, since then on the steady clock in ms.
-    Lost(WaiterId, u64),
+    /// A waiter was answered by the server, who was queued at this position.
+    Left(WaiterId, Position),
+    /// A waiter's connection was lost, who was queued at this position, since then on the steady clock in ms.
+    Lost(WaiterId, Position, u64),
 }
 
 /// Stands for all databases in [`Pending::databases`] and [`Event::Flushed`], as in the server's event.

@@ -56,8 +56,8 @@ pub enum Stand {
         /// How long its place stays if the connection is lost; `None`: it goes with that.
         keep_ms: Option<u64>,
     },
-    /// It is told where it stands when it asks again.
-    Place(Place),
+    /// It is told where it stands when it asks again. Boxed, for most wait with their connection.
+    Place(Box<Place>),
     /// Its connection was lost. Nobody stands here: it is passed over, and holds nobody up.
     Absent {
         /// When it is gone unless its token takes it up again, on the steady clock in ms.
@@ -89,9 +89,8 @@ impl Stand {
     pub fn keep_ms(&self, steady_ms: u64) -> Option<u64> {
         match self {
             Self::Blocked { keep_ms } => *keep_ms,
-            Self::Place(Place { until_ms, .. }) | Self::Absent { until_ms } => {
-                Some(until_ms.saturating_sub(steady_ms))
-            }
+            Self::Place(place) => Some(place.until_ms.saturating_sub(steady_ms)),
+            Self::Absent { until_ms } => Some(until_ms.saturating_sub(steady_ms)),
         }
     }
 

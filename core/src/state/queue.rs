@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 pub use crate::state::positions::{End, Position};
 
+use crate::branch::unlikely;
 use crate::state::line::{merged, Line};
 use crate::state::place::{Presence, Stand};
 use crate::state::positions::Positions;
@@ -92,18 +93,17 @@ impl Queued {
     }
 }
 
-/// By what a waiter is found besides its position.
+/// By what a waiter is found or counted besides its position.
 struct Indexed {
-    /// Its number and its connection, if that is blocked.
-    blocked: Option<(WaiterId, u64)>,
+    /// Its connection, if that is blocked.
+    client_id: Option<u64>,
     end_ms: Option<u64>,
 }
 
 impl Indexed {
     fn of(waiter: &Waiter) -> Self {
-        let blocked = (waiter.waiter_id, waiter.client_id);
         Self {
-            blocked: waiter.stand.is_blocked().then_some(blocked),
+            client_id: waiter.stand.is_blocked().then_some(waiter.client_id),
             end_ms: waiter.end_ms(),
         }
     }
@@ -237,14 +237,16 @@ impl Waits {
 /// Invariants: each waiter's position is in the queue of each of its names, among the absent ones if
 /// nobody stands there, and nowhere else; a token
 /// waits once at most for the same set of names; a queue without positions is gone; the indexes by
-/// waiter, token and timeout say the same; `unannounced` has each end that a queue has.
+/// token, timeout and connection say the same; `unannounced` has each end that a queue has.
 #[derive(Debug, Default)]
 pub struct Queues {
     waiters: Positions<Queued>,
     queues: QueueTable<NameQueue>,
-    ids: HashMap<WaiterId, Position>,
-    /// How often each connection waits: once, but for what is not known yet to be over.
-    clients: HashMap<u64, usize>,
+    /// How many of them wait with their connection.
+    blocked: usize,
+    /// How often each connection waits: once, but for what is not known yet to be over. It is asked for only where
+    /// connections have sessions: so it is counted as that is asked, and from then on until nobody waits.
+    clients: Option<HashMap<u64, usize>>,
     tokens: HashMap<Token, Waits>,
     timeouts: BTreeSet<(u64, Position)>,
     /// The ends of leases that somebody waits for and that were not announced yet.
@@ -416,17 +418,17 @@ impl Queues {
 
     /// How many wait with their connection, each counted once.
     pub fn blocked_len(&self) -> usize {
-        self.ids.len()
+        self.blocked
     }
 
     /// How many wait without a connection, each counted once.
     pub fn place_count(&self) -> usize {
-        self.waiters.len() - self.ids.len()
+        self.waiters.len() - self.blocked
     }
 
     /// Takes out all who wait without a connection. Returns the names that they leave to others.
     pub fn drop_places(&mut self) -> Vec<Name> {
-        if self.ids.is_empty() {
+        if self.blocked == 0 {
             // They may be many.
             self.waiters.clear();
             let waiters = std::mem::take(&mut self.waiters);
@@ -494,9 +496,11 @@ impl Queues {
         }
     }
 
-    /// Whether a connection waits.
-    pub fn waits(&self, client_id: u64) -> bool {
-        self.clients.contains_key(&client_id)
+    /// Whether a connection waits. To ask that first since nobody waited looks at all who wait.
+    pub fn waits(&mut self, client_id: u64) -> bool {
+        let waiters = &self.waiters;
+        let clients = self.clients.get_or_insert_with(|| count_clients(waiters));
+        clients.contains_key(&client_id)
     }
 
     /// The wait of a token for just these names.
@@ -598,23 +602,39 @@ impl Queues {
 
     /// Removes a waiter from all its queues.
     pub fn remove(&mut self, position: Position) -> Option<Waiter> {
-        self.set_blocked_by(position, None);
-        let Queued { waiter, .. } = self.waiters.remove(position)?;
-        self.unindex(position, &waiter);
-        if let Entry::Occupied(mut waits) = self.tokens.entry(waiter.request.token.clone()) {
-            if waits.get_mut().remove(&waiter.names) {
-                waits.remove();
-            }
-        }
-        for name in &waiter.names {
-            self.leave_queue(name, position);
-        }
+        let (waiter, _) = self.take(position)?;
         Some(waiter)
     }
 
-    /// The position of a waiter, while it waits.
-    pub fn position_of(&self, waiter_id: WaiterId) -> Option<Position> {
-        self.ids.get(&waiter_id).copied()
+    /// As [`Queues::remove`]; also whether its token has other waits.
+    pub fn take(&mut self, position: Position) -> Option<(Waiter, bool)> {
+        self.set_blocked_by(position, None);
+        let Queued { waiter, .. } = self.waiters.remove(position)?;
+        self.unindex(position, &waiter);
+        let has_others = self.remove_wait(&waiter);
+        for name in &waiter.names {
+            self.leave_queue(name, position);
+        }
+        Some((waiter, has_others))
+    }
+
+    /// Removes a wait from those of its token. Whether others are left.
+    fn remove_wait(&mut self, Waiter { request, names, .. }: &Waiter) -> bool {
+        // Mostly it is the only one.
+        let Some(mut waits) = self.tokens.remove(&request.token) else {
+            return false;
+        };
+        let is_last = waits.remove(names);
+        if unlikely(!is_last) {
+            self.tokens.insert(request.token.clone(), waits);
+        }
+        !is_last
+    }
+
+    /// The waiter of this number, while it waits at the position that it was given.
+    pub fn waiter_at(&self, position: Position, waiter_id: WaiterId) -> Option<&Waiter> {
+        let waiter = self.at(position)?;
+        (waiter.waiter_id == waiter_id && waiter.stand.is_blocked()).then_some(waiter)
     }
 
     /// Those whose time is over at `steady_ms`, at most `most` of them.
@@ -651,30 +671,48 @@ impl Queues {
     }
 
     fn index(&mut self, position: Position, indexed: &Indexed) {
-        if let Some((waiter_id, client_id)) = indexed.blocked {
-            self.ids.insert(waiter_id, position);
-            *self.clients.entry(client_id).or_default() += 1;
+        if let Some(client_id) = indexed.client_id {
+            self.blocked += 1;
+            if unlikely(self.clients.is_some()) {
+                self.client_waits_more(client_id);
+            }
         }
         self.timeouts
             .extend(indexed.end_ms.map(|ms| (ms, position)));
     }
 
     fn unindex(&mut self, position: Position, waiter: &Waiter) {
-        let Indexed { blocked, end_ms } = Indexed::of(waiter);
-        if let Some((waiter_id, client_id)) = blocked {
-            self.ids.remove(&waiter_id);
-            self.client_waits_less(client_id);
+        let Indexed { client_id, end_ms } = Indexed::of(waiter);
+        if let Some(client_id) = client_id {
+            self.blocked -= 1;
+            if unlikely(self.clients.is_some()) {
+                self.client_waits_less(client_id);
+            }
         }
         if let Some(ms) = end_ms {
             self.timeouts.remove(&(ms, position));
         }
     }
 
+    #[inline(never)]
+    fn client_waits_more(&mut self, client_id: u64) {
+        if let Some(clients) = &mut self.clients {
+            *clients.entry(client_id).or_default() += 1;
+        }
+    }
+
+    #[inline(never)]
     fn client_waits_less(&mut self, client_id: u64) {
-        if let Some(waits) = self.clients.get_mut(&client_id) {
+        if self.blocked == 0 {
+            self.clients = None;
+        }
+        let Some(clients) = &mut self.clients else {
+            return;
+        };
+        if let Some(waits) = clients.get_mut(&client_id) {
             *waits -= 1;
             if *waits == 0 {
-                self.clients.remove(&client_id);
+                clients.remove(&client_id);
             }
         }
     }
@@ -719,9 +757,11 @@ impl Queues {
             (absent != wanted_absent, "absent positions"),
             (in_missing != missing.count(), "those who lack permits"),
             (in_tokens != self.waiters.len(), "positions by token"),
-            (self.ids.len() != blocked, "ids"),
+            (self.blocked != blocked, "blocked"),
             (
-                self.clients.values().sum::<usize>() != blocked,
+                self.clients
+                    .as_ref()
+                    .is_some_and(|clients| *clients != count_clients(&self.waiters)),
                 "waits by connection",
             ),
             (self.timeouts.len() != with_timeout, "timeouts"),
@@ -739,4 +779,14 @@ impl Queues {
             None => Ok(()),
         }
     }
+}
+
+/// How often each connection waits.
+fn count_clients(waiters: &Positions<Queued>) -> HashMap<u64, usize> {
+    let waiters = waiters.values().map(|queued| &queued.waiter);
+    let mut clients = HashMap::default();
+    for waiter in waiters.filter(|waiter| waiter.stand.is_blocked()) {
+        *clients.entry(waiter.client_id).or_default() += 1;
+    }
+    clients
 }

@@ -55,7 +55,7 @@ pub(super) struct Newcomer<'a> {
 impl Waiting {
     /// Whether this wait would close a circle of connections that wait for each other's sessions.
     pub(super) fn closes_circle(
-        &self,
+        &mut self,
         newcomer: &Newcomer<'_>,
         tx: &mut Transaction<'_, '_, '_>,
     ) -> bool {
@@ -80,7 +80,7 @@ impl Waiting {
     }
 
     /// Whether anybody waits whom a newcomer would wait for, as one who holds or as one before it.
-    fn may_be_stuck(&self, newcomer: &Newcomer<'_>, tx: &mut Transaction<'_, '_, '_>) -> bool {
+    fn may_be_stuck(&mut self, newcomer: &Newcomer<'_>, tx: &mut Transaction<'_, '_, '_>) -> bool {
         newcomer.names.iter().any(|name| {
             let id = tx.entry(name);
             let is_queued_for = newcomer.rank != Rank::First && self.queues.has_queue(name);

@@ -38,6 +38,23 @@ impl Waiting {
         to: Grantee,
         tx: &mut Transaction<'_, '_, '_>,
     ) -> u64 {
+        let fence = self.grant_all(names, request, kept_fence, to, tx);
+        if unlikely(!self.queues.is_empty()) {
+            self.note_waits_elsewhere(names, &request.token, tx);
+        }
+        fence
+    }
+
+    /// As [`Waiting::grant`], of a token that is known not to wait for others, or for which that is noted.
+    #[inline(always)]
+    pub(super) fn grant_all(
+        &mut self,
+        names: &Names,
+        request: &Request,
+        kept_fence: Option<u64>,
+        to: Grantee,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> u64 {
         let fence =
             kept_fence.unwrap_or_else(|| tx.environment.fences.next(tx.environment.wall_us));
         for name in names {
@@ -48,9 +65,6 @@ impl Waiting {
             }
         }
         self.counters.grants += u64::from(kept_fence.is_none());
-        if unlikely(!self.queues.is_empty()) {
-            self.note_waits_elsewhere(names, &request.token, tx);
-        }
         fence
     }
 

@@ -118,35 +118,38 @@ impl LockTable {
         self.steps
     }
 
-    /// Takes a waiter out of the queues: its connection is gone or was answered by the server.
-    /// Returns the names to settle.
-    pub fn leave(&mut self, waiter_id: WaiterId) -> Vec<Name> {
-        let position = self.waiting.queues.position_of(waiter_id);
-        let waiter = position.and_then(|position| self.waiting.queues.remove(position));
+    /// Takes a waiter out of the queues, if it waits still where it was queued: its connection is gone or was
+    /// answered by the server. Returns the names to settle.
+    pub fn leave(&mut self, waiter_id: WaiterId, position: Position) -> Vec<Name> {
+        let queues = &mut self.waiting.queues;
+        let waits = queues.waiter_at(position, waiter_id).is_some();
+        let waiter = waits.then(|| queues.remove(position)).flatten();
         waiter.map_or_else(Vec::new, |waiter| waiter.names.iter().cloned().collect())
     }
 
     /// As [`LockTable::leave`], of a waiter whose connection was lost at `lost_ms` on the steady clock: its
     /// position stays where that is to be kept, unless as many wait without a connection as may.
-    pub fn lose(&mut self, waiter_id: WaiterId, lost_ms: u64, max_tickets: usize) -> Vec<Name> {
+    pub fn lose(
+        &mut self,
+        waiter_id: WaiterId,
+        position: Position,
+        lost_ms: u64,
+        max_tickets: usize,
+    ) -> Vec<Name> {
         let waiting = &mut self.waiting;
-        let position = waiting.queues.position_of(waiter_id);
-        let Some(waiter) = position.and_then(|position| waiting.queues.at(position)) else {
+        let Some(waiter) = waiting.queues.waiter_at(position, waiter_id) else {
             return Vec::new();
         };
-        let (
-            Stand::Blocked {
-                keep_ms: Some(keep_ms),
-            },
-            Some(position),
-        ) = (&waiter.stand, position)
+        let Stand::Blocked {
+            keep_ms: Some(keep_ms),
+        } = &waiter.stand
         else {
-            return self.leave(waiter_id);
+            return self.leave(waiter_id, position);
         };
         let until_ms = lost_ms.saturating_add(*keep_ms);
         let names = waiter.names.as_slice().to_vec();
         if !waiting.has_room_for_absent(max_tickets) {
-            return self.leave(waiter_id);
+            return self.leave(waiter_id, position);
         }
         waiting.queues.leave_absent(position, until_ms);
         names

@@ -108,7 +108,7 @@ impl Waiting {
                 };
                 Ok(match self.wait(names, request, way, caller, tx)? {
                     Waited::Granted(fence) => Answer::Granted(fence),
-                    Waited::Queued(arrival) => Answer::Queued(arrival),
+                    Waited::Queued(arrival, position) => Answer::Queued(arrival, position),
                 })
             }
             Action::Queue {

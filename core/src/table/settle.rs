@@ -374,9 +374,13 @@ impl Waiting {
         kept_fence: Option<u64>,
         tx: &mut Transaction<'_, '_, '_>,
     ) {
-        let Some(waiter) = self.queues.remove(position) else {
+        let Some((waiter, waits_elsewhere)) = self.queues.take(position) else {
             return;
         };
+        if unlikely(waits_elsewhere) {
+            let granted = (waiter.request.token.clone(), waiter.names.clone());
+            tx.lists.granted.push(granted);
+        }
         self.counters.hand_overs += 1;
         let waited_ms = tx.steady_ms().saturating_sub(waiter.since_ms);
         self.times.waits.record(waited_ms);
@@ -384,7 +388,7 @@ impl Waiting {
         if let Stand::Place(place) = &waiter.stand {
             let Waiter { names, request, .. } = &waiter;
             let lease_ms = place.lease_ms(request);
-            self.grant(names, request, kept_fence, Grantee::Place { lease_ms }, tx);
+            self.grant_all(names, request, kept_fence, Grantee::Place { lease_ms }, tx);
             tx.steps += 1 + names.count() as u64;
             publish(&waiter, tx);
             return;
@@ -398,7 +402,7 @@ impl Waiting {
         } = waiter;
         let replaced = held_by(&request.token, &names, tx);
         let to = Grantee::Client(client_id);
-        let fence = self.grant(&names, &request, kept_fence, to, tx);
+        let fence = self.grant_all(&names, &request, kept_fence, to, tx);
         let count = names.count();
         let outcome = Outcome::Granted(HandOver {
             grant: Grant {
@@ -461,9 +465,10 @@ pub(super) fn tell(waiter: &Waiter, outcome: Outcome, tx: &mut Transaction<'_, '
 
 /// Has published what a place asked for.
 fn publish(waiter: &Waiter, tx: &mut Transaction<'_, '_, '_>) {
-    let Stand::Place(Place { notice, user, .. }) = &waiter.stand else {
+    let Stand::Place(place) = &waiter.stand else {
         return;
     };
+    let Place { notice, user, .. } = place.as_ref();
     let publication = notice.clone().map(|notice| Publication {
         token: waiter.request.token.clone(),
         names: waiter.names.clone(),

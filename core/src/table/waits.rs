@@ -39,8 +39,8 @@ pub(super) enum Way<'a> {
 pub(super) enum Waited {
     /// It was granted at once, with this fence.
     Granted(u64),
-    /// Its token waits.
-    Queued(Arrival),
+    /// Its token waits, at this position.
+    Queued(Arrival, Position),
 }
 
 /// One who begins to wait.
@@ -64,7 +64,7 @@ fn waiter(
                 user: tx.environment.store.user(),
                 notice: notice.cloned(),
             };
-            (Stand::Place(place), 0, None)
+            (Stand::Place(Box::new(place)), 0, None)
         }
     };
     Waiter {
@@ -127,12 +127,12 @@ impl Waiting {
         let waiter = waiter(names, request, way, caller, tx);
         match older {
             Some(older) => {
-                self.take_over(older, waiter, rank, tx);
-                Ok(Waited::Queued(Arrival::TakenOver))
+                let position = self.take_over(older, waiter, rank, tx);
+                Ok(Waited::Queued(Arrival::TakenOver, position))
             }
             None => {
-                self.enqueue(waiter, rank, Some(by), tx);
-                Ok(Waited::Queued(Arrival::New))
+                let position = self.enqueue(waiter, rank, Some(by), tx);
+                Ok(Waited::Queued(Arrival::New, position))
             }
         }
     }
@@ -181,7 +181,7 @@ impl Waiting {
     ) -> Result<Answer, Refusal> {
         let arrival = match self.wait(names, request, way, caller, tx)? {
             Waited::Granted(fence) => return Ok(Answer::Granted(fence)),
-            Waited::Queued(arrival) => arrival,
+            Waited::Queued(arrival, _) => arrival,
         };
         self.settle(&[], tx);
         let Some(position) = self.queues.wait_for(&request.token, names) else {
@@ -288,14 +288,14 @@ impl Waiting {
     }
 
     /// A token waits once for the same names: its newer wait goes on in the place of the older one, or,
-    /// where it wants something else, as a newcomer.
+    /// where it wants something else, as a newcomer. Where it stands by then.
     fn take_over(
         &mut self,
         older: Position,
         newer: Waiter,
         rank: Rank,
         tx: &mut Transaction<'_, '_, '_>,
-    ) {
+    ) -> Position {
         let waited = self.queues.at(older);
         let since_ms = waited.map_or(newer.since_ms, |older| older.since_ms);
         let newer = Waiter { since_ms, ..newer };
@@ -318,6 +318,7 @@ impl Waiting {
         };
         // Without the older one before it, it may be admitted.
         tx.lists.again.push(position);
+        position
     }
 
     /// Ends a wait for the sake of a newer one of its token; who stood behind it may be admitted.

@@ -1,5 +1,7 @@
 //! The contract's rules, each as a short scene: who says what, and what they are told.
 
+use redis_lock_core::state::queue::{Position, WaiterId};
+
 use crate::world::{self, World};
 
 /// A scene: lines with their answers, in order. `+50` lets 50 ms pass, `LATE 50` too, but the timer is
@@ -2440,4 +2442,35 @@ fn places_at_a_name_that_is_elsewhere_are_given_up_in_parts() {
     let waiting = world.table.queues();
     assert_eq!((waiting.blocked_len(), waiting.place_count()), (1, 1));
     assert_eq!(world.heard(), [""; 0]);
+}
+
+#[test]
+fn a_wait_that_is_over_ends_no_other_at_its_position() {
+    let mut world = play(
+        "ACQUIRE k h -> granted
+         WAIT k a KEEP 100 -> waits",
+    );
+    let (name, older) = (world::name("k"), first_wait(&world));
+    // Its position goes to a newer connection of its token.
+    assert_eq!(world.say("WAIT k a BLOCK 500 KEEP 100"), "waits");
+    let newer = first_wait(&world);
+    assert_eq!(older.1, newer.1);
+    assert_eq!(world.table.leave(older.0, older.1), []);
+    assert_eq!(world.table.lose(older.0, older.1, 0, 0), []);
+    assert_eq!(world.table.queues().blocked_len(), 1);
+    // That one is lost, and nobody stands there.
+    let left = world.table.lose(newer.0, newer.1, 0, 0);
+    assert_eq!(left.as_slice(), std::slice::from_ref(&name));
+    assert_eq!(world.table.leave(newer.0, newer.1), []);
+    assert_eq!(world.table.lose(newer.0, newer.1, 0, 0), []);
+    assert_eq!(world.table.queues().place_count(), 1);
+    assert!(world.table.queues().has_queue(&name));
+    world.table.queues().check().expect("sound queues");
+}
+
+/// The first wait for `k`, and its position.
+fn first_wait(world: &World) -> (WaiterId, Position) {
+    let name = world::name("k");
+    let (position, waiter) = world.table.queues().queue(&name).next().expect("a wait");
+    (waiter.waiter_id, position)
 }

@@ -8,7 +8,7 @@ use redis_lock_core::effect::{self, Change, Effect, Effects};
 use redis_lock_core::grammar::{self, Keys, Setting};
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::place::User;
-use redis_lock_core::state::queue::{Waiter, WaiterId};
+use redis_lock_core::state::queue::{Position, Waiter, WaiterId};
 use redis_lock_core::store::{Environment, KeyState, Limits, Store};
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::fence::Fences;
@@ -78,7 +78,7 @@ pub struct World {
     fences: Fences,
     next_id: u64,
     /// Who waits, and what it said.
-    waiting: HashMap<WaiterId, String>,
+    waiting: HashMap<WaiterId, (String, Position)>,
     /// Which connection said what, the last time it was said.
     said: HashMap<String, u64>,
     /// What was said to whom since the last look.
@@ -185,13 +185,13 @@ impl World {
                 outside,
             )
         });
-        if matches!(decision.answer, Ok(Answer::Queued(_))) {
-            self.waiting.insert(waiter_id, line.to_owned());
+        if let Ok(Answer::Queued(_, position)) = decision.answer {
+            self.waiting.insert(waiter_id, (line.to_owned(), position));
         }
         let said = match &decision.answer {
             Ok(Answer::Granted(_)) => "granted".to_owned(),
             Ok(Answer::NotNow) => "nil".to_owned(),
-            Ok(Answer::Queued(_)) => "waits".to_owned(),
+            Ok(Answer::Queued(..)) => "waits".to_owned(),
             Ok(Answer::Place(place, _)) => format!("place {place}"),
             Ok(Answer::Count(count)) => count.to_string(),
             Err(refusal) => refusal.to_string(),
@@ -221,27 +221,29 @@ impl World {
 
     /// The connection that said this line is gone.
     pub fn hang_up(&mut self, line: &str) {
-        let waiter_id = self.forget(line);
-        let vacated = self.table.lose(waiter_id, self.now_ms, self.max_tickets);
+        let (waiter_id, position) = self.forget(line);
+        let vacated = self
+            .table
+            .lose(waiter_id, position, self.now_ms, self.max_tickets);
         self.fire(vacated);
     }
 
     /// The server answered the connection that said this line by itself.
     pub fn unblock(&mut self, line: &str) {
-        let waiter_id = self.forget(line);
-        let vacated = self.table.leave(waiter_id);
+        let (waiter_id, position) = self.forget(line);
+        let vacated = self.table.leave(waiter_id, position);
         self.fire(vacated);
     }
 
-    fn forget(&mut self, line: &str) -> WaiterId {
-        let waiter_id = self
+    fn forget(&mut self, line: &str) -> (WaiterId, Position) {
+        let wait = self
             .waiting
             .iter()
-            .find(|(_, said)| *said == line)
-            .map(|(waiter_id, _)| *waiter_id);
-        let waiter_id = waiter_id.unwrap_or_else(|| panic!("nobody waits with {line:?}"));
-        self.waiting.remove(&waiter_id);
-        waiter_id
+            .find(|(_, (said, _))| *said == line)
+            .map(|(waiter_id, (_, position))| (*waiter_id, *position));
+        let wait = wait.unwrap_or_else(|| panic!("nobody waits with {line:?}"));
+        self.waiting.remove(&wait.0);
+        wait
     }
 
     /// The connection that said this line closes.
@@ -323,7 +325,10 @@ impl World {
     }
 
     pub fn waiting(&self) -> Vec<String> {
-        self.waiting.values().cloned().collect()
+        self.waiting
+            .values()
+            .map(|(line, _)| line.clone())
+            .collect()
     }
 
     /// Who holds a key, such as `["a#1"]`: token, holds.
@@ -432,7 +437,7 @@ impl World {
             return;
         };
         for completion in deliveries.completions.drain(..) {
-            let line = self
+            let (line, _) = self
                 .waiting
                 .remove(&completion.waiter_id)
                 .expect("a waiter");
