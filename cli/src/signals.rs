@@ -5,11 +5,36 @@ use std::io;
 use std::process::ExitCode;
 use std::ptr;
 
-use libc::{c_int, sigaction, sigset_t, SIG_BLOCK, SIG_IGN, SIG_UNBLOCK};
+use libc::{c_int, sigaction, sigset_t, SIG_BLOCK, SIG_DFL, SIG_ERR, SIG_IGN, SIG_UNBLOCK};
 use rustix::process::{self, Signal};
 
 /// What a shell adds to the number of a signal to make an exit code.
 const BY_SIGNAL: u8 = 128;
+
+/// Some signals: signal n is bit n - 1, as the system writes them in /proc.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Signals(pub u64);
+
+impl Signals {
+    pub fn add(&mut self, number: c_int) {
+        self.0 |= bit(number);
+    }
+
+    pub fn has(self, number: c_int) -> bool {
+        self.0 & bit(number) != 0
+    }
+
+    /// Takes one out, and tells whether it was in.
+    pub fn take(&mut self, number: c_int) -> bool {
+        let was_in = self.has(number);
+        self.0 &= !bit(number);
+        was_in
+    }
+}
+
+fn bit(number: c_int) -> u64 {
+    1 << (number - 1)
+}
 
 /// Ends the process by a signal. Answers only where the signal doesn't end it, with the exit code to
 /// leave with instead.
@@ -41,16 +66,34 @@ pub fn unblock(numbers: &[c_int]) -> io::Result<()> {
     change_mask(SIG_UNBLOCK, numbers)
 }
 
-/// Those of some signals that have come, and that no thread has taken yet.
-pub fn pending(numbers: &[c_int]) -> io::Result<Vec<c_int>> {
+/// Those of some signals that have come to this thread or its process, and that nobody has taken yet. It asks for no
+/// memory.
+pub fn pending(numbers: &[c_int]) -> io::Result<Signals> {
     let mut set = set_of(&[]);
     // SAFETY: the set is ours.
     if unsafe { libc::sigpending(&mut set) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the set is ours, and was filled by the system.
-    let is_in = |number: &&c_int| unsafe { libc::sigismember(&set, **number) } == 1;
-    Ok(numbers.iter().filter(is_in).copied().collect())
+    let mut pending = Signals::default();
+    for number in numbers {
+        // SAFETY: the set is ours, and was filled by the system.
+        if unsafe { libc::sigismember(&set, *number) } == 1 {
+            pending.add(*number);
+        }
+    }
+    Ok(pending)
+}
+
+/// Has a signal that this process handles do what it does by default. One that is ignored stays so.
+pub fn stop_handling(number: c_int) -> io::Result<()> {
+    if is_ignored(number)? {
+        return Ok(());
+    }
+    // SAFETY: a system call that names no function of ours.
+    match unsafe { libc::signal(number, SIG_DFL) } {
+        SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 fn set_of(numbers: &[c_int]) -> sigset_t {

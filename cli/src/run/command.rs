@@ -8,15 +8,16 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::Sender;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions};
 
+use super::birth::{self, Birth};
 use super::family::Family;
-use super::news::{News, PASSED_ON};
+use super::news::News;
 use crate::arguments::{IfKilled, Run};
-use crate::signals;
+use crate::signals::{self, Signals};
 
 /// The names of what the command is told.
 const KEY: &str = "REDIS_LOCK_KEY";
@@ -31,9 +32,7 @@ const NEW_FOR: Duration = Duration::from_secs(1);
 pub struct Running {
     child: Child,
     id: Pid,
-    started: Instant,
-    /// The signals that had come by then, and were noted later.
-    pending: Vec<i32>,
+    birth: Birth,
 }
 
 /// Starts the command. It must be the main thread that does: the end of the thread that started it is what
@@ -48,25 +47,11 @@ pub fn start(options: &Run, token: &str, fence: i64, news: Sender<News>) -> io::
     } else {
         command.env(KEY, &options.key);
     }
-    take_signals(&mut command);
     end_with_this_process(&mut command, options.if_killed);
-    let child = command.spawn()?;
-    let pending = signals::pending(&PASSED_ON).unwrap_or_default();
-    let started = Instant::now();
+    let (child, birth) = birth::spawn(command)?;
     let id = Pid::from_child(&child);
     thread::spawn(move || watch(id, &news));
-    Ok(Running {
-        child,
-        id,
-        started,
-        pending,
-    })
-}
-
-/// Signals are kept from the thread that starts the command, and the command would start with them so.
-fn take_signals(command: &mut Command) {
-    // SAFETY: system calls, and no memory is asked for.
-    unsafe { command.pre_exec(|| signals::unblock(&PASSED_ON)) };
+    Ok(Running { child, id, birth })
 }
 
 /// Has the system send the command a signal when this process is gone.
@@ -135,20 +120,17 @@ impl Running {
     }
 
     /// Whether the command was there when its group was sent a signal. One that came before it was started
-    /// reached a process that wasn't the command yet, if any.
+    /// reached nobody but this process.
     pub fn was_there(&mut self, signal: super::news::Signal) -> bool {
-        let before = self.pending.len();
-        self.pending.retain(|number| *number != signal.number);
-        signal.at >= self.started && self.pending.len() == before
+        self.birth.had(signal)
     }
 
-    /// Whether a signal that ends its like was lost though it came when the command was there. When it came is noted
-    /// as it is handled here, which can take until the command is there; it had reached a process that wasn't yet. A
-    /// command that lives and takes it as the system does by default hasn't had it.
+    /// Whether a signal that ends its like was lost though it seems to have come when the command was there: it came
+    /// just before, and this process was so late to handle it. A command that lives and takes it as the system does by
+    /// default hasn't had it.
     #[cfg(target_os = "linux")]
     pub fn has_missed(&self, number: i32) -> bool {
-        let ends = ![libc::SIGTSTP, libc::SIGCONT].contains(&number);
-        ends && self.is_new() && takes_by_default(self.id, number)
+        birth::ends(number) && self.is_new() && takes_by_default(self.id, number)
     }
 
     /// Not known on this system.
@@ -159,7 +141,7 @@ impl Running {
 
     /// Whether it was started just now.
     pub fn is_new(&self) -> bool {
-        self.started.elapsed() < NEW_FOR
+        self.birth.at().elapsed() < NEW_FOR
     }
 
     /// Whether it is stopped just now.
@@ -194,9 +176,9 @@ fn takes_by_default(id: Pid, number: i32) -> bool {
     let field = |name: &str| {
         let mut lines = status.lines();
         let mask = lines.find_map(|line| line.strip_prefix(name))?;
-        u64::from_str_radix(mask.trim(), 16).ok()
+        u64::from_str_radix(mask.trim(), 16).ok().map(Signals)
     };
-    let is_out_of = |mask: u64| mask >> (number - 1) & 1 == 0;
+    let is_out_of = |signals: Signals| !signals.has(number);
     ["SigCgt:", "SigIgn:", "SigBlk:"]
         .iter()
         .all(|name| field(name).is_some_and(is_out_of))

@@ -3,6 +3,7 @@
 //! One thread decides: it takes what happens from a channel, one thing after the other. Others wait for the
 //! lock, for signals and for the end of the command, and tell it.
 
+mod birth;
 mod command;
 mod family;
 mod lease;
