@@ -42,7 +42,7 @@ use crate::server::api::{self, server};
 use crate::server::{boundary, clients, clock, filter, random, reply, rights, timer};
 use crate::state::blocked::{Blocked, BlockedClients, Handle};
 use crate::state::pending::Event;
-use crate::state::{self, State};
+use crate::state::{self, DecoyName, State};
 
 /// How many who aren't granted anything are answered at once: the server needs some 20 us for each, and
 /// one LOCK.CANCEL can end thousands of waits.
@@ -50,11 +50,12 @@ const MOST_REFUSED_AT_ONCE: usize = 256;
 
 /// Draws the decoys' name.
 pub fn draw_decoy(_: &Context) -> Result<(), String> {
-    let mut name = [0; 16];
+    let mut name = DecoyName::default();
     random::fill(&mut name).map_err(|why| why.text().to_owned())?;
-    // Letters: a brace would decide about the slot.
-    name.iter_mut()
-        .for_each(|byte| *byte = b'a' + (*byte & 0xf));
+    for byte in name.iter_mut().filter(|byte| **byte == b'{') {
+        // A brace would decide about the slot.
+        *byte = b'(';
+    }
     state::with(|state| state.decoys.set(name));
     Ok(())
 }

@@ -36,6 +36,10 @@ pub static BYTES: AtomicU64 = AtomicU64::new(0);
 /// the server is asked again of those who share a place.
 pub const CALLERS: usize = 8192;
 
+/// What the keys begin with that clients are blocked on: with the two bytes for the slot, seven, which the server hashes
+/// in one go each time.
+pub type DecoyName = [u8; 5];
+
 /// A setting that the server has not set yet.
 pub const UNSET: i64 = -1;
 
@@ -107,8 +111,8 @@ pub struct State {
     pub moved_from_db: Cell<i32>,
     /// The server's handle of the native type.
     pub raw_type: Cell<*mut raw::RedisModuleType>,
-    /// What the decoys' names begin with, in letters.
-    pub decoys: Cell<[u8; 16]>,
+    /// What the decoys' names begin with.
+    pub decoys: Cell<DecoyName>,
     /// The decoy that a client was blocked on last, and its slot.
     pub last_decoy: RefCell<Option<(u16, RedisString)>>,
     /// The name of the user that took or kept a place last.

@@ -185,6 +185,35 @@ impl<'q> KnownQueue<'q> {
     }
 }
 
+/// The queue of one name that is being settled.
+#[derive(Debug)]
+pub struct QueueToSettle<'q> {
+    queue: &'q mut NameQueue,
+    unannounced: &'q mut Order,
+}
+
+impl QueueToSettle<'_> {
+    /// Records what its name was settled to, at `now_ms` on the steady clock: who holds it, where that is known
+    /// and they aren't many, and when the next lease ends there, which is to be announced once.
+    pub fn record(self, name: &Name, holders: Option<&Holders>, end_ms: Option<u64>, now_ms: u64) {
+        let Self { queue, unannounced } = self;
+        queue.holders.clear();
+        if let Some(holders) = holders.filter(|holders| holders.len() <= MOST_RECORDED) {
+            let tokens = holders.iter().map(|own| own.token.clone());
+            queue.holders.extend(tokens);
+        }
+        match (&mut queue.unannounced, end_ms) {
+            (Some(end), Some(end_ms)) => unannounced.set(name, end, end_ms, now_ms),
+            (end @ None, Some(end_ms)) => *end = Some(unannounced.insert(name, end_ms)),
+            (end, None) => {
+                if let Some(end) = end.take() {
+                    unannounced.remove(name, end);
+                }
+            }
+        }
+    }
+}
+
 /// The waits of one token: mostly one.
 #[derive(Debug)]
 enum Waits {
@@ -351,32 +380,11 @@ impl Queues {
         self.queues.get(name).map(KnownQueue)
     }
 
-    /// Records what a name was settled to, at `now_ms` on the steady clock, that somebody waits for: who holds it,
-    /// where that is known and they aren't many, and when the next lease ends there, which is to be announced once.
-    pub fn record_settled(
-        &mut self,
-        name: &Name,
-        holders: Option<&Holders>,
-        end_ms: Option<u64>,
-        now_ms: u64,
-    ) {
-        let Some(queue) = self.queues.get_mut(name) else {
-            return;
-        };
-        queue.holders.clear();
-        if let Some(holders) = holders.filter(|holders| holders.len() <= MOST_RECORDED) {
-            let tokens = holders.iter().map(|own| own.token.clone());
-            queue.holders.extend(tokens);
-        }
-        match (&mut queue.unannounced, end_ms) {
-            (Some(end), Some(end_ms)) => self.unannounced.set(name, end, end_ms, now_ms),
-            (end @ None, Some(end_ms)) => *end = Some(self.unannounced.insert(name, end_ms)),
-            (end, None) => {
-                if let Some(end) = end.take() {
-                    self.unannounced.remove(name, end);
-                }
-            }
-        }
+    /// The queue of a name, to record what that is settled to; `None` where nobody waits.
+    pub fn to_settle(&mut self, name: &Name) -> Option<QueueToSettle<'_>> {
+        let queue = self.queues.get_mut(name)?;
+        let unannounced = &mut self.unannounced;
+        Some(QueueToSettle { queue, unannounced })
     }
 
     /// Forgets who holds a name: something happened there that is not settled yet.

@@ -288,7 +288,8 @@ impl Waiting {
         let now_ms = moment.steady_ms;
         let Some(name) = tx.name_of(id) else { return };
         let lock = tx.lock(id);
-        let has_queue = self.queues.has_queue(name);
+        let queue = self.queues.to_settle(name);
+        let has_queue = queue.is_some();
         let ends = lock.and_then(|lock| {
             let matters = has_queue || lock.holders().len() > 1;
             lock.earliest_deadline_ms().filter(|_| matters)
@@ -299,8 +300,9 @@ impl Waiting {
             Some(due_ms) => self.schedule.set(name, due_ms, now_ms),
             None => self.schedule.remove(name),
         }
-        self.queues
-            .record_settled(name, lock.map(Lock::holders), end_ms, now_ms);
+        if let Some(queue) = queue {
+            queue.record(name, lock.map(Lock::holders), end_ms, now_ms);
+        }
     }
 
     /// A lease may have ended by the key's own expiry before anybody looked.
@@ -335,7 +337,9 @@ impl Waiting {
                 self.end_wait(position, Outcome::Refused(Refusal::NoPermission), tx)
             }
             Ok(Admission::Granted { kept_fence }) => {
+                let mode = waiter.request.mode;
                 self.hand_over(position, kept_fence, tx);
+                self.pass_over_those_behind(mode, work, tx);
                 Vec::new()
             }
             Ok(Admission::Blocked { .. })
@@ -349,6 +353,25 @@ impl Waiting {
                 self.queues.set_missing(position, Some(by), missing);
                 Vec::new()
             }
+        }
+    }
+
+    /// After a grant that was just made: where it is exclusive nobody behind it can be admitted, nor told of
+    /// anything but that its time is over, so nobody is looked at. Whether other waits of the same token can be is
+    /// another matter.
+    #[inline]
+    fn pass_over_those_behind(
+        &self,
+        mode: Mode,
+        work: &mut WorkList,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) {
+        let steady_ms = tx.steady_ms();
+        let next_ms = self.queues.next_timeout_ms();
+        let is_any_over = next_ms.is_some_and(|ms| ms <= steady_ms);
+        if mode == Mode::Exclusive && !is_any_over {
+            // None but the names of the grant: all others were looked at before.
+            work.names.extend(tx.lists.changed.drain(..));
         }
     }
 

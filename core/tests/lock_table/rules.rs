@@ -1330,6 +1330,41 @@ scenes! {
         < WAIT k r1 SHARED: granted | WAIT k r2 SHARED: granted
         = k r1#1 r2#1";
 
+    the_next_behind_a_grant_is_told_that_its_time_is_over: "
+        ACQUIRE k a -> granted
+        WAIT k b -> waits
+        WAIT k c BLOCK 100 -> waits
+        WAIT k d -> waits
+        LATE 100
+        RELEASE k a -> 1
+        < WAIT k b: granted | WAIT k c BLOCK 100: nil
+        RELEASE k b -> 1
+        < WAIT k d: granted";
+
+    each_name_of_a_grant_is_looked_at_again_as_its_lease_ends: "
+        ACQUIRE y a -> granted
+        MWAIT 2 x y b PX 50 -> waits
+        WAIT x c -> waits
+        WAIT y d -> waits
+        RELEASE y a -> 1
+        < MWAIT 2 x y b PX 50: granted
+        +50
+        < WAIT x c: granted | WAIT y d: granted";
+
+    a_grant_of_one_wait_admits_another_one_of_its_token: "
+        ACQUIRE x a -> granted
+        ACQUIRE y h -> granted
+        MWAIT 2 x y b -> waits
+        WAIT x b -> waits
+        WAIT y c -> waits
+        RELEASE x a -> 1
+        < nothing
+        RELEASE y h -> 1
+        < MWAIT 2 x y b: granted | WAIT x b: granted
+        = y b#1
+        RELEASE y b -> 1
+        < WAIT y c: granted";
+
     a_semaphore_admits_its_limit: "
         ACQUIRE k a SHARED LIMIT 2 -> granted
         ACQUIRE k b SHARED LIMIT 2 -> granted
