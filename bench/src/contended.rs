@@ -315,7 +315,7 @@ pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<
         Size {
             contenders: &[1, 2, 16, 100, 1_000, 5_000, 10_000],
             window: Duration::from_secs(2),
-            rounds: 5,
+            rounds: 9,
         },
     );
     let server = stage.start(&[])?;
