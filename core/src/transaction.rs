@@ -308,9 +308,19 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     }
 
     /// The steady clock in ms: what waits end by.
+    #[inline]
     pub fn steady_ms(&mut self) -> u64 {
-        let store = &mut self.environment.store;
-        *self.steady_ms.get_or_insert_with(|| store.steady_ms())
+        match self.steady_ms {
+            Some(ms) => ms,
+            None => self.look_at_steady_clock(),
+        }
+    }
+
+    #[inline(never)]
+    fn look_at_steady_clock(&mut self) -> u64 {
+        let ms = self.environment.store.steady_ms();
+        self.steady_ms = Some(ms);
+        ms
     }
 
     /// Both clocks.

@@ -346,9 +346,22 @@ impl Queues {
         let (known_by, known) = (queued.blocked_by, queued.missing);
         queued.blocked_by = by;
         queued.missing = missing;
-        if known == 0 && missing == 0 {
-            return;
+        if unlikely(known > 0 || missing > 0) {
+            self.relist_missing(position, (known_by, known), (by, missing));
         }
+    }
+
+    /// Lists a waiter by the permits that its token lacks now, and not by those that it lacked before.
+    #[inline(never)]
+    fn relist_missing(
+        &mut self,
+        position: Position,
+        (known_by, known): (Option<usize>, u32),
+        (by, missing): (Option<usize>, u32),
+    ) {
+        let Some(queued) = self.waiters.get(position) else {
+            return;
+        };
         let names = queued.waiter.names.as_slice();
         let name_of = |by: Option<usize>, missing: u32| names.get(by.filter(|_| missing > 0)?);
         let before = name_of(known_by, known);
@@ -557,7 +570,7 @@ impl Queues {
         for name in &waiter.names {
             self.queues.make(name);
             if let Some(queue) = self.queues.get_mut(name) {
-                if queue.positions.is_empty() {
+                if unlikely(queue.positions.is_empty()) {
                     new_queues.push(name.clone());
                 }
                 queue.insert(position, waiter.stand.presence());
@@ -568,9 +581,7 @@ impl Queues {
                 vacant.insert(Waits::One(position));
             }
             Entry::Occupied(mut waits) => {
-                let names_of = |position| Some(self.waiters.get(position)?.waiter.names.clone());
-                let names = waiter.names.clone();
-                waits.get_mut().insert(names, position, names_of);
+                add_wait(waits.get_mut(), waiter, position, &self.waiters);
             }
         }
         let indexed = Indexed::of(waiter);
@@ -685,8 +696,19 @@ impl Queues {
                 self.client_waits_more(client_id);
             }
         }
-        self.timeouts
-            .extend(indexed.end_ms.map(|ms| (ms, position)));
+        if let Some(ms) = indexed.end_ms {
+            self.list_timeout(ms, position);
+        }
+    }
+
+    #[inline(never)]
+    fn list_timeout(&mut self, ms: u64, position: Position) {
+        self.timeouts.insert((ms, position));
+    }
+
+    #[inline(never)]
+    fn unlist_timeout(&mut self, ms: u64, position: Position) {
+        self.timeouts.remove(&(ms, position));
     }
 
     fn unindex(&mut self, position: Position, waiter: &Waiter) {
@@ -698,7 +720,7 @@ impl Queues {
             }
         }
         if let Some(ms) = end_ms {
-            self.timeouts.remove(&(ms, position));
+            self.unlist_timeout(ms, position);
         }
     }
 
@@ -730,12 +752,17 @@ impl Queues {
             return;
         };
         queue.remove(position);
-        if queue.is_empty() {
-            if let Some(end) = queue.unannounced {
-                self.unannounced.remove(name, end);
-            }
-            self.queues.remove(name);
+        if unlikely(queue.is_empty()) {
+            self.drop_queue(name);
         }
+    }
+
+    #[inline(never)]
+    fn drop_queue(&mut self, name: &Name) {
+        if let Some(end) = self.queues.get(name).and_then(|queue| queue.unannounced) {
+            self.unannounced.remove(name, end);
+        }
+        self.queues.remove(name);
     }
 
     /// Checks the invariants of the type, for tests.
@@ -787,6 +814,13 @@ impl Queues {
             None => Ok(()),
         }
     }
+}
+
+/// Adds another wait of a token that waits already.
+#[inline(never)]
+fn add_wait(waits: &mut Waits, waiter: &Waiter, position: Position, all: &Positions<Queued>) {
+    let names_of = |position| Some(all.get(position)?.waiter.names.clone());
+    waits.insert(waiter.names.clone(), position, names_of);
 }
 
 /// How often each connection waits.

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
+use crate::branch::{likely, unlikely};
 use crate::values::name::Name;
 
 /// Values by name.
@@ -46,11 +47,8 @@ impl<Q> QueueTable<Q> {
     #[inline]
     fn find(&self, name: &Name) -> Option<usize> {
         let last = self.last.get();
-        if self
-            .queues
-            .get_index(last)
-            .is_some_and(|(found, _)| found == name)
-        {
+        let found = self.queues.get_index(last);
+        if likely(found.is_some_and(|(found, _)| found == name)) {
             return Some(last);
         }
         self.search(name)
@@ -89,10 +87,15 @@ impl<Q> QueueTable<Q> {
 impl<Q: Default> QueueTable<Q> {
     /// Makes one of this name, unless there is one.
     pub fn make(&mut self, name: &Name) {
-        if self.find(name).is_none() {
-            let (at, _) = self.queues.insert_full(name.clone(), Q::default());
-            self.last.set(at);
+        if unlikely(self.find(name).is_none()) {
+            self.insert(name);
         }
+    }
+
+    #[inline(never)]
+    fn insert(&mut self, name: &Name) {
+        let (at, _) = self.queues.insert_full(name.clone(), Q::default());
+        self.last.set(at);
     }
 }
 

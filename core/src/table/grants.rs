@@ -11,6 +11,7 @@ use crate::state::queue::{Position, Waiter};
 use crate::transaction::{EntryId, Transaction};
 use crate::values::grant::Grant;
 use crate::values::holder::Holder;
+use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::request::{Life, Repeat, Request};
@@ -320,13 +321,20 @@ pub(super) fn held_by(
         let Some(lock) = tx.lock_at(name) else {
             continue;
         };
-        held.extend(lock.holder(token).map(|own| Replaced {
-            name: name.clone(),
-            mode: lock.mode(),
-            holder: own.clone(),
-        }));
+        if unlikely(!lock.is_free()) {
+            held.extend(replaced_at(name, lock, token));
+        }
     }
     held
+}
+
+#[inline(never)]
+fn replaced_at(name: &Name, lock: &Lock, token: &Token) -> Option<Replaced> {
+    lock.holder(token).map(|own| Replaced {
+        name: name.clone(),
+        mode: lock.mode(),
+        holder: own.clone(),
+    })
 }
 
 /// How many of the names this token holds.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::admission::Admission;
 use super::grants::{held_by, Grantee};
 use super::lock_table::Waiting;
-use crate::branch::unlikely;
+use crate::branch::{likely, unlikely};
 use crate::decision::{Completion, Outcome, Publication};
 use crate::state::hand_over::{HandOver, Origin};
 use crate::state::place::{Place, Stand};
@@ -67,8 +67,10 @@ impl WorkList {
     /// The names, each once.
     fn take_names(&mut self) -> SmallVec<[EntryId; 4]> {
         let mut names = std::mem::take(&mut self.names);
-        names.sort_unstable();
-        names.dedup();
+        if unlikely(names.len() > 1) {
+            names.sort_unstable();
+            names.dedup();
+        }
         names
     }
 }
@@ -139,8 +141,10 @@ impl Waiting {
 
     /// Puts on the work what an operation has brought up.
     fn recheck_changes(&mut self, work: &mut WorkList, tx: &mut Transaction<'_, '_, '_>) {
-        self.recheck_granted(work, tx);
-        if tx.lists.changed.len() > 1 {
+        if unlikely(!tx.lists.granted.is_empty()) {
+            self.recheck_granted(work, tx);
+        }
+        if unlikely(tx.lists.changed.len() > 1) {
             // Thousands may have left one and the same queue.
             tx.lists.changed.sort_unstable();
             tx.lists.changed.dedup();
@@ -148,7 +152,9 @@ impl Waiting {
         while let Some(id) = tx.lists.changed.pop() {
             self.recheck(id, work, tx);
         }
-        work.extend(tx.lists.again.drain(..));
+        if unlikely(!tx.lists.again.is_empty()) {
+            work.extend(tx.lists.again.drain(..));
+        }
     }
 
     /// As [`Waiting::recheck`], of a name that may not have been read yet: that ends its ended leases,
@@ -200,17 +206,23 @@ impl Waiting {
             self.queues.set_blocked_by(head, by);
             return;
         };
-        let mut missing = self.queues.missing(name).peekable();
-        if missing.peek().is_some() {
-            let room = lock.most_room();
-            let within = missing.take_while(|(missing, _)| u64::from(*missing) <= room);
-            work.extend(within.map(|(_, position)| position));
+        if unlikely(self.queues.missing(name).next().is_some()) {
+            self.recheck_missing(name, lock, work);
         }
-        if lock.mode() == Mode::Shared {
+        if unlikely(lock.mode() == Mode::Shared) {
             if let Some(sole) = lock.holders().only() {
                 tx.steps += self.recheck_waits_of(&sole.token, name, work);
             }
         }
+    }
+
+    /// Puts on the work who lacks no more permits here than may be free.
+    #[inline(never)]
+    fn recheck_missing(&self, name: &Name, lock: &Lock, work: &mut WorkList) {
+        let room = lock.most_room();
+        let missing = self.queues.missing(name);
+        let within = missing.take_while(|(missing, _)| u64::from(*missing) <= room);
+        work.extend(within.map(|(_, position)| position));
     }
 
     /// Whether a waiter need not be looked at: this name blocked it when it was looked at last, another token
@@ -230,6 +242,7 @@ impl Waiting {
 
     /// Puts on the work the waits of a token that were held up by this name. Tells how many steps
     /// that took.
+    #[inline(never)]
     fn recheck_waits_of(&self, token: &Token, name: &Name, work: &mut WorkList) -> u64 {
         let waits = self.queues.waits_at(token, name).into_iter();
         work.extend(waits.filter(|position| self.queues.blocked_by(*position) == Some(name)));
@@ -253,11 +266,8 @@ impl Waiting {
         for id in work.take_names() {
             self.reschedule(id, tx);
         }
-        if !work.positions.is_empty() {
-            let steady_ms = tx.steady_ms();
-            let left = work.positions.drain();
-            self.pending
-                .extend(left.map(|Reverse(position)| (steady_ms, position)));
+        if unlikely(!work.positions.is_empty()) {
+            self.leave_to_timer(&mut work, tx);
         }
         if work.positions.capacity() <= MOST_KEPT {
             tx.lists.heap = work.positions;
@@ -268,8 +278,18 @@ impl Waiting {
         );
     }
 
+    /// Leaves those who are still on the work to be looked at without an operation.
+    #[inline(never)]
+    fn leave_to_timer(&mut self, work: &mut WorkList, tx: &mut Transaction<'_, '_, '_>) {
+        let steady_ms = tx.steady_ms();
+        let left = work.positions.drain();
+        self.pending
+            .extend(left.map(|Reverse(position)| (steady_ms, position)));
+    }
+
     /// A grant to a token can be all that another wait of it was held up for: what a token holds
     /// needs no turn.
+    #[inline(never)]
     fn recheck_granted(&self, work: &mut WorkList, tx: &mut Transaction<'_, '_, '_>) {
         while let Some((token, names)) = tx.lists.granted.pop() {
             if self.queues.waits_of(&token) == 0 {
@@ -328,32 +348,49 @@ impl Waiting {
         let Some(waiter) = self.queues.at(position) else {
             return Vec::new();
         };
-        if waiter.stand.is_absent() {
+        if unlikely(waiter.stand.is_absent()) {
             return self.end_absent(position, tx);
         }
         match self.waiter_admission(position, waiter, tx) {
-            Err(refusal) => self.end_wait(position, Outcome::Refused(refusal), tx),
-            Ok(Admission::Granted { .. }) if !tx.environment.store.permits(waiter) => {
-                self.end_wait(position, Outcome::Refused(Refusal::NoPermission), tx)
-            }
-            Ok(Admission::Granted { kept_fence }) => {
+            Ok(Admission::Granted { kept_fence })
+                if likely(tx.environment.store.permits(waiter)) =>
+            {
                 let mode = waiter.request.mode;
                 self.hand_over(position, kept_fence, tx);
                 self.pass_over_those_behind(mode, work, tx);
                 Vec::new()
             }
-            Ok(Admission::Blocked { .. })
-                if waiter.end_ms().is_some_and(|ms| ms <= tx.steady_ms()) =>
-            {
-                self.end_wait(position, Outcome::TimedOut, tx)
+            Ok(Admission::Granted { .. }) => {
+                self.end_wait(position, Outcome::Refused(Refusal::NoPermission), tx)
             }
             Ok(Admission::Blocked { by, missing, .. }) => {
-                let name = waiter.names.as_slice().get(by);
-                work.names.extend(name.map(|name| tx.entry(name)));
-                self.queues.set_missing(position, Some(by), missing);
-                Vec::new()
+                self.keep_waiting(position, by, missing, work, tx)
             }
+            Err(refusal) => self.end_wait(position, Outcome::Refused(refusal), tx),
         }
+    }
+
+    /// Lets a waiter wait on whom its name with the number `by` blocks, unless its time is over; the names that
+    /// it leaves.
+    #[inline(never)]
+    fn keep_waiting(
+        &mut self,
+        position: Position,
+        by: usize,
+        missing: u32,
+        work: &mut WorkList,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> Vec<Name> {
+        let Some(waiter) = self.queues.at(position) else {
+            return Vec::new();
+        };
+        if waiter.end_ms().is_some_and(|ms| ms <= tx.steady_ms()) {
+            return self.end_wait(position, Outcome::TimedOut, tx);
+        }
+        let name = waiter.names.as_slice().get(by);
+        work.names.extend(name.map(|name| tx.entry(name)));
+        self.queues.set_missing(position, Some(by), missing);
+        Vec::new()
     }
 
     /// After a grant that was just made: where it is exclusive nobody behind it can be admitted, nor told of
@@ -377,6 +414,7 @@ impl Waiting {
 
     /// Takes a position out where nobody stands, if its time is over or another type's key was found at
     /// one of its names; the names that it leaves.
+    #[inline(never)]
     fn end_absent(&mut self, position: Position, tx: &mut Transaction<'_, '_, '_>) -> Vec<Name> {
         let Some(waiter) = self.queues.at(position) else {
             return Vec::new();
@@ -407,15 +445,11 @@ impl Waiting {
         self.counters.hand_overs += 1;
         let waited_ms = tx.steady_ms().saturating_sub(waiter.since_ms);
         self.times.waits.record(waited_ms);
-        let place = kept_place(position, &waiter);
-        if let Stand::Place(place) = &waiter.stand {
-            let Waiter { names, request, .. } = &waiter;
-            let lease_ms = place.lease_ms(request);
-            self.grant_all(names, request, kept_fence, Grantee::Place { lease_ms }, tx);
-            tx.steps += 1 + names.count() as u64;
-            publish(&waiter, tx);
+        if unlikely(matches!(waiter.stand, Stand::Place(_))) {
+            self.hand_over_to_place(&waiter, kept_fence, tx);
             return;
         }
+        let place = kept_place(position, &waiter);
         let Waiter {
             waiter_id,
             client_id,
@@ -441,7 +475,30 @@ impl Waiting {
         complete(waiter_id, outcome, count, tx);
     }
 
+    #[inline(never)]
+    fn hand_over_to_place(
+        &mut self,
+        waiter: &Waiter,
+        kept_fence: Option<u64>,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) {
+        let Waiter {
+            stand: Stand::Place(place),
+            names,
+            request,
+            ..
+        } = waiter
+        else {
+            return;
+        };
+        let lease_ms = place.lease_ms(request);
+        self.grant_all(names, request, kept_fence, Grantee::Place { lease_ms }, tx);
+        tx.steps += 1 + names.count() as u64;
+        publish(waiter, tx);
+    }
+
     /// Takes a waiter out, with an answer to its connection; the names that it leaves.
+    #[inline(never)]
     pub(super) fn end_wait(
         &mut self,
         position: Position,
@@ -463,11 +520,15 @@ impl Waiting {
 }
 
 /// What a waiter has back if its hand-over is taken back, because its connection was lost.
+#[inline(always)]
 fn kept_place(position: Position, waiter: &Waiter) -> Option<Box<(Position, Waiter)>> {
-    match waiter.stand {
-        Stand::Blocked { keep_ms: Some(_) } => Some(Box::new((position, waiter.clone()))),
-        Stand::Blocked { keep_ms: None } | Stand::Place(_) | Stand::Absent { .. } => None,
-    }
+    let is_kept = matches!(waiter.stand, Stand::Blocked { keep_ms: Some(_) });
+    unlikely(is_kept).then(|| copy_of(position, waiter))
+}
+
+#[inline(never)]
+fn copy_of(position: Position, waiter: &Waiter) -> Box<(Position, Waiter)> {
+    Box::new((position, waiter.clone()))
 }
 
 /// Tells one who is out of the queue how its wait ended. Of a place nothing is told but that another type

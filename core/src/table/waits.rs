@@ -5,6 +5,7 @@ use super::circles::{Newcomer, Rank};
 use super::grants::Grantee;
 use super::lock_table::Waiting;
 use super::settle::tell;
+use crate::branch::unlikely;
 use crate::decision::{Answer, Arrival, Caller, Outcome, Publication};
 use crate::state::place::{Place, Stand};
 use crate::state::queue::{End, Position, Waiter};
@@ -58,13 +59,8 @@ fn waiter(
             (Stand::Blocked { keep_ms }, caller.client_id, timeout_ms)
         }
         Way::Place { keep_ms, notice } => {
-            let place = Place {
-                keep_ms,
-                until_ms: now_ms.saturating_add(keep_ms),
-                user: tx.environment.store.user(),
-                notice: notice.cloned(),
-            };
-            (Stand::Place(Box::new(place)), 0, None)
+            let place = place(keep_ms, notice, now_ms, tx);
+            (Stand::Place(place), 0, None)
         }
     };
     Waiter {
@@ -76,6 +72,21 @@ fn waiter(
         since_ms: now_ms,
         timeout_ms,
     }
+}
+
+#[inline(never)]
+fn place(
+    keep_ms: u64,
+    notice: Option<&Notice>,
+    now_ms: u64,
+    tx: &mut Transaction<'_, '_, '_>,
+) -> Box<Place> {
+    Box::new(Place {
+        keep_ms,
+        until_ms: now_ms.saturating_add(keep_ms),
+        user: tx.environment.store.user(),
+        notice: notice.cloned(),
+    })
 }
 
 /// When a wait is over that goes on at the position of an older one. A connection that comes back to
@@ -99,15 +110,11 @@ impl Waiting {
         let (upgrades, by) = match self.newcomer_admission(names, request, tx)? {
             Admission::Blocked { upgrades, by, .. } => (upgrades, by),
             Admission::Granted { kept_fence } => {
-                if let Some(older) = self.queues.wait_for(&request.token, names) {
-                    self.end_older_wait(older, tx);
-                }
-                let to = Grantee::Client(caller.client_id);
-                let fence = self.grant(names, request, kept_fence, to, tx);
+                let fence = self.grant_at_once(names, request, kept_fence, caller, tx);
                 return Ok(Waited::Granted(fence));
             }
         };
-        if upgrades > 0 && self.would_deadlock(names, request, tx) {
+        if unlikely(upgrades > 0) && self.would_deadlock(names, request, tx) {
             return Err(Refusal::Deadlock);
         }
         let older = self.kept_wait(names, &request.token, tx);
@@ -135,6 +142,23 @@ impl Waiting {
                 Ok(Waited::Queued(Arrival::New, position))
             }
         }
+    }
+
+    /// Grants one who would have waited; an older wait of its token for the same names is over.
+    #[inline(never)]
+    fn grant_at_once(
+        &mut self,
+        names: &Names,
+        request: &Request,
+        kept_fence: Option<u64>,
+        caller: Caller,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> u64 {
+        if let Some(older) = self.queues.wait_for(&request.token, names) {
+            self.end_older_wait(older, tx);
+        }
+        let to = Grantee::Client(caller.client_id);
+        self.grant(names, request, kept_fence, to, tx)
     }
 
     /// Where a wait begins: in the place of its token's older one, if it takes as much.
@@ -222,6 +246,16 @@ impl Waiting {
         tx: &mut Transaction<'_, '_, '_>,
     ) -> Option<Position> {
         let position = self.queues.wait_for(token, names)?;
+        self.unless_lapsed(position, tx)
+    }
+
+    /// The same position, unless that was kept for too short a time: then it is taken out.
+    #[inline(never)]
+    fn unless_lapsed(
+        &mut self,
+        position: Position,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> Option<Position> {
         if !self.has_lapsed(position, tx) {
             return Some(position);
         }
@@ -281,14 +315,21 @@ impl Waiting {
         };
         let (position, new_queues) = self.queues.enqueue(waiter, end, by);
         for name in new_queues {
-            let id = tx.entry(&name);
-            self.reschedule(id, tx);
+            self.begin_queue(&name, tx);
         }
         position
     }
 
+    /// Somebody waits for a name for which nobody waited before.
+    #[inline(never)]
+    fn begin_queue(&mut self, name: &Name, tx: &mut Transaction<'_, '_, '_>) {
+        let id = tx.entry(name);
+        self.reschedule(id, tx);
+    }
+
     /// A token waits once for the same names: its newer wait goes on in the place of the older one, or,
     /// where it wants something else, as a newcomer. Where it stands by then.
+    #[inline(never)]
     fn take_over(
         &mut self,
         older: Position,
