@@ -401,7 +401,7 @@ fn signals_are_passed_on_once() {
     ] {
         let notes = Notes::new();
         let script = format!(
-            "trap 'echo {name} >>{0}; kill $!; exit 5' {name}; sleep 600 & echo ready >{1}; wait",
+            "trap 'echo {name} >>{0}; over=yes' {name}; echo ready >{1}; until [ $over ]; do sleep 0.01; done; sleep 0.1; exit 5",
             notes.word("got"),
             notes.word("ready")
         );
