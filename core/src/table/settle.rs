@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::admission::Admission;
 use super::grants::{held_by, Grantee};
 use super::lock_table::Waiting;
-use crate::branch::{likely, unlikely};
+use crate::branch::{likely, seldom, unlikely};
 use crate::decision::{Completion, Outcome, Publication};
 use crate::state::hand_over::{HandOver, Origin};
 use crate::state::place::{Place, Stand};
@@ -384,7 +384,7 @@ impl Waiting {
         let Some(waiter) = self.queues.at(position) else {
             return Vec::new();
         };
-        if waiter.end_ms().is_some_and(|ms| ms <= tx.steady_ms()) {
+        if waiter.is_over(tx.steady_ms()) {
             return self.end_wait(position, Outcome::TimedOut, tx);
         }
         let name = waiter.names.as_slice().get(by);
@@ -445,8 +445,9 @@ impl Waiting {
         self.counters.hand_overs += 1;
         let waited_ms = tx.steady_ms().saturating_sub(waiter.since_ms);
         self.times.waits.record(waited_ms);
-        if unlikely(matches!(waiter.stand, Stand::Place(_))) {
-            self.hand_over_to_place(&waiter, kept_fence, tx);
+        if let Stand::Place(place) = &waiter.stand {
+            seldom();
+            self.hand_over_to_place(place, &waiter, kept_fence, tx);
             return;
         }
         let place = kept_place(position, &waiter);
@@ -478,19 +479,12 @@ impl Waiting {
     #[inline(never)]
     fn hand_over_to_place(
         &mut self,
+        place: &Place,
         waiter: &Waiter,
         kept_fence: Option<u64>,
         tx: &mut Transaction<'_, '_, '_>,
     ) {
-        let Waiter {
-            stand: Stand::Place(place),
-            names,
-            request,
-            ..
-        } = waiter
-        else {
-            return;
-        };
+        let Waiter { names, request, .. } = waiter;
         let lease_ms = place.lease_ms(request);
         self.grant_all(names, request, kept_fence, Grantee::Place { lease_ms }, tx);
         tx.steps += 1 + names.count() as u64;
