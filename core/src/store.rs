@@ -33,6 +33,9 @@ pub trait Store {
     /// Whether there is any such name.
     fn is_any_touched(&mut self) -> bool;
 
+    /// Returns true if the timer settles a name just now because something happened there without an operation.
+    fn is_settling(&mut self, name: &Name) -> bool;
+
     /// The steady clock in ms. Asked only where something ends by it: most operations need none.
     fn steady_ms(&mut self) -> u64;
 

@@ -15,7 +15,7 @@ use crate::state::sessions::Sessions;
 use crate::store::{Environment, KeyState};
 use crate::values::holder::{Holder, Mode};
 use crate::values::lock::{Lock, Stored};
-use crate::values::moment::Moment;
+use crate::values::moment::{has_passed, Moment};
 use crate::values::name::{Name, Names};
 use crate::values::request::Life;
 use crate::values::session_id::SessionId;
@@ -458,7 +458,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         let shortened = lock.latest_deadline_ms().is_some_and(|ms| ms > expiry_ms);
         let ended = lock
             .earliest_deadline_ms()
-            .is_some_and(|ms| ms.min(expiry_ms) <= self.now_ms());
+            .is_some_and(|ms| has_passed(ms.min(expiry_ms), self.now_ms()));
         !shortened && !ended && !self.sessions.has_orphan_at(lock)
     }
 
@@ -505,6 +505,24 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
             entry.is_here = Some(is_here);
         }
         !is_here
+    }
+
+    /// The names that the operation has read so far.
+    pub fn names_read(&self) -> impl Iterator<Item = &Name> {
+        self.entries.iter().map(|(name, _)| name)
+    }
+
+    /// The lock of a name as the operation leaves it, without being read for it; `None` for another type's key and
+    /// where something has ended that no operation has seen yet.
+    pub fn peek(&mut self, name: &Name) -> Option<Lock> {
+        if let Some(id) = self.entries.find(name) {
+            return self.lock(id).cloned();
+        }
+        match self.environment.store.read(name) {
+            KeyState::Empty => Some(Lock::free()),
+            KeyState::Lock(stored) => self.is_up_to_date(&stored).then_some(stored.lock),
+            KeyState::OtherType => None,
+        }
     }
 
     /// Whether [`Transaction::is_away`] was asked of the name of an entry, and said so.

@@ -4,6 +4,7 @@ use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Syntax};
 use redis_lock_core::store::KeyState;
 use redis_lock_core::table::{self};
+use redis_lock_core::values::moment;
 use redis_lock_core::values::refusal::Refusal;
 
 use super::command::{Call, Command};
@@ -42,7 +43,7 @@ impl Command for Check {
         };
         reply::integer(
             ctx,
-            deadline_ms.map_or(0, |deadline_ms| deadline_ms - now_ms),
+            deadline_ms.map_or(0, |deadline_ms| moment::left_ms(deadline_ms, now_ms)),
         );
         Ok(())
     }

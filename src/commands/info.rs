@@ -9,7 +9,7 @@ use redis_lock_core::store::KeyState;
 use redis_lock_core::table::{self, LockTable};
 use redis_lock_core::values::holder::Holder;
 use redis_lock_core::values::lock::Lock;
-use redis_lock_core::values::moment::Moment;
+use redis_lock_core::values::moment::{self, Moment};
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::session_id::SessionId;
@@ -132,7 +132,7 @@ impl View {
         number(
             ctx,
             "lease-ms",
-            holder.deadline_ms.saturating_sub(self.now.ms()),
+            moment::left_ms(holder.deadline_ms, self.now.ms()),
         );
         number(
             ctx,
@@ -188,7 +188,7 @@ impl View {
 
     /// What is left of a waiter's BLOCK; 0: it has none, so one that just ended still shows 1.
     fn left_ms(&self, end_ms: Option<u64>) -> u64 {
-        end_ms.map_or(0, |ms| ms.saturating_sub(self.now.steady_ms).max(1))
+        end_ms.map_or(0, |ms| moment::left_ms(ms, self.now.steady_ms))
     }
 }
 

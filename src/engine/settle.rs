@@ -110,6 +110,7 @@ fn settle(ctx: &Context) {
         table.settle_due(&names, MOST_A_FIRING, world)
     });
     let more = state::pending(|pending| {
+        pending.settling.clear();
         for name in &names {
             pending.restored.remove(name);
         }
@@ -206,6 +207,7 @@ fn due_names() -> Vec<Name> {
         for name in &touched {
             pending.touched.remove(name);
         }
+        pending.settling.extend(touched.iter().cloned());
         touched
     }));
     due.sort_unstable();

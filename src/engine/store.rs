@@ -160,6 +160,10 @@ impl Store for ServerStore<'_> {
         self.state.pending(has_touched)
     }
 
+    fn is_settling(&mut self, name: &Name) -> bool {
+        self.state.pending(|pending| pending.settling.contains(name))
+    }
+
     fn steady_ms(&mut self) -> u64 {
         clock::steady_ms()
     }

@@ -41,6 +41,8 @@ pub const ALL_DATABASES: i32 = -1;
 pub struct Pending {
     /// Names that somebody may wait for, where a key came, went or changed.
     pub touched: HashSet<Name>,
+    /// Those of them that the timer settles just now.
+    pub settling: HashSet<Name>,
     /// Names of restored locks, until they were settled: their own expiry says nothing, their
     /// leases do.
     pub restored: HashSet<Name>,

@@ -31,7 +31,7 @@ pub struct User {
 pub struct Place {
     /// How long it is kept from its last QUEUE, and how long a grant to it waits to be claimed, in ms.
     pub keep_ms: u64,
-    /// When it is gone unless it is asked for again, on the steady clock in ms.
+    /// Deadline of its KEEP, on the steady clock in ms: it is gone then unless it is asked for again.
     pub until_ms: u64,
     /// Who took it, or kept it last.
     pub user: User,
@@ -60,7 +60,7 @@ pub enum Stand {
     Place(Box<Place>),
     /// Its connection was lost. Nobody stands here: it is passed over, and holds nobody up.
     Absent {
-        /// When it is gone unless its token takes it up again, on the steady clock in ms.
+        /// Deadline of its KEEP, on the steady clock in ms: it is gone then unless its token takes it up again.
         until_ms: u64,
     },
 }

@@ -23,6 +23,7 @@ use crate::state::positions::Positions;
 use crate::state::queue_table::QueueTable;
 use crate::state::schedule::{Order, Time};
 use crate::values::holders::Holders;
+use crate::values::moment::has_passed;
 use crate::values::name::Name;
 use crate::values::name::Names;
 use crate::values::request::Request;
@@ -47,13 +48,12 @@ pub struct Waiter {
     pub request: Request,
     /// Since when its token waits for these names, on the steady clock in ms.
     pub since_ms: u64,
-    /// When it gives up, on the steady clock in ms; `None`: never.
+    /// Deadline of its BLOCK on the steady clock in ms; `None`: it waits for ever.
     pub timeout_ms: Option<u64>,
 }
 
 impl Waiter {
-    /// When its wait is over, whether by its BLOCK or because nobody keeps its place, on the steady clock
-    /// in ms.
+    /// Deadline of its wait, of its BLOCK or of its KEEP, on the steady clock in ms.
     pub fn end_ms(&self) -> Option<u64> {
         let kept_until_ms = self.stand.kept_until_ms();
         self.timeout_ms.into_iter().chain(kept_until_ms).min()
@@ -68,9 +68,9 @@ impl Waiter {
         }
     }
 
-    /// Whether its wait is over by then.
+    /// Returns true if its deadline has passed.
     pub fn is_over(&self, steady_ms: u64) -> bool {
-        self.end_ms().is_some_and(|ms| ms <= steady_ms)
+        self.end_ms().is_some_and(|ms| has_passed(ms, steady_ms))
     }
 }
 
@@ -658,13 +658,15 @@ impl Queues {
 
     /// Those whose time is over at `steady_ms`, at most `most` of them.
     pub fn timed_out(&self, steady_ms: u64, most: usize) -> Vec<Position> {
-        let due = self.timeouts.iter().take_while(|(ms, _)| *ms <= steady_ms);
+        let due = self.timeouts.iter();
+        let due = due.take_while(|(ms, _)| has_passed(*ms, steady_ms));
         due.take(most).map(|(_, position)| *position).collect()
     }
 
-    /// When the first wait is over, on the steady clock in ms.
+    /// First millisecond of the steady clock in which a wait is over.
     pub fn next_timeout_ms(&self) -> Option<u64> {
-        self.timeouts.first().map(|(ms, _)| *ms)
+        let (deadline_ms, _) = self.timeouts.first()?;
+        Some(deadline_ms.saturating_add(1))
     }
 
     /// The names where a lease ends by `until_ms`, at most `most` of them, each told once for an end.

@@ -13,7 +13,7 @@ use crate::branch::unlikely;
 use crate::values::holder::Holder;
 use crate::values::holders::Difference;
 use crate::values::lock::Lock;
-use crate::values::moment::Moment;
+use crate::values::moment::{has_passed, Moment};
 use crate::values::name::Name;
 use crate::values::session_id::SessionId;
 use crate::values::token::Token;
@@ -302,7 +302,7 @@ impl Sessions {
     fn kept_until_ms(&self, own: &Holder) -> Option<u64> {
         let session = self.sessions.get(&own.session)?;
         let (ended_ms, keep_ms) = (self.ended_ms(session)?, session.keep_ms?);
-        (own.deadline_ms > ended_ms).then(|| ended_ms.saturating_add(keep_ms))
+        (!has_passed(own.deadline_ms, ended_ms)).then(|| ended_ms.saturating_add(keep_ms))
     }
 
     /// Ends the grants of a lock whose connection is gone, or unties those that are to be kept, and ends

@@ -12,6 +12,7 @@ use crate::transaction::{EntryId, Transaction};
 use crate::values::grant::Grant;
 use crate::values::holder::Holder;
 use crate::values::lock::Lock;
+use crate::values::moment::has_passed;
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::request::{Life, Repeat, Request};
@@ -103,7 +104,8 @@ impl Waiting {
             tx.remove(id, token);
             count += 1;
             let before = replaced.iter().find(|before| before.name == *name);
-            if let Some(before) = before.filter(|before| before.holder.deadline_ms > now_ms) {
+            let in_force = before.filter(|it| !has_passed(it.holder.deadline_ms, now_ms));
+            if let Some(before) = in_force {
                 let holder = before.holder.clone();
                 tx.grant(id, before.mode, holder);
             }

@@ -231,6 +231,7 @@ impl LockTable {
     ) -> Decision {
         let mut tx = Transaction::new(names, environment, &mut self.sessions, &mut self.workspace);
         let answer = run(&mut self.waiting, &mut tx);
+        debug_assert_eq!(self.waiting.overlooked(&mut tx), None, "admissible");
         self.waiting.counters.expirations += tx.expirations;
         self.steps += tx.steps;
         let deliveries = tx.commit();

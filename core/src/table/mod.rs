@@ -19,6 +19,7 @@ mod circles;
 mod due;
 mod grants;
 mod lock_table;
+mod quiescence;
 mod settle;
 mod waits;
 

@@ -92,8 +92,8 @@ impl Waiting {
             return Vec::new();
         }
         let steady_ms = tx.steady_ms();
-        let is_over = |ms: Option<u64>| ms.is_some_and(|ms| ms <= steady_ms);
-        if !is_over(next_ms) && tx.nothing_touched {
+        let is_due = |ms: Option<u64>| ms.is_some_and(|ms| ms <= steady_ms);
+        if !is_due(next_ms) && tx.nothing_touched {
             return Vec::new();
         }
         let unsettled = names.iter().filter(|name| {
@@ -102,8 +102,8 @@ impl Waiting {
                 .head(name)
                 .and_then(|position| self.queues.at(position));
             head.is_some_and(|head| {
-                is_over(head.end_ms())
-                    || is_over(self.schedule.time_of(name))
+                head.is_over(steady_ms)
+                    || is_due(self.schedule.time_of(name))
                     || tx.environment.store.is_touched(name)
             })
         });
@@ -168,6 +168,37 @@ impl Waiting {
         self.count_expired(name, tx);
         let id = tx.entry(name);
         self.recheck(id, work, tx);
+        if unlikely(self.queues.has_queue(name)) {
+            let store = &mut tx.environment.store;
+            if store.is_settling(name) || store.is_touched(name) {
+                self.recheck_holders(id, name, work, tx);
+            }
+        }
+    }
+
+    /// Puts on the work the waits of those who hold this name. A token can come to hold it without an operation, as
+    /// by RENAME, MOVE, SWAPDB, RESTORE or a reload, and then needs no turn there.
+    #[inline(never)]
+    fn recheck_holders(
+        &self,
+        id: EntryId,
+        name: &Name,
+        work: &mut WorkList,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) {
+        let Some(lock) = tx.lock(id) else { return };
+        let mut steps = 0;
+        if lock.holders().len() <= self.queues.queue_len(name) {
+            for own in lock.holders().iter() {
+                steps += self.recheck_waits_of(&own.token, name, work);
+            }
+        } else {
+            let queue = self.queues.queue(name);
+            let own = queue.filter(|(_, waiter)| lock.holder(&waiter.request.token).is_some());
+            work.extend(own.map(|(position, _)| position));
+            steps += self.queues.queue_len(name) as u64;
+        }
+        tx.steps += steps;
     }
 
     /// Puts on the work who may be admitted after something happened at this name: the first in its
@@ -314,7 +345,7 @@ impl Waiting {
             let matters = has_queue || lock.holders().len() > 1;
             lock.earliest_deadline_ms().filter(|_| matters)
         });
-        let end_ms = ends.map(|ms| moment.steady_at(ms));
+        let end_ms = ends.map(|ms| moment.steady_after(ms));
         let retry_ms = (has_queue && tx.was_away(id)).then_some(now_ms + RETRY_MS);
         match end_ms.or(retry_ms) {
             Some(due_ms) => self.schedule.set(name, due_ms, now_ms),

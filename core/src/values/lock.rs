@@ -1,12 +1,12 @@
 //! A lock: who holds one key, in which mode, until when.
 //!
 //! The value decides about compatibility from its own fields and its arguments alone; queues are not
-//! its concern. A deadline that equals now has ended.
+//! its concern. A deadline that equals now has not ended yet.
 
 use crate::branch::likely;
 use crate::values::holder::{Holder, Mode};
 use crate::values::holders::Holders;
-use crate::values::moment::MAX_SPAN_MS;
+use crate::values::moment::{has_passed, MAX_SPAN_MS};
 use crate::values::request::Request;
 use crate::values::token::Token;
 
@@ -220,15 +220,15 @@ impl Lock {
     }
 
     /// Ends the leases that have run out, but for those that `renewed` gives another deadline, which
-    /// is later than now. Tells how many ended.
+    /// has not passed. Returns how many ended.
     pub fn expire(&mut self, now_ms: u64, renewed: impl Fn(&Holder) -> Option<u64>) -> u64 {
         let mut ended = 0;
         while let Some(own) = self.holders.first_to_end() {
-            if own.deadline_ms > now_ms {
+            if !has_passed(own.deadline_ms, now_ms) {
                 break;
             }
             let (token, deadline_ms) = (own.token.clone(), renewed(own));
-            match deadline_ms.filter(|ms| *ms > now_ms) {
+            match deadline_ms.filter(|ms| !has_passed(*ms, now_ms)) {
                 Some(deadline_ms) => {
                     self.holders
                         .update(&token, |own| own.deadline_ms = deadline_ms);
@@ -508,12 +508,12 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_ends_now_has_ended() {
+    fn a_lease_has_ended_when_now_is_greater_than_its_deadline() {
         let mut lock = lock(Mode::Shared, &[("a", 0), ("b", 0)]);
-        assert_eq!(lock.expire(100, |_| None), 0);
-        assert_eq!(lock.expire(101, |_| None), 1);
-        assert_eq!(lock.holders().len(), 1);
+        assert_eq!(lock.expire(101, |_| None), 0);
         assert_eq!(lock.expire(102, |_| None), 1);
+        assert_eq!(lock.holders().len(), 1);
+        assert_eq!(lock.expire(103, |_| None), 1);
         assert!(lock.is_free());
     }
 

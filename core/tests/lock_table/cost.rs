@@ -79,7 +79,7 @@ fn many_who_wait_for_many_keys() {
     assert_linear("to time out", |count| {
         let mut world = crowd(count);
         let before = world.table.steps();
-        world.pass_ms(100);
+        world.pass_ms(101);
         assert_eq!(world.heard().len(), count);
         world.table.steps() - before
     });
@@ -254,7 +254,7 @@ fn many_places_at_one_key() {
     assert_linear("to lapse", |count| {
         let mut world = crowd(count);
         let before = world.table.steps();
-        world.pass_ms(100);
+        world.pass_ms(101);
         assert!(world.table.queues().is_empty());
         world.table.steps() - before
     });

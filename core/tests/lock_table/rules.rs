@@ -87,7 +87,7 @@ scenes! {
         = k a#1
         < nothing
         QUEUE k a PX 900 KEEP 100 -> granted
-        +899
+        +900
         = k a#1
         +1
         < WAIT k w: granted
@@ -112,6 +112,17 @@ scenes! {
         < nothing
         = k c#1";
 
+    a_token_that_comes_to_hold_by_rename_needs_no_turn_there: "
+        ACQUIRE k1 x -> granted
+        WAIT k1 t5 -> waits
+        MWAIT 2 k1 k2 t6 -> waits
+        ACQUIRE k3 t6 -> granted
+        RENAME k3 k1
+        < MWAIT 2 k1 k2 t6: granted
+        = k1 t6#1
+        = k2 t6#1
+        ACQUIRE k2 zz -> nil";
+
     each_queue_brings_its_message: "
         ACQUIRE k h -> granted
         QUEUE k a NOTIFY jobs 1 -> place 1
@@ -127,7 +138,7 @@ scenes! {
     who_is_answered_with_the_grant_needs_no_message: "
         ACQUIRE k h PX 100 -> granted
         QUEUE k a PX 900 NOTIFY jobs 1 -> place 1
-        LATE 100
+        LATE 101
         QUEUE k a PX 900 NOTIFY jobs 1 -> granted
         < nothing
         QUEUE k b NOTIFY jobs 2 -> place 1
@@ -141,13 +152,13 @@ scenes! {
         ACQUIRE k h PX 100 -> granted
         QUEUE k a NOTIFY jobs 1 -> place 1
         QUEUE k b NOTIFY jobs 2 -> place 2
-        LATE 100
+        LATE 101
         QUEUE k b NOTIFY jobs 2 -> place 1
         < jobs: 1
         ACQUIRE k a -> granted
         ACQUIRE j h PX 100 -> granted
         QUEUE j a NOTIFY jobs 3 -> place 1
-        LATE 100
+        LATE 101
         ACQUIRE j a -> granted
         < jobs: 3";
 
@@ -170,7 +181,7 @@ scenes! {
         QUEUE k b NOTIFY jobs 2 -> place 2
         QUEUE k c NOTIFY jobs 3 -> place 3
         QUEUE k d KEEP 100 NOTIFY jobs 4 -> place 4
-        LATE 100
+        LATE 101
         CANCEL k d -> 0
         WAIT k b -> waits
         QUEUE k c SHARED -> place 2
@@ -226,7 +237,7 @@ scenes! {
         WAIT k a KEEP 100 -> waits
         QUEUE k b KEEP 500 -> place 2
         BYE WAIT k a KEEP 100
-        +99
+        +100
         QUEUE k b KEEP 500 -> place 2
         +1
         QUEUE k b KEEP 500 -> place 1
@@ -247,7 +258,7 @@ scenes! {
     a_connection_that_comes_back_has_what_is_left_of_the_block: "
         ACQUIRE k h PX 5000 -> granted
         WAIT k a KEEP 500 BLOCK 200 -> waits
-        +50
+        +51
         BYE WAIT k a KEEP 500 BLOCK 200
         +50
         WAIT k a BLOCK 1000 -> waits
@@ -258,7 +269,7 @@ scenes! {
         WAIT k a KEEP 500 -> waits
         BYE WAIT k a KEEP 500
         WAIT k a BLOCK 30 -> waits
-        +30
+        +31
         < WAIT k a BLOCK 30: nil";
 
     a_connection_that_takes_over_a_living_one_brings_its_own_block: "
@@ -266,7 +277,7 @@ scenes! {
         WAIT k a KEEP 500 BLOCK 200 -> waits
         WAIT k a KEEP 500 BLOCK 1000 -> waits
         < WAIT k a KEEP 500 BLOCK 200: UNBLOCKED
-        +999
+        +1000
         < nothing
         +1
         < WAIT k a KEEP 500 BLOCK 1000: nil";
@@ -276,10 +287,10 @@ scenes! {
         WAIT k a KEEP 500 BLOCK 50 -> waits
         QUEUE k b -> place 2
         BYE WAIT k a KEEP 500 BLOCK 50
-        +50
+        +51
         QUEUE k b -> place 1
         WAIT k a BLOCK 300 -> waits         // a new one: its BLOCK is its own
-        +299
+        +300
         < nothing
         +1
         < WAIT k a BLOCK 300: nil";
@@ -314,11 +325,11 @@ scenes! {
         DEL k
         ACQUIRE k c PX 30 -> granted
         WAIT k a -> waits
-        +30
+        +31
         < WAIT k a: granted
         EXTEND k a PX 30 -> 1
         WAIT k b -> waits
-        +30
+        +31
         < WAIT k b: granted";
 
     another_mode_takes_up_nothing: "
@@ -328,7 +339,7 @@ scenes! {
         BYE WAIT k a KEEP 500 BLOCK 100
         WAIT k a SHARED BLOCK 300 -> waits
         QUEUE k b -> place 1
-        +299
+        +300
         < nothing
         +1
         < WAIT k a SHARED BLOCK 300: nil";
@@ -374,11 +385,11 @@ scenes! {
         WAIT k w -> waits
         RELEASE k h -> 1
         = k a#1
-        +99
+        +100
         = k a#1
         +1
         = k b#1
-        +49
+        +50
         < nothing
         +1
         < WAIT k w: granted
@@ -386,7 +397,7 @@ scenes! {
 
     a_place_that_comes_first_is_no_place: "
         QUEUE k a PX 700 -> granted
-        +699
+        +700
         = k a#1
         +1
         = k
@@ -418,7 +429,7 @@ scenes! {
         QUEUE k a KEEP 100 -> place 1
         QUEUE k b KEEP 50 -> place 2
         QUEUE k c -> place 3
-        +50
+        +51
         QUEUE k c -> place 2
         +50
         = k a#1";
@@ -432,7 +443,7 @@ scenes! {
         = k a#3
         ACQUIRE k a PX 400 REENTRANT -> granted
         = k a#4
-        +399
+        +400
         = k a#4
         +1
         = k";
@@ -456,7 +467,7 @@ scenes! {
         < nothing
         QUEUE k a KEEP 100 -> place 1
         < WAIT k a BLOCK 300: UNBLOCKED
-        +99
+        +100
         QUEUE k b -> place 2
         +1
         QUEUE k b -> place 1
@@ -485,7 +496,7 @@ scenes! {
         QUEUE k a SHARED -> granted
         = k h#1 a#1
         RELEASE k h -> 1
-        +999
+        +1000
         = k a#1                             // claimed: its own lease, not KEEP
         +1
         = k";
@@ -539,7 +550,7 @@ scenes! {
         ACQUIRE k b SHARED PX 900 -> granted
         QUEUE k a KEEP 100 -> place 1
         RELEASE k b -> 1
-        +899
+        +900
         = k a#1
         +1
         = k";
@@ -547,11 +558,11 @@ scenes! {
     what_a_token_holds_by_another_way_grants_its_place: "
         ACQUIRE k h PX 100 -> granted
         QUEUE k a SHARED KEEP 300 -> place 1
-        +100
+        +101
         = k a#1
         QUEUE k b KEEP 300 -> place 1
         EXTEND k a PX 10 -> 1
-        +10
+        +11
         = k b#1
         WAIT k b PX 800 -> granted
         +799
@@ -626,21 +637,21 @@ scenes! {
 
     a_lease_ends_at_its_deadline: "
         ACQUIRE k a PX 100 -> granted
-        +99
+        +100
         ACQUIRE k b -> nil
         +1
         ACQUIRE k b -> granted";
 
     nothing_brings_an_ended_lease_back: "
         ACQUIRE k a PX 100 -> granted
-        +100
+        +101
         EXTEND k a PX 100 -> 0
         RELEASE k a -> 0";
 
     extend_sets_and_does_not_add: "
         ACQUIRE k a PX 1000 -> granted
         EXTEND k a PX 10 -> 1
-        +10
+        +11
         = k
         ACQUIRE k b -> granted";
 
@@ -657,9 +668,9 @@ scenes! {
     a_lease_end_hands_over_with_nobody_touching_the_key: "
         ACQUIRE k a PX 100 -> granted
         WAIT k b PX 500 -> waits
-        +100
+        +101
         < WAIT k b PX 500: granted
-        +499
+        +500
         = k b#1                     // the lease counts from the grant
         +1
         = k";
@@ -677,7 +688,7 @@ scenes! {
         +50
         ACQUIRE k a PX 100 -> granted
         WAIT k a PX 100 -> granted
-        +99
+        +100
         < nothing
         = k a#1
         +1
@@ -728,7 +739,7 @@ scenes! {
         WAIT k c SHARED LIMIT 3 -> waits
         ACQUIRE k d SHARED LIMIT 3 -> nil
         < nothing
-        +100
+        +101
         < WAIT k b SHARED LIMIT 3 PERMITS 2: granted | WAIT k c SHARED LIMIT 3: granted";
 
     one_of_many_leases_gives_back_all_its_permits: "
@@ -737,7 +748,7 @@ scenes! {
         WAIT k c SHARED LIMIT 9 PERMITS 3 -> waits
         WAIT k d SHARED LIMIT 9 PERMITS 2 -> waits
         WAIT k e SHARED LIMIT 9 -> waits
-        +100
+        +101
         < WAIT k c SHARED LIMIT 9 PERMITS 3: granted | WAIT k d SHARED LIMIT 9 PERMITS 2: granted
         = k b#1 c#1 d#1";
 
@@ -875,7 +886,7 @@ scenes! {
         ACQUIRE k b SHARED HOLDS 3 PX 100 -> granted
         RELEASE k b HOLDS 2 -> 1
         = k a#2 b#2
-        +100
+        +101
         = k a#2
         RELEASE k b HOLDS 0 -> 0
         RELEASE k a HOLDS 1 -> 1
@@ -885,7 +896,7 @@ scenes! {
         ACQUIRE k a PX 1000 -> granted
         WAIT k b BLOCK 50 -> waits
         WAIT k c -> waits
-        +50
+        +51
         < WAIT k b BLOCK 50: nil
         RELEASE k a -> 1
         < WAIT k c: granted";
@@ -893,7 +904,7 @@ scenes! {
     the_grant_wins_over_the_timeout_of_the_same_moment: "
         ACQUIRE k a PX 50 -> granted
         WAIT k b BLOCK 50 -> waits
-        +50
+        +51
         < WAIT k b BLOCK 50: granted";
 
     the_dead_do_not_block_the_living: "
@@ -1174,7 +1185,7 @@ scenes! {
         A> WAIT y a -> waits
         B> WAIT x b -> waits
         A> ACQUIRE z a2 -> granted
-        +1000
+        +1001
         < WAIT y a: granted";
 
     a_circle_through_the_queue: "
@@ -1275,7 +1286,7 @@ scenes! {
         B> ACQUIRE y b SESSION -> granted
         A> WAIT y a BLOCK 10 -> waits
         B> WAIT x b -> DEADLOCK connections would wait for each other's SESSION grants
-        +10
+        +11
         < WAIT y a BLOCK 10: nil
         B> WAIT x b -> waits";
 
@@ -1335,7 +1346,7 @@ scenes! {
         WAIT k b -> waits
         WAIT k c BLOCK 100 -> waits
         WAIT k d -> waits
-        LATE 100
+        LATE 101
         RELEASE k a -> 1
         < WAIT k b: granted | WAIT k c BLOCK 100: nil
         RELEASE k b -> 1
@@ -1348,7 +1359,7 @@ scenes! {
         WAIT y d -> waits
         RELEASE y a -> 1
         < MWAIT 2 x y b PX 50: granted
-        +50
+        +51
         < WAIT x c: granted | WAIT y d: granted";
 
     a_grant_of_one_wait_admits_another_one_of_its_token: "
@@ -1377,7 +1388,7 @@ scenes! {
         ACQUIRE k b SHARED LIMIT 2 PX 1000 -> granted
         WAIT k c SHARED LIMIT 2 -> waits
         WAIT k d SHARED LIMIT 2 -> waits
-        +100
+        +101
         < WAIT k c SHARED LIMIT 2: granted
         = k b#1 c#1";
 
@@ -1433,7 +1444,7 @@ scenes! {
         ACQUIRE k d SHARED -> granted
         WAIT k c -> waits
         WAIT k a -> waits
-        +100
+        +101
         < nothing
         WAIT k b -> waits           // no upgrade waits any more, so this one may, and goes first
         RELEASE k d -> 1
@@ -1485,7 +1496,7 @@ scenes! {
         ACQUIRE x a -> granted
         MWAIT 2 x y m BLOCK 10 -> waits
         WAIT y c -> waits
-        +10
+        +11
         < MWAIT 2 x y m BLOCK 10: nil | WAIT y c: granted";
 
     what_it_holds_already_needs_no_turn: "
@@ -1574,7 +1585,7 @@ scenes! {
     a_waiter_s_session_is_tied_when_granted: "
         ACQUIRE k a PX 50 -> granted
         WAIT k b PX 90 SESSION -> waits
-        +50
+        +51
         < WAIT k b PX 90 SESSION: granted
         +200
         = k b#1
@@ -1596,7 +1607,7 @@ scenes! {
         ACQUIRE k a PX 90 -> granted
         CLOSE ACQUIRE k a PX 90 SESSION
         = k a#1
-        +90
+        +91
         = k";
 
     a_deleted_session_does_not_come_back: "
@@ -1672,7 +1683,7 @@ fn a_kept_grant_lasts_so_long_after_its_connection() {
         world.close(&line);
         assert_eq!(world.lease_ms("k", "a"), keep_ms);
         assert!(world.table.sessions().is_empty());
-        world.pass_ms(keep_ms - 1);
+        world.pass_ms(keep_ms);
         assert_eq!(world.holders("k"), ["a#1"], "KEEP {keep_ms}");
         world.pass_ms(1);
         assert_eq!(world.heard(), ["WAIT k b PX 7: granted"]);
@@ -1686,7 +1697,7 @@ fn a_kept_grant_is_a_plain_lease_of_its_own_length_from_then_on() {
     world.pass_ms(20);
     assert_eq!(world.say("EXTEND k a"), "1");
     assert_eq!(world.lease_ms("k", "a"), 300, "its own length, not KEEP");
-    world.pass_ms(300);
+    world.pass_ms(301);
     assert!(world.holders("k").is_empty(), "nothing renews it");
 }
 
@@ -1751,14 +1762,14 @@ fn a_kept_grant_can_be_tied_again_before_its_end() {
     assert_eq!(world.holders("x"), ["a#1"]);
     world.close("MEXTEND 2 x y a SESSION KEEP 80");
     assert_eq!(world.lease_ms("y", "a"), 80);
-    world.pass_ms(80);
+    world.pass_ms(81);
     assert_eq!(world.say("MEXTEND 2 x y a SESSION"), "0", "too late");
 }
 
 #[test]
 fn what_is_kept_counts_from_the_close_however_late_anybody_looks() {
     let line = "ACQUIRE k a SHARED PX 300 SESSION KEEP 50";
-    for (late_ms, left_ms) in [(0, Some(50)), (20, Some(30)), (50, None), (900, None)] {
+    for (late_ms, left_ms) in [(0, Some(50)), (20, Some(30)), (50, Some(0)), (51, None)] {
         let mut world = play("ACQUIRE k z SHARED PX 9000 -> granted");
         assert_eq!(world.say(line), "granted");
         world.orphan_all();
@@ -1775,7 +1786,7 @@ fn what_is_kept_counts_from_the_close_however_late_anybody_looks() {
     let mut world = World::new();
     assert_eq!(world.say(line), "granted");
     world.expire("k", Some(world.now_ms + 5));
-    world.now_ms += 5;
+    world.now_ms += 6;
     world.orphan_all();
     assert_eq!(world.say("EXTEND k a"), "0");
 }
@@ -1851,7 +1862,7 @@ fn an_expiry_by_hand_shortens_and_never_lengthens() {
     world.expire("k", Some(world.now_ms + 10));
     assert_eq!(world.lease_ms("k", "a"), 10, "before anything was settled");
     world.fire(vec![world::name("k")]);
-    world.pass_ms(10);
+    world.pass_ms(11);
     assert_eq!(world.heard(), ["WAIT k b: granted"]);
 }
 
@@ -1898,7 +1909,7 @@ fn an_expiry_by_hand_ends_a_session_too() {
     let mut world = play("ACQUIRE k a PX 900 SESSION -> granted\nWAIT k b -> waits");
     world.expire("k", Some(world.now_ms + 100));
     world.fire(vec![world::name("k")]);
-    world.pass_ms(100);
+    world.pass_ms(101);
     assert_eq!(world.heard(), ["WAIT k b: granted"]);
 }
 
@@ -1908,7 +1919,7 @@ fn a_session_begun_and_ended_in_one_operation_is_forgotten() {
         "ACQUIRE k a PX 100 -> granted
          WAIT k b SESSION -> waits",
     );
-    world.now_ms += 100;
+    world.now_ms += 101;
     // Settling grants to b, whose RELEASE is what settles.
     assert_eq!(world.say("RELEASE k b"), "1");
     assert!(world.table.sessions().is_empty());
@@ -1921,7 +1932,7 @@ fn where_nothing_may_be_granted_only_timeouts_pass() {
          WAIT k b BLOCK 100 -> waits
          WAIT k c -> waits",
     );
-    world.now_ms += 100;
+    world.now_ms += 101;
     let decision = world.outside(|table, outside| table.settle_due(&[], 10, outside));
     world.carry_out(decision);
     assert_eq!(world.heard(), ["WAIT k b BLOCK 100: nil"]);
@@ -1936,7 +1947,7 @@ fn a_timeout_while_nothing_may_be_granted_is_made_up_for() {
          WAIT k b BLOCK 50 -> waits
          WAIT k c SHARED -> waits",
     );
-    world.now_ms += 50;
+    world.now_ms += 51;
     let decision = world.outside(|table, outside| table.time_out_due(10, outside));
     world.carry_out(decision);
     assert_eq!(world.heard(), ["WAIT k b BLOCK 50: nil"]);
@@ -1979,12 +1990,12 @@ fn a_clock_that_is_set_changes_no_span() {
     );
     world.set_clock(-500_000);
     world.pass_ms(30);
-    world.pass_ms(19);
+    world.pass_ms(20);
     assert_eq!(world.heard(), [""; 0]);
     assert_eq!(
         world.lease_ms("s", "a"),
-        71,
-        "renewed 19 ms ago, from the clock as it is"
+        70,
+        "renewed 20 ms ago, from the clock as it is"
     );
     world.pass_ms(1);
     assert_eq!(world.heard(), ["WAIT k b BLOCK 50: nil"]);
@@ -1996,7 +2007,7 @@ fn a_clock_that_is_set_ahead_ends_leases_at_once() {
         "ACQUIRE k a PX 1000 -> granted
          WAIT k b PX 1000 -> waits",
     );
-    world.set_clock(1_000);
+    world.set_clock(1_001);
     assert_eq!(world.heard(), ["WAIT k b PX 1000: granted"]);
 }
 
@@ -2007,7 +2018,7 @@ fn a_lease_that_ends_beside_others_is_ended_with_nobody_touching_the_key() {
          ACQUIRE k b SHARED PX 500 -> granted",
     );
     let before = world.effects_seen;
-    world.pass_ms(100);
+    world.pass_ms(101);
     assert_eq!(world.effects_seen - before, 1);
     assert_eq!(world.holders("k"), ["b#1"]);
     assert_eq!(
@@ -2052,7 +2063,7 @@ fn a_hand_over_is_one_effect() {
     for hand_over in ["RELEASE k a", "a lease end"] {
         let before = world.effects_seen;
         match hand_over {
-            "a lease end" => world.pass_ms(10),
+            "a lease end" => world.pass_ms(11),
             line => drop(world.say(line)),
         }
         assert_eq!(world.effects_seen - before, 1, "{hand_over}");
@@ -2086,7 +2097,7 @@ fn what_is_deferred_is_done_when_its_time_has_come() {
          WAIT k b -> waits
          ACQUIRE s a PX 90 SESSION -> granted",
     );
-    world.now_ms += 100;
+    world.now_ms += 101;
     world.defer(&["k", "s"]);
     assert_eq!(world.table.next_due_ms(), Some(world.now_ms + 20));
     world.pass_ms(19);
@@ -2142,7 +2153,7 @@ fn the_end_of_a_lease_is_announced_once_where_somebody_waits_for_it() {
          WAIT k b -> waits
          WAIT k c -> waits",
     );
-    let end_ms = world.now_ms + 100;
+    let end_ms = world.now_ms + 101;
     assert_eq!(world.table.queues().next_unannounced_ms(), Some(end_ms));
     assert_eq!(world.table.announce_ends(end_ms - 1, 9), []);
     assert_eq!(world.table.announce_ends(end_ms, 9), [world::name("k")]);
@@ -2164,13 +2175,13 @@ fn a_lock_that_was_handed_on_is_looked_at_when_its_first_lease_would_have_ended_
          WAIT k b PX 500 -> waits
          WAIT k c -> waits",
     );
-    let first_end_ms = world.now_ms + 100;
+    let first_end_ms = world.now_ms + 101;
     assert_eq!(world.say("RELEASE k a"), "1");
     assert_eq!(world.heard(), ["WAIT k b PX 500: granted"]);
     // The end of the lease was put off: nothing is due any sooner than it was.
     let next_ms = world.table.next_due_ms().expect("somebody waits");
     assert!((first_end_ms..=first_end_ms + 400).contains(&next_ms));
-    world.pass_ms(100);
+    world.pass_ms(101);
     assert_eq!(world.holders("k"), ["b#1"]);
     assert_eq!(world.heard(), [""; 0]);
     assert_eq!(world.table.next_due_ms(), Some(first_end_ms + 400));
@@ -2187,7 +2198,7 @@ fn an_end_that_was_put_off_is_announced_when_it_comes() {
          WAIT k b PX 500 -> waits
          WAIT k c -> waits",
     );
-    let first_end_ms = world.now_ms + 100;
+    let first_end_ms = world.now_ms + 101;
     world.say("RELEASE k a");
     assert_eq!(world.table.announce_ends(first_end_ms, 9), []);
     let end_ms = first_end_ms + 400;
@@ -2238,7 +2249,7 @@ fn who_follows_a_wait_that_ends_between_two_looks_is_granted() {
          MWAIT 2 k3 k5 b BLOCK 100 -> waits
          MWAIT 2 k2 k5 c -> waits",
     );
-    world.now_ms += 100;
+    world.now_ms += 101;
     let found = [world::name("k3")];
     let decision = world.outside(|table, outside| table.settle_due(&found, 10, outside));
     world.carry_out(decision);
@@ -2303,7 +2314,7 @@ fn places_that_were_not_kept_are_counted() {
         world.say(&format!("QUEUE k {waiter} KEEP 50"));
     }
     world.say("CANCEL k c");
-    world.pass_ms(50);
+    world.pass_ms(51);
     let counters = world.table.counters();
     assert_eq!(
         (counters.lapses, counters.timeouts, counters.cancels),
@@ -2319,11 +2330,11 @@ fn a_place_that_lapsed_unseen_is_gone() {
     world.say("WAIT k w");
     world.say("QUEUE k a KEEP 50");
     world.say("QUEUE k b");
-    world.now_ms += 50;
+    world.now_ms += 51;
     assert_eq!(world.say("CANCEL k a"), "0");
     world.say("QUEUE k c KEEP 50");
     world.say("QUEUE k d");
-    world.now_ms += 50;
+    world.now_ms += 51;
     assert_eq!(world.say("QUEUE k c"), "place 4");
     assert_eq!(world.table.counters().lapses, 2);
 }
@@ -2376,7 +2387,7 @@ fn a_grant_taken_back_goes_back_to_its_place() {
     assert_eq!(world.heard(), ["WAIT k b PX 5000: granted"]);
     assert_eq!(world.say("QUEUE k c"), "place 2");
     assert_eq!(world.say("WAIT k a"), "waits");
-    world.pass_ms(899);
+    world.pass_ms(900);
     assert!(world.heard().is_empty());
     world.pass_ms(1);
     assert_eq!(world.heard(), ["WAIT k a: nil"]);

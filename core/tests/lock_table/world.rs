@@ -12,6 +12,7 @@ use redis_lock_core::state::queue::{Position, Waiter, WaiterId};
 use redis_lock_core::store::{Environment, KeyState, Limits, Store};
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::fence::Fences;
+use redis_lock_core::values::holder::Holder;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::lock::Stored;
 use redis_lock_core::values::name::Name;
@@ -29,6 +30,10 @@ pub struct Memory {
     pub steady_ms: u64,
     /// Keys whose slot is on its way to another server.
     pub away: BTreeSet<Name>,
+    /// Keys that came, went or changed without an operation, until the timer fires.
+    pub touched: BTreeSet<Name>,
+    /// The same while the timer settles them.
+    settling: BTreeSet<Name>,
     /// Tokens of users that lost their rights.
     pub barred: BTreeSet<Token>,
 }
@@ -43,12 +48,16 @@ impl Store for Memory {
         !self.away.contains(name)
     }
 
-    fn is_touched(&mut self, _: &Name) -> bool {
-        false
+    fn is_touched(&mut self, name: &Name) -> bool {
+        self.touched.contains(name)
     }
 
     fn is_any_touched(&mut self) -> bool {
-        false
+        !self.touched.is_empty()
+    }
+
+    fn is_settling(&mut self, name: &Name) -> bool {
+        self.settling.contains(name)
     }
 
     fn steady_ms(&mut self) -> u64 {
@@ -87,6 +96,8 @@ pub struct World {
     effects: Vec<(Name, Change)>,
     /// All hand-overs, oldest first.
     pub handed_over: Vec<HandOver>,
+    /// What was dumped last.
+    pub dumped: Option<Lock>,
 }
 
 fn sessions_of(state: &KeyState) -> Vec<SessionId> {
@@ -127,6 +138,7 @@ impl World {
             effects_seen: 0,
             effects: Vec::new(),
             handed_over: Vec::new(),
+            dumped: None,
         }
     }
 
@@ -206,13 +218,16 @@ impl World {
         self.fire(Vec::new());
     }
 
-    /// The timer fires: these keys are settled, and whatever is due.
-    pub fn fire(&mut self, mut names: Vec<Name>) {
+    /// Something happened to these keys without an operation; then the timer fires.
+    pub fn fire(&mut self, touched: Vec<Name>) {
+        self.store.touched.extend(touched);
         loop {
+            self.store.settling = std::mem::take(&mut self.store.touched);
+            let mut names: Vec<Name> = self.store.settling.iter().cloned().collect();
             names.extend(self.table.due_names(self.now_ms, 1000));
             let decision = self.outside(|table, outside| table.settle_due(&names, 1000, outside));
             self.carry_out(decision);
-            names.clear();
+            self.store.settling.clear();
             if self.table.next_due_ms().is_none_or(|ms| ms > self.now_ms) {
                 return;
             }
@@ -269,15 +284,46 @@ impl World {
         gone.for_each(|id| self.table.close_client(id, wall_ms));
     }
 
-    /// Somebody renames a key.
+    /// Somebody renames a key, and the timer fires.
     pub fn rename(&mut self, from: &str, to: &str) {
+        self.rename_unseen(from, to);
+        self.fire(Vec::new());
+    }
+
+    /// As `rename`, but the timer doesn't fire yet.
+    pub fn rename_unseen(&mut self, from: &str, to: &str) {
         let state = self.store.keys.remove(&name(from)).expect("a key");
+        self.unlink(to);
         let sessions = sessions_of(&state);
         self.table.relocate(&sessions, &name(to));
         self.store.keys.insert(name(to), state);
         let copy = self.replica.remove(&name(from));
         self.replica.extend(copy.map(|copy| (name(to), copy)));
-        self.fire(vec![name(from), name(to)]);
+        self.store.touched.extend([name(from), name(to)]);
+    }
+
+    /// What DUMP makes of the lock at a key: neither its clients nor its sessions.
+    pub fn dump(&self, key: &str) -> Option<Lock> {
+        let KeyState::Lock(stored) = self.store.keys.get(&name(key))? else {
+            return None;
+        };
+        let holders = stored.lock.holders().iter().cloned().map(|own| Holder {
+            client_id: 0,
+            session: SessionId::NONE,
+            ..own
+        });
+        Lock::held(stored.lock.mode(), holders.collect())
+    }
+
+    /// Somebody restores a lock over a key, but the timer doesn't fire yet.
+    pub fn restore_unseen(&mut self, key: &str, lock: &Lock) {
+        self.unlink(key);
+        let expiry_ms = lock.latest_deadline_ms();
+        let lock = lock.clone();
+        self.replica.insert(name(key), lock.clone());
+        let stored = Stored { lock, expiry_ms };
+        self.store.keys.insert(name(key), KeyState::Lock(stored));
+        self.store.touched.insert(name(key));
     }
 
     /// Somebody deletes the key.
