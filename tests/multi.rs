@@ -57,6 +57,50 @@ fn assert_queue(server: &Server, key: &str, queue: &[&str]) {
     assert_eq!(server.known_lock(key).queue_tokens(), queue, "{key}");
 }
 
+// ---- a token that comes to hold one of its keys without a command of the module
+
+/// Ways to have `t` hold `k1` where another one holds it and a third one waits for it. (MOVE takes a key only to where
+/// none is.)
+const WAYS_TO_HOLD: [&str; 4] = ["RENAME", "SWAPDB", "RESTORE", "RESTORE, then RELOAD"];
+
+#[track_caller]
+fn come_to_hold(server: &Server, way: &str) {
+    match way {
+        "RENAME" => {
+            take(server, "from", "t");
+            server.call("RENAME from k1").okay();
+        }
+        "SWAPDB" => {
+            let mut other = server.client();
+            other.call("SELECT 1").okay();
+            other.call(format!("LOCK.ACQUIRE k1 t {LONG}")).grant();
+            other.call("SWAPDB 0 1").okay();
+        }
+        _ => {
+            take(server, "from", "t");
+            let dump = server.call("DUMP from").bytes();
+            let restore = [b"RESTORE".as_slice(), b"k1", b"0", &dump, b"REPLACE"];
+            server.call(&restore).okay();
+            if way == "RESTORE, then RELOAD" {
+                server.call("DEBUG RELOAD").okay();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_token_that_comes_to_hold_a_key_needs_no_turn_there_whichever_way_it_came() {
+    for way in WAYS_TO_HOLD {
+        let server = Server::start();
+        take(&server, "k1", "x");
+        let _first = server.waiter(format!("LOCK.WAIT k1 t5 {LONG}"));
+        let mut both = waiter(&server, &["k1", "k2"], "t");
+        come_to_hold(&server, way);
+        assert_eq!(both.recv().grant().token, "t", "{way}");
+        server.call(format!("LOCK.ACQUIRE k2 zz {LONG}")).nil();
+    }
+}
+
 // ---- all or none
 
 #[test]

@@ -3,7 +3,8 @@
 mod support;
 
 use support::{
-    cluster_node, eventually, server_with_holder, until, Client, Expect, Fields, Server, LONG,
+    assert_same_data, cluster_node, eventually, server_with_holder, until, Client, Expect, Fields,
+    Server, LONG,
 };
 
 /// How the queue of a key is shown.
@@ -25,6 +26,88 @@ fn until_holds(server: &Server, key: &str, token: &str) {
 fn assert_taken_over(client: &mut Client) {
     let error = client.recv().error();
     assert!(error.starts_with("UNBLOCKED a newer"), "{error}");
+}
+
+/// A server where `b` was granted `k` and has not claimed it.
+#[track_caller]
+fn server_with_unclaimed_grant(setting: &str) -> Server {
+    let server = Server::builder().config(setting).start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    assert_eq!(
+        server
+            .call(format!("LOCK.QUEUE k b {LONG} KEEP 600000"))
+            .int(),
+        1
+    );
+    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    until_holds(&server, "k", "b");
+    server
+}
+
+/// A claim by REENTRANT adds no hold; the next one does.
+#[track_caller]
+fn assert_unclaimed(server: &Server, what: &str) {
+    let lock = server.known_lock("k");
+    assert!(
+        (0..60_000).contains(&lock.holder().int("held-ms")),
+        "{what}"
+    );
+    for holds in [1, 2] {
+        server
+            .call(format!("LOCK.ACQUIRE k b {LONG} REENTRANT"))
+            .grant();
+        assert_eq!(
+            server.known_lock("k").holder().int("holds"),
+            holds,
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn an_unclaimed_grant_is_known_as_such_after_a_reload_a_restart_a_restore_and_a_promotion() {
+    for setting in ["appendonly no", "appendonly yes", "aof-use-rdb-preamble no"] {
+        let server = server_with_unclaimed_grant(setting);
+        server.call("DEBUG RELOAD").okay();
+        assert_unclaimed(&server, setting);
+    }
+    for how in ["SAVE", "aof", "rewritten"] {
+        let appendonly = if how == "SAVE" {
+            "appendonly no"
+        } else {
+            "appendonly yes"
+        };
+        let mut server = server_with_unclaimed_grant(appendonly);
+        server.call("CONFIG SET aof-use-rdb-preamble no").okay();
+        if how == "rewritten" {
+            assert!(server.call("BGREWRITEAOF").is_ok());
+            server.until_rewritten();
+        }
+        server.shutdown(if how == "SAVE" { "SAVE" } else { "NOSAVE" });
+        server.restart();
+        assert_unclaimed(&server, how);
+    }
+    let server = server_with_unclaimed_grant("appendonly no");
+    let dump = server.call("DUMP k").bytes();
+    server
+        .call(&[b"RESTORE".as_slice(), b"k", b"0", &dump, b"REPLACE"])
+        .okay();
+    assert_unclaimed(&server, "RESTORE");
+}
+
+#[test]
+fn an_unclaimed_grant_is_known_as_such_on_a_promoted_replica() {
+    let (primary, replica) = (Server::start(), Server::start());
+    replica.replica_of(&primary);
+    primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let queue = format!("LOCK.QUEUE k b {LONG} KEEP 600000");
+    assert_eq!(primary.call(queue).int(), 1);
+    assert_eq!(primary.call("LOCK.RELEASE k a").int(), 1);
+    until_holds(&primary, "k", "b");
+    replica.until_in_step(&primary);
+    assert_same_data(&primary, &[&replica]);
+    replica.call("REPLICAOF NO ONE").okay();
+    assert_unclaimed(&replica, "promoted");
 }
 
 #[test]

@@ -24,7 +24,6 @@ use crate::values::lock::{Lock, Stored};
 use crate::values::moment::MAX_DEADLINE_MS;
 use crate::values::name::Name;
 use crate::values::refusal::Refusal;
-use crate::values::session_id::SessionId;
 use crate::values::token::Token;
 
 /// What happens to one lock.
@@ -150,7 +149,7 @@ fn grant_words(mode: Mode, holder: &Holder) -> Words<'_> {
         holder.fence,
         holder.holds,
         holder.deadline_ms,
-        holder.since_ms,
+        holder.stored_since_ms(),
         holder.lease_ms,
         holder.permits.into(),
     ];
@@ -206,17 +205,18 @@ fn parse_grant(token: &[u8], text: &[u8]) -> Option<Change> {
     if words.next().is_some() {
         return None;
     }
+    let (since_ms, session) = Holder::read_since_ms(since_ms?);
     let holder = Holder {
         token: Token::new(token).ok()?,
         fence: fence?,
         holds: holds?,
         limit: u32::try_from(limit?).ok()?,
         deadline_ms: deadline_ms?,
-        since_ms: since_ms?,
+        since_ms,
         lease_ms: lease_ms?,
         permits: u32::try_from(permits?).ok()?,
         client_id: 0,
-        session: SessionId::NONE,
+        session,
     };
     let in_range = holder.deadline_ms <= MAX_DEADLINE_MS && holder.since_ms <= MAX_DEADLINE_MS;
     let sound = Lock::held(mode, vec![holder.clone()]).is_some();
@@ -352,6 +352,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::values::session_id::SessionId;
 
     fn holders(mode: Mode) -> impl Strategy<Value = Vec<Holder>> {
         let most = if mode == Mode::Exclusive { 1 } else { 5 };
@@ -461,6 +462,30 @@ mod tests {
             };
             assert_eq!(all_between(Some(&stored), &lock).len(), 1, "{expiry_ms:?}");
         }
+    }
+
+    #[test]
+    fn an_unclaimed_grant_is_marked_where_an_older_version_reads_a_time() {
+        let text = "exclusive 0 9 1 50 4503599627370503 10 1";
+        let change = Change::Grant {
+            mode: Mode::Exclusive,
+            holder: Holder {
+                token: Token::new(b"t").unwrap(),
+                fence: 9,
+                holds: 1,
+                limit: 0,
+                permits: 1,
+                deadline_ms: 50,
+                lease_ms: 10,
+                since_ms: 7,
+                client_id: 0,
+                session: SessionId::UNCLAIMED,
+            },
+        };
+        let words = words(&change).unwrap();
+        assert_eq!(words[2].as_slice(), text.as_bytes());
+        let words: [&[u8]; 3] = [b"GRANT", b"t", text.as_bytes()];
+        assert_eq!(parse(&words), Ok(Parsed::Change(change.clone())));
     }
 
     #[test]

@@ -185,6 +185,27 @@ impl Waiting {
         })
     }
 
+    /// Returns true if a request would be granted at once if it took up this position, where nobody stands now.
+    #[inline(never)]
+    pub(super) fn is_admissible_at(
+        &self,
+        position: Position,
+        names: &Names,
+        request: &Request,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> bool {
+        names.iter().all(
+            |name| match self.conflict_at(name, request, Some(position), tx) {
+                Conflict::Open => !tx.is_away(name),
+                Conflict::Held { .. } | Conflict::Raise { .. } | Conflict::Upgrade => true,
+                Conflict::UpgradeBlocked
+                | Conflict::RaiseBlocked { .. }
+                | Conflict::Blocked
+                | Conflict::OtherType => false,
+            },
+        )
+    }
+
     /// How a request stands at one of its names: a newcomer without a position, or the waiter at `position`.
     ///
     /// What its token holds already needs no turn, or a holder could wait for those who wait for it.
@@ -217,7 +238,7 @@ impl Waiting {
             Compatibility::Blocked => Conflict::Blocked,
             Compatibility::Admitted if likely(self.queues.is_empty()) => Conflict::Open,
             Compatibility::Admitted => match self.queues.head(name) {
-                Some(head) if Some(head) != position => Conflict::Blocked,
+                Some(head) if position.is_none_or(|own| head < own) => Conflict::Blocked,
                 _ => Conflict::Open,
             },
         }

@@ -130,7 +130,7 @@ impl Waiting {
         if matches!(way, Way::Block { .. }) && self.closes_circle(&newcomer, tx) {
             return Err(Refusal::Circle);
         }
-        self.check_room(older, request, way, tx)?;
+        self.check_room(older, names, request, way, tx)?;
         let waiter = waiter(names, request, way, caller, tx);
         match older {
             Some(older) => {
@@ -275,10 +275,12 @@ impl Waiting {
     fn check_room(
         &self,
         older: Option<Position>,
+        names: &Names,
         request: &Request,
         way: Way<'_>,
-        tx: &Transaction<'_, '_, '_>,
+        tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<(), Refusal> {
+        let position = older;
         let older = older.and_then(|older| self.queues.at(older));
         let was_blocked = older.is_some_and(|older| older.stand.is_blocked());
         let (passes, others, most, refusal) = match way {
@@ -296,10 +298,14 @@ impl Waiting {
             ),
         };
         if passes || most == 0 || others < most {
-            Ok(())
-        } else {
-            Err(refusal)
+            return Ok(());
         }
+        // It takes up an absent position and is granted from there: it waits for no time at all.
+        let is_kept = older.is_some_and(|older| request.takes_as_much_as(&older.request));
+        let passes = position
+            .filter(|_| is_kept)
+            .is_some_and(|position| self.is_admissible_at(position, names, request, tx));
+        passes.then_some(()).ok_or(refusal)
     }
 
     fn enqueue(

@@ -5,13 +5,12 @@
 //! holder: token length u16 | token | fence u64 | holds u64 | limit u32 | deadline u64 | since u64 |
 //!         lease u64 | permits u32
 //! ```
-//! Little-endian throughout. The bytes may come from anybody who may call RESTORE, and the
+//! `since` is 2^52 ms greater where the token has not claimed its grant yet. Little-endian throughout. The bytes may come from anybody who may call RESTORE, and the
 //! server's own checksum can be switched off, so every one of them is checked here.
 
 use crate::values::holder::{Holder, Mode};
 use crate::values::lock::Lock;
 use crate::values::moment::MAX_DEADLINE_MS;
-use crate::values::session_id::SessionId;
 use crate::values::token::Token;
 
 /// The version that the server stores beside the bytes.
@@ -41,7 +40,7 @@ pub fn encode(lock: &Lock) -> Vec<u8> {
         bytes.extend(holder.holds.to_le_bytes());
         bytes.extend(holder.limit.to_le_bytes());
         bytes.extend(holder.deadline_ms.to_le_bytes());
-        bytes.extend(holder.since_ms.to_le_bytes());
+        bytes.extend(holder.stored_since_ms().to_le_bytes());
         bytes.extend(holder.lease_ms.to_le_bytes());
         bytes.extend(holder.permits.to_le_bytes());
     }
@@ -121,17 +120,21 @@ impl<'a> Reader<'a> {
 
     fn holder(&mut self) -> Result<Holder, Malformed> {
         let len = self.u16()?;
+        let token = Token::new(self.take(len.into())?).map_err(|_| Malformed)?;
+        let (fence, holds, limit) = (self.u64()?, self.u64()?, self.u32()?);
+        let deadline_ms = self.time_ms()?;
+        let (since_ms, session) = Holder::read_since_ms(self.time_ms()?);
         Ok(Holder {
-            token: Token::new(self.take(len.into())?).map_err(|_| Malformed)?,
-            fence: self.u64()?,
-            holds: self.u64()?,
-            limit: self.u32()?,
-            deadline_ms: self.time_ms()?,
-            since_ms: self.time_ms()?,
+            token,
+            fence,
+            holds,
+            limit,
+            deadline_ms,
+            since_ms,
             lease_ms: self.u64()?,
             permits: self.u32()?,
             client_id: 0,
-            session: SessionId::NONE,
+            session,
         })
     }
 }
@@ -141,6 +144,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::values::session_id::SessionId;
 
     fn sample() -> Lock {
         let holder = |n: u8, token: &[u8]| Holder {
@@ -166,6 +170,14 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         assert_eq!(decode(&encode(&sample())), Ok(sample()));
+    }
+
+    #[test]
+    fn an_unclaimed_grant_is_read_as_such() {
+        let own = sample().holders().first_to_end().cloned().unwrap();
+        let session = SessionId::UNCLAIMED;
+        let lock = Lock::sole(Mode::Shared, Holder { session, ..own });
+        assert_eq!(decode(&encode(&lock)), Ok(lock));
     }
 
     #[test]

@@ -3,6 +3,10 @@
 use crate::values::session_id::SessionId;
 use crate::values::token::Token;
 
+/// What is added to the stored `since` of a grant that its token has not claimed yet, in ms. A version that
+/// doesn't know of it reads a grant of the far future, which has been held for 0 ms.
+const UNCLAIMED_SINCE_MS: u64 = 1 << 52;
+
 /// Whether holders admit each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
@@ -45,6 +49,24 @@ pub struct Holder {
     /// The connection last granted, 0 when unknown. Known to this server process only: neither
     /// stored nor replicated.
     pub client_id: u64,
-    /// The session that ties the grant to a connection, if one does. Neither stored nor replicated.
+    /// The session that ties the grant to a connection, if one does: neither stored nor replicated. Or the mark of
+    /// a grant that its token has not claimed yet, which is both.
     pub session: SessionId,
+}
+
+impl Holder {
+    /// The field `since` as it is stored and replicated, in ms: with the mark of an unclaimed grant.
+    #[inline(always)]
+    pub fn stored_since_ms(&self) -> u64 {
+        let is_unclaimed = self.session == SessionId::UNCLAIMED;
+        self.since_ms + if is_unclaimed { UNCLAIMED_SINCE_MS } else { 0 }
+    }
+
+    /// What [`Holder::stored_since_ms`] stands for: since when the grant is held, in ms since the epoch, and its mark.
+    pub const fn read_since_ms(stored_ms: u64) -> (u64, SessionId) {
+        match stored_ms.checked_sub(UNCLAIMED_SINCE_MS) {
+            Some(since_ms) => (since_ms, SessionId::UNCLAIMED),
+            None => (stored_ms, SessionId::NONE),
+        }
+    }
 }

@@ -8,8 +8,9 @@ impl SessionId {
     /// No session.
     pub const NONE: Self = Self(0);
 
-    /// No session either: the grant was made to a place in the queue, and its token has yet to come for it.
-    /// Kept here because it goes and stays with a grant as a session does.
+    /// No session either: the grant was made to a place in the queue, and its token has yet to claim it.
+    /// Kept here because it goes and stays with a grant as a session does. Unlike a session it is stored and
+    /// replicated, see [`crate::values::holder::Holder::stored_since_ms`].
     pub const UNCLAIMED: Self = Self(u64::MAX);
 
     /// Whether it is a session.

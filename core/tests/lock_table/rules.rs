@@ -2091,6 +2091,36 @@ fn every_success_is_told_to_the_replicas_even_if_it_changes_nothing() {
 }
 
 #[test]
+fn a_wait_that_need_not_wait_passes_where_as_many_wait_as_may() {
+    // `b` is first of those who stand at k, and waits for j.
+    let scene = "
+        ACQUIRE j h -> granted
+        ACQUIRE k x -> granted
+        WAIT k a KEEP 5000 -> waits
+        MWAIT 2 j k b -> waits
+        BYE WAIT k a KEEP 5000
+        RELEASE k x -> 1
+        < nothing";
+    let mut world = play(scene);
+    world.max_waiters = 1;
+    assert_eq!(
+        world.say("WAIT k new"),
+        "MAXWAITERS as many clients wait as lock.max-waiters allows"
+    );
+    world.say("WAIT k a KEEP 5000");
+    assert_eq!(world.heard(), ["WAIT k a KEEP 5000: granted"]);
+    assert_eq!(world.holders("k"), ["a#1"]);
+    // Where it would have to wait it is one too many, and its place stays.
+    let mut world = play(scene);
+    world.max_waiters = 1;
+    world.say("ACQUIRE k c");
+    assert_eq!(world.holders("k"), [""; 0], "behind b");
+    world.rename_unseen("j", "k");
+    world.fire(Vec::new());
+    assert!(world.say("WAIT k a KEEP 5000").starts_with("MAXWAITERS"));
+}
+
+#[test]
 fn what_is_deferred_is_done_when_its_time_has_come() {
     let mut world = play(
         "ACQUIRE k a PX 100 -> granted
