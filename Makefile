@@ -89,8 +89,10 @@ test-matrix: test-deps build ## run test and test-ha against each of SERVERS="/p
 test-stalled: test-deps build ## run test with clients that stand still at random: finds tests that rely on their speed
 	@$(FOUND); LOCK_TEST_STALLS=$(LOCK_TEST_STALLS) cargo nextest run --workspace --no-fail-fast --test-threads=$(STALLED_THREADS)
 
-fuzz: run-deps build ## random commands against each of SERVERS (default: the one found) for SECONDS; SEED=n repeats a run
-	@$(FOUND); cargo run --quiet --release --package redis-lock-fuzz -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
+fuzz: run-deps ## random commands against each of SERVERS (default: the one found) for SECONDS; SEED=n repeats a run
+	@$(FOUND); cargo build --profile checked && \
+	REDIS_LOCK_MODULE="$(CARGO_TARGET_DIR)/checked/libredis_lock.so" \
+	  cargo run --quiet --release --package redis-lock-fuzz -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
 check: build-deps deny ## rustfmt, clippy and rustdoc, warnings denied; circles of files; licences of dependencies

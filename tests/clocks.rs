@@ -350,6 +350,94 @@ fn fences_rise_though_the_clock_was_set_back() {
     }
 }
 
+/// Ways to save all that a server has, and the settings that they need.
+const SAVES: [(&str, &[&str]); 4] = [
+    ("SAVE", &["appendonly no"]),
+    ("BGSAVE", &["appendonly no"]),
+    ("BGREWRITEAOF", &["appendonly yes"]),
+    (
+        "BGREWRITEAOF",
+        &["appendonly yes", "aof-use-rdb-preamble no"],
+    ),
+];
+
+#[test]
+fn fences_rise_over_a_restart_though_the_last_lock_had_gone_and_the_clock_was_set_back() {
+    for (how, settings) in SAVES {
+        for moved_ms in [-10 * SECOND_MS, -3 * DAY_MS] {
+            let clock = Clock::new();
+            let builder = settings
+                .iter()
+                .fold(clock.builder(), |it, line| it.config(line));
+            let mut server = builder.start();
+            let last = server.call("LOCK.ACQUIRE k a").grant().fence;
+            assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+            assert!(server.call(how).is_ok(), "{how}");
+            until("it is saved", || {
+                let is_over = |field: &str| server.info("persistence", field) == "0";
+                is_over("rdb_bgsave_in_progress")
+                    && is_over("aof_rewrite_in_progress")
+                    && is_over("aof_rewrite_scheduled")
+            });
+            assert_eq!(server.call("DBSIZE").int(), 0, "{how}: seen by nobody");
+            server.kill9();
+            clock.set_ms(moved_ms);
+            server.restart();
+            let next = server.call("LOCK.ACQUIRE k a").grant().fence;
+            let scene = format!("{how}, {settings:?}, {moved_ms} ms");
+            assert!(next > last, "{scene}: {next} after {last}");
+            assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+            assert_eq!(server.call("DBSIZE").int(), 0, "{scene}: nothing is left");
+        }
+    }
+}
+
+#[test]
+fn fences_rise_on_a_promoted_replica_that_attached_without_a_lock_and_whose_clock_is_behind() {
+    for diskless in ["no", "yes"] {
+        let clock = Clock::new();
+        clock.set_ms(-HOUR_MS);
+        let setting = format!("repl-diskless-sync {diskless}");
+        let primary = Server::builder()
+            .config(&setting)
+            .config("repl-diskless-sync-delay 0")
+            .start();
+        let last = primary.call("LOCK.ACQUIRE k a").grant().fence;
+        assert_eq!(primary.call("LOCK.RELEASE k a").int(), 1);
+        let (replica, in_time) = (clock.server(), Server::start());
+        for follower in [&replica, &in_time] {
+            follower.replica_of(&primary);
+            follower.until_in_step(&primary);
+        }
+        until("no replica has a key that its primary hasn't", || {
+            let sizes = [&primary, &replica, &in_time].map(|it| it.call("DBSIZE").int());
+            sizes == [0, 0, 0]
+        });
+        assert_same_data(&primary, &[&replica, &in_time]);
+        replica.call("REPLICAOF NO ONE").okay();
+        let next = replica.call("LOCK.ACQUIRE k a").grant().fence;
+        assert!(next > last, "{setting}: {next} after {last}");
+    }
+}
+
+#[test]
+fn a_key_in_the_place_of_the_last_fence_leads_the_fences_no_further_than_a_century() {
+    for (text, is_read) in [
+        ("9007199254740991", false),
+        ("18446744073709551615", false),
+        ("-1", false),
+        ("no number", false),
+        ("4000000000000000", true),
+    ] {
+        let mut server = Server::builder().config("appendonly yes").start();
+        server.call(&["SET", "redis-lock:last-fence:", text]).okay();
+        server.shutdown("NOSAVE");
+        server.restart();
+        let fence = server.call("LOCK.ACQUIRE k a").grant().fence;
+        assert_eq!(fence > 4_000_000_000_000_000, is_read, "{text}: {fence}");
+    }
+}
+
 // ---- clocks apart
 
 /// A payload of a shared lock whose three holders have these fences and leases of ten days.

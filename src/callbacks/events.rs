@@ -8,7 +8,7 @@ use redis_module::{raw, Context, RedisString};
 
 use crate::engine::{blocking, pending, settle};
 use crate::server::api::{self, server};
-use crate::server::{boundary, clock, key, key_events, propagation, timer};
+use crate::server::{boundary, clock, fence_key, key, key_events, propagation, timer};
 use crate::state;
 use crate::state::pending::{Event, ALL_DATABASES};
 
@@ -17,6 +17,16 @@ pub fn subscribe(ctx: &Context) -> Result<(), String> {
     api::subscribe(ctx, raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush))?;
     api::subscribe(ctx, raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap))?;
     api::subscribe(ctx, raw::REDISMODULE_EVENT_LOADING, Some(on_loading))?;
+    api::subscribe(
+        ctx,
+        raw::REDISMODULE_EVENT_PERSISTENCE,
+        Some(on_persistence),
+    )?;
+    api::subscribe(
+        ctx,
+        raw::REDISMODULE_EVENT_REPLICA_CHANGE,
+        Some(on_replica_change),
+    )?;
     api::subscribe(
         ctx,
         raw::REDISMODULE_EVENT_CLIENT_CHANGE,
@@ -98,7 +108,35 @@ extern "C" fn on_loading(
     _: *mut c_void,
 ) {
     if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
-        boundary::guard(|| record_database(ALL_DATABASES));
+        boundary::guard(|| {
+            fence_key::take_in();
+            record_database(ALL_DATABASES);
+        });
+    }
+}
+
+/// A file is about to be written, by this process or by the child that is told, or was written.
+extern "C" fn on_persistence(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    _: *mut c_void,
+) {
+    boundary::guard(|| match sub {
+        raw::REDISMODULE_SUBEVENT_PERSISTENCE_ENDED
+        | raw::REDISMODULE_SUBEVENT_PERSISTENCE_FAILED => fence_key::take_out(),
+        _ => fence_key::put(),
+    });
+}
+
+extern "C" fn on_replica_change(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    _: *mut c_void,
+) {
+    if sub == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
+        boundary::guard(|| pending::record(|pending| pending.has_new_replica = true));
     }
 }
 

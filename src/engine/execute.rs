@@ -72,7 +72,7 @@ pub fn execute(
     }
     deliver(ctx, state, decision.deliveries);
     if let Some(due_ms) = due_ms {
-        rearm_for(ctx, due_ms, AFTER_A_COMMAND_MS);
+        rearm_for(due_ms, AFTER_A_COMMAND_MS);
     }
     answer
 }

@@ -20,25 +20,34 @@ const LEAD_MS: u64 = OUTLIVES_MS;
 
 /// Has the timer fire when the table next has to settle something; in a cluster, also before that, so
 /// that the key is there when it does. What is due already is done no sooner than in `least_ms`.
-pub fn rearm(ctx: &Context, state: &State, least_ms: u64) {
+pub fn rearm(state: &State, least_ms: u64) {
     if let Some(due_ms) = state.look(LockTable::next_due_ms).flatten() {
-        rearm_for(ctx, due_ms, least_ms);
+        rearm_for(due_ms, least_ms);
     }
 }
 
 /// As [`rearm`], where the table is known to have something to settle at this time.
 #[inline(never)]
-pub fn rearm_for(ctx: &Context, due_ms: u64, least_ms: u64) {
-    let lead_ms = api::is_clustered().then(|| let_contended_keys_outlive(ctx));
-    let due_ms = lead_ms.flatten().map_or(due_ms, |ms| ms.min(due_ms));
+pub fn rearm_for(due_ms: u64, least_ms: u64) {
+    let lead_ms = api::is_clustered().then(next_lead_ms).flatten();
+    let due_ms = lead_ms.map_or(due_ms, |ms| ms.min(due_ms));
     if !timer::fires_by(due_ms) {
         timer::arm(due_ms.max(clock::steady_ms().saturating_add(least_ms)));
     }
 }
 
-/// Lets the keys outlive their locks whose leases are about to end for somebody who waits. When there
-/// is more to do, on the steady clock in ms.
-fn let_contended_keys_outlive(ctx: &Context) -> Option<u64> {
+/// When the next key is to be made to outlive its lock, on the steady clock in ms.
+fn next_lead_ms() -> Option<u64> {
+    let next_ms = state::look(|table| table.queues().next_unannounced_ms());
+    next_ms.flatten().map(|ms| ms.saturating_sub(LEAD_MS))
+}
+
+/// Lets the keys outlive their locks whose leases are about to end for somebody who waits. The timer does this
+/// and no command: in a command a server finds a key of another slot missing.
+pub fn let_contended_keys_outlive(ctx: &Context) {
+    if !api::is_clustered() {
+        return;
+    }
     let now = clock::now();
     let until_ms = now.steady_ms.saturating_add(LEAD_MS);
     for name in
@@ -46,8 +55,6 @@ fn let_contended_keys_outlive(ctx: &Context) -> Option<u64> {
     {
         let_outlive(ctx, &name, now.ms().saturating_add(LEAD_MS));
     }
-    let next_ms = state::look(|table| table.queues().next_unannounced_ms());
-    next_ms.flatten().map(|ms| ms.saturating_sub(LEAD_MS))
 }
 
 /// Lets the key of a lock whose leases are over by `until_ms` outlive them for a moment, on this server

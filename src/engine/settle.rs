@@ -8,11 +8,11 @@ use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::values::name::Name;
 use redis_module::Context;
 
-use crate::engine::rearm::{rearm, MOST_A_FIRING};
+use crate::engine::rearm::{let_contended_keys_outlive, rearm, MOST_A_FIRING};
 use crate::engine::{blocking, execute, pending, publications, writable};
 use crate::server::slots::Elsewhere;
 use crate::server::timer::{self, TimerState};
-use crate::server::{api, clock, key};
+use crate::server::{api, clock, fence_key, key};
 use crate::state;
 use crate::state::pending::ALL_DATABASES;
 
@@ -84,7 +84,8 @@ pub fn fire(ctx: &Context) {
         timer::fire_in(1);
     } else if api::may_write_unasked(ctx) {
         settle(ctx);
-        state::with(|state| rearm(ctx, state, 0));
+        let_contended_keys_outlive(ctx);
+        state::with(|state| rearm(state, 0));
     } else if api::is_replica() {
         execute::demote();
         if state::anybody_waits() {
@@ -105,6 +106,9 @@ fn settle(ctx: &Context) {
     // A name that a dead connection leaves is due now: the next firing is a millisecond away.
     execute::absorb();
     take_back_undelivered(ctx);
+    if state::pending(|pending| std::mem::take(&mut pending.has_new_replica)) {
+        fence_key::delete_on_replicas(ctx);
+    }
     let (names, deferred) = writable::partition(due_names());
     execute::execute_unasked(ctx, |table, world| {
         table.settle_due(&names, MOST_A_FIRING, world)

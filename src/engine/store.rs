@@ -161,7 +161,8 @@ impl Store for ServerStore<'_> {
     }
 
     fn is_settling(&mut self, name: &Name) -> bool {
-        self.state.pending(|pending| pending.settling.contains(name))
+        self.state
+            .pending(|pending| pending.settling.contains(name))
     }
 
     fn steady_ms(&mut self) -> u64 {

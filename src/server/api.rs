@@ -181,6 +181,8 @@ pub fn probe(_: &Context) -> Result<(), String> {
         RedisModule_SelectDb,
         RedisModule_ServerInfoGetFieldC,
         RedisModule_SetAbsExpire,
+        RedisModule_StringDMA,
+        RedisModule_StringSet,
         RedisModule_SetCommandInfo,
         RedisModule_SetDisconnectCallback,
         RedisModule_SetModuleOptions,

@@ -5,6 +5,7 @@ pub mod boundary;
 pub mod clients;
 pub mod clock;
 pub mod config;
+pub mod fence_key;
 pub mod filter;
 pub mod key;
 pub mod key_events;

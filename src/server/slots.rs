@@ -35,6 +35,19 @@ impl Elsewhere {
     }
 }
 
+/// The first of the slots that this node serves; of those of its primary where it is a replica.
+pub fn first_served() -> Option<u16> {
+    let nodes = api::call_text(&api::own_context(), "CLUSTER", &["NODES"])?;
+    let nodes = String::from_utf8_lossy(&nodes);
+    let own = nodes.lines().find(|line| node(line).0)?;
+    let primary_id = own.split_whitespace().nth(3).filter(|id| *id != "-");
+    let serving = match primary_id {
+        Some(id) => nodes.lines().find(|line| line.starts_with(id))?,
+        None => own,
+    };
+    node(serving).1.into_iter().next()
+}
+
 /// Whether a line of CLUSTER NODES is about this node, and which slots it tells of: `5`, `5-9`, or, on
 /// their way here, `[5-<-other]`. The ones that leave, `[5->-other]`, are among the first two.
 fn node(line: &str) -> (bool, Vec<u16>) {

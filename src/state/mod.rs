@@ -105,6 +105,8 @@ pub struct State {
     /// Clients that gave an operation by themselves, and not for a script: each at the place that its id
     /// has modulo the number of places.
     pub callers: [Cell<u64>; CALLERS],
+    /// The key with the last fence, open for the time of a save in this process.
+    pub fence_key: Cell<Option<*mut raw::RedisModuleKey>>,
     /// Whether this module is deleting a key just now: the lock table knows of that.
     pub deleting: Cell<bool>,
     /// The database that the last MOVE came from.
@@ -236,6 +238,7 @@ impl State {
             audience: Cell::default(),
             has_append_only_file: Cell::default(),
             callers: [const { Cell::new(0) }; CALLERS],
+            fence_key: Cell::default(),
             deleting: Cell::default(),
             moved_from_db: Cell::default(),
             raw_type: Cell::new(ptr::null_mut()),

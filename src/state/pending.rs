@@ -58,6 +58,8 @@ pub struct Pending {
     pub events: Vec<Event>,
     /// Hand-overs whose client was gone before it could know of them.
     pub undelivered: Vec<HandOver>,
+    /// Whether a replica has come online, which may have loaded a key that its primary hasn't.
+    pub has_new_replica: bool,
     /// What could not be published at once.
     pub publications: Vec<Publication>,
 }

@@ -5,7 +5,9 @@ use std::time::Instant;
 use redis::cluster::ClusterClient;
 
 use crate::nodes::{assert_take_turns, digests, hold_every_kind, moved_to, Cluster, EVERY_KIND};
-use crate::support::{eventually, unix_time_ms, until, Client, Expect, Grant, Reply, Server, LONG};
+use crate::support::{
+    cluster_node, eventually, unix_time_ms, until, Client, Expect, Grant, Reply, Server, LONG,
+};
 
 /// A command for a slot that is on its way here.
 fn ask(server: &Server, command: &str) -> Reply {
@@ -225,6 +227,41 @@ fn the_key_of_a_lock_that_somebody_waits_for_outlives_its_lease() {
         (1..=490).contains(&held_ms.int()),
         "the lease is what it was"
     );
+}
+
+#[test]
+fn contended_keys_outlive_their_leases_beside_other_traffic() {
+    let server = cluster_node();
+    let keys: Vec<String> = (0..20).map(|number| format!("{{k{number}}}")).collect();
+    for key in &keys {
+        server.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
+    }
+    let _waiters: Vec<Client> = keys
+        .iter()
+        .map(|key| server.waiter(format!("LOCK.WAIT {key} b {LONG}")))
+        .collect();
+    for key in &keys {
+        assert_eq!(server.call(format!("LOCK.EXTEND {key} a PX 1500")).int(), 1);
+    }
+    let mut other = server.client();
+    let mut beside = || {
+        other.call("LOCK.ACQUIRE other o").grant();
+        assert_eq!(other.call("LOCK.RELEASE other o").int(), 1);
+    };
+    for key in &keys {
+        until("the end of the lease is near", || {
+            beside();
+            server.call(format!("LOCK.CHECK {key} a")).int() < 350
+        });
+        let both = server.call_batch(&[&format!("PTTL {key}"), &format!("LOCK.CHECK {key} a")]);
+        let [kept_ms, held_ms] = both.try_into().expect("two answers");
+        let [kept_ms, held_ms] = [kept_ms.int(), held_ms.int()];
+        assert!(
+            held_ms == 0 || kept_ms - held_ms > 400,
+            "{key}: {kept_ms}, {held_ms}"
+        );
+        assert!(held_ms > 0, "{key}: too late to see it");
+    }
 }
 
 #[test]
