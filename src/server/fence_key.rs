@@ -9,13 +9,14 @@
 //! - The key expires when the clock passes the fence. Then the clock alone makes fences rise, so a server drops the
 //!   key as it loads the file. Where the clock was set back the key is there; it is read and deleted.
 //! - In a cluster the key is in a slot of this node's, because the server takes a slot over in which it finds a key.
-//! - A replica can't delete what has expired. Its primary has it deleted once the replica is online.
+//! - On a replica what has expired can't be opened to be deleted, so it is deleted by DEL, or, in a cluster, by the
+//!   primary once the replica is online.
 
 use std::ffi::c_int;
 
 use redis_lock_core::values::decimal;
 use redis_lock_core::values::slot::{self, SLOTS};
-use redis_module::{raw, Context, RedisString};
+use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::api::{self, server};
 use crate::server::key::WRITE;
@@ -60,7 +61,7 @@ pub fn take_out() {
     }
 }
 
-/// Reads the key after a file was loaded, and deletes it on a primary.
+/// Reads the key after a file was loaded, and deletes it.
 pub fn take_in() {
     let ctx = api::own_context();
     api::select_db(&ctx, 0);
@@ -74,6 +75,9 @@ pub fn take_in() {
             read(key, mode);
             server!(RedisModule_CloseKey(key));
         }
+    }
+    if api::is_replica() && !api::is_clustered() {
+        drop(ctx.call_ext::<_, CallResult<'_>>("DEL", &CallOptionsBuilder::new().build(), &[NAME]));
     }
 }
 
