@@ -20,6 +20,10 @@ pub const HELD_OF_SCRIPT: f64 = 0.62;
 /// out of the way, 0.86 since, and 0.96 on Valkey 8.1.
 pub const HELD_MISSES_OF_SCRIPT: f64 = 1.05;
 
+/// Instructions of a hand-over, of LPUSH + BLPOP's, with so many contenders: what was measured on the server where it
+/// was most, and 3 %.
+pub const HELD_HAND_OVERS: [(u64, f64); 2] = [(16, 1.4), (1_000, 1.3)];
+
 /// The bounds that CI holds.
 pub fn held() -> Vec<Bound> {
     let held = [
@@ -30,7 +34,9 @@ pub fn held() -> Vec<Bound> {
     let held = held.map(|(way, limit)| instructions_of(way, Limit::AtMost(limit)));
     let misses = Limit::AtMost(HELD_MISSES_OF_SCRIPT);
     let misses = counted_of(metric::FETCHES, pairs::SCRIPT, misses);
-    held.into_iter().chain([misses]).collect()
+    let hand_overs = HELD_HAND_OVERS.map(hand_over_of_list);
+    let held = held.into_iter().chain([misses]);
+    held.chain(hand_overs).collect()
 }
 
 /// The bounds that a full run is judged by.
@@ -153,7 +159,8 @@ impl Bound {
     /// What a run came to; nothing where it didn't measure that, or isn't long enough to tell.
     pub fn value(&self, run: &Run) -> Option<f64> {
         let median = |spot: &Spot| run.sheet.median(&spot.place, spot.metric);
-        let counted = self.measured.place.benchmark == instructions::NAME;
+        let benchmark = self.measured.place.benchmark.as_str();
+        let counted = [instructions::NAME, instructions::HAND_OVER].contains(&benchmark);
         if run.extent == Extent::Quick && !counted {
             return None;
         }
@@ -184,6 +191,22 @@ fn grants_of_list(n: u64) -> Bound {
         measured: grants(contended::LOCK),
         of: Some(grants(contended::LIST)),
         limit: Limit::AtLeast(0.95),
+    }
+}
+
+fn hand_over_of_list((n, limit): (u64, f64)) -> Bound {
+    let count = |way| {
+        let name = instructions::HAND_OVER;
+        at(name, "", n, way, metric::INSTRUCTIONS_GRANT)
+    };
+    Bound {
+        what: format!(
+            "instructions a hand-over of {} contenders, of LPUSH/BLPOP\'s",
+            shown(n as f64)
+        ),
+        measured: count(contended::LOCK),
+        of: Some(count(contended::LIST)),
+        limit: Limit::AtMost(limit),
     }
 }
 

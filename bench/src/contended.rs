@@ -202,6 +202,14 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
+    /// Plays until so many grants were counted.
+    fn until_granted(&mut self, count: u64) -> Result<()> {
+        while self.grants < count {
+            self.step(Instant::now() + PATIENCE)?;
+        }
+        Ok(())
+    }
+
     /// Forgets what was counted.
     fn clear(&mut self) {
         self.waits.clear();
@@ -298,6 +306,42 @@ impl<'a> Contest<'a> {
     }
 }
 
+/// The ways whose hand-overs make no client ask twice, for `n` contenders.
+pub fn handed_over(n: usize) -> Vec<HandedOver> {
+    let ways = [Way::by_lock(n), Way::by_list(n)];
+    ways.into_iter().map(HandedOver).collect()
+}
+
+/// A way to share a lock that hands it over from one client to the next.
+pub struct HandedOver(Way);
+
+impl HandedOver {
+    /// What it is called.
+    pub fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// Has its contenders hand the lock over: a quarter of `count` times first, then as often as that or a few times
+    /// more between the calls of `begin` and `end`. Returns how often.
+    pub fn play(
+        &self,
+        server: &Server,
+        count: u64,
+        begin: impl FnOnce() -> Result<()>,
+        end: impl FnOnce() -> Result<()>,
+    ) -> Result<u64> {
+        let mut clients = join(&self.0, server)?;
+        let mut contest = Contest::new(&self.0, &mut clients)?;
+        contest.begin()?;
+        contest.until_granted(count / 4)?;
+        contest.clear();
+        begin()?;
+        contest.until_granted(count)?;
+        end()?;
+        Ok(contest.grants)
+    }
+}
+
 struct Size {
     contenders: &'static [usize],
     window: Duration,
@@ -337,15 +381,8 @@ fn round_of(
     sheet: &mut Sheet,
     place: &Place,
 ) -> Result<()> {
+    let mut clients = join(way, server)?;
     let mut asker = server.connect()?;
-    until_alone(&mut asker)?;
-    asker.call("FLUSHALL")?;
-    if let Some(before) = way.before {
-        asker.call(before)?;
-    }
-    // New connections each time: a server that is slow to serve a long queue would be slow to empty it
-    // too, but lets go of those who leave at once.
-    let mut clients = Clients::connect(server.port(), way.ask.len())?;
     if matches!(way.refused, Refused::UponMessage) {
         clients.all(&packed("HELLO 3"), Reply::Map)?;
         clients.all(&packed(&format!("SUBSCRIBE {CHANNEL}")), Reply::Push)?;
@@ -354,6 +391,19 @@ fn round_of(
     contest.begin()?;
     contest.until(Instant::now() + window / 4)?;
     counted(&mut contest, window, &mut asker, sheet, place)
+}
+
+/// The clients of a way, on new connections: a server that is slow to serve a long queue would be slow to empty it
+/// too, but lets go of those who leave at once.
+fn join(way: &Way, server: &Server) -> Result<Clients> {
+    let mut asker = server.connect()?;
+    until_alone(&mut asker)?;
+    asker.call("FLUSHALL")?;
+    if let Some(before) = way.before {
+        asker.call(before)?;
+    }
+    drop(asker);
+    Clients::connect(server.port(), way.ask.len())
 }
 
 /// Waits until the server has seen the clients of the last round leave.

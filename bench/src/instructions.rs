@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 
+use redis_lock_load::Server;
+
+use crate::contended::{self, HandedOver};
 use crate::pairs::{self, Pairs};
 use crate::rounds::{interleaved, Progress};
 use crate::sheet::{metric, Place, Sheet};
@@ -18,6 +21,13 @@ use crate::wire::Wire;
 
 /// The benchmark's name.
 pub const NAME: &str = "instructions";
+
+/// The name of the one that counts a hand-over: a release, the grant to the next in the queue, and a wait again.
+pub const HAND_OVER: &str = "hand-over";
+
+/// How many clients want the lock, and how many hand-overs are counted. The list of a thousand clients takes a Valkey
+/// more than a million instructions each time.
+pub const CONTENDERS: [(usize, u64); 2] = [(16, 800), (1_000, 80)];
 
 /// How many commands are sent before their answers are read.
 pub const PIPELINE: usize = 64;
@@ -60,28 +70,62 @@ pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<
     let profile = folder.path().join("profile");
     let server = stage.start_under(callgrind(&profile), &[], PATIENCE);
     let server = server.context("under valgrind")?;
+    let process = server.connect()?.info("server", "process_id")?;
+    let profiles = Profiles {
+        folder: folder.path(),
+        callgrind: Callgrind { process },
+    };
+    measure_pairs(&server, &profiles, sheet, progress)?;
+    for (contenders, count) in CONTENDERS {
+        measure_hand_overs(&server, &profiles, (contenders, count), sheet, progress)?;
+    }
+    Ok(())
+}
+
+fn measure_pairs(
+    server: &Server,
+    profiles: &Profiles<'_>,
+    sheet: &mut Sheet,
+    progress: &Progress,
+) -> Result<()> {
     let mut asker = server.connect()?;
-    let process = asker.info("server", "process_id")?;
-    let callgrind = Callgrind { process };
     let mut wire = Wire::open(server.port())?;
     let mut all = pairs::all(&mut asker, PAIRS)?;
     let name = |way: &Pairs| format!("{NAME}: {}", way.name);
     interleaved(ROUNDS, &mut all, progress, name, |round, way| {
         way.play(&mut wire, (0, WARM_UP), PIPELINE)?;
-        callgrind.tell(&["-z"])?;
-        callgrind.tell(&["-i", "on"])?;
+        profiles.begin()?;
         way.play(&mut wire, (0, PAIRS), PIPELINE)?;
-        callgrind.tell(&["-i", "off"])?;
-        // Named without spaces, for they end a name there.
-        let dump = format!("{}-{round}", way.name.replace(' ', ""));
-        callgrind.tell(&[&format!("--dump={dump}")])?;
-        let profile = profile_of(folder.path(), &dump)?;
+        let profile = profiles.end(&format!("{}-{round}", way.name))?;
         let place = Place::new(NAME, "", PIPELINE as u64, way.name);
         for (metric, event) in [(metric::INSTRUCTIONS, "Ir"), (metric::FETCHES, "I1mr")] {
             let counted = total(&profile, event)?;
             sheet.note_some(&place, metric, counted / PAIRS as f64)?;
         }
         Ok(())
+    })
+}
+
+fn measure_hand_overs(
+    server: &Server,
+    profiles: &Profiles<'_>,
+    (contenders, count): (usize, u64),
+    sheet: &mut Sheet,
+    progress: &Progress,
+) -> Result<()> {
+    let mut all = contended::handed_over(contenders);
+    let name = |way: &HandedOver| format!("{HAND_OVER}, {contenders}: {}", way.name());
+    interleaved(ROUNDS, &mut all, progress, name, |round, way| {
+        let mut profile = None;
+        let end = || {
+            let name = format!("{}-{contenders}-{round}", way.name());
+            profile = Some(profiles.end(&name)?);
+            Ok(())
+        };
+        let counted = way.play(server, count, || profiles.begin(), end)?;
+        let place = Place::new(HAND_OVER, "", contenders as u64, way.name());
+        let sum = total(&profile.context("no profile")?, "Ir")?;
+        sheet.note_some(&place, metric::INSTRUCTIONS_GRANT, sum / counted as f64)
     })
 }
 
@@ -103,6 +147,29 @@ fn callgrind(profile: &Path) -> Vec<OsString> {
     ];
     let options = options.into_iter().map(OsString::from);
     options.chain([file]).collect()
+}
+
+/// What valgrind counts, part by part.
+struct Profiles<'a> {
+    folder: &'a Path,
+    callgrind: Callgrind,
+}
+
+impl Profiles<'_> {
+    /// Counts from now on.
+    fn begin(&self) -> Result<()> {
+        self.callgrind.tell(&["-z"])?;
+        self.callgrind.tell(&["-i", "on"])
+    }
+
+    /// Returns what was counted since the begin, under a name of its own.
+    fn end(&self, name: &str) -> Result<String> {
+        self.callgrind.tell(&["-i", "off"])?;
+        // Without spaces, because they end a name there.
+        let dump = name.replace([' ', '/'], "");
+        self.callgrind.tell(&[&format!("--dump={dump}")])?;
+        profile_of(self.folder, &dump)
+    }
 }
 
 /// The profile of this dump, among all that lie in a folder.

@@ -34,6 +34,7 @@ pub mod metric {
     pub const RECLAIMED: &str = "reclaimed after, ms";
     pub const INSTRUCTIONS: &str = "instructions a pair";
     pub const FETCHES: &str = "misses of the instruction cache a pair";
+    pub const INSTRUCTIONS_GRANT: &str = "instructions a hand-over";
 }
 
 /// Whether a run is as long as results need, or just long enough to see that it works.

@@ -44,8 +44,14 @@ const fn heading(
 }
 
 /// All benchmarks, in the order in which they are told.
-pub const HEADINGS: [Heading; 9] = [
+pub const HEADINGS: [Heading; 10] = [
     heading(pair::NAME, "An uncontended pair", "AOF", "pipeline"),
+    heading(
+        instructions::HAND_OVER,
+        "Instructions of a hand-over",
+        "",
+        "contenders",
+    ),
     heading(
         instructions::NAME,
         "Instructions of an uncontended pair",
