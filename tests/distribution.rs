@@ -6,10 +6,10 @@ mod support;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use redis_lock_rig::{Plan, Process};
-use support::{module_path, server_binary, Client, Expect, Server};
+use support::{eventually, free_port, module_path, server_binary, Client, Expect, Server};
 use tempfile::TempDir;
 
 fn root() -> &'static Path {
@@ -234,6 +234,80 @@ fn the_dockerfile_puts_the_module_where_its_configuration_says() {
     assert!(dockerfile.contains(&format!("exec $PROGRAM {} ", to("redis-lock.conf"))));
     for copy in copies.iter().filter(|copy| !copy[0].starts_with('/')) {
         assert!(root().join(copy[0]).exists(), "{copy:?}");
+    }
+}
+
+/// The Dockerfile's command, for this server, port and folder, with the installed lines.
+fn command_of_the_image(installed: &Installed, port: u16, folder: &Path) -> String {
+    let dockerfile = text_of("Dockerfile");
+    let command = dockerfile
+        .lines()
+        .find_map(|line| line.strip_prefix("CMD "));
+    let words: Vec<String> = serde_json::from_str(command.expect("a command")).expect("JSON");
+    let [shell, option, script] = &words[..] else {
+        panic!("{words:?}")
+    };
+    assert_eq!([shell.as_str(), option], ["sh", "-c"]);
+    let lines = folder.join("lines.conf");
+    fs::write(&lines, configuration(installed).join("\n") + "\n").expect("a file");
+    let place = format!("{} --port {port}", lines.display());
+    let script = script.replace("/etc/redis-lock.conf", &place);
+    script.replace("/data", &folder.display().to_string())
+}
+
+/// A server that is ended when this is dropped.
+struct Image(Child);
+
+impl Image {
+    fn start(script: &str, password: Option<&str>) -> Image {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(Stdio::null());
+        command.env_remove("REDIS_PASSWORD");
+        command.env("PROGRAM", server_binary());
+        command.envs(password.map(|it| ("REDIS_PASSWORD", it)));
+        Image(command.spawn().expect("a shell"))
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[test]
+fn the_image_asks_for_its_password_or_is_protected() {
+    let installed = Installed::new();
+    for password in [None, Some("a secret's \"$HOME\" word")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let port = free_port();
+        let script = command_of_the_image(&installed, port, folder.path());
+        let _image = Image::start(&script, password);
+        let mut client = eventually("the server answers", || Client::unidentified(port).ok());
+        if let Some(password) = password {
+            let refused = client.call("LOCK.ACQUIRE k a").error();
+            assert!(refused.starts_with("NOAUTH"), "{refused}");
+            client.call(&["AUTH", password]).okay();
+        }
+        assert_eq!(setting(&mut client, "protected-mode"), "yes");
+        client.call("LOCK.ACQUIRE k a").grant();
+    }
+}
+
+#[test]
+fn the_documented_container_is_reached_from_its_machine_with_a_password_alone() {
+    let document = text_of("docs/install.md");
+    let runs: Vec<&str> = document
+        .lines()
+        .filter(|line| line.starts_with("docker run "))
+        .collect();
+    assert!(!runs.is_empty());
+    for run in runs {
+        let published = run.split(' ').skip_while(|word| *word != "-p").nth(1);
+        let published = published.expect("a published port");
+        assert!(published.starts_with("127.0.0.1:"), "{run}");
+        assert!(run.contains(" -e REDIS_PASSWORD="), "{run}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the README, DESIGN, the documentation and the example configuration say is what is there.
 
+#[path = "support/headings.rs"]
+mod headings;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,6 +9,7 @@ use std::fs;
 use std::iter;
 use std::path::{Path, PathBuf};
 
+use headings::headings;
 use redis::{PushKind, Value};
 use support::{until, Client, Expect, Reply, Server};
 
@@ -679,15 +682,4 @@ fn each_floor_of_the_map_uses_only_those_below() {
         }
     }
     assert!(uses > 100, "only {uses} uses were found");
-}
-
-/// The names by which links lead to the headings of a document.
-fn headings(document: &Path) -> BTreeSet<String> {
-    let text = fs::read_to_string(document).expect("a document");
-    let headings = text.lines().filter(|line| line.starts_with('#'));
-    let letters = |letter: &char| letter.is_alphanumeric() || *letter == '-';
-    headings
-        .map(|line| line.trim_start_matches('#').trim().to_lowercase())
-        .map(|name| name.replace(' ', "-").chars().filter(letters).collect())
-        .collect()
 }

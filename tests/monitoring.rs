@@ -128,6 +128,14 @@ fn without_its_script_the_exporter_passes_no_field_of_the_module() {
     assert!(!metrics.contains("lock_locks"), "{metrics}");
 }
 
+#[test]
+fn from_a_server_without_the_module_the_exporter_passes_no_field_of_it() {
+    let server = Server::builder().without_module().start();
+    let metrics = Exporter::start(&server).metrics();
+    assert_eq!(value(&metrics, "redis_up"), 1.0);
+    assert!(!metrics.contains("redis_script_values{"), "{metrics}");
+}
+
 #[track_caller]
 fn promtool(words: &[&str]) -> String {
     let output = Command::new(program("PROMTOOL", &["promtool"]))

@@ -1,12 +1,15 @@
 //! The files in monitoring/ name what `INFO lock` has. With the programs that they are for they are tried
 //! by tests/monitoring.rs.
 
+#[path = "support/headings.rs"]
+mod headings;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use headings::headings;
 use support::{server_with_holder, Expect, Server};
 
 #[track_caller]
@@ -62,6 +65,51 @@ fn alerts_and_dashboard_ask_for_what_is_exported() {
         let unknown: Vec<_> = asked.difference(&known).collect();
         assert!(unknown.is_empty(), "{name} asks for {unknown:?}");
     }
+}
+
+/// Name and text of each alert rule.
+fn alerts(text: &str) -> BTreeMap<&str, &str> {
+    let rules = text.split("- alert: ").skip(1);
+    rules.filter_map(|rule| rule.split_once('\n')).collect()
+}
+
+/// The value of an annotation, on the same line or on the next one.
+fn annotation<'a>(rule: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = rule.split_once(&format!("\n          {name}: "))?;
+    let value = rest.strip_prefix(">-\n").unwrap_or(rest).lines().next()?;
+    Some(value.trim())
+}
+
+/// Where the documents of the main branch are read.
+const PUBLISHED: &str = "https://github.com/redis-lock/redis-lock/blob/main/";
+
+#[test]
+fn each_alert_has_a_description_and_a_runbook() {
+    let text = text_of("alerts.yml");
+    let alerts = alerts(&text);
+    assert!(alerts.len() >= 9, "{alerts:?}");
+    for (alert, rule) in alerts {
+        let description = annotation(rule, "description").unwrap_or_default();
+        assert!(description.contains(' '), "{alert} has no description");
+        let runbook = annotation(rule, "runbook_url").unwrap_or_default();
+        let place = runbook.strip_prefix(PUBLISHED);
+        let place = place.unwrap_or_else(|| panic!("{alert} has no runbook: {runbook}"));
+        let (document, heading) = place.split_once('#').expect("a heading");
+        assert_eq!(heading, alert.to_lowercase());
+        let headings = headings(&Path::new(env!("CARGO_MANIFEST_DIR")).join(document));
+        assert!(headings.contains(heading), "no {heading} in {document}");
+    }
+}
+
+#[test]
+fn the_runbook_has_no_alert_that_is_gone() {
+    let alerts_text = text_of("alerts.yml");
+    let named: BTreeSet<&str> = alerts(&alerts_text).into_keys().collect();
+    let runbook = text_of("../docs/troubleshooting.md");
+    let (_, section) = runbook.split_once("\n## Alerts\n").expect("a section");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let described = section.lines().filter_map(|line| line.strip_prefix("### "));
+    assert_eq!(described.collect::<BTreeSet<_>>(), named);
 }
 
 #[test]

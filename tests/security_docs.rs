@@ -257,15 +257,20 @@ fn a_breaker_ends_the_grant_that_it_has_seen_and_no_other() {
 #[test]
 fn a_service_hears_of_its_grants_without_a_right_to_publish() {
     let server = server_with_orders();
-    let mut listener = played_by(&server, "service");
-    listener.call("SUBSCRIBE granted:1").value();
-    let mut service = server.client();
-    service.call("AUTH service secret").okay();
-    let place = service.call("LOCK.QUEUE orders:42 me NOTIFY granted:1 task-17");
-    assert_eq!(place.int(), 1);
-    assert_eq!(server.call("LOCK.RELEASE orders:42 theirs").int(), 1);
-    let message = Ok(listener.recv().list().pop().expect("a message")).text();
-    assert_eq!(message, "task-17");
+    let mut service = played_by(&server, "service");
+    for channel in ["granted:1", "redis-lock:1"] {
+        let mut listener = played_by(&server, "service");
+        listener.call(format!("SUBSCRIBE {channel}")).value();
+        let place = service.call(format!("LOCK.QUEUE orders:42 me NOTIFY {channel} task-17"));
+        assert_eq!(place.int(), 1);
+        assert_eq!(server.call("LOCK.RELEASE orders:42 theirs").int(), 1);
+        let message = Ok(listener.recv().list().pop().expect("a message")).text();
+        assert_eq!(message, "task-17");
+        assert_eq!(service.call("LOCK.RELEASE orders:42 me").int(), 1);
+        server
+            .call(format!("LOCK.ACQUIRE orders:42 theirs {LONG}"))
+            .grant();
+    }
 }
 
 #[test]

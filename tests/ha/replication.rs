@@ -489,3 +489,37 @@ fn assert_reads_within(replica: &Server) {
     assert_eq!(replica.lock_info("free"), None);
     replica.call("LOCK.HELP").list();
 }
+
+// ---- a primary whose successor it doesn't know of
+
+#[test]
+fn an_old_primary_that_is_cut_off_makes_a_second_holder_of_a_replicated_lock() {
+    let (old, new) = (Server::start(), Server::start());
+    new.replica_of(&old);
+    for key in ["released", "extended"] {
+        old.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
+    }
+    new.until_in_step(&old);
+    new.call("REPLICAOF NO ONE").okay();
+    until("the link is cut", || {
+        old.info("replication", "connected_slaves") == "0"
+    });
+
+    assert_eq!(old.call("LOCK.RELEASE released a").int(), 1);
+    old.call(format!("LOCK.ACQUIRE released b {LONG}")).grant();
+    assert!(new.call("LOCK.CHECK released a").int() > 0, "held again");
+
+    assert_eq!(old.call("LOCK.EXTEND extended a PX 1200000").int(), 1);
+    let left = new.call("LOCK.CHECK extended a").int();
+    assert!((1..=600_000).contains(&left), "{left} ms");
+    // Its earlier deadline comes.
+    assert_eq!(new.call("PEXPIRE extended 1").int(), 1);
+    new.call(format!("LOCK.WAIT extended c {LONG}")).grant();
+    assert!(old.call("LOCK.CHECK extended a").int() > 600_000);
+
+    old.call("CONFIG SET min-replicas-to-write 1").okay();
+    for command in ["LOCK.EXTEND extended a", "LOCK.ACQUIRE other d"] {
+        let refused = old.call(command).error();
+        assert!(refused.starts_with("NOREPLICAS"), "{command}: {refused}");
+    }
+}

@@ -115,7 +115,7 @@ impl Client {
     }
 
     /// A connection that has sent nothing yet.
-    pub(super) fn unidentified(port: u16) -> Result<Client, String> {
+    pub fn unidentified(port: u16) -> Result<Client, String> {
         let stream =
             TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(|error| error.to_string())?;
         stream

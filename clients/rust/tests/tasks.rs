@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -294,4 +296,36 @@ async fn a_session_is_refused_where_the_connection_is_shared() {
     let server = Server::start();
     let session = locks(&server).lock_with("k", Options::new().session());
     assert!(matches!(session, Err(Error::Unsupported)));
+}
+
+/// The user of docs/security.md for a service, whose tasks share one connection.
+fn service(server: &Server) -> Locks {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/security.md");
+    let document = fs::read_to_string(document).expect("the document");
+    let lines = document.lines();
+    let mut recipes = lines.filter_map(|line| line.strip_prefix("> ACL SETUSER service "));
+    let rights = recipes.next().expect("a recipe");
+    server.call(&format!("ACL SETUSER service {rights}"));
+    let url = server.url().replace("redis://", "redis://service:secret@");
+    Locks::new(redis_lock_client::redis::Client::open(url).expect("a client"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_with_its_recipe_tries_waits_and_is_told_of_its_turn() {
+    let server = Server::start();
+    let locks = service(&server);
+    let tried = locks.lock("orders:42").try_acquire().await;
+    let guard = tried.expect("an answer").expect("the lock");
+    // Without a message it would ask again after 200 s.
+    let slow = Options::new().lease(20 * LEASE).keep(20 * LEASE);
+    let next = locks.lock_with("orders:42", slow).expect("a lock");
+    let waits = tokio::spawn(async move { next.acquire().await?.release().await });
+    server.until_waiters("orders:42", 1);
+    assert!(guard.extend(LEASE).await.expect("an answer"));
+    assert!(guard.release().await.expect("an answer"));
+    let waited = timeout(Duration::from_secs(15), waits).await;
+    assert!(waited
+        .expect("it is told")
+        .expect("a task")
+        .expect("an answer"));
 }
