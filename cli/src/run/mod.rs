@@ -42,6 +42,7 @@ const TOGETHER_WITHIN: Duration = Duration::from_millis(30);
 const LOOKS_EVERY: Duration = Duration::from_millis(2);
 
 pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
+    signals::keep_exit_codes()?;
     let (sender, news) = mpsc::channel();
     news::of_signals(sender.clone())?;
     let mut lease = Lease::new(server, options, sender.clone())?;
