@@ -36,6 +36,7 @@ Signals:
 group, so what is typed on the terminal reaches it directly, and once. While redis-lock still waits, a signal \
 gives the wait up and ends it.";
 
+/// The longest time for which `--at-least` keeps a lock.
 const LONGEST_WINDOW: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Runs commands under locks of the redis-lock module, and shows, watches and breaks locks.
@@ -145,8 +146,8 @@ pub struct Run {
     /// How long the lock stays should this process or its machine die; renewed at a third of it
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_span)]
     pub lease: Duration,
-    /// Keep the lock for this long after the grant, though the command ends sooner, by itself or by a signal. No lease
-    /// is shorter than this
+    /// Keep the lock at least this long after the grant, even if the command succeeds, fails or is killed sooner:
+    /// the lease is set to the rest, and redis-lock doesn't wait for its end. No lease is shorter than this
     #[arg(long, value_name = "TIME", value_parser = window)]
     pub at_least: Option<Duration>,
     /// Tie the lock to the connection: it ends at once with this process, and stays held while it is stopped
@@ -295,8 +296,8 @@ fn positive_span(text: &str) -> Result<Duration, String> {
     Ok(span)
 }
 
-/// A span for which a lock may stay without its process. Nothing but an operator ends it sooner, so one that
-/// is too long is taken for a mistake: to `10M`, ten months, for instance.
+/// A span for which a lock stays without its process. Only an operator can end it sooner, so a very long one is
+/// refused as a mistake, like `10M`: ten months.
 fn window(text: &str) -> Result<Duration, String> {
     let span = positive_span(text)?;
     if span > LONGEST_WINDOW {

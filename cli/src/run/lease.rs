@@ -211,8 +211,8 @@ fn locks(server: &Server, is_cluster: bool) -> Result<Locks> {
     Ok(Locks::cluster(builder)?)
 }
 
-/// No lease is shorter than `--at-least`, so that holds also where nobody is left to extend it. It is renewed as
-/// often as the lease that was asked for, so a loss is noticed as soon.
+/// Returns the options of the lock. No lease is shorter than `--at-least`, so the lock stays that long also if nobody
+/// is left to extend it. It is renewed at a third of `--lease` all the same, so a loss is noticed as soon.
 fn client_options(run: &Run) -> Options {
     let lease = run.at_least.map_or(run.lease, |least| least.max(run.lease));
     let options = Options::new().lease(lease).renew_every(run.lease / 3);

@@ -101,7 +101,7 @@ impl Commands {
         self.of_all_keys("RELEASE").arg("HOLDS").arg(holds).take()
     }
 
-    /// Leaves the grant to the end of this lease, whatever becomes of the connection that it is tied to.
+    /// Leaves the grant to the end of this lease, and unties it from its connection.
     pub(crate) fn release_after(&self, rest: Duration) -> Cmd {
         let mut command = self.extend(rest);
         if self.options.renewal == Renewal::Session {

@@ -57,7 +57,7 @@ struct Inner {
     owner: Owner<()>,
     turn: Turn,
     session: Option<Mutex<Session>>,
-    /// Held while a renewal is under way, or must not begin.
+    /// Locked while a renewal is under way, and while none may begin.
     renewal: Mutex<()>,
 }
 
@@ -264,8 +264,9 @@ impl Inner {
         released
     }
 
-    /// In the turn of this thread. A renewal that the server took in later would undo it, so one that is under
-    /// way is waited for. A session is untied on its own connection, so that its end comes later.
+    /// Leaves the lock to a last lease, in the turn of this thread. Waits for a renewal that is under way, because
+    /// it would undo the last lease if the server executed it later. Unties a session on its own connection, so the
+    /// server can't see that connection close first.
     fn release_after(&self, grant: &Arc<Grant>, rest: Duration) -> Result<bool, Error> {
         let renewal = self.renewal.lock();
         let session = self.session.as_ref().map(Mutex::lock);
