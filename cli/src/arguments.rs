@@ -15,6 +15,8 @@ const AFTER_RUN_HELP: &str = "\
 Examples:
   redis-lock run nightly --wait 0 -- ./backup.sh      does nothing where it runs already
   redis-lock run deploy --wait 10m -- make deploy     waits ten minutes at most
+  redis-lock run nightly --nb -E 0 --at-least 10m -- ./backup.sh
+                                                      once in a fleet: no machine runs it again for ten minutes
   redis-lock run --permits 1/3 encoders -- ffmpeg ... three at once in the whole fleet
 
 Environment of the command:
@@ -33,6 +35,9 @@ Signals:
   TERM, INT, HUP, QUIT, USR1, USR2, TSTP and CONT are passed on to the command. It stands in the same process \
 group, so what is typed on the terminal reaches it directly, and once. While redis-lock still waits, a signal \
 gives the wait up and ends it.";
+
+/// The longest time for which `--at-least` keeps a lock.
+const LONGEST_WINDOW: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Runs commands under locks of the redis-lock module, and shows, watches and breaks locks.
 #[derive(Parser)]
@@ -141,6 +146,10 @@ pub struct Run {
     /// How long the lock stays should this process or its machine die; renewed at a third of it
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_span)]
     pub lease: Duration,
+    /// Keep the lock at least this long after the grant, even if the command succeeds, fails or is killed sooner:
+    /// the lease is set to the rest, and redis-lock doesn't wait for its end. No lease is shorter than this
+    #[arg(long, value_name = "TIME", value_parser = window)]
+    pub at_least: Option<Duration>,
     /// Tie the lock to the connection: it ends at once with this process, and stays held while it is stopped
     #[arg(long)]
     pub session: bool,
@@ -283,6 +292,17 @@ fn positive_span(text: &str) -> Result<Duration, String> {
     let span = span(text)?;
     if span < Duration::from_millis(1) {
         return Err("must be 1ms or more".to_owned());
+    }
+    Ok(span)
+}
+
+/// A span for which a lock stays without its process. Only an operator can end it sooner, so a very long one is
+/// refused as a mistake, like `10M`: ten months.
+fn window(text: &str) -> Result<Duration, String> {
+    let span = positive_span(text)?;
+    if span > LONGEST_WINDOW {
+        let longest = humantime::format_duration(LONGEST_WINDOW);
+        return Err(format!("must be {longest} or less"));
     }
     Ok(span)
 }

@@ -96,6 +96,16 @@ pub fn stop_handling(number: c_int) -> io::Result<()> {
     }
 }
 
+/// Lets this process learn how its children end. If the process that started it ignores SIGCHLD, the system keeps no
+/// exit codes.
+pub fn keep_exit_codes() -> io::Result<()> {
+    // SAFETY: a system call that names no function of ours.
+    match unsafe { libc::signal(libc::SIGCHLD, SIG_DFL) } {
+        SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 fn set_of(numbers: &[c_int]) -> sigset_t {
     // SAFETY: all zeros is a value of the C struct, and it is written over.
     let mut set: sigset_t = unsafe { std::mem::zeroed() };

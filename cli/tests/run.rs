@@ -110,6 +110,23 @@ fn it_ends_as_the_command_does() {
     }
 }
 
+/// As some daemons leave it to what they start.
+#[test]
+fn the_code_is_known_where_sigchld_was_ignored() {
+    let server = Server::start();
+    let mut command = redis_lock(server.port(), &["run", "k", "--", "sh", "-c", "exit 7"]);
+    let ignore = || {
+        // SAFETY: a system call that names no function of ours.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        Ok(())
+    };
+    // SAFETY: a system call, and no memory is asked for.
+    unsafe { command.pre_exec(ignore) };
+    let outcome = outcome(&mut command);
+    assert_eq!((outcome.code(), outcome.err.as_str()), (7, ""));
+    assert_eq!(server.lock_info("k"), None);
+}
+
 #[test]
 fn a_command_that_can_not_be_run_is_told_from_one_that_fails() {
     let server = Server::start();

@@ -49,6 +49,8 @@ impl Patience {
 pub struct Lease {
     patience: Patience,
     lock: Lock,
+    /// What ends the lock if the server can't be asked at the end, in words.
+    ends: &'static str,
     token: String,
     guard: Arc<Mutex<Option<Guard>>>,
     news: Sender<News>,
@@ -70,6 +72,10 @@ impl Lease {
         Ok(Lease {
             patience: Patience::of(options),
             lock,
+            ends: match options.session {
+                true => "the lock ends with its connection",
+                false => "the lock stays until its lease ends",
+            },
             token,
             guard: Arc::default(),
             news,
@@ -125,6 +131,15 @@ impl Lease {
 
     /// Gives the lock back; false if it had been lost.
     pub fn release(&self) -> bool {
+        self.end(Guard::release)
+    }
+
+    /// Leaves the lock to end by itself when so much time has passed; false if it had been lost.
+    pub fn release_after(&self, rest: Duration) -> bool {
+        self.end(move |guard| guard.release_after(rest))
+    }
+
+    fn end(&self, by: impl FnOnce(Guard) -> Result<bool, Error> + Send + 'static) -> bool {
         let guard = self
             .guard
             .lock()
@@ -139,16 +154,13 @@ impl Lease {
             return false;
         }
         let (sender, released) = mpsc::channel();
-        thread::spawn(move || sender.send(guard.release()));
+        thread::spawn(move || sender.send(by(guard)));
         let failure = match released.recv_timeout(ANSWER_WITHIN) {
             Ok(Ok(released)) => return released,
             Ok(Err(error)) => told(error).to_string(),
             Err(_) => "the server doesn't answer".to_owned(),
         };
-        shown::tell(format_args!(
-            "the lock stays until its lease ends: {}",
-            shown::line(&failure)
-        ));
+        shown::tell(format_args!("{}: {}", self.ends, shown::line(&failure)));
         true
     }
 }
@@ -199,8 +211,11 @@ fn locks(server: &Server, is_cluster: bool) -> Result<Locks> {
     Ok(Locks::cluster(builder)?)
 }
 
+/// Returns the options of the lock. No lease is shorter than `--at-least`, so the lock stays that long also if nobody
+/// is left to extend it. It is renewed at a third of `--lease` all the same, so a loss is noticed as soon.
 fn client_options(run: &Run) -> Options {
-    let options = Options::new().lease(run.lease);
+    let lease = run.at_least.map_or(run.lease, |least| least.max(run.lease));
+    let options = Options::new().lease(lease).renew_every(run.lease / 3);
     let options = match run.permits {
         Some(permits) => options.semaphore(permits.limit, permits.count),
         None if run.shared => options.shared(),

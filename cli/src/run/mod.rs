@@ -42,6 +42,7 @@ const TOGETHER_WITHIN: Duration = Duration::from_millis(30);
 const LOOKS_EVERY: Duration = Duration::from_millis(2);
 
 pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
+    signals::keep_exit_codes()?;
     let (sender, news) = mpsc::channel();
     news::of_signals(sender.clone())?;
     let mut lease = Lease::new(server, options, sender.clone())?;
@@ -54,6 +55,7 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
         Wait::NotGot => return Ok(ExitCode::from(options.conflict_exit_code)),
         Wait::Ended(number) => return Ok(signals::die_of(number)),
     };
+    let granted = Instant::now();
     if options.verbose {
         shown::tell(format_args!(
             "got it after {:.1?}, fence {fence}",
@@ -75,15 +77,29 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
         end: None,
         went_on: None,
     };
-    let code = guarded.until_it_ends(&news)?;
-    let is_lost = !lease.release() || guarded.is_lost;
+    let code = guarded.until_it_ends(&news);
+    let is_lost = !given_back(&lease, options, granted) || guarded.is_lost;
     if is_lost {
         guarded.tell_of_the_loss();
     }
     Ok(match is_lost && options.on_lost != OnLost::Ignore {
         true => ExitCode::from(options.lost_exit_code),
-        false => ExitCode::from(code),
+        false => ExitCode::from(code?),
     })
+}
+
+/// Gives the lock back, or leaves it for what is left of `--at-least`; false if it had been lost. The server granted
+/// the lock before `granted`, and counts the rest from later than now, so it is no shorter than asked.
+fn given_back(lease: &Lease, options: &Run, granted: Instant) -> bool {
+    let at_least = options.at_least.unwrap_or_default();
+    let rest = at_least.saturating_sub(granted.elapsed());
+    if rest.is_zero() {
+        return lease.release();
+    }
+    if options.verbose && !lease.is_lost() {
+        shown::tell(format_args!("keeps it for another {rest:.1?}"));
+    }
+    lease.release_after(rest)
 }
 
 fn tell_of_rivals(lease: &mut Lease, options: &Run) -> Result<()> {

@@ -101,6 +101,15 @@ impl Commands {
         self.of_all_keys("RELEASE").arg("HOLDS").arg(holds).take()
     }
 
+    /// Leaves the grant to the end of this lease, and unties it from its connection.
+    pub(crate) fn release_after(&self, rest: Duration) -> Cmd {
+        let mut command = self.extend(rest);
+        if self.options.renewal == Renewal::Session {
+            command.arg("NOSESSION");
+        }
+        command
+    }
+
     /// One key stands for all of a wait.
     pub(crate) fn cancel(&self) -> Cmd {
         self.of_key("CANCEL", self.route())

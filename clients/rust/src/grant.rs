@@ -44,6 +44,7 @@ pub(crate) struct Grant<O> {
     pub(crate) fence: i64,
     pub(crate) observer: O,
     renewal: Renewal,
+    renew_every: Duration,
     on_lost: Option<Arc<dyn Fn() + Send + Sync>>,
     state: Mutex<State>,
 }
@@ -64,6 +65,7 @@ impl<O: Observer> Grant<O> {
             fence,
             observer: O::default(),
             renewal: options.renewal,
+            renew_every: options.renew_every,
             on_lost: options.on_lost.clone(),
             state: Mutex::new(state),
         };
@@ -78,7 +80,7 @@ impl<O: Observer> Grant<O> {
         state.until = later(sent, lease);
         state.due = match self.renewal {
             Renewal::Nobody => state.until,
-            Renewal::Client | Renewal::Session => later(sent, lease / 3),
+            Renewal::Client | Renewal::Session => later(sent, self.renew_every.min(lease / 3)),
         };
         state.backoff = Backoff::new();
         drop(state);

@@ -55,6 +55,7 @@ pub(crate) enum Renewal {
 #[derive(Clone)]
 pub struct Options {
     pub(crate) lease: Duration,
+    pub(crate) renew_every: Duration,
     pub(crate) keep: Duration,
     pub(crate) mode: Mode,
     pub(crate) renewal: Renewal,
@@ -67,6 +68,7 @@ impl Options {
     pub fn new() -> Options {
         Options {
             lease: Duration::from_secs(30),
+            renew_every: Duration::MAX,
             keep: Duration::from_secs(10),
             mode: Mode::Exclusive,
             renewal: Renewal::Client,
@@ -78,6 +80,12 @@ impl Options {
     /// For how long the lock is granted, from the grant or the last renewal. Whole milliseconds.
     pub fn lease(mut self, lease: Duration) -> Options {
         self.lease = lease;
+        self
+    }
+
+    /// The longest time between two renewals. The lease is renewed at a third of it if that is sooner.
+    pub fn renew_every(mut self, every: Duration) -> Options {
+        self.renew_every = every;
         self
     }
 
@@ -138,6 +146,7 @@ impl fmt::Debug for Options {
         // The token is a key to the lock, and stays out of logs.
         f.debug_struct("Options")
             .field("lease", &self.lease)
+            .field("renew_every", &self.renew_every)
             .field("keep", &self.keep)
             .field("mode", &self.mode)
             .field("renewal", &self.renewal)

@@ -142,6 +142,29 @@ impl<O: Observer> Owner<O> {
         grant: &Arc<Grant<O>>,
         until: Instant,
     ) -> Result<bool, Error> {
+        let last = self.commands.release(0);
+        self.end_hold(io, grant, until, last).await
+    }
+
+    /// As `release`, except that the last hold ends only when so much time has passed.
+    pub(crate) async fn release_after(
+        &self,
+        io: &mut impl Io,
+        grant: &Arc<Grant<O>>,
+        rest: Duration,
+    ) -> Result<bool, Error> {
+        let last = self.commands.release_after(rest);
+        self.end_hold(io, grant, grant.until(), last).await
+    }
+
+    /// Takes one hold off. `last` is the command that ends the last one.
+    async fn end_hold(
+        &self,
+        io: &mut impl Io,
+        grant: &Arc<Grant<O>>,
+        until: Instant,
+        last: Cmd,
+    ) -> Result<bool, Error> {
         let Some((holds, lease_ends)) = grant.release() else {
             grant.lose();
             if self.forget(grant) {
@@ -150,11 +173,13 @@ impl<O: Observer> Owner<O> {
             }
             return Ok(false);
         };
-        if holds == 0 {
+        let command = if holds == 0 {
             self.forget(grant);
-        }
-        let release = self.commands.release(holds);
-        let (answer, sent_again) = self.ask_until(io, &release, until.min(lease_ends)).await?;
+            last
+        } else {
+            self.commands.release(holds)
+        };
+        let (answer, sent_again) = self.ask_until(io, &command, until.min(lease_ends)).await?;
         // Where an answer was lost, that one may have told of the release.
         let released = self.commands.held_all(&answer) || (sent_again && holds == 0);
         if !released {
@@ -355,6 +380,30 @@ mod tests {
                 late < Duration::from_millis(500),
                 "{lease_s}, {keep_s}: {pause:?}"
             );
+        }
+    }
+
+    #[test]
+    fn the_last_hold_is_left_to_a_lease_and_those_before_it_are_not() {
+        let rest = Duration::from_secs(5);
+        let last = "LOCK.EXTEND k t PX 5000";
+        let tied = "LOCK.EXTEND k t PX 5000 NOSESSION";
+        for (options, last) in [(Options::new(), last), (Options::new().session(), tied)] {
+            let owner = owner(options);
+            let one = || Ok(Value::Int(1));
+            let mut script = Script {
+                answers: vec![granted(7), granted(7), one(), broken(), one()],
+                ..Script::default()
+            };
+            let grant = take(&owner, &mut script).expect("an answer");
+            let grant = grant.expect("the lock");
+            take(&owner, &mut script).expect("an answer");
+            let mut release_after = || done(owner.release_after(&mut script, &grant, rest));
+            assert!(release_after().expect("an answer"));
+            assert!(grant.is_held());
+            assert!(release_after().expect("an answer"));
+            assert_eq!(grant.due(), None);
+            assert_eq!(script.asked[2..], ["LOCK.RELEASE k t HOLDS 1", last, last]);
         }
     }
 

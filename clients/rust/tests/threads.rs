@@ -172,6 +172,40 @@ fn a_lease_is_renewed_while_it_is_held() {
 }
 
 #[test]
+fn a_lock_that_is_released_after_a_while_is_held_until_then_without_its_connection() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let rest = Duration::from_secs(60);
+    for options in [Options::new(), Options::new().session()] {
+        let lock = locks.lock_with("k", options);
+        let guard = lock.acquire().expect("the lock");
+        let fence = guard.fence();
+        assert!(guard.release_after(rest).expect("an answer"));
+        server.kill_connections();
+        let left = lock.left().expect("an answer");
+        assert!(left > rest / 2 && left <= rest, "{left:?}");
+        let other = locks.lock("k").try_acquire().expect("an answer");
+        assert!(other.is_none());
+        // Its owner can have it back.
+        let guard = lock.try_acquire().expect("an answer").expect("the lock");
+        assert_eq!(guard.fence(), fence);
+        server.delete("k");
+        assert!(!guard.release_after(rest).expect("an answer"));
+    }
+}
+
+#[test]
+fn a_lease_is_renewed_as_often_as_asked() {
+    let server = Server::start();
+    let options = Options::new().lease(Duration::from_secs(3600));
+    let options = options.renew_every(Duration::from_millis(100));
+    let guard = locks(&server).lock_with("k", options).acquire();
+    let guard = guard.expect("the lock");
+    server.delete("k");
+    until("it is told", || guard.is_lost());
+}
+
+#[test]
 fn the_loss_of_a_lock_is_told_once() {
     let server = Server::start();
     let locks = locks(&server);

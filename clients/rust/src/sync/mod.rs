@@ -57,6 +57,8 @@ struct Inner {
     owner: Owner<()>,
     turn: Turn,
     session: Option<Mutex<Session>>,
+    /// Locked while a renewal is under way, and while none may begin.
+    renewal: Mutex<()>,
 }
 
 /// The lock is held, and released when this goes out of scope.
@@ -102,6 +104,7 @@ impl Locks {
             owner: Owner::new(Commands::new(keys.into(), options)),
             turn: Turn::default(),
             session: is_session.then(Mutex::default),
+            renewal: Mutex::default(),
         };
         Lock {
             inner: Arc::new(inner),
@@ -217,14 +220,30 @@ impl Guard {
         self.release_until(self.grant.until())
     }
 
+    /// Sets the lease a last time, and leaves the lock to its end: nothing renews it any more, and a
+    /// session no longer ends it. `false`: it had been lost. It is tried until the lease is over.
+    ///
+    /// If other guards of the same [`Lock`] hold it too, only this guard's hold ends, and at once.
+    pub fn release_after(mut self, rest: Duration) -> Result<bool, Error> {
+        if self.is_lost() {
+            return self.release();
+        }
+        self.released = true;
+        self.in_turn(|lock| lock.release_after(&self.grant, rest))
+    }
+
     fn release_until(&self, until: Instant) -> Result<bool, Error> {
+        self.in_turn(|lock| lock.release(&self.grant, until))
+    }
+
+    fn in_turn(&self, end: impl Fn(&Inner) -> Result<bool, Error>) -> Result<bool, Error> {
         let lock = &self.lock.inner;
         let lease_ends = self.grant.until();
         let Some(_turn) = lock.turn.enter(Doing::Releases, Some(lease_ends)) else {
             self.grant.lose();
             return Ok(false);
         };
-        lock.release(&self.grant, until)
+        end(lock)
     }
 }
 
@@ -241,11 +260,32 @@ impl Inner {
     /// In the turn of this thread.
     fn release(&self, grant: &Arc<Grant>, until: Instant) -> Result<bool, Error> {
         let released = done(self.owner.release(&mut self.io(), grant, until));
+        self.ended(grant);
+        released
+    }
+
+    /// Leaves the lock to a last lease, in the turn of this thread. Waits for a renewal that is under way, because
+    /// it would undo the last lease if the server executed it later. Unties a session on its own connection, so the
+    /// server can't see that connection close first.
+    fn release_after(&self, grant: &Arc<Grant>, rest: Duration) -> Result<bool, Error> {
+        let renewal = self.renewal.lock();
+        let session = self.session.as_ref().map(Mutex::lock);
+        let mut io = Blocking {
+            session,
+            ..self.io()
+        };
+        let released = done(self.owner.release_after(&mut io, grant, rest));
+        drop((io, renewal));
+        self.ended(grant);
+        released
+    }
+
+    /// Ends the renewals of a grant, and its session, if that was its last hold.
+    fn ended(&self, grant: &Arc<Grant>) {
         if grant.due().is_none() {
             self.shared.renewals.remove(grant);
         }
         self.end_session();
-        released
     }
 
     /// Closes its connections, unless the lock is held. So nothing stays tied to them where the server couldn't be told.
@@ -257,6 +297,12 @@ impl Inner {
 
     /// In the thread that renews.
     fn renew(&self, grant: &Grant) {
+        let Some(_renewal) = self.renewal.try_lock() else {
+            return grant.not_renewed();
+        };
+        if grant.due().is_none() {
+            return;
+        }
         let mut io = self.io();
         if let Some(session) = &self.session {
             let Some(session) = session.try_lock() else {
