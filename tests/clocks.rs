@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use compiled::shared_object;
 use payload::{body, Frame, StoredHolder};
 use support::{
-    assert_same_data, unix_time_ms, unix_time_us, until, Builder, Client, Expect, Reply, Server,
-    LONG, PATIENCE,
+    assert_same_data, eventually, unix_time_ms, unix_time_us, until, Builder, Client, Expect,
+    Reply, Server, LONG, PATIENCE,
 };
 use tempfile::TempDir;
 
@@ -389,6 +389,50 @@ fn fences_rise_over_a_restart_though_the_last_lock_had_gone_and_the_clock_was_se
             assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
             assert_eq!(server.call("DBSIZE").int(), 0, "{scene}: nothing is left");
         }
+    }
+}
+
+#[test]
+fn fences_rise_over_a_restart_of_a_cluster_s_node_and_no_slot_is_taken_over() {
+    for (how, settings) in SAVES {
+        let clock = Clock::new();
+        let builder = settings
+            .iter()
+            .fold(clock.builder(), |it, line| it.config(line));
+        let mut node = builder
+            .config("cluster-enabled yes")
+            .config("cluster-require-full-coverage no")
+            .start();
+        // `k` is in slot 7629.
+        node.call("CLUSTER ADDSLOTSRANGE 7000 8000").okay();
+        let grant = |node: &Server| {
+            eventually("it serves its slots", || {
+                let mut client = node.client();
+                let reply = client.call("LOCK.ACQUIRE k a").ok()?;
+                Some(Ok(reply).grant().fence)
+            })
+        };
+        let last = grant(&node);
+        assert_eq!(node.call("LOCK.RELEASE k a").int(), 1);
+        assert!(node.call(how).is_ok(), "{how}");
+        until("it is saved", || {
+            let is_over = |field: &str| node.info("persistence", field) == "0";
+            is_over("rdb_bgsave_in_progress")
+                && is_over("aof_rewrite_in_progress")
+                && is_over("aof_rewrite_scheduled")
+        });
+        node.kill9();
+        clock.set_ms(-HOUR_MS);
+        node.restart();
+        let next = grant(&node);
+        assert!(next > last, "{how}, {settings:?}: {next} after {last}");
+        assert_eq!(node.call("LOCK.RELEASE k a").int(), 1);
+        assert_eq!(node.call("DBSIZE").int(), 0, "{how}: nothing is left");
+        assert!(!node.call("CLUSTER NODES").text().contains('['), "{how}");
+        assert!(
+            node.call("CLUSTER NODES").text().contains(" 7000-8000"),
+            "{how}"
+        );
     }
 }
 
