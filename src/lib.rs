@@ -66,7 +66,8 @@ type LoadStep = fn(&Context) -> Result<(), String>;
 
 /// What is asked comes before what is registered, and what the server can't take back comes last: a
 /// module that fails to load is freed, and what it still has registered then would lead nowhere.
-const STEPS: [LoadStep; 12] = [
+const STEPS: [LoadStep; 13] = [
+    boundary::print_no_backtraces,
     api::prepare,
     set_timer,
     blocking::draw_decoy,

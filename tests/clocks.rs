@@ -482,6 +482,31 @@ fn a_key_in_the_place_of_the_last_fence_leads_the_fences_no_further_than_a_centu
     }
 }
 
+#[test]
+fn a_key_in_the_place_of_the_last_fence_that_has_expired_unseen_harms_no_save() {
+    let (primary, replica) = (Server::start(), Server::start());
+    replica.replica_of(&primary);
+    primary.call("LOCK.ACQUIRE k a").grant();
+    primary.call("DEBUG SET-ACTIVE-EXPIRE 0").okay();
+    let set = ["SET", "redis-lock:last-fence:", "1", "PX", "1"];
+    primary.call(&set).okay();
+    replica.until_in_step(&primary);
+    until("it has expired", || {
+        replica.call("EXISTS redis-lock:last-fence:").int() == 0
+    });
+    assert_eq!(replica.call("DBSIZE").int(), 2, "what has expired is there");
+    for server in [&replica, &primary] {
+        server.call("SAVE").okay();
+        server.call("CLIENT PAUSE 100000 WRITE").okay();
+        assert!(server.call("BGSAVE").is_ok());
+        until("it is saved", || {
+            server.info("persistence", "rdb_bgsave_in_progress") == "0"
+        });
+        assert_eq!(server.info("persistence", "rdb_last_bgsave_status"), "ok");
+        server.call("CLIENT UNPAUSE").okay();
+    }
+}
+
 // ---- clocks apart
 
 /// A payload of a shared lock whose three holders have these fences and leases of ten days.

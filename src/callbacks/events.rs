@@ -8,6 +8,7 @@ use redis_module::{raw, Context, RedisString};
 
 use crate::engine::{blocking, pending, settle};
 use crate::server::api::{self, server};
+use crate::server::fence_key::Saver;
 use crate::server::{boundary, clock, fence_key, key, key_events, propagation, timer};
 use crate::state;
 use crate::state::pending::{Event, ALL_DATABASES};
@@ -125,7 +126,9 @@ extern "C" fn on_persistence(
     boundary::guard(|| match sub {
         raw::REDISMODULE_SUBEVENT_PERSISTENCE_ENDED
         | raw::REDISMODULE_SUBEVENT_PERSISTENCE_FAILED => fence_key::take_out(),
-        _ => fence_key::put(),
+        raw::REDISMODULE_SUBEVENT_PERSISTENCE_RDB_START
+        | raw::REDISMODULE_SUBEVENT_PERSISTENCE_AOF_START => fence_key::put(Saver::Child),
+        _ => fence_key::put(Saver::Server),
     });
 }
 

@@ -5,9 +5,18 @@
 //! happened in is lost and said so in the server's log.
 
 use std::any::Any;
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::panic::{self, catch_unwind, AssertUnwindSafe};
+
+use redis_module::Context;
 
 use crate::server::api;
+
+/// Has a panic print its text and its place, and no backtrace: a Valkey 9.1 dies of one that is printed in it, where
+/// the environment asks for it (`RUST_BACKTRACE`).
+pub fn print_no_backtraces(_: &Context) -> Result<(), String> {
+    panic::set_hook(Box::new(|panic| eprintln!("redis-lock {panic}")));
+    Ok(())
+}
 
 /// Runs a step of the module; `None` when it panicked.
 ///

@@ -30,14 +30,26 @@ const NAME: &[u8] = b"redis-lock:last-fence:";
 /// and no further: as many numbers are left then.
 const MAX_FENCE: u64 = 1 << 52;
 
+/// The process that saves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Saver {
+    /// A child of the server, which nobody else sees.
+    Child,
+    /// The server itself.
+    Server,
+}
+
 /// Puts the key into the keyspace that is about to be saved.
-pub fn put() {
+pub fn put(saver: Saver) {
     let fence = FENCES.last();
+    let ctx = api::own_context();
     let Some(name) = own_name().filter(|_| fence > 0) else {
         return;
     };
-    let ctx = api::own_context();
     api::select_db(&ctx, 0);
+    if !make_room(&ctx, &name, saver) {
+        return;
+    }
     let Some(key) = open(&ctx, &name, WRITE) else {
         return;
     };
@@ -51,6 +63,24 @@ pub fn put() {
     server!(RedisModule_SetAbsExpire(key, expiry_ms));
     // Kept open: to open it again would expire it, and tell replicas and clients of that.
     state::with(|state| state.fence_key.set(Some(key)));
+}
+
+/// Makes sure that no key of the name is there. Returns false if that can't be known.
+///
+/// A server asserts that nothing is stored where a key has expired and wasn't deleted, as on a replica and while
+/// writes are paused. A child deletes whatever it finds there.
+fn make_room(ctx: &Context, name: &RedisString, saver: Saver) -> bool {
+    match saver {
+        Saver::Server => !api::is_replica() && !api::is_paused(),
+        Saver::Child => delete(ctx, name.as_slice()),
+    }
+}
+
+/// Deletes a key, also one that has expired. Returns false if the server refuses that, as in a slot of another node.
+fn delete(ctx: &Context, name: &[u8]) -> bool {
+    let options = CallOptionsBuilder::new().errors_as_replies().build();
+    let reply: CallResult<'_> = ctx.call_ext("DEL", &options, &[name]);
+    reply.is_ok()
 }
 
 /// Takes the key out of the keyspace that was saved.
@@ -77,7 +107,7 @@ pub fn take_in() {
         }
     }
     if api::is_replica() && !api::is_clustered() {
-        drop(ctx.call_ext::<_, CallResult<'_>>("DEL", &CallOptionsBuilder::new().build(), &[NAME]));
+        delete(&ctx, NAME);
     }
 }
 

@@ -68,8 +68,14 @@ impl Pending {
     /// Whether a key of this name may have come, gone or changed since it was settled last.
     pub fn may_have_touched(&self, name: &Name) -> bool {
         self.touched.contains(name)
+            || self.deferred.contains(name)
             || self.databases.contains(&name.db)
             || self.databases.contains(&ALL_DATABASES)
+    }
+
+    /// Whether there may be any such name.
+    pub fn may_have_touched_any(&self) -> bool {
+        !self.touched.is_empty() || !self.deferred.is_empty() || !self.databases.is_empty()
     }
 
     /// A connection was told that its token holds these names: what was handed to the same token there is

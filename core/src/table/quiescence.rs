@@ -51,12 +51,18 @@ impl Waiting {
         waiter: &Waiter,
         tx: &mut Transaction<'_, '_, '_>,
     ) -> bool {
-        if tx.environment.store.is_touched(name) {
-            return false;
-        }
+        let is_read = tx.has_read(name);
         let Some(lock) = tx.peek(name) else {
             return false;
         };
+        // Something has ended there by now, which the timer looks at: the server may have deleted the key just now.
+        let due_ms = self.schedule.time_of(name);
+        let is_due = !is_read && due_ms.is_some_and(|ms| ms <= tx.steady_ms());
+        // A free name has a time where its key may be at another server: the timer looks again soon.
+        let is_due = is_due || (lock.is_free() && due_ms.is_some());
+        if is_due || tx.environment.store.is_touched(name) {
+            return false;
+        }
         match lock.compatibility(&waiter.request) {
             Compatibility::Repeat { .. }
             | Compatibility::Downgrade { .. }
