@@ -66,7 +66,7 @@ type LoadStep = fn(&Context) -> Result<(), String>;
 
 /// What is asked comes before what is registered, and what the server can't take back comes last: a
 /// module that fails to load is freed, and what it still has registered then would lead nowhere.
-const STEPS: [LoadStep; 12] = [
+const STEPS: [LoadStep; 13] = [
     api::prepare,
     set_timer,
     blocking::draw_decoy,
@@ -76,6 +76,7 @@ const STEPS: [LoadStep; 12] = [
     config::warn_of_eviction,
     config::warn_of_timeout,
     look_for_other_modules,
+    filter::look_for_commands,
     events::subscribe,
     info::register,
     filter::register,

@@ -8,7 +8,7 @@ use redis_module::{raw, Context, RedisString};
 
 use crate::engine::{blocking, pending, settle};
 use crate::server::api::{self, server};
-use crate::server::{boundary, clock, key, key_events, propagation, timer};
+use crate::server::{boundary, clock, filter, key, key_events, propagation, timer};
 use crate::state;
 use crate::state::pending::{Event, ALL_DATABASES};
 
@@ -115,6 +115,7 @@ extern "C" fn on_client_change(
         // SAFETY: this event's data is a `RedisModuleClientInfo`, for the time of the call.
         if let Some(info) = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() } {
             blocking::record_client_gone(info.id);
+            state::with(|state| state.rights.borrow_mut().forget_changer(info.id));
             if pending::may_have_sessions(info.id) {
                 let closed = Event::Closed(info.id, clock::now().ms());
                 pending::record(|pending| pending.events.push(closed));
@@ -139,7 +140,10 @@ extern "C" fn on_module_change(
     _: u64,
     _: *mut c_void,
 ) {
-    boundary::guard(|| key_events::look_for_other_modules(&Context::new(ctx)));
+    boundary::guard(|| {
+        key_events::look_for_other_modules(&Context::new(ctx));
+        filter::look_at_other_modules();
+    });
 }
 
 /// The timer does what the new role asks for.

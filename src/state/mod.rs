@@ -8,6 +8,7 @@
 pub mod blocked;
 pub mod pending;
 pub mod provisional;
+pub mod rights;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ptr;
@@ -22,6 +23,7 @@ use redis_module::{raw, Context, RedisGILGuard, RedisString};
 
 use blocked::BlockedClients;
 use pending::Pending;
+use rights::RightsWatch;
 
 /// Numbers all grants. Values that are loaded raise it.
 pub static FENCES: Fences = Fences::new();
@@ -119,8 +121,8 @@ pub struct State {
     pub last_user: RefCell<Option<Arc<[u8]>>>,
     /// The last command that runs a script, as the command filter saw it.
     pub last_script: Cell<ScriptRun>,
-    /// Counts the commands that may have changed a user's rights.
-    pub rights_version: Cell<u64>,
+    /// The changes of users' rights.
+    pub rights: RefCell<RightsWatch>,
 }
 
 /// What server this is. Nothing of it changes while it runs, but for its role and its modules.
@@ -243,7 +245,7 @@ impl State {
             last_decoy: RefCell::default(),
             last_user: RefCell::default(),
             last_script: Cell::default(),
-            rights_version: Cell::default(),
+            rights: RefCell::default(),
         }
     }
 }
