@@ -32,9 +32,13 @@ pub const RUNNERS: [&[u8]; 7] = [
 /// Where ACL or EXEC has another name, no command tells when rights change.
 pub fn look_for_commands(ctx: &Context) -> Result<(), String> {
     let sees_changes = is_there(ctx, "ACL", &[]) && is_there(ctx, "EXEC", &["x"]);
-    if !sees_changes {
-        state::with(|state| state.rights.borrow_mut().go_blind());
-    }
+    let has_reset = is_there(ctx, "RESET", &["x"]);
+    state::with(|state| {
+        state.has_reset.set(has_reset);
+        if !sees_changes {
+            state.rights.borrow_mut().go_blind();
+        }
+    });
     look_at_other_modules();
     Ok(())
 }
@@ -112,9 +116,11 @@ fn expect_replica(name: &[u8]) {
 
 /// A connection is reset by this command, if it is that one and the server will take it, as it does from
 /// every user: what is tied to that connection ends as if it was closed. Redis before 7.2 doesn't tell whose it is.
+/// A RESET that the server holds back is taken for one that has run: its client runs nothing before it.
 fn expect_reset(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     let count = server!(RedisModule_CommandFilterArgsCount(filter));
-    if !name.eq_ignore_ascii_case(b"reset") || count != Some(1) {
+    let has_reset = state::with(|state| state.has_reset.get());
+    if !has_reset || !name.eq_ignore_ascii_case(b"reset") || count != Some(1) {
         return;
     }
     let client_id = server!(RedisModule_CommandFilterGetClientId(filter)).unwrap_or(0);

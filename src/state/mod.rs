@@ -123,6 +123,8 @@ pub struct State {
     pub last_script: Cell<ScriptRun>,
     /// The changes of users' rights.
     pub rights: RefCell<RightsWatch>,
+    /// Whether the server has RESET under its own name.
+    pub has_reset: Cell<bool>,
 }
 
 /// What server this is. Nothing of it changes while it runs, but for its role and its modules.
@@ -246,6 +248,7 @@ impl State {
             last_user: RefCell::default(),
             last_script: Cell::default(),
             rights: RefCell::default(),
+            has_reset: Cell::default(),
         }
     }
 }
