@@ -8,7 +8,7 @@ use redis_module::{raw, Context, RedisString};
 
 use crate::engine::{blocking, pending, settle};
 use crate::server::api::{self, server};
-use crate::server::{boundary, clock, filter, key, key_events, propagation, timer};
+use crate::server::{boundary, clock, config, filter, key, key_events, propagation, timer};
 use crate::state;
 use crate::state::pending::{Event, ALL_DATABASES};
 
@@ -125,12 +125,15 @@ extern "C" fn on_client_change(
 }
 
 extern "C" fn on_config_change(
-    _: *mut raw::RedisModuleCtx,
+    ctx: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     _: u64,
     _: *mut c_void,
 ) {
-    boundary::guard(propagation::expect_append_only_file);
+    boundary::guard(|| {
+        propagation::expect_append_only_file();
+        config::read_max_clients(&Context::new(ctx));
+    });
 }
 
 /// Another module was loaded or unloaded.

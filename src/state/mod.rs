@@ -51,6 +51,9 @@ pub static DEFAULT_LEASE_MS: AtomicI64 = AtomicI64::new(UNSET);
 /// `lock.max-waiters`: how many clients may wait on the whole server; 0: no limit.
 pub static MAX_WAITERS: AtomicI64 = AtomicI64::new(UNSET);
 
+/// The server's `maxclients`.
+pub static MAX_CLIENTS: AtomicI64 = AtomicI64::new(UNSET);
+
 /// `lock.default-keep`: how long a place is kept that says nothing of it, in ms.
 pub static DEFAULT_KEEP_MS: AtomicI64 = AtomicI64::new(UNSET);
 
