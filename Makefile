@@ -57,6 +57,7 @@ test-deps: build-deps
 
 build: build-deps ## build the module: target/release/libredis_lock.so (the default)
 	@$(FOUND); cargo build --release
+	@touch "$(CARGO_TARGET_DIR)"/release/libredis_lock.* # cargo builds nothing anew for some changes of Cargo.toml
 	@if [ "$$(uname -s)" = Darwin ]; then ln -sf libredis_lock.dylib "$(MODULE)"; fi
 
 port:

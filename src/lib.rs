@@ -66,7 +66,7 @@ type LoadStep = fn(&Context) -> Result<(), String>;
 
 /// What is asked comes before what is registered, and what the server can't take back comes last: a
 /// module that fails to load is freed, and what it still has registered then would lead nowhere.
-const STEPS: [LoadStep; 13] = [
+const STEPS: [LoadStep; 15] = [
     boundary::print_no_backtraces,
     api::prepare,
     set_timer,
@@ -76,7 +76,9 @@ const STEPS: [LoadStep; 13] = [
     commands::register,
     config::warn_of_eviction,
     config::warn_of_timeout,
+    read_max_clients,
     look_for_other_modules,
+    filter::look_for_commands,
     events::subscribe,
     info::register,
     filter::register,
@@ -150,6 +152,12 @@ fn load(
 /// Those that are loaded already: of each that is loaded later the server tells.
 fn look_for_other_modules(ctx: &Context) -> Result<(), String> {
     key_events::look_for_other_modules(ctx);
+    Ok(())
+}
+
+/// The server tells of each CONFIG SET that changes it later.
+fn read_max_clients(ctx: &Context) -> Result<(), String> {
+    config::read_max_clients(ctx);
     Ok(())
 }
 

@@ -185,6 +185,7 @@ fn provocations() -> Vec<String> {
     let others = [
         String::new(),
         format!("K T NOTIFY c {long}"),
+        format!("K T NOTIFY {long} m"),
         "free *".to_owned(),
         "1 free *".to_owned(),
         "string".to_owned(),

@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use support::{until, Builder, Client, Expect, Fields, Server, LONG, PATIENCE};
+use support::{eventually, until, Builder, Client, Expect, Fields, Server, LONG, PATIENCE};
 
 #[track_caller]
 fn setting(server: &Server, name: &str) -> String {
@@ -111,6 +111,74 @@ fn a_lower_limit_sends_nobody_away() {
         .starts_with("MAXWAITERS "));
     server.call("CONFIG SET lock.max-waiters 4").okay();
     waiters.push(server.waiter(format!("LOCK.WAIT k z {LONG}")));
+}
+
+/// How many more clients wait until the next one is refused.
+#[track_caller]
+fn waiters_until_refused(server: &Server) -> Vec<Client> {
+    let mut waiters = Vec::new();
+    loop {
+        let mut client = server.client();
+        client.send(format!("LOCK.WAIT k w{} {LONG}", client.id()));
+        let refused = eventually("it waits or is refused", || {
+            match client.try_recv(Duration::from_millis(1)) {
+                Some(reply) => Some(Some(reply.error())),
+                None => server.is_blocked(client.id()).then_some(None),
+            }
+        });
+        match refused {
+            Some(error) => {
+                assert!(error.starts_with("MAXWAITERS "), "{error}");
+                return waiters;
+            }
+            None => waiters.push(client),
+        }
+    }
+}
+
+#[test]
+fn a_tenth_of_the_servers_connections_is_never_taken_by_waiters() {
+    for lines in [
+        &["maxclients 50"][..],
+        &["maxclients 50", "lock.max-waiters 0"],
+        &["maxclients 50", "rename-command CONFIG other-config"],
+    ] {
+        let server = lines
+            .iter()
+            .fold(Server::builder(), |server, line| server.config(line));
+        let server = server.start();
+        server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+        let mut waiters = waiters_until_refused(&server);
+        assert_eq!(waiters.len(), 45, "{lines:?}");
+        // One who releases gets in.
+        assert_eq!(server.client().call("LOCK.RELEASE k a").int(), 1);
+        waiters[0].recv().grant();
+    }
+}
+
+#[test]
+fn the_room_for_waiters_goes_with_the_servers_connections() {
+    let server = Server::builder().config("maxclients 50").start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let waiters = waiters_until_refused(&server);
+    assert_eq!(waiters.len(), 45);
+    server.call("CONFIG SET maxclients 100").okay();
+    let more = waiters_until_refused(&server);
+    assert_eq!(more.len(), 45);
+    server
+        .call("CONFIG SET lock.max-waiters 0 maxclients 110")
+        .okay();
+    let yet_more = waiters_until_refused(&server);
+    assert_eq!(yet_more.len(), 9);
+    // Those who wait stay when there is less room.
+    server.call("CONFIG SET maxclients 105").okay();
+    server.settle();
+    assert_eq!(server.waiters("k"), 99);
+    assert_eq!(waiters_until_refused(&server).len(), 0);
+    server
+        .call("CONFIG SET maxclients 1000 lock.max-waiters 100")
+        .okay();
+    assert_eq!(waiters_until_refused(&server).len(), 1);
 }
 
 #[test]

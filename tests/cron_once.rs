@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use support::{server_binary, until, Expect, Server};
+use support::{server_binary, signal, until, Expect, Server};
 use tempfile::TempDir;
 
 /// The client beside the server program, or the one in PATH.
@@ -131,8 +131,7 @@ fn a_script_that_is_killed_ends_its_command_and_keeps_the_lock_for_a_window() {
         fleet.server.known_lock("cron:job").holder().int("held-ms") > 900
     });
     let script = &fleet.lines("script")[0];
-    let killed = Command::new("kill").args(["-9", script]).status();
-    assert!(killed.expect("kill runs").success());
+    assert!(signal(script, libc::SIGKILL), "the script runs");
     // As cron does: a process that nobody has asked for its end is still there.
     drop(end(machine));
     until("the command is told", || fleet.path("told").exists());

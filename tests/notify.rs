@@ -148,6 +148,14 @@ fn a_message_and_its_channel_are_looked_at_last() {
             message
         );
     }
+    let channel = "ERR channel must be 0 to 1024 bytes";
+    server.call(format!("LOCK.QUEUE k b NOTIFY {most} m")).int();
+    for key in ["k", "text"] {
+        let line = format!("LOCK.QUEUE {key} b NOTIFY {most}x m");
+        assert_eq!(refused(line), channel);
+        let line = format!("LOCK.QUEUE {key} b NOTIFY {most}x {most}x");
+        assert_eq!(refused(line), message);
+    }
     let holds = refused(format!("LOCK.QUEUE k b HOLDS 0 NOTIFY c {most}x"));
     assert!(holds.starts_with("ERR invalid holds"), "{holds}");
     let error = refused("LOCK.QUEUE text b NOTIFY c m".to_owned());

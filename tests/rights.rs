@@ -5,6 +5,8 @@
 mod compiled;
 mod support;
 
+use std::fs;
+
 use compiled::shared_object;
 use redis::Value;
 use support::{server_with_holder, until, Client, Expect, LockInfo, Reply, Server, LONG};
@@ -612,6 +614,186 @@ fn a_refused_wait_has_changed_nothing() {
         .expect("a number");
     assert_eq!(now, grants + 1, "nobody in between was granted it");
     assert_eq!(server.info("lock", "lock_take_backs"), "0");
+}
+
+/// How long all clients are paused: their commands arrive meanwhile.
+const PAUSE_MS: u64 = 400;
+
+/// How guests wait, in ways that a change of rights has to be noticed for: in a blocked client, and by its name alone.
+const WAYS_TO_WAIT: [&str; 2] = ["LOCK.WAIT k g PX 600000", "LOCK.QUEUE k g KEEP 600000"];
+
+/// Waits until the server has read all that this client sent: its end of the connection holds nothing.
+#[track_caller]
+fn until_read(server: &Server, client: &Client) {
+    let ends = [server.port(), client.local_port()].map(|port| format!("0100007F:{port:04X}"));
+    until("the server has read it", || {
+        let connections = fs::read_to_string("/proc/net/tcp").expect("the connections");
+        let mut lines = connections.lines().map(|line| line.split_whitespace());
+        lines.any(|mut words| {
+            let is_its_end = words.nth(1) == Some(&ends[0]) && words.next() == Some(&ends[1]);
+            is_its_end
+                && words
+                    .nth(1)
+                    .is_some_and(|queues| queues.ends_with(":00000000"))
+        })
+    });
+}
+
+/// A lock that is held, a guest who may wait for it, and a user who may change rights.
+struct Changed {
+    server: Server,
+    guest: Client,
+    admin: Client,
+}
+
+impl Changed {
+    fn of(server: Server) -> Changed {
+        server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+        Changed {
+            guest: user(&server, "guest", "~* +@all"),
+            admin: user(&server, "admin", "~* +@all"),
+            server,
+        }
+    }
+
+    /// Has this command of the guest arrive in a pause, and behind it this one of the admin.
+    #[track_caller]
+    fn pause_and_send(&mut self, wait: &str, change: &str) {
+        self.server
+            .call(format!("CLIENT PAUSE {PAUSE_MS} ALL"))
+            .okay();
+        self.guest.send(wait);
+        until_read(&self.server, &self.guest);
+        self.admin.send(change);
+        until_read(&self.server, &self.admin);
+    }
+
+    /// The guest waits, outside a pause.
+    #[track_caller]
+    fn wait(&mut self, wait: &str) {
+        match wait.starts_with("LOCK.WAIT") {
+            true => self.server.block(&mut self.guest, wait),
+            false => assert_eq!(self.guest.call(wait).int(), 1),
+        }
+    }
+
+    /// The lock is not handed on to the guest but to the next.
+    #[track_caller]
+    fn assert_passed_over(self, what: &str) {
+        let mut next = self.server.waiter(format!("LOCK.WAIT k next {LONG}"));
+        assert_eq!(self.server.call("LOCK.RELEASE k a").int(), 1, "{what}");
+        assert_eq!(next.recv().grant().token, "next", "{what}");
+        assert_eq!(self.server.call("LOCK.CHECK k g").int(), 0, "{what}");
+    }
+}
+
+#[test]
+fn a_right_that_goes_behind_a_wait_in_a_pause_is_gone() {
+    for wait in WAYS_TO_WAIT {
+        let mut changed = Changed::of(Server::start());
+        changed.pause_and_send(wait, "ACL SETUSER guest resetkeys");
+        changed.admin.recv().okay();
+        changed.server.until_waiters("k", 1);
+        changed.assert_passed_over(wait);
+    }
+}
+
+#[test]
+fn a_right_that_goes_by_an_exec_behind_a_wait_in_a_pause_is_gone() {
+    for wait in WAYS_TO_WAIT {
+        let mut changed = Changed::of(Server::start());
+        let queued = ["MULTI", "ACL SETUSER guest resetkeys", "PING"];
+        changed.admin.call_all(&queued);
+        changed.pause_and_send(wait, "EXEC");
+        changed.admin.recv().value();
+        changed.server.until_waiters("k", 1);
+        changed.assert_passed_over(wait);
+    }
+}
+
+#[test]
+fn a_right_that_goes_in_a_transaction_which_began_before_the_wait_is_gone() {
+    for wait in WAYS_TO_WAIT {
+        let mut changed = Changed::of(Server::start());
+        let queued = ["MULTI", "ACL SETUSER guest resetkeys", "PING"];
+        changed.admin.call_all(&queued);
+        changed.wait(wait);
+        changed.admin.call("EXEC").value();
+        changed.assert_passed_over(wait);
+    }
+}
+
+#[test]
+fn a_right_that_goes_behind_a_place_in_one_transaction_is_gone() {
+    let mut changed = Changed::of(Server::start());
+    let transaction = [
+        "MULTI",
+        "LOCK.QUEUE k g KEEP 600000",
+        "ACL SETUSER guest resetkeys",
+        "EXEC",
+    ];
+    changed.guest.call_all(&transaction);
+    assert_eq!(changed.server.waiters("k"), 1);
+    changed.assert_passed_over("in one transaction");
+}
+
+#[test]
+fn a_right_that_goes_by_a_command_with_another_name_is_gone() {
+    for renamed in ["ACL other-acl", "EXEC other-exec"] {
+        for wait in WAYS_TO_WAIT {
+            let mut server = Server::builder();
+            server = server.config(&format!("rename-command {renamed}"));
+            // ACL may be out of reach for the harness too.
+            server = server.config("user guest on nopass ~* +@all");
+            let server = server.start();
+            server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+            let mut guest = server.client();
+            guest.call("AUTH guest any").okay();
+            let mut changed = Changed {
+                admin: server.client(),
+                guest,
+                server,
+            };
+            let change = match renamed.starts_with("ACL") {
+                true => ["MULTI", "other-acl SETUSER guest resetkeys", "EXEC"],
+                false => ["MULTI", "ACL SETUSER guest resetkeys", "other-exec"],
+            };
+            changed.admin.call_all(&change[..2]);
+            changed.wait(wait);
+            changed.admin.call(change[2]).value();
+            changed.assert_passed_over(&format!("{renamed}: {wait}"));
+        }
+    }
+}
+
+#[test]
+fn a_right_that_another_module_takes_is_gone() {
+    for take in [
+        "calling.take_keys guest",
+        "calling.call ACL SETUSER guest resetkeys",
+    ] {
+        for wait in WAYS_TO_WAIT {
+            let server = Server::start();
+            load_calling(&server);
+            let mut changed = Changed::of(server);
+            changed.wait(wait);
+            changed.admin.call(take).okay();
+            changed.assert_passed_over(&format!("{take}: {wait}"));
+        }
+    }
+}
+
+/// Rights are looked at again until whoever may change them has gone on, or is gone.
+#[test]
+fn one_who_changes_nothing_keeps_nobody_from_being_granted() {
+    for ends in ["PING", "QUIT"] {
+        let mut changed = Changed::of(Server::start());
+        changed.admin.call("ACL SETUSER other ~x").okay();
+        changed.wait(WAYS_TO_WAIT[0]);
+        changed.admin.call(ends).value();
+        assert_eq!(changed.server.call("LOCK.RELEASE k a").int(), 1);
+        assert_eq!(changed.guest.recv().grant().token, "g", "{ends}");
+    }
 }
 
 // ---- "Tokens are for those who may write to the key"

@@ -728,6 +728,20 @@ fn a_reset_that_is_refused_or_another_one_s_leaves_the_tie() {
     assert_eq!(session(&server, "k"), 1);
 }
 
+#[test]
+fn a_reset_that_the_server_has_not_or_has_by_another_name_leaves_the_tie() {
+    for renamed in ["RESET \"\"", "RESET other-reset"] {
+        let server = Server::builder();
+        let server = server.config(&format!("rename-command {renamed}")).start();
+        let mut holder = server.client();
+        holder.call("LOCK.ACQUIRE k a PX 60000 SESSION").grant();
+        let error = holder.call("RESET").error();
+        assert!(error.starts_with("ERR unknown command"), "{error}");
+        server.settle();
+        assert_eq!(session(&server, "k"), 1, "{renamed}");
+    }
+}
+
 // ---- the session goes with the lock
 
 #[test]

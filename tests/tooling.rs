@@ -10,7 +10,9 @@ use std::os::unix::fs::{symlink, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, UNIX_EPOCH};
 
+use redis_lock_rig::sources::newer_than;
 use support::{eventually, free_port, module_path, server_binary, Client, Expect, Fields};
 use tempfile::TempDir;
 
@@ -602,4 +604,61 @@ fn the_demo_shows_the_progress_of_its_build() {
     let said = machine.run(&["make", "demo"]).ok();
     let compiling = said.matches("Compiling").count();
     assert_eq!(compiling, 2, "the module's and the demo's: {said}");
+}
+
+/// Has a file's last change lie so long after a certain moment.
+#[track_caller]
+fn change_at(path: &Path, seconds: u64) {
+    let file = fs::File::options().write(true).open(path).expect("a file");
+    let moment = UNIX_EPOCH + Duration::from_secs(1_700_000_000 + seconds);
+    file.set_modified(moment).expect("its time");
+}
+
+#[test]
+fn a_module_that_is_older_than_what_it_is_built_from_is_found_out() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let clone = dir.path().join("a clone");
+    let path = |name: &str| clone.join(name);
+    let sources = [
+        "src/lib.rs",
+        "src/filter.rs",
+        "core/src/lib.rs",
+        "Cargo.toml",
+        "Cargo.lock",
+        "core/Cargo.toml",
+    ];
+    for folder in ["src", "core/src", "target/release"] {
+        fs::create_dir_all(path(folder)).expect("a folder");
+    }
+    let module = path("target/release/libredis_lock.so");
+    let listed: String = sources[..3]
+        .iter()
+        .map(|name| path(name).display().to_string().replace(' ', "\\ ") + " ")
+        .collect();
+    let list = module.with_extension("d");
+    fs::write(&list, format!("libredis_lock.so: {listed}\n")).expect("a list");
+    for source in sources.iter().map(|name| path(name)) {
+        fs::write(&source, "").expect("a source");
+        change_at(&source, 0);
+    }
+    fs::write(&module, "").expect("a module");
+    change_at(&module, 10);
+    let newer = || newer_than(&module).expect("a module");
+    assert_eq!(newer(), None);
+    for source in sources.iter().map(|name| path(name)) {
+        change_at(&source, 20);
+        assert_eq!(newer(), Some(source.clone()));
+        change_at(&source, 10);
+        assert_eq!(newer(), None, "{}", source.display());
+    }
+    fs::remove_file(path("src/filter.rs")).expect("a source");
+    assert_eq!(newer(), Some(path("src/filter.rs")));
+    // One that was brought here from elsewhere, with its list or without.
+    fs::remove_dir_all(path("src")).expect("the sources");
+    fs::remove_dir_all(path("core")).expect("the sources");
+    assert_eq!(newer(), None);
+    fs::write(&list, "").expect("a list");
+    assert_eq!(newer(), None);
+    fs::remove_file(&list).expect("a list");
+    assert_eq!(newer(), None);
 }

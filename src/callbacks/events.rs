@@ -9,7 +9,9 @@ use redis_module::{raw, Context, RedisString};
 use crate::engine::{blocking, pending, settle};
 use crate::server::api::{self, server};
 use crate::server::fence_key::Saver;
-use crate::server::{boundary, clock, fence_key, key, key_events, propagation, timer};
+use crate::server::{
+    boundary, clock, config, fence_key, filter, key, key_events, propagation, timer,
+};
 use crate::state;
 use crate::state::pending::{Event, ALL_DATABASES};
 
@@ -156,6 +158,7 @@ extern "C" fn on_client_change(
         // SAFETY: this event's data is a `RedisModuleClientInfo`, for the time of the call.
         if let Some(info) = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() } {
             blocking::record_client_gone(info.id);
+            state::with(|state| state.rights.borrow_mut().forget_changer(info.id));
             if pending::may_have_sessions(info.id) {
                 let closed = Event::Closed(info.id, clock::now().ms());
                 pending::record(|pending| pending.events.push(closed));
@@ -165,12 +168,15 @@ extern "C" fn on_client_change(
 }
 
 extern "C" fn on_config_change(
-    _: *mut raw::RedisModuleCtx,
+    ctx: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     _: u64,
     _: *mut c_void,
 ) {
-    boundary::guard(propagation::expect_append_only_file);
+    boundary::guard(|| {
+        propagation::expect_append_only_file();
+        config::read_max_clients(&Context::new(ctx));
+    });
 }
 
 /// Another module was loaded or unloaded.
@@ -180,7 +186,10 @@ extern "C" fn on_module_change(
     _: u64,
     _: *mut c_void,
 ) {
-    boundary::guard(|| key_events::look_for_other_modules(&Context::new(ctx)));
+    boundary::guard(|| {
+        key_events::look_for_other_modules(&Context::new(ctx));
+        filter::look_at_other_modules();
+    });
 }
 
 /// The timer does what the new role asks for.

@@ -39,7 +39,7 @@ use redis_module::{raw, Context};
 
 use crate::engine::pending;
 use crate::server::api::{self, server};
-use crate::server::{boundary, clients, clock, filter, random, reply, rights, timer};
+use crate::server::{boundary, clients, clock, random, reply, rights, timer};
 use crate::state::blocked::{Blocked, BlockedClients, Handle};
 use crate::state::pending::Event;
 use crate::state::{self, DecoyName, State};
@@ -137,7 +137,7 @@ pub fn block(ctx: &Context, waiter_id: WaiterId, position: Position, names: &Nam
         handle,
         client_id: api::client_id(ctx),
         position,
-        rights_version: filter::rights_version(),
+        rights_version: rights::version(),
     };
     state::blocked(|blocked| {
         blocked.clients.insert(waiter_id, client);
@@ -153,16 +153,16 @@ fn waiter_of(ctx: &Context) -> WaiterId {
 
 /// Whether nobody may have changed rights since those of a waiter's user were looked at last: it has them.
 pub fn has_seen_rights(waiter: &Waiter) -> bool {
-    let version = filter::rights_version();
-    state::blocked(|blocked| {
+    let version = state::blocked(|blocked| {
         let client = blocked.clients.get(&waiter.waiter_id);
-        client.is_some_and(|client| client.rights_version == version)
-    })
+        client.map(|client| client.rights_version)
+    });
+    version.is_some_and(rights::is_current)
 }
 
 /// Whether the user of a waiter still has the rights to what it waits for: the server is asked.
 pub fn permits(ctx: &Context, waiter: &Waiter) -> bool {
-    let version = filter::rights_version();
+    let version = rights::version_in(ctx);
     let permitted = rights::may_wait(ctx, waiter.client_id, &waiter.names, &waiter.request.token);
     state::blocked(|blocked| {
         if let Some(blocked) = blocked

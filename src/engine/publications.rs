@@ -4,7 +4,7 @@ use redis_lock_core::decision::Publication;
 use redis_module::Context;
 
 use crate::engine::pending;
-use crate::server::{api, filter, publish, rights};
+use crate::server::{api, publish, rights};
 use crate::state;
 
 /// Publishes these now, or where that would break into a reply, as soon as that is whole.
@@ -27,7 +27,7 @@ pub fn publish_pending(ctx: &Context) {
 
 /// Publishes what its user may still publish there.
 fn publish_one(ctx: &Context, Publication { notice, user, .. }: &Publication) {
-    let may_publish = user.rights_version == filter::rights_version()
+    let may_publish = rights::is_current(user.rights_version)
         || rights::may_still_publish(user, notice.channel());
     if may_publish {
         publish::publish(ctx, notice);

@@ -15,7 +15,7 @@ use redis_module::{raw, Context};
 use crate::engine::{blocking, writable};
 use crate::server::key::{self, Found, Key};
 use crate::server::key_string::{CommandStrings, ServerString};
-use crate::server::{api, clock, filter, propagation, rights};
+use crate::server::{api, clock, propagation, rights};
 use crate::state::{self, State};
 
 /// How long a key outlives its lock in a cluster, while somebody waits for it, in ms.
@@ -170,7 +170,7 @@ impl Store for ServerStore<'_> {
         self.open = None;
         User {
             identity: rights::identity(self.ctx),
-            rights_version: filter::rights_version(),
+            rights_version: rights::version_in(self.ctx),
         }
     }
 
@@ -184,7 +184,7 @@ impl Store for ServerStore<'_> {
                 }
             }
             Stand::Place(place) => {
-                place.user.rights_version == filter::rights_version() || {
+                rights::is_current(place.user.rights_version) || {
                     self.open = None;
                     rights::may_queue(&place.user, &waiter.names, &waiter.request.token)
                 }

@@ -307,6 +307,27 @@ pub fn client_id(ctx: &Context) -> u64 {
     server!(RedisModule_GetClientId(ctx.ctx)).unwrap_or(0)
 }
 
+/// What the server tells of the client with this id, while it is connected. It must not be a script's: Valkey 9.1 dies
+/// of that.
+pub fn client_info(id: u64) -> Option<raw::RedisModuleClientInfo> {
+    let mut info = raw::RedisModuleClientInfo {
+        version: 1,
+        flags: 0,
+        id: 0,
+        addr: [0; 46],
+        port: 0,
+        db: 0,
+    };
+    let status = server!(RedisModule_GetClientInfoById((&raw mut info).cast(), id));
+    (id != 0 && status == Some(0)).then_some(info)
+}
+
+/// Returns true if the client with this id is in a transaction, its EXEC included.
+pub fn is_in_transaction(id: u64) -> bool {
+    let flag = u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_MULTI);
+    client_info(id).is_some_and(|info| info.flags & flag != 0)
+}
+
 /// The database that the context has selected.
 pub fn selected_db(ctx: &Context) -> i32 {
     server!(RedisModule_GetSelectedDb(ctx.ctx)).unwrap_or(0)

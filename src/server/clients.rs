@@ -26,26 +26,12 @@ pub struct Client {
 /// Whether the client with this id is subscribed to any channel.
 pub fn is_subscriber(id: u64) -> bool {
     let flag = u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_PUBSUB);
-    info(id).is_some_and(|info| info.flags & flag != 0)
-}
-
-/// What the server tells of the client with this id, while it is connected.
-fn info(id: u64) -> Option<raw::RedisModuleClientInfo> {
-    let mut info = raw::RedisModuleClientInfo {
-        version: 1,
-        flags: 0,
-        id: 0,
-        addr: [0; 46],
-        port: 0,
-        db: 0,
-    };
-    let status = server!(RedisModule_GetClientInfoById((&raw mut info).cast(), id));
-    (id != 0 && status == Some(0)).then_some(info)
+    api::client_info(id).is_some_and(|info| info.flags & flag != 0)
 }
 
 /// The client with this id, while it is connected.
 pub fn find(ctx: &Context, id: u64) -> Option<Client> {
-    let info = info(id)?;
+    let info = api::client_info(id)?;
     // SAFETY: the server wrote a string with its end into `addr`, which was all zeros before.
     let addr = unsafe { CStr::from_ptr(info.addr.as_ptr()) };
     Some(Client {

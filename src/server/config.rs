@@ -9,7 +9,9 @@ use redis_module::configuration::{register_i64_configuration, ConfigurationFlags
 use redis_module::{Context, RedisValue};
 
 use crate::server::api::{self, server};
-use crate::state::{DEFAULT_KEEP_MS, DEFAULT_LEASE_MS, MAX_TICKETS, MAX_WAITERS, UNSET};
+use crate::state::{
+    DEFAULT_KEEP_MS, DEFAULT_LEASE_MS, MAX_CLIENTS, MAX_TICKETS, MAX_WAITERS, UNSET,
+};
 
 /// The greatest `lock.default-lease` and `lock.default-keep`, in ms.
 const LONGEST_SPAN_MS: i64 = redis_lock_core::values::moment::MAX_SPAN_MS as i64;
@@ -146,9 +148,30 @@ pub fn max_tickets() -> usize {
     usize::try_from(MAX_TICKETS.load(Ordering::Relaxed)).unwrap_or(0)
 }
 
-/// How many clients may wait; 0: no limit.
+/// How many clients may wait; 0: no limit. At least a tenth of `maxclients` is left to those who don't wait, because a
+/// lock that nobody can connect to release stays held.
 pub fn max_waiters() -> usize {
-    usize::try_from(MAX_WAITERS.load(Ordering::Relaxed)).unwrap_or(0)
+    let set = usize::try_from(MAX_WAITERS.load(Ordering::Relaxed)).unwrap_or(0);
+    match usize::try_from(MAX_CLIENTS.load(Ordering::Relaxed)) {
+        Ok(max_clients) => least_limit(set, (max_clients * 9 / 10).max(1)),
+        Err(_) => set,
+    }
+}
+
+/// The lesser of two limits, where 0 is none.
+fn least_limit(one: usize, other: usize) -> usize {
+    if one == 0 {
+        other
+    } else {
+        one.min(other)
+    }
+}
+
+/// Reads the server's `maxclients`. INFO has it also where CONFIG is renamed.
+pub fn read_max_clients(ctx: &Context) {
+    let text = api::server_info(ctx, c"clients", c"maxclients");
+    let max_clients = text.and_then(|text| text.parse().ok()).unwrap_or(UNSET);
+    MAX_CLIENTS.store(max_clients, Ordering::Relaxed);
 }
 
 /// A lock is a key like any other: under an eviction policy that takes keys with a TTL it can go

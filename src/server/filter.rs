@@ -3,8 +3,12 @@
 //! The server shows every command to the filter before it looks at it. Four things are recorded,
 //! nothing is changed: who runs a script next, that somebody may be changing users' rights, that a
 //! replica attaches, and that a connection is reset. All other commands cost a look at their first letter and their length.
+//!
+//! A command passes the filter as it arrives. If the server holds it back, as in CLIENT PAUSE, it runs later and doesn't
+//! pass again (Redis before 7.2: it does).
 
-use redis_module::{raw, Context, RedisString};
+use redis_lock_core::branch::unlikely;
+use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::api::{self, server};
 use crate::server::{clock, propagation, timer};
@@ -21,6 +25,43 @@ pub const RUNNERS: [&[u8]; 7] = [
     b"fcall_ro",
     b"exec",
 ];
+
+/// Finds out which of the commands that the filter looks for go by their own names, `rename-command` being what it is.
+/// The server tells nobody what it calls them else.
+///
+/// Where ACL or EXEC has another name, no command tells when rights change.
+pub fn look_for_commands(ctx: &Context) -> Result<(), String> {
+    let sees_changes = is_there(ctx, "ACL", &[]) && is_there(ctx, "EXEC", &["x"]);
+    let has_reset = is_there(ctx, "RESET", &["x"]);
+    state::with(|state| {
+        state.has_reset.set(has_reset);
+        if !sees_changes {
+            state.rights.borrow_mut().go_blind();
+        }
+    });
+    look_at_other_modules();
+    Ok(())
+}
+
+/// Gives up watching for changes of rights where there are other modules. One can change rights without a command, turn
+/// another command into ACL behind this filter, or call ACL where the server doesn't show it to this module.
+pub fn look_at_other_modules() {
+    state::with(|state| {
+        if state.server.get().has_other_modules {
+            state.rights.borrow_mut().go_blind();
+        }
+    });
+}
+
+/// Returns true if this name means the server's command of this name. It is called with a wrong number of words, so it
+/// doesn't run; the server says which command has got them.
+fn is_there(ctx: &Context, command: &str, words: &[&str]) -> bool {
+    let options = CallOptionsBuilder::new().errors_as_replies().build();
+    let reply: CallResult<'_> = ctx.call_ext(command, &options, words);
+    let error = reply.err().and_then(|error| error.to_utf8_string());
+    let expected = format!("wrong number of arguments for '{command}'").to_ascii_lowercase();
+    error.is_some_and(|error| error.to_ascii_lowercase().contains(&expected))
+}
 
 /// Registers the filter. This module's own calls don't pass it.
 pub fn register(ctx: &Context) -> Result<(), String> {
@@ -40,19 +81,29 @@ pub fn last_run() -> ScriptRun {
     state::with(|state| state.last_script.get())
 }
 
-/// A number that is another one after somebody's rights may have changed.
-pub fn rights_version() -> u64 {
-    state::with(|state| state.rights_version.get())
-}
-
 extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
     let name = word(filter, 0);
     let Some(first) = name.first() else { return };
+    if unlikely(state::with(|state| state.rights.borrow().is_changing())) {
+        end_change(filter);
+    }
     match (first | 0x20, name.len()) {
         (b'a' | b'e' | b'f', _) => examine(filter, name),
         (b's', 4) | (b'p', 5) => expect_replica(name),
         (b'r', 5) if state::any_sessions() => expect_reset(filter, name),
         _ => {}
+    }
+}
+
+/// A client that changes rights gives another command: the one before has run, unless it is queued in a transaction.
+#[inline(never)]
+fn end_change(filter: *mut raw::RedisModuleCommandFilterCtx) {
+    let Some(client_id) = server!(RedisModule_CommandFilterGetClientId(filter)) else {
+        return;
+    };
+    let is_changer = state::with(|state| state.rights.borrow().has_changer(client_id));
+    if is_changer && !api::is_in_transaction(client_id) {
+        state::with(|state| state.rights.borrow_mut().forget_changer(client_id));
     }
 }
 
@@ -65,9 +116,11 @@ fn expect_replica(name: &[u8]) {
 
 /// A connection is reset by this command, if it is that one and the server will take it, as it does from
 /// every user: what is tied to that connection ends as if it was closed. Redis before 7.2 doesn't tell whose it is.
+/// A RESET that the server holds back is taken for one that has run: its client runs nothing before it.
 fn expect_reset(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     let count = server!(RedisModule_CommandFilterArgsCount(filter));
-    if !name.eq_ignore_ascii_case(b"reset") || count != Some(1) {
+    let has_reset = state::with(|state| state.has_reset.get());
+    if !has_reset || !name.eq_ignore_ascii_case(b"reset") || count != Some(1) {
         return;
     }
     let client_id = server!(RedisModule_CommandFilterGetClientId(filter)).unwrap_or(0);
@@ -83,11 +136,7 @@ fn expect_reset(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
 }
 
 fn examine(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
-    // A transaction may hold either.
-    let is_exec = name.eq_ignore_ascii_case(b"exec");
-    if is_exec || name.eq_ignore_ascii_case(b"acl") {
-        state::with(|state| state.rights_version.set(state.rights_version.get() + 1));
-    }
+    record_rights(filter, name);
     let runner = RUNNERS
         .iter()
         .find(|runner| name.eq_ignore_ascii_case(runner));
@@ -105,6 +154,28 @@ fn examine(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
             command,
             word_bytes: bytes as u64,
         });
+    });
+}
+
+/// Somebody's rights are changed by this command, if it is one that can.
+///
+/// Redis before 7.2 doesn't tell whose it is; there each command passes the filter right before it runs, EXEC too, with
+/// all that it holds.
+fn record_rights(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
+    let client_id = server!(RedisModule_CommandFilterGetClientId(filter));
+    let is_change = name.eq_ignore_ascii_case(b"acl")
+        || (client_id.is_none() && name.eq_ignore_ascii_case(b"exec"));
+    if !is_change {
+        return;
+    }
+    // What a script calls runs at once.
+    let held_back = client_id.filter(|_| !api::is_script_running(&api::own_context()));
+    state::with(|state| {
+        let mut rights = state.rights.borrow_mut();
+        match held_back {
+            Some(client_id) => rights.record_changer(client_id),
+            None => rights.record_change(),
+        }
     });
 }
 

@@ -11,6 +11,7 @@ use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::api::{self, server};
 use crate::state;
+use crate::state::rights::UNSEEN;
 
 /// A user, as the API hands it out; given back when the value goes.
 struct User(*mut raw::RedisModuleUser);
@@ -19,6 +20,28 @@ impl Drop for User {
     fn drop(&mut self) {
         server!(RedisModule_FreeModuleUser(self.0));
     }
+}
+
+/// Returns the version in which rights are seen that are looked at now, outside a transaction.
+#[inline]
+pub fn version() -> u64 {
+    state::with(|state| state.rights.borrow().version())
+}
+
+/// Returns the version in which rights are seen that are looked at in this context. What follows in the same transaction
+/// may change them.
+pub fn version_in(ctx: &Context) -> u64 {
+    if api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_MULTI == 0 {
+        version()
+    } else {
+        UNSEEN
+    }
+}
+
+/// Returns true if no rights can have changed since they were looked at in this version.
+#[inline]
+pub fn is_current(version: u64) -> bool {
+    state::with(|state| state.rights.borrow().is_current(version))
 }
 
 /// Whether the client's user may wait for these names now. A client that is gone may not.

@@ -23,7 +23,7 @@ pub struct Blocked {
     pub client_id: u64,
     /// Where it was queued.
     pub position: Position,
-    /// As of which [`rights_version`](super::State::rights_version) its user's rights were looked at.
+    /// The [version](super::rights::RightsWatch::version) in which its user's rights were looked at.
     pub rights_version: u64,
 }
 

@@ -8,6 +8,7 @@
 pub mod blocked;
 pub mod pending;
 pub mod provisional;
+pub mod rights;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ptr;
@@ -22,6 +23,7 @@ use redis_module::{raw, Context, RedisGILGuard, RedisString};
 
 use blocked::BlockedClients;
 use pending::Pending;
+use rights::RightsWatch;
 
 /// Numbers all grants. Values that are loaded raise it.
 pub static FENCES: Fences = Fences::new();
@@ -48,6 +50,9 @@ pub static DEFAULT_LEASE_MS: AtomicI64 = AtomicI64::new(UNSET);
 
 /// `lock.max-waiters`: how many clients may wait on the whole server; 0: no limit.
 pub static MAX_WAITERS: AtomicI64 = AtomicI64::new(UNSET);
+
+/// The server's `maxclients`.
+pub static MAX_CLIENTS: AtomicI64 = AtomicI64::new(UNSET);
 
 /// `lock.default-keep`: how long a place is kept that says nothing of it, in ms.
 pub static DEFAULT_KEEP_MS: AtomicI64 = AtomicI64::new(UNSET);
@@ -121,8 +126,10 @@ pub struct State {
     pub last_user: RefCell<Option<Arc<[u8]>>>,
     /// The last command that runs a script, as the command filter saw it.
     pub last_script: Cell<ScriptRun>,
-    /// Counts the commands that may have changed a user's rights.
-    pub rights_version: Cell<u64>,
+    /// The changes of users' rights.
+    pub rights: RefCell<RightsWatch>,
+    /// Whether the server has RESET under its own name.
+    pub has_reset: Cell<bool>,
 }
 
 /// What server this is. Nothing of it changes while it runs, but for its role and its modules.
@@ -246,7 +253,8 @@ impl State {
             last_decoy: RefCell::default(),
             last_user: RefCell::default(),
             last_script: Cell::default(),
-            rights_version: Cell::default(),
+            rights: RefCell::default(),
+            has_reset: Cell::default(),
         }
     }
 }

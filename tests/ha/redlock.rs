@@ -19,7 +19,7 @@ use example::{Held, Missed, Redlock, Settings};
 use crate::history::{assert_no_writer_overlaps, Hold, Mode};
 use crate::load::{soak_time, Dice, Over};
 use crate::payload;
-use crate::support::{eventually, unix_time_us, until, Expect, Server, PATIENCE};
+use crate::support::{eventually, signal, unix_time_us, until, Expect, Server, PATIENCE};
 
 /// Longer than any of these tests needs: what is free before that was released.
 const LEASE: Duration = Duration::from_secs(60);
@@ -869,9 +869,7 @@ fn until_ended(running: &mut Child) {
 
 /// Whether there is a process of this number.
 fn is_alive(process_id: &str) -> bool {
-    let mut kill = Command::new("kill");
-    kill.args(["-0", process_id]).stderr(Stdio::null());
-    kill.status().expect("a program kill").success()
+    signal(process_id, 0)
 }
 
 #[track_caller]

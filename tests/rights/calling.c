@@ -4,6 +4,7 @@
  *     calling.call_as_user LOCK.INFO key      as the user of its own caller
  *     calling.call_as_own LOCK.INFO key       as a user that this module makes, who may do anything
  *     calling.answer_pong LOCK.NONE           has its command filter turn this command into PING
+ *     calling.take_keys guest                 takes all key patterns from this user, without any command
  */
 
 #include <stddef.h>
@@ -23,6 +24,7 @@ static int (*reply_with)(void *ctx, void *reply);
 static int (*wrong_arity)(void *ctx);
 static const char *(*text_of)(const void *string, size_t *len);
 static void *(*create_user)(const char *name);
+static void *(*find_user)(void *name);
 static void (*free_user)(void *user);
 static int (*set_rights)(void *user, const char *rights);
 static int (*set_context_user)(void *ctx, const void *user);
@@ -66,6 +68,14 @@ static int answer_pong(void *ctx, void **argv, int argc) {
     return reply_with_text(ctx, "OK");
 }
 
+static int take_keys(void *ctx, void **argv, int argc) {
+    if (argc != 2) return wrong_arity(ctx);
+    void *user = find_user(argv[1]);
+    int status = set_rights(user, "resetkeys");
+    free_user(user);
+    return reply_with_text(ctx, status == OK ? "OK" : "not taken");
+}
+
 int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
     (void)argv, (void)argc;
     get_api_fn *get_api = *(get_api_fn **)ctx;
@@ -78,6 +88,7 @@ int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
         get_api("RedisModule_CreateModuleUser", &create_user) != OK ||
         get_api("RedisModule_FreeModuleUser", &free_user) != OK ||
         get_api("RedisModule_SetModuleUserACL", &set_rights) != OK ||
+        get_api("RedisModule_GetModuleUserFromUserName", &find_user) != OK ||
         get_api("RedisModule_SetContextUser", &set_context_user) != OK ||
         get_api("RedisModule_ReplyWithSimpleString", &reply_with_text) != OK ||
         get_api("RedisModule_CreateString", &create_string) != OK ||
@@ -88,6 +99,7 @@ int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
     set_attributes(ctx, "calling", 1, 1);
     if (create_command(ctx, "calling.call", call_plainly, "readonly", 0, 0, 0) != OK ||
         create_command(ctx, "calling.call_as_own", call_as_own, "readonly", 0, 0, 0) != OK ||
+        create_command(ctx, "calling.take_keys", take_keys, "readonly", 0, 0, 0) != OK ||
         create_command(ctx, "calling.answer_pong", answer_pong, "readonly", 0, 0, 0) != OK)
         return ERR;
     return create_command(ctx, "calling.call_as_user", call_as_user, "readonly", 0, 0, 0);

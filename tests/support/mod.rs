@@ -29,6 +29,14 @@ pub use server::{module_path, server_binary, Builder, Flavour, Server};
 /// What the server answers for a key that holds another type, word for word.
 pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
+/// Sends a signal to a process of this number, or asks by 0 whether there is one; returns true if there is. A shell has
+/// its own `kill`, but a machine may have no such program.
+pub fn signal(process_id: &str, signal: libc::c_int) -> bool {
+    let process_id = process_id.parse().expect("a process number");
+    // SAFETY: takes numbers only; the caller names a process that the test started.
+    unsafe { libc::kill(process_id, signal) == 0 }
+}
+
 /// A lease that no test outlives.
 pub const LONG: &str = "PX 600000";
 

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use redis::{InfoDict, Value};
+use redis_lock_rig::sources::newer_than;
 use redis_lock_rig::{Plan, Process};
 use tempfile::TempDir;
 
@@ -460,7 +461,7 @@ pub fn server_binary() -> PathBuf {
     found.expect("redis-server or valkey-server in PATH, or its path in REDIS_SERVER")
 }
 
-/// The module that it loads.
+/// The module that it loads. One that is older than its sources fails the test.
 pub fn module_path() -> PathBuf {
     let path = env::var_os("REDIS_LOCK_MODULE").map_or_else(
         || {
@@ -471,7 +472,16 @@ pub fn module_path() -> PathBuf {
         },
         PathBuf::from,
     );
-    let hint = "build the module with `cargo build --release`, or name it in REDIS_LOCK_MODULE";
-    path.canonicalize()
-        .unwrap_or_else(|error| panic!("{}: {error}: {hint}", path.display()))
+    let hint = "build the module with `make build`, or name it in REDIS_LOCK_MODULE";
+    let path = path
+        .canonicalize()
+        .unwrap_or_else(|error| panic!("{}: {error}: {hint}", path.display()));
+    if let Some(newer) = newer_than(&path).expect("a module") {
+        panic!(
+            "{} is older than {}: run `make build`",
+            path.display(),
+            newer.display()
+        );
+    }
+    path
 }

@@ -111,7 +111,7 @@ impl<'a> Given<'a> {
         let Some([channel, message, ..]) = self.words.get(usize::from(self.notify.0)..) else {
             return Ok(None);
         };
-        let notice = Notice::new(channel, message).ok_or(Refusal::Message)?;
+        let notice = Notice::new(channel, message)?;
         let slot = slot::of_key(channel);
         let is_elsewhere = |name: &Name| slot::of_key(name.key()) != slot;
         match sharding {

@@ -443,6 +443,12 @@ mod tests {
             Err(Refusal::Message),
             "message goes before channel"
         );
+        let words: [&[u8]; 5] = [b"k", b"t", b"NOTIFY", long.as_bytes(), b"m"];
+        assert_eq!(
+            queue(&words, Keys::One, &clustered),
+            Err(Refusal::ChannelLength),
+            "the channel's length goes before its slot"
+        );
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! What is to be published once a place's wait is over (NOTIFY).
 
+use crate::values::refusal::Refusal;
+
 /// The longest message, in bytes.
 pub const MOST_MESSAGE_BYTES: usize = 1024;
+
+/// The longest name of a channel, in bytes.
+pub const MOST_CHANNEL_BYTES: usize = 1024;
 
 /// A channel, and the message that is to be published there. Many places have one each, so both lie in
 /// one piece of memory.
@@ -14,15 +19,19 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// A message for a channel; `None` where the message is too long, or the channel's name beyond what
-    /// any server takes.
-    pub fn new(channel: &[u8], message: &[u8]) -> Option<Self> {
+    /// A message for a channel, which the server keeps for as long as the place.
+    ///
+    /// # Errors
+    /// [`Refusal::Message`] or else [`Refusal::ChannelLength`] if one of them is too long.
+    pub fn new(channel: &[u8], message: &[u8]) -> Result<Self, Refusal> {
         if message.len() > MOST_MESSAGE_BYTES {
-            return None;
+            return Err(Refusal::Message);
         }
-        Some(Self {
+        let channel_len = u32::try_from(channel.len()).ok();
+        let channel_len = channel_len.filter(|_| channel.len() <= MOST_CHANNEL_BYTES);
+        Ok(Self {
             bytes: [channel, message].concat().into(),
-            channel_len: u32::try_from(channel.len()).ok()?,
+            channel_len: channel_len.ok_or(Refusal::ChannelLength)?,
         })
     }
 
@@ -57,7 +66,16 @@ mod tests {
 
     #[test]
     fn a_message_has_at_most_1024_bytes() {
-        assert!(Notice::new(b"c", &[b'm'; 1024]).is_some());
-        assert_eq!(Notice::new(b"c", &[b'm'; 1025]), None);
+        assert!(Notice::new(b"c", &[b'm'; 1024]).is_ok());
+        assert_eq!(Notice::new(b"c", &[b'm'; 1025]), Err(Refusal::Message));
+    }
+
+    #[test]
+    fn a_channel_has_at_most_1024_bytes() {
+        assert!(Notice::new(&[b'c'; 1024], b"m").is_ok());
+        let too_long = [b'c'; 1025];
+        assert_eq!(Notice::new(&too_long, b"m"), Err(Refusal::ChannelLength));
+        let both = Notice::new(&too_long, &[b'm'; 1025]);
+        assert_eq!(both, Err(Refusal::Message), "the message goes first");
     }
 }

@@ -35,6 +35,8 @@ pub enum Refusal {
     Count,
     /// A NOTIFY message of more than 1024 bytes.
     Message,
+    /// A NOTIFY channel that is too long.
+    ChannelLength,
     /// A NOTIFY channel outside the slot of the key.
     Channel,
     /// The caller's user may not publish on the NOTIFY channel.
@@ -96,6 +98,7 @@ impl Refusal {
             Self::HoldsLeft => "ERR invalid holds, must be 0 to 4294967295",
             Self::Count => "ERR invalid count, must be 0 to 9007199254740991",
             Self::Message => "ERR invalid message, must be 0 to 1024 bytes",
+            Self::ChannelLength => "ERR channel must be 0 to 1024 bytes",
             Self::Channel => "ERR channel must be in the slot of the key",
             Self::NoChannelPermission => "NOPERM No permissions to access a channel",
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",

@@ -3,6 +3,7 @@
 
 mod ports;
 mod process;
+pub mod sources;
 mod wire;
 
 pub use ports::free_port;
