@@ -8,7 +8,7 @@ use redis_module::{raw, Context, RedisString};
 
 use crate::engine::{blocking, pending, settle};
 use crate::server::api::{self, server};
-use crate::server::{boundary, clock, key, key_events, propagation, timer};
+use crate::server::{boundary, clock, keepalive, key, key_events, propagation, timer};
 use crate::state;
 use crate::state::pending::{Event, ALL_DATABASES};
 
@@ -115,6 +115,7 @@ extern "C" fn on_client_change(
         // SAFETY: this event's data is a `RedisModuleClientInfo`, for the time of the call.
         if let Some(info) = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() } {
             blocking::record_client_gone(info.id);
+            keepalive::forget(info.id);
             if pending::may_have_sessions(info.id) {
                 let closed = Event::Closed(info.id, clock::now().ms());
                 pending::record(|pending| pending.events.push(closed));

@@ -6,6 +6,7 @@ pub mod clients;
 pub mod clock;
 pub mod config;
 pub mod filter;
+pub mod keepalive;
 pub mod key;
 pub mod key_events;
 pub mod key_string;
