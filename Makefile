@@ -100,7 +100,7 @@ check: build-deps deny ## rustfmt, clippy and rustdoc, warnings denied; circles 
 	cargo fmt --all --check
 	@$(FOUND); set -x; cargo test --quiet --test floors
 	@$(FOUND); set -x; cargo clippy --workspace --all-targets -- -D warnings
-	@$(FOUND); set -x; cargo clippy --test ha --test upgrade --test packages --test monitoring -- -D warnings
+	@$(FOUND); set -x; cargo clippy --test ha --test upgrade --test packages --test monitoring --test vanished -- -D warnings
 	@$(FOUND); set -x; RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 demo: run-deps build ## the oversold flash sale, without a lock and with one
@@ -152,7 +152,7 @@ test-clients: run-deps build ## the client libraries against one server and a cl
 
 # --- packages ---------------------------------------------------------------------------------
 
-.PHONY: install uninstall deb dist test-upgrade test-packages test-monitoring deny
+.PHONY: install uninstall deb dist test-upgrade test-packages test-monitoring test-vanished deny
 
 # Where `make install` puts the module, below which folder; by default where the server lies.
 PREFIX ?=
@@ -185,6 +185,16 @@ test-upgrade: test-deps build ## run the tests of upgrades and downgrades, from 
 
 test-packages: test-deps deb dist ## install the package and the tarball in a namespace, as root, and run the server there
 	@$(FOUND); cargo nextest run --test packages --no-fail-fast
+
+# Network namespaces take root, or a user namespace of their own. `ip` isn't in everybody's PATH.
+test-vanished: test-deps build ## machines that vanish without closing their connections, on SERVERS; needs iproute2, openssl
+	@PATH="$$PATH:/usr/sbin:/sbin"; $(FOUND); \
+	unshared=; [ "$$(id -u)" = 0 ] || unshared="unshare --user --map-root-user"; \
+	ip -V >/dev/null 2>&1 && openssl version >/dev/null 2>&1 || { \
+	  if [ "$$(id -u)" = 0 ]; then apt-get install -y iproute2 openssl; else sudo apt-get install -y iproute2 openssl; fi; }; \
+	cargo nextest run --test vanished --no-run && \
+	printf '%s\n' $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER") | xargs -P 6 -I SERVER \
+	  $$unshared env REDIS_SERVER=SERVER cargo nextest run --test vanished --no-fail-fast --test-threads=4
 
 test-monitoring: test-deps build ## run the exporter and Prometheus's own checks on monitoring/
 	@$(FOUND); programs=$$(sh scripts/prometheus.sh) && eval "$$programs" && cargo nextest run --test monitoring --no-fail-fast

@@ -43,7 +43,7 @@ use redis_module::{raw, Context, RedisString};
 use callbacks::{datatype, events, info};
 use engine::{blocking, settle};
 use server::memory::Counted;
-use server::{api, boundary, config, filter, key_events, timer};
+use server::{api, boundary, config, filter, keepalive, key_events, timer};
 
 /// The version as the server keeps it: 10000 * major + 100 * minor + patch.
 const VERSION: c_int = 10_000 * number(env!("CARGO_PKG_VERSION_MAJOR"))
@@ -66,7 +66,7 @@ type LoadStep = fn(&Context) -> Result<(), String>;
 
 /// What is asked comes before what is registered, and what the server can't take back comes last: a
 /// module that fails to load is freed, and what it still has registered then would lead nowhere.
-const STEPS: [LoadStep; 15] = [
+const STEPS: [LoadStep; 16] = [
     boundary::print_no_backtraces,
     api::prepare,
     set_timer,
@@ -77,6 +77,7 @@ const STEPS: [LoadStep; 15] = [
     config::warn_of_eviction,
     config::warn_of_timeout,
     read_max_clients,
+    keepalive::warn_if_unable,
     look_for_other_modules,
     filter::look_for_commands,
     events::subscribe,

@@ -10,7 +10,7 @@ use crate::engine::{blocking, pending, settle};
 use crate::server::api::{self, server};
 use crate::server::fence_key::Saver;
 use crate::server::{
-    boundary, clock, config, fence_key, filter, key, key_events, propagation, timer,
+    boundary, clock, config, fence_key, filter, keepalive, key, key_events, propagation, timer,
 };
 use crate::state;
 use crate::state::pending::{Event, ALL_DATABASES};
@@ -159,6 +159,7 @@ extern "C" fn on_client_change(
         if let Some(info) = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() } {
             blocking::record_client_gone(info.id);
             state::with(|state| state.rights.borrow_mut().forget_changer(info.id));
+            keepalive::forget(info.id);
             if pending::may_have_sessions(info.id) {
                 let closed = Event::Closed(info.id, clock::now().ms());
                 pending::record(|pending| pending.events.push(closed));

@@ -10,7 +10,7 @@ use redis_lock_core::values::request::Life;
 use redis_module::{raw, Context, RedisString};
 
 use crate::server::api::{self, server};
-use crate::server::filter;
+use crate::server::{filter, keepalive};
 use crate::state::{State, CALLERS};
 
 /// A connected client.
@@ -61,14 +61,21 @@ pub fn caller(ctx: &Context, state: &State, life: Life) -> Result<u64, Refusal> 
         return Ok(client_id);
     }
     if is_session {
-        return session_caller(ctx, client_id);
+        return watched_caller(ctx, state, client_id);
     }
     let is_a_scripts = is_a_scripts(ctx, client_id, known);
     Ok(if is_a_scripts { 0 } else { client_id })
 }
 
-/// Whose connection a session is tied to.
+/// Returns the client that a session is tied to, after its socket was set to notice a vanished machine.
 #[inline(never)]
+fn watched_caller(ctx: &Context, state: &State, client_id: u64) -> Result<u64, Refusal> {
+    let caller = session_caller(ctx, client_id)?;
+    keepalive::watch(ctx, state, caller);
+    Ok(caller)
+}
+
+/// Whose connection a session is tied to.
 fn session_caller(ctx: &Context, client_id: u64) -> Result<u64, Refusal> {
     if api::is_script_running(ctx) {
         script_caller(ctx).ok_or(Refusal::CallerUnknown)

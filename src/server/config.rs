@@ -193,13 +193,8 @@ pub fn warn_of_eviction(ctx: &Context) -> Result<(), String> {
 /// The server's `timeout` closes connections that send nothing for so long, and with them goes what is
 /// tied to them.
 pub fn warn_of_timeout(ctx: &Context) -> Result<(), String> {
-    let Ok(RedisValue::Array(values)) = ctx.call("CONFIG", &["GET", "timeout"]) else {
+    let Some(seconds) = of_server(ctx, "timeout") else {
         return Ok(());
-    };
-    let seconds = match values.get(1) {
-        Some(RedisValue::SimpleString(text) | RedisValue::BulkString(text)) => text.clone(),
-        Some(RedisValue::StringBuffer(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-        _ => return Ok(()),
     };
     if seconds != "0" {
         warn(
@@ -211,6 +206,18 @@ pub fn warn_of_timeout(ctx: &Context) -> Result<(), String> {
         );
     }
     Ok(())
+}
+
+/// Returns the value of a setting of the server's, if it tells.
+pub fn of_server(ctx: &Context, name: &str) -> Option<String> {
+    let Ok(RedisValue::Array(values)) = ctx.call("CONFIG", &["GET", name]) else {
+        return None;
+    };
+    match values.get(1)? {
+        RedisValue::SimpleString(text) | RedisValue::BulkString(text) => Some(text.clone()),
+        RedisValue::StringBuffer(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
+    }
 }
 
 fn warn(ctx: &Context, text: &str) {

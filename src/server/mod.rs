@@ -7,6 +7,7 @@ pub mod clock;
 pub mod config;
 pub mod fence_key;
 pub mod filter;
+pub mod keepalive;
 pub mod key;
 pub mod key_events;
 pub mod key_string;

@@ -15,6 +15,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
 use std::sync::Arc;
 
+use foldhash::HashSet;
 use lazy_static::lazy_static;
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::fence::Fences;
@@ -81,6 +82,10 @@ pub struct State {
     pub sessions: Cell<usize>,
     /// The client whose connection the server told the end of last.
     pub last_gone_client: Cell<u64>,
+    /// The connected clients that asked for a session, whose sockets are set to notice a vanished machine.
+    pub watched: RefCell<HashSet<u64>>,
+    /// Set once the log says that such a socket could not be set.
+    pub warned_of_keepalive: Cell<bool>,
     /// The number of the last client that was let wait.
     pub last_waiter_id: Cell<u64>,
     /// The module's timer, while it is armed.
@@ -232,6 +237,8 @@ impl State {
             waiting: Cell::default(),
             sessions: Cell::default(),
             last_gone_client: Cell::default(),
+            watched: RefCell::default(),
+            warned_of_keepalive: Cell::default(),
             last_waiter_id: Cell::default(),
             timer: Cell::default(),
             firing: Cell::default(),

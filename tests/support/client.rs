@@ -2,7 +2,7 @@
 
 use std::env;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpStream, ToSocketAddrs};
 use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -104,9 +104,18 @@ impl Client {
         Client::try_connect(port).expect("the server takes connections")
     }
 
+    /// Connects to a server on another machine.
+    pub fn connect_to(address: impl ToSocketAddrs) -> Client {
+        Client::identified(address).expect("the server takes connections")
+    }
+
     /// As `connect`, where the server may not be up or not be ready yet.
     pub fn try_connect(port: u16) -> Result<Client, String> {
-        let mut client = Client::unidentified(port)?;
+        Client::identified((Ipv4Addr::LOCALHOST, port))
+    }
+
+    fn identified(address: impl ToSocketAddrs) -> Result<Client, String> {
+        let mut client = Client::opened(address)?;
         client.id = match client.try_call("CLIENT ID")? {
             Value::Int(id) => id,
             other => return Err(format!("CLIENT ID answered {other:?}")),
@@ -116,8 +125,11 @@ impl Client {
 
     /// A connection that has sent nothing yet.
     pub fn unidentified(port: u16) -> Result<Client, String> {
-        let stream =
-            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(|error| error.to_string())?;
+        Client::opened((Ipv4Addr::LOCALHOST, port))
+    }
+
+    fn opened(address: impl ToSocketAddrs) -> Result<Client, String> {
+        let stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
         stream
             .set_nodelay(true)
             .map_err(|error| error.to_string())?;
