@@ -103,7 +103,8 @@ fn value(metrics: &str, name: &str) -> f64 {
 fn the_exporter_passes_the_fields_of_info() {
     let server = server_with_holder();
     let _waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
-    let metrics = Exporter::start(&server).metrics();
+    let exporter = Exporter::start(&server);
+    let metrics = exporter.metrics();
     for (field, expected) in [
         ("lock_locks", 1.0),
         ("lock_waiters", 1.0),
@@ -111,6 +112,14 @@ fn the_exporter_passes_the_fields_of_info() {
     ] {
         let name = format!("redis_script_values{{key=\"{field}\"}}");
         assert_eq!(value(&metrics, &name), expected, "{field}");
+    }
+    // The numbers of a histogram, each by itself.
+    server.call("LOCK.RELEASE k a").int();
+    let later = exporter.metrics();
+    for part in ["le_10000", "le_inf", "count"] {
+        let name = format!("redis_script_values{{key=\"lock_wait_ms_{part}\"}}");
+        assert_eq!(value(&metrics, &name), 0.0, "{part}");
+        assert_eq!(value(&later, &name), 1.0, "{part}");
     }
     assert_eq!(value(&metrics, "redis_up"), 1.0);
     // What the dashboard and the alerts ask for besides.
@@ -134,6 +143,130 @@ fn from_a_server_without_the_module_the_exporter_passes_no_field_of_it() {
     let metrics = Exporter::start(&server).metrics();
     assert_eq!(value(&metrics, "redis_up"), 1.0);
     assert!(!metrics.contains("redis_script_values{"), "{metrics}");
+}
+
+/// The queries of the dashboard and of docs/operations.md for lengths of waits and holds, over 5 minutes: the
+/// histogram that each asks for, the query, and what it is of.
+fn queries_of_lengths() -> Vec<(String, String, Of)> {
+    let of_dashboard = queries_of_the_dashboard().into_iter();
+    of_dashboard
+        .chain(queries_of_the_document())
+        .filter_map(|query| {
+            let of = Of::query(&query)?;
+            let (_, rest) = query.split_once("lock_")?;
+            let (field, _) = rest.split_once("_ms_")?;
+            Some((format!("lock_{field}_ms"), query, of))
+        })
+        .collect()
+}
+
+fn queries_of_the_dashboard() -> Vec<String> {
+    let path = root().join("monitoring/grafana-dashboard.json");
+    let text = std::fs::read_to_string(path).expect("a dashboard");
+    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let queries = targets.map(|target| target["expr"].as_str().expect("a query"));
+    queries
+        .map(|query| query.replace("$instance", ".*"))
+        .map(|query| query.replace("$__rate_interval", "5m"))
+        .collect()
+}
+
+fn queries_of_the_document() -> Vec<String> {
+    let text = std::fs::read_to_string(root().join("docs/operations.md")).expect("a document");
+    let blocks = text.split("```promql\n").skip(1);
+    let queries = blocks.map(|block| block.split("```").next().expect("a query"));
+    queries
+        .map(|query| query.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect()
+}
+
+/// What a query is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Half,
+    NinetyNine,
+    Mean,
+}
+
+impl Of {
+    fn query(query: &str) -> Option<Of> {
+        if query.starts_with("histogram_quantile(0.5,") {
+            Some(Of::Half)
+        } else if query.starts_with("histogram_quantile(0.99,") {
+            Some(Of::NinetyNine)
+        } else {
+            query.contains("_ms_sum").then_some(Of::Mean)
+        }
+    }
+}
+
+/// A million waits of 1 ms long ago, and since then each minute 50 of up to 10 ms and 50 of up to 200 ms, 8 s
+/// together: by the names that the exporter gives to the numbers of a histogram.
+#[track_caller]
+fn series(metrics: &str, histogram: &str) -> String {
+    let start = format!("redis_script_values{{key=\"{histogram}_");
+    let names = metrics.lines().filter_map(|line| line.strip_prefix(&start));
+    let parts: Vec<&str> = names.filter_map(|rest| rest.split('"').next()).collect();
+    assert_eq!(parts.len(), 19, "{histogram}: {parts:?}");
+    let line = |part: &&str| {
+        let bound: Option<f64> = part
+            .strip_prefix("le_")
+            .map(|bound| bound.parse().expect("a bound"));
+        let a_minute = match bound {
+            Some(bound) if bound < 10.0 => 0,
+            Some(bound) if bound < 200.0 => 50,
+            None if *part == "sum" => 8_000,
+            Some(_) | None => 100,
+        };
+        format!(
+            "      - series: redis_script_values{{instance=\"a\", key=\"{histogram}_{part}\"}}\n        \
+             values: 1000000+{a_minute}x60\n"
+        )
+    };
+    parts.iter().map(line).collect()
+}
+
+#[test]
+fn the_quantiles_of_a_period_are_computed_from_the_exporters_buckets() {
+    let server = Server::start();
+    let metrics = Exporter::start(&server).metrics();
+    let histograms = ["lock_wait_ms", "lock_hold_ms", "lock_lost_hold_ms"];
+    let series: String = histograms.map(|it| series(&metrics, it)).concat();
+    let queries = queries_of_lengths();
+    for of in [Of::Half, Of::NinetyNine, Of::Mean] {
+        for histogram in histograms {
+            let asked =
+                |(field, _, is_of): &&(String, String, Of)| field == histogram && *is_of == of;
+            assert!(
+                queries.iter().any(|query| asked(&query)),
+                "{of:?} of {histogram}"
+            );
+        }
+    }
+    let test = |(_, query, of): &(String, String, Of)| {
+        let value = match of {
+            Of::Half => 10,
+            Of::NinetyNine => 198,
+            Of::Mean => 80,
+        };
+        let query = format!("round({query}, 0.001)").replace('\'', "''");
+        format!(
+            "      - expr: '{query}'\n        eval_time: 50m\n        exp_samples:\n          - labels: \
+             '{{instance=\"a\"}}'\n            value: {value}\n"
+        )
+    };
+    let tests: String = queries.iter().map(test).collect();
+    let file = server.dir().join("histograms_test.yml");
+    let text = format!(
+        "evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n{series}    \
+         promql_expr_test:\n{tests}"
+    );
+    std::fs::write(&file, text).expect("a file");
+    promtool(&["test", "rules", file.to_str().expect("a path in UTF-8")]);
 }
 
 #[track_caller]

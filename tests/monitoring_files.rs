@@ -36,13 +36,17 @@ fn exported(server: &Server) -> BTreeMap<String, String> {
 fn the_script_exports_every_number_of_info_as_it_is() {
     let server = server_with_holder();
     let info = server.call("INFO lock").text();
-    let numbers: BTreeMap<String, String> = info
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .filter(|(_, value)| value.parse::<f64>().is_ok())
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect();
-    assert!(numbers.len() >= 19, "{numbers:?}");
+    let mut numbers = BTreeMap::new();
+    for (name, value) in info.lines().filter_map(|line| line.split_once(':')) {
+        if value.parse::<f64>().is_ok() {
+            numbers.insert(name.to_owned(), value.to_owned());
+        }
+        for (part, value) in value.split(',').filter_map(|part| part.split_once('=')) {
+            numbers.insert(format!("{name}_{part}"), value.to_owned());
+        }
+    }
+    assert!(numbers.len() >= 19 + 3 * 19, "{numbers:?}");
+    assert_eq!(numbers["lock_wait_ms_le_inf"], "0");
     assert_eq!(exported(&server), numbers);
     assert_eq!(numbers["lock_locks"], "1");
 }
@@ -53,6 +57,30 @@ fn fields_in(text: &str) -> BTreeSet<String> {
     let labels = text.split("key=\"").skip(1);
     let fields = labels.filter_map(|rest| rest.split('"').next());
     fields.map(str::to_owned).collect()
+}
+
+/// What the fields begin with whose buckets are asked for.
+fn histograms_in(text: &str) -> BTreeSet<String> {
+    let text = text.replace("\\\"", "\"");
+    let labels = text.split("key=~\"").skip(1);
+    let patterns = labels.filter_map(|rest| rest.split('"').next());
+    let prefixes = patterns.map(|pattern| pattern.strip_suffix(".*").expect("all buckets"));
+    prefixes.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_dashboard_asks_for_all_buckets_of_each_histogram() {
+    let known = exported(&Server::start());
+    let asked = histograms_in(&text_of("grafana-dashboard.json"));
+    let expected = ["hold_ms", "lost_hold_ms", "wait_ms"].map(|field| format!("lock_{field}_le_"));
+    assert_eq!(Vec::from_iter(&asked), Vec::from_iter(&expected));
+    for prefix in asked {
+        let buckets = known.keys().filter(|name| name.starts_with(&prefix));
+        assert_eq!(buckets.count(), 17, "{prefix}");
+    }
+    // Those of all the time can't show what is going on.
+    let text = text_of("grafana-dashboard.json");
+    assert!(!text.contains("p99_ms") && !text.contains("max_ms"));
 }
 
 #[test]

@@ -10,10 +10,12 @@ use indexmap::IndexMap;
 use crate::branch::{likely, unlikely};
 use crate::decision::Deliveries;
 use crate::effect::{self, Change, Effect, EffectName, Effects};
+use crate::state::lost_holds::LostHold;
 use crate::state::queue::Position;
 use crate::state::sessions::Sessions;
 use crate::store::{Environment, KeyState};
 use crate::values::holder::{Holder, Mode};
+use crate::values::holders::Difference;
 use crate::values::lock::{Lock, Stored};
 use crate::values::moment::{has_passed, Moment};
 use crate::values::name::{Name, Names};
@@ -70,6 +72,8 @@ pub struct Lists {
     pub heap: BinaryHeap<Reverse<Position>>,
     /// Tokens that wait elsewhere and were granted something, and what.
     pub granted: Vec<(Token, Names)>,
+    /// Holds that were found to have ended without a release.
+    pub lost_holds: Vec<LostHold>,
 }
 
 impl Workspace {
@@ -105,6 +109,7 @@ impl Lists {
         self.again.clear();
         self.deliveries.clear();
         self.granted.clear();
+        self.lost_holds.clear();
     }
 }
 
@@ -478,7 +483,15 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         };
         let lock = entry.own_lock();
         lock.shorten(expiry_ms.unwrap_or(u64::MAX));
+        let before = lock.clone();
         self.expirations += self.sessions.expire_and_renew(lock, moment);
+        for Difference { before, after } in before.holders().differences(lock.holders()) {
+            if let (Some(own), None) = (before, after) {
+                let loss = self.sessions.loss_of(own);
+                let lost = LostHold::of(own, loss, moment.ms());
+                self.lists.lost_holds.push(lost);
+            }
+        }
     }
 
     /// Whether a name held nothing before this operation.

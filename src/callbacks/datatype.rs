@@ -82,8 +82,7 @@ unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c
 unsafe fn read(io: *mut raw::RedisModuleIO, version: c_int) -> Option<Lock> {
     // The server's own files are trusted: refusing them would keep it from starting. So is what the
     // primary sends, which judged it by its own clock.
-    let loading = api::context_flags(&api::own_context()) & raw::REDISMODULE_CTX_FLAGS_LOADING != 0;
-    let trusted = loading || api::is_replica();
+    let trusted = api::is_loading() || api::is_replica();
     if version != ENCODING_VERSION {
         // Not for RESTORE: any client could fill the log with it.
         if trusted {
@@ -164,8 +163,7 @@ extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
 
 /// A lock leaves its key, by whatever way but a flush.
 extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    let concerns_nobody = !state::anybody_waits() && !state::any_sessions();
-    if likely(concerns_nobody) || state::with(|state| state.deleting.get()) {
+    if likely(state::with(|state| state.deleting.get())) {
         return;
     }
     // SAFETY: the server passes a live value of the type.
@@ -175,7 +173,12 @@ extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) 
 #[inline(never)]
 fn record_unlinked(key: *mut raw::RedisModuleKeyOptCtx, value: &Packed) {
     boundary::guard(|| {
-        pending::record_unlinked(key::sessions_of(&value.unpack()));
+        let lock = value.unpack();
+        pending::count_unlinked(&lock);
+        if !state::anybody_waits() && !state::any_sessions() {
+            return;
+        }
+        pending::record_unlinked(key::sessions_of(&lock));
         let name = server!(RedisModule_GetKeyNameFromOptCtx(key)).filter(|name| !name.is_null());
         let db = server!(RedisModule_GetDbIdFromOptCtx(key));
         if let (Some(name), Some(db)) = (name, db) {

@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int, c_void, CStr};
 
 use redis_lock_core::branch::unlikely;
+use redis_lock_core::state::lost_holds::UnlinkedHolds;
 use redis_lock_core::values::name::Name;
 use redis_module::{raw, Context, RedisString};
 
@@ -306,6 +307,7 @@ enum KeyEvent {
 
 /// A lock was renamed or moved: its sessions, and what was recorded of it under its old name, come along.
 fn record_arrival(ctx: &Context, string: &RedisString, name: Name) {
+    state::with(|state| state.unlinked(UnlinkedHolds::arrive));
     let sessions = key::sessions_at(ctx, string);
     pending::record(|pending| {
         if !sessions.is_empty() {

@@ -3,7 +3,10 @@
 use std::ffi::{c_int, CStr, CString};
 use std::sync::atomic::Ordering;
 
-use redis_lock_core::table::LockTable;
+use redis_lock_core::state::buckets::Buckets;
+use redis_lock_core::state::durations::Summary;
+use redis_lock_core::state::lost_holds::{LostHolds, UnlinkedHolds};
+use redis_lock_core::table::{Counters, LockTable};
 use redis_module::{raw, Context};
 
 use crate::server::api::server;
@@ -20,25 +23,90 @@ pub fn register(ctx: &Context) -> Result<(), String> {
 
 extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
     boundary::guard(|| {
-        let look = |table: &LockTable| {
-            (
-                table.queues().blocked_len(),
-                table.queues().place_count(),
-                table.sessions().len(),
-                *table.counters(),
-                table.times().waits.summary(),
-                table.times().holds.summary(),
-            )
-        };
-        let Some((waiters, places, sessions, counters, waits, holds)) = state::look(look) else {
+        let Some(facts) = state::change(Facts::of) else {
             return;
         };
+        let section = Section(info);
+        section.begin();
+        section.add_numbers(&facts);
+        for (field, buckets) in [
+            (c"wait_ms", facts.waits.buckets),
+            (c"hold_ms", facts.holds.buckets),
+            (c"lost_hold_ms", facts.lost_holds.times),
+        ] {
+            section.add_histogram(field, &buckets);
+        }
+    });
+}
+
+/// What the lock table and the callbacks have counted.
+struct Facts {
+    waiters: usize,
+    places: usize,
+    sessions: usize,
+    counters: Counters,
+    waits: Spread,
+    holds: Spread,
+    lost_holds: LostHolds,
+}
+
+/// How times are spread.
+struct Spread {
+    summary: Summary,
+    buckets: Buckets,
+}
+
+impl Facts {
+    fn of(table: &mut LockTable) -> Self {
+        let times = table.times();
+        let [waits, holds] = [&mut times.waits, &mut times.holds].map(|durations| Spread {
+            summary: durations.summary(),
+            buckets: durations.buckets(),
+        });
+        let mut lost_holds = times.lost_holds;
+        lost_holds.add(&state::with(|state| {
+            state.unlinked(|unlinked| UnlinkedHolds::lost(unlinked))
+        }));
+        Self {
+            waiters: table.queues().blocked_len(),
+            places: table.queues().place_count(),
+            sessions: table.sessions().len(),
+            counters: *table.counters(),
+            waits,
+            holds,
+            lost_holds,
+        }
+    }
+}
+
+/// The section, as the server collects it.
+struct Section(*mut raw::RedisModuleInfoCtx);
+
+impl Section {
+    fn begin(&self) {
+        server!(RedisModule_InfoAddSection(self.0, std::ptr::null()));
+        let version = CString::new(env!("CARGO_PKG_VERSION")).unwrap_or_default();
+        server!(RedisModule_InfoAddFieldCString(
+            self.0,
+            c"version".as_ptr(),
+            version.as_ptr()
+        ));
+    }
+
+    fn add_numbers(&self, facts: &Facts) {
+        let Facts {
+            counters,
+            waits: Spread { summary: waits, .. },
+            holds: Spread { summary: holds, .. },
+            lost_holds,
+            ..
+        } = facts;
         let deferred = state::pending(|pending| pending.deferred.len() + pending.undelivered.len());
-        let fields: [(&CStr, u64); 26] = [
+        let fields: [(&CStr, u64); 29] = [
             (c"locks", LOCKS.load(Ordering::Relaxed)),
-            (c"waiters", waiters as u64),
-            (c"places", places as u64),
-            (c"sessions", sessions as u64),
+            (c"waiters", facts.waiters as u64),
+            (c"places", facts.places as u64),
+            (c"sessions", facts.sessions as u64),
             (c"bytes", BYTES.load(Ordering::Relaxed)),
             (c"deferred", deferred as u64),
             (c"last_fence", FENCES.last()),
@@ -55,6 +123,9 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
             (c"deadlocks", counters.deadlocks),
             (c"max_waiters_refusals", counters.max_waiters_refusals),
             (c"max_tickets_refusals", counters.max_tickets_refusals),
+            (c"lost_expired", lost_holds.expired),
+            (c"lost_deleted", lost_holds.deleted),
+            (c"lost_disconnected", lost_holds.disconnected),
             (c"wait_p50_ms", waits.p50_ms),
             (c"wait_p99_ms", waits.p99_ms),
             (c"wait_max_ms", waits.max_ms),
@@ -62,19 +133,28 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
             (c"hold_p99_ms", holds.p99_ms),
             (c"hold_max_ms", holds.max_ms),
         ];
-        server!(RedisModule_InfoAddSection(info, std::ptr::null()));
-        let version = CString::new(env!("CARGO_PKG_VERSION")).unwrap_or_default();
-        server!(RedisModule_InfoAddFieldCString(
-            info,
-            c"version".as_ptr(),
-            version.as_ptr()
-        ));
         for (field, value) in fields {
-            server!(RedisModule_InfoAddFieldULongLong(
-                info,
-                field.as_ptr(),
-                value
-            ));
+            self.add(field, value);
         }
-    });
+    }
+
+    /// Adds a field that has a number for each bucket: cumulative, as Prometheus counts.
+    fn add_histogram(&self, field: &CStr, buckets: &Buckets) {
+        server!(RedisModule_InfoBeginDictField(self.0, field.as_ptr()));
+        for (bound_ms, count) in buckets.cumulative() {
+            let bound = bound_ms.map_or_else(|| "le_inf".to_owned(), |ms| format!("le_{ms}"));
+            self.add(&CString::new(bound).unwrap_or_default(), count);
+        }
+        self.add(c"sum", buckets.sum_ms());
+        self.add(c"count", buckets.count());
+        server!(RedisModule_InfoEndDictField(self.0));
+    }
+
+    fn add(&self, field: &CStr, value: u64) {
+        server!(RedisModule_InfoAddFieldULongLong(
+            self.0,
+            field.as_ptr(),
+            value
+        ));
+    }
 }

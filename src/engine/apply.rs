@@ -19,6 +19,8 @@ use crate::state::FENCES;
 /// Applies and replicates the effects of an operation, in their order.
 #[inline]
 pub fn apply_all(store: &mut ServerStore<'_>, effects: &[Effect<'_>]) {
+    let state = store.state();
+    state.applying.set(true);
     let mut rest = effects;
     while let Some((effect, behind)) = rest.split_first() {
         let (applied, key) = apply_one(store, effect);
@@ -34,6 +36,7 @@ pub fn apply_all(store: &mut ServerStore<'_>, effects: &[Effect<'_>]) {
         }
         rest = behind.get(alike..).unwrap_or_default();
     }
+    state.applying.set(false);
 }
 
 /// How many of the effects behind one fit into one RENEW with it.

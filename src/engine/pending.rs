@@ -4,7 +4,7 @@ use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::session_id::SessionId;
 
-use crate::server::{api, timer};
+use crate::server::{api, clock, timer};
 use crate::state;
 use crate::state::pending::{Event, Pending};
 
@@ -43,6 +43,17 @@ pub fn watch_leases(name: &Name, lock: &Lock) {
             pending.touched.insert(name.clone());
         });
     }
+}
+
+/// Counts the holds of a lock that left its key, unless the lock table has decided about them. Holds of a replica
+/// are its primary's to count, and a file that is loaded has those of an earlier life.
+pub fn count_unlinked(lock: &Lock) {
+    let is_decided = state::with(|state| state.applying.get());
+    if is_decided || api::is_replica() || api::is_loading() {
+        return;
+    }
+    let now_ms = clock::now().ms();
+    state::with(|state| state.unlinked(|unlinked| unlinked.unlink(lock, now_ms)));
 }
 
 /// The values with these sessions left their keys. Where the lock table has ended those grants itself, there is

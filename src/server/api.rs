@@ -52,6 +52,11 @@ pub fn is_replica() -> bool {
     facts().is_replica
 }
 
+/// Returns true if the server loads a file, or what its primary sends in the place of one.
+pub fn is_loading() -> bool {
+    context_flags(&own_context()) & raw::REDISMODULE_CTX_FLAGS_LOADING != 0
+}
+
 /// Records the server's role.
 pub fn record_role(ctx: &Context) {
     let is_replica = context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0;
@@ -152,6 +157,8 @@ pub fn probe(_: &Context) -> Result<(), String> {
         RedisModule_InfoAddFieldCString,
         RedisModule_InfoAddFieldULongLong,
         RedisModule_InfoAddSection,
+        RedisModule_InfoBeginDictField,
+        RedisModule_InfoEndDictField,
         RedisModule_IsKeysPositionRequest,
         RedisModule_KeyAtPos,
         RedisModule_KeyType,

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use foldhash::HashSet;
 use lazy_static::lazy_static;
+use redis_lock_core::state::lost_holds::UnlinkedHolds;
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::fence::Fences;
 use redis_lock_core::values::slot::Sharding;
@@ -119,6 +120,10 @@ pub struct State {
     pub fence_key: Cell<Option<*mut raw::RedisModuleKey>>,
     /// Whether this module is deleting a key just now: the lock table knows of that.
     pub deleting: Cell<bool>,
+    /// Whether effects are being applied: the lock table has decided what became of the holds at their keys.
+    pub applying: Cell<bool>,
+    /// Holds that ended because their lock left its key.
+    pub unlinked: RefCell<UnlinkedHolds>,
     /// The database that the last MOVE came from.
     pub moved_from_db: Cell<i32>,
     /// The server's handle of the native type.
@@ -254,6 +259,8 @@ impl State {
             callers: [const { Cell::new(0) }; CALLERS],
             fence_key: Cell::default(),
             deleting: Cell::default(),
+            applying: Cell::default(),
+            unlinked: RefCell::default(),
             moved_from_db: Cell::default(),
             raw_type: Cell::new(ptr::null_mut()),
             decoys: Cell::default(),
@@ -287,6 +294,11 @@ impl State {
     #[inline]
     pub fn pending<T>(&self, work: impl FnOnce(&mut Pending) -> T) -> T {
         work(&mut self.pending.borrow_mut())
+    }
+
+    /// Works on the counts of holds that ended because their lock left its key. The work must not call the server.
+    pub fn unlinked<T>(&self, work: impl FnOnce(&mut UnlinkedHolds) -> T) -> T {
+        work(&mut self.unlinked.borrow_mut())
     }
 
     /// Works on the blocked clients. The work must not call the server.

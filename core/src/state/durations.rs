@@ -1,8 +1,9 @@
-//! How long things took: quantiles of all that was recorded, in a table of fixed size.
+//! How long things took: quantiles and counts of all that was recorded, in tables of fixed size.
 
 use hdrhistogram::Histogram;
 
 use crate::branch::unlikely;
+use crate::state::buckets::Buckets;
 use crate::values::moment::MAX_SPAN_MS;
 
 /// Digits of a time that are kept: it is told to within 1 %.
@@ -17,7 +18,9 @@ const MOST_RECENT: usize = 64;
 pub struct Durations {
     /// There from the first ones on: some 25 KB.
     table: Option<Box<Histogram<u64>>>,
-    /// Those that aren't in the table yet, [`MOST_RECENT`] at most.
+    /// The same times, counted by their length.
+    buckets: Buckets,
+    /// Those that aren't in the table and the buckets yet, [`MOST_RECENT`] at most.
     recent: Vec<u64>,
 }
 
@@ -44,24 +47,29 @@ impl Durations {
 
     #[inline(never)]
     fn add_recent(&mut self) {
-        if self.table.is_none() {
+        if self.table.is_none() && !self.recent.is_empty() {
             // The bounds are constants that it takes, as the tests show.
             let table = Histogram::new_with_max(MAX_SPAN_MS, DIGITS);
             self.table = table.ok().map(Box::new);
         }
-        let recent = self.recent.drain(..);
-        if let Some(table) = &mut self.table {
-            recent.for_each(|ms| table.saturating_record(ms));
+        for ms in self.recent.drain(..) {
+            self.buckets.record(ms);
+            if let Some(table) = &mut self.table {
+                table.saturating_record(ms);
+            }
         }
     }
 
+    /// Counts of them by their length.
+    pub fn buckets(&mut self) -> Buckets {
+        self.add_recent();
+        self.buckets
+    }
+
     /// What is told of them.
-    pub fn summary(&self) -> Summary {
-        let mut all = self.clone();
-        if !all.recent.is_empty() {
-            all.add_recent();
-        }
-        let Some(recorded) = &all.table else {
+    pub fn summary(&mut self) -> Summary {
+        self.add_recent();
+        let Some(recorded) = &self.table else {
             return Summary::default();
         };
         let max_ms = recorded.max();
@@ -112,6 +120,7 @@ mod tests {
         for ms in [0, MAX_SPAN_MS, u64::MAX] {
             durations.record(ms);
         }
+        assert_eq!(durations.buckets().count(), 3);
         let Summary { p50_ms, max_ms, .. } = durations.summary();
         assert!(
             p50_ms.abs_diff(MAX_SPAN_MS) <= MAX_SPAN_MS / 100,

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldhash::{HashMap, HashSet};
 
 use crate::branch::unlikely;
+use crate::state::lost_holds::Loss;
 use crate::values::holder::Holder;
 use crate::values::holders::Difference;
 use crate::values::lock::Lock;
@@ -303,6 +304,15 @@ impl Sessions {
         let session = self.sessions.get(&own.session)?;
         let (ended_ms, keep_ms) = (self.ended_ms(session)?, session.keep_ms?);
         (!has_passed(own.deadline_ms, ended_ms)).then(|| ended_ms.saturating_add(keep_ms))
+    }
+
+    /// The cause by which a grant was lost that [`Sessions::expire_and_renew`] removed.
+    pub fn loss_of(&self, own: &Holder) -> Loss {
+        if self.is_orphaned(own) && self.kept_until_ms(own).is_none() {
+            Loss::Disconnected
+        } else {
+            Loss::Expired
+        }
     }
 
     /// Ends the grants of a lock whose connection is gone, or unties those that are to be kept, and ends

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use crate::branch::unlikely;
 use crate::decision::{Answer, Decision, Deliveries};
 use crate::state::durations::Durations;
+use crate::state::lost_holds::LostHolds;
 use crate::state::place::Stand;
 use crate::state::queue::{Position, Queues, WaiterId};
 use crate::state::schedule::Schedule;
 use crate::state::sessions::Sessions;
 use crate::store::Environment;
-use crate::transaction::{Transaction, Workspace};
+use crate::transaction::{Lists, Transaction, Workspace};
 use crate::values::lock::{Lock, Stored};
 use crate::values::name::Name;
 use crate::values::refusal::Refusal;
@@ -53,6 +55,17 @@ pub struct Times {
     pub waits: Durations,
     /// From a grant until a release ended it.
     pub holds: Durations,
+    /// From a grant until something else ended it, as far as an operation found that.
+    pub lost_holds: LostHolds,
+}
+
+impl Times {
+    /// Counts the holds that a transaction found to be lost.
+    #[inline(never)]
+    fn record_lost(&mut self, lists: &mut Lists) {
+        let lost = lists.lost_holds.drain(..);
+        lost.for_each(|hold| self.lost_holds.record(hold));
+    }
 }
 
 /// Who waits, and when what is to be looked at.
@@ -108,9 +121,9 @@ impl LockTable {
         &self.waiting.counters
     }
 
-    /// The times, to look at.
-    pub const fn times(&self) -> &Times {
-        &self.waiting.times
+    /// The times, to sum up.
+    pub const fn times(&mut self) -> &mut Times {
+        &mut self.waiting.times
     }
 
     /// How many steps all operations took so far: names looked at, waiters taken out or granted.
@@ -233,6 +246,9 @@ impl LockTable {
         let answer = run(&mut self.waiting, &mut tx);
         debug_assert_eq!(self.waiting.overlooked(&mut tx), None, "admissible");
         self.waiting.counters.expirations += tx.expirations;
+        if unlikely(!tx.lists.lost_holds.is_empty()) {
+            self.waiting.times.record_lost(tx.lists);
+        }
         self.steps += tx.steps;
         let deliveries = tx.commit();
         Decision { answer, deliveries }

@@ -2296,6 +2296,32 @@ fn who_follows_a_wait_that_ends_between_two_looks_is_granted() {
 }
 
 #[test]
+fn holds_that_nobody_released_are_counted_by_their_cause() {
+    let mut world = play(
+        "ACQUIRE k a PX 50 SHARED -> granted
+         ACQUIRE k b PX 900 SHARED SESSION -> granted
+         ACQUIRE k c PX 900 SHARED SESSION KEEP 30 -> granted
+         ACQUIRE k d PX 900 SHARED -> granted
+         +50
+         +20
+         CLOSE ACQUIRE k b PX 900 SHARED SESSION
+         CLOSE ACQUIRE k c PX 900 SHARED SESSION KEEP 30
+         +31
+         = k d#1
+         RELEASE k d -> 1",
+    );
+    let lost = world.table.times().lost_holds;
+    let counts = (lost.expired, lost.deleted, lost.disconnected);
+    assert_eq!(counts, (2, 0, 1));
+    assert_eq!(
+        (lost.times.count(), lost.times.sum_ms()),
+        (3, 50 + 70 + 100)
+    );
+    let released = world.table.times().holds.buckets();
+    assert_eq!((released.count(), released.sum_ms()), (1, 101));
+}
+
+#[test]
 fn tickets_are_limited_and_keeping_one_passes() {
     let mut world = World::new();
     world.max_tickets = 2;
