@@ -91,6 +91,14 @@ impl Names {
         }
     }
 
+    /// The name, if it is the only one.
+    pub fn only(&self) -> Option<&Name> {
+        match &self.0 {
+            Form::One(name) => Some(name),
+            Form::Many(_) => None,
+        }
+    }
+
     /// Whether this name is one of them.
     pub fn contains(&self, name: &Name) -> bool {
         self.as_slice().binary_search(name).is_ok()
