@@ -16,7 +16,6 @@ use crate::engine::{blocking, writable};
 use crate::server::key::{self, Found, Key};
 use crate::server::key_string::{CommandStrings, ServerString};
 use crate::server::{api, clock, filter, propagation, rights};
-use crate::state::pending::Pending;
 use crate::state::{self, State};
 
 /// How long a key outlives its lock in a cluster, while somebody waits for it, in ms.
@@ -155,9 +154,7 @@ impl Store for ServerStore<'_> {
     }
 
     fn is_any_touched(&mut self) -> bool {
-        let has_touched =
-            |pending: &mut Pending| !pending.touched.is_empty() || !pending.databases.is_empty();
-        self.state.pending(has_touched)
+        self.state.pending(|pending| pending.has_touched())
     }
 
     fn steady_ms(&mut self) -> u64 {
