@@ -41,7 +41,6 @@ pub enum Event {
 pub const ALL_DATABASES: i32 = -1;
 
 /// The search for the names that somebody waits for in databases that were flushed or swapped.
-#[derive(Default)]
 pub struct Search {
     databases: HashSet<i32>,
     /// Below which number names are still to be looked at, see
