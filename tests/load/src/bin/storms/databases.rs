@@ -114,16 +114,21 @@ fn flushed_without_locks(stage: &Stage, keys: usize) -> Result<Latency> {
     })
 }
 
-/// A connection with many session locks is reset, and takes another one.
+/// A connection with many session locks is reset, and takes another one. Redis 7.0 doesn't say whose RESET it is, so
+/// the locks stay there until the connection closes.
 pub fn reset(stage: &Stage, score: &mut Score) -> Result<()> {
     let sessions = stage.scaled(ENDED_SESSIONS);
     let server = stage.start()?;
     let mut holder = tied_to_one(&server, sessions)?;
     let mut asker = server.connect()?;
+    let is_seen = !asker.info("server", "redis_version")?.starts_with("7.0.");
+    let left = if is_seen { 1 } else { sessions as i64 + 1 };
     let latency = beside_ping(&server, || {
         holder.call("RESET")?;
         holder.granted("LOCK.ACQUIRE other t SESSION")?;
-        until("one lock", PATIENCE, || Ok(asker.count("DBSIZE")? == 1))
+        until("the locks' end", PATIENCE, || {
+            Ok(asker.count("DBSIZE")? == left)
+        })
     })?;
     let what = format!("RESET with {sessions} SESSION locks, then one more");
     score.bounded_latency(&what, &latency, BOUND_MS);
