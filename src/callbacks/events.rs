@@ -286,11 +286,11 @@ fn record_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleStrin
         KeyEvent::Leaves => state::pending(|pending| pending.leaving = Some(name)),
         KeyEvent::Arrives if lock => record_arrival(ctx, &string, name),
         KeyEvent::Expiry if lock => pending::record(|pending| {
-            pending.touched.insert(name);
+            pending.touched.insert(&name);
         }),
         KeyEvent::Restored if lock => pending::record(|pending| {
-            pending.restored.insert(name.clone());
-            pending.touched.insert(name);
+            pending.restored.insert(&name);
+            pending.touched.insert(&name);
         }),
         KeyEvent::Arrives | KeyEvent::Expiry | KeyEvent::Restored => pending::record_touched(name),
     }
@@ -315,9 +315,9 @@ fn record_arrival(ctx: &Context, string: &RedisString, name: Name) {
         }
         let old = pending.leaving.take();
         if old.is_some_and(|old| pending.restored.remove(&old)) {
-            pending.restored.insert(name.clone());
+            pending.restored.insert(&name);
         }
-        pending.touched.insert(name);
+        pending.touched.insert(&name);
     });
 }
 

@@ -15,11 +15,11 @@ use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::refusal::Refusal;
 use redis_module::Context;
 
-use crate::engine::rearm::rearm_for;
+use crate::engine::rearm::{rearm_for, MOST_A_FIRING};
 use crate::engine::store::ServerStore;
 use crate::engine::{apply, blocking, pending, publications};
 use crate::server::key_string::CommandStrings;
-use crate::server::{clients, clock, config};
+use crate::server::{clients, clock, config, timer};
 use crate::state::pending::{Event, Pending, ALL_DATABASES};
 use crate::state::{self, State, FENCES};
 
@@ -160,8 +160,18 @@ pub fn defer(ctx: &Context, names: &[Name], most: usize) {
 /// and they wait on. So what was recorded for them is kept as long as anybody waits.
 pub fn demote() {
     absorb();
+    work_off_left();
     if !state::anybody_waits() {
         state::pending(|pending| *pending = Pending::default());
+    }
+}
+
+/// Works off a part of what waiters have left that are gone; the timer does the rest.
+fn work_off_left() {
+    let left = state::change(|table| table.work_off_left(MOST_A_FIRING));
+    state::pending(|pending| pending.touched.extend(left.unwrap_or_default()));
+    if state::look(|table| table.queues().is_anyone_leaving()) == Some(true) {
+        timer::fire_soon();
     }
 }
 
@@ -218,7 +228,7 @@ fn absorb_all(state: &State, table: &mut LockTable) {
             }
             Event::Swapped(one, other) => table.swap_databases(one, other),
             Event::Demoted => touched.extend(table.demote()),
-            Event::Flushed(ALL_DATABASES) => table.end_all_sessions(),
+            Event::Flushed(ALL_DATABASES) => table.end_sessions_everywhere(),
             Event::Flushed(db) => table.end_sessions_in(db),
             Event::Closed(client_id, ended_ms) => table.close_client(client_id, ended_ms),
             Event::Left(waiter_id, position) => touched.extend(table.leave(waiter_id, position)),

@@ -18,7 +18,7 @@ pub fn record(event: impl FnOnce(&mut Pending)) {
 pub fn record_touched(name: Name) {
     if may_have_queue(&name) {
         record(|pending| {
-            pending.touched.insert(name);
+            pending.touched.insert(&name);
         });
     }
 }
@@ -40,7 +40,7 @@ pub fn watch_leases(name: &Name, lock: &Lock) {
     let several = lock.holders().len() > 1 && !api::is_replica();
     if several && state::look(|table| !table.is_scheduled(name)) == Some(true) {
         record(|pending| {
-            pending.touched.insert(name.clone());
+            pending.touched.insert(name);
         });
     }
 }

@@ -4,6 +4,8 @@
 //! renewal of a session, and at once when there are pending events. In a cluster it also fires shortly
 //! before a lease ends that somebody waits for.
 
+use std::mem;
+
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::values::name::Name;
 use redis_module::Context;
@@ -14,7 +16,7 @@ use crate::server::slots::Elsewhere;
 use crate::server::timer::{self, TimerState};
 use crate::server::{api, clock, fence_key, key};
 use crate::state;
-use crate::state::pending::ALL_DATABASES;
+use crate::state::pending::Pending;
 
 /// When to look again at what may not be granted now, as during CLIENT PAUSE, in ms.
 const RETRY_MS: u64 = 5;
@@ -25,6 +27,9 @@ const DEFERRED_MS: u64 = 1_000;
 
 /// When to look again whether slots are another node's by now, in ms.
 const SLOTS_MS: u64 = 500;
+
+/// After how many names of hand-overs no other one is taken back in the same firing.
+const MOST_TAKEN_BACK: usize = 2_048;
 
 /// How many places are given up at once.
 const MOST_GIVEN_UP: usize = 2_048;
@@ -105,7 +110,7 @@ fn time_out_only(ctx: &Context) {
 fn settle(ctx: &Context) {
     // A name that a dead connection leaves is due now: the next firing is a millisecond away.
     execute::absorb();
-    take_back_undelivered(ctx);
+    let is_undelivered = take_back_undelivered(ctx);
     if state::pending(|pending| std::mem::take(&mut pending.has_new_replica)) {
         fence_key::delete_on_replicas(ctx);
     }
@@ -118,27 +123,38 @@ fn settle(ctx: &Context) {
         for name in &names {
             pending.restored.remove(name);
         }
-        !pending.touched.is_empty()
+        pending.has_due()
     });
-    if more {
+    if more || is_undelivered {
         timer::fire_soon();
     }
     defer(ctx, deferred);
 }
 
-/// Takes back what was handed to clients that are gone, where that may be written now.
-fn take_back_undelivered(ctx: &Context) {
-    for undelivered in state::pending(|pending| std::mem::take(&mut pending.undelivered)) {
+/// Takes back what was handed to clients that are gone, where that may be written now: a part of it at a time.
+/// Returns true if some of it was not looked at.
+fn take_back_undelivered(ctx: &Context) -> bool {
+    let mut rest = state::pending(|pending| mem::take(&mut pending.undelivered)).into_iter();
+    let mut retained = Vec::new();
+    let mut names = 0;
+    while names < MOST_TAKEN_BACK {
+        let Some(undelivered) = rest.next() else {
+            break;
+        };
+        names += undelivered.names.count();
         if writable::may_write_all(&undelivered.names) {
             take_back(ctx, &undelivered);
-        } else if undelivered
-            .names
-            .iter()
-            .any(|name| key::has_lock(ctx, name))
-        {
-            state::pending(|pending| pending.undelivered.push(undelivered));
+        } else if has_any_lock(ctx, &undelivered) {
+            retained.push(undelivered);
         }
     }
+    let is_left = rest.len() > 0;
+    state::pending(|pending| drop(pending.undelivered.splice(0..0, rest.chain(retained))));
+    is_left
+}
+
+fn has_any_lock(ctx: &Context, HandOver { names, .. }: &HandOver) -> bool {
+    names.iter().any(|name| key::has_lock(ctx, name))
 }
 
 fn take_back(ctx: &Context, undelivered: &HandOver) {
@@ -157,7 +173,7 @@ fn defer(ctx: &Context, names: Vec<Name>) {
         let there = key::has_lock(ctx, &name);
         state::pending(|pending| {
             if there {
-                pending.defer(name, until_ms);
+                pending.defer(&name, until_ms);
             } else {
                 pending.restored.remove(&name);
             }
@@ -197,39 +213,32 @@ fn give_up_places(names: &[Name]) {
 /// The names of the pending events and those that the table finds due, as many as one firing takes on. Restored
 /// names stay recorded as such until they are settled, so that a command in between reads them right.
 fn due_names() -> Vec<Name> {
-    touch_flushed();
     let mut due = state::change(|table| table.due_names(clock::steady_ms(), MOST_A_FIRING))
         .unwrap_or_default();
-    due.extend(state::pending(|pending| {
+    let mut touched = flushed_names();
+    state::pending(|pending| {
         pending.release_deferred(clock::steady_ms());
-        let touched: Vec<Name> = pending
-            .touched
-            .iter()
-            .take(MOST_A_FIRING)
-            .cloned()
-            .collect();
-        for name in &touched {
-            pending.touched.remove(name);
-        }
+        touched.extend(pending.touched.take(MOST_A_FIRING));
         pending.settling.extend(touched.iter().cloned());
-        touched
-    }));
+    });
+    due.extend(touched);
     due.sort_unstable();
     due.dedup();
     due
 }
 
-/// Records the names that somebody waits for in databases that were flushed or swapped.
-fn touch_flushed() {
-    let databases = state::pending(|pending| std::mem::take(&mut pending.databases));
-    if databases.is_empty() {
-        return;
-    }
-    let all = databases.contains(&ALL_DATABASES);
-    let flushed = |name: &&Name| all || databases.contains(&name.db);
-    let names = state::look(|table| {
-        let names = table.queues().names().filter(flushed);
-        names.cloned().collect::<Vec<_>>()
+/// Returns the next names that somebody waits for in databases that were flushed or swapped.
+fn flushed_names() -> Vec<Name> {
+    let Some(mut search) = state::pending(Pending::take_search) else {
+        return Vec::new();
+    };
+    let found = state::look(|table| {
+        let (below, names) = table.queues().names_below(search.below, MOST_A_FIRING);
+        let names = names.filter(|name| search.is_for(name));
+        (below, names.cloned().collect())
     });
-    state::pending(|pending| pending.touched.extend(names.unwrap_or_default()));
+    let (below, names) = found.unwrap_or((search.below, Vec::new()));
+    search.below = below;
+    state::pending(|pending| pending.go_on(search));
+    names
 }

@@ -154,7 +154,7 @@ impl Store for ServerStore<'_> {
     }
 
     fn is_any_touched(&mut self) -> bool {
-        self.state.pending(|pending| pending.may_have_touched_any())
+        self.state.pending(|pending| pending.has_touched())
     }
 
     fn is_settling(&mut self, name: &Name) -> bool {

@@ -6,6 +6,7 @@
 //! touch as well lies beside it, as atomics.
 
 pub mod blocked;
+pub mod name_set;
 pub mod pending;
 pub mod provisional;
 pub mod rights;

@@ -4,6 +4,8 @@
 //! Callbacks of the keyspace, of clients and of the server must not write: they leave an event here
 //! and arm the timer.
 
+use std::mem;
+
 use foldhash::HashSet;
 use redis_lock_core::branch::unlikely;
 use redis_lock_core::decision::Publication;
@@ -12,6 +14,8 @@ use redis_lock_core::state::queue::{Position, WaiterId};
 use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::session_id::SessionId;
 use redis_lock_core::values::token::Token;
+
+use super::name_set::NameSet;
 
 /// What happened to grants and waiters without an operation of the lock table.
 pub enum Event {
@@ -36,22 +40,39 @@ pub enum Event {
 /// Stands for all databases in [`Pending::databases`] and [`Event::Flushed`], as in the server's event.
 pub const ALL_DATABASES: i32 = -1;
 
+/// The search for the names that somebody waits for in databases that were flushed or swapped.
+pub struct Search {
+    databases: HashSet<i32>,
+    /// Below which number names are still to be looked at, see
+    /// [`Queues::names_below`](redis_lock_core::state::queue::Queues::names_below).
+    pub below: usize,
+}
+
+impl Search {
+    /// Returns true if a name is in one of the databases.
+    pub fn is_for(&self, name: &Name) -> bool {
+        is_in(&self.databases, name)
+    }
+}
+
 /// What was not absorbed yet.
 #[derive(Default)]
 pub struct Pending {
     /// Names that somebody may wait for, where a key came, went or changed.
-    pub touched: HashSet<Name>,
+    pub touched: NameSet,
     /// Those of them that the timer settles just now.
     pub settling: HashSet<Name>,
     /// Names of restored locks, until they were settled: their own expiry says nothing, their
     /// leases do.
-    pub restored: HashSet<Name>,
+    pub restored: NameSet,
     /// Touched names where nothing may be written now.
-    pub deferred: HashSet<Name>,
+    pub deferred: NameSet,
     /// When to look at those again, on the steady clock in ms.
     pub deferred_until_ms: u64,
-    /// Databases that were flushed or swapped.
+    /// Databases that were flushed or swapped, and whose names are to be searched for next.
     pub databases: HashSet<i32>,
+    /// The search that is under way.
+    search: Option<Search>,
     /// The name that a key is just leaving by RENAME or MOVE.
     pub leaving: Option<Name>,
     /// What happened, in this order.
@@ -67,15 +88,38 @@ pub struct Pending {
 impl Pending {
     /// Whether a key of this name may have come, gone or changed since it was settled last.
     pub fn may_have_touched(&self, name: &Name) -> bool {
+        let search = self.search.as_ref();
         self.touched.contains(name)
             || self.deferred.contains(name)
-            || self.databases.contains(&name.db)
-            || self.databases.contains(&ALL_DATABASES)
+            || is_in(&self.databases, name)
+            || search.is_some_and(|search| search.is_for(name))
     }
 
-    /// Whether there may be any such name.
-    pub fn may_have_touched_any(&self) -> bool {
-        !self.touched.is_empty() || !self.deferred.is_empty() || !self.databases.is_empty()
+    /// Returns true if any key may have.
+    pub fn has_touched(&self) -> bool {
+        self.has_due() || !self.deferred.is_empty()
+    }
+
+    /// Returns true if the timer may settle a name for that at once.
+    pub fn has_due(&self) -> bool {
+        !self.touched.is_empty() || !self.databases.is_empty() || self.search.is_some()
+    }
+
+    /// Takes the search that is under way, or begins one; none where no database was flushed or swapped. What
+    /// happens to databases meanwhile is left to the next one, so each comes to its end.
+    pub fn take_search(&mut self) -> Option<Search> {
+        self.search.take().or_else(|| {
+            let databases = mem::take(&mut self.databases);
+            (!databases.is_empty()).then_some(Search {
+                databases,
+                below: usize::MAX,
+            })
+        })
+    }
+
+    /// Has a search go on, unless it has come to its end.
+    pub fn go_on(&mut self, search: Search) {
+        self.search = (search.below > 0).then_some(search);
     }
 
     /// A connection was told that its token holds these names: what was handed to the same token there is
@@ -108,12 +152,12 @@ impl Pending {
     /// Names that were deferred are to be looked at again, once their time has come.
     pub fn release_deferred(&mut self, steady_ms: u64) {
         if self.deferred_until_ms <= steady_ms {
-            self.touched.extend(self.deferred.drain());
+            self.touched.append(&mut self.deferred);
         }
     }
 
     /// Defers a name until `until_ms`, or until those are looked at that are deferred already.
-    pub fn defer(&mut self, name: Name, until_ms: u64) {
+    pub fn defer(&mut self, name: &Name, until_ms: u64) {
         if self.deferred.is_empty() {
             self.deferred_until_ms = until_ms;
         }
@@ -123,12 +167,13 @@ impl Pending {
     /// Two databases changed places, and with them what their names mean.
     pub fn swap_databases(&mut self, one: i32, other: i32) {
         for names in [&mut self.touched, &mut self.restored, &mut self.deferred] {
-            let swapped = std::mem::take(names).into_iter().map(|mut name| {
-                name.swap_databases(one, other);
-                name
-            });
-            names.extend(swapped);
+            names.swap_databases(one, other);
         }
         self.events.push(Event::Swapped(one, other));
     }
+}
+
+/// Returns true if a name is in one of these databases.
+fn is_in(databases: &HashSet<i32>, name: &Name) -> bool {
+    !databases.is_empty() && (databases.contains(&name.db) || databases.contains(&ALL_DATABASES))
 }

@@ -34,6 +34,13 @@ impl<Q> QueueTable<Q> {
         self.queues.keys()
     }
 
+    /// The names from a number on and below another one. A name may get a smaller number as another one is removed,
+    /// and never a greater one.
+    pub fn names_between(&self, from: usize, below: usize) -> impl Iterator<Item = &Name> {
+        let slice = self.queues.get_range(from..below);
+        slice.into_iter().flat_map(|slice| slice.keys())
+    }
+
     /// The values, in no order.
     pub fn values(&self) -> impl Iterator<Item = &Q> {
         self.queues.values()

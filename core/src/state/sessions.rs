@@ -5,9 +5,10 @@
 //! The session's number is kept in the holder, so it goes wherever the server moves the value; what the
 //! number means is known here, in this server's memory, and nowhere else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Bound;
 
-use foldhash::{HashMap, HashSet};
+use foldhash::HashMap;
 
 use crate::branch::unlikely;
 use crate::state::lost_holds::Loss;
@@ -26,50 +27,87 @@ const LATEST_MS: u64 = 1_000;
 /// When a session is due whose grant was not stored yet.
 const NEVER_FOLLOWED: u64 = u64::MAX;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// The connection lives, as far as is known.
-    Alive,
-    /// The connection is gone since then, on the wall clock in ms: the grant is to end, or to be kept for
-    /// a while.
-    Orphan(u64),
-}
+/// The number of a tie. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct TieId(u64);
+
+/// The number of a set of keys. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct KeysId(u64);
 
 #[derive(Clone, Debug)]
 struct Session {
-    client_id: u64,
+    tie: TieId,
+    /// The keys that its grant is among. Where these have ended, so has the session.
+    keys: KeysId,
+    /// The grant's key. The database is that of `keys`, see [`Sessions::name_of`].
     name: Name,
     lease_ms: u64,
     keep_ms: Option<u64>,
-    state: State,
     /// When to look at it, on the steady clock: to renew it, to end it, or to find that its grant
     /// is gone.
     due_ms: u64,
 }
 
+/// The grants that are tied to one connection. After a RESET the connection begins another tie.
+#[derive(Debug)]
+struct Tie {
+    client_id: u64,
+    /// When the connection ended, on the wall clock in ms: since then each grant is to end, or to be
+    /// kept for a while.
+    ended_ms: Option<u64>,
+    sessions: BTreeSet<SessionId>,
+}
+
+/// A tie that has ended and whose sessions are made due, in their order.
+#[derive(Debug)]
+struct Ending {
+    tie: TieId,
+    /// The last one that was made due.
+    last: SessionId,
+}
+
+/// The keys of one database, from one flush to the next.
+#[derive(Debug)]
+struct Keys {
+    /// The database's number: another one after SWAPDB.
+    database: i32,
+    sessions: BTreeSet<SessionId>,
+}
+
 /// All sessions of this server.
 ///
-/// Invariants: `due` lists each session once, as `sessions` has it; `by_client` lists those that are alive,
-/// and no client without one. A client in `gone` is in `by_client`, with the moment that it went: what is
-/// still listed there has ended with its connection, but was not marked yet, because that takes time
-/// for each.
+/// A session ends at once where its connection does, or where its database is flushed. What is left of it is
+/// worked off in parts, because that takes time for each: [`Sessions::work_off`].
+///
+/// Invariants:
+/// 1. `due`, and one of `ties`, list each session once.
+/// 2. One of `keys` lists it, or one of `flushed` if its keys have ended; then nothing finds it.
+/// 3. `by_client` has the ties that haven't ended, `by_database` all keys. No tie is without a session.
+/// 4. `flushed_len` counts the sessions whose keys have ended, `ended_ties` the ties that have.
 #[derive(Debug, Default)]
 pub struct Sessions {
     sessions: HashMap<SessionId, Session>,
-    by_client: HashMap<u64, BTreeSet<SessionId>>,
-    gone: BTreeMap<u64, u64>,
+    ties: HashMap<TieId, Tie>,
+    by_client: HashMap<u64, TieId>,
+    keys: HashMap<KeysId, Keys>,
+    by_database: HashMap<i32, KeysId>,
     due: BTreeSet<(u64, SessionId)>,
-    orphans: usize,
-    last_id: u64,
+    ending: VecDeque<Ending>,
+    ended_ties: usize,
+    flushed: Vec<BTreeSet<SessionId>>,
+    flushed_len: usize,
+    /// The last number that was given to a session, a tie or a set of keys.
+    last_number: u64,
 }
 
 impl Sessions {
-    /// How many there are.
+    /// Returns how many there are.
     pub fn len(&self) -> usize {
-        self.sessions.len()
+        self.sessions.len() - self.flushed_len
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none, nor anything left of one.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
@@ -77,83 +115,94 @@ impl Sessions {
     /// Ends all sessions; the grants are left to their leases. The numbers are still in the values and
     /// are not given again.
     pub fn clear(&mut self) {
-        let last_id = self.last_id;
+        let last_number = self.last_number;
         *self = Self {
-            last_id,
+            last_number,
             ..Self::default()
         };
     }
 
-    /// Whether there is such a session.
+    /// Returns true if there is such a session.
     pub fn contains(&self, id: SessionId) -> bool {
-        self.sessions.contains_key(&id)
+        self.get(id).is_some()
     }
 
-    /// Whether this session binds a grant to a connection that lives.
+    /// Returns true if this session binds a grant to a connection that lives.
     pub fn is_alive(&self, id: SessionId) -> bool {
-        self.sessions
-            .get(&id)
-            .is_some_and(|session| self.ended_ms(session).is_none())
+        self.client_of(id).is_some()
     }
 
-    /// Since when the connection of a session is gone, if it is.
+    fn get(&self, id: SessionId) -> Option<&Session> {
+        let session = self.sessions.get(&id)?;
+        self.keys.contains_key(&session.keys).then_some(session)
+    }
+
+    /// Returns when the connection of a session ended, if it has.
     fn ended_ms(&self, session: &Session) -> Option<u64> {
-        match session.state {
-            State::Orphan(ended_ms) => Some(ended_ms),
-            State::Alive => self.gone.get(&session.client_id).copied(),
-        }
+        self.ties.get(&session.tie)?.ended_ms
     }
 
-    /// Whether anything is tied to this connection.
+    fn name_of(&self, session: &Session) -> Option<Name> {
+        let mut name = session.name.clone();
+        name.db = self.keys.get(&session.keys)?.database;
+        Some(name)
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Returns true if anything is tied to this connection.
     pub fn has_client(&self, client_id: u64) -> bool {
         self.by_client.contains_key(&client_id)
     }
 
-    /// The connection that a grant is tied to, if it lives.
+    fn tie_of(&self, client_id: u64) -> Option<&Tie> {
+        self.ties.get(self.by_client.get(&client_id)?)
+    }
+
+    /// Returns the connection that a grant is tied to, if it lives.
     pub fn client_of(&self, id: SessionId) -> Option<u64> {
-        let session = self.sessions.get(&id)?;
-        self.ended_ms(session)
-            .is_none()
-            .then_some(session.client_id)
+        let tie = self.ties.get(&self.get(id)?.tie)?;
+        tie.ended_ms.is_none().then_some(tie.client_id)
     }
 
-    /// How many grants are tied to a connection.
+    /// Returns how many grants are tied to a connection. Those are among them that a flush has ended and of
+    /// which something is left.
     pub fn count_of(&self, client_id: u64) -> usize {
-        self.by_client.get(&client_id).map_or(0, BTreeSet::len)
+        self.tie_of(client_id).map_or(0, |tie| tie.sessions.len())
     }
 
-    /// Where the grants are that are tied to a connection, if it lives.
-    pub fn names_of(&self, client_id: u64) -> impl Iterator<Item = &Name> {
-        let ids = self.by_client.get(&client_id);
-        let ids = ids.filter(|_| !self.gone.contains_key(&client_id));
-        ids.into_iter()
-            .flatten()
-            .filter_map(|id| Some(&self.sessions.get(id)?.name))
+    /// Returns where the grants are that are tied to a connection, if it lives.
+    pub fn names_of(&self, client_id: u64) -> impl Iterator<Item = Name> + '_ {
+        let tie = self.tie_of(client_id).into_iter();
+        let ids = tie.flat_map(|tie| &tie.sessions);
+        ids.filter_map(|id| self.name_of(self.sessions.get(id)?))
     }
 
-    /// When the next session is due, on the steady clock in ms.
+    /// Returns when the next session is due, or something is to be worked off, on the steady clock in ms.
     pub fn next_due_ms(&self) -> Option<u64> {
-        if !self.gone.is_empty() {
+        if !self.ending.is_empty() || !self.flushed.is_empty() {
             return Some(0);
         }
         self.due.first().map(|(ms, _)| *ms)
     }
 
-    /// The sessions that are due at `steady_ms` and where their grants should be, at most `most`.
+    /// Returns the sessions that are due at `steady_ms` and where their grants should be, at most `most`.
     pub fn due(&self, steady_ms: u64, most: usize) -> Vec<(SessionId, Name)> {
         let due = self
             .due
             .iter()
             .take_while(|(ms, _)| *ms <= steady_ms)
             .take(most);
-        due.filter_map(|(_, id)| Some((*id, self.sessions.get(id)?.name.clone())))
+        due.filter_map(|(_, id)| Some((*id, self.name_of(self.sessions.get(id)?)?)))
             .collect()
     }
 
-    /// Whether a session is still there and due at `steady_ms`.
+    /// Returns true if a session is still there and due at `steady_ms`.
     pub fn is_due(&self, id: SessionId, steady_ms: u64) -> bool {
-        self.sessions
-            .get(&id)
+        self.get(id)
             .is_some_and(|session| session.due_ms <= steady_ms)
     }
 
@@ -165,24 +214,43 @@ impl Sessions {
         lease_ms: u64,
         keep_ms: Option<u64>,
     ) -> SessionId {
-        // After a RESET it lives on, with new ties beside those that have ended.
-        while let Some(ended_ms) = self.gone.get(&client_id).copied() {
-            self.mark_first_orphaned(client_id, ended_ms);
-        }
-        self.last_id += 1;
-        let id = SessionId::numbered(self.last_id);
+        let id = SessionId::numbered(self.next_number());
         let session = Session {
-            client_id,
+            tie: self.list_in_tie(id, client_id),
+            keys: self.list_in_keys(id, name.db),
             name,
             lease_ms,
             keep_ms,
-            state: State::Alive,
             due_ms: NEVER_FOLLOWED,
         };
-        self.by_client.entry(client_id).or_default().insert(id);
         self.due.insert((session.due_ms, id));
         self.sessions.insert(id, session);
         id
+    }
+
+    /// Lists a session in the tie of a connection, which is begun if there is none.
+    fn list_in_tie(&mut self, id: SessionId, client_id: u64) -> TieId {
+        let number = self.next_number();
+        let tie_id = *self.by_client.entry(client_id).or_insert(TieId(number));
+        let tie = self.ties.entry(tie_id).or_insert_with(|| Tie {
+            client_id,
+            ended_ms: None,
+            sessions: BTreeSet::new(),
+        });
+        tie.sessions.insert(id);
+        tie_id
+    }
+
+    /// Lists a session in the keys of a database.
+    fn list_in_keys(&mut self, id: SessionId, database: i32) -> KeysId {
+        let number = self.next_number();
+        let keys_id = *self.by_database.entry(database).or_insert(KeysId(number));
+        let keys = self.keys.entry(keys_id).or_insert_with(|| Keys {
+            database,
+            sessions: BTreeSet::new(),
+        });
+        keys.sessions.insert(id);
+        keys_id
     }
 
     /// Ends a session. The grant is left to its lease.
@@ -191,93 +259,158 @@ impl Sessions {
             return;
         };
         self.due.remove(&(session.due_ms, id));
-        match session.state {
-            State::Orphan(_) => self.orphans -= 1,
-            State::Alive => self.unlist(session.client_id, id),
+        self.unlist_from_tie(id, session.tie);
+        match self.keys.get_mut(&session.keys) {
+            Some(keys) => drop(keys.sessions.remove(&id)),
+            None => self.flushed_len -= 1,
         }
     }
 
-    fn unlist(&mut self, client_id: u64, id: SessionId) {
-        let Some(ids) = self.by_client.get_mut(&client_id) else {
+    fn unlist_from_tie(&mut self, id: SessionId, tie_id: TieId) {
+        let Some(tie) = self.ties.get_mut(&tie_id) else {
             return;
         };
-        ids.remove(&id);
-        if ids.is_empty() {
-            self.by_client.remove(&client_id);
-            self.gone.remove(&client_id);
+        tie.sessions.remove(&id);
+        if !tie.sessions.is_empty() {
+            return;
         }
+        match tie.ended_ms {
+            Some(_) => self.ended_ties -= 1,
+            None => drop(self.by_client.remove(&tie.client_id)),
+        }
+        self.ties.remove(&tie_id);
     }
 
-    /// The lease of a tied grant was set to another length.
+    /// Sets the lease of a tied grant to another length.
     pub fn set_lease(&mut self, id: SessionId, lease_ms: u64) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.lease_ms = lease_ms;
         }
     }
 
-    /// The grant is at another name now.
+    /// Records that the grant is at another name now.
     pub fn move_to(&mut self, id: SessionId, name: &Name) {
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.name = name.clone();
-        }
-    }
-
-    /// Two databases changed places.
-    pub fn swap_databases(&mut self, one: i32, other: i32) {
-        for session in self.sessions.values_mut() {
-            session.name.swap_databases(one, other);
-        }
-    }
-
-    /// All keys of a database are gone, and with them the grants.
-    pub fn end_sessions_in(&mut self, db: i32) {
-        let there = |(id, session): (&SessionId, &Session)| (session.name.db == db).then_some(*id);
-        let ids: Vec<SessionId> = self.sessions.iter().filter_map(there).collect();
-        if ids.len() == self.sessions.len() {
-            self.clear();
-            return;
-        }
-        ids.into_iter().for_each(|id| self.end_session(id));
-    }
-
-    /// A connection is gone, or was reset, since `ended_ms` on the wall clock: its grants have ended, but for those to be
-    /// kept. Costs the same however many they are.
-    pub fn close_client(&mut self, client_id: u64, ended_ms: u64) {
-        if self.has_client(client_id) {
-            self.gone.insert(client_id, ended_ms);
-        }
-    }
-
-    /// Marks sessions of connections that are gone, at most `most`: they are due from now on.
-    pub fn mark_orphaned(&mut self, most: usize) {
-        for _ in 0..most {
-            let Some((client_id, ended_ms)) = self.gone.first_key_value() else {
-                return;
-            };
-            let (client_id, ended_ms) = (*client_id, *ended_ms);
-            self.mark_first_orphaned(client_id, ended_ms);
-        }
-    }
-
-    /// Marks one session of a connection that is gone; the last one leaves nothing of the connection.
-    fn mark_first_orphaned(&mut self, client_id: u64, ended_ms: u64) {
-        let first = self.by_client.get(&client_id).and_then(BTreeSet::first);
-        let Some(id) = first.copied() else {
-            self.gone.remove(&client_id);
+        let Some(before) = self.get(id).map(|session| session.keys) else {
             return;
         };
-        self.recheck(id, 0);
-        self.unlist(client_id, id);
+        if let Some(keys) = self.keys.get_mut(&before) {
+            keys.sessions.remove(&id);
+        }
+        let keys = self.list_in_keys(id, name.db);
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.state = State::Orphan(ended_ms);
-            self.orphans += 1;
+            session.name = name.clone();
+            session.keys = keys;
         }
     }
 
-    /// A session that is due but may not be renewed or ended now is looked at again after a sixth of its
+    /// Has two databases change places. Costs the same however many sessions are there.
+    pub fn swap_databases(&mut self, one: i32, other: i32) {
+        let swapped = [
+            (self.by_database.remove(&one), other),
+            (self.by_database.remove(&other), one),
+        ];
+        for (keys_id, database) in swapped {
+            let Some(keys_id) = keys_id else { continue };
+            self.by_database.insert(database, keys_id);
+            if let Some(keys) = self.keys.get_mut(&keys_id) {
+                keys.database = database;
+            }
+        }
+    }
+
+    /// Ends the sessions of a database: all keys there are gone, and with them the grants. Costs the same however
+    /// many they are.
+    pub fn end_sessions_in(&mut self, database: i32) {
+        let keys_id = self.by_database.remove(&database);
+        let Some(keys) = keys_id.and_then(|id| self.keys.remove(&id)) else {
+            return;
+        };
+        if !keys.sessions.is_empty() {
+            self.flushed_len += keys.sessions.len();
+            self.flushed.push(keys.sessions);
+        }
+    }
+
+    /// As [`Sessions::end_sessions_in`], of all databases.
+    pub fn end_sessions_everywhere(&mut self) {
+        let databases: Vec<i32> = self.by_database.keys().copied().collect();
+        for database in databases {
+            self.end_sessions_in(database);
+        }
+    }
+
+    /// Ends the tie of a connection that is gone, or was reset, since `ended_ms` on the wall clock: its grants have
+    /// ended, except those to be kept. Costs the same however many they are.
+    pub fn close_client(&mut self, client_id: u64, ended_ms: u64) {
+        let Some(tie_id) = self.by_client.remove(&client_id) else {
+            return;
+        };
+        if let Some(tie) = self.ties.get_mut(&tie_id) {
+            tie.ended_ms = Some(ended_ms);
+            self.ended_ties += 1;
+            self.ending.push_back(Ending {
+                tie: tie_id,
+                last: SessionId::NONE,
+            });
+        }
+    }
+
+    /// Works off what has ended: at most `most` sessions of flushed databases are taken out, and at most `most`
+    /// of ended ties are due from now on.
+    pub fn work_off(&mut self, steady_ms: u64, most: usize) {
+        for _ in 0..most {
+            if !self.take_out_next() {
+                break;
+            }
+        }
+        for _ in 0..most {
+            if !self.make_next_due(steady_ms) {
+                return;
+            }
+        }
+    }
+
+    /// Makes the next session of an ended tie due. Returns false if there is none.
+    ///
+    /// It is due no sooner than now, so that sessions come first that are due already: others may have to be
+    /// renewed.
+    fn make_next_due(&mut self, steady_ms: u64) -> bool {
+        let Some(Ending { tie, last }) = self.ending.front_mut() else {
+            return false;
+        };
+        let behind = (Bound::Excluded(*last), Bound::Unbounded);
+        let tie = self.ties.get(tie);
+        let next = tie.and_then(|tie| tie.sessions.range(behind).next());
+        match next.copied() {
+            Some(id) => {
+                *last = id;
+                self.recheck(id, steady_ms);
+            }
+            None => drop(self.ending.pop_front()),
+        }
+        true
+    }
+
+    /// Takes out the next session that a flush has ended. Returns false if there is none.
+    fn take_out_next(&mut self) -> bool {
+        let Some(flushed) = self.flushed.last_mut() else {
+            return false;
+        };
+        match flushed.pop_first() {
+            Some(id) => self.end_session(id),
+            None => drop(self.flushed.pop()),
+        }
+        if self.is_empty() && self.flushed.is_empty() {
+            // Frees the room that they had.
+            self.clear();
+        }
+        true
+    }
+
+    /// Looks at a session again that is due but may not be renewed or ended now: after a sixth of its
     /// lease, twice before a renewal would be late, but within the second.
     pub fn defer(&mut self, id: SessionId, steady_ms: u64) {
-        if let Some(session) = self.sessions.get(&id) {
+        if let Some(session) = self.get(id) {
             let later_ms = (session.lease_ms / 6).clamp(SOONEST_MS, LATEST_MS);
             self.recheck(id, steady_ms.saturating_add(later_ms));
         }
@@ -286,7 +419,7 @@ impl Sessions {
     /// Whether a lock has a grant whose connection is gone.
     #[inline(always)]
     pub fn has_orphan_at(&self, lock: &Lock) -> bool {
-        unlikely(self.orphans > 0 || !self.gone.is_empty()) && self.is_any_orphaned(lock)
+        unlikely(self.ended_ties > 0) && self.is_any_orphaned(lock)
     }
 
     #[inline(never)]
@@ -295,13 +428,13 @@ impl Sessions {
     }
 
     fn is_orphaned(&self, own: &Holder) -> bool {
-        let session = self.sessions.get(&own.session);
+        let session = self.get(own.session);
         session.is_some_and(|session| self.ended_ms(session).is_some())
     }
 
     /// Until when a grant is kept whose connection is gone, if its lease was in force then.
     fn kept_until_ms(&self, own: &Holder) -> Option<u64> {
-        let session = self.sessions.get(&own.session)?;
+        let session = self.get(own.session)?;
         let (ended_ms, keep_ms) = (self.ended_ms(session)?, session.keep_ms?);
         (!has_passed(own.deadline_ms, ended_ms)).then(|| ended_ms.saturating_add(keep_ms))
     }
@@ -338,7 +471,7 @@ impl Sessions {
 
     /// The deadline that a tied grant is given, if its renewal is due.
     pub fn renewal(&self, own: &Holder, moment: Moment) -> Option<u64> {
-        let session = self.sessions.get(&own.session)?;
+        let session = self.get(own.session)?;
         let due = session.due_ms <= moment.steady_ms && self.ended_ms(session).is_none();
         due.then(|| moment.ms().saturating_add(session.lease_ms))
     }
@@ -352,7 +485,7 @@ impl Sessions {
         if before != after {
             self.end_session(before);
         }
-        let (Some(own), Some(session)) = (difference.after, self.sessions.get(&after)) else {
+        let (Some(own), Some(session)) = (difference.after, self.get(after)) else {
             return;
         };
         let due_ms = moment.steady_at(renewal_ms(own.deadline_ms, session.lease_ms));
@@ -381,28 +514,54 @@ impl Sessions {
     /// # Errors
     /// The first invariant that doesn't hold, in words.
     pub fn check(&self) -> Result<(), String> {
-        let alive = |session: &&Session| session.state == State::Alive;
-        let listed: HashSet<&SessionId> = self.by_client.values().flatten().collect();
+        let is_due =
+            |(id, session): (&SessionId, &Session)| self.due.contains(&(session.due_ms, *id));
+        let is_tied = |(id, session): (&SessionId, &Session)| {
+            let tie = self.ties.get(&session.tie);
+            tie.is_some_and(|tie| tie.sessions.contains(id))
+        };
+        let in_keys = |(id, session): (&SessionId, &Session)| {
+            let keys = self.keys.get(&session.keys);
+            keys.map_or_else(
+                || self.flushed.iter().any(|flushed| flushed.contains(id)),
+                |keys| keys.sessions.contains(id),
+            )
+        };
+        let tied: usize = self.ties.values().map(|tie| tie.sessions.len()).sum();
+        let keyed: usize = self.keys.values().map(|keys| keys.sessions.len()).sum();
+        let ended = self.ties.values().filter(|tie| tie.ended_ms.is_some());
+        let is_by_client = |(id, tie): (&TieId, &Tie)| {
+            tie.ended_ms.is_some() || self.by_client.get(&tie.client_id) == Some(id)
+        };
+        let is_by_database =
+            |(id, keys): (&KeysId, &Keys)| self.by_database.get(&keys.database) == Some(id);
         let complaints = [
             (
-                self.due.len() != self.sessions.len(),
+                self.due.len() != self.sessions.len() || !self.sessions.iter().all(is_due),
                 "sessions that are due",
             ),
             (
-                listed.len() != self.sessions.values().filter(alive).count(),
-                "sessions by client",
+                tied != self.sessions.len() || !self.sessions.iter().all(is_tied),
+                "sessions by tie",
             ),
             (
-                self.orphans != self.sessions.len() - listed.len(),
-                "orphans",
+                keyed + self.flushed_len != self.sessions.len()
+                    || !self.sessions.iter().all(in_keys),
+                "sessions by keys",
+            ),
+            (self.ended_ties != ended.count(), "ties that have ended"),
+            (
+                self.by_client.len() + self.ended_ties != self.ties.len()
+                    || !self.ties.iter().all(is_by_client),
+                "ties by client",
             ),
             (
-                self.by_client.values().any(BTreeSet::is_empty),
-                "a client without sessions",
+                self.by_database.len() != self.keys.len() || !self.keys.iter().all(is_by_database),
+                "keys by database",
             ),
             (
-                !self.gone.keys().all(|id| self.by_client.contains_key(id)),
-                "a client that is gone without sessions",
+                self.ties.values().any(|tie| tie.sessions.is_empty()),
+                "a tie without sessions",
             ),
         ];
         match complaints.iter().find(|(wrong, _)| *wrong) {

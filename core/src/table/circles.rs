@@ -207,7 +207,7 @@ impl<'q> Search<'q> {
         let queues = self.queues;
         if ties <= queues.names().len() {
             for name in tx.sessions.names_of(client_id) {
-                if let Some(queue) = queues.known(name) {
+                if let Some(queue) = queues.known(&name) {
                     self.ties.push((whose, queue.number()));
                     self.visit(queue, None);
                 }

@@ -6,6 +6,7 @@ use foldhash::HashSet;
 
 use super::lock_table::{LockTable, Waiting};
 use super::settle::{WorkList, MOST_STEPS, RETRY_MS};
+use crate::branch::unlikely;
 use crate::decision::{Answer, Decision, Outcome};
 use crate::state::queue::Position;
 use crate::store::{Environment, KeyState};
@@ -79,8 +80,9 @@ impl LockTable {
     /// session that is due, with a waiter whose time is over or who may be admitted; at most `most` of
     /// each kind.
     pub fn due_names(&mut self, steady_ms: u64, most: usize) -> Vec<Name> {
-        self.sessions.mark_orphaned(most);
+        self.sessions.work_off(steady_ms, most);
         let mut due = self.waiting.schedule.due(steady_ms, most);
+        due.extend(self.waiting.queues.work_off(most));
         let sessions = self.sessions.due(steady_ms, most);
         due.extend(sessions.into_iter().map(|(_, name)| name));
         let pending = self.waiting.pending_until(steady_ms, most).into_iter();
@@ -192,8 +194,11 @@ impl LockTable {
     #[inline]
     pub fn next_due_ms(&self) -> Option<u64> {
         let nobody_waits = self.waiting.is_idle() && self.waiting.pending.is_empty();
-        if nobody_waits && self.sessions.is_empty() {
+        if nobody_waits && self.sessions.is_empty() && !self.waiting.queues.is_anyone_leaving() {
             return None;
+        }
+        if unlikely(self.waiting.queues.is_anyone_leaving()) {
+            return Some(0);
         }
         let pending_ms = self.waiting.pending.first().map(|(ms, _)| *ms);
         let waiting_ms = sooner(

@@ -132,12 +132,12 @@ impl LockTable {
     }
 
     /// Takes a waiter out of the queues, if it waits still where it was queued: its connection is gone or was
-    /// answered by the server. Returns the names to settle.
-    pub fn leave(&mut self, waiter_id: WaiterId, position: Position) -> Vec<Name> {
+    /// answered by the server. Returns the name to settle. Of a waiter for several names none is returned: they fall
+    /// due in parts, although the waiter is gone at once as well.
+    pub fn leave(&mut self, waiter_id: WaiterId, position: Position) -> Option<Name> {
         let queues = &mut self.waiting.queues;
-        let waits = queues.waiter_at(position, waiter_id).is_some();
-        let waiter = waits.then(|| queues.remove(position)).flatten();
-        waiter.map_or_else(Vec::new, |waiter| waiter.names.iter().cloned().collect())
+        queues.waiter_at(position, waiter_id)?;
+        queues.leave(position)
     }
 
     /// As [`LockTable::leave`], of a waiter whose connection was lost at `lost_ms` on the steady clock: its
@@ -148,11 +148,9 @@ impl LockTable {
         position: Position,
         lost_ms: u64,
         max_tickets: usize,
-    ) -> Vec<Name> {
+    ) -> Option<Name> {
         let waiting = &mut self.waiting;
-        let Some(waiter) = waiting.queues.waiter_at(position, waiter_id) else {
-            return Vec::new();
-        };
+        let waiter = waiting.queues.waiter_at(position, waiter_id)?;
         let Stand::Blocked {
             keep_ms: Some(keep_ms),
         } = &waiter.stand
@@ -160,12 +158,10 @@ impl LockTable {
             return self.leave(waiter_id, position);
         };
         let until_ms = lost_ms.saturating_add(*keep_ms);
-        let names = waiter.names.as_slice().to_vec();
         if !waiting.has_room_for_absent(max_tickets) {
             return self.leave(waiter_id, position);
         }
-        waiting.queues.leave_absent(position, until_ms);
-        names
+        waiting.queues.leave_absent(position, until_ms)
     }
 
     /// A connection is gone since `ended_ms` on the wall clock: what is tied to it has ended, but for what
@@ -198,17 +194,17 @@ impl LockTable {
         self.sessions.swap_databases(one, other);
     }
 
-    /// All keys of all databases are gone, or what becomes of them is not for this table to see: leases
-    /// run on untied.
-    pub fn end_all_sessions(&mut self) {
-        self.sessions.clear();
-        self.waiting.queues.forget_all_holders();
+    /// All keys of all databases are gone.
+    pub fn end_sessions_everywhere(&mut self) {
+        self.sessions.end_sessions_everywhere();
     }
 
-    /// This server is no primary any more: there is no place on it, and nothing is tied to a connection.
+    /// This server is no primary any more: there is no place on it, and nothing is tied to a connection. Leases run
+    /// on untied, and what becomes of them is not for this table to see.
     /// Returns the names to settle, should it be one again.
     pub fn demote(&mut self) -> Vec<Name> {
-        self.end_all_sessions();
+        self.sessions.clear();
+        self.waiting.queues.forget_all_holders();
         self.waiting.queues.drop_places()
     }
 
@@ -227,6 +223,11 @@ impl LockTable {
         }
         left.retain(|name| self.waiting.queues.has_queue(name));
         left
+    }
+
+    /// Works off a part of what waiters have left that are gone. Returns about `most` names to settle.
+    pub fn work_off_left(&mut self, most: usize) -> Vec<Name> {
+        self.waiting.queues.work_off(most)
     }
 
     /// Takes back deliveries that were carried out, for the room that they have.

@@ -79,8 +79,20 @@ impl Waiting {
     /// Settles those of an operation's names where that was still to be done.
     #[inline(never)]
     pub(super) fn settle_unsettled(&mut self, names: &Names, tx: &mut Transaction<'_, '_, '_>) {
+        if unlikely(self.queues.is_anyone_leaving()) {
+            self.settle_left(names, tx);
+        }
         let unsettled = self.unsettled(names, tx);
         self.settle(&unsettled, tx);
+    }
+
+    /// Settles those of these names where the first waiters have left and weren't taken out yet. They are taken out
+    /// here.
+    #[inline(never)]
+    fn settle_left(&mut self, names: &Names, tx: &mut Transaction<'_, '_, '_>) {
+        let is_left = |name: &&Name| self.queues.pass_over_left(name) > 0;
+        let left: Vec<Name> = names.iter().filter(is_left).cloned().collect();
+        self.settle(&left, tx);
     }
 
     /// Of these names, those where somebody waits and where something has happened, or was to happen
@@ -277,7 +289,10 @@ impl Waiting {
     fn recheck_waits_of(&self, token: &Token, name: &Name, work: &mut WorkList) -> u64 {
         let waits = self.queues.waits_at(token, name).into_iter();
         work.extend(waits.filter(|position| self.queues.blocked_by(*position) == Some(name)));
-        let shorter = self.queues.queue_len(name).min(self.queues.waits_of(token));
+        let shorter = self
+            .queues
+            .position_count(name)
+            .min(self.queues.waits_of(token));
         shorter as u64
     }
 

@@ -444,7 +444,7 @@ impl Waiting {
                 && waiter.request.token != *token
                 && waiter.names.contains(name)
         };
-        if self.queues.queue_len(name) < lock.holders().len() {
+        if self.queues.position_count(name) < lock.holders().len() {
             let mut queue = self.queues.queue(name);
             return queue
                 .any(|(_, waiter)| alone(waiter) && lock.holder(&waiter.request.token).is_some());

@@ -30,15 +30,6 @@ impl Name {
     pub fn key(&self) -> &[u8] {
         self.key.as_slice()
     }
-
-    /// Follows the key where two databases changed places.
-    pub fn swap_databases(&mut self, one: i32, other: i32) {
-        if self.db == one {
-            self.db = other;
-        } else if self.db == other {
-            self.db = one;
-        }
-    }
 }
 
 impl fmt::Debug for Name {
@@ -88,6 +79,14 @@ impl Names {
                 seldom();
                 names
             }
+        }
+    }
+
+    /// The name, if it is the only one.
+    pub fn only(&self) -> Option<&Name> {
+        match &self.0 {
+            Form::One(name) => Some(name),
+            Form::Many(_) => None,
         }
     }
 

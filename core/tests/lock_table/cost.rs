@@ -223,6 +223,73 @@ fn many_sessions_of_one_connection_end_at_the_same_cost_each() {
     });
 }
 
+/// How often the timer has to fire, for a hundred of each kind, until nothing is due.
+fn firings(world: &mut World) -> u64 {
+    let mut firings = 0;
+    while world
+        .table
+        .next_due_ms()
+        .is_some_and(|ms| ms <= world.now_ms)
+    {
+        let names = world.table.due_names(world.now_ms, 100);
+        assert!(names.len() <= 300, "{} names at once", names.len());
+        let decision = world.outside(|table, outside| table.settle_due(&names, 100, outside));
+        world.carry_out(decision);
+        firings += 1;
+    }
+    firings
+}
+
+#[test]
+fn what_ends_at_once_is_worked_off_in_parts() {
+    let tied = |count: usize| {
+        let mut world = World::new();
+        for key in 0..count {
+            world.say_as(1, &format!("ACQUIRE k{key} a PX 9000 SESSION"));
+        }
+        world
+    };
+    assert_linear("a database that is flushed", |count| {
+        let mut world = tied(count);
+        world.table.swap_databases(0, 1);
+        world.table.end_sessions_in(1);
+        assert_eq!(world.table.sessions().len(), 0);
+        firings(&mut world)
+    });
+    assert_linear("a connection that is reset and ties anew", |count| {
+        let mut world = tied(count);
+        let wall_ms = world.wall_ms();
+        world.table.close_client(1, wall_ms);
+        let cost = steps_of_one(&mut world, "ACQUIRE other a PX 9000 SESSION");
+        assert!(cost < 10, "{cost} steps to tie anew");
+        assert_eq!(world.table.sessions().count_of(1), 1);
+        firings(&mut world)
+    });
+    assert_linear("waiters for many keys that are gone", |count| {
+        let mut world = World::new();
+        world.say(&format!("MACQUIRE {} h", keys(300)));
+        let lines = (0..count).map(|waiter| format!("MWAIT {} w{waiter}", keys(300)));
+        let lines: Vec<String> = lines.collect();
+        for line in &lines {
+            world.say(line);
+        }
+        for line in &lines {
+            assert_eq!(world.hang_up_unseen(line), None);
+        }
+        assert!(world.table.queues().is_empty());
+        let firings = firings(&mut world);
+        assert!(firings >= (count * 300 / 10_000) as u64, "{firings}");
+        firings
+    });
+}
+
+/// What it costs to say a line, and nothing that follows from it.
+fn steps_of_one(world: &mut World, line: &str) -> u64 {
+    let before = world.table.steps();
+    assert_eq!(world.say_as(1, line), "granted");
+    world.table.steps() - before
+}
+
 #[test]
 fn many_places_at_one_key() {
     let crowd = |count: usize| {

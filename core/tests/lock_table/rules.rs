@@ -1,6 +1,7 @@
 //! The contract's rules, each as a short scene: who says what, and what they are told.
 
 use redis_lock_core::state::queue::{Position, WaiterId};
+use redis_lock_core::values::name::Name;
 
 use crate::world::{self, World};
 
@@ -1968,8 +1969,187 @@ fn a_session_ends_when_its_grant_goes() {
         let mut world = play("ACQUIRE k a PX 9000 SESSION -> granted");
         assert_eq!(world.table.sessions().len(), 1);
         lose(&mut world);
+        assert_eq!(world.table.sessions().len(), 0);
+        world.fire(Vec::new());
         assert!(world.table.sessions().is_empty());
     }
+}
+
+#[test]
+fn sessions_go_with_their_database() {
+    let mut world = play("ACQUIRE k a PX 9000 SESSION -> granted");
+    let client = world.client_of("ACQUIRE k a PX 9000 SESSION");
+    let names = |world: &World| -> Vec<Name> { world.table.sessions().names_of(client).collect() };
+    world.table.swap_databases(0, 5);
+    assert_eq!(names(&world), [Name::new(5, b"k")]);
+    world.table.swap_databases(3, 5);
+    assert_eq!(names(&world), [Name::new(3, b"k")]);
+    world.table.swap_databases(3, 3);
+    world.table.end_sessions_in(5);
+    assert_eq!(names(&world), [Name::new(3, b"k")]);
+    world.table.end_sessions_in(3);
+    assert_eq!(names(&world), []);
+    world.table.sessions().check().expect("sound sessions");
+}
+
+#[test]
+fn a_session_that_was_moved_survives_the_flush_of_where_it_was() {
+    let mut world = play("ACQUIRE k a PX 9000 SESSION -> granted");
+    let session = world.lock("k").holders().only().expect("a holder").session;
+    world.table.relocate(&[session], &Name::new(1, b"k"));
+    world.table.end_sessions_in(0);
+    assert!(world.table.sessions().is_alive(session));
+    world.table.end_sessions_in(1);
+    assert!(!world.table.sessions().contains(session));
+    world.table.sessions().check().expect("sound sessions");
+}
+
+#[test]
+fn a_database_has_new_sessions_before_those_are_taken_out_that_a_flush_ended() {
+    let mut world = play(
+        "ACQUIRE k a PX 9000 SESSION -> granted
+         ACQUIRE m b PX 9000 SESSION -> granted",
+    );
+    world.store.keys.clear();
+    world.replica.clear();
+    world.table.end_sessions_in(0);
+    assert_eq!(world.table.sessions().len(), 0);
+    assert_eq!(world.say("ACQUIRE k c PX 9000 SESSION"), "granted");
+    assert_eq!(world.table.sessions().len(), 1);
+    world.table.sessions().check().expect("sound sessions");
+    world.pass_ms(3_000);
+    assert_eq!(world.lease_ms("k", "c"), 9_000);
+    assert_eq!(world.table.sessions().len(), 1);
+    world.table.sessions().check().expect("sound sessions");
+}
+
+#[test]
+fn a_connection_that_is_reset_ties_anew() {
+    let mut world = play(
+        "ACQUIRE k a PX 9000 SESSION -> granted
+         ACQUIRE m a PX 9000 SESSION KEEP 50 -> granted",
+    );
+    let client = world.client_of("ACQUIRE k a PX 9000 SESSION");
+    assert_eq!(world.say_as(client, "ACQUIRE n a SESSION"), "granted");
+    let wall_ms = world.wall_ms();
+    world.table.close_client(client, wall_ms);
+    assert_eq!(
+        world.say_as(client, "ACQUIRE o a PX 9000 SESSION"),
+        "granted"
+    );
+    assert_eq!(world.table.sessions().count_of(client), 1);
+    assert_eq!(world.say("ACQUIRE k b"), "granted");
+    world.table.sessions().check().expect("sound sessions");
+    world.fire(Vec::new());
+    assert_eq!(world.holders("n"), [""; 0]);
+    assert_eq!(world.holders("o"), ["a#1"]);
+    world.close("ACQUIRE o a PX 9000 SESSION");
+    assert_eq!(world.holders("o"), [""; 0]);
+    world.table.sessions().check().expect("sound sessions");
+}
+
+#[test]
+fn a_session_is_renewed_in_time_while_many_end() {
+    let mut world = play("ACQUIRE own a PX 30 SESSION -> granted");
+    let client = world.client_of("ACQUIRE own a PX 30 SESSION") + 1;
+    for key in 0..50 {
+        world.say_as(client, &format!("ACQUIRE k{key} b PX 9000 SESSION"));
+    }
+    world.now_ms += 10;
+    let wall_ms = world.wall_ms();
+    world.table.close_client(client, wall_ms);
+    let names = world.table.due_names(world.now_ms, 5);
+    assert!(names.contains(&world::name("own")), "{names:?}");
+}
+
+#[test]
+fn who_left_for_several_keys_holds_nobody_up_before_the_timer_fires() {
+    for keep in ["", " KEEP 50"] {
+        let mut world = play("MACQUIRE 3 x y z h -> granted");
+        let lost = format!("MWAIT 3 x y z a{keep}");
+        world.say(&lost);
+        world.say("WAIT y b");
+        world.say("MQUEUE 2 y z p KEEP 900");
+        assert_eq!(world.hang_up_unseen(&lost), None);
+        assert_eq!(world.say("RELEASE y h"), "1");
+        assert_eq!(world.heard(), ["WAIT y b: granted"]);
+        assert_eq!(world.say("RELEASE x h"), "1");
+        assert_eq!(world.say("ACQUIRE x c"), "granted");
+        assert_eq!(world.say("RELEASE z h"), "1");
+        assert_eq!(world.say("RELEASE y b"), "1");
+        assert_eq!(world.holders("z"), ["p#1"]);
+        world.table.queues().check().expect("sound queues");
+        world.fire(Vec::new());
+        world.table.queues().check().expect("sound queues");
+        world.pass_ms(50);
+        assert!(world.table.queues().is_empty());
+    }
+}
+
+#[test]
+fn who_comes_back_before_the_timer_fires_stands_where_it_stood() {
+    let mut world = play(
+        "MACQUIRE 3 x y z h -> granted
+         MWAIT 3 x y z a KEEP 50 -> waits
+         MWAIT 2 y z b -> waits",
+    );
+    world.hang_up_unseen("MWAIT 3 x y z a KEEP 50");
+    assert_eq!(world.say("MWAIT 3 x y z a"), "waits");
+    world.table.queues().check().expect("sound queues");
+    assert_eq!(world.say("MRELEASE 3 x y z h"), "3");
+    assert_eq!(world.heard(), ["MWAIT 3 x y z a: granted"]);
+    world.table.queues().check().expect("sound queues");
+}
+
+#[test]
+fn who_left_for_several_keys_is_not_counted() {
+    let mut world = play(
+        "ACQUIRE x h -> granted
+         WAIT x a -> waits
+         MWAIT 2 x y b -> waits
+         WAIT x c -> waits",
+    );
+    world.hang_up_unseen("MWAIT 2 x y b");
+    assert_eq!(world.table.queues().len(), 2);
+    assert_eq!(world.table.queues().queue_len(&world::name("x")), 2);
+    assert_eq!(world.table.queues().queue(&world::name("x")).count(), 2);
+    assert_eq!(world.table.queues().queue_len(&world::name("y")), 0);
+}
+
+#[test]
+fn a_lease_is_seen_to_end_where_who_waited_before_has_just_left() {
+    let mut world = play(
+        "ACQUIRE x h PX 40 -> granted
+         MWAIT 2 x y a -> waits",
+    );
+    world.hang_up_unseen("MWAIT 2 x y a");
+    assert_eq!(world.say("WAIT x b"), "waits");
+    world.pass_ms(40);
+    assert_eq!(world.heard(), ["WAIT x b: granted"]);
+}
+
+#[test]
+fn names_are_found_in_parts_whatever_leaves_meanwhile() {
+    let mut world = World::new();
+    for key in 0..30 {
+        world.say(&format!("ACQUIRE k{key} h"));
+        world.say(&format!("WAIT k{key} w"));
+    }
+    let mut found = std::collections::BTreeSet::new();
+    let mut below = usize::MAX;
+    let mut gone = 0..30;
+    while below > 0 {
+        let (rest, names) = world.table.queues().names_below(below, 4);
+        found.extend(names.cloned());
+        below = rest;
+        for key in gone.by_ref().take(2) {
+            found.insert(world::name(&format!("k{key}")));
+            world.hang_up(&format!("WAIT k{key} w"));
+        }
+        world.say(&format!("ACQUIRE new{below} h"));
+        world.say(&format!("WAIT new{below} w"));
+    }
+    assert!((0..30).all(|key| found.contains(&world::name(&format!("k{key}")))));
 }
 
 #[test]
@@ -2557,14 +2737,14 @@ fn a_wait_that_is_over_ends_no_other_at_its_position() {
     assert_eq!(world.say("WAIT k a BLOCK 500 KEEP 100"), "waits");
     let newer = first_wait(&world);
     assert_eq!(older.1, newer.1);
-    assert_eq!(world.table.leave(older.0, older.1), []);
-    assert_eq!(world.table.lose(older.0, older.1, 0, 0), []);
+    assert_eq!(world.table.leave(older.0, older.1), None);
+    assert_eq!(world.table.lose(older.0, older.1, 0, 0), None);
     assert_eq!(world.table.queues().blocked_len(), 1);
     // That one is lost, and nobody stands there.
     let left = world.table.lose(newer.0, newer.1, 0, 0);
     assert_eq!(left.as_slice(), std::slice::from_ref(&name));
-    assert_eq!(world.table.leave(newer.0, newer.1), []);
-    assert_eq!(world.table.lose(newer.0, newer.1, 0, 0), []);
+    assert_eq!(world.table.leave(newer.0, newer.1), None);
+    assert_eq!(world.table.lose(newer.0, newer.1, 0, 0), None);
     assert_eq!(world.table.queues().place_count(), 1);
     assert!(world.table.queues().has_queue(&name));
     world.table.queues().check().expect("sound queues");

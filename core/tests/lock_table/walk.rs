@@ -14,6 +14,10 @@ enum Step {
     Pass(u64),
     Delete(&'static str),
     HangUp(usize),
+    /// A connection is lost that waits for several keys, and an operation comes before the timer.
+    HangUpUnseen(usize),
+    /// Somebody empties the database.
+    Flush,
     /// The server answers by itself.
     Unblock(usize),
     /// A connection was lost before it could know of its grant.
@@ -98,6 +102,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0u64..30).prop_map(Step::Pass),
         1 => key.clone().prop_map(Step::Delete),
         2 => (0usize..9).prop_map(Step::HangUp),
+        2 => (0usize..9).prop_map(Step::HangUpUnseen),
+        1 => Just(Step::Flush),
         1 => (0usize..9).prop_map(Step::Unblock),
         1 => Just(Step::TakeBack),
         1 => Just(Step::CloseAll),
@@ -137,6 +143,14 @@ fn take(world: &mut World, step: Step) {
                 world.hang_up(&line);
             }
         }
+        Step::HangUpUnseen(n) => {
+            let one = one_of_the_blocked(world, n).filter(|line| line.starts_with("MWAIT"));
+            let several = one.filter(|line| !line.starts_with("MWAIT 1 "));
+            if let Some(line) = several {
+                assert_eq!(world.hang_up_unseen(&line), None);
+            }
+        }
+        Step::Flush => world.flush(),
         Step::Unblock(n) => {
             if let Some(line) = one_of_the_blocked(world, n) {
                 world.unblock(&line);

@@ -236,18 +236,22 @@ impl World {
 
     /// The connection that said this line is gone.
     pub fn hang_up(&mut self, line: &str) {
+        let vacated = self.hang_up_unseen(line);
+        self.fire(vacated.into_iter().collect());
+    }
+
+    /// As `hang_up`, but the timer doesn't fire yet. What it is to settle besides what is due.
+    pub fn hang_up_unseen(&mut self, line: &str) -> Option<Name> {
         let (waiter_id, position) = self.forget(line);
-        let vacated = self
-            .table
-            .lose(waiter_id, position, self.now_ms, self.max_tickets);
-        self.fire(vacated);
+        self.table
+            .lose(waiter_id, position, self.now_ms, self.max_tickets)
     }
 
     /// The server answered the connection that said this line by itself.
     pub fn unblock(&mut self, line: &str) {
         let (waiter_id, position) = self.forget(line);
         let vacated = self.table.leave(waiter_id, position);
-        self.fire(vacated);
+        self.fire(vacated.into_iter().collect());
     }
 
     fn forget(&mut self, line: &str) -> (WaiterId, Position) {
@@ -282,6 +286,15 @@ impl World {
         let gone = (1..self.next_id).filter(|id| !waiting.contains(id));
         let wall_ms = self.wall_ms();
         gone.for_each(|id| self.table.close_client(id, wall_ms));
+    }
+
+    /// Somebody empties the database.
+    pub fn flush(&mut self) {
+        let names: Vec<Name> = self.store.keys.keys().cloned().collect();
+        self.store.keys.clear();
+        self.replica.clear();
+        self.table.end_sessions_in(0);
+        self.fire(names);
     }
 
     /// Somebody renames a key, and the timer fires.

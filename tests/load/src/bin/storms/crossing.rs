@@ -1,10 +1,10 @@
-//! 1,000 clients that each wait for the same 100 keys.
+//! Many clients that each wait for the same keys.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Result};
 use redis::Value;
-use redis_lock_load::{Connection, Crowd, Server};
+use redis_lock_load::{Connection, Crowd, Latency, Server};
 
 use crate::report::Score;
 use crate::stage::{beside_ping, on_keys, Stage, LONG};
@@ -14,6 +14,13 @@ const CLIENTS: usize = 1_000;
 const KEYS: usize = 100;
 
 const BOUND_MS: f64 = 50.0;
+
+/// How many are killed at once, and for how many keys each of them waits.
+const KILLED: usize = 500;
+const KILLED_KEYS: usize = 1_000;
+
+/// What may come on top of where as many BLPOPs of one key are killed: the server frees 1,000 words of each.
+const KILLED_BOUND_MS: f64 = 100.0;
 
 /// When the clients' BLOCKs end, counted from the first one's command.
 const END: Duration = Duration::from_secs(5);
@@ -91,4 +98,52 @@ pub fn grants(stage: &Stage, score: &mut Score) -> Result<()> {
     let what = format!("{clients} clients with {KEYS} keys each: released in turn");
     score.bounded_latency(&what, &latency, BOUND_MS);
     Ok(())
+}
+
+/// All are killed. `keep` stands behind each of their commands.
+pub fn killed(keep: &str, stage: &Stage, score: &mut Score) -> Result<()> {
+    let clients = stage.scaled(KILLED);
+    let own = killed_without_locks(stage, clients)?;
+    score.latency(&format!("{clients} BLPOPs killed"), &own);
+
+    let server = stage.start()?;
+    let mut holder = server.connect()?;
+    holder.granted(&format!("{} h {LONG}", on_keys("MACQUIRE", KILLED_KEYS)))?;
+    let mut crowd = Crowd::connect(server.port(), clients)?;
+    let mwait = on_keys("MWAIT", KILLED_KEYS);
+    crowd.send(|index| format!("{mwait} w{index} {LONG}{keep}"))?;
+    holder.until_blocked(clients)?;
+    let mut killer = server.connect()?;
+    let latency = beside_ping(&server, || {
+        kill(&mut killer, clients)?;
+        holder_passes_on(&mut killer)
+    })?;
+    let what = format!("{clients} MWAITs of {KILLED_KEYS} keys{keep} killed");
+    score.bounded_latency(&what, &latency, own.max_ms() + KILLED_BOUND_MS);
+    Ok(())
+}
+
+/// Nobody is left who would be granted a lock before a newcomer.
+fn holder_passes_on(client: &mut Connection) -> Result<()> {
+    let released = client.count(&format!("{} h", on_keys("MRELEASE", KILLED_KEYS)))?;
+    ensure!(released as usize == KILLED_KEYS, "released {released}");
+    client.granted(&format!("{} next {LONG}", on_keys("MACQUIRE", KILLED_KEYS)))?;
+    Ok(())
+}
+
+/// The server's own part of that.
+fn killed_without_locks(stage: &Stage, clients: usize) -> Result<Latency> {
+    let server = stage.start()?;
+    let mut crowd = Crowd::connect(server.port(), clients)?;
+    crowd.send(|_| "BLPOP k 0".to_owned())?;
+    let mut killer = server.connect()?;
+    killer.until_blocked(clients)?;
+    beside_ping(&server, || kill(&mut killer, clients))
+}
+
+/// Kills all clients but this one, and waits until no other is blocked.
+fn kill(killer: &mut Connection, clients: usize) -> Result<()> {
+    let killed = killer.count("CLIENT KILL TYPE normal")?;
+    ensure!(killed as usize >= clients, "killed {killed} of {clients}");
+    killer.until_blocked(0)
 }

@@ -2,6 +2,7 @@
 
 mod circles;
 mod crossing;
+mod databases;
 mod flood;
 mod holders;
 mod many_keys;
@@ -68,6 +69,10 @@ enum Storm {
     CrossingTimeouts,
     /// 1,000 clients wait for the same 100 keys, and each gets them in turn
     CrossingGrants,
+    /// 500 clients that wait for the same 1,000 keys are killed
+    CrossingKilled,
+    /// The same, with waits that are kept
+    CrossingKept,
     /// 10,000 clients wait for one key while leases of 5 ms end
     Lapses,
     /// 10,000 shared waiters are admitted by one RELEASE
@@ -78,6 +83,14 @@ enum Storm {
     Closed,
     /// FLUSHALL with 10,000 waiters on 10,000 keys
     Flushed,
+    /// 200 SWAPDB of empty databases beside 200,000 SESSION locks
+    Swapped,
+    /// SWAPDB of 100,000 keys with a place each
+    SwappedPlaces,
+    /// FLUSHDB ASYNC of 300,000 SESSION locks, with one more in another database
+    FlushedSessions,
+    /// RESET of a connection with 300,000 SESSION locks, which then takes one more
+    Reset,
     /// 20,000 SESSION locks of 300 ms on one connection
     Renewals,
     /// A shared lock with 10,000 holders
@@ -104,11 +117,17 @@ impl Storm {
             Storm::MreleaseHandOver => many_keys::play(Strike::HandedOver, stage, score),
             Storm::CrossingTimeouts => crossing::time_outs(stage, score),
             Storm::CrossingGrants => crossing::grants(stage, score),
+            Storm::CrossingKilled => crossing::killed("", stage, score),
+            Storm::CrossingKept => crossing::killed(" KEEP 600000", stage, score),
             Storm::Lapses => queue::lapses(stage, score),
             Storm::Admitted => queue::admitted(stage, score),
             Storm::Killed => queue::killed(stage, score),
             Storm::Closed => flood::closed(stage, score),
             Storm::Flushed => flood::flushed(stage, score),
+            Storm::Swapped => databases::swapped(stage, score),
+            Storm::SwappedPlaces => databases::swapped_places(stage, score),
+            Storm::FlushedSessions => databases::flushed(stage, score),
+            Storm::Reset => databases::reset(stage, score),
             Storm::Renewals => sessions::renewals(stage, score),
             Storm::Holders => holders::play(stage, score),
             Storm::Circle => circles::closed(stage, score),
