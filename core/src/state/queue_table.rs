@@ -34,6 +34,11 @@ impl<Q> QueueTable<Q> {
         self.queues.keys()
     }
 
+    /// All of them, in the order of their numbers.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Name, &Q)> {
+        self.queues.iter()
+    }
+
     /// The values, in no order.
     pub fn values(&self) -> impl Iterator<Item = &Q> {
         self.queues.values()
@@ -70,6 +75,13 @@ impl<Q> QueueTable<Q> {
     pub fn get(&self, name: &Name) -> Option<&Q> {
         let at = self.find(name)?;
         self.queues.get_index(at).map(|(_, queue)| queue)
+    }
+
+    /// The one of this name, with its number among all of them and the name as it lies here.
+    pub fn get_numbered(&self, name: &Name) -> Option<(usize, &Name, &Q)> {
+        let at = self.find(name)?;
+        let (name, queue) = self.queues.get_index(at)?;
+        Some((at, name, queue))
     }
 
     /// The one of this name, to change.

@@ -121,13 +121,13 @@ impl Sessions {
         self.by_client.get(&client_id).map_or(0, BTreeSet::len)
     }
 
-    /// Where the grants are that are tied to a connection, if it lives.
-    pub fn names_of(&self, client_id: u64) -> impl Iterator<Item = &Name> {
+    /// The sessions of a connection, if it lives, and where their grants are.
+    pub fn ties_of(&self, client_id: u64) -> impl Iterator<Item = (SessionId, &Name)> {
         let ids = self.by_client.get(&client_id);
         let ids = ids.filter(|_| !self.gone.contains_key(&client_id));
         ids.into_iter()
             .flatten()
-            .filter_map(|id| Some(&self.sessions.get(id)?.name))
+            .filter_map(|id| Some((*id, &self.sessions.get(id)?.name)))
     }
 
     /// When the next session is due, on the steady clock in ms.

@@ -38,6 +38,8 @@ pub struct Counters {
     pub releases: u64,
     /// Waits refused because they would never end.
     pub deadlocks: u64,
+    /// Searches for a deadlock that took too long.
+    pub deadlock_searches_given_up: u64,
     /// Waits refused because as many clients wait as may.
     pub max_waiters_refusals: u64,
     /// Places refused because there were as many as may be.
@@ -189,7 +191,7 @@ impl LockTable {
     /// run on untied.
     pub fn end_all_sessions(&mut self) {
         self.sessions.clear();
-        self.waiting.queues.forget_all_holders();
+        self.waiting.queues.forget_all_locks();
     }
 
     /// This server is no primary any more: there is no place on it, and nothing is tied to a connection.
