@@ -422,6 +422,7 @@ const FIELDS: [&str; 19] = [
     "extensions",
     "releases",
     "deadlocks",
+    "deadlock_searches_given_up",
     "max_waiters_refusals",
     "max_tickets_refusals",
 ];

@@ -34,7 +34,7 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
             return;
         };
         let deferred = state::pending(|pending| pending.deferred.len() + pending.undelivered.len());
-        let fields: [(&CStr, u64); 26] = [
+        let fields: [(&CStr, u64); 27] = [
             (c"locks", LOCKS.load(Ordering::Relaxed)),
             (c"waiters", waiters as u64),
             (c"places", places as u64),
@@ -53,6 +53,10 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
             (c"extensions", counters.extensions),
             (c"releases", counters.releases),
             (c"deadlocks", counters.deadlocks),
+            (
+                c"deadlock_searches_given_up",
+                counters.deadlock_searches_given_up,
+            ),
             (c"max_waiters_refusals", counters.max_waiters_refusals),
             (c"max_tickets_refusals", counters.max_tickets_refusals),
             (c"wait_p50_ms", waits.p50_ms),
