@@ -404,7 +404,7 @@ const MEASURES: [&str; 7] = [
     "hold_max_ms",
 ];
 
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 20] = [
     "locks",
     "waiters",
     "places",
