@@ -121,7 +121,13 @@ fn beside_many_keys(stage: &Stage, score: &mut Score) -> Result<()> {
     crowd.send(|index| format!("{mwait} w{index} {LONG}"))?;
     other.until_blocked(waiters)?;
     let what = format!("LOCK.WAIT beside {waiters} MWAITs of {KEYS} keys");
-    search("LOCK.WAIT own0 c BLOCK 1", &mut closer, &mut other, &what, score)
+    search(
+        "LOCK.WAIT own0 c BLOCK 1",
+        &mut closer,
+        &mut other,
+        &what,
+        score,
+    )
 }
 
 /// Somebody waits to whom many grants are tied, beside many queues.
@@ -138,7 +144,13 @@ fn with_many_ties(stage: &Stage, score: &mut Score) -> Result<()> {
     waiter.send(&format!("LOCK.WAIT own w {LONG}"))?;
     other.until_blocked(1)?;
     let what = format!("LOCK.WAIT with {ties} sessions beside as many queues");
-    search("LOCK.WAIT own c BLOCK 1", &mut closer, &mut other, &what, score)
+    search(
+        "LOCK.WAIT own c BLOCK 1",
+        &mut closer,
+        &mut other,
+        &what,
+        score,
+    )
 }
 
 /// Somebody begins a wait again and again.
