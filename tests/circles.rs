@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{until, Client, Expect, Server, LONG};
+use support::{cluster_node, until, Client, Expect, Server, LONG};
 
 const DEADLOCK: &str = "DEADLOCK connections would wait for each other's SESSION grants";
 
@@ -118,4 +118,53 @@ fn a_session_of_a_closed_connection_is_in_no_circle() {
     b.send_batch(&[&kill, &format!("LOCK.WAIT x b {LONG}")]);
     assert_eq!(b.recv().int(), 1);
     assert_eq!(b.recv().grant().token, "b");
+}
+
+/// Newer servers find no key of another slot than the running command's.
+#[test]
+fn a_circle_over_two_slots_is_found() {
+    let server = cluster_node();
+    for (mode, wanted) in [
+        ("", ""),
+        ("", "SHARED"),
+        ("SHARED", ""),
+        ("SHARED LIMIT 3 PERMITS 2", "SHARED LIMIT 3 PERMITS 2"),
+    ] {
+        let (mut a, mut b) = (server.client(), server.client());
+        a.call(format!("LOCK.ACQUIRE {{a}}x A {LONG} SESSION"))
+            .grant();
+        b.call(format!("LOCK.ACQUIRE {{b}}y B {LONG} {mode} SESSION"))
+            .grant();
+        let wait = format!("LOCK.WAIT {{b}}y A {LONG} {wanted} SESSION");
+        server.block(&mut a, wait);
+        assert_deadlock(&mut b, "LOCK.WAIT {a}x B");
+        b.close();
+        a.recv().grant();
+        a.close();
+        until("all is free", || {
+            let keys = ["{a}x", "{b}y"];
+            keys.iter()
+                .all(|key| server.call(format!("EXISTS {key}")).int() == 0)
+        });
+    }
+}
+
+#[test]
+fn a_circle_over_two_slots_through_upgrades_and_many_holders_is_found() {
+    let server = cluster_node();
+    let mut a = tied(&server, "{a}x");
+    let shared = |n: usize| format!("LOCK.ACQUIRE {{b}}y t{n} {LONG} SHARED LIMIT 9 SESSION");
+    let mut holders: Vec<Client> = (0..9).map(|_| server.client()).collect();
+    for (n, holder) in holders.iter_mut().enumerate() {
+        holder.call(shared(n)).grant();
+    }
+    server.block(&mut a, format!("LOCK.WAIT {{b}}y a {LONG} SHARED LIMIT 9"));
+    let mut last = holders.pop().expect("a holder");
+    for (n, holder) in holders.iter_mut().enumerate() {
+        server.block(holder, format!("LOCK.WAIT {{a}}x w{n} {LONG}"));
+    }
+    assert_deadlock(&mut last, "LOCK.WAIT {a}x last");
+    // Another permit opens the circle.
+    last.call("LOCK.RELEASE {b}y t8").int();
+    a.recv().grant();
 }

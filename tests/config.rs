@@ -472,7 +472,7 @@ const MEASURES: [&str; 7] = [
     "hold_max_ms",
 ];
 
-const FIELDS: [&str; 22] = [
+const FIELDS: [&str; 23] = [
     "locks",
     "waiters",
     "places",
@@ -490,6 +490,7 @@ const FIELDS: [&str; 22] = [
     "extensions",
     "releases",
     "deadlocks",
+    "deadlock_searches_given_up",
     "max_waiters_refusals",
     "max_tickets_refusals",
     "lost_expired",

@@ -23,6 +23,10 @@ pub trait Store {
     /// What a name holds now. Called at most once a name and operation.
     fn read(&mut self, name: &Name) -> KeyState;
 
+    /// Returns true if an operation that is about `own` can read the key of this name: in a cluster both have to
+    /// be in one slot, because newer servers look for a key in the slot of the running command.
+    fn can_read(&mut self, name: &Name, own: &Name) -> bool;
+
     /// Whether a name without a key has none at another server either: its slot is served here, and
     /// not on its way to or from another one. What the operation's client may do says nothing of that.
     fn is_here(&mut self, name: &Name) -> bool;

@@ -102,7 +102,7 @@ impl Section {
             ..
         } = facts;
         let deferred = state::pending(|pending| pending.deferred.len() + pending.undelivered.len());
-        let fields: [(&CStr, u64); 29] = [
+        let fields: [(&CStr, u64); 30] = [
             (c"locks", LOCKS.load(Ordering::Relaxed)),
             (c"waiters", facts.waiters as u64),
             (c"places", facts.places as u64),
@@ -121,6 +121,10 @@ impl Section {
             (c"extensions", counters.extensions),
             (c"releases", counters.releases),
             (c"deadlocks", counters.deadlocks),
+            (
+                c"deadlock_searches_given_up",
+                counters.deadlock_searches_given_up,
+            ),
             (c"max_waiters_refusals", counters.max_waiters_refusals),
             (c"max_tickets_refusals", counters.max_tickets_refusals),
             (c"lost_expired", lost_holds.expired),

@@ -10,6 +10,7 @@ use redis_lock_core::store::{KeyState, Store};
 use redis_lock_core::values::lock::{Lock, Stored};
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::packed::Expiry;
+use redis_lock_core::values::slot;
 use redis_module::{raw, Context};
 
 use crate::engine::{blocking, writable};
@@ -140,6 +141,10 @@ impl Store for ServerStore<'_> {
     fn read(&mut self, name: &Name) -> KeyState {
         let open = self.open(name, self.mode);
         state_of(&mut self.open.insert(open).key, name)
+    }
+
+    fn can_read(&mut self, name: &Name, own: &Name) -> bool {
+        !api::is_clustered() || slot::of_key(name.key()) == slot::of_key(own.key())
     }
 
     /// Settling one name can lead to another that the server wasn't asked about: who waits for both

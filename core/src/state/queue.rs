@@ -18,7 +18,6 @@ use std::collections::BTreeSet;
 use foldhash::fast::RandomState;
 use foldhash::HashMap;
 use indexmap::IndexMap;
-use smallvec::SmallVec;
 
 pub use crate::state::positions::{End, Position};
 
@@ -28,7 +27,7 @@ use crate::state::place::{Presence, Stand};
 use crate::state::positions::Positions;
 use crate::state::queue_table::QueueTable;
 use crate::state::schedule::{Order, Time};
-use crate::values::holders::Holders;
+use crate::values::lock::Lock;
 use crate::values::moment::has_passed;
 use crate::values::name::Name;
 use crate::values::name::Names;
@@ -115,9 +114,6 @@ impl Indexed {
     }
 }
 
-/// Of how many holders it is recorded who they are.
-const MOST_RECORDED: usize = 4;
-
 /// The most positions that are taken out of lines at a time, where their waiters have left.
 ///
 /// perf: some 40 to 300 ns each.
@@ -129,8 +125,8 @@ struct NameQueue {
     positions: Line<Position>,
     /// Those among whom nobody stands.
     absent: Line<Position>,
-    /// Who held the lock when it was settled last, as far as that is known; nobody: not known.
-    holders: SmallVec<[Token; 1]>,
+    /// The lock as it was settled last; `None`: not known.
+    lock: Option<Lock>,
     /// Those among the waiters that this name blocks because their tokens, which hold here already,
     /// lack permits; the fewest first.
     missing: BTreeSet<(u32, Position)>,
@@ -184,12 +180,21 @@ struct Leaving {
 
 /// The queue of one name, found.
 #[derive(Clone, Copy, Debug)]
-pub struct KnownQueue<'q>(&'q NameQueue);
+pub struct KnownQueue<'q> {
+    number: usize,
+    name: &'q Name,
+    queue: &'q NameQueue,
+}
 
 impl<'q> KnownQueue<'q> {
-    /// A number that no other queue has, until any of them changes.
-    pub fn number(self) -> usize {
-        std::ptr::from_ref(self.0).addr()
+    /// A number below that of the queues, which no other queue has until a queue comes or goes.
+    pub const fn number(self) -> usize {
+        self.number
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'q Name {
+        self.name
     }
 
     /// Those who stand behind `front`, and behind nobody where it is `None`; no further than `back`.
@@ -198,12 +203,13 @@ impl<'q> KnownQueue<'q> {
         front: Option<Position>,
         back: Option<Position>,
     ) -> impl Iterator<Item = Position> + 'q {
-        self.0.positions.between(front, back)
+        self.queue.positions.between(front, back)
     }
 
-    /// Who holds the lock, as it was settled last; nobody: not known.
-    pub fn holders(self) -> &'q [Token] {
-        &self.0.holders
+    /// The lock as it was settled last; `None`: not known. It isn't recorded while every position is absent.
+    pub fn lock(self) -> Option<&'q Lock> {
+        let queue = self.queue;
+        queue.lock.as_ref().filter(|_| !queue.positions.is_empty())
     }
 }
 
@@ -215,15 +221,11 @@ pub struct QueueToSettle<'q> {
 }
 
 impl QueueToSettle<'_> {
-    /// Records what its name was settled to, at `now_ms` on the steady clock: who holds it, where that is known
-    /// and they aren't many, and when the next lease ends there, which is to be announced once.
-    pub fn record(self, name: &Name, holders: Option<&Holders>, end_ms: Option<u64>, now_ms: u64) {
+    /// Records what its name was settled to, at `now_ms` on the steady clock: its lock, and when the next lease
+    /// ends there, which is to be announced once.
+    pub fn record(self, name: &Name, lock: Option<&Lock>, end_ms: Option<u64>, now_ms: u64) {
         let Self { queue, unannounced } = self;
-        queue.holders.clear();
-        if let Some(holders) = holders.filter(|holders| holders.len() <= MOST_RECORDED) {
-            let tokens = holders.iter().map(|own| own.token.clone());
-            queue.holders.extend(tokens);
-        }
+        queue.lock = lock.cloned();
         match (&mut queue.unannounced, end_ms) {
             (Some(end), Some(end_ms)) => unannounced.set(name, end, end_ms, now_ms),
             (end @ None, Some(end_ms)) => *end = Some(unannounced.insert(name, end_ms)),
@@ -443,7 +445,22 @@ impl Queues {
 
     /// The queue of a name, to look at as a whole; `None` where nobody waits.
     pub fn known(&self, name: &Name) -> Option<KnownQueue<'_>> {
-        self.queues.get(name).map(KnownQueue)
+        let (number, name, queue) = self.queues.get_numbered(name)?;
+        Some(KnownQueue {
+            number,
+            name,
+            queue,
+        })
+    }
+
+    /// All queues, in the order of their numbers.
+    pub fn all_known(&self) -> impl ExactSizeIterator<Item = KnownQueue<'_>> {
+        let numbered = self.queues.iter().enumerate();
+        numbered.map(|(number, (name, queue))| KnownQueue {
+            number,
+            name,
+            queue,
+        })
     }
 
     /// The queue of a name, to record what that is settled to; `None` where nobody waits.
@@ -453,17 +470,17 @@ impl Queues {
         Some(QueueToSettle { queue, unannounced })
     }
 
-    /// Forgets who holds a name: something happened there that is not settled yet.
-    pub fn forget_holders(&mut self, name: &Name) {
+    /// Forgets the lock of a name: something happened there that is not settled yet.
+    pub fn forget_lock(&mut self, name: &Name) {
         if let Some(queue) = self.queues.get_mut(name) {
-            queue.holders.clear();
+            queue.lock = None;
         }
     }
 
-    /// Forgets who holds any name.
-    pub fn forget_all_holders(&mut self) {
+    /// Forgets the locks of all names.
+    pub fn forget_all_locks(&mut self) {
         for queue in self.queues.values_mut() {
-            queue.holders.clear();
+            queue.lock = None;
         }
     }
 
@@ -472,7 +489,8 @@ impl Queues {
     pub fn is_behind(&self, name: &Name, token: &Token) -> bool {
         let queue = self.queues.get(name);
         queue.is_some_and(|queue| {
-            let is_held = !queue.holders.is_empty() && !queue.holders.contains(token);
+            let lock = queue.lock.as_ref();
+            let is_held = lock.is_some_and(|lock| !lock.is_free() && lock.holder(token).is_none());
             is_held
                 && !queue.positions.is_empty()
                 && (likely(self.leaving.is_empty()) || self.first_present(queue).is_some())

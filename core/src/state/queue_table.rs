@@ -41,6 +41,11 @@ impl<Q> QueueTable<Q> {
         slice.into_iter().flat_map(|slice| slice.keys())
     }
 
+    /// All of them, in the order of their numbers.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Name, &Q)> {
+        self.queues.iter()
+    }
+
     /// The values, in no order.
     pub fn values(&self) -> impl Iterator<Item = &Q> {
         self.queues.values()
@@ -77,6 +82,13 @@ impl<Q> QueueTable<Q> {
     pub fn get(&self, name: &Name) -> Option<&Q> {
         let at = self.find(name)?;
         self.queues.get_index(at).map(|(_, queue)| queue)
+    }
+
+    /// The one of this name, with its number among all of them and the name as it lies here.
+    pub fn get_numbered(&self, name: &Name) -> Option<(usize, &Name, &Q)> {
+        let at = self.find(name)?;
+        let (name, queue) = self.queues.get_index(at)?;
+        Some((at, name, queue))
     }
 
     /// The one of this name, to change.

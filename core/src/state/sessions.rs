@@ -174,11 +174,11 @@ impl Sessions {
         self.tie_of(client_id).map_or(0, |tie| tie.sessions.len())
     }
 
-    /// Returns where the grants are that are tied to a connection, if it lives.
-    pub fn names_of(&self, client_id: u64) -> impl Iterator<Item = Name> + '_ {
+    /// Returns the sessions of a connection, if it lives, and where their grants are.
+    pub fn ties_of(&self, client_id: u64) -> impl Iterator<Item = (SessionId, Name)> + '_ {
         let tie = self.tie_of(client_id).into_iter();
         let ids = tie.flat_map(|tie| &tie.sessions);
-        ids.filter_map(|id| self.name_of(self.sessions.get(id)?))
+        ids.filter_map(|id| Some((*id, self.name_of(self.sessions.get(id)?)?)))
     }
 
     /// Returns when the next session is due, or something is to be worked off, on the steady clock in ms.

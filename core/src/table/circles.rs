@@ -11,10 +11,11 @@
 //! hold will go, which may set others free. If the connection that begins is stuck in the end, there is
 //! a circle, and nobody outside it can open it.
 //!
-//! Each waiter, holder and name is looked at once, and none where nobody has a session or where nobody
-//! waits for the connection that begins. To read a lock costs more than all the rest. Of a name that
-//! somebody waits for it is recorded who holds it; where all who wait there and are looked at want it
-//! exclusively, and none of them holds it, all that counts is how many are tied to whom: the sessions tell.
+//! 1. A queue records the lock as it was settled last. The search reads a key only if its lock isn't
+//!    recorded, because a key of another slot than the running command's can't be read.
+//! 2. A lock that is neither recorded nor readable holds nobody up: the search never refuses a wait by a guess.
+//! 3. Each waiter, tie and pair of a waiter and a name is looked at once. All of that is work, which
+//!    [`MOST_WORK`] bounds: a search that needs more is given up, and the wait begins.
 
 use std::collections::BTreeMap;
 
@@ -24,11 +25,58 @@ use smallvec::SmallVec;
 
 use super::lock_table::Waiting;
 use crate::state::queue::{KnownQueue, Position, Queues, Waiter};
-use crate::transaction::Transaction;
+use crate::transaction::{EntryId, Transaction};
 use crate::values::holder::{Holder, Mode};
+use crate::values::lock::Lock;
+use crate::values::moment::Moment;
 use crate::values::name::{Name, Names};
 use crate::values::request::Request;
-use crate::values::token::Token;
+use crate::values::session_id::SessionId;
+
+/// The most work of one search.
+///
+/// perf: a unit takes 30 to 50 ns of one core, so a search takes at most 15 ms. A circle of 10,000 connections
+/// that hold one key each takes 280,000 units.
+const MOST_WORK: u64 = 300_000;
+
+/// The work that counts as one step of the operation.
+const WORK_OF_A_STEP: u64 = 16;
+
+/// The work to look a session up and its name, which are found in tables of their own.
+const WORK_OF_A_TIE: u64 = 8;
+
+/// The work to look at a name for the first time, and at its lock.
+const WORK_OF_A_NAME: u64 = 8;
+
+/// The work to look at a waiter for the first time.
+const WORK_OF_A_WAITER: u64 = 4;
+
+/// The work to have a grant hold a name.
+const WORK_OF_A_GRANT: u64 = 3;
+
+/// How many entries of a list are cleared with one unit of work.
+const CLEARED_AT_ONCE: usize = 32;
+
+/// That a queue has no spot yet. There are fewer spots than [`MOST_WORK`].
+const NO_SPOT: u32 = u32::MAX;
+
+/// A search took more work than it may.
+struct GivenUp;
+
+/// The work that a search has done.
+#[derive(Default)]
+struct Work(u64);
+
+impl Work {
+    fn add(&mut self, work: u64) -> Result<(), GivenUp> {
+        self.0 += work;
+        if self.0 > MOST_WORK {
+            Err(GivenUp)
+        } else {
+            Ok(())
+        }
+    }
+}
 
 /// Where somebody stands in the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,7 +101,8 @@ pub(super) struct Newcomer<'a> {
 }
 
 impl Waiting {
-    /// Whether this wait would close a circle of connections that wait for each other's sessions.
+    /// Whether this wait would close a circle of connections that wait for each other's sessions, as far
+    /// as [`MOST_WORK`] tells.
     pub(super) fn closes_circle(
         &mut self,
         newcomer: &Newcomer<'_>,
@@ -61,170 +110,378 @@ impl Waiting {
     ) -> bool {
         let client_id = newcomer.client_id;
         let is_waited_for = tx.sessions.has_client(client_id) || newcomer.rank != Rank::Last;
-        if tx.sessions.is_empty() || !is_waited_for || !self.may_be_stuck(newcomer, tx) {
+        if tx.sessions.is_empty() || !is_waited_for {
             return false;
         }
-        let search = self.dependants(newcomer, tx);
-        tx.steps += 1 + search.found.len() as u64;
-        let mut graph = Graph::new(newcomer, &search);
-        graph.is_first_hindered(tx) && {
-            let is_settled = tx.nothing_touched && !self.is_anything_due(tx.steady_ms());
-            graph.read(&search, is_settled, tx);
-            graph.is_first_stuck()
-        }
+        let mut work = Work::default();
+        let found = self.is_in_circle(newcomer, &mut work, tx);
+        tx.steps += work.0 / WORK_OF_A_STEP;
+        found.unwrap_or_else(|GivenUp| {
+            self.counters.deadlock_searches_given_up += 1;
+            false
+        })
     }
 
-    /// Whether a lease may have ended that wasn't looked at yet.
-    fn is_anything_due(&self, steady_ms: u64) -> bool {
-        self.schedule.next_ms().is_some_and(|ms| ms <= steady_ms)
+    fn is_in_circle(
+        &mut self,
+        newcomer: &Newcomer<'_>,
+        work: &mut Work,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> Result<bool, GivenUp> {
+        if !self.may_be_stuck(newcomer, work, tx)? {
+            return Ok(false);
+        }
+        let search = self.dependants(newcomer, work, tx)?;
+        // Most often the newcomer waits for none of those found.
+        if !search.is_newcomer_hindered {
+            return Ok(false);
+        }
+        let mut graph = Graph::new(newcomer, search);
+        graph.read(newcomer, work, tx)?;
+        graph.is_first_stuck(work)
     }
 
     /// Whether anybody waits whom a newcomer would wait for, as one who holds or as one before it.
-    fn may_be_stuck(&mut self, newcomer: &Newcomer<'_>, tx: &mut Transaction<'_, '_, '_>) -> bool {
-        newcomer.names.iter().any(|name| {
+    fn may_be_stuck(
+        &mut self,
+        newcomer: &Newcomer<'_>,
+        work: &mut Work,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> Result<bool, GivenUp> {
+        for name in newcomer.names {
+            work.add(WORK_OF_A_NAME)?;
+            if newcomer.rank != Rank::First && self.queues.has_queue(name) {
+                return Ok(true);
+            }
             let id = tx.entry(name);
-            let is_queued_for = newcomer.rank != Rank::First && self.queues.has_queue(name);
-            let Some(lock) = tx.lock(id).filter(|_| !is_queued_for) else {
-                return is_queued_for;
-            };
-            let mut holders = lock.holders().iter();
-            holders.any(|own| {
+            let Some(lock) = tx.lock(id) else { continue };
+            for own in lock.holders().iter() {
+                work.add(1)?;
                 let client_id = tx.sessions.client_of(own.session);
-                client_id.is_some_and(|id| id == newcomer.client_id || self.queues.waits(id))
-            })
-        })
+                let is_waiting = |id| id == newcomer.client_id || self.queues.waits(id);
+                if client_id.is_some_and(is_waiting) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// All who wait for a newcomer, directly or not.
     fn dependants<'q>(
         &'q self,
-        newcomer: &Newcomer<'_>,
+        newcomer: &'q Newcomer<'_>,
+        work: &mut Work,
         tx: &mut Transaction<'_, '_, '_>,
-    ) -> Search<'q> {
-        let mut search = Search::new(&self.queues, newcomer.older);
-        search.visit_ties_of(0, newcomer.client_id, tx);
-        for name in newcomer.names {
+    ) -> Result<Search<'q>, GivenUp> {
+        let mut search = Search::new(&self.queues, newcomer, work)?;
+        search.visit_ties_of(0, newcomer.client_id, work, tx)?;
+        for spot in 0..newcomer.names.count() {
             match newcomer.rank {
-                Rank::First => search.visit_name(name, None),
-                Rank::At(position) => search.visit_name(name, Some(position)),
+                Rank::First => search.visit(spot, None, work)?,
+                Rank::At(position) => search.visit(spot, Some(position), work)?,
                 Rank::Last => {}
             }
         }
         let mut next = 0;
         while let Some((position, waiter)) = search.found.get(next).copied() {
             next += 1;
-            search.visit_ties_of(next, waiter.client_id, tx);
-            for queue in waiter
-                .names
-                .iter()
-                .filter_map(|name| self.queues.known(name))
-            {
-                search.stood.push(queue);
-                search.visit(queue, Some(position));
-            }
+            search.visit_ties_of(next, waiter.client_id, work, tx)?;
+            search.visit_names_of(position, waiter, work)?;
         }
-        search
+        Ok(search)
     }
+}
+
+/// The lock of a name, where the search knows it from.
+#[derive(Clone, Copy)]
+enum Source<'q> {
+    /// As it was settled last. Leases may have ended since.
+    Recorded(&'q Lock),
+    /// The operation has read it.
+    Read(EntryId),
+    Unknown,
+}
+
+impl<'q> Source<'q> {
+    fn of(
+        name: &Name,
+        queue: Option<KnownQueue<'q>>,
+        newcomer: &Newcomer<'_>,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> Self {
+        if tx.has_read(name) {
+            return Self::Read(tx.entry(name));
+        }
+        let is_known = tx.nothing_touched || !tx.environment.store.is_touched(name);
+        if let Some(lock) = queue.filter(|_| is_known).and_then(KnownQueue::lock) {
+            return Self::Recorded(lock);
+        }
+        // All names of the newcomer are in one slot.
+        let own = newcomer.names.iter().next();
+        if own.is_some_and(|own| tx.environment.store.can_read(name, own)) {
+            return Self::Read(tx.entry(name));
+        }
+        Self::Unknown
+    }
+
+    /// The lock; `None` if it isn't known, and for another type's key.
+    fn lock<'a>(self, tx: &'a Transaction<'_, '_, '_>) -> Option<&'a Lock>
+    where
+        'q: 'a,
+    {
+        match self {
+            Self::Recorded(lock) => Some(lock),
+            Self::Read(id) => tx.lock(id),
+            Self::Unknown => None,
+        }
+    }
+
+    /// Whether a grant is in force at the moment, or is renewed as soon as somebody looks at it.
+    fn is_in_force(self, own: &Holder, moment: Moment, tx: &Transaction<'_, '_, '_>) -> bool {
+        !matches!(self, Self::Recorded(_))
+            || own.deadline_ms > moment.ms()
+            || tx.sessions.renewal(own, moment).is_some()
+    }
+}
+
+/// A name that somebody needs who was found, or where something is tied to one.
+struct Spot<'q> {
+    name: &'q Name,
+    queue: Option<KnownQueue<'q>>,
+    /// Behind whom its queue was looked through, if it was; `None`: all of it.
+    visited: Option<Option<Position>>,
+}
+
+/// A session of one who is stuck, where somebody waits.
+struct Tie {
+    /// The newcomer, which is 0, or one found, from 1 on.
+    whose: usize,
+    session: SessionId,
+    /// The number of its name's spot.
+    spot: usize,
 }
 
 /// The search for those who wait for somebody.
 struct Search<'q> {
     queues: &'q Queues,
-    /// Whose wait doesn't count.
-    except: Option<Position>,
+    newcomer: &'q Newcomer<'q>,
     found: Vec<(Position, &'q Waiter)>,
-    /// The queues in which they stand, those of the first one first: one for each of their names.
-    stood: Vec<KnownQueue<'q>>,
+    /// The spots where they stand: one for each of their names, in this order.
+    stood: Vec<usize>,
     /// Who was found, by the number of its position.
     seen: Vec<bool>,
-    /// Behind whom each queue was looked through, by its number; `None`: all of it.
-    visited: HashMap<usize, Option<Position>>,
-    /// Who has something tied to it where somebody waits: the newcomer, which is 0, or one found, from 1
-    /// on; and the number of the queue there. Not of those who have so much tied to them that it wasn't
-    /// looked through.
-    ties: Vec<(usize, usize)>,
-    knows_all_ties: bool,
+    /// The newcomer's names first.
+    spots: Vec<Spot<'q>>,
+    /// The spots of names that have a queue, by its number.
+    by_queue: Vec<u32>,
+    ties: Vec<Tie>,
+    /// Whether the newcomer waits for any of those found, or for itself.
+    is_newcomer_hindered: bool,
 }
 
 impl<'q> Search<'q> {
-    fn new(queues: &'q Queues, except: Option<Position>) -> Self {
-        Self {
+    fn new(
+        queues: &'q Queues,
+        newcomer: &'q Newcomer<'_>,
+        work: &mut Work,
+    ) -> Result<Self, GivenUp> {
+        let mut search = Self {
             queues,
-            except,
+            newcomer,
             found: Vec::new(),
             stood: Vec::new(),
             seen: Vec::new(),
-            visited: HashMap::default(),
+            spots: Vec::new(),
+            by_queue: Vec::new(),
             ties: Vec::new(),
-            knows_all_ties: true,
+            is_newcomer_hindered: false,
+        };
+        for name in newcomer.names {
+            work.add(1)?;
+            match queues.known(name) {
+                Some(queue) => {
+                    search.spot_of(queue, work)?;
+                }
+                None => search.spots.push(Spot {
+                    name,
+                    queue: None,
+                    visited: None,
+                }),
+            }
         }
+        Ok(search)
     }
 
-    fn visit_name(&mut self, name: &Name, front: Option<Position>) {
-        if let Some(queue) = self.queues.known(name) {
-            self.visit(queue, front);
+    /// The spot of a name that has a queue.
+    fn spot_of(&mut self, queue: KnownQueue<'q>, work: &mut Work) -> Result<usize, GivenUp> {
+        let number = queue.number();
+        if let Some(more) = (number + 1).checked_sub(self.by_queue.len()) {
+            work.add((more / CLEARED_AT_ONCE) as u64)?;
+            self.by_queue.resize(number + 1, NO_SPOT);
         }
+        let Some(spot) = self.by_queue.get_mut(number) else {
+            return Ok(0);
+        };
+        if *spot == NO_SPOT {
+            work.add(WORK_OF_A_NAME)?;
+            *spot = self.spots.len() as u32;
+            self.spots.push(Spot {
+                name: queue.name(),
+                queue: Some(queue),
+                visited: None,
+            });
+        }
+        Ok(*spot as usize)
     }
 
-    /// Finds those in a queue who stand behind `front`; `None`: all.
-    fn visit(&mut self, queue: KnownQueue<'q>, front: Option<Position>) {
-        let back = match self.visited.get(&queue.number()) {
-            Some(visited) if *visited <= front => return,
-            Some(visited) => *visited,
+    fn is_newcomers(&self, spot: usize) -> bool {
+        spot < self.newcomer.names.count()
+    }
+
+    /// Finds those in a spot's queue who stand behind `front`; `None`: all.
+    fn visit(
+        &mut self,
+        spot: usize,
+        front: Option<Position>,
+        work: &mut Work,
+    ) -> Result<(), GivenUp> {
+        let Some(spot) = self.spots.get_mut(spot) else {
+            return Ok(());
+        };
+        let back = match spot.visited {
+            Some(visited) if visited <= front => return Ok(()),
+            Some(visited) => visited,
             None => None,
         };
+        spot.visited = Some(front);
+        let Some(queue) = spot.queue else {
+            return Ok(());
+        };
         for position in queue.between(front, back) {
-            self.find(position);
+            work.add(1)?;
+            self.find(position, work)?;
         }
-        self.visited.insert(queue.number(), front);
+        Ok(())
     }
 
-    fn find(&mut self, position: Position) {
+    fn find(&mut self, position: Position, work: &mut Work) -> Result<(), GivenUp> {
         let number = position.number();
-        let Some(waiter) = self.queues.at(position) else {
-            return;
-        };
-        // A place goes if nobody keeps it: it holds nobody up for ever.
-        if !waiter.stand.is_blocked() || Some(position) == self.except {
-            return;
-        }
         if self.seen.len() <= number {
             self.seen.resize(number + 1, false);
         }
-        if let Some(seen @ false) = self.seen.get_mut(number) {
-            *seen = true;
+        let Some(seen @ false) = self.seen.get_mut(number) else {
+            return Ok(());
+        };
+        *seen = true;
+        work.add(WORK_OF_A_WAITER)?;
+        let waiter = self.queues.at(position);
+        // A place goes if nobody keeps it: it holds nobody up for ever.
+        let waiter = waiter.filter(|waiter| waiter.stand.is_blocked());
+        if let Some(waiter) = waiter.filter(|_| Some(position) != self.newcomer.older) {
             self.found.push((position, waiter));
         }
+        Ok(())
+    }
+
+    /// Finds those who stand behind one found, at any of its names.
+    fn visit_names_of(
+        &mut self,
+        position: Position,
+        waiter: &'q Waiter,
+        work: &mut Work,
+    ) -> Result<(), GivenUp> {
+        let is_before = Rank::At(position) < self.newcomer.rank;
+        for name in &waiter.names {
+            work.add(1)?;
+            let Some(queue) = self.queues.known(name) else {
+                continue;
+            };
+            let spot = self.spot_of(queue, work)?;
+            self.is_newcomer_hindered |= is_before && self.is_newcomers(spot);
+            self.stood.push(spot);
+            self.visit(spot, Some(position), work)?;
+        }
+        Ok(())
     }
 
     /// Finds those who wait where something is tied to the connection of `whose`. Looks through its ties or
-    /// through the names that somebody waits for, whichever are fewer.
-    fn visit_ties_of(&mut self, whose: usize, client_id: u64, tx: &mut Transaction<'_, '_, '_>) {
+    /// through the queues, whichever are fewer.
+    fn visit_ties_of(
+        &mut self,
+        whose: usize,
+        client_id: u64,
+        work: &mut Work,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> Result<(), GivenUp> {
         let ties = tx.sessions.count_of(client_id);
-        if ties == 0 {
-            return;
+        if ties > self.queues.names().len() {
+            return self.visit_queues_with(whose, client_id, work, tx);
         }
-        let queues = self.queues;
-        if ties <= queues.names().len() {
-            for name in tx.sessions.names_of(client_id) {
-                if let Some(queue) = queues.known(&name) {
-                    self.ties.push((whose, queue.number()));
-                    self.visit(queue, None);
+        for (session, name) in tx.sessions.ties_of(client_id) {
+            work.add(WORK_OF_A_TIE)?;
+            let spot = match self.queues.known(&name) {
+                Some(queue) => self.spot_of(queue, work)?,
+                None => match self.newcomer.names.as_slice().binary_search(&name) {
+                    Ok(spot) => spot,
+                    Err(_) => continue,
+                },
+            };
+            self.tie(whose, session, spot, work)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Search::visit_ties_of`], through the queues.
+    fn visit_queues_with(
+        &mut self,
+        whose: usize,
+        client_id: u64,
+        work: &mut Work,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> Result<(), GivenUp> {
+        let (queues, newcomer) = (self.queues, self.newcomer);
+        let own = newcomer.names.iter().enumerate();
+        let own = own.filter(|(_, name)| !queues.has_queue(name));
+        let own = own.map(|(spot, name)| (Some(spot), name, None));
+        let queued = queues
+            .all_known()
+            .map(|queue| (None, queue.name(), Some(queue)));
+        for (spot, name, queue) in own.chain(queued) {
+            work.add(WORK_OF_A_NAME)?;
+            let source = Source::of(name, queue, newcomer, tx);
+            let Some(lock) = source.lock(tx) else {
+                continue;
+            };
+            for own in lock.holders().iter() {
+                work.add(1)?;
+                if tx.sessions.client_of(own.session) == Some(client_id) {
+                    let spot = match (spot, queue) {
+                        (Some(spot), _) => spot,
+                        (None, Some(queue)) => self.spot_of(queue, work)?,
+                        (None, None) => continue,
+                    };
+                    self.tie(whose, own.session, spot, work)?;
                 }
             }
-            return;
         }
-        self.knows_all_ties = false;
-        for name in queues.names() {
-            let id = tx.entry(name);
-            let is_tied = tx.lock(id).is_some_and(|lock| {
-                let mut holders = lock.holders().iter();
-                holders.any(|own| tx.sessions.client_of(own.session) == Some(client_id))
-            });
-            if is_tied {
-                self.visit_name(name, None);
-            }
-        }
+        Ok(())
+    }
+
+    fn tie(
+        &mut self,
+        whose: usize,
+        session: SessionId,
+        spot: usize,
+        work: &mut Work,
+    ) -> Result<(), GivenUp> {
+        self.is_newcomer_hindered |= self.is_newcomers(spot);
+        self.ties.push(Tie {
+            whose,
+            session,
+            spot,
+        });
+        self.visit(spot, None, work)
     }
 }
 
@@ -242,8 +499,8 @@ enum Need {
 
 /// One who waits, and what is tied to its connection.
 struct Stuck<'a> {
+    client_id: u64,
     rank: Rank,
-    names: &'a Names,
     request: &'a Request,
     /// What it lacks: the needs that aren't met.
     lacks: usize,
@@ -251,8 +508,6 @@ struct Stuck<'a> {
     /// The numbers of its names' places.
     places: SmallVec<[usize; 1]>,
     held: SmallVec<[Tied; 1]>,
-    /// Whether its connection has begun another wait since: what is tied to it is then that one's.
-    is_outdated: bool,
 }
 
 /// A grant that is tied to the connection of one who waits.
@@ -266,12 +521,7 @@ struct Tied {
 /// A name that somebody needs who is stuck.
 struct Place<'a> {
     name: &'a Name,
-    /// Who holds it, as far as that is recorded.
-    recorded: &'a [Token],
-    /// Whether it takes more to know who is in whose way than what is recorded and is tied here.
-    needs_look: bool,
-    /// How many grants the sessions say are tied to those who are stuck.
-    ties: usize,
+    known: Option<KnownQueue<'a>>,
     mode: Option<Mode>,
     /// How many grants are tied to those who are stuck.
     holders: usize,
@@ -287,7 +537,60 @@ struct Place<'a> {
     alone: Vec<usize>,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    fn new(spot: Spot<'a>) -> Self {
+        Self {
+            name: spot.name,
+            known: spot.queue,
+            mode: None,
+            holders: 0,
+            permits: 0,
+            limits: BTreeMap::new(),
+            queue: SmallVec::new(),
+            passed: 0,
+            alone: Vec::new(),
+        }
+    }
+
+    /// Finds out what those need who stand here. Where nothing is known of the lock they need nothing.
+    fn look(
+        &mut self,
+        source: Source<'_>,
+        by_client: &HashMap<u64, usize>,
+        all: &mut [Stuck<'_>],
+        work: &mut Work,
+        tx: &Transaction<'_, '_, '_>,
+    ) -> Result<(), GivenUp> {
+        let lock = source.lock(tx);
+        self.mode = lock.map(Lock::mode);
+        for (waiter, need) in &mut self.queue {
+            work.add(1)?;
+            let Some(stuck) = all.get_mut(*waiter) else {
+                continue;
+            };
+            let request = stuck.request;
+            *need = lock.map_or(Need::Met, |lock| match lock.holder(&request.token) {
+                None => Need::Turn,
+                Some(own) if lock.mode() == Mode::Shared && request.mode == Mode::Exclusive => {
+                    let client_id = tx.sessions.client_of(own.session);
+                    let own = client_id.and_then(|id| by_client.get(&id).copied());
+                    Need::Alone { own }
+                }
+                Some(_) => Need::Met,
+            });
+            stuck.lacks += usize::from(*need != Need::Met);
+        }
+        Ok(())
+    }
+
+    /// Has those who stand here do so in the order of their ranks.
+    fn line_up(&mut self, ranks: &[Rank]) {
+        self.queue.sort_by_key(|(number, _)| ranks.get(*number));
+        let queue = self.queue.iter().enumerate();
+        let alone = queue.filter(|(_, (_, need))| matches!(need, Need::Alone { .. }));
+        self.alone = alone.map(|(at, _)| at).collect();
+    }
+
     /// Has somebody who is stuck hold here.
     fn hold(&mut self, stuck: &mut Stuck<'_>, number: usize, limit: u32, permits: u32) {
         stuck.held.push(Tied {
@@ -318,25 +621,24 @@ impl Place<'_> {
 /// Those who may be stuck, and the names that they need. The first is the newcomer.
 struct Graph<'a> {
     stuck: Vec<Stuck<'a>>,
+    /// By its connection; the last one, should it be there twice.
     by_client: HashMap<u64, usize>,
+    /// In the order of the search's spots.
     places: Vec<Place<'a>>,
-    /// The places of names that have a queue, by its number.
-    by_queue: HashMap<usize, usize>,
-    /// The places of all others.
-    by_name: HashMap<&'a Name, usize>,
+    ties: Vec<Tie>,
     /// Who was found to be free, and what it holds not yet let go.
     freed: Vec<usize>,
 }
 
 impl<'a> Graph<'a> {
-    fn new(newcomer: &Newcomer<'a>, search: &Search<'a>) -> Self {
+    fn new(newcomer: &Newcomer<'a>, search: Search<'a>) -> Self {
+        let places = search.spots.into_iter().map(Place::new);
         let many = 1 + search.found.len();
         let mut graph = Self {
             stuck: Vec::with_capacity(many),
             by_client: HashMap::with_capacity_and_hasher(many, RandomState::default()),
-            places: Vec::new(),
-            by_queue: HashMap::default(),
-            by_name: HashMap::default(),
+            places: places.collect(),
+            ties: search.ties,
             freed: Vec::new(),
         };
         let Newcomer {
@@ -346,234 +648,124 @@ impl<'a> Graph<'a> {
             rank,
             ..
         } = newcomer;
-        graph.push(*client_id, *rank, names, request);
-        for (position, waiter) in &search.found {
-            let rank = Rank::At(*position);
-            graph.push(waiter.client_id, rank, &waiter.names, &waiter.request);
+        let mut stood = search.stood.into_iter();
+        let own = (0..names.count()).collect();
+        graph.push(*client_id, *rank, request, own);
+        for (position, waiter) in search.found {
+            let rank = Rank::At(position);
+            let places = stood.by_ref().take(waiter.names.count()).collect();
+            graph.push(waiter.client_id, rank, &waiter.request, places);
         }
         graph
     }
 
-    fn push(&mut self, client_id: u64, rank: Rank, names: &'a Names, request: &'a Request) {
-        let outdated = self.by_client.insert(client_id, self.stuck.len());
-        if let Some(outdated) = outdated.and_then(|number| self.stuck.get_mut(number)) {
-            outdated.is_outdated = true;
+    /// Adds one who stands at these places.
+    fn push(
+        &mut self,
+        client_id: u64,
+        rank: Rank,
+        request: &'a Request,
+        places: SmallVec<[usize; 1]>,
+    ) {
+        let number = self.stuck.len();
+        self.by_client.insert(client_id, number);
+        for place in &places {
+            if let Some(place) = self.places.get_mut(*place) {
+                place.queue.push((number, Need::Turn));
+            }
         }
         self.stuck.push(Stuck {
+            client_id,
             rank,
-            names,
             request,
             lacks: 0,
             is_free: false,
-            places: SmallVec::new(),
+            places,
             held: SmallVec::new(),
-            is_outdated: false,
         });
     }
 
-    /// Whether the first waits for any of the others, or for itself: most often it doesn't, and then their
-    /// names need no look.
-    fn is_first_hindered(&self, tx: &mut Transaction<'_, '_, '_>) -> bool {
-        let Some((first, others)) = self.stuck.split_first() else {
-            return false;
-        };
-        let (names, rank) = (first.names, first.rank);
-        let is_before = |other: &Stuck<'_>| other.rank < rank;
-        let mut before = others.iter().filter(|other| is_before(other));
-        if before.any(|other| other.names.iter().any(|name| names.contains(name))) {
-            return true;
-        }
-        names.iter().any(|name| {
-            let id = tx.entry(name);
-            let mut holders = tx
-                .lock(id)
-                .into_iter()
-                .flat_map(|lock| lock.holders().iter());
-            holders.any(|own| {
-                let client_id = tx.sessions.client_of(own.session);
-                client_id.is_some_and(|id| self.by_client.contains_key(&id))
-            })
-        })
-    }
-
     /// Sets free who can be, and tells whether the first is none of them.
-    fn is_first_stuck(&mut self) -> bool {
+    fn is_first_stuck(&mut self, work: &mut Work) -> Result<bool, GivenUp> {
         for place in 0..self.places.len() {
-            self.meet_needs_at(place);
+            self.meet_needs_at(place, work)?;
         }
         while let Some(number) = self.freed.pop() {
             if number == 0 {
-                return false;
+                return Ok(false);
             }
-            self.let_go(number);
+            self.let_go(number, work)?;
         }
-        true
+        Ok(true)
     }
 
-    /// Finds out who holds the places and who stands there. `is_settled`: what is recorded of the holders
-    /// holds.
-    fn read(&mut self, search: &Search<'a>, is_settled: bool, tx: &mut Transaction<'_, '_, '_>) {
-        let mut stood = search.stood.iter().copied();
-        for number in 0..self.stuck.len() {
-            let Some(names) = self.stuck.get(number).map(|stuck| stuck.names) else {
-                continue;
-            };
-            let places = names.iter().map(|name| {
-                let queue = match number {
-                    0 => search.queues.known(name),
-                    _ => stood.next(),
-                };
-                self.stand(number, name, queue, tx)
-            });
-            let places = places.collect();
-            if let Some(stuck) = self.stuck.get_mut(number) {
-                stuck.places = places;
-            }
+    /// Finds out who holds the places, and what those need who stand there.
+    fn read(
+        &mut self,
+        newcomer: &Newcomer<'_>,
+        work: &mut Work,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> Result<(), GivenUp> {
+        let mut sources = Vec::with_capacity(self.places.len());
+        for place in &self.places {
+            work.add(1)?;
+            sources.push(Source::of(place.name, place.known, newcomer, tx));
         }
-        if is_settled && search.knows_all_ties {
-            self.tie(search);
-        } else {
-            let places = self.places.iter_mut();
-            places.for_each(|place| place.needs_look = true);
+        for (place, source) in self.places.iter_mut().zip(&sources) {
+            place.look(*source, &self.by_client, &mut self.stuck, work, tx)?;
         }
-        for number in 0..self.places.len() {
-            self.look(number, tx);
-        }
+        self.hold(&sources, work, tx)?;
         let ranks: Vec<Rank> = self.stuck.iter().map(|stuck| stuck.rank).collect();
         for place in &mut self.places {
-            place.queue.sort_by_key(|(number, _)| ranks.get(*number));
-            let alone = |(at, (_, need)): (usize, &(usize, Need))| {
-                matches!(need, Need::Alone { .. }).then_some(at)
-            };
-            place.alone = place.queue.iter().enumerate().filter_map(alone).collect();
+            place.line_up(&ranks);
         }
         let lacks = |(number, stuck): (usize, &Stuck<'a>)| (stuck.lacks == 0).then_some(number);
         let free = self.stuck.iter().enumerate().filter_map(lacks);
         self.freed.extend(free);
+        Ok(())
     }
 
-    /// Has somebody stand in the queue of a name. The name's place.
-    fn stand(
+    /// Has those who are stuck hold what is tied to them.
+    fn hold(
         &mut self,
-        number: usize,
-        name: &'a Name,
-        queue: Option<KnownQueue<'a>>,
-        tx: &Transaction<'_, '_, '_>,
-    ) -> usize {
-        let place_number = self.place(name, queue, tx);
-        let stuck = self.stuck.get(number);
-        let place = self.places.get_mut(place_number);
-        if let (Some(stuck), Some(place)) = (stuck, place) {
-            let request = stuck.request;
-            place.needs_look |=
-                request.mode == Mode::Shared || place.recorded.contains(&request.token);
-            place.queue.push((number, Need::Turn));
-        }
-        place_number
-    }
-
-    /// The place of a name.
-    fn place(
-        &mut self,
-        name: &'a Name,
-        queue: Option<KnownQueue<'a>>,
-        tx: &Transaction<'_, '_, '_>,
-    ) -> usize {
-        let known = match queue {
-            Some(queue) => self.by_queue.entry(queue.number()).or_insert(usize::MAX),
-            None => self.by_name.entry(name).or_insert(usize::MAX),
-        };
-        if *known != usize::MAX {
-            return *known;
-        }
-        *known = self.places.len();
-        let recorded = queue.map_or(&[][..], KnownQueue::holders);
-        self.places.push(Place {
-            name,
-            recorded,
-            needs_look: recorded.is_empty() || tx.has_read(name),
-            ties: 0,
-            mode: None,
-            holders: 0,
-            permits: 0,
-            limits: BTreeMap::new(),
-            queue: SmallVec::new(),
-            passed: 0,
-            alone: Vec::new(),
-        });
-        *known
-    }
-
-    /// Has those who are stuck hold what is tied to them, where that is all there is to know.
-    fn tie(&mut self, search: &Search<'_>) {
-        let ties = search.ties.iter();
-        let places = ties.filter_map(|(whose, queue)| Some((*whose, *self.by_queue.get(queue)?)));
-        let places: Vec<(usize, usize)> = places.collect();
-        for (whose, number) in &places {
-            let stuck = self.stuck.get(*whose);
-            if let Some(place) = self.places.get_mut(*number) {
-                place.ties += usize::from(stuck.is_some_and(|stuck| !stuck.is_outdated));
-                place.needs_look |= place.ties > place.recorded.len();
-            }
-        }
-        for (whose, number) in places {
-            let (Some(stuck), Some(place)) =
-                (self.stuck.get_mut(whose), self.places.get_mut(number))
-            else {
+        sources: &[Source<'_>],
+        work: &mut Work,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) -> Result<(), GivenUp> {
+        let moment = tx.moment();
+        for tie in &self.ties {
+            work.add(WORK_OF_A_GRANT)?;
+            let (Some(stuck), Some(place), Some(source)) = (
+                self.stuck.get_mut(tie.whose),
+                self.places.get_mut(tie.spot),
+                sources.get(tie.spot),
+            ) else {
                 continue;
             };
-            if !place.needs_look && !stuck.is_outdated {
-                place.hold(stuck, number, 0, 1);
-            }
-        }
-    }
-
-    /// Finds out who holds a place, where that isn't known yet, and what those need who stand there.
-    fn look(&mut self, number: usize, tx: &mut Transaction<'_, '_, '_>) {
-        let Some(place) = self.places.get_mut(number) else {
-            return;
-        };
-        let id = place.needs_look.then(|| tx.entry(place.name));
-        let lock = id.and_then(|id| tx.lock(id));
-        let by_client = &self.by_client;
-        let tied_to = |own: &Holder| {
-            let client_id = tx.sessions.client_of(own.session)?;
-            by_client.get(&client_id).copied()
-        };
-        if let Some(lock) = lock {
-            place.mode = Some(lock.mode());
-            for own in lock.holders().iter() {
-                if let Some(stuck) = tied_to(own).and_then(|holder| self.stuck.get_mut(holder)) {
-                    place.hold(stuck, number, own.limit, own.permits);
-                }
-            }
-        }
-        for (waiter, need) in &mut place.queue {
-            let Some(stuck) = self.stuck.get_mut(*waiter) else {
+            // Of one that is there twice all is tied to the last.
+            if self.by_client.get(&stuck.client_id) != Some(&tie.whose) {
                 continue;
-            };
-            let own = lock.and_then(|lock| Some((lock.mode(), lock.holder(&stuck.request.token)?)));
-            *need = match own {
-                None => Need::Turn,
-                Some((Mode::Shared, own)) if stuck.request.mode == Mode::Exclusive => {
-                    Need::Alone { own: tied_to(own) }
-                }
-                Some(_) => Need::Met,
-            };
-            stuck.lacks += usize::from(*need != Need::Met);
+            }
+            let lock = source.lock(tx);
+            let own = lock.and_then(|lock| lock.holders().with_session(tie.session));
+            if let Some(own) = own.filter(|own| source.is_in_force(own, moment, tx)) {
+                place.hold(stuck, tie.spot, own.limit, own.permits);
+            }
         }
+        Ok(())
     }
 
     /// Meets the needs of those at a place whose turn it is, or who would be alone.
-    fn meet_needs_at(&mut self, number: usize) {
+    fn meet_needs_at(&mut self, number: usize, work: &mut Work) -> Result<(), GivenUp> {
         let Some(place) = self.places.get_mut(number) else {
-            return;
+            return Ok(());
         };
         let mut met: Vec<usize> = Vec::new();
         while let Some((waiter, need)) = place.queue.get_mut(place.passed) {
+            work.add(1)?;
             let waiter = *waiter;
             let Some(stuck) = self.stuck.get(waiter) else {
-                return;
+                break;
             };
             if stuck.is_free {
                 place.passed += 1;
@@ -591,6 +783,7 @@ impl<'a> Graph<'a> {
         }
         if place.holders <= 1 {
             for at in &place.alone {
+                work.add(1)?;
                 let Some((waiter, need @ Need::Alone { .. })) = place.queue.get_mut(*at) else {
                     continue;
                 };
@@ -612,15 +805,15 @@ impl<'a> Graph<'a> {
                 self.freed.push(waiter);
             }
         }
+        Ok(())
     }
 
     /// Somebody will be granted, so that its place in the queues and what is tied to it will go.
-    fn let_go(&mut self, number: usize) {
+    fn let_go(&mut self, number: usize, work: &mut Work) -> Result<(), GivenUp> {
         let Some(stuck) = self.stuck.get_mut(number) else {
-            return;
+            return Ok(());
         };
         stuck.is_free = true;
-        // Nothing is tied to one that is outdated.
         let held = std::mem::take(&mut stuck.held);
         let mut places = std::mem::take(&mut stuck.places);
         for tied in held {
@@ -638,7 +831,8 @@ impl<'a> Graph<'a> {
             places.push(tied.place);
         }
         for place in places {
-            self.meet_needs_at(place);
+            self.meet_needs_at(place, work)?;
         }
+        Ok(())
     }
 }

@@ -154,7 +154,7 @@ impl LockTable {
         let steady_ms = environment.store.steady_ms();
         let later_ms = steady_ms.saturating_add(RETRY_MS);
         for name in names {
-            self.waiting.queues.forget_holders(name);
+            self.waiting.queues.forget_lock(name);
             let scheduled = self.waiting.schedule.time_of(name).is_some();
             if scheduled || self.waiting.queues.has_queue(name) {
                 self.waiting.schedule.set(name, later_ms, steady_ms);

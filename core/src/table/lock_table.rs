@@ -40,6 +40,8 @@ pub struct Counters {
     pub releases: u64,
     /// Waits refused because they would never end.
     pub deadlocks: u64,
+    /// Searches for a deadlock that took too long.
+    pub deadlock_searches_given_up: u64,
     /// Waits refused because as many clients wait as may.
     pub max_waiters_refusals: u64,
     /// Places refused because there were as many as may be.
@@ -204,7 +206,7 @@ impl LockTable {
     /// Returns the names to settle, should it be one again.
     pub fn demote(&mut self) -> Vec<Name> {
         self.sessions.clear();
-        self.waiting.queues.forget_all_holders();
+        self.waiting.queues.forget_all_locks();
         self.waiting.queues.drop_places()
     }
 

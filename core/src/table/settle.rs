@@ -367,7 +367,7 @@ impl Waiting {
             None => self.schedule.remove(name),
         }
         if let Some(queue) = queue {
-            queue.record(name, lock.map(Lock::holders), end_ms, now_ms);
+            queue.record(name, lock, end_ms, now_ms);
         }
     }
 

@@ -357,6 +357,13 @@ impl Waiting {
                 let was_blocked = waiter.stand.is_blocked();
                 self.counters.take_overs += u64::from(is_blocked || was_blocked);
                 tell(&waiter, TAKEN_OVER, tx);
+                if waiter.stand.is_absent() {
+                    // While every position is absent, changes of a lock aren't recorded.
+                    waiter
+                        .names
+                        .iter()
+                        .for_each(|name| self.begin_queue(name, tx));
+                }
             }
             older
         } else {

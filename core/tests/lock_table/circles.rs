@@ -11,6 +11,13 @@ use redis_lock_core::values::request::{Life, Repeat, Request};
 
 const KEYS: [&str; 4] = ["w", "x", "y", "z"];
 
+/// Keys of two slots.
+const SLOTS: [[&str; 2]; 2] = [["{a}w", "{a}x"], ["{b}y", "{b}z"]];
+
+fn all_keys() -> impl Iterator<Item = &'static str> {
+    KEYS.into_iter().chain(SLOTS.into_iter().flatten())
+}
+
 /// What a connection says.
 #[derive(Clone, Debug)]
 struct Said {
@@ -65,12 +72,23 @@ impl Said {
     }
 }
 
-fn said() -> impl Strategy<Value = Said> {
-    let verb = proptest::sample::select(vec!["ACQUIRE", "WAIT", "WAIT", "RELEASE"]);
-    let keys = prop_oneof![
+fn keys() -> impl Strategy<Value = Vec<&'static str>> {
+    prop_oneof![
         4 => proptest::sample::subsequence(KEYS.to_vec(), 1),
         1 => proptest::sample::subsequence(KEYS.to_vec(), 2),
-    ];
+    ]
+}
+
+fn keys_of_one_slot() -> impl Strategy<Value = Vec<&'static str>> {
+    let slot = proptest::sample::select(SLOTS.to_vec());
+    (slot, 0usize..5).prop_map(|(slot, how)| match how {
+        0 => slot.to_vec(),
+        _ => vec![slot[how % 2]],
+    })
+}
+
+fn said(keys: impl Strategy<Value = Vec<&'static str>>) -> impl Strategy<Value = Said> {
+    let verb = proptest::sample::select(vec!["ACQUIRE", "WAIT", "WAIT", "RELEASE"]);
     let token = proptest::sample::select(vec!["a", "b", "c", "d", "e", "f"]);
     let mode = proptest::sample::select(vec![
         "",
@@ -98,7 +116,7 @@ type Rank = (i8, Option<Position>);
 
 fn waiters(world: &World) -> Vec<(Rank, Waiter)> {
     let mut waiters = Vec::new();
-    for key in KEYS {
+    for key in all_keys() {
         for (position, waiter) in world.table.queues().queue(&world::name(key)) {
             let rank = (0, Some(position));
             if waiters.iter().all(|(other, _)| *other != rank) {
@@ -196,30 +214,136 @@ fn with_newcomer(world: &World, said: &Said) -> Vec<(Rank, Waiter)> {
     all
 }
 
+/// Says these lines, and asserts that every circle is found as it closes, and nothing else.
+fn find_circles(mut world: World, lines: Vec<Said>) -> Result<(), TestCaseError> {
+    for said in lines {
+        let all = waiters(&world);
+        // Conversions can close a circle unseen; then there is nothing to compare with.
+        if stuck(&world, &all).contains(&true) {
+            return Ok(());
+        }
+        // Who waits can say nothing.
+        if all
+            .iter()
+            .any(|(_, waiter)| waiter.client_id == said.connection)
+        {
+            continue;
+        }
+        let expected = with_newcomer(&world, &said);
+        let closes = stuck(&world, &expected).last() == Some(&true);
+        let answer = world.say_as(said.connection, &said.line());
+        if answer == Refusal::Circle.text() {
+            prop_assert!(closes, "{said:?} is refused: {expected:?}");
+        } else if answer == "waits" {
+            prop_assert!(!closes, "{said:?} waits: {expected:?}");
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_circle_is_found_and_nothing_else(lines in proptest::collection::vec(said(), 1..40)) {
-        let mut world = World::new();
-        for said in lines {
-            let all = waiters(&world);
-            // Conversions can close a circle unseen; then there is nothing to compare with.
-            if stuck(&world, &all).contains(&true) {
-                return Ok(());
-            }
-            // Who waits can say nothing.
-            if all.iter().any(|(_, waiter)| waiter.client_id == said.connection) {
-                continue;
-            }
-            let expected = with_newcomer(&world, &said);
-            let closes = stuck(&world, &expected).last() == Some(&true);
-            let answer = world.say_as(said.connection, &said.line());
-            if answer == Refusal::Circle.text() {
-                prop_assert!(closes, "{said:?} is refused: {expected:?}");
-            } else if answer == "waits" {
-                prop_assert!(!closes, "{said:?} waits: {expected:?}");
-            }
-        }
+    fn every_circle_is_found_and_nothing_else(lines in proptest::collection::vec(said(keys()), 1..40)) {
+        find_circles(World::new(), lines)?;
     }
+
+    #[test]
+    fn every_circle_over_slots_is_found_and_nothing_else(
+        lines in proptest::collection::vec(said(keys_of_one_slot()), 1..40),
+    ) {
+        find_circles(World::in_cluster(), lines)?;
+    }
+}
+
+/// Says lines such as `1 ACQUIRE k a`, each on the connection of its number; the last answer.
+fn say_all(lines: &[&str]) -> String {
+    let mut world = World::in_cluster();
+    let mut answer = String::new();
+    for line in lines {
+        let (connection, said) = line.split_once(' ').expect("a connection");
+        answer = world.say_as(connection.parse().expect("a number"), said);
+        // The lines in between are granted or wait.
+        assert!(answer == "granted" || answer == "waits" || Some(line) == lines.last());
+    }
+    answer
+}
+
+#[test]
+fn a_circle_over_two_slots_is_found_whatever_its_modes() {
+    let circles: [&[&str]; 6] = [
+        &[
+            "1 ACQUIRE {a}x a SESSION",
+            "2 ACQUIRE {b}y b SESSION",
+            "1 WAIT {b}y a SHARED",
+            "2 WAIT {a}x b",
+        ],
+        &[
+            "1 ACQUIRE {a}x a SHARED LIMIT 3 PERMITS 2 SESSION",
+            "2 ACQUIRE {b}y b SHARED SESSION",
+            "1 WAIT {b}y a SHARED LIMIT 1",
+            "2 WAIT {a}x b SHARED LIMIT 3 PERMITS 2",
+        ],
+        // The upgrade of the first one, which stays.
+        &[
+            "1 ACQUIRE {a}x a SHARED SESSION",
+            "2 ACQUIRE {a}x b SHARED SESSION",
+            "2 ACQUIRE {b}y b SESSION",
+            "1 WAIT {a}x a",
+            "3 ACQUIRE {b}z c SESSION",
+            "2 WAIT {b}z b",
+            "3 WAIT {a}x c",
+        ],
+        &[
+            "1 ACQUIRE {a}x a SHARED SESSION",
+            "2 ACQUIRE {a}x b SHARED SESSION",
+            "1 ACQUIRE {b}y a SESSION",
+            "1 WAIT {a}x a",
+            "2 WAIT {b}y b",
+        ],
+        // More holders than fit into a list.
+        &[
+            "1 ACQUIRE {a}x a SESSION",
+            "2 ACQUIRE {b}y b SHARED SESSION",
+            "3 ACQUIRE {b}y c SHARED SESSION",
+            "4 ACQUIRE {b}y d SHARED SESSION",
+            "5 ACQUIRE {b}y e SHARED SESSION",
+            "6 ACQUIRE {b}y f SHARED SESSION",
+            "1 WAIT {b}y a SHARED LIMIT 5",
+            "2 WAIT {a}x b",
+            "3 WAIT {a}x c",
+            "4 WAIT {a}x d",
+            "5 WAIT {a}x e",
+            "6 WAIT {a}x f",
+        ],
+        // Through one who stands before another in a queue.
+        &[
+            "3 ACQUIRE {b}z c SESSION",
+            "9 ACQUIRE {b}y h",
+            "2 ACQUIRE {a}x b SESSION",
+            "1 MWAIT 2 {b}y {b}z a",
+            "2 WAIT {b}y b",
+            "3 WAIT {a}x c",
+        ],
+    ];
+    for circle in circles {
+        assert_eq!(say_all(circle), Refusal::Circle.text(), "{circle:?}");
+    }
+}
+
+/// Whether the token `a` holds `{b}y`, and so doesn't wait behind `b`, can't be known there.
+#[test]
+fn a_lock_of_another_slot_that_is_not_known_refuses_nobody() {
+    let mut world = World::in_cluster();
+    for (client, line) in [
+        (1, "ACQUIRE {a}x a SESSION"),
+        (2, "ACQUIRE {b}y b SESSION"),
+        (1, "WAIT {b}y a"),
+    ] {
+        world.say_as(client, line);
+    }
+    assert_eq!(world.say_as(2, "WAIT {a}x b"), Refusal::Circle.text());
+    world.defer(&["{b}y"]);
+    assert_eq!(world.say_as(2, "WAIT {a}x b"), "waits");
 }

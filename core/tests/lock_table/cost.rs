@@ -1,6 +1,7 @@
 //! How the steps of an operation grow with keys, waiters and holders: by a factor, never by their square.
 
 use crate::world::World;
+use redis_lock_core::values::refusal::Refusal;
 
 /// Asserts that four times as many cost no more than about four times as much.
 #[track_caller]
@@ -325,4 +326,79 @@ fn many_places_at_one_key() {
         assert!(world.table.queues().is_empty());
         world.table.steps() - before
     });
+}
+
+/// The most steps of a wait that looks for deadlocks.
+const MOST_OF_A_SEARCH: u64 = 20_000;
+
+/// Connections that hold a key each by SESSION, and of which each but the last waits for the next one's.
+fn chain(count: usize) -> (World, u64) {
+    let mut world = World::new();
+    let last = count as u64 + 1;
+    for client in 1..=last {
+        world.say_as(client, &format!("ACQUIRE k{client} t SESSION"));
+    }
+    for client in 1..last {
+        world.say_as(client, &format!("WAIT k{} w", client + 1));
+    }
+    (world, last)
+}
+
+#[test]
+fn a_circle_costs_as_much_as_it_is_long() {
+    let close = |count: usize| {
+        let (mut world, last) = chain(count);
+        let before = world.table.steps();
+        assert_eq!(world.say_as(last, "WAIT k1 w"), Refusal::Circle.text());
+        world.table.steps() - before
+    };
+    assert_linear("to be refused", close);
+    assert!(close(10_000) <= MOST_OF_A_SEARCH, "{}", close(10_000));
+}
+
+/// The steps of a wait of client 1 that closes a circle, unless the search is given up.
+fn steps_of_a_search(world: &mut World, line: &str) -> (u64, u64) {
+    let given_up = world.table.counters().deadlock_searches_given_up;
+    let before = world.table.steps();
+    let answer = world.say_as(1, line);
+    assert!(
+        answer == "waits" || answer == Refusal::Circle.text(),
+        "{answer}"
+    );
+    let given_up = world.table.counters().deadlock_searches_given_up - given_up;
+    assert_eq!(given_up == 0, answer == Refusal::Circle.text());
+    (world.table.steps() - before, given_up)
+}
+
+/// Client 1 has one of the keys for which all others wait, and wants what one of them has.
+fn many_mwaits(waiters: u64, many_keys: usize) -> World {
+    let mut world = World::new();
+    world.say_as(1, "ACQUIRE k0 t SESSION");
+    for client in 2..waiters + 2 {
+        world.say_as(client, &format!("ACQUIRE own{client} t SESSION"));
+        let line = format!("MWAIT {} w{client}", keys(many_keys));
+        assert_eq!(world.say_as(client, &line), "waits");
+    }
+    world
+}
+
+#[test]
+fn a_search_for_deadlocks_is_bounded() {
+    let (steps, given_up) = steps_of_a_search(&mut many_mwaits(500, 100), "WAIT own2 c");
+    assert!(steps <= MOST_OF_A_SEARCH && given_up == 0, "{steps}");
+    let (steps, given_up) = steps_of_a_search(&mut many_mwaits(400, 400), "WAIT own2 c");
+    assert!(steps <= MOST_OF_A_SEARCH && given_up == 1, "{steps}");
+}
+
+#[test]
+fn a_search_for_deadlocks_among_many_sessions_is_bounded() {
+    let mut world = World::new();
+    for key in 0..20_000 {
+        world.say_as(1, &format!("ACQUIRE k{key} t SESSION"));
+        world.say_as(2, &format!("QUEUE k{key} p"));
+    }
+    world.say_as(2, "ACQUIRE own t SESSION");
+    world.say_as(2, "WAIT k0 w");
+    let (steps, given_up) = steps_of_a_search(&mut world, "WAIT own c");
+    assert!(steps <= MOST_OF_A_SEARCH && given_up == 1, "{steps}");
 }

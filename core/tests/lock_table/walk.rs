@@ -3,7 +3,7 @@
 use crate::world::{self, World};
 use proptest::prelude::*;
 use redis_lock_core::state::hand_over::Origin;
-use redis_lock_core::state::queue::Waiter;
+use redis_lock_core::state::queue::{KnownQueue, Waiter};
 use redis_lock_core::store::KeyState;
 use redis_lock_core::values::holder::Mode;
 use redis_lock_core::values::lock::Lock;
@@ -220,6 +220,7 @@ fn check(world: &World) -> Result<(), TestCaseError> {
         }
         if world.table.next_due_ms().is_none_or(|ms| ms > world.now_ms) {
             check_no_one_sleeps(world, key)?;
+            check_recorded(world, key)?;
         }
     }
     for (token, fence) in &fences {
@@ -228,6 +229,17 @@ fn check(world: &World) -> Result<(), TestCaseError> {
             others.clone().all(|(_, other)| other != fence),
             "one fence, two owners: {fences:?}"
         );
+    }
+    Ok(())
+}
+
+/// A queue knows the lock of its name.
+fn check_recorded(world: &World, key: &str) -> Result<(), TestCaseError> {
+    let queue = world.table.queues().known(&world::name(key));
+    if let Some(recorded) = queue.and_then(KnownQueue::lock) {
+        let lock = world.lock(key);
+        prop_assert_eq!(recorded.holders(), lock.holders(), "recorded at {}", key);
+        prop_assert!(lock.is_free() || recorded.mode() == lock.mode(), "{key}");
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::lock::Stored;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::session_id::SessionId;
-use redis_lock_core::values::slot::Sharding;
+use redis_lock_core::values::slot::{self, Sharding};
 use redis_lock_core::values::token::Token;
 
 /// When the clock starts, in ms: far enough from 0 that nothing underflows unseen.
@@ -36,12 +36,28 @@ pub struct Memory {
     settling: BTreeSet<Name>,
     /// Tokens of users that lost their rights.
     pub barred: BTreeSet<Token>,
+    pub sharding: Option<Sharding>,
+    /// The slot of the running command's keys: in a cluster other keys aren't found meanwhile.
+    running: Option<u16>,
+}
+
+impl Memory {
+    fn is_found(&self, name: &Name) -> bool {
+        let is_in = |running| slot::of_key(name.key()) == running;
+        self.sharding != Some(Sharding::BySlot) || self.running.is_none_or(is_in)
+    }
 }
 
 impl Store for Memory {
     fn read(&mut self, name: &Name) -> KeyState {
         self.reads += 1;
-        self.keys.get(name).cloned().unwrap_or(KeyState::Empty)
+        let found = self.keys.get(name).filter(|_| self.is_found(name));
+        found.cloned().unwrap_or(KeyState::Empty)
+    }
+
+    fn can_read(&mut self, name: &Name, own: &Name) -> bool {
+        let slots = [name, own].map(|name| slot::of_key(name.key()));
+        self.sharding != Some(Sharding::BySlot) || slots[0] == slots[1]
     }
 
     fn is_here(&mut self, name: &Name) -> bool {
@@ -142,6 +158,13 @@ impl World {
         }
     }
 
+    /// A node of a cluster that has all slots.
+    pub fn in_cluster() -> Self {
+        let mut world = Self::new();
+        world.store.sharding = Some(Sharding::BySlot);
+        world
+    }
+
     /// A client says a line such as `WAIT k a PX 100`; the answer, shortened: `granted`, `nil`,
     /// `waits`, `place 1`, a number, or the error's text.
     pub fn say(&mut self, line: &str) -> String {
@@ -187,6 +210,8 @@ impl World {
         let waiter_id = WaiterId(self.next_id);
         self.next_id += 1;
         self.said.insert(line.to_owned(), client_id);
+        let own = operation.names.iter().next();
+        self.store.running = own.map(|name| slot::of_key(name.key()));
         let decision = self.outside(|table, outside| {
             table.execute(
                 &operation,
@@ -197,6 +222,7 @@ impl World {
                 outside,
             )
         });
+        self.store.running = None;
         if let Ok(Answer::Queued(_, position)) = decision.answer {
             self.waiting.insert(waiter_id, (line.to_owned(), position));
         }

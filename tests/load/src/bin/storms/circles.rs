@@ -1,11 +1,13 @@
 //! Thousands who wait for one another, and thousands of waits of one token.
 
-use anyhow::{ensure, Result};
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Result};
 use redis::Value;
 use redis_lock_load::{Connection, Crowd, Server};
 
 use crate::report::Score;
-use crate::stage::{beside_ping, Stage, LONG};
+use crate::stage::{beside_ping, on_keys, Stage, LONG};
 
 const WAITERS: usize = 10_000;
 
@@ -15,6 +17,16 @@ const SESSIONS: usize = 10_000;
 const TRIES: usize = 100;
 
 const CIRCLE_BOUND_MS: f64 = 40.0;
+
+/// How many wait for many keys each, and for how many.
+const MWAITS: usize = 1_000;
+const KEYS: usize = 1_000;
+
+/// The sessions of one connection, beside as many queues.
+const TIES: usize = 100_000;
+
+/// The bound of the server's CPU time for one wait that looks for deadlocks.
+const SEARCH_BOUND_MS: f64 = 20.0;
 
 const CANCEL_BOUND_MS: f64 = 40.0;
 
@@ -88,6 +100,79 @@ impl Scene {
 pub fn closed(stage: &Stage, score: &mut Score) -> Result<()> {
     CHAIN.play(stage, score)?;
     CROWD.play(stage, score)
+}
+
+/// Searches for a deadlock that are bounded, whether they find one or are given up.
+pub fn bounded(stage: &Stage, score: &mut Score) -> Result<()> {
+    beside_many_keys(stage, score)?;
+    with_many_ties(stage, score)
+}
+
+/// Somebody waits who has one of many keys for which many wait.
+fn beside_many_keys(stage: &Stage, score: &mut Score) -> Result<()> {
+    let waiters = stage.scaled(MWAITS);
+    let server = stage.start()?;
+    let (mut closer, mut other) = (server.connect()?, server.connect()?);
+    closer.granted(&format!("LOCK.ACQUIRE k0 t SESSION {LONG}"))?;
+    let mut crowd = Crowd::connect(server.port(), waiters)?;
+    crowd.send(|index| format!("LOCK.ACQUIRE own{index} t SESSION {LONG}"))?;
+    crowd.replies(|_| Ok(()))?;
+    let mwait = on_keys("MWAIT", KEYS);
+    crowd.send(|index| format!("{mwait} w{index} {LONG}"))?;
+    other.until_blocked(waiters)?;
+    let what = format!("LOCK.WAIT beside {waiters} MWAITs of {KEYS} keys");
+    search(
+        "LOCK.WAIT own0 c BLOCK 1",
+        &mut closer,
+        &mut other,
+        &what,
+        score,
+    )
+}
+
+/// Somebody waits to whom many grants are tied, beside many queues.
+fn with_many_ties(stage: &Stage, score: &mut Score) -> Result<()> {
+    let ties = stage.scaled(TIES);
+    let server = stage.start()?;
+    let (mut closer, mut other) = (server.connect()?, server.connect()?);
+    let mut waiter = server.connect()?;
+    let acquire = |key| format!("LOCK.ACQUIRE k{key} t SESSION {LONG}");
+    closer.pipeline_granted((0..ties).map(acquire))?;
+    let queue = |key| format!("LOCK.QUEUE k{key} p KEEP 600000 {LONG}");
+    other.pipeline_granted((0..ties).map(queue))?;
+    other.granted(&format!("LOCK.ACQUIRE own h {LONG}"))?;
+    waiter.send(&format!("LOCK.WAIT own w {LONG}"))?;
+    other.until_blocked(1)?;
+    let what = format!("LOCK.WAIT with {ties} sessions beside as many queues");
+    search(
+        "LOCK.WAIT own c BLOCK 1",
+        &mut closer,
+        &mut other,
+        &what,
+        score,
+    )
+}
+
+/// Somebody begins a wait again and again.
+fn search(
+    wait: &str,
+    closer: &mut Connection,
+    other: &mut Connection,
+    what: &str,
+    score: &mut Score,
+) -> Result<()> {
+    let before = other.server_cpu()?;
+    for _ in 0..TRIES {
+        match closer.call(wait) {
+            Ok(Value::Nil) => {}
+            Ok(granted) => bail!("granted: {granted:?}"),
+            Err(error) => ensure!(format!("{error:#}").contains("DEADLOCK"), error),
+        }
+    }
+    let used: Duration = other.server_cpu()? - before;
+    let each_ms = used.as_secs_f64() * 1e3 / TRIES as f64;
+    score.at_most(what, each_ms, SEARCH_BOUND_MS, "ms CPU each");
+    Ok(())
 }
 
 /// One LOCK.CANCEL gives up all waits of a token for different sets of keys.

@@ -97,6 +97,8 @@ enum Storm {
     Holders,
     /// A circle of 10,000 sessions that somebody tries to close
     Circle,
+    /// Waits that look for deadlocks beside 1,000 MWAITs of 1,000 keys, and with 100,000 sessions
+    Searches,
     /// 10,000 waits of one token are given up by one LOCK.CANCEL
     Cancelled,
     /// 100,000 places on one key are joined, kept and given up
@@ -131,6 +133,7 @@ impl Storm {
             Storm::Renewals => sessions::renewals(stage, score),
             Storm::Holders => holders::play(stage, score),
             Storm::Circle => circles::closed(stage, score),
+            Storm::Searches => circles::bounded(stage, score),
             Storm::Cancelled => circles::cancelled(stage, score),
             Storm::Places => places::kept(stage, score),
             Storm::PlacesLapsed => places::lapsed(stage, score),
