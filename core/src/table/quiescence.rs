@@ -13,13 +13,14 @@ use crate::values::name::Name;
 /// Names and, of each, waiters that are checked: a debug build may serve thousands.
 const MOST_CHECKED: usize = 32;
 
-/// Waiters left to the timer, beyond which nothing is checked: each waiter is compared with all of them.
+/// Waiters left to the timer, beyond which nothing is checked, because each waiter is compared with all of them.
 const MOST_LEFT: usize = 1024;
 
 impl Waiting {
     /// Returns a waiter that is admissible and still waits, if there is one.
     pub(super) fn overlooked(&self, tx: &mut Transaction<'_, '_, '_>) -> Option<Waiter> {
-        if self.queues.is_empty() || tx.steps >= MOST_STEPS || self.pending.len() > MOST_LEFT {
+        let is_left_to_timer = self.queues.is_anyone_leaving() || self.pending.len() > MOST_LEFT;
+        if self.queues.is_empty() || tx.steps >= MOST_STEPS || is_left_to_timer {
             return None;
         }
         let names: Vec<Name> = tx.names_read().take(MOST_CHECKED).cloned().collect();
