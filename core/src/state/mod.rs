@@ -3,6 +3,7 @@
 
 pub mod durations;
 pub mod hand_over;
+pub mod lacking;
 pub mod line;
 pub mod place;
 pub mod positions;
