@@ -10,6 +10,7 @@ pub mod pending;
 pub mod provisional;
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::ptr;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -119,6 +120,10 @@ pub struct State {
     pub last_user: RefCell<Option<Arc<[u8]>>>,
     /// The last command that runs a script, as the command filter saw it.
     pub last_script: Cell<ScriptRun>,
+    /// Those that came while the server paused clients, and may run later than the filter saw them; first come first.
+    pub postponed_scripts: RefCell<VecDeque<ScriptRun>>,
+    /// Whether there are any.
+    pub postponed: Cell<Postponed>,
     /// Counts the commands that may have changed a user's rights.
     pub rights_version: Cell<u64>,
 }
@@ -158,6 +163,20 @@ pub struct ScriptRun {
     pub command: &'static [u8],
     /// How many bytes its words have.
     pub word_bytes: u64,
+    /// The client that was found to run it; `None`: not looked for yet.
+    pub caller: Option<u64>,
+}
+
+/// Whether commands that run scripts may run later than the command filter saw them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Postponed {
+    /// None may.
+    #[default]
+    None,
+    /// Some may.
+    Some,
+    /// Some may, but the server was seen to pause no clients any more.
+    Resumed,
 }
 
 /// Whether there are replicas, or a backlog for them, or other nodes of a cluster. An append-only file is asked
@@ -243,6 +262,8 @@ impl State {
             last_decoy: RefCell::default(),
             last_user: RefCell::default(),
             last_script: Cell::default(),
+            postponed_scripts: RefCell::default(),
+            postponed: Cell::default(),
             rights_version: Cell::default(),
         }
     }
