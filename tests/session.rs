@@ -673,12 +673,12 @@ fn a_session_begun_in_a_script_that_a_pause_held_up_is_the_callers() {
     let server = Server::start();
     let script = "return redis.call('LOCK.ACQUIRE', KEYS[1], 'a', 'PX', '60000', 'SESSION')";
     let mut callers = ["k", "k2", "k33"].map(|key| (key, server.client()));
-    server.call("CLIENT PAUSE 60000 ALL").okay();
+    server.call("CLIENT PAUSE 60000 WRITE").okay();
     for (index, (key, client)) in callers.iter_mut().enumerate() {
         client.send(&["EVAL", script, "1", key]);
         until("the script is held up", || {
-            let clients = server.call("INFO clients").text();
-            clients.contains(&format!("blocked_clients:{}", index + 1))
+            let clients = server.call("CLIENT LIST").text();
+            clients.matches("flags=b").count() == index + 1
         });
     }
     server.call("CLIENT UNPAUSE").okay();
@@ -686,8 +686,8 @@ fn a_session_begun_in_a_script_that_a_pause_held_up_is_the_callers() {
         client.recv().grant();
     }
     for (key, client) in callers {
-        let holder = server.known_lock(key).holder();
-        assert_eq!(holder.int("client-id"), client.id(), "{key}");
+        let lock = server.known_lock(key);
+        assert_eq!(lock.holder().int("client-id"), client.id(), "{key}");
         client.close();
         until_free(&server, key);
     }
@@ -703,8 +703,8 @@ fn the_caller_of_a_script_is_looked_up_once() {
     for (looked_up, client) in (1..).zip(&mut clients) {
         let key = format!("k{looked_up}-");
         client.call(&["EVAL", script, "1", &key]).nil();
-        let holder = server.known_lock(&format!("{key}20")).holder();
-        assert_eq!(holder.int("client-id"), client.id());
+        let lock = server.known_lock(&format!("{key}20"));
+        assert_eq!(lock.holder().int("client-id"), client.id());
         let stats = server.call("INFO commandstats").text();
         let line = stats.lines().find(|line| line.contains("client|list"));
         let calls = format!(":calls={looked_up},");
