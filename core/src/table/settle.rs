@@ -27,6 +27,11 @@ pub(super) const MOST_STEPS: u64 = 2048;
 /// How many steps it counts to answer a waiter, which takes the server longer than all the rest.
 const COMPLETION_STEPS: u64 = 16;
 
+/// The steps that a grant to a place counts as.
+///
+/// perf: 30 us with its effect. 2,048 steps of such grants took 13 to 22 ms when each counted as one.
+const PLACE_STEPS: u64 = 8;
+
 /// When to look again at a queue where nothing may be granted now, in ms. What stands in the way, as
 /// the migration of a slot, takes longer than that.
 pub(super) const RETRY_MS: u64 = 20;
@@ -512,7 +517,7 @@ impl Waiting {
         let Waiter { names, request, .. } = waiter;
         let lease_ms = place.lease_ms(request);
         self.grant_all(names, request, kept_fence, Grantee::Place { lease_ms }, tx);
-        tx.steps += 1 + names.count() as u64;
+        tx.steps += PLACE_STEPS + names.count() as u64;
         publish(waiter, tx);
     }
 
