@@ -648,6 +648,35 @@ fn info_names_the_client_only_while_it_is_connected() {
 }
 
 #[test]
+fn info_shows_the_first_of_very_many_waiters() {
+    let server = Server::start();
+    server.call("LOCK.ACQUIRE k a PX 60000").grant();
+    let places: Vec<String> = (0..3_500)
+        .map(|n| format!("LOCK.QUEUE k w{n} KEEP 60000"))
+        .collect();
+    server.call_all(&places);
+    let shown = |command: &str| {
+        let fields = Fields::of(server.call(command).value());
+        (fields.int("waiters"), fields.maps("queue").len())
+    };
+    assert_eq!(shown("LOCK.INFO k WAITERS 4000"), (3_500, 3_000));
+    // The keys of many count as well, those of the first don't.
+    let keys: Vec<String> = (0..20_000).map(|n| format!("x{n}")).collect();
+    let mut words = vec!["LOCK.MQUEUE".to_owned(), "20001".to_owned(), "m".to_owned()];
+    words.extend(keys);
+    server.call("LOCK.ACQUIRE m a PX 60000").grant();
+    for (token, shown_by_then) in [("w1", 1), ("w2", 1), ("w3", 1)] {
+        let mut queue = words.clone();
+        queue.extend([token, "KEEP", "60000"].map(str::to_owned));
+        server.call(&queue).int();
+        assert_eq!(
+            shown("LOCK.INFO m WAITERS 9007199254740991").1,
+            shown_by_then
+        );
+    }
+}
+
+#[test]
 fn info_shows_as_many_waiters_as_asked_for() {
     let server = Server::start();
     server.call("LOCK.ACQUIRE k a PX 60000").grant();

@@ -667,6 +667,51 @@ fn a_session_begun_in_a_script_is_the_callers() {
     }
 }
 
+/// Redis 7.0 doesn't tell whose commands they are, so these have words of different lengths.
+#[test]
+fn a_session_begun_in_a_script_that_a_pause_held_up_is_the_callers() {
+    let server = Server::start();
+    let script = "return redis.call('LOCK.ACQUIRE', KEYS[1], 'a', 'PX', '60000', 'SESSION')";
+    let mut callers = ["k", "k2", "k33"].map(|key| (key, server.client()));
+    server.call("CLIENT PAUSE 60000 WRITE").okay();
+    for (index, (key, client)) in callers.iter_mut().enumerate() {
+        client.send(&["EVAL", script, "1", key]);
+        until("the script is held up", || {
+            let clients = server.call("CLIENT LIST").text();
+            clients.matches("flags=b").count() == index + 1
+        });
+    }
+    server.call("CLIENT UNPAUSE").okay();
+    for (_, client) in &mut callers {
+        client.recv().grant();
+    }
+    for (key, client) in callers {
+        let lock = server.known_lock(key);
+        assert_eq!(lock.holder().int("client-id"), client.id(), "{key}");
+        client.close();
+        until_free(&server, key);
+    }
+}
+
+#[test]
+fn the_caller_of_a_script_is_looked_up_once() {
+    let server = Server::start();
+    let script = "for index = 1, 20 do
+            redis.call('LOCK.ACQUIRE', KEYS[1] .. index, 'a', 'PX', '60000', 'SESSION')
+        end";
+    let mut clients = [server.client(), server.client()];
+    for (looked_up, client) in (1..).zip(&mut clients) {
+        let key = format!("k{looked_up}-");
+        client.call(&["EVAL", script, "1", &key]).nil();
+        let lock = server.known_lock(&format!("{key}20"));
+        assert_eq!(lock.holder().int("client-id"), client.id());
+        let stats = server.call("INFO commandstats").text();
+        let line = stats.lines().find(|line| line.contains("client|list"));
+        let calls = format!(":calls={looked_up},");
+        assert!(line.is_some_and(|line| line.contains(&calls)), "{line:?}");
+    }
+}
+
 /// Whether the server tells a filter of whose command it is (from Redis 7.2 on).
 fn tells_of_resets(server: &Server) -> bool {
     server.flavour() == Flavour::Valkey || server.version() >= (7, 2, 0)

@@ -24,6 +24,16 @@ use crate::server::rights::Caller;
 use crate::server::{clock, reply};
 use crate::state;
 
+/// The most waiters that one command shows.
+///
+/// perf: 3 to 6 us each with their connections, 1 to 2 us without.
+const MOST_WAITERS: usize = 3_000;
+
+/// The most keys that these need together, unless the first one alone needs more.
+///
+/// perf: 0.14 us each.
+const MOST_KEYS: usize = 30_000;
+
 pub struct Info;
 
 impl Command for Info {
@@ -62,8 +72,23 @@ impl Command for Info {
     }
 }
 
+/// The first waiters of a queue, at most so many as are asked for and as one command shows.
+fn first_of<'q>(
+    queue: impl Iterator<Item = &'q Waiter>,
+    shown: usize,
+) -> impl Iterator<Item = &'q Waiter> {
+    let mut keys = 0;
+    let queue = queue.take(shown.min(MOST_WAITERS));
+    queue.take_while(move |waiter| {
+        let is_first = keys == 0;
+        keys += waiter.names.count();
+        is_first || keys <= MOST_KEYS
+    })
+}
+
 /// What there is to tell of one name.
 struct View {
+    key: Vec<u8>,
     lock: Lock,
     waiters: usize,
     queue: Vec<Waiter>,
@@ -84,11 +109,13 @@ impl View {
         now: Moment,
         caller: Caller,
     ) -> Self {
-        let queue = table.queues().queue(name).take(shown);
+        let queue = table.queues().queue(name);
+        let queue = queue.map(|(_, waiter)| waiter);
         let sessions = lock.holders().iter().map(|holder| holder.session);
         Self {
+            key: name.key().to_vec(),
             waiters: table.queues().queue_len(name),
-            queue: queue.map(|(_, waiter)| waiter.clone()).collect(),
+            queue: first_of(queue, shown).cloned().collect(),
             with_session: sessions
                 .filter(|session| table.sessions().is_alive(*session))
                 .collect(),
@@ -165,7 +192,9 @@ impl View {
         number(ctx, "keep-ms", keep_ms.map_or(0, |ms| ms.max(1)));
         reply::bulk(ctx, b"keys");
         let keys = waiter.names.iter().map(Name::key);
-        let keys: Vec<&[u8]> = keys.filter(|key| self.caller.may_read(key)).collect();
+        // The server has asked for the right to read the command's own key.
+        let is_shown = |key: &&[u8]| *key == self.key || self.caller.may_read(key);
+        let keys: Vec<&[u8]> = keys.filter(is_shown).collect();
         reply::array(ctx, keys.len());
         for key in keys {
             reply::bulk(ctx, key);
@@ -183,7 +212,7 @@ impl View {
     }
 
     fn client(&self, ctx: &Context, id: u64) -> Option<Client> {
-        clients::find(ctx, id).filter(|_| self.tells_tokens)
+        self.tells_tokens.then(|| clients::find(ctx, id)).flatten()
     }
 
     /// What is left of a waiter's BLOCK; 0: it has none, so one that just ended still shows 1.

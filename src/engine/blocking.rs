@@ -39,10 +39,10 @@ use redis_module::{raw, Context};
 
 use crate::engine::pending;
 use crate::server::api::{self, server};
-use crate::server::{boundary, clients, clock, random, reply, rights, timer};
+use crate::server::{boundary, clients, clock, filter, random, reply, rights, timer};
 use crate::state::blocked::{Blocked, BlockedClients, Handle};
 use crate::state::pending::Event;
-use crate::state::{self, DecoyName, State};
+use crate::state::{self, DecoyName, Postponed, State};
 
 /// How many who aren't granted anything are answered at once: the server needs some 20 us for each, and
 /// one LOCK.CANCEL can end thousands of waits.
@@ -205,7 +205,13 @@ pub fn before_sleep() {
 
 /// The server waited for events, so it had sent what it had to send.
 pub fn after_sleep() {
-    state::with(|state| state.sending.set(false));
+    let postponed = state::with(|state| {
+        state.sending.set(false);
+        state.postponed.get()
+    });
+    if unlikely(postponed != Postponed::None) {
+        filter::forget_those_that_ran();
+    }
     state::blocked(BlockedClients::forget_provisional);
 }
 

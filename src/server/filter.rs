@@ -13,7 +13,7 @@ use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 use crate::server::api::{self, server};
 use crate::server::{clock, propagation, timer};
 use crate::state::pending::Event;
-use crate::state::{self, ScriptRun};
+use crate::state::{self, Postponed, ScriptRun};
 
 /// The commands that run a script or, in a transaction, may run one.
 pub const RUNNERS: [&[u8]; 7] = [
@@ -76,9 +76,52 @@ pub fn register(ctx: &Context) -> Result<(), String> {
     }
 }
 
-/// The last command that runs a script.
+/// The last command that runs a script, of those that run as they come.
 pub fn last_run() -> ScriptRun {
     state::with(|state| state.last_script.get())
+}
+
+/// Records the client that runs the last such command: as long as no other one comes, it is the caller of the script
+/// that runs.
+pub fn record_caller(caller: Option<u64>) {
+    state::with(|state| {
+        let last = state.last_script.get();
+        state.last_script.set(ScriptRun { caller, ..last });
+    });
+}
+
+/// Returns true if commands that run scripts may run later than the filter saw them.
+pub fn any_postponed() -> bool {
+    state::with(|state| state.postponed.get() != Postponed::None)
+}
+
+/// Returns the first postponed command that `is_running`. Those before it have run: the server goes on with all in
+/// the order in which they came.
+pub fn postponed_run(is_running: impl Fn(&ScriptRun) -> bool) -> Option<ScriptRun> {
+    let postponed = state::with(|state| state.postponed_scripts.borrow().clone());
+    let (at, run) = postponed
+        .iter()
+        .enumerate()
+        .find(|(_, run)| is_running(run))?;
+    state::with(|state| drop(state.postponed_scripts.borrow_mut().drain(..at)));
+    Some(*run)
+}
+
+/// Forgets the postponed commands once all have run: the server was seen to pause no clients both before and after
+/// it went to sleep. Before it sleeps it goes on with all that it doesn't pause any more.
+#[cold]
+#[inline(never)]
+pub fn forget_those_that_ran() {
+    let is_paused = api::is_paused();
+    state::with(|state| match state.postponed.get() {
+        Postponed::None => {}
+        Postponed::Some | Postponed::Resumed if is_paused => state.postponed.set(Postponed::Some),
+        Postponed::Some => state.postponed.set(Postponed::Resumed),
+        Postponed::Resumed => {
+            state.postponed.set(Postponed::None);
+            state.postponed_scripts.borrow_mut().clear();
+        }
+    });
 }
 
 extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
@@ -148,12 +191,25 @@ fn examine(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     let client_id = server!(RedisModule_CommandFilterGetClientId(filter));
     let count = server!(RedisModule_CommandFilterArgsCount(filter)).unwrap_or(0);
     let bytes: usize = (0..count).map(|at| word(filter, at).len()).sum();
+    record_run(ScriptRun {
+        client_id: client_id.unwrap_or(0),
+        command,
+        word_bytes: bytes as u64,
+        caller: None,
+    });
+}
+
+/// Records a command that runs a script: now, or once the server pauses its client no more. The filter doesn't see it
+/// again then, except on Redis before 7.2.
+fn record_run(run: ScriptRun) {
+    let may_be_postponed = run.client_id != 0 && api::is_paused();
     state::with(|state| {
-        state.last_script.set(ScriptRun {
-            client_id: client_id.unwrap_or(0),
-            command,
-            word_bytes: bytes as u64,
-        });
+        if may_be_postponed {
+            state.postponed.set(Postponed::Some);
+            state.postponed_scripts.borrow_mut().push_back(run);
+        } else {
+            state.last_script.set(run);
+        }
     });
 }
 

@@ -12,6 +12,7 @@ pub mod provisional;
 pub mod rights;
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::ptr;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -141,6 +142,10 @@ pub struct State {
     pub rights: RefCell<RightsWatch>,
     /// Whether the server has RESET under its own name.
     pub has_reset: Cell<bool>,
+    /// Those that came while the server paused clients, and may run later than the filter saw them; first come first.
+    pub postponed_scripts: RefCell<VecDeque<ScriptRun>>,
+    /// Whether there are any.
+    pub postponed: Cell<Postponed>,
 }
 
 /// What server this is. Nothing of it changes while it runs, but for its role and its modules.
@@ -178,6 +183,20 @@ pub struct ScriptRun {
     pub command: &'static [u8],
     /// How many bytes its words have.
     pub word_bytes: u64,
+    /// The client that was found to run it; `None`: not looked for yet.
+    pub caller: Option<u64>,
+}
+
+/// Whether commands that run scripts may run later than the command filter saw them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Postponed {
+    /// None may.
+    #[default]
+    None,
+    /// Some may.
+    Some,
+    /// Some may, but the server was seen to pause no clients any more.
+    Resumed,
 }
 
 /// Whether there are replicas, or a backlog for them, or other nodes of a cluster. An append-only file is asked
@@ -270,6 +289,8 @@ impl State {
             last_script: Cell::default(),
             rights: RefCell::default(),
             has_reset: Cell::default(),
+            postponed_scripts: RefCell::default(),
+            postponed: Cell::default(),
         }
     }
 }

@@ -4,6 +4,7 @@
 pub mod buckets;
 pub mod durations;
 pub mod hand_over;
+pub mod lacking;
 pub mod line;
 pub mod lost_holds;
 pub mod place;

@@ -13,6 +13,12 @@ pub struct Position {
 }
 
 impl Position {
+    /// A position before all others.
+    pub const LEAST: Self = Self {
+        order: i64::MIN,
+        index: 0,
+    };
+
     /// A number that no other position has that is taken, as small as it can be.
     pub const fn number(self) -> usize {
         self.index

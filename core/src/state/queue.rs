@@ -22,12 +22,13 @@ use indexmap::IndexMap;
 pub use crate::state::positions::{End, Position};
 
 use crate::branch::{likely, unlikely};
+use crate::state::lacking::Lacking;
 use crate::state::line::{merged, Line};
 use crate::state::place::{Presence, Stand};
 use crate::state::positions::Positions;
 use crate::state::queue_table::QueueTable;
 use crate::state::schedule::{Order, Time};
-use crate::values::lock::Lock;
+use crate::values::lock::{Lack, Lock};
 use crate::values::moment::has_passed;
 use crate::values::name::Name;
 use crate::values::name::Names;
@@ -84,8 +85,8 @@ struct Queued {
     waiter: Waiter,
     /// Which of its names blocked it when it was looked at last.
     blocked_by: Option<usize>,
-    /// How many permits its token lacked there, which held some already; 0: that didn't block it.
-    missing: u32,
+    /// The permits that its token lacked there, which held some already; `None`: that didn't block it.
+    lack: Option<Lack>,
 }
 
 impl Queued {
@@ -93,7 +94,7 @@ impl Queued {
         Self {
             waiter,
             blocked_by: by,
-            missing: 0,
+            lack: None,
         }
     }
 }
@@ -128,8 +129,8 @@ struct NameQueue {
     /// The lock as it was settled last; `None`: not known.
     lock: Option<Lock>,
     /// Those among the waiters that this name blocks because their tokens, which hold here already,
-    /// lack permits; the fewest first.
-    missing: BTreeSet<(u32, Position)>,
+    /// lack permits.
+    lacking: Lacking,
     /// When a lease ends here, if that is to be announced.
     unannounced: Option<Time>,
 }
@@ -390,50 +391,59 @@ impl Queues {
 
     /// Records which of its names blocks the waiter at a position; `None`: look at all of them.
     pub fn set_blocked_by(&mut self, position: Position, by: Option<usize>) {
-        self.set_missing(position, by, 0);
+        self.set_lack(position, by, None);
     }
 
-    /// As [`Queues::set_blocked_by`], where the waiter's token holds already and lacks so many permits.
-    pub fn set_missing(&mut self, position: Position, by: Option<usize>, missing: u32) {
+    /// As [`Queues::set_blocked_by`], where the waiter's token holds already and lacks permits.
+    pub fn set_lack(&mut self, position: Position, by: Option<usize>, lack: Option<Lack>) {
         let Some(queued) = self.waiters.get_mut(position) else {
             return;
         };
-        let (known_by, known) = (queued.blocked_by, queued.missing);
+        let (known_by, known) = (queued.blocked_by, queued.lack);
         queued.blocked_by = by;
-        queued.missing = missing;
-        if unlikely(known > 0 || missing > 0) {
-            self.relist_missing(position, (known_by, known), (by, missing));
+        queued.lack = lack;
+        if unlikely(known.is_some() || lack.is_some()) {
+            self.relist_lack(position, (known_by, known), (by, lack));
         }
     }
 
     /// Lists a waiter by the permits that its token lacks now, and not by those that it lacked before.
     #[inline(never)]
-    fn relist_missing(
+    fn relist_lack(
         &mut self,
         position: Position,
-        (known_by, known): (Option<usize>, u32),
-        (by, missing): (Option<usize>, u32),
+        before: (Option<usize>, Option<Lack>),
+        now: (Option<usize>, Option<Lack>),
     ) {
         let Some(queued) = self.waiters.get(position) else {
             return;
         };
         let names = queued.waiter.names.as_slice();
-        let name_of = |by: Option<usize>, missing: u32| names.get(by.filter(|_| missing > 0)?);
-        let before = name_of(known_by, known);
-        if let Some(queue) = before.and_then(|name| self.queues.get_mut(name)) {
-            queue.missing.remove(&(known, position));
+        if before == now {
+            return;
         }
-        let after = name_of(by, missing);
-        if let Some(queue) = after.and_then(|name| self.queues.get_mut(name)) {
-            queue.missing.insert((missing, position));
+        for ((by, lack), is_listed) in [(before, true), (now, false)] {
+            let name = by.and_then(|by| names.get(by));
+            let queue = name.and_then(|name| self.queues.get_mut(name));
+            match (queue, lack) {
+                (Some(queue), Some(lack)) if is_listed => queue.lacking.remove(lack, position),
+                (Some(queue), Some(lack)) => queue.lacking.insert(lack, position),
+                _ => {}
+            }
         }
     }
 
-    /// Those whom a name blocks because their tokens, which hold there already, lack permits, and how
-    /// many: the fewest first.
-    pub fn missing(&self, name: &Name) -> impl Iterator<Item = (u32, Position)> + '_ {
-        let queue = self.queues.get(name).into_iter();
-        queue.flat_map(|queue| queue.missing.iter().copied())
+    /// The name at which the token of the waiter at a position lacks permits, if that is what blocked it.
+    pub fn lacks_at(&self, position: Position) -> Option<&Name> {
+        let queued = self.waiters.get(position)?;
+        queued.lack?;
+        queued.waiter.names.as_slice().get(queued.blocked_by?)
+    }
+
+    /// The waiters that a name blocks because their tokens, which hold there already, lack permits.
+    pub fn lacking(&self, name: &Name) -> Option<&Lacking> {
+        let lacking = &self.queues.get(name)?.lacking;
+        (!lacking.is_empty()).then_some(lacking)
     }
 
     /// The queue of a name, first in queue first.
@@ -978,8 +988,8 @@ impl Queues {
         let wanted_absent: usize = absent_waiters.map(|w| w.names.count()).sum();
         let wanted: usize = waiters().map(|w| w.names.count()).sum();
         let in_tokens: usize = self.tokens.values().map(Waits::len).sum();
-        let in_missing: usize = self.queues.values().map(|queue| queue.missing.len()).sum();
-        let missing = self.waiters.values().filter(|queued| queued.missing > 0);
+        let in_lacking: usize = self.queues.values().map(|queue| queue.lacking.len()).sum();
+        let lacking = self.waiters.values().filter(|queued| queued.lack.is_some());
         let end_of = |name| Some((name, self.queues.get(name)?.unannounced?));
         let to_announce: Vec<(&Name, Time)> = self.queues.names().filter_map(end_of).collect();
         let are_listed = |ends: &[(&Name, Time)]| {
@@ -997,7 +1007,7 @@ impl Queues {
         let complaints = [
             (in_queues != wanted + of_gone, "positions in queues by name"),
             (absent + of_absent != wanted_absent, "absent positions"),
-            (in_missing != missing.count(), "those who lack permits"),
+            (in_lacking != lacking.count(), "those who lack permits"),
             (
                 self.leaving
                     .keys()

@@ -4,7 +4,7 @@ use super::lock_table::Waiting;
 use crate::branch::likely;
 use crate::state::queue::{Position, Waiter};
 use crate::transaction::Transaction;
-use crate::values::lock::Compatibility;
+use crate::values::lock::{Compatibility, Lack};
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::request::Request;
@@ -14,11 +14,11 @@ pub(super) enum Admission {
     /// It can be granted, keeping this fence or with a new one.
     Granted { kept_fence: Option<u64> },
     /// It can't be granted now: its name with this number is the first that is in the way. Its token
-    /// may hold there already, and lack so many permits.
+    /// may hold there already, and lack permits.
     Blocked {
         upgrades: usize,
         by: usize,
-        missing: u32,
+        lack: Option<Lack>,
     },
 }
 
@@ -34,8 +34,8 @@ enum Conflict {
     UpgradeBlocked,
     /// Its token shares and is to count as more holders than it does: there is room.
     Raise { fence: u64 },
-    /// Its token shares and is to count as so many more holders: there is no room.
-    RaiseBlocked { missing: u32 },
+    /// Its token shares and is to count as more holders than it does: there is no room.
+    RaiseBlocked { lack: Lack },
     /// Somebody else holds, or comes before it.
     Blocked,
     /// Another type's key.
@@ -124,7 +124,7 @@ impl Waiting {
             Some(by) => Admission::Blocked {
                 upgrades,
                 by,
-                missing: 0,
+                lack: None,
             },
             None => Admission::Granted {
                 kept_fence: kept.of(names.count()),
@@ -143,10 +143,10 @@ impl Waiting {
         waiter: &Waiter,
         tx: &mut Transaction<'_, '_, '_>,
     ) -> Result<Admission, Refusal> {
-        let blocked = |by, missing| Admission::Blocked {
+        let blocked = |by, lack| Admission::Blocked {
             upgrades: 0,
             by,
-            missing,
+            lack,
         };
         let names = waiter.names.as_slice();
         let mut known = self.queues.blocked_by_number(position).and_then(|by| {
@@ -155,8 +155,10 @@ impl Waiting {
             Some((by, conflict))
         });
         match &known {
-            Some((by, Conflict::UpgradeBlocked | Conflict::Blocked)) => return Ok(blocked(*by, 0)),
-            Some((by, Conflict::RaiseBlocked { missing })) => return Ok(blocked(*by, *missing)),
+            Some((by, Conflict::UpgradeBlocked | Conflict::Blocked)) => {
+                return Ok(blocked(*by, None))
+            }
+            Some((by, Conflict::RaiseBlocked { lack })) => return Ok(blocked(*by, Some(*lack))),
             Some((_, Conflict::OtherType)) => return Err(Refusal::WrongType),
             Some((
                 _,
@@ -172,9 +174,9 @@ impl Waiting {
                 None => self.conflict_at(name, &waiter.request, Some(position), tx),
             };
             match conflict {
-                Conflict::UpgradeBlocked | Conflict::Blocked => return Ok(blocked(by, 0)),
-                Conflict::RaiseBlocked { missing } => return Ok(blocked(by, missing)),
-                Conflict::Open if tx.is_away(name) => return Ok(blocked(by, 0)),
+                Conflict::UpgradeBlocked | Conflict::Blocked => return Ok(blocked(by, None)),
+                Conflict::RaiseBlocked { lack } => return Ok(blocked(by, Some(lack))),
+                Conflict::Open if tx.is_away(name) => return Ok(blocked(by, None)),
                 Conflict::Open | Conflict::Upgrade => {}
                 Conflict::Held { fence } | Conflict::Raise { fence } => kept.add(fence),
                 Conflict::OtherType => return Err(Refusal::WrongType),
@@ -234,7 +236,7 @@ impl Waiting {
             Compatibility::Upgrade => Conflict::Upgrade,
             Compatibility::UpgradeBlocked => Conflict::UpgradeBlocked,
             Compatibility::Raise { fence } => Conflict::Raise { fence },
-            Compatibility::RaiseBlocked { missing } => Conflict::RaiseBlocked { missing },
+            Compatibility::RaiseBlocked { lack } => Conflict::RaiseBlocked { lack },
             Compatibility::Blocked => Conflict::Blocked,
             Compatibility::Admitted if likely(self.queues.is_empty()) => Conflict::Open,
             Compatibility::Admitted => match self.queues.head(name) {

@@ -16,7 +16,7 @@ use crate::state::queue::{Position, Waiter, WaiterId};
 use crate::transaction::{EntryId, Transaction};
 use crate::values::grant::Grant;
 use crate::values::holder::Mode;
-use crate::values::lock::Lock;
+use crate::values::lock::{Lack, Lock};
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::token::Token;
@@ -26,6 +26,11 @@ pub(super) const MOST_STEPS: u64 = 2048;
 
 /// How many steps it counts to answer a waiter, which takes the server longer than all the rest.
 const COMPLETION_STEPS: u64 = 16;
+
+/// The steps that a grant to a place counts as.
+///
+/// perf: 30 us with its effect. 2,048 steps of such grants took 13 to 22 ms when each counted as one.
+const PLACE_STEPS: u64 = 8;
 
 /// When to look again at a queue where nothing may be granted now, in ms. What stands in the way, as
 /// the migration of a slot, takes longer than that.
@@ -214,8 +219,8 @@ impl Waiting {
     }
 
     /// Puts on the work who may be admitted after something happened at this name: the first in its
-    /// queue, who waits to be alone there where it is alone now, and who lacks no more permits there
-    /// than may be free.
+    /// queue, who waits to be alone there where it is alone now, and the first who lacks no permits there
+    /// any more.
     fn recheck(&mut self, id: EntryId, work: &mut WorkList, tx: &mut Transaction<'_, '_, '_>) {
         tx.steps += 1;
         // Where nobody waits no clock is looked at.
@@ -249,23 +254,32 @@ impl Waiting {
             self.queues.set_blocked_by(head, by);
             return;
         };
-        if unlikely(self.queues.missing(name).next().is_some()) {
-            self.recheck_missing(name, lock, work);
+        let mut steps = 0;
+        if unlikely(self.queues.lacking(name).is_some()) {
+            steps += self.recheck_lacking(name, lock, work);
         }
         if unlikely(lock.mode() == Mode::Shared) {
             if let Some(sole) = lock.holders().only() {
-                tx.steps += self.recheck_waits_of(&sole.token, name, work);
+                steps += self.recheck_waits_of(&sole.token, name, work);
             }
         }
+        tx.steps += steps;
     }
 
-    /// Puts on the work who lacks no more permits here than may be free.
+    /// Puts on the work who may have all permits here that it lacked. Returns the steps that it took.
     #[inline(never)]
-    fn recheck_missing(&self, name: &Name, lock: &Lock, work: &mut WorkList) {
-        let room = lock.most_room();
-        let missing = self.queues.missing(name);
-        let within = missing.take_while(|(missing, _)| u64::from(*missing) <= room);
-        work.extend(within.map(|(_, position)| position));
+    fn recheck_lacking(&self, name: &Name, lock: &Lock, work: &mut WorkList) -> u64 {
+        work.extend(self.first_lacking_nothing(name, lock));
+        // Its own limit, which binds all others, goes with a grant to it.
+        let alone = lock.holders().alone_with_smallest_limit();
+        alone.map_or(1, |own| 1 + self.recheck_waits_of(&own.token, name, work))
+    }
+
+    /// The first in queue that lacked permits here and doesn't any more, by the limits of all holders. The
+    /// next one is looked at once this one is granted, or is found to wait for something else.
+    fn first_lacking_nothing(&self, name: &Name, lock: &Lock) -> Option<Position> {
+        let lacking = self.queues.lacking(name)?;
+        lacking.first_met(lock.holders().permits(), lock.room())
     }
 
     /// Whether a waiter need not be looked at: this name blocked it when it was looked at last, another token
@@ -409,8 +423,8 @@ impl Waiting {
             Ok(Admission::Granted { .. }) => {
                 self.end_wait(position, Outcome::Refused(Refusal::NoPermission), tx)
             }
-            Ok(Admission::Blocked { by, missing, .. }) => {
-                self.keep_waiting(position, by, missing, work, tx)
+            Ok(Admission::Blocked { by, lack, .. }) => {
+                self.keep_waiting(position, by, lack, work, tx)
             }
             Err(refusal) => self.end_wait(position, Outcome::Refused(refusal), tx),
         }
@@ -423,7 +437,7 @@ impl Waiting {
         &mut self,
         position: Position,
         by: usize,
-        missing: u32,
+        lack: Option<Lack>,
         work: &mut WorkList,
         tx: &mut Transaction<'_, '_, '_>,
     ) -> Vec<Name> {
@@ -435,8 +449,24 @@ impl Waiting {
         }
         let name = waiter.names.as_slice().get(by);
         work.names.extend(name.map(|name| tx.entry(name)));
-        self.queues.set_missing(position, Some(by), missing);
+        let lacked_at = self.queues.lacks_at(position).cloned();
+        self.queues.set_lack(position, Some(by), lack);
+        if let Some(name) = lacked_at {
+            self.recheck_next_lacking(&name, work, tx);
+        }
         Vec::new()
+    }
+
+    /// Puts on the work who may have all permits here, after the one that was looked at lacks something else.
+    #[inline(never)]
+    fn recheck_next_lacking(
+        &self,
+        name: &Name,
+        work: &mut WorkList,
+        tx: &mut Transaction<'_, '_, '_>,
+    ) {
+        let lock = tx.lock_at(name);
+        work.extend(lock.and_then(|lock| self.first_lacking_nothing(name, lock)));
     }
 
     /// After a grant that was just made: where it is exclusive nobody behind it can be admitted, nor told of
@@ -533,7 +563,7 @@ impl Waiting {
         let Waiter { names, request, .. } = waiter;
         let lease_ms = place.lease_ms(request);
         self.grant_all(names, request, kept_fence, Grantee::Place { lease_ms }, tx);
-        tx.steps += 1 + names.count() as u64;
+        tx.steps += PLACE_STEPS + names.count() as u64;
         publish(waiter, tx);
     }
 

@@ -353,6 +353,10 @@ impl Waiting {
                 ..newer
             };
             let is_blocked = newer.stand.is_blocked();
+            if let Some(name) = self.queues.lacks_at(older).cloned() {
+                // It may be the one for which those behind it are not looked at.
+                tx.settle_again(&name);
+            }
             if let Some(waiter) = self.queues.take_over(older, newer) {
                 let was_blocked = waiter.stand.is_blocked();
                 self.counters.take_overs += u64::from(is_blocked || was_blocked);

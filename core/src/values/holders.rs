@@ -44,7 +44,8 @@ struct Trees {
     by_fence: OrdMap<u64, Arc<Holder>>,
     fences: OrdMap<Token, u64>,
     deadlines: OrdSet<(u64, u64)>,
-    limits: OrdMap<u32, usize>,
+    /// With the fences.
+    limits: OrdSet<(u32, u64)>,
     sessions: OrdMap<SessionId, u64>,
     permits: u64,
 }
@@ -225,22 +226,18 @@ impl Holders {
             return others.map(|other| other.limit).filter(|&l| l > 0).min();
         };
         let mut limits = trees.limits.iter();
-        let other = limits.find(|(limit, count)| **limit != own.limit || **count > 1);
+        let other = limits.find(|(_, fence)| *fence != own.fence);
         other.map(|(limit, _)| *limit)
     }
 
-    /// The smallest limit but for one holder's: where two have the smallest, that one.
-    pub fn second_smallest_limit(&self) -> Option<u32> {
-        let Either::Left(trees) = self.form() else {
-            let limits = self.iter().map(|own| own.limit).filter(|&l| l > 0);
-            let mut limits: SmallVec<[u32; LONGEST_LIST]> = limits.collect();
-            limits.sort_unstable();
-            return limits.get(1).copied();
+    /// The holder with the smallest limit, if no other holder has the same one.
+    pub fn alone_with_smallest_limit(&self) -> Option<&Holder> {
+        let smallest = self.smallest_limit()?;
+        let own = match self.form() {
+            Either::Right(list) => list.iter().find(|own| own.limit == smallest),
+            Either::Left(trees) => trees.at(trees.limits.get_min()?.1),
         };
-        let mut limits = trees.limits.iter();
-        let (limit, count) = limits.next()?;
-        let second = if *count > 1 { limit } else { limits.next()?.0 };
-        Some(*second)
+        own.filter(|own| self.smallest_limit_beside(own) != Some(smallest))
     }
 
     /// How many permits all of them take.
@@ -394,12 +391,13 @@ impl FromIterator<Holder> for Holders {
 /// What a counted pointer takes beside what it points to.
 const COUNTS_BYTES: usize = 2 * size_of::<usize>();
 
-/// What a holder takes in the trees, about: itself, and its entries in four of them.
+/// What a holder takes in the trees, about: itself, and its entries in five of them.
 const TREE_BYTES: usize = size_of::<Holder>()
     + 16
     + size_of::<(u64, usize)>()
     + size_of::<(Token, u64)>()
-    + 2 * size_of::<(u64, u64)>();
+    + 2 * size_of::<(u64, u64)>()
+    + size_of::<(u32, u64)>();
 
 impl Trees {
     #[inline(never)]
@@ -416,7 +414,7 @@ impl Trees {
         self.fences.insert(holder.token.clone(), fence);
         self.deadlines.insert((holder.deadline_ms, fence));
         if holder.limit > 0 {
-            *self.limits.entry(holder.limit).or_insert(0) += 1;
+            self.limits.insert((holder.limit, fence));
         }
         if holder.session.is_session() {
             self.sessions.insert(holder.session, fence);
@@ -431,12 +429,7 @@ impl Trees {
         self.permits -= u64::from(holder.permits);
         self.deadlines.remove(&(holder.deadline_ms, fence));
         self.sessions.remove(&holder.session);
-        if let Some(count) = self.limits.get_mut(&holder.limit) {
-            *count -= 1;
-            if *count == 0 {
-                self.limits.remove(&holder.limit);
-            }
-        }
+        self.limits.remove(&(holder.limit, fence));
         Some(Arc::unwrap_or_clone(holder))
     }
 
@@ -551,7 +544,9 @@ mod tests {
         let mut limits: Vec<u32> = limits.collect();
         limits.sort_unstable();
         assert_eq!(holders.smallest_limit(), limits.first().copied());
-        assert_eq!(holders.second_smallest_limit(), limits.get(1).copied());
+        let is_alone = limits.first() != limits.get(1);
+        let alone = holders.alone_with_smallest_limit().map(|own| own.limit);
+        assert_eq!(alone, limits.first().copied().filter(|_| is_alone));
         let permits = plain.values().map(|own| u64::from(own.permits));
         assert_eq!(holders.permits(), permits.sum());
         for own in plain.values() {

@@ -46,13 +46,22 @@ pub enum Compatibility {
     },
     /// The token shares and wants more permits than it has: those aren't free.
     RaiseBlocked {
-        /// How many more it wants.
-        missing: u32,
+        /// The permits that it lacks.
+        lack: Lack,
     },
     /// The holders admit this newcomer, if it is its turn.
     Admitted,
     /// The holders don't admit this newcomer.
     Blocked,
+}
+
+/// The permits that a shared holder lacks for a request with more of them than its grant has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// So many more have to be free under the limits of the other holders.
+    Permits(u32),
+    /// All holders together may have so many at most, because of the request's own limit.
+    Limit(u32),
 }
 
 impl Default for Lock {
@@ -174,19 +183,26 @@ impl Lock {
         if has_room(request, taken, self.holders.smallest_limit_beside(own)) {
             Compatibility::Raise { fence: own.fence }
         } else {
-            Compatibility::RaiseBlocked {
-                missing: request.permits - own.permits,
-            }
+            let lack = self.lack_of(own, request);
+            Compatibility::RaiseBlocked { lack }
         }
     }
 
-    /// How many more permits are free at most to one who shares already: where one limit alone is the
-    /// smallest, it may be its own.
-    pub fn most_room(&self) -> u64 {
-        let limit = self
-            .holders
-            .second_smallest_limit()
-            .map_or(u64::MAX, u64::from);
+    /// What a holder lacks whose request doesn't fit beside the others.
+    fn lack_of(&self, own: &Holder, request: &Request) -> Lack {
+        let missing = request.permits - own.permits;
+        let taken = self.holders.permits() + u64::from(missing);
+        if request.limit > 0 && taken > u64::from(request.limit) {
+            Lack::Limit(request.limit.saturating_sub(missing))
+        } else {
+            Lack::Permits(missing)
+        }
+    }
+
+    /// Returns how many permits are free under the smallest limit of the holders.
+    pub fn room(&self) -> u64 {
+        let limit = self.holders.smallest_limit();
+        let limit = limit.map_or(u64::MAX, u64::from);
         limit.saturating_sub(self.holders.permits())
     }
 
@@ -469,7 +485,9 @@ mod tests {
             (
                 &[(5, 3), (5, 2)],
                 ("a", (5, 4)),
-                RaiseBlocked { missing: 1 },
+                RaiseBlocked {
+                    lack: Lack::Limit(4),
+                },
                 "none is",
             ),
             (
@@ -481,8 +499,18 @@ mod tests {
             (
                 &[(5, 1), (5, 1)],
                 ("a", (4, 4)),
-                RaiseBlocked { missing: 3 },
+                RaiseBlocked {
+                    lack: Lack::Limit(1),
+                },
                 "its new one binds",
+            ),
+            (
+                &[(9, 1), (3, 2)],
+                ("a", (9, 3)),
+                RaiseBlocked {
+                    lack: Lack::Permits(2),
+                },
+                "another's limit binds",
             ),
         ];
         for (holders, (token, (limit, permits)), compatibility, why) in table {
@@ -500,7 +528,8 @@ mod tests {
             if matches!(compatibility, Raise { .. }) {
                 let own = lock.holder(&request.token).unwrap();
                 assert!(
-                    lock.most_room() >= u64::from(permits - own.permits),
+                    lock.room() >= u64::from(permits - own.permits)
+                        || lock.holders().alone_with_smallest_limit() == Some(own),
                     "{why}"
                 );
             }

@@ -207,6 +207,90 @@ fn many_who_lack_permits_that_are_not_free() {
     });
 }
 
+/// Each token waits for two keys, and came to hold one of them with a permit less than it waits for.
+fn who_lack_permits(count: usize, request: impl Fn(usize) -> String) -> World {
+    let mut world = World::new();
+    let all = 2 * count;
+    world.say(&format!("ACQUIRE k h SHARED LIMIT {all} PERMITS {all}"));
+    for token in 0..count {
+        world.say(&format!("WAIT k t{token} SHARED LIMIT {all}"));
+    }
+    for token in 0..count {
+        let request = request(token);
+        world.say(&format!("MWAIT 2 j{token} k t{token} SHARED {request}"));
+    }
+    world.say(&format!("ACQUIRE k h SHARED LIMIT {all} PERMITS {count}"));
+    world.fire(Vec::new());
+    assert_eq!(world.table.queues().len(), count);
+    world.heard();
+    world
+}
+
+#[test]
+fn many_who_lack_permits_that_become_free() {
+    assert_linear("to be granted", |count| {
+        let mut world = who_lack_permits(count, |_| format!("LIMIT {} PERMITS 2", 2 * count));
+        let cost = steps(&mut world, "RELEASE k h", "1");
+        assert_eq!(world.heard().len(), count);
+        cost
+    });
+    assert_linear("to be granted, each under another limit", |count| {
+        let limit = |token| 4 * count - token;
+        let request = |token| format!("LIMIT {} PERMITS 2", limit(token));
+        let mut world = who_lack_permits(count, request);
+        let cost = steps(&mut world, "RELEASE k h", "1");
+        assert_eq!(world.heard().len(), count);
+        cost
+    });
+    assert_linear("to be granted beside as many that can't be", |count| {
+        let limit = |token| if token % 2 == 0 { 3 } else { 2 * count };
+        let request = |token| format!("LIMIT {} PERMITS 2", limit(token));
+        let mut world = who_lack_permits(count, request);
+        let cost = steps(&mut world, "RELEASE k h", "1");
+        assert_eq!(world.heard().len(), count / 2);
+        cost
+    });
+    assert_linear(
+        "to be granted beside as many that wait for others",
+        |count| {
+            let mut world = who_lack_permits(count, |_| format!("LIMIT {} PERMITS 2", 2 * count));
+            for token in 0..count / 2 {
+                world.say(&format!("ACQUIRE o{token} other"));
+                world.rename(&format!("o{token}"), &format!("j{token}"));
+            }
+            let cost = steps(&mut world, "RELEASE k h", "1");
+            assert_eq!(world.heard().len(), count - count / 2);
+            cost
+        },
+    );
+}
+
+/// The next of them stands for all in the work that is left to the timer. It may go before that.
+#[test]
+fn who_comes_back_to_wait_for_something_else_leaves_nobody_behind_who_lacks_no_permits() {
+    let count = 400;
+    let request = |_| format!("LIMIT {} PERMITS 2", 2 * count);
+    let mut world = who_lack_permits(count, request);
+    world.say("RELEASE k h");
+    let next = world.heard().len();
+    assert!(next < count / 2, "{next} granted at once");
+
+    let mut world = who_lack_permits(count, request);
+    world.say("ACQUIRE o other PX 60000");
+    world.rename("o", &format!("j{next}"));
+    let others = keys(2_100);
+    world.say(&format!("MACQUIRE {others} t{next}"));
+    world.say("RELEASE k h");
+    assert_eq!(world.heard().len(), next);
+    // Nobody is looked at after so many keys.
+    let all = others.replacen("2100", "2101 k", 1);
+    assert_eq!(world.say(&format!("MRELEASE {all} t{next}")), "2101");
+    let again = format!("MWAIT 2 j{next} k t{next} SHARED {}", request(next));
+    assert_eq!(world.say(&again), "waits");
+    world.fire(Vec::new());
+    assert_eq!(world.table.queues().len(), 1);
+}
+
 #[test]
 fn many_sessions_of_one_connection_end_at_the_same_cost_each() {
     assert_linear("to close", |count| {

@@ -43,16 +43,34 @@ enum Timer {
 
 const KEYS: [&str; 3] = ["x", "y", "z"];
 
-fn line() -> impl Strategy<Value = String> {
+/// The modes of most requests.
+const MODES: [&str; 6] = [
+    "",
+    "SHARED",
+    "SHARED LIMIT 1",
+    "SHARED LIMIT 2",
+    "SHARED LIMIT 3 PERMITS 2",
+    "SHARED LIMIT 3 PERMITS 3",
+];
+
+/// Modes that share, under limits of all kinds.
+const SHARED_MODES: [&str; 11] = [
+    "SHARED",
+    "SHARED LIMIT 2",
+    "SHARED LIMIT 3",
+    "SHARED LIMIT 5",
+    "SHARED LIMIT 9",
+    "SHARED LIMIT 5 PERMITS 2",
+    "SHARED LIMIT 5 PERMITS 4",
+    "SHARED LIMIT 9 PERMITS 2",
+    "SHARED LIMIT 9 PERMITS 5",
+    "SHARED LIMIT 9 PERMITS 8",
+    "SHARED LIMIT 99 PERMITS 7",
+];
+
+fn line(modes: &[&'static str]) -> impl Strategy<Value = String> {
     let token = proptest::sample::select(vec!["a", "b", "c", "d", "e"]);
-    let mode = proptest::sample::select(vec![
-        "",
-        "SHARED",
-        "SHARED LIMIT 1",
-        "SHARED LIMIT 2",
-        "SHARED LIMIT 3 PERMITS 2",
-        "SHARED LIMIT 3 PERMITS 3",
-    ]);
+    let mode = proptest::sample::select(modes.to_vec());
     let keys = proptest::sample::subsequence(KEYS.to_vec(), 1..=3);
     let repeat = proptest::sample::select(vec![
         "",
@@ -95,10 +113,10 @@ fn line() -> impl Strategy<Value = String> {
     )
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step(modes: &[&'static str]) -> impl Strategy<Value = Step> {
     let key = proptest::sample::select(KEYS.to_vec());
     prop_oneof![
-        12 => line().prop_map(Step::Say),
+        12 => line(modes).prop_map(Step::Say),
         3 => (0u64..30).prop_map(Step::Pass),
         1 => key.clone().prop_map(Step::Delete),
         2 => (0usize..9).prop_map(Step::HangUp),
@@ -293,7 +311,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_rules_hold_after_every_step(steps in proptest::collection::vec(step(), 1..60)) {
+    fn the_rules_hold_after_every_step(steps in proptest::collection::vec(step(&MODES), 1..60)) {
         let mut world = World::new();
         for step in steps {
             take(&mut world, step);
@@ -310,7 +328,16 @@ proptest! {
     }
 
     #[test]
-    fn fences_rise_in_the_order_of_the_grants(steps in proptest::collection::vec(step(), 1..60)) {
+    fn the_rules_hold_among_those_who_share(steps in proptest::collection::vec(step(&SHARED_MODES), 1..90)) {
+        let mut world = World::new();
+        for step in steps {
+            take(&mut world, step);
+            check(&world)?;
+        }
+    }
+
+    #[test]
+    fn fences_rise_in_the_order_of_the_grants(steps in proptest::collection::vec(step(&MODES), 1..60)) {
         let mut world = World::new();
         let mut last = std::collections::HashMap::new();
         for step in steps {

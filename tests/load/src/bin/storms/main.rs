@@ -6,9 +6,11 @@ mod databases;
 mod flood;
 mod holders;
 mod many_keys;
+mod permits;
 mod places;
 mod queue;
 mod report;
+mod scripts;
 mod sessions;
 mod stage;
 
@@ -107,6 +109,12 @@ enum Storm {
     PlacesLapsed,
     /// 100,000 places are granted the lock in turn
     PlacesGranted,
+    /// 100,000 places are asked for by one LOCK.INFO
+    PlacesShown,
+    /// 10,000 holders that lack a permit each have it by one RELEASE
+    PermitsFreed,
+    /// A script takes 20 SESSION locks beside 5,000 clients
+    ScriptSessions,
 }
 
 impl Storm {
@@ -138,6 +146,9 @@ impl Storm {
             Storm::Places => places::kept(stage, score),
             Storm::PlacesLapsed => places::lapsed(stage, score),
             Storm::PlacesGranted => places::granted(stage, score),
+            Storm::PlacesShown => places::shown(stage, score),
+            Storm::PermitsFreed => permits::freed(stage, score),
+            Storm::ScriptSessions => scripts::sessions(stage, score),
         }
     }
 

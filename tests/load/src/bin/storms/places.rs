@@ -23,6 +23,9 @@ const PING_BOUND_MS: f64 = 20.0;
 /// so that each comes once.
 const STRIDE: usize = 7_919;
 
+/// The server's processor time that one LOCK.INFO may take, in ms.
+const INFO_BOUND_MS: f64 = 20.0;
+
 /// In how long all places lapse at once, by when all have been told to; and of how many the server is told
 /// within less than a millisecond or two.
 const UNTIL_LAPSE: Duration = Duration::from_secs(10);
@@ -183,4 +186,22 @@ pub fn granted(stage: &Stage, score: &mut Score) -> Result<()> {
     // The holder's own, and one each: a claim is none.
     ensure!(grants == scene.places + 1, "{grants} grants");
     scene.until_none_is_left()
+}
+
+/// All are asked for by one LOCK.INFO.
+pub fn shown(stage: &Stage, score: &mut Score) -> Result<()> {
+    let (_server, mut scene) = scene(stage, score)?;
+    scene.join()?;
+    let before = scene.asker.server_cpu()?;
+    let info = format!("LOCK.INFO k WAITERS {}", scene.places);
+    let Value::Array(_) = scene.client.call(&info)? else {
+        anyhow::bail!("no lock");
+    };
+    let took = scene.asker.server_cpu()? - before;
+    let what = scene.what("shown by LOCK.INFO");
+    let took_ms = took.as_secs_f64() * 1e3;
+    scene
+        .score
+        .at_most(&what, took_ms, INFO_BOUND_MS, "ms of the server");
+    Ok(())
 }
