@@ -984,7 +984,7 @@ fn replicas_and_their_replicas_have_the_same_locks_after_a_random_mix() {
     for (field, least) in [
         ("grants", 300),
         ("hand_overs", 50),
-        ("expirations", 50),
+        ("expirations", 30),
         ("timeouts", 3),
         ("take_overs", 10),
     ] {
