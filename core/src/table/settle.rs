@@ -36,6 +36,9 @@ const PLACE_STEPS: u64 = 8;
 /// the migration of a slot, takes longer than that.
 pub(super) const RETRY_MS: u64 = 20;
 
+/// By how much the wall clock may be ahead of the steady one, in ms: both are cut to whole ones.
+const CLOCKS_APART_MS: u64 = 1;
+
 /// How many positions a work list may have room for to be kept for the next one.
 const MOST_KEPT: usize = 256;
 
@@ -391,7 +394,8 @@ impl Waiting {
             return;
         }
         let time_ms = self.schedule.time_of(name);
-        let due = time_ms.is_some_and(|ms| ms <= tx.steady_ms());
+        let steady_ms = tx.steady_ms().saturating_add(CLOCKS_APART_MS);
+        let due = time_ms.is_some_and(|ms| ms <= steady_ms);
         if due && tx.was_absent(name) {
             tx.expirations += 1;
         }
