@@ -17,8 +17,8 @@ pub const HELD_OF_COMPARE: f64 = 1.15;
 /// As `HELD_OF_DELETE`, for the script.
 pub const HELD_OF_SCRIPT: f64 = 0.62;
 /// How often the instruction cache misses, of the script's: 1.22 times on Redis 7.0 before the seldom paths were moved
-/// out of the way, 0.86 since, and 0.96 on Valkey 8.1.
-pub const HELD_MISSES_OF_SCRIPT: f64 = 1.05;
+/// out of the way, 0.89 since, and 1.05 on Valkey 8.1, by where the linker puts the code.
+pub const HELD_MISSES_OF_SCRIPT: f64 = 1.1;
 
 /// Instructions of a hand-over, of LPUSH + BLPOP's, with so many contenders: what was measured on the server where it
 /// was most, and 3 %.
