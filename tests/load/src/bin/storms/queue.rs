@@ -20,7 +20,7 @@ const SHARED_BOUND_MS: f64 = 50.0;
 
 /// How long leases of 5 ms end one after the other, and how many have to be handed over.
 const LAPSES: Duration = Duration::from_secs(5);
-const HAND_OVERS: usize = 700;
+const HAND_OVERS: usize = 600;
 
 /// A server where `h` holds `k`, and so many wait that send `command` with their number for `#`.
 fn crowded(stage: &Stage, count: usize, command: &str) -> Result<(Server, Connection, Crowd)> {
