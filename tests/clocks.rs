@@ -488,7 +488,7 @@ fn a_key_in_the_place_of_the_last_fence_that_has_expired_unseen_harms_no_save() 
     replica.replica_of(&primary);
     primary.call("LOCK.ACQUIRE k a").grant();
     primary.call("DEBUG SET-ACTIVE-EXPIRE 0").okay();
-    let set = ["SET", "redis-lock:last-fence:", "1", "PX", "1"];
+    let set = ["SET", "redis-lock:last-fence:", "1", "PX", "300"];
     primary.call(&set).okay();
     replica.until_in_step(&primary);
     until("it has expired", || {
