@@ -16,4 +16,5 @@ COPY --from=build --chmod=755 /redis-lock/target/release/libredis_lock.so /usr/l
 COPY packaging/redis-lock.conf /etc/redis-lock.conf
 # With REDIS_PASSWORD clients need that password. Without it protected mode refuses all connections from outside the
 # container; the servers' own images turn that mode off.
-CMD ["sh", "-c", "exec $PROGRAM /etc/redis-lock.conf --protected-mode yes --dir /data ${REDIS_PASSWORD:+--requirepass \"$REDIS_PASSWORD\"}"]
+# The password goes by standard input: some servers misread one with spaces or quotes among their arguments.
+CMD ["sh", "-c", "line=; if [ -n \"$REDIS_PASSWORD\" ]; then line=\"requirepass \\\"$(printf %s \"$REDIS_PASSWORD\" | sed 's/[\\\\\"]/\\\\&/g')\\\"\"; fi; exec $PROGRAM /etc/redis-lock.conf --protected-mode yes --dir /data - <<END\n$line\nEND\n"]

@@ -3,7 +3,6 @@
 use crate::state::buckets::Buckets;
 use crate::values::holder::Holder;
 use crate::values::lock::Lock;
-use crate::values::moment::has_passed;
 
 /// The cause of a hold's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +80,8 @@ impl UnlinkedHolds {
         self.lost.add(&self.last);
         self.last = LostHolds::default();
         for own in lock.holders().iter() {
-            let loss = if has_passed(own.deadline_ms, now_ms) {
+            // The server expired it by its own clock, which may be a millisecond ahead of the one asked here.
+            let loss = if own.deadline_ms <= now_ms {
                 Loss::Expired
             } else {
                 Loss::Deleted
