@@ -361,6 +361,17 @@ const SAVES: [(&str, &[&str]); 4] = [
     ),
 ];
 
+/// Waits until nothing is saved in the background any more.
+#[track_caller]
+fn until_saved(server: &Server) {
+    until("it is saved", || {
+        let is_over = |field: &str| server.info("persistence", field) == "0";
+        is_over("rdb_bgsave_in_progress")
+            && is_over("aof_rewrite_in_progress")
+            && is_over("aof_rewrite_scheduled")
+    });
+}
+
 #[test]
 fn fences_rise_over_a_restart_though_the_last_lock_had_gone_and_the_clock_was_set_back() {
     for (how, settings) in SAVES {
@@ -373,12 +384,7 @@ fn fences_rise_over_a_restart_though_the_last_lock_had_gone_and_the_clock_was_se
             let last = server.call("LOCK.ACQUIRE k a").grant().fence;
             assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
             assert!(server.call(how).is_ok(), "{how}");
-            until("it is saved", || {
-                let is_over = |field: &str| server.info("persistence", field) == "0";
-                is_over("rdb_bgsave_in_progress")
-                    && is_over("aof_rewrite_in_progress")
-                    && is_over("aof_rewrite_scheduled")
-            });
+            until_saved(&server);
             assert_eq!(server.call("DBSIZE").int(), 0, "{how}: seen by nobody");
             server.kill9();
             clock.set_ms(moved_ms);
@@ -415,12 +421,7 @@ fn fences_rise_over_a_restart_of_a_cluster_s_node_and_no_slot_is_taken_over() {
         let last = grant(&node);
         assert_eq!(node.call("LOCK.RELEASE k a").int(), 1);
         assert!(node.call(how).is_ok(), "{how}");
-        until("it is saved", || {
-            let is_over = |field: &str| node.info("persistence", field) == "0";
-            is_over("rdb_bgsave_in_progress")
-                && is_over("aof_rewrite_in_progress")
-                && is_over("aof_rewrite_scheduled")
-        });
+        until_saved(&node);
         node.kill9();
         clock.set_ms(-HOUR_MS);
         node.restart();

@@ -41,11 +41,10 @@ pub enum Saver {
 
 /// Puts the key into the keyspace that is about to be saved.
 pub fn put(saver: Saver) {
-    let fence = FENCES.last();
-    let ctx = api::own_context();
-    let Some(name) = own_name().filter(|_| fence > 0) else {
+    let Some((name, fence)) = own_key() else {
         return;
     };
+    let ctx = api::own_context();
     api::select_db(&ctx, 0);
     if !make_room(&ctx, &name, saver) {
         return;
@@ -113,7 +112,7 @@ pub fn take_in() {
 
 /// Has the replicas delete the key: one that has just loaded a file may have it.
 pub fn delete_on_replicas(ctx: &Context) {
-    if let Some(name) = own_name().filter(|_| FENCES.last() > 0) {
+    if let Some((name, _)) = own_key() {
         api::select_db(ctx, 0);
         propagation::replicate(ctx, c"DEL", &[name.inner]);
     }
@@ -149,13 +148,18 @@ fn kind_of(key: *mut raw::RedisModuleKey) -> isize {
     server!(RedisModule_KeyType(key)).unwrap_or(0) as isize
 }
 
-/// The key that this server saves; in a cluster one without slots saves none.
-fn own_name() -> Option<RedisString> {
-    if api::is_clustered() {
-        slots::first_served().map(name_in)
-    } else {
-        Some(api::string(NAME))
+/// The key that this server saves, and its fence; none where no fence was given yet, and in a cluster without slots.
+fn own_key() -> Option<(RedisString, u64)> {
+    let fence = FENCES.last();
+    if fence == 0 {
+        return None;
     }
+    let name = if api::is_clustered() {
+        name_in(slots::first_served()?)
+    } else {
+        api::string(NAME)
+    };
+    Some((name, fence))
 }
 
 /// All keys that this server may have saved: its slots may have been others then.
