@@ -65,10 +65,10 @@ fn an_extension_is_never_shorter_than_asked() {
     let server = server_with_holder();
     let mut client = server.client();
     assert_none_is_short(|_| {
+        assert_eq!(client.call("LOCK.EXTEND k a PX 20").int(), 1);
+        let over = until_zero(&mut client, "LOCK.CHECK k a");
         client.call("LOCK.ACQUIRE k a PX 60000").grant();
-        let begun = client.call("LOCK.EXTEND k a PX 20").int();
-        assert_eq!(begun, 1);
-        until_zero(&mut client, "LOCK.CHECK k a")
+        over
     });
 }
 
