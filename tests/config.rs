@@ -170,7 +170,7 @@ fn the_room_for_waiters_goes_with_the_servers_connections() {
         .okay();
     let yet_more = waiters_until_refused(&server);
     assert_eq!(yet_more.len(), 9);
-    // Those who wait stay when there is less room.
+    // Waiting clients stay when there is less room.
     server.call("CONFIG SET maxclients 105").okay();
     server.settle();
     assert_eq!(server.waiters("k"), 99);
@@ -509,7 +509,7 @@ impl Counts {
                 let name = name.strip_prefix("lock_").expect("the module's prefix");
                 (name, value.trim())
             })
-            // Those of more than one number are histograms: tests/info_times.rs has them.
+            // Fields of more than one number are histograms: tests/info_times.rs has them.
             .filter(|(name, value)| !MEASURES.contains(name) && !value.contains('='))
             .map(|(name, value)| (name.to_owned(), value.parse().expect("a number")))
             .collect()

@@ -254,7 +254,7 @@ fn only_the_primary_counts_lost_holds() {
     replica.until_in_step(&primary);
     assert_eq!(replica.call("EXISTS k1 k2 k3").int(), 0);
     assert_lost(&replica, [0; 3], [0; 3], "on the replica");
-    // What an append-only file has was counted when it happened.
+    // The holds in an append-only file were counted when they ended.
     primary.call("DEBUG LOADAOF").okay();
     assert_lost(&primary, [0; 3], [1, 1, 0], "a file loaded anew");
 }

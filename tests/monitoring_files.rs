@@ -78,7 +78,7 @@ fn the_dashboard_asks_for_all_buckets_of_each_histogram() {
         let buckets = known.keys().filter(|name| name.starts_with(&prefix));
         assert_eq!(buckets.count(), 17, "{prefix}");
     }
-    // Those of all the time can't show what is going on.
+    // Quantiles of the server's whole life can't show the last minutes.
     let text = text_of("grafana-dashboard.json");
     assert!(!text.contains("p99_ms") && !text.contains("max_ms"));
 }

@@ -347,7 +347,7 @@ fn a_server_that_does_not_answer_at_the_end_keeps_it() {
         server.thaw();
         assert_eq!(outcome.code(), 4, "{outcome:?}");
         assert!(outcome.err.contains(told), "{outcome:?}");
-        // What it was sent last it reads before it sees that the connection is closed.
+        // The server reads the last command before it sees that the connection is closed.
         assert_kept(&server, "k");
         server.call("DEL k").int();
     }

@@ -224,7 +224,7 @@ fn record_rights(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     if !is_change {
         return;
     }
-    // What a script calls runs at once.
+    // A script's own calls run at once.
     let held_back = client_id.filter(|_| !api::is_script_running(&api::own_context()));
     state::with(|state| {
         let mut rights = state.rights.borrow_mut();

@@ -70,7 +70,7 @@ impl LostHolds {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnlinkedHolds {
     lost: LostHolds,
-    /// Those of the lock that left its key last. RENAME and MOVE tell only afterwards that it arrived elsewhere.
+    /// The holds of the lock that left its key last. RENAME and MOVE tell only afterwards that it arrived elsewhere.
     last: LostHolds,
 }
 

@@ -196,7 +196,7 @@ impl Waiting {
 /// The lock of a name, where the search knows it from.
 #[derive(Clone, Copy)]
 enum Source<'q> {
-    /// As it was settled last. Leases may have ended since.
+    /// The lock as it was settled last. Leases may have ended since.
     Recorded(&'q Lock),
     /// The operation has read it.
     Read(EntryId),
@@ -742,7 +742,7 @@ impl<'a> Graph<'a> {
             ) else {
                 continue;
             };
-            // Of one that is there twice all is tied to the last.
+            // All ties of a client that waits twice belong to its last wait.
             if self.by_client.get(&stuck.client_id) != Some(&tie.whose) {
                 continue;
             }

@@ -222,7 +222,7 @@ fn find_circles(mut world: World, lines: Vec<Said>) -> Result<(), TestCaseError>
         if stuck(&world, &all).contains(&true) {
             return Ok(());
         }
-        // Who waits can say nothing.
+        // A client that waits can't send a command.
         if all
             .iter()
             .any(|(_, waiter)| waiter.client_id == said.connection)

@@ -232,7 +232,7 @@ fn check(world: &World) -> Result<(), TestCaseError> {
             key
         );
         fences.extend(stored.holders().iter().map(|h| (h.token.clone(), h.fence)));
-        // What is due by now the timer will see to, and what happened unseen.
+        // The timer will settle names that are due, and those that changed unseen.
         if !world.store.touched.is_empty() {
             continue;
         }
@@ -341,7 +341,7 @@ proptest! {
         let mut world = World::new();
         let mut last = std::collections::HashMap::new();
         for step in steps {
-            // What is taken back gives the grant back that was replaced, and what is moved has its own.
+            // A take-back restores the grant that was replaced; a lock that is moved has its own fences.
             let takes_back = matches!(
                 step,
                 Step::TakeBack | Step::Rename(..) | Step::Restore(..)
