@@ -625,23 +625,6 @@ const PAUSE: Duration = Duration::from_millis(400);
 /// How guests wait, in ways that a change of rights has to be noticed for: in a blocked client, and by its name alone.
 const WAYS_TO_WAIT: [&str; 2] = ["LOCK.WAIT k g PX 600000", "LOCK.QUEUE k g KEEP 600000"];
 
-/// Waits until the server has read all that this client sent: its end of the connection holds nothing.
-#[track_caller]
-fn until_read(server: &Server, client: &Client) {
-    let ends = [server.port(), client.local_port()].map(|port| format!("0100007F:{port:04X}"));
-    until("the server has read it", || {
-        let connections = fs::read_to_string("/proc/net/tcp").expect("the connections");
-        let mut lines = connections.lines().map(|line| line.split_whitespace());
-        lines.any(|mut words| {
-            let is_its_end = words.nth(1) == Some(&ends[0]) && words.next() == Some(&ends[1]);
-            is_its_end
-                && words
-                    .nth(1)
-                    .is_some_and(|queues| queues.ends_with(":00000000"))
-        })
-    });
-}
-
 /// A lock that is held, a guest who may wait for it, and a user who may change rights.
 struct Changed {
     server: Server,
@@ -678,9 +661,9 @@ impl Changed {
             .call(format!("CLIENT PAUSE {} ALL", PAUSE.as_millis()))
             .okay();
         self.guest.send(wait);
-        until_read(&self.server, &self.guest);
+        self.server.until_read(&self.guest);
         self.admin.send(change);
-        until_read(&self.server, &self.admin);
+        self.server.until_read(&self.admin);
     }
 
     /// The guest waits, outside a pause.

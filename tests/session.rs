@@ -2,9 +2,11 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
 use redis::Value;
 use support::{
-    eventually, unix_time_ms, until, Client, Expect, Fields, Flavour, Grant, Server, LONG,
+    eventually, unix_time_ms, until, Client, Expect, Fields, Flavour, Grant, Reply, Server, LONG,
 };
 
 /// A connection that `key` is tied to, as `token`.
@@ -764,6 +766,74 @@ fn who_waits_for_a_session_is_granted_upon_its_reset() {
         holder.call("RESET").text();
         waiter.recv().grant();
     }
+}
+
+/// How long all clients are paused: their commands arrive meanwhile.
+const PAUSE: Duration = Duration::from_millis(400);
+
+/// Sends these while the server pauses all clients, and returns what it replies after that; `None` if the pause was over
+/// too soon.
+#[track_caller]
+fn replies_after_a_pause(
+    server: &Server,
+    sent: &mut [(&mut Client, &[&str])],
+) -> Option<Vec<Reply>> {
+    let pause = format!("CLIENT PAUSE {} ALL", PAUSE.as_millis());
+    let begun = Instant::now();
+    server.call(pause).okay();
+    for (client, commands) in &mut *sent {
+        client.send_batch(commands);
+        server.until_read(client);
+    }
+    let in_time = begun.elapsed() < PAUSE;
+    let received = |(client, commands): &mut (&mut Client, &[&str])| {
+        commands.iter().map(|_| client.recv()).collect::<Vec<_>>()
+    };
+    let replies = sent.iter_mut().flat_map(received).collect();
+    in_time.then_some(replies)
+}
+
+#[test]
+fn a_reset_that_a_pause_holds_back_ends_the_ties_when_it_runs() {
+    eventually("all commands arrive in the pause", || {
+        let server = Server::start();
+        let [mut before, mut behind] = [server.client(), server.client()];
+        let mut holder = tied(&server, "k", "a");
+        if !tells_of_resets(&server) {
+            return Some(());
+        }
+        let mut sent: [(&mut Client, &[&str]); 3] = [
+            (&mut before, &["LOCK.ACQUIRE k b"]),
+            (&mut holder, &["RESET"]),
+            (&mut behind, &["LOCK.WAIT k c PX 60000 BLOCK 20000"]),
+        ];
+        let replies = replies_after_a_pause(&server, &mut sent)?;
+        let [before, reset, behind] = replies.try_into().expect("a reply each");
+        assert_eq!(before, Ok(Value::Nil));
+        assert_eq!(reset.text(), "RESET");
+        assert_eq!(behind.grant().token, "c");
+        Some(())
+    });
+}
+
+#[test]
+fn what_is_tied_behind_a_reset_that_a_pause_holds_back_is_tied() {
+    eventually("all commands arrive in the pause", || {
+        let server = Server::start();
+        if !tells_of_resets(&server) {
+            return Some(());
+        }
+        let mut holder = tied(&server, "k", "a");
+        let pipeline: &[&str] = &["RESET", "LOCK.ACQUIRE k b PX 60000 SESSION"];
+        let replies = replies_after_a_pause(&server, &mut [(&mut holder, pipeline)])?;
+        let [reset, behind] = replies.try_into().expect("a reply each");
+        assert_eq!(reset.text(), "RESET");
+        assert_eq!(behind.grant().token, "b");
+        assert_eq!(session(&server, "k"), 1);
+        holder.close();
+        until_free(&server, "k");
+        Some(())
+    });
 }
 
 #[test]

@@ -120,6 +120,7 @@ pub fn forget_those_that_ran() {
         Postponed::Resumed => {
             state.postponed.set(Postponed::None);
             state.postponed_scripts.borrow_mut().clear();
+            state.postponed_resets.take().into_iter().for_each(end_ties);
         }
     });
 }
@@ -129,6 +130,9 @@ extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
     let Some(first) = name.first() else { return };
     if unlikely(state::with(|state| state.rights.borrow().is_changing())) {
         end_change(filter);
+    }
+    if unlikely(any_postponed()) {
+        end_postponed_reset(filter);
     }
     match (first | 0x20, name.len()) {
         (b'a' | b'e' | b'f', _) => examine(filter, name),
@@ -158,8 +162,8 @@ fn expect_replica(name: &[u8]) {
 }
 
 /// A connection is reset by this command, if it is that one and the server will take it, as it does from
-/// every user: what is tied to that connection ends as if it was closed. Redis before 7.2 doesn't tell whose it is.
-/// A RESET that the server holds back is taken for one that has run: its client runs nothing before it.
+/// every user: what is tied to that connection ends as if it was closed, once the server has run it.
+/// Redis before 7.2 doesn't tell whose it is.
 fn expect_reset(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     let count = server!(RedisModule_CommandFilterArgsCount(filter));
     let has_reset = state::with(|state| state.has_reset.get());
@@ -167,15 +171,38 @@ fn expect_reset(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
         return;
     }
     let client_id = server!(RedisModule_CommandFilterGetClientId(filter)).unwrap_or(0);
-    let is_tied = state::look(|table| table.sessions().has_client(client_id)).unwrap_or(true);
-    if is_tied {
-        state::pending(|pending| {
-            pending
-                .events
-                .push(Event::Closed(client_id, clock::now().ms()))
-        });
-        timer::fire_soon();
+    if !state::look(|table| table.sessions().has_client(client_id)).unwrap_or(true) {
+        return;
     }
+    if !api::is_paused() {
+        end_ties(client_id);
+        return;
+    }
+    state::with(|state| {
+        state.postponed.set(Postponed::Some);
+        state.postponed_resets.borrow_mut().push(client_id);
+    });
+}
+
+/// Ends the ties of a client whose RESET was postponed: a client's next command comes after that one has run.
+#[cold]
+fn end_postponed_reset(filter: *mut raw::RedisModuleCommandFilterCtx) {
+    let client_id = server!(RedisModule_CommandFilterGetClientId(filter)).unwrap_or(0);
+    let was_reset = state::with(|state| {
+        let mut resets = state.postponed_resets.borrow_mut();
+        let at = resets.iter().position(|reset| *reset == client_id);
+        at.map(|at| resets.swap_remove(at)).is_some()
+    });
+    if was_reset {
+        end_ties(client_id);
+    }
+}
+
+/// Ends what is tied to a connection, as if it was closed just now.
+fn end_ties(client_id: u64) {
+    let closed = Event::Closed(client_id, clock::now().ms());
+    state::pending(|pending| pending.events.push(closed));
+    timer::fire_soon();
 }
 
 fn examine(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {

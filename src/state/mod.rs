@@ -144,7 +144,9 @@ pub struct State {
     pub has_reset: Cell<bool>,
     /// Those that came while the server paused clients, and may run later than the filter saw them; first come first.
     pub postponed_scripts: RefCell<VecDeque<ScriptRun>>,
-    /// Whether there are any.
+    /// The clients whose RESET came meanwhile.
+    pub postponed_resets: RefCell<Vec<u64>>,
+    /// Whether there may be any of both.
     pub postponed: Cell<Postponed>,
 }
 
@@ -290,6 +292,7 @@ impl State {
             rights: RefCell::default(),
             has_reset: Cell::default(),
             postponed_scripts: RefCell::default(),
+            postponed_resets: RefCell::default(),
             postponed: Cell::default(),
         }
     }

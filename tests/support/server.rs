@@ -1,6 +1,7 @@
 //! A server process of its own for a test.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -232,6 +233,23 @@ impl Server {
         for _ in 0..3 {
             assert_eq!(self.call("PING").text(), "PONG");
         }
+    }
+
+    /// Waits until the server has read all that this client sent: its end of the connection holds nothing.
+    #[track_caller]
+    pub fn until_read(&self, client: &Client) {
+        let ends = [self.port(), client.local_port()].map(|port| format!("0100007F:{port:04X}"));
+        until("the server has read it", || {
+            let connections = fs::read_to_string("/proc/net/tcp").expect("the connections");
+            let mut lines = connections.lines().map(|line| line.split_whitespace());
+            lines.any(|mut words| {
+                let is_its_end = words.nth(1) == Some(&ends[0]) && words.next() == Some(&ends[1]);
+                is_its_end
+                    && words
+                        .nth(1)
+                        .is_some_and(|queues| queues.ends_with(":00000000"))
+            })
+        });
     }
 
     /// Makes the harness's own connection anew, where the server or a Sentinel has closed it.
