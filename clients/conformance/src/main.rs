@@ -11,18 +11,21 @@ mod world;
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::io;
+use std::io::{self, Read, Seek};
+use std::os::unix::process::CommandExt;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{self, Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::Parser;
 use libtest_mimic::{Arguments, Failed, Trial};
 use redis_lock_rig::name_of;
+use rustix::process::{kill_process_group, Pid, Signal};
 
 use behaviours::{table, Ability, Behaviour, Where};
-use servers::Setting;
+use servers::{within, Setting};
 use world::World;
 
 /// The clients, the folder under clients/ that has their driver, and what they can't do.
@@ -36,6 +39,9 @@ const CLIENTS: [(&str, &str, &[Ability]); 8] = [
     ("go", "go", &[]),
     ("php", "php", &[Ability::Background]),
 ];
+
+/// The time that a client's own tests may take: the longest take one minute on a quiet machine, with all built.
+const OWN_TESTS_TIME: Duration = Duration::from_secs(600);
 
 /// Runs the conformance suite.
 #[derive(Parser)]
@@ -248,12 +254,31 @@ fn own_tests(folder: &Path, server: &Path, module: &Path) -> Option<Trial> {
         .env("REDIS_SERVER", server)
         .env("REDIS_LOCK_MODULE", module);
     Some(Trial::test(name, move || {
-        let output = command.output();
-        let output = output.map_err(|error| Failed::from(error.to_string()))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = [output.stdout, output.stderr].concat();
-        Err(String::from_utf8_lossy(&said).into_owned().into())
+        run_within(OWN_TESTS_TIME, command).map_err(told)
     }))
+}
+
+/// Runs a program in a process group of its own, which is killed when the time is over.
+/// What the program printed is in the error.
+fn run_within(time: Duration, mut command: Command) -> Result<()> {
+    let mut printed = tempfile::tempfile()?;
+    command
+        .stdin(Stdio::null())
+        .stdout(printed.try_clone()?)
+        .stderr(printed.try_clone()?)
+        .process_group(0);
+    let mut child = command.spawn()?;
+    let status = within(time, || child.try_wait().transpose()).transpose()?;
+    if status.is_none() {
+        kill_process_group(Pid::from_child(&child), Signal::KILL)?;
+        child.wait()?;
+    }
+    if status.is_some_and(|status| status.success()) {
+        return Ok(());
+    }
+    let mut said = Vec::new();
+    printed.rewind()?;
+    printed.read_to_end(&mut said)?;
+    let ending = status.map_or(format!("not over within {time:?}"), |it| it.to_string());
+    bail!("{}\n{ending}", String::from_utf8_lossy(&said))
 }

@@ -38,21 +38,38 @@ const another = (client: NodeRedisClient) =>
 
 function linkTo(client: Client): Link {
   const made = new Set<Connection>();
+  /** Connections that node-redis is opening: destroyed meanwhile, they could keep their socket for good. */
+  const opening = new WeakSet<Connection>();
   let listener: Promise<NodeRedisClient> | undefined;
   let turns: Turns | undefined;
 
+  /** Closes a connection, or leaves that to `opened`. */
   function close(each: Connection) {
     made.delete(each);
-    if (!each.isOpen) return;
+    if (!each.isOpen || opening.has(each)) return;
     if (each.destroy) each.destroy();
     else void each.disconnect();
   }
 
+  /** Closes a connection that was to be closed while it was being opened. */
+  function opened(each: Connection) {
+    opening.delete(each);
+    if (!made.has(each)) close(each);
+  }
+
+  const closed = () => new Error('the client is closed');
+
   async function connect<C extends Connection>(each: C, connected: () => void): Promise<C> {
+    // The client was closed while a reply was on its way: `end` would not see this connection any more.
+    if (!client.isOpen) throw closed();
     made.add(each);
-    each.on('error', ignore);
+    opening.add(each);
     each.on('ready', connected);
+    for (const event of ['ready', 'error']) each.on(event, () => opened(each));
+    each.on('reconnecting', () => opening.add(each));
     await each.connect();
+    opened(each);
+    if (!made.has(each)) throw closed();
     return each;
   }
 

@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -35,15 +36,29 @@ async function freePort() {
   return port;
 }
 
+/** A server that runs, started again if another process took its port between its choice and its use. */
 async function start(settings) {
-  const port = await freePort();
+  for (let triesLeft = 5; ; triesLeft -= 1) {
+    const { child, ...server } = launch(await freePort(), settings);
+    const itself = server.redis.info('server').then((fields) => fields.includes(`\nprocess_id:${child.pid}\r`));
+    const never = new AbortController();
+    const gone = [once(child, 'exit'), sleep(PATIENCE_MS, undefined, { signal: never.signal })].map((end) => end.then(() => false));
+    const runs = await Promise.race([itself, ...gone]);
+    never.abort();
+    if (runs) return server;
+    server.stop();
+    assert(triesLeft > 0, 'the server could not be started');
+  }
+}
+
+function launch(port, settings) {
   const folder = mkdtempSync(join(tmpdir(), 'redis-lock-node-'));
   const words = ['--port', port, '--bind', '127.0.0.1', '--dir', folder, '--save', '', '--loadmodule', module];
   const child = spawn(program, [...words, ...settings].map(String), { stdio: 'ignore' });
   const redis = new Redis(port, { maxRetriesPerRequest: null, retryStrategy: () => 50 });
   redis.on('error', () => {});
-  await redis.ping();
   return {
+    child,
     port,
     address: `127.0.0.1:${port}`,
     url: `redis://127.0.0.1:${port}`,
