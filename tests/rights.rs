@@ -5,7 +5,6 @@
 mod compiled;
 mod support;
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use compiled::shared_object;
