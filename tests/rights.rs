@@ -5,8 +5,6 @@
 mod compiled;
 mod support;
 
-use std::time::{Duration, Instant};
-
 use compiled::shared_object;
 use redis::Value;
 use support::{
@@ -618,9 +616,6 @@ fn a_refused_wait_has_changed_nothing() {
     assert_eq!(server.info("lock", "lock_take_backs"), "0");
 }
 
-/// How long all clients are paused: their commands arrive meanwhile.
-const PAUSE: Duration = Duration::from_millis(400);
-
 /// How guests wait, in ways that a change of rights has to be noticed for: in a blocked client, and by its name alone.
 const WAYS_TO_WAIT: [&str; 2] = ["LOCK.WAIT k g PX 600000", "LOCK.QUEUE k g KEEP 600000"];
 
@@ -648,21 +643,13 @@ impl Changed {
         eventually("both commands arrive in the pause", || {
             let mut changed = Changed::of(Server::start());
             changed.admin.call_all(before);
-            let begun = Instant::now();
-            changed.pause_and_send(wait, change);
-            (begun.elapsed() < PAUSE).then_some(changed)
+            let mut sent: [(&mut Client, &[&str]); 2] = [
+                (&mut changed.guest, &[wait]),
+                (&mut changed.admin, &[change]),
+            ];
+            let in_time = changed.server.sends_in_a_pause(&mut sent);
+            in_time.then_some(changed)
         })
-    }
-
-    #[track_caller]
-    fn pause_and_send(&mut self, wait: &str, change: &str) {
-        self.server
-            .call(format!("CLIENT PAUSE {} ALL", PAUSE.as_millis()))
-            .okay();
-        self.guest.send(wait);
-        self.server.until_read(&self.guest);
-        self.admin.send(change);
-        self.server.until_read(&self.admin);
     }
 
     /// The guest waits, outside a pause.

@@ -102,7 +102,7 @@ fn is_a_scripts(ctx: &Context, client_id: u64, known: Option<&Cell<u64>>) -> boo
 /// server tells the filter which.
 fn script_caller(ctx: &Context) -> Option<u64> {
     let run = filter::last_run();
-    if filter::any_postponed() {
+    if filter::any_postponed_scripts() {
         return resumed_caller(ctx, run);
     }
     if run.caller.is_none() {

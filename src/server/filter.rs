@@ -91,8 +91,8 @@ pub fn record_caller(caller: Option<u64>) {
 }
 
 /// Returns true if commands that run scripts may run later than the filter saw them.
-pub fn any_postponed() -> bool {
-    state::with(|state| state.postponed.get() != Postponed::None)
+pub fn any_postponed_scripts() -> bool {
+    state::with(|state| !state.postponed_scripts.borrow().is_empty())
 }
 
 /// Returns the first postponed command that `is_running`. Those before it have run: the server goes on with all in
@@ -107,8 +107,9 @@ pub fn postponed_run(is_running: impl Fn(&ScriptRun) -> bool) -> Option<ScriptRu
     Some(*run)
 }
 
-/// Forgets the postponed commands once all have run: the server was seen to pause no clients both before and after
-/// it went to sleep. Before it sleeps it goes on with all that it doesn't pause any more.
+/// Forgets the postponed commands once all have run, and ends the ties of clients that a RESET of them has reset.
+/// All have run when the server was seen to pause no clients both before and after it went to sleep, because it
+/// resumes its clients before it sleeps.
 #[cold]
 #[inline(never)]
 pub fn forget_those_that_ran() {
@@ -131,7 +132,9 @@ extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
     if unlikely(state::with(|state| state.rights.borrow().is_changing())) {
         end_change(filter);
     }
-    if unlikely(any_postponed()) {
+    if unlikely(state::with(|state| {
+        !state.postponed_resets.borrow().is_empty()
+    })) {
         end_postponed_reset(filter);
     }
     match (first | 0x20, name.len()) {
@@ -164,6 +167,9 @@ fn expect_replica(name: &[u8]) {
 /// A connection is reset by this command, if it is that one and the server will take it, as it does from
 /// every user: what is tied to that connection ends as if it was closed, once the server has run it.
 /// Redis before 7.2 doesn't tell whose it is.
+///
+/// A RESET that comes in a pause of writes alone isn't held back. It is recorded all the same, because the API doesn't
+/// tell which pause it is. No lock can be granted in such a pause, so no waiter waits longer because of that.
 fn expect_reset(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     let count = server!(RedisModule_CommandFilterArgsCount(filter));
     let has_reset = state::with(|state| state.has_reset.get());
@@ -184,7 +190,7 @@ fn expect_reset(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     });
 }
 
-/// Ends the ties of a client whose RESET was postponed: a client's next command comes after that one has run.
+/// Ends the ties of this command's client if its RESET was postponed: that one has run by now.
 #[cold]
 fn end_postponed_reset(filter: *mut raw::RedisModuleCommandFilterCtx) {
     let client_id = server!(RedisModule_CommandFilterGetClientId(filter)).unwrap_or(0);

@@ -146,7 +146,7 @@ pub struct State {
     pub postponed_scripts: RefCell<VecDeque<ScriptRun>>,
     /// The clients whose RESET came meanwhile.
     pub postponed_resets: RefCell<Vec<u64>>,
-    /// Whether there may be any of both.
+    /// The state of the postponed scripts and RESETs.
     pub postponed: Cell<Postponed>,
 }
 
@@ -189,7 +189,7 @@ pub struct ScriptRun {
     pub caller: Option<u64>,
 }
 
-/// Whether commands that run scripts may run later than the command filter saw them.
+/// The state of commands that may run later than the command filter saw them: those that run scripts, and RESETs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Postponed {
     /// None may.

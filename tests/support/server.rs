@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use redis::{InfoDict, Value};
 use redis_lock_rig::sources::newer_than;
@@ -16,6 +17,9 @@ use super::client::{Client, Command, PATIENCE};
 use super::lock_info::LockInfo;
 use super::reply::{Expect, Reply};
 use super::{eventually, until};
+
+/// The time for which [`Server::sends_in_a_pause`] pauses all clients.
+const PAUSE: Duration = Duration::from_millis(400);
 
 /// Whose server it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,6 +254,20 @@ impl Server {
                         .is_some_and(|queues| queues.ends_with(":00000000"))
             })
         });
+    }
+
+    /// Sends commands while the server pauses all clients, in this order. Returns false if the pause may have ended
+    /// before the last one arrived.
+    #[track_caller]
+    pub fn sends_in_a_pause(&self, sent: &mut [(&mut Client, &[&str])]) -> bool {
+        let begun = Instant::now();
+        self.call(format!("CLIENT PAUSE {} ALL", PAUSE.as_millis()))
+            .okay();
+        for (client, commands) in sent {
+            client.send_batch(commands);
+            self.until_read(client);
+        }
+        begun.elapsed() < PAUSE
     }
 
     /// Makes the harness's own connection anew, where the server or a Sentinel has closed it.

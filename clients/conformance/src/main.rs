@@ -259,7 +259,7 @@ fn own_tests(folder: &Path, server: &Path, module: &Path) -> Option<Trial> {
 }
 
 /// Runs a program in a process group of its own, which is killed when the time is over.
-/// What the program printed is in the error.
+/// The error contains what the program printed.
 fn run_within(time: Duration, mut command: Command) -> Result<()> {
     let mut printed = tempfile::tempfile()?;
     command

@@ -67,8 +67,7 @@ function linkTo(client: Client): Link {
     each.on('ready', connected);
     for (const event of ['ready', 'error']) each.on(event, () => opened(each));
     each.on('reconnecting', () => opening.add(each));
-    await each.connect();
-    opened(each);
+    await each.connect().finally(() => opened(each));
     if (!made.has(each)) throw closed();
     return each;
   }

@@ -41,11 +41,9 @@ async function start(settings) {
   for (let triesLeft = 5; ; triesLeft -= 1) {
     const { child, ...server } = launch(await freePort(), settings);
     const itself = server.redis.info('server').then((fields) => fields.includes(`\nprocess_id:${child.pid}\r`));
-    const never = new AbortController();
-    const gone = [once(child, 'exit'), sleep(PATIENCE_MS, undefined, { signal: never.signal })].map((end) => end.then(() => false));
-    const runs = await Promise.race([itself, ...gone]);
-    never.abort();
-    if (runs) return server;
+    const ended = once(child, 'exit').then(() => false);
+    const isLate = sleep(PATIENCE_MS, false, { ref: false });
+    if (await Promise.race([itself, ended, isLate])) return server;
     server.stop();
     assert(triesLeft > 0, 'the server could not be started');
   }
