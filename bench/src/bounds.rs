@@ -22,7 +22,10 @@ pub const HELD_MISSES_OF_SCRIPT: f64 = 1.1;
 
 /// Instructions of a hand-over, of LPUSH + BLPOP's, with so many contenders: what was measured on the server where it
 /// was most, and 3 %.
-pub const HELD_HAND_OVERS: [(u64, f64); 2] = [(16, 1.4), (1_000, 1.3)];
+///
+/// The ratio depends on the hand-overs that share a pass of the server's event loop. On Redis 7.0 with
+/// 1,000 contenders it was 1.12 on one machine, and 1.32 to 1.40 on another.
+pub const HELD_HAND_OVERS: [(u64, f64); 2] = [(16, 1.43), (1_000, 1.45)];
 
 /// The bounds that CI holds.
 pub fn held() -> Vec<Bound> {
