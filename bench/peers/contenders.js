@@ -1,7 +1,8 @@
 // Asynchronous clients that contend for one lock, each with a connection of its own.
 //
-// Called as `driver.js PORT CONTENDERS SECONDS`. Prints `ready`, and after that many seconds a line
-// of JSON: the grants of each contender, the seconds, and the processor time of this process in them.
+// Called as `driver.js PORT CONTENDERS SECONDS`. Prints `ready`. SECONDS later, prints a line of
+// JSON: the grants of each contender, the seconds, and the processor time of this process in that
+// time.
 "use strict";
 
 const Redis = require("ioredis").default || require("ioredis");
@@ -19,7 +20,8 @@ function fail(error) {
   process.exit(1);
 }
 
-// `prepare(client)` answers what acquires the lock and releases it once.
+// Runs the contenders. `prepare(client)` returns a function that acquires and releases the lock
+// once.
 async function run(prepare) {
   const [port, count, seconds] = process.argv.slice(2).map(Number);
   const grants = new Array(count).fill(0);
@@ -32,7 +34,7 @@ async function run(prepare) {
       grants[index] += 1;
     }
   });
-  // All of them are at it.
+  // All contenders start meanwhile.
   await sleep(200);
   console.log("ready");
   const [before, begin, cpu] = [grants.slice(), performance.now(), cpuSeconds()];
@@ -40,7 +42,7 @@ async function run(prepare) {
   const took = (performance.now() - begin) / 1000;
   const counted = grants.map((now, index) => now - before[index]);
   console.log(JSON.stringify({ grants: counted, seconds: took, cpu: cpuSeconds() - cpu }));
-  // Some wait in the server, and need not be waited for.
+  // Exits without the contenders that are still blocked on the server.
   process.exit(0);
 }
 

@@ -1,7 +1,7 @@
 """Threads that contend for one lock, each with a connection of its own.
 
-Called as `driver.py PORT CONTENDERS SECONDS`. Prints `ready`, and after that many seconds a line of
-JSON: the grants of each contender, the seconds, and the processor time of this process in them.
+Called as `driver.py PORT CONTENDERS SECONDS`. Prints `ready`. SECONDS later, prints a line of JSON:
+the grants of each contender, the seconds, and the processor time of this process in that time.
 """
 
 import json
@@ -24,7 +24,7 @@ def cpu_seconds():
 
 
 def run(prepare):
-    """`prepare(client)` answers what acquires the lock and releases it once."""
+    """Runs the contenders. `prepare(client)` returns a function for one acquire and release."""
     port, count, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     grants = [0] * count
 
@@ -43,7 +43,7 @@ def run(prepare):
     for index, client in enumerate(clients):
         once = prepare(client)
         threading.Thread(target=contend, args=(index, once), daemon=True).start()
-    # All of them are at it.
+    # All contenders start meanwhile.
     time.sleep(0.2)
     print("ready", flush=True)
     before, begin, cpu = list(grants), time.monotonic(), cpu_seconds()
@@ -51,5 +51,5 @@ def run(prepare):
     took, cpu = time.monotonic() - begin, cpu_seconds() - cpu
     counted = [now - then for now, then in zip(list(grants), before)]
     print(json.dumps({"grants": counted, "seconds": took, "cpu": cpu}), flush=True)
-    # Some wait in the server, and need not be waited for.
+    # Exits without the contenders that are still blocked on the server.
     os._exit(0)

@@ -1,6 +1,7 @@
 #!/bin/sh
-# install.sh FOLDER    puts the libraries that `make bench-peers` measures into FOLDER, unless they are
-#                      there: python/ is a virtual environment, node/ has node_modules
+# install.sh FOLDER    installs the libraries that `make bench-peers` measures in FOLDER, unless
+#                      they are up to date: python/ is a virtual environment, node/ has
+#                      node_modules
 set -eu
 
 folder=$1

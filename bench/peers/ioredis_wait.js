@@ -1,4 +1,4 @@
-// LOCK.WAIT through ioredis, with a new token for each grant as the libraries have.
+// LOCK.WAIT through ioredis, with a new token for each grant, like the libraries.
 "use strict";
 
 const { randomUUID } = require("crypto");

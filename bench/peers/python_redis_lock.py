@@ -1,4 +1,4 @@
-"""python-redis-lock with its defaults: waits by BLPOP for a signal, gives back by a script."""
+"""python-redis-lock with its defaults: waits with BLPOP for a signal, releases with a script."""
 
 import redis_lock
 

@@ -1,4 +1,4 @@
-"""redis-py's Lock with its defaults: asks again every 100 ms, gives back by a script."""
+"""redis-py's Lock with its defaults: polls every 100 ms, releases with a script."""
 
 from contenders import KEY, LEASE_SECONDS, run
 

@@ -1,4 +1,4 @@
-"""LOCK.WAIT through redis-py, with a new token for each grant as the libraries have."""
+"""LOCK.WAIT through redis-py, with a new token for each grant, like the libraries."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-// redis-semaphore's Mutex: asks again every 10 ms; here for as long as it takes.
+// redis-semaphore's Mutex: polls every 10 ms, here for up to an hour.
 "use strict";
 
 const { Mutex } = require("redis-semaphore");

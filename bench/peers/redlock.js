@@ -1,4 +1,4 @@
-// redlock on one server. It asks again after 200 ms and some more; here until it is granted.
+// redlock on one server: polls after 200 ms plus jitter, here until the lock is granted.
 "use strict";
 
 const Redlock = require("redlock");

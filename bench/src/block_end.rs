@@ -1,9 +1,11 @@
-//! How late a client has its answer that waited in vain: from the end of its BLOCK, counted from when
-//! it sent its command, until the answer is there. A server that reckons from the time at which it
-//! began to read what many have sent can be early, by as long as that takes: this is told too.
+//! The delay between the end of a client's BLOCK and its nil reply.
 //!
-//! Each command is read before the next one is sent: else the last of many would be counted as late by
-//! all the time that the server took to read those before it.
+//! BLOCK counts from the moment when the client sent its command. A reply can also be early: a
+//! server may count from the time when it began to read a batch of commands. The benchmark records
+//! both.
+//!
+//! The server reads each command before the next one is sent. Otherwise the lateness of the last
+//! command would include the time to read all commands before it.
 
 use std::time::{Duration, Instant};
 
@@ -20,24 +22,24 @@ use crate::stage::{token, Stage};
 /// The benchmark's name.
 pub const NAME: &str = "block-end";
 
-/// This module.
+/// The commands of the server module under test.
 pub const LOCK: &str = "LOCK.WAIT BLOCK";
 /// The server's own timeouts.
 pub const LIST: &str = "BLPOP timeout";
 
-/// How many wait in a full run.
+/// The number of waiters in a full run.
 pub const FULL: u64 = 500;
 
 /// The shortest BLOCK.
 const SHORTEST: u64 = 100;
 
-/// By how much the next one is longer, in ms.
+/// The difference between one BLOCK and the next, in ms.
 const STEP: u64 = 3;
 
-/// An end that is so early is a defect.
+/// The limit of earliness. A wait that ends this early is a defect.
 const TOO_EARLY: Duration = Duration::from_millis(50);
 
-/// Measures both.
+/// Measures LOCK.WAIT and BLPOP.
 pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<()> {
     let (waiters, rounds) = stage.extent().of((50, 2), (FULL, 5));
     let server = stage.start(&[])?;

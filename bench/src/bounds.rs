@@ -1,33 +1,36 @@
-//! What a full run has to keep to. All bounds are here, and nowhere else.
+//! The bounds that a full run must meet. This file defines all bounds.
 //!
-//! Each is a ratio within one run, or a time: nothing that depends on how fast the machine is.
+//! Each bound is a time or a ratio within one run, so it doesn't depend on the machine's speed.
 
 use std::process::ExitCode;
 
-use crate::sheet::{metric, Extent, Place, Run};
-use crate::table::shown;
+use crate::sheet::{metric, shown, Extent, Place, Run};
 use crate::{block_end, contended, instructions, lease_end, memory, pair, pairs};
 
-/// What CI holds `make instructions` to, on each server: at most so many times the instructions of
-/// those ways. They are what was measured at version 0.1.0, on the server where it was most, and 3 %;
-/// to be lowered with every gain, down to the bounds below.
+/// The limit of CI for `make instructions` on each server: the instructions of a pair, as a
+/// multiple of SET + DEL's.
+///
+/// The `HELD_OF` limits are the highest values of any server at version 0.1.0, plus 3 %. Lower them
+/// after every gain, down to the bounds below.
 pub const HELD_OF_DELETE: f64 = 1.3;
-/// As `HELD_OF_DELETE`, for the servers that can compare and delete.
+/// Like `HELD_OF_DELETE`, for compare-and-delete on the servers that support it.
 pub const HELD_OF_COMPARE: f64 = 1.15;
-/// As `HELD_OF_DELETE`, for the script.
+/// Like `HELD_OF_DELETE`, for the script.
 pub const HELD_OF_SCRIPT: f64 = 0.62;
-/// How often the instruction cache misses, of the script's: 1.22 times on Redis 7.0 before the seldom paths were moved
-/// out of the way, 0.89 since, and 1.05 on Valkey 8.1, by where the linker puts the code.
+/// The limit of CI for misses of the instruction cache per pair, as a multiple of the script's.
+///
+/// On Redis 7.0 the ratio was 1.22 before the cold paths were moved out of line, and 0.89 since. On
+/// Valkey 8.1 it is 1.05, depending on where the linker places the code.
 pub const HELD_MISSES_OF_SCRIPT: f64 = 1.1;
 
-/// Instructions of a hand-over, of LPUSH + BLPOP's, with so many contenders: what was measured on the server where it
-/// was most, and 3 %.
+/// The limits of CI for the instructions of a hand-over, as a multiple of LPUSH + BLPOP's. Each has
+/// its number of contenders. A limit is the highest value of any server and machine, plus 3 %.
 ///
 /// The ratio depends on the hand-overs that share a pass of the server's event loop. On Redis 7.0 with
 /// 1,000 contenders it was 1.12 on one machine, and 1.32 to 1.40 on another.
 pub const HELD_HAND_OVERS: [(u64, f64); 2] = [(16, 1.43), (1_000, 1.45)];
 
-/// The bounds that CI holds.
+/// Returns the bounds that CI enforces.
 pub fn held() -> Vec<Bound> {
     let held = [
         (pairs::DELETE, HELD_OF_DELETE),
@@ -42,7 +45,7 @@ pub fn held() -> Vec<Bound> {
     held.chain(hand_overs).collect()
 }
 
-/// The bounds that a full run is judged by.
+/// Returns the bounds that a full run must meet.
 pub fn all(run: &Run) -> Vec<Bound> {
     let lock_bytes = if run.server.starts_with("Valkey 9.1") {
         1.6
@@ -114,17 +117,17 @@ pub fn all(run: &Run) -> Vec<Bound> {
     all
 }
 
-/// What a number is held to.
+/// The limit of a number.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Limit {
-    /// Not more.
+    /// An upper limit.
     AtMost(f64),
-    /// Not less.
+    /// A lower limit.
     AtLeast(f64),
 }
 
 impl Limit {
-    /// Whether a number keeps to it.
+    /// Returns true if a number is within the limit.
     pub fn holds(self, value: f64) -> bool {
         match self {
             Limit::AtMost(limit) => value <= limit,
@@ -132,7 +135,7 @@ impl Limit {
         }
     }
 
-    /// As a sign and a number.
+    /// Returns the limit as a sign and a number.
     pub fn shown(self) -> String {
         match self {
             Limit::AtMost(limit) => format!("≤ {limit}"),
@@ -149,17 +152,18 @@ pub struct Spot {
 
 /// One bound.
 pub struct Bound {
-    /// In words.
+    /// The description.
     pub what: String,
     measured: Spot,
-    /// What it is divided by.
+    /// The divisor, if the bound is a ratio.
     of: Option<Spot>,
-    /// What it is held to.
+    /// The limit of the value.
     pub limit: Limit,
 }
 
 impl Bound {
-    /// What a run came to; nothing where it didn't measure that, or isn't long enough to tell.
+    /// Returns the value of a run, or `None` if the run has not measured it. A quick run has values
+    /// for instruction counts only.
     pub fn value(&self, run: &Run) -> Option<f64> {
         let median = |spot: &Spot| run.sheet.median(&spot.place, spot.metric);
         let benchmark = self.measured.place.benchmark.as_str();
@@ -217,7 +221,7 @@ fn instructions_of(way: &str, limit: Limit) -> Bound {
     counted_of(metric::INSTRUCTIONS, way, limit)
 }
 
-/// What is counted of a pair, of that of another way.
+/// Returns the bound of a pair's counter, relative to another way.
 fn counted_of(metric: &'static str, way: &str, limit: Limit) -> Bound {
     let count = |way| {
         let pipeline = instructions::PIPELINE as u64;
@@ -231,17 +235,17 @@ fn counted_of(metric: &'static str, way: &str, limit: Limit) -> Bound {
     }
 }
 
-/// How much was as it should be, and how much wasn't.
+/// The numbers of passed and failed benchmarks and bounds.
 #[derive(Default)]
 pub struct Tally {
-    /// Benchmarks that were measured, and bounds that hold.
+    /// The benchmarks that were measured and the bounds that hold.
     pub passed: usize,
-    /// Benchmarks that broke off, and bounds that don't hold.
+    /// The benchmarks that stopped with an error and the bounds that don't hold.
     pub failed: usize,
 }
 
 impl Tally {
-    /// Counts the bounds that a run says something about.
+    /// Counts the bounds for which the run has a value.
     pub fn judge(&mut self, run: &Run, bounds: &[Bound]) {
         for bound in bounds {
             match bound.value(run) {
@@ -252,13 +256,13 @@ impl Tally {
         }
     }
 
-    /// Adds another one.
+    /// Adds another tally.
     pub fn add(&mut self, other: &Tally) {
         self.passed += other.passed;
         self.failed += other.failed;
     }
 
-    /// Says it, and answers the exit code.
+    /// Prints the tally, and returns the exit code.
     pub fn told(&self) -> ExitCode {
         println!("\n{} passed, {} failed", self.passed, self.failed);
         ExitCode::from(u8::from(self.failed > 0))

@@ -1,5 +1,7 @@
-//! Many connections that one thread speaks for, with hardly more than a read and a write for each
-//! answer, so that ten thousand of them aren't what limits a server.
+//! Many connections served by one thread.
+//!
+//! Each reply costs little more than a read and a write, so ten thousand connections don't limit
+//! the server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
@@ -17,7 +19,7 @@ struct Member {
     unread: Vec<u8>,
 }
 
-/// Connections, each known by its index.
+/// Connections, each identified by its index.
 pub struct Clients {
     poll: Poll,
     events: Events,
@@ -26,7 +28,8 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Opens `count` connections. Each has had an answer, so the server has taken them all in.
+    /// Opens `count` connections. Each has received a reply, so the server has accepted all of
+    /// them.
     pub fn connect(port: u16, count: usize) -> Result<Clients> {
         let poll = Poll::new()?;
         let mut members = Vec::with_capacity(count);
@@ -46,17 +49,18 @@ impl Clients {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether there is nobody.
+    /// Returns true if there are no connections.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// One of them sends. What it sends is short, and hardly anything is under way.
+    /// Sends bytes on the connection `index` with one write. The socket buffer has room, because
+    /// the bytes are few and little is in flight.
     pub fn send(&mut self, index: usize, bytes: &[u8]) -> Result<()> {
         let written = self.members[index].stream.write(bytes);
         let written = written.with_context(|| format!("client {index} can't send"))?;
@@ -64,7 +68,8 @@ impl Clients {
         Ok(())
     }
 
-    /// Adds to `replies` what has come to anybody by now, or comes within `patience`.
+    /// Appends to `replies` the replies that have arrived, with the index of their connection.
+    /// Waits up to `patience` for the first reply.
     pub fn receive(&mut self, patience: Duration, replies: &mut Vec<(usize, Reply)>) -> Result<()> {
         match self.poll.poll(&mut self.events, Some(patience)) {
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
@@ -81,7 +86,8 @@ impl Clients {
         Ok(())
     }
 
-    /// All send this, and each is answered so. Messages that nobody asked for are passed over.
+    /// Sends bytes on every connection, and waits for the `wanted` reply on each. Push messages are
+    /// skipped.
     pub fn all(&mut self, bytes: &[u8], wanted: Reply) -> Result<()> {
         for index in 0..self.len() {
             self.send(index, bytes)?;
@@ -106,7 +112,7 @@ impl Clients {
     }
 }
 
-/// A connection that was answered once.
+/// Opens a connection, and checks that the server replies to a PING.
 fn greeted(port: u16) -> Result<std::net::TcpStream> {
     let mut stream = std::net::TcpStream::connect((std::net::Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
@@ -119,7 +125,7 @@ fn greeted(port: u16) -> Result<std::net::TcpStream> {
 }
 
 impl Member {
-    /// Reads all that is there. A chunk that isn't filled was the last one.
+    /// Reads all available bytes. A chunk that isn't full was the last chunk.
     fn read(&mut self, chunk: &mut [u8]) -> Result<()> {
         loop {
             match self.stream.read(chunk) {
@@ -136,7 +142,7 @@ impl Member {
         }
     }
 
-    /// Hands out the answers that are whole.
+    /// Passes each complete reply to `each`.
     fn take(&mut self, mut each: impl FnMut(Reply)) -> Result<()> {
         let mut taken = 0;
         while let Some((reply, length)) = reply::first(&self.unread[taken..])? {

@@ -1,8 +1,8 @@
-//! One lock that n clients want all the time: each asks, holds it for as long as the grant takes to
-//! arrive, gives it back, and asks again. One thread speaks for all of them.
+//! One lock that n clients request without pause. Each client requests the lock, releases it when
+//! the grant has arrived, and requests it again. One thread serves all clients.
 //!
-//! Counts the grants of a window of time. A wait that goes on when the window ends counts with its
-//! age, so that a way which lets clients starve isn't the better for it.
+//! The benchmark counts the grants in a time window. An unfinished wait counts with its age at the
+//! end of the window, so a way that starves clients gains nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,50 +21,51 @@ use crate::stage::{load_script, token, Stage, COMPARE_AND_DELETE, COMPARE_DELETE
 /// The benchmark's name.
 pub const NAME: &str = "contended";
 
-/// This module.
+/// The commands of the server module under test.
 pub const LOCK: &str = "LOCK.WAIT";
-/// A list of one element; the server's own queue of waiting clients. It has no lease and no owner.
+/// A list of one element, with the server's own queue of blocked clients. It has no lease and no
+/// owner.
 pub const LIST: &str = "LPUSH/BLPOP";
-/// Asking again and again.
+/// Polling at a long interval.
 pub const POLL_SLOWLY: &str = "SET NX, polling every 100 ms";
-/// The same, more often.
+/// Polling at a short interval.
 pub const POLL_QUICKLY: &str = "SET NX, polling every 1 ms";
-/// Asking again when told that the lock was given back.
+/// A new request after each message about a release.
 pub const PUBLISH: &str = "SET NX, pub/sub wake-up";
 
 const CHANNEL: &str = "released";
 
-/// How long a server may take to see its clients leave. Ten thousand who were all woken at each release took
-/// Redis 7.0 more than 20 seconds once.
+/// The time that a server may take to close its clients' connections. Redis 7.0 once took more than
+/// 20 seconds for ten thousand clients that were all woken at each release.
 const LEAVING: Duration = Duration::from_secs(120);
 
-/// What a client does that was refused.
+/// The reaction of a client that was refused.
 #[derive(Clone, Copy)]
 enum Refused {
-    /// Nobody is: the answer comes with the lock.
+    /// No client is refused, because the reply comes with the lock.
     Never,
-    /// Asks again after this time.
+    /// The client requests the lock again after this time.
     After(Duration),
-    /// Asks again when a message comes.
+    /// The client requests the lock again when a message arrives.
     UponMessage,
 }
 
 /// A way to share a lock.
 struct Way {
     name: &'static str,
-    /// What each client sends to get the lock.
+    /// The command of each client that requests the lock.
     ask: Vec<Vec<u8>>,
-    /// How it is granted. Anything but this is a refusal, if it is nil, or a defect.
+    /// The reply to a grant. A nil reply is a refusal, and any other reply is a defect.
     granted: Reply,
-    /// What each client sends to give it back.
+    /// The command of each client that releases the lock.
     give: Vec<Vec<u8>>,
     refused: Refused,
-    /// What has to be there before the first asks.
+    /// The command that prepares the server before the first request.
     before: Option<&'static str>,
 }
 
 impl Way {
-    /// One whose lock is a string with the owner's token.
+    /// Returns a way whose lock is a string with the owner's token.
     fn by_set(
         name: &'static str,
         n: usize,
@@ -128,20 +129,20 @@ impl Way {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Has asked, or is about to for the first time.
+    /// The client has requested the lock, or is about to send its first request.
     Asking,
-    /// Was refused, and will ask again.
+    /// The client was refused, and will request the lock again.
     Refused,
-    /// Was granted the lock, and gives it back.
+    /// The client was granted the lock, and has sent the release.
     Giving,
 }
 
 #[derive(Clone)]
 struct Contender {
     state: State,
-    /// When it first asked for the grant that it wants.
+    /// The time of the first request for the current grant.
     since: Instant,
-    /// Whether a message came since it asked.
+    /// True if a message has arrived since the last request.
     told: bool,
     grants: u64,
 }
@@ -151,7 +152,7 @@ struct Contest<'a> {
     way: &'a Way,
     clients: &'a mut Clients,
     contenders: Vec<Contender>,
-    /// Who asks again, and when.
+    /// The clients that will request the lock again, each with its time.
     due: BinaryHeap<Reverse<(Instant, usize)>>,
     waits: Times,
     grants: u64,
@@ -179,7 +180,7 @@ impl<'a> Contest<'a> {
         })
     }
 
-    /// All ask.
+    /// Sends the first request of every client.
     fn begin(&mut self) -> Result<()> {
         for index in 0..self.contenders.len() {
             self.contenders[index].since = Instant::now();
@@ -202,7 +203,7 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// Plays until so many grants were counted.
+    /// Plays until `count` grants were counted.
     fn until_granted(&mut self, count: u64) -> Result<()> {
         while self.grants < count {
             self.step(Instant::now() + PATIENCE)?;
@@ -210,7 +211,7 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// Forgets what was counted.
+    /// Resets the counters.
     fn clear(&mut self) {
         self.waits.clear();
         self.grants = 0;
@@ -219,7 +220,7 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// Counts the waits that still go on.
+    /// Records the unfinished waits with their age.
     fn count_unfinished(&mut self) -> Result<()> {
         let now = Instant::now();
         for contender in &self.contenders {
@@ -230,7 +231,7 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// Takes in what comes by `end`, and lets those ask again whose time has come.
+    /// Handles the replies that arrive before `end`, and sends the requests that are due.
     fn step(&mut self, end: Instant) -> Result<()> {
         let mut replies = std::mem::take(&mut self.replies);
         self.clients.receive(self.patience(end), &mut replies)?;
@@ -248,11 +249,11 @@ impl<'a> Contest<'a> {
                 self.ask(index)?;
             }
         }
-        ensure!(self.last_grant.elapsed() < PATIENCE, "nobody is granted");
+        ensure!(self.last_grant.elapsed() < PATIENCE, "no grant in time");
         Ok(())
     }
 
-    /// How long to sleep. The system's sleep is too coarse for the next millisecond.
+    /// Returns the time to sleep. It ends 1 ms early, because the system's sleep is too coarse.
     fn patience(&self, end: Instant) -> Duration {
         let next = self.due.peek().map_or(end, |due| due.0 .0.min(end));
         let left = next.saturating_duration_since(Instant::now());
@@ -290,7 +291,8 @@ impl<'a> Contest<'a> {
         match self.way.refused {
             Refused::Never => anyhow::bail!("client {index} wasn't to be refused"),
             Refused::After(pause) => self.due.push(Reverse((now + pause, index))),
-            // A message that came while it asked may be of the lock that it was refused.
+            // A message that arrived during the request may announce the release of the refused
+            // lock.
             Refused::UponMessage if self.contenders[index].told => return self.ask(index),
             Refused::UponMessage => {}
         }
@@ -306,23 +308,24 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// The ways whose hand-overs make no client ask twice, for `n` contenders.
+/// Returns the ways in which each client requests the lock once per grant, for `n` contenders.
 pub fn handed_over(n: usize) -> Vec<HandedOver> {
     let ways = [Way::by_lock(n), Way::by_list(n)];
     ways.into_iter().map(HandedOver).collect()
 }
 
-/// A way to share a lock that hands it over from one client to the next.
+/// A way in which each release hands the lock over to the next client.
 pub struct HandedOver(Way);
 
 impl HandedOver {
-    /// What it is called.
+    /// Returns the name of the way.
     pub fn name(&self) -> &'static str {
         self.0.name
     }
 
-    /// Has its contenders hand the lock over: a quarter of `count` times first, then as often as that or a few times
-    /// more between the calls of `begin` and `end`. Returns how often.
+    /// Has the contenders hand the lock over, first `count / 4` times, then at least `count` times
+    /// between the calls of `begin` and `end`. Returns the number of hand-overs between these
+    /// calls.
     pub fn play(
         &self,
         server: &Server,
@@ -393,8 +396,8 @@ fn round_of(
     counted(&mut contest, window, &mut asker, sheet, place)
 }
 
-/// The clients of a way, on new connections: a server that is slow to serve a long queue would be slow to empty it
-/// too, but lets go of those who leave at once.
+/// Connects the clients of a way. The connections are new in each round: a server that is slow to
+/// serve a long queue would be slow to empty it, but it drops closed connections at once.
 fn join(way: &Way, server: &Server) -> Result<Clients> {
     let mut asker = server.connect()?;
     until_alone(&mut asker)?;
@@ -406,7 +409,7 @@ fn join(way: &Way, server: &Server) -> Result<Clients> {
     Clients::connect(server.port(), way.ask.len())
 }
 
-/// Waits until the server has seen the clients of the last round leave.
+/// Waits until the server has closed the connections of the last round.
 fn until_alone(asker: &mut Connection) -> Result<()> {
     until("the last clients are gone", LEAVING, || {
         let clients: usize = asker.info("clients", "connected_clients")?.parse()?;
@@ -414,7 +417,7 @@ fn until_alone(asker: &mut Connection) -> Result<()> {
     })
 }
 
-/// The window.
+/// Plays the time window, and notes its figures.
 fn counted(
     contest: &mut Contest<'_>,
     window: Duration,
@@ -443,9 +446,9 @@ fn counted(
     sheet.note_some(place, metric::CLIENT_CPU_GRANT, a_grant(client_cpu))
 }
 
-/// The processor time that this process has used.
+/// Returns the processor time that this process has used.
 fn own_cpu() -> Duration {
-    // SAFETY: a struct of numbers, of which zero is one, and a call that fills it.
+    // SAFETY: all fields are numbers, so zeros are a valid value; the call fills the struct.
     let usage = unsafe {
         let mut usage = std::mem::zeroed::<libc::rusage>();
         libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);

@@ -1,22 +1,22 @@
-//! The figures of a document: what stands between its marks is written from the results, so that
-//! the document can't say anything else than they do.
+//! The figures of a document. The text between its marks is generated from the results, so the
+//! document can't contradict the results.
 
 use anyhow::{Context, Result};
 
 use crate::sheet::Run;
 use crate::table::{self, Look, HEADINGS};
 
-/// What the bounds are called in a mark.
+/// The name of the bounds in a mark.
 pub const BOUNDS: &str = "bounds";
 
-/// How a mark begins, before the name of a benchmark.
+/// The start of an opening mark, before the name of a benchmark.
 pub const BEGIN: &str = "<!-- figures: ";
-/// How that line ends.
+/// The end of an opening mark.
 pub const CLOSE: &str = " -->";
 /// The line after the figures.
 const END: &str = "<!-- end of figures -->";
 
-/// The text with the figures of these runs between its marks.
+/// Returns the text with the figures of these runs between its marks.
 pub fn filled(text: &str, runs: &[Run]) -> Result<String> {
     let mut filled = String::new();
     let mut lines = text.lines();
@@ -35,7 +35,7 @@ pub fn filled(text: &str, runs: &[Run]) -> Result<String> {
     Ok(filled)
 }
 
-/// All tables, one after the other.
+/// Returns all tables under their headings, and the bounds last.
 pub fn all(runs: &[Run]) -> Result<String> {
     let mut text = String::new();
     for heading in &HEADINGS {
@@ -47,7 +47,7 @@ pub fn all(runs: &[Run]) -> Result<String> {
     Ok(text)
 }
 
-/// The tables of a benchmark, each with the run that it is of; or the bounds.
+/// Returns the tables of a benchmark, each under the description of its run, or the bounds.
 fn figures(name: &str, runs: &[Run]) -> Result<String> {
     if name == BOUNDS {
         return Ok(format!("{}\n\n", table::kept(runs, Look::Markdown)));

@@ -1,8 +1,8 @@
-//! From the moment when the holder sends that it gives the lock back until the next has its answer,
-//! on a server that does nothing else and on one that has other requests to answer.
+//! The time from the holder's release until the waiter has its reply, on an idle server and on a
+//! server with other requests.
 //!
-//! Two clients hand one lock to and fro. The next one surely waits in the server already when the
-//! lock is given back: the holder had an answer to a PING that it sent after the other had asked.
+//! Two clients hand one lock to and fro. The waiter is blocked on the server before the release,
+//! because the holder first waits for the reply to a PING that was sent after the waiter's request.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -21,21 +21,21 @@ use crate::wire::Wire;
 /// The benchmark's name.
 pub const NAME: &str = "handoff";
 
-/// This module.
+/// The commands of the server module under test.
 pub const LOCK: &str = "LOCK.RELEASE to LOCK.WAIT";
 /// A list of one element.
 pub const LIST: &str = "LPUSH to BLPOP";
-/// A message, upon which the next one asks for the lock.
+/// A message, after which the waiter requests the lock.
 pub const PUBLISH: &str = "EVALSHA with PUBLISH to SET NX";
-/// A round trip of nothing: what any of this takes at least.
+/// An empty round trip: the lower bound of all ways.
 pub const PING: &str = "PING";
 
 const CHANNEL: &str = "released";
-/// Other requests.
+/// The rate of the other requests.
 const PER_SECOND: u64 = 50_000;
-/// How many connections they come from.
+/// The number of connections that send the other requests.
 const CONNECTIONS: usize = 10;
-/// How often some are sent.
+/// The interval between two bursts of other requests.
 const TICK: Duration = Duration::from_millis(1);
 
 struct Size {
@@ -43,20 +43,20 @@ struct Size {
     rounds: usize,
 }
 
-/// How the lock goes from one to the other.
+/// A way to hand the lock over from one client to the other.
 struct Way {
     name: &'static str,
-    /// What each of the two sends to wait; who waits for a message sends nothing.
+    /// The command of each client that waits. Empty if the client waits for a message.
     wait: [Vec<u8>; 2],
-    /// What each sends to give the lock back.
+    /// The command of each client that releases the lock.
     give: [Vec<u8>; 2],
-    /// How the one who waits learns that it is its turn.
+    /// The reply or message that notifies the waiter.
     told: Reply,
-    /// What it has to send then to have the lock, and how that is granted.
+    /// The command that the notified waiter sends to get the lock, and its reply.
     take: Option<([Vec<u8>; 2], Reply)>,
-    /// What the first holder sends at the beginning, and how that is answered.
+    /// The first holder's initial command, and its reply.
     first: (Vec<u8>, Reply),
-    /// What both send before.
+    /// The commands that both clients send before the round.
     prepare: Vec<Vec<u8>>,
 }
 
@@ -111,7 +111,7 @@ fn ways(asker: &mut Connection) -> Result<[Way; 4]> {
     ])
 }
 
-/// Measures all ways, alone and beside other requests.
+/// Measures all ways, first alone, then with other requests.
 pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<()> {
     let size = stage.extent().of(
         Size {
@@ -183,7 +183,7 @@ fn round_trip(wire: &mut Wire, ping: &[u8]) -> Result<Duration> {
     Ok(begin.elapsed())
 }
 
-/// The holder gives the lock to the other one.
+/// Hands the lock over from the holder to the other client, and returns the time.
 fn hand_over(way: &Way, pair: &mut [Wire; 2], holder: usize) -> Result<Duration> {
     let next = 1 - holder;
     pair[next].send(&way.wait[next])?;
@@ -197,7 +197,7 @@ fn hand_over(way: &Way, pair: &mut [Wire; 2], holder: usize) -> Result<Duration>
     let took = begin.elapsed();
     let mut answers = vec![Reply::Int(1)];
     if way.told == Reply::Push {
-        // The holder hears its own message too, before or after its answer.
+        // The holder receives its own message too, before or after its reply.
         answers.push(Reply::Push);
     }
     for _ in 0..answers.len() {
@@ -208,13 +208,14 @@ fn hand_over(way: &Way, pair: &mut [Wire; 2], holder: usize) -> Result<Duration>
     Ok(took)
 }
 
-/// Does some work while others ask a server for this and that, and tells how many a second they were.
+/// Runs `work` while other clients send requests. Returns its result and the rate of these requests
+/// per second.
 fn beside_others<T>(server: &Server, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
     let stop = AtomicBool::new(false);
     let answered = AtomicU64::new(0);
     thread::scope(|scope| {
         let others = scope.spawn(|| ask(server, &stop, &answered));
-        // Until they are at their pace.
+        // The other clients reach their rate meanwhile.
         thread::sleep(50 * TICK);
         let (begin, before) = (Instant::now(), answered.load(Ordering::Relaxed));
         let done = work();
@@ -228,7 +229,7 @@ fn beside_others<T>(server: &Server, work: impl FnOnce() -> Result<T>) -> Result
     })
 }
 
-/// Asks at a steady pace, on all connections in turn.
+/// Sends requests at a steady rate, on all connections in turn.
 fn ask(server: &Server, stop: &AtomicBool, answered: &AtomicU64) -> Result<()> {
     let mut wires = Vec::new();
     for _ in 0..CONNECTIONS {

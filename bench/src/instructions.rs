@@ -1,6 +1,9 @@
-//! Instructions that a whole server spends on a pair, counted under valgrind: they hardly differ from
-//! run to run, whatever else the machine does, so that a change of one percent shows. And how often the next
-//! instruction isn't in a simulated cache of 32 KB, which costs as much as many instructions.
+//! The instructions that a whole server spends on a pair and on a hand-over, counted under
+//! valgrind.
+//!
+//! The counts hardly differ from run to run, whatever the load of the machine, so a change of one
+//! percent is visible. For pairs, the misses of a simulated instruction cache of 32 KB are counted
+//! too, because a miss costs as much as many instructions.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,29 +25,32 @@ use crate::wire::Wire;
 /// The benchmark's name.
 pub const NAME: &str = "instructions";
 
-/// The name of the one that counts a hand-over: a release, the grant to the next in the queue, and a wait again.
+/// The name of the benchmark that counts a hand-over: a release, the grant to the next waiter, and
+/// a new wait.
 pub const HAND_OVER: &str = "hand-over";
 
-/// How many clients want the lock, and how many hand-overs are counted. The list of a thousand clients takes a Valkey
-/// more than a million instructions each time.
+/// The numbers of contenders, each with the number of hand-overs that are counted. With a thousand
+/// clients, Valkey spends more than a million instructions per hand-over of the list.
 pub const CONTENDERS: [(usize, u64); 2] = [(16, 800), (1_000, 80)];
 
-/// How many commands are sent before their answers are read.
+/// The number of commands that are sent before their replies are read.
 pub const PIPELINE: usize = 64;
 
-/// How many pairs are counted.
+/// The number of pairs that are counted.
 const PAIRS: usize = 3_200;
 
-/// How many are played before, so that tables have their size and code was translated.
+/// The number of pairs that are played first, so that tables have their size and valgrind has
+/// translated the code.
 const WARM_UP: usize = 640;
 
-/// How often all is counted: the server's own timers fall into one count more than into another.
+/// The number of counts of each way. Counts differ because the server's timers run more often in
+/// one than in another.
 const ROUNDS: usize = 3;
 
-/// How long the server may take to start under valgrind.
+/// The time that the server may take to start under valgrind.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The server's process, as valgrind's tool knows it.
+/// The server's process, under valgrind's tool callgrind.
 struct Callgrind {
     process: String,
 }
@@ -56,7 +62,7 @@ impl Callgrind {
             .arg(&self.process)
             .output()
             .context("callgrind_control can't be run: install the package valgrind")?;
-        // Its exit code doesn't tell.
+        // The exit code doesn't show a failure.
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said).into_owned();
         ensure!(said.contains("OK."), "callgrind_control {order:?}: {said}");
@@ -64,7 +70,7 @@ impl Callgrind {
     }
 }
 
-/// Counts the instructions of all ways that the server knows.
+/// Counts the instructions of all ways that the server supports.
 pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let profile = folder.path().join("profile");
@@ -129,8 +135,8 @@ fn measure_hand_overs(
     })
 }
 
-/// Runs a program so that its instructions are counted from when that is asked for. The program may be
-/// a script that starts the server.
+/// Returns the words of a command line that runs a program under callgrind. Counting is off until
+/// `Profiles::begin`. The program may be a script that starts the server.
 fn callgrind(profile: &Path) -> Vec<OsString> {
     let mut file = OsString::from("--callgrind-out-file=");
     file.push(profile);
@@ -140,7 +146,8 @@ fn callgrind(profile: &Path) -> Vec<OsString> {
         "--trace-children=yes",
         "--instr-atstart=no",
         "--cache-sim=yes",
-        // The first level of most processors of these years; what lies behind it doesn't count here.
+        // The first-level cache of most current processors. The levels behind it aren't counted
+        // here.
         "--I1=32768,8,64",
         "--D1=32768,8,64",
         "--LL=1048576,8,64",
@@ -149,30 +156,30 @@ fn callgrind(profile: &Path) -> Vec<OsString> {
     options.chain([file]).collect()
 }
 
-/// What valgrind counts, part by part.
+/// The profiles that callgrind writes, one per measurement.
 struct Profiles<'a> {
     folder: &'a Path,
     callgrind: Callgrind,
 }
 
 impl Profiles<'_> {
-    /// Counts from now on.
+    /// Resets the counters, and starts counting.
     fn begin(&self) -> Result<()> {
         self.callgrind.tell(&["-z"])?;
         self.callgrind.tell(&["-i", "on"])
     }
 
-    /// Returns what was counted since the begin, under a name of its own.
+    /// Stops counting, and returns the profile since `begin`. `name` identifies the profile's file.
     fn end(&self, name: &str) -> Result<String> {
         self.callgrind.tell(&["-i", "off"])?;
-        // Without spaces, because they end a name there.
+        // Without spaces, because a space ends the name of a dump.
         let dump = name.replace([' ', '/'], "");
         self.callgrind.tell(&[&format!("--dump={dump}")])?;
         profile_of(self.folder, &dump)
     }
 }
 
-/// The profile of this dump, among all that lie in a folder.
+/// Returns the profile of a dump from the files in a folder.
 fn profile_of(folder: &Path, dump: &str) -> Result<String> {
     for entry in fs::read_dir(folder)? {
         let text = fs::read_to_string(entry?.path())?;
@@ -184,7 +191,7 @@ fn profile_of(folder: &Path, dump: &str) -> Result<String> {
     bail!("no profile is of {dump}")
 }
 
-/// How often an event happened, by the sums of a profile.
+/// Returns the total of an event in a profile.
 fn total(profile: &str, event: &str) -> Result<f64> {
     let line = |head| profile.lines().find_map(|line| line.strip_prefix(head));
     let events = line("events: ").context("a profile without events")?;

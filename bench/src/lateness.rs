@@ -1,4 +1,4 @@
-//! Times of many events of one round, told by their middle, their hundredth worst and their worst.
+//! The times of many events of one round, reported by their median, p99 and maximum.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use hdrhistogram::Histogram;
 
 use crate::sheet::{Place, Sheet};
 
-/// Times, kept to 0.1 %.
+/// Times with a precision of 0.1 %.
 pub struct Times {
     nanoseconds: Histogram<u64>,
 }
 
 impl Times {
-    /// None yet.
+    /// Returns an empty set of times.
     pub fn new() -> Result<Times> {
         let nanoseconds = Histogram::new(3)?;
         Ok(Times { nanoseconds })
     }
 
-    /// Adds one.
+    /// Adds a time.
     pub fn record(&mut self, time: Duration) -> Result<()> {
         Ok(self.nanoseconds.record(time.as_nanos() as u64)?)
     }
 
-    /// Forgets all.
+    /// Removes all times.
     pub fn clear(&mut self) {
         self.nanoseconds.reset();
     }
 
-    /// Notes them in a unit of so many nanoseconds: p50, p99 and the longest, in that order.
+    /// Notes the p50, p99 and maximum in `sheet`, in this order. `unit` is in nanoseconds.
     pub fn note(
         &self,
         sheet: &mut Sheet,
@@ -51,8 +51,8 @@ impl Times {
     }
 }
 
-/// Nanoseconds of a millisecond.
+/// Nanoseconds per millisecond.
 pub const MILLISECOND: f64 = 1e6;
 
-/// Nanoseconds of a microsecond.
+/// Nanoseconds per microsecond.
 pub const MICROSECOND: f64 = 1e3;

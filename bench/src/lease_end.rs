@@ -1,8 +1,9 @@
-//! How late a waiter has the lock whose holder's lease ends, on a server with more or fewer keys that
-//! will end some time.
+//! The delay between the end of a holder's lease and the waiter's grant, by the number of volatile
+//! keys on the server.
 //!
-//! A lease ends at the millisecond that the server tells for the key (PEXPIRETIME), on the clock
-//! which this program reads too. Leases of a round end one after the other, some milliseconds apart.
+//! A lease ends at the millisecond that PEXPIRETIME returns for the key. This program reads the
+//! same clock as the server. The leases of a round end one after the other, a few milliseconds
+//! apart.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +20,7 @@ use crate::stage::{token, Stage};
 /// The benchmark's name.
 pub const NAME: &str = "lease-end";
 
-/// This module.
+/// The commands of the server module under test.
 pub const LOCK: &str = "LOCK.WAIT";
 
 struct Size {
@@ -28,7 +29,7 @@ struct Size {
     rounds: usize,
 }
 
-/// Measures with each number of volatile keys.
+/// Measures the delay with each number of volatile keys.
 pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<()> {
     let size = stage.extent().of(
         Size {
@@ -69,7 +70,7 @@ fn fill(asker: &mut Connection, from: u64, to: u64) -> Result<()> {
 fn round_of(server: &Server, clients: &mut Clients) -> Result<Times> {
     let mut asker = server.connect()?;
     let count = clients.len();
-    // The first lease is long enough for all to wait, and the next ones end 4 ms apart.
+    // All clients can begin to wait within the first lease. The next leases end 4 ms apart.
     let lease = |index: usize| 300 + 4 * index;
     let acquire =
         |index: usize| format!("LOCK.ACQUIRE lock:{index} {} PX {}", token(0), lease(index));
@@ -96,7 +97,7 @@ fn round_of(server: &Server, clients: &mut Clients) -> Result<Times> {
     Ok(times)
 }
 
-/// By how much each was granted after the end of the lease before it.
+/// Returns the delay of each grant after the end of the lease before it.
 fn until_granted(clients: &mut Clients, ends: &[Duration]) -> Result<Times> {
     let mut times = Times::new()?;
     let mut granted = 0;

@@ -1,8 +1,9 @@
-//! What locks cost on a real server, measured beside what people use without this module.
+//! The cost of locks on a real server, compared with the alternatives without this module.
 //!
-//! From the floor up: `reply` reads answers, `wire` and `clients` speak to a server, `stage` starts
-//! one, `sheet` keeps what was measured, `rounds` interleaves those who are compared; each benchmark
-//! is one file above them; `bounds`, `table`, `plot` and `document` judge and show a sheet.
+//! The modules, lowest first: `reply` parses replies, `wire` and `clients` talk to a server,
+//! `stage` starts a server, `sheet` stores results, and `rounds` interleaves the contestants. Each
+//! benchmark is one file above these. `bounds`, `table`, `plot` and `document` judge and show a
+//! sheet.
 
 pub mod block_end;
 pub mod bounds;

@@ -1,5 +1,5 @@
-//! Very many locks that end in the same second: how long a PING takes meanwhile, and when the last
-//! of them has left the memory.
+//! Many locks that end in the same second: the latency of PING meanwhile, and the time until the
+//! last lock has left the memory.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,25 +14,25 @@ use crate::stage::{token, Stage};
 /// The benchmark's name.
 pub const NAME: &str = "mass-end";
 
-/// This module.
+/// The commands of the server module under test.
 pub const LOCK: &str = "LOCK.ACQUIRE key token PX";
 /// The same token in a string.
 pub const SET: &str = "SET key token PX";
 
-/// The second in which all end.
+/// The time span in which all locks end.
 const SPAN: Duration = Duration::from_secs(1);
 
-/// How long they may stay in memory.
+/// The longest time that ended locks may stay in memory.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Size {
     locks: u64,
     rounds: usize,
-    /// How long it may take to send all of them.
+    /// The time to send all locks before the first lock ends.
     head_start: Duration,
 }
 
-/// Measures both.
+/// Measures locks and plain strings.
 pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<()> {
     let size = stage.extent().of(
         Size {
@@ -77,7 +77,7 @@ fn round_of(
     });
     asker.pipeline_granted(commands)?;
     let early = first.saturating_duration_since(Instant::now());
-    ensure!(!early.is_zero(), "they ended before all were there");
+    ensure!(!early.is_zero(), "the locks ended before all were sent");
     ensure!(
         asker.count("DBSIZE")? as u64 == size.locks,
         "not all are there"
@@ -91,14 +91,15 @@ fn round_of(
     sheet.note(place, metric::RECLAIMED, gone?.as_secs_f64() * 1e3)
 }
 
-/// When in the second a lock ends: in no order that the server could know.
+/// Returns the moment in `SPAN` when a lock ends, in an order that the server can't predict.
 fn spread(number: u64, count: u64) -> Duration {
-    // A step that is prime to any count which is a power of ten: every moment has its turn.
+    // Every moment is used once, because the step is coprime to each count: the counts have no
+    // prime factors except 2 and 5.
     let shuffled = number * 7_919 % count;
     Duration::from_nanos(SPAN.as_nanos() as u64 / count * shuffled)
 }
 
-/// How long after a moment the last key is gone.
+/// Waits until the last key is gone, and returns the time since `end`.
 fn until_gone(asker: &mut Connection, end: Instant) -> Result<Duration> {
     while asker.count("DBSIZE")? > 0 {
         ensure!(end.elapsed() < PATIENCE, "they never leave the memory");

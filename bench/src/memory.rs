@@ -1,7 +1,8 @@
-//! By how many bytes the server's `used_memory` grows with each lock, and with each client that waits.
+//! The growth of the server's `used_memory` per lock and per waiting client, in bytes.
 //!
-//! A server of its own for each measurement, so that nothing is left over from another one; keys and
-//! tokens are as long for all. What is read is what stays when the server has nothing to do.
+//! Each measurement has a new server, so nothing is left from an earlier measurement. Keys and
+//! tokens have the same length for all contestants. The memory is read when the server is idle and
+//! its memory no longer changes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ pub const NAME: &str = "memory";
 
 /// A lock.
 pub const LOCK: &str = "LOCK.ACQUIRE key token PX";
-/// One that is tied to a connection.
+/// A lock that is tied to a connection.
 pub const SESSION: &str = "LOCK.ACQUIRE key token PX SESSION";
 /// The same token in a string.
 pub const SET: &str = "SET key token PX";
@@ -28,14 +29,16 @@ pub const WAITER: &str = "waiter in LOCK.WAIT";
 /// A client that waits for a list.
 pub const LIST: &str = "waiter in BLPOP";
 
-/// How many locks are measured in a full run.
+/// The number of locks in a full run.
 pub const FULL: u64 = 100_000;
 
-/// A new connection has a reply buffer of 16 KB, which shrinks when it was hardly used for 5 seconds and
-/// the server looks at the connection then. What waits is to be measured without that.
+/// The time after which the server has shrunk the reply buffers of idle connections.
+///
+/// A new connection has a reply buffer of 16 KB. The server shrinks the buffer at its next visit
+/// after 5 seconds with little use. A waiter is measured without the large buffer.
 const REPLY_BUFFER_SHRINKS: Duration = Duration::from_secs(8);
 
-/// Measures all.
+/// Measures all contestants.
 pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<()> {
     let (locks, waiters, rounds) = stage.extent().of((5_000, 100, 1), (FULL, 1_000, 3));
     let mut all = [LOCK, SESSION, SET, WAITER, LIST];
@@ -66,7 +69,7 @@ fn key(number: u64) -> String {
 fn of_locks(count: u64, who: &str, server: &Server, sheet: &mut Sheet) -> Result<()> {
     let mut holder = server.connect()?;
     let mut asker = server.connect()?;
-    // So that the connections have the buffers that they need before anything is measured.
+    // The connections allocate their buffers before the first measurement.
     holder.pipeline((0..2_000).map(|_| "PING".to_owned()), |_| Ok(()))?;
     let before = settled(&mut asker)?;
     holder.pipeline_granted((0..count).map(|number| command(who, number)))?;
@@ -103,9 +106,10 @@ fn of_waiters(
     sheet.note_some(&place, metric::BYTES, (after - before) / count as f64)
 }
 
-/// The memory in use, when it no longer changes: tables have grown, buffers have shrunk.
+/// Returns the memory in use once it is stable: tables have grown and buffers have shrunk.
 fn settled(asker: &mut Connection) -> Result<f64> {
-    // The server looks after an eighth of its clients, and the tables that grow, ten times a second.
+    // Ten times a second, the server visits a tenth of its clients and goes on to resize its
+    // tables.
     let pause = Duration::from_millis(250);
     let deadline = Instant::now() + PATIENCE;
     let mut last = 0;

@@ -1,5 +1,5 @@
-//! Taking a lock that nobody contends for and giving it back: pairs a second over one connection, and
-//! the processor time that the server spends on a pair.
+//! The pairs of an acquire and a release of an uncontended lock: pairs per second over one
+//! connection, and the server's processor time per pair.
 
 use std::time::Instant;
 
@@ -15,26 +15,26 @@ use crate::wire::Wire;
 /// The benchmark's name.
 pub const NAME: &str = "pair";
 
-/// Without an append-only file.
+/// The setting without an append-only file.
 pub const AOF_OFF: &str = "AOF off";
 
-/// Settings, each with the configuration for it.
+/// The settings, each with its configuration lines.
 const SETTINGS: [(&str, &[&str]); 2] = [
     (AOF_OFF, &[]),
     ("AOF everysec", &["appendonly yes", "appendfsync everysec"]),
 ];
 
-/// How many commands are sent before their answers are read.
+/// The numbers of commands that are sent before their replies are read.
 const PIPELINES: [usize; 3] = [1, 16, 64];
 
 struct Size {
     keys: usize,
-    /// Pairs of a round where each command waits for the answer to the one before.
+    /// The pairs of a round in which each command waits for the reply to the previous command.
     one_by_one: usize,
     rounds: usize,
 }
 
-/// Measures all ways on a server of each setting.
+/// Measures all ways on a server with each setting.
 pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<()> {
     let size = stage.extent().of(
         Size {
@@ -68,7 +68,7 @@ pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<
     Ok(())
 }
 
-/// Which keys a round is about: all, or the next part of them.
+/// Returns the range of keys of a round: all keys, or the next part if commands aren't pipelined.
 fn part(round: usize, pipeline: usize, size: &Size) -> (usize, usize) {
     if pipeline > 1 {
         return (0, size.keys);

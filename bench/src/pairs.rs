@@ -1,4 +1,4 @@
-//! The ways to take a lock that nobody contends for and to give it back: two commands each.
+//! The ways to acquire and release an uncontended lock, two commands each.
 
 use anyhow::Result;
 use redis_lock_load::Connection;
@@ -7,23 +7,24 @@ use crate::reply::{Reply, GRANT};
 use crate::stage::{load_script, token, CompareAndDelete, Script, COMPARE_AND_DELETE};
 use crate::wire::Wire;
 
-/// Nothing but two round trips: what a pair costs at least.
+/// Two round trips alone: the lower bound of a pair.
 pub const PING: &str = "PING + PING";
-/// Without a check whose lock it is: what nobody should do, and the floor of all who do.
+/// A release without a check of the owner. It is unsafe, and the lower bound of the ways that
+/// check.
 pub const DELETE: &str = "SET NX PX + DEL";
-/// What the libraries do.
+/// The way of the libraries.
 pub const SCRIPT: &str = "SET NX PX + EVALSHA";
-/// What the newest servers can do by themselves.
+/// The compare-and-delete command of the newest servers.
 pub const COMPARE: &str = "SET NX PX + compare-and-delete";
-/// This module.
+/// The commands of the server module under test.
 pub const LOCK: &str = "LOCK.ACQUIRE + LOCK.RELEASE";
 
-/// Longer than any run.
+/// A lease longer than any run.
 const LEASE: &str = "PX 600000";
 
-/// One way, with its commands for a number of keys packed.
+/// One way, with its packed commands for a number of keys.
 pub struct Pairs {
-    /// What it is called.
+    /// The name of the way.
     pub name: &'static str,
     script: Script,
     wanted: [Reply; 2],
@@ -51,18 +52,18 @@ impl Pairs {
         }
     }
 
-    /// How many pairs there are.
+    /// Returns the number of pairs.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Sends the pairs from one number up to another, so many commands at once, and checks every
-    /// answer.
+    /// Sends the pairs from the first number up to the second, `pipeline` commands at once, and
+    /// checks every reply.
     pub fn play(&self, wire: &mut Wire, pairs: (usize, usize), pipeline: usize) -> Result<()> {
         let (mut at, end) = (2 * pairs.0, 2 * pairs.1);
         while at < end {
@@ -77,7 +78,7 @@ impl Pairs {
     }
 }
 
-/// All ways that a server knows, for so many keys.
+/// Returns all ways that the server supports, for `count` keys.
 pub fn all(asker: &mut Connection, count: usize) -> Result<Vec<Pairs>> {
     let sha = load_script(asker, COMPARE_AND_DELETE)?;
     let set = |key: &str, token: &str| format!("SET {key} {token} NX {LEASE}");

@@ -1,8 +1,9 @@
-//! The libraries that people use, beside LOCK.WAIT through the client that each of them uses: clients
-//! in one process that contend for one lock.
+//! The common lock libraries, compared with LOCK.WAIT through the same client library. Clients in
+//! one process contend for one lock.
 //!
-//! What a library costs its own process is told apart from what it costs the server. Most of a grant
-//! is the client's: a comparison of grants a second is one of libraries within a language.
+//! The cost for the client process and the cost for the server are reported separately. Most of the
+//! cost of a grant is the client's. So compare grants per second only between libraries of one
+//! language.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use crate::stage::Stage;
 /// The benchmark's name.
 pub const NAME: &str = "peers";
 
-/// What runs a driver.
+/// The runtime of a driver.
 #[derive(Clone, Copy)]
 enum Runtime {
     Python,
@@ -28,7 +29,7 @@ enum Runtime {
 }
 
 impl Runtime {
-    /// The command that runs a driver with the libraries that are installed in a folder.
+    /// Returns the command that runs a driver with the libraries installed in a folder.
     fn command(self, installed: &Path, driver: &str) -> Command {
         let drivers = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
         match self {
@@ -47,7 +48,7 @@ impl Runtime {
     }
 }
 
-/// A library, the client under it, and the driver that plays it.
+/// A library, the client library below it, and the driver that runs it.
 struct Library {
     name: &'static str,
     client: &'static str,
@@ -94,17 +95,17 @@ const LIBRARIES: [Library; 6] = [
     },
 ];
 
-/// What a driver tells of its time.
+/// The figures that a driver prints.
 #[derive(Deserialize)]
 struct Told {
-    /// Of each contender.
+    /// The grants of each contender.
     grants: Vec<u64>,
     seconds: f64,
-    /// Seconds of processor time of its own.
+    /// The driver's own processor time, in seconds.
     cpu: f64,
 }
 
-/// A driver that runs. It is killed when this goes out of scope.
+/// A running driver. It is killed when this value goes out of scope.
 struct Driver {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -120,7 +121,7 @@ impl Driver {
         Ok(Driver { child, output })
     }
 
-    /// The next line of what it says.
+    /// Reads the next line of the driver's output.
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         let count = self.output.read_line(&mut line)?;
@@ -131,7 +132,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // It may have ended by itself: then only the wait matters.
+        // The driver may have ended by itself. Then only `wait` has an effect.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -143,7 +144,7 @@ struct Size {
     rounds: usize,
 }
 
-/// Measures all libraries, which are installed in a folder.
+/// Measures all libraries. `installed` is the folder that contains them.
 pub fn measure(
     stage: &Stage,
     installed: &Path,

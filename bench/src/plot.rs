@@ -1,4 +1,4 @@
-//! Drawings of a run: each file is named after the server, and drawn alike from the same results.
+//! Drawings of a run. Each file is named after the server. The same results give the same drawing.
 
 use std::fs;
 use std::ops::Range;
@@ -9,18 +9,17 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::sheet::{metric, Cell, Extent, Run};
-use crate::table::shown;
+use crate::sheet::{metric, shown, Cell, Extent, Run};
 use crate::{contended, pair};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 const SIZE: (u32, u32) = (900, 420);
 const FONT: &str = "sans-serif";
-/// Where the names of bars and of lines stand.
+/// The width of the area for the names of bars and lines.
 const NAMES_WIDTH: u32 = 250;
 
-/// Colours that can be told apart by most who see few of them.
+/// Colours that most colour-blind readers can distinguish.
 const COLOURS: [RGBColor; 5] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 114, 178),
@@ -31,13 +30,13 @@ const COLOURS: [RGBColor; 5] = [
 
 /// A drawing of one metric.
 struct Drawing {
-    /// In the name of its file.
+    /// The drawing's part of the file name.
     name: &'static str,
     title: &'static str,
     metric: &'static str,
 }
 
-/// Over the number of contenders.
+/// Line charts over the number of contenders.
 const LINES: [Drawing; 3] = [
     Drawing {
         name: "contended",
@@ -56,7 +55,7 @@ const LINES: [Drawing; 3] = [
     },
 ];
 
-/// Of a pair in pipelines of 64 without an append-only file.
+/// Bar charts of a pair, in pipelines of 64 commands without an append-only file.
 const BARS: [Drawing; 2] = [
     Drawing {
         name: "pair",
@@ -70,7 +69,7 @@ const BARS: [Drawing; 2] = [
     },
 ];
 
-/// Draws what a run has into a folder.
+/// Draws the results of a run into a folder.
 pub fn draw(run: &Run, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
     for drawing in &LINES {
@@ -122,7 +121,7 @@ fn under_title(run: &Run) -> String {
     )
 }
 
-/// The contestants in the order in which they are told.
+/// Returns the contestants in the order of their first cells.
 fn contestants<'a>(cells: &[&'a Cell]) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for cell in cells {
@@ -133,7 +132,7 @@ fn contestants<'a>(cells: &[&'a Cell]) -> Vec<&'a str> {
     names
 }
 
-/// One line for each contestant, both axes logarithmic.
+/// Draws one line per contestant. Both axes are logarithmic.
 fn lines(area: &Area<'_>, cells: &[&Cell]) -> Result<()> {
     let (left, right) = area.split_horizontally(SIZE.0 - NAMES_WIDTH);
     let sizes = range(cells.iter().map(|cell| cell.place.size as f64));
@@ -174,7 +173,7 @@ fn lines(area: &Area<'_>, cells: &[&Cell]) -> Result<()> {
     Ok(())
 }
 
-/// One bar for each contestant, the first on top.
+/// Draws one bar per contestant, with the first contestant on top.
 fn bars(area: &Area<'_>, cells: &[&Cell]) -> Result<()> {
     let most = cells.iter().map(|cell| cell.most()).fold(0.0, f64::max);
     let rows = cells.len() as f64;
@@ -213,7 +212,7 @@ fn bars(area: &Area<'_>, cells: &[&Cell]) -> Result<()> {
     Ok(())
 }
 
-/// This module has the same colour everywhere.
+/// Returns the colour of a contestant. This module has the same colour in every drawing.
 fn colour(name: &str, number: usize) -> RGBColor {
     if name.starts_with("LOCK.") {
         return COLOURS[0];
@@ -221,7 +220,7 @@ fn colour(name: &str, number: usize) -> RGBColor {
     COLOURS[1 + number % (COLOURS.len() - 1)]
 }
 
-/// From the least to the greatest, with some room, for a logarithmic axis.
+/// Returns the range of the values with some margin, for a logarithmic axis.
 fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     let mut range = f64::INFINITY..0.0;
     for value in values.map(positive) {
@@ -231,7 +230,7 @@ fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     range.start * 0.8..range.end * 1.25
 }
 
-/// What a logarithmic axis can show.
+/// Returns the value, at least 0.001, because a logarithmic axis can't show zero.
 fn positive(value: f64) -> f64 {
     value.max(1e-3)
 }

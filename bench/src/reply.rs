@@ -1,10 +1,10 @@
-//! Where the first answer in some bytes ends, and what it is: as much as a benchmark has to know.
+//! A parser that finds the end and the kind of a reply. A benchmark needs no more than that.
 //!
-//! An error is one here too. A benchmark that measures errors is a defect, so nothing gets past this.
+//! An error reply is returned as an error, because a benchmark must never measure errors.
 
 use anyhow::{bail, Context, Result};
 
-/// An answer without its contents.
+/// A reply without its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// `+OK`
@@ -17,20 +17,20 @@ pub enum Reply {
     Int(i64),
     /// Nil, in RESP2 or RESP3.
     Nil,
-    /// A text.
+    /// A string.
     Bulk,
-    /// An array of so many, or a set.
+    /// An array or set, with its length.
     Array(usize),
     /// A map.
     Map,
-    /// Something that wasn't asked for, in RESP3.
+    /// A push message, in RESP3.
     Push,
 }
 
-/// How a granted lock is answered: a token and a fence.
+/// The reply to a grant: a token and a fence.
 pub const GRANT: Reply = Reply::Array(2);
 
-/// The first answer, and how many bytes it takes; nothing as long as it isn't whole.
+/// Returns the first reply and its length in bytes, or `None` if the reply is incomplete.
 pub fn first(bytes: &[u8]) -> Result<Option<(Reply, usize)>> {
     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
         return Ok(None);
@@ -80,7 +80,7 @@ fn array(bytes: &[u8], length: i64, after: usize) -> Result<Option<(Reply, usize
     items(bytes, length, after, Reply::Array(length as usize))
 }
 
-/// Passes over the items of an answer.
+/// Skips the items of a reply.
 fn items(bytes: &[u8], count: i64, after: usize, whole: Reply) -> Result<Option<(Reply, usize)>> {
     let mut end = after;
     for _ in 0..count {

@@ -1,17 +1,18 @@
-//! The order in which things are measured: A B C, C B A, so that whatever changes on the machine in
-//! the meantime meets all of them alike, and nobody always follows the same one, which leaves its traces in
-//! the server. Shows how far it is.
+//! The order of measurements, and the progress display.
+//!
+//! Rounds alternate: A B C, C B A. So a change on the machine affects all contestants alike. No
+//! contestant always follows the same predecessor, because each leaves traces in the server.
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How far a run is. Hidden where no one looks at a terminal.
+/// The progress bar of a run. Hidden if the standard error is not a terminal.
 pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// With nothing to do yet.
+    /// Returns a bar without steps.
     pub fn new() -> Result<Progress> {
         let bar = ProgressBar::new(0);
         let template = "{elapsed_precise} {wide_bar} {pos}/{len} {msg:40}";
@@ -19,23 +20,23 @@ impl Progress {
         Ok(Progress { bar })
     }
 
-    /// Says what comes now.
+    /// Shows the name of the next measurement.
     pub fn tell(&self, what: &str) {
         self.bar.set_message(what.to_owned());
     }
 
-    /// Says something that stays on the screen.
+    /// Prints a line that stays on the screen.
     pub fn interrupt(&self, what: &str) {
         self.bar.suspend(|| eprintln!("{what}"));
     }
 
-    /// Removes it from the screen.
+    /// Removes the bar from the screen.
     pub fn close(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// Plays every contestant once a round, every other round backwards.
+/// Plays every contestant once per round, in reverse order in every other round.
 pub fn interleaved<T>(
     rounds: usize,
     contestants: &mut [T],

@@ -1,4 +1,4 @@
-//! What was measured: numbers by place, each with those of all rounds; and of which run they are.
+//! The results of a run: for each place and metric, the numbers of all rounds.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use anyhow::{ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// Names of what is measured, with their units.
+/// The names of the metrics, with their units.
 pub mod metric {
-    #![allow(missing_docs)] // Each says itself what it is.
+    #![allow(missing_docs)] // Each value describes itself.
     pub const PAIRS_PER_SECOND: &str = "pairs/s";
     pub const CPU_PAIR: &str = "server CPU a pair, µs";
     pub const GRANTS_PER_SECOND: &str = "grants/s";
@@ -37,18 +37,18 @@ pub mod metric {
     pub const INSTRUCTIONS_GRANT: &str = "instructions a hand-over";
 }
 
-/// Whether a run is as long as results need, or just long enough to see that it works.
+/// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Extent {
-    /// Seconds of each, for CI. Its numbers are noise.
+    /// Seconds per benchmark, for CI: enough to see that it works. The numbers are noise.
     Quick,
-    /// Minutes.
+    /// Minutes per benchmark, enough for valid results.
     Full,
 }
 
 impl Extent {
-    /// By what stands on the command line.
+    /// Returns the extent that the command line asks for.
     pub fn asked(quick: bool) -> Extent {
         if quick {
             Extent::Quick
@@ -57,7 +57,7 @@ impl Extent {
         }
     }
 
-    /// Which of two sizes is meant.
+    /// Returns the size for this extent.
     pub fn of<T>(self, quick: T, full: T) -> T {
         match self {
             Extent::Quick => quick,
@@ -66,21 +66,21 @@ impl Extent {
     }
 }
 
-/// Where a number belongs.
+/// The coordinates of a number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Place {
-    /// Which benchmark.
+    /// The benchmark's name.
     pub benchmark: String,
-    /// Under what circumstances; may be empty.
+    /// The setting of the measurement; may be empty.
     pub setting: String,
-    /// How many of that which the benchmark varies.
+    /// The number that the benchmark varies.
     pub size: u64,
-    /// Who of those that are compared.
+    /// The contestant's name.
     pub contestant: String,
 }
 
 impl Place {
-    /// The place of these.
+    /// Returns the place with these coordinates.
     pub fn new(benchmark: &str, setting: &str, size: u64, contestant: &str) -> Place {
         Place {
             benchmark: benchmark.to_owned(),
@@ -94,17 +94,17 @@ impl Place {
 /// One metric in one place.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Cell {
-    /// Where.
+    /// The place.
     #[serde(flatten)]
     pub place: Place,
-    /// What, a name of `metric`.
+    /// The metric, a name of `metric`.
     pub metric: String,
     /// The number of each round.
     pub rounds: Vec<f64>,
 }
 
 impl Cell {
-    /// The middle of the rounds.
+    /// Returns the median of the rounds.
     pub fn median(&self) -> f64 {
         let mut sorted = self.rounds.clone();
         sorted.sort_by(f64::total_cmp);
@@ -116,30 +116,30 @@ impl Cell {
         }
     }
 
-    /// The least of the rounds.
+    /// Returns the minimum of the rounds.
     pub fn least(&self) -> f64 {
         self.rounds.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// The greatest of the rounds.
+    /// Returns the maximum of the rounds.
     pub fn most(&self) -> f64 {
         self.rounds.iter().copied().fold(0.0, f64::max)
     }
 }
 
-/// All numbers of a run, in the order in which they came first.
+/// All numbers of a run, ordered by the first note of each place and metric.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Sheet {
-    /// One for each place and metric.
+    /// One cell per place and metric.
     pub cells: Vec<Cell>,
 }
 
 impl Sheet {
-    /// Adds the number of one more round.
+    /// Adds the number of another round.
     pub fn note(&mut self, place: &Place, metric: &str, value: f64) -> Result<()> {
         ensure!(value.is_finite(), "{metric} of {place:?} is {value}");
-        // More digits would mean nothing.
+        // Further digits carry no information.
         let value: f64 = format!("{value:.4e}").parse()?;
         if let Some(cell) = self.position(place, metric) {
             self.cells[cell].rounds.push(value);
@@ -153,23 +153,24 @@ impl Sheet {
         Ok(())
     }
 
-    /// As `note`, for what can't be nothing: a benchmark that measured nothing is broken.
+    /// Like `note`, but fails if the value is not positive, because a benchmark that measured
+    /// nothing is broken.
     pub fn note_some(&mut self, place: &Place, metric: &str, value: f64) -> Result<()> {
         ensure!(value > 0.0, "{metric} of {place:?} is {value}");
         self.note(place, metric, value)
     }
 
-    /// The median of a metric in a place, where it was measured.
+    /// Returns the median of a metric in a place, if the metric was measured there.
     pub fn median(&self, place: &Place, metric: &str) -> Option<f64> {
         self.cell(place, metric).map(Cell::median)
     }
 
-    /// A metric in a place, where it was measured.
+    /// Returns the cell of a metric in a place, if the metric was measured there.
     pub fn cell(&self, place: &Place, metric: &str) -> Option<&Cell> {
         self.position(place, metric).map(|cell| &self.cells[cell])
     }
 
-    /// The cells of a benchmark.
+    /// Returns the cells of a benchmark.
     pub fn of<'a>(&'a self, benchmark: &'a str) -> impl Iterator<Item = &'a Cell> {
         let cells = self.cells.iter();
         cells.filter(move |cell| cell.place.benchmark == benchmark)
@@ -184,31 +185,31 @@ impl Sheet {
 /// A run on one server.
 #[derive(Serialize, Deserialize)]
 pub struct Run {
-    /// Name and version.
+    /// The server's name and version.
     pub server: String,
-    /// The module's version, as the server tells it.
+    /// The module's version, as the server reports it.
     pub module: String,
-    /// Of the machine.
+    /// The kernel of the machine.
     pub kernel: String,
-    /// How many this program could use.
+    /// The number of cores available to this program.
     pub cores: usize,
-    /// When it began.
+    /// The time when the run began.
     pub date: String,
-    /// How long it was.
+    /// The length of the run.
     pub extent: Extent,
-    /// What was measured.
+    /// The results.
     pub sheet: Sheet,
 }
 
 impl Run {
-    /// One that has measured nothing yet.
+    /// Returns a run without results, which begins now.
     pub fn begin(server: String, module: String, extent: Extent) -> Result<Run> {
         let uname = std::process::Command::new("uname").arg("-sr").output();
         let kernel = String::from_utf8(uname.context("uname")?.stdout)?;
         Ok(Run {
             server,
             module,
-            // Without what a distributor adds.
+            // Drops the distributor's suffix.
             kernel: kernel.trim().split('-').next().unwrap_or("").to_owned(),
             cores: std::thread::available_parallelism()?.get(),
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
@@ -217,12 +218,12 @@ impl Run {
         })
     }
 
-    /// The server in the name of a file.
+    /// Returns the server's name and version in the form for a file name.
     pub fn slug(&self) -> String {
         self.server.to_lowercase().replace(' ', "-")
     }
 
-    /// What a reader has to know of it.
+    /// Returns a description of the run for a reader.
     pub fn told(&self) -> String {
         let extent = match self.extent {
             Extent::Quick => "quick run, too short to judge by",
@@ -242,15 +243,15 @@ impl Run {
         )
     }
 
-    /// Writes it into a file of a folder that need not be there yet: `kind` and the server's name. A
-    /// quick run never takes the place of a full one.
+    /// Writes the run to a file in a folder, and creates the folder if it is missing. The file is
+    /// named after `kind` and the server. A quick run never replaces a full run.
     pub fn save(&self, folder: &Path, kind: &str) -> Result<()> {
         let path = self.path(folder, kind);
         std::fs::create_dir_all(folder)?;
         std::fs::write(&path, self.text()?).with_context(|| path.display().to_string())
     }
 
-    /// Takes over what an earlier run of the same kind measured and this one didn't.
+    /// Adds the benchmarks that only an earlier run of the same kind has measured.
     pub fn complete(&mut self, folder: &Path, kind: &str) -> Result<()> {
         let path = self.path(folder, kind);
         if !path.exists() {
@@ -268,7 +269,7 @@ impl Run {
         folder.join(format!("{quick}{kind}{}.json", self.slug()))
     }
 
-    /// As JSON, a line for each cell.
+    /// Returns the run as JSON with one line per cell.
     fn text(&self) -> Result<String> {
         let cells = self.sheet.cells.iter().map(serde_json::to_string);
         let cells = cells.collect::<Result<Vec<_>, _>>()?.join(",\n");
@@ -279,11 +280,11 @@ impl Run {
         Ok(format!("{before}\"sheet\":[\n{cells}\n]{after}\n"))
     }
 
-    /// All that a folder has, by name.
+    /// Loads all runs in a folder, ordered by file name.
     pub fn load_all(folder: &Path) -> Result<Vec<Run>> {
-        let shown = || folder.display().to_string();
+        let name = || folder.display().to_string();
         let mut paths = Vec::new();
-        for entry in std::fs::read_dir(folder).with_context(shown)? {
+        for entry in std::fs::read_dir(folder).with_context(name)? {
             let path = entry?.path();
             if path
                 .extension()
@@ -293,7 +294,7 @@ impl Run {
             }
         }
         paths.sort();
-        ensure!(!paths.is_empty(), "no results in {}", shown());
+        ensure!(!paths.is_empty(), "no results in {}", name());
         paths.iter().map(|path| Run::load(path)).collect()
     }
 
@@ -301,6 +302,28 @@ impl Run {
         let text = std::fs::read_to_string(path)?;
         serde_json::from_str(&text).with_context(|| path.display().to_string())
     }
+}
+
+/// Returns a number with its significant digits.
+pub fn shown(value: f64) -> String {
+    let digits = match value.abs() {
+        size if size == size.trunc() || size >= 99.95 => 0,
+        size if size >= 9.995 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.digits$}");
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let mut grouped = String::new();
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    if fraction.is_empty() {
+        return grouped;
+    }
+    format!("{grouped}.{fraction}")
 }
 
 #[cfg(test)]

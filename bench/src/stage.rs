@@ -1,4 +1,4 @@
-//! Which server is measured, with which module, and what it can do.
+//! The server under test: its program, the module that it loads, and its capabilities.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,33 +11,34 @@ use redis_lock_load::{packed, Connection, Plan, Server, PATIENCE};
 
 use crate::sheet::Extent;
 
-/// Files that a server needs beside its clients' connections.
+/// Open files of a server in addition to its client connections.
 const OTHER_FILES: u64 = 200;
 
-/// The clients of the greatest crowd.
+/// The most clients of any benchmark.
 const MOST_CLIENTS: u64 = 10_000;
 
-/// What the module calls itself.
+/// The module's name in MODULE LIST.
 const MODULE: &str = "lock";
 
-/// The script that everybody uses to give a lock back.
+/// The common script that releases a lock.
 pub const COMPARE_AND_DELETE: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 
-/// As `COMPARE_AND_DELETE`, and tells those who wait on a channel.
+/// Like `COMPARE_AND_DELETE`, and notifies the waiters on a channel.
 pub const COMPARE_DELETE_AND_PUBLISH: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('del',KEYS[1]) \
      redis.call('publish',ARGV[2],'1') return 1 else return 0 end";
 
-/// Configuration of every server: nothing is written unless a benchmark says so, and no rewrite of an
-/// append-only file falls into one round alone.
+/// The configuration of every server. A server writes nothing to disk unless a benchmark asks for
+/// that. The automatic rewrite of the append-only file is off, because it would affect one round
+/// only.
 const ALWAYS: [&str; 3] = [
     "maxclients 15000",
     "tcp-backlog 1024",
     "auto-aof-rewrite-percentage 0",
 ];
 
-/// A kind of server, and how much is measured on it.
+/// A server program, the module that it loads, and the extent of the measurements.
 pub struct Stage {
     program: PathBuf,
     module: PathBuf,
@@ -45,7 +46,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// For a program and a module.
+    /// Returns a stage for a program and a module.
     pub fn new(program: &Path, module: &Path, extent: Extent) -> Stage {
         Stage {
             program: program.to_owned(),
@@ -54,17 +55,17 @@ impl Stage {
         }
     }
 
-    /// How much.
+    /// Returns the extent of the measurements.
     pub fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// A server of its own, with more configuration.
+    /// Starts a new server with additional configuration lines.
     pub fn start(&self, lines: &[&str]) -> Result<Server> {
         self.start_under(Vec::new(), lines, PATIENCE)
     }
 
-    /// As `start`, run by another program.
+    /// Like `start`, but runs the server under another program.
     pub fn start_under(
         &self,
         under: Vec<OsString>,
@@ -81,7 +82,7 @@ impl Stage {
         })
     }
 
-    /// What the program says of itself: a name and a version.
+    /// Returns the name and version that the program prints.
     pub fn server_name(&self) -> Result<String> {
         let shown = || self.program.display().to_string();
         let output = Command::new(&self.program).arg("--version").output();
@@ -92,7 +93,7 @@ impl Stage {
         Ok(format!("{name} {}", version.with_context(shown)?))
     }
 
-    /// The module's version, from a server that has loaded it.
+    /// Starts a server with the module, and returns the module's version from MODULE LIST.
     pub fn module_version(&self) -> Result<String> {
         let server = self.start(&[])?;
         let mut asker = server.connect()?;
@@ -106,7 +107,7 @@ impl Stage {
     }
 }
 
-/// All words of an answer, in their order.
+/// Returns all words of a reply, in order.
 fn words(value: &Value) -> Vec<String> {
     match value {
         Value::Array(items) => items.iter().flat_map(words).collect(),
@@ -117,7 +118,7 @@ fn words(value: &Value) -> Vec<String> {
     }
 }
 
-/// How a server that can compare and delete in one command is told to.
+/// The command that compares and deletes on servers that have such a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompareAndDelete {
     /// `DELEX key IFEQ value`, Redis 8.4 and later.
@@ -127,14 +128,14 @@ pub enum CompareAndDelete {
 }
 
 impl CompareAndDelete {
-    /// Which of them a server knows, if any.
+    /// Returns the command that the server supports, if any.
     pub fn of(asker: &mut Connection) -> Option<CompareAndDelete> {
         let both = [CompareAndDelete::Delex, CompareAndDelete::Delifeq];
         let mut known = both.into_iter();
         known.find(|command| asker.count(&command.on("nothing", "none")).is_ok())
     }
 
-    /// The command for a key and a value.
+    /// Returns the command for a key and a value.
     pub fn on(self, key: &str, value: &str) -> String {
         match self {
             CompareAndDelete::Delex => format!("DELEX {key} IFEQ {value}"),
@@ -143,18 +144,18 @@ impl CompareAndDelete {
     }
 }
 
-/// Loads the script that gives a lock back, and answers its name for EVALSHA.
+/// Loads a script, and returns its SHA1 for EVALSHA.
 pub fn load_script(asker: &mut Connection, script: &str) -> Result<String> {
     let sha = asker.call_words(&[b"SCRIPT", b"LOAD", script.as_bytes()])?;
     Ok(redis::from_redis_value(sha)?)
 }
 
-/// A token of 32 bytes, as most clients make them.
+/// Returns a token of 32 bytes, the length that most clients use.
 pub fn token(number: usize) -> String {
     format!("token-{number:026}")
 }
 
-/// Commands packed one after the other, to be written many at a time.
+/// Packed commands, one after the other, so that many can be sent in one write.
 #[derive(Default)]
 pub struct Script {
     bytes: Vec<u8>,
@@ -162,20 +163,21 @@ pub struct Script {
 }
 
 impl Script {
-    /// Adds a command.
+    /// Appends a command.
     pub fn push(&mut self, command: &str) {
         self.bytes.extend_from_slice(&packed(command));
         self.ends.push(self.bytes.len());
     }
 
-    /// The bytes of the commands from one index up to another.
+    /// Returns the bytes of the commands from `from` up to `to`, exclusive.
     pub fn part(&self, from: usize, to: usize) -> &[u8] {
         let end_of = |count: usize| count.checked_sub(1).map_or(0, |last| self.ends[last]);
         &self.bytes[end_of(from)..end_of(to)]
     }
 }
 
-/// Lets this process, and the servers that it starts, have the connections that they need.
+/// Raises the limit of open files for this process and the servers that it starts. Fails if the
+/// limit stays too low for the benchmarks' connections.
 pub fn raise_file_limit() -> Result<()> {
     let needed = MOST_CLIENTS + OTHER_FILES;
     let limit = rlimit::increase_nofile_limit(u64::MAX).context("the limit of open files")?;

@@ -3,29 +3,29 @@
 use comfy_table::{presets, CellAlignment, Table};
 
 use crate::bounds::{self, Bound, Limit};
-use crate::sheet::{metric, Cell, Place, Run, Sheet};
+use crate::sheet::{metric, shown, Cell, Place, Run, Sheet};
 use crate::{
     block_end, contended, handoff, instructions, lease_end, mass_end, memory, pair, peers,
 };
 
-/// Where a table is shown.
+/// The destination of a table.
 #[derive(Clone, Copy)]
 pub enum Look {
-    /// On a terminal.
+    /// A terminal.
     Terminal,
-    /// In a document.
+    /// A document in Markdown.
     Markdown,
 }
 
-/// What a benchmark's table is called, and its first columns.
+/// The title and the first columns of a benchmark's table.
 pub struct Heading {
     /// The benchmark's name.
     pub benchmark: &'static str,
-    /// In words.
+    /// The title of the table.
     pub title: &'static str,
-    /// What its settings are.
+    /// The heading of the settings; empty if the benchmark has none.
     setting: &'static str,
-    /// What its sizes are.
+    /// The heading of the sizes; empty if the benchmark has none.
     size: &'static str,
 }
 
@@ -43,7 +43,7 @@ const fn heading(
     }
 }
 
-/// All benchmarks, in the order in which they are told.
+/// The headings of all benchmarks, in the order of their tables.
 pub const HEADINGS: [Heading; 10] = [
     heading(pair::NAME, "An uncontended pair", "AOF", "pipeline"),
     heading(
@@ -72,7 +72,7 @@ pub const HEADINGS: [Heading; 10] = [
     heading(peers::NAME, "Client libraries", "client", "contenders"),
 ];
 
-/// The table of a benchmark; nothing where a run has nothing of it.
+/// Returns the table of a benchmark, or `None` if the sheet has no results of it.
 pub fn of(sheet: &Sheet, heading: &Heading, look: Look) -> Option<String> {
     let cells: Vec<&Cell> = sheet.of(heading.benchmark).collect();
     let mut places: Vec<&Place> = Vec::new();
@@ -114,7 +114,7 @@ pub fn of(sheet: &Sheet, heading: &Heading, look: Look) -> Option<String> {
     Some(finished(&table, look))
 }
 
-/// What became of bounds in a run; nothing where it says nothing about any.
+/// Returns the table of bounds with the values of a run, or `None` if the run has no values.
 pub fn judged(run: &Run, bounds: &[Bound]) -> Option<String> {
     let look = Look::Terminal;
     let mut table = empty(look);
@@ -130,7 +130,7 @@ pub fn judged(run: &Run, bounds: &[Bound]) -> Option<String> {
     (table.row_count() > 0).then(|| finished(&table, look))
 }
 
-/// What became of the bounds on each server, whose results may lie in several runs.
+/// Returns the table of bounds with the values of each server. A server may have several runs.
 pub fn kept(runs: &[Run], look: Look) -> String {
     let mut servers: Vec<&str> = runs.iter().map(|run| run.server.as_str()).collect();
     servers.sort_unstable();
@@ -168,7 +168,7 @@ fn verdict(holds: bool) -> &'static str {
     }
 }
 
-/// Prints all that a run has.
+/// Prints all results of a run.
 pub fn print(run: &Run, bounds: &[Bound]) {
     println!("\n{}", run.told());
     println!("medians of the rounds (least … most)");
@@ -191,7 +191,8 @@ fn empty(look: Look) -> Table {
     table
 }
 
-/// A document's lines are as short as they can be: padding would change with every number.
+/// Returns the table as text. Lines of a document have no padding, because padding would change
+/// with every number.
 fn finished(table: &Table, look: Look) -> String {
     match look {
         Look::Terminal => table.to_string(),
@@ -199,11 +200,11 @@ fn finished(table: &Table, look: Look) -> String {
     }
 }
 
-/// The median, and the ends of the rounds where there are some.
+/// Returns the median, and the minimum and maximum if the rounds differ.
 fn with_spread(cell: &Cell) -> String {
     let median = shown(cell.median());
     let constant = cell.least() == cell.most();
-    // The worst of one kind says enough without the worst of the worst.
+    // The least and most grants are extremes already, so their spread is left out.
     if constant || cell.metric == metric::LEAST_GRANTS || cell.metric == metric::MOST_GRANTS {
         return median;
     }
@@ -212,28 +213,6 @@ fn with_spread(cell: &Cell) -> String {
         shown(cell.least()),
         shown(cell.most())
     )
-}
-
-/// A number with as many digits as mean something.
-pub fn shown(value: f64) -> String {
-    let digits = match value.abs() {
-        size if size == size.trunc() || size >= 99.95 => 0,
-        size if size >= 9.995 => 1,
-        _ => 2,
-    };
-    let text = format!("{value:.digits$}");
-    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
-    let mut grouped = String::new();
-    for (index, digit) in whole.chars().enumerate() {
-        if index > 0 && (whole.len() - index) % 3 == 0 {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    if fraction.is_empty() {
-        return grouped;
-    }
-    format!("{grouped}.{fraction}")
 }
 
 #[cfg(test)]

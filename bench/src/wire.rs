@@ -1,4 +1,4 @@
-//! One blocking connection that writes what was packed before, and counts answers.
+//! A blocking connection that writes packed commands and reads replies.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -10,11 +10,11 @@ use crate::reply::{self, Reply};
 
 const CHUNK: usize = 64 * 1024;
 
-/// The connection. Its methods block until the server has done its part.
+/// The connection. Its methods block until the server has read or replied.
 pub struct Wire {
     stream: TcpStream,
     unread: Vec<u8>,
-    /// How much of `unread` was taken already.
+    /// The number of bytes of `unread` that were already parsed.
     taken: usize,
     chunk: Box<[u8]>,
 }
@@ -34,12 +34,12 @@ impl Wire {
         })
     }
 
-    /// Writes.
+    /// Writes all bytes.
     pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
         self.stream.write_all(bytes).context("sending")
     }
 
-    /// Reads the next answer.
+    /// Reads the next reply.
     pub fn reply(&mut self) -> Result<Reply> {
         loop {
             if let Some((reply, length)) = reply::first(&self.unread[self.taken..])? {
@@ -54,14 +54,14 @@ impl Wire {
         }
     }
 
-    /// Reads the next answer, which has to be this one.
+    /// Reads the next reply, and fails if it differs from `wanted`.
     pub fn expect(&mut self, wanted: Reply) -> Result<()> {
         let reply = self.reply()?;
         ensure!(reply == wanted, "answered {reply:?}, not {wanted:?}");
         Ok(())
     }
 
-    /// Writes, and reads the answer, which has to be this one.
+    /// Writes all bytes, reads the reply, and fails if it differs from `wanted`.
     pub fn call(&mut self, bytes: &[u8], wanted: Reply) -> Result<()> {
         self.send(bytes)?;
         self.expect(wanted)

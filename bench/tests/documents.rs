@@ -1,4 +1,4 @@
-//! What the documentation shows of performance is what the results say that are kept beside it.
+//! Tests that the documentation's performance figures match the stored results.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Measures what locks cost on a server, and shows it.
+//! Measures the cost of locks on a server, and shows the results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use redis_lock_bench::{
 };
 use redis_lock_load::told;
 
-/// Measures servers with the module beside what people use without it, and writes a file of results
-/// for each; or shows results that are there.
+/// Measures servers with the module, compared with the alternatives without it, and writes a file
+/// of results for each server; or shows existing results.
 #[derive(Parser)]
 struct Options {
     /// Programs of the servers
@@ -24,10 +24,10 @@ struct Options {
     /// The module's library
     #[arg(long, env = "REDIS_LOCK_MODULE")]
     module: Option<PathBuf>,
-    /// Just long enough to see that everything works
+    /// Run only long enough to see that everything works
     #[arg(long)]
     quick: bool,
-    /// Some benchmarks only, with commas between them
+    /// Run these benchmarks only, separated by commas
     #[arg(long, value_delimiter = ',')]
     only: Vec<Benchmark>,
     /// The folder of the results
@@ -36,26 +36,26 @@ struct Options {
     /// Draw the results into this folder
     #[arg(long)]
     plots: Option<PathBuf>,
-    /// Write the results as Markdown tables, or into a document that has marks for them
+    /// Print the results as Markdown tables, or write them between the marks of a document
     #[arg(long)]
     tables: Option<Option<PathBuf>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Benchmark {
-    /// Taking and giving back a lock that nobody contends for
+    /// Acquire and release of an uncontended lock
     Pair,
-    /// One lock that many want
+    /// One lock with many contenders
     Contended,
-    /// From a release until the next has its answer
+    /// The time from a release until the next waiter has its reply
     Handoff,
-    /// How late a waiter behind a lease that ends is woken
+    /// The delay between the end of a lease and the waiter's grant
     LeaseEnd,
-    /// How late a BLOCK ends
+    /// The delay of the end of a BLOCK
     BlockEnd,
     /// Bytes of a lock and of a waiter
     Memory,
-    /// Very many locks that end in one second
+    /// Many locks that end in one second
     MassEnd,
 }
 
@@ -89,7 +89,8 @@ fn done(options: &Options) -> Result<ExitCode> {
     Ok(tally.told())
 }
 
-/// All programs are tried before the first is measured: a mistyped one is known at once.
+/// Returns a stage for each server. All programs are run once before the first measurement, so a
+/// mistyped name fails at once.
 fn stages(options: &Options) -> Result<Vec<(Stage, String)>> {
     let extent = Extent::asked(options.quick);
     let stages = options.servers.iter().map(|program| {
@@ -102,7 +103,7 @@ fn stages(options: &Options) -> Result<Vec<(Stage, String)>> {
     stages.collect()
 }
 
-/// Measures a server. A benchmark that can't be measured has failed, and leaves the others alone.
+/// Measures a server. A benchmark that stops with an error counts as failed, and the others go on.
 fn measured(stage: &Stage, server: String, options: &Options) -> Result<Tally> {
     let mut run = Run::begin(server, stage.module_version()?, stage.extent())?;
     let progress = Progress::new()?;
@@ -133,7 +134,7 @@ fn measured(stage: &Stage, server: String, options: &Options) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Draws and writes the results that are there by now.
+/// Draws and writes the existing results.
 fn show(options: &Options) -> Result<()> {
     if let Some(folder) = &options.plots {
         for run in Run::load_all(&options.results)? {

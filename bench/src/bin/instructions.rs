@@ -1,4 +1,5 @@
-//! Counts the instructions of a pair under valgrind, and fails where they are more than CI allows.
+//! Counts the instructions of pairs and hand-overs under valgrind, and fails if a count is above
+//! CI's limit.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use redis_lock_bench::stage::Stage;
 use redis_lock_bench::{bounds, instructions, table};
 use redis_lock_load::told;
 
-/// Counts how many instructions a whole server spends on taking a lock and giving it back.
+/// Counts the instructions that a whole server spends on the acquire and release of a lock.
 #[derive(Parser)]
 struct Options {
     /// Programs of the servers

@@ -1,4 +1,4 @@
-//! Measures the libraries that people use beside LOCK.WAIT.
+//! Measures the common lock libraries, compared with LOCK.WAIT.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use redis_lock_bench::stage::{raise_file_limit, Stage};
 use redis_lock_bench::{peers, table};
 use redis_lock_load::told;
 
-/// Lets clients of the libraries that people use contend for one lock, and others by LOCK.WAIT.
+/// Measures clients that contend for one lock, through common lock libraries and through LOCK.WAIT.
 #[derive(Parser)]
 struct Options {
     /// Programs of the servers
@@ -20,10 +20,10 @@ struct Options {
     /// The module's library
     #[arg(long, env = "REDIS_LOCK_MODULE")]
     module: PathBuf,
-    /// The folder in which bench/peers/install.sh has put the libraries
+    /// The folder that bench/peers/install.sh installed the libraries in
     #[arg(long)]
     installed: PathBuf,
-    /// Just long enough to see that everything works
+    /// Run only long enough to see that everything works
     #[arg(long)]
     quick: bool,
     /// The folder of the results
