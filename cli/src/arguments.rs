@@ -36,7 +36,7 @@ Signals:
 group, so what is typed on the terminal reaches it directly, and once. While redis-lock still waits, a signal \
 gives the wait up and ends it.";
 
-/// The longest time for which `--at-least` keeps a lock.
+/// The longest time that `--at-least` can keep a lock.
 const LONGEST_WINDOW: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Runs commands under locks of the redis-lock module, and shows, watches and breaks locks.
@@ -52,7 +52,7 @@ pub struct Arguments {
     pub task: Task,
 }
 
-/// Where the server is, in the words of redis-cli.
+/// The server's address and credentials, with the option names of redis-cli.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Server")]
 pub struct Server {
@@ -84,7 +84,7 @@ pub struct Server {
     pub tls: Tls,
 }
 
-/// How the server is known, and how it knows us.
+/// The certificates of the server and the client.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "TLS")]
 pub struct Tls {
@@ -111,7 +111,7 @@ pub struct Tls {
     pub key: Option<PathBuf>,
 }
 
-/// What is to be done.
+/// The command to run.
 #[derive(Subcommand)]
 pub enum Task {
     Run(Run),
@@ -127,8 +127,8 @@ pub enum Task {
 
 /// Run a command while holding a lock
 ///
-/// Takes the lock, runs the command, keeps the lock while it runs, and gives it back. No shell is involved.
-/// What the command leaves running in the background isn't waited for.
+/// Takes the lock, runs the command, keeps the lock while it runs, and gives it back. No shell is
+/// involved. What the command leaves running in the background isn't waited for.
 #[derive(Args)]
 #[command(after_help = AFTER_RUN_HELP)]
 pub struct Run {
@@ -146,11 +146,13 @@ pub struct Run {
     /// How long the lock stays should this process or its machine die; renewed at a third of it
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_span)]
     pub lease: Duration,
-    /// Keep the lock at least this long after the grant, even if the command succeeds, fails or is killed sooner:
-    /// the lease is set to the rest, and redis-lock doesn't wait for its end. No lease is shorter than this
+    /// Keep the lock at least this long after the grant, even if the command succeeds, fails or is
+    /// killed sooner: the lease is set to the rest, and redis-lock doesn't wait for its end. No
+    /// lease is shorter than this
     #[arg(long, value_name = "TIME", value_parser = window)]
     pub at_least: Option<Duration>,
-    /// Tie the lock to the connection: it ends at once with this process, and stays held while it is stopped
+    /// Tie the lock to the connection: it ends at once with this process, and stays held while it
+    /// is stopped
     #[arg(long)]
     pub session: bool,
     /// Share the lock with others who share it
@@ -182,7 +184,7 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
-/// What a lost lock means for the command.
+/// The action on the command when the lock is lost.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OnLost {
     /// KILL at once
@@ -193,7 +195,7 @@ pub enum OnLost {
     Ignore,
 }
 
-/// What the end of redis-lock means for the command.
+/// The action on the command when redis-lock is killed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum IfKilled {
     /// It is sent KILL
@@ -204,7 +206,7 @@ pub enum IfKilled {
     Ignore,
 }
 
-/// So many of so many.
+/// The permits to take, and the limit of all permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Permits {
     pub count: u32,
@@ -213,7 +215,8 @@ pub struct Permits {
 
 /// List locks
 ///
-/// Asks the server by SCAN for all locks, or those that a pattern fits, in a cluster all of its primaries.
+/// Asks the server by SCAN for all locks, or those that a pattern fits, in a cluster all of its
+/// primaries.
 #[derive(Args)]
 pub struct Ls {
     /// Which keys: * any, ? one character, `[abc]` one of them
@@ -241,8 +244,8 @@ pub struct Info {
 
 /// Watch locks live
 ///
-/// Keys: w, h, a, l and k sort by waiters, holders, age, lease and key, r turns the order round, the arrows and page keys
-/// move, q ends it.
+/// Keys: w, h, a, l and k sort by waiters, holders, age, lease and key, r turns the order round,
+/// the arrows and page keys move, q ends it.
 #[derive(Args)]
 pub struct Top {
     /// Which keys, as of ls
@@ -256,7 +259,7 @@ pub struct Top {
     pub sort: SortBy,
 }
 
-/// What `top` sorts by.
+/// The sort column of `top`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum SortBy {
     Waiters,
@@ -268,8 +271,9 @@ pub enum SortBy {
 
 /// Take a lock away from those who hold it
 ///
-/// Shows who holds it and asks. Only the grants that were shown are ended: who gets the lock in the meantime keeps
-/// it. The next who waits is granted. Ends with 1 where nobody holds the lock, or the answer was no.
+/// Shows who holds it and asks. Only the grants that were shown are ended: who gets the lock in the
+/// meantime keeps it. The next who waits is granted. Ends with 1 where nobody holds the lock, or
+/// the answer was no.
 #[derive(Args)]
 pub struct Break {
     /// The lock
@@ -279,7 +283,7 @@ pub struct Break {
     pub yes: bool,
 }
 
-/// A span of time: 30s, 1m 30s, 500ms; a number alone is seconds, as of flock.
+/// Parses a span of time like 30s, 1m 30s or 500ms. A number alone is in seconds, like in flock.
 fn span(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
@@ -287,7 +291,7 @@ fn span(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A span that is at least a millisecond.
+/// Parses a span of at least a millisecond.
 fn positive_span(text: &str) -> Result<Duration, String> {
     let span = span(text)?;
     if span < Duration::from_millis(1) {
@@ -296,8 +300,8 @@ fn positive_span(text: &str) -> Result<Duration, String> {
     Ok(span)
 }
 
-/// A span for which a lock stays without its process. Only an operator can end it sooner, so a very long one is
-/// refused as a mistake, like `10M`: ten months.
+/// Parses the span of `--at-least`, for which a lock stays after its process. A very long span,
+/// like `10M` (ten months), is refused as a mistake, because only an operator can end it sooner.
 fn window(text: &str) -> Result<Duration, String> {
     let span = positive_span(text)?;
     if span > LONGEST_WINDOW {

@@ -12,10 +12,10 @@ use crate::lock::Lock;
 use crate::nodes::Nodes;
 use crate::shown;
 
-/// How many of those who wait are shown before the question.
+/// The number of waiters shown before the question.
 const SHOWN_WAITERS: u64 = 3;
 
-/// What it ends with when nothing was broken.
+/// The exit code if no grant was ended.
 const NOT_BROKEN: u8 = 1;
 
 pub fn take_away(server: &Server, options: &Break) -> Result<ExitCode> {
@@ -47,7 +47,8 @@ pub fn take_away(server: &Server, options: &Break) -> Result<ExitCode> {
     })
 }
 
-/// A grant is ended by its token, so that a grant to somebody else, since it was shown, isn't hit.
+/// Returns the tokens of the holders. A grant is ended by its token, so a grant to another token in
+/// the meantime stays.
 fn tokens(lock: &Lock) -> Result<Vec<&[u8]>> {
     let tokens: Option<Vec<&[u8]>> = lock
         .holders

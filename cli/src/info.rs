@@ -12,7 +12,7 @@ use crate::lock::{Client, Holder, Lock, Waiter};
 use crate::nodes::Nodes;
 use crate::shown;
 
-/// What it ends with when there is nothing to show.
+/// The exit code if the lock is free.
 const FREE: u8 = 1;
 
 pub fn show(server: &Server, options: &Info) -> Result<ExitCode> {
@@ -27,7 +27,7 @@ pub fn show(server: &Server, options: &Info) -> Result<ExitCode> {
     Ok(lock.map_or(ExitCode::from(FREE), |_| ExitCode::SUCCESS))
 }
 
-/// A lock in some lines: itself, its holders, its queue.
+/// Returns a lock as lines of text: the lock, its holders, and its queue.
 pub fn told(key: &[u8], lock: &Lock) -> String {
     let mut text = format!("{}  {}", shown::word(key), lock.mode);
     if let (taken, Some(limit)) = lock.permits() {

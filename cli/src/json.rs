@@ -1,4 +1,5 @@
-//! Locks as JSON. A key, token or name that isn't UTF-8 is `{"hex": "..."}`, so that nothing of it is lost.
+//! Locks as JSON. A key, token or name that isn't UTF-8 is written as `{"hex": "..."}`, so no byte
+//! is lost.
 
 use std::fmt::Write;
 
@@ -126,12 +127,12 @@ impl<'a> ShownClient<'a> {
     }
 }
 
-/// One lock; null where it is free and nobody waits.
+/// Returns a lock as JSON, or null if the lock has no holder and no waiter.
 pub fn of_lock(key: &[u8], lock: Option<&Lock>) -> Result<String> {
     harmless(&lock.map(|lock| Shown::of(key, lock)))
 }
 
-/// All of them, in an array.
+/// Returns locks as an array of JSON.
 pub fn of_locks<'a>(locks: impl IntoIterator<Item = (&'a [u8], &'a Lock)>) -> Result<String> {
     let shown: Vec<Shown<'_>> = locks
         .into_iter()
@@ -140,8 +141,10 @@ pub fn of_locks<'a>(locks: impl IntoIterator<Item = (&'a [u8], &'a Lock)>) -> Re
     harmless(&shown)
 }
 
-/// JSON in which also those characters are escaped that JSON lets stand and a terminal may obey. They
-/// stand within strings only.
+/// Returns a value as JSON that is safe to print on a terminal.
+///
+/// JSON permits some characters that a terminal may interpret. They are escaped too, which is valid
+/// because they occur only in strings.
 fn harmless(value: &impl Serialize) -> Result<String> {
     let mut text = String::new();
     for character in serde_json::to_string_pretty(value)?.chars() {

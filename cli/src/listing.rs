@@ -51,7 +51,7 @@ fn row(key: &[u8], lock: &Lock) -> [String; COLUMNS.len()] {
     ]
 }
 
-/// How many hold it; of a semaphore, how many permits are taken of how many.
+/// Returns the number of holders, or the permits taken and the limit if there is a limit.
 pub fn holders(lock: &Lock) -> String {
     match lock.permits() {
         (taken, Some(limit)) => format!("{taken}/{limit}"),
@@ -59,7 +59,7 @@ pub fn holders(lock: &Lock) -> String {
     }
 }
 
-/// The first of its holders that is still connected.
+/// Returns the name or address of the first holder that is still connected, or `-`.
 pub fn by(lock: &Lock) -> String {
     let client = lock
         .holders

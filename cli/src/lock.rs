@@ -1,29 +1,29 @@
-//! A lock as LOCK.INFO tells it.
+//! A lock as reported by LOCK.INFO.
 
 use std::collections::HashMap;
 
 use anyhow::{bail, Context, Result};
 use redis::Value;
 
-/// Who holds a lock, and who waits for it.
+/// The holders and the waiters of a lock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lock {
-    /// exclusive, shared or free.
+    /// The mode: exclusive, shared or free.
     pub mode: String,
     pub holders: Vec<Holder>,
-    /// How many wait in all.
+    /// The number of all waiters.
     pub waiters: u64,
-    /// The first of them.
+    /// The first waiters.
     pub queue: Vec<Waiter>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Holder {
-    /// None where it isn't for us.
+    /// The token, or `None` if this user may not write to the key.
     pub token: Option<Vec<u8>>,
     pub fence: u64,
     pub holds: u64,
-    /// 0: none.
+    /// The limit of permits; 0 if there is none.
     pub limit: u64,
     pub permits: u64,
     pub lease_ms: u64,
@@ -34,18 +34,19 @@ pub struct Holder {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Waiter {
-    /// None where it isn't for us.
+    /// The token, or `None` if this user may not write to the key.
     pub token: Option<Vec<u8>>,
-    /// blocked, place or absent.
+    /// The kind of wait: blocked, place or absent.
     pub kind: String,
     pub mode: String,
-    /// 0: none.
+    /// The limit of permits; 0 if there is none.
     pub limit: u64,
     pub permits: u64,
     pub waiting_ms: u64,
-    /// 0: it waits for ever.
+    /// The rest of the timeout; 0 if the wait has none.
     pub timeout_ms: u64,
-    /// 0: the place goes with the connection.
+    /// The rest of KEEP, which runs only without a connection; 0 if the wait ends with its
+    /// connection.
     pub keep_ms: u64,
     pub keys: Vec<Vec<u8>>,
     pub client: Option<Client>,
@@ -56,12 +57,12 @@ pub struct Waiter {
 pub struct Client {
     pub id: u64,
     pub address: Vec<u8>,
-    /// Empty: it has none.
+    /// The client's name; empty if it has none.
     pub name: Vec<u8>,
 }
 
 impl Lock {
-    /// Reads the answer of LOCK.INFO; none when nobody holds the lock or waits.
+    /// Parses the reply of LOCK.INFO. Returns `None` if the lock has no holder and no waiter.
     pub fn of(answer: Value) -> Result<Option<Lock>> {
         if answer == Value::Nil {
             return Ok(None);
@@ -75,22 +76,22 @@ impl Lock {
         }))
     }
 
-    /// How long the first of its holders has held it.
+    /// Returns the age of the oldest grant.
     pub fn held_ms(&self) -> Option<u64> {
         self.holders.iter().map(|holder| holder.held_ms).max()
     }
 
-    /// What is left of the lease that ends last.
+    /// Returns the rest of the lease that ends last.
     pub fn lease_ms(&self) -> Option<u64> {
         self.holders.iter().map(|holder| holder.lease_ms).max()
     }
 
-    /// How long the first in the queue has waited.
+    /// Returns the time that the first waiter has waited.
     pub fn waiting_ms(&self) -> Option<u64> {
         self.queue.first().map(|waiter| waiter.waiting_ms)
     }
 
-    /// How many permits are taken, and of how many where there is a limit.
+    /// Returns the number of permits taken, and the lowest limit if there is one.
     pub fn permits(&self) -> (u64, Option<u64>) {
         let limits = self.holders.iter().map(|holder| holder.limit);
         let limit = limits.filter(|limit| *limit > 0).min();
@@ -149,7 +150,7 @@ impl Client {
         }))
     }
 
-    /// What to call it: its name, else its address.
+    /// Returns the client's name, or its address if it has no name.
     pub fn called(&self) -> &[u8] {
         match self.name.is_empty() {
             true => &self.address,
@@ -158,7 +159,7 @@ impl Client {
     }
 }
 
-/// The named values of a map, or of a flat array as RESP2 has it.
+/// The named values of a map, or of a flat array in RESP2.
 struct Fields(HashMap<String, Value>);
 
 impl Fields {
@@ -220,7 +221,7 @@ impl Fields {
     }
 }
 
-/// The bytes of a string.
+/// Returns the bytes of a string.
 pub fn bytes(value: Value) -> Result<Vec<u8>> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
@@ -229,7 +230,7 @@ pub fn bytes(value: Value) -> Result<Vec<u8>> {
     }
 }
 
-/// The items of an array.
+/// Returns the items of an array or set.
 pub fn items(value: Value) -> Result<Vec<Value>> {
     match value {
         Value::Array(items) | Value::Set(items) => Ok(items),

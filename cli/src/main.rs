@@ -1,9 +1,9 @@
 //! `redis-lock`: runs commands under locks, and shows, watches and breaks locks.
 //!
-//! How it goes, the lowest first: `signals` ends and stops this process as its signals say, `shown` writes bytes
-//! and spans for people, `lock` reads what LOCK.INFO
-//! answers, `json` writes both for programs, `nodes` knows the servers. `arguments` is the command line;
-//! each command has a module of its own.
+//! The modules, lowest first: `signals` ends and stops this process by signals, `shown` formats
+//! bytes and spans for people, `lock` parses the reply of LOCK.INFO, `json` formats locks for
+//! programs, and `nodes` connects to the servers. `arguments` is the command line. Each command has
+//! its own module.
 
 mod arguments;
 mod breaking;
@@ -24,7 +24,7 @@ use clap::{CommandFactory, Parser};
 
 use arguments::{Arguments, Task};
 
-/// What `redis-lock` ends with when it could do nothing: no server, no rights.
+/// The exit code if the server is unreachable or refuses the command.
 const UNAVAILABLE: u8 = 69;
 
 fn main() -> ExitCode {

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::{anyhow, bail, Context, Result};
 use redis::{
-    Client, ClientTlsConfig, Cmd, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
-    RedisError, RedisResult, ServerErrorKind, TlsCertificates, Value,
+    Client, ClientTlsConfig, Cmd, Connection, ConnectionAddr, ConnectionInfo, ErrorKind,
+    IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind, TlsCertificates, Value,
 };
 
 use crate::arguments::Server;
@@ -18,22 +18,22 @@ const DEFAULT_PORT: u16 = 6379;
 
 const URL_VARIABLE: &str = "REDIS_LOCK_URL";
 
-/// As redis-cli has it.
+/// The same variable as for redis-cli.
 const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
 
-/// How many keys SCAN looks at for each answer.
+/// The number of keys that SCAN visits per reply.
 const SCAN_COUNT: u32 = 1_000;
 
-/// How many locks are asked for at once.
+/// The number of locks that are requested at once.
 const BATCH: usize = 500;
 
-/// How often an order is followed to ask another node.
+/// The most attempts of a command that nodes redirect.
 const REDIRECTIONS: u32 = 5;
 
 /// Locks by their keys.
 pub type Locks = BTreeMap<Vec<u8>, Lock>;
 
-/// Connections to all that hold locks.
+/// Connections to the server, or to all primaries of a cluster.
 pub struct Nodes {
     server: Server,
     nodes: Vec<Node>,
@@ -70,7 +70,7 @@ impl Nodes {
         self.is_cluster
     }
 
-    /// What to call them.
+    /// Returns the servers' name for people.
     pub fn name(&self) -> String {
         match self.nodes.as_slice() {
             [node] => node.address.to_string(),
@@ -78,7 +78,7 @@ impl Nodes {
         }
     }
 
-    /// All locks whose keys fit a pattern.
+    /// Returns all locks whose keys match a pattern.
     pub fn locks(&mut self, pattern: &[u8]) -> Result<Locks> {
         let mut locks = Locks::new();
         for node in &mut self.nodes {
@@ -90,14 +90,15 @@ impl Nodes {
         Ok(locks)
     }
 
-    /// One lock, with so many of those who wait; none when it is free and nobody waits.
+    /// Returns a lock with up to `waiters` waiters in its queue, or `None` if it has no holder and
+    /// no waiter.
     pub fn lock(&mut self, key: &[u8], waiters: u64) -> Result<Option<Lock>> {
         let mut command = redis::cmd("LOCK.INFO");
         command.arg(key).arg("WAITERS").arg(waiters);
         Lock::of(self.ask(&command)?)
     }
 
-    /// Ends a grant; false when its token holds nothing any more.
+    /// Ends a grant. Returns false if the token no longer holds the lock.
     pub fn take_away(&mut self, key: &[u8], token: &[u8]) -> Result<bool> {
         let mut command = redis::cmd("LOCK.RELEASE");
         command.arg(key).arg(token).arg("ALL");
@@ -118,6 +119,12 @@ impl Nodes {
             };
             let address = address_like(&node.address, place)?;
             index = self.index_of(address)?;
+            if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
+                // The slot is on its way to this node, which serves it after ASKING only.
+                let node = &mut self.nodes[index];
+                let asked = redis::cmd("ASKING").exec(&mut node.connection);
+                asked.map_err(|error| node.failed(error))?;
+            }
         }
         bail!("sent from node to node {REDIRECTIONS} times");
     }
@@ -154,7 +161,8 @@ impl Node {
         })
     }
 
-    /// A server without the module would show no locks, as one does that has none.
+    /// Fails if the server has no LOCK commands. Without this check, it would look like a server
+    /// without locks.
     fn require_module(&mut self) -> Result<()> {
         let answer: RedisResult<Value> = redis::cmd("LOCK.HELP").query(&mut self.connection);
         match answer {
@@ -164,13 +172,13 @@ impl Node {
                     self.address
                 )
             }
-            // Whoever may not ask for help can have the right to the other commands.
+            // A user without the right to LOCK.HELP can have the right to the other commands.
             Err(error) if error.is_io_error() => Err(self.failed(error)),
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    /// The primaries of its cluster; none where it is in none.
+    /// Returns the primaries of the node's cluster, or an empty list without a cluster.
     fn primaries(&mut self) -> Vec<ConnectionAddr> {
         let answer: RedisResult<Value> = redis::cmd("CLUSTER")
             .arg("SLOTS")
@@ -184,7 +192,8 @@ impl Node {
         primaries
     }
 
-    /// The first node of a range of slots. It names no host where that is the one that was asked.
+    /// Returns the address of the first node of a slot range. The host can be empty; then it is
+    /// this node's host.
     fn primary_of(&self, range: Value) -> Option<ConnectionAddr> {
         let node = lock::items(lock::items(range).ok()?.into_iter().nth(2)?).ok()?;
         let mut words = node.into_iter();
@@ -217,8 +226,8 @@ impl Node {
         }
     }
 
-    /// The locks at these keys, asked for at once. One that ended in between, moved away or was written
-    /// over is left out.
+    /// Returns the locks at these keys, with all requests in one write. Omits a lock that has
+    /// ended, a key that has moved to another node, and a key that now has another type.
     fn infos(&mut self, keys: &[Vec<u8>]) -> Result<Locks> {
         let command = |key: &Vec<u8>| {
             redis::cmd("LOCK.INFO")
@@ -252,7 +261,7 @@ impl Node {
     }
 }
 
-/// What a server or the system said, without the library's own words around it.
+/// Returns the message of the server or the system, without the library's own words.
 pub fn told(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -265,7 +274,8 @@ fn is_gone(error: &RedisError) -> bool {
     kinds.iter().any(|kind| error.kind() == (*kind).into()) || error.code() == Some("WRONGTYPE")
 }
 
-/// `host:port`, reached as another node is; without a host, on the same one.
+/// Returns the address `host:port`, with the protocol of the known address. An empty host means the
+/// same host.
 fn address_like(known: &ConnectionAddr, place: &str) -> Result<ConnectionAddr> {
     let (host, port) = place.rsplit_once(':').context("a node without a port")?;
     let port = port
@@ -296,7 +306,7 @@ fn address_like(known: &ConnectionAddr, place: &str) -> Result<ConnectionAddr> {
     })
 }
 
-/// How to reach the server that the command line or the environment names.
+/// Returns the address and settings of the server that the command line or the environment names.
 pub fn connection_info(server: &Server) -> Result<ConnectionInfo> {
     let info = match url(server) {
         Some(url) => url
@@ -325,7 +335,8 @@ pub fn connection_info(server: &Server) -> Result<ConnectionInfo> {
     Ok(info.set_redis_settings(settings))
 }
 
-/// A host, port or socket that is named goes before the URL of the environment.
+/// Returns the URL of the server, if any. A host, port or socket option overrides the environment's
+/// URL.
 fn url(server: &Server) -> Option<String> {
     let is_named = server.host.is_some() || server.port.is_some() || server.socket.is_some();
     let of_environment = || env::var(URL_VARIABLE).ok().filter(|_| !is_named);
@@ -369,7 +380,7 @@ fn with_tls(server: &Server, info: ConnectionInfo) -> ConnectionInfo {
     info.set_addr(address)
 }
 
-/// The certificates that the command line names.
+/// Reads the certificates that the command line names.
 pub fn certificates(server: &Server) -> Result<TlsCertificates> {
     let client_tls = match (&server.tls.cert, &server.tls.key) {
         (Some(cert), Some(key)) => Some(ClientTlsConfig {
@@ -389,12 +400,12 @@ fn contents(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| path.display().to_string())
 }
 
-/// A client of the node that this names.
+/// Returns a client for a node.
 pub fn client(server: &Server, info: ConnectionInfo) -> Result<Client> {
     if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
         return Ok(Client::open(info)?);
     }
-    // Fails where it was done before: for another node.
+    // This call fails if it was made before, for another node.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Ok(Client::build_with_tls(info, certificates(server)?)?)
 }

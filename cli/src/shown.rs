@@ -1,11 +1,13 @@
-//! Bytes and spans as people read them. Keys, tokens and client names are anything that somebody chose:
-//! nothing of them may reach a terminal that it would obey.
+//! Bytes and spans, formatted for people.
+//!
+//! Keys, tokens and client names are untrusted bytes. They must not reach a terminal as control
+//! characters.
 
 use std::fmt::Write;
 use std::io;
 
-/// Bytes in one word: as they are where they are printable and have no space, else in quotes as redis-cli
-/// shows them.
+/// Returns bytes as one word. Printable text without spaces, quotes and backslashes stays
+/// unchanged. Everything else is escaped and quoted, like in redis-cli.
 pub fn word(bytes: &[u8]) -> String {
     let escaped = escaped(bytes);
     let plain = !escaped.is_empty() && !escaped.contains(['\\', '"', '\'', ' ']);
@@ -16,7 +18,7 @@ pub fn word(bytes: &[u8]) -> String {
     }
 }
 
-/// A text of somebody else's in one line.
+/// Returns untrusted text as one line.
 pub fn line(text: &str) -> String {
     let shown = |character: char| match is_printable(character) {
         true => character.to_string(),
@@ -55,13 +57,13 @@ fn push_bytes(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Whether a terminal shows it and does nothing else: no control, no mark of direction, no letter that joins
-/// the one before.
+/// Returns true if a terminal only displays the character. Control characters, direction marks and
+/// combining characters are not printable.
 pub fn is_printable(character: char) -> bool {
     matches!(character, '"' | '\'' | '\\') || character.escape_debug().eq([character])
 }
 
-/// A span in its two greatest units.
+/// Returns a span in its two largest units.
 pub fn span(ms: u64) -> String {
     const SECOND: u64 = 1_000;
     const MINUTE: u64 = 60 * SECOND;
@@ -76,7 +78,7 @@ pub fn span(ms: u64) -> String {
     }
 }
 
-/// Whether it failed only because nobody reads any more, as in `redis-lock ls | head`.
+/// Returns true if the output failed because its reader has gone, like in `redis-lock ls | head`.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let of_io = |cause: &(dyn std::error::Error + 'static)| {
         cause
@@ -86,7 +88,8 @@ pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.is::<Unread>() && error.chain().any(of_io)
 }
 
-/// Our own output can't be written. The connection to a server can break in the same words.
+/// The context of a failed write to the standard output. It is needed because a broken server
+/// connection has the same error.
 #[derive(Debug)]
 pub struct Unread;
 
@@ -96,7 +99,7 @@ impl std::fmt::Display for Unread {
     }
 }
 
-/// Writes a text that is whole to the standard output.
+/// Writes a complete text to the standard output.
 pub fn print(text: &str) -> anyhow::Result<()> {
     use anyhow::Context;
     use std::io::Write;
@@ -107,10 +110,11 @@ pub fn print(text: &str) -> anyhow::Result<()> {
         .context(Unread)
 }
 
-/// Tells whoever reads the standard error. That nobody can mustn't end what goes on here.
+/// Writes a line to the standard error. A failed write is ignored, because it must not end the
+/// caller's work.
 pub fn tell(text: impl std::fmt::Display) {
     use std::io::Write;
-    // In one piece, so that lines of others don't come in between.
+    // One write, so that the lines of other processes don't mix with this line.
     let _ = io::stderr().write_all(format!("redis-lock: {text}\n").as_bytes());
 }
 
@@ -128,7 +132,7 @@ mod tests {
             (b"a\"b\\c", r#""a\"b\\c""#),
             (b"\x1b[2J", r#""\x1b[2J""#),
             (b"\0\xff\n\r\t\x07", r#""\x00\xff\n\r\t\x07""#),
-            // A control of eight bits, one that turns the direction of writing, and an invisible one.
+            // An eight-bit control character, a direction mark, and an invisible character.
             ("\u{9b}2J".as_bytes(), r#""\xc2\x9b2J""#),
             ("\u{202e}x".as_bytes(), r#""\xe2\x80\xaex""#),
             ("\u{200b}".as_bytes(), r#""\xe2\x80\x8b""#),

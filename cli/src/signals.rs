@@ -1,5 +1,6 @@
-//! What this process does to itself upon signals, so that whoever started it sees what it expects: an end by
-//! that signal, a stop.
+//! Signal handling of this process.
+//!
+//! After a signal, the parent process sees the usual effect: an end by that signal, or a stop.
 
 use std::io;
 use std::process::ExitCode;
@@ -8,10 +9,10 @@ use std::ptr;
 use libc::{c_int, sigaction, sigset_t, SIG_BLOCK, SIG_DFL, SIG_ERR, SIG_IGN, SIG_UNBLOCK};
 use rustix::process::{self, Signal};
 
-/// What a shell adds to the number of a signal to make an exit code.
+/// The number that a shell adds to a signal's number to form an exit code.
 const BY_SIGNAL: u8 = 128;
 
-/// Some signals: signal n is bit n - 1, as the system writes them in /proc.
+/// A set of signals. Signal n is bit n - 1, like in /proc.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Signals(pub u64);
 
@@ -24,7 +25,7 @@ impl Signals {
         self.0 & bit(number) != 0
     }
 
-    /// Takes one out, and tells whether it was in.
+    /// Removes a signal. Returns true if the set contained it.
     pub fn take(&mut self, number: c_int) -> bool {
         let was_in = self.has(number);
         self.0 &= !bit(number);
@@ -36,47 +37,49 @@ fn bit(number: c_int) -> u64 {
     1 << (number - 1)
 }
 
-/// Ends the process by a signal. Answers only where the signal doesn't end it, with the exit code to
-/// leave with instead.
+/// Ends the process by a signal. If the signal doesn't end the process, returns the exit code to
+/// end with.
 pub fn die_of(number: c_int) -> ExitCode {
-    // Where it can't be done the code says the same.
+    // If a call fails, the exit code carries the same information.
     let _ = unblock(&[number]);
     let _ = signal_hook::low_level::emulate_default_handler(number);
     ExitCode::from(code_of(number))
 }
 
-/// The exit code that stands for an end by this signal.
+/// Returns the exit code for an end by this signal.
 pub fn code_of(number: c_int) -> u8 {
     BY_SIGNAL.wrapping_add(u8::try_from(number).unwrap_or_default())
 }
 
-/// Stops the process until somebody continues it. Not by the signal that ^Z sends: that one is handled here,
-/// and for a moment it would have to be handled otherwise.
+/// Stops the process until it is continued.
+///
+/// The stop is by SIGSTOP. SIGTSTP, the signal of ^Z, is handled here, so a stop by SIGTSTP would
+/// have to remove the handler for a moment.
 pub fn stop() -> io::Result<()> {
     Ok(process::kill_process(process::getpid(), Signal::STOP)?)
 }
 
-/// Leaves signals to other threads, here and on the threads that this one starts.
+/// Blocks signals on this thread and on the threads that it starts.
 pub fn block(numbers: &[c_int]) -> io::Result<()> {
     change_mask(SIG_BLOCK, numbers)
 }
 
-/// Takes them here again.
+/// Unblocks signals on this thread.
 pub fn unblock(numbers: &[c_int]) -> io::Result<()> {
     change_mask(SIG_UNBLOCK, numbers)
 }
 
-/// Those of some signals that have come to this thread or its process, and that nobody has taken yet. It asks for no
-/// memory.
+/// Returns the signals, from the given ones, that are pending for this thread or its process.
+/// Allocates no memory.
 pub fn pending(numbers: &[c_int]) -> io::Result<Signals> {
     let mut set = set_of(&[]);
-    // SAFETY: the set is ours.
+    // SAFETY: the set is owned by this function.
     if unsafe { libc::sigpending(&mut set) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let mut pending = Signals::default();
     for number in numbers {
-        // SAFETY: the set is ours, and was filled by the system.
+        // SAFETY: the set is owned by this function, and was filled by the system.
         if unsafe { libc::sigismember(&set, *number) } == 1 {
             pending.add(*number);
         }
@@ -84,22 +87,23 @@ pub fn pending(numbers: &[c_int]) -> io::Result<Signals> {
     Ok(pending)
 }
 
-/// Has a signal that this process handles do what it does by default. One that is ignored stays so.
+/// Restores the default action of a signal that this process handles. An ignored signal stays
+/// ignored.
 pub fn stop_handling(number: c_int) -> io::Result<()> {
     if is_ignored(number)? {
         return Ok(());
     }
-    // SAFETY: a system call that names no function of ours.
+    // SAFETY: a system call that installs no handler function.
     match unsafe { libc::signal(number, SIG_DFL) } {
         SIG_ERR => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// Lets this process learn how its children end. If the process that started it ignores SIGCHLD, the system keeps no
-/// exit codes.
+/// Restores the default action of SIGCHLD, so that the system keeps the exit codes of children. It
+/// keeps none if the parent process left SIGCHLD ignored.
 pub fn keep_exit_codes() -> io::Result<()> {
-    // SAFETY: a system call that names no function of ours.
+    // SAFETY: a system call that installs no handler function.
     match unsafe { libc::signal(libc::SIGCHLD, SIG_DFL) } {
         SIG_ERR => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -107,9 +111,9 @@ pub fn keep_exit_codes() -> io::Result<()> {
 }
 
 fn set_of(numbers: &[c_int]) -> sigset_t {
-    // SAFETY: all zeros is a value of the C struct, and it is written over.
+    // SAFETY: all zeros is a valid value of the C struct, and it is overwritten.
     let mut set: sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is ours; a number that is none is refused and changes nothing.
+    // SAFETY: the set is owned by this function; an invalid number is refused and changes nothing.
     unsafe {
         libc::sigemptyset(&mut set);
         for number in numbers {
@@ -119,21 +123,21 @@ fn set_of(numbers: &[c_int]) -> sigset_t {
     set
 }
 
-/// Changes which signals this thread takes.
+/// Changes the signal mask of this thread.
 fn change_mask(how: c_int, numbers: &[c_int]) -> io::Result<()> {
     let set = set_of(numbers);
-    // SAFETY: the set is ours, and what was set before isn't asked for.
+    // SAFETY: the set is owned by this function, and the previous mask isn't requested.
     match unsafe { libc::pthread_sigmask(how, &set, ptr::null_mut()) } {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 
-/// Whether whoever started this process wants a signal to be ignored, as nohup does.
+/// Returns true if a signal is ignored. The parent process may have asked for that, like nohup.
 pub fn is_ignored(number: c_int) -> io::Result<bool> {
-    // SAFETY: all zeros is a value of the C struct, and it is written over.
+    // SAFETY: all zeros is a valid value of the C struct, and it is overwritten.
     let mut current: sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: asks alone; the struct is ours.
+    // SAFETY: the call only reads the action, into a struct owned by this function.
     match unsafe { libc::sigaction(number, ptr::null(), &mut current) } {
         0 => Ok(current.sa_sigaction == SIG_IGN),
         _ => Err(io::Error::last_os_error()),

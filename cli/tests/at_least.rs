@@ -1,8 +1,6 @@
-//! `redis-lock run --at-least`: a lock that outlasts a short command.
+//! Tests of `redis-lock run --at-least`, with which a lock outlasts a short command.
 #![cfg(target_os = "linux")]
 
-#[path = "../../tests/support/compiled.rs"]
-mod compiled;
 mod stage;
 
 use std::fs;
@@ -23,14 +21,14 @@ use stage::support::{
 use stage::{done, outcome, redis_lock, shell, until_gone, Job, Outcome};
 use tempfile::TempDir;
 
-/// A span that no test outlives, as an option and in ms.
+/// A span longer than any test, as an option and in ms.
 const MINUTE: &str = "60s";
 const MINUTE_MS: i64 = 60_000;
 
-/// How much longer than asked a lock is kept at most on a busy machine.
+/// The longest extra time that a lock is kept on a busy machine.
 const LATE_MS: i64 = 20_000;
 
-/// The only holder of a lock that nobody is connected to any more.
+/// Waits until the lock's client is disconnected, and returns the only holder.
 #[track_caller]
 fn left_holder(server: &Server, key: &str) -> Fields {
     until("the server has seen the connections close", || {
@@ -40,7 +38,7 @@ fn left_holder(server: &Server, key: &str) -> Fields {
     server.known_lock(key).holder().clone()
 }
 
-/// The lock is kept for a minute from its grant, not for less, and is in nobody's hands.
+/// Asserts that the lock is kept for at least a minute from its grant, without a connection.
 #[track_caller]
 fn assert_kept(server: &Server, key: &str) {
     let holder = left_holder(server, key);
@@ -52,13 +50,13 @@ fn assert_kept(server: &Server, key: &str) {
     );
 }
 
-/// `run k --at-least 60s` with more options, and a command.
+/// Returns `run k --at-least 60s` with more options and a command.
 fn run_words<'a>(options: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
     let first = ["run", "k", "--at-least", MINUTE];
     [&first[..], options, &["--"], command].concat()
 }
 
-/// A command that goes on until a file is there.
+/// A command that runs until a file exists.
 struct Gate {
     dir: TempDir,
     script: String,
@@ -88,7 +86,7 @@ fn until_held(server: &Server) {
     until("it is held", || server.lock_info("k").is_some());
 }
 
-// --- when it is kept ------------------------------------------------------------------------
+// --- locks that are kept --------------------------------------------------------------------
 
 #[test]
 fn the_lock_of_a_command_that_was_short_is_kept_for_the_rest() {
@@ -148,7 +146,7 @@ fn those_who_wait_come_when_the_rest_is_over() {
         let fence = done(&server, &words).ok();
         fence.trim().parse::<i64>().expect("a fence")
     };
-    // A fence is when the lock was granted, in microseconds.
+    // A fence is the time of the grant, in microseconds.
     let first = fence("1500ms");
     let second = fence("1ms");
     assert!(second - first >= 1_500_000, "{} us", second - first);
@@ -229,7 +227,7 @@ fn it_is_kept_on_a_cluster() {
     assert_kept(&server, "{k}2");
 }
 
-// --- when it isn't --------------------------------------------------------------------------
+// --- locks that are not kept ----------------------------------------------------------------
 
 #[test]
 fn what_did_not_run_keeps_nothing() {
@@ -277,7 +275,7 @@ fn a_lock_that_was_lost_is_not_taken_from_the_next_one() {
     }
 }
 
-/// Though no lease is shorter than `--at-least`.
+/// The loss is noticed early although the lease is as long as `--at-least`.
 #[test]
 fn a_loss_is_noticed_as_soon_as_the_lease_says() {
     let server = Server::start();
@@ -315,7 +313,7 @@ fn nonsense_is_refused() {
     }
 }
 
-// --- what goes wrong at the end -------------------------------------------------------------
+// --- failures at the end --------------------------------------------------------------------
 
 #[test]
 fn it_is_kept_where_redis_lock_is_killed() {
@@ -347,14 +345,15 @@ fn a_server_that_does_not_answer_at_the_end_keeps_it() {
         server.thaw();
         assert_eq!(outcome.code(), 4, "{outcome:?}");
         assert!(outcome.err.contains(told), "{outcome:?}");
-        // The server reads the last command before it sees that the connection is closed.
+        // The server reads the last command before it notices that the connection is closed.
         assert_kept(&server, "k");
         server.call("DEL k").int();
     }
 }
 
-/// It has to connect anew where it asks on another connection than the session's, and the server would see the end of
-/// the session before it reads from a new connection.
+/// Kills all connections except the session's. A command on another connection would have to
+/// connect again, and the server would see the end of the session before it reads from the new
+/// connection.
 #[test]
 fn a_session_is_untied_on_its_own_connection() {
     let server = Server::start();
@@ -429,7 +428,7 @@ fn signals_in_the_middle_of_the_last_command_change_nothing() {
     }
 }
 
-/// It might have reached the server, or not.
+/// The last command may or may not have reached the server.
 #[test]
 fn a_kill_in_the_middle_of_the_last_command_leaves_it_to_its_lease() {
     let server = Server::start();
@@ -445,8 +444,8 @@ fn a_kill_in_the_middle_of_the_last_command_leaves_it_to_its_lease() {
     assert_kept(&server, "k");
 }
 
-/// A server that takes in a renewal later than the last command would undo it: a session would be tied
-/// again, to a connection that is about to close.
+/// A server that processes a renewal after the last command would undo it. The session would be
+/// tied again, to a connection that is about to close.
 #[test]
 fn a_renewal_that_is_under_way_does_not_undo_it() {
     for options in [&["--session"][..], &[]] {
@@ -467,13 +466,13 @@ fn a_renewal_that_is_under_way_does_not_undo_it() {
         let holder = left_holder(&server, "k");
         assert_eq!(holder.int("session"), 0);
         let span_ms = holder.int("held-ms") + holder.int("lease-ms");
-        // The renewal alone would make it sixteen seconds, at least.
+        // The renewal alone would extend the span to at least sixteen seconds.
         assert!((8_000..14_000).contains(&span_ms), "{span_ms} ms");
     }
 }
 
-/// A port that leads to the server, on a way on which the first renewal takes long. The sender is told when
-/// that begins.
+/// Starts a proxy to the server that delays the first renewal, and returns its port. `renewal` is
+/// notified when the delay begins.
 fn delayed(server: u16, renewal: Sender<()>) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -485,7 +484,7 @@ fn delayed(server: u16, renewal: Sender<()>) -> u16 {
             let (answers, to) = (server.try_clone(), client.try_clone());
             let (mut answers, mut to) = (answers.expect("a socket"), to.expect("a socket"));
             thread::spawn(move || {
-                // It ends with either of them.
+                // The copy ends when either connection closes.
                 let _ = io::copy(&mut answers, &mut to);
                 let _ = to.shutdown(Shutdown::Both);
             });
@@ -513,7 +512,7 @@ fn delay(
             break;
         }
     }
-    // It may be closed already.
+    // The connection may be closed already.
     let _ = server.shutdown(Shutdown::Both);
 }
 
@@ -521,13 +520,14 @@ fn delay(
 
 const MINUTES_MS: i64 = 60_000;
 
-/// How far the clock of the late machine is behind.
+/// The delay of the late machine's clock.
 const APART_MS: i64 = 10 * MINUTES_MS;
 
-/// By how much all clocks are moved until it is time at the punctual machine.
+/// The shift of all clocks after which the punctual machine's job is due.
 const AHEAD_MS: i64 = 30 * MINUTES_MS;
 
-/// The wall clocks of two machines and of the server: all go on together, and one of them is late.
+/// The wall clocks of two machines and of the server. All advance together, and one machine is
+/// late.
 struct Clocks {
     dir: TempDir,
 }
@@ -535,7 +535,7 @@ struct Clocks {
 impl Clocks {
     fn new() -> Clocks {
         let dir = tempfile::tempdir().expect("a folder");
-        compiled::shared_object("../../tests/clocks/moved.c", dir.path());
+        support::compiled::shared_object("replication/moved.c", dir.path());
         let clocks = Clocks { dir };
         for name in ["punctual", "late", "server"] {
             let file = fs::File::create(clocks.path(name)).expect("a file");
@@ -549,7 +549,7 @@ impl Clocks {
         self.dir.path().join(name)
     }
 
-    /// So much time has passed at all of them.
+    /// Sets all clocks to `ms` after the start, less the delay of the late machine.
     fn pass_ms(&self, ms: i64) {
         for (name, ms) in [("punctual", ms), ("late", ms - APART_MS), ("server", ms)] {
             let file = fs::File::options().write(true).open(self.path(name));
@@ -576,7 +576,7 @@ impl Clocks {
     }
 }
 
-/// Two machines with the same line in their crontabs, whose job notes that it ran.
+/// Two machines with the same line in their crontabs. Their job records each run.
 struct Fleet {
     server: Server,
     clocks: Clocks,
@@ -593,7 +593,8 @@ impl Fleet {
         }
     }
 
-    /// The machine of a name waits as cron does until its clock shows the time, then runs its line.
+    /// Starts a machine. Like cron, it waits until its clock shows the time, and then runs its
+    /// line.
     fn machine(&self, name: &str, options: &str) -> Job {
         let at_s = (self.began_ms + AHEAD_MS) / 1_000;
         let ran = self.clocks.path("ran");
@@ -608,7 +609,7 @@ impl Fleet {
 
     fn pass_ms(&self, ms: i64) {
         self.clocks.pass_ms(ms);
-        // Valkey 9 looks at the wall clock now and then only.
+        // Valkey 9 reads the wall clock only now and then.
         until("the server has seen the time pass", || {
             let words = self.server.call("TIME").list();
             let s: i64 = Ok(words[0].clone()).text().parse().expect("a number");
@@ -627,7 +628,7 @@ fn assert_well(outcome: &Outcome) {
     assert_eq!((outcome.code(), outcome.err.as_str()), (0, ""));
 }
 
-/// How often the job of two machines runs whose clocks are ten minutes apart.
+/// Returns the number of runs of the job of two machines whose clocks are ten minutes apart.
 #[track_caller]
 fn runs_in_a_fleet(options: &str) -> usize {
     let fleet = Fleet::new();
@@ -649,7 +650,7 @@ fn runs_in_a_fleet(options: &str) -> usize {
 #[test]
 fn a_short_job_of_machines_whose_clocks_differ_runs_twice_without_it() {
     assert_eq!(runs_in_a_fleet(""), 2);
-    assert_eq!(runs_in_a_fleet("--at-least 9m"), 2, "less than they differ");
+    assert_eq!(runs_in_a_fleet("--at-least 9m"), 2, "less than the delay");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The examples of docs/cli.md show what happens.
+//! Tests that docs/cli.md matches the behaviour and the help of `redis-lock`.
 
 mod stage;
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use stage::support::Server;
 use stage::{outcome, redis_lock, shell};
 
-/// What parts the output of one line from that of the next.
+/// The separator between the outputs of two lines.
 const END: &str = "--- end of the line ---";
 
 fn document() -> String {
@@ -16,13 +16,13 @@ fn document() -> String {
     fs::read_to_string(path).expect("the document")
 }
 
-/// A line that is typed, and the lines that are shown.
+/// A typed line, and the lines that the document shows after it.
 struct Step<'a> {
     typed: &'a str,
     shown: Vec<&'a str>,
 }
 
-/// The examples, each a block.
+/// Returns the examples of a document, each as its steps.
 fn examples(document: &str) -> Vec<Vec<Step<'_>>> {
     let blocks = document.split("```console\n").skip(1);
     let block = |text| str::split_once(text, "```").expect("the end of a block").0;
@@ -47,7 +47,8 @@ fn steps(block: &str) -> Vec<Step<'_>> {
     steps
 }
 
-/// A text with what differs from run to run made equal, and the space between columns too.
+/// Returns a line in which all values that differ between runs, and the spaces between columns, are
+/// unified.
 fn steady(line: &str) -> String {
     let words = line.split_whitespace().map(|word| {
         let bare = word.trim_end_matches(',');
@@ -106,7 +107,7 @@ fn the_document_names_the_options_that_exist() {
     for option in named {
         assert!(help.contains(option) || option == "--release", "{option}");
     }
-    // And of run, all.
+    // The document names all options of `run`.
     let run = outcome(&mut redis_lock(1, &["run", "--help"])).ok();
     let own = run.split("Server:").next().expect("its own options");
     let own = own

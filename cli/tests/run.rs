@@ -1,8 +1,6 @@
-//! `redis-lock run`, without a terminal.
+//! Tests of `redis-lock run` without a terminal.
 #![cfg(target_os = "linux")]
 
-#[path = "../../tests/support/compiled.rs"]
-mod compiled;
 mod stage;
 
 use std::fs;
@@ -17,7 +15,7 @@ use stage::support::{free_port, server_with_holder, until, Expect, Fields, Serve
 use stage::{done, outcome, redis_lock, shell, state, until_gone, written, Job};
 use tempfile::TempDir;
 
-/// A folder for what a command writes.
+/// A folder for the files that a command writes.
 struct Notes {
     dir: TempDir,
 }
@@ -33,12 +31,12 @@ impl Notes {
         self.dir.path().join(name)
     }
 
-    /// The name of a file for a shell.
+    /// Returns the name of a file for a shell.
     fn word(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
-    /// What a command has written into a file.
+    /// Waits for a file that a command writes, and returns its text.
     #[track_caller]
     fn read(&self, name: &str) -> String {
         written(&self.path(name))
@@ -51,7 +49,7 @@ impl Notes {
     }
 }
 
-/// The only holder of `k`, once there is one.
+/// Waits until `k` has a holder, and returns the only holder.
 #[track_caller]
 fn holder(server: &Server) -> Fields {
     until("somebody holds it", || is_held(server));
@@ -71,7 +69,7 @@ fn until_free(server: &Server) {
     });
 }
 
-/// `run k` with a command that goes on for long.
+/// Starts `run k` with a command that outlives the test.
 fn sleeper(server: &Server, options: &[&str]) -> Job {
     let words = [&["run", "k"], options, &["--", "sleep", "600"]].concat();
     let job = Job::of(server, &words);
@@ -110,17 +108,17 @@ fn it_ends_as_the_command_does() {
     }
 }
 
-/// As some daemons leave it to what they start.
+/// Some daemons start their children with SIGCHLD ignored.
 #[test]
 fn the_code_is_known_where_sigchld_was_ignored() {
     let server = Server::start();
     let mut command = redis_lock(server.port(), &["run", "k", "--", "sh", "-c", "exit 7"]);
     let ignore = || {
-        // SAFETY: a system call that names no function of ours.
+        // SAFETY: a system call that installs no handler function.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         Ok(())
     };
-    // SAFETY: a system call, and no memory is asked for.
+    // SAFETY: a system call that allocates no memory.
     unsafe { command.pre_exec(ignore) };
     let outcome = outcome(&mut command);
     assert_eq!((outcome.code(), outcome.err.as_str()), (7, ""));
@@ -153,7 +151,7 @@ fn not_got_has_a_code_of_its_own_and_the_command_does_not_run() {
         let words = [&["run", "k"], options, &["--", "touch", &note]].concat();
         let outcome = done(&server, &words);
         assert_eq!(outcome.code(), code, "{outcome:?}");
-        assert_eq!(outcome.err, "", "as flock says nothing");
+        assert_eq!(outcome.err, "", "flock prints nothing");
         assert!(!notes.path("ran").exists());
         assert_eq!(server.known_lock("k").waiters, 0);
     }
@@ -194,7 +192,7 @@ fn no_server_and_no_module_have_a_code_and_a_reason() {
     }
 }
 
-/// As with a log on a disk that is full.
+/// Simulates a log on a full disk.
 #[test]
 fn that_nothing_can_be_told_changes_nothing() {
     let server = Server::start();
@@ -261,7 +259,7 @@ fn the_lock_outlasts_its_lease_while_the_command_runs() {
 fn those_who_wait_come_one_after_the_other() {
     let server = Server::start();
     let notes = Notes::new();
-    // Each one finds nobody within, or says so.
+    // Each command prints a message if another command is within.
     let script = format!(
         "mkdir {0} || echo two at once >&2; sleep 0.05; rmdir {0}",
         notes.word("within")
@@ -362,7 +360,7 @@ fn verbose_tells_of_the_holder_and_of_the_grant() {
     assert!(got.err.contains("got it after"), "{got:?}");
 }
 
-// --- what the command has -------------------------------------------------------------------
+// --- the command's input and output ---------------------------------------------------------
 
 #[test]
 fn the_command_has_our_input_and_output_and_nothing_else_of_ours() {
@@ -457,7 +455,7 @@ fn what_was_ignored_from_the_start_stays_ignored() {
         server.port(),
         "trap '' HUP; exec redis-lock run k -- sh -c 'trap \"kill \\$!; exit 6\" USR1; sleep 600 & wait'",
     ));
-    // It has a child once it traps the signal.
+    // The command traps the signal before it starts its child.
     stage::child_of(job.command());
     job.send(Signal::HUP);
     job.send(Signal::USR1);
@@ -468,7 +466,7 @@ fn what_was_ignored_from_the_start_stays_ignored() {
 fn stop_and_continue_are_passed_on() {
     let server = Server::start();
     let mut command = redis_lock(server.port(), &["run", "k", "--", "sleep", "600"]);
-    // A group of its own, as a job of a shell: the system stops only those that somebody watches.
+    // A separate group, like a shell's job. TSTP doesn't stop processes of an orphaned group.
     let job = Job::start(command.process_group(0));
     let command = job.command();
     for _ in 0..3 {
@@ -504,7 +502,7 @@ fn nothing_is_left_of_a_wait_that_a_signal_ends() {
     }
 }
 
-/// At whatever moment it comes: before the wait, in it, as the grant arrives, while the command runs.
+/// Sends the signal before the wait, during the wait, at the grant, and while the command runs.
 #[test]
 fn nothing_is_left_whenever_a_signal_comes() {
     let server = Server::start();
@@ -655,7 +653,7 @@ fn a_loss_can_be_ignored() {
     );
     notes.read("ready");
     server.call("DEL k").int();
-    // Somebody else gets it, and keeps it.
+    // Another token gets the lock and keeps it.
     server.call("LOCK.ACQUIRE k b PX 600000").grant();
     std::thread::sleep(Duration::from_millis(400));
     assert!(!job.is_over());
@@ -828,12 +826,12 @@ fn a_session_keeps_the_lock_of_one_who_stands_still_and_a_lease_does_not() {
     assert_eq!(server.known_lock("k").holder_tokens(), ["b"]);
 }
 
-/// A wall clock that is set back and forward under it, by which nothing is counted.
+/// Sets the wall clock back and forward. No time is measured by that clock.
 #[test]
 fn the_wall_clock_does_not_matter() {
     let server = Server::start();
     let notes = Notes::new();
-    let library = compiled::shared_object("../../tests/clocks/moved.c", notes.dir.path());
+    let library = support::compiled::shared_object("replication/moved.c", notes.dir.path());
     let offset = fs::File::options()
         .read(true)
         .write(true)

@@ -1,4 +1,4 @@
-//! `redis-lock ls`, `info` and `break`.
+//! Tests of `redis-lock ls`, `info` and `break`.
 
 mod stage;
 
@@ -6,13 +6,13 @@ use stage::support::{server_with_holder, until, Client, Expect, Server, LONG};
 use stage::terminal::{words, Terminal};
 use stage::{done, outcome, redis_lock, shell, PROGRAM};
 
-/// A key with what a terminal would obey: it would be cleared, and called by another name.
+/// A key with control sequences, which clear a terminal and change its title.
 const EVIL: &[u8] = b"evil\x1b[2J\x1b]0;pwned\x07\xff\0\n";
 
-/// Its name on a terminal.
+/// The display of `EVIL` on a terminal.
 const EVIL_SHOWN: &str = r#""evil\x1b[2J\x1b]0;pwned\x07\xff\x00\n""#;
 
-/// A cluster of nodes that serve equal shares of the slots.
+/// Starts a cluster of nodes that serve equal shares of the slots.
 #[track_caller]
 fn cluster(count: u16) -> Vec<Server> {
     let nodes: Vec<Server> = (0..count)
@@ -46,7 +46,7 @@ fn cluster(count: u16) -> Vec<Server> {
     nodes
 }
 
-/// Takes locks `prefix0` to `prefix<count - 1>`.
+/// Acquires the locks `prefix0` to `prefix<count - 1>`.
 #[track_caller]
 fn take_many(client: &mut Client, prefix: &str, count: usize) {
     let commands: Vec<String> = (0..count)
@@ -61,7 +61,7 @@ fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Whether a terminal would show all of it, line by line.
+/// Returns true if the text contains no control characters except newlines.
 fn is_harmless(text: &str) -> bool {
     text.chars()
         .all(|character| character == '\n' || !character.is_control())
@@ -90,7 +90,7 @@ fn ls_shows_the_locks_that_fit() {
     assert_eq!(lines[2][..4], ["k", "exclusive", "1", "1"]);
     assert!(lines[2][5].starts_with("9m5"), "{all}");
     assert_eq!(lines.len(), 3);
-    // A short lease beside a long one.
+    // A short lease and a long lease on one lock.
     server
         .call("LOCK.ACQUIRE job:1 c PX 60000 SHARED LIMIT 3")
         .grant();
@@ -138,7 +138,7 @@ fn ls_shows_ten_thousand_locks() {
     assert_eq!(shown.lines().count(), 10_001);
     let locks = json(&done(&server, &["ls", "--json"]).ok());
     assert_eq!(locks.as_array().map(Vec::len), Some(10_000));
-    // Nobody reads to the end.
+    // `head` closes the pipe before the end.
     let cut = outcome(&mut shell(
         server.port(),
         "{ redis-lock ls; echo code $? >&2; } | head -n 1",
@@ -164,7 +164,7 @@ fn ls_asks_all_nodes_of_a_cluster() {
     assert_eq!(here, 30);
     for node in &nodes {
         assert_eq!(done(node, &["ls"]).ok().lines().count(), 31);
-        // Of a key that is elsewhere, too.
+        // `info` also finds a key on another node.
         for key in ["key:0", "key:1", "key:2", "key:3"] {
             assert!(done(node, &["info", key]).ok().contains("held by t"));
         }
@@ -176,7 +176,35 @@ fn ls_asks_all_nodes_of_a_cluster() {
     }
 }
 
-// --- what is shown --------------------------------------------------------------------------
+#[test]
+fn info_and_break_follow_a_key_of_a_slot_that_migrates() {
+    let nodes = cluster(3);
+    let slot = nodes[0].call("CLUSTER KEYSLOT key").int();
+    let from = nodes
+        .iter()
+        .position(|node| node.call("EXISTS key").is_ok());
+    let from = from.expect("a node that serves the key");
+    let (source, target) = (&nodes[from], &nodes[(from + 1) % 3]);
+    let (source_id, target_id) = [source, target]
+        .map(|it| it.call("CLUSTER MYID").text())
+        .into();
+    target
+        .call(format!("CLUSTER SETSLOT {slot} IMPORTING {source_id}"))
+        .okay();
+    source
+        .call(format!("CLUSTER SETSLOT {slot} MIGRATING {target_id}"))
+        .okay();
+    // The source has no such key, so it sends clients to the target, for this command only.
+    let held = target.call_batch(&["ASKING", &format!("LOCK.ACQUIRE key t {LONG}")]);
+    assert!(held[1].is_ok(), "{held:?}");
+    for node in &nodes {
+        assert!(done(node, &["info", "key"]).ok().contains("held by t"));
+    }
+    assert_eq!(done(source, &["break", "--yes", "key"]).code(), 0);
+    assert_eq!(done(source, &["info", "key"]).code(), 1);
+}
+
+// --- untrusted output -----------------------------------------------------------------------
 
 #[test]
 fn nothing_of_somebody_elses_reaches_the_terminal_as_it_is() {
@@ -188,7 +216,7 @@ fn nothing_of_somebody_elses_reaches_the_terminal_as_it_is() {
     assert!(is_harmless(&text), "{text}");
     let hex: String = EVIL.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(json(&text)[0]["key"]["hex"], hex.as_str());
-    // A key with a zero byte can't be named on a command line; by a pattern it can be seen.
+    // A command line can't name a key with a zero byte, so `info` and `break` use another key.
     server
         .call(&[&b"LOCK.ACQUIRE"[..], b"\x1b[2J", EVIL])
         .grant();
@@ -199,7 +227,7 @@ fn nothing_of_somebody_elses_reaches_the_terminal_as_it_is() {
             "{shown}"
         );
     }
-    // What the server answers isn't trusted either.
+    // The server's replies are not trusted either.
     let refused = done(
         &server,
         &["info", "k", "--user", "x\u{1b}[2J", "-a", "wrong"],
@@ -340,7 +368,7 @@ fn the_server_is_named_as_redis_cli_is_told() {
         let listed = outcome(redis_lock(1, words).env_remove("REDIS_LOCK_URL"));
         assert_eq!(listed.code(), 0, "{words:?}: {listed:?}");
     }
-    // What the command line says goes before the environment.
+    // The command line overrides the environment.
     for words in [
         &["ls", "-u", &url][..],
         &["ls", "-p", &port, "-a", "secret"],
@@ -355,7 +383,7 @@ fn the_server_is_named_as_redis_cli_is_told() {
         without.code() == 69 && without.err.contains("NOAUTH"),
         "{without:?}"
     );
-    // The database of the URL, and of -n.
+    // The database comes from the URL or from `-n`.
     let in_three = ["run", "k", "-u", &url, "--", "redis-lock", "ls"];
     let listed = outcome(redis_lock(1, &in_three).env("REDIS_LOCK_URL", &url)).ok();
     assert_eq!(listed.lines().count(), 2, "{listed}");

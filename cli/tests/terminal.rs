@@ -1,4 +1,4 @@
-//! `redis-lock run` as a job of a shell with a terminal.
+//! Tests of `redis-lock run` as a job of a shell in a terminal.
 #![cfg(target_os = "linux")]
 
 mod stage;
@@ -8,7 +8,7 @@ use stage::terminal::{words, Terminal};
 use stage::{child_of, state, PROGRAM};
 use std::path::Path;
 
-/// A shell that watches its jobs, and shows `$ ` when it is ready.
+/// Starts a shell with job control, which shows `ready$ ` when it is ready.
 #[track_caller]
 fn shell(server: &Server) -> Terminal {
     let mut command = words(server.port(), "bash", &["--norc", "--noprofile", "-i"]);
@@ -27,7 +27,7 @@ fn shell(server: &Server) -> Terminal {
     terminal
 }
 
-/// Waits for the shell: what is typed before it reads again may be thrown away.
+/// Waits for the shell's prompt. Input that is typed before the shell reads again may be discarded.
 #[track_caller]
 fn until_prompt(terminal: &Terminal, prompt: &str) {
     terminal.until_shows("the prompt", |text| text.trim_end().ends_with(prompt));
@@ -39,7 +39,7 @@ fn is_held(server: &Server) -> bool {
         .is_some_and(|lock| !lock.holders.is_empty())
 }
 
-/// The letter for the state of the command that the shell's only job runs.
+/// Returns the letter of the state of the command that the shell's only job runs.
 fn command_state(terminal: &Terminal) -> Option<char> {
     state(child_of(child_of(terminal.id())))
 }
@@ -137,7 +137,7 @@ fn a_job_that_lost_its_lock_while_it_was_stopped_is_ended() {
     terminal.until_shown("code=79");
 }
 
-/// Less, as many programs, stops itself alone.
+/// Many programs, like less, stop only themselves.
 #[test]
 fn a_command_that_stops_itself_gives_the_terminal_to_the_shell() {
     let server = Server::start();
@@ -184,7 +184,7 @@ fn a_shell_within_watches_its_own_jobs() {
     terminal.type_in("echo outer=$?\n");
     terminal.until_shown("outer=5");
     assert!(!is_held(&server));
-    // The terminal is the outer one's again.
+    // The terminal belongs to the outer shell again.
     terminal.type_in("sh -c \"echo rea''ds; exec cat\"\n");
     terminal.until_shown("reads");
     terminal.type_in("\x03");

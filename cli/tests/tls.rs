@@ -1,4 +1,4 @@
-//! `redis-lock` and a server that speaks TLS.
+//! Tests of `redis-lock` with a server that uses TLS.
 
 mod stage;
 
@@ -10,7 +10,7 @@ use stage::support::{free_port, until, Expect, Server};
 use stage::{outcome, redis_lock, Outcome};
 use tempfile::TempDir;
 
-/// A folder with a certificate for 127.0.0.1, its key, and the certificate of who signed it.
+/// A folder with a certificate for 127.0.0.1, its key, and the signer's certificate.
 struct Papers {
     dir: TempDir,
 }
@@ -19,7 +19,7 @@ impl Papers {
     fn new() -> Papers {
         let dir = tempfile::tempdir().expect("a folder");
         let mut params = CertificateParams::new([]).expect("no names");
-        // By the same name as the one that it signs it would seem to be that.
+        // With the same name, the certificate that it signs would look self-signed.
         params.distinguished_name.push(DnType::CommonName, "signer");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let signer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"));
@@ -46,7 +46,8 @@ impl Papers {
         self.path(name).display().to_string()
     }
 
-    /// Has a server speak TLS on a port; none where it was built without.
+    /// Enables TLS on a port of the server, and returns the port, or `None` if the server was built
+    /// without TLS.
     fn serve(&self, server: &Server) -> Option<String> {
         if server.call("CONFIG GET tls-port").list().is_empty() {
             return None;
@@ -83,7 +84,7 @@ fn the_server_is_known_by_its_certificate() {
     };
     let (ca, cert, key) = (papers.word("ca"), papers.word("cert"), papers.word("key"));
     let url = format!("rediss://127.0.0.1:{port}");
-    // The server wants a certificate as well.
+    // The server requires a client certificate too.
     let both = [
         "-p", &port, "--tls", "--cacert", &ca, "--cert", &cert, "--key", &key,
     ];

@@ -1,4 +1,4 @@
-//! `redis-lock top`, in a terminal.
+//! Tests of `redis-lock top` in a terminal.
 
 mod stage;
 
@@ -7,7 +7,8 @@ use stage::support::{until, Expect, Server, LONG};
 use stage::terminal::{words, Terminal};
 use stage::{done, PROGRAM};
 
-/// Three locks: `quiet`, `busy` with two who wait, and `many` with three holders.
+/// Returns a server with three locks: `quiet`, `busy` with two waiters, and `many` with three
+/// holders.
 #[track_caller]
 fn server_with_locks() -> (Server, Vec<stage::support::Client>) {
     let server = Server::start();
@@ -23,7 +24,7 @@ fn server_with_locks() -> (Server, Vec<stage::support::Client>) {
         server
             .call(format!("LOCK.ACQUIRE {key} {token} {LONG} {mode}"))
             .grant();
-        // None as old as the next, or their order by age is open.
+        // Two locks of the same age would have no defined order by age.
         until("it is older than the next will be", || {
             let lock = server.known_lock(key);
             lock.holders
@@ -45,7 +46,7 @@ fn top(server: &Server, options: &[&str], columns: u16, rows: u16) -> Terminal {
     terminal
 }
 
-/// The keys in the order in which they are shown.
+/// Returns the keys in the order of their display.
 fn keys(text: &str) -> Vec<&str> {
     let rows = text
         .lines()
@@ -127,7 +128,7 @@ fn what_does_not_change_is_not_drawn_again() {
     let server = Server::start();
     server.call("LOCK.ACQUIRE quiet a").grant();
     let terminal = top(&server, &[], 80, 24);
-    // The spans change all the time.
+    // Only the spans change.
     let before = terminal.raw().len();
     until("it was drawn thirty times", || looks(&server) >= 30);
     let raw = terminal.raw();
@@ -141,7 +142,7 @@ fn what_does_not_change_is_not_drawn_again() {
     assert!(bytes < 200 * drawn, "{bytes} bytes in {drawn} times");
 }
 
-/// How often the server was asked for its only lock.
+/// Returns the number of requests for the server's only lock.
 fn looks(server: &Server) -> usize {
     let stats = server.info("commandstats", "cmdstat_lock.info");
     let calls = stats

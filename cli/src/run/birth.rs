@@ -1,8 +1,9 @@
-//! Whether a command has had a signal that its whole process group was sent.
+//! Detects if a command has received a signal that was sent to its whole process group.
 //!
-//! A process belongs to its group from its fork on, long before it is told here that it was started. So the
-//! process that becomes the command says itself what has come to it and when, while it still holds signals
-//! back. What comes later does to it what it does to any program that has only just begun, and isn't lost.
+//! A process belongs to its group from its fork on, long before the parent knows that the command
+//! has started. So the new process itself reports its pending signals and the time, while it still
+//! blocks signals. A later signal isn't lost: it acts on the command like on any program that has
+//! just begun.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -12,25 +13,26 @@ use std::time::{Duration, Instant};
 use super::news::{Signal, PASSED_ON};
 use crate::signals::{self, Signals};
 
-/// What a new process tells: nanoseconds, and signals; eight bytes each.
+/// The length of a new process's report: nanoseconds and signals, eight bytes each.
 const REPORT_LEN: usize = 16;
 
 /// The start of a process, and the signals around it.
 pub struct Birth {
-    /// When the process was about to take signals.
+    /// The time when the process was about to unblock signals.
     at: Instant,
-    /// What it had been sent by then.
+    /// The signals that were pending for the process at that time.
     reached: Signals,
-    /// What had come to this process before there was that one, and was not yet taken.
+    /// The signals that were pending for this process before the new process existed.
     earlier: Signals,
 }
 
-/// Whether a signal ends a process that doesn't handle it.
+/// Returns true if a signal, one of `PASSED_ON`, ends a process that doesn't handle it.
 pub fn ends(number: i32) -> bool {
     ![libc::SIGTSTP, libc::SIGCONT].contains(&number)
 }
 
-/// Starts a process, on a thread that holds back what is passed on; the process takes it.
+/// Starts a process. The calling thread must block the signals of `PASSED_ON`. The new process
+/// unblocks them.
 pub fn spawn(mut command: Command) -> io::Result<(Child, Birth)> {
     let (mut report, writer) = io::pipe()?;
     let began = Instant::now();
@@ -42,16 +44,16 @@ pub fn spawn(mut command: Command) -> io::Result<(Child, Birth)> {
         (&writer).write_all(&written(began.elapsed(), reached))?;
         signals::unblock(&PASSED_ON)
     };
-    // SAFETY: system calls, and no memory is asked for.
+    // SAFETY: system calls that allocate no memory.
     unsafe { command.pre_exec(tell) };
     let earlier = signals::pending(&PASSED_ON)?;
     let child = command.spawn()?;
-    // Its end of the pipe is closed here as well.
+    // Closes the writing end of the pipe in this process too.
     drop(command);
     let mut bytes = [0; REPORT_LEN];
     let (after, reached) = match report.read_exact(&mut bytes) {
         Ok(()) => read(bytes),
-        // It was killed before it could tell: whatever it has had, it needs nothing more.
+        // The process was killed before its report, so it needs no further signals.
         Err(_) => (Duration::ZERO, Signals::default()),
     };
     let birth = Birth {
@@ -79,7 +81,8 @@ impl Birth {
         self.at
     }
 
-    /// Whether a signal to the group, asked for in the order in which they came, reached the new process too.
+    /// Returns true if a signal to the group also reached the new process. Call it for all signals
+    /// in the order of their arrival.
     pub fn had(&mut self, signal: Signal) -> bool {
         !self.earlier.take(signal.number)
             && (signal.at >= self.at || self.reached.has(signal.number))
@@ -142,7 +145,7 @@ mod tests {
                 at: at + second,
                 ..signal
             };
-            assert!(birth.had(next), "what was waiting is told of once");
+            assert!(birth.had(next), "a pending signal counts once");
         }
     }
 
@@ -157,13 +160,13 @@ mod tests {
         }
     }
 
-    /// Another process that keeps what tells the parent that the child runs.
+    /// Starts a second process that holds the pipe by which `spawn` notices the start of the child.
     #[test]
     fn a_parent_that_learns_late_knows_when_it_began() {
         let late = Duration::from_millis(300);
         let mut command = shell("exit 4");
         let keep = move || {
-            // SAFETY: system calls alone, and the new process ends by one.
+            // SAFETY: only system calls, and the new process ends by a system call.
             unsafe {
                 if libc::fork() == 0 {
                     libc::poll(std::ptr::null_mut(), 0, late.as_millis() as i32);
@@ -210,7 +213,7 @@ mod tests {
     #[test]
     fn what_waits_here_came_before_it() {
         signals::block(&PASSED_ON).expect("a mask");
-        // SAFETY: a system call; this thread alone is sent it.
+        // SAFETY: a system call that sends the signal to this thread only.
         unsafe { libc::raise(SIGTERM) };
         let (mut child, mut birth) = spawn(shell("exit 4")).expect("a shell");
         assert_eq!(child.wait().expect("its end").code(), Some(4));

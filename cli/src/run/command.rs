@@ -19,29 +19,29 @@ use super::news::News;
 use crate::arguments::{IfKilled, Run};
 use crate::signals::{self, Signals};
 
-/// The names of what the command is told.
+/// The environment variables of the command.
 const KEY: &str = "REDIS_LOCK_KEY";
 const TOKEN: &str = "REDIS_LOCK_TOKEN";
 const FENCE: &str = "REDIS_LOCK_FENCE";
 
-/// For how long after its start it may have missed what its group was sent: a busy machine needs so long to
-/// tell of a signal.
+/// The time after its start in which the command may have missed a signal to its group. A busy
+/// machine may report a signal that late.
 const NEW_FOR: Duration = Duration::from_secs(1);
 
-/// A command that runs.
+/// A running command.
 pub struct Running {
     child: Child,
     id: Pid,
     birth: Birth,
 }
 
-/// Starts the command. It must be the main thread that does: the end of the thread that started it is what
-/// `if_killed` takes for the end of the process.
+/// Starts the command. Only the main thread may call this, because `if_killed` acts on the end of
+/// the calling thread.
 pub fn start(options: &Run, token: &str, fence: i64, news: Sender<News>) -> io::Result<Running> {
     let mut command = Command::new(&options.command[0]);
     command.args(&options.command[1..]);
     command.env(TOKEN, token).env(FENCE, fence.to_string());
-    // A key with a zero byte can't stand in an environment.
+    // An environment can't hold a key with a zero byte.
     if options.key.as_bytes().contains(&0) {
         command.env_remove(KEY);
     } else {
@@ -54,7 +54,7 @@ pub fn start(options: &Run, token: &str, fence: i64, news: Sender<News>) -> io::
     Ok(Running { child, id, birth })
 }
 
-/// Has the system send the command a signal when this process is gone.
+/// Asks the system to send the command a signal when this process ends.
 #[cfg(target_os = "linux")]
 fn end_with_this_process(command: &mut Command, if_killed: IfKilled) {
     let signal = match if_killed {
@@ -65,21 +65,21 @@ fn end_with_this_process(command: &mut Command, if_killed: IfKilled) {
     let parent = process::getpid();
     let ask = move || {
         process::set_parent_process_death_signal(Some(signal))?;
-        // It may be gone already.
+        // The parent may have ended already.
         match process::getppid() == Some(parent) {
             true => Ok(()),
             false => Err(io::ErrorKind::NotFound.into()),
         }
     };
-    // SAFETY: two system calls, and no memory is asked for.
+    // SAFETY: two system calls that allocate no memory.
     unsafe { command.pre_exec(ask) };
 }
 
 #[cfg(not(target_os = "linux"))]
 fn end_with_this_process(_command: &mut Command, _if_killed: IfKilled) {}
 
-/// Tells of stops and of the end. The end is left to be asked for, so that until then the number of the
-/// process can't become another's.
+/// Reports stops and the end of the command. The exit status is left for `exit_code`, so the system
+/// can't reuse the process ID until then.
 fn watch(id: Pid, news: &Sender<News>) {
     loop {
         let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
@@ -87,7 +87,7 @@ fn watch(id: Pid, news: &Sender<News>) {
             Err(rustix::io::Errno::INTR) => continue,
             Ok(Some(status)) if status.stopped() => stopped_by_terminal(id),
             Ok(_) | Err(_) => {
-                // Nobody listens any more: then it doesn't matter.
+                // The receiver may be gone. Then the event is not needed.
                 let _ = news.send(News::Ended);
                 return;
             }
@@ -98,7 +98,8 @@ fn watch(id: Pid, news: &Sender<News>) {
     }
 }
 
-/// Takes note of a stop. One by SIGSTOP is somebody's who means the command alone.
+/// Consumes a stop. Returns true if a terminal signal caused it, because SIGSTOP is meant for the
+/// command alone.
 fn stopped_by_terminal(id: Pid) -> bool {
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
     let status = process::waitid(WaitId::Pid(id), options).ok().flatten();
@@ -109,66 +110,71 @@ fn stopped_by_terminal(id: Pid) -> bool {
 impl Running {
     pub fn send(&self, number: i32) {
         if let Some(signal) = Signal::from_named_raw(number) {
-            // It may have ended just now.
+            // The command may have ended just now.
             let _ = process::kill_process(self.id, signal);
         }
     }
 
-    /// The command with all that it started and that hasn't left it.
+    /// Returns the command and its living descendants. A process whose parent has ended is not
+    /// among them.
     pub fn family(&self) -> Family {
         Family::of(self.id)
     }
 
-    /// Whether the command was there when its group was sent a signal. One that came before it was started
-    /// reached nobody but this process.
+    /// Returns true if the command existed when its group received a signal. An earlier signal
+    /// reached only this process.
     pub fn was_there(&mut self, signal: super::news::Signal) -> bool {
         self.birth.had(signal)
     }
 
-    /// Whether a signal that ends its like was lost though it seems to have come when the command was there: it came
-    /// just before, and this process was so late to handle it. A command that lives and takes it as the system does by
-    /// default hasn't had it.
+    /// Returns true if the command has missed a signal that `was_there` ascribes to it.
+    ///
+    /// Such a signal came just before the command's start, and this process handled it late. Only a
+    /// fatal signal shows this: a living command with the default action can't have received it.
     #[cfg(target_os = "linux")]
     pub fn has_missed(&self, number: i32) -> bool {
         birth::ends(number) && self.is_new() && takes_by_default(self.id, number)
     }
 
-    /// Not known on this system.
+    /// Returns false, because this system doesn't show it.
     #[cfg(not(target_os = "linux"))]
     pub fn has_missed(&self, _number: i32) -> bool {
         false
     }
 
-    /// Whether it was started just now.
+    /// Returns true if the command was started just now.
     pub fn is_new(&self) -> bool {
         self.birth.at().elapsed() < NEW_FOR
     }
 
-    /// Whether it is stopped just now.
+    /// Returns true if the command is stopped.
     #[cfg(target_os = "linux")]
     pub fn is_stopped(&self) -> bool {
         let path = format!("/proc/{}/stat", self.id.as_raw_nonzero());
         let stat = fs::read(path).unwrap_or_default();
-        // The state comes behind the program's name, which has any bytes and ends with the last parenthesis.
+        // The state follows the program's name. The name may contain any bytes, and ends with the
+        // last parenthesis.
         let behind_name = stat.rsplit(|byte| *byte == b')').next();
         behind_name.is_some_and(|rest| rest.starts_with(b" T"))
     }
 
-    /// Whether it wasn't continued since it was stopped.
+    /// Returns true unless the command was continued since the last call.
     #[cfg(not(target_os = "linux"))]
     pub fn is_stopped(&self) -> bool {
         let options = WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
         !matches!(process::waitid(WaitId::Pid(self.id), options), Ok(Some(_)))
     }
 
-    /// The exit code that stands for its end. It has ended.
+    /// Returns the exit code of the command. Call it after the command has ended, because it waits
+    /// for the end.
     pub fn exit_code(&mut self) -> Result<u8> {
         let status = self.child.wait().context("the end of the command")?;
         Ok(code(status))
     }
 }
 
-/// Whether a process neither handles, nor ignores, nor holds back a signal.
+/// Returns true if a process takes the default action on a signal: the signal is not handled,
+/// ignored or blocked.
 #[cfg(target_os = "linux")]
 fn takes_by_default(id: Pid, number: i32) -> bool {
     let path = format!("/proc/{}/status", id.as_raw_nonzero());

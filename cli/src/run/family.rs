@@ -1,4 +1,4 @@
-//! A process with those that it started, and they.
+//! A process and its descendants.
 
 #[cfg(target_os = "linux")]
 pub use linux::Family;
@@ -15,8 +15,8 @@ mod linux {
     use rustix::event::{poll, PollFd, PollFlags, Timespec};
     use rustix::process::{self, Pid, PidfdFlags, Signal};
 
-    /// All of them as they were at a time. Each is held by a descriptor: its number may be another's by
-    /// the time that it is sent a signal.
+    /// A process and its descendants at one moment. Each is held by a descriptor, because its ID
+    /// may belong to another process when a signal is sent.
     pub struct Family {
         members: Vec<(Pid, OwnedFd)>,
     }
@@ -31,7 +31,7 @@ mod linux {
             family
         }
 
-        /// Adds who was started since; false where nobody was.
+        /// Adds the descendants that were started since. Returns false if there are none.
         pub fn grow(&mut self) -> bool {
             let before = self.members.len();
             let children = children();
@@ -49,21 +49,22 @@ mod linux {
             self.members.iter().any(|(member, _)| *member == id)
         }
 
-        /// Waits until all have ended, or until then.
+        /// Waits until all members have ended, or until `end`.
         pub fn until_gone(&self, end: Instant) {
             for (_, descriptor) in &self.members {
                 let left = end.saturating_duration_since(Instant::now());
                 let Ok(left) = Timespec::try_from(left) else {
                     return;
                 };
-                // Readable once it has ended. A signal that comes meanwhile only shortens the wait.
+                // The descriptor is readable once the process has ended. A signal only shortens the
+                // wait.
                 let _ = poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&left));
             }
         }
 
         pub fn send(&self, signal: Signal) {
             for (_, descriptor) in &self.members {
-                // It may have ended.
+                // The process may have ended.
                 let _ = process::pidfd_send_signal(descriptor, signal);
             }
         }
@@ -78,7 +79,7 @@ mod linux {
         }
     }
 
-    /// The children of every process.
+    /// Returns the children of every process.
     fn children() -> HashMap<Pid, Vec<Pid>> {
         let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -96,7 +97,8 @@ mod linux {
         children
     }
 
-    /// The parent stands behind the state, which stands behind a name in brackets that may hold anything.
+    /// Returns the parent's ID from a line of /proc/PID/stat. It follows the state. The state
+    /// follows a name in parentheses, which may contain any bytes.
     fn parent_in(stat: &str) -> Option<Pid> {
         let (_, rest) = stat.rsplit_once(')')?;
         Pid::from_raw(rest.split_whitespace().nth(1)?.parse().ok()?)
@@ -120,7 +122,7 @@ mod other {
 
     use rustix::process::{self, Pid, Signal};
 
-    /// The first alone: no system tells in the same way of the others.
+    /// The first process alone, because other systems don't list descendants in the same way.
     pub struct Family {
         first: Pid,
     }
@@ -141,7 +143,7 @@ mod other {
         pub fn until_gone(&self, _end: Instant) {}
 
         pub fn send(&self, signal: Signal) {
-            // It may have ended.
+            // The process may have ended.
             let _ = process::kill_process(self.first, signal);
         }
     }

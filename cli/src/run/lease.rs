@@ -1,4 +1,4 @@
-//! The lock that a command runs under: taken, renewed and given back by the client library.
+//! The lock of the command, which the client library acquires, renews and releases.
 
 use std::mem;
 use std::os::unix::ffi::OsStrExt;
@@ -18,14 +18,14 @@ use crate::info;
 use crate::nodes::{self, Nodes};
 use crate::shown;
 
-/// How long a server that doesn't answer keeps us from ending. What it couldn't be told ends with the
-/// lease, or a wait with its connection.
+/// The longest time that the end of redis-lock waits for a server's reply. Without a reply, the
+/// lock ends with its lease or its session, and a wait ends with its connection.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// How often a wait is told that it is given up: the first time it may not have begun.
+/// The interval of attempts to cancel a wait. The first attempt may come before the wait has begun.
 const TELL_AGAIN: Duration = Duration::from_millis(5);
 
-/// How long the lock is waited for.
+/// The time limit of the wait for the lock.
 #[derive(Clone, Copy)]
 enum Patience {
     None,
@@ -49,7 +49,7 @@ impl Patience {
 pub struct Lease {
     patience: Patience,
     lock: Lock,
-    /// What ends the lock if the server can't be asked at the end, in words.
+    /// A text that says when the lock ends if the server doesn't reply at the end.
     ends: &'static str,
     token: String,
     guard: Arc<Mutex<Option<Guard>>>,
@@ -59,12 +59,12 @@ pub struct Lease {
 
 impl Lease {
     pub fn new(server: &Server, options: &Run, news: Sender<News>) -> Result<Lease> {
-        // Whoever has no server, no rights or no module is told so before the wait.
+        // A missing server, right or module is reported before the wait.
         let nodes = Nodes::connect(server)?;
         let keys = [&options.key].into_iter().chain(&options.keys);
         let keys: Vec<Vec<u8>> = keys.map(|key| key.as_bytes().to_vec()).collect();
         let lost = news.clone();
-        // Nobody listens any more once the command has ended.
+        // The receiver is gone once the command has ended.
         let on_lost = move || drop(lost.send(News::Lost));
         let locks = locks(server, nodes.is_cluster())?;
         let lock = locks.lock_with(keys, client_options(options).on_lost(on_lost));
@@ -87,13 +87,13 @@ impl Lease {
         &self.token
     }
 
-    /// Who stands before us, in words; none where nobody does.
+    /// Returns a text about the holders and the number of waiters, or `None` if there are none.
     pub fn rivals(&mut self, key: &[u8]) -> Result<Option<String>> {
         let lock = self.nodes.lock(key, 0)?;
         Ok(lock.map(|lock| info::told(key, &lock)))
     }
 
-    /// Begins to wait, or goes on with it. The end of it is news.
+    /// Starts or resumes the wait. Its end is sent as an event.
     pub fn wait(&self) {
         let (lock, held, news) = (
             self.lock.clone(),
@@ -104,22 +104,22 @@ impl Lease {
         thread::spawn(move || {
             let fence = taken(&lock, patience).map(|guard| {
                 let fence = guard.as_ref().map(Guard::fence);
-                // One that was lost before the command could start ends here.
+                // The guard of a grant that was lost before the command started is dropped here.
                 *held.lock().unwrap_or_else(PoisonError::into_inner) = guard;
                 fence
             });
-            // Nobody listens where a signal came first.
+            // The receiver may be gone after a signal.
             let _ = news.send(News::Waited(fence));
         });
     }
 
-    /// Whether there is no lock any more.
+    /// Returns true if the lock is not held, or was lost.
     pub fn is_lost(&self) -> bool {
         let guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
         guard.as_ref().is_none_or(Guard::is_lost)
     }
 
-    /// Has the wait end soon.
+    /// Cancels the wait, on another thread.
     pub fn cancel(&self) {
         let lock = self.lock.clone();
         thread::spawn(move || {
@@ -129,12 +129,12 @@ impl Lease {
         });
     }
 
-    /// Gives the lock back; false if it had been lost.
+    /// Releases the lock. Returns false if the lock had been lost.
     pub fn release(&self) -> bool {
         self.end(Guard::release)
     }
 
-    /// Leaves the lock to end by itself when so much time has passed; false if it had been lost.
+    /// Lets the lock expire after `rest`. Returns false if the lock had been lost.
     pub fn release_after(&self, rest: Duration) -> bool {
         self.end(move |guard| guard.release_after(rest))
     }
@@ -149,7 +149,8 @@ impl Lease {
             return true;
         };
         if guard.is_lost() {
-            // There is nothing to give back, and a server that is away isn't to be waited for.
+            // A lost lock needs no release. Dropping the guard could wait for a server that is
+            // away.
             mem::forget(guard);
             return false;
         }
@@ -165,8 +166,8 @@ impl Lease {
     }
 }
 
-/// Takes the lock. The server is asked once more whether it is held: an answer that lay there while this
-/// process stood still tells of a lock that may be over.
+/// Acquires the lock, and asks the server again if the lock is held. This process may have been
+/// stopped before it read the grant, so the lock may have expired.
 fn taken(lock: &Lock, patience: Patience) -> Result<Option<Guard>> {
     loop {
         let guard = match patience {
@@ -183,7 +184,8 @@ fn taken(lock: &Lock, patience: Patience) -> Result<Option<Guard>> {
     }
 }
 
-/// What went wrong, said once: an error of the redis crate has itself for its cause.
+/// Returns the error with its message once, because an error of the redis crate is also its own
+/// cause.
 fn told(error: Error) -> anyhow::Error {
     match error {
         Error::Redis(error) => anyhow!(nodes::told(&error)),
@@ -201,7 +203,7 @@ fn locks(server: &Server, is_cluster: bool) -> Result<Locks> {
     let first = nodes::connection_info(server)?;
     let mut builder = ClusterClientBuilder::new([first.clone()]);
     if let ConnectionAddr::TcpTls { insecure, .. } = first.addr() {
-        // Certificates alone would have those of the nodes verified.
+        // With certificates alone, the builder would verify the nodes' certificates.
         builder = builder.tls(match insecure {
             true => TlsMode::Insecure,
             false => TlsMode::Secure,
@@ -211,8 +213,9 @@ fn locks(server: &Server, is_cluster: bool) -> Result<Locks> {
     Ok(Locks::cluster(builder)?)
 }
 
-/// Returns the options of the lock. No lease is shorter than `--at-least`, so the lock stays that long also if nobody
-/// is left to extend it. It is renewed at a third of `--lease` all the same, so a loss is noticed as soon.
+/// Returns the options of the lock. No lease is shorter than `--at-least`, so the lock stays that
+/// long even if redis-lock is killed. It is still renewed at a third of `--lease`, so a loss is
+/// noticed as early as without `--at-least`.
 fn client_options(run: &Run) -> Options {
     let lease = run.at_least.map_or(run.lease, |least| least.max(run.lease));
     let options = Options::new().lease(lease).renew_every(run.lease / 3);

@@ -1,7 +1,7 @@
 //! `redis-lock run`.
 //!
-//! One thread decides: it takes what happens from a channel, one thing after the other. Others wait for the
-//! lock, for signals and for the end of the command, and tell it.
+//! The main thread makes all decisions. It reads events from a channel, one after the other. Other
+//! threads wait for the lock, for signals and for the end of the command, and send these events.
 
 mod birth;
 mod command;
@@ -27,18 +27,18 @@ use family::Family;
 use lease::Lease;
 use news::{News, Sender, Signal};
 
-/// As a shell ends where a command can't be run, and where it isn't there.
+/// The exit codes of a shell if a command can't be run or doesn't exist.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// How long a process that was killed is looked at for others that it started meanwhile.
+/// The longest time to look for new children of a process that was killed.
 const KILLED_WITHIN: Duration = Duration::from_millis(100);
 
-/// How long a process group takes at most until all of it go on that were continued together, or stand
-/// still that were stopped.
+/// The longest time until all processes of a group have stopped or continued after a signal to the
+/// group.
 const TOGETHER_WITHIN: Duration = Duration::from_millis(30);
 
-/// How often it is looked at meanwhile whether the command goes on.
+/// The interval between two looks at the state of the command in that time.
 const LOOKS_EVERY: Duration = Duration::from_millis(2);
 
 pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
@@ -88,8 +88,11 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
     })
 }
 
-/// Gives the lock back, or leaves it for what is left of `--at-least`; false if it had been lost. The server granted
-/// the lock before `granted`, and counts the rest from later than now, so it is no shorter than asked.
+/// Releases the lock, or leaves it for the rest of `--at-least`. Returns false if the lock had been
+/// lost.
+///
+/// The lock is held at least as long as asked. The server granted the lock before `granted`, and
+/// counts the rest from a time after now.
 fn given_back(lease: &Lease, options: &Run, granted: Instant) -> bool {
     let at_least = options.at_least.unwrap_or_default();
     let rest = at_least.saturating_sub(granted.elapsed());
@@ -109,11 +112,11 @@ fn tell_of_rivals(lease: &mut Lease, options: &Run) -> Result<()> {
     Ok(())
 }
 
-/// How a wait for the lock ended.
+/// The outcome of a wait for the lock.
 enum Wait {
     Granted(i64),
     NotGot,
-    /// By this signal.
+    /// The number of the signal that ended the wait.
     Ended(i32),
 }
 
@@ -123,7 +126,7 @@ fn waited(lease: &mut Lease, news: &Receiver<News>) -> Result<Wait> {
         match news.recv()? {
             News::Waited(fence) => match fence? {
                 None => return Ok(Wait::NotGot),
-                // This process stood still for so long that the lock is over again.
+                // This process was stopped for so long that the lock has expired.
                 Some(_) if lease.is_lost() => lease.wait(),
                 Some(fence) => return Ok(Wait::Granted(fence)),
             },
@@ -144,7 +147,7 @@ fn waited(lease: &mut Lease, news: &Receiver<News>) -> Result<Wait> {
     }
 }
 
-/// Leaves nothing behind: no place in the queue, and no grant that came at the last moment.
+/// Cancels the wait. Also releases a grant that arrived at the last moment.
 fn give_up(lease: &Lease, news: &Receiver<News>) {
     lease.cancel();
     let end = Instant::now() + lease::ANSWER_WITHIN;
@@ -171,14 +174,14 @@ struct Guarded<'a> {
     lease: &'a Lease,
     options: &'a Run,
     is_lost: bool,
-    /// What is killed, and when, unless it has ended by then.
+    /// The processes to kill, and the time to kill them if they still run.
     end: Option<(Instant, Family)>,
-    /// When this process was continued last, after it had stopped.
+    /// The last time when this process was continued after a stop.
     went_on: Option<Instant>,
 }
 
 impl Guarded<'_> {
-    /// The exit code of the command, once it has ended.
+    /// Handles events until the command has ended, and returns its exit code.
     fn until_it_ends(&mut self, news: &Receiver<News>) -> Result<u8> {
         loop {
             match self.next(news)? {
@@ -186,20 +189,20 @@ impl Guarded<'_> {
                 Some(News::Signal(signal)) => self.pass_on(signal),
                 Some(News::Stopped) => self.stop_too()?,
                 Some(News::Lost) if self.lease.is_lost() => self.lose(),
-                // It was a grant before this one.
+                // The loss concerns an earlier grant.
                 Some(News::Lost) | Some(News::Waited(_)) => {}
                 None => self.kill(),
             }
         }
         if let Some((at, family)) = self.end.take() {
-            // What the command started has no more time than itself.
+            // The command's descendants have the same deadline as the command.
             family.until_gone(at);
             kill(family);
         }
         self.running.exit_code()
     }
 
-    /// What happens next; none where it is time to kill before.
+    /// Returns the next event, or `None` if the time to kill comes first.
     fn next(&self, news: &Receiver<News>) -> Result<Option<News>> {
         let Some((at, _)) = &self.end else {
             return Ok(Some(news.recv()?));
@@ -211,9 +214,10 @@ impl Guarded<'_> {
         }
     }
 
-    /// What the command has by the same act isn't sent to it again.
+    /// Sends a signal to the command, unless the command has received the same signal with its
+    /// group.
     fn pass_on(&mut self, signal: Signal) {
-        // As the system has it: whoever is continued is rid of the stops that came before.
+        // The system also discards earlier stops when a process is continued.
         let is_over = self.went_on.is_some_and(|went_on| signal.at < went_on);
         if signal.number == libc::SIGTSTP && is_over {
             return;
@@ -222,7 +226,7 @@ impl Guarded<'_> {
             Sender::System => {
                 self.running.was_there(signal) && !self.running.has_missed(signal.number)
             }
-            // As an editor does that stops its whole group.
+            // A descendant may signal its whole group, like an editor that stops its group.
             Sender::Process(sender) => self.running.family().has(sender),
             Sender::Unknown => false,
         };
@@ -231,8 +235,8 @@ impl Guarded<'_> {
         }
     }
 
-    /// Whether a stop that was sent to the whole group came to the command as it was just being started, and was
-    /// lost: only what it does tells.
+    /// Returns true if a stop to the whole group was lost, because the command was just being
+    /// started. Only the state of the command shows that.
     fn missed_a_stop(&self) -> bool {
         let began = Instant::now();
         while self.running.is_new() && !self.running.is_stopped() {
@@ -244,9 +248,10 @@ impl Guarded<'_> {
         false
     }
 
-    /// Stops as the command did, so that the shell sees it, unless it is being continued: where the system has
-    /// stopped both and both are continued, this process may go on before the command does, and nobody would
-    /// continue it a second time.
+    /// Stops this process after the command has stopped, so that the shell sees the stop.
+    ///
+    /// Doesn't stop if the command is being continued. The system may have stopped and continued
+    /// both processes, and this process may go on first. No second continue would then follow.
     fn stop_too(&mut self) -> Result<()> {
         let began = Instant::now();
         while began.elapsed() < TOGETHER_WITHIN {
@@ -268,7 +273,7 @@ impl Guarded<'_> {
             OnLost::Term => {
                 let family = self.running.family();
                 family.send(Sent::TERM);
-                // One that is stopped wouldn't see it.
+                // A stopped process handles TERM only after it is continued.
                 family.send(Sent::CONT);
                 self.end = Some((Instant::now() + self.options.grace, family));
             }
@@ -289,7 +294,7 @@ impl Guarded<'_> {
     }
 }
 
-/// Kills them all, and what they started while they were killed.
+/// Kills a family, and the processes that it started meanwhile.
 fn kill(mut family: Family) {
     let end = Instant::now() + KILLED_WITHIN;
     family.send(Sent::KILL);

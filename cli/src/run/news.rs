@@ -1,4 +1,5 @@
-//! What can happen while a command runs or its lock is waited for, in the order in which it happens.
+//! The events during a wait for the lock and while the command runs, in the order of their
+//! occurrence.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,43 +17,45 @@ use signal_hook::low_level::{emulate_default_handler, register};
 
 use crate::signals;
 
-/// What is passed on to the command.
+/// The signals that are passed on to the command.
 pub const PASSED_ON: [i32; 8] = [
     SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT,
 ];
 
-/// One thing that happened.
+/// An event.
 pub enum News {
-    /// The wait for the lock is over: its fence, or none where it wasn't got.
+    /// The end of the wait: the fence of the grant, or `None` without a grant.
     Waited(Result<Option<i64>>),
     Signal(Signal),
-    /// The command was stopped.
+    /// A stop of the command.
     Stopped,
-    /// The command ended.
+    /// The end of the command.
     Ended,
-    /// The lock was lost.
+    /// The loss of the lock.
     Lost,
 }
 
-/// A signal that this process was sent.
+/// A signal to this process.
 #[derive(Clone, Copy)]
 pub struct Signal {
     pub number: i32,
     pub sender: Sender,
-    /// When it came.
+    /// The time of arrival.
     pub at: Instant,
 }
 
-/// Where a signal came from.
+/// The sender of a signal.
 #[derive(Clone, Copy)]
 pub enum Sender {
-    /// The system: it was typed on the terminal, or that was hung up. The whole group was sent it.
+    /// The system, because of a key on the terminal or a hangup. The whole group receives such a
+    /// signal.
     System,
     Process(Pid),
     Unknown,
 }
 
-/// Tells of signals from now on. Those that are ignored from the start stay so, here and in the command.
+/// Starts to send signals as events. A signal that is ignored from the start stays ignored, here
+/// and in the command.
 pub fn of_signals(news: mpsc::Sender<News>) -> io::Result<()> {
     let mut caught = Vec::new();
     for number in PASSED_ON {
@@ -63,10 +66,11 @@ pub fn of_signals(news: mpsc::Sender<News>) -> io::Result<()> {
     let times = Arc::new(Times::of(&caught)?);
     let mut signals = SignalsInfo::<WithOrigin>::new(&caught)?;
     times.are_read.store(true, Ordering::SeqCst);
-    // On other threads a signal would cut answers of the server off: those are waited for with a time limit.
+    // On another thread, a signal would interrupt a read of the server's reply, because that read
+    // has a timeout.
     signals::block(&caught)?;
     thread::spawn(move || {
-        // Without this no signal would come at all, so there is nothing to be told of a failure.
+        // If this failed, no signal would arrive at all, so a failure needs no report.
         let _ = signals::unblock(&caught);
         for origin in signals.forever() {
             let signal = Signal {
@@ -82,12 +86,12 @@ pub fn of_signals(news: mpsc::Sender<News>) -> io::Result<()> {
     Ok(())
 }
 
-/// When the last signal of each kind came.
+/// The time of the last signal of each kind.
 struct Times {
     begin: Instant,
-    /// In nanoseconds since then.
+    /// The times, in nanoseconds since `begin`.
     of: Vec<(i32, Arc<AtomicU64>)>,
-    /// Whether somebody is there to be told of signals.
+    /// True once a thread can receive the signals.
     are_read: Arc<AtomicBool>,
 }
 
@@ -106,20 +110,20 @@ impl Times {
         Ok(times)
     }
 
-    /// Has the time of each signal of a kind noted. As long as nobody is told of it, it does what it does by
-    /// default.
+    /// Installs a handler that stores the time of each signal of a kind. Until `are_read` is set,
+    /// the handler also takes the default action.
     fn note(&self, number: i32, time: Arc<AtomicU64>) -> io::Result<()> {
         let (begin, are_read) = (self.begin, Arc::clone(&self.are_read));
         let handler = move || {
             if !are_read.load(Ordering::SeqCst) {
-                // Nobody is there to be told of a failure either.
+                // A failure can't be reported here.
                 let _ = emulate_default_handler(number);
             }
             let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
             time.store(ns, Ordering::SeqCst);
         };
-        // SAFETY: it asks for the time, reads and writes atomics, and calls what is made to be
-        // called in a handler.
+        // SAFETY: the handler reads the clock, reads and writes atomics, and calls a function that
+        // is safe in handlers.
         unsafe { register(number, handler) }.map(drop)
     }
 

@@ -1,4 +1,4 @@
-//! What `top` shows, and what keys do to it.
+//! The content of `top`, and the effects of key presses.
 
 use std::cmp::{Ordering, Reverse};
 
@@ -8,16 +8,16 @@ use crate::arguments::SortBy;
 use crate::lock::Lock;
 use crate::nodes::Locks;
 
-/// How far the page keys go.
+/// The number of rows that the page keys move by.
 const PAGE: usize = 10;
 
-/// The locks in their order, and the one that is marked.
+/// The locks in display order, and the marked row.
 pub struct Board {
     pub server: String,
     pub rows: Vec<Row>,
     pub sort: SortBy,
     pub is_reversed: bool,
-    /// Why what is shown is old.
+    /// The failure of the last poll. While it is set, the rows are out of date.
     pub failure: Option<String>,
     marked: usize,
 }
@@ -27,7 +27,7 @@ pub struct Row {
     pub lock: Lock,
 }
 
-/// What somebody wants by a key.
+/// The request behind a key press.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wish {
     Nothing,
@@ -47,7 +47,7 @@ impl Board {
         }
     }
 
-    /// Takes news over. Where there are none, what was known stays on the board.
+    /// Shows the result of a poll. After a failure, the old rows stay on the board.
     pub fn show(&mut self, polled: Result<Locks, String>) {
         match polled {
             Ok(locks) => {
@@ -63,7 +63,7 @@ impl Board {
         }
     }
 
-    /// The number of the marked row; none where there are no rows.
+    /// Returns the index of the marked row, or `None` without rows.
     pub fn marked(&self) -> Option<usize> {
         Some(self.marked).filter(|marked| *marked < self.rows.len())
     }
@@ -108,8 +108,8 @@ impl Board {
         self.marked = 0;
     }
 
-    /// Puts the rows in order, the greatest first, and those that are equal by their keys, so that they
-    /// don't change places each time. The mark goes with its lock.
+    /// Sorts the rows, the greatest first. Equal rows are sorted by key, so their order is stable.
+    /// The mark follows its lock.
     fn order(&mut self, marked: Option<Vec<u8>>) {
         let (sort, is_reversed) = (self.sort, self.is_reversed);
         self.rows.sort_by(|a, b| {

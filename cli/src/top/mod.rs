@@ -21,7 +21,7 @@ use sources::Event;
 pub fn watch(server: &Server, options: &Top) -> Result<ExitCode> {
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     ensure!(is_terminal, "top needs a terminal; ls needs none");
-    // What is wrong with the server is told before the screen is taken.
+    // A failed connection is reported before the screen is taken.
     let nodes = Nodes::connect(server)?;
     let mut board = Board::new(nodes.name(), options.sort);
     let (sender, events) = mpsc::channel();
@@ -42,7 +42,7 @@ pub fn watch(server: &Server, options: &Top) -> Result<ExitCode> {
     }
 }
 
-/// Why it is over.
+/// The reason for the end of `top`.
 enum End {
     Wished,
     Signal(i32),
@@ -52,7 +52,7 @@ fn shown_until_the_end(board: &mut Board, events: &Receiver<Event>) -> Result<En
     let mut screen = Screen::take()?;
     loop {
         screen.draw(board)?;
-        // What came together is shown together.
+        // Events that arrived together are drawn together.
         for event in [events.recv()?].into_iter().chain(events.try_iter()) {
             match event {
                 Event::Locks(polled) => board.show(polled),

@@ -18,13 +18,13 @@ use crate::signals;
 
 const KEYS: &str = "q quit  sort: w waiters h holders a age l lease k key  r reverse";
 
-/// A terminal of fewer lines has none to spare for the keys.
+/// The fewest lines of a terminal with room for the line of keys.
 const LINES_WITH_KEYS: u16 = 6;
 
-/// The least that is left for the key of a lock.
+/// The minimum width of the column with the lock's key.
 const KEY_WIDTH: u16 = 12;
 
-/// A column beside the key.
+/// A column next to the key.
 struct Column {
     title: &'static str,
     width: u16,
@@ -32,7 +32,8 @@ struct Column {
     value: fn(&Lock) -> String,
 }
 
-/// In their order on the screen, which is that of their weight: a narrow terminal shows the first of them.
+/// The columns in their order on the screen, the most important first. A narrow terminal shows only
+/// the first columns.
 const COLUMNS: [Column; 7] = [
     Column {
         title: "WAITERS",
@@ -82,7 +83,7 @@ fn span(ms: Option<u64>) -> String {
     ms.map_or_else(|| "-".to_owned(), shown::span)
 }
 
-/// Ours until it is restored; a panic restores it too.
+/// The terminal while `top` owns it, until `restore` or a panic.
 pub struct Screen {
     terminal: DefaultTerminal,
 }
@@ -94,7 +95,7 @@ impl Screen {
         })
     }
 
-    /// Gives the terminal back while the program is stopped.
+    /// Restores the terminal, stops the program, and takes the terminal again after a continue.
     pub fn stopped(self) -> Result<Screen> {
         restore();
         signals::stop()?;
@@ -106,9 +107,9 @@ impl Screen {
     }
 }
 
-/// Gives the terminal back.
+/// Restores the terminal to its previous state.
 pub fn restore() {
-    // A terminal that is gone has nothing to be restored.
+    // A terminal that is gone needs no restore.
     let _ = ratatui::try_restore();
 }
 
@@ -140,7 +141,7 @@ fn summary(board: &Board) -> String {
     )
 }
 
-/// Those for which there is room beside the key.
+/// Returns the columns that fit next to the key.
 fn columns(width: u16) -> &'static [Column] {
     let mut free = width.saturating_sub(KEY_WIDTH);
     let fits = |column: &&Column| {
@@ -168,7 +169,7 @@ fn table<'a>(board: &'a Board, columns: &'a [Column]) -> Table<'a> {
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
 }
 
-/// The one that is sorted by is underlined.
+/// Returns a column's title, underlined if the board is sorted by this column.
 fn title<'a>(board: &Board, title: &'a str, sort: Option<SortBy>) -> Cell<'a> {
     match sort == Some(board.sort) {
         true => Cell::new(title).style(Modifier::UNDERLINED),

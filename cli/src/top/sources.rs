@@ -1,4 +1,4 @@
-//! Where news comes from: the keyboard, the servers, signals. Each has a thread.
+//! The sources of events: the keyboard, the servers, and signals. Each source has a thread.
 
 use std::io;
 use std::sync::mpsc::Sender;
@@ -12,18 +12,18 @@ use signal_hook::iterator::Signals;
 use crate::arguments::Server;
 use crate::nodes::{Locks, Nodes};
 
-/// News.
+/// An event that changes the screen or ends `top`.
 pub enum Event {
-    /// All locks, or why they can't be had.
+    /// All locks, or the failure of the poll.
     Locks(Result<Locks, String>),
     Key(KeyEvent),
-    /// The terminal has another size, or shows something else.
+    /// A redraw, because the terminal's size or content has changed.
     Redraw,
-    /// One that ends the program.
+    /// A signal that ends the program.
     Signal(i32),
-    /// One that stops it.
+    /// A signal that stops the program.
     Stop,
-    /// Nobody types any more.
+    /// The end of the keyboard input.
     Closed(io::Error),
 }
 
@@ -79,7 +79,8 @@ pub fn locks(
     });
 }
 
-/// Asks on the connections that are there; after a failure the next time on new ones.
+/// Reads all locks on the existing connections. After a failure, the next call opens new
+/// connections.
 fn polled(server: &Server, nodes: &mut Option<Nodes>, pattern: &[u8]) -> Result<Locks, String> {
     let connected = match nodes.take() {
         Some(nodes) => Ok(nodes),

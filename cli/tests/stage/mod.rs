@@ -1,9 +1,8 @@
-//! `redis-lock` as a test starts it: on its own, or in a terminal.
+//! Helpers that start `redis-lock` for a test, with or without a terminal.
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
-#[path = "../../../tests/support/mod.rs"]
-pub mod support;
+pub use support;
 pub mod terminal;
 
 use std::fs;
@@ -18,7 +17,7 @@ use support::{eventually, until, Server};
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_redis-lock");
 
-/// `redis-lock` with some words, for the server on a port.
+/// Returns a `redis-lock` command with arguments, for the server on a port.
 pub fn redis_lock(port: u16, words: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(words).stdin(Stdio::null());
@@ -26,7 +25,7 @@ pub fn redis_lock(port: u16, words: &[&str]) -> Command {
     command
 }
 
-/// A shell that finds `redis-lock`.
+/// Returns a shell command whose PATH contains `redis-lock`.
 pub fn shell(port: u16, script: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", script]).stdin(Stdio::null());
@@ -43,7 +42,7 @@ fn set_environment(command: &mut Command, port: u16) {
         .env_remove("REDISCLI_AUTH");
 }
 
-/// What a command came to that ends by itself.
+/// The result of a command that ended by itself.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: ExitStatus,
@@ -60,13 +59,13 @@ impl Outcome {
         }
     }
 
-    /// Its exit code; a signal is none.
+    /// Returns the exit code. Panics if a signal ended the command.
     #[track_caller]
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| panic!("{self:?}"))
     }
 
-    /// Its output, where it ended well.
+    /// Returns the output. Panics if the command failed.
     #[track_caller]
     pub fn ok(self) -> String {
         assert!(self.status.success(), "{self:?}");
@@ -79,13 +78,13 @@ pub fn outcome(command: &mut Command) -> Outcome {
     Outcome::of(command.output().expect("it runs"))
 }
 
-/// `redis-lock` with some words until it ends.
+/// Runs `redis-lock` with arguments until it ends.
 #[track_caller]
 pub fn done(server: &Server, words: &[&str]) -> Outcome {
     outcome(&mut redis_lock(server.port(), words))
 }
 
-/// One that runs while the test does something. It is killed when this goes out of scope.
+/// A command that runs while the test goes on. It is killed when this value goes out of scope.
 pub struct Job {
     child: Child,
 }
@@ -99,7 +98,7 @@ impl Job {
         }
     }
 
-    /// `redis-lock` with some words.
+    /// Starts `redis-lock` with arguments.
     #[track_caller]
     pub fn of(server: &Server, words: &[&str]) -> Job {
         Job::start(&mut redis_lock(server.port(), words))
@@ -118,7 +117,7 @@ impl Job {
         self.child.try_wait().expect("a child").is_some()
     }
 
-    /// What it came to, once it has ended.
+    /// Waits for the end of the command, and returns its result.
     #[track_caller]
     pub fn outcome(&mut self) -> Outcome {
         let status = eventually("it ends", || self.child.try_wait().expect("a child"));
@@ -142,14 +141,16 @@ impl Job {
         outcome
     }
 
-    /// The signal that ended it.
+    /// Waits for the end of the command, and returns the signal that ended it.
     #[track_caller]
     pub fn ended_by(&mut self) -> Option<i32> {
         self.outcome().status.signal()
     }
 
-    /// The process of the command that it runs. Before that runs its own program, it is a copy of this one which
-    /// this one waits for: stopped then, it would stop both.
+    /// Waits until the command of `redis-lock run` runs its own program, and returns its process.
+    ///
+    /// Before that, the process is a copy of `redis-lock`, and the original waits for it. A stop at
+    /// that time would stop both.
     #[track_caller]
     pub fn command(&self) -> Pid {
         let command = child_of(self.id());
@@ -163,13 +164,13 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// The first child of a process, once it has one.
+/// Waits until a process has a child, and returns its first child.
 #[track_caller]
 pub fn child_of(parent: Pid) -> Pid {
     let path = format!("/proc/{parent}/task/{parent}/children");
@@ -184,7 +185,7 @@ pub fn child_of(parent: Pid) -> Pid {
     eventually("it has a child", || first().and_then(Pid::from_raw))
 }
 
-/// The letter that stands for the state of a process; none once it has ended.
+/// Returns the letter of a process's state, or `None` if the process has ended.
 pub fn state(process: Pid) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     stat.rsplit_once(") ")?
@@ -199,7 +200,8 @@ pub fn until_gone(process: Pid) {
     until("the process has ended", || state(process).is_none());
 }
 
-/// Waits until a command has made a file, and tells what is in it. A line is whole when it has its end.
+/// Waits until a command has written a file, and returns its text. A text is complete if it ends
+/// with a newline.
 #[track_caller]
 pub fn written(path: &Path) -> String {
     eventually("the file is written", || {

@@ -1,4 +1,4 @@
-//! A terminal with a program in it, as somebody sees it.
+//! A terminal that runs a program, as seen by its user.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use vt100::Parser;
 
 use super::support::{eventually, PATIENCE};
 
-/// A program in a terminal. It is killed when this goes out of scope.
+/// A program in a terminal. It is killed when this value goes out of scope.
 pub struct Terminal {
     master: Box<dyn MasterPty + Send>,
     keyboard: Box<dyn Write + Send>,
@@ -78,12 +78,12 @@ impl Terminal {
             .contents()
     }
 
-    /// Everything that was written so far.
+    /// Returns all bytes that the program has written so far.
     pub fn raw(&self) -> Vec<u8> {
         self.seen.lock().expect("the screen").raw.clone()
     }
 
-    /// Whether a program has the whole screen for itself.
+    /// Returns true if a program uses the alternate screen.
     pub fn is_taken(&self) -> bool {
         self.seen
             .lock()
@@ -93,11 +93,11 @@ impl Terminal {
             .alternate_screen()
     }
 
-    /// Whether what is typed is shown and goes out by lines, as a shell leaves it.
+    /// Returns true if input is echoed and read line by line, like in a shell.
     pub fn is_as_usual(&self) -> bool {
         use rustix::termios::{tcgetattr, LocalModes};
         let descriptor = self.master.as_raw_fd().expect("a descriptor");
-        // SAFETY: the master stays open as long as this.
+        // SAFETY: the master stays open while `self` lives.
         let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };
         let modes = tcgetattr(descriptor).expect("a terminal").local_modes;
         modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
@@ -108,7 +108,7 @@ impl Terminal {
         self.until_shows(&format!("{text:?} is shown"), |shown| shown.contains(text));
     }
 
-    /// Waits until the screen shows something; else fails, and tells what it shows.
+    /// Waits until `shows` accepts the screen's text. Panics with that text after `PATIENCE`.
     #[track_caller]
     pub fn until_shows(&self, what: &str, shows: impl Fn(&str) -> bool) {
         let end = Instant::now() + PATIENCE;
@@ -132,7 +132,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended.
+        // The program may have ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -147,7 +147,7 @@ fn size(cols: u16, rows: u16) -> PtySize {
     }
 }
 
-/// A command line for it.
+/// Returns a command for a terminal, with the server's address in its environment.
 pub fn words(port: u16, program: &str, words: &[&str]) -> CommandBuilder {
     let mut command = CommandBuilder::new(program);
     command.args(words);
