@@ -1,19 +1,20 @@
 //! redis-lock: distributed locks as a native data type of Redis and Valkey.
 //!
-//! How a command flows, file by file:
+//! The path of a command, file by file:
 //!
-//! 1. [`commands`] has one file a verb; the words are read by `redis_lock_core::grammar`;
-//! 2. [`engine::execute`] hands the operation to the lock table (`redis_lock_core::table`), which
-//!    settles and decides;
-//! 3. [`engine::apply`] applies and replicates the effects that come back;
-//! 4. [`server::reply`] answers the caller, [`engine::blocking`] those who waited.
+//! 1. [`commands`] has one file per verb. `redis_lock_core::grammar` parses the words.
+//! 2. [`engine::execute`] passes the operation to the lock table (`redis_lock_core::table`), which
+//!    settles and decides.
+//! 3. [`engine::apply`] applies and replicates the effects that the table returns.
+//! 4. [`server::reply`] replies to the caller, [`engine::blocking`] to the waiters.
 //!
-//! What happens without a command comes in through [`callbacks`], which leave pending events, and is
-//! carried out by [`engine::settle`] when the module's timer fires. Floor by floor, each using only
-//! those below: [`commands`] and [`callbacks`], [`engine`], [`server`], [`state`], the core. This crate
-//! decides nothing about locks.
+//! The server also calls [`callbacks`] without a command. They leave pending events, which
+//! [`engine::cron`] carries out when the module's timer fires.
 //!
-//! Everything here runs on the server's main thread, but for the free and save callbacks of
+//! The layers, each using only those below it: [`commands`] and [`callbacks`], [`engine`],
+//! [`server`], [`state`], the core. This crate decides nothing about locks.
+//!
+//! All code here runs on the server's main thread, except the free and save callbacks of
 //! [`datatype`].
 #![allow(
     missing_docs,
@@ -41,16 +42,16 @@ use std::ffi::c_int;
 use redis_module::{raw, Context, RedisString};
 
 use callbacks::{datatype, events, info};
-use engine::{blocking, settle};
+use engine::{blocking, cron};
 use server::memory::Counted;
 use server::{api, boundary, config, filter, keepalive, key_events, timer};
 
-/// The version as the server keeps it: 10000 * major + 100 * minor + patch.
+/// The version in the server's form: 10000 * major + 100 * minor + patch.
 const VERSION: c_int = 10_000 * number(env!("CARGO_PKG_VERSION_MAJOR"))
     + 100 * number(env!("CARGO_PKG_VERSION_MINOR"))
     + number(env!("CARGO_PKG_VERSION_PATCH"));
 
-/// The number that these digits spell.
+/// Returns the number that these digits spell.
 const fn number(digits: &str) -> c_int {
     match c_int::from_str_radix(digits, 10) {
         Ok(number) => number,
@@ -61,11 +62,12 @@ const fn number(digits: &str) -> c_int {
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
 
-/// A step of loading: it says why the module can't be loaded, if it can't.
+/// A step of loading. Returns the reason if the module can't be loaded.
 type LoadStep = fn(&Context) -> Result<(), String>;
 
-/// What is asked comes before what is registered, and what the server can't take back comes last: a
-/// module that fails to load is freed, and what it still has registered then would lead nowhere.
+/// The steps of loading, in order. Questions to the server come before registrations, and
+/// registrations that the server can't take back come last. A module that fails to load is freed,
+/// and what it had registered would point to freed code.
 const STEPS: [LoadStep; 16] = [
     boundary::print_no_backtraces,
     api::prepare,
@@ -85,13 +87,15 @@ const STEPS: [LoadStep; 16] = [
     filter::register,
 ];
 
-/// Where the server enters the module.
+/// Loads the module: the server's entry point.
 ///
-/// The crate `redis-module` has a macro for this. It registers settings before the module could ask
-/// for the functions it needs, and panics where one is missing: that would take the server down.
+/// The macro of the crate `redis-module` is not used. It registers settings before the module can
+/// check the server's functions, and it panics if a function is missing. That would abort the
+/// server.
 ///
 /// # Safety
-/// Called by the server alone, with a context and strings that live for the time of the call.
+/// Only the server may call this, with a context and `argc` strings that are valid until the call
+/// returns.
 #[no_mangle]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn RedisModule_OnLoad(
@@ -99,7 +103,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: the context is the server's, the name ends with its NUL.
+    // SAFETY: `ctx` is the server's context for this call. The name is a C string.
     let taken = unsafe {
         raw::Export_RedisModule_Init(
             ctx,
@@ -112,7 +116,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         return raw::REDISMODULE_ERR as c_int;
     }
     let ctx = Context::new(ctx);
-    // SAFETY: the server passes `argc` strings, alive for the time of the call.
+    // SAFETY: the server passes `argc` strings, which are valid until the call returns.
     let arguments = unsafe { api::strings(argv, argc) };
     let loaded = boundary::guard(|| load(&ctx, taken, arguments));
     let loaded = loaded.unwrap_or_else(|| Err("loading it panicked".to_owned()));
@@ -140,7 +144,7 @@ fn load(
     if taken != raw::REDISMODULE_OK as c_int {
         return Err("a module named lock is loaded already".to_owned());
     }
-    // A server that lacks what it takes to read an argument is refused for that.
+    // Before the arguments: reading them needs functions that the server may lack.
     api::probe(ctx)?;
     let words: Vec<&[u8]> = arguments
         .iter()
@@ -150,19 +154,20 @@ fn load(
     STEPS.iter().try_for_each(|step| step(ctx))
 }
 
-/// Those that are loaded already: of each that is loaded later the server tells.
+/// Looks for modules that are loaded already. The server sends an event for each that is loaded
+/// later.
 fn look_for_other_modules(ctx: &Context) -> Result<(), String> {
     key_events::look_for_other_modules(ctx);
     Ok(())
 }
 
-/// The server tells of each CONFIG SET that changes it later.
+/// Reads `maxclients`. The server sends an event for each CONFIG SET that changes it later.
 fn read_max_clients(ctx: &Context) -> Result<(), String> {
     config::read_max_clients(ctx);
     Ok(())
 }
 
 fn set_timer(_: &Context) -> Result<(), String> {
-    timer::on_fire(settle::fire);
+    timer::on_fire(cron::fire);
     Ok(())
 }

@@ -1,109 +1,116 @@
-//! What comes of an operation, and what ends a wait.
+//! The results of an operation: the caller's answer, the outcomes of waits, and the messages to
+//! publish.
 
 use crate::state::hand_over::HandOver;
 use crate::state::place::User;
 use crate::state::queue::{Position, WaiterId};
 use crate::values::name::Names;
-use crate::values::notice::Notice;
+use crate::values::notification::Notification;
 use crate::values::refusal::Refusal;
 use crate::values::token::Token;
 
-/// Room for how many deliveries of each kind is kept from one operation to the next.
+/// The most deliveries of each kind whose memory is kept for the next operation.
 const KEPT: usize = 16;
 
-/// Who gives an operation.
+/// The client that sends an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The connection's client id; 0 when there is none.
+    /// The connection's client id; 0 for a caller without a connection.
     pub client_id: u64,
-    /// Under which number it waits, if it has to.
+    /// The number of the caller's wait, if it has to wait.
     pub waiter_id: WaiterId,
 }
 
-/// How a wait begins.
+/// The start of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// Its token didn't wait for these names before.
+pub enum Enqueued {
+    /// The token did not wait for these names before.
     New,
-    /// It took over from another connection.
+    /// The wait replaces the token's older wait for these names. A place that is kept by another
+    /// LOCK.QUEUE is one too.
     TakenOver,
 }
 
 /// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It holds, with this fence.
+    /// The token holds the names, with this fence.
     Granted(u64),
-    /// It doesn't, and it isn't waiting.
+    /// The names were not granted, and the caller does not wait.
     NotNow,
-    /// The caller waits, at this position.
-    Queued(Arrival, Position),
-    /// Its token has this place in the queue, counted from 1; whether it was taken just now.
-    Place(usize, Arrival),
-    /// How many names it changed.
+    /// The caller waits at this position.
+    Queued(Enqueued, Position),
+    /// The token has a place with this number in the queue, counted from 1. [`Enqueued::New`] if
+    /// this operation took the place.
+    Place(usize, Enqueued),
+    /// The number of names that changed. For LOCK.CANCEL: 1 if a wait was cancelled, else 0.
     Count(usize),
 }
 
-/// Why a waiter's wait is over.
+/// The reason why a wait is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It holds now.
+    /// The waiter's token holds the names now.
     Granted(HandOver),
-    /// Its BLOCK is over.
+    /// The wait's BLOCK or KEEP has ended.
     TimedOut,
-    /// An error ends its wait.
+    /// An error ends the wait.
     Refused(Refusal),
 }
 
-/// A waiter to answer.
+/// The end of a blocked client's wait, to reply to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Whom.
+    /// The number of the wait.
     pub waiter_id: WaiterId,
-    /// With what.
+    /// The outcome of the wait.
     pub outcome: Outcome,
 }
 
-/// A message to publish, because a place is one no more: it was granted, or given up.
+/// A message to publish because a place has ended: it was granted, cancelled, or its key got
+/// another type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publication {
-    /// Whose place it was.
+    /// The token that had the place.
     pub token: Token,
-    /// For what.
+    /// The names that the place was for.
     pub names: Names,
-    /// What is published where.
-    pub notice: Notice,
-    /// By whose rights.
+    /// The channel and the message.
+    pub notification: Notification,
+    /// The user whose rights are checked before the message is published.
     pub user: User,
 }
 
-/// All that follows from an operation but for its effects, which come first, so that nobody is told of
-/// a grant that isn't there. To be done in this order: the blocking of a caller that was queued; the
-/// deliveries.
+/// Everything that follows from an operation, except its effects. The server acts on it in this
+/// order:
+///
+/// 1. It applies the effects, so that no client is notified of a grant that is not stored.
+/// 2. It blocks the caller if the answer is [`Answer::Queued`].
+/// 3. It carries out the deliveries.
 #[derive(Debug)]
 pub struct Decision {
-    /// For the caller.
+    /// The answer to the caller.
     pub answer: Result<Answer, Refusal>,
-    /// For others, if it concerns any: most operations don't.
+    /// Replies and messages to other clients. Most operations have none.
     pub deliveries: Option<Box<Deliveries>>,
 }
 
-/// What others than the caller are told.
+/// The replies and messages to clients other than the caller.
 #[derive(Debug, Default)]
 pub struct Deliveries {
-    /// For those who waited.
+    /// Replies to blocked clients whose wait is over.
     pub completions: Vec<Completion>,
-    /// For those who listen.
+    /// Messages to publish.
     pub publications: Vec<Publication>,
 }
 
 impl Deliveries {
-    /// Whether nobody is told anything.
+    /// Returns true if there is nothing to deliver.
     pub fn is_empty(&self) -> bool {
         self.completions.is_empty() && self.publications.is_empty()
     }
 
-    /// Forgets all, and much of the room for it where that is much.
+    /// Removes all deliveries, and frees the memory beyond `KEPT` of each kind.
     pub fn clear(&mut self) {
         self.completions.clear();
         self.completions.shrink_to(KEPT);

@@ -1,16 +1,16 @@
-//! What changes in the keyspace, as values: the only thing that is stored and replicated.
+//! Effects: changes to the keyspace as values. Only effects are stored and replicated.
 //!
-//! Effects carry absolute times and no conditions, so applying them in order gives the same locks
-//! on every replica and at every replay. A command is never replicated as it came.
+//! 1. An effect has absolute times and no conditions. So effects applied in order give the same
+//!    locks on every replica and in every replay.
+//! 2. A command is never replicated in the form in which the client sent it.
+//! 3. RENEW combines renewals of many sessions. Each session after the first adds only its key.
 //!
 //! ```text
 //! LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms lease-ms permits"
 //! LOCK.APPLY key DROP token
-//! LOCK.APPLY key RENEW deadline-ms [key ...]    exclusive locks, held as before
-//! DEL key                                       when the last holder goes
+//! LOCK.APPLY key RENEW deadline-ms [key ...]    another deadline for exclusive locks
+//! DEL key                                       the last holder is gone
 //! ```
-//!
-//! RENEW is what many sessions that are renewed at once come to: for each no more than its key.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -21,42 +21,42 @@ use crate::values::decimal;
 use crate::values::holder::{Holder, Mode};
 use crate::values::holders::Difference;
 use crate::values::lock::{Lock, Stored};
-use crate::values::moment::MAX_DEADLINE_MS;
 use crate::values::name::Name;
 use crate::values::refusal::Refusal;
+use crate::values::time::MAX_DEADLINE_MS;
 use crate::values::token::Token;
 
-/// What happens to one lock.
+/// One change of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A grant is made or renewed. Unless the lock and the grant are both shared it replaces all
-    /// holders, so that a hand-over is a single effect.
+    /// Makes or renews a grant. The grant replaces all holders unless the lock and the grant are
+    /// both shared. So a hand-over is a single effect.
     Grant {
-        /// Alone or beside others.
+        /// The mode of the grant.
         mode: Mode,
         /// The grant.
         holder: Holder,
     },
-    /// The only holder of an exclusive lock has another deadline, and nothing else is different.
+    /// Gives the only holder of an exclusive lock another deadline, and changes nothing else.
     Renew {
-        /// The grant, as it is now.
+        /// The grant, with the new deadline.
         holder: Holder,
     },
-    /// A holder goes, others stay.
+    /// Removes a holder; other holders stay.
     Drop {
-        /// Who goes.
+        /// The holder's token.
         token: Token,
     },
-    /// The last holder goes.
+    /// Removes the last holder, and the key with it.
     Delete,
 }
 
-/// Where an effect happens.
+/// The name that an effect changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EffectName<'n> {
-    /// The first of the names that the operation is about.
+    /// The first of the operation's names.
     Own(&'n Name),
-    /// Another one.
+    /// Another name.
     Other(Box<Name>),
 }
 
@@ -72,12 +72,12 @@ impl Deref for EffectName<'_> {
     }
 }
 
-/// A change and where it happens.
+/// A change and the name that it changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect<'n> {
-    /// Where.
+    /// The name.
     pub name: EffectName<'n>,
-    /// What.
+    /// The change.
     pub change: Change,
 }
 
@@ -87,12 +87,12 @@ pub type Changes = SmallVec<[Change; 1]>;
 /// The effects of one operation: mostly one.
 pub type Effects<'n> = SmallVec<[Effect<'n>; 1]>;
 
-/// What a LOCK.APPLY asks for.
+/// The meaning of a LOCK.APPLY.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
-    /// To change the lock of the key.
+    /// Changes the lock of the key.
     Change(Change),
-    /// To set the deadline of the only holder of the key and of each of these.
+    /// Sets the deadline of the only holder of the key, and of each of the other keys.
     Renew {
         /// The deadline, in ms since the epoch.
         deadline_ms: u64,
@@ -101,38 +101,38 @@ pub enum Parsed<'a> {
     },
 }
 
-/// One of the words of an effect.
+/// One word of an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word<'a> {
-    /// It is there already.
-    Given(&'a [u8]),
-    /// It was made for the effect.
+    /// A word that exists already, borrowed.
+    Borrowed(&'a [u8]),
+    /// A word made for the effect.
     Made(SmallVec<[u8; GRANT_TEXT_LEN]>),
 }
 
-/// Room for the text of a grant with numbers of usual size; a longer one is allocated.
+/// The bytes of a grant's text that need no allocation. Numbers of usual size fit.
 const GRANT_TEXT_LEN: usize = 128;
 
 /// The words of an effect.
 pub type Words<'a> = SmallVec<[Word<'a>; 3]>;
 
 impl Word<'_> {
-    /// Its bytes.
+    /// Returns the bytes of the word.
     pub fn as_slice(&self) -> &[u8] {
         match self {
-            Self::Given(bytes) => bytes,
+            Self::Borrowed(bytes) => bytes,
             Self::Made(bytes) => bytes,
         }
     }
 }
 
-/// The words that follow `LOCK.APPLY key`, or `None` for a change that is a plain `DEL key`.
+/// Returns the words that follow `LOCK.APPLY key`; `None` for a change that is a plain DEL.
 pub fn words(change: &Change) -> Option<Words<'_>> {
     match change {
         Change::Grant { mode, holder } => Some(grant_words(*mode, holder)),
         Change::Renew { holder } => Some(grant_words(Mode::Exclusive, holder)),
         Change::Drop { token } => Some(
-            [Word::Given(b"DROP"), Word::Given(token.as_bytes())]
+            [Word::Borrowed(b"DROP"), Word::Borrowed(token.as_bytes())]
                 .into_iter()
                 .collect(),
         ),
@@ -140,7 +140,8 @@ pub fn words(change: &Change) -> Option<Words<'_>> {
     }
 }
 
-/// A grant in few words: each costs the server a string, and each replica another.
+/// Returns the words of a grant, with all numbers in one word.
+// perf: each word costs the server a string, and each replica another one.
 fn grant_words(mode: Mode, holder: &Holder) -> Words<'_> {
     let mut text = SmallVec::new();
     text.extend_from_slice(mode.as_str().as_bytes());
@@ -158,23 +159,23 @@ fn grant_words(mode: Mode, holder: &Holder) -> Words<'_> {
         text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
     smallvec![
-        Word::Given(b"GRANT"),
-        Word::Given(holder.token.as_bytes()),
+        Word::Borrowed(b"GRANT"),
+        Word::Borrowed(holder.token.as_bytes()),
         Word::Made(text),
     ]
 }
 
-/// The words that follow `LOCK.APPLY key` where the locks of several keys are renewed together; the
-/// other keys follow them.
+/// Returns the words that follow `LOCK.APPLY key` when the locks of several keys are renewed
+/// together. The other keys follow these words.
 pub fn renewal_words<'a>(deadline_ms: u64) -> Words<'a> {
     let deadline = itoa::Buffer::new().format(deadline_ms).as_bytes().into();
-    smallvec![Word::Given(b"RENEW"), Word::Made(deadline)]
+    smallvec![Word::Borrowed(b"RENEW"), Word::Made(deadline)]
 }
 
-/// Reads what [`words`] and [`renewal_words`] wrote.
+/// Parses the words that [`words`] and [`renewal_words`] return.
 ///
 /// # Errors
-/// [`Refusal::ApplyMalformed`] for everything that they don't write.
+/// [`Refusal::ApplyMalformed`] for all other words.
 pub fn parse<'a>(words: &'a [&'a [u8]]) -> Result<Parsed<'a>, Refusal> {
     let order = match words {
         [b"GRANT", token, text] => parse_grant(token, text).map(Parsed::Change),
@@ -223,7 +224,7 @@ fn parse_grant(token: &[u8], text: &[u8]) -> Option<Change> {
     (in_range && sound).then_some(Change::Grant { mode, holder })
 }
 
-/// Makes a change to a lock.
+/// Applies a change to a lock.
 pub fn apply(lock: &mut Lock, change: &Change) {
     match change {
         Change::Grant { mode, holder } => lock.grant(*mode, holder.clone()),
@@ -235,7 +236,7 @@ pub fn apply(lock: &mut Lock, change: &Change) {
     }
 }
 
-/// Adds the changes that make a lock where there was none.
+/// Passes to `add` the changes that make a lock at a name without one.
 #[inline(always)]
 pub fn make(lock: &Lock, mut add: impl FnMut(Change)) {
     match lock.holders().only() {
@@ -250,9 +251,12 @@ fn make_shared(lock: &Lock, add: &mut dyn FnMut(Change)) {
     holders.map(|own| grant_of(lock, own)).for_each(add);
 }
 
-/// Adds the changes that turn `before` into `after`, which somebody holds: fewest first, nothing when nothing changed.
+/// Passes to `add` the changes that turn `before` into `after`, which has a holder. Passes nothing
+/// if nothing changed.
 ///
-/// Grants come before drops, so that no replica sees the lock free in between.
+/// 1. Grants come before drops, so no replica sees the lock free in between.
+/// 2. If only the key's own expiry differs from the last deadline, the latest grant is repeated.
+///    Applying it sets the expiry.
 pub fn between(before: &Stored, after: &Lock, add: &mut dyn FnMut(Change)) {
     let is_as_before = Cell::new(true);
     let mut add = |change| {
@@ -275,7 +279,7 @@ pub fn between(before: &Stored, after: &Lock, add: &mut dyn FnMut(Change)) {
     }
 }
 
-/// The grant of a token, if it is none of the changes yet.
+/// Returns the grant of a token if the token holds `lock` and `changes` have no grant to it yet.
 pub fn affirmed(changes: &[Effect<'_>], lock: &Lock, token: &Token) -> Option<Change> {
     let granted = |effect: &Effect<'_>| match &effect.change {
         Change::Grant { holder, .. } | Change::Renew { holder } => holder.token == *token,
@@ -285,7 +289,7 @@ pub fn affirmed(changes: &[Effect<'_>], lock: &Lock, token: &Token) -> Option<Ch
     own.map(|own| grant_of(lock, own))
 }
 
-/// A grant to each holder: what makes the lock anew.
+/// Returns a grant for each holder. Together they make the lock anew.
 pub fn all_grants(lock: &Lock) -> Changes {
     let holders = lock.holders().iter();
     holders.map(|own| grant_of(lock, own)).collect()
@@ -313,7 +317,8 @@ fn between_exclusive(before: &Lock, after: &Lock, add: impl FnMut(Change)) {
         .for_each(add);
 }
 
-/// Makes a renewal of a grant that is nothing more, where the lock is exclusive.
+/// Replaces a single grant by [`Change::Renew`] if the lock is exclusive and only the deadline
+/// differs.
 pub fn condense(changes: &mut [Effect<'_>], before: &Stored) {
     let [Effect { change, .. }] = changes else {
         return;
@@ -328,7 +333,8 @@ pub fn condense(changes: &mut [Effect<'_>], before: &Stored) {
     }
 }
 
-/// Whether nothing that is stored differs but the deadline.
+/// Returns true if the deadline differs and every other stored field is equal. The session is not
+/// compared, because a renewal keeps it.
 fn differs_in_deadline(before: &Holder, after: &Holder) -> bool {
     let known = Holder {
         deadline_ms: before.deadline_ms,

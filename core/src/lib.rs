@@ -1,16 +1,19 @@
 //! The rules of redis-lock, as a library without a server.
 //!
-//! Nothing in here knows Redis, reads a clock, draws a random number or does I/O. Time and
-//! randomness come in as arguments; what has to happen comes out as values. The flow is
+//! The core calls no server API, reads no clock, draws no random number and does no I/O. Time and
+//! randomness come in as arguments. Everything that has to happen comes out as values.
 //!
-//! 1. [`grammar`] turns the words of a command into an [`operation::Operation`];
-//! 2. [`table::LockTable::execute`] settles the names concerned, decides, and settles again;
-//! 3. its [`decision::Decision`] holds the answer for the caller, the [`effect::Effect`]s that the
-//!    keyspace, the replicas and the append-only file get, and the waiters whose wait is over.
+//! 1. [`grammar`] parses the words of a command into an [`operation::Operation`].
+//! 2. [`table::LockTable::execute`] settles the operation's names, decides, and settles the names
+//!    that the decision changed.
+//! 3. The changes to the keyspace come out as [`effect::Effect`]s. The server applies them and
+//!    sends them to the replicas and the append-only file.
+//! 4. The [`decision::Decision`] holds the caller's answer, the outcome of each wait that is over,
+//!    and the messages to publish.
 //!
-//! What holds of a lock is in its [`values::lock::Lock`], a value that the server keeps. Queues and
-//! sessions are kept by the lock table and end with the server, as the connections do that they are
-//! made of.
+//! The holders of a lock are in its [`values::lock::Lock`], a value that the server stores. Queues
+//! and sessions are in the lock table. They end with the server process, because the connections
+//! that they belong to end with it.
 #![cfg_attr(
     not(test),
     deny(
@@ -21,10 +24,11 @@
     )
 )]
 
-pub mod branch;
+pub mod budget;
 pub mod decision;
 pub mod effect;
 pub mod grammar;
+pub mod hints;
 pub mod operation;
 pub mod state;
 pub mod store;

@@ -1,88 +1,90 @@
-//! What the lock table can be told to carry out.
+//! Operations: the input of the lock table.
 
 use crate::values::name::Names;
-use crate::values::notice::Notice;
-use crate::values::request::{Life, Request};
+use crate::values::notification::Notification;
+use crate::values::request::{LeaseKind, Request};
 use crate::values::token::Token;
 
-/// How much of its holds a RELEASE gives up.
+/// The number of holds that a RELEASE gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leave {
-    /// One hold; the last one frees the lock.
+pub enum ReleaseCount {
+    /// One hold. Giving up the last one ends the grant.
     One,
-    /// All but so many, if there are more.
+    /// All holds beyond this number, if there are more.
     AllBut(u64),
 }
 
-/// One thing for the table to carry out.
+/// One operation for the lock table to execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// The names it is about.
+    /// The names that the operation is about.
     pub names: Names,
-    /// What is done there.
+    /// The action at these names.
     pub action: Action,
 }
 
-/// What an operation does at its names.
+/// The action of an operation at its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Grant all of them now, or none.
+    /// Grants all names now, or none.
     Acquire(Request),
-    /// Grant all of them now, or queue for them.
+    /// Grants all names now, or queues for them.
     Wait {
-        /// What is wanted.
+        /// The token's request.
         request: Request,
-        /// How long to wait; 0: for ever.
+        /// The longest time to wait, in ms; 0: no limit.
         block_ms: u64,
-        /// How long its place stays if the connection is lost; `None`: it goes with that.
+        /// The time to keep the position after the connection is lost, in ms; `None`: the wait ends
+        /// with the connection.
         keep_ms: Option<u64>,
     },
-    /// Grant all of them now, or tell its place in the queue, which is taken or kept.
+    /// Grants all names now, or takes or keeps a place in the queue.
     Queue {
-        /// What is wanted.
+        /// The token's request.
         request: Request,
-        /// How long the place is kept, and a grant to it waits to be claimed.
+        /// The time to keep the place, in ms, and the longest time to claim a grant to it.
         keep_ms: u64,
-        /// What is published as the place is granted, or given up.
-        notice: Option<Notice>,
+        /// The message to publish when the place has ended.
+        notification: Option<Notification>,
     },
-    /// Give up all waits of a token that need one of the names.
+    /// Ends all waits of a token that need one of the names.
     Cancel {
-        /// Who waits.
+        /// The waiter's token.
         token: Token,
     },
-    /// Set the lease anew, of all of them or of none.
+    /// Sets the lease of all names, or of none.
     Extend {
-        /// Who holds.
+        /// The holder's token.
         token: Token,
-        /// Counted from now; `None`: each grant's own length again.
+        /// The lease from now on, in ms; `None`: each grant's own length.
         lease_ms: Option<u64>,
-        /// What becomes of its tie to a connection.
-        life: Life,
+        /// The tie to a connection after the extension.
+        lease_kind: LeaseKind,
     },
-    /// Leave those of them that the token holds.
+    /// Releases the names that the token holds.
     Release {
-        /// Who holds.
+        /// The holder's token.
         token: Token,
-        /// One hold, or all but so many.
-        leave: Leave,
+        /// The number of holds to give up.
+        release_count: ReleaseCount,
     },
 }
 
 impl Action {
-    /// What keeps the grants in force that it makes or renews.
+    /// Returns the lease kind of the grants that the action makes or extends. Returns
+    /// [`LeaseKind::Lease`] for an action that does neither.
     #[inline(always)]
-    pub const fn life(&self) -> Life {
+    pub const fn lease_kind(&self) -> LeaseKind {
         match self {
             Self::Acquire(request) | Self::Wait { request, .. } | Self::Queue { request, .. } => {
-                request.life
+                request.lease_kind
             }
-            Self::Extend { life, .. } => *life,
-            Self::Cancel { .. } | Self::Release { .. } => Life::Lease,
+            Self::Extend { lease_kind, .. } => *lease_kind,
+            Self::Cancel { .. } | Self::Release { .. } => LeaseKind::Lease,
         }
     }
 
-    /// Whose it is.
+    /// Returns the token of the action.
     #[inline(always)]
     pub const fn token(&self) -> &Token {
         match self {

@@ -1,4 +1,4 @@
-//! What the lock table asks the server.
+//! The server as the lock table sees it: keys, clocks, rights and limits.
 
 use crate::effect::Effects;
 use crate::state::place::User;
@@ -7,69 +7,74 @@ use crate::values::fence::Fences;
 use crate::values::lock::Stored;
 use crate::values::name::Name;
 
-/// What a name holds.
+/// The state of a name's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyState {
+pub enum KeyState<L = Stored> {
     /// No key.
     Empty,
     /// A lock.
-    Lock(Stored),
+    Lock(L),
     /// A key of another type.
     OtherType,
 }
 
-/// What the table asks the server.
+/// The questions that the lock table asks the server.
 pub trait Store {
-    /// What a name holds now. Called at most once a name and operation.
+    /// Returns the current state of a name's key. Called at most once per name and operation,
+    /// except by the check in debug builds.
     fn read(&mut self, name: &Name) -> KeyState;
 
-    /// Returns true if an operation that is about `own` can read the key of this name: in a cluster both have to
-    /// be in one slot, because newer servers look for a key in the slot of the running command.
+    /// Returns true if an operation on `own` can read the key of `name`. In a cluster both names
+    /// must be in one slot, because newer servers look up a key in the slot of the running command.
     fn can_read(&mut self, name: &Name, own: &Name) -> bool;
 
-    /// Whether a name without a key has none at another server either: its slot is served here, and
-    /// not on its way to or from another one. What the operation's client may do says nothing of that.
+    /// Returns true if a name without a key has none on another server either: this server owns the
+    /// slot, and the slot is not migrating. The answer does not depend on the rights of the
+    /// operation's client.
     fn is_here(&mut self, name: &Name) -> bool;
 
-    /// Whether something happened at a name that the table was not told of yet.
+    /// Returns true if the key may have changed since the table last settled it.
     fn is_touched(&mut self, name: &Name) -> bool;
 
-    /// Whether there is any such name.
+    /// Returns true if any key may have changed since the table last settled it.
     fn is_any_touched(&mut self) -> bool;
 
-    /// Returns true if the timer settles a name just now because something happened there without an operation.
+    /// Returns true if the timer is settling a name now because its key changed without an
+    /// operation.
     fn is_settling(&mut self, name: &Name) -> bool;
 
-    /// The steady clock in ms. Asked only where something ends by it: most operations need none.
+    /// Returns the steady clock in ms.
+    // perf: read only if something ends by this clock, which most operations do not need.
     fn steady_ms(&mut self) -> u64;
 
-    /// On whose behalf the operation is given.
+    /// Returns the user on whose behalf the operation runs.
     fn user(&mut self) -> User;
 
-    /// Whether a waiter has the rights to what it waits for, as they are now.
-    fn permits(&mut self, waiter: &Waiter) -> bool;
+    /// Returns true if a waiter's user has the rights to the waiter's names now.
+    fn may_be_granted(&mut self, waiter: &Waiter) -> bool;
 }
 
-/// How many may wait; 0: no limit.
+/// The most waiters; 0: no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// With their connection.
+    /// The most blocked clients (`lock.max-waiters`).
     pub max_waiters: usize,
-    /// Without one.
+    /// The most waiters without a connection (`lock.max-tickets`).
     pub max_tickets: usize,
 }
 
-/// What the table is told with every operation, and whom it asks.
+/// The environment of an operation: its clocks, limits and keys, and the receiver of its effects.
 pub struct Environment<'a, 'n> {
     /// The wall clock now: microseconds since the Unix epoch.
     pub wall_us: u64,
-    /// Numbers the grants.
+    /// The source of new fences.
     pub fences: &'a Fences,
-    /// Tells how many may wait. Asked only where somebody is to: most operations need it not.
+    /// The limits on waiters.
+    // perf: a function, because most operations queue no waiter and need no limits.
     pub limits: &'a dyn Fn() -> Limits,
-    /// Where the locks are.
+    /// The server's keys.
     pub store: &'a mut dyn Store,
-    /// Takes what changes in the keyspace: to be applied in this order, and before anything else that
-    /// was decided is done.
+    /// The effects of the operation. The server applies them in this order, before it acts on the
+    /// [`crate::decision::Decision`].
     pub effects: &'a mut Effects<'n>,
 }

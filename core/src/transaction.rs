@@ -1,4 +1,9 @@
-//! The locks that one operation touches: as they were, and as they will be.
+//! A transaction: the locks that one operation touches, before and after its changes.
+//!
+//! 1. A name is read from the server once. The read ends the leases that have run out.
+//! 2. Changes are made to a copy of the lock. The lock that was read stays as it was.
+//! 3. [`Transaction::commit`] compares the two and turns the difference into effects. So a refused
+//!    operation has no effect, except that leases are expired.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,9 +12,9 @@ use std::{mem, ptr};
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
-use crate::branch::{likely, unlikely};
 use crate::decision::Deliveries;
 use crate::effect::{self, Change, Effect, EffectName, Effects};
+use crate::hints::{likely, unlikely};
 use crate::state::lost_holds::LostHold;
 use crate::state::queue::Position;
 use crate::state::sessions::Sessions;
@@ -17,73 +22,74 @@ use crate::store::{Environment, KeyState};
 use crate::values::holder::{Holder, Mode};
 use crate::values::holders::Difference;
 use crate::values::lock::{Lock, Stored};
-use crate::values::moment::{has_passed, Moment};
 use crate::values::name::{Name, Names};
-use crate::values::request::Life;
+use crate::values::request::LeaseKind;
 use crate::values::session_id::SessionId;
+use crate::values::time::{has_passed, Now};
 use crate::values::token::Token;
 
-/// What an operation has read, and what it changes. Nothing of it is in the keyspace before
-/// [`Transaction::commit`] has made effects of it and these were applied.
+/// The reads and the pending writes of one operation. Nothing reaches the keyspace until
+/// [`Transaction::commit`] has turned the writes into effects and the server has applied them.
 pub struct Transaction<'t, 'e, 'n> {
-    /// The world outside.
+    /// The environment of the operation.
     pub environment: &'t mut Environment<'e, 'n>,
-    /// Whether the table was told of everything that happened to keys.
+    /// True if no key may have changed since the table last settled it.
     pub nothing_touched: bool,
-    /// The table's.
+    /// The lock table's sessions.
     pub sessions: &'t mut Sessions,
     entries: Entries<'t, 'n>,
-    /// The steady clock, once it was looked at.
+    /// The steady clock, once it was read.
     steady_ms: Option<u64>,
-    /// What it leaves to be done.
+    /// The names and waiters to look at, and the deliveries.
     pub lists: &'t mut Lists,
-    /// Whether a lock that was changed may have several holders.
+    /// True if a changed lock may have several holders.
     pub any_shared: bool,
-    /// How many leases were found to have ended.
+    /// The number of leases that were found to have run out.
     pub expirations: u64,
-    /// How many steps the operation took so far: names looked at, waiters taken out or granted.
+    /// The steps that the operation has taken: names looked at, waiters removed or granted.
     pub steps: u64,
-    /// The workspace's.
+    /// The flag of the workspace.
     in_use: &'t mut bool,
 }
 
-/// What a transaction works with. The table keeps it from one to the next: most operations need none of
-/// it, and those that do need hardly any allocation.
+/// The buffers of a transaction, which the lock table keeps for the next one.
+// perf: most operations use none of them. The others hardly allocate.
 #[derive(Default)]
 pub struct Workspace {
     others: OtherEntries,
     lists: Lists,
-    /// Whether a transaction works with it. One that is over has left it empty, unless it panicked.
+    /// True while a transaction uses the workspace. A transaction leaves it empty, unless it
+    /// panics.
     in_use: bool,
 }
 
 /// The lists of a transaction.
 #[derive(Default)]
 pub struct Lists {
-    /// Entries whose locks or queues were changed and whose names were not settled since.
+    /// Entries whose lock or queue was changed and whose name was not settled since.
     pub changed: Vec<EntryId>,
-    /// Waiters to look at, whatever happened at their names.
+    /// Waiters to look at, regardless of changes at their names.
     pub again: Vec<Position>,
-    /// Whose wait is over, and what is to be published.
+    /// Replies to waiters, and messages to publish.
     pub deliveries: Box<Deliveries>,
-    /// For the deliveries of the next operation, while this one's are carried out.
+    /// A buffer for the next operation's deliveries, while this operation's are carried out.
     spare: Option<Box<Deliveries>>,
-    /// For the waiters that are to be looked at.
+    /// The buffer of the list of waiters to look at.
     pub heap: BinaryHeap<Reverse<Position>>,
-    /// Tokens that wait elsewhere and were granted something, and what.
+    /// Tokens that were granted names and have other waits, with the granted names.
     pub granted: Vec<(Token, Names)>,
     /// Holds that were found to have ended without a release.
     pub lost_holds: Vec<LostHold>,
 }
 
 impl Workspace {
-    /// Takes back what has been delivered, for the room that it has.
+    /// Keeps the memory of deliveries that were carried out.
     pub fn reuse(&mut self, mut deliveries: Box<Deliveries>) {
         deliveries.clear();
         self.lists.spare = Some(deliveries);
     }
 
-    /// Empties it of what a transaction left that panicked.
+    /// Removes what a transaction left behind when it panicked.
     #[cold]
     #[inline(never)]
     fn clear(&mut self) {
@@ -99,7 +105,7 @@ impl Lists {
         mem::replace(&mut self.deliveries, spare)
     }
 
-    /// Whether nothing is left to be looked at.
+    /// Returns true if no name and no waiter is left to look at.
     fn are_worked_off(&self) -> bool {
         self.changed.is_empty() && self.again.is_empty() && self.granted.is_empty()
     }
@@ -113,24 +119,24 @@ impl Lists {
     }
 }
 
-/// A name that the transaction has read.
+/// The number of a name that the transaction has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryId(usize);
 
 impl EntryId {
-    /// The entry of the first of the operation's names.
+    /// The entry of the operation's first name.
     const FIRST: Self = Self(0);
 }
 
 /// The lock of a name without a key.
 static FREE: Lock = Lock::free();
 
-/// What the transaction has read. Most operations are about one name and read no other: its entry lies here
-/// itself.
+/// The names that the transaction has read.
+// perf: most operations read one name, so the entry of the first name is stored inline.
 struct Entries<'t, 'n> {
-    /// The first of the names that the operation is about.
+    /// The operation's first name.
     first_name: Option<&'n Name>,
-    /// What was read of that.
+    /// The entry of the first name, once it was read.
     first: Option<Entry>,
     others: &'t mut OtherEntries,
 }
@@ -138,7 +144,8 @@ struct Entries<'t, 'n> {
 type OtherEntries = IndexMap<Name, Entry, RandomState>;
 
 impl Entries<'_, '_> {
-    /// Whether this is the first of the operation's names, and not a copy of it: mostly it is.
+    /// Returns true if this is the operation's first name itself. Returns false for an equal copy
+    /// of that name.
     #[inline(always)]
     fn is_first_itself(&self, name: &Name) -> bool {
         self.first_name.is_some_and(|first| ptr::eq(first, name))
@@ -225,12 +232,12 @@ impl Entries<'_, '_> {
 
 struct Entry {
     before: KeyState,
-    /// The lock as it will be, once it is another one than before.
+    /// The lock after the operation's changes; `None` if there were none.
     after: Option<Lock>,
     affirmed: Vec<Token>,
-    /// Whether the operation renews a session here.
+    /// True if the operation renews a session here.
     renewed: bool,
-    /// What [`crate::store::Store::is_here`] said, if it was asked.
+    /// The result of [`crate::store::Store::is_here`], if it was called.
     is_here: Option<bool>,
 }
 
@@ -253,14 +260,14 @@ impl Entry {
         }
     }
 
-    /// The lock as it is by now; `None` where there is none.
+    /// Returns the lock in its current state; `None` if there is no lock.
     fn lock(&self) -> Option<&Lock> {
         let before = self.stored().map(|stored| &stored.lock);
         self.after.as_ref().or(before)
     }
 
-    /// The lock as it will be, to be changed: at first a copy of what was read. What is replaced as a
-    /// whole needs none.
+    /// Returns the lock to change. The first call copies the lock that was read.
+    // perf: a lock that is replaced as a whole is assigned to `after` and never copied.
     fn own_lock(&mut self) -> &mut Lock {
         let before = match &self.before {
             KeyState::Lock(stored) => &stored.lock,
@@ -271,7 +278,7 @@ impl Entry {
 }
 
 impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
-    /// A transaction that has read nothing, of an operation that is about these names, or mostly these.
+    /// Starts a transaction for these names. The transaction may read other names too.
     #[inline(always)]
     pub fn new(
         names: &'n [Name],
@@ -307,12 +314,13 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         }
     }
 
-    /// The wall clock in ms: what leases end by.
+    /// Returns the wall clock in ms, by which leases end.
     pub fn now_ms(&self) -> u64 {
         self.environment.wall_us / 1000
     }
 
-    /// The steady clock in ms: what waits end by.
+    /// Returns the steady clock in ms, by which waits end. It stays the same for the whole
+    /// transaction.
     #[inline]
     pub fn steady_ms(&mut self) -> u64 {
         match self.steady_ms {
@@ -328,15 +336,15 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         ms
     }
 
-    /// Both clocks.
-    pub fn moment(&mut self) -> Moment {
-        Moment {
-            us: self.environment.wall_us,
+    /// Returns both clocks.
+    pub fn now(&mut self) -> Now {
+        Now {
+            wall_us: self.environment.wall_us,
             steady_ms: self.steady_ms(),
         }
     }
 
-    /// The entry of a name, which is read if it wasn't yet.
+    /// Returns the entry of a name. Reads the name if it was not read yet.
     #[inline(always)]
     pub fn entry(&mut self, name: &Name) -> EntryId {
         match self.entries.find(name) {
@@ -351,9 +359,9 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         let before = self.environment.store.read(name);
         let is_up_to_date = match &before {
             KeyState::Lock(stored) => self.is_up_to_date(stored),
-            // Not moved as a whole, as a lock has to be.
+            // perf: `before` is as large as a lock, so an empty key does not move it.
             KeyState::Empty => return self.entries.insert(name, KeyState::Empty),
-            // Those are to be told who wait for it.
+            // The waiters of this name get WRONGTYPE.
             KeyState::OtherType => false,
         };
         let id = self.entries.insert(name, before);
@@ -363,19 +371,21 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         id
     }
 
-    /// The name of an entry.
+    /// Returns the name of an entry.
     pub fn name_of(&self, id: EntryId) -> Option<&Name> {
         self.entries.name(id)
     }
 
-    /// The lock of a name, without the leases that have ended; `None` for another type's key.
+    /// Returns the lock of a name, without leases that have ended; `None` for a key of another
+    /// type.
     #[inline(always)]
     pub fn lock_at(&mut self, name: &Name) -> Option<&Lock> {
         let id = self.entry(name);
         self.lock(id)
     }
 
-    /// The lock of an entry, without the leases that have ended; `None` for another type's key.
+    /// Returns the lock of an entry, without leases that have ended; `None` for a key of another
+    /// type.
     #[inline(always)]
     pub fn lock(&self, id: EntryId) -> Option<&Lock> {
         let entry = self.entries.get(id)?;
@@ -403,7 +413,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         self.change(id, |lock| lock.grant(mode, holder));
     }
 
-    /// Removes the grant of a token, which holds it, from the lock of an entry.
+    /// Removes the grant of a token from the lock of an entry. The token must hold the lock.
     #[inline(always)]
     pub fn remove(&mut self, id: EntryId, token: &Token) {
         let Some(entry) = self.entry_to_change(id) else {
@@ -421,14 +431,15 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         self.change(id, |lock| lock.remove(token));
     }
 
-    /// Changes the grant of a token; its token and fence stay.
+    /// Changes the grant of a token. `change` must keep the token and the fence.
     pub fn update(&mut self, id: EntryId, token: &Token, change: impl FnOnce(&mut Holder)) {
         if self.entry_to_change(id).is_some() {
             self.change(id, |lock| lock.update(token, change));
         }
     }
 
-    /// An entry whose lock is going to be changed: none where the key is of another type.
+    /// Returns an entry whose lock is about to change, and notes that its name is to be settled.
+    /// Returns `None` for a key of another type.
     #[inline(always)]
     fn entry_to_change(&mut self, id: EntryId) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(id)?;
@@ -439,7 +450,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         Some(entry)
     }
 
-    /// Changes the lock of such an entry where more than one may hold.
+    /// Changes the lock of such an entry, which may have several holders.
     fn change<T>(&mut self, id: EntryId, change: impl FnOnce(&mut Lock) -> T) {
         if let Some(entry) = self.entries.get_mut(id) {
             let lock = entry.own_lock();
@@ -448,15 +459,16 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         }
     }
 
-    /// Has a name settled whose lock may be as it was: somebody has left its queue.
+    /// Notes that a name is to be settled although its lock may be unchanged, because a waiter has
+    /// left its queue.
     pub fn settle_again(&mut self, name: &Name) {
         let id = self.entry(name);
         self.lists.changed.push(id);
     }
 
-    /// Whether nothing of a stored lock has ended meanwhile.
+    /// Returns true if all grants of a stored lock are still in force as they are stored.
     ///
-    /// A key that expires before its leases do was given an EXPIRE by hand: that shortens them.
+    /// A key that expires before its leases was given an EXPIRE by hand, which shortens the leases.
     fn is_up_to_date(&self, stored: &Stored) -> bool {
         let Stored { lock, expiry_ms } = stored;
         let expiry_ms = expiry_ms.unwrap_or(u64::MAX);
@@ -467,13 +479,13 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         !shortened && !ended && !self.sessions.has_orphan_at(lock)
     }
 
-    /// Takes away from the lock of an entry what has ended meanwhile.
+    /// Brings the lock of an entry up to date: ends, shortens, unties or renews its grants.
     #[cold]
     fn bring_up_to_date(&mut self, id: EntryId) {
-        // It may have lost some of several holders.
+        // The lock may have lost some of several holders.
         self.any_shared = true;
         self.lists.changed.push(id);
-        let moment = self.moment();
+        let now = self.now();
         let entry = self.entries.get_mut(id);
         let Some((entry, expiry_ms)) = entry.and_then(|entry| {
             let expiry_ms = entry.stored()?.expiry_ms;
@@ -484,29 +496,29 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         let lock = entry.own_lock();
         lock.shorten(expiry_ms.unwrap_or(u64::MAX));
         let before = lock.clone();
-        self.expirations += self.sessions.expire_and_renew(lock, moment);
+        self.expirations += self.sessions.expire_and_renew(lock, now);
         for Difference { before, after } in before.holders().differences(lock.holders()) {
             if let (Some(own), None) = (before, after) {
                 let loss = self.sessions.loss_of(own);
-                let lost = LostHold::of(own, loss, moment.ms());
+                let lost = LostHold::of(own, loss, now.ms());
                 self.lists.lost_holds.push(lost);
             }
         }
     }
 
-    /// Whether a name held nothing before this operation.
+    /// Returns true if a name had no key before this operation.
     pub fn was_absent(&mut self, name: &Name) -> bool {
         let id = self.entry(name);
         let entry = self.entries.get(id);
         entry.is_some_and(|entry| entry.before == KeyState::Empty)
     }
 
-    /// Whether the operation has read a name already.
+    /// Returns true if the operation has read a name.
     pub fn has_read(&self, name: &Name) -> bool {
         self.entries.find(name).is_some()
     }
 
-    /// Whether a name's lock may be at another server just now.
+    /// Returns true if a name had no key here and its lock may be on another server now.
     pub fn is_away(&mut self, name: &Name) -> bool {
         if !self.was_absent(name) {
             return false;
@@ -520,13 +532,14 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         !is_here
     }
 
-    /// The names that the operation has read so far.
+    /// Returns the names that the operation has read so far.
     pub fn names_read(&self) -> impl Iterator<Item = &Name> {
         self.entries.iter().map(|(name, _)| name)
     }
 
-    /// The lock of a name as the operation leaves it, without being read for it; `None` for another type's key and
-    /// where something has ended that no operation has seen yet.
+    /// Returns the lock of a name as the operation leaves it, without adding an entry. Returns
+    /// `None` for a key of another type, and for a lock with a grant whose end no operation has
+    /// seen yet.
     pub fn peek(&mut self, name: &Name) -> Option<Lock> {
         if let Some(id) = self.entries.find(name) {
             return self.lock(id).cloned();
@@ -538,21 +551,22 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         }
     }
 
-    /// Whether [`Transaction::is_away`] was asked of the name of an entry, and said so.
+    /// Returns true if [`Transaction::is_away`] was called for the name of an entry and returned
+    /// true.
     pub fn was_away(&self, id: EntryId) -> bool {
         let entry = self.entries.get(id);
         entry.is_some_and(|entry| entry.is_here == Some(false))
     }
 
-    /// Renews the grant with this session, if it is due.
+    /// Renews the grant with this session if the renewal is due.
     pub fn renew(&mut self, name: &Name, session: SessionId) {
         let id = self.entry(name);
-        let moment = self.moment();
+        let now = self.now();
         let own = self
             .lock(id)
             .and_then(|lock| lock.holders().with_session(session));
         let Some(own) = own.cloned() else { return };
-        if let Some(deadline_ms) = self.sessions.renewal(&own, moment) {
+        if let Some(deadline_ms) = self.sessions.renewal(&own, now) {
             self.update(id, &own.token, |own| own.deadline_ms = deadline_ms);
         }
         if let Some(entry) = self.entries.get_mut(id) {
@@ -560,24 +574,29 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         }
     }
 
-    /// The session of a grant or an extension: a new one, or the one that the token's own grant has.
+    /// Returns the session of a new or extended grant. `own` is the session of the token's current
+    /// grant.
+    ///
+    /// 1. For [`LeaseKind::Session`], a new session.
+    /// 2. For [`LeaseKind::Lease`], the current session, with the new lease, or none.
+    /// 3. For [`LeaseKind::Untied`], none.
     #[inline(always)]
     pub fn bind(
         &mut self,
         id: EntryId,
         own: SessionId,
-        life: Life,
+        lease_kind: LeaseKind,
         lease_ms: u64,
         client_id: u64,
     ) -> SessionId {
-        match life {
-            Life::Session { keep_ms } => self.bind_session(id, lease_ms, keep_ms, client_id),
-            Life::Untied => SessionId::NONE,
-            Life::Lease if unlikely(own.is_session()) => {
+        match lease_kind {
+            LeaseKind::Session { keep_ms } => self.bind_session(id, lease_ms, keep_ms, client_id),
+            LeaseKind::Untied => SessionId::NONE,
+            LeaseKind::Lease if unlikely(own.is_session()) => {
                 self.sessions.set_lease(own, lease_ms);
                 own
             }
-            Life::Lease => SessionId::NONE,
+            LeaseKind::Lease => SessionId::NONE,
         }
     }
 
@@ -597,18 +616,20 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         }
     }
 
-    /// Has the grant of this token told to the replicas even if it comes out as it was.
+    /// Replicates the grant of this token even if the grant is unchanged.
     ///
-    /// Who repeats or extends a grant and then asks by WAIT whether the replicas have it must not
-    /// be told so because there was nothing to send: WAIT looks at what the connection itself wrote.
+    /// A client can repeat or extend a grant and then call WAIT to learn that the replicas have it.
+    /// WAIT only covers what its own connection has written, so there must be something to
+    /// replicate.
     #[inline(never)]
-    pub fn affirm(&mut self, id: EntryId, token: &Token) {
+    pub fn force_propagate(&mut self, id: EntryId, token: &Token) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.affirmed.push(token.clone());
         }
     }
 
-    /// Sums up: what changed, for the keyspace and for the sessions; what others are told.
+    /// Turns the changes into effects, updates the sessions, and returns the deliveries, if there
+    /// are any.
     #[inline(always)]
     pub fn commit(&mut self) -> Option<Box<Deliveries>> {
         if unlikely(!self.sessions.is_empty()) {
@@ -622,7 +643,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         }
         debug_assert!(
             self.lists.are_worked_off(),
-            "left for an operation that it doesn't concern"
+            "names or waiters are left to look at"
         );
         *self.in_use = false;
         let concerns_others = unlikely(!self.lists.deliveries.is_empty());
@@ -631,12 +652,12 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
 
     #[inline(never)]
     fn follow_sessions(&mut self) {
-        let moment = self.moment();
+        let now = self.now();
         for (_, entry) in self.entries.iter() {
             let before = entry.stored().map_or(&FREE, |stored| &stored.lock);
             if let Some(after) = &entry.after {
                 for difference in &before.holders().differences(after.holders()) {
-                    self.sessions.follow(difference, moment);
+                    self.sessions.follow(difference, now);
                 }
             }
         }
@@ -652,7 +673,7 @@ fn commit_entries(entries: &mut OtherEntries, effects: &mut Effects<'_>) {
     }
 }
 
-/// The effects of what became of one name.
+/// Adds the effects of the changes at one name.
 #[inline(always)]
 fn commit_entry<'n>(name: impl Fn() -> EffectName<'n>, entry: &Entry, effects: &mut Effects<'n>) {
     let mut add = |change| {
@@ -660,7 +681,7 @@ fn commit_entry<'n>(name: impl Fn() -> EffectName<'n>, entry: &Entry, effects: &
         effects.push(Effect { name, change });
     };
     match (entry.stored(), &entry.after) {
-        // Each grant is new, and an affirmation of one adds nothing.
+        // Each grant is new, so an affirmed one needs no further effect.
         (None, Some(made)) => effect::make(made, add),
         (None, None) => {}
         (Some(_), Some(after)) if likely(after.is_free()) => add(Change::Delete),
@@ -668,7 +689,7 @@ fn commit_entry<'n>(name: impl Fn() -> EffectName<'n>, entry: &Entry, effects: &
     }
 }
 
-/// As [`commit_entry`], where somebody held the lock before and somebody holds it after.
+/// Like [`commit_entry`], for a lock that had a holder before and has one after.
 #[inline(never)]
 fn commit_held<'n>(
     name: impl Fn() -> EffectName<'n>,

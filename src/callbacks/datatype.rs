@@ -1,14 +1,14 @@
-//! The native type `redislock`: what the server calls when it saves, loads, frees or measures one.
+//! The native type `redislock`: callbacks to save, load, free and measure a value.
 //!
-//! A value is a `Box<Packed>` that the server owns through a raw pointer. Loading checks every byte,
-//! for anybody who may call RESTORE chooses them; `free` may run on another thread and touches
-//! nothing but the value.
+//! A value is a `Box<Packed>` that the server owns through a raw pointer. Loading checks every
+//! byte, because a client that may call RESTORE chooses them. `free` may run on another thread and
+//! uses nothing but the value.
 
 use std::ffi::{c_int, c_void};
 use std::{ptr, slice};
 
-use redis_lock_core::branch::likely;
 use redis_lock_core::effect;
+use redis_lock_core::hints::likely;
 use redis_lock_core::values::codec::{self, ENCODING_VERSION};
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
@@ -22,7 +22,7 @@ use crate::server::lock_type::{self, lock_of};
 use crate::server::{boundary, clock, key, propagation};
 use crate::state::{self, FENCES};
 
-/// The type, registered at load. Nine characters, as the server wants it.
+/// The type, registered at load. The server requires a name of nine characters.
 static LOCK_TYPE: RedisType = RedisType::new(
     "redislock",
     ENCODING_VERSION,
@@ -70,21 +70,23 @@ extern "C" fn save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
 
 unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
     let value = boundary::guard(|| {
-        // SAFETY: `io` is the server's, for the time of this call.
+        // SAFETY: `io` is the server's pointer for this call.
         let lock = unsafe { read(io, version) }?;
         Some(lock_type::into_value(Packed::new(lock)))
     });
     value.flatten().unwrap_or(ptr::null_mut())
 }
 
+/// Reads a lock from an RDB stream. Returns `None` if it is not valid.
+///
 /// # Safety
-/// `io` is what the server handed to the load callback that is running.
+/// `io` is the pointer that the server passed to the load callback, which is still running.
 unsafe fn read(io: *mut raw::RedisModuleIO, version: c_int) -> Option<Lock> {
-    // The server's own files are trusted: refusing them would keep it from starting. So is what the
-    // primary sends, which judged it by its own clock.
+    // The server's own files are trusted, because refusing them would keep it from starting. So is
+    // the data of the primary, which judged it by its own clock.
     let trusted = api::is_loading() || api::is_replica();
     if version != ENCODING_VERSION {
-        // Not for RESTORE: any client could fill the log with it.
+        // Not for RESTORE, because any client could fill the log with it.
         if trusted {
             tell_of_version(version);
         }
@@ -95,9 +97,11 @@ unsafe fn read(io: *mut raw::RedisModuleIO, version: c_int) -> Option<Lock> {
     if buffer.is_null() {
         return None;
     }
-    // SAFETY: the server returned `len` bytes at `buffer`, which are ours until freed below.
+    // SAFETY: the server returned `len` bytes at `buffer`, which the module owns until it frees
+    // them below.
     let lock = codec::decode(unsafe { slice::from_raw_parts(buffer.cast(), len) });
-    // SAFETY: as above; the bytes are not used any more.
+    // SAFETY: the buffer came from `LoadStringBuffer`, whose result the module has to free. It is
+    // not used after.
     unsafe { api::free(buffer.cast()) };
     let lock = lock.ok()?;
     if !trusted && !FENCES.is_credible(lock.highest_fence(), clock::wall_us()) {
@@ -107,7 +111,7 @@ unsafe fn read(io: *mut raw::RedisModuleIO, version: c_int) -> Option<Lock> {
     Some(lock)
 }
 
-/// Says why a lock can't be read: the server only says that it can't.
+/// Logs the reason why a lock can't be read. The server logs only the fact.
 fn tell_of_version(version: c_int) {
     let text = format!(
         "a stored lock has format {version}, and redis-lock {} reads format {ENCODING_VERSION}: load the \
@@ -126,14 +130,14 @@ extern "C" fn rewrite(
         let key = RedisString::string_as_slice(key);
         // SAFETY: the server passes a live value of the type.
         for words in rewritten(key, &unsafe { lock_of(value) }.unpack()) {
-            // SAFETY: `io` is the server's, for the time of this call.
+            // SAFETY: `io` is the server's pointer for this call.
             unsafe { propagation::emit_aof(io, c"LOCK.APPLY", &words) };
         }
     });
 }
 
 extern "C" fn free(value: *mut c_void) {
-    // SAFETY: the server passes what `into_value` made, once, and doesn't use it after.
+    // SAFETY: the server passes a value of `into_value` once, and doesn't use it after.
     unsafe { lock_type::free_value(value) };
 }
 
@@ -142,7 +146,8 @@ extern "C" fn mem_usage(value: *const c_void) -> usize {
     size_of::<Packed>() + unsafe { lock_of(value) }.heap_bytes()
 }
 
-/// Never 0, which would mean "free it on another thread": a lock that was just released is free.
+/// Returns the number of holders, at least 1 because a released lock has none. 0 would mean that
+/// the server frees the value on another thread.
 extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
     // SAFETY: the server passes a live value of the type.
     unsafe { lock_of(value) }.holder_count().max(1)
@@ -161,7 +166,7 @@ extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     });
 }
 
-/// A lock leaves its key, by whatever way but a flush.
+/// Records that a lock leaves its key, by any way except a flush.
 extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     if likely(state::with(|state| state.deleting.get())) {
         return;
@@ -187,7 +192,7 @@ fn record_unlinked(key: *mut raw::RedisModuleKeyOptCtx, value: &Packed) {
     });
 }
 
-/// The words of a stored lock for an append-only file: each of them one LOCK.APPLY.
+/// Returns the words of a stored lock for an append-only file, one list for each LOCK.APPLY.
 fn rewritten(key: &[u8], lock: &Lock) -> Vec<Vec<RedisString>> {
     let changes = effect::all_grants(lock);
     let lines = changes.iter().filter_map(effect::words);

@@ -2,12 +2,12 @@
 
 use std::ffi::{c_char, c_int, c_void, CStr};
 
-use redis_lock_core::branch::unlikely;
+use redis_lock_core::hints::unlikely;
 use redis_lock_core::state::lost_holds::UnlinkedHolds;
 use redis_lock_core::values::name::Name;
 use redis_module::{raw, Context, RedisString};
 
-use crate::engine::{blocking, pending, settle};
+use crate::engine::{blocking, cron, pending};
 use crate::server::api::{self, server};
 use crate::server::fence_key::Saver;
 use crate::server::{
@@ -16,7 +16,7 @@ use crate::server::{
 use crate::state;
 use crate::state::pending::{Event, ALL_DATABASES};
 
-/// Subscribes to all that concerns locks.
+/// Subscribes to all events that concern locks.
 pub fn subscribe(ctx: &Context) -> Result<(), String> {
     api::subscribe(ctx, raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush))?;
     api::subscribe(ctx, raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap))?;
@@ -77,7 +77,7 @@ extern "C" fn on_flush(
         return;
     }
     boundary::guard(|| {
-        // SAFETY: this event's data is a `RedisModuleFlushInfo`, for the time of the call.
+        // SAFETY: the server passes this event a `RedisModuleFlushInfo` that is valid for the call.
         let info = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
         let db = info.map_or(ALL_DATABASES, |info| info.dbnum);
         if state::any_sessions() {
@@ -94,7 +94,8 @@ extern "C" fn on_swap(
     data: *mut c_void,
 ) {
     boundary::guard(|| {
-        // SAFETY: this event's data is a `RedisModuleSwapDbInfo`, for the time of the call.
+        // SAFETY: the server passes this event a `RedisModuleSwapDbInfo` that is valid for the
+        // call.
         let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
         let Some(info) = info else { return };
         if state::any_locks() {
@@ -119,7 +120,8 @@ extern "C" fn on_loading(
     }
 }
 
-/// A file is about to be written, by this process or by the child that is told, or was written.
+/// Handles the start and the end of writing a file, by this process or a child. The event names the
+/// writer.
 extern "C" fn on_persistence(
     _: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
@@ -156,7 +158,8 @@ extern "C" fn on_client_change(
         return;
     }
     boundary::guard(|| {
-        // SAFETY: this event's data is a `RedisModuleClientInfo`, for the time of the call.
+        // SAFETY: the server passes this event a `RedisModuleClientInfo` that is valid for the
+        // call.
         if let Some(info) = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() } {
             blocking::record_client_gone(info.id);
             state::with(|state| state.rights.borrow_mut().forget_changer(info.id));
@@ -181,7 +184,7 @@ extern "C" fn on_config_change(
     });
 }
 
-/// Another module was loaded or unloaded.
+/// Handles the load or unload of another module.
 extern "C" fn on_module_change(
     ctx: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
@@ -194,7 +197,7 @@ extern "C" fn on_module_change(
     });
 }
 
-/// The timer does what the new role asks for.
+/// Handles a change of the server's role. The timer does the rest.
 extern "C" fn on_role_change(
     ctx: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
@@ -220,7 +223,7 @@ extern "C" fn on_event_loop(
     boundary::guard(|| match sub {
         raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP => {
             blocking::before_sleep();
-            settle::check_clock();
+            cron::check_clock();
         }
         raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => {
             propagation::expect_append_only_file();
@@ -236,16 +239,16 @@ extern "C" fn on_key(
     event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
-    // SAFETY: the server passes the event's name, with its end, for the time of the call.
+    // SAFETY: the server passes the event's name, a C string that is valid for the call.
     if unlikely(may_concern_locks(unsafe { event.read() })) {
-        // SAFETY: the same.
+        // SAFETY: as above.
         on_expiry_or_move(ctx, unsafe { CStr::from_ptr(event) }, key);
     }
     raw::REDISMODULE_OK as c_int
 }
 
-/// Whether an event may be one of those that mean something for locks, by the first letter of its name. All others go
-/// by here too: each SET and each DEL of every client.
+/// Returns true if an event may concern locks, by the first letter of its name.
+// perf: all other events pass here too, for each SET and DEL of every client.
 fn may_concern_locks(first: c_char) -> bool {
     matches!(first as u8, b'e' | b'p' | b'r' | b'm')
 }
@@ -265,7 +268,8 @@ fn on_expiry_or_move(
     });
 }
 
-/// A key may have become a lock, or a lock's expiry may no longer be that of its leases.
+/// Records that a key may have become a lock, or that a lock's expiry may no longer be that of its
+/// leases.
 fn record_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleString) {
     let event = match event.to_bytes() {
         b"expire" | b"persist" => KeyEvent::Expiry,
@@ -275,8 +279,8 @@ fn record_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleStrin
         _ => return,
     };
     let string = RedisString::new(None, key);
-    // Most keys that are given an expiry are no locks: find that out first. One that leaves is looked at
-    // where it arrives.
+    // Most keys that get an expiry are no locks, so the key's type is checked first. A key that
+    // leaves is checked when it arrives.
     let lock = event == KeyEvent::Leaves || key::forget_expiry(ctx, &string);
     if api::is_replica() || (!lock && !state::anybody_waits()) {
         return;
@@ -296,7 +300,7 @@ fn record_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleStrin
     }
 }
 
-/// What a keyspace event means for locks.
+/// The meaning of a keyspace event for locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeyEvent {
     Expiry,
@@ -305,7 +309,8 @@ enum KeyEvent {
     Arrives,
 }
 
-/// A lock was renamed or moved: its sessions, and what was recorded of it under its old name, come along.
+/// Records that a lock was renamed or moved, with its sessions and what was recorded of its old
+/// name.
 fn record_arrival(ctx: &Context, string: &RedisString, name: Name) {
     state::with(|state| state.unlinked(UnlinkedHolds::arrive));
     let sessions = key::sessions_at(ctx, string);
@@ -321,10 +326,10 @@ fn record_arrival(ctx: &Context, string: &RedisString, name: Name) {
     });
 }
 
-/// Leads a client back to its database after MOVE. Valkey 8.1 calls modules of a key event with the
-/// client itself, selects the event's database for it and leaves it there (valkey#4024), so that its
-/// next command, and the replication of this one, would go to the wrong database. Other servers call
-/// with a client of their own, for which this means nothing.
+/// Restores a client's database after MOVE. Valkey 8.1 calls modules of a key event with the client
+/// itself. It selects the event's database for that client and doesn't restore it (valkey#4024).
+/// The client's next command, and the replication of this one, would use the wrong database. Other
+/// servers call with another client, for which this has no effect.
 fn keep_home(ctx: &Context, event: &CStr) {
     match event.to_bytes() {
         b"move_from" => state::with(|state| state.moved_from_db.set(api::selected_db(ctx))),

@@ -1,4 +1,4 @@
-//! `INFO lock`: what the module counts.
+//! `INFO lock`: the module's counts and times.
 
 use std::ffi::{c_int, CStr, CString};
 use std::sync::atomic::Ordering;
@@ -39,7 +39,7 @@ extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_in
     });
 }
 
-/// What the lock table and the callbacks have counted.
+/// The counts of the lock table and the callbacks.
 struct Facts {
     waiters: usize,
     places: usize,
@@ -50,7 +50,7 @@ struct Facts {
     lost_holds: LostHolds,
 }
 
-/// How times are spread.
+/// The distribution of times.
 struct Spread {
     summary: Summary,
     buckets: Buckets,
@@ -79,7 +79,7 @@ impl Facts {
     }
 }
 
-/// The section, as the server collects it.
+/// The section while the server collects it.
 struct Section(*mut raw::RedisModuleInfoCtx);
 
 impl Section {
@@ -142,7 +142,7 @@ impl Section {
         }
     }
 
-    /// Adds a field that has a number for each bucket: cumulative, as Prometheus counts.
+    /// Adds a field with a number for each bucket, cumulative like Prometheus counts.
     fn add_histogram(&self, field: &CStr, buckets: &Buckets) {
         server!(RedisModule_InfoBeginDictField(self.0, field.as_ptr()));
         for (bound_ms, count) in buckets.cumulative() {

@@ -1,5 +1,5 @@
-//! Where the server calls the module without a command. These callbacks must not write: they leave
-//! pending events.
+//! The callbacks that the server calls without a command. They must not write, and leave pending
+//! events.
 
 pub mod datatype;
 pub mod events;

@@ -1,24 +1,24 @@
-//! `LOCK.ACQUIRE` and `LOCK.MACQUIRE`: grant it now or not at all.
+//! `LOCK.ACQUIRE` and `LOCK.MACQUIRE`: grant locks now or not at all.
 
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Verb};
 use redis_lock_core::values::refusal::Refusal;
 
-use super::command::{Call, Twins};
-use super::spec::About;
+use super::command::{Call, SingleAndMulti};
+use super::spec::CommandDoc;
 
 pub struct Acquire;
 
-impl Twins for Acquire {
+impl SingleAndMulti for Acquire {
     const VERB: &Verb = &syntax::ACQUIRE;
 
-    const ONE: About = About {
+    const ONE: CommandDoc = CommandDoc {
         flags: c"write deny-oom fast",
         summary: c"Grants a lock if it is free, or renews the caller's own.",
         complexity: c"O(N), N being the holders of a shared lock; O(1) for an exclusive one",
     };
 
-    const MANY: About = About {
+    const MANY: CommandDoc = CommandDoc {
         flags: c"write deny-oom getkeys-api",
         summary: c"Grants several locks if all of them are free, or none.",
         complexity: c"O(K), K being the keys",

@@ -1,4 +1,8 @@
-//! `LOCK.APPLY`: an effect of another server's lock table, or of this one's in an earlier life.
+//! `LOCK.APPLY`: applies an effect from the lock table of another server, or from this server's own
+//! append-only file.
+//!
+//! The command is also the write probe of `engine/writable.rs`. The module calls it for a key to learn
+//! if the server would let a client write there, and the command then does nothing.
 
 use redis_lock_core::effect::{self, Parsed};
 use redis_lock_core::grammar::syntax::{self, Keys, Syntax};
@@ -7,7 +11,7 @@ use redis_lock_core::values::refusal::Refusal;
 use redis_module::{raw, Context};
 
 use super::command::{Call, Command};
-use super::spec::{About, Spec};
+use super::spec::{CommandDoc, Spec};
 use crate::engine::apply::{self, Applied};
 use crate::engine::{pending, writable};
 use crate::server::api::{self, server};
@@ -21,7 +25,7 @@ impl Command for Apply {
             verb: &syntax::APPLY,
             keys: Some(Keys::One),
         },
-        about: About {
+        about: CommandDoc {
             flags: c"write fast",
             summary: c"Internal: how grants and releases reach replicas and the append-only file.",
             complexity: c"O(N), N being the holders of a shared lock; O(1) for an exclusive one",
@@ -30,7 +34,7 @@ impl Command for Apply {
 
     fn run(call: &Call<'_>) -> Result<(), Refusal> {
         let Call { ctx, words, .. } = *call;
-        if writable::is_asking() {
+        if writable::is_probing() {
             raw::reply_with_simple_string(ctx.ctx, c"OK".as_ptr());
             return Ok(());
         }
@@ -51,7 +55,8 @@ impl Command for Apply {
         };
         match applied {
             Applied::OtherType => return Err(Refusal::WrongType),
-            // A replica passes its primary's stream on by itself; this is for its own file.
+            // This is for the replica's own file. The server itself passes the primary's stream on
+            // to its replicas.
             Applied::Changed | Applied::Made => {
                 server!(RedisModule_ReplicateVerbatim(ctx.ctx));
                 record_unseen(ctx, key);
@@ -63,14 +68,16 @@ impl Command for Apply {
     }
 }
 
-/// A primary gets effects while a slot comes in as a whole: the table has no part in them.
+/// Records a key that was changed without the lock table. A primary gets such effects while a slot
+/// is migrated to it as a whole.
 fn record_unseen(ctx: &Context, key: &[u8]) {
     if state::anybody_waits() && !api::is_replica() {
         pending::record_touched(Name::new(api::selected_db(ctx), key));
     }
 }
 
-/// Effects come from this server's primary or from its append-only file.
+/// Returns true if the command comes from another server's replication stream or from this server's
+/// append-only file.
 fn comes_from_a_server(ctx: &Context) -> bool {
     let servers = raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING;
     api::context_flags(ctx) & servers != 0

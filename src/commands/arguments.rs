@@ -1,17 +1,17 @@
-//! A command's arguments as the server's module API wants them told.
+//! A command's arguments in the form of the server's module API.
 
 use std::ffi::{c_int, CStr, CString};
 use std::ptr;
 
-use redis_lock_core::grammar::syntax::{Keys, Kind, Opt, Part, Rest, Syntax, Value};
+use redis_lock_core::grammar::syntax::{Keys, Kind, Opt, OptionGroup, Rest, Syntax, Value};
 use redis_module::raw;
 
-/// A name made of a word that has no NUL in it.
+/// Returns a word in lower case. The word must have no NUL.
 pub fn lower_case(word: &[u8]) -> CString {
     CString::new(word.to_ascii_lowercase()).unwrap_or_default()
 }
 
-/// An argument as the API has it.
+/// An argument in the form of the API.
 pub type RawArg = raw::RedisModuleCommandArg;
 type RawType = raw::RedisModuleCommandArgType;
 
@@ -22,7 +22,7 @@ const WORD: RawType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_T
 const ONE_OF: RawType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF;
 const BLOCK: RawType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK;
 
-/// A syntax as the API wants it. The pointers in it are valid as long as this is.
+/// A syntax in the form of the API. Pointers to its arguments are valid as long as this value.
 #[derive(Default)]
 pub struct Arguments {
     lists: Vec<Box<[RawArg]>>,
@@ -30,7 +30,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The list of a command's arguments; null where it has none.
+    /// Returns the list of a command's arguments, or null if it has none.
     pub fn of(&mut self, syntax: &Syntax) -> *mut RawArg {
         let mut args = match syntax.keys {
             None => vec![],
@@ -48,14 +48,14 @@ impl Arguments {
         self.list(args)
     }
 
-    fn part(&mut self, part: &Part) -> RawArg {
+    fn part(&mut self, part: &OptionGroup) -> RawArg {
         match part {
-            Part::Free(option) => self.option(option),
-            Part::OneOf(name, parts) => {
+            OptionGroup::Free(option) => self.option(option),
+            OptionGroup::OneOf(name, parts) => {
                 let parts = parts.iter().map(|part| self.part(part)).collect();
                 self.group(name, ONE_OF, parts)
             }
-            Part::Led(name, first, others) => {
+            OptionGroup::Prefixed(name, first, others) => {
                 let mut parts = vec![self.option(first)];
                 parts.extend(others.iter().map(|other| optional(self.part(other))));
                 self.group(name, BLOCK, parts)
@@ -63,7 +63,7 @@ impl Arguments {
         }
     }
 
-    /// Behind its word: nothing, a value, or a block of several.
+    /// Returns an option: its word, followed by nothing, a value, or a block of several values.
     fn option(&mut self, option: &Opt) -> RawArg {
         let behind = match option.values {
             [] => self.named_as(option, argument(c"", WORD)),
@@ -79,7 +79,7 @@ impl Arguments {
         }
     }
 
-    /// An argument that has its name from an option's word.
+    /// Returns an argument named after an option's word.
     fn named_as(&mut self, option: &Opt, arg: RawArg) -> RawArg {
         let name = lower_case(option.word.to_bytes());
         let named = RawArg {
@@ -97,12 +97,14 @@ impl Arguments {
         }
     }
 
-    /// Keeps a list, ended by an argument that is all zeros.
+    /// Stores a list, ended by an argument of zeros. Returns a pointer to it, or null if it is
+    /// empty.
     fn list(&mut self, mut args: Vec<RawArg>) -> *mut RawArg {
         if args.is_empty() {
             return ptr::null_mut();
         }
-        // SAFETY: an argument is plain data; all zeros is how the API ends the list of them.
+        // SAFETY: an argument is plain data, for which all zeros is a valid value. It ends a list
+        // in the API.
         args.push(unsafe { std::mem::zeroed() });
         let mut args = args.into_boxed_slice();
         let pointer = args.as_mut_ptr();

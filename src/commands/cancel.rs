@@ -1,11 +1,11 @@
-//! `LOCK.CANCEL`: give up a token's wait, wherever its connection is, or its place.
+//! `LOCK.CANCEL`: end a token's waits and places at a key, on whichever connection they are.
 
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Syntax};
 use redis_lock_core::values::refusal::Refusal;
 
 use super::command::{Call, Command};
-use super::spec::{About, Spec};
+use super::spec::{CommandDoc, Spec};
 
 pub struct Cancel;
 
@@ -15,7 +15,7 @@ impl Command for Cancel {
             verb: &syntax::CANCEL,
             keys: Some(Keys::One),
         },
-        about: About {
+        about: CommandDoc {
             flags: c"write fast",
             summary: c"Gives up all waits and places of a token that need a key; a grant stays.",
             complexity: c"O(C K log W), C being the waits given up, K their keys and W the waiters of the server",

@@ -1,14 +1,14 @@
-//! `LOCK.CHECK`: how much of the lease is left to this token.
+//! `LOCK.CHECK`: replies what is left of a token's lease, in ms.
 
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Syntax};
 use redis_lock_core::store::KeyState;
 use redis_lock_core::table::{self};
-use redis_lock_core::values::moment;
 use redis_lock_core::values::refusal::Refusal;
+use redis_lock_core::values::time;
 
 use super::command::{Call, Command};
-use super::spec::{About, Spec};
+use super::spec::{CommandDoc, Spec};
 use crate::engine::{pending, store};
 use crate::server::{clock, reply};
 
@@ -20,7 +20,7 @@ impl Command for Check {
             verb: &syntax::CHECK,
             keys: Some(Keys::One),
         },
-        about: About {
+        about: CommandDoc {
             flags: c"readonly fast",
             summary:
                 c"Tells how many milliseconds of its lease a token has left, 0 when it doesn't hold.",
@@ -43,7 +43,7 @@ impl Command for Check {
         };
         reply::integer(
             ctx,
-            deadline_ms.map_or(0, |deadline_ms| moment::left_ms(deadline_ms, now_ms)),
+            deadline_ms.map_or(0, |deadline_ms| time::left_ms(deadline_ms, now_ms)),
         );
         Ok(())
     }

@@ -1,53 +1,53 @@
-//! What a command is, and how the server enters one.
+//! Commands: their common form, and the entry point for the server.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
 
-use redis_lock_core::branch::unlikely;
 use redis_lock_core::grammar::syntax::{Keys, Syntax, Verb};
 use redis_lock_core::grammar::Setting;
+use redis_lock_core::hints::unlikely;
 use redis_lock_core::operation::Operation;
 use redis_lock_core::values::decimal;
 use redis_lock_core::values::refusal::Refusal;
 use redis_module::{raw, Context, RedisString};
 use smallvec::SmallVec;
 
-use super::spec::{self, About, Spec};
+use super::spec::{self, CommandDoc, Spec};
 use crate::engine::execute::execute;
 use crate::server::api::{self, server};
 use crate::server::key_string::CommandStrings;
 use crate::server::{boundary, config, random, reply};
 use crate::state::{self, State};
 
-/// A command: what the server is told of it, and what it does.
+/// A command: its description for the server, and its work.
 pub trait Command {
-    /// For COMMAND DOCS, ACL and cluster clients.
+    /// The description for COMMAND DOCS, ACL and cluster clients.
     const SPEC: Spec;
 
-    /// Carries the command out and replies, unless the client waits or the command is refused.
+    /// Runs the command and replies, unless the client waits or the command is refused.
     fn run(call: &Call<'_>) -> Result<(), Refusal>;
 }
 
-/// A verb that is two commands: on one key, and on several at once.
-pub trait Twins {
-    /// How both are written.
+/// A verb with two commands: one for a single key, and one for several keys at once.
+pub trait SingleAndMulti {
+    /// The syntax of both.
     const VERB: &Verb;
-    /// For `LOCK.VERB`.
-    const ONE: About;
-    /// For `LOCK.MVERB`.
-    const MANY: About;
+    /// The description of `LOCK.VERB`.
+    const ONE: CommandDoc;
+    /// The description of `LOCK.MVERB`.
+    const MANY: CommandDoc;
 
-    /// As [`Command::run`].
+    /// Runs both commands, like [`Command::run`].
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal>;
 }
 
-/// The twin on one key.
+/// The command for a single key.
 struct OnOne<T>(PhantomData<T>);
 
-/// The twin on several keys.
+/// The command for several keys.
 struct OnMany<T>(PhantomData<T>);
 
-impl<T: Twins> Command for OnOne<T> {
+impl<T: SingleAndMulti> Command for OnOne<T> {
     const SPEC: Spec = Spec {
         syntax: Syntax {
             verb: T::VERB,
@@ -61,7 +61,7 @@ impl<T: Twins> Command for OnOne<T> {
     }
 }
 
-impl<T: Twins> Command for OnMany<T> {
+impl<T: SingleAndMulti> Command for OnMany<T> {
     const SPEC: Spec = Spec {
         syntax: Syntax {
             verb: T::VERB,
@@ -75,24 +75,24 @@ impl<T: Twins> Command for OnMany<T> {
     }
 }
 
-/// How many words a command has that needs no allocation for them.
+/// The most words for which a command needs no allocation.
 const MOST_INLINE: usize = 8;
 
-/// A command as a client sent it.
+/// A call of a command by a client.
 pub struct Call<'a> {
-    /// The server's context for it.
+    /// The server's context of the call.
     pub ctx: &'a Context,
-    /// The words behind its name.
+    /// The words behind the command's name.
     pub words: &'a [&'a [u8]],
-    /// What those are read against.
+    /// The settings for parsing the words.
     pub setting: Setting<'static>,
     strings: CommandStrings<'a>,
     state: &'a State,
 }
 
 impl Call<'_> {
-    /// Carries out what the words came to and replies, unless the client waits now. The operation is read where
-    /// it was made: to move it costs as much as to decide it.
+    /// Executes the parsed operation and replies, unless the client now waits.
+    // perf: the operation is passed by reference, because moving it costs as much as deciding it.
     pub fn execute(&self, operation: &Result<Operation, Refusal>) -> Result<(), Refusal> {
         let operation = operation.as_ref().map_err(|why| *why)?;
         let answer = execute(self.ctx, self.state, operation, self.strings)?;
@@ -107,24 +107,25 @@ pub fn register<C: Command>(ctx: &Context) -> Result<(), String> {
 }
 
 /// Registers both commands of a verb.
-pub fn register_twins<T: Twins>(ctx: &Context) -> Result<(), String> {
+pub fn register_single_and_multi<T: SingleAndMulti>(ctx: &Context) -> Result<(), String> {
     register::<OnOne<T>>(ctx)?;
     register::<OnMany<T>>(ctx)
 }
 
-/// Where the server enters a command.
+/// Runs a command: the server's entry point.
 extern "C" fn entry<C: Command>(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: the server passes `argc` strings, alive for the time of the call.
+    // SAFETY: the server passes `argc` strings, which are valid until the call returns.
     let strings = unsafe { api::strings(argv, argc) };
     enter(&Context::new(ctx), strings, C::SPEC.syntax.keys, C::run);
     raw::REDISMODULE_OK as c_int
 }
 
-/// Runs a command on these strings. One for all of them: what is executed for several commands is fetched once.
+/// Runs a command on these strings. Replies the error if it is refused or panics.
+// perf: not generic, so that different commands execute the same code.
 #[inline(never)]
 fn enter(
     ctx: &Context,
@@ -145,7 +146,7 @@ fn run(
     keys: Option<Keys>,
     command: fn(&Call<'_>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    // The first one is the command's name.
+    // The first string is the command's name.
     let strings = strings.get(1..).unwrap_or_default();
     let words = strings.iter();
     let words = words.map(|string| RedisString::string_as_slice(*string));
@@ -159,7 +160,8 @@ fn run(
             ctx,
             words,
             setting: setting(ctx, state),
-            // SAFETY: the strings are those of the command that runs, and the words are theirs.
+            // SAFETY: the strings belong to the running command, and the words are their bytes, one
+            // by one.
             strings: unsafe { CommandStrings::new(strings, words) },
             state,
         })
@@ -177,9 +179,9 @@ fn setting(ctx: &Context, state: &State) -> Setting<'static> {
     }
 }
 
-/// Tells where the keys of an M command with these words are, if that is what the server wants to know. In a cluster,
-/// Redis 7.0 and Valkey ask the command itself and not its key spec. A number that is no number is left for the command
-/// to refuse.
+/// Reports the positions of the keys of an M command, if the server asks for them. Returns true if
+/// it does. In a cluster, Redis 7.0 and Valkey ask the command itself instead of using its key
+/// spec. A count that is not a number is left for the command to refuse.
 #[inline(never)]
 fn tells_keys(ctx: &Context, words: &[&[u8]]) -> bool {
     if server!(RedisModule_IsKeysPositionRequest(ctx.ctx)) != Some(1) {

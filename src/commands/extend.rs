@@ -1,25 +1,25 @@
-//! `LOCK.EXTEND` and `LOCK.MEXTEND`: set the lease of what the token holds to now + PX; of several
-//! locks, all of them or none.
+//! `LOCK.EXTEND` and `LOCK.MEXTEND`: set the lease of held locks to now + PX, or to its own length.
+//! LOCK.MEXTEND sets all of them or none.
 
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Verb};
 use redis_lock_core::values::refusal::Refusal;
 
-use super::command::{Call, Twins};
-use super::spec::About;
+use super::command::{Call, SingleAndMulti};
+use super::spec::CommandDoc;
 
 pub struct Extend;
 
-impl Twins for Extend {
+impl SingleAndMulti for Extend {
     const VERB: &Verb = &syntax::EXTEND;
 
-    const ONE: About = About {
+    const ONE: CommandDoc = CommandDoc {
         flags: c"write fast",
         summary: c"Sets the lease of a held lock anew, counted from now.",
         complexity: c"O(N), N being the holders of a shared lock; O(1) for an exclusive one",
     };
 
-    const MANY: About = About {
+    const MANY: CommandDoc = CommandDoc {
         flags: c"write getkeys-api",
         summary: c"Sets the lease of several held locks anew, if the token holds all of them.",
         complexity: c"O(K), K being the keys",

@@ -1,18 +1,18 @@
-//! `LOCK.HELP`: the commands, at the prompt.
+//! `LOCK.HELP`: lists the commands at the prompt.
 
 use redis_lock_core::grammar::syntax::{self, Keys, Syntax, Verb};
 use redis_lock_core::values::refusal::Refusal;
 
 use super::command::{Call, Command};
-use super::spec::{About, Spec};
+use super::spec::{CommandDoc, Spec};
 use crate::server::reply;
 
 pub struct Help;
 
-/// The first line tells the version.
+/// The first line, with the version.
 const HEAD: &str = concat!("redis-lock ", env!("CARGO_PKG_VERSION"));
 
-/// What stands behind the head.
+/// A line after the first one.
 enum Line {
     Synopsis(&'static Verb, Option<Keys>),
     Text(&'static str),
@@ -61,7 +61,7 @@ impl Command for Help {
             verb: &syntax::HELP,
             keys: None,
         },
-        about: About {
+        about: CommandDoc {
             flags: c"fast allow-loading allow-stale",
             summary: c"Lists the lock commands.",
             complexity: c"O(1)",

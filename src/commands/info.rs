@@ -1,7 +1,8 @@
-//! `LOCK.INFO`: who holds, who waits.
+//! `LOCK.INFO`: replies the holders and the waiters of a lock.
 
 use std::collections::HashSet;
 
+use redis_lock_core::budget::{MOST_KEYS_SHOWN, MOST_WAITERS_SHOWN};
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Syntax};
 use redis_lock_core::state::queue::Waiter;
@@ -9,30 +10,20 @@ use redis_lock_core::store::KeyState;
 use redis_lock_core::table::{self, LockTable};
 use redis_lock_core::values::holder::Holder;
 use redis_lock_core::values::lock::Lock;
-use redis_lock_core::values::moment::{self, Moment};
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::session_id::SessionId;
+use redis_lock_core::values::time::{self, Now};
 use redis_lock_core::values::token::Token;
 use redis_module::Context;
 
 use super::command::{Call, Command};
-use super::spec::{About, Spec};
+use super::spec::{CommandDoc, Spec};
 use crate::engine::{pending, store};
 use crate::server::clients::{self, Client};
 use crate::server::rights::Caller;
 use crate::server::{clock, reply};
 use crate::state;
-
-/// The most waiters that one command shows.
-///
-/// perf: 3 to 6 us each with their connections, 1 to 2 us without.
-const MOST_WAITERS: usize = 3_000;
-
-/// The most keys that these need together, unless the first one alone needs more.
-///
-/// perf: 0.14 us each.
-const MOST_KEYS: usize = 30_000;
 
 pub struct Info;
 
@@ -42,7 +33,7 @@ impl Command for Info {
             verb: &syntax::INFO,
             keys: Some(Keys::One),
         },
-        about: About {
+        about: CommandDoc {
             flags: c"readonly",
             summary: c"Tells who holds a lock and who waits for it.",
             complexity: c"O(N + M), N being the holders and M the waiters shown",
@@ -72,31 +63,32 @@ impl Command for Info {
     }
 }
 
-/// The first waiters of a queue, at most so many as are asked for and as one command shows.
+/// Returns the first waiters of a queue, at most `shown` and at most as many as one command
+/// replies.
 fn first_of<'q>(
     queue: impl Iterator<Item = &'q Waiter>,
     shown: usize,
 ) -> impl Iterator<Item = &'q Waiter> {
     let mut keys = 0;
-    let queue = queue.take(shown.min(MOST_WAITERS));
+    let queue = queue.take(shown.min(MOST_WAITERS_SHOWN));
     queue.take_while(move |waiter| {
         let is_first = keys == 0;
         keys += waiter.names.count();
-        is_first || keys <= MOST_KEYS
+        is_first || keys <= MOST_KEYS_SHOWN
     })
 }
 
-/// What there is to tell of one name.
+/// The reply for one name.
 struct View {
     key: Vec<u8>,
     lock: Lock,
     waiters: usize,
     queue: Vec<Waiter>,
-    /// The sessions that bind these holders to a connection that lives.
+    /// The sessions that tie these holders to an open connection.
     with_session: HashSet<SessionId>,
-    now: Moment,
+    now: Now,
     caller: Caller,
-    /// Tokens, and whose they are, are for those who may write to the key.
+    /// True if tokens and their clients are replied, because the caller may write to the key.
     tells_tokens: bool,
 }
 
@@ -106,7 +98,7 @@ impl View {
         name: &Name,
         lock: Lock,
         shown: usize,
-        now: Moment,
+        now: Now,
         caller: Caller,
     ) -> Self {
         let queue = table.queues().queue(name);
@@ -159,7 +151,7 @@ impl View {
         number(
             ctx,
             "lease-ms",
-            moment::left_ms(holder.deadline_ms, self.now.ms()),
+            time::left_ms(holder.deadline_ms, self.now.ms()),
         );
         number(
             ctx,
@@ -178,7 +170,7 @@ impl View {
         let client = self.client(ctx, waiter.client_id);
         reply::map(ctx, 9 + fields_of(client.as_ref()));
         self.token(ctx, &waiter.request.token);
-        text(ctx, "kind", waiter.stand.as_str().as_bytes());
+        text(ctx, "kind", waiter.kind.as_str().as_bytes());
         text(ctx, "mode", waiter.request.mode.as_str().as_bytes());
         number(ctx, "limit", waiter.request.limit.into());
         number(ctx, "permits", waiter.request.permits.into());
@@ -188,11 +180,11 @@ impl View {
             self.now.steady_ms.saturating_sub(waiter.since_ms),
         );
         number(ctx, "timeout-ms", self.left_ms(waiter.timeout_ms));
-        let keep_ms = waiter.stand.keep_ms(self.now.steady_ms);
+        let keep_ms = waiter.kind.keep_ms(self.now.steady_ms);
         number(ctx, "keep-ms", keep_ms.map_or(0, |ms| ms.max(1)));
         reply::bulk(ctx, b"keys");
         let keys = waiter.names.iter().map(Name::key);
-        // The server has asked for the right to read the command's own key.
+        // The server has checked the right to read the command's own key.
         let is_shown = |key: &&[u8]| *key == self.key || self.caller.may_read(key);
         let keys: Vec<&[u8]> = keys.filter(is_shown).collect();
         reply::array(ctx, keys.len());
@@ -215,9 +207,9 @@ impl View {
         self.tells_tokens.then(|| clients::find(ctx, id)).flatten()
     }
 
-    /// What is left of a waiter's BLOCK; 0: it has none, so one that just ended still shows 1.
+    /// Returns what is left of a waiter's BLOCK in ms, at least 1; 0: it has none.
     fn left_ms(&self, end_ms: Option<u64>) -> u64 {
-        end_ms.map_or(0, |ms| moment::left_ms(ms, self.now.steady_ms))
+        end_ms.map_or(0, |ms| time::left_ms(ms, self.now.steady_ms))
     }
 }
 

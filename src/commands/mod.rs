@@ -1,4 +1,4 @@
-//! The commands, one file a verb, and how the server comes to know them.
+//! The commands, one file per verb, and their registration.
 
 mod acquire;
 mod apply;
@@ -16,7 +16,7 @@ mod wait;
 
 use redis_module::Context;
 
-use command::{register as add, register_twins as add_twins};
+use command::{register as add, register_single_and_multi as add_twins};
 
 /// Registers all commands.
 pub fn register(ctx: &Context) -> Result<(), String> {

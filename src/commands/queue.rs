@@ -1,5 +1,5 @@
-//! `LOCK.QUEUE` and `LOCK.MQUEUE`: grant it now, or tell the token's place in the queue, which needs no
-//! connection.
+//! `LOCK.QUEUE` and `LOCK.MQUEUE`: grant locks now, or reply the rank of the token's place in the
+//! queue. A place needs no connection.
 
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Verb};
@@ -7,22 +7,22 @@ use redis_lock_core::operation::{Action, Operation};
 use redis_lock_core::values::refusal::Refusal;
 use redis_module::Context;
 
-use super::command::{Call, Twins};
-use super::spec::About;
+use super::command::{Call, SingleAndMulti};
+use super::spec::CommandDoc;
 use crate::server::rights::Caller;
 
 pub struct Queue;
 
-impl Twins for Queue {
+impl SingleAndMulti for Queue {
     const VERB: &Verb = &syntax::QUEUE;
 
-    const ONE: About = About {
+    const ONE: CommandDoc = CommandDoc {
         flags: c"write deny-oom fast",
         summary: c"Grants a lock, or takes or keeps a place in its queue that needs no connection.",
         complexity: c"O(log W), W being the waiters of the server; else as LOCK.ACQUIRE",
     };
 
-    const MANY: About = About {
+    const MANY: CommandDoc = CommandDoc {
         flags: c"write deny-oom getkeys-api",
         summary: c"Grants several locks, or takes or keeps a place in all their queues.",
         complexity: c"O(K log W), K being the keys and W the waiters of the server",
@@ -37,13 +37,16 @@ impl Twins for Queue {
     }
 }
 
-/// A command's channel is no key of it, so the server doesn't look at the caller's right to it.
+/// Returns an error if the caller may not publish on the command's channel. The server checks only
+/// the rights to keys.
 fn check_channel(ctx: &Context, operation: &Operation) -> Result<(), Refusal> {
     match &operation.action {
         Action::Queue {
-            notice: Some(notice),
+            notification: Some(notification),
             ..
-        } if !Caller::of(ctx).may_publish(notice.channel()) => Err(Refusal::NoChannelPermission),
+        } if !Caller::of(ctx).may_publish(notification.channel()) => {
+            Err(Refusal::NoChannelPermission)
+        }
         _ => Ok(()),
     }
 }

@@ -1,25 +1,25 @@
-//! `LOCK.RELEASE` and `LOCK.MRELEASE`: give up holds; the last one hands the lock to the next in the
-//! queue. Of several locks, holds of each that the token holds.
+//! `LOCK.RELEASE` and `LOCK.MRELEASE`: release holds. Releasing the last hold hands the lock over
+//! to the next waiter. LOCK.MRELEASE releases holds of each lock that the token holds.
 
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Verb};
 use redis_lock_core::values::refusal::Refusal;
 
-use super::command::{Call, Twins};
-use super::spec::About;
+use super::command::{Call, SingleAndMulti};
+use super::spec::CommandDoc;
 
 pub struct Release;
 
-impl Twins for Release {
+impl SingleAndMulti for Release {
     const VERB: &Verb = &syntax::RELEASE;
 
-    const ONE: About = About {
+    const ONE: CommandDoc = CommandDoc {
         flags: c"write fast",
         summary: c"Gives up holds of a lock, one unless told, and hands the lock over when it was the last.",
         complexity: c"O(log W), W being the waiters of the server; O(1) when nobody waits",
     };
 
-    const MANY: About = About {
+    const MANY: CommandDoc = CommandDoc {
         flags: c"write getkeys-api",
         summary: c"Gives up holds of each lock that the token holds, one unless told.",
         complexity: c"O(K log W), K being the keys and W the waiters of the server",

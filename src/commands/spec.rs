@@ -1,5 +1,5 @@
-//! What the server is told of a command: COMMAND DOCS, COMMAND GETKEYS, ACL key patterns and the
-//! hints of redis-cli come from here.
+//! The descriptions of commands for the server, used by COMMAND DOCS, COMMAND GETKEYS, ACL key
+//! patterns and the hints of redis-cli.
 
 use std::ffi::{c_int, CStr, CString};
 use std::ptr;
@@ -10,26 +10,26 @@ use redis_module::{raw, Context};
 use super::arguments::{lower_case, Arguments};
 use crate::server::api::server;
 
-/// One command's metadata.
+/// The description of a command.
 pub struct Spec {
-    /// How it is written.
+    /// Its syntax.
     pub syntax: Syntax,
-    /// What the words don't tell.
-    pub about: About,
+    /// Its description besides the syntax.
+    pub about: CommandDoc,
 }
 
-/// What the server is told of a command besides its syntax.
-pub struct About {
+/// The description of a command besides its syntax.
+pub struct CommandDoc {
     /// The server's command flags.
     pub flags: &'static CStr,
-    /// One sentence.
+    /// The summary, one sentence.
     pub summary: &'static CStr,
-    /// In words, the letters explained.
+    /// The complexity in words that explain its letters.
     pub complexity: &'static CStr,
 }
 
 impl Spec {
-    /// In lower case, as the server keeps it.
+    /// Returns the command's name in lower case, which the server uses.
     fn name(&self) -> CString {
         lower_case(self.syntax.name().as_bytes())
     }
@@ -43,7 +43,7 @@ impl Spec {
 type Entry =
     extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
 
-/// Registers a command with its metadata.
+/// Registers a command with its description.
 pub fn register(ctx: &Context, spec: &Spec, entry: Entry) -> Result<(), String> {
     let name = spec.name();
     let (first, last, step) = match spec.syntax.keys {
@@ -71,15 +71,16 @@ pub fn register(ctx: &Context, spec: &Spec, entry: Entry) -> Result<(), String> 
 /// The ACL category of all the module's commands.
 const OWN_CATEGORY: &CStr = c"lock";
 
-/// Makes the category that all commands are in, where the server lets modules make one (from Redis 7.4
-/// on, and Valkey). It comes before the first command.
+/// Adds the category of the module's commands, if the server lets modules add one (Redis 7.4, and
+/// Valkey). Called before the first command is registered.
 pub fn add_own_category(ctx: &Context) {
-    // It may be there from a load that failed. What counts is whether the server puts commands into it.
+    // An earlier load that failed may have added it. What matters is if the server then accepts
+    // commands in it.
     server!(RedisModule_AddACLCategory(ctx.ctx, OWN_CATEGORY.as_ptr()));
 }
 
-/// Puts the command into the ACL categories of its flags, where the server lets modules do so (from
-/// Redis 7.2 on), and into the module's own, where there is room for one: a server has 64.
+/// Adds the command to the ACL categories of its flags, if the server lets modules do so (Redis
+/// 7.2). Also adds it to the module's own category, if there is room: a server has 64 categories.
 fn categorise(ctx: &Context, name: &CStr, spec: &Spec) -> bool {
     let Some(command) = server!(RedisModule_GetCommand(ctx.ctx, name.as_ptr())) else {
         return false;
@@ -96,7 +97,7 @@ fn categorise(ctx: &Context, name: &CStr, spec: &Spec) -> bool {
     })
 }
 
-/// The server's categories that a command's flags stand for, as the server reads them.
+/// Returns the server's ACL categories for a command's flags.
 fn standard_categories(spec: &Spec) -> String {
     let speed = if spec.has_flag("fast") {
         "fast"
@@ -114,7 +115,7 @@ fn standard_categories(spec: &Spec) -> String {
     categories.join(" ")
 }
 
-/// Tells the server the metadata; it keeps copies.
+/// Passes the description to the server, which copies it.
 fn describe(ctx: &Context, name: &CStr, spec: &Spec) -> bool {
     let Some(command) = server!(RedisModule_GetCommand(ctx.ctx, name.as_ptr())) else {
         return false;
@@ -142,9 +143,10 @@ fn describe(ctx: &Context, name: &CStr, spec: &Spec) -> bool {
     server!(RedisModule_SetCommandInfo(command, &raw const info)) == Some(0)
 }
 
-/// The key specs of a command, ended by one that is all zeros.
+/// Returns the key specs of a command, ended by one of zeros.
 fn key_specs(spec: &Spec) -> Vec<raw::RedisModuleCommandKeySpec> {
-    // SAFETY: a key spec is plain data; all zeros is how the API ends the list of them.
+    // SAFETY: a key spec is plain data, for which all zeros is a valid value. It ends a list in the
+    // API.
     let end = unsafe { std::mem::zeroed::<raw::RedisModuleCommandKeySpec>() };
     let Some(keys) = spec.syntax.keys else {
         return vec![end];

@@ -1,7 +1,8 @@
-//! Effects: made in the keyspace, replicated, announced.
+//! Effects: applying, replicating and announcing them.
 
-use redis_lock_core::branch::{likely, unlikely};
 use redis_lock_core::effect::{self, Change, Effect, Word};
+use redis_lock_core::hints::{likely, unlikely};
+use redis_lock_core::store::KeyState;
 use redis_lock_core::values::holder::{Holder, Mode};
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::{Name, Names};
@@ -11,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::engine::store::{OpenKey, ServerStore};
 use crate::server::api::{self, server};
-use crate::server::key::{self, Found, Key, UNNOTICED};
+use crate::server::key::{self, Key, UNNOTICED};
 use crate::server::key_string::{CommandStrings, ServerString};
 use crate::server::{key_events, propagation};
 use crate::state::FENCES;
@@ -39,14 +40,14 @@ pub fn apply_all(store: &mut ServerStore<'_>, effects: &[Effect<'_>]) {
     state.applying.set(false);
 }
 
-/// How many of the effects behind one fit into one RENEW with it.
+/// Returns how many of the following effects can share this one's RENEW.
 #[inline(never)]
 fn count_alike(effect: &Effect<'_>, behind: &[Effect<'_>]) -> usize {
     let alike = |next: &&Effect<'_>| are_renewed_together(effect, next);
     behind.iter().take_while(alike).count()
 }
 
-/// Applies the renewals that follow one that was applied, and replicates all of them.
+/// Applies the renewals that follow an applied one, and replicates all of them.
 #[inline(never)]
 fn renew_together(
     store: &mut ServerStore<'_>,
@@ -63,13 +64,13 @@ fn renew_together(
         }
     }
     replicate(store, first, key, &renewed_too);
-    // A replica was told that this key had expired: RENEW would find nothing there.
+    // The key's expiry was replicated already, so RENEW would find no key on a replica.
     for (made, key) in made {
         replicate(store, made, &key, &[]);
     }
 }
 
-/// As [`apply_one`], where many follow one another.
+/// Like [`apply_one`], for each of several effects.
 #[inline(never)]
 fn apply_another<'a>(
     store: &mut ServerStore<'a>,
@@ -78,7 +79,7 @@ fn apply_another<'a>(
     apply_one(store, effect)
 }
 
-/// Makes the change of one effect. The key's string comes back.
+/// Applies one effect. Returns the key's string too.
 #[inline(always)]
 fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect<'_>) -> (Applied, ServerString<'a>) {
     let Effect { name, change } = effect;
@@ -90,8 +91,8 @@ fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect<'_>) -> (Applied, 
     (applied, string)
 }
 
-/// Whether two effects fit into one RENEW. In a cluster none do: an effect has to be found by its
-/// slot, and where a slot comes in, a key whose lease ended on its way has to be made anew.
+/// Returns true if two effects fit into one RENEW. In a cluster none do. An effect must be found by
+/// its slot, and a key whose lease ended during a migration must be made anew.
 fn are_renewed_together(one: &Effect<'_>, other: &Effect<'_>) -> bool {
     match (&one.change, &other.change) {
         (Change::Renew { holder: own }, Change::Renew { holder: next }) => {
@@ -103,26 +104,26 @@ fn are_renewed_together(one: &Effect<'_>, other: &Effect<'_>) -> bool {
     }
 }
 
-/// What became of a change.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// The key is there, or was, and is different now.
+    /// The key existed, and was changed or deleted.
     Changed,
-    /// There was no key, and there is one now.
+    /// The key was created.
     Made,
-    /// There was nothing to change: the key had expired, and its deletion was replicated then.
+    /// No key to change: it had expired, and its deletion was replicated then.
     Unchanged,
     /// The key holds another type and was left alone.
     OtherType,
 }
 
 impl Applied {
-    /// Whether the keyspace is different now.
+    /// Returns true if the keyspace was changed.
     pub fn is_change(self) -> bool {
         matches!(self, Self::Changed | Self::Made)
     }
 
-    /// What became of two changes together.
+    /// Returns the result of two changes together.
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::Changed | Self::Made, _) | (_, Self::Changed | Self::Made) => Self::Changed,
@@ -132,7 +133,7 @@ impl Applied {
     }
 }
 
-/// Makes one change that came from a primary or from a file to a key of the context's database.
+/// Applies a change from a primary or a file to a key of the context's database.
 pub fn apply(ctx: &Context, key: &[u8], change: &Change) -> Applied {
     let string = api::string(key);
     let applied = apply_to(
@@ -147,7 +148,7 @@ pub fn apply(ctx: &Context, key: &[u8], change: &Change) -> Applied {
     applied
 }
 
-/// Makes one change to an open key, closes it, and announces the change.
+/// Applies a change to an open key, closes the key, and announces the change.
 #[inline(always)]
 fn apply_to(
     ctx: &Context,
@@ -157,19 +158,19 @@ fn apply_to(
 ) -> Applied {
     let mut event = Event::of(change);
     let applied = match (key.found(), change) {
-        (Found::OtherType, _) => Applied::OtherType,
-        (Found::Nothing, _) => match granted(change) {
+        (KeyState::OtherType, _) => Applied::OtherType,
+        (KeyState::Empty, _) => match granted(change) {
             Some((mode, holder)) => {
                 make(ctx, key, string, mode, holder);
                 Applied::Made
             }
             None => Applied::Unchanged,
         },
-        (Found::Lock(_), _) if likely(matches!(change, Change::Delete)) => {
+        (KeyState::Lock(_), _) if likely(matches!(change, Change::Delete)) => {
             key.delete();
             Applied::Changed
         }
-        (Found::Lock(_), _) => {
+        (KeyState::Lock(_), _) => {
             if alter(key, change) == Fence::Kept {
                 event = Event::Renewed;
             }
@@ -183,17 +184,17 @@ fn apply_to(
     applied
 }
 
-/// What became of the fence of a grant.
+/// The fence after a grant.
 #[derive(PartialEq, Eq)]
 enum Fence {
     Kept,
     New,
 }
 
-/// Changes the lock that a key holds, and closes the key.
+/// Changes the lock of a key, and closes the key.
 #[inline(never)]
 fn alter(mut key: Key, change: &Change) -> Fence {
-    let Found::Lock(packed) = key.found() else {
+    let KeyState::Lock(packed) = key.found() else {
         return Fence::New;
     };
     let mut lock = packed.unpack();
@@ -209,7 +210,7 @@ fn alter(mut key: Key, change: &Change) -> Fence {
     fence
 }
 
-/// The grant that a change makes, where nobody holds.
+/// Returns the grant that a change makes at a free lock.
 fn granted(change: &Change) -> Option<(Mode, &Holder)> {
     match change {
         Change::Grant { mode, holder } => Some((*mode, holder)),
@@ -218,7 +219,7 @@ fn granted(change: &Change) -> Option<(Mode, &Holder)> {
     }
 }
 
-/// Kept where a change is to a grant that is in force.
+/// Returns [`Fence::Kept`] if the change is to a grant in force.
 fn fence_after(lock: &Lock, change: &Change) -> Fence {
     match change {
         Change::Grant { holder, .. } | Change::Renew { holder } => {
@@ -231,7 +232,7 @@ fn fence_after(lock: &Lock, change: &Change) -> Fence {
     }
 }
 
-/// Stores a lock with one holder where there is no key.
+/// Stores a lock with one holder under a missing key.
 #[inline(always)]
 fn make(ctx: &Context, key: Key, string: *mut raw::RedisModuleString, mode: Mode, holder: &Holder) {
     let key = key.without_leftover(ctx, string);
@@ -282,13 +283,13 @@ fn replicate_words(
     propagation::replicate(ctx, command, &pointers);
 }
 
-/// Gives another deadline to the only holder of a key of the context's database.
+/// Sets the deadline of the only holder of a key of the context's database.
 pub fn renew(ctx: &Context, key: &[u8], deadline_ms: u64) -> Applied {
     let string = api::string(key);
     let holder = match Key::open(ctx, string.inner, UNNOTICED).found() {
-        Found::Lock(lock) => lock.unpack().holders().only().cloned(),
-        Found::Nothing => None,
-        Found::OtherType => return Applied::OtherType,
+        KeyState::Lock(lock) => lock.unpack().holders().only().cloned(),
+        KeyState::Empty => None,
+        KeyState::OtherType => return Applied::OtherType,
     };
     let Some(holder) = holder else {
         return Applied::Unchanged;
@@ -303,20 +304,20 @@ pub fn renew(ctx: &Context, key: &[u8], deadline_ms: u64) -> Applied {
 /// A keyspace event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    /// A grant with a fence of its own.
+    /// A grant with a new fence.
     Granted,
-    /// A grant in force was set anew.
+    /// A grant in force was renewed or changed.
     Renewed,
-    /// A holder is gone, others stay.
+    /// A holder was removed, and others stay.
     Dropped,
-    /// The key is gone.
+    /// The key was deleted.
     Deleted,
-    /// Somebody begins to wait.
+    /// A waiter was enqueued.
     Queued,
 }
 
 impl Event {
-    /// What a change is, where it doesn't concern a grant in force.
+    /// Returns the event of a change that doesn't concern a grant in force.
     fn of(change: &Change) -> Self {
         match change {
             Change::Grant { .. } | Change::Renew { .. } => Self::Granted,
@@ -326,7 +327,7 @@ impl Event {
     }
 }
 
-/// Tells of those who begin to wait for these names of the context's database.
+/// Announces a new waiter for these names of the context's database.
 #[inline(never)]
 pub fn announce_wait(ctx: &Context, names: &Names, strings: CommandStrings<'_>) {
     for name in names {
@@ -334,7 +335,8 @@ pub fn announce_wait(ctx: &Context, names: &Names, strings: CommandStrings<'_>) 
     }
 }
 
-/// The module's events are of class `d`; the end of a key is the server's own, of class `g`.
+/// Sends a keyspace event. The module's events are of class `d`. The deletion of a key is the
+/// server's event, of class `g`.
 #[inline(always)]
 fn announce(ctx: &Context, string: *mut raw::RedisModuleString, event: Event) {
     let (class, event) = match event {

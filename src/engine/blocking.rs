@@ -1,37 +1,42 @@
-//! Blocked clients: the only place that knows the server's blocking calls.
+//! Blocked clients: the only code that uses the server's blocking calls.
 //!
-//! What holds, on every supported server:
+//! On every supported server:
 //!
-//! - A client is blocked *on a key*, without a timeout of the server's: so it gets MOVED when its
-//!   slot leaves, UNBLOCKED on a demotion, CLIENT UNBLOCK and CLIENT KILL from the server itself.
-//!   The order and the time are the module's.
-//! - That key is none of those it waits for but a decoy in the same slot, with a name drawn at load
-//!   that nobody ever uses. Were it blocked on a real key, the server would ask each waiter whether
-//!   to go on whenever the key is made anew, which costs more than all else; and Redis 7.0 would
-//!   take the last one asked for the client of the moment after it is freed.
-//! - The ready callback, should it be called all the same, says "keep waiting".
-//! - To answer a waiter, its outcome is recorded here and `RM_UnblockClient` called; the server then
-//!   calls [`on_timeout`], at once or later in the same pass of its loop, which replies what the
-//!   record says. Where there is none it was CLIENT UNBLOCK ... TIMEOUT: nil.
-//! - [`on_disconnect`] runs when the client dies, which the server has told right before, and when
-//!   the server answered it by itself with an error. It writes nothing: it leaves an event in the
-//!   pending events.
-//! - A handle is the server's; it is valid until one of the two callbacks has run for it, and
-//!   forgotten here as that happens.
+//! 1. A client is blocked on a key, without a timeout of the server's. So the server itself replies
+//!    MOVED when the key's slot leaves, and UNBLOCKED on a demotion, CLIENT UNBLOCK and CLIENT
+//!    KILL. The module decides the order and the time of all other replies.
+//! 2. The key is a decoy in the slot of the names, with a prefix drawn at load that no client uses.
+//!    On a real key, Redis 7.0 would take the waiter that it asked last for the current client,
+//!    even after it is freed.
+//! 3. The ready callback, if it is called all the same, keeps the client waiting.
+//! 4. To reply to a waiter, its outcome is recorded and `RM_UnblockClient` is called. The server
+//!    then calls [`reply_to_unblocked`], at once or later in the same pass of its event loop, which replies
+//!    the recorded outcome. Without a record it was CLIENT UNBLOCK ... TIMEOUT, and the reply is
+//!    nil.
+//! 5. [`on_disconnect`] runs when the client dies, which the server has reported right before. It
+//!    also runs when the server replied an error by itself. It writes nothing, and leaves a pending
+//!    event.
+//! 6. The server owns a handle. It is valid until one of the two callbacks has run for it, and that
+//!    callback removes it here.
 //!
-//! A hand-over stays provisional until the server next sleeps, that is, until the reply was handed
-//! to the socket: should the client's end be noticed before, it is taken back. Not later, and not
-//! where the reply was handed to the socket already (a QUIT was sent behind the wait): who has its
-//! answer may close its connection and keep the lock.
+//! A hand-over is provisional until the server next sleeps, which means until its reply was passed
+//! to the socket. If the end of the client is noticed before, the hand-over is taken back.
+//!
+//! It is not taken back later. Nor is it if the reply is on the socket already, because a QUIT was
+//! sent behind the wait. A client may close its connection after the reply and keep the lock.
+
+// perf: on a real key the server would ask each waiter whenever the key is made anew. That costs
+// more than all other work.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use redis_lock_core::branch::unlikely;
+use redis_lock_core::budget::MOST_REFUSED_AT_ONCE;
 use redis_lock_core::decision::{Answer, Completion, Outcome};
+use redis_lock_core::hints::unlikely;
 use redis_lock_core::operation::{Action, Operation};
-use redis_lock_core::state::hand_over::{HandOver, Origin};
-use redis_lock_core::state::queue::{Position, Waiter, WaiterId};
+use redis_lock_core::state::hand_over::{FenceOrigin, HandOver};
+use redis_lock_core::state::queue::{Position, WaiterId};
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::name::Names;
 use redis_lock_core::values::slot;
@@ -44,46 +49,33 @@ use crate::state::blocked::{Blocked, BlockedClients, Handle};
 use crate::state::pending::Event;
 use crate::state::{self, DecoyName, Postponed, State};
 
-/// How many who aren't granted anything are answered at once: the server needs some 20 us for each, and
-/// one LOCK.CANCEL can end thousands of waits.
-const MOST_REFUSED_AT_ONCE: usize = 256;
-
-/// Draws the decoys' name.
+/// Draws the prefix of the decoys' names.
 pub fn draw_decoy(_: &Context) -> Result<(), String> {
     let mut name = DecoyName::default();
     random::fill(&mut name).map_err(|why| why.text().to_owned())?;
     for byte in name.iter_mut().filter(|byte| **byte == b'{') {
-        // A brace would decide about the slot.
+        // A brace would change the slot.
         *byte = b'(';
     }
     state::with(|state| state.decoys.set(name));
     Ok(())
 }
 
-/// A key that nobody ever makes, in the same slot as this one. The last one is kept: who blocks next
-/// mostly waits for the same name.
-fn decoy(name: &Name) -> *mut raw::RedisModuleString {
-    let slot = if api::is_clustered() {
-        slot::of_key(name.key())
-    } else {
-        0
+/// Turns a wait into an ACQUIRE if the client may not block, like BLPOP.
+pub fn nonblocking_where_required(
+    ctx: &Context,
+    Operation { names, action }: Operation,
+) -> Operation {
+    let action = match action {
+        Action::Wait { request, .. } if !may_block(ctx) => Action::Acquire(request),
+        action => action,
     };
-    state::with(|state| {
-        let mut last = state.last_decoy.borrow_mut();
-        match &*last {
-            Some((of, key)) if *of == slot => key.inner,
-            _ => {
-                let mut key = state.decoys.get().to_vec();
-                key.extend(slot::suffix_for(&key, slot));
-                last.insert((slot, api::string(&key))).1.inner
-            }
-        }
-    })
+    Operation { names, action }
 }
 
-/// Whether this context's client may be blocked: not in MULTI, in a script, where it said so, or where it
-/// is subscribed to a channel and the server blocks no such client. In RESP2 a subscriber may do nothing
-/// but subscribe.
+/// Returns true if this context's client may be blocked. It may not in MULTI, in a script, or if it
+/// has denied blocking. Nor may it if it is subscribed to a channel and the server can't block such
+/// a client. In RESP2 a subscriber can send no such command.
 fn may_block(ctx: &Context) -> bool {
     let denying = raw::REDISMODULE_CTX_FLAGS_MULTI
         | raw::REDISMODULE_CTX_FLAGS_LUA
@@ -96,21 +88,10 @@ fn may_block(ctx: &Context) -> bool {
             || !clients::is_subscriber(api::client_id(ctx)))
 }
 
-/// A client that may not block gets the answer of an ACQUIRE, as with BLPOP.
-pub fn nonblocking_where_required(
-    ctx: &Context,
-    Operation { names, action }: Operation,
-) -> Operation {
-    let action = match action {
-        Action::Wait { request, .. } if !may_block(ctx) => Action::Acquire(request),
-        action => action,
-    };
-    Operation { names, action }
-}
-
-/// Blocks the context's client as this waiter, who was queued at this position. Tells whether the server did so.
+/// Blocks the context's client as this waiter, which was enqueued at this position. Returns true if
+/// the server did so.
 ///
-/// In a cluster all names are in one slot, so one decoy stands for all of them.
+/// In a cluster all names are in one slot, so one decoy is enough.
 pub fn block(ctx: &Context, waiter_id: WaiterId, position: Position, names: &Names) -> bool {
     let Some(name) = names.iter().next() else {
         return false;
@@ -119,7 +100,7 @@ pub fn block(ctx: &Context, waiter_id: WaiterId, position: Position, names: &Nam
     let handle = server!(RedisModule_BlockClientOnKeys(
         ctx.ctx,
         Some(on_ready),
-        Some(on_timeout),
+        Some(reply_to_unblocked),
         api::is_valkey().then_some(on_end),
         0,
         &raw mut key,
@@ -145,41 +126,39 @@ pub fn block(ctx: &Context, waiter_id: WaiterId, position: Position, names: &Nam
     true
 }
 
-/// The waiter that the server calls back for: its number is the blocked client's own data.
+/// Returns a key in the same slot as this one that no client ever creates.
+// perf: the last key is kept, because the next client to block usually waits for the same name.
+fn decoy(name: &Name) -> *mut raw::RedisModuleString {
+    let slot = if api::is_clustered() {
+        slot::of_key(name.key())
+    } else {
+        0
+    };
+    state::with(|state| {
+        let mut last = state.last_decoy.borrow_mut();
+        match &*last {
+            Some((of, key)) if *of == slot => key.inner,
+            _ => {
+                let mut key = state.decoys.get().to_vec();
+                key.extend(slot::suffix_for(&key, slot));
+                last.insert((slot, api::string(&key))).1.inner
+            }
+        }
+    })
+}
+
+/// Returns the waiter for which the server calls back. Its number is the blocked client's private
+/// data.
 fn waiter_of(ctx: &Context) -> WaiterId {
     let number = server!(RedisModule_GetBlockedClientPrivateData(ctx.ctx));
     WaiterId(number.map_or(0, |number| number.addr() as u64))
 }
 
-/// Whether nobody may have changed rights since those of a waiter's user were looked at last: it has them.
-pub fn has_seen_rights(waiter: &Waiter) -> bool {
-    let version = state::blocked(|blocked| {
-        let client = blocked.clients.get(&waiter.waiter_id);
-        client.map(|client| client.rights_version)
-    });
-    version.is_some_and(rights::is_current)
-}
-
-/// Whether the user of a waiter still has the rights to what it waits for: the server is asked.
-pub fn permits(ctx: &Context, waiter: &Waiter) -> bool {
-    let version = rights::version_in(ctx);
-    let permitted = rights::may_wait(ctx, waiter.client_id, &waiter.names, &waiter.request.token);
-    state::blocked(|blocked| {
-        if let Some(blocked) = blocked
-            .clients
-            .get_mut(&waiter.waiter_id)
-            .filter(|_| permitted)
-        {
-            blocked.rights_version = version;
-        }
-    });
-    permitted
-}
-
-/// Answers those whose wait is over.
+/// Replies to waiters whose wait has ended.
 ///
-/// Redis before 7.2 writes the answer to the client at once, and then CLIENT UNBLOCK ... ERROR in the
-/// same pass of the loop writes another. There the server is told as it goes to sleep.
+/// Redis before 7.2 writes such a reply to the client at once. A CLIENT UNBLOCK ... ERROR in the
+/// same pass of the event loop would then write another one. So these servers unblock the waiters
+/// just before they sleep.
 #[inline]
 pub fn deliver(state: &State, completions: &mut Vec<Completion>) {
     if completions.is_empty() {
@@ -190,20 +169,20 @@ pub fn deliver(state: &State, completions: &mut Vec<Completion>) {
             blocked.record(waiter_id, outcome);
         }
     });
-    if !api::answers_at_once() {
+    if !api::unblock_must_wait_for_sleep() {
         unblock_decided();
     }
 }
 
-/// The server is about to send what it has to send, and then to wait for events.
+/// Records that the server is about to send its replies and then wait for events.
 pub fn before_sleep() {
     state::with(|state| state.sending.set(true));
-    if api::answers_at_once() {
+    if api::unblock_must_wait_for_sleep() {
         unblock_decided();
     }
 }
 
-/// The server waited for events, so it had sent what it had to send.
+/// Records that the server has waited for events, so its replies were sent.
 pub fn after_sleep() {
     let postponed = state::with(|state| {
         state.sending.set(false);
@@ -215,8 +194,8 @@ pub fn after_sleep() {
     state::blocked(BlockedClients::forget_provisional);
 }
 
-/// Has the server answer those whose wait is over: those who were granted something, and as many others
-/// as may be answered at once. The rest is left to the timer.
+/// Unblocks waiters whose wait has ended: all that were granted, and at most
+/// [`MOST_REFUSED_AT_ONCE`] others. The timer unblocks the rest.
 pub fn unblock_decided() {
     let mut others_left = MOST_REFUSED_AT_ONCE;
     while let Some(waiter_id) = state::blocked(|blocked| blocked.next_decided(&mut others_left)) {
@@ -226,7 +205,7 @@ pub fn unblock_decided() {
                 .get(&waiter_id)
                 .map(|blocked| blocked.handle)
         });
-        // Calls back into `on_timeout` on some servers: nothing is borrowed here.
+        // Some servers call `reply_to_unblocked` from here, so nothing is borrowed.
         if let Some(handle) = handle {
             server!(RedisModule_UnblockClient(handle, ptr::null_mut()));
         }
@@ -236,14 +215,14 @@ pub fn unblock_decided() {
     }
 }
 
-/// Whether it is by the end of its connection that the server is just now done with a blocked client: it
-/// tells that end first. Else it answered the client by itself.
+/// Returns true if the server frees this client because its connection closed: the close event then
+/// came immediately before. Otherwise the server replied to the client by itself.
 fn is_lost(client_id: u64) -> bool {
     state::with(|state| state.last_gone_client.get()) == client_id
 }
 
-/// A connection is gone. What was handed to it since the server last slept goes back, unless it was
-/// sent its answer before it was closed.
+/// Records that a connection has closed. Its hand-overs since the server last slept are taken back,
+/// unless their replies were sent before it was closed.
 pub fn record_client_gone(client_id: u64) {
     state::with(|state| state.last_gone_client.set(client_id));
     let any = state::blocked(|blocked| blocked.provisional.has_client(client_id));
@@ -251,7 +230,7 @@ pub fn record_client_gone(client_id: u64) {
         return;
     }
     let ctx = api::own_context();
-    // Within a long script the server sends too.
+    // The server also sends during a long script.
     let may_be_sent = state::with(|state| state.sending.get()) || api::is_script_running(&ctx);
     if !may_be_sent || !clients::was_sent_all_replies(&ctx, client_id) {
         let taken = state::blocked(|blocked| blocked.provisional.take_of_client(client_id));
@@ -259,8 +238,8 @@ pub fn record_client_gone(client_id: u64) {
     }
 }
 
-/// A connection is told by this answer that its token holds. What was handed to another one by that token,
-/// which may be gone, stays: it would be taken from one who knows of it.
+/// Records an answer that confirms a grant to a connection. Hand-overs of the same grant to another
+/// connection, which may be gone, are then kept, because this client knows of the grant.
 #[inline]
 pub fn record_answer(state: &State, operation: &Operation, answer: &Answer) {
     if unlikely(has_unsent(state)) {
@@ -268,7 +247,7 @@ pub fn record_answer(state: &State, operation: &Operation, answer: &Answer) {
     }
 }
 
-/// Whether there are hand-overs that may still be taken back.
+/// Returns true if there are hand-overs that may still be taken back.
 #[inline(always)]
 fn has_unsent(state: &State) -> bool {
     state.blocked(|blocked| blocked.has_unsent())
@@ -292,8 +271,9 @@ fn record_known(state: &State, Operation { names, action }: &Operation, answer: 
     state.pending(|pending| pending.keep_handed_over(token, names));
 }
 
-/// A hand-over whose client will not read of it goes back, unless somebody else was told of it. A client
-/// that lives on, because the server answered it by itself, has given its place up.
+/// Records a hand-over to take back, because its client won't read the reply. Nothing is recorded
+/// if another connection got a reply that confirms it. A client that is still connected, because
+/// the server replied by itself, loses its position.
 fn record_undelivered(hand_over: HandOver) {
     if state::blocked(|blocked| blocked.is_known(&hand_over)) {
         return;
@@ -311,7 +291,9 @@ extern "C" fn on_ready(
     raw::REDISMODULE_ERR as c_int
 }
 
-extern "C" fn on_timeout(
+/// Replies to a client that was unblocked. The API takes it as the timeout callback, see the head of
+/// this file.
+extern "C" fn reply_to_unblocked(
     ctx: *mut raw::RedisModuleCtx,
     _: *mut *mut raw::RedisModuleString,
     _: c_int,
@@ -346,7 +328,7 @@ extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, _: Handle) {
             return;
         };
         match client.outcome {
-            Some(Outcome::Granted(hand_over)) if hand_over.origin == Origin::New => {
+            Some(Outcome::Granted(hand_over)) if hand_over.fence_origin == FenceOrigin::New => {
                 record_undelivered(hand_over);
             }
             Some(_) => {}
@@ -362,9 +344,9 @@ extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, _: Handle) {
     });
 }
 
-/// A Valkey is done with a blocked client. It keeps the replies of [`on_timeout`] aside until
-/// now; where CLIENT UNBLOCK ... ERROR or a demotion came in between, they are thrown away, and the
-/// client has read an error.
+/// Frees a blocked client's data on Valkey, which keeps the replies of [`reply_to_unblocked`] aside until
+/// now. If CLIENT UNBLOCK ... ERROR or a demotion came in between, these replies are dropped and
+/// the client has got an error. So its hand-over is taken back.
 extern "C" fn on_end(ctx: *mut raw::RedisModuleCtx, waiter_id: *mut c_void) {
     boundary::guard(|| {
         let ctx = Context::new(ctx);

@@ -1,12 +1,12 @@
-//! How an operation is carried out: settle and decide, apply and replicate, answer.
+//! Execution of an operation: settle and decide, apply and replicate, reply.
 //!
-//! The lock table is borrowed only while it decides; it reads keys meanwhile, which can run callbacks,
-//! which leave pending events and touch nothing else.
+//! The lock table is borrowed only while it decides. It reads keys meanwhile, which can run
+//! callbacks. They leave pending events and change nothing else.
 
-use foldhash::HashSet;
-use redis_lock_core::branch::unlikely;
-use redis_lock_core::decision::{Answer, Arrival, Caller, Decision, Deliveries};
+use redis_lock_core::budget::MOST_A_FIRING;
+use redis_lock_core::decision::{Answer, Caller, Decision, Deliveries, Enqueued};
 use redis_lock_core::effect::Effects;
+use redis_lock_core::hints::unlikely;
 use redis_lock_core::operation::Operation;
 use redis_lock_core::state::queue::{Position, WaiterId};
 use redis_lock_core::store::Environment;
@@ -15,20 +15,21 @@ use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::refusal::Refusal;
 use redis_module::Context;
 
-use crate::engine::rearm::{rearm_for, MOST_A_FIRING};
+use crate::engine::absorb::{absorb, absorb_into};
+use crate::engine::rearm::rearm_for;
 use crate::engine::store::ServerStore;
 use crate::engine::{apply, blocking, pending, publications};
 use crate::server::key_string::CommandStrings;
 use crate::server::{clients, clock, config, timer};
-use crate::state::pending::{Event, Pending, ALL_DATABASES};
+use crate::state::pending::{Event, Pending};
 use crate::state::{self, State, FENCES};
 
-/// How long what a command has left over waits at least, in ms. A timer of 0 ms would fire in the same
-/// pass of the server's loop, before others are served.
+/// The least delay in ms of work that a command has left over. A timer of 0 ms would fire in the
+/// same pass of the server's event loop, before other clients are served.
 const AFTER_A_COMMAND_MS: u64 = 1;
 
-/// Carries out an operation of the client that `ctx` serves. When the answer is [`Answer::Queued`] the
-/// client is blocked and must not be replied to.
+/// Executes an operation of the client that `ctx` serves. If the answer is [`Answer::Queued`], the
+/// client is blocked and must not get a reply.
 pub fn execute(
     ctx: &Context,
     state: &State,
@@ -39,7 +40,7 @@ pub fn execute(
         return Err(Refusal::ReadOnly);
     }
     let waiter_id = next_waiter_id(state);
-    let client_id = clients::caller(ctx, state, operation.action.life())?;
+    let client_id = clients::caller(ctx, state, operation.action.lease_kind())?;
     let caller = Caller {
         client_id,
         waiter_id,
@@ -51,18 +52,18 @@ pub fn execute(
         (decision, table.next_due_ms())
     })?;
     apply::apply_all(&mut store, &effects);
-    // No key is open any more when clients are blocked and answered.
+    // All keys are closed before clients are blocked and get replies.
     drop(store);
     let mut answer = decision.answer;
     match answer {
-        Ok(Answer::Queued(arrival, position)) => {
+        Ok(Answer::Queued(enqueued, position)) => {
             if !block(ctx, waiter_id, position, &operation.names) {
                 answer = Ok(Answer::NotNow);
-            } else if arrival == Arrival::New {
+            } else if enqueued == Enqueued::New {
                 apply::announce_wait(ctx, &operation.names, strings);
             }
         }
-        Ok(Answer::Place(_, Arrival::New)) => {
+        Ok(Answer::Place(_, Enqueued::New)) => {
             apply::announce_wait(ctx, &operation.names, strings);
         }
         Ok(_) | Err(_) => {}
@@ -77,7 +78,7 @@ pub fn execute(
     answer
 }
 
-/// Blocks the client of a command that was queued. Tells whether the server did so.
+/// Blocks the client of a command that was queued. Returns true if the server did so.
 #[inline(never)]
 fn block(ctx: &Context, waiter_id: WaiterId, position: Position, names: &Names) -> bool {
     let is_blocked = blocking::block(ctx, waiter_id, position, names);
@@ -93,7 +94,7 @@ fn next_waiter_id(state: &State) -> WaiterId {
     WaiterId(id)
 }
 
-/// Tells others what an operation came to for them.
+/// Delivers the replies and messages to other clients that follow from an operation.
 #[inline(always)]
 fn deliver(ctx: &Context, state: &State, deliveries: Option<Box<Deliveries>>) {
     if unlikely(deliveries.is_some()) {
@@ -111,8 +112,8 @@ fn deliver_all(ctx: &Context, state: &State, deliveries: Option<Box<Deliveries>>
     state.change(|table| table.reuse(deliveries));
 }
 
-/// Carries out what nobody asked for just now: a settling, a take-back.
-pub fn execute_unasked<'n>(
+/// Executes an operation that no client asked for: a settling or a take-back.
+pub fn execute_background<'n>(
     ctx: &Context,
     decision: impl FnOnce(&mut LockTable, &mut Environment<'_, 'n>) -> Decision,
 ) {
@@ -127,7 +128,7 @@ pub fn execute_unasked<'n>(
     });
 }
 
-/// Ends the waits whose time is over where nothing may be written, see [`LockTable::time_out_due`].
+/// Ends the waits whose time is over while nothing may be written, see [`LockTable::time_out_due`].
 pub fn time_out(ctx: &Context, most: usize) {
     state::with(|state| {
         let mut store = ServerStore::to_read(ctx, state);
@@ -140,12 +141,7 @@ pub fn time_out(ctx: &Context, most: usize) {
     });
 }
 
-/// Tells the table what happened since it decided last.
-pub fn absorb() {
-    state::with(|state| state.change(|table| absorb_events(state, table)));
-}
-
-/// Defers what is due at these names, where nothing may be written now.
+/// Defers what is due at these names, because nothing may be written there now.
 pub fn defer(ctx: &Context, names: &[Name], most: usize) {
     state::with(|state| {
         let (mut store, mut none) = (ServerStore::to_read(ctx, state), Effects::new());
@@ -153,11 +149,11 @@ pub fn defer(ctx: &Context, names: &[Name], most: usize) {
     });
 }
 
-/// This server is a replica now: its primary decides, and leases run on untied.
+/// Makes the lock table that of a replica: its primary decides, and leases run on untied.
 ///
-/// Its blocked clients were sent away by the server. Only Valkey 9 keeps them during a forced
-/// FAILOVER until its target has taken over; should that be aborted, this server is a primary again
-/// and they wait on. So what was recorded for them is kept as long as anybody waits.
+/// The server has already unblocked its clients. Only Valkey 9 keeps them during a forced FAILOVER
+/// until the target has taken over. If the failover is aborted, this server is a primary again and
+/// they still wait. So their pending events are kept while there is any waiter.
 pub fn demote() {
     absorb();
     work_off_left();
@@ -166,7 +162,7 @@ pub fn demote() {
     }
 }
 
-/// Works off a part of what waiters have left that are gone; the timer does the rest.
+/// Works off a part of the positions that waiters have left. The timer does the rest.
 fn work_off_left() {
     let left = state::change(|table| table.work_off_left(MOST_A_FIRING));
     state::pending(|pending| pending.touched.extend(left.unwrap_or_default()));
@@ -175,7 +171,10 @@ fn work_off_left() {
     }
 }
 
-/// Lets the table decide, after it was told what happened meanwhile.
+/// Has the table absorb the pending events and then decide.
+///
+/// # Errors
+/// [`Refusal::Reentered`] if the table is already deciding.
 fn decide<'n, T>(
     store: &mut ServerStore<'_>,
     effects: &mut Effects<'n>,
@@ -183,13 +182,13 @@ fn decide<'n, T>(
 ) -> Result<T, Refusal> {
     let state = store.state();
     let decided = state.change(|table| {
-        absorb_events(state, table);
+        absorb_into(table, state);
         decision(table, &mut environment(store, effects))
     });
     decided.ok_or(Refusal::Reentered)
 }
 
-/// What the table is told of the world outside.
+/// Returns the table's environment: clocks, fences, limits and the keyspace.
 fn environment<'a, 'n>(
     store: &'a mut ServerStore<'_>,
     effects: &'a mut Effects<'n>,
@@ -200,46 +199,5 @@ fn environment<'a, 'n>(
         limits: &config::limits,
         store,
         effects,
-    }
-}
-
-/// Tells the table what happened since it decided last. What that touches stays pending for the timer;
-/// an operation that comes first settles its own names.
-#[inline(always)]
-fn absorb_events(state: &State, table: &mut LockTable) {
-    if unlikely(!state.pending(|pending| pending.events.is_empty())) {
-        absorb_all(state, table);
-    }
-}
-
-#[inline(never)]
-fn absorb_all(state: &State, table: &mut LockTable) {
-    let events = state.pending(|pending| std::mem::take(&mut pending.events));
-    let mut unlinked = HashSet::default();
-    let mut touched = Vec::new();
-    for event in events {
-        match event {
-            Event::Unlinked(sessions) => unlinked.extend(sessions),
-            Event::Arrived(sessions, name) => {
-                for session in &sessions {
-                    unlinked.remove(session);
-                }
-                table.relocate(&sessions, &name);
-            }
-            Event::Swapped(one, other) => table.swap_databases(one, other),
-            Event::Demoted => touched.extend(table.demote()),
-            Event::Flushed(ALL_DATABASES) => table.end_sessions_everywhere(),
-            Event::Flushed(db) => table.end_sessions_in(db),
-            Event::Closed(client_id, ended_ms) => table.close_client(client_id, ended_ms),
-            Event::Left(waiter_id, position) => touched.extend(table.leave(waiter_id, position)),
-            Event::Lost(waiter_id, position, lost_ms) => {
-                let most = config::max_tickets();
-                touched.extend(table.lose(waiter_id, position, lost_ms, most));
-            }
-        }
-    }
-    table.end_session(unlinked);
-    if !touched.is_empty() {
-        state.pending(|pending| pending.touched.extend(touched));
     }
 }

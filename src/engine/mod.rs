@@ -1,12 +1,14 @@
-//! What a command, the timer or an event comes to. The lock table decides; here it is asked, and what it
-//! says is carried out.
+//! The engine: asks the lock table to decide, for a command, the timer or an event, and carries out
+//! its decision.
 
+pub mod absorb;
+pub mod access;
 pub mod apply;
 pub mod blocking;
+pub mod cron;
 pub mod execute;
 pub mod pending;
 pub mod publications;
 pub mod rearm;
-pub mod settle;
 pub mod store;
 pub mod writable;

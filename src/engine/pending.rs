@@ -1,4 +1,4 @@
-//! Leaving pending events: the server's callbacks do, and what can't be done now.
+//! Recording of pending events, by the server's callbacks and for work that can't be done now.
 
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
@@ -8,13 +8,13 @@ use crate::server::{api, clock, timer};
 use crate::state;
 use crate::state::pending::{Event, Pending};
 
-/// Leaves an event and has the timer look at it in the next pass of the server's loop.
+/// Records an event and fires the timer in the next pass of the server's event loop.
 pub fn record(event: impl FnOnce(&mut Pending)) {
     state::pending(event);
     timer::fire_soon();
 }
 
-/// A key came, went or changed: of interest where somebody waits for it.
+/// Records that a key was created, deleted or changed, if it may have waiters.
 pub fn record_touched(name: Name) {
     if may_have_queue(&name) {
         record(|pending| {
@@ -23,19 +23,20 @@ pub fn record_touched(name: Name) {
     }
 }
 
-/// Whether somebody may wait for this name.
+/// Returns true if this name may have waiters.
 fn may_have_queue(name: &Name) -> bool {
     state::anybody_waits() && state::look(|table| table.queues().has_queue(name)).unwrap_or(true)
 }
 
-/// Whether something may be tied to this connection.
+/// Returns true if a grant may be tied to this connection.
 pub fn may_have_sessions(client_id: u64) -> bool {
     state::any_sessions()
         && state::look(|table| table.sessions().has_client(client_id)).unwrap_or(true)
 }
 
-/// Somebody looks at a lock. Where it has several holders, the end of each lease is to be seen by those
-/// who track the key; of a lock that came with a file or from a primary the table doesn't know yet.
+/// Has the table watch the leases of a lock that a client reads. If the lock has several holders,
+/// clients that track the key must see the end of each lease. The table doesn't know of a lock that
+/// came with a file or from a primary.
 pub fn watch_leases(name: &Name, lock: &Lock) {
     let several = lock.holders().len() > 1 && !api::is_replica();
     if several && state::look(|table| !table.is_scheduled(name)) == Some(true) {
@@ -45,8 +46,8 @@ pub fn watch_leases(name: &Name, lock: &Lock) {
     }
 }
 
-/// Counts the holds of a lock that left its key, unless the lock table has decided about them. Holds of a replica
-/// are its primary's to count, and a file that is loaded has those of an earlier life.
+/// Counts the holds of a lock that left its key, unless the lock table has decided about them. A
+/// replica's holds are counted by its primary. Holds of a file that is loaded were counted before.
 pub fn count_unlinked(lock: &Lock) {
     let is_decided = state::with(|state| state.applying.get());
     if is_decided || api::is_replica() || api::is_loading() {
@@ -56,8 +57,8 @@ pub fn count_unlinked(lock: &Lock) {
     state::with(|state| state.unlinked(|unlinked| unlinked.unlink(lock, now_ms)));
 }
 
-/// The values with these sessions left their keys. Where the lock table has ended those grants itself, there is
-/// nothing left to record.
+/// Records that the values with these sessions left their keys. Sessions that the lock table has
+/// ended itself need no record.
 pub fn record_unlinked(mut sessions: Vec<SessionId>) {
     let known = state::look(|table| sessions.retain(|session| table.sessions().contains(*session)));
     if known.is_none() || !sessions.is_empty() {

@@ -1,4 +1,4 @@
-//! Publishes what places asked for whose wait is over.
+//! Publication of the messages of places that were granted or ended.
 
 use redis_lock_core::decision::Publication;
 use redis_module::Context;
@@ -7,7 +7,7 @@ use crate::engine::pending;
 use crate::server::{api, publish, rights};
 use crate::state;
 
-/// Publishes these now, or where that would break into a reply, as soon as that is whole.
+/// Publishes messages now, or after the reply if they would be written into the middle of it.
 pub fn publish_all(ctx: &Context, publications: &mut Vec<Publication>) {
     if publications.is_empty() {
         return;
@@ -19,17 +19,22 @@ pub fn publish_all(ctx: &Context, publications: &mut Vec<Publication>) {
     publications.iter().for_each(|one| publish_one(ctx, one));
 }
 
-/// Publishes those that were left for later.
+/// Publishes the messages that were left for later.
 pub fn publish_pending(ctx: &Context) {
     let publications = state::pending(|pending| std::mem::take(&mut pending.publications));
     publications.iter().for_each(|one| publish_one(ctx, one));
 }
 
-/// Publishes what its user may still publish there.
-fn publish_one(ctx: &Context, Publication { notice, user, .. }: &Publication) {
+/// Publishes a message if its user may still publish on its channel.
+fn publish_one(
+    ctx: &Context,
+    Publication {
+        notification, user, ..
+    }: &Publication,
+) {
     let may_publish = rights::is_current(user.rights_version)
-        || rights::may_still_publish(user, notice.channel());
+        || rights::may_still_publish(user, notification.channel());
     if may_publish {
-        publish::publish(ctx, notice);
+        publish::publish(ctx, notification);
     }
 }

@@ -1,10 +1,10 @@
-//! The keyspace as the lock table asks for it.
+//! The keyspace as the lock table sees it.
 
 use std::ptr;
 
-use redis_lock_core::branch::likely;
 use redis_lock_core::effect::EffectName;
-use redis_lock_core::state::place::{Stand, User};
+use redis_lock_core::hints::likely;
+use redis_lock_core::state::place::User;
 use redis_lock_core::state::queue::Waiter;
 use redis_lock_core::store::{KeyState, Store};
 use redis_lock_core::values::lock::{Lock, Stored};
@@ -13,19 +13,20 @@ use redis_lock_core::values::packed::Expiry;
 use redis_lock_core::values::slot;
 use redis_module::{raw, Context};
 
-use crate::engine::{blocking, writable};
-use crate::server::key::{self, Found, Key};
+use crate::engine::{access, writable};
+use crate::server::key::{self, Key};
 use crate::server::key_string::{CommandStrings, ServerString};
 use crate::server::{api, clock, propagation, rights};
 use crate::state::{self, State};
 
-/// How long a key outlives its lock in a cluster, while somebody waits for it, in ms.
+/// The time in ms by which a key outlives its lock in a cluster while it has waiters.
 pub const OUTLIVES_MS: u64 = 500;
 
-/// The keyspace, for the time of one operation.
+/// The keyspace during one operation.
 ///
-/// The key that was read last stays open, so that an effect for it need not find it again. Nothing is
-/// asked of the server meanwhile that could delete keys: that closes it first.
+/// While a key is open the server is asked for nothing that could delete keys; such a call closes
+/// the key first.
+// perf: the key that was read last stays open, so that an effect on it needs no second look-up.
 pub struct ServerStore<'a> {
     ctx: &'a Context,
     state: &'a State,
@@ -34,20 +35,22 @@ pub struct ServerStore<'a> {
     open: Option<OpenKey<'a>>,
 }
 
-/// A key of a name, open. The string lives as long as the key is open.
+/// An open key of a name. The string is valid as long as the key is open.
 pub struct OpenKey<'a> {
     db: i32,
-    /// The name that it was opened by: to be told by its address, as long as that name is there.
+    /// The name by which the key was opened. Only its address is compared.
     opened_by: *const Name,
-    /// What the server has open.
+    /// The server's open key.
     pub key: Key,
-    /// The key's name for the server.
+    /// The key's name as a string of the server.
     pub string: ServerString<'a>,
 }
 
 impl OpenKey<'_> {
-    /// An operation's own name was there before the key was opened, and still is: so no other name has had its
-    /// address meanwhile.
+    /// Returns true if this is the key of the name.
+    ///
+    /// An operation's own name exists from before the key was opened until after this call. So no
+    /// other name can have had its address meanwhile.
     #[inline(always)]
     fn is_of(&self, name: &EffectName<'_>) -> bool {
         let is_same = |own: &Name| ptr::eq(self.opened_by, own);
@@ -61,7 +64,8 @@ impl OpenKey<'_> {
 }
 
 impl<'a> ServerStore<'a> {
-    /// Where effects may be applied: for a command, which came with these strings, or for the timer.
+    /// Returns the keyspace for an operation that may write: a command with these strings, or the
+    /// timer.
     pub const fn to_write(ctx: &'a Context, state: &'a State, strings: CommandStrings<'a>) -> Self {
         Self {
             ctx,
@@ -72,7 +76,7 @@ impl<'a> ServerStore<'a> {
         }
     }
 
-    /// Where nothing may be written.
+    /// Returns the keyspace for an operation that may not write.
     pub const fn to_read(ctx: &'a Context, state: &'a State) -> Self {
         Self {
             ctx,
@@ -83,34 +87,35 @@ impl<'a> ServerStore<'a> {
         }
     }
 
-    /// The context of the operation.
+    /// Returns the context of the operation.
     pub const fn ctx(&self) -> &'a Context {
         self.ctx
     }
 
-    /// All that the module remembers.
+    /// Returns the module's state.
     pub const fn state(&self) -> &'a State {
         self.state
     }
 
-    /// Whether nobody reads what is replicated. Where no command runs that is not known.
+    /// Returns true if the replication stream is known to have no reader. Without a command that is
+    /// not known.
     #[inline]
     pub fn is_unread(&self) -> bool {
         self.strings.is_some() && propagation::is_unread(self.ctx, self.state)
     }
 
-    /// The strings that came with the command.
+    /// Returns the strings of the command.
     pub const fn strings(&self) -> CommandStrings<'a> {
         self.strings
     }
 
-    /// Opens the key of a name to be written, unless it is open already.
+    /// Returns the open key of a name for a write. Opens it unless it is open already.
     #[inline(always)]
     pub fn open_to_write(&mut self, name: &EffectName<'_>) -> OpenKey<'a> {
         match self.open.take() {
             Some(open) if self.mode == key::WRITE && open.is_of(name) => open,
             another => {
-                // Closed before this one is opened, which may delete keys.
+                // The other key is closed first, because opening a key may delete keys.
                 drop(another);
                 self.open_another(name)
             }
@@ -124,7 +129,7 @@ impl<'a> ServerStore<'a> {
 
     #[inline(always)]
     fn open(&mut self, name: &Name, mode: u32) -> OpenKey<'a> {
-        // Another one is closed before this one is opened, which may delete keys.
+        // An open key is closed first, because opening a key may delete keys.
         self.open = None;
         api::select_db(self.ctx, name.db);
         let string = self.strings.find(name.key());
@@ -147,8 +152,9 @@ impl Store for ServerStore<'_> {
         !api::is_clustered() || slot::of_key(name.key()) == slot::of_key(own.key())
     }
 
-    /// Settling one name can lead to another that the server wasn't asked about: who waits for both
-    /// is granted both. Where that one has no key here, its lock may have migrated away already.
+    /// Returns true if a name without a key has none on another server either. Settling one name
+    /// can grant a waiter another name that the server wasn't asked about. If that name has no key
+    /// here, its lock may have migrated away.
     fn is_here(&mut self, name: &Name) -> bool {
         self.open = None;
         writable::is_here(name)
@@ -179,33 +185,21 @@ impl Store for ServerStore<'_> {
         }
     }
 
-    /// A place has no client to ask: its user is known by name.
-    fn permits(&mut self, waiter: &Waiter) -> bool {
-        match &waiter.stand {
-            Stand::Blocked { .. } => {
-                blocking::has_seen_rights(waiter) || {
-                    self.open = None;
-                    blocking::permits(self.ctx, waiter)
-                }
-            }
-            Stand::Place(place) => {
-                rights::is_current(place.user.rights_version) || {
-                    self.open = None;
-                    rights::may_queue(&place.user, &waiter.names, &waiter.request.token)
-                }
-            }
-            // Nobody stands there, and nothing is granted.
-            Stand::Absent { .. } => false,
+    fn may_be_granted(&mut self, waiter: &Waiter) -> bool {
+        access::is_unchanged(waiter) || {
+            // The server runs a command to check the rights, so the open key is closed first.
+            self.open = None;
+            access::check(self.ctx, waiter)
         }
     }
 }
 
-/// What a name holds now.
+/// Returns what a name holds now.
 pub fn read_settled(ctx: &Context, name: &Name) -> KeyState {
     state_of(&mut Key::of(ctx, name, raw::REDISMODULE_READ), name)
 }
 
-/// A key's expiry as it would be if the key didn't outlive its lock.
+/// Returns a key's expiry without the time by which the key outlives its lock.
 #[inline(never)]
 fn without_outliving(expiry_ms: Option<u64>, lock: &Lock) -> Option<u64> {
     let latest_ms = lock.latest_deadline_ms()?;
@@ -215,21 +209,21 @@ fn without_outliving(expiry_ms: Option<u64>, lock: &Lock) -> Option<u64> {
     })
 }
 
-/// When the open key of a name expires, as the server says. The expiry of a lock that was just restored
-/// counts for nothing, until it is put back to its leases.
+/// Returns the server's expiry of an open key. The expiry of a restored lock is ignored until it
+/// was set from the leases again.
 #[inline(never)]
 fn asked_expiry_ms(key: &Key, name: &Name) -> Option<u64> {
     let is_restored = state::pending(|pending| pending.restored.contains(name));
     (!is_restored).then(|| key.expiry_ms()).flatten()
 }
 
-/// What the open key of a name holds.
+/// Returns what the open key of a name holds.
 #[inline(always)]
 fn state_of(key: &mut Key, name: &Name) -> KeyState {
     match key.found() {
-        Found::Nothing => KeyState::Empty,
-        Found::OtherType => KeyState::OtherType,
-        Found::Lock(packed) => {
+        KeyState::Empty => KeyState::Empty,
+        KeyState::OtherType => KeyState::OtherType,
+        KeyState::Lock(packed) => {
             let (expiry, lock) = (packed.expiry(), packed.unpack());
             let expiry_ms = match expiry {
                 Expiry::WithLease => lock.latest_deadline_ms(),

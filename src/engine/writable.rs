@@ -1,10 +1,12 @@
-//! Whether the server would let a client write to a key just now.
+//! The test if the server would let a client write a key now.
 //!
-//! A grant from the timer is a write that no client asked for, so the server asks nobody: not
-//! whether there are replicas enough (NOREPLICAS), whether its disk fails (MISCONF), whether the
-//! key's slot is served here or its key was migrated away already. So the module asks: it calls a
-//! command of its own that is flagged as a write, for that key, and does nothing when it is let
-//! through. Where it isn't, a grant could make a second holder.
+//! A grant by the timer is a write without a client, so the server doesn't check it. It doesn't
+//! check that there are enough replicas (NOREPLICAS) and that the disk works (MISCONF). Nor does it
+//! check that the key's slot is served here and the key hasn't migrated.
+//!
+//! So the module calls a command of its own that is flagged as a write, for that key. The command
+//! does nothing if the server lets it through. If the server refuses it, a grant could make a
+//! second holder.
 
 use redis_lock_core::values::name::{Name, Names};
 use redis_module::{CallOptionsBuilder, CallResult};
@@ -12,29 +14,30 @@ use redis_module::{CallOptionsBuilder, CallResult};
 use crate::server::{api, key};
 use crate::state;
 
-/// Whether LOCK.APPLY is called to ask, not to apply.
-pub fn is_asking() -> bool {
-    state::with(|state| state.asking.get())
+/// Returns true if LOCK.APPLY is called to ask, not to apply.
+pub fn is_probing() -> bool {
+    state::with(|state| state.probing.get())
 }
 
-/// Of these names, those where the server would let a client write, and the others.
+/// Returns the names where the server would let a client write, and the others.
 pub fn partition(names: Vec<Name>) -> (Vec<Name>, Vec<Name>) {
     if api::is_clustered() {
         return names.into_iter().partition(may_write);
     }
-    // Without slots the answer is the same for all keys.
+    // Without slots all keys have the same answer.
     match names.first() {
         Some(name) if !may_write(name) => (Vec::new(), names),
         _ => (names, Vec::new()),
     }
 }
 
-/// Whether a name without a key has none anywhere: its slot is served here and not on its way.
+/// Returns true if a name without a key has none on any server: its slot is served here and doesn't
+/// migrate.
 pub fn is_here(name: &Name) -> bool {
     !api::is_clustered() || would_take(name)
 }
 
-/// Whether the server would let a client write to all of these names.
+/// Returns true if the server would let a client write all the names.
 pub fn may_write_all(names: &Names) -> bool {
     names.iter().all(may_write)
 }
@@ -43,15 +46,17 @@ fn may_write(name: &Name) -> bool {
     would_take(name) || has_arrived(name)
 }
 
-/// Whether the server would take a write from a client that comes by itself.
+/// Returns true if the server would take a write from a client without ASKING.
 fn would_take(name: &Name) -> bool {
-    let _asking = Asking::begin();
+    let _probe = Probe::begin();
     call(name, "LOCK.APPLY", &[name.key(), b"ASK"]).is_ok()
 }
 
-/// Whether a lock is here in a slot that comes in key by key. It can't be at the other node then, and
-/// clients that are sent on from there are served here. The server tells by refusing to restore
-/// anything over it; elsewhere it refuses the slot.
+/// Returns true if a lock has arrived here in a slot that migrates key by key. The lock can't be on
+/// the other node then, and clients that are redirected from there are served here.
+///
+/// The server shows this by refusing to restore a value over the key. Without a slot that migrates
+/// here it refuses the slot instead.
 fn has_arrived(name: &Name) -> bool {
     if !api::is_clustered() || !key::has_lock(&api::own_context(), name) {
         return false;
@@ -61,8 +66,8 @@ fn has_arrived(name: &Name) -> bool {
     refusal.is_some_and(|text| text.starts_with("BUSYKEY"))
 }
 
-/// Calls a command in the module's own context: what the client of the moment may do, because it
-/// said ASKING or READONLY, says nothing about where a key is.
+/// Calls a command in the module's own context. The current client may have sent ASKING or
+/// READONLY, which says nothing about where a key is.
 fn call(name: &Name, command: &str, words: &[&[u8]]) -> CallResult<'static> {
     let ctx = api::own_context();
     api::select_db(&ctx, name.db);
@@ -73,18 +78,18 @@ fn call(name: &Name, command: &str, words: &[&[u8]]) -> CallResult<'static> {
     ctx.call_ext(command, &options, words)
 }
 
-/// For as long as it lives, LOCK.APPLY is called to ask.
-struct Asking;
+/// A guard: while it exists, LOCK.APPLY only asks.
+struct Probe;
 
-impl Asking {
+impl Probe {
     fn begin() -> Self {
-        state::with(|state| state.asking.set(true));
+        state::with(|state| state.probing.set(true));
         Self
     }
 }
 
-impl Drop for Asking {
+impl Drop for Probe {
     fn drop(&mut self) {
-        state::with(|state| state.asking.set(false));
+        state::with(|state| state.probing.set(false));
     }
 }

@@ -1,7 +1,8 @@
-//! The server's functions that the crate `redis-module` doesn't wrap, or wraps with a panic.
+//! The server's module API: functions that the crate `redis-module` doesn't wrap, or wraps with a
+//! panic.
 //!
-//! Each is a pointer that the server fills in at load. Those that every supported server has are
-//! checked once by [`probe`]; all calls go through [`server!`], which makes a missing one a `None`.
+//! Each is a pointer that the server sets at load. [`probe`] checks once those that every supported
+//! server has. All calls use [`server!`], which returns `None` for a missing function.
 
 use std::ffi::{c_int, c_void, CStr, CString};
 use std::ptr;
@@ -11,16 +12,20 @@ use redis_module::{raw, Context, RedisString, RedisValue};
 
 use crate::state::{self, ServerFacts, OWN_CONTEXT};
 
-/// Calls a function of the module API, or yields `None` where the server lacks it.
+/// Calls a function of the module API. Yields `None` if the server lacks it.
+///
+/// The caller must fulfil the API's contract for the function, because the macro wraps the call in
+/// `unsafe`.
 macro_rules! server {
     ($function:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: the pointer was set before the module's init ran and never changes after.
+        // SAFETY: the server set the pointer before the module's init ran, and never changes it
+        // after.
         let function = unsafe { redis_module::raw::$function };
         match function {
-            // SAFETY: the caller's, who passes what the API's documentation asks for.
+            // SAFETY: the user of the macro passes what the API's documentation requires.
             Some(function) => Some(unsafe { function($($argument),*) }),
             None => {
-                redis_lock_core::branch::seldom();
+                redis_lock_core::hints::cold_path();
                 None
             }
         }
@@ -32,27 +37,28 @@ fn facts() -> ServerFacts {
     state::with(|state| state.server.get())
 }
 
-/// Whether the server is a Valkey. Only for what it does differently with the same functions.
+/// Returns true if the server is a Valkey. Used only for calls that behave differently there.
 pub fn is_valkey() -> bool {
     facts().is_valkey
 }
 
-/// Whether the server is a node of a cluster.
+/// Returns true if the server is a node of a cluster.
 pub fn is_clustered() -> bool {
     facts().is_clustered
 }
 
-/// Whether the server lets a client block that is subscribed to a channel, as it may be in RESP3.
+/// Returns true if the server can block a client that is subscribed to a channel, which RESP3
+/// allows.
 pub fn blocks_subscribers() -> bool {
     facts().blocks_subscribers
 }
 
-/// Whether the server follows a primary.
+/// Returns true if the server is a replica.
 pub fn is_replica() -> bool {
     facts().is_replica
 }
 
-/// Returns true if the server loads a file, or what its primary sends in the place of one.
+/// Returns true if the server loads a file, or the data that its primary sends instead of one.
 pub fn is_loading() -> bool {
     context_flags(&own_context()) & raw::REDISMODULE_CTX_FLAGS_LOADING != 0
 }
@@ -68,34 +74,35 @@ pub fn record_role(ctx: &Context) {
     });
 }
 
-/// Whether the server answers a blocked client as soon as the module unblocks it, and hands that
-/// answer over right after it tells that it is about to sleep: Redis before 7.2.
-pub fn answers_at_once() -> bool {
+/// Returns true if the module must unblock clients just before the server sleeps: on Redis before
+/// 7.2, which replies to a client as soon as the module unblocks it.
+pub fn unblock_must_wait_for_sleep() -> bool {
     is_redis_before_7_2()
 }
 
-/// Whether the server writes a message between the elements of a reply, where one who subscribes gets it
-/// for what it does itself in a transaction: Redis before 7.2.
+/// Returns true if the server would write a published message between the elements of a reply. That
+/// happens to a subscriber that publishes in its own transaction or script: Redis before 7.2.
 pub fn pushes_amid_replies(ctx: &Context) -> bool {
     let amid = raw::REDISMODULE_CTX_FLAGS_MULTI | raw::REDISMODULE_CTX_FLAGS_LUA;
     is_redis_before_7_2() && context_flags(ctx) & amid != 0
 }
 
-/// By the lack of a function that came with that version, and that every Valkey has.
+/// Tells Redis before 7.2 by the lack of a function that came with 7.2 and that every Valkey has.
 fn is_redis_before_7_2() -> bool {
-    // SAFETY: as in `server!`; the pointer is only looked at.
+    // SAFETY: as in `server!`. The pointer is only compared with null.
     let old = unsafe { raw::RedisModule_AddPostNotificationJob }.is_none();
     old && !is_valkey()
 }
 
-/// Whether the server gave the module its memory: without that not even a line of log can be made.
+/// Returns true if the server gave the module its allocator. Without it not even a log line can be
+/// made.
 pub fn has_memory() -> bool {
-    // SAFETY: as in `server!`; the pointers are only looked at.
+    // SAFETY: as in `server!`. The pointers are only compared with null.
     unsafe { { raw::RedisModule_Alloc }.is_some() && { raw::RedisModule_Free }.is_some() }
 }
 
-/// Writes a line to the server's log. It begins with the module's name, which the server puts before
-/// it only once it knows the module.
+/// Writes a line to the server's log, with the module's name. The server adds that name only once
+/// it knows the module.
 pub fn log(ctx: &Context, level: &CStr, text: &str) {
     let text = CString::new(format!("lock: {text}").replace('\0', "")).unwrap_or_default();
     server!(RedisModule_Log(
@@ -106,12 +113,12 @@ pub fn log(ctx: &Context, level: &CStr, text: &str) {
     ));
 }
 
-/// Refuses a server that lacks what the module can't do without. Everything that the module or the
-/// crate calls is here, but for what is called where it is there only.
+/// Returns an error if the server lacks a function that the module can't do without. The list has
+/// all functions that the module or the crate calls, except those called only if they exist.
 pub fn probe(_: &Context) -> Result<(), String> {
     macro_rules! missing {
         ($($function:ident),* $(,)?) => {{
-            // SAFETY: as in `server!`; the pointers are only looked at.
+            // SAFETY: as in `server!`. The pointers are only compared with null.
             unsafe { [$((stringify!($function), { raw::$function }.is_none())),*] }
         }};
     }
@@ -209,12 +216,13 @@ pub fn probe(_: &Context) -> Result<(), String> {
     }
 }
 
-/// A field of the server's INFO. The crate's own call for this frees nothing of what it gets.
+/// Returns a field of the server's INFO. The crate's own call for this leaks memory.
 pub fn server_info(ctx: &Context, section: &CStr, field: &CStr) -> Option<String> {
     let info = server!(RedisModule_GetServerInfo(ctx.ctx, section.as_ptr()))?;
     let text = server!(RedisModule_ServerInfoGetFieldC(info, field.as_ptr()));
     let text = text.filter(|text| !text.is_null()).map(|text| {
-        // SAFETY: the server returned a string with its end, which lives as long as `info`.
+        // SAFETY: the server returned a string with its NUL, which is valid until `info` is freed
+        // below.
         let text = unsafe { CStr::from_ptr(text) };
         text.to_string_lossy().into_owned()
     });
@@ -222,7 +230,7 @@ pub fn server_info(ctx: &Context, section: &CStr, field: &CStr) -> Option<String
     text
 }
 
-/// Whether the server has a function that the crate doesn't know.
+/// Returns true if the server has a function that the crate doesn't know.
 fn has_function(name: &CStr) -> bool {
     let mut function: *mut c_void = ptr::null_mut();
     let status = server!(RedisModule_GetApi(
@@ -232,12 +240,12 @@ fn has_function(name: &CStr) -> bool {
     status == Some(0)
 }
 
-/// What a command answers that answers with text.
+/// Returns the reply of a command that replies with text.
 pub fn call_text(ctx: &Context, command: &str, words: &[&str]) -> Option<Vec<u8>> {
     ctx.call(command, words).ok().and_then(text)
 }
 
-/// The text that a value is, if it is one.
+/// Returns the text of a value, if the value is text.
 pub fn text(value: RedisValue) -> Option<Vec<u8>> {
     match value {
         RedisValue::SimpleString(text) | RedisValue::BulkString(text) => Some(text.into_bytes()),
@@ -246,7 +254,7 @@ pub fn text(value: RedisValue) -> Option<Vec<u8>> {
     }
 }
 
-/// Finds out what server this is, and makes [`own_context`].
+/// Records the server's kind and role, and makes [`own_context`].
 pub fn prepare(ctx: &Context) -> Result<(), String> {
     let own = server!(RedisModule_GetDetachedThreadSafeContext(ctx.ctx));
     OWN_CONTEXT.store(own.unwrap_or(ptr::null_mut()), Ordering::Relaxed);
@@ -266,12 +274,15 @@ pub fn prepare(ctx: &Context) -> Result<(), String> {
     Ok(())
 }
 
-/// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`, new in 9.0: without it CLUSTER
-/// MIGRATESLOTS is refused. Older ones pay no heed to it; Redis asks for no such thing.
+/// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`, new in 9.0. Without it CLUSTER
+/// MIGRATESLOTS is refused. Older versions ignore it, and Redis has no such option.
 const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
 
-/// Read errors come as values instead of ending the server, keys are signalled as modified by this
-/// module alone, so that WATCH sees a change where there was one, and slots may migrate atomically.
+/// Sets the module's options:
+///
+/// - Read errors are returned instead of ending the server.
+/// - Only this module signals its keys as modified, so that WATCH sees real changes only.
+/// - Slots may migrate atomically.
 fn set_module_options(ctx: &Context) {
     let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
@@ -281,41 +292,42 @@ fn set_module_options(ctx: &Context) {
     server!(RedisModule_SetModuleOptions(ctx.ctx, options as c_int));
 }
 
-/// The module's own context. It replies to nobody; its database is whichever was selected last.
+/// Returns the module's own context. It replies to no client. Its database is the one that was
+/// selected last.
 pub fn own_context() -> Context {
     Context::new(OWN_CONTEXT.load(Ordering::Relaxed))
 }
 
-/// The server's flags for this context, `REDISMODULE_CTX_FLAGS_*`.
+/// Returns the server's flags for this context, `REDISMODULE_CTX_FLAGS_*`.
 pub fn context_flags(ctx: &Context) -> u32 {
     server!(RedisModule_GetContextFlags(ctx.ctx)).unwrap_or(0) as u32
 }
 
-/// Whether a script or function is running.
+/// Returns true if a script or function is running.
 pub fn is_script_running(ctx: &Context) -> bool {
     context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_LUA != 0
 }
 
-/// Whether something may be written that no client asked for just now: not on a replica, not while
-/// data is loaded, and not during CLIENT PAUSE and a failover, when the server asserts that nothing
-/// is sent to its replicas.
+/// Returns true if the module may write now without a client's command. It may not on a replica,
+/// while data is loaded, and during CLIENT PAUSE or a failover. During the last two the server
+/// asserts that nothing is sent to its replicas.
 pub fn may_write_unasked(ctx: &Context) -> bool {
     let loading = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
     !is_replica() && context_flags(ctx) & loading == 0 && !is_paused()
 }
 
-/// Whether the server pauses writes: for CLIENT PAUSE or for a failover.
+/// Returns true if the server pauses writes, for CLIENT PAUSE or a failover.
 pub fn is_paused() -> bool {
     server!(RedisModule_AvoidReplicaTraffic()) != Some(0)
 }
 
-/// The id of the client that the context serves, 0 when there is none.
+/// Returns the id of the client that the context serves, 0 if there is none.
 pub fn client_id(ctx: &Context) -> u64 {
     server!(RedisModule_GetClientId(ctx.ctx)).unwrap_or(0)
 }
 
-/// What the server tells of the client with this id, while it is connected. It must not be a script's: Valkey 9.1 dies
-/// of that.
+/// Returns the server's information about the client with this id, if it is connected. The id must
+/// not be a script's, because Valkey 9.1 crashes on it.
 pub fn client_info(id: u64) -> Option<raw::RedisModuleClientInfo> {
     let mut info = raw::RedisModuleClientInfo {
         version: 1,
@@ -335,40 +347,40 @@ pub fn is_in_transaction(id: u64) -> bool {
     client_info(id).is_some_and(|info| info.flags & flag != 0)
 }
 
-/// The database that the context has selected.
+/// Returns the database that the context has selected.
 pub fn selected_db(ctx: &Context) -> i32 {
     server!(RedisModule_GetSelectedDb(ctx.ctx)).unwrap_or(0)
 }
 
-/// Selects a database, where another one is selected.
+/// Selects a database, unless it is selected.
 pub fn select_db(ctx: &Context, db: i32) {
     if selected_db(ctx) != db {
         server!(RedisModule_SelectDb(ctx.ctx, db));
     }
 }
 
-/// The strings of a vector that the server passed; it may be null where there are none.
+/// Returns the strings of a vector from the server, which may be null if there are none.
 ///
 /// # Safety
-/// The server passes so many strings, and they outlive what is returned.
+/// The server passes `count` strings, and they outlive the returned slice.
 pub unsafe fn strings<'a>(
     vector: *mut *mut raw::RedisModuleString,
     count: c_int,
 ) -> &'a [*mut raw::RedisModuleString] {
     match usize::try_from(count) {
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees `count` strings that outlive the slice.
         Ok(count) if !vector.is_null() => unsafe { std::slice::from_raw_parts(vector, count) },
         _ => &[],
     }
 }
 
-/// A string of the server's, for as long as the value lives.
+/// Makes a string of the server, freed when the value is dropped.
 pub fn string(bytes: &[u8]) -> RedisString {
     RedisString::create_from_slice(ptr::null_mut(), bytes)
 }
 
-/// The server's pointers to strings, for calls that take a vector of them. They are valid as long
-/// as `strings` lives.
+/// Returns the server's pointers to strings, for calls that take a vector. They are valid as long
+/// as `strings`.
 pub fn pointers(strings: &[RedisString]) -> Vec<*mut raw::RedisModuleString> {
     strings.iter().map(|string| string.inner).collect()
 }
@@ -391,7 +403,7 @@ pub fn subscribe(
 /// Frees memory that the server allocated for the module.
 ///
 /// # Safety
-/// `memory` came from a function of the API that says so, and is not used after.
+/// `memory` came from an API function whose result the caller has to free. It is not used after.
 pub unsafe fn free(memory: *mut c_void) {
     server!(RedisModule_Free(memory));
 }

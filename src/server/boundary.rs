@@ -1,8 +1,8 @@
-//! The line between the server and the module: no panic crosses it.
+//! The boundary between the server and the module: no panic crosses it.
 //!
-//! A panic that unwinds out of an `extern "C"` function aborts the process, and with it somebody's
-//! database. The code is written so that it can't panic; should it do so all the same, the step it
-//! happened in is lost and said so in the server's log.
+//! A panic that unwinds out of an `extern "C"` function aborts the process, and with it the
+//! database. The code is written so that it can't panic. If it does all the same, the step is lost
+//! and the server's log says so.
 
 use std::any::Any;
 use std::panic::{self, catch_unwind, AssertUnwindSafe};
@@ -11,18 +11,17 @@ use redis_module::Context;
 
 use crate::server::api;
 
-/// Has a panic print its text and its place, and no backtrace: a Valkey 9.1 dies of one that is printed in it, where
-/// the environment asks for it (`RUST_BACKTRACE`).
+/// Makes a panic print its text and its place, but no backtrace. Valkey 9.1 crashes when a
+/// backtrace is printed, which `RUST_BACKTRACE` asks for.
 pub fn print_no_backtraces(_: &Context) -> Result<(), String> {
     panic::set_hook(Box::new(|panic| eprintln!("redis-lock {panic}")));
     Ok(())
 }
 
-/// Runs a step of the module; `None` when it panicked.
+/// Runs a step of the module. Returns `None` if it panicked.
 ///
-/// Unwind safety: what a step shares with others is borrowed through a `RefCell`, whose borrow ends
-/// as the step unwinds. Should the lock table panic while it decides, nothing of that operation
-/// was applied.
+/// Unwind safety: a step borrows shared state through a `RefCell`, whose borrow ends when the step
+/// unwinds. If the lock table panics while it decides, nothing of that operation was applied.
 pub fn guard<T>(step: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(step)) {
         Ok(value) => Some(value),

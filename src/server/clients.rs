@@ -1,12 +1,12 @@
-//! The clients that operations come from: who they are, and what LOCK.INFO tells of them.
+//! The clients that send operations: their ids, and what LOCK.INFO replies about them.
 
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::ptr::NonNull;
 
-use redis_lock_core::branch::likely;
+use redis_lock_core::hints::likely;
 use redis_lock_core::values::refusal::Refusal;
-use redis_lock_core::values::request::Life;
+use redis_lock_core::values::request::LeaseKind;
 use redis_module::{raw, Context, RedisString};
 
 use crate::server::api::{self, server};
@@ -23,16 +23,16 @@ pub struct Client {
     pub name: Vec<u8>,
 }
 
-/// Whether the client with this id is subscribed to any channel.
+/// Returns true if the client with this id is subscribed to any channel.
 pub fn is_subscriber(id: u64) -> bool {
     let flag = u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_PUBSUB);
     api::client_info(id).is_some_and(|info| info.flags & flag != 0)
 }
 
-/// The client with this id, while it is connected.
+/// Returns the client with this id, if it is connected.
 pub fn find(ctx: &Context, id: u64) -> Option<Client> {
     let info = api::client_info(id)?;
-    // SAFETY: the server wrote a string with its end into `addr`, which was all zeros before.
+    // SAFETY: the server wrote a string with its NUL into `addr`, which was all zeros before.
     let addr = unsafe { CStr::from_ptr(info.addr.as_ptr()) };
     Some(Client {
         id,
@@ -41,22 +41,24 @@ pub fn find(ctx: &Context, id: u64) -> Option<Client> {
     })
 }
 
-/// Who gives an operation; 0: nobody whose connection could be looked at or lost.
+/// Returns the client id to record for the operation, or 0 for a client without a connection (a
+/// script's).
 ///
-/// A script's commands are run by a client of the server's own, which outlives them all, has no
-/// connection, and on Valkey 9.1 is found by its id all the same, by functions that then take it for
-/// a connected one. Its id is never kept. A session has to be tied to the connection that called the
-/// script; for a plain grant that is not worth the search.
+/// The server runs a script's commands by a client of its own, which outlives them and has no
+/// connection. Its id is never kept: Valkey 9.1 finds that client by its id, in functions that then
+/// take it for a connected one. A session is tied to the connection that called the script.
 ///
 /// # Errors
-/// [`Refusal::CallerUnknown`] where the caller of a script is not to be made out.
-pub fn caller(ctx: &Context, state: &State, life: Life) -> Result<u64, Refusal> {
+/// [`Refusal::CallerUnknown`] if the caller of a script can't be found.
+// perf: a plain grant by a script records 0, because its caller is not worth the search.
+pub fn caller(ctx: &Context, state: &State, lease_kind: LeaseKind) -> Result<u64, Refusal> {
     let client_id = api::client_id(ctx);
     let place = usize::try_from(client_id % CALLERS as u64).ok();
     let known = place.and_then(|place| state.callers.get(place));
-    // Who came by itself once is no script's: the server is asked of those alone who aren't known to have done so.
+    // perf: a client that once sent an operation itself is never a script's, so the server is asked
+    // only about others.
     let is_known = known.is_some_and(|known| known.get() == client_id);
-    let is_session = matches!(life, Life::Session { .. });
+    let is_session = matches!(lease_kind, LeaseKind::Session { .. });
     if likely(is_known && !is_session) {
         return Ok(client_id);
     }
@@ -67,7 +69,7 @@ pub fn caller(ctx: &Context, state: &State, life: Life) -> Result<u64, Refusal> 
     Ok(if is_a_scripts { 0 } else { client_id })
 }
 
-/// Returns the client that a session is tied to, after its socket was set to notice a vanished machine.
+/// Returns the client that a session is tied to, and sets its socket to detect a vanished machine.
 #[inline(never)]
 fn watched_caller(ctx: &Context, state: &State, client_id: u64) -> Result<u64, Refusal> {
     let caller = session_caller(ctx, client_id)?;
@@ -75,7 +77,8 @@ fn watched_caller(ctx: &Context, state: &State, client_id: u64) -> Result<u64, R
     Ok(caller)
 }
 
-/// Whose connection a session is tied to.
+/// Returns the client that a session is tied to: the caller itself, or the caller of the running
+/// script.
 fn session_caller(ctx: &Context, client_id: u64) -> Result<u64, Refusal> {
     if api::is_script_running(ctx) {
         script_caller(ctx).ok_or(Refusal::CallerUnknown)
@@ -84,8 +87,8 @@ fn session_caller(ctx: &Context, client_id: u64) -> Result<u64, Refusal> {
     }
 }
 
-/// Whether this client, which runs a command, is the one that a script's are run by. One that isn't is remembered
-/// where `known` is.
+/// Returns true if this client, which runs a command, is a script's. Otherwise the client is
+/// recorded in `known`.
 #[inline(never)]
 fn is_a_scripts(ctx: &Context, client_id: u64, known: Option<&Cell<u64>>) -> bool {
     let is_a_scripts = api::is_script_running(ctx);
@@ -95,11 +98,10 @@ fn is_a_scripts(ctx: &Context, client_id: u64, known: Option<&Cell<u64>>) -> boo
     is_a_scripts
 }
 
-/// The caller of the running script; the API doesn't tell who it is. It is the client whose command the filter saw
-/// last, except after CLIENT PAUSE.
-///
-/// perf: looked up once a script. CLIENT LIST takes 29 ms with 5,000 clients, so it is asked for one client where the
-/// server tells the filter which.
+/// Returns the caller of the running script, which the API doesn't report. Except after CLIENT
+/// PAUSE, it is the client whose command the filter saw last.
+// perf: looked up once per script. CLIENT LIST takes 29 ms with 5,000 clients, so only one client
+// is listed if the filter knows which.
 fn script_caller(ctx: &Context) -> Option<u64> {
     let run = filter::last_run();
     if filter::any_postponed_scripts() {
@@ -114,9 +116,11 @@ fn script_caller(ctx: &Context) -> Option<u64> {
     filter::last_run().caller
 }
 
-/// The caller of the running script where others were postponed, and one of them may have been resumed: the one that
-/// runs. A client that has sent a part of its next command looks as if its last one ran; where two seem to run, it is
-/// not made out.
+/// Returns the caller of the running script if other scripts were postponed and one of them may be
+/// running now.
+///
+/// A client that has sent a part of its next command looks as if its last command ran. If two
+/// clients seem to run a script, the result is `None`.
 fn resumed_caller(ctx: &Context, last: ScriptRun) -> Option<u64> {
     let at_once = running_client(ctx, last.client_id).map(|(id, _)| id);
     let postponed = filter::postponed_run(|run| {
@@ -130,18 +134,18 @@ fn resumed_caller(ctx: &Context, last: ScriptRun) -> Option<u64> {
     }
 }
 
-/// The same client and the bytes of its words, if it may be running a script just now.
+/// Returns the client's id and the bytes of its words, if it may be running a script now.
 fn running_client(ctx: &Context, id: u64) -> Option<(u64, u64)> {
     let line = api::call_text(ctx, "CLIENT", &["LIST", "ID", &id.to_string()])?;
     let running = Running::of(line.trim_ascii())?;
     Some((running.id, running.word_bytes))
 }
 
-/// Looks for the caller of the running script among all clients.
+/// Looks up the caller of the running script among all clients.
 ///
-/// While a client's command runs, the server still holds its words. It also holds those that have
-/// arrived of a client's next command. Where that makes two fit, it is the one with the same command as the filter
-/// saw last, and words of the same length.
+/// While a client's command runs, the server still holds its words. It also holds the words that
+/// have arrived of a client's next command. If several clients match, the command that the filter
+/// saw last and the length of its words decide.
 fn listed_caller(ctx: &Context, run: ScriptRun) -> Option<u64> {
     let list = api::call_text(ctx, "CLIENT", &["LIST"])?;
     let lines = list.split(|byte| *byte == b'\n');
@@ -156,9 +160,9 @@ fn listed_caller(ctx: &Context, run: ScriptRun) -> Option<u64> {
     seen.next().is_none().then_some(caller.id)
 }
 
-/// Whether a client that is just being closed was sent all its replies first: it asked for that, by
-/// QUIT for instance, and the server holds none any more. What is said to a client whose connection is
-/// known to be broken isn't even kept.
+/// Returns true if a client that is being closed was sent all its replies: it asked for the close,
+/// as by QUIT, and the server holds no reply for it any more. The server keeps no replies for a
+/// connection that is known to be broken.
 pub fn was_sent_all_replies(ctx: &Context, id: u64) -> bool {
     let words = ["LIST", "ID", &id.to_string()];
     let line = api::call_text(ctx, "CLIENT", &words).unwrap_or_default();
@@ -167,24 +171,24 @@ pub fn was_sent_all_replies(ctx: &Context, id: u64) -> bool {
     closes_after_reply && is_none("obl=") && is_none("oll=")
 }
 
-/// A field of a line of CLIENT LIST; `name` with its equals sign.
+/// Returns a field of a line of CLIENT LIST. `name` includes the equals sign.
 fn field<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut fields = line.split(|byte| byte.is_ascii_whitespace());
     fields.find_map(|field| field.strip_prefix(name.as_bytes()))
 }
 
-/// A client that may be running a script just now.
+/// A client that may be running a script now.
 struct Running<'a> {
     id: u64,
     command: &'a [u8],
-    /// How many bytes the words have that the server holds of it.
+    /// The total length in bytes of its words that the server holds.
     word_bytes: u64,
 }
 
 impl<'a> Running<'a> {
-    /// The client that a line of CLIENT LIST tells of, if its last command runs scripts and its words
-    /// are held. A blocked or paused client's are held too; it runs nothing. Who runs a transaction is
-    /// still in it.
+    /// Returns the client in a line of CLIENT LIST, if its last command runs scripts and the server
+    /// holds its words. The server also holds those of a blocked or paused client, which runs
+    /// nothing. A client that runs a transaction is still in the MULTI state.
     fn of(line: &'a [u8]) -> Option<Self> {
         let number = |name| std::str::from_utf8(field(line, name)?).ok()?.parse().ok();
         let word_bytes = number("argv-mem=")?;
@@ -205,7 +209,7 @@ fn name(ctx: &Context, id: u64) -> Vec<u8> {
     let Some(name) = name.and_then(NonNull::new) else {
         return Vec::new();
     };
-    // The server made this string for us: the value frees it as it goes.
+    // The server made this string for the module, and dropping the value frees it.
     let name = RedisString::from_redis_module_string(ctx.ctx, name.as_ptr());
     name.as_slice().to_vec()
 }

@@ -1,28 +1,29 @@
-//! The module's clocks: the server's wall clock, which keys and leases end by, and a steady one for
-//! all that it measures itself.
+//! The module's clocks: the wall clock, which keys and leases end by, and a steady clock for all
+//! times that the module measures itself.
 //!
-//! The steady clock shows what the wall clock showed when it was looked at first, and goes on from
-//! there, whoever sets the wall clock. So the two show the same until somebody does.
+//! The steady clock starts with the wall clock's first reading and never jumps. So both clocks show
+//! the same until the wall clock is set.
 
-use redis_lock_core::values::moment::Moment;
+use redis_lock_core::values::time::Now;
 
 use crate::state;
 
-/// Now.
-pub fn now() -> Moment {
-    Moment {
+/// Returns the present time on both clocks.
+pub fn now() -> Now {
+    Now {
         steady_ms: steady_us() / 1000,
-        us: wall_us(),
+        wall_us: wall_us(),
     }
 }
 
-/// The steady clock, in ms.
+/// Returns the steady clock, in ms.
 pub fn steady_ms() -> u64 {
     steady_us() / 1000
 }
 
-/// The steady clock as the system last noted it, some ms ago at most where it has such a note: to look at
-/// that costs a quarter. From an unknown start; only differences mean anything.
+/// Returns a monotonic clock in ms that starts at an unknown time, so only differences count. On
+/// Linux it may be some ms behind.
+// perf: on Linux reading it costs a quarter of the exact clock.
 pub fn noted_ms() -> u64 {
     #[cfg(target_os = "linux")]
     const NOTED: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
@@ -31,12 +32,12 @@ pub fn noted_ms() -> u64 {
     us_of(look_at(NOTED)) / 1000
 }
 
-/// How far the wall clock is ahead of the steady one at a moment, in ms; negative: behind.
-pub const fn set_by_ms(at: Moment) -> i64 {
+/// Returns the time in ms by which the wall clock is ahead of the steady clock; negative: behind.
+pub const fn set_by_ms(at: Now) -> i64 {
     at.ms() as i64 - at.steady_ms as i64
 }
 
-/// The wall clock: microseconds since the Unix epoch. Before 1970 it reads as 1970.
+/// Returns the wall clock in microseconds since the Unix epoch; 0 before 1970.
 pub fn wall_us() -> u64 {
     us_of(look_at(libc::CLOCK_REALTIME))
 }
@@ -47,14 +48,15 @@ fn look_at(clock: libc::clockid_t) -> libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the time is written to `now`, which is there and ours. The clocks asked for can't fail.
+    // SAFETY: `clock_gettime` writes to `now`, a local variable that is valid for the call. The
+    // clocks used here exist, so the call can't fail.
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     now
 }
 
 #[inline(always)]
 fn us_of(time: libc::timespec) -> u64 {
-    // No clock shows a time that is too late for 64 bits.
+    // No clock shows a time beyond 64 bits of microseconds.
     let seconds = time.tv_sec.max(0).unsigned_abs();
     let nanoseconds = time.tv_nsec.unsigned_abs();
     seconds

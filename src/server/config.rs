@@ -1,4 +1,5 @@
-//! The module's settings: `CONFIG SET lock.…`, redis.conf, MODULE LOADEX, and the module's arguments.
+//! The module's settings: `CONFIG SET lock.…`, redis.conf, MODULE LOADEX, and the module's
+//! arguments.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,16 +15,16 @@ use crate::state::{
 };
 
 /// The greatest `lock.default-lease` and `lock.default-keep`, in ms.
-const LONGEST_SPAN_MS: i64 = redis_lock_core::values::moment::MAX_SPAN_MS as i64;
+const LONGEST_SPAN_MS: i64 = redis_lock_core::values::time::MAX_SPAN_MS as i64;
 
 /// The greatest `lock.max-waiters` and `lock.max-tickets`.
 const MOST_WAITERS: i64 = u32::MAX as i64;
 
-/// A setting that is a number.
+/// A numeric setting.
 struct Setting {
-    /// Behind the module's name and a dot; as an argument, without.
+    /// The name of the argument. The setting's name has the prefix `lock.`.
     name: &'static str,
-    /// Where its value is; [`UNSET`] until the server, or an argument, has set it.
+    /// The value; [`UNSET`] until the server or an argument has set it.
     value: &'static AtomicI64,
     default: i64,
     range: RangeInclusive<i64>,
@@ -56,10 +57,9 @@ const SETTINGS: [Setting; 4] = [
     },
 ];
 
-/// Takes the module's arguments, names and values in turn: each is the setting's default from here on.
+/// Takes the module's arguments, names and values in turn. Each becomes the default of its setting.
 ///
-/// So what the configuration says wins, as it must: that is where CONFIG REWRITE leaves what was set at
-/// run time.
+/// Configuration overrides arguments, because CONFIG REWRITE stores in it what was set at run time.
 pub fn take_arguments(words: &[&[u8]]) -> Result<(), String> {
     for setting in SETTINGS {
         setting.value.store(UNSET, Ordering::Relaxed);
@@ -86,7 +86,7 @@ pub fn take_arguments(words: &[&[u8]]) -> Result<(), String> {
     Ok(())
 }
 
-/// Words as they can stand in the log.
+/// Returns words as text for the log.
 fn quoted(words: &[&[u8]]) -> String {
     let words: Vec<String> = words
         .iter()
@@ -95,11 +95,11 @@ fn quoted(words: &[&[u8]]) -> String {
     format!("'{}'", words.join(" "))
 }
 
-/// Registers the settings and loads the values that the configuration has for them.
+/// Registers the settings and loads their values from the configuration.
 ///
-/// Refuses the load where a value was refused: the server sets every setting, to its default at
-/// least, and stops at the first bad one. Left to itself it would try to unload the module, which a
-/// Valkey doesn't survive.
+/// Returns an error if a value was refused. The server sets every setting, at least to its default,
+/// and stops at the first bad value. Otherwise the server would try to unload the module, which
+/// crashes a Valkey.
 pub fn register(ctx: &Context) -> Result<(), String> {
     for setting in SETTINGS {
         let default = match setting.value.swap(UNSET, Ordering::Relaxed) {
@@ -125,17 +125,17 @@ pub fn register(ctx: &Context) -> Result<(), String> {
     Ok(())
 }
 
-/// The lease of a grant that names none, in ms.
+/// Returns the lease in ms of a grant without PX.
 pub fn default_lease_ms() -> u64 {
     DEFAULT_LEASE_MS.load(Ordering::Relaxed).unsigned_abs()
 }
 
-/// How long a place is kept that says nothing of it, in ms.
+/// Returns the time in ms for which a place without KEEP is kept.
 pub fn default_keep_ms() -> u64 {
     DEFAULT_KEEP_MS.load(Ordering::Relaxed).unsigned_abs()
 }
 
-/// How many may wait.
+/// Returns the limits of waiters.
 pub fn limits() -> Limits {
     Limits {
         max_waiters: max_waiters(),
@@ -143,13 +143,13 @@ pub fn limits() -> Limits {
     }
 }
 
-/// How many may wait without a connection; 0: no limit.
+/// Returns the most waiters without a connection; 0: no limit.
 pub fn max_tickets() -> usize {
     usize::try_from(MAX_TICKETS.load(Ordering::Relaxed)).unwrap_or(0)
 }
 
-/// How many clients may wait; 0: no limit. At least a tenth of `maxclients` is left to those who don't wait, because a
-/// lock that nobody can connect to release stays held.
+/// Returns the most blocked clients that may wait; 0: no limit. At least a tenth of `maxclients` is
+/// left to other clients. Otherwise no client could connect to release a lock.
 pub fn max_waiters() -> usize {
     let set = usize::try_from(MAX_WAITERS.load(Ordering::Relaxed)).unwrap_or(0);
     match usize::try_from(MAX_CLIENTS.load(Ordering::Relaxed)) {
@@ -158,7 +158,7 @@ pub fn max_waiters() -> usize {
     }
 }
 
-/// The lesser of two limits, where 0 is none.
+/// Returns the lesser of two limits; 0: no limit.
 fn least_limit(one: usize, other: usize) -> usize {
     if one == 0 {
         other
@@ -167,15 +167,15 @@ fn least_limit(one: usize, other: usize) -> usize {
     }
 }
 
-/// Reads the server's `maxclients`. INFO has it also where CONFIG is renamed.
+/// Reads the server's `maxclients`, from INFO because CONFIG may be renamed.
 pub fn read_max_clients(ctx: &Context) {
     let text = api::server_info(ctx, c"clients", c"maxclients");
     let max_clients = text.and_then(|text| text.parse().ok()).unwrap_or(UNSET);
     MAX_CLIENTS.store(max_clients, Ordering::Relaxed);
 }
 
-/// A lock is a key like any other: under an eviction policy that takes keys with a TTL it can go
-/// before its lease ends, and two clients would believe that they hold it.
+/// Warns of an eviction policy that can evict a lock before its lease ends. Two clients would then
+/// believe that they hold it.
 pub fn warn_of_eviction(ctx: &Context) -> Result<(), String> {
     let policy = api::server_info(ctx, c"memory", c"maxmemory_policy").unwrap_or_default();
     if policy.starts_with("allkeys-") || policy.starts_with("volatile-") {
@@ -190,8 +190,8 @@ pub fn warn_of_eviction(ctx: &Context) -> Result<(), String> {
     Ok(())
 }
 
-/// The server's `timeout` closes connections that send nothing for so long, and with them goes what is
-/// tied to them.
+/// Warns of a server `timeout`. It closes connections that send nothing for that time, which ends
+/// what is tied to them.
 pub fn warn_of_timeout(ctx: &Context) -> Result<(), String> {
     let Some(seconds) = of_server(ctx, "timeout") else {
         return Ok(());
@@ -208,7 +208,7 @@ pub fn warn_of_timeout(ctx: &Context) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the value of a setting of the server's, if it tells.
+/// Returns the value of a setting of the server, or `None` if CONFIG GET fails.
 pub fn of_server(ctx: &Context, name: &str) -> Option<String> {
     let Ok(RedisValue::Array(values)) = ctx.call("CONFIG", &["GET", name]) else {
         return None;

@@ -1,16 +1,19 @@
-//! The last fence in the server's files, so that fences rise after a restart too: where the last lock had gone
-//! before the save, and the clock was set back since.
+//! The last fence in the server's files. It makes fences rise after a restart. Without it they
+//! could fall if the last lock was gone before the save and the clock was set back since.
 //!
-//! A module's aux data would keep servers without it, and older versions of the module, from starting. So the fence
-//! is a plain string key, which is in the keyspace for the time of a save alone:
+//! A module's aux data is not used, because servers without the module and older versions of it
+//! would refuse to start. The fence is a plain string key that exists in the keyspace only during a
+//! save:
 //!
-//! - As a save begins, the process that saves puts the key there, and takes it out as the save ends. Mostly that is a
-//!   child of the server, whose changes nobody else sees.
-//! - The key expires when the clock passes the fence. Then the clock alone makes fences rise, so a server drops the
-//!   key as it loads the file. Where the clock was set back the key is there; it is read and deleted.
-//! - In a cluster the key is in a slot of this node's, because the server takes a slot over in which it finds a key.
-//! - On a replica what has expired can't be opened to be deleted, so it is deleted by DEL, or, in a cluster, by the
-//!   primary once the replica is online.
+//! - When a save begins, the process that saves creates the key, and deletes it when the save ends.
+//!   Usually that process is a child of the server, whose changes no client sees.
+//! - The key expires when the clock passes the fence. From then on the clock alone makes fences
+//!   rise, so a server drops the key when it loads the file. If the clock was set back, the key is
+//!   still there and is read and deleted.
+//! - In a cluster the key is in a slot of this node. A server that finds a key in another slot
+//!   would take over that slot.
+//! - A replica can't open an expired key to delete it. So it deletes the key by DEL. In a cluster
+//!   the primary deletes the key once the replica is online.
 
 use std::ffi::c_int;
 
@@ -23,23 +26,24 @@ use crate::server::key::WRITE;
 use crate::server::{propagation, slots};
 use crate::state::{self, FENCES};
 
-/// The key; in a cluster two bytes for the slot follow. It has no `{`, which would decide about the slot.
+/// The key's name. In a cluster two bytes for the slot follow. It has no `{`, which would change
+/// the slot.
 const NAME: &[u8] = b"redis-lock:last-fence:";
 
-/// The greatest fence that is believed: of the year 2112. Whoever may write the key can lead the fences that far,
-/// and no further: as many numbers are left then.
+/// The greatest fence that is accepted, of the year 2112. A client that may write the key can raise
+/// fences up to it and no further. As many numbers are left after it.
 const MAX_FENCE: u64 = 1 << 52;
 
 /// The process that saves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Saver {
-    /// A child of the server, which nobody else sees.
+    /// A child of the server. No client sees its keyspace.
     Child,
     /// The server itself.
     Server,
 }
 
-/// Puts the key into the keyspace that is about to be saved.
+/// Creates the key in the keyspace that is about to be saved.
 pub fn put(saver: Saver) {
     let Some((name, fence)) = own_key() else {
         return;
@@ -60,14 +64,14 @@ pub fn put(saver: Saver) {
     server!(RedisModule_StringSet(key, text.inner));
     let expiry_ms = i64::try_from(fence / 1000 + 1).unwrap_or(i64::MAX);
     server!(RedisModule_SetAbsExpire(key, expiry_ms));
-    // Kept open: to open it again would expire it, and tell replicas and clients of that.
+    // Kept open, because opening it again would expire it and notify replicas and clients of that.
     state::with(|state| state.fence_key.set(Some(key)));
 }
 
-/// Makes sure that no key of the name is there. Returns false if that can't be known.
+/// Makes sure that no expired key of the name is left. Returns false if that is not certain.
 ///
-/// A server asserts that nothing is stored where a key has expired and wasn't deleted, as on a replica and while
-/// writes are paused. A child deletes whatever it finds there.
+/// A server asserts that nothing is stored over an expired key that wasn't deleted. Such a key can
+/// exist on a replica and while writes are paused. A child deletes any key of the name first.
 fn make_room(ctx: &Context, name: &RedisString, saver: Saver) -> bool {
     match saver {
         Saver::Server => !api::is_replica() && !api::is_paused(),
@@ -75,14 +79,15 @@ fn make_room(ctx: &Context, name: &RedisString, saver: Saver) -> bool {
     }
 }
 
-/// Deletes a key, also one that has expired. Returns false if the server refuses that, as in a slot of another node.
+/// Deletes a key, even an expired one. Returns false if the server refuses that, as in a slot of
+/// another node.
 fn delete(ctx: &Context, name: &[u8]) -> bool {
     let options = CallOptionsBuilder::new().errors_as_replies().build();
     let reply: CallResult<'_> = ctx.call_ext("DEL", &options, &[name]);
     reply.is_ok()
 }
 
-/// Takes the key out of the keyspace that was saved.
+/// Deletes the key from the keyspace that was saved.
 pub fn take_out() {
     if let Some(key) = state::with(|state| state.fence_key.take()) {
         server!(RedisModule_DeleteKey(key));
@@ -90,7 +95,7 @@ pub fn take_out() {
     }
 }
 
-/// Reads the key after a file was loaded, and deletes it.
+/// Reads and deletes the key after a file was loaded.
 pub fn take_in() {
     let ctx = api::own_context();
     api::select_db(&ctx, 0);
@@ -110,7 +115,7 @@ pub fn take_in() {
     }
 }
 
-/// Has the replicas delete the key: one that has just loaded a file may have it.
+/// Replicates a deletion of the key, because a replica that has just loaded a file may have it.
 pub fn delete_on_replicas(ctx: &Context) {
     if let Some((name, _)) = own_key() {
         api::select_db(ctx, 0);
@@ -128,7 +133,8 @@ fn read(key: *mut raw::RedisModuleKey, mode: u32) {
     let Some(text) = text.filter(|text| !text.is_null()) else {
         return;
     };
-    // SAFETY: the server returned `len` bytes, which stay as long as the key is open and not written to.
+    // SAFETY: the server returned `len` bytes, which are valid as long as the key is open and not
+    // written to. The caller closes the key after this function returns.
     let text = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
     let Some(fence) = decimal::parse(text).filter(|fence| *fence <= MAX_FENCE) else {
         return;
@@ -148,7 +154,8 @@ fn kind_of(key: *mut raw::RedisModuleKey) -> isize {
     server!(RedisModule_KeyType(key)).unwrap_or(0) as isize
 }
 
-/// The key that this server saves, and its fence; none where no fence was given yet, and in a cluster without slots.
+/// Returns the key that this server saves and its fence. `None`: no fence was drawn yet, or this
+/// cluster node has no slots.
 fn own_key() -> Option<(RedisString, u64)> {
     let fence = FENCES.last();
     if fence == 0 {
@@ -162,7 +169,8 @@ fn own_key() -> Option<(RedisString, u64)> {
     Some((name, fence))
 }
 
-/// All keys that this server may have saved: its slots may have been others then.
+/// Returns the names of all keys that this server may have saved. In a cluster it may have had
+/// other slots then.
 fn names() -> Box<dyn Iterator<Item = RedisString>> {
     if api::is_clustered() {
         Box::new((0..SLOTS).map(name_in))

@@ -1,13 +1,15 @@
-//! The module's command filter: what it has to know of commands that aren't its own.
+//! The module's command filter: what the module has to know of other commands.
 //!
-//! The server shows every command to the filter before it looks at it. Four things are recorded,
-//! nothing is changed: who runs a script next, that somebody may be changing users' rights, that a
-//! replica attaches, and that a connection is reset. All other commands cost a look at their first letter and their length.
+//! The server passes every command to the filter before it looks the command up. The filter records
+//! four things and changes nothing: the client that runs a script next, changes of users' rights,
+//! attaching replicas, and connections that are reset.
 //!
-//! A command passes the filter as it arrives. If the server holds it back, as in CLIENT PAUSE, it runs later and doesn't
-//! pass again (Redis before 7.2: it does).
+//! A command passes the filter when it arrives. If the server postpones it, as in CLIENT PAUSE, it
+//! runs later without passing again (before Redis 7.2 it does pass again).
 
-use redis_lock_core::branch::unlikely;
+// perf: all other commands cost a look at their first letter and their length.
+
+use redis_lock_core::hints::unlikely;
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::api::{self, server};
@@ -15,7 +17,7 @@ use crate::server::{clock, propagation, timer};
 use crate::state::pending::Event;
 use crate::state::{self, Postponed, ScriptRun};
 
-/// The commands that run a script or, in a transaction, may run one.
+/// The commands that run a script, or may run one in a transaction.
 pub const RUNNERS: [&[u8]; 7] = [
     b"eval",
     b"eval_ro",
@@ -26,10 +28,10 @@ pub const RUNNERS: [&[u8]; 7] = [
     b"exec",
 ];
 
-/// Finds out which of the commands that the filter looks for go by their own names, `rename-command` being what it is.
-/// The server tells nobody what it calls them else.
+/// Looks up which of the filter's commands have their own names, in case `rename-command` has
+/// renamed them. The API doesn't report new names.
 ///
-/// Where ACL or EXEC has another name, no command tells when rights change.
+/// If ACL or EXEC has another name, no command shows when rights change.
 pub fn look_for_commands(ctx: &Context) -> Result<(), String> {
     let sees_changes = is_there(ctx, "ACL", &[]) && is_there(ctx, "EXEC", &["x"]);
     let has_reset = is_there(ctx, "RESET", &["x"]);
@@ -43,8 +45,9 @@ pub fn look_for_commands(ctx: &Context) -> Result<(), String> {
     Ok(())
 }
 
-/// Gives up watching for changes of rights where there are other modules. One can change rights without a command, turn
-/// another command into ACL behind this filter, or call ACL where the server doesn't show it to this module.
+/// Gives up watching for changes of rights if there are other modules. Another module can change
+/// rights without a command. It can also turn a command into ACL behind this filter, or call ACL
+/// without passing the filter.
 pub fn look_at_other_modules() {
     state::with(|state| {
         if state.server.get().has_other_modules {
@@ -53,8 +56,8 @@ pub fn look_at_other_modules() {
     });
 }
 
-/// Returns true if this name means the server's command of this name. It is called with a wrong number of words, so it
-/// doesn't run; the server says which command has got them.
+/// Returns true if the server's command of this name still has it. The command is called with a
+/// wrong number of words, so it doesn't run and the error names it.
 fn is_there(ctx: &Context, command: &str, words: &[&str]) -> bool {
     let options = CallOptionsBuilder::new().errors_as_replies().build();
     let reply: CallResult<'_> = ctx.call_ext(command, &options, words);
@@ -63,7 +66,7 @@ fn is_there(ctx: &Context, command: &str, words: &[&str]) -> bool {
     error.is_some_and(|error| error.to_ascii_lowercase().contains(&expected))
 }
 
-/// Registers the filter. This module's own calls don't pass it.
+/// Registers the filter. The module's own calls don't pass it.
 pub fn register(ctx: &Context) -> Result<(), String> {
     let flags = raw::REDISMODULE_CMDFILTER_NOSELF as i32;
     match server!(RedisModule_RegisterCommandFilter(
@@ -76,13 +79,13 @@ pub fn register(ctx: &Context) -> Result<(), String> {
     }
 }
 
-/// The last command that runs a script, of those that run as they come.
+/// Returns the last command that runs a script, of those that run when they arrive.
 pub fn last_run() -> ScriptRun {
     state::with(|state| state.last_script.get())
 }
 
-/// Records the client that runs the last such command: as long as no other one comes, it is the caller of the script
-/// that runs.
+/// Records the client that runs the last such command. Until another such command arrives, this
+/// client is the caller of the running script.
 pub fn record_caller(caller: Option<u64>) {
     state::with(|state| {
         let last = state.last_script.get();
@@ -90,13 +93,13 @@ pub fn record_caller(caller: Option<u64>) {
     });
 }
 
-/// Returns true if commands that run scripts may run later than the filter saw them.
+/// Returns true if commands that run scripts may run after the filter saw them.
 pub fn any_postponed_scripts() -> bool {
     state::with(|state| !state.postponed_scripts.borrow().is_empty())
 }
 
-/// Returns the first postponed command that `is_running`. Those before it have run: the server goes on with all in
-/// the order in which they came.
+/// Returns the first postponed command that `is_running`. Forgets those before it: they have run,
+/// because the server resumes commands in the order of their arrival.
 pub fn postponed_run(is_running: impl Fn(&ScriptRun) -> bool) -> Option<ScriptRun> {
     let postponed = state::with(|state| state.postponed_scripts.borrow().clone());
     let (at, run) = postponed
@@ -107,9 +110,11 @@ pub fn postponed_run(is_running: impl Fn(&ScriptRun) -> bool) -> Option<ScriptRu
     Some(*run)
 }
 
-/// Forgets the postponed commands once all have run, and ends the ties of clients that a RESET of them has reset.
-/// All have run when the server was seen to pause no clients both before and after it went to sleep, because it
-/// resumes its clients before it sleeps.
+/// Forgets the postponed commands once all have run, and ends the ties of clients whose RESET was
+/// among them.
+///
+/// All have run if no pause was seen both before and after the server slept. The server resumes its
+/// clients before it sleeps.
 #[cold]
 #[inline(never)]
 pub fn forget_those_that_ran() {
@@ -145,7 +150,8 @@ extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
     }
 }
 
-/// A client that changes rights gives another command: the one before has run, unless it is queued in a transaction.
+/// Records that the last change of rights by this client has run. It has run if the client sends
+/// another command and is not in a transaction.
 #[inline(never)]
 fn end_change(filter: *mut raw::RedisModuleCommandFilterCtx) {
     let Some(client_id) = server!(RedisModule_CommandFilterGetClientId(filter)) else {
@@ -157,19 +163,19 @@ fn end_change(filter: *mut raw::RedisModuleCommandFilterCtx) {
     }
 }
 
-/// A replica attaches by this command, if it is one of those.
+/// Records that a replica attaches, if the command is SYNC or PSYNC.
 fn expect_replica(name: &[u8]) {
     if name.eq_ignore_ascii_case(b"sync") || name.eq_ignore_ascii_case(b"psync") {
         propagation::expect_replicas();
     }
 }
 
-/// A connection is reset by this command, if it is that one and the server will take it, as it does from
-/// every user: what is tied to that connection ends as if it was closed, once the server has run it.
-/// Redis before 7.2 doesn't tell whose it is.
+/// Records a RESET that the server will accept. What is tied to its connection ends like at a
+/// close, once the server has run it. Before Redis 7.2 the filter can't know the client.
 ///
-/// A RESET that comes in a pause of writes alone isn't held back. It is recorded all the same, because the API doesn't
-/// tell which pause it is. No lock can be granted in such a pause, so no waiter waits longer because of that.
+/// A RESET in a pause of writes alone is not postponed by the server. It is recorded as postponed
+/// all the same, because the API doesn't report the kind of pause. No lock can be granted in such a
+/// pause, so no waiter waits longer.
 fn expect_reset(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     let count = server!(RedisModule_CommandFilterArgsCount(filter));
     let has_reset = state::with(|state| state.has_reset.get());
@@ -190,7 +196,8 @@ fn expect_reset(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     });
 }
 
-/// Ends the ties of this command's client if its RESET was postponed: that one has run by now.
+/// Ends the ties of this command's client if its RESET was postponed, because that RESET has run by
+/// now.
 #[cold]
 fn end_postponed_reset(filter: *mut raw::RedisModuleCommandFilterCtx) {
     let client_id = server!(RedisModule_CommandFilterGetClientId(filter)).unwrap_or(0);
@@ -204,7 +211,7 @@ fn end_postponed_reset(filter: *mut raw::RedisModuleCommandFilterCtx) {
     }
 }
 
-/// Ends what is tied to a connection, as if it was closed just now.
+/// Ends what is tied to a connection, as if the connection closed now.
 fn end_ties(client_id: u64) {
     let closed = Event::Closed(client_id, clock::now().ms());
     state::pending(|pending| pending.events.push(closed));
@@ -216,7 +223,7 @@ fn examine(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     let runner = RUNNERS
         .iter()
         .find(|runner| name.eq_ignore_ascii_case(runner));
-    // What a script calls passes here too.
+    // Commands called by a script pass the filter too.
     let scripted = || api::is_script_running(&api::own_context());
     let Some(command) = runner.copied().filter(|_| !scripted()) else {
         return;
@@ -232,8 +239,8 @@ fn examine(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     });
 }
 
-/// Records a command that runs a script: now, or once the server pauses its client no more. The filter doesn't see it
-/// again then, except on Redis before 7.2.
+/// Records a command that runs a script now, or later if the server has paused its client. Then the
+/// filter doesn't see it again, except before Redis 7.2.
 fn record_run(run: ScriptRun) {
     let may_be_postponed = run.client_id != 0 && api::is_paused();
     state::with(|state| {
@@ -246,10 +253,10 @@ fn record_run(run: ScriptRun) {
     });
 }
 
-/// Somebody's rights are changed by this command, if it is one that can.
+/// Records a command that can change users' rights.
 ///
-/// Redis before 7.2 doesn't tell whose it is; there each command passes the filter right before it runs, EXEC too, with
-/// all that it holds.
+/// Before Redis 7.2 the filter can't know the client. There each command passes the filter right
+/// before it runs, and EXEC passes with all that it holds.
 fn record_rights(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     let client_id = server!(RedisModule_CommandFilterGetClientId(filter));
     let is_change = name.eq_ignore_ascii_case(b"acl")
@@ -257,7 +264,7 @@ fn record_rights(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     if !is_change {
         return;
     }
-    // A script's own calls run at once.
+    // Commands called by a script run at once.
     let held_back = client_id.filter(|_| !api::is_script_running(&api::own_context()));
     state::with(|state| {
         let mut rights = state.rights.borrow_mut();
@@ -268,7 +275,7 @@ fn record_rights(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     });
 }
 
-/// A word of the command; empty where there is none.
+/// Returns a word of the command, or an empty one if there is none.
 fn word<'a>(filter: *mut raw::RedisModuleCommandFilterCtx, at: i32) -> &'a [u8] {
     let string = server!(RedisModule_CommandFilterArgGet(filter, at));
     match string.filter(|string| !string.is_null()) {

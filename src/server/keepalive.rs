@@ -1,17 +1,17 @@
-//! The sockets of the connections that grants are tied to: the kernel closes each within 30 s after the
-//! last packet from its client.
+//! The sockets of connections with sessions: the kernel closes such a connection within 30 s after
+//! the last packet from its client.
 //!
-//! A machine that vanishes sends neither FIN nor RST. The server's own `tcp-keepalive` finds that out after
-//! twice its value, 600 s by default. So the module sets the socket's options when a connection asks for its
-//! first session, once for each connection:
+//! A machine that vanishes sends neither FIN nor RST. The server's own `tcp-keepalive` detects that
+//! after twice its value, 600 s by default. So the module sets the socket's options when a
+//! connection asks for its first session:
 //!
 //! 1. Nothing unacknowledged: the kernel probes an idle connection and closes it after [`OURS`].
-//! 2. Unacknowledged data: the kernel sends no probes. TCP_USER_TIMEOUT closes the connection, counted from
-//!    the first retransmission. That data can be sent just before the last probe, so the two times together,
-//!    with a retransmission timeout of up to 2 s, have to stay below 30 s.
+//! 2. Unacknowledged data: the kernel sends no probes. TCP_USER_TIMEOUT closes the connection,
+//!    counted from the first retransmission. Such data can be sent just before the last probe. So
+//!    the two times together, with a retransmission timeout of up to 2 s, have to stay below 30 s.
 //!
-//! Linux ignores the number of probes where TCP_USER_TIMEOUT is set: it closes with the first probe that is
-//! due after that time. So the timeout lies just before the end of the probes.
+//! Linux ignores the number of probes if TCP_USER_TIMEOUT is set: it closes with the first probe
+//! that is due after that time. So the timeout is just before the end of the probes.
 
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -23,26 +23,27 @@ use socket2::{SockRef, TcpKeepalive};
 use crate::server::{api, config};
 use crate::state::{self, State};
 
-/// The time within which a vanished client is noticed, as the documentation promises it.
+/// The time within which a vanished client is detected, as the documentation promises it.
 const PROMISED: Duration = Duration::from_secs(30);
 
-/// How the kernel probes an idle connection with sessions. Six probes in a row have to be lost, so packet loss
-/// alone doesn't close it. On a local network, where retransmissions begin after 0.2 s, TCP_USER_TIMEOUT then
-/// lets pass the sixth one, 12.6 s after the first packet.
+/// The probes of an idle connection with sessions. The connection is closed only if six probes in a
+/// row are lost, so packet loss alone rarely closes it. On a local network, where retransmissions
+/// begin after 0.2 s, TCP_USER_TIMEOUT passes by the sixth probe, 12.6 s after the first packet.
 const OURS: Probes = Probes {
     idle: Duration::from_secs(8),
     interval: Duration::from_secs(1),
     count: 6,
 };
 
-/// By how much TCP_USER_TIMEOUT is shorter than the probes take.
+/// The time by which TCP_USER_TIMEOUT is shorter than the probes.
 #[cfg(target_os = "linux")]
 const LEAD: Duration = Duration::from_millis(500);
 
-/// The reason why no socket can be set where `rename-command` has taken CLIENT away.
+/// The reason if no socket can be set because `rename-command` has removed CLIENT.
 const NO_COMMAND: &str = "the server has no command CLIENT";
 
-/// Has the kernel notice soon if the client with this id vanishes.
+/// Sets the socket of a client so that the kernel detects a vanished machine. Does so once for each
+/// connection.
 pub fn watch(ctx: &Context, state: &State, client_id: u64) {
     let is_watched = state.watched.borrow().contains(&client_id);
     if !is_watched {
@@ -57,7 +58,7 @@ fn watch_anew(ctx: &Context, state: &State, client_id: u64) {
         state.watched.borrow_mut().insert(client_id);
         return;
     };
-    // A client without a connection is not listed, and no event tells its end.
+    // A client without a connection is not listed, and the server sends no event at its end.
     let Some(descriptor) = descriptor(&line) else {
         return;
     };
@@ -72,16 +73,16 @@ pub fn forget(client_id: u64) {
     state::with(|state| state.watched.borrow_mut().remove(&client_id));
 }
 
-/// Warns at load if the server can't be asked for the sockets of its clients, because of `rename-command`.
+/// Warns at load if the server doesn't report its clients' sockets, because of `rename-command`.
 pub fn warn_if_unable(ctx: &Context) -> Result<(), String> {
-    // Any id does: the reply is empty if there is no such client.
+    // Any id works: the reply is empty if there is no such client.
     if client_line(ctx, 1).is_none() {
         state::with(|state| warn_once(ctx, state, NO_COMMAND));
     }
     Ok(())
 }
 
-/// Warns that sockets stay as `tcp-keepalive` has set them, unless that is short enough.
+/// Warns once that sockets keep the `tcp-keepalive` of the server, unless that is short enough.
 fn warn_once(ctx: &Context, state: &State, reason: &str) {
     if state.warned_of_keepalive.replace(true) {
         return;
@@ -100,7 +101,8 @@ fn warn_once(ctx: &Context, state: &State, reason: &str) {
     api::log(ctx, c"warning", &text);
 }
 
-/// Returns the line of CLIENT LIST for this client, empty if there is none; `None` if the server doesn't tell.
+/// Returns the line of CLIENT LIST for this client, empty if there is none. Returns `None` if the
+/// server refuses the command.
 fn client_line(ctx: &Context, client_id: u64) -> Option<Vec<u8>> {
     api::call_text(ctx, "CLIENT", &["LIST", "ID", &client_id.to_string()])
 }
@@ -115,8 +117,8 @@ fn descriptor(line: &[u8]) -> Option<RawFd> {
 
 /// Sets the options of a client's socket. A Unix socket is left alone: its peer is on this machine.
 fn probe_soon(descriptor: RawFd) -> io::Result<()> {
-    // SAFETY: the server has the descriptor open for a client that it lists, and closes it on this thread
-    // only, which is here until the borrow ends.
+    // SAFETY: the server has the descriptor open for a client that it lists. It closes descriptors
+    // only on this thread, which runs this function until the borrow ends.
     let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let socket = SockRef::from(&descriptor);
     let address = socket.local_addr()?;
@@ -131,19 +133,19 @@ fn probe_soon(descriptor: RawFd) -> io::Result<()> {
     bound_unacknowledged(&socket, sooner.unwrap_or(OURS))
 }
 
-/// Bounds how long data may stay unacknowledged: as long as the probes take.
+/// Limits how long data may stay unacknowledged to the time that the probes take.
 #[cfg(target_os = "linux")]
 fn bound_unacknowledged(socket: &SockRef<'_>, probes: Probes) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(probes.span().saturating_sub(LEAD)))
 }
 
-/// Leaves it to the limit that other systems have on retransmissions, because they lack the option.
+/// Sets nothing, because other systems lack the option. They limit retransmissions by themselves.
 #[cfg(not(target_os = "linux"))]
 fn bound_unacknowledged(_: &SockRef<'_>, _: Probes) -> io::Result<()> {
     Ok(())
 }
 
-/// How the kernel probes a connection.
+/// The kernel's probes of a connection.
 #[derive(Clone, Copy)]
 struct Probes {
     /// The silence before the first probe.
@@ -167,7 +169,7 @@ impl Probes {
         }))
     }
 
-    /// Returns the probes that a server sets for this `tcp-keepalive`.
+    /// Returns the probes that the server sets for this `tcp-keepalive`, in seconds.
     fn by_server(seconds: u32) -> Self {
         Self {
             idle: Duration::from_secs(seconds.into()),

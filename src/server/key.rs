@@ -1,8 +1,9 @@
-//! Keys that hold locks: opened, read, stored, made to expire.
+//! Keys that hold locks: opening, reading, storing, expiry.
 
 use std::ffi::c_int;
 
-use redis_lock_core::branch::likely;
+use redis_lock_core::hints::likely;
+use redis_lock_core::store::KeyState;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::packed::{Expiry, Packed};
@@ -13,25 +14,17 @@ use crate::server::api::{self, server};
 use crate::server::lock_type;
 use crate::state;
 
-/// To read a key and to change it.
+/// The mode to read and change a key.
 pub const WRITE: u32 = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
 
-/// To look at a key without counting as an access to it.
+/// The mode to read a key without counting an access to it.
 pub const UNNOTICED: u32 = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
 
-/// An open key; closed when the value goes.
+/// An open key, closed when the value is dropped.
 pub struct Key {
     key: *mut raw::RedisModuleKey,
-    content: Content,
-}
-
-/// What a key held as it was opened.
-#[derive(Clone, Copy)]
-enum Content {
-    Nothing,
-    /// Never null.
-    Lock(*mut Packed),
-    OtherType,
+    /// The content when the key was opened. A lock is never null.
+    content: KeyState<*mut Packed>,
 }
 
 impl Drop for Key {
@@ -42,21 +35,12 @@ impl Drop for Key {
     }
 }
 
-/// What an open key holds.
-pub enum Found<'a> {
-    /// No key.
-    Nothing,
-    /// A lock.
-    Lock(&'a mut Packed),
-    /// A key of another type.
-    OtherType,
-}
-
 impl Key {
-    /// Opens a key in the context's database. This may run callbacks: a key that has expired is
-    /// deleted here, and the deletion replicated.
+    /// Opens a key in the context's database. The server may run callbacks: it deletes an expired
+    /// key here and replicates the deletion.
     ///
-    /// As long as it is open nothing else may be asked of the server that could delete keys.
+    /// While the key is open, the server must not be asked for anything else that could delete
+    /// keys.
     #[inline(always)]
     pub fn open(ctx: &Context, string: *mut raw::RedisModuleString, mode: u32) -> Self {
         let key = server!(RedisModule_OpenKey(ctx.ctx, string, mode as c_int));
@@ -67,40 +51,43 @@ impl Key {
         }
     }
 
-    /// Opens the key of a name, in whichever database it is.
+    /// Opens the key of a name, and selects its database for that.
     pub fn of(ctx: &Context, name: &Name, mode: u32) -> Self {
         api::select_db(ctx, name.db);
         Self::open(ctx, api::string(name.key()).inner, mode)
     }
 
-    /// What the key held as it was opened.
-    pub fn found(&mut self) -> Found<'_> {
+    /// Returns the content of the key when it was opened.
+    pub fn found(&mut self) -> KeyState<&mut Packed> {
         match self.content {
-            Content::Nothing => Found::Nothing,
-            // SAFETY: values of our type are made by `store_new` and the type's `load` alone, each from a
-            // `Box<Packed>`; the key is open, on the main thread, and borrowed, and `delete` takes it.
-            Content::Lock(lock) => Found::Lock(unsafe { &mut *lock }),
-            Content::OtherType => Found::OtherType,
+            KeyState::Empty => KeyState::Empty,
+            // SAFETY: `store_new` and the type's `load` alone make values of this type, each from a
+            // `Box<Packed>`. The server keeps the value while the key is open. All of this is on
+            // the main thread, the borrow of `self` makes the reference unique, and `delete`
+            // consumes the key.
+            KeyState::Lock(lock) => KeyState::Lock(unsafe { &mut *lock }),
+            KeyState::OtherType => KeyState::OtherType,
         }
     }
 
-    /// When the key expires, in ms since the epoch, if it does.
+    /// Returns the key's expiry in ms since the epoch, if it has one.
     pub fn expiry_ms(&self) -> Option<u64> {
-        // A missing key that was opened to be read has no handle, and this call can't do without.
+        // A missing key opened for reading has no handle, which this call requires.
         let key = (!self.key.is_null()).then_some(self.key)?;
         u64::try_from(server!(RedisModule_GetAbsExpire(key))?).ok()
     }
 
-    /// Sets when the key expires, in ms since the epoch.
+    /// Sets the key's expiry, in ms since the epoch.
     pub fn set_expiry_ms(&self, expiry_ms: u64) {
         let expiry_ms = i64::try_from(expiry_ms).unwrap_or(i64::MAX);
         server!(RedisModule_SetAbsExpire(self.key, expiry_ms));
     }
 
-    /// The same key, which counts as missing, truly without a value.
+    /// Returns the same key, which must count as missing, without an expired value.
     ///
-    /// While writes are paused the server keeps what has expired, and asserts that nobody stores anything
-    /// there. Who pauses writes in a MULTI goes on to write in it: there only UNLINK gets rid of the value.
+    /// While writes are paused the server keeps expired values, and asserts that nothing is stored
+    /// over them. A client that pauses writes inside a MULTI can still write there. In that case
+    /// only UNLINK removes the value.
     #[inline(always)]
     pub fn without_leftover(self, ctx: &Context, string: *mut raw::RedisModuleString) -> Self {
         if likely(!api::is_paused()) {
@@ -121,7 +108,8 @@ impl Key {
         Self::open(ctx, string, WRITE)
     }
 
-    /// Stores a lock where there is no key, until this moment on the wall clock, in ms; closes the key.
+    /// Stores a lock under the key, which must be missing, with an expiry in ms since the epoch.
+    /// Closes the key.
     #[inline(always)]
     pub fn store_new(self, lock: Packed, expiry_ms: u64) {
         let value = lock_type::into_value(lock);
@@ -133,7 +121,7 @@ impl Key {
         self.set_expiry_ms(expiry_ms);
     }
 
-    /// Deletes the key, and closes it.
+    /// Deletes the key and closes it.
     #[inline(always)]
     pub fn delete(self) {
         state::with(|state| state.deleting.set(true));
@@ -143,33 +131,33 @@ impl Key {
 }
 
 #[inline(always)]
-fn content_of(key: *mut raw::RedisModuleKey) -> Content {
+fn content_of(key: *mut raw::RedisModuleKey) -> KeyState<*mut Packed> {
     if key.is_null() {
-        return Content::Nothing;
+        return KeyState::Empty;
     }
     let kind = server!(RedisModule_KeyType(key)).unwrap_or(0);
     match kind as isize {
-        raw::REDISMODULE_KEYTYPE_EMPTY => Content::Nothing,
+        raw::REDISMODULE_KEYTYPE_EMPTY => KeyState::Empty,
         raw::REDISMODULE_KEYTYPE_MODULE
             if server!(RedisModule_ModuleTypeGetType(key)) == Some(lock_type::raw_type()) =>
         {
             let value = server!(RedisModule_ModuleTypeGetValue(key));
             let value = value.filter(|value| !value.is_null());
-            value.map_or(Content::OtherType, |value| Content::Lock(value.cast()))
+            value.map_or(KeyState::OtherType, |value| KeyState::Lock(value.cast()))
         }
-        _ => Content::OtherType,
+        _ => KeyState::OtherType,
     }
 }
 
-/// The sessions of the lock that a key of the context's database holds.
+/// Returns the sessions of the lock at a key of the context's database.
 pub fn sessions_at(ctx: &Context, string: &RedisString) -> Vec<SessionId> {
     match Key::open(ctx, string.inner, UNNOTICED).found() {
-        Found::Lock(lock) => sessions_of(&lock.unpack()),
-        Found::Nothing | Found::OtherType => Vec::new(),
+        KeyState::Lock(lock) => sessions_of(&lock.unpack()),
+        KeyState::Empty | KeyState::OtherType => Vec::new(),
     }
 }
 
-/// The sessions of a lock.
+/// Returns the sessions of a lock.
 pub fn sessions_of(lock: &Lock) -> Vec<SessionId> {
     let sessions = lock.holders().iter().map(|holder| holder.session);
     sessions
@@ -177,19 +165,19 @@ pub fn sessions_of(lock: &Lock) -> Vec<SessionId> {
         .collect()
 }
 
-/// Whether a key of the context's database holds a lock, without counting as an access to it. Something
-/// happened to the key: what was known of its expiry is known no more.
+/// Returns true if a key of the context's database holds a lock. Forgets what is known of the key's
+/// expiry, because something happened to the key. Counts no access to it.
 pub fn forget_expiry(ctx: &Context, string: &RedisString) -> bool {
     match Key::open(ctx, string.inner, UNNOTICED).found() {
-        Found::Lock(lock) => {
+        KeyState::Lock(lock) => {
             lock.set_expiry(Expiry::Unknown);
             true
         }
-        Found::Nothing | Found::OtherType => false,
+        KeyState::Empty | KeyState::OtherType => false,
     }
 }
 
-/// Whether a name holds a lock, without counting as an access to it.
+/// Returns true if a name holds a lock. Counts no access to the key.
 pub fn has_lock(ctx: &Context, name: &Name) -> bool {
-    matches!(Key::of(ctx, name, UNNOTICED).found(), Found::Lock(_))
+    matches!(Key::of(ctx, name, UNNOTICED).found(), KeyState::Lock(_))
 }

@@ -1,28 +1,30 @@
 //! Keyspace events of the module's own.
 //!
-//! `RM_NotifyKeyspaceEvent` calls each module that subscribes to the event's class and makes a client for it. This
-//! module is one of them: it is called for each `del` that it sends. That and the events themselves were 740
-//! instructions of an ACQUIRE and its RELEASE on Redis 7.0. So an event is sent only where somebody may hear it:
+//! An event is sent only if a client or another module may hear it:
 //!
-//! - clients hear the classes that `notify-keyspace-events` names, which is asked anew for each event;
-//! - other modules may have subscribed, wherever there are others. Whether there are is read from MODULE LIST as this
-//!   one is loaded, and again whenever another one is. Modules that are part of the server don't count, see
-//!   [`BUILT_IN`].
+//! - Clients hear the classes in `notify-keyspace-events`, which is read for each event.
+//! - Other modules may have subscribed, so each event is sent if there are any. Their presence is
+//!   read from MODULE LIST when this module is loaded, and again when another one is. Modules that
+//!   are part of the server don't count, see [`BUILT_IN`].
+
+// perf: `RM_NotifyKeyspaceEvent` calls each module that subscribes to the event's class, and makes
+// a client for the call. This module is one of them for each `del` that it sends. That and the
+// events themselves took 740 instructions of an ACQUIRE and its RELEASE on Redis 7.0.
 
 use std::ffi::{c_int, CStr};
 
-use redis_lock_core::branch::unlikely;
+use redis_lock_core::hints::unlikely;
 use redis_module::{raw, Context, RedisValue};
 
 use crate::server::api::{self, server};
 use crate::state;
 
-/// This module, and those that are part of the server and subscribe to no keyspace event: Redis has its vector sets
-/// as a module since 8.0, Valkey its Lua since 9.1.
+/// This module, and modules that are part of the server and subscribe to no keyspace event. Redis
+/// has its vector sets as a module since 8.0, Valkey its Lua since 9.1.
 const BUILT_IN: [&[u8]; 3] = [b"lock", b"vectorset", b"lua"];
 
-/// Sends an event of this class, `REDISMODULE_NOTIFY_*`, about a key of the context's database, unless nobody
-/// hears it.
+/// Sends an event of this class, `REDISMODULE_NOTIFY_*`, about a key of the context's database,
+/// unless no client or module can hear it.
 #[inline(always)]
 pub fn send(ctx: &Context, class: c_int, event: &CStr, key: *mut raw::RedisModuleString) {
     if unlikely(may_be_heard(class)) {
@@ -46,7 +48,7 @@ fn notify(ctx: &Context, class: c_int, event: &CStr, key: *mut raw::RedisModuleS
     ));
 }
 
-/// Reads which modules there are.
+/// Reads from the server if there are other modules.
 pub fn look_for_other_modules(ctx: &Context) {
     let has_other_modules = module_names(ctx).is_none_or(|names| {
         let counts = |name: &Vec<u8>| !BUILT_IN.contains(&name.as_slice());
@@ -59,7 +61,7 @@ pub fn look_for_other_modules(ctx: &Context) {
     });
 }
 
-/// What MODULE LIST names; `None` where it can't be read.
+/// Returns the names in MODULE LIST, or `None` if the list can't be read.
 fn module_names(ctx: &Context) -> Option<Vec<Vec<u8>>> {
     match ctx.call("MODULE", &["LIST"]) {
         Ok(RedisValue::Array(modules)) => modules.into_iter().map(name_of).collect(),
@@ -67,7 +69,7 @@ fn module_names(ctx: &Context) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// The name in a module's fields, which are names and values in turn.
+/// Returns the name in a module's fields, which are names and values in turn.
 fn name_of(module: RedisValue) -> Option<Vec<u8>> {
     let RedisValue::Array(fields) = module else {
         return None;

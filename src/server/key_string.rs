@@ -1,35 +1,37 @@
-//! Keys as the server's strings.
+//! Keys and words as strings of the server.
 
-use redis_lock_core::branch::likely;
+use redis_lock_core::hints::likely;
 use redis_module::{raw, RedisString};
 
 use crate::server::api;
 
-/// The words of the command that runs, behind its name: as the server's strings and as bytes. They live
-/// as long as it runs.
+/// The words of the running command behind its name, as strings of the server and as bytes. They
+/// are valid as long as the command runs.
 #[derive(Clone, Copy)]
 pub struct CommandStrings<'a> {
     strings: &'a [*mut raw::RedisModuleString],
     words: &'a [&'a [u8]],
 }
 
-/// A string of the server's: one that came with the command, or one of our own.
+/// A string of the server: one of the command's, or one of our own.
 pub enum ServerString<'a> {
-    /// The server's, alive as long as the command runs, and its bytes.
+    /// A string of the running command, valid as long as the command runs, and its bytes.
     OfCommand(*mut raw::RedisModuleString, &'a [u8]),
-    /// Freed when the value goes.
+    /// A string of our own, freed when the value is dropped.
     Own(RedisString),
 }
 
 impl<'a> CommandStrings<'a> {
-    /// No command runs.
+    /// No command.
     pub const NONE: CommandStrings<'static> = CommandStrings {
         strings: &[],
         words: &[],
     };
 
+    /// Wraps the words of a command.
+    ///
     /// # Safety
-    /// The strings are the server's, live as long as the borrow, and have these bytes, one by one.
+    /// The strings are the server's and valid for `'a`, and `words` are their bytes, one by one.
     pub const unsafe fn new(
         strings: &'a [*mut raw::RedisModuleString],
         words: &'a [&'a [u8]],
@@ -37,12 +39,13 @@ impl<'a> CommandStrings<'a> {
         Self { strings, words }
     }
 
-    /// Whether a command runs that came with words.
+    /// Returns true if a command with words runs.
     pub const fn is_some(self) -> bool {
         !self.strings.is_empty()
     }
 
-    /// A string with these bytes. Most that a command needs came with it, as its first or second word.
+    /// Returns a string with these bytes.
+    // perf: most strings that a command needs are its own first or second word.
     #[inline]
     pub fn find(self, bytes: &[u8]) -> ServerString<'a> {
         let first = self.at(0, bytes);
@@ -55,7 +58,7 @@ impl<'a> CommandStrings<'a> {
         second.unwrap_or_else(|| ServerString::Own(api::string(bytes)))
     }
 
-    /// The string with this number, if it has these bytes.
+    /// Returns the command's string with this index, if it has these bytes.
     #[inline(always)]
     fn at(self, number: usize, bytes: &[u8]) -> Option<ServerString<'a>> {
         let (string, word) = (self.strings.get(number)?, self.words.get(number)?);
@@ -64,7 +67,7 @@ impl<'a> CommandStrings<'a> {
 }
 
 impl ServerString<'_> {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         match self {
             Self::OfCommand(_, bytes) => bytes,
@@ -72,7 +75,7 @@ impl ServerString<'_> {
         }
     }
 
-    /// The server's pointer, valid as long as this value.
+    /// Returns the server's pointer, valid as long as this value.
     pub fn as_ptr(&self) -> *mut raw::RedisModuleString {
         match self {
             Self::OfCommand(string, _) => *string,

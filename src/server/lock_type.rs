@@ -1,4 +1,4 @@
-//! The server's handle of the native type, and values of it.
+//! The server's handle of the native type, and the values of the type.
 //!
 //! A value is a `Box<Packed>` that the server owns through a raw pointer.
 
@@ -12,22 +12,23 @@ use redis_module::raw;
 
 use crate::state::{self, LOCKS};
 
-/// The memory of the value that was freed last, for the next: most locks are released before another is
-/// made, and to give 64 bytes back and ask for them again costs as much as all that is done with them.
-/// Null, or made by [`into_value`] and owned by this alone. Values are freed on any thread.
+/// The memory of the value that was freed last, kept for the next one. Null, or memory from
+/// [`into_value`] that only this static owns. Any thread may free values.
+// perf: most locks are released before another one is made. Freeing and allocating 64 bytes costs
+// as much as all other work on them.
 static SPARE: AtomicPtr<MaybeUninit<Packed>> = AtomicPtr::new(ptr::null_mut());
 
-/// Records the handle that the server gave for the type.
+/// Records the handle that the server returned for the type.
 pub fn set_raw_type(raw_type: *mut raw::RedisModuleType) {
     state::with(|state| state.raw_type.set(raw_type));
 }
 
-/// The server's handle of the type.
+/// Returns the server's handle of the type.
 pub fn raw_type() -> *mut raw::RedisModuleType {
     state::with(|state| state.raw_type.get())
 }
 
-/// Hands a lock over to the server, until [`free_value`].
+/// Passes the ownership of a lock to the server, until [`free_value`].
 pub fn into_value(lock: Packed) -> *mut c_void {
     LOCKS.fetch_add(1, Ordering::Relaxed);
     let memory = spare(ptr::null_mut()).unwrap_or_else(allocated);
@@ -39,31 +40,32 @@ fn allocated() -> Box<MaybeUninit<Packed>> {
     Box::new_uninit()
 }
 
-/// Frees a lock that the server is done with. On any thread.
+/// Frees a lock that the server no longer uses. Called on any thread.
 ///
 /// # Safety
-/// `value` came from [`into_value`], and nobody uses it after.
+/// `value` came from [`into_value`], and is not used after this call.
 pub unsafe fn free_value(value: *mut c_void) {
     LOCKS.fetch_sub(1, Ordering::Relaxed);
-    // SAFETY: the caller's: it is a `Packed`, alive and used by nobody else. Its memory is kept without it.
+    // SAFETY: the caller guarantees that `value` is a live `Packed` that is not used elsewhere.
+    // Only the `Packed` is dropped here; its memory goes to `spare`.
     unsafe { ptr::drop_in_place(value.cast::<Packed>()) };
     drop(spare(value.cast()));
 }
 
-/// Keeps this memory and hands out what was kept before, if anything was.
+/// Keeps this memory and returns the memory that was kept before, if any.
 fn spare(kept: *mut MaybeUninit<Packed>) -> Option<Box<MaybeUninit<Packed>>> {
-    // What one thread leaves here another may take: it has to see that the first is done with it.
+    // AcqRel: the thread that takes the memory must see that the previous thread no longer uses it.
     let memory = SPARE.swap(kept, Ordering::AcqRel);
-    // SAFETY: what lies there is null, or came from `into_value`'s box and is nobody else's: the swap took
-    // it away.
+    // SAFETY: the pointer is null, or came from a `Box` of `into_value`. The swap removed it from
+    // `SPARE`, so no other code owns it.
     (!memory.is_null()).then(|| unsafe { Box::from_raw(memory) })
 }
 
-/// The lock behind a value of the type.
+/// Returns the lock behind a value of the type.
 ///
 /// # Safety
-/// `value` came from [`into_value`], was not freed, and is not written to while the borrow lives.
+/// `value` came from [`into_value`] and was not freed. It is not written to while the borrow lives.
 pub unsafe fn lock_of<'a>(value: *const c_void) -> &'a Packed {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the contract above.
     unsafe { &*value.cast::<Packed>() }
 }

@@ -1,70 +1,72 @@
-//! What replicas and the append-only file get.
+//! Replication: what replicas and the append-only file get.
 //!
-//! `RM_Replicate` finds the command, makes its strings and frees them again before it learns that
-//! nobody listens: 5,300 instructions of an ACQUIRE and its RELEASE on a Redis 7.0 without replicas and
-//! without an append-only file. So the module finds out by itself, where it can be certain:
+//! Effects are replicated unless the module is certain that there is no reader:
 //!
-//! - whether there is an append-only file is a flag of the context, read anew in each pass of the server's
-//!   loop and after each CONFIG SET;
-//! - replicas attach by SYNC or PSYNC alone, which pass the module's command filter before they run,
-//!   and a server that was a replica itself keeps a backlog. Once INFO has said that there is no replica
-//!   and no backlog there is none until one of these happens. From then on there may always be one;
-//! - a node of a cluster has other listeners (slots on their way), so there it is never assumed.
+//! - The append-only file is a flag of the context. It is read again in each pass of the server's
+//!   event loop and after each CONFIG SET.
+//! - Replicas attach only by SYNC or PSYNC, which pass the module's command filter before they run.
+//!   A server that was a replica keeps a backlog. If INFO reports no replica and no backlog, there
+//!   is none until such a command or a change of role. After it there may always be one.
+//! - A node of a cluster has other readers, like migrating slots, so it always replicates.
+
+// perf: `RM_Replicate` looks up the command, makes its strings and frees them before it finds that
+// there is no reader. That took 5,300 instructions of an ACQUIRE and its RELEASE on a Redis 7.0
+// without replicas and append-only file.
 
 use std::ffi::CStr;
 
 use redis_module::{raw, Context, RedisString};
 
 use crate::server::api::{self, server};
-use crate::state::{self, Audience, State};
+use crate::state::{self, Replicas, State};
 
-/// An append-only file may be there now, or there may be none any more: the flag is to be read anew.
+/// Forgets if there is an append-only file, so the flag is read again.
 pub fn expect_append_only_file() {
     state::with(|state| state.has_append_only_file.set(None));
 }
 
-/// A replica may attach now, or the server was one: from now on everything is replicated.
+/// Records that there may be a replica from now on, so everything is replicated.
 pub fn expect_replicas() {
-    state::with(|state| state.audience.set(Audience::Replicas));
+    state::with(|state| state.replicas.set(Replicas::Possible));
 }
 
-/// Whether nobody reads what is replicated. For the context of a command alone: elsewhere the answer
-/// is no.
+/// Returns true if the replication stream has no reader. Only valid in the context of a command.
 #[inline]
 pub fn is_unread(ctx: &Context, state: &State) -> bool {
-    match (state.audience.get(), state.has_append_only_file.get()) {
-        (Audience::Replicas, _) => false,
-        (Audience::None, Some(has_append_only_file)) => !has_append_only_file,
-        (Audience::Unknown, _) | (_, None) => is_found_unread(ctx, state),
+    match (state.replicas.get(), state.has_append_only_file.get()) {
+        (Replicas::Possible, _) => false,
+        (Replicas::None, Some(has_append_only_file)) => !has_append_only_file,
+        (Replicas::Unknown, _) | (_, None) => has_no_replicas_by_lookup(ctx, state),
     }
 }
 
-/// Asks the server for what isn't known.
+/// Returns the same after asking the server for what isn't known.
 #[cold]
-fn is_found_unread(ctx: &Context, state: &State) -> bool {
-    let audience = match state.audience.get() {
-        Audience::Unknown => look(ctx, state),
+fn has_no_replicas_by_lookup(ctx: &Context, state: &State) -> bool {
+    let replicas = match state.replicas.get() {
+        Replicas::Unknown => look(ctx, state),
         known => known,
     };
     let has_append_only_file = api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
     state.has_append_only_file.set(Some(has_append_only_file));
-    audience == Audience::None && !has_append_only_file
+    replicas == Replicas::None && !has_append_only_file
 }
 
-fn look(ctx: &Context, state: &State) -> Audience {
+fn look(ctx: &Context, state: &State) -> Replicas {
     let none = |field| api::server_info(ctx, c"replication", field).as_deref() == Some("0");
     let nobody = none(c"connected_slaves") && none(c"repl_backlog_active");
-    let audience = if nobody && !api::is_replica() && !api::is_clustered() {
-        Audience::None
+    let replicas = if nobody && !api::is_replica() && !api::is_clustered() {
+        Replicas::None
     } else {
-        Audience::Replicas
+        Replicas::Possible
     };
-    state.audience.set(audience);
-    audience
+    state.replicas.set(replicas);
+    replicas
 }
 
-/// Counts a change of the data set, as the server does with each that it propagates: after so many of
-/// them it saves. Only where [`is_unread`]: what the client sent is no effect, nobody may read it.
+/// Counts a change of the data set, like the server does for each change that it propagates: it
+/// saves after a number of changes. Only allowed if [`is_unread`], because this replicates the
+/// client's command instead of the effect.
 pub fn count_change(ctx: &Context) {
     server!(RedisModule_ReplicateVerbatim(ctx.ctx));
 }
@@ -83,7 +85,8 @@ pub fn replicate(ctx: &Context, command: &CStr, words: &[*mut raw::RedisModuleSt
 /// Writes `command` with these words to an append-only file that is being rewritten.
 ///
 /// # Safety
-/// `io` is what the server handed to the type's rewrite callback that is running.
+/// `io` is the pointer that the server passed to the type's rewrite callback, which is still
+/// running.
 pub unsafe fn emit_aof(io: *mut raw::RedisModuleIO, command: &CStr, words: &[RedisString]) {
     let pointers = api::pointers(words);
     server!(RedisModule_EmitAOF(

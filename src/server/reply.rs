@@ -10,44 +10,44 @@ use redis_module::{raw, Context};
 
 use crate::server::api::server;
 
-/// Nil, where a value may stand.
+/// Replies nil in the place of a value.
 pub fn nil(ctx: &Context) {
     raw::reply_with_null(ctx.ctx);
 }
 
-/// Nil where the answer is otherwise an array or a map, as BLPOP's: the null array in RESP2, the null
-/// in RESP3.
+/// Replies nil in the place of an array or a map, like BLPOP: the null array in RESP2, null in
+/// RESP3.
 pub fn null_array(ctx: &Context) {
     server!(RedisModule_ReplyWithNullArray(ctx.ctx));
 }
 
-/// A number.
+/// Replies a number, at most `i64::MAX`.
 pub fn integer(ctx: &Context, number: u64) {
     raw::reply_with_long_long(ctx.ctx, i64::try_from(number).unwrap_or(i64::MAX));
 }
 
-/// A string of any bytes.
+/// Replies a string of any bytes.
 pub fn bulk(ctx: &Context, bytes: &[u8]) {
     raw::reply_with_string_buffer(ctx.ctx, bytes.as_ptr().cast(), bytes.len());
 }
 
-/// A short text without a line break.
+/// Replies a short text without a line break.
 pub fn simple(ctx: &Context, text: &str) {
     let text = CString::new(text).unwrap_or_default();
     raw::reply_with_simple_string(ctx.ctx, text.as_ptr());
 }
 
-/// The head of an array of `len` elements.
+/// Starts an array of `len` elements.
 pub fn array(ctx: &Context, len: usize) {
     raw::reply_with_array(ctx.ctx, len as c_long);
 }
 
-/// The head of a map of `len` pairs: flat in RESP2.
+/// Starts a map of `len` pairs, which RESP2 gets as a flat array.
 pub fn map(ctx: &Context, len: usize) {
     server!(RedisModule_ReplyWithMap(ctx.ctx, len as c_long));
 }
 
-/// `[token, fence]`.
+/// Replies `[token, fence]`.
 #[inline]
 fn grant(ctx: &Context, token: &Token, fence: u64) {
     array(ctx, 2);
@@ -55,7 +55,7 @@ fn grant(ctx: &Context, token: &Token, fence: u64) {
     integer(ctx, fence);
 }
 
-/// An error.
+/// Replies an error.
 #[cold]
 #[inline(never)]
 pub fn refusal(ctx: &Context, refusal: Refusal) {
@@ -63,12 +63,12 @@ pub fn refusal(ctx: &Context, refusal: Refusal) {
         server!(RedisModule_WrongArity(ctx.ctx));
         return;
     }
-    // Without a NUL in it, which no text has, this can't fail.
+    // No text has a NUL, so this can't fail.
     let text = CString::new(refusal.text()).unwrap_or_default();
     raw::reply_with_error(ctx.ctx, text.as_ptr());
 }
 
-/// What an operation of this token came to; nothing to one who waits.
+/// Replies the answer to an operation of this token. A client that waits gets no reply yet.
 #[inline]
 pub fn answer<'t>(ctx: &Context, answer: &Answer, token: impl FnOnce() -> &'t Token) {
     match answer {
@@ -79,7 +79,7 @@ pub fn answer<'t>(ctx: &Context, answer: &Answer, token: impl FnOnce() -> &'t To
     }
 }
 
-/// How a wait ended.
+/// Replies the outcome of a wait.
 pub fn outcome(ctx: &Context, outcome: &Outcome) {
     match outcome {
         Outcome::Granted(HandOver { grant: own, .. }) => grant(ctx, &own.token, own.fence),

@@ -1,5 +1,4 @@
-//! What users may do: whether one may still do what one of its clients began to wait for, and to which
-//! keys the caller of a command has rights.
+//! Users' rights: the rights of a waiter's user when it is granted, and of the caller of a command.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use crate::server::api::{self, server};
 use crate::state;
 use crate::state::rights::UNSEEN;
 
-/// A user, as the API hands it out; given back when the value goes.
+/// A user of the API, freed when the value is dropped.
 struct User(*mut raw::RedisModuleUser);
 
 impl Drop for User {
@@ -22,14 +21,14 @@ impl Drop for User {
     }
 }
 
-/// Returns the version in which rights are seen that are looked at now, outside a transaction.
+/// Returns the version of rights that are checked now, outside a transaction.
 #[inline]
 pub fn version() -> u64 {
     state::with(|state| state.rights.borrow().version())
 }
 
-/// Returns the version in which rights are seen that are looked at in this context. What follows in the same transaction
-/// may change them.
+/// Returns the version of rights that are checked in this context. In a transaction that is
+/// [`UNSEEN`], because the rest of it may change them.
 pub fn version_in(ctx: &Context) -> u64 {
     if api::context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_MULTI == 0 {
         version()
@@ -38,13 +37,14 @@ pub fn version_in(ctx: &Context) -> u64 {
     }
 }
 
-/// Returns true if no rights can have changed since they were looked at in this version.
+/// Returns true if no rights can have changed since they were checked in this version.
 #[inline]
 pub fn is_current(version: u64) -> bool {
     state::with(|state| state.rights.borrow().is_current(version))
 }
 
-/// Whether the client's user may wait for these names now. A client that is gone may not.
+/// Returns true if the client's user may wait for these names now. Returns false if the client is
+/// gone.
 pub fn may_wait(ctx: &Context, client_id: u64, names: &Names, token: &Token) -> bool {
     user_of(ctx, client_id)
         .is_some_and(|user| may_run(&user, &command(["LOCK.WAIT", "LOCK.MWAIT"], names, token)))
@@ -55,24 +55,25 @@ fn user_of(ctx: &Context, client_id: u64) -> Option<User> {
     named(&owned(ctx, name)?)
 }
 
-/// A name that the server made for us, if it did; freed when the value goes.
+/// Takes a name that the server made for the module, if it made one. It is freed when the value is
+/// dropped.
 fn owned(ctx: &Context, name: Option<*mut raw::RedisModuleString>) -> Option<RedisString> {
     let name = name.filter(|name| !name.is_null())?;
     Some(RedisString::from_redis_module_string(ctx.ctx, name))
 }
 
-/// The user with this name, if there is one.
+/// Returns the user with this name, if there is one.
 fn named(name: &RedisString) -> Option<User> {
     let user = server!(RedisModule_GetModuleUserFromUserName(name.inner));
     user.filter(|user| !user.is_null()).map(User)
 }
 
-/// On whose behalf a command runs, be it in a script or in a transaction.
+/// Returns the user for whom a command runs, in a script or a transaction too.
 ///
-/// The server dies of being asked for the name of a user where there is none, as where another module
-/// calls. So a command is called first that doesn't exist, with the user's rights: a server looks for
-/// the user before it finds that out. What it answers may be another module's doing, by a command filter;
-/// an answer that is neither of the two tells nothing.
+/// A server crashes if it is asked for a user's name without a user, as in another module's call.
+/// So an unknown command is called first, with the user's rights: the server looks up the user
+/// before the command. A command filter of another module may change the error. An error that is
+/// neither of the two expected ones gives [`Identity::Unknown`].
 pub fn identity(ctx: &Context) -> Identity {
     let options = CallOptionsBuilder::new()
         .verify_acl()
@@ -93,7 +94,8 @@ pub fn identity(ctx: &Context) -> Identity {
     })
 }
 
-/// A user's name, the one that the last place has if it is the same: most are of one user.
+/// Returns a user's name as a shared string.
+// perf: most places are of one user, so the string of the last place is used again if it is equal.
 fn shared(name: &[u8]) -> Arc<[u8]> {
     state::with(|state| {
         let mut last = state.last_user.borrow_mut();
@@ -104,7 +106,7 @@ fn shared(name: &[u8]) -> Arc<[u8]> {
     })
 }
 
-/// Whether a place's user may still queue for these names.
+/// Returns true if a place's user may still queue for these names.
 pub fn may_queue(user: &place::User, names: &Names, token: &Token) -> bool {
     match &user.identity {
         Identity::NoUser => true,
@@ -115,7 +117,7 @@ pub fn may_queue(user: &place::User, names: &Names, token: &Token) -> bool {
     }
 }
 
-/// Whether a place's user may still publish on a channel.
+/// Returns true if a place's user may still publish on a channel.
 pub fn may_still_publish(user: &place::User, channel: &[u8]) -> bool {
     match &user.identity {
         Identity::NoUser => true,
@@ -126,20 +128,20 @@ pub fn may_still_publish(user: &place::User, channel: &[u8]) -> bool {
     }
 }
 
-/// On whose behalf a command runs, be it in a script or in a transaction.
+/// The caller of a command, in a script or a transaction too, with its rights.
 pub struct Caller(Rights);
 
 enum Rights {
-    /// The server's own, or another module's: there is no user.
+    /// All rights: the server itself or another module calls, without a user.
     All,
-    /// Those of a user.
+    /// The rights of a user.
     Of(User),
-    /// It can't be told who it is, or the user can't be looked up, as one that a module made.
+    /// No rights: the user is not known or can't be looked up, like a user made by a module.
     None,
 }
 
 impl Caller {
-    /// The caller of the command that runs in this context.
+    /// Returns the caller of the command that runs in this context.
     pub fn of(ctx: &Context) -> Self {
         Self(match identity(ctx) {
             Identity::NoUser => Rights::All,
@@ -148,17 +150,17 @@ impl Caller {
         })
     }
 
-    /// Whether the caller may read a key, as far as key patterns go.
+    /// Returns true if key patterns let the caller read a key.
     pub fn may_read(&self, key: &[u8]) -> bool {
         self.may(key, raw::REDISMODULE_CMD_KEY_ACCESS)
     }
 
-    /// Whether the caller may write to a key, as far as key patterns go.
+    /// Returns true if key patterns let the caller write a key.
     pub fn may_write(&self, key: &[u8]) -> bool {
         self.may(key, raw::REDISMODULE_CMD_KEY_UPDATE)
     }
 
-    /// Whether the caller may publish on a channel, as far as channel patterns go.
+    /// Returns true if channel patterns let the caller publish on a channel.
     pub fn may_publish(&self, channel: &[u8]) -> bool {
         match &self.0 {
             Rights::All => true,
@@ -194,7 +196,8 @@ fn may_publish(user: &User, channel: &[u8]) -> bool {
     allowed == Some(0)
 }
 
-/// The least command that waits for these names: the first of two for one name, or the second.
+/// Returns the shortest command that waits for these names: the first verb for one name, the second
+/// for several.
 fn command([one, many]: [&str; 2], names: &Names, token: &Token) -> Vec<RedisString> {
     let mut words = Vec::with_capacity(names.count() + 3);
     if names.count() == 1 {

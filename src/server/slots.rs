@@ -1,4 +1,4 @@
-//! Which slots of a cluster this node serves, and which are another's.
+//! The slots of a cluster: those of this node and those of other nodes.
 
 use std::collections::HashSet;
 
@@ -6,11 +6,12 @@ use redis_lock_core::values::slot;
 
 use crate::server::api;
 
-/// The slots that other nodes serve, as far as this one knows, and that don't come here either.
-pub struct Elsewhere(HashSet<u16>);
+/// The slots that other nodes serve, as far as this node knows, except slots that migrate to this
+/// node.
+pub struct ForeignSlots(HashSet<u16>);
 
-impl Elsewhere {
-    /// As it is now.
+impl ForeignSlots {
+    /// Returns the slots as they are now.
     pub fn now() -> Self {
         let nodes = api::call_text(&api::own_context(), "CLUSTER", &["NODES"]).unwrap_or_default();
         let mut elsewhere = HashSet::new();
@@ -29,13 +30,13 @@ impl Elsewhere {
         Self(elsewhere)
     }
 
-    /// Whether a key is another node's.
+    /// Returns true if another node serves a key.
     pub fn has(&self, key: &[u8]) -> bool {
         self.0.contains(&slot::of_key(key))
     }
 }
 
-/// The first of the slots that this node serves; of those of its primary where it is a replica.
+/// Returns the first slot that this node serves, or its primary if this node is a replica.
 pub fn first_served() -> Option<u16> {
     let nodes = api::call_text(&api::own_context(), "CLUSTER", &["NODES"])?;
     let nodes = String::from_utf8_lossy(&nodes);
@@ -48,8 +49,9 @@ pub fn first_served() -> Option<u16> {
     node(serving).1.into_iter().next()
 }
 
-/// Whether a line of CLUSTER NODES is about this node, and which slots it tells of: `5`, `5-9`, or, on
-/// their way here, `[5-<-other]`. The ones that leave, `[5->-other]`, are among the first two.
+/// Returns true if a line of CLUSTER NODES is about this node, and the slots that it lists: `5`,
+/// `5-9`, or `[5-<-other]` if the slot migrates here. A slot that migrates away, `[5->-other]`, is
+/// also listed in the first or second form.
 fn node(line: &str) -> (bool, Vec<u16>) {
     let mut words = line.split_whitespace();
     let flags = words.nth(2).unwrap_or_default();

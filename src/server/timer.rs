@@ -1,13 +1,13 @@
-//! The module's one timer: one timer of the server's, armed for the earliest moment that was asked for.
+//! The module's timer: one timer of the server, armed for the earliest requested time.
 //!
-//! The server's timers fire by the wall clock: should somebody set that one back, none fires until it
-//! has caught up. So the module looks at both clocks before the server sleeps, see [`state_now`], and
-//! arms its timer anew when they have moved apart. The timer fires at or after the time that it was
-//! armed for, never before.
-//!
-//! Nor is one armed while it fires: the server looks at its clock once and then fires all that is due by
-//! that, also what was armed meanwhile. Were the clock set back in between, it would fire for as long as it was
-//! set back, and serve nobody. So what is armed then is postponed until the server goes to sleep.
+//! 1. The timer fires at or after the time for which it was armed, never before.
+//! 2. The server's timers use the wall clock. If the wall clock is set back, no timer fires until
+//!    the clock has caught up. So both clocks are compared before the server sleeps (see
+//!    [`state_now`]), and the timer is armed again if they have moved apart.
+//! 3. While the timer fires it is not armed; a request is postponed until the server sleeps. The
+//!    server reads its clock once and then fires all timers that are due, including new ones. If
+//!    the clock was set back meanwhile, a new timer would fire again and again. The server would
+//!    serve no client for as long as the clock was set back.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -19,47 +19,47 @@ use crate::server::api::{self, server};
 use crate::server::{boundary, clock};
 use crate::state::{self, Armed, Firing};
 
-/// The longest period of a timer, in ms: it fires in vain then, and is armed again.
+/// The longest period of a timer, in ms. A longer one fires in between and is armed again.
 const LONGEST_PERIOD_MS: u64 = 1 << 40;
 
-/// How late the timer may fire before it is taken for one that doesn't, in ms: a server that reads its
-/// own clock at times only may have armed it by a time that was set since.
+/// The delay in ms after which the timer counts as overdue. A server that reads its clock only at
+/// times may have armed it by a time that was set since.
 const LATE_MS: u64 = 20;
 
-/// By how much the clocks have to move apart to be looked at, in ms: more than rounding makes of it.
+/// The difference in ms from which the wall clock counts as set. It is larger than rounding errors.
 const SET_CLOCK_MS: u64 = 5;
 
-/// What runs when the timer fires.
+/// The function that runs when the timer fires.
 static ON_FIRE: OnceLock<fn(&Context)> = OnceLock::new();
 
-/// Whether the armed timer will fire in time.
+/// The prospect of the armed timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimerState {
-    /// It will fire in time, or none is armed.
+    /// The timer will fire in time, or is not armed.
     InTime,
-    /// Somebody set the wall clock since it was armed.
+    /// The wall clock was set since the timer was armed.
     ClockSet,
-    /// It should have fired by now.
+    /// The timer should have fired by now.
     Overdue,
 }
 
-/// Says what runs when the timer fires.
+/// Sets the function that runs when the timer fires.
 pub fn on_fire(run: fn(&Context)) {
-    // Where loading failed before, it was said already.
+    // It is already set if an earlier load failed.
     ON_FIRE.get_or_init(|| run);
 }
 
-/// Has the timer fire in the next pass of the server's loop.
+/// Fires the timer in the next pass of the server's event loop.
 pub fn fire_soon() {
     arm(clock::steady_ms());
 }
 
-/// Has the timer fire in so many ms, unless it fires before that anyway.
+/// Fires the timer in `wait_ms`, unless it fires earlier anyway.
 pub fn fire_in(wait_ms: u64) {
     arm(clock::steady_ms().saturating_add(wait_ms));
 }
 
-/// Whether the timer is armed, or to be armed, for `due_ms` on the steady clock or sooner.
+/// Returns true if the timer is armed, or to be armed, for `due_ms` on the steady clock or earlier.
 pub fn fires_by(due_ms: u64) -> bool {
     let (armed, firing) = state::with(|state| (state.timer.get(), state.firing.get()));
     let armed_ms = armed.map(|armed| armed.due_ms);
@@ -70,7 +70,7 @@ pub fn fires_by(due_ms: u64) -> bool {
         .any(|ms| ms <= due_ms)
 }
 
-/// Arms the timer for `due_ms` on the steady clock, unless it fires before that anyway.
+/// Arms the timer for `due_ms` on the steady clock, unless it fires earlier anyway.
 pub fn arm(due_ms: u64) {
     if fires_by(due_ms) {
         return;
@@ -83,7 +83,7 @@ pub fn arm(due_ms: u64) {
     }
 }
 
-/// The server goes to sleep: what was armed while the timer fired is armed now.
+/// Arms the timer for a time that was requested while it fired. Called before the server sleeps.
 pub fn arm_postponed() {
     let firing = state::with(|state| state.firing.replace(Firing::No));
     if let Some(due_ms) = firing.postponed_ms() {
@@ -108,7 +108,7 @@ fn create(due_ms: u64) {
     state::with(|state| state.timer.set(armed));
 }
 
-/// Has the timer fire no more.
+/// Disarms the timer.
 pub fn disarm() {
     state::with(|state| state.firing.set(state.firing.get().without_postponed()));
     if let Some(Armed { timer, .. }) = state::with(|state| state.timer.take()) {
@@ -117,7 +117,7 @@ pub fn disarm() {
     }
 }
 
-/// Whether the armed timer will fire in time, by what the clocks show now.
+/// Returns the prospect of the armed timer, by the present clocks.
 pub fn state_now() -> TimerState {
     let Some(armed) = state::with(|state| state.timer.get()) else {
         return TimerState::InTime;

@@ -1,10 +1,15 @@
 //! The clients that the server holds blocked for the module.
+//!
+//! 1. A client is in `clients` from the call that blocks it until one of its callbacks has run.
+//! 2. When its wait ends, the outcome is recorded and the client is queued to be unblocked.
+//! 3. A hand-over is provisional from its reply until the server has slept. It is no longer taken
+//!    back once a reply to another connection has confirmed the grant.
 
 use std::collections::VecDeque;
 
 use foldhash::{HashMap, HashSet};
 use redis_lock_core::decision::Outcome;
-use redis_lock_core::state::hand_over::{HandOver, Origin};
+use redis_lock_core::state::hand_over::{FenceOrigin, HandOver};
 use redis_lock_core::state::queue::{Position, WaiterId};
 use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::token::Token;
@@ -17,53 +22,55 @@ pub type Handle = *mut raw::RedisModuleBlockedClient;
 
 /// A blocked client.
 pub struct Blocked {
-    /// Valid until one of the callbacks has run for it.
+    /// The server's handle, valid until one of the client's callbacks has run.
     pub handle: Handle,
-    /// Whose connection it is.
+    /// The client id.
     pub client_id: u64,
-    /// Where it was queued.
+    /// The position at which it was queued.
     pub position: Position,
-    /// The [version](super::rights::RightsWatch::version) in which its user's rights were looked at.
+    /// The [version](super::rights::RightsWatch::version) in which its user's rights were last
+    /// checked.
     pub rights_version: u64,
 }
 
-/// What was known of a client that the server is done with.
+/// The record of a client that the server no longer holds blocked.
 pub struct Forgotten {
-    /// Whose connection it is.
+    /// The client id.
     pub client_id: u64,
-    /// Where it was queued.
+    /// The position at which it was queued.
     pub position: Position,
-    /// How its wait ended, if it has.
+    /// The outcome of its wait, if the wait had ended.
     pub outcome: Option<Outcome>,
 }
 
-/// Clients that the server holds blocked for the module.
+/// The blocked clients and the hand-overs that may still be taken back.
 #[derive(Default)]
 pub struct BlockedClients {
-    /// All of them.
+    /// All blocked clients.
     pub clients: HashMap<WaiterId, Blocked>,
-    /// How the waits ended that have, of those whom the server hasn't answered yet: few of all.
+    /// The outcomes of waits that have ended and that the server hasn't replied yet.
+    // perf: apart from `clients`, because only a few clients have one.
     outcomes: HashMap<WaiterId, Outcome>,
-    /// Those who were granted something and of whom the server is not told yet.
+    /// Waiters with a grant that are still to be unblocked.
     granted: VecDeque<WaiterId>,
-    /// Those whose wait ended otherwise and of whom the server is not told yet.
+    /// Waiters whose wait ended without a grant and that are still to be unblocked.
     pub refused: VecDeque<WaiterId>,
-    /// What was handed to those whom the server has answered since it last slept.
+    /// Hand-overs that the server has replied since it last slept.
     pub provisional: Provisional,
-    /// Which tokens another connection was told since then that they hold, and where: what was handed to
-    /// them there is not taken back any more.
+    /// (token, name) pairs confirmed to another connection since the last sleep. Their hand-overs
+    /// can no longer be taken back.
     known: HashSet<(Token, Name)>,
 }
 
 impl BlockedClients {
-    /// Records how a wait ended; the server is told next.
+    /// Records the outcome of a wait. The waiter is unblocked next.
     pub fn record(&mut self, waiter_id: WaiterId, outcome: Outcome) {
         if !self.clients.contains_key(&waiter_id) {
             return;
         }
         let decided = match &outcome {
             Outcome::Granted(hand_over) => {
-                if hand_over.origin == Origin::New {
+                if hand_over.fence_origin == FenceOrigin::New {
                     forget_known(&mut self.known, hand_over);
                 }
                 &mut self.granted
@@ -74,23 +81,23 @@ impl BlockedClients {
         self.outcomes.insert(waiter_id, outcome);
     }
 
-    /// The server has answered a client as its wait came to.
+    /// Records that the server has replied this outcome to the client.
     pub fn record_answered(&mut self, waiter_id: WaiterId, outcome: Outcome) {
         match outcome {
-            Outcome::Granted(hand_over) if hand_over.origin == Origin::New => {
+            Outcome::Granted(hand_over) if hand_over.fence_origin == FenceOrigin::New => {
                 self.provisional.add(waiter_id, hand_over);
             }
             Outcome::Granted(_) | Outcome::TimedOut | Outcome::Refused(_) => {}
         }
     }
 
-    /// Whether anybody was handed something and wasn't sent that yet.
+    /// Returns true if there is an outcome that the server may not have sent yet.
     pub fn has_unsent(&self) -> bool {
         !self.provisional.is_empty() || !self.outcomes.is_empty()
     }
 
-    /// A connection was told that its token holds these names. Whoever else was handed one of them by the
-    /// same token, and wasn't sent that yet, may be gone: somebody knows of it.
+    /// Records that a reply to a connection confirmed that its token holds these names. A hand-over
+    /// of one of them to the same token is then not taken back, even if its client is gone.
     pub fn record_known(&mut self, token: &Token, names: &Names) {
         if self.has_unsent() {
             let pairs = names.iter().map(|name| (token.clone(), name.clone()));
@@ -98,13 +105,14 @@ impl BlockedClients {
         }
     }
 
-    /// Whether somebody else than its client was told of a hand-over.
+    /// Returns true if a reply to another connection has confirmed a hand-over's grant.
     pub fn is_known(&self, HandOver { grant, names, .. }: &HandOver) -> bool {
         let is_known = |name: &Name| self.known.contains(&(grant.token.clone(), name.clone()));
         !self.known.is_empty() && names.iter().any(is_known)
     }
 
-    /// What the server had to send is sent: what was handed over before stays.
+    /// Forgets the provisional hand-overs, because the server has sent its replies. They can't be
+    /// taken back any more.
     pub fn forget_provisional(&mut self) {
         self.provisional.clear();
         if self.outcomes.is_empty() {
@@ -112,8 +120,9 @@ impl BlockedClients {
         }
     }
 
-    /// Whom the server is to be told of next: all who were granted something, whose hand-overs are
-    /// provisional until they are sent, and then as many others as are left to be told of.
+    /// Returns the next waiter to unblock. All waiters with a grant come first, because their
+    /// hand-overs are provisional until they are sent. Then come at most `others_left` of the
+    /// others.
     pub fn next_decided(&mut self, others_left: &mut usize) -> Option<WaiterId> {
         self.granted.pop_front().or_else(|| {
             *others_left = others_left.checked_sub(1)?;
@@ -121,7 +130,8 @@ impl BlockedClients {
         })
     }
 
-    /// The server is done with a client, or will be. Nothing where it was forgotten before.
+    /// Removes a client that the server no longer holds blocked, or won't. Returns `None` if it was
+    /// removed before.
     pub fn forget(&mut self, waiter_id: WaiterId) -> Option<Forgotten> {
         let Blocked {
             client_id,
@@ -136,7 +146,8 @@ impl BlockedClients {
     }
 }
 
-/// Nobody was told of a hand-over that is made now.
+/// Forgets earlier confirmations of a token's names, because no reply has confirmed this hand-over
+/// yet.
 fn forget_known(known: &mut HashSet<(Token, Name)>, HandOver { grant, names, .. }: &HandOver) {
     if !known.is_empty() {
         for name in names {

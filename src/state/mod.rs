@@ -1,9 +1,11 @@
-//! All that the module remembers, in one place.
+//! The module's state, in one place.
 //!
-//! [`State`] belongs to the server's main thread. It is borrowed part by part and never across a call
-//! of the server, which may call back; the lock table alone is borrowed while keys are read, and a
-//! callback that comes meanwhile finds it borrowed and leaves a pending event instead. What other threads
-//! touch as well lies beside it, as atomics.
+//! [`State`] belongs to the server's main thread. Its parts are borrowed one by one, and never
+//! across a call of the server, which may call back. The lock table is the exception: it is
+//! borrowed while keys are read. A callback that comes meanwhile finds it borrowed and leaves a
+//! pending event instead.
+//!
+//! State that other threads use too is in atomics outside [`State`].
 
 pub mod blocked;
 pub mod name_set;
@@ -29,100 +31,105 @@ use blocked::BlockedClients;
 use pending::Pending;
 use rights::RightsWatch;
 
-/// Numbers all grants. Values that are loaded raise it.
+/// The source of all fences. Values that are loaded raise it.
 pub static FENCES: Fences = Fences::new();
 
-/// Values of the type that are alive, in keys or waiting to be freed. They may be freed on any thread.
+/// The number of values of the type, in keys or still to be freed. Any thread may free them.
 pub static LOCKS: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes that the module has allocated, on any thread.
+/// The bytes that the module has allocated, on any thread.
 pub static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Of how many clients it is remembered that they are not those by which scripts are run. Where more give operations,
-/// the server is asked again of those who share a place.
+/// The size of the direct-mapped cache of client ids that are known not to belong to a script. If
+/// two clients share an entry, the server is asked again.
 pub const CALLERS: usize = 8192;
 
-/// What the keys begin with that clients are blocked on: with the two bytes for the slot, seven, which the server hashes
-/// in one go each time.
+/// The prefix of the names of decoy keys, on which clients are blocked.
+// perf: with the two bytes for the slot a name has seven bytes, which the server hashes in one
+// step.
 pub type DecoyName = [u8; 5];
 
-/// A setting that the server has not set yet.
+/// The value of a setting that the server has not set yet.
 pub const UNSET: i64 = -1;
 
-/// `lock.default-lease`: the lease of a grant that names none, in ms.
+/// `lock.default-lease`: the lease in ms of a grant without PX.
 pub static DEFAULT_LEASE_MS: AtomicI64 = AtomicI64::new(UNSET);
 
-/// `lock.max-waiters`: how many clients may wait on the whole server; 0: no limit.
+/// `lock.max-waiters`: the most blocked clients that may wait on this server; 0: no limit.
 pub static MAX_WAITERS: AtomicI64 = AtomicI64::new(UNSET);
 
 /// The server's `maxclients`.
 pub static MAX_CLIENTS: AtomicI64 = AtomicI64::new(UNSET);
 
-/// `lock.default-keep`: how long a place is kept that says nothing of it, in ms.
+/// `lock.default-keep`: the time in ms for which a place without KEEP is kept.
 pub static DEFAULT_KEEP_MS: AtomicI64 = AtomicI64::new(UNSET);
 
-/// `lock.max-tickets`: how many may wait without a connection on the whole server; 0: no limit.
+/// `lock.max-tickets`: the most waiters without a connection on this server; 0: no limit.
 pub static MAX_TICKETS: AtomicI64 = AtomicI64::new(UNSET);
 
-/// A context of the module's own, for what has no context of its own, as callbacks of the type.
+/// The module's own context, for code that gets none from the server, like callbacks of the type.
 pub static OWN_CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
 
 lazy_static! {
     static ref STATE: RedisGILGuard<State> = RedisGILGuard::new(State::new());
 }
 
-/// What only the main thread touches.
+/// The state that only the main thread uses.
 pub struct State {
-    /// Who waits, and which grants are tied to a connection.
+    /// The lock table: the queues and the sessions.
     pub table: RefCell<LockTable>,
-    /// What happened outside a command.
+    /// Events outside commands that the lock table has not absorbed yet.
     pub pending: RefCell<Pending>,
     /// The clients that the server holds blocked for the module.
     pub blocked: RefCell<BlockedClients>,
-    /// How many wait: lets the callbacks of busy servers without waiters return at once.
+    /// The number of waiters. Callbacks return at once if it is 0.
     pub waiting: Cell<usize>,
-    /// How many grants are tied to a connection, to the same end.
+    /// The number of sessions. Callbacks return at once if it is 0.
     pub sessions: Cell<usize>,
-    /// The client whose connection the server told the end of last.
+    /// The last client for which the server reported the end of its connection.
     pub last_gone_client: Cell<u64>,
-    /// The connected clients that asked for a session, whose sockets are set to notice a vanished machine.
+    /// The connected clients that asked for a session. Their sockets were set to detect a vanished
+    /// machine.
     pub watched: RefCell<HashSet<u64>>,
-    /// Set once the log says that such a socket could not be set.
+    /// True once the log says that such a socket could not be set.
     pub warned_of_keepalive: Cell<bool>,
-    /// The number of the last client that was let wait.
+    /// The number that the last operation got in case it has to wait.
     pub last_waiter_id: Cell<u64>,
     /// The module's timer, while it is armed.
     pub timer: Cell<Option<Armed>>,
-    /// Whether it has fired since the server last slept.
+    /// The state of the timer since the server last slept.
     pub firing: Cell<Firing>,
-    /// When the clocks were compared last, on the clock that is cheap to look at, in ms.
+    /// The last time at which the clocks were compared, in ms of
+    /// [`clock::noted_ms`](crate::server::clock::noted_ms).
     pub looked_ms: Cell<u64>,
-    /// Whether the timer was deferred, so that the server's other clients come first.
+    /// True if the timer's work was postponed by one firing, so that the server serves its other
+    /// clients first.
     pub yielded: Cell<bool>,
-    /// The system's monotonic clock when it was looked at first, and the wall clock then, in microseconds,
-    /// since whenever and since the epoch.
+    /// The first reading of the system's monotonic clock, and the wall clock at that time, both in
+    /// microseconds. The wall clock counts from the epoch.
     pub start: OnceCell<(u64, u64)>,
-    /// What server this is, and its role.
+    /// The server's kind and role.
     pub server: Cell<ServerFacts>,
-    /// Whether the server is past the point where it begins to send what it has to send, before it
-    /// sleeps.
+    /// True between the server's event before it sleeps and the event after it. Replies are sent in
+    /// this span.
     pub sending: Cell<bool>,
-    /// Whether LOCK.APPLY is called to ask whether a write would be taken, not to apply one.
-    pub asking: Cell<bool>,
-    /// When to look next whose slots are another node's by now, on the steady clock in ms.
+    /// True while LOCK.APPLY is called only to ask if the server would take a write.
+    pub probing: Cell<bool>,
+    /// The next time to look for slots that other nodes have taken over, on the steady clock in ms.
     pub slots_due_ms: Cell<u64>,
-    /// Whether anybody reads what is replicated.
-    pub audience: Cell<Audience>,
-    /// Whether there is an append-only file; `None`: to be asked.
+    /// The readers of the replication stream.
+    pub replicas: Cell<Replicas>,
+    /// True if there is an append-only file; `None`: to be asked.
     pub has_append_only_file: Cell<Option<bool>>,
-    /// Clients that gave an operation by themselves, and not for a script: each at the place that its id
-    /// has modulo the number of places.
+    /// Ids of clients that sent an operation themselves, not by a script. Each is at the index of
+    /// its id modulo the array's length.
     pub callers: [Cell<u64>; CALLERS],
-    /// The key with the last fence, open for the time of a save in this process.
+    /// The key with the last fence, open while this process saves.
     pub fence_key: Cell<Option<*mut raw::RedisModuleKey>>,
-    /// Whether this module is deleting a key just now: the lock table knows of that.
+    /// True while the module itself deletes a key. The type's unlink callback has nothing to record
+    /// then.
     pub deleting: Cell<bool>,
-    /// Whether effects are being applied: the lock table has decided what became of the holds at their keys.
+    /// True while effects are applied: the lock table has decided about the holds of their keys.
     pub applying: Cell<bool>,
     /// Holds that ended because their lock left its key.
     pub unlinked: RefCell<UnlinkedHolds>,
@@ -130,43 +137,44 @@ pub struct State {
     pub moved_from_db: Cell<i32>,
     /// The server's handle of the native type.
     pub raw_type: Cell<*mut raw::RedisModuleType>,
-    /// What the decoys' names begin with.
+    /// The prefix of the decoys' names.
     pub decoys: Cell<DecoyName>,
-    /// The decoy that a client was blocked on last, and its slot.
+    /// The decoy on which a client was last blocked, and its slot.
     pub last_decoy: RefCell<Option<(u16, RedisString)>>,
-    /// The name of the user that took or kept a place last.
+    /// The name of the user that last took or kept a place.
     pub last_user: RefCell<Option<Arc<[u8]>>>,
     /// The last command that runs a script, as the command filter saw it.
     pub last_script: Cell<ScriptRun>,
     /// The changes of users' rights.
     pub rights: RefCell<RightsWatch>,
-    /// Whether the server has RESET under its own name.
+    /// True if the server has RESET under its own name.
     pub has_reset: Cell<bool>,
-    /// Those that came while the server paused clients, and may run later than the filter saw them; first come first.
+    /// Commands that run scripts, seen while the server paused clients, oldest first. They may run
+    /// later than the filter saw them.
     pub postponed_scripts: RefCell<VecDeque<ScriptRun>>,
-    /// The clients whose RESET came meanwhile.
+    /// The clients whose RESET the filter saw while the server paused clients.
     pub postponed_resets: RefCell<Vec<u64>>,
     /// The state of the postponed scripts and RESETs.
     pub postponed: Cell<Postponed>,
 }
 
-/// What server this is. Nothing of it changes while it runs, but for its role and its modules.
+/// The server's kind and role. Only its role and its modules change while it runs.
 #[derive(Clone, Copy, Default)]
 pub struct ServerFacts {
-    /// Whether it is a Valkey. Only for what that does differently with the same functions.
+    /// True if it is a Valkey. Used only for calls that behave differently there.
     pub is_valkey: bool,
-    /// Whether it is a node of a cluster.
+    /// True if it is a node of a cluster.
     pub is_clustered: bool,
-    /// Whether it lets a client block that is subscribed to a channel in RESP3.
+    /// True if it can block a client that is subscribed to a channel in RESP3.
     pub blocks_subscribers: bool,
-    /// Whether it follows a primary, as it last said.
+    /// True if it is a replica, as of the last change of its role.
     pub is_replica: bool,
-    /// Whether it may have modules that could subscribe to keyspace events, besides this one.
+    /// True if it may have other modules that subscribe to keyspace events.
     pub has_other_modules: bool,
 }
 
 impl ServerFacts {
-    /// How keys are divided among servers.
+    /// Returns how keys are divided among servers.
     pub const fn sharding(self) -> Sharding {
         if self.is_clustered {
             Sharding::BySlot
@@ -179,55 +187,57 @@ impl ServerFacts {
 /// A command that runs a script.
 #[derive(Clone, Copy, Default)]
 pub struct ScriptRun {
-    /// Its client; 0 where the server doesn't tell that (Redis before 7.2).
+    /// Its client; 0 if the server doesn't report it (Redis before 7.2).
     pub client_id: u64,
     /// Its name.
     pub command: &'static [u8],
-    /// How many bytes its words have.
+    /// The total length of its words, in bytes.
     pub word_bytes: u64,
-    /// The client that was found to run it; `None`: not looked for yet.
+    /// The client that was found to run it; `None`: not looked up yet.
     pub caller: Option<u64>,
 }
 
-/// The state of commands that may run later than the command filter saw them: those that run scripts, and RESETs.
+/// The state of commands that may run after the command filter saw them: those that run scripts,
+/// and RESETs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Postponed {
-    /// None may.
+    /// No command is postponed.
     #[default]
     None,
-    /// Some may.
+    /// Commands may be postponed.
     Some,
-    /// Some may, but the server was seen to pause no clients any more.
+    /// Commands may be postponed, but the server was last seen without a pause of clients.
     Resumed,
 }
 
-/// Whether there are replicas, or a backlog for them, or other nodes of a cluster. An append-only file is asked
-/// for separately.
+/// The readers of the replication stream: replicas, a backlog for them, or other nodes of a
+/// cluster. The append-only file is tracked separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Audience {
-    /// Nobody looked yet.
+pub enum Replicas {
+    /// Not asked yet.
     #[default]
     Unknown,
-    /// There are none, and no command was seen since that could have attached one.
+    /// No reader. No command that can attach one was seen since.
     None,
-    /// There are, or may be.
-    Replicas,
+    /// Readers, or possible readers.
+    Possible,
 }
 
-/// Whether the timer has fired in this pass of the server's loop, after which none is armed until it sleeps.
+/// The state of the timer in this pass of the server's event loop. Once it has fired, it is not
+/// armed until the server sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Firing {
-    /// It hasn't.
+    /// Not fired.
     #[default]
     No,
-    /// It has.
+    /// Fired.
     Yes,
-    /// It has, and is to be armed for this moment on the steady clock, in ms.
+    /// Fired, and to be armed for this time on the steady clock, in ms.
     Postpones(u64),
 }
 
 impl Firing {
-    /// When it is to fire that is to be armed.
+    /// Returns the time for which the timer is still to be armed.
     pub const fn postponed_ms(self) -> Option<u64> {
         match self {
             Self::No | Self::Yes => None,
@@ -235,7 +245,7 @@ impl Firing {
         }
     }
 
-    /// The same with nothing to be armed.
+    /// Returns the same state without a time for which the timer is to be armed.
     pub const fn without_postponed(self) -> Self {
         match self {
             Self::No => Self::No,
@@ -244,14 +254,14 @@ impl Firing {
     }
 }
 
-/// A timer of the server's, armed.
+/// An armed timer of the server.
 #[derive(Clone, Copy)]
 pub struct Armed {
-    /// The server's number for it.
+    /// The server's id of the timer.
     pub timer: raw::RedisModuleTimerID,
-    /// When it is to fire, on the steady clock.
+    /// The time at which it is to fire, on the steady clock in ms.
     pub due_ms: u64,
-    /// How far the wall clock was ahead of that one.
+    /// The time in ms by which the wall clock was ahead of the steady clock when it was armed.
     pub set_by_ms: i64,
 }
 
@@ -274,9 +284,9 @@ impl State {
             start: OnceCell::new(),
             server: Cell::default(),
             sending: Cell::default(),
-            asking: Cell::default(),
+            probing: Cell::default(),
             slots_due_ms: Cell::default(),
-            audience: Cell::default(),
+            replicas: Cell::default(),
             has_append_only_file: Cell::default(),
             callers: [const { Cell::new(0) }; CALLERS],
             fence_key: Cell::default(),
@@ -299,13 +309,13 @@ impl State {
 }
 
 impl State {
-    /// Looks at the lock table; `None` when it is deciding just now.
+    /// Reads the lock table. Returns `None` while the table decides.
     #[inline(always)]
     pub fn look<T>(&self, at: impl FnOnce(&LockTable) -> T) -> Option<T> {
         self.table.try_borrow().ok().map(|table| at(&table))
     }
 
-    /// Changes the lock table; `None` when it is deciding just now.
+    /// Changes the lock table. Returns `None` while the table decides.
     #[inline]
     pub fn change<T>(&self, change: impl FnOnce(&mut LockTable) -> T) -> Option<T> {
         let mut table = self.table.try_borrow_mut().ok()?;
@@ -321,7 +331,8 @@ impl State {
         work(&mut self.pending.borrow_mut())
     }
 
-    /// Works on the counts of holds that ended because their lock left its key. The work must not call the server.
+    /// Works on the counts of holds that ended because their lock left its key. The work must not
+    /// call the server.
     pub fn unlinked<T>(&self, work: impl FnOnce(&mut UnlinkedHolds) -> T) -> T {
         work(&mut self.unlinked.borrow_mut())
     }
@@ -333,43 +344,43 @@ impl State {
     }
 }
 
-/// Works with the state. For the main thread alone: commands and callbacks of the server, all but
-/// the type's callback that frees. What runs for every command is given the state instead.
+/// Works with the state. Only for the main thread: commands and callbacks of the server, except the
+/// type's free callback. Code that runs for every command gets the state as an argument instead.
 pub fn with<T>(work: impl FnOnce(&State) -> T) -> T {
     work(&STATE.lock(&Context::dummy()))
 }
 
-/// As [`State::look`].
+/// Like [`State::look`].
 pub fn look<T>(at: impl FnOnce(&LockTable) -> T) -> Option<T> {
     with(|state| state.look(at))
 }
 
-/// As [`State::change`].
+/// Like [`State::change`].
 pub fn change<T>(change: impl FnOnce(&mut LockTable) -> T) -> Option<T> {
     with(|state| state.change(change))
 }
 
-/// As [`State::pending`].
+/// Like [`State::pending`].
 pub fn pending<T>(work: impl FnOnce(&mut Pending) -> T) -> T {
     with(|state| state.pending(work))
 }
 
-/// As [`State::blocked`].
+/// Like [`State::blocked`].
 pub fn blocked<T>(work: impl FnOnce(&mut BlockedClients) -> T) -> T {
     with(|state| state.blocked(work))
 }
 
-/// Whether anybody waits for anything.
+/// Returns true if there is any waiter.
 pub fn anybody_waits() -> bool {
     with(|state| state.waiting.get() > 0)
 }
 
-/// Whether any grant is tied to a connection.
+/// Returns true if any grant is tied to a connection.
 pub fn any_sessions() -> bool {
     with(|state| state.sessions.get() > 0)
 }
 
-/// Whether there is any lock on this server.
+/// Returns true if this server has any lock.
 pub fn any_locks() -> bool {
     LOCKS.load(Ordering::Relaxed) > 0
 }

@@ -1,11 +1,11 @@
-//! A set of names that follows databases as they change places.
+//! A set of names that follows SWAPDB.
 
 use foldhash::{HashMap, HashSet};
 use redis_lock_core::values::name::Name;
 
-/// Names, apart for each database.
+/// Names, separate for each database.
 ///
-/// Invariant: no database is without a key.
+/// Invariant: no listed database is without a key.
 #[derive(Debug, Default)]
 pub struct NameSet {
     databases: HashMap<i32, HashSet<Box<[u8]>>>,
@@ -13,17 +13,17 @@ pub struct NameSet {
 }
 
 impl NameSet {
-    /// Returns how many there are.
+    /// Returns the number of names.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns true if there is none.
+    /// Returns true if there is no name.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns true if a name is one of them.
+    /// Returns true if the set contains a name.
     pub fn contains(&self, name: &Name) -> bool {
         let keys = self.databases.get(&name.db);
         keys.is_some_and(|keys| keys.contains(name.key()))
@@ -35,7 +35,7 @@ impl NameSet {
         self.len += usize::from(keys.insert(name.key().into()));
     }
 
-    /// Removes a name. Returns true if it was there.
+    /// Removes a name. Returns true if the set contained it.
     pub fn remove(&mut self, name: &Name) -> bool {
         let Some(keys) = self.databases.get_mut(&name.db) else {
             return false;
@@ -48,7 +48,7 @@ impl NameSet {
         was_there
     }
 
-    /// Takes names out, at most `most` of them.
+    /// Removes at most `most` names. Returns them.
     pub fn take(&mut self, most: usize) -> Vec<Name> {
         let names = self.databases.iter().flat_map(|(database, keys)| {
             let keys = keys.iter();
@@ -61,8 +61,8 @@ impl NameSet {
         names
     }
 
-    /// Moves all names of another set to this one. Costs nothing for each where this one has none of their
-    /// database.
+    /// Moves all names of another set to this one.
+    // perf: costs nothing for each name of a database that is new to this set.
     pub fn append(&mut self, other: &mut Self) {
         for (database, mut keys) in std::mem::take(other).databases {
             let own = self.databases.entry(database).or_default();
@@ -74,7 +74,8 @@ impl NameSet {
         self.len = self.databases.values().map(HashSet::len).sum();
     }
 
-    /// Has two databases change places. Costs the same however many names there are.
+    /// Swaps two databases.
+    // perf: costs the same for any number of names.
     pub fn swap_databases(&mut self, one: i32, other: i32) {
         let swapped = [
             (self.databases.remove(&one), other),

@@ -1,14 +1,13 @@
-//! Pending events: what the module was told outside a command, until the next operation or the timer
-//! absorbs it.
+//! Pending events: changes outside commands, until the next operation or the timer absorbs them.
 //!
-//! Callbacks of the keyspace, of clients and of the server must not write: they leave an event here
-//! and arm the timer.
+//! Callbacks about keys, clients and the server must not write. They leave an event here and arm
+//! the timer.
 
 use std::mem;
 
 use foldhash::HashSet;
-use redis_lock_core::branch::unlikely;
 use redis_lock_core::decision::Publication;
+use redis_lock_core::hints::unlikely;
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::queue::{Position, WaiterId};
 use redis_lock_core::values::name::{Name, Names};
@@ -17,33 +16,34 @@ use redis_lock_core::values::token::Token;
 
 use super::name_set::NameSet;
 
-/// What happened to grants and waiters without an operation of the lock table.
+/// A change of grants or waiters without an operation of the lock table.
 pub enum Event {
-    /// The values with these sessions left their keys: to be gone, or to arrive elsewhere.
+    /// Values with these sessions left their keys. They are gone or arrive under another key.
     Unlinked(Vec<SessionId>),
-    /// A key was renamed or moved: the value with these sessions is here.
+    /// A key was renamed or moved. The value with these sessions is now at this name.
     Arrived(Vec<SessionId>, Name),
     /// Two databases changed places.
     Swapped(i32, i32),
     /// A database was emptied.
     Flushed(i32),
-    /// This server became a replica: leases run on untied, whatever it is by now.
+    /// This server became a replica. Leases run on untied, even if it is a primary again by now.
     Demoted,
-    /// A connection is gone, or was reset, that had sessions, since then on the wall clock in ms.
+    /// A connection with sessions was closed or reset at this time on the wall clock, in ms.
     Closed(u64, u64),
-    /// A waiter was answered by the server, who was queued at this position.
+    /// The server itself replied to a waiter that was queued at this position.
     Left(WaiterId, Position),
-    /// A waiter's connection was lost, who was queued at this position, since then on the steady clock in ms.
+    /// The connection of a waiter at this position was lost at this time on the steady clock, in
+    /// ms.
     Lost(WaiterId, Position, u64),
 }
 
-/// Stands for all databases in [`Pending::databases`] and [`Event::Flushed`], as in the server's event.
+/// All databases, in [`Pending::databases`] and [`Event::Flushed`], as in the server's event.
 pub const ALL_DATABASES: i32 = -1;
 
-/// The search for the names that somebody waits for in databases that were flushed or swapped.
+/// The search for names with waiters in databases that were flushed or swapped.
 pub struct Search {
     databases: HashSet<i32>,
-    /// Below which number names are still to be looked at, see
+    /// The number below which names are still to be searched, see
     /// [`Queues::names_below`](redis_lock_core::state::queue::Queues::names_below).
     pub below: usize,
 }
@@ -55,38 +55,38 @@ impl Search {
     }
 }
 
-/// What was not absorbed yet.
+/// Events that were not absorbed yet.
 #[derive(Default)]
 pub struct Pending {
-    /// Names that somebody may wait for, where a key came, went or changed.
+    /// Names that may have waiters and whose key was created, deleted or changed.
     pub touched: NameSet,
-    /// Those of them that the timer settles just now.
+    /// Touched names that the timer is settling.
     pub settling: HashSet<Name>,
-    /// Names of restored locks, until they were settled: their own expiry says nothing, their
-    /// leases do.
+    /// Names of restored locks that were not settled yet. Their leases count, not the keys' own
+    /// expiry.
     pub restored: NameSet,
     /// Touched names where nothing may be written now.
     pub deferred: NameSet,
-    /// When to look at those again, on the steady clock in ms.
+    /// The time at which deferred names are looked at again, on the steady clock in ms.
     pub deferred_until_ms: u64,
-    /// Databases that were flushed or swapped, and whose names are to be searched for next.
+    /// Databases that were flushed or swapped, whose names are to be searched next.
     pub databases: HashSet<i32>,
-    /// The search that is under way.
+    /// The current search.
     search: Option<Search>,
-    /// The name that a key is just leaving by RENAME or MOVE.
+    /// The name that a key is leaving by RENAME or MOVE.
     pub leaving: Option<Name>,
-    /// What happened, in this order.
+    /// The events, oldest first.
     pub events: Vec<Event>,
-    /// Hand-overs whose client was gone before it could know of them.
+    /// Hand-overs to take back, because their client was gone before it got the reply.
     pub undelivered: Vec<HandOver>,
-    /// Whether a replica has come online, which may have loaded a key that its primary hasn't.
+    /// True if a replica has come online, which may have loaded a key that its primary lacks.
     pub has_new_replica: bool,
-    /// What could not be published at once.
+    /// Messages that could not be published at once.
     pub publications: Vec<Publication>,
 }
 
 impl Pending {
-    /// Whether a key of this name may have come, gone or changed since it was settled last.
+    /// Returns true if the key of this name may have changed since the name was settled last.
     pub fn may_have_touched(&self, name: &Name) -> bool {
         let search = self.search.as_ref();
         self.touched.contains(name)
@@ -95,18 +95,19 @@ impl Pending {
             || search.is_some_and(|search| search.is_for(name))
     }
 
-    /// Returns true if any key may have.
+    /// Returns true if any key may have changed since its name was settled last.
     pub fn has_touched(&self) -> bool {
         self.has_due() || !self.deferred.is_empty()
     }
 
-    /// Returns true if the timer may settle a name for that at once.
+    /// Returns true if the timer can settle a changed name at once.
     pub fn has_due(&self) -> bool {
         !self.touched.is_empty() || !self.databases.is_empty() || self.search.is_some()
     }
 
-    /// Takes the search that is under way, or begins one; none where no database was flushed or swapped. What
-    /// happens to databases meanwhile is left to the next one, so each comes to its end.
+    /// Takes the current search, or starts one. Returns `None` if no database was flushed or
+    /// swapped. Databases that are flushed meanwhile are left to the next search, so each search
+    /// ends.
     pub fn take_search(&mut self) -> Option<Search> {
         self.search.take().or_else(|| {
             let databases = mem::take(&mut self.databases);
@@ -117,13 +118,13 @@ impl Pending {
         })
     }
 
-    /// Has a search go on, unless it has come to its end.
+    /// Keeps a search for the next time, unless it has ended.
     pub fn go_on(&mut self, search: Search) {
         self.search = (search.below > 0).then_some(search);
     }
 
-    /// A connection was told that its token holds these names: what was handed to the same token there is
-    /// not to be taken back any more.
+    /// Removes the hand-overs of a token at these names from those to take back. A reply to a
+    /// connection has confirmed that the token holds the names.
     pub fn keep_handed_over(&mut self, token: &Token, names: &Names) {
         if !self.undelivered.is_empty() {
             self.undelivered.retain(
@@ -136,7 +137,8 @@ impl Pending {
         }
     }
 
-    /// A lock that was restored is put back to its leases, or gone.
+    /// Forgets that a lock was restored, because its key's expiry was set from its leases or the
+    /// lock is gone.
     #[inline(always)]
     pub fn forget_restored(&mut self, name: &Name) {
         if unlikely(!self.restored.is_empty()) {
@@ -149,14 +151,14 @@ impl Pending {
         self.restored.remove(name);
     }
 
-    /// Names that were deferred are to be looked at again, once their time has come.
+    /// Makes the deferred names touched again, once their time has come.
     pub fn release_deferred(&mut self, steady_ms: u64) {
         if self.deferred_until_ms <= steady_ms {
             self.touched.append(&mut self.deferred);
         }
     }
 
-    /// Defers a name until `until_ms`, or until those are looked at that are deferred already.
+    /// Defers a name until `until_ms`, or until the time of the names that are deferred already.
     pub fn defer(&mut self, name: &Name, until_ms: u64) {
         if self.deferred.is_empty() {
             self.deferred_until_ms = until_ms;
@@ -164,7 +166,7 @@ impl Pending {
         self.deferred.insert(name);
     }
 
-    /// Two databases changed places, and with them what their names mean.
+    /// Swaps two databases in all names, and records the event.
     pub fn swap_databases(&mut self, one: i32, other: i32) {
         for names in [&mut self.touched, &mut self.restored, &mut self.deferred] {
             names.swap_databases(one, other);
@@ -173,7 +175,7 @@ impl Pending {
     }
 }
 
-/// Returns true if a name is in one of these databases.
+/// Returns true if a name is in one of the databases.
 fn is_in(databases: &HashSet<i32>, name: &Name) -> bool {
     !databases.is_empty() && (databases.contains(&name.db) || databases.contains(&ALL_DATABASES))
 }

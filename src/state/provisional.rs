@@ -1,17 +1,18 @@
-//! Hand-overs that may still be taken back: those whose answers are not sent yet.
+//! Provisional hand-overs: their replies are not sent yet, so they may still be taken back.
 
 use foldhash::HashMap;
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::queue::WaiterId;
 use smallvec::SmallVec;
 
-/// For how many there is room for ever.
+/// The number of entries whose memory is kept.
 const KEPT: usize = 1024;
 
-/// Hand-overs that were answered since the server last slept. They are many, and hardly ever is one looked for:
-/// so they are listed, and found by an index that is made when it is needed.
+/// Hand-overs that were replied since the server last slept.
 ///
-/// Invariant: the first `indexed` of them are in both maps, by their place in the list, unless taken out.
+/// Invariant: the first `indexed` of them are in both maps, by their index in the list, unless
+/// taken out.
+// perf: they are many and rarely looked up, so the maps are filled only at a look-up.
 #[derive(Default)]
 pub struct Provisional {
     list: Vec<(WaiterId, Option<HandOver>)>,
@@ -21,23 +22,23 @@ pub struct Provisional {
 }
 
 impl Provisional {
-    /// Adds one.
+    /// Adds a hand-over.
     pub fn add(&mut self, waiter_id: WaiterId, hand_over: HandOver) {
         self.list.push((waiter_id, Some(hand_over)));
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no hand-over.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Whether there may be one to this client.
+    /// Returns true if there may be a hand-over to this client.
     pub fn has_client(&mut self, client_id: u64) -> bool {
         self.index();
         self.of_client.contains_key(&client_id)
     }
 
-    /// Takes out those to this client.
+    /// Removes the hand-overs to this client. Returns them.
     pub fn take_of_client(&mut self, client_id: u64) -> Vec<HandOver> {
         self.index();
         let places = self.of_client.remove(&client_id).unwrap_or_default();
@@ -45,14 +46,14 @@ impl Provisional {
         taken.collect()
     }
 
-    /// Takes out the one to this waiter.
+    /// Removes the hand-over to this waiter. Returns it.
     pub fn take_of_waiter(&mut self, waiter_id: WaiterId) -> Option<HandOver> {
         self.index();
         let place = self.of_waiter.remove(&waiter_id)?;
         self.take(place)
     }
 
-    /// Forgets all.
+    /// Removes all hand-overs.
     pub fn clear(&mut self) {
         self.list.clear();
         self.list.shrink_to(KEPT);

@@ -2,21 +2,23 @@
 
 use foldhash::HashSet;
 
-/// The version of rights that were looked at while they could change: it is never current.
+/// The version of rights that were checked while they could change. It is never current.
 pub const UNSEEN: u64 = 0;
 
-/// Counts the changes of users' rights, so that rights that were looked at once need not be looked at again.
+/// Counts the changes of users' rights, so that rights need to be checked again only after a
+/// change.
 ///
-/// A command that changes rights passes the command filter as it arrives, and the server may run it later: after
-/// CLIENT PAUSE, or at the EXEC of its transaction. So each such command makes a new version, and from then until its
-/// client has gone on there is no current version at all: whatever is looked at meanwhile is looked at again.
+/// A command that changes rights passes the command filter when it arrives. The server may run it
+/// later: after CLIENT PAUSE, or at the EXEC of its transaction. So each such command makes a new
+/// version. Until its client sends another command there is no current version, and all rights are
+/// checked again.
 #[derive(Default)]
 pub struct RightsWatch {
-    /// The commands that were seen.
+    /// The number of such commands that were seen.
     changes: u64,
     /// The connected clients whose last such command may not have run yet.
     changers: HashSet<u64>,
-    /// Set where rights can change without a command that the filter knows.
+    /// True if rights can change without a command that the filter sees.
     is_blind: bool,
 }
 
@@ -31,7 +33,7 @@ impl RightsWatch {
         }
     }
 
-    /// Returns true if no rights can have changed since they were looked at in this version.
+    /// Returns true if no rights can have changed since they were checked in this version.
     #[inline]
     pub fn is_current(&self, version: u64) -> bool {
         version != UNSEEN && version == self.version()
@@ -61,12 +63,12 @@ impl RightsWatch {
         }
     }
 
-    /// Records that nothing of a client is to run any more that changes rights.
+    /// Records that no command of a client that changes rights is left to run.
     pub fn forget_changer(&mut self, client_id: u64) {
         self.changers.remove(&client_id);
     }
 
-    /// Gives up watching for as long as the server runs: rights are looked at each time.
+    /// Gives up watching for as long as the server runs. Rights are then checked each time.
     pub fn go_blind(&mut self) {
         self.is_blind = true;
         self.changers.clear();

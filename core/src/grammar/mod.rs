@@ -1,19 +1,19 @@
-//! The words of each command, and what they mean.
+//! The grammar: the words of each command, and their meaning.
 //!
-//! Each function takes the words behind the command's name. Errors come in the order of precedence
-//! of the contract: arity, numkeys (where it is bad, the rest can't be read), syntax, duplicate
-//! key, token, then the numbers: lease, timeout, keep, limit,
-//! permits, holds, count, message, channel. So words are collected first and
-//! their values are looked at afterwards.
+//! Each function takes the words behind the command's name. The order of errors is part of the
+//! contract: arity, numkeys (if it is bad, the rest cannot be read), syntax, duplicate key, token,
+//! lease, timeout, keep, limit, permits, holds, count, message, channel. So a function first
+//! collects the words and reads their values afterwards.
 //!
-//! 1. [`syntax`] tells how each command is written;
-//! 2. `parts` cuts a command's words as its syntax has it;
-//! 3. `given` tells what the options mean that are among them;
-//! 4. `synopsis` tells a person, and `numbers` reads what has bounds.
+//! 1. [`syntax`] defines the form of each command.
+//! 2. `arguments` splits a command's words by its syntax.
+//! 3. `options` reads the values of the options.
+//! 4. `numbers` reads numbers with bounds.
+//! 5. `synopsis` derives the texts for LOCK.HELP and COMMAND DOCS from the syntax.
 
-mod given;
+mod arguments;
 mod numbers;
-mod parts;
+mod options;
 mod setting;
 mod synopsis;
 pub mod syntax;
@@ -23,36 +23,42 @@ use crate::values::name::Name;
 use crate::values::refusal::Refusal;
 use crate::values::token::Token;
 
-pub use given::DEFAULT_WAITERS_SHOWN;
-use parts::Parts;
+use arguments::Arguments;
+pub use options::DEFAULT_WAITERS_SHOWN;
 pub use setting::Setting;
 pub use syntax::Keys;
 
-/// `LOCK.ACQUIRE` and `LOCK.MACQUIRE`.
+/// Parses `LOCK.ACQUIRE` and `LOCK.MACQUIRE`.
 ///
 /// # Errors
-/// As the head of this file tells.
+/// The errors at the head of this file, in their order.
 #[inline]
 pub fn acquire(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    let mut parts = Parts::of(&syntax::ACQUIRE);
-    let (names, token) = parts.subject(words, keys, setting)?;
-    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
-    let action = Action::Acquire(parts.given.request(token, lease_ms)?);
+    let mut arguments = Arguments::of(&syntax::ACQUIRE);
+    let (names, token) = arguments.subject(words, keys, setting)?;
+    let lease_ms = arguments
+        .options
+        .lease_ms()?
+        .unwrap_or(setting.default_lease_ms);
+    let action = Action::Acquire(arguments.options.request(token, lease_ms)?);
     Ok(Operation { names, action })
 }
 
-/// `LOCK.WAIT` and `LOCK.MWAIT`.
+/// Parses `LOCK.WAIT` and `LOCK.MWAIT`.
 ///
 /// # Errors
-/// As the head of this file tells.
+/// The errors at the head of this file, in their order.
 #[inline]
 pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    let mut parts = Parts::of(&syntax::WAIT);
-    let (names, token) = parts.subject(words, keys, setting)?;
-    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
-    let block_ms = parts.given.block_ms()?;
-    let keep_ms = parts.given.keep_ms()?;
-    let request = parts.given.request(token, lease_ms)?;
+    let mut arguments = Arguments::of(&syntax::WAIT);
+    let (names, token) = arguments.subject(words, keys, setting)?;
+    let lease_ms = arguments
+        .options
+        .lease_ms()?
+        .unwrap_or(setting.default_lease_ms);
+    let block_ms = arguments.options.block_ms()?;
+    let keep_ms = arguments.options.keep_ms()?;
+    let request = arguments.options.request(token, lease_ms)?;
     let action = Action::Wait {
         request,
         block_ms,
@@ -61,94 +67,106 @@ pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operat
     Ok(Operation { names, action })
 }
 
-/// `LOCK.QUEUE` and `LOCK.MQUEUE`.
+/// Parses `LOCK.QUEUE` and `LOCK.MQUEUE`.
 ///
 /// # Errors
-/// As the head of this file tells.
+/// The errors at the head of this file, in their order.
 pub fn queue(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    let mut parts = Parts::of(&syntax::QUEUE);
-    let (names, token) = parts.subject(words, keys, setting)?;
-    let lease_ms = parts.given.lease_ms()?.unwrap_or(setting.default_lease_ms);
-    let keep_ms = parts.given.keep_ms()?.unwrap_or(setting.default_keep_ms);
-    let request = parts.given.request(token, lease_ms)?;
-    let notice = parts.given.notice(&names, setting.sharding)?;
+    let mut arguments = Arguments::of(&syntax::QUEUE);
+    let (names, token) = arguments.subject(words, keys, setting)?;
+    let lease_ms = arguments
+        .options
+        .lease_ms()?
+        .unwrap_or(setting.default_lease_ms);
+    let keep_ms = arguments
+        .options
+        .keep_ms()?
+        .unwrap_or(setting.default_keep_ms);
+    let request = arguments.options.request(token, lease_ms)?;
+    let notification = arguments.options.notification(&names, setting.sharding)?;
     let action = Action::Queue {
         request,
         keep_ms,
-        notice,
+        notification,
     };
     Ok(Operation { names, action })
 }
 
-/// `LOCK.CANCEL`.
+/// Parses `LOCK.CANCEL`.
 ///
 /// # Errors
-/// As the head of this file tells.
+/// The errors at the head of this file, in their order.
 pub fn cancel(words: &[&[u8]], setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    let mut parts = Parts::of(&syntax::CANCEL);
-    let (names, token) = parts.subject(words, Keys::One, setting)?;
+    let mut arguments = Arguments::of(&syntax::CANCEL);
+    let (names, token) = arguments.subject(words, Keys::One, setting)?;
     let action = Action::Cancel { token };
     Ok(Operation { names, action })
 }
 
-/// `LOCK.EXTEND` and `LOCK.MEXTEND`.
+/// Parses `LOCK.EXTEND` and `LOCK.MEXTEND`.
 ///
 /// # Errors
-/// As the head of this file tells.
+/// The errors at the head of this file, in their order.
 #[inline]
 pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    let mut parts = Parts::of(&syntax::EXTEND);
-    let (names, token) = parts.subject(words, keys, setting)?;
-    let lease_ms = parts.given.lease_ms()?;
-    let life = parts.given.life()?;
+    let mut arguments = Arguments::of(&syntax::EXTEND);
+    let (names, token) = arguments.subject(words, keys, setting)?;
+    let lease_ms = arguments.options.lease_ms()?;
+    let lease_kind = arguments.options.lease_kind()?;
     let action = Action::Extend {
         token,
         lease_ms,
-        life,
+        lease_kind,
     };
     Ok(Operation { names, action })
 }
 
-/// `LOCK.RELEASE` and `LOCK.MRELEASE`.
+/// Parses `LOCK.RELEASE` and `LOCK.MRELEASE`.
 ///
 /// # Errors
-/// As the head of this file tells.
+/// The errors at the head of this file, in their order.
 #[inline]
 pub fn release(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
-    let mut parts = Parts::of(&syntax::RELEASE);
-    let (names, token) = parts.subject(words, keys, setting)?;
-    let leave = parts.given.leave()?;
-    let action = Action::Release { token, leave };
+    let mut arguments = Arguments::of(&syntax::RELEASE);
+    let (names, token) = arguments.subject(words, keys, setting)?;
+    let release_count = arguments.options.release_count()?;
+    let action = Action::Release {
+        token,
+        release_count,
+    };
     Ok(Operation { names, action })
 }
 
-/// `LOCK.CHECK`: whose lease to look at.
+/// Parses `LOCK.CHECK`. Returns the name and the token to check.
 ///
 /// # Errors
-/// As the head of this file tells.
+/// The errors at the head of this file, in their order.
 pub fn check(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, Token), Refusal> {
-    let mut parts = Parts::of(&syntax::CHECK);
-    parts.cut(words, Keys::One)?;
-    let name = parts.name(setting.db)?;
-    let token = parts.token(setting.draw_token)?;
+    let mut arguments = Arguments::of(&syntax::CHECK);
+    arguments.cut(words, Keys::One)?;
+    let name = arguments.name(setting.db)?;
+    let token = arguments.token(setting.draw_token)?;
     Ok((name, token))
 }
 
-/// `LOCK.INFO`: which lock to look at, and how many of its queue to show.
+/// Parses `LOCK.INFO`. Returns the name, and the number of waiters to show.
 ///
 /// # Errors
-/// As the head of this file tells.
+/// The errors at the head of this file, in their order.
 pub fn info(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, u64), Refusal> {
-    let mut parts = Parts::of(&syntax::INFO);
-    parts.cut(words, Keys::One)?;
-    Ok((parts.name(setting.db)?, parts.given.waiters_shown()?))
+    let mut arguments = Arguments::of(&syntax::INFO);
+    arguments.cut(words, Keys::One)?;
+    Ok((
+        arguments.name(setting.db)?,
+        arguments.options.waiters_shown()?,
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::moment::MAX_SPAN_MS;
     use crate::values::slot::Sharding;
+    use crate::values::time::MAX_SPAN_MS;
 
     fn setting(draw_token: &dyn Fn() -> Result<Token, Refusal>) -> Setting<'_> {
         Setting {
@@ -240,7 +258,7 @@ mod tests {
             (
                 "QUEUE k *",
                 TokenStar,
-                "nobody could ask for its place again",
+                "no client could ask for its place again",
             ),
             ("QUEUE k t BLOCK 1", Syntax, "not of this command"),
             ("QUEUE k t REENTRANT", Syntax, "not of this command"),
@@ -274,7 +292,7 @@ mod tests {
                 Syntax,
                 "counted by both sides",
             ),
-            ("RELEASE k t ALL HOLDS 0", Syntax, "all, or so many left"),
+            ("RELEASE k t ALL HOLDS 0", Syntax, "all, or a number left"),
             ("EXTEND k t HOLDS 1", Syntax, "not of this command"),
             ("ACQUIRE k t HOLDS 0", Holds, "none"),
             ("WAIT k t HOLDS 4294967296", Holds, "2^32"),

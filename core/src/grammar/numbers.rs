@@ -3,7 +3,10 @@
 use crate::values::decimal;
 use crate::values::refusal::Refusal;
 
-/// The number that a word spells, if it lies between these bounds.
+/// Parses a number within these bounds, both included.
+///
+/// # Errors
+/// `otherwise` for all other words.
 #[inline(never)]
 pub fn within(word: &[u8], least: u64, most: u64, otherwise: Refusal) -> Result<u64, Refusal> {
     decimal::parse(word)

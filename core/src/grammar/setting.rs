@@ -1,19 +1,19 @@
-//! What is told to the grammar beside a command's words.
+//! The setting in which a command's words are read.
 
 use crate::values::refusal::Refusal;
 use crate::values::slot::Sharding;
 use crate::values::token::Token;
 
-/// What a command's words are read against.
+/// The setting in which a command's words are read.
 pub struct Setting<'a> {
     /// The database that the client has selected.
     pub db: i32,
-    /// The lease of a command that names none.
+    /// The lease of a command without one, in ms.
     pub default_lease_ms: u64,
-    /// How long a place is kept that says nothing of it.
+    /// The KEEP of a LOCK.QUEUE without one, in ms.
     pub default_keep_ms: u64,
-    /// How keys are divided among servers.
+    /// The distribution of keys among servers.
     pub sharding: Sharding,
-    /// Draws a token for `*`.
+    /// The function that draws a token for `*`.
     pub draw_token: &'a dyn Fn() -> Result<Token, Refusal>,
 }

@@ -1,9 +1,9 @@
-//! A command's name, its synopsis and how many words it has, made from its syntax.
+//! A command's name, synopsis and arity, derived from its syntax.
 
-use crate::grammar::syntax::{Keys, Opt, Part, Rest, Syntax};
+use crate::grammar::syntax::{Keys, Opt, OptionGroup, Rest, Syntax};
 
 impl Opt {
-    /// `PX ms`
+    /// Returns the synopsis of the option: `PX ms`.
     fn synopsis(&self) -> String {
         let values = self.values.iter().map(|value| value.shown.to_owned());
         let word = self.word.to_string_lossy().into_owned();
@@ -12,29 +12,31 @@ impl Opt {
     }
 }
 
-impl Part {
-    /// `PX ms | EX s`
+impl OptionGroup {
+    /// Returns the synopsis of the group: `PX ms | EX s`.
     fn synopsis(&self) -> String {
         match self {
             Self::Free(option) => option.synopsis(),
-            Self::OneOf(_, parts) => {
-                let parts: Vec<String> = parts.iter().map(Self::synopsis).collect();
-                parts.join(" | ")
+            Self::OneOf(_, groups) => {
+                let groups: Vec<String> = groups.iter().map(Self::synopsis).collect();
+                groups.join(" | ")
             }
-            Self::Led(_, first, others) => others.iter().fold(first.synopsis(), |led, other| {
-                format!("{led} {}", other.optional())
-            }),
+            Self::Prefixed(_, first, others) => {
+                others.iter().fold(first.synopsis(), |led, other| {
+                    format!("{led} {}", other.optional())
+                })
+            }
         }
     }
 
-    /// `[PX ms | EX s]`
+    /// Returns the synopsis of the group in brackets: `[PX ms | EX s]`.
     fn optional(&self) -> String {
         format!("[{}]", self.synopsis())
     }
 }
 
 impl Syntax {
-    /// The command's name as it is read: `LOCK.MACQUIRE`.
+    /// Returns the command's name as users read it: `LOCK.MACQUIRE`.
     pub fn name(&self) -> String {
         let several = match self.keys {
             Some(Keys::Many) => "M",
@@ -43,19 +45,20 @@ impl Syntax {
         format!("LOCK.{several}{}", self.verb.word)
     }
 
-    /// `LOCK.ACQUIRE key token [PX ms | EX s] ...`, on one line.
+    /// Returns the synopsis on one line: `LOCK.ACQUIRE key token [PX ms | EX s] ...`.
     pub fn synopsis(&self) -> String {
         let mut words = vec![self.name()];
         words.extend(self.keys.map(|keys| keys_synopsis(keys).to_owned()));
         words.extend(self.verb.token.map(|_| "token".to_owned()));
         match self.verb.rest {
-            Rest::Options(parts) => words.extend(parts.iter().map(Part::optional)),
+            Rest::Options(groups) => words.extend(groups.iter().map(OptionGroup::optional)),
             Rest::Words(value) => words.push(format!("{0} [{0} ...]", value.shown)),
         }
         words.join(" ")
     }
 
-    /// How many words it has as the server counts them, its name included; negative: at least so many.
+    /// Returns the arity as the server defines it: the number of words, including the name. A
+    /// negative arity is a minimum.
     pub const fn arity(&self) -> i32 {
         let keys = match self.keys {
             None => 0,

@@ -1,14 +1,14 @@
-//! How each command is written, told once: the parser, the synopsis and COMMAND DOCS are made from
-//! what stands here, so they can't differ.
+//! The syntax of each command, defined once. The parser, the synopsis and COMMAND DOCS are derived
+//! from it, so they cannot differ.
 //!
-//! An option is a constant here, a place in the verbs that take it, and a field of `Given`, which
-//! reads it.
+//! An option has three parts: a constant here, an entry in each verb that takes it, and a field of
+//! `Options`, which reads it.
 
 use std::ffi::CStr;
 
-use crate::grammar::given::{Given, ValuesAt};
+use crate::grammar::options::{ArgIndex, Options};
 
-/// What a value is.
+/// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Decimal digits.
@@ -20,11 +20,11 @@ pub enum Kind {
 /// A value that takes one word.
 #[derive(Clone, Copy, Debug)]
 pub struct Value {
-    /// As the synopsis has it.
+    /// The value's name in the synopsis.
     pub shown: &'static str,
-    /// As COMMAND DOCS has it.
+    /// The value's name in COMMAND DOCS.
     pub name: &'static CStr,
-    /// What it may be.
+    /// The value's kind.
     pub kind: Kind,
 }
 
@@ -46,31 +46,32 @@ impl Value {
     }
 }
 
-/// Where it is noted of an option that it was found.
-type Field = for<'g, 'a> fn(&'g mut Given<'a>) -> &'g mut ValuesAt;
+/// A function that returns the field of an option, which records the option's index.
+type Field = for<'g, 'a> fn(&'g mut Options<'a>) -> &'g mut ArgIndex;
 
-/// An option: a word of its own, and the values behind it.
+/// An option: its own word, and the values behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Opt {
-    /// Taken in any case.
+    /// The option's word, accepted in any case.
     pub word: &'static CStr,
-    /// None for a word that stands for itself.
+    /// The values; empty for an option without any.
     pub values: &'static [Value],
     pub(in crate::grammar) field: Field,
 }
 
-/// Options that belong together. A command is given each at most once, in any order.
+/// Options that belong together. A command takes each at most once, in any order.
 #[derive(Clone, Copy, Debug)]
-pub enum Part {
+pub enum OptionGroup {
     /// `[BLOCK ms]`
     Free(Opt),
-    /// `[PX ms | EX s]`: one of them at most. COMMAND DOCS has a name for them.
-    OneOf(&'static CStr, &'static [Part]),
-    /// `[SHARED [LIMIT n]]`: the others only where the first is. COMMAND DOCS has a name for them.
-    Led(&'static CStr, Opt, &'static [Part]),
+    /// `[PX ms | EX s]`: at most one of them. The string is the group's name in COMMAND DOCS.
+    OneOf(&'static CStr, &'static [OptionGroup]),
+    /// `[SHARED [LIMIT n]]`: the others only with the first one. The string is the group's name in
+    /// COMMAND DOCS.
+    Prefixed(&'static CStr, Opt, &'static [OptionGroup]),
 }
 
-/// How a command names its keys.
+/// The form of a command's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
     /// `key ...`
@@ -79,41 +80,41 @@ pub enum Keys {
     Many,
 }
 
-/// What may stand for a token.
+/// The tokens that a command takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
-    /// One that owns or wants to own; `*` draws one.
+    /// A new or an existing token; `*` draws a new one.
     GivenOrNew,
-    /// One that exists already; `*` is refused.
+    /// An existing token; `*` is refused.
     Existing,
 }
 
-/// What comes behind the keys and the token.
+/// The words behind the keys and the token.
 #[derive(Clone, Copy, Debug)]
 pub enum Rest {
-    /// Options, or nothing at all.
-    Options(&'static [Part]),
+    /// Options, or no words.
+    Options(&'static [OptionGroup]),
     /// One word or more.
     Words(Value),
 }
 
-/// What a command does with its keys, and what it is told beside them.
+/// A command's action, and its arguments apart from the keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Verb {
     /// `ACQUIRE` for LOCK.ACQUIRE and LOCK.MACQUIRE.
     pub word: &'static str,
-    /// The word behind the keys, if that is a token.
+    /// The token behind the keys, if the verb takes one.
     pub token: Option<TokenKind>,
-    /// What comes last.
+    /// The words behind the token.
     pub rest: Rest,
 }
 
-/// A command: a verb with its keys.
+/// A command: a verb, and the form of its keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Syntax {
-    /// What it does.
+    /// The verb.
     pub verb: &'static Verb,
-    /// Upon which keys, if any.
+    /// The form of the keys; `None` for a command without keys.
     pub keys: Option<Keys>,
 }
 
@@ -204,89 +205,100 @@ const WAITERS: Opt = Opt {
     field: |given| &mut given.waiters,
 };
 
-const LEASE: Part = Part::OneOf(c"lease", &[Part::Free(PX), Part::Free(EX)]);
-const LIMITED: Part = Part::Led(c"limited", LIMIT, &[Part::Free(PERMITS)]);
-const MODE: Part = Part::Led(c"mode", SHARED, &[LIMITED]);
-const REPEAT: Part = Part::OneOf(c"repeat", &[Part::Free(REENTRANT), Part::Free(HOLDS)]);
-const TIE: Part = Part::Led(c"session", SESSION, &[Part::Free(KEEP)]);
+const LEASE: OptionGroup =
+    OptionGroup::OneOf(c"lease", &[OptionGroup::Free(PX), OptionGroup::Free(EX)]);
+const LIMITED: OptionGroup =
+    OptionGroup::Prefixed(c"limited", LIMIT, &[OptionGroup::Free(PERMITS)]);
+const MODE: OptionGroup = OptionGroup::Prefixed(c"mode", SHARED, &[LIMITED]);
+const REPEAT: OptionGroup = OptionGroup::OneOf(
+    c"repeat",
+    &[OptionGroup::Free(REENTRANT), OptionGroup::Free(HOLDS)],
+);
+const TIE: OptionGroup = OptionGroup::Prefixed(c"session", SESSION, &[OptionGroup::Free(KEEP)]);
 
-/// Grants now or not at all.
+/// The verb that grants now or not at all.
 pub const ACQUIRE: Verb = Verb {
     word: "ACQUIRE",
     token: Some(TokenKind::GivenOrNew),
     rest: Rest::Options(&[LEASE, MODE, REPEAT, TIE]),
 };
 
-/// Grants now, or queues.
+/// The verb that grants now, or queues.
 pub const WAIT: Verb = Verb {
     word: "WAIT",
     token: Some(TokenKind::GivenOrNew),
     rest: Rest::Options(&[
         LEASE,
-        Part::Free(BLOCK),
+        OptionGroup::Free(BLOCK),
         MODE,
         REPEAT,
-        Part::Free(SESSION),
-        Part::Free(KEEP),
+        OptionGroup::Free(SESSION),
+        OptionGroup::Free(KEEP),
     ]),
 };
 
-/// Grants now, or takes a place that needs no connection.
+/// The verb that grants now, or takes a place, which needs no connection.
 pub const QUEUE: Verb = Verb {
     word: "QUEUE",
     token: Some(TokenKind::Existing),
     rest: Rest::Options(&[
         LEASE,
-        Part::Free(KEEP),
-        Part::Free(NOTIFY),
+        OptionGroup::Free(KEEP),
+        OptionGroup::Free(NOTIFY),
         MODE,
-        Part::Free(HOLDS),
+        OptionGroup::Free(HOLDS),
     ]),
 };
 
-/// Gives up a wait.
+/// The verb that cancels waits.
 pub const CANCEL: Verb = Verb {
     word: "CANCEL",
     token: Some(TokenKind::Existing),
     rest: Rest::Options(&[]),
 };
 
-/// Sets the lease anew.
+/// The verb that sets a new lease.
 pub const EXTEND: Verb = Verb {
     word: "EXTEND",
     token: Some(TokenKind::Existing),
-    rest: Rest::Options(&[LEASE, Part::OneOf(c"tie", &[TIE, Part::Free(NOSESSION)])]),
+    rest: Rest::Options(&[
+        LEASE,
+        OptionGroup::OneOf(c"tie", &[TIE, OptionGroup::Free(NOSESSION)]),
+    ]),
 };
 
-/// Gives up holds.
+/// The verb that gives up holds.
 pub const RELEASE: Verb = Verb {
     word: "RELEASE",
     token: Some(TokenKind::Existing),
-    rest: Rest::Options(&[Part::OneOf(c"leave", &[Part::Free(ALL), Part::Free(HOLDS)])]),
+    rest: Rest::Options(&[OptionGroup::OneOf(
+        c"leave",
+        &[OptionGroup::Free(ALL), OptionGroup::Free(HOLDS)],
+    )]),
 };
 
-/// Looks at a token's lease.
+/// The verb that shows a token's lease.
 pub const CHECK: Verb = Verb {
     word: "CHECK",
     token: Some(TokenKind::Existing),
     rest: Rest::Options(&[]),
 };
 
-/// Looks at a lock and its queue.
+/// The verb that shows a lock and its queue.
 pub const INFO: Verb = Verb {
     word: "INFO",
     token: None,
-    rest: Rest::Options(&[Part::Free(WAITERS)]),
+    rest: Rest::Options(&[OptionGroup::Free(WAITERS)]),
 };
 
-/// Lists the commands.
+/// The verb that lists the commands.
 pub const HELP: Verb = Verb {
     word: "HELP",
     token: None,
     rest: Rest::Options(&[]),
 };
 
-/// Carries an effect; what its words mean is in `effect.rs`.
+/// The verb that applies an effect. The meaning of its words is in `effect.rs`.
 pub const APPLY: Verb = Verb {
     word: "APPLY",
     token: None,

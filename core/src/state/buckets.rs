@@ -1,16 +1,16 @@
-//! Counts of times by their length. They only ever rise, so a monitor gets the times of a period as the
-//! difference of two looks.
+//! Histograms of times. The counts only rise, so a monitor gets those of a period as the difference
+//! of two readings.
 
 use std::iter;
 
-/// The greatest time of each bucket except the last, in ms. The last bucket has no bound.
+/// The greatest time of each bucket in ms, except of the last, which has no bound.
 pub const BOUNDS_MS: [u64; 16] = [
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,
 ];
 
 const BUCKETS: usize = BOUNDS_MS.len() + 1;
 
-/// Times in ms, counted by their length.
+/// A histogram of times in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buckets {
     counts: [u64; BUCKETS],
@@ -27,7 +27,7 @@ impl Buckets {
         self.sum_ms = self.sum_ms.saturating_add(ms);
     }
 
-    /// Adds the times that others counted.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, others: &Self) {
         for (count, other) in self.counts.iter_mut().zip(&others.counts) {
             *count += other;
@@ -35,7 +35,8 @@ impl Buckets {
         self.sum_ms = self.sum_ms.saturating_add(others.sum_ms);
     }
 
-    /// The number of times up to each bound. The last bound is `None` and covers all of them.
+    /// Returns the number of times up to each bound. The last bound is `None` and includes all
+    /// times.
     pub fn cumulative(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
         let bounds = BOUNDS_MS.into_iter().map(Some).chain(iter::once(None));
         let mut up_to = 0;
@@ -45,12 +46,12 @@ impl Buckets {
         })
     }
 
-    /// The number of times.
+    /// Returns the number of times.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// All times together, in ms.
+    /// Returns the sum of all times in ms, at most `u64::MAX`.
     pub const fn sum_ms(&self) -> u64 {
         self.sum_ms
     }

@@ -1,42 +1,42 @@
-//! How long things took: quantiles and counts of all that was recorded, in tables of fixed size.
+//! Durations of waits and holds: quantiles and histograms of all recorded times, in fixed memory.
 
 use hdrhistogram::Histogram;
 
-use crate::branch::unlikely;
+use crate::hints::unlikely;
 use crate::state::buckets::Buckets;
-use crate::values::moment::MAX_SPAN_MS;
+use crate::values::time::MAX_SPAN_MS;
 
-/// Digits of a time that are kept: it is told to within 1 %.
+/// The significant digits of a time in the table: quantiles are exact to within 1 %.
 const DIGITS: u8 = 2;
 
-/// So many are recorded before they go into the table, all at once: to find the place of each as it comes would have
-/// every release run through that code.
+/// The number of times after which the buffered times are added to the table.
+// perf: buffered, because otherwise every release would execute the table's code.
 const MOST_RECENT: usize = 64;
 
-/// Times in ms. What is longer than any lease may be counts as that.
+/// Times in ms. In the quantiles, a time beyond [`MAX_SPAN_MS`] counts as [`MAX_SPAN_MS`].
 #[derive(Clone, Debug, Default)]
 pub struct Durations {
-    /// There from the first ones on: some 25 KB.
+    /// The quantile table, some 25 KB. Allocated when the first times are added.
     table: Option<Box<Histogram<u64>>>,
-    /// The same times, counted by their length.
+    /// The same times as a histogram.
     buckets: Buckets,
-    /// Those that aren't in the table and the buckets yet, [`MOST_RECENT`] at most.
+    /// Times that are not in the table and the buckets yet, fewer than [`MOST_RECENT`].
     recent: Vec<u64>,
 }
 
-/// What is told of times, in ms; 0 where there were none.
+/// Quantiles of the recorded times, in ms; 0 if there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Half of them were at most this long.
+    /// The median.
     pub p50_ms: u64,
-    /// 99 of 100 were at most this long.
+    /// The 99th percentile.
     pub p99_ms: u64,
-    /// The longest.
+    /// The longest time.
     pub max_ms: u64,
 }
 
 impl Durations {
-    /// Records one.
+    /// Records one time.
     #[inline]
     pub fn record(&mut self, ms: u64) {
         self.recent.push(ms);
@@ -48,7 +48,7 @@ impl Durations {
     #[inline(never)]
     fn add_recent(&mut self) {
         if self.table.is_none() && !self.recent.is_empty() {
-            // The bounds are constants that it takes, as the tests show.
+            // The constructor accepts these constants, as the tests show.
             let table = Histogram::new_with_max(MAX_SPAN_MS, DIGITS);
             self.table = table.ok().map(Box::new);
         }
@@ -60,13 +60,13 @@ impl Durations {
         }
     }
 
-    /// Counts of them by their length.
+    /// Returns the histogram of the recorded times.
     pub fn buckets(&mut self) -> Buckets {
         self.add_recent();
         self.buckets
     }
 
-    /// What is told of them.
+    /// Returns the quantiles of the recorded times.
     pub fn summary(&mut self) -> Summary {
         self.add_recent();
         let Some(recorded) = &self.table else {

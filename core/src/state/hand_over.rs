@@ -1,44 +1,46 @@
-//! Grants to those who waited.
+//! Hand-overs: grants to blocked clients.
 
 use crate::state::queue::{Position, Waiter};
 use crate::values::grant::Grant;
 use crate::values::holder::{Holder, Mode};
 use crate::values::name::{Name, Names};
 
-/// Where a grant's fence comes from.
+/// The origin of a grant's fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Given with this grant.
+pub enum FenceOrigin {
+    /// Drawn for this grant.
     New,
-    /// Kept from a grant in force.
+    /// Kept from a grant that was in force.
     Kept,
 }
 
-/// A grant that the token had before at one of the names, which the new one replaced.
+/// A grant of the same token at one of the names, which the hand-over replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replaced {
-    /// Where.
+    /// The name of the lock.
     pub name: Name,
-    /// In which mode.
+    /// The mode in which the token held the lock.
     pub mode: Mode,
-    /// The grant.
+    /// The replaced grant.
     pub holder: Holder,
 }
 
-/// A grant to one who waited.
+/// A grant to a blocked client. A grant to a place has none of this, because no client waits for
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandOver {
-    /// What it is told.
+    /// The token and the fence, which the client gets as its reply.
     pub grant: Grant,
-    /// What it holds.
+    /// The names that were granted.
     pub names: Names,
-    /// The connection that waited.
+    /// The client id of the waiter.
     pub client_id: u64,
-    /// Whether the fence is of this grant; otherwise it held before and nothing can be taken back.
-    pub origin: Origin,
-    /// What it held before. Taking the hand-over back gives it back.
+    /// The origin of the fence. If it was kept, the token held all names before, so nothing is
+    /// taken back.
+    pub fence_origin: FenceOrigin,
+    /// The grants that this one replaced. Taking the hand-over back restores those in force.
     pub replaced: Vec<Replaced>,
-    /// Who waited, and where, if its place is to stay should its connection be lost (KEEP). Taking the
-    /// hand-over back gives it that back too.
+    /// The waiter and its position, if it waited with KEEP. Taking the hand-over back enqueues the
+    /// waiter there again, as absent.
     pub place: Option<Box<(Position, Waiter)>>,
 }

@@ -1,17 +1,18 @@
-//! The waiters of one name that lack permits there, found by what is free.
+//! The waiters of one name that lack permits there, found by the permits that are free.
 
 use std::collections::BTreeSet;
 
-use crate::state::positions::Position;
+use crate::state::slab::Position;
 use crate::values::lock::Lack;
 
-/// The bits by which a prefix is longer than the next shorter one.
+/// The bits of one digit, by which a prefix is longer than the next shorter prefix.
 const BITS: u32 = 4;
 
-/// The values that these bits have.
+/// The number of values of one digit.
 const DIGITS: u64 = 1 << BITS;
 
-/// The waiters of a name that lack permits there, each with what it lacks. Every step costs O(log n).
+/// The waiters of a name that lack permits there, each with its [`Lack`]. Every change and look-up
+/// costs O(log n).
 #[derive(Debug, Default)]
 pub struct Lacking {
     by_permits: ByNumber,
@@ -19,7 +20,7 @@ pub struct Lacking {
 }
 
 impl Lacking {
-    /// Adds a waiter that isn't there.
+    /// Adds a waiter that is not listed yet.
     pub fn insert(&mut self, lack: Lack, position: Position) {
         self.listing(lack, |list, number| list.insert(number, position));
     }
@@ -31,14 +32,14 @@ impl Lacking {
 
     fn listing(&mut self, lack: Lack, change: impl FnOnce(&mut ByNumber, u32)) {
         match lack {
-            Lack::Permits(missing) => change(&mut self.by_permits, missing),
-            // A greater one is met sooner.
+            Lack::Permits(permits_short) => change(&mut self.by_permits, permits_short),
+            // A greater limit is met sooner, so limits are listed in reverse.
             Lack::Limit(most) => change(&mut self.by_limit, u32::MAX - most),
         }
     }
 
-    /// Returns the first in queue that lacks nothing where all holders together have `taken` permits, and `room`
-    /// more are free under their limits.
+    /// Returns the first waiter in the queue whose lack is met. All holders together have `taken`
+    /// permits, and `room` more are free under their limits.
     pub fn first_met(&self, taken: u64, room: u64) -> Option<Position> {
         let by_permits = self.by_permits.first_up_to(room);
         let unmet = u64::from(u32::MAX).checked_sub(taken);
@@ -57,14 +58,16 @@ impl Lacking {
     }
 }
 
-/// Positions by number. A position is listed under each prefix of its number, so a few prefixes have
-/// all positions up to a number, and the first position of a prefix is the first of its range.
+/// Positions by number. A position is listed under each prefix of its number, so a few prefixes
+/// cover all positions up to a number. The first position of a prefix is the first entry of its
+/// range.
 ///
 /// An entry is the count of digits that the prefix lacks, the prefix, and the position.
 #[derive(Debug, Default)]
 struct ByNumber(BTreeSet<(u32, u64, Position)>);
 
-/// The prefixes of a number, itself first, with the count of digits that each lacks.
+/// Returns the prefixes of a number, the number itself first, each with the count of digits it
+/// lacks.
 fn prefixes(number: u32) -> impl Iterator<Item = (u32, u64)> {
     (0..=u32::BITS / BITS).map(move |lacking| (lacking, u64::from(number) >> (lacking * BITS)))
 }
@@ -86,7 +89,7 @@ impl ByNumber {
         self.0.len() / prefixes(0).count()
     }
 
-    /// Returns the first of the positions whose number is no greater than `most`.
+    /// Returns the first position with a number of at most `most`.
     fn first_up_to(&self, most: u64) -> Option<Position> {
         if self.0.is_empty() {
             return None;
@@ -114,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::state::positions::{End, Positions};
+    use crate::state::slab::{End, Slab};
 
     fn lack() -> impl Strategy<Value = Lack> {
         let number = prop_oneof![0..40u32, any::<u32>(), Just(u32::MAX)];
@@ -131,9 +134,9 @@ mod tests {
             taken in prop_oneof![0..50u64, any::<u64>()],
             room in prop_oneof![0..50u64, any::<u64>()],
         ) {
-            let (mut positions, mut lacking, mut left) = (Positions::default(), Lacking::default(), Vec::new());
+            let (mut slab, mut lacking, mut left) = (Slab::default(), Lacking::default(), Vec::new());
             for (lack, stays) in &lacks {
-                let position = positions.add(End::Back, ());
+                let position = slab.add(End::Back, ());
                 lacking.insert(*lack, position);
                 left.push((*lack, position, *stays));
             }
@@ -141,7 +144,7 @@ mod tests {
                 lacking.remove(lack, position);
             }
             let is_met = |lack| match lack {
-                Lack::Permits(missing) => u64::from(missing) <= room,
+                Lack::Permits(permits_short) => u64::from(permits_short) <= room,
                 Lack::Limit(most) => taken <= u64::from(most),
             };
             let met = left.iter().filter(|(lack, ..)| is_met(*lack));

@@ -23,8 +23,8 @@ pub struct LostHold {
 }
 
 impl LostHold {
-    /// The hold of a grant that was found to have ended at `now_ms`. It lasted until its deadline at most,
-    /// however late that was seen.
+    /// Returns the hold of a grant that had ended by `now_ms`. The hold lasted until its deadline
+    /// at most, however late its end was noticed.
     pub fn of(own: &Holder, loss: Loss, now_ms: u64) -> Self {
         let until_ms = own.deadline_ms.min(now_ms);
         let held_ms = until_ms.saturating_sub(own.since_ms);
@@ -32,21 +32,21 @@ impl LostHold {
     }
 }
 
-/// Counts of holds that were lost, since the module was loaded.
+/// Counts of lost holds since the module was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostHolds {
-    /// Those that ended by [`Loss::Expired`].
+    /// Holds that ended by [`Loss::Expired`].
     pub expired: u64,
-    /// Those that ended by [`Loss::Deleted`].
+    /// Holds that ended by [`Loss::Deleted`].
     pub deleted: u64,
-    /// Those that ended by [`Loss::Disconnected`].
+    /// Holds that ended by [`Loss::Disconnected`].
     pub disconnected: u64,
-    /// The time that each was held.
+    /// The time for which each hold lasted.
     pub times: Buckets,
 }
 
 impl LostHolds {
-    /// Counts one.
+    /// Counts one lost hold.
     pub fn record(&mut self, hold: LostHold) {
         let count = match hold.loss {
             Loss::Expired => &mut self.expired,
@@ -57,7 +57,7 @@ impl LostHolds {
         self.times.record(hold.held_ms);
     }
 
-    /// Adds what others counted.
+    /// Adds the counts of `others`.
     pub fn add(&mut self, others: &Self) {
         self.expired += others.expired;
         self.deleted += others.deleted;
@@ -70,7 +70,8 @@ impl LostHolds {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnlinkedHolds {
     lost: LostHolds,
-    /// The holds of the lock that left its key last. RENAME and MOVE tell only afterwards that it arrived elsewhere.
+    /// The holds of the lock that left its key last. The server reports only afterwards that RENAME
+    /// or MOVE has put the lock under another key.
     last: LostHolds,
 }
 
@@ -80,7 +81,7 @@ impl UnlinkedHolds {
         self.lost.add(&self.last);
         self.last = LostHolds::default();
         for own in lock.holders().iter() {
-            // The server expired it by its own clock, which may be a millisecond ahead of the one asked here.
+            // The server expires keys by its own clock, which may be 1 ms ahead of `now_ms`.
             let loss = if own.deadline_ms <= now_ms {
                 Loss::Expired
             } else {
@@ -90,12 +91,12 @@ impl UnlinkedHolds {
         }
     }
 
-    /// Records that the lock that left its key last has arrived at another one: its holds go on.
+    /// Records that the lock that left its key last has arrived at another key, so its holds go on.
     pub fn arrive(&mut self) {
         self.last = LostHolds::default();
     }
 
-    /// The counts.
+    /// Returns the counts.
     pub fn lost(&self) -> LostHolds {
         let mut lost = self.lost;
         lost.add(&self.last);
@@ -110,7 +111,7 @@ mod tests {
     use crate::values::session_id::SessionId;
     use crate::values::token::Token;
 
-    /// A shared lock whose holders got it at 1000, with a lease until each of these moments.
+    /// Returns a shared lock held since 1000 ms, with one holder for each deadline.
     fn lock(deadlines_ms: &[u64]) -> Lock {
         let holder = |(fence, deadline_ms): (u64, &u64)| Holder {
             token: Token::new(fence.to_string().as_bytes()).unwrap(),

@@ -1,15 +1,15 @@
-//! What the lock table remembers between two operations: who waits, which grants are tied to a
-//! connection, and what is to be looked at when.
+//! State that the lock table keeps between operations: the queues, the sessions, and the schedule
+//! of names to settle.
 
 pub mod buckets;
 pub mod durations;
 pub mod hand_over;
 pub mod lacking;
-pub mod line;
 pub mod lost_holds;
 pub mod place;
-pub mod positions;
 pub mod queue;
 pub mod queue_table;
+pub mod ranked_list;
 pub mod schedule;
 pub mod sessions;
+pub mod slab;

@@ -1,72 +1,78 @@
-//! How one who waits stands in the queue: with its connection, or without.
+//! The ways in which a waiter waits: on a blocked connection, in a place, or absent.
 
 use std::sync::Arc;
 
-use crate::values::notice::Notice;
+use crate::values::notification::Notification;
 use crate::values::request::Request;
 
-/// On whose behalf an operation is given.
+/// The user for whom an operation runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Identity {
-    /// Nobody's: the server's own or another module's, which may do anything.
+    /// No user: the server itself or another module, which may do anything.
     #[default]
     NoUser,
     /// The user of this name.
     Named(Arc<[u8]>),
-    /// It can't be told: nothing may be granted that isn't let through anew.
+    /// Not known. Once rights may have changed, its places are granted nothing until the server
+    /// admits a new LOCK.QUEUE.
     Unknown,
 }
 
-/// Whose rights are looked at when a place is granted: its user, as that was when it was last asked for.
+/// The user of a place, as of the last LOCK.QUEUE for it. Its rights are checked before a grant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
-    /// Who it is.
+    /// The user's identity.
     pub identity: Identity,
-    /// As of which change of anybody's rights it was let through.
+    /// The version of all users' rights in which the server admitted that LOCK.QUEUE.
     pub rights_version: u64,
 }
 
 /// A place in the queue that needs no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// How long it is kept from its last QUEUE, and how long a grant to it waits to be claimed, in ms.
+    /// KEEP in ms, counted from the last LOCK.QUEUE. A grant to the place waits at most this long
+    /// for its claim.
     pub keep_ms: u64,
-    /// Deadline of its KEEP, on the steady clock in ms: it is gone then unless it is asked for again.
+    /// Deadline of KEEP, on the steady clock in ms. The place lapses then unless LOCK.QUEUE renews
+    /// it.
     pub until_ms: u64,
-    /// Who took it, or kept it last.
+    /// The user that took the place or kept it last.
     pub user: User,
-    /// What is published as it is granted, or given up.
-    pub notice: Option<Notice>,
+    /// The message to publish when the place is granted, cancelled, or ended by a key of another
+    /// type.
+    pub notification: Option<Notification>,
 }
 
-/// Whether somebody stands at a position, and is granted what it waits for when its turn comes.
+/// The presence of a waiter at its position. Only a present waiter is granted when its turn comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// By a connection, or by a place.
+    /// The waiter is a blocked client or a place.
     Present,
-    /// Nobody does, until the token takes it up again.
+    /// The waiter's connection was lost. The position is skipped until the token takes it up again.
     Absent,
 }
 
-/// How one stands in the queue.
+/// The way in which a waiter waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stand {
-    /// Its connection is blocked, and is answered.
+pub enum WaiterKind {
+    /// A blocked client, which gets the outcome as its reply.
     Blocked {
-        /// How long its place stays if the connection is lost; `None`: it goes with that.
+        /// KEEP in ms: how long the position stays if the connection is lost; `None`: not at all.
         keep_ms: Option<u64>,
     },
-    /// It is told where it stands when it asks again. Boxed, for most wait with their connection.
+    /// A place without a connection. The token repeats LOCK.QUEUE to get its rank or the grant.
+    // perf: boxed, because most waiters are blocked clients.
     Place(Box<Place>),
-    /// Its connection was lost. Nobody stands here: it is passed over, and holds nobody up.
+    /// A waiter with KEEP whose connection was lost. It is skipped, so it delays no other waiter.
     Absent {
-        /// Deadline of its KEEP, on the steady clock in ms: it is gone then unless its token takes it up again.
+        /// Deadline of KEEP, on the steady clock in ms. The position is removed then unless its
+        /// token takes it up again.
         until_ms: u64,
     },
 }
 
-impl Stand {
-    /// As LOCK.INFO has it.
+impl WaiterKind {
+    /// Returns the name that LOCK.INFO replies.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Blocked { .. } => "blocked",
@@ -75,7 +81,7 @@ impl Stand {
         }
     }
 
-    /// Until when it is kept without a connection, on the steady clock in ms.
+    /// Returns the deadline of KEEP of a waiter without a connection, on the steady clock in ms.
     pub const fn kept_until_ms(&self) -> Option<u64> {
         match self {
             Self::Blocked { .. } => None,
@@ -84,8 +90,8 @@ impl Stand {
         }
     }
 
-    /// How long it is kept from now on, in ms, once nobody comes back to it; `None`: not at all. That
-    /// doesn't run out while its connection is there.
+    /// Returns how long the waiter stays from now on without its client, in ms; `None`: not at all.
+    /// The KEEP of a blocked client starts when its connection is lost.
     pub fn keep_ms(&self, steady_ms: u64) -> Option<u64> {
         match self {
             Self::Blocked { keep_ms } => *keep_ms,
@@ -94,12 +100,12 @@ impl Stand {
         }
     }
 
-    /// Whether a connection is blocked in it.
+    /// Returns true if the waiter is a blocked client.
     pub const fn is_blocked(&self) -> bool {
         matches!(self, Self::Blocked { .. })
     }
 
-    /// Whether somebody stands here.
+    /// Returns the presence of the waiter.
     pub const fn presence(&self) -> Presence {
         match self {
             Self::Blocked { .. } | Self::Place(_) => Presence::Present,
@@ -107,14 +113,14 @@ impl Stand {
         }
     }
 
-    /// Whether nobody stands here.
+    /// Returns true if the waiter is absent.
     pub fn is_absent(&self) -> bool {
         self.presence() == Presence::Absent
     }
 }
 
 impl Place {
-    /// How long the grant to a place lasts until it is claimed.
+    /// Returns the lease in ms of a grant to the place until its token claims it.
     pub fn lease_ms(&self, request: &Request) -> u64 {
         self.keep_ms.min(request.lease_ms)
     }

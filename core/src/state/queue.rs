@@ -1,16 +1,16 @@
-//! Who waits for what, in which order.
+//! The queues: for each name, its waiters in their order.
 //!
-//! One queue a name. A waiter for several names stands in the queue of each at the same position, so
-//! two waiters are never in different orders in different queues: they can't wait for each other.
-//! Positions are numbers that grow at both ends: newcomers go behind the greatest, a waiting
-//! upgrade goes before the smallest. Every step here costs O(log n), for each name of the waiter.
-//!
-//! Of a waiter that was looked at and could not be granted it is recorded which of its names blocked
-//! it. Until something happens at that one, nothing that happens at its others can admit it.
-//!
-//! A waiter for several names leaves at once, or becomes absent at once, as its connection is lost. Its positions
-//! stay in the lines of its names until they are worked off in parts. Until then whoever looks for the first in a
-//! line passes them over.
+//! 1. A waiter for several names has the same position in the queue of each. So two waiters are in
+//!    the same order in all queues, and their order alone can't make them wait for each other.
+//! 2. Positions grow at both ends: newcomers go behind the greatest, a waiting conversion goes
+//!    before the smallest.
+//! 3. The name that blocked a waiter when it was looked at last is recorded. Until something
+//!    happens at that name, nothing at its other names can admit the waiter.
+//! 4. A waiter for several names leaves, or becomes absent, as soon as its connection is lost. Its
+//!    positions stay in the lists of its names until they are worked off in parts. Until then a
+//!    search for the first waiter skips them.
+
+// perf: enqueueing or removing a waiter costs O(log n) for each of its names.
 
 use std::collections::hash_map::Entry;
 use std::collections::BTreeSet;
@@ -19,57 +19,59 @@ use foldhash::fast::RandomState;
 use foldhash::HashMap;
 use indexmap::IndexMap;
 
-pub use crate::state::positions::{End, Position};
+pub use crate::state::slab::{End, Position};
 
-use crate::branch::{likely, unlikely};
+use crate::budget::MOST_TAKEN_OUT;
+use crate::hints::{likely, unlikely};
 use crate::state::lacking::Lacking;
-use crate::state::line::{merged, Line};
-use crate::state::place::{Presence, Stand};
-use crate::state::positions::Positions;
+use crate::state::place::{Presence, WaiterKind};
 use crate::state::queue_table::QueueTable;
+use crate::state::ranked_list::{merged, RankedList};
 use crate::state::schedule::{Order, Time};
+use crate::state::slab::Slab;
 use crate::values::lock::{Lack, Lock};
-use crate::values::moment::has_passed;
 use crate::values::name::Name;
 use crate::values::name::Names;
 use crate::values::request::Request;
+use crate::values::time::has_passed;
 use crate::values::token::Token;
 
 /// The number of one wait of one connection, given by the module around the core; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaiterId(pub u64);
 
-/// One who waits.
+/// The wait of a token for a set of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     /// The wait's number.
     pub waiter_id: WaiterId,
-    /// The client id of the connection that waits; 0 where there is none.
+    /// The client id of the blocked client; 0 if there is none.
     pub client_id: u64,
-    /// With its connection, or without.
-    pub stand: Stand,
-    /// All that it needs.
+    /// The way in which it waits: as a blocked client, in a place, or absent.
+    pub kind: WaiterKind,
+    /// All names that it waits for. They are granted together.
     pub names: Names,
-    /// What it wants there.
+    /// The request for each name.
     pub request: Request,
-    /// Since when its token waits for these names, on the steady clock in ms.
+    /// The time since which its token waits for these names, on the steady clock in ms.
     pub since_ms: u64,
-    /// Deadline of its BLOCK on the steady clock in ms; `None`: it waits for ever.
+    /// Deadline of BLOCK on the steady clock in ms; `None`: no timeout.
     pub timeout_ms: Option<u64>,
 }
 
 impl Waiter {
-    /// Deadline of its wait, of its BLOCK or of its KEEP, on the steady clock in ms.
+    /// Returns the deadline of the wait, the earlier of BLOCK's and KEEP's, on the steady clock in
+    /// ms.
     pub fn end_ms(&self) -> Option<u64> {
-        let kept_until_ms = self.stand.kept_until_ms();
+        let kept_until_ms = self.kind.kept_until_ms();
         self.timeout_ms.into_iter().chain(kept_until_ms).min()
     }
 
-    /// The same where nobody stands any more, kept until then on the steady clock in ms.
+    /// Returns the same waiter as absent, kept until `until_ms` on the steady clock.
     pub fn absent_until(&self, until_ms: u64) -> Self {
         Self {
             client_id: 0,
-            stand: Stand::Absent { until_ms },
+            kind: WaiterKind::Absent { until_ms },
             ..self.clone()
         }
     }
@@ -83,9 +85,10 @@ impl Waiter {
 #[derive(Debug)]
 struct Queued {
     waiter: Waiter,
-    /// Which of its names blocked it when it was looked at last.
+    /// The index of the name that blocked it when it was looked at last.
     blocked_by: Option<usize>,
-    /// The permits that its token lacked there, which held some already; `None`: that didn't block it.
+    /// The permits that its token, a holder of that name, lacked there; `None`: that didn't block
+    /// it.
     lack: Option<Lack>,
 }
 
@@ -99,9 +102,9 @@ impl Queued {
     }
 }
 
-/// By what a waiter is found or counted besides its position.
+/// The keys by which a waiter is found or counted besides its position.
 struct Indexed {
-    /// Its connection, if that is blocked.
+    /// The client id, if a client is blocked.
     client_id: Option<u64>,
     end_ms: Option<u64>,
 }
@@ -109,29 +112,24 @@ struct Indexed {
 impl Indexed {
     fn of(waiter: &Waiter) -> Self {
         Self {
-            client_id: waiter.stand.is_blocked().then_some(waiter.client_id),
+            client_id: waiter.kind.is_blocked().then_some(waiter.client_id),
             end_ms: waiter.end_ms(),
         }
     }
 }
 
-/// The most positions that are taken out of lines at a time, where their waiters have left.
-///
-/// perf: some 40 to 300 ns each.
-const MOST_TAKEN_OUT: usize = 4_096;
-
 /// The queue of one name.
 #[derive(Debug, Default)]
 struct NameQueue {
-    positions: Line<Position>,
-    /// Those among whom nobody stands.
-    absent: Line<Position>,
-    /// The lock as it was settled last; `None`: not known.
+    /// Positions of present waiters, and some of those in [`Queues::leaving`].
+    positions: RankedList<Position>,
+    /// Positions of absent waiters.
+    absent: RankedList<Position>,
+    /// The lock as it was when the name was settled last; `None`: not known.
     lock: Option<Lock>,
-    /// Those among the waiters that this name blocks because their tokens, which hold here already,
-    /// lack permits.
+    /// Waiters that this name blocks because their tokens, which hold it already, lack permits.
     lacking: Lacking,
-    /// When a lease ends here, if that is to be announced.
+    /// The end of the next lease, if it is still to be announced.
     unannounced: Option<Time>,
 }
 
@@ -148,12 +146,12 @@ impl NameQueue {
         self.positions.contains(position) || self.absent.contains(position)
     }
 
-    /// All positions, in order.
+    /// Returns all positions, in order.
     fn iter(&self) -> impl Iterator<Item = Position> + '_ {
         merged(self.positions.iter(), self.absent.iter())
     }
 
-    /// Adds a position that isn't there.
+    /// Adds a position that is not listed yet.
     fn insert(&mut self, position: Position, presence: Presence) {
         match presence {
             Presence::Present => self.positions.insert(position),
@@ -168,18 +166,17 @@ impl NameQueue {
     }
 }
 
-/// A waiter whose position is still in the lines of those who stand in its queues, although nobody stands
-/// there any more.
+/// A waiter that has left or become absent, whose position some of its names still list as present.
 #[derive(Debug)]
 struct Leaving {
     names: Names,
-    /// The number of the name whose line is to be looked at next.
+    /// The index of the name whose list is looked at next.
     next: usize,
-    /// In how many of the lines its position still is.
+    /// The number of present lists that still contain the position.
     lines: usize,
 }
 
-/// The queue of one name, found.
+/// The queue of one name, looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownQueue<'q> {
     number: usize,
@@ -188,17 +185,19 @@ pub struct KnownQueue<'q> {
 }
 
 impl<'q> KnownQueue<'q> {
-    /// A number below that of the queues, which no other queue has until a queue comes or goes.
+    /// Returns a number below the number of queues. No other queue has it until a queue is added or
+    /// removed.
     pub const fn number(self) -> usize {
         self.number
     }
 
-    /// Its name.
+    /// Returns the name of the queue.
     pub const fn name(self) -> &'q Name {
         self.name
     }
 
-    /// Those who stand behind `front`, and behind nobody where it is `None`; no further than `back`.
+    /// Returns the positions listed as present behind `front`, up to `back` inclusive. `None` is no
+    /// bound.
     pub fn between(
         self,
         front: Option<Position>,
@@ -207,14 +206,15 @@ impl<'q> KnownQueue<'q> {
         self.queue.positions.between(front, back)
     }
 
-    /// The lock as it was settled last; `None`: not known. It isn't recorded while every position is absent.
+    /// Returns the lock as it was when the name was settled last; `None`: not known. It is unknown
+    /// if all waiters are absent, because changes are not recorded then.
     pub fn lock(self) -> Option<&'q Lock> {
         let queue = self.queue;
         queue.lock.as_ref().filter(|_| !queue.positions.is_empty())
     }
 }
 
-/// The queue of one name that is being settled.
+/// The queue of a name that is being settled.
 #[derive(Debug)]
 pub struct QueueToSettle<'q> {
     queue: &'q mut NameQueue,
@@ -222,8 +222,8 @@ pub struct QueueToSettle<'q> {
 }
 
 impl QueueToSettle<'_> {
-    /// Records what its name was settled to, at `now_ms` on the steady clock: its lock, and when the next lease
-    /// ends there, which is to be announced once.
+    /// Records how the name was settled at `now_ms` on the steady clock: its lock, and the end of
+    /// its next lease. That end is announced once.
     pub fn record(self, name: &Name, lock: Option<&Lock>, end_ms: Option<u64>, now_ms: u64) {
         let Self { queue, unannounced } = self;
         queue.lock = lock.cloned();
@@ -239,11 +239,11 @@ impl QueueToSettle<'_> {
     }
 }
 
-/// The waits of one token: mostly one.
+/// The waits of one token, usually one.
 #[derive(Debug)]
 enum Waits {
     One(Position),
-    /// Boxed, for there are as many tokens as waits that have one each.
+    // perf: boxed, because most tokens have one wait.
     Several(Box<HashMap<Names, Position>>),
 }
 
@@ -255,7 +255,7 @@ impl Waits {
         }
     }
 
-    /// Adds another one. `names_of` tells what the one before it is for.
+    /// Adds a wait. `names_of` returns the names of the wait that is already there.
     fn insert(
         &mut self,
         names: Names,
@@ -274,7 +274,7 @@ impl Waits {
         *self = Self::Several(waits);
     }
 
-    /// Removes the wait for these names. Whether none is left.
+    /// Removes the wait for these names. Returns true if none is left.
     fn remove(&mut self, names: &Names) -> bool {
         match self {
             Self::One(_) => true,
@@ -288,61 +288,66 @@ impl Waits {
 
 /// The queues of all names.
 ///
-/// Invariants: each waiter's position is in the queue of each of its names, among the absent ones if
-/// nobody stands there, and nowhere else; a token
-/// waits once at most for the same set of names; a queue without positions is gone; the indexes by
-/// token, timeout and connection say the same; `unannounced` has each end that a queue has.
-/// Except: the positions in `leaving` are still in so many lines of those who stand there as it says. They are
-/// those of waiters that are gone, and of absent ones.
+/// Invariants:
+/// 1. A waiter's position is in the queue of each of its names and in no other queue. It is in
+///    `absent` if the waiter is absent.
+/// 2. A token waits at most once for the same set of names.
+/// 3. A queue without positions is removed.
+/// 4. The indexes by token, timeout and connection agree with the waiters.
+/// 5. `unannounced` lists the end that a queue has.
+///
+/// Exception: `positions` of some queues still contain the positions in `leaving`, as many as each
+/// entry counts. Their waiters are gone or absent.
 #[derive(Debug, Default)]
 pub struct Queues {
-    waiters: Positions<Queued>,
+    waiters: Slab<Queued>,
     queues: QueueTable<NameQueue>,
-    /// How many of them wait with their connection.
+    /// The number of blocked clients.
     blocked: usize,
-    /// How often each connection waits: once, but for what is not known yet to be over. It is asked for only where
-    /// connections have sessions: so it is counted as that is asked, and from then on until nobody waits.
+    /// Waits per connection: one, plus any that ended but were not absorbed yet. Counted at the
+    /// first look-up, then kept until no client is blocked.
+    // perf: asked only if connections have sessions.
     clients: Option<HashMap<u64, usize>>,
     tokens: HashMap<Token, Waits>,
     timeouts: BTreeSet<(u64, Position)>,
-    /// The ends of leases that somebody waits for and that were not announced yet.
+    /// Ends of leases that waiters wait for and that were not announced yet.
     unannounced: Order,
     leaving: IndexMap<Position, Leaving, RandomState>,
 }
 
 impl Queues {
-    /// How many wait, each counted once.
+    /// Returns the number of waiters, each counted once.
     pub fn len(&self) -> usize {
         self.waiters.len()
     }
 
-    /// Whether nobody waits.
+    /// Returns true if there is no waiter.
     pub fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
 
-    /// Whether anybody waits for this name.
+    /// Returns true if the name has a queue.
     pub fn has_queue(&self, name: &Name) -> bool {
         self.queues.contains(name)
     }
 
-    /// Every name that somebody waits for.
+    /// Returns every name that has a queue.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &Name> {
         self.queues.names()
     }
 
-    /// Returns names that somebody waits for, of those with a number below `below`; and below which number the rest is
-    /// to be found, 0 where that was all. Looks at `most` names at most.
+    /// Returns the names that have a queue and a number below `below`. Also returns the number
+    /// below which the rest is found, 0 at the end. Looks at `most` names at most.
     ///
-    /// Whatever happens to the queues from one call to the next, each name is found that has had a queue since before
-    /// the first of them.
+    /// A name that has had a queue since before the first call is found, however the queues change
+    /// between the calls.
     pub fn names_below(&self, below: usize, most: usize) -> (usize, impl Iterator<Item = &Name>) {
         let below = below.min(self.queues.names().len());
         let from = below.saturating_sub(most);
         (from, self.queues.names_between(from, below))
     }
 
-    /// The first in the queue of a name among those where somebody stands.
+    /// Returns the position of the first present waiter in the queue of a name.
     #[inline]
     pub fn head(&self, name: &Name) -> Option<Position> {
         if self.is_empty() {
@@ -361,40 +366,42 @@ impl Queues {
         positions.find(|position| self.is_present(*position))
     }
 
-    /// Returns true if somebody stands at a position.
+    /// Returns true if a position has a present waiter.
     fn is_present(&self, position: Position) -> bool {
         let waiter = self.at(position);
-        waiter.is_some_and(|waiter| !waiter.stand.is_absent())
+        waiter.is_some_and(|waiter| !waiter.kind.is_absent())
     }
 
-    /// The first in the queue of a name, whether somebody stands there or not.
+    /// Returns the position of the first waiter in the queue of a name, present or absent.
     pub fn first(&self, name: &Name) -> Option<Position> {
         let mut positions = self.queues.get(name)?.iter();
         positions.find(|position| self.at(*position).is_some())
     }
 
-    /// The waiter at a position.
+    /// Returns the waiter at a position.
     pub fn at(&self, position: Position) -> Option<&Waiter> {
         self.waiters.get(position).map(|queued| &queued.waiter)
     }
 
-    /// Which name blocked the waiter at a position when it was looked at last.
+    /// Returns the name that blocked the waiter at a position when the waiter was looked at last.
     pub fn blocked_by(&self, position: Position) -> Option<&Name> {
         let queued = self.waiters.get(position)?;
         queued.waiter.names.as_slice().get(queued.blocked_by?)
     }
 
-    /// The same name's number among those of the waiter.
+    /// Returns the index of that name among the waiter's names.
     pub fn blocked_by_number(&self, position: Position) -> Option<usize> {
         self.waiters.get(position)?.blocked_by
     }
 
-    /// Records which of its names blocks the waiter at a position; `None`: look at all of them.
+    /// Records the index of the name that blocks the waiter at a position; `None`: look at all its
+    /// names.
     pub fn set_blocked_by(&mut self, position: Position, by: Option<usize>) {
         self.set_lack(position, by, None);
     }
 
-    /// As [`Queues::set_blocked_by`], where the waiter's token holds already and lacks permits.
+    /// Like [`Queues::set_blocked_by`], for a waiter whose token holds the name already and lacks
+    /// permits.
     pub fn set_lack(&mut self, position: Position, by: Option<usize>, lack: Option<Lack>) {
         let Some(queued) = self.waiters.get_mut(position) else {
             return;
@@ -407,7 +414,8 @@ impl Queues {
         }
     }
 
-    /// Lists a waiter by the permits that its token lacks now, and not by those that it lacked before.
+    /// Lists a waiter by the permits that its token lacks now, instead of those that it lacked
+    /// before.
     #[inline(never)]
     fn relist_lack(
         &mut self,
@@ -433,27 +441,28 @@ impl Queues {
         }
     }
 
-    /// The name at which the token of the waiter at a position lacks permits, if that is what blocked it.
+    /// Returns the name at which the token of a waiter lacks permits, if that blocked the waiter.
     pub fn lacks_at(&self, position: Position) -> Option<&Name> {
         let queued = self.waiters.get(position)?;
         queued.lack?;
         queued.waiter.names.as_slice().get(queued.blocked_by?)
     }
 
-    /// The waiters that a name blocks because their tokens, which hold there already, lack permits.
+    /// Returns the waiters that a name blocks because their tokens, which hold it already, lack
+    /// permits.
     pub fn lacking(&self, name: &Name) -> Option<&Lacking> {
         let lacking = &self.queues.get(name)?.lacking;
         (!lacking.is_empty()).then_some(lacking)
     }
 
-    /// The queue of a name, first in queue first.
+    /// Returns the waiters for a name with their positions, in order.
     pub fn queue(&self, name: &Name) -> impl Iterator<Item = (Position, &Waiter)> {
         let queue = self.queues.get(name).into_iter();
         let positions = queue.flat_map(NameQueue::iter);
         positions.filter_map(|position| Some((position, self.at(position)?)))
     }
 
-    /// The queue of a name, to look at as a whole; `None` where nobody waits.
+    /// Returns the queue of a name to read; `None` if the name has no waiters.
     pub fn known(&self, name: &Name) -> Option<KnownQueue<'_>> {
         let (number, name, queue) = self.queues.get_numbered(name)?;
         Some(KnownQueue {
@@ -463,7 +472,7 @@ impl Queues {
         })
     }
 
-    /// All queues, in the order of their numbers.
+    /// Returns all queues, in the order of their numbers.
     pub fn all_known(&self) -> impl ExactSizeIterator<Item = KnownQueue<'_>> {
         let numbered = self.queues.iter().enumerate();
         numbered.map(|(number, (name, queue))| KnownQueue {
@@ -473,29 +482,32 @@ impl Queues {
         })
     }
 
-    /// The queue of a name, to record what that is settled to; `None` where nobody waits.
+    /// Returns the queue of a name, to record how the name was settled; `None` if it has no
+    /// waiters.
     pub fn to_settle(&mut self, name: &Name) -> Option<QueueToSettle<'_>> {
         let queue = self.queues.get_mut(name)?;
         let unannounced = &mut self.unannounced;
         Some(QueueToSettle { queue, unannounced })
     }
 
-    /// Forgets the lock of a name: something happened there that is not settled yet.
+    /// Forgets the recorded lock of a name, because something happened there that is not settled
+    /// yet.
     pub fn forget_lock(&mut self, name: &Name) {
         if let Some(queue) = self.queues.get_mut(name) {
             queue.lock = None;
         }
     }
 
-    /// Forgets the locks of all names.
+    /// Forgets the recorded locks of all names.
     pub fn forget_all_locks(&mut self) {
         for queue in self.queues.values_mut() {
             queue.lock = None;
         }
     }
 
-    /// Whether somebody stands in the queue of a name that is known to be held by others than this token. Who comes
-    /// now is behind them, whatever the lock is like.
+    /// Returns true if a present waiter is queued for a name that only other tokens are known to
+    /// hold. A newcomer with this token is then behind that waiter, whatever the lock's mode and
+    /// limits.
     pub fn is_behind(&self, name: &Name, token: &Token) -> bool {
         let queue = self.queues.get(name);
         queue.is_some_and(|queue| {
@@ -507,7 +519,7 @@ impl Queues {
         })
     }
 
-    /// Returns how many wait for a name.
+    /// Returns the number of waiters for a name.
     pub fn queue_len(&self, name: &Name) -> usize {
         let Some(queue) = self.queues.get(name) else {
             return 0;
@@ -520,13 +532,14 @@ impl Queues {
         queue.len() - left.count()
     }
 
-    /// Returns how many positions the queue of a name has, of which waiters may have left some.
+    /// Returns the number of positions in the queue of a name. Includes those that waiters have
+    /// left.
     pub fn position_count(&self, name: &Name) -> usize {
         self.queues.get(name).map_or(0, NameQueue::len)
     }
 
-    /// Where a position stands in the queue of a name, from 1 on. Counts waiters that have left behind somebody
-    /// else and are still to be taken out.
+    /// Returns the rank of a position in the queue of a name, from 1 on. Counts the positions
+    /// before it that waiters have left and that are still to be taken out.
     pub fn rank(&self, name: &Name, position: Position) -> usize {
         let queue = self.queues.get(name);
         queue.map_or(0, |queue| {
@@ -534,20 +547,21 @@ impl Queues {
         })
     }
 
-    /// How many wait with their connection, each counted once.
+    /// Returns the number of blocked clients that wait, each counted once.
     pub fn blocked_len(&self) -> usize {
         self.blocked
     }
 
-    /// How many wait without a connection, each counted once.
+    /// Returns the number of waiters without a connection, each counted once.
     pub fn place_count(&self) -> usize {
         self.waiters.len() - self.blocked
     }
 
-    /// Takes out all who wait without a connection. Returns the names that they leave to others.
+    /// Removes all waiters without a connection. Returns the names that they have left, or none if
+    /// no waiter remains.
     pub fn drop_places(&mut self) -> Vec<Name> {
         if self.blocked == 0 {
-            // They may be many.
+            // perf: dropped all at once, because the places may be many.
             self.waiters.clear();
             let waiters = std::mem::take(&mut self.waiters);
             *self = Self {
@@ -562,8 +576,8 @@ impl Queues {
         self.remove_all(places)
     }
 
-    /// Takes out those who wait for a name without a connection, at most `most` of them. Returns the names
-    /// that they leave to others.
+    /// Removes at most `most` waiters for a name that have no connection. Returns the names that
+    /// they have left.
     pub fn drop_places_at(&mut self, name: &Name, most: usize) -> Vec<Name> {
         let queue = self.queues.get(name).into_iter();
         let places = queue.flat_map(NameQueue::iter);
@@ -574,10 +588,10 @@ impl Queues {
 
     fn is_place(&self, position: Position) -> bool {
         let waiter = self.at(position);
-        waiter.is_some_and(|waiter| !waiter.stand.is_blocked())
+        waiter.is_some_and(|waiter| !waiter.kind.is_blocked())
     }
 
-    /// Takes out all of these. Returns the names that they leave to others.
+    /// Removes the waiters at these positions. Returns the names that they have left.
     fn remove_all(&mut self, positions: Vec<Position>) -> Vec<Name> {
         let removed = positions
             .into_iter()
@@ -587,8 +601,8 @@ impl Queues {
             .collect()
     }
 
-    /// The waits of a token in the queue of a name. Looks through that queue or through all waits of the
-    /// token, whichever is shorter.
+    /// Returns the positions of a token's waits in the queue of a name.
+    // perf: looks through that queue or through all waits of the token, whichever is shorter.
     pub fn waits_at(&self, token: &Token, name: &Name) -> Vec<Position> {
         let (Some(waits), Some(queue)) = (self.tokens.get(token), self.queues.get(name)) else {
             return Vec::new();
@@ -614,14 +628,15 @@ impl Queues {
         }
     }
 
-    /// Whether a connection waits. To ask that first since nobody waited looks at all who wait.
+    /// Returns true if a connection waits.
+    // perf: the first call since no client was blocked looks at all waiters.
     pub fn waits(&mut self, client_id: u64) -> bool {
         let waiters = &self.waiters;
         let clients = self.clients.get_or_insert_with(|| count_clients(waiters));
         clients.contains_key(&client_id)
     }
 
-    /// The wait of a token for just these names.
+    /// Returns the position of a token's wait for exactly these names.
     pub fn wait_for(&self, token: &Token, names: &Names) -> Option<Position> {
         match self.tokens.get(token)? {
             Waits::One(position) => {
@@ -632,14 +647,16 @@ impl Queues {
         }
     }
 
-    /// How many waits a token has.
+    /// Returns the number of waits of a token.
     pub fn waits_of(&self, token: &Token) -> usize {
         self.tokens.get(token).map_or(0, Waits::len)
     }
 
-    /// Adds a waiter, whose token doesn't wait for the same names yet, and which its name with the
-    /// number `by` blocks, if that is known. Returns its position, and those of its names in whose
-    /// queues nobody stood before.
+    /// Adds a waiter whose token doesn't wait for the same names yet. `by` is the index of the name
+    /// that blocks it, if known.
+    ///
+    /// Returns its position, and those of its names whose queues may have had no present waiter
+    /// before.
     pub fn enqueue(
         &mut self,
         waiter: Waiter,
@@ -650,15 +667,15 @@ impl Queues {
         (position, self.list(position))
     }
 
-    /// Adds a waiter again at a position that it had; its token doesn't wait for the same names.
+    /// Adds a waiter again at a position that it had. Its token must not wait for the same names.
     pub fn enqueue_again(&mut self, position: Position, waiter: Waiter) {
         let queued = Queued::blocked_by(waiter, None);
         let position = self.waiters.add_again(position, queued);
         self.list(position);
     }
 
-    /// Lists a position under all that its waiter is found by. Returns those of its names in whose queues
-    /// nobody stood before.
+    /// Adds a position to the queues and the indexes of its waiter. Returns those of its names
+    /// whose queues may have had no present waiter before.
     fn list(&mut self, position: Position) -> Vec<Name> {
         let mut new_queues = Vec::new();
         let Some(Queued { waiter, .. }) = self.waiters.get(position) else {
@@ -667,11 +684,11 @@ impl Queues {
         for name in &waiter.names {
             self.queues.make(name);
             if let Some(queue) = self.queues.get_mut(name) {
-                // Nobody may stand there although the queue is not empty.
+                // A queue with positions may still have no present waiter.
                 if unlikely(queue.positions.is_empty() || !self.leaving.is_empty()) {
                     new_queues.push(name.clone());
                 }
-                queue.insert(position, waiter.stand.presence());
+                queue.insert(position, waiter.kind.presence());
             }
         }
         match self.tokens.entry(waiter.request.token.clone()) {
@@ -687,12 +704,12 @@ impl Queues {
         new_queues
     }
 
-    /// Gives a position to another wait of the same token for the same names. Returns the one that had
-    /// it.
+    /// Gives a position to a newer wait of the same token for the same names. Returns the older
+    /// wait.
     pub fn take_over(&mut self, position: Position, newer: Waiter) -> Option<Waiter> {
-        let presence = newer.stand.presence();
+        let presence = newer.kind.presence();
         let older = self.replace(position, newer)?;
-        if older.stand.presence() != presence {
+        if older.kind.presence() != presence {
             for name in &older.names {
                 if let Some(queue) = self.queues.get_mut(name) {
                     queue.remove(position);
@@ -704,7 +721,8 @@ impl Queues {
         Some(older)
     }
 
-    /// Gives a position to another wait, and leaves it in the lines in which it is.
+    /// Gives a position to a newer wait, and leaves the position in the lists that contain it.
+    /// Returns the older wait.
     fn replace(&mut self, position: Position, newer: Waiter) -> Option<Waiter> {
         self.set_blocked_by(position, None);
         let queued = self.waiters.get_mut(position)?;
@@ -715,8 +733,8 @@ impl Queues {
         Some(older)
     }
 
-    /// Leaves a position to nobody, because the connection of its waiter was lost; it is kept until then. Returns
-    /// the name to settle now: none if they are several, see [`Queues::work_off`].
+    /// Makes a waiter absent until `until_ms`, because its connection was lost. Returns the name to
+    /// settle now. `None`: it has several names, see [`Queues::work_off`].
     pub fn leave_absent(&mut self, position: Position, until_ms: u64) -> Option<Name> {
         let absent = self.at(position)?.absent_until(until_ms);
         let names = absent.names.clone();
@@ -729,7 +747,8 @@ impl Queues {
         None
     }
 
-    /// Removes a waiter. Returns the name to settle now: none if they are several, see [`Queues::work_off`].
+    /// Removes a waiter. Returns the name to settle now. `None`: it had several names, see
+    /// [`Queues::work_off`].
     pub fn leave(&mut self, position: Position) -> Option<Name> {
         let (waiter, _) = self.take_waiter(position)?;
         if let Some(name) = waiter.names.only() {
@@ -740,7 +759,8 @@ impl Queues {
         None
     }
 
-    /// Has a position taken out of the lines of these names. It is in all of them, or was left before.
+    /// Has a position worked off from the present lists of the given names. All of the lists
+    /// contain it.
     fn leave_lines(&mut self, position: Position, names: Names) {
         let lines = names.count();
         let leaving = Leaving {
@@ -751,13 +771,13 @@ impl Queues {
         self.leaving.insert(position, leaving);
     }
 
-    /// Returns true if positions are to be worked off.
+    /// Returns true if positions are still to be worked off.
     pub fn is_anyone_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// Takes a part of the positions out of lines whose waiters have left. Returns the names where others may be
-    /// first now, about `most` of them.
+    /// Takes a part of the positions that waiters have left out of the present lists. Returns the
+    /// names where another waiter may be first now, about `most` of them.
     pub fn work_off(&mut self, most: usize) -> Vec<Name> {
         let mut vacated = Vec::new();
         let mut taken_out = 0;
@@ -782,8 +802,8 @@ impl Queues {
         vacated
     }
 
-    /// Takes the positions out of the line of a name that are before all others where somebody stands.
-    /// Returns how many.
+    /// Takes the positions before the first present waiter out of the present list of a name.
+    /// Returns their number.
     pub fn pass_over_left(&mut self, name: &Name) -> usize {
         let mut passed = 0;
         while let Some(first) = self.queues.get(name).and_then(|it| it.positions.first()) {
@@ -796,7 +816,8 @@ impl Queues {
         passed
     }
 
-    /// Takes a position out of the line of those who stand in the queue of a name.
+    /// Takes a position out of the present list of a name. The position of an absent waiter goes to
+    /// the absent list.
     fn leave_line(&mut self, name: &Name, position: Position) {
         let is_kept = self.at(position).is_some();
         let Some(queue) = self.queues.get_mut(name) else {
@@ -819,13 +840,13 @@ impl Queues {
         }
     }
 
-    /// Removes a waiter from all its queues.
+    /// Removes a waiter from all its queues. Returns the waiter.
     pub fn remove(&mut self, position: Position) -> Option<Waiter> {
         let (waiter, _) = self.take(position)?;
         Some(waiter)
     }
 
-    /// As [`Queues::remove`]; also whether its token has other waits.
+    /// Like [`Queues::remove`]. Also returns true if its token has other waits.
     pub fn take(&mut self, position: Position) -> Option<(Waiter, bool)> {
         let (waiter, has_others) = self.take_waiter(position)?;
         for name in &waiter.names {
@@ -837,7 +858,7 @@ impl Queues {
         Some((waiter, has_others))
     }
 
-    /// As [`Queues::take`], but leaves the position in the lines in which it is.
+    /// Like [`Queues::take`], but leaves the position in the lists that contain it.
     fn take_waiter(&mut self, position: Position) -> Option<(Waiter, bool)> {
         self.set_blocked_by(position, None);
         let Queued { waiter, .. } = self.waiters.remove(position)?;
@@ -846,9 +867,9 @@ impl Queues {
         Some((waiter, has_others))
     }
 
-    /// Removes a wait from those of its token. Whether others are left.
+    /// Removes a wait from those of its token. Returns true if others are left.
     fn remove_wait(&mut self, Waiter { request, names, .. }: &Waiter) -> bool {
-        // Mostly it is the only one.
+        // perf: a wait is usually the only one of its token.
         let Some(mut waits) = self.tokens.remove(&request.token) else {
             return false;
         };
@@ -859,26 +880,28 @@ impl Queues {
         !is_last
     }
 
-    /// The waiter of this number, while it waits at the position that it was given.
+    /// Returns the blocked client with this number, if it still waits at the position that it was
+    /// given.
     pub fn waiter_at(&self, position: Position, waiter_id: WaiterId) -> Option<&Waiter> {
         let waiter = self.at(position)?;
-        (waiter.waiter_id == waiter_id && waiter.stand.is_blocked()).then_some(waiter)
+        (waiter.waiter_id == waiter_id && waiter.kind.is_blocked()).then_some(waiter)
     }
 
-    /// Those whose time is over at `steady_ms`, at most `most` of them.
+    /// Returns the positions of waits whose deadline has passed at `steady_ms`, at most `most`.
     pub fn timed_out(&self, steady_ms: u64, most: usize) -> Vec<Position> {
         let due = self.timeouts.iter();
         let due = due.take_while(|(ms, _)| has_passed(*ms, steady_ms));
         due.take(most).map(|(_, position)| *position).collect()
     }
 
-    /// First millisecond of the steady clock in which a wait is over.
+    /// Returns the first millisecond of the steady clock in which a wait is over.
     pub fn next_timeout_ms(&self) -> Option<u64> {
         let (deadline_ms, _) = self.timeouts.first()?;
         Some(deadline_ms.saturating_add(1))
     }
 
-    /// The names where a lease ends by `until_ms`, at most `most` of them, each told once for an end.
+    /// Returns the names where a lease ends by `until_ms`, each once for an end. Looks at `most`
+    /// names at most.
     pub fn announce_ends(&mut self, until_ms: u64, most: usize) -> Vec<Name> {
         let mut names = self.unannounced.listed(until_ms, most);
         names.retain(|name| {
@@ -895,7 +918,8 @@ impl Queues {
         names
     }
 
-    /// When to look for the next end that was not announced yet, on the steady clock in ms: no later than it is.
+    /// Returns the next time to look for an end that was not announced, on the steady clock in ms.
+    /// No such end is earlier.
     pub fn next_unannounced_ms(&self) -> Option<u64> {
         self.unannounced.next_ms()
     }
@@ -984,7 +1008,7 @@ impl Queues {
         let waiters = || self.waiters.values().map(|queued| &queued.waiter);
         let in_queues: usize = self.queues.values().map(NameQueue::len).sum();
         let absent: usize = self.queues.values().map(|queue| queue.absent.len()).sum();
-        let absent_waiters = waiters().filter(|w| w.stand.is_absent());
+        let absent_waiters = waiters().filter(|w| w.kind.is_absent());
         let wanted_absent: usize = absent_waiters.map(|w| w.names.count()).sum();
         let wanted: usize = waiters().map(|w| w.names.count()).sum();
         let in_tokens: usize = self.tokens.values().map(Waits::len).sum();
@@ -1003,16 +1027,16 @@ impl Queues {
         };
         let (of_gone, of_absent) = (lines(|it| it.is_none()), lines(|it| it.is_some()));
         let with_timeout = waiters().filter(|w| w.end_ms().is_some()).count();
-        let blocked = waiters().filter(|w| w.stand.is_blocked()).count();
+        let blocked = waiters().filter(|w| w.kind.is_blocked()).count();
         let complaints = [
             (in_queues != wanted + of_gone, "positions in queues by name"),
             (absent + of_absent != wanted_absent, "absent positions"),
-            (in_lacking != lacking.count(), "those who lack permits"),
+            (in_lacking != lacking.count(), "waiters that lack permits"),
             (
                 self.leaving
                     .keys()
                     .any(|position| self.is_present(*position)),
-                "somebody stands at a position that was left",
+                "a present waiter at a position that was left",
             ),
             (in_tokens != self.waiters.len(), "positions by token"),
             (self.blocked != blocked, "blocked"),
@@ -1041,16 +1065,16 @@ impl Queues {
 
 /// Adds another wait of a token that waits already.
 #[inline(never)]
-fn add_wait(waits: &mut Waits, waiter: &Waiter, position: Position, all: &Positions<Queued>) {
+fn add_wait(waits: &mut Waits, waiter: &Waiter, position: Position, all: &Slab<Queued>) {
     let names_of = |position| Some(all.get(position)?.waiter.names.clone());
     waits.insert(waiter.names.clone(), position, names_of);
 }
 
-/// How often each connection waits.
-fn count_clients(waiters: &Positions<Queued>) -> HashMap<u64, usize> {
+/// Returns the number of waits of each connection.
+fn count_clients(waiters: &Slab<Queued>) -> HashMap<u64, usize> {
     let waiters = waiters.values().map(|queued| &queued.waiter);
     let mut clients = HashMap::default();
-    for waiter in waiters.filter(|waiter| waiter.stand.is_blocked()) {
+    for waiter in waiters.filter(|waiter| waiter.kind.is_blocked()) {
         *clients.entry(waiter.client_id).or_default() += 1;
     }
     clients

@@ -1,21 +1,22 @@
-//! What is kept of each name that somebody waits for, found by the name.
-//!
-//! An operation asks for one and the same name again and again. So the one that was found last is compared
-//! first: only another one is searched for.
+//! A table of queues by name.
+
+// perf: an operation looks up one name again and again. So the queue that was found last is
+// compared before the table is searched.
 
 use std::cell::Cell;
 
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
-use crate::branch::{likely, unlikely};
+use crate::hints::{likely, unlikely};
 use crate::values::name::Name;
 
-/// Values by name.
+/// Queues by name.
 #[derive(Debug)]
 pub struct QueueTable<Q> {
     queues: IndexMap<Name, Q, RandomState>,
-    /// Where the last one was found. Another one may lie there by now, or none.
+    /// The index of the queue that was found last. Another queue may have that index by now, or
+    /// none.
     last: Cell<usize>,
 }
 
@@ -29,29 +30,29 @@ impl<Q> Default for QueueTable<Q> {
 }
 
 impl<Q> QueueTable<Q> {
-    /// The names, in no order.
+    /// Returns the names, in no order.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &Name> {
         self.queues.keys()
     }
 
-    /// The names from a number on and below another one. A name may get a smaller number as another one is removed,
-    /// and never a greater one.
+    /// Returns the names with a number from `from` up to, but not including, `below`. When a name
+    /// is removed, another name may get a smaller number, never a greater one.
     pub fn names_between(&self, from: usize, below: usize) -> impl Iterator<Item = &Name> {
         let slice = self.queues.get_range(from..below);
         slice.into_iter().flat_map(|slice| slice.keys())
     }
 
-    /// All of them, in the order of their numbers.
+    /// Returns all names and queues, in the order of their numbers.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Name, &Q)> {
         self.queues.iter()
     }
 
-    /// The values, in no order.
+    /// Returns the queues, in no order.
     pub fn values(&self) -> impl Iterator<Item = &Q> {
         self.queues.values()
     }
 
-    /// The values, to change.
+    /// Returns the queues for a change, in no order.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Q> {
         self.queues.values_mut()
     }
@@ -73,38 +74,38 @@ impl<Q> QueueTable<Q> {
         Some(at)
     }
 
-    /// Whether there is one of this name.
+    /// Returns true if a name has a queue.
     pub fn contains(&self, name: &Name) -> bool {
         self.find(name).is_some()
     }
 
-    /// The one of this name.
+    /// Returns the queue of a name.
     pub fn get(&self, name: &Name) -> Option<&Q> {
         let at = self.find(name)?;
         self.queues.get_index(at).map(|(_, queue)| queue)
     }
 
-    /// The one of this name, with its number among all of them and the name as it lies here.
+    /// Returns the queue of a name with its number, and the name as it is stored here.
     pub fn get_numbered(&self, name: &Name) -> Option<(usize, &Name, &Q)> {
         let at = self.find(name)?;
         let (name, queue) = self.queues.get_index(at)?;
         Some((at, name, queue))
     }
 
-    /// The one of this name, to change.
+    /// Returns the queue of a name for a change.
     pub fn get_mut(&mut self, name: &Name) -> Option<&mut Q> {
         let at = self.find(name)?;
         self.queues.get_index_mut(at).map(|(_, queue)| queue)
     }
 
-    /// Removes the one of this name.
+    /// Removes the queue of a name.
     pub fn remove(&mut self, name: &Name) {
         self.queues.swap_remove(name);
     }
 }
 
 impl<Q: Default> QueueTable<Q> {
-    /// Makes one of this name, unless there is one.
+    /// Makes a queue for a name, unless the name has one.
     pub fn make(&mut self, name: &Name) {
         if unlikely(self.find(name).is_none()) {
             self.insert(name);
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Few names, so that the one found last is often asked for, and often gone.
+        /// Few names, so that the queue found last is often looked up and often gone.
         #[test]
         fn it_is_a_map(steps in proptest::collection::vec((0u8..4, 0u8..4, 1usize..9), 1..60)) {
             let (mut table, mut map) = (QueueTable::default(), std::collections::HashMap::new());

@@ -1,4 +1,4 @@
-//! When which name is to be looked at without anybody's command.
+//! The schedule of names to settle without a client's command.
 
 use std::collections::BTreeSet;
 
@@ -6,31 +6,31 @@ use foldhash::HashMap;
 
 use crate::values::name::Name;
 
-/// When a name is due, and by when it is listed in the order for that, on the steady clock in ms.
+/// The due time of a name, and the time by which an [`Order`] lists it, on the steady clock in ms.
 ///
-/// Invariant: it is listed no later than it is due.
+/// Invariant: the name is listed no later than it is due.
 #[derive(Clone, Copy, Debug)]
 pub struct Time {
     due_ms: u64,
     listed_ms: u64,
 }
 
-/// Names in the order of their times, on the steady clock in ms. Whoever has the names keeps the time of each.
-///
-/// A time that is put off before it has come changes nothing here until then: a lock that is handed from one to the
-/// next thousands of times a second has a lease that ends later each time. Every other step costs O(log n).
+/// Names in the order of their times, on the steady clock in ms. The caller keeps the [`Time`] of
+/// each name.
+// perf: a postponed time changes nothing here until the earlier time comes. A lock that is handed
+// over thousands of times a second has a later end each time. Every other operation costs O(log n).
 #[derive(Debug, Default)]
 pub struct Order(BTreeSet<(u64, Name)>);
 
 impl Order {
-    /// Lists a name that isn't.
+    /// Lists a name that is not listed yet. Returns its time.
     pub fn insert(&mut self, name: &Name, due_ms: u64) -> Time {
         self.0.insert((due_ms, name.clone()));
         let listed_ms = due_ms;
         Time { due_ms, listed_ms }
     }
 
-    /// Gives a name another time, at `now_ms`.
+    /// Sets the time of a listed name, at `now_ms`.
     pub fn set(&mut self, name: &Name, time: &mut Time, due_ms: u64, now_ms: u64) {
         time.due_ms = due_ms;
         let is_found_later = now_ms < time.listed_ms && time.listed_ms <= due_ms;
@@ -39,19 +39,19 @@ impl Order {
         }
     }
 
-    /// Takes a name out.
+    /// Removes a name.
     pub fn remove(&mut self, name: &Name, time: Time) {
         self.0.remove(&(time.listed_ms, name.clone()));
     }
 
-    /// The names that are listed by `until_ms`, the earliest first, at most `most` of them. Each of them is due by
-    /// then or [is put off](Order::is_put_off).
+    /// Returns the names that are listed by `until_ms`, the earliest first, at most `most`. Each of
+    /// them is due by then or [postponed](Order::is_put_off).
     pub fn listed(&self, until_ms: u64, most: usize) -> Vec<Name> {
         let listed = self.0.iter().take_while(|(ms, _)| *ms <= until_ms);
         listed.take(most).map(|(_, name)| name.clone()).collect()
     }
 
-    /// Whether a name is due after `until_ms` only; from then on it is listed by its time.
+    /// Returns true if a name is due only after `until_ms`. It is then listed by its due time.
     pub fn is_put_off(&mut self, name: &Name, time: &mut Time, until_ms: u64) -> bool {
         let is_put_off = time.due_ms > until_ms;
         if is_put_off {
@@ -65,23 +65,24 @@ impl Order {
         *time = self.insert(name, time.due_ms);
     }
 
-    /// When to look which name is due first: no later than that is.
+    /// Returns the next time to look for a name that is due. No name is due earlier.
     pub fn next_ms(&self) -> Option<u64> {
         self.0.first().map(|(ms, _)| *ms)
     }
 
-    /// How many names are listed.
+    /// Returns the number of listed names.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether a name is listed as its time says.
+    /// Returns true if a name is listed by this time. For the checks of invariants.
     pub fn has(&self, name: &Name, time: Time) -> bool {
         time.listed_ms <= time.due_ms && self.0.contains(&(time.listed_ms, name.clone()))
     }
 }
 
-/// Names, each with one time, on the steady clock in ms. Every step costs O(log n), and O(1) where a time is put off.
+/// Names with one time each, on the steady clock in ms. An operation costs O(log n), or O(1) if it
+/// postpones a time.
 ///
 /// Invariant: `order` lists the names that have a time.
 #[derive(Debug, Default)]
@@ -91,12 +92,12 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// When a name is due, if it is.
+    /// Returns when a name is due, if it is scheduled.
     pub fn time_of(&self, name: &Name) -> Option<u64> {
         self.times.get(name).map(|time| time.due_ms)
     }
 
-    /// Sets, at `now_ms`, when a name is due.
+    /// Sets, at `now_ms`, the time at which a name is due.
     pub fn set(&mut self, name: &Name, due_ms: u64, now_ms: u64) {
         if let Some(time) = self.times.get_mut(name) {
             self.order.set(name, time, due_ms, now_ms);
@@ -106,14 +107,14 @@ impl Schedule {
         }
     }
 
-    /// A name isn't due at any time.
+    /// Removes the time of a name.
     pub fn remove(&mut self, name: &Name) {
         if let Some(time) = self.times.remove(name) {
             self.order.remove(name, time);
         }
     }
 
-    /// The names due by `until_ms`; at most `most` names are looked at.
+    /// Returns the names due by `until_ms`. Looks at `most` names at most.
     pub fn due(&mut self, until_ms: u64, most: usize) -> Vec<Name> {
         let mut due = self.order.listed(until_ms, most);
         due.retain(|name| {
@@ -123,12 +124,12 @@ impl Schedule {
         due
     }
 
-    /// When to look which name is due first: no later than that is.
+    /// Returns the next time to look for a name that is due. No name is due earlier.
     pub fn next_ms(&self) -> Option<u64> {
         self.order.next_ms()
     }
 
-    /// Makes every name due at `due_ms`.
+    /// Sets the time of every scheduled name to `due_ms`.
     pub fn set_all(&mut self, due_ms: u64) {
         self.order = Order::default();
         for (name, time) in &mut self.times {
@@ -136,7 +137,7 @@ impl Schedule {
         }
     }
 
-    /// Whether no name has one.
+    /// Returns true if no name has a time.
     pub fn is_empty(&self) -> bool {
         self.times.is_empty()
     }
@@ -182,7 +183,8 @@ mod tests {
                 let found = schedule.due(ms, 99);
                 prop_assert_eq!(found.len(), due.len());
                 prop_assert!(found.iter().all(|name| due.contains(name)));
-                // What was put off until after then is listed so: it is found once only.
+                // A name that was postponed beyond that time is listed by its new time, so it is
+                // found only once.
                 let first_ms = order.first().map(|(ms, _)| *ms);
                 let is_first = |next_ms: u64| first_ms.is_some_and(|first_ms| next_ms <= first_ms);
                 prop_assert_eq!(schedule.next_ms().is_some(), first_ms.is_some());

@@ -1,30 +1,31 @@
-//! Sessions: grants that last as long as a connection does.
+//! Sessions: ties of grants to connections.
 //!
-//! A tied grant is renewed when a third of its lease has passed, and ends when its connection does, or
-//! so long after that as it was told to be kept: then it is an ordinary lease.
-//! The session's number is kept in the holder, so it goes wherever the server moves the value; what the
-//! number means is known here, in this server's memory, and nowhere else.
+//! 1. A tied grant is renewed when a third of its lease has passed.
+//! 2. It ends when its connection closes. With KEEP it becomes an ordinary lease of that length
+//!    instead.
+//! 3. The session's number is in the holder, so it follows the value wherever the server moves it.
+//!    Only this server's memory has the number's meaning.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
 
 use foldhash::HashMap;
 
-use crate::branch::unlikely;
+use crate::hints::unlikely;
 use crate::state::lost_holds::Loss;
 use crate::values::holder::Holder;
 use crate::values::holders::Difference;
 use crate::values::lock::Lock;
-use crate::values::moment::{has_passed, Moment};
 use crate::values::name::Name;
 use crate::values::session_id::SessionId;
+use crate::values::time::{has_passed, Now};
 use crate::values::token::Token;
 
-/// Bounds of when a session that was deferred is looked at again, in ms.
+/// Bounds of the time after which a postponed session is looked at again, in ms.
 const SOONEST_MS: u64 = 20;
 const LATEST_MS: u64 = 1_000;
 
-/// When a session is due whose grant was not stored yet.
+/// The due time of a session whose grant was not stored yet.
 const NEVER_FOLLOWED: u64 = u64::MAX;
 
 /// The number of a tie. Never reused.
@@ -38,52 +39,54 @@ struct KeysId(u64);
 #[derive(Clone, Debug)]
 struct Session {
     tie: TieId,
-    /// The keys that its grant is among. Where these have ended, so has the session.
+    /// The keys that its grant is among. If these have ended, the session has ended too.
     keys: KeysId,
     /// The grant's key. The database is that of `keys`, see [`Sessions::name_of`].
     name: Name,
     lease_ms: u64,
     keep_ms: Option<u64>,
-    /// When to look at it, on the steady clock: to renew it, to end it, or to find that its grant
-    /// is gone.
+    /// The next time to look at the session, on the steady clock in ms: to renew it, to end it, or
+    /// to find that its grant is gone.
     due_ms: u64,
 }
 
-/// The grants that are tied to one connection. After a RESET the connection begins another tie.
+/// The grants that are tied to one connection. After a RESET the connection starts another tie.
 #[derive(Debug)]
 struct Tie {
     client_id: u64,
-    /// When the connection ended, on the wall clock in ms: since then each grant is to end, or to be
-    /// kept for a while.
+    /// The end of the connection, on the wall clock in ms. Each grant ends then, or is kept for its
+    /// KEEP.
     ended_ms: Option<u64>,
     sessions: BTreeSet<SessionId>,
 }
 
-/// A tie that has ended and whose sessions are made due, in their order.
+/// A tie that has ended. Its sessions are made due one after another.
 #[derive(Debug)]
 struct Ending {
     tie: TieId,
-    /// The last one that was made due.
+    /// The last session that was made due.
     last: SessionId,
 }
 
 /// The keys of one database, from one flush to the next.
 #[derive(Debug)]
 struct Keys {
-    /// The database's number: another one after SWAPDB.
+    /// The database's number, which SWAPDB changes.
     database: i32,
     sessions: BTreeSet<SessionId>,
 }
 
 /// All sessions of this server.
 ///
-/// A session ends at once where its connection does, or where its database is flushed. What is left of it is
-/// worked off in parts, because that takes time for each: [`Sessions::work_off`].
+/// A session ends at once when its connection closes or its database is flushed.
+/// [`Sessions::work_off`] removes what is left of it in parts, because each session takes time.
 ///
 /// Invariants:
 /// 1. `due`, and one of `ties`, list each session once.
-/// 2. One of `keys` lists it, or one of `flushed` if its keys have ended; then nothing finds it.
-/// 3. `by_client` has the ties that haven't ended, `by_database` all keys. No tie is without a session.
+/// 2. One of `keys` lists it, or one of `flushed` if its keys have ended. In the second case no
+///    look-up finds it.
+/// 3. `by_client` has the ties that haven't ended, `by_database` all keys. No tie is without a
+///    session.
 /// 4. `flushed_len` counts the sessions whose keys have ended, `ended_ties` the ties that have.
 #[derive(Debug, Default)]
 pub struct Sessions {
@@ -102,18 +105,18 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Returns how many there are.
+    /// Returns the number of sessions, without those that a flush has ended.
     pub fn len(&self) -> usize {
         self.sessions.len() - self.flushed_len
     }
 
-    /// Returns true if there is none, nor anything left of one.
+    /// Returns true if there is no session and none is left to be worked off.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
 
-    /// Ends all sessions; the grants are left to their leases. The numbers are still in the values and
-    /// are not given again.
+    /// Ends all sessions. The grants are left to their leases. The numbers are still in the values
+    /// and are not given again.
     pub fn clear(&mut self) {
         let last_number = self.last_number;
         *self = Self {
@@ -122,12 +125,12 @@ impl Sessions {
         };
     }
 
-    /// Returns true if there is such a session.
+    /// Returns true if the session is still kept and no flush has ended it.
     pub fn contains(&self, id: SessionId) -> bool {
         self.get(id).is_some()
     }
 
-    /// Returns true if this session binds a grant to a connection that lives.
+    /// Returns true if this session ties a grant to an open connection.
     pub fn is_alive(&self, id: SessionId) -> bool {
         self.client_of(id).is_some()
     }
@@ -153,7 +156,7 @@ impl Sessions {
         self.last_number
     }
 
-    /// Returns true if anything is tied to this connection.
+    /// Returns true if any grant is tied to this connection.
     pub fn has_client(&self, client_id: u64) -> bool {
         self.by_client.contains_key(&client_id)
     }
@@ -162,26 +165,27 @@ impl Sessions {
         self.ties.get(self.by_client.get(&client_id)?)
     }
 
-    /// Returns the connection that a grant is tied to, if it lives.
+    /// Returns the connection that a grant is tied to, if the connection is open.
     pub fn client_of(&self, id: SessionId) -> Option<u64> {
         let tie = self.ties.get(&self.get(id)?.tie)?;
         tie.ended_ms.is_none().then_some(tie.client_id)
     }
 
-    /// Returns how many grants are tied to a connection. Those are among them that a flush has ended and of
-    /// which something is left.
+    /// Returns the number of grants that are tied to a connection. Includes those that a flush has
+    /// ended and that are not worked off yet.
     pub fn count_of(&self, client_id: u64) -> usize {
         self.tie_of(client_id).map_or(0, |tie| tie.sessions.len())
     }
 
-    /// Returns the sessions of a connection, if it lives, and where their grants are.
+    /// Returns the sessions of an open connection, with the names of their grants.
     pub fn ties_of(&self, client_id: u64) -> impl Iterator<Item = (SessionId, Name)> + '_ {
         let tie = self.tie_of(client_id).into_iter();
         let ids = tie.flat_map(|tie| &tie.sessions);
         ids.filter_map(|id| Some((*id, self.name_of(self.sessions.get(id)?)?)))
     }
 
-    /// Returns when the next session is due, or something is to be worked off, on the steady clock in ms.
+    /// Returns when the next session is due, on the steady clock in ms; 0 if anything is left to be
+    /// worked off.
     pub fn next_due_ms(&self) -> Option<u64> {
         if !self.ending.is_empty() || !self.flushed.is_empty() {
             return Some(0);
@@ -189,7 +193,8 @@ impl Sessions {
         self.due.first().map(|(ms, _)| *ms)
     }
 
-    /// Returns the sessions that are due at `steady_ms` and where their grants should be, at most `most`.
+    /// Returns the sessions that are due at `steady_ms`, with the names where their grants should
+    /// be. Looks at `most` sessions at most.
     pub fn due(&self, steady_ms: u64, most: usize) -> Vec<(SessionId, Name)> {
         let due = self
             .due
@@ -200,13 +205,15 @@ impl Sessions {
             .collect()
     }
 
-    /// Returns true if a session is still there and due at `steady_ms`.
+    /// Returns true if a session is still kept, no flush has ended it, and it is due at
+    /// `steady_ms`.
     pub fn is_due(&self, id: SessionId, steady_ms: u64) -> bool {
         self.get(id)
             .is_some_and(|session| session.due_ms <= steady_ms)
     }
 
-    /// Ties a grant at `name` to a connection; it is kept for so long after that is gone.
+    /// Ties a grant at `name` to a connection. With `keep_ms` the grant is kept for that time after
+    /// the connection ends.
     pub fn bind(
         &mut self,
         client_id: u64,
@@ -228,7 +235,7 @@ impl Sessions {
         id
     }
 
-    /// Lists a session in the tie of a connection, which is begun if there is none.
+    /// Lists a session in the tie of a connection. Starts a tie if there is none.
     fn list_in_tie(&mut self, id: SessionId, client_id: u64) -> TieId {
         let number = self.next_number();
         let tie_id = *self.by_client.entry(client_id).or_insert(TieId(number));
@@ -281,14 +288,14 @@ impl Sessions {
         self.ties.remove(&tie_id);
     }
 
-    /// Sets the lease of a tied grant to another length.
+    /// Sets the lease of a tied grant to another length, in ms.
     pub fn set_lease(&mut self, id: SessionId, lease_ms: u64) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.lease_ms = lease_ms;
         }
     }
 
-    /// Records that the grant is at another name now.
+    /// Records that the grant of a session is at another name now.
     pub fn move_to(&mut self, id: SessionId, name: &Name) {
         let Some(before) = self.get(id).map(|session| session.keys) else {
             return;
@@ -303,7 +310,8 @@ impl Sessions {
         }
     }
 
-    /// Has two databases change places. Costs the same however many sessions are there.
+    /// Swaps two databases.
+    // perf: costs the same for any number of sessions.
     pub fn swap_databases(&mut self, one: i32, other: i32) {
         let swapped = [
             (self.by_database.remove(&one), other),
@@ -318,8 +326,8 @@ impl Sessions {
         }
     }
 
-    /// Ends the sessions of a database: all keys there are gone, and with them the grants. Costs the same however
-    /// many they are.
+    /// Ends the sessions of a database, because all its keys and their grants are gone.
+    // perf: costs the same for any number of sessions.
     pub fn end_sessions_in(&mut self, database: i32) {
         let keys_id = self.by_database.remove(&database);
         let Some(keys) = keys_id.and_then(|id| self.keys.remove(&id)) else {
@@ -331,7 +339,7 @@ impl Sessions {
         }
     }
 
-    /// As [`Sessions::end_sessions_in`], of all databases.
+    /// Like [`Sessions::end_sessions_in`], for all databases.
     pub fn end_sessions_everywhere(&mut self) {
         let databases: Vec<i32> = self.by_database.keys().copied().collect();
         for database in databases {
@@ -339,8 +347,9 @@ impl Sessions {
         }
     }
 
-    /// Ends the tie of a connection that is gone, or was reset, since `ended_ms` on the wall clock: its grants have
-    /// ended, except those to be kept. Costs the same however many they are.
+    /// Ends the tie of a connection that closed or was reset at `ended_ms` on the wall clock. Its
+    /// grants have ended, except those with KEEP.
+    // perf: costs the same for any number of sessions.
     pub fn close_client(&mut self, client_id: u64, ended_ms: u64) {
         let Some(tie_id) = self.by_client.remove(&client_id) else {
             return;
@@ -355,8 +364,8 @@ impl Sessions {
         }
     }
 
-    /// Works off what has ended: at most `most` sessions of flushed databases are taken out, and at most `most`
-    /// of ended ties are due from now on.
+    /// Works off what has ended. Removes at most `most` sessions of flushed databases, and makes at
+    /// most `most` sessions of ended ties due.
     pub fn work_off(&mut self, steady_ms: u64, most: usize) {
         for _ in 0..most {
             if !self.take_out_next() {
@@ -370,10 +379,10 @@ impl Sessions {
         }
     }
 
-    /// Makes the next session of an ended tie due. Returns false if there is none.
+    /// Makes the next session of an ended tie due. Returns false if no tie is left.
     ///
-    /// It is due no sooner than now, so that sessions come first that are due already: others may have to be
-    /// renewed.
+    /// The session is due no sooner than now. So sessions that are due already come first, because
+    /// they may need a renewal.
     fn make_next_due(&mut self, steady_ms: u64) -> bool {
         let Some(Ending { tie, last }) = self.ending.front_mut() else {
             return false;
@@ -391,7 +400,7 @@ impl Sessions {
         true
     }
 
-    /// Takes out the next session that a flush has ended. Returns false if there is none.
+    /// Removes the next session that a flush has ended. Returns false if there is none.
     fn take_out_next(&mut self) -> bool {
         let Some(flushed) = self.flushed.last_mut() else {
             return false;
@@ -401,14 +410,14 @@ impl Sessions {
             None => drop(self.flushed.pop()),
         }
         if self.is_empty() && self.flushed.is_empty() {
-            // Frees the room that they had.
+            // Frees their memory.
             self.clear();
         }
         true
     }
 
-    /// Looks at a session again that is due but may not be renewed or ended now: after a sixth of its
-    /// lease, twice before a renewal would be late, but within the second.
+    /// Postpones a session that is due but may not be renewed or ended now: by half the time
+    /// between two renewals, a sixth of its lease, within 20 ms to 1 s.
     pub fn defer(&mut self, id: SessionId, steady_ms: u64) {
         if let Some(session) = self.get(id) {
             let later_ms = (session.lease_ms / 6).clamp(SOONEST_MS, LATEST_MS);
@@ -416,7 +425,7 @@ impl Sessions {
         }
     }
 
-    /// Whether a lock has a grant whose connection is gone.
+    /// Returns true if a lock has a grant whose connection is gone.
     #[inline(always)]
     pub fn has_orphan_at(&self, lock: &Lock) -> bool {
         unlikely(self.ended_ties > 0) && self.is_any_orphaned(lock)
@@ -432,14 +441,15 @@ impl Sessions {
         session.is_some_and(|session| self.ended_ms(session).is_some())
     }
 
-    /// Until when a grant is kept whose connection is gone, if its lease was in force then.
+    /// Returns the time until which a grant is kept whose connection is gone. `None`: it has no
+    /// KEEP, or its lease was over when the connection ended.
     fn kept_until_ms(&self, own: &Holder) -> Option<u64> {
         let session = self.get(own.session)?;
         let (ended_ms, keep_ms) = (self.ended_ms(session)?, session.keep_ms?);
         (!has_passed(own.deadline_ms, ended_ms)).then(|| ended_ms.saturating_add(keep_ms))
     }
 
-    /// The cause by which a grant was lost that [`Sessions::expire_and_renew`] removed.
+    /// Returns the cause by which a grant was lost that [`Sessions::expire_and_renew`] removed.
     pub fn loss_of(&self, own: &Holder) -> Loss {
         if self.is_orphaned(own) && self.kept_until_ms(own).is_none() {
             Loss::Disconnected
@@ -448,10 +458,11 @@ impl Sessions {
         }
     }
 
-    /// Ends the grants of a lock whose connection is gone, or unties those that are to be kept, and ends
-    /// those whose lease has run out, but for those that were due to be renewed before. Tells how many
-    /// leases ran out.
-    pub fn expire_and_renew(&self, lock: &mut Lock, moment: Moment) -> u64 {
+    /// Ends the grants of a lock whose connections are gone, or unties them if they have KEEP. Then
+    /// ends the leases that have run out, except those due for a renewal, which are renewed.
+    ///
+    /// Returns the number of leases that ran out.
+    pub fn expire_and_renew(&self, lock: &mut Lock, now: Now) -> u64 {
         if self.has_orphan_at(lock) {
             let orphaned = lock.holders().iter().filter(|own| self.is_orphaned(own));
             let orphaned = orphaned.map(|own| (own.token.clone(), self.kept_until_ms(own)));
@@ -466,20 +477,20 @@ impl Sessions {
                 };
             }
         }
-        lock.expire(moment.ms(), |own| self.renewal(own, moment))
+        lock.expire(now.ms(), |own| self.renewal(own, now))
     }
 
-    /// The deadline that a tied grant is given, if its renewal is due.
-    pub fn renewal(&self, own: &Holder, moment: Moment) -> Option<u64> {
+    /// Returns the new deadline of a tied grant, if its renewal is due.
+    pub fn renewal(&self, own: &Holder, now: Now) -> Option<u64> {
         let session = self.get(own.session)?;
-        let due = session.due_ms <= moment.steady_ms && self.ended_ms(session).is_none();
-        due.then(|| moment.ms().saturating_add(session.lease_ms))
+        let due = session.due_ms <= now.steady_ms && self.ended_ms(session).is_none();
+        due.then(|| now.ms().saturating_add(session.lease_ms))
     }
 
-    /// Records what became of a tied grant.
+    /// Records a change of a tied grant.
     ///
-    /// A lease that was shortened by hand is not renewed before its time: it may end first.
-    pub fn follow(&mut self, difference: &Difference<'_>, moment: Moment) {
+    /// A lease that was shortened by hand is not renewed earlier, so it may end first.
+    pub fn follow(&mut self, difference: &Difference<'_>, now: Now) {
         let session_of = |own: Option<&Holder>| own.map_or(SessionId::NONE, |own| own.session);
         let (before, after) = (session_of(difference.before), session_of(difference.after));
         if before != after {
@@ -488,13 +499,13 @@ impl Sessions {
         let (Some(own), Some(session)) = (difference.after, self.get(after)) else {
             return;
         };
-        let due_ms = moment.steady_at(renewal_ms(own.deadline_ms, session.lease_ms));
-        if due_ms > moment.steady_ms || session.due_ms == NEVER_FOLLOWED {
+        let due_ms = now.steady_at(renewal_ms(own.deadline_ms, session.lease_ms));
+        if due_ms > now.steady_ms || session.due_ms == NEVER_FOLLOWED {
             self.recheck(after, due_ms);
         }
     }
 
-    /// Drops the sessions of grants that were made and ended in one and the same operation.
+    /// Drops the sessions of grants that were made and ended in the same operation.
     pub fn drop_unfollowed(&mut self) {
         while let Some((NEVER_FOLLOWED, id)) = self.due.last().copied() {
             self.end_session(id);
@@ -571,7 +582,8 @@ impl Sessions {
     }
 }
 
-/// When a grant with this deadline has used up a third of its lease; at least 1 ms of it.
+/// Returns the time at which a third of the lease, at least 1 ms, has passed of a grant with this
+/// deadline.
 fn renewal_ms(deadline_ms: u64, lease_ms: u64) -> u64 {
     deadline_ms
         .saturating_sub(lease_ms)

@@ -1,20 +1,25 @@
-//! Whether a request may be granted now: what its locks and the queues before it say.
+//! Admission: a request is admissible if the holders and the queues of all its names let it be
+//! granted now.
 
-use super::lock_table::Waiting;
-use crate::branch::likely;
+use super::lock_table::WaitQueues;
+use crate::hints::likely;
 use crate::state::queue::{Position, Waiter};
 use crate::transaction::Transaction;
-use crate::values::lock::{Compatibility, Lack};
+use crate::values::lock::Compatibility::{
+    self, Admitted, Blocked, Downgrade, Raise, RaiseBlocked, Reentry, Upgrade, UpgradeBlocked,
+};
+use crate::values::lock::Lack;
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::request::Request;
 
-/// How a request stands to all its names and their queues.
+/// The admission of a request at all its names.
 pub(super) enum Admission {
-    /// It can be granted, keeping this fence or with a new one.
+    /// The request can be granted, with this fence or with a new one.
     Granted { kept_fence: Option<u64> },
-    /// It can't be granted now: its name with this number is the first that is in the way. Its token
-    /// may hold there already, and lack permits.
+    /// The request cannot be granted now. `by` is the number of its first name that blocks it.
+    /// `lack` is set if the token holds that name already and lacks permits. `upgrades` counts the
+    /// names at which a newcomer's token would convert its grant.
     Blocked {
         upgrades: usize,
         by: usize,
@@ -22,27 +27,7 @@ pub(super) enum Admission {
     },
 }
 
-/// How a request stands to one of its names and to the queue there.
-enum Conflict {
-    /// Nothing is in its way.
-    Open,
-    /// Its token holds there already, under this fence, in a mode that stays or is given freely.
-    Held { fence: u64 },
-    /// Its token holds there, alone, in another mode.
-    Upgrade,
-    /// Its token holds there beside others, in another mode.
-    UpgradeBlocked,
-    /// Its token shares and is to count as more holders than it does: there is room.
-    Raise { fence: u64 },
-    /// Its token shares and is to count as more holders than it does: there is no room.
-    RaiseBlocked { lack: Lack },
-    /// Somebody else holds, or comes before it.
-    Blocked,
-    /// Another type's key.
-    OtherType,
-}
-
-/// The fences of what a token holds already, as long as they are one and the same.
+/// The fence of the grants that a token has already, if it is the same for all of them.
 #[derive(Default)]
 struct Kept {
     held: usize,
@@ -59,14 +44,16 @@ impl Kept {
             .is_some_and(|other| other != fence);
     }
 
-    /// The fence that a grant of so many names keeps: all of them are held under it.
+    /// Returns the fence that a grant of `names` names keeps. The token must hold all of them under
+    /// that fence.
     fn of(self, names: usize) -> Option<u64> {
         self.fence.filter(|_| self.held == names && !self.mixed)
     }
 }
 
-impl Waiting {
-    /// How a newcomer stands. All its names are looked at, for what it is refused for.
+impl WaitQueues {
+    /// Returns the admission of a newcomer. Looks at all its names, because a later name can cause
+    /// an error.
     ///
     /// # Errors
     /// [`Refusal::WrongType`], [`Refusal::PermitsRaised`], in this order.
@@ -75,46 +62,48 @@ impl Waiting {
         &self,
         names: &Names,
         request: &Request,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<Admission, Refusal> {
         for (by, name) in names.iter().enumerate() {
-            let conflict = self.conflict_at(name, request, None, tx);
-            if !likely(matches!(conflict, Conflict::Open)) {
-                let rest = (by, conflict);
+            let compatibility = self.compatibility_at(name, request, None, tx);
+            if !likely(matches!(compatibility, Some(Admitted))) {
+                let rest = (by, compatibility);
                 return self.conflicting_admission(rest, names, request, tx);
             }
         }
         Ok(Admission::Granted { kept_fence: None })
     }
 
-    /// As [`Waiting::newcomer_admission`], from the first name on that isn't open.
+    /// Like [`WaitQueues::newcomer_admission`], from the first name on that does not simply admit the
+    /// request.
     #[inline(never)]
     fn conflicting_admission(
         &self,
-        (first, conflict): (usize, Conflict),
+        (first, compatibility): (usize, Option<Compatibility>),
         names: &Names,
         request: &Request,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<Admission, Refusal> {
         let mut kept = Kept::default();
         let mut blocked = None;
         let mut upgrades = 0;
         let mut raised = false;
-        let mut known = Some(conflict);
+        let mut known = Some(compatibility);
         for (by, name) in names.iter().enumerate().skip(first) {
-            let conflict = known.take();
-            let conflict = conflict.unwrap_or_else(|| self.conflict_at(name, request, None, tx));
-            match conflict {
-                Conflict::Open => {}
-                Conflict::Held { fence } => kept.add(fence),
-                Conflict::Upgrade => upgrades += 1,
-                Conflict::UpgradeBlocked => {
+            let compatibility = known.take();
+            let compatibility =
+                compatibility.unwrap_or_else(|| self.compatibility_at(name, request, None, tx));
+            match compatibility {
+                Some(Admitted) => {}
+                Some(Reentry { fence } | Downgrade { fence }) => kept.add(fence),
+                Some(Upgrade) => upgrades += 1,
+                Some(UpgradeBlocked) => {
                     upgrades += 1;
                     blocked = blocked.or(Some(by));
                 }
-                Conflict::Raise { .. } | Conflict::RaiseBlocked { .. } => raised = true,
-                Conflict::Blocked => blocked = blocked.or(Some(by)),
-                Conflict::OtherType => return Err(Refusal::WrongType),
+                Some(Raise { .. } | RaiseBlocked { .. }) => raised = true,
+                Some(Blocked) => blocked = blocked.or(Some(by)),
+                None => return Err(Refusal::WrongType),
             }
         }
         if raised {
@@ -132,8 +121,9 @@ impl Waiting {
         })
     }
 
-    /// Whether it is a waiter's turn. The name that held it up before is looked at first: while that
-    /// one does so still, the others need no look.
+    /// Returns the admission of a waiter. A free name whose lock may be on another server blocks
+    /// the waiter too. The name that blocked the waiter before is looked at first. If it still
+    /// blocks the waiter, the others need no look.
     ///
     /// # Errors
     /// [`Refusal::WrongType`]
@@ -141,7 +131,7 @@ impl Waiting {
         &self,
         position: Position,
         waiter: &Waiter,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<Admission, Refusal> {
         let blocked = |by, lack| Admission::Blocked {
             upgrades: 0,
@@ -151,35 +141,33 @@ impl Waiting {
         let names = waiter.names.as_slice();
         let mut known = self.queues.blocked_by_number(position).and_then(|by| {
             let name = names.get(by)?;
-            let conflict = self.conflict_at(name, &waiter.request, Some(position), tx);
-            Some((by, conflict))
+            let compatibility = self.compatibility_at(name, &waiter.request, Some(position), tx);
+            Some((by, compatibility))
         });
         match &known {
-            Some((by, Conflict::UpgradeBlocked | Conflict::Blocked)) => {
-                return Ok(blocked(*by, None))
-            }
-            Some((by, Conflict::RaiseBlocked { lack })) => return Ok(blocked(*by, Some(*lack))),
-            Some((_, Conflict::OtherType)) => return Err(Refusal::WrongType),
+            Some((by, Some(UpgradeBlocked | Blocked))) => return Ok(blocked(*by, None)),
+            Some((by, Some(RaiseBlocked { lack }))) => return Ok(blocked(*by, Some(*lack))),
+            Some((_, None)) => return Err(Refusal::WrongType),
             Some((
                 _,
-                Conflict::Open | Conflict::Held { .. } | Conflict::Raise { .. } | Conflict::Upgrade,
+                Some(Admitted | Reentry { .. } | Downgrade { .. } | Raise { .. } | Upgrade),
             ))
             | None => {}
         }
         let mut kept = Kept::default();
         for (by, name) in names.iter().enumerate() {
             let known = known.take_if(|(known_by, _)| *known_by == by);
-            let conflict = match known {
-                Some((_, conflict)) => conflict,
-                None => self.conflict_at(name, &waiter.request, Some(position), tx),
+            let compatibility = match known {
+                Some((_, compatibility)) => compatibility,
+                None => self.compatibility_at(name, &waiter.request, Some(position), tx),
             };
-            match conflict {
-                Conflict::UpgradeBlocked | Conflict::Blocked => return Ok(blocked(by, None)),
-                Conflict::RaiseBlocked { lack } => return Ok(blocked(by, Some(lack))),
-                Conflict::Open if tx.is_away(name) => return Ok(blocked(by, None)),
-                Conflict::Open | Conflict::Upgrade => {}
-                Conflict::Held { fence } | Conflict::Raise { fence } => kept.add(fence),
-                Conflict::OtherType => return Err(Refusal::WrongType),
+            match compatibility {
+                Some(UpgradeBlocked | Blocked) => return Ok(blocked(by, None)),
+                Some(RaiseBlocked { lack }) => return Ok(blocked(by, Some(lack))),
+                Some(Admitted) if tx.is_away(name) => return Ok(blocked(by, None)),
+                Some(Admitted | Upgrade) => {}
+                Some(Reentry { fence } | Downgrade { fence } | Raise { fence }) => kept.add(fence),
+                None => return Err(Refusal::WrongType),
             }
         }
         Ok(Admission::Granted {
@@ -187,62 +175,53 @@ impl Waiting {
         })
     }
 
-    /// Returns true if a request would be granted at once if it took up this position, where nobody stands now.
+    /// Returns true if a request would be granted at once if it took up this absent position.
     #[inline(never)]
     pub(super) fn is_admissible_at(
         &self,
         position: Position,
         names: &Names,
         request: &Request,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> bool {
         names.iter().all(
-            |name| match self.conflict_at(name, request, Some(position), tx) {
-                Conflict::Open => !tx.is_away(name),
-                Conflict::Held { .. } | Conflict::Raise { .. } | Conflict::Upgrade => true,
-                Conflict::UpgradeBlocked
-                | Conflict::RaiseBlocked { .. }
-                | Conflict::Blocked
-                | Conflict::OtherType => false,
+            |name| match self.compatibility_at(name, request, Some(position), tx) {
+                Some(Admitted) => !tx.is_away(name),
+                Some(Reentry { .. } | Downgrade { .. } | Raise { .. } | Upgrade) => true,
+                Some(UpgradeBlocked | RaiseBlocked { .. } | Blocked) | None => false,
             },
         )
     }
 
-    /// How a request stands at one of its names: a newcomer without a position, or the waiter at `position`.
+    /// Returns the compatibility of a request with the lock of one of its names and the queue there, or
+    /// `None` for a key of another type. The request is a newcomer's, or that of the waiter at
+    /// `position`.
     ///
-    /// What its token holds already needs no turn, or a holder could wait for those who wait for it.
+    /// A token needs no turn for a name that it holds. Otherwise a holder could wait for the
+    /// waiters that wait for it.
     #[inline(never)]
-    fn conflict_at(
+    fn compatibility_at(
         &self,
         name: &Name,
         request: &Request,
         position: Option<Position>,
-        tx: &mut Transaction<'_, '_, '_>,
-    ) -> Conflict {
+        tx: &mut Transaction,
+    ) -> Option<Compatibility> {
         tx.steps += 1;
-        // To read a lock costs more than all the rest. What is known of its holders holds as long as
-        // nothing has happened to any key that the table was not told of.
+        // perf: reading the lock costs more than everything else here. The recorded holders are
+        // right if no key may have changed since the table last settled it.
         let knows_holders = tx.nothing_touched && !self.queues.is_empty();
         if knows_holders && position.is_none() && self.queues.is_behind(name, &request.token) {
-            return Conflict::Blocked;
+            return Some(Blocked);
         }
-        let Some(lock) = tx.lock_at(name) else {
-            return Conflict::OtherType;
-        };
-        match lock.compatibility(request) {
-            Compatibility::Repeat { fence } | Compatibility::Downgrade { fence } => {
-                Conflict::Held { fence }
-            }
-            Compatibility::Upgrade => Conflict::Upgrade,
-            Compatibility::UpgradeBlocked => Conflict::UpgradeBlocked,
-            Compatibility::Raise { fence } => Conflict::Raise { fence },
-            Compatibility::RaiseBlocked { lack } => Conflict::RaiseBlocked { lack },
-            Compatibility::Blocked => Conflict::Blocked,
-            Compatibility::Admitted if likely(self.queues.is_empty()) => Conflict::Open,
-            Compatibility::Admitted => match self.queues.head(name) {
-                Some(head) if position.is_none_or(|own| head < own) => Conflict::Blocked,
-                _ => Conflict::Open,
-            },
+        let lock = tx.lock_at(name)?;
+        let compatibility = lock.compatibility(request);
+        if !matches!(compatibility, Admitted) || likely(self.queues.is_empty()) {
+            return Some(compatibility);
+        }
+        match self.queues.head(name) {
+            Some(head) if position.is_none_or(|own| head < own) => Some(Blocked),
+            _ => Some(Admitted),
         }
     }
 }

@@ -1,36 +1,36 @@
-//! What an operation changes in the locks themselves.
+//! Grants, extensions, releases and take-backs: the changes of an operation to the locks.
 
-use super::lock_table::Waiting;
-use crate::branch::{likely, unlikely};
+use super::lock_table::WaitQueues;
 use crate::decision::{Answer, Caller};
-use crate::operation::Leave;
+use crate::hints::{likely, unlikely};
+use crate::operation::ReleaseCount;
 use crate::state::durations::Durations;
 use crate::state::hand_over::{HandOver, Replaced};
-use crate::state::place::Stand;
+use crate::state::place::WaiterKind;
 use crate::state::queue::{Position, Waiter};
 use crate::transaction::{EntryId, Transaction};
 use crate::values::grant::Grant;
 use crate::values::holder::Holder;
 use crate::values::lock::Lock;
-use crate::values::moment::has_passed;
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
-use crate::values::request::{Life, Repeat, Request};
+use crate::values::request::{LeaseKind, Reentry, Request};
 use crate::values::session_id::SessionId;
+use crate::values::time::has_passed;
 use crate::values::token::Token;
 
-/// To whom a grant is made.
+/// The receiver of a grant.
 #[derive(Clone, Copy)]
 pub(super) enum Grantee {
-    /// To a connection, by its client id.
+    /// A connection, by its client id.
     Client(u64),
-    /// To a place, for so long until its token claims it.
+    /// A place. The grant lasts `lease_ms` unless its token claims the grant.
     Place { lease_ms: u64 },
 }
 
-impl Waiting {
-    /// Makes the grant that [`Waiting::newcomer_admission`] found clear, or [`Waiting::waiter_admission`];
-    /// its fence.
+impl WaitQueues {
+    /// Makes a grant that [`WaitQueues::newcomer_admission`] or [`WaitQueues::waiter_admission`]
+    /// found admissible. Returns its fence.
     #[inline(always)]
     pub(super) fn grant(
         &mut self,
@@ -38,7 +38,7 @@ impl Waiting {
         request: &Request,
         kept_fence: Option<u64>,
         to: Grantee,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> u64 {
         let fence = self.grant_all(names, request, kept_fence, to, tx);
         if unlikely(!self.queues.is_empty()) {
@@ -47,7 +47,8 @@ impl Waiting {
         fence
     }
 
-    /// As [`Waiting::grant`], of a token that is known not to wait for others, or for which that is noted.
+    /// Like [`WaitQueues::grant`], for a token without other waits, or whose other waits are
+    /// already queued for a recheck.
     #[inline(always)]
     pub(super) fn grant_all(
         &mut self,
@@ -55,7 +56,7 @@ impl Waiting {
         request: &Request,
         kept_fence: Option<u64>,
         to: Grantee,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> u64 {
         let fence =
             kept_fence.unwrap_or_else(|| tx.environment.fences.next(tx.environment.wall_us));
@@ -63,27 +64,25 @@ impl Waiting {
             let id = tx.entry(name);
             grant_at(id, request, fence, to, tx);
             if unlikely(kept_fence.is_some()) {
-                tx.affirm(id, &request.token);
+                tx.force_propagate(id, &request.token);
             }
         }
         self.counters.grants += u64::from(kept_fence.is_none());
         fence
     }
 
-    /// A token that is granted these names may wait for others.
+    /// Queues the other waits of a token for a recheck after the token was granted these names.
     #[inline(never)]
-    fn note_waits_elsewhere(&self, names: &Names, token: &Token, tx: &mut Transaction<'_, '_, '_>) {
+    fn note_waits_elsewhere(&self, names: &Names, token: &Token, tx: &mut Transaction) {
         if self.queues.waits_of(token) > 0 {
             tx.lists.granted.push((token.clone(), names.clone()));
         }
     }
 
+    /// Takes back a hand-over: removes its grants, and restores the grants that it replaced if they
+    /// are still in force. Restores the waiter's position if the wait had KEEP.
     #[inline(never)]
-    pub(super) fn take_back(
-        &mut self,
-        undelivered: &HandOver,
-        tx: &mut Transaction<'_, '_, '_>,
-    ) -> Answer {
+    pub(super) fn take_back(&mut self, undelivered: &HandOver, tx: &mut Transaction) -> Answer {
         let HandOver {
             grant: Grant { token, fence },
             names,
@@ -97,7 +96,7 @@ impl Waiting {
             let id = tx.entry(name);
             let lock = tx.lock(id);
             let own = lock.and_then(|lock| lock.holder(token));
-            // A later grant to the same token is another one's business.
+            // A later grant to the same token has another fence and stays.
             if own.is_none_or(|own| own.fence != *fence) {
                 continue;
             }
@@ -118,17 +117,16 @@ impl Waiting {
     }
 }
 
-impl Waiting {
-    /// Gives a waiter its position back whose connection was lost before it could know of its grant, as if
-    /// that had been lost before. Not where its token came back meanwhile.
-    fn give_back(
-        &mut self,
-        (position, waiter): &(Position, Waiter),
-        tx: &mut Transaction<'_, '_, '_>,
-    ) {
-        let Stand::Blocked {
+impl WaitQueues {
+    /// Restores the position of a waiter whose connection was lost before the reply could reach it.
+    /// The result is as if the connection had been lost before the grant.
+    ///
+    /// Does nothing if the wait had no KEEP, if the token waits for these names again, or if
+    /// `lock.max-tickets` is reached.
+    fn give_back(&mut self, (position, waiter): &(Position, Waiter), tx: &mut Transaction) {
+        let WaiterKind::Blocked {
             keep_ms: Some(keep_ms),
-        } = waiter.stand
+        } = waiter.kind
         else {
             return;
         };
@@ -143,13 +141,7 @@ impl Waiting {
 
 /// Makes the grant of one name.
 #[inline(always)]
-fn grant_at(
-    id: EntryId,
-    request: &Request,
-    fence: u64,
-    to: Grantee,
-    tx: &mut Transaction<'_, '_, '_>,
-) {
+fn grant_at(id: EntryId, request: &Request, fence: u64, to: Grantee, tx: &mut Transaction) {
     let now_ms = tx.now_ms();
     let Some(lock) = tx.lock(id) else {
         return;
@@ -161,14 +153,18 @@ fn grant_at(
     };
     let own_session = own.map_or(SessionId::NONE, |own| own.session);
     let (holds, since_ms) = match own {
-        None => (request.repeat.first_holds(), now_ms),
-        Some(own) => kept_by(own, request.repeat, fence, now_ms),
+        None => (request.reentry.first_holds(), now_ms),
+        Some(own) => kept_by(own, request.reentry, fence, now_ms),
     };
     let terms = match to {
         Grantee::Client(client_id) => {
             let deadline_ms = now_ms.saturating_add(request.lease_ms);
-            let Request { life, lease_ms, .. } = *request;
-            let session = tx.bind(id, own_session, life, lease_ms, client_id);
+            let Request {
+                lease_kind,
+                lease_ms,
+                ..
+            } = *request;
+            let session = tx.bind(id, own_session, lease_kind, lease_ms, client_id);
             (client_id, session, deadline_ms)
         }
         Grantee::Place { lease_ms } => place_terms(own, now_ms.saturating_add(lease_ms)),
@@ -189,23 +185,23 @@ fn grant_at(
     tx.grant(id, request.mode, holder);
 }
 
-/// How many holds a token has after a grant, and since when: it had this one before.
+/// Returns the holds and the `since` of a token after a grant. `own` is the token's grant before.
 #[inline(never)]
-fn kept_by(own: &Holder, repeat: Repeat, fence: u64, now_ms: u64) -> (u64, u64) {
+fn kept_by(own: &Holder, reentry: Reentry, fence: u64, now_ms: u64) -> (u64, u64) {
     let is_claim = own.session == SessionId::UNCLAIMED;
-    let holds = match repeat {
-        Repeat::Sets(holds) => holds,
-        Repeat::Renews => own.holds,
-        Repeat::Counts if is_claim => own.holds,
-        Repeat::Counts => own.holds.saturating_add(1),
+    let holds = match reentry {
+        Reentry::Sets(holds) => holds,
+        Reentry::Renews => own.holds,
+        Reentry::Counts if is_claim => own.holds,
+        Reentry::Counts => own.holds.saturating_add(1),
     };
     let is_same_grant = own.fence == fence;
     let since_ms = if is_same_grant { own.since_ms } else { now_ms };
     (holds, since_ms)
 }
 
-/// What a grant to a place says of its client, its session and its lease: what it says already, where the
-/// token holds; it is never over sooner.
+/// Returns the client id, the session and the deadline of a grant to a place. A token that holds
+/// already keeps its client id and its session, and its deadline never moves earlier.
 #[inline(never)]
 fn place_terms(own: Option<&Holder>, deadline_ms: u64) -> (u64, SessionId, u64) {
     own.map_or((0, SessionId::UNCLAIMED, deadline_ms), |own| {
@@ -218,16 +214,21 @@ fn place_terms(own: Option<&Holder>, deadline_ms: u64) -> (u64, SessionId, u64) 
     })
 }
 
-/// Sets the lease anew, to its own length unless told; a session also moves the session to the caller,
-/// whom INFO shows from then on.
+/// Sets the lease of all names, or of none if the token does not hold all of them. Without
+/// `lease_ms` each grant keeps its own length.
+///
+/// SESSION also moves the tie to the caller's connection, which LOCK.INFO shows from then on.
+///
+/// # Errors
+/// [`Refusal::WrongType`]
 #[inline(never)]
 pub(super) fn extend(
     names: &Names,
     token: &Token,
     lease_ms: Option<u64>,
-    life: Life,
+    lease_kind: LeaseKind,
     caller: Caller,
-    tx: &mut Transaction<'_, '_, '_>,
+    tx: &mut Transaction,
 ) -> Result<Answer, Refusal> {
     if count_held(names, token, tx)? < names.count() {
         return Ok(Answer::Count(0));
@@ -240,47 +241,52 @@ pub(super) fn extend(
         };
         let lease_ms = lease_ms.unwrap_or(own.lease_ms);
         let own_session = own.session;
-        let session = tx.bind(id, own_session, life, lease_ms, caller.client_id);
+        let session = tx.bind(id, own_session, lease_kind, lease_ms, caller.client_id);
         let extended = |own: &mut Holder| {
             own.deadline_ms = now_ms.saturating_add(lease_ms);
             own.lease_ms = lease_ms;
             own.session = session;
-            if matches!(life, Life::Session { .. }) {
+            if matches!(lease_kind, LeaseKind::Session { .. }) {
                 own.client_id = caller.client_id;
             }
         };
         tx.update(id, token, extended);
-        tx.affirm(id, token);
+        tx.force_propagate(id, token);
     }
     Ok(Answer::Count(names.count()))
 }
 
+/// Releases the names that the token holds. Returns the number of these names.
+///
+/// # Errors
+/// [`Refusal::WrongType`]; then nothing is released.
 pub(super) fn release(
     names: &Names,
     token: &Token,
-    leave: Leave,
+    release_count: ReleaseCount,
     times: &mut Durations,
-    tx: &mut Transaction<'_, '_, '_>,
+    tx: &mut Transaction,
 ) -> Result<Answer, Refusal> {
-    // Nothing is released where one of several is refused; one alone is looked at but once.
+    // A refused command releases nothing, so all names are checked first. `release_at` checks the
+    // first name itself, so that a single name is looked at once.
     for name in names.iter().skip(1) {
         tx.lock_at(name).ok_or(Refusal::WrongType)?;
     }
     let mut count = 0;
     for name in names {
-        count += usize::from(release_at(name, token, leave, times, tx)?);
+        count += usize::from(release_at(name, token, release_count, times, tx)?);
     }
     Ok(Answer::Count(count))
 }
 
-/// Leaves one name. Whether the token held there.
+/// Releases one name. Returns true if the token held it.
 #[inline(always)]
 fn release_at(
     name: &Name,
     token: &Token,
-    leave: Leave,
+    release_count: ReleaseCount,
     times: &mut Durations,
-    tx: &mut Transaction<'_, '_, '_>,
+    tx: &mut Transaction,
 ) -> Result<bool, Refusal> {
     let id = tx.entry(name);
     let lock = tx.lock(id).ok_or(Refusal::WrongType)?;
@@ -288,9 +294,9 @@ fn release_at(
         return Ok(false);
     };
     let (holds, since_ms) = (own.holds, own.since_ms);
-    let left = match leave {
-        Leave::One => holds - 1,
-        Leave::AllBut(most) => holds.min(most),
+    let left = match release_count {
+        ReleaseCount::One => holds - 1,
+        ReleaseCount::AllBut(most) => holds.min(most),
     };
     if likely(left == 0) {
         times.record(tx.now_ms().saturating_sub(since_ms));
@@ -301,23 +307,20 @@ fn release_at(
     Ok(true)
 }
 
-/// Leaves so many of a token's holds; where those are as many as it had, it is told that it has them.
+/// Sets the number of a token's holds. If the number is unchanged, the grant is replicated all the
+/// same.
 #[inline(never)]
-fn leave_holds(id: EntryId, token: &Token, left: u64, tx: &mut Transaction<'_, '_, '_>) {
+fn leave_holds(id: EntryId, token: &Token, left: u64, tx: &mut Transaction) {
     let own = tx.lock(id).and_then(|lock| lock.holder(token));
     let is_as_before = own.is_some_and(|own| own.holds == left);
     tx.update(id, token, |own| own.holds = left);
     if is_as_before {
-        tx.affirm(id, token);
+        tx.force_propagate(id, token);
     }
 }
 
-/// The grants in force of this token at these names.
-pub(super) fn held_by(
-    token: &Token,
-    names: &Names,
-    tx: &mut Transaction<'_, '_, '_>,
-) -> Vec<Replaced> {
+/// Returns the grants of this token at these names that are in force.
+pub(super) fn held_by(token: &Token, names: &Names, tx: &mut Transaction) -> Vec<Replaced> {
     let mut held = Vec::new();
     for name in names {
         let Some(lock) = tx.lock_at(name) else {
@@ -339,16 +342,12 @@ fn replaced_at(name: &Name, lock: &Lock, token: &Token) -> Option<Replaced> {
     })
 }
 
-/// How many of the names this token holds.
+/// Returns the number of these names that the token holds.
 ///
 /// # Errors
 /// [`Refusal::WrongType`]
 #[inline(always)]
-fn count_held(
-    names: &Names,
-    token: &Token,
-    tx: &mut Transaction<'_, '_, '_>,
-) -> Result<usize, Refusal> {
+fn count_held(names: &Names, token: &Token, tx: &mut Transaction) -> Result<usize, Refusal> {
     let mut held = 0;
     for name in names {
         let lock = tx.lock_at(name).ok_or(Refusal::WrongType)?;

@@ -1,30 +1,36 @@
-//! The one way in: every command, timer and event that concerns a lock is carried out here.
+//! The lock table: the only entry point for commands, timers and events that concern a lock.
 //!
-//! To settle a name is to end the leases that have run out and then, while the head of the queue
-//! is admitted, to grant to it. Each name is settled as something happens there; of an operation's names
-//! those are settled before it is decided where that was still to be done, so that nobody barges in,
-//! and those afterwards whose locks it changed, because that may admit the next. When a lease and a
-//! BLOCK end in the same moment the grant wins: timeouts are looked at last.
+//! To settle a name is to expire its leases and to grant it to every waiter that has become
+//! admissible. A name is settled when something happens to it.
 //!
-//! Where many are admitted at once, one operation grants to some of them and leaves the others to the
-//! next, so that the server serves its clients in between. Nobody overtakes them: they stand in
-//! their queues meanwhile.
-//!
-//! The table reads locks through a [`crate::store::Store`] and writes none: what is to change in the keyspace
-//! leaves as [`crate::effect::Effect`]s, whose wait is over as [`crate::decision::Completion`]s. All times are those of the steady clock,
-//! but for the deadlines of leases.
+//! 1. An operation first settles those of its names that are not settled yet. So a newcomer never
+//!    overtakes an admissible waiter.
+//! 2. The operation then decides, and settles the names whose locks it changed. The changes may
+//!    have made waiters admissible.
+//! 3. If a lease and a BLOCK end in the same millisecond, the waiter is granted. Timeouts are
+//!    checked last.
+//! 4. One operation grants to a limited number of waiters and leaves the others to the timer, so
+//!    the server serves clients in between. The others keep their positions, so no newcomer
+//!    overtakes them.
+//! 5. The table reads locks through [`crate::store::Store`] and writes none. Changes to the
+//!    keyspace come out as [`crate::effect::Effect`]s, and the ends of waits as
+//!    [`crate::decision::Completion`]s.
+//! 6. All times are on the steady clock, except the deadlines of leases.
 
 mod admission;
-mod circles;
+mod deadlock;
 mod due;
 mod grants;
 mod lock_table;
+mod place;
 mod quiescence;
 mod settle;
+mod wait_request;
 mod waits;
+mod worklist;
 
-use crate::branch::unlikely;
 use crate::decision::{Answer, Caller, Decision};
+use crate::hints::unlikely;
 use crate::operation::{Action, Operation};
 use crate::state::hand_over::HandOver;
 use crate::store::Environment;
@@ -34,12 +40,12 @@ use crate::values::refusal::Refusal;
 use crate::values::request::Request;
 use admission::Admission;
 use grants::{extend, release, Grantee};
-use lock_table::Waiting;
+use lock_table::WaitQueues;
 pub use lock_table::{as_of, Counters, LockTable, Times};
-use waits::{Waited, Way};
+use wait_request::{WaitKind, WaitRequest, WaitStart};
 
 impl LockTable {
-    /// Carries out one operation.
+    /// Executes one operation.
     #[inline]
     pub fn execute<'n>(
         &mut self,
@@ -48,53 +54,54 @@ impl LockTable {
         environment: &mut Environment<'_, 'n>,
     ) -> Decision {
         let Operation { names, action } = operation;
-        self.settle_around(names, environment, |waiting, tx| {
-            let answer = waiting.decide(names, action, caller, tx);
+        self.settle_around(names, environment, |wait_queues, tx| {
+            let answer = wait_queues.decide(names, action, caller, tx);
             if let Err(why) = answer {
-                waiting.count_refusal(why);
+                wait_queues.count_refusal(why);
             }
             answer
         })
     }
 
-    /// Undoes a hand-over whose client was gone before it could know of it.
+    /// Takes back a hand-over whose client was gone before the reply could reach it.
     pub fn take_back<'n>(
         &mut self,
         undelivered: &'n HandOver,
         environment: &mut Environment<'_, 'n>,
     ) -> Decision {
-        self.settle_around(&undelivered.names, environment, |waiting, tx| {
-            Ok(waiting.take_back(undelivered, tx))
+        self.settle_around(&undelivered.names, environment, |wait_queues, tx| {
+            Ok(wait_queues.take_back(undelivered, tx))
         })
     }
 
-    /// Decides about these names, settled before where that was still to be done, and again afterwards.
+    /// Settles those of these names that are not settled yet, decides, and settles the names that
+    /// the decision changed.
     #[inline(always)]
     fn settle_around<'n>(
         &mut self,
         names: &'n Names,
         environment: &mut Environment<'_, 'n>,
-        decide: impl FnOnce(&mut Waiting, &mut Transaction<'_, '_, 'n>) -> Result<Answer, Refusal>,
+        decide: impl FnOnce(&mut WaitQueues, &mut Transaction<'_, '_, 'n>) -> Result<Answer, Refusal>,
     ) -> Decision {
-        self.transact(names.as_slice(), environment, |waiting, tx| {
-            if unlikely(!waiting.is_idle() || !tx.nothing_touched) {
-                waiting.settle_unsettled(names, tx);
+        self.transact(names.as_slice(), environment, |wait_queues, tx| {
+            if unlikely(!wait_queues.is_idle() || !tx.nothing_touched) {
+                wait_queues.settle_unsettled(names, tx);
             }
-            let answer = decide(waiting, tx);
-            waiting.settle(&[], tx);
+            let answer = decide(wait_queues, tx);
+            wait_queues.settle(&[], tx);
             answer
         })
     }
 }
 
-impl Waiting {
+impl WaitQueues {
     #[inline(always)]
     fn decide(
         &mut self,
         names: &Names,
         action: &Action,
         caller: Caller,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<Answer, Refusal> {
         match action {
             Action::Acquire(request) => self.acquire(names, request, caller, tx),
@@ -103,38 +110,53 @@ impl Waiting {
                 block_ms,
                 keep_ms,
             } => {
-                let way = Way::Block {
+                let kind = WaitKind::Block {
                     block_ms: *block_ms,
                     keep_ms: *keep_ms,
                 };
-                Ok(match self.wait(names, request, way, caller, tx)? {
-                    Waited::Granted(fence) => Answer::Granted(fence),
-                    Waited::Queued(arrival, position) => Answer::Queued(arrival, position),
+                let wait = WaitRequest {
+                    names,
+                    request,
+                    kind,
+                    caller,
+                };
+                Ok(match self.wait(wait, tx)? {
+                    WaitStart::Granted(fence) => Answer::Granted(fence),
+                    WaitStart::Queued(enqueued, position) => Answer::Queued(enqueued, position),
                 })
             }
             Action::Queue {
                 request,
                 keep_ms,
-                notice,
+                notification,
             } => {
-                let way = Way::Place {
+                let kind = WaitKind::Place {
                     keep_ms: *keep_ms,
-                    notice: notice.as_ref(),
+                    notification: notification.as_ref(),
                 };
-                self.queue(names, request, way, caller, tx)
+                let wait = WaitRequest {
+                    names,
+                    request,
+                    kind,
+                    caller,
+                };
+                self.queue(wait, tx)
             }
             Action::Cancel { token } => self.cancel(names, token, tx),
             Action::Extend {
                 token,
                 lease_ms,
-                life,
+                lease_kind,
             } => {
-                let answer = extend(names, token, *lease_ms, *life, caller, tx);
+                let answer = extend(names, token, *lease_ms, *lease_kind, caller, tx);
                 self.counters.extensions += counted(&answer);
                 answer
             }
-            Action::Release { token, leave } => {
-                let answer = release(names, token, *leave, &mut self.times.holds, tx);
+            Action::Release {
+                token,
+                release_count,
+            } => {
+                let answer = release(names, token, *release_count, &mut self.times.holds, tx);
                 self.counters.releases += counted(&answer);
                 answer
             }
@@ -146,7 +168,7 @@ impl Waiting {
         names: &Names,
         request: &Request,
         caller: Caller,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<Answer, Refusal> {
         match self.newcomer_admission(names, request, tx)? {
             Admission::Blocked { .. } => Ok(Answer::NotNow),
@@ -162,7 +184,7 @@ impl Waiting {
     #[inline(never)]
     fn count_refusal(&mut self, why: Refusal) {
         match why {
-            Refusal::Deadlock | Refusal::Circle => self.counters.deadlocks += 1,
+            Refusal::Deadlock | Refusal::SessionDeadlock => self.counters.deadlocks += 1,
             Refusal::MaxWaiters => self.counters.max_waiters_refusals += 1,
             Refusal::MaxTickets => self.counters.max_tickets_refusals += 1,
             _ => {}
@@ -170,7 +192,7 @@ impl Waiting {
     }
 }
 
-/// How many names an operation changed, by its answer.
+/// Returns the number of names that an operation changed, from its answer.
 fn counted(answer: &Result<Answer, Refusal>) -> u64 {
     match answer {
         Ok(Answer::Count(count)) => *count as u64,

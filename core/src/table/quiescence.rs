@@ -1,24 +1,27 @@
-//! The table's promise, checked after each operation in debug builds: no waiter is admissible and still waits.
+//! The lock table's invariant, checked after each operation in debug builds: no waiter is
+//! admissible and still waits.
 //!
-//! The check looks at the names that the operation has read. It decides from the locks and the queues alone, and
-//! not by what is recorded to save work, so that it finds what those records forget.
+//! The check covers the names that the operation has read. It uses the locks and the queues only.
+//! So it finds errors in the records that save the table work.
 
-use super::lock_table::Waiting;
-use super::settle::MOST_STEPS;
+use super::lock_table::WaitQueues;
+use crate::budget::MOST_STEPS;
 use crate::state::queue::{Position, Waiter};
 use crate::transaction::Transaction;
 use crate::values::lock::Compatibility;
 use crate::values::name::Name;
 
-/// Names and, of each, waiters that are checked: a debug build may serve thousands.
+/// The most names checked, and the most waiters checked for each name. A debug build may serve
+/// thousands.
 const MOST_CHECKED: usize = 32;
 
-/// Waiters left to the timer, beyond which nothing is checked, because each waiter is compared with all of them.
+/// The most waiters left to the timer. Beyond this nothing is checked, because each waiter is
+/// compared with all of them.
 const MOST_LEFT: usize = 1024;
 
-impl Waiting {
+impl WaitQueues {
     /// Returns a waiter that is admissible and still waits, if there is one.
-    pub(super) fn overlooked(&self, tx: &mut Transaction<'_, '_, '_>) -> Option<Waiter> {
+    pub(super) fn overlooked(&self, tx: &mut Transaction) -> Option<Waiter> {
         let is_left_to_timer = self.queues.is_anyone_leaving() || self.pending.len() > MOST_LEFT;
         if self.queues.is_empty() || tx.steps >= MOST_STEPS || is_left_to_timer {
             return None;
@@ -34,38 +37,41 @@ impl Waiting {
         self.queues.at(overlooked).cloned()
     }
 
-    fn is_overlooked(&self, position: Position, tx: &mut Transaction<'_, '_, '_>) -> bool {
+    fn is_overlooked(&self, position: Position, tx: &mut Transaction) -> bool {
         let is_left_to_timer = self.pending.iter().any(|(_, left)| *left == position);
         let waiter = self.queues.at(position);
-        let waiter = waiter.filter(|waiter| !waiter.stand.is_absent() && !is_left_to_timer);
+        let waiter = waiter.filter(|waiter| !waiter.kind.is_absent() && !is_left_to_timer);
         waiter.is_some_and(|waiter| {
             let mut names = waiter.names.iter();
             names.all(|name| self.is_open_to(name, position, waiter, tx))
         })
     }
 
-    /// Returns true if nothing at a name is in the way of a waiter, and the timer need not look at the name first.
+    /// Returns true if no holder and no other waiter blocks a waiter at a name. Returns false if
+    /// the timer is to look at the name first.
     fn is_open_to(
         &self,
         name: &Name,
         position: Position,
         waiter: &Waiter,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> bool {
         let is_read = tx.has_read(name);
         let Some(lock) = tx.peek(name) else {
             return false;
         };
-        // Something has ended there by now, which the timer looks at: the server may have deleted the key just now.
+        // A lease may have ended at a name that is due. The timer looks at it, because the server
+        // may just have deleted the key.
         let due_ms = self.schedule.time_of(name);
         let is_due = !is_read && due_ms.is_some_and(|ms| ms <= tx.steady_ms());
-        // A free name has a time where its key may be at another server: the timer looks again soon.
+        // A free name is scheduled if its lock may be on another server. The timer looks again
+        // soon.
         let is_due = is_due || (lock.is_free() && due_ms.is_some());
         if is_due || tx.environment.store.is_touched(name) {
             return false;
         }
         match lock.compatibility(&waiter.request) {
-            Compatibility::Repeat { .. }
+            Compatibility::Reentry { .. }
             | Compatibility::Downgrade { .. }
             | Compatibility::Upgrade
             | Compatibility::Raise { .. } => true,

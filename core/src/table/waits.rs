@@ -1,150 +1,86 @@
-//! How a request that can't be granted now begins to wait.
+//! Waits: the start of a wait, its continuation by a newer request of the same token, and its
+//! cancellation.
 
 use super::admission::Admission;
-use super::circles::{Newcomer, Rank};
+use super::deadlock::{JoinAt, Newcomer};
 use super::grants::Grantee;
-use super::lock_table::Waiting;
-use super::settle::tell;
-use crate::branch::unlikely;
-use crate::decision::{Answer, Arrival, Caller, Outcome, Publication};
-use crate::state::place::{Place, Stand};
+use super::lock_table::WaitQueues;
+use super::place::place;
+use super::settle::notify;
+use super::wait_request::{WaitKind, WaitRequest, WaitStart};
+use crate::decision::{Answer, Caller, Enqueued, Outcome};
+use crate::hints::unlikely;
+use crate::state::place::WaiterKind;
 use crate::state::queue::{End, Position, Waiter};
 use crate::transaction::Transaction;
-use crate::values::holder::Mode;
-use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
-use crate::values::notice::Notice;
 use crate::values::refusal::Refusal;
 use crate::values::request::Request;
 use crate::values::token::Token;
 
-/// What the older wait of a token is told.
+/// The outcome of a wait that a newer wait of its token replaces.
 const TAKEN_OVER: Outcome = Outcome::Refused(Refusal::TakenOver);
 
-/// What a wait is told that is given up.
+/// The outcome of a wait that LOCK.CANCEL ends.
 const CANCELLED: Outcome = Outcome::Refused(Refusal::Cancelled);
 
-/// How one waits who can't be granted now.
-#[derive(Clone, Copy)]
-pub(super) enum Way<'a> {
-    /// With its connection, for so long; 0: for ever. If that is lost its place stays for so long.
-    Block { block_ms: u64, keep_ms: Option<u64> },
-    /// In a place that is kept for so long, and of which this is published.
-    Place {
-        keep_ms: u64,
-        notice: Option<&'a Notice>,
-    },
-}
-
-/// What became of a request that may be waited for.
-pub(super) enum Waited {
-    /// It was granted at once, with this fence.
-    Granted(u64),
-    /// Its token waits, at this position.
-    Queued(Arrival, Position),
-}
-
-/// One who begins to wait.
-fn waiter(
-    names: &Names,
-    request: &Request,
-    way: Way<'_>,
-    caller: Caller,
-    tx: &mut Transaction<'_, '_, '_>,
-) -> Waiter {
-    let now_ms = tx.steady_ms();
-    let (stand, client_id, timeout_ms) = match way {
-        Way::Block { block_ms, keep_ms } => {
-            let timeout_ms = (block_ms > 0).then(|| now_ms.saturating_add(block_ms));
-            (Stand::Blocked { keep_ms }, caller.client_id, timeout_ms)
-        }
-        Way::Place { keep_ms, notice } => {
-            let place = place(keep_ms, notice, now_ms, tx);
-            (Stand::Place(place), 0, None)
-        }
-    };
-    Waiter {
-        waiter_id: caller.waiter_id,
-        client_id,
-        stand,
-        names: names.clone(),
-        request: request.clone(),
-        since_ms: now_ms,
-        timeout_ms,
-    }
-}
-
-#[inline(never)]
-fn place(
-    keep_ms: u64,
-    notice: Option<&Notice>,
-    now_ms: u64,
-    tx: &mut Transaction<'_, '_, '_>,
-) -> Box<Place> {
-    Box::new(Place {
-        keep_ms,
-        until_ms: now_ms.saturating_add(keep_ms),
-        user: tx.environment.store.user(),
-        notice: notice.cloned(),
-    })
-}
-
-/// When a wait is over that goes on at the position of an older one. A connection that comes back to
-/// where nobody stands has only what is left of the BLOCK that began there.
-fn taken_up_timeout_ms(older: &Waiter, newer: &Waiter) -> Option<u64> {
-    let begun_ms = older.timeout_ms.filter(|_| older.stand.is_absent());
-    let begun_ms = begun_ms.filter(|_| newer.stand.is_blocked());
-    begun_ms.into_iter().chain(newer.timeout_ms).min()
-}
-
-impl Waiting {
+impl WaitQueues {
+    /// Grants a request, or queues it. A token waits at most once for the same names, so a newer
+    /// wait replaces the older one.
+    ///
+    /// # Errors
+    /// Those of [`WaitQueues::newcomer_admission`], then [`Refusal::Deadlock`],
+    /// [`Refusal::SessionDeadlock`], and [`Refusal::MaxWaiters`] or [`Refusal::MaxTickets`].
     #[inline(never)]
     pub(super) fn wait(
         &mut self,
-        names: &Names,
-        request: &Request,
-        way: Way<'_>,
-        caller: Caller,
-        tx: &mut Transaction<'_, '_, '_>,
-    ) -> Result<Waited, Refusal> {
+        wait: WaitRequest<'_>,
+        tx: &mut Transaction,
+    ) -> Result<WaitStart, Refusal> {
+        let WaitRequest {
+            names,
+            request,
+            kind,
+            caller,
+        } = wait;
         let (upgrades, by) = match self.newcomer_admission(names, request, tx)? {
             Admission::Blocked { upgrades, by, .. } => (upgrades, by),
             Admission::Granted { kept_fence } => {
                 let fence = self.grant_at_once(names, request, kept_fence, caller, tx);
-                return Ok(Waited::Granted(fence));
+                return Ok(WaitStart::Granted(fence));
             }
         };
-        if unlikely(upgrades > 0) && self.would_deadlock(names, request, tx) {
+        if unlikely(upgrades > 0) && self.is_conversion_deadlock(names, request, tx) {
             return Err(Refusal::Deadlock);
         }
         let older = self.kept_wait(names, &request.token, tx);
-        let rank = self.rank(older, request, upgrades);
+        let join_at = self.join_at(older, request, upgrades);
         let newcomer = Newcomer {
             client_id: caller.client_id,
             names,
             request,
-            rank,
+            join_at,
             older,
         };
         // A place has no connection that could wait for itself.
-        if matches!(way, Way::Block { .. }) && self.closes_circle(&newcomer, tx) {
-            return Err(Refusal::Circle);
+        if matches!(kind, WaitKind::Block { .. }) && self.would_deadlock(&newcomer, tx) {
+            return Err(Refusal::SessionDeadlock);
         }
-        self.check_room(older, names, request, way, tx)?;
-        let waiter = waiter(names, request, way, caller, tx);
+        self.check_room(older, wait, tx)?;
+        let waiter = waiter(wait, tx);
         match older {
             Some(older) => {
-                let position = self.take_over(older, waiter, rank, tx);
-                Ok(Waited::Queued(Arrival::TakenOver, position))
+                let position = self.take_over(older, waiter, join_at, tx);
+                Ok(WaitStart::Queued(Enqueued::TakenOver, position))
             }
             None => {
-                let position = self.enqueue(waiter, rank, Some(by), tx);
-                Ok(Waited::Queued(Arrival::New, position))
+                let position = self.enqueue(waiter, join_at, Some(by), tx);
+                Ok(WaitStart::Queued(Enqueued::New, position))
             }
         }
     }
 
-    /// Grants one who would have waited; an older wait of its token for the same names is over.
+    /// Grants a request that need not wait. An older wait of its token for the same names ends.
     #[inline(never)]
     fn grant_at_once(
         &mut self,
@@ -152,7 +88,7 @@ impl Waiting {
         request: &Request,
         kept_fence: Option<u64>,
         caller: Caller,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> u64 {
         if let Some(older) = self.queues.wait_for(&request.token, names) {
             self.end_older_wait(older, tx);
@@ -161,101 +97,36 @@ impl Waiting {
         self.grant(names, request, kept_fence, to, tx)
     }
 
-    /// Where a wait begins: in the place of its token's older one, if it takes as much.
-    fn rank(&self, older: Option<Position>, request: &Request, upgrades: usize) -> Rank {
+    /// Returns where a wait joins the queues: at the position of its token's older wait if it takes
+    /// as much, at the front for a conversion, else at the back.
+    fn join_at(&self, older: Option<Position>, request: &Request, upgrades: usize) -> JoinAt {
         let kept = older.filter(|position| {
             let older = self.queues.at(*position);
             older.is_some_and(|older| request.takes_as_much_as(&older.request))
         });
         match kept {
-            Some(position) => Rank::At(position),
-            None if upgrades > 0 => Rank::First,
-            None => Rank::Last,
+            Some(position) => JoinAt::At(position),
+            None if upgrades > 0 => JoinAt::First,
+            None => JoinAt::Last,
         }
     }
 
-    /// Grants, or tells the place. Of what was granted to this very place meanwhile the answer tells, and
-    /// nothing is published.
-    #[inline(never)]
-    pub(super) fn queue(
-        &mut self,
-        names: &Names,
-        request: &Request,
-        way: Way<'_>,
-        caller: Caller,
-        tx: &mut Transaction<'_, '_, '_>,
-    ) -> Result<Answer, Refusal> {
-        let answer = self.place_or_grant(names, request, way, caller, tx)?;
-        if let Answer::Granted(_) = answer {
-            let is_other = |it: &Publication| it.token != request.token || it.names != *names;
-            tx.lists.deliveries.publications.retain(is_other);
-        }
-        Ok(answer)
-    }
-
-    /// The place is the greatest where it has several, and told once all is settled that follows from its
-    /// having been taken. It may have been granted by that.
-    fn place_or_grant(
-        &mut self,
-        names: &Names,
-        request: &Request,
-        way: Way<'_>,
-        caller: Caller,
-        tx: &mut Transaction<'_, '_, '_>,
-    ) -> Result<Answer, Refusal> {
-        let arrival = match self.wait(names, request, way, caller, tx)? {
-            Waited::Granted(fence) => return Ok(Answer::Granted(fence)),
-            Waited::Queued(arrival, _) => arrival,
-        };
-        self.settle(&[], tx);
-        let Some(position) = self.queues.wait_for(&request.token, names) else {
-            return self.claim(names, request, caller, tx);
-        };
-        let ranks = names.iter().map(|name| self.queues.rank(name, position));
-        Ok(Answer::Place(ranks.max().unwrap_or(0), arrival))
-    }
-
-    /// Claims what was granted to a place that is gone. One to which nothing was granted has lost its
-    /// rights.
-    fn claim(
-        &mut self,
-        names: &Names,
-        request: &Request,
-        caller: Caller,
-        tx: &mut Transaction<'_, '_, '_>,
-    ) -> Result<Answer, Refusal> {
-        match self.newcomer_admission(names, request, tx)? {
-            Admission::Granted {
-                kept_fence: kept @ Some(_),
-            } => {
-                let to = Grantee::Client(caller.client_id);
-                Ok(Answer::Granted(self.grant(names, request, kept, to, tx)))
-            }
-            Admission::Granted { kept_fence: None } | Admission::Blocked { .. } => {
-                Err(Refusal::NoPermission)
-            }
-        }
-    }
-
-    /// The wait of a token for these names. A place that was kept for too short a time is none: it is
-    /// taken out here, should that not have been done yet.
+    /// Returns the position of a token's wait for these names. A wait without a connection whose
+    /// KEEP has ended is removed and does not count.
     fn kept_wait(
         &mut self,
         names: &Names,
         token: &Token,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Option<Position> {
         let position = self.queues.wait_for(token, names)?;
         self.unless_lapsed(position, tx)
     }
 
-    /// The same position, unless that was kept for too short a time: then it is taken out.
+    /// Returns the same position, unless its waiter has no connection and its KEEP has ended. Then
+    /// the waiter is removed.
     #[inline(never)]
-    fn unless_lapsed(
-        &mut self,
-        position: Position,
-        tx: &mut Transaction<'_, '_, '_>,
-    ) -> Option<Position> {
+    fn unless_lapsed(&mut self, position: Position, tx: &mut Transaction) -> Option<Position> {
         if !self.has_lapsed(position, tx) {
             return Some(position);
         }
@@ -264,33 +135,41 @@ impl Waiting {
         None
     }
 
-    /// Whether the one at a position has no connection and was kept for too short a time.
-    fn has_lapsed(&self, position: Position, tx: &mut Transaction<'_, '_, '_>) -> bool {
+    /// Returns true if the waiter at a position has no connection and its KEEP has ended.
+    fn has_lapsed(&self, position: Position, tx: &mut Transaction) -> bool {
         let waiter = self.queues.at(position);
-        let waiter = waiter.filter(|waiter| !waiter.stand.is_blocked());
+        let waiter = waiter.filter(|waiter| !waiter.kind.is_blocked());
         waiter.is_some_and(|waiter| waiter.is_over(tx.steady_ms()))
     }
 
-    /// Whether one more may wait in this way, or `older` go on in it.
+    /// Checks the limit on waiters of this kind for a new wait, or for one that continues at
+    /// `older`.
+    ///
+    /// # Errors
+    /// [`Refusal::MaxWaiters`] or [`Refusal::MaxTickets`]
     fn check_room(
         &self,
         older: Option<Position>,
-        names: &Names,
-        request: &Request,
-        way: Way<'_>,
-        tx: &mut Transaction<'_, '_, '_>,
+        wait: WaitRequest<'_>,
+        tx: &mut Transaction,
     ) -> Result<(), Refusal> {
+        let WaitRequest {
+            names,
+            request,
+            kind,
+            ..
+        } = wait;
         let position = older;
         let older = older.and_then(|older| self.queues.at(older));
-        let was_blocked = older.is_some_and(|older| older.stand.is_blocked());
-        let (passes, others, most, refusal) = match way {
-            Way::Block { .. } => (
+        let was_blocked = older.is_some_and(|older| older.kind.is_blocked());
+        let (passes, others, most, refusal) = match kind {
+            WaitKind::Block { .. } => (
                 was_blocked,
                 self.queues.blocked_len(),
                 (tx.environment.limits)().max_waiters,
                 Refusal::MaxWaiters,
             ),
-            Way::Place { .. } => (
+            WaitKind::Place { .. } => (
                 older.is_some_and(|older| request.takes_as_much_as(&older.request)),
                 self.queues.place_count() - usize::from(older.is_some() && !was_blocked),
                 (tx.environment.limits)().max_tickets,
@@ -300,7 +179,7 @@ impl Waiting {
         if passes || most == 0 || others < most {
             return Ok(());
         }
-        // It takes up an absent position and is granted from there: it waits for no time at all.
+        // A request that takes up an absent position and is admissible there does not wait.
         let is_kept = older.is_some_and(|older| request.takes_as_much_as(&older.request));
         let passes = position
             .filter(|_| is_kept)
@@ -311,13 +190,13 @@ impl Waiting {
     fn enqueue(
         &mut self,
         waiter: Waiter,
-        rank: Rank,
+        join_at: JoinAt,
         by: Option<usize>,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Position {
-        let end = match rank {
-            Rank::First => End::Front,
-            Rank::At(_) | Rank::Last => End::Back,
+        let end = match join_at {
+            JoinAt::First => End::Front,
+            JoinAt::At(_) | JoinAt::Last => End::Back,
         };
         let (position, new_queues) = self.queues.enqueue(waiter, end, by);
         for name in new_queues {
@@ -326,43 +205,44 @@ impl Waiting {
         position
     }
 
-    /// Somebody waits for a name for which nobody waited before.
+    /// Schedules a name that had no waiter before, and records its lock.
     #[inline(never)]
-    fn begin_queue(&mut self, name: &Name, tx: &mut Transaction<'_, '_, '_>) {
+    fn begin_queue(&mut self, name: &Name, tx: &mut Transaction) {
         let id = tx.entry(name);
         self.reschedule(id, tx);
     }
 
-    /// A token waits once for the same names: its newer wait goes on in the place of the older one, or,
-    /// where it wants something else, as a newcomer. Where it stands by then.
+    /// Replaces a token's older wait by a newer one. The newer wait continues at the older position
+    /// if `join_at` says so, else it joins as a newcomer. Returns its position.
     #[inline(never)]
     fn take_over(
         &mut self,
         older: Position,
         newer: Waiter,
-        rank: Rank,
-        tx: &mut Transaction<'_, '_, '_>,
+        join_at: JoinAt,
+        tx: &mut Transaction,
     ) -> Position {
         let waited = self.queues.at(older);
         let since_ms = waited.map_or(newer.since_ms, |older| older.since_ms);
         let newer = Waiter { since_ms, ..newer };
-        let position = if rank == Rank::At(older) {
+        let position = if join_at == JoinAt::At(older) {
             let timeout_ms = waited.and_then(|older| taken_up_timeout_ms(older, &newer));
             let newer = Waiter {
                 timeout_ms,
                 ..newer
             };
-            let is_blocked = newer.stand.is_blocked();
+            let is_blocked = newer.kind.is_blocked();
             if let Some(name) = self.queues.lacks_at(older).cloned() {
-                // It may be the one for which those behind it are not looked at.
+                // Waiters behind it that lack permits may not have been looked at because of it.
                 tx.settle_again(&name);
             }
             if let Some(waiter) = self.queues.take_over(older, newer) {
-                let was_blocked = waiter.stand.is_blocked();
+                let was_blocked = waiter.kind.is_blocked();
                 self.counters.take_overs += u64::from(is_blocked || was_blocked);
-                tell(&waiter, TAKEN_OVER, tx);
-                if waiter.stand.is_absent() {
-                    // While every position is absent, changes of a lock aren't recorded.
+                notify(&waiter, TAKEN_OVER, tx);
+                if waiter.kind.is_absent() {
+                    // Changes of a lock are not recorded while every position in its queue is
+                    // absent.
                     waiter
                         .names
                         .iter()
@@ -372,23 +252,24 @@ impl Waiting {
             older
         } else {
             self.end_older_wait(older, tx);
-            self.enqueue(newer, rank, None, tx)
+            self.enqueue(newer, join_at, None, tx)
         };
-        // Without the older one before it, it may be admitted.
+        // The newer wait may be admissible without the older one before it.
         tx.lists.again.push(position);
         position
     }
 
-    /// Ends a wait for the sake of a newer one of its token; who stood behind it may be admitted.
-    fn end_older_wait(&mut self, older: Position, tx: &mut Transaction<'_, '_, '_>) {
+    /// Ends a wait because a newer wait of its token replaces it. Waiters behind the ended wait may
+    /// be admissible now.
+    fn end_older_wait(&mut self, older: Position, tx: &mut Transaction) {
         self.counters.take_overs += 1;
         let vacated = self.end_wait(older, TAKEN_OVER, tx);
         self.settle_vacated(&vacated, tx);
     }
 
-    /// Has names settled whose queues somebody has left, but for those where nobody waits any more and nothing
-    /// was due at any time: their locks need no look.
-    fn settle_vacated(&self, names: &[Name], tx: &mut Transaction<'_, '_, '_>) {
+    /// Settles the names that a waiter has left, except names with no queue and nothing scheduled.
+    /// The locks of these need no look.
+    fn settle_vacated(&self, names: &[Name], tx: &mut Transaction) {
         for name in names {
             if self.queues.has_queue(name) || self.schedule.time_of(name).is_some() {
                 tx.settle_again(name);
@@ -396,13 +277,13 @@ impl Waiting {
         }
     }
 
-    /// Gives up all waits of a token that need one of these names.
+    /// Cancels all waits of a token that need one of these names.
     #[inline(never)]
     pub(super) fn cancel(
         &mut self,
         names: &Names,
         token: &Token,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<Answer, Refusal> {
         let mut cancelled = 0_u64;
         let (told, published) = (
@@ -413,7 +294,8 @@ impl Waiting {
             tx.lock_at(name).ok_or(Refusal::WrongType)?;
             let waits = self.queues.waits_at(token, name);
             tx.lists.deliveries.completions.reserve(waits.len());
-            // The last first: to leave a queue at its end moves none of the others, who may be thousands.
+            // perf: the last wait first, because removing the end of a queue moves no other entry.
+            // A token may have thousands of waits.
             for position in waits.into_iter().rev() {
                 let lapsed = self.has_lapsed(position, tx);
                 let outcome = if lapsed { Outcome::TimedOut } else { CANCELLED };
@@ -431,40 +313,49 @@ impl Waiting {
         self.counters.cancels += cancelled;
         Ok(Answer::Count(usize::from(cancelled > 0)))
     }
+}
 
-    /// Two holders that both wait to be alone wait for each other. A request for several names
-    /// with an upgrade among them could close such a circle through another name.
-    fn would_deadlock(
-        &self,
-        names: &Names,
-        request: &Request,
-        tx: &mut Transaction<'_, '_, '_>,
-    ) -> bool {
-        names.count() > 1
-            || names.iter().any(|name| {
-                let lock = tx.lock_at(name);
-                lock.is_some_and(|lock| self.awaits_upgrade(name, lock, &request.token))
-            })
-    }
-
-    /// Whether another holder than `token` waits to be alone here. Looks through the holders or the
-    /// queue, whichever is shorter.
-    fn awaits_upgrade(&self, name: &Name, lock: &Lock, token: &Token) -> bool {
-        let alone = |waiter: &Waiter| {
-            waiter.request.mode == Mode::Exclusive
-                && waiter.request.token != *token
-                && waiter.names.contains(name)
-        };
-        if self.queues.position_count(name) < lock.holders().len() {
-            let mut queue = self.queues.queue(name);
-            return queue
-                .any(|(_, waiter)| alone(waiter) && lock.holder(&waiter.request.token).is_some());
+/// Returns the waiter of a request that begins to wait.
+fn waiter(wait: WaitRequest<'_>, tx: &mut Transaction) -> Waiter {
+    let WaitRequest {
+        names,
+        request,
+        kind,
+        caller,
+    } = wait;
+    let now_ms = tx.steady_ms();
+    let (kind, client_id, timeout_ms) = match kind {
+        WaitKind::Block { block_ms, keep_ms } => {
+            let timeout_ms = (block_ms > 0).then(|| now_ms.saturating_add(block_ms));
+            (
+                WaiterKind::Blocked { keep_ms },
+                caller.client_id,
+                timeout_ms,
+            )
         }
-        let mut holders = lock.holders().iter();
-        holders.any(|own| {
-            let waits = self.queues.waits_at(&own.token, name).into_iter();
-            let mut waiters = waits.filter_map(|position| self.queues.at(position));
-            waiters.any(alone)
-        })
+        WaitKind::Place {
+            keep_ms,
+            notification,
+        } => {
+            let place = place(keep_ms, notification, now_ms, tx);
+            (WaiterKind::Place(place), 0, None)
+        }
+    };
+    Waiter {
+        waiter_id: caller.waiter_id,
+        client_id,
+        kind,
+        names: names.clone(),
+        request: request.clone(),
+        since_ms: now_ms,
+        timeout_ms,
     }
+}
+
+/// Returns the end of the BLOCK of a wait that continues at the position of an older one. A
+/// connection that takes up an absent position has only the rest of the BLOCK that began there.
+fn taken_up_timeout_ms(older: &Waiter, newer: &Waiter) -> Option<u64> {
+    let begun_ms = older.timeout_ms.filter(|_| older.kind.is_absent());
+    let begun_ms = begun_ms.filter(|_| newer.kind.is_blocked());
+    begun_ms.into_iter().chain(newer.timeout_ms).min()
 }

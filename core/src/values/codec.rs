@@ -2,35 +2,38 @@
 //!
 //! ```text
 //! mode u8 (0 exclusive, 1 shared) | count u32 | count holders | crc32 u32 of all before
-//! holder: token length u16 | token | fence u64 | holds u64 | limit u32 | deadline u64 | since u64 |
-//!         lease u64 | permits u32
+//! holder: token length u16 | token | fence u64 | holds u64 | limit u32 | deadline u64 |
+//!         since u64 | lease u64 | permits u32
 //! ```
-//! `since` is 2^52 ms greater where the token has not claimed its grant yet. Little-endian throughout. The bytes may come from anybody who may call RESTORE, and the
-//! server's own checksum can be switched off, so every one of them is checked here.
+//!
+//! 1. All numbers are little-endian. Times are in ms.
+//! 2. `since` is 2^52 ms greater if the token has not claimed its grant yet.
+//! 3. Every byte is checked here. The bytes may come from any client with the right to RESTORE, and
+//!    the server's own checksum can be switched off.
 
 use crate::values::holder::{Holder, Mode};
 use crate::values::lock::Lock;
-use crate::values::moment::MAX_DEADLINE_MS;
+use crate::values::time::MAX_DEADLINE_MS;
 use crate::values::token::Token;
 
-/// The version that the server stores beside the bytes.
+/// The encoding version, which the server stores next to the bytes.
 pub const ENCODING_VERSION: i32 = 1;
 
-/// The bytes are no lock.
+/// The error for bytes that are not a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// The smallest holder: a token of one byte.
+/// The length of the smallest holder, in bytes. Its token has one byte.
 const MIN_HOLDER_LEN: usize = 2 + 1 + 8 + 8 + 4 + 8 + 8 + 8 + 4;
 
-/// Writes a lock that is held.
+/// Encodes a lock that has a holder.
 pub fn encode(lock: &Lock) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(9 + lock.holders().len() * (MIN_HOLDER_LEN + 31));
     bytes.push(match lock.mode() {
         Mode::Exclusive => 0,
         Mode::Shared => 1,
     });
-    // At most 2^32 - 1 holders fit in the memory of a server many times over.
+    // The count fits: 2^32 holders are more than the memory of a server has room for.
     bytes.extend((lock.holders().len() as u32).to_le_bytes());
     for holder in lock.holders().iter() {
         let token = holder.token.as_bytes();
@@ -49,10 +52,10 @@ pub fn encode(lock: &Lock) -> Vec<u8> {
     bytes
 }
 
-/// Reads what [`encode`] wrote.
+/// Decodes the bytes that [`encode`] returns.
 ///
 /// # Errors
-/// [`Malformed`] for everything that [`encode`] doesn't write.
+/// [`Malformed`] for all other bytes.
 pub fn decode(bytes: &[u8]) -> Result<Lock, Malformed> {
     let (body, sum) = bytes.split_last_chunk::<4>().ok_or(Malformed)?;
     if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
@@ -65,7 +68,7 @@ pub fn decode(bytes: &[u8]) -> Result<Lock, Malformed> {
         _ => return Err(Malformed),
     };
     let count = reader.u32()? as usize;
-    // No allocation on the word of a forged count.
+    // A forged count must not cause an allocation.
     if count > reader.rest.len() / MIN_HOLDER_LEN {
         return Err(Malformed);
     }
@@ -193,7 +196,7 @@ mod tests {
         }
     }
 
-    /// A body with a checksum that fits, so that the checks behind it are reached.
+    /// Returns a body with a correct checksum, so that the checks after the checksum are reached.
     fn sealed(mut body: Vec<u8>) -> Vec<u8> {
         let sum = crc32fast::hash(&body);
         body.extend(sum.to_le_bytes());

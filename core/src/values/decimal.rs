@@ -1,9 +1,10 @@
-//! Numbers as words of a command.
+//! Decimal numbers in the words of a command.
 
-/// So many digits are never too many for 64 bits.
+/// The most digits that always fit in 64 bits.
 const NO_OVERFLOW: usize = 19;
 
-/// A whole number of decimal digits: no sign, space, fraction or leading zero.
+/// Parses a whole number of decimal digits. Returns `None` for a sign, space, fraction or leading
+/// zero, and for a number of more than 64 bits.
 pub fn parse(word: &[u8]) -> Option<u64> {
     let padded = word.len() > 1 && word.first() == Some(&b'0');
     if word.is_empty() || padded {

@@ -1,31 +1,34 @@
 //! Fencing tokens: numbers that rise with every grant of the whole server.
 //!
-//! `fence = max(last + 1, now in microseconds)`. The clock makes fences rise across a restart
-//! without persistence and across a failover; the counter makes them rise when the clock stands or
-//! goes back. Every fence that arrives from elsewhere (replication, RDB, AOF, RESTORE) raises the
-//! counter. Microseconds since 1970 fit in 53 bits until the year 2255.
+//! `fence = max(last + 1, now in microseconds)`
+//!
+//! 1. The clock makes fences rise across a restart without persistence and across a failover.
+//! 2. The counter makes fences rise when the clock stops or is set back.
+//! 3. Every fence that arrives from elsewhere (replication, RDB, AOF, RESTORE) raises the counter.
+//! 4. Microseconds since 1970 fit in 53 bits until the year 2255.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far ahead of the clock a fence may be that comes in by RESTORE: one day, in microseconds.
-/// Without a bound, one forged payload would use up the numbers that clients can hold.
+/// The most that a fence from RESTORE may be ahead of the clock: one day, in microseconds. Without
+/// a bound, one forged payload would use up the numbers that clients can represent.
 pub const MAX_AHEAD_US: u64 = 24 * 60 * 60 * 1_000_000;
 
-/// The last fence given or seen. An atomic, because values are loaded outside any operation.
+/// The last fence that was given or seen. It is atomic because values are loaded outside any
+/// operation.
 #[derive(Debug, Default)]
 pub struct Fences {
     last: AtomicU64,
 }
 
 impl Fences {
-    /// A counter that has seen no fence.
+    /// Returns a counter that has seen no fence.
     pub const fn new() -> Self {
         Self {
             last: AtomicU64::new(0),
         }
     }
 
-    /// The next fence: greater than all before it.
+    /// Returns the next fence, which is greater than all fences before it.
     pub fn next(&self, wall_us: u64) -> u64 {
         let rise = |last: u64| wall_us.max(last.saturating_add(1));
         let before = self
@@ -41,14 +44,16 @@ impl Fences {
         self.last.fetch_max(seen, Ordering::Relaxed);
     }
 
-    /// Whether a fence from outside is credible at `wall_us`: not more than [`MAX_AHEAD_US`] ahead of
-    /// the clock, or no greater than what this counter has seen. The latter takes back what this
-    /// server gave while its clock was ahead; it never lets a payload raise the counter further.
+    /// Returns true if a fence from outside is credible at `wall_us`: at most [`MAX_AHEAD_US`]
+    /// ahead of the clock, or at most the last fence seen.
+    ///
+    /// The second case accepts fences that this server gave while its clock was ahead. It never
+    /// raises the counter further.
     pub fn is_credible(&self, fence: u64, wall_us: u64) -> bool {
         fence <= wall_us.saturating_add(MAX_AHEAD_US) || fence <= self.last()
     }
 
-    /// The last fence given or seen; 0 when there was none.
+    /// Returns the last fence that was given or seen; 0 if there was none.
     pub fn last(&self) -> u64 {
         self.last.load(Ordering::Relaxed)
     }

@@ -1,12 +1,12 @@
-//! Grants.
+//! Grants as they are replied to clients.
 
 use crate::values::token::Token;
 
-/// A grant as the client is told of it.
+/// A grant as it is replied to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Who holds.
+    /// The holder's token.
     pub token: Token,
-    /// The number of the grant.
+    /// The fence of the grant.
     pub fence: u64,
 }

@@ -1,23 +1,23 @@
-//! One grant, and how grants share a lock.
+//! Holders: one grant each, and the mode in which holders share a lock.
 
 use crate::values::session_id::SessionId;
 use crate::values::token::Token;
 
-/// What is added to the stored `since` of a grant that its token has not claimed yet, in ms. A version that
-/// doesn't know of it reads a grant of the far future, which has been held for 0 ms.
+/// The number added to the stored `since` of a grant that its token has not claimed yet, in ms. A
+/// version without this mark reads a grant of the far future, which has been held for 0 ms.
 const UNCLAIMED_SINCE_MS: u64 = 1 << 52;
 
-/// Whether holders admit each other.
+/// The mode in which a token holds a lock or asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// One holder, nobody beside it.
+    /// One holder, which admits no other.
     Exclusive,
     /// Holders that admit each other, up to the smallest of their limits.
     Shared,
 }
 
 impl Mode {
-    /// The mode as replies and effects spell it.
+    /// Returns the mode as replies and effects spell it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
@@ -29,40 +29,45 @@ impl Mode {
 /// One grant that is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Who holds.
+    /// The holder's token.
     pub token: Token,
-    /// The number of the grant.
+    /// The fence of the grant.
     pub fence: u64,
-    /// How many RELEASEs it takes to leave; at least 1.
+    /// The number of RELEASEs that end the grant; at least 1.
     pub holds: u64,
-    /// The most holders that this one admits, itself included; 0: no limit.
+    /// The most permits that all holders may take, this holder included; 0: no limit. A holder
+    /// without PERMITS takes one.
     pub limit: u32,
-    /// How many holders it counts as where there is a limit, its own or another's: 1 without a limit.
+    /// The permits that this holder takes. They count against every holder's limit. 1 if this
+    /// holder set no limit.
     pub permits: u32,
-    /// When the lease ends, in ms since the epoch.
+    /// The deadline of the lease, in ms since the epoch.
     pub deadline_ms: u64,
-    /// Its own length: the lease as a grant, a repeat or an extension set it last, in ms. What is left of
-    /// it may be less or more, as an EXPIRE by hand had it.
+    /// The length of the lease as a grant, a repeat or an extension last set it, in ms. The
+    /// deadline can differ: an EXPIRE by hand shortens it, and KEEP sets it.
     pub lease_ms: u64,
-    /// When the grant that gave the fence was made, in ms since the epoch.
+    /// The time of the grant that gave the fence, in ms since the epoch.
     pub since_ms: u64,
-    /// The connection last granted, 0 when unknown. Known to this server process only: neither
-    /// stored nor replicated.
+    /// The client id of the connection that was last granted; 0 if unknown. Known to this server
+    /// process only: neither stored nor replicated.
     pub client_id: u64,
-    /// The session that ties the grant to a connection, if one does: neither stored nor replicated. Or the mark of
-    /// a grant that its token has not claimed yet, which is both.
+    /// The session that ties the grant to a connection, if there is one. It is neither stored nor
+    /// replicated. [`SessionId::UNCLAIMED`] marks a grant that its token has not claimed yet. That
+    /// mark is stored and replicated.
     pub session: SessionId,
 }
 
 impl Holder {
-    /// The field `since` as it is stored and replicated, in ms: with the mark of an unclaimed grant.
+    /// Returns the field `since` as it is stored and replicated, in ms: with the mark of an
+    /// unclaimed grant.
     #[inline(always)]
     pub fn stored_since_ms(&self) -> u64 {
         let is_unclaimed = self.session == SessionId::UNCLAIMED;
         self.since_ms + if is_unclaimed { UNCLAIMED_SINCE_MS } else { 0 }
     }
 
-    /// What [`Holder::stored_since_ms`] stands for: since when the grant is held, in ms since the epoch, and its mark.
+    /// Splits the result of [`Holder::stored_since_ms`] into the time of the grant, in ms since the
+    /// epoch, and its mark.
     pub const fn read_since_ms(stored_ms: u64) -> (u64, SessionId) {
         match stored_ms.checked_sub(UNCLAIMED_SINCE_MS) {
             Some(since_ms) => (since_ms, SessionId::UNCLAIMED),

@@ -1,8 +1,8 @@
-//! The holders of one lock, found by token, fence, deadline and session.
+//! The holders of one lock, indexed by token, fence, deadline, limit and session.
 //!
-//! Most locks have one holder and semaphores a few: those are a list. A lock with many is kept in
-//! persistent trees, so that a copy costs nothing, a change costs O(log n), and what differs between
-//! two copies is found without looking at what they share.
+//! Most locks have one holder, and semaphores have a few: those are a list. Many holders are kept
+//! in persistent trees. A copy costs O(1), and a change costs O(log n). A comparison of two copies
+//! skips what they share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,23 +12,24 @@ use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, OrdSet};
 use smallvec::SmallVec;
 
-use crate::branch::likely;
+use crate::hints::likely;
 use crate::values::holder::Holder;
 use crate::values::session_id::SessionId;
 use crate::values::token::Token;
 
-/// The longest list; with one more the holders are kept in trees.
+/// The most holders in a list. More holders are kept in trees.
 const LONGEST_LIST: usize = 32;
 
-/// With so few the trees become a list again.
+/// The number of holders at which the trees become a list again.
 const SHORTEST_TREE: usize = 16;
 
-/// Holders, no token twice and no fence twice, oldest grant first.
+/// The holders of one lock, oldest grant first. No token and no fence occurs twice.
 #[derive(Clone, Debug)]
 pub struct Holders(Form);
 
-/// Invariant: a list isn't empty. It and the trees are counted, which leaves little to do where a lock with
-/// one holder is dropped or copied.
+/// The form in which the holders are kept. Invariant: a list is not empty.
+// perf: the list and the trees are reference-counted, so a lock with one holder is dropped and
+// copied with little work.
 #[derive(Clone, Debug)]
 enum Form {
     Nobody,
@@ -37,20 +38,24 @@ enum Form {
     Trees(Arc<Trees>),
 }
 
-/// Invariant: all trees tell of the same holders; `limits` and `sessions` leave out those without one; `permits` is
-/// the sum of theirs.
+/// Many holders, in one tree for each index.
+///
+/// Invariants:
+/// 1. All trees have the same holders. `limits` and `sessions` leave out holders without a limit or
+///    a session.
+/// 2. `permits` is the sum of the holders' permits.
 #[derive(Clone, Debug, Default)]
 struct Trees {
     by_fence: OrdMap<u64, Arc<Holder>>,
     fences: OrdMap<Token, u64>,
     deadlines: OrdSet<(u64, u64)>,
-    /// With the fences.
+    /// Limits with fences.
     limits: OrdSet<(u32, u64)>,
     sessions: OrdMap<SessionId, u64>,
     permits: u64,
 }
 
-/// What became of one token's grant between two copies of a lock.
+/// The change of one token's grant between two copies of a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Difference<'a> {
     /// The grant before, if there was one.
@@ -59,7 +64,8 @@ pub struct Difference<'a> {
     pub after: Option<&'a Holder>,
 }
 
-/// What differs between two copies of a lock: seldom more than who came and who went.
+/// The differences between two copies of a lock: rarely more than one new holder and one that is
+/// gone.
 pub type Differences<'a> = SmallVec<[Difference<'a>; 2]>;
 
 impl Default for Holders {
@@ -77,18 +83,18 @@ impl PartialEq for Holders {
 impl Eq for Holders {}
 
 impl Holders {
-    /// Nobody.
+    /// Returns no holders.
     pub const fn new() -> Self {
         Self(Form::Nobody)
     }
 
-    /// The one holder.
+    /// Returns this holder alone.
     #[inline(always)]
     pub fn sole(holder: Holder) -> Self {
         Self(Form::One(holder))
     }
 
-    /// The holders in the trees, or else as a list.
+    /// Returns the trees, or else the holders as a list.
     fn form(&self) -> Either<&Trees, &[Holder]> {
         match &self.0 {
             Form::Nobody => Either::Right(&[]),
@@ -98,18 +104,18 @@ impl Holders {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of holders.
     pub fn len(&self) -> usize {
         self.form()
             .either(|trees| trees.by_fence.len(), <[Holder]>::len)
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no holder.
     pub fn is_empty(&self) -> bool {
         matches!(self.0, Form::Nobody)
     }
 
-    /// The holders, oldest grant first.
+    /// Returns the holders, oldest grant first.
     pub fn iter(&self) -> impl Iterator<Item = &Holder> {
         self.form().map_either(
             |trees| trees.by_fence.values().map(|own| &**own),
@@ -117,13 +123,13 @@ impl Holders {
         )
     }
 
-    /// Whether there is just one.
+    /// Returns true if there is exactly one holder.
     #[inline(always)]
     pub fn is_one(&self) -> bool {
         self.only().is_some()
     }
 
-    /// The one holder, or that one of several.
+    /// Returns the only holder, or the one that `of_several` returns.
     #[inline(always)]
     fn one_or(&self, of_several: fn(&Self) -> Option<&Holder>) -> Option<&Holder> {
         match &self.0 {
@@ -133,13 +139,13 @@ impl Holders {
         }
     }
 
-    /// The holder, where there is just one.
+    /// Returns the holder if there is exactly one.
     #[inline(always)]
     pub fn only(&self) -> Option<&Holder> {
         self.one_or(Self::only_of_several)
     }
 
-    /// As [`Holders::only`]: several were there.
+    /// Like [`Holders::only`], for a list or trees.
     #[inline(never)]
     fn only_of_several(&self) -> Option<&Holder> {
         match self.form() {
@@ -148,7 +154,7 @@ impl Holders {
         }
     }
 
-    /// The grant of a token.
+    /// Returns the grant of a token.
     #[inline(always)]
     pub fn get(&self, token: &Token) -> Option<&Holder> {
         match &self.0 {
@@ -158,7 +164,7 @@ impl Holders {
         }
     }
 
-    /// As [`Holders::get`], where several hold.
+    /// Like [`Holders::get`], for a list or trees.
     #[inline(never)]
     fn get_of_several(&self, token: &Token) -> Option<&Holder> {
         match self.form() {
@@ -167,7 +173,7 @@ impl Holders {
         }
     }
 
-    /// The grant with a session.
+    /// Returns the grant with a session.
     pub fn with_session(&self, session: SessionId) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.iter().find(|own| own.session == session),
@@ -175,7 +181,7 @@ impl Holders {
         }
     }
 
-    /// The latest grant.
+    /// Returns the latest grant.
     pub fn last(&self) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.last(),
@@ -183,7 +189,7 @@ impl Holders {
         }
     }
 
-    /// The grant whose lease ends first.
+    /// Returns the grant whose lease ends first.
     #[inline(always)]
     pub fn first_to_end(&self) -> Option<&Holder> {
         self.one_or(Self::first_of_several_to_end)
@@ -197,7 +203,7 @@ impl Holders {
         }
     }
 
-    /// The grant whose lease ends last.
+    /// Returns the grant whose lease ends last.
     #[inline(always)]
     pub fn last_to_end(&self) -> Option<&Holder> {
         self.one_or(Self::last_of_several_to_end)
@@ -211,7 +217,7 @@ impl Holders {
         }
     }
 
-    /// The smallest limit among those that have one.
+    /// Returns the smallest limit of all holders; `None` if no holder has one.
     pub fn smallest_limit(&self) -> Option<u32> {
         match self.form() {
             Either::Right(list) => list.iter().map(|own| own.limit).filter(|&l| l > 0).min(),
@@ -219,7 +225,7 @@ impl Holders {
         }
     }
 
-    /// The smallest limit among those that have one, besides this holder's.
+    /// Returns the smallest limit of the other holders; `None` if none of them has one.
     pub fn smallest_limit_beside(&self, own: &Holder) -> Option<u32> {
         let Either::Left(trees) = self.form() else {
             let others = self.iter().filter(|other| other.token != own.token);
@@ -230,7 +236,7 @@ impl Holders {
         other.map(|(limit, _)| *limit)
     }
 
-    /// The holder with the smallest limit, if no other holder has the same one.
+    /// Returns the holder with the smallest limit, if no other holder has the same limit.
     pub fn alone_with_smallest_limit(&self) -> Option<&Holder> {
         let smallest = self.smallest_limit()?;
         let own = match self.form() {
@@ -240,7 +246,7 @@ impl Holders {
         own.filter(|own| self.smallest_limit_beside(own) != Some(smallest))
     }
 
-    /// How many permits all of them take.
+    /// Returns the number of permits that all holders take.
     pub fn permits(&self) -> u64 {
         match self.form() {
             Either::Right(list) => list.iter().map(|own| u64::from(own.permits)).sum(),
@@ -248,7 +254,7 @@ impl Holders {
         }
     }
 
-    /// Adds a grant; it replaces the one that its token had.
+    /// Adds a grant, which replaces the grant that its token had.
     pub fn insert(&mut self, holder: Holder) {
         if self.is_empty() {
             *self = Self::sole(holder);
@@ -268,7 +274,7 @@ impl Holders {
         self.fit_form();
     }
 
-    /// Makes a list of the one holder, or of nobody, so that another one fits in.
+    /// Turns no holder or one holder into a list, so that another holder fits in.
     fn make_list(&mut self) {
         self.0 = match std::mem::replace(&mut self.0, Form::Nobody) {
             Form::Nobody => Form::List(Arc::default()),
@@ -277,7 +283,7 @@ impl Holders {
         };
     }
 
-    /// Removes a grant.
+    /// Removes and returns the grant of a token.
     pub fn remove(&mut self, token: &Token) -> Option<Holder> {
         let removed = match &mut self.0 {
             Form::Nobody => None,
@@ -300,7 +306,8 @@ impl Holders {
         removed
     }
 
-    /// Changes the grant of a token; its token and fence stay. Tells whether there was one.
+    /// Changes the grant of a token. `change` must keep the token and the fence. Returns true if
+    /// the token had a grant.
     pub fn update(&mut self, token: &Token, change: impl FnOnce(&mut Holder)) -> bool {
         let list = match &mut self.0 {
             Form::Nobody => &mut [],
@@ -320,7 +327,7 @@ impl Holders {
         own.map(change).is_some()
     }
 
-    /// Bytes held outside the value itself.
+    /// Returns the bytes held outside the value itself.
     pub fn heap_bytes(&self) -> usize {
         let tokens: usize = self.iter().map(|own| own.token.heap_bytes()).sum();
         let own = match &self.0 {
@@ -335,7 +342,7 @@ impl Holders {
         own + tokens
     }
 
-    /// What differs between these holders and those of a later copy, a line for each token.
+    /// Returns the differences between these holders and those of a later copy, one for each token.
     pub fn differences<'a>(&'a self, after: &'a Self) -> Differences<'a> {
         match (&self.0, &after.0) {
             (Form::Trees(before), Form::Trees(after)) => before.differences(after),
@@ -388,10 +395,11 @@ impl FromIterator<Holder> for Holders {
     }
 }
 
-/// What a counted pointer takes beside what it points to.
+/// The bytes that a reference-counted pointer adds to its target.
 const COUNTS_BYTES: usize = 2 * size_of::<usize>();
 
-/// What a holder takes in the trees, about: itself, and its entries in five of them.
+/// The approximate bytes of a holder in the trees: the holder itself, and its entries in five
+/// trees.
 const TREE_BYTES: usize = size_of::<Holder>()
     + 16
     + size_of::<(u64, usize)>()
@@ -435,7 +443,8 @@ impl Trees {
 
     fn differences<'a>(&'a self, after: &'a Self) -> Differences<'a> {
         let mut found = Differences::new();
-        // A token that is granted anew has another fence: it is gone at one and new at another.
+        // A token with a new grant has a new fence: its entry is gone at one fence and new at
+        // another.
         let mut gone: BTreeMap<&Token, &Holder> = BTreeMap::new();
         for item in self.by_fence.diff(&after.by_fence) {
             match item {
@@ -473,7 +482,7 @@ mod tests {
 
     use super::*;
 
-    /// What is done to holders: a token, and what it is given.
+    /// A step of a test: the token's number, and the values of its grant.
     #[derive(Clone, Debug)]
     enum Step {
         Insert(u8, u64, u32, u64),

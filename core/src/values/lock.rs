@@ -1,66 +1,72 @@
-//! A lock: who holds one key, in which mode, until when.
+//! A lock: the holders of one key, their mode and their deadlines.
 //!
-//! The value decides about compatibility from its own fields and its arguments alone; queues are not
-//! its concern. A deadline that equals now has not ended yet.
+//! Compatibility depends on the lock and the request only. Queues play no part here. A lease whose
+//! deadline equals now has not ended yet.
 
-use crate::branch::likely;
+use crate::hints::likely;
 use crate::values::holder::{Holder, Mode};
 use crate::values::holders::Holders;
-use crate::values::moment::{has_passed, MAX_SPAN_MS};
 use crate::values::request::Request;
+use crate::values::time::{has_passed, MAX_SPAN_MS};
 use crate::values::token::Token;
 
 /// The holders of one key.
 ///
-/// Invariants: exclusive means one holder at most, with limit 0; nobody has more permits than its limit,
-/// nor several without one; tokens differ, and so do fences;
-/// holders are in the order of their fences, so that equal locks have equal bytes. A lock without
-/// holders is free and is not stored.
+/// A lock without holders is free and is not stored.
+///
+/// Invariants:
+/// 1. An exclusive lock has at most one holder, and its limit is 0.
+/// 2. No holder has more permits than its limit. A holder without a limit has one permit.
+/// 3. Tokens differ, and fences differ.
+/// 4. Holders are in the order of their fences, so that equal locks have equal bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     mode: Mode,
     holders: Holders,
 }
 
-/// Whether a request is compatible with the holders of a lock, apart from any queue.
+/// The compatibility of a request with the holders of a lock, apart from any queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compatibility {
-    /// The token holds in this mode: succeeds at once, with this fence.
-    Repeat {
+    /// The token holds in this mode. The request succeeds at once, with this fence.
+    Reentry {
         /// The fence of the grant in force.
         fence: u64,
     },
-    /// The token holds alone and wants to share: succeeds at once, with this fence.
+    /// The token holds exclusively and asks for shared. The request succeeds at once, with this
+    /// fence.
     Downgrade {
         /// The fence of the grant in force.
         fence: u64,
     },
-    /// The token shares with nobody and wants the lock for itself: succeeds with a new fence.
+    /// The token is the only shared holder and asks for exclusive. The request succeeds with a new
+    /// fence.
     Upgrade,
-    /// The token shares with others and wants the lock for itself: has to wait for them.
+    /// The token is one of several shared holders and asks for exclusive. It has to wait for the
+    /// other holders.
     UpgradeBlocked,
-    /// The token shares and wants more permits than it has: those are free.
+    /// The token is a shared holder and asks for more permits, which are free.
     Raise {
         /// The fence of the grant in force.
         fence: u64,
     },
-    /// The token shares and wants more permits than it has: those aren't free.
+    /// The token is a shared holder and asks for more permits, which are not free.
     RaiseBlocked {
-        /// The permits that it lacks.
+        /// The permits that the token lacks.
         lack: Lack,
     },
-    /// The holders admit this newcomer, if it is its turn.
+    /// The token does not hold, and the holders admit it if it is its turn.
     Admitted,
-    /// The holders don't admit this newcomer.
+    /// The token does not hold, and the holders do not admit it.
     Blocked,
 }
 
-/// The permits that a shared holder lacks for a request with more of them than its grant has.
+/// The permits that a shared holder lacks for a request that asks for more than its grant has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
-    /// So many more have to be free under the limits of the other holders.
+    /// The number of permits that must be free under the limits of the other holders.
     Permits(u32),
-    /// All holders together may have so many at most, because of the request's own limit.
+    /// The most permits that all holders together may have, because of the request's own limit.
     Limit(u32),
 }
 
@@ -71,7 +77,7 @@ impl Default for Lock {
 }
 
 impl Lock {
-    /// A lock that nobody holds.
+    /// Returns a lock without holders.
     pub const fn free() -> Self {
         Self {
             mode: Mode::Exclusive,
@@ -79,9 +85,7 @@ impl Lock {
         }
     }
 
-    /// A lock held as told.
-    ///
-    /// Returns `None` where the holders break an invariant of the type.
+    /// Returns a lock with these holders; `None` if they break an invariant of the type.
     pub fn held(mode: Mode, holders: Vec<Holder>) -> Option<Self> {
         is_sound(mode, &holders).then(|| Self {
             mode,
@@ -89,55 +93,58 @@ impl Lock {
         })
     }
 
-    /// How the holders share the lock; meaningless while it is free.
+    /// Returns the mode, which has no meaning while the lock is free.
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The holders, oldest grant first.
+    /// Returns the holders, oldest grant first.
     pub const fn holders(&self) -> &Holders {
         &self.holders
     }
 
-    /// Whether nobody holds.
+    /// Returns true if there is no holder.
     pub fn is_free(&self) -> bool {
         self.holders.is_empty()
     }
 
-    /// The grant of this token, if it holds.
+    /// Returns the grant of this token, if the token holds.
     #[inline(always)]
     pub fn holder(&self, token: &Token) -> Option<&Holder> {
         self.holders.get(token)
     }
 
-    /// Changes the grant of this token; its token and fence stay. Tells whether it holds.
+    /// Changes the grant of this token. `change` must keep the token and the fence. Returns true if
+    /// the token holds.
     pub fn update(&mut self, token: &Token, change: impl FnOnce(&mut Holder)) -> bool {
         self.holders.update(token, change)
     }
 
-    /// When the first lease ends, in ms since the epoch; `None` when free.
+    /// Returns the deadline of the first lease to end, in ms since the epoch; `None` if the lock is
+    /// free.
     #[inline(always)]
     pub fn earliest_deadline_ms(&self) -> Option<u64> {
         self.holders.first_to_end().map(|own| own.deadline_ms)
     }
 
-    /// When the last lease ends, in ms since the epoch; `None` when free.
+    /// Returns the deadline of the last lease to end, in ms since the epoch; `None` if the lock is
+    /// free.
     #[inline(always)]
     pub fn latest_deadline_ms(&self) -> Option<u64> {
         self.holders.last_to_end().map(|own| own.deadline_ms)
     }
 
-    /// The greatest fence among the grants in force; 0 when free.
+    /// Returns the greatest fence of the grants; 0 if the lock is free.
     pub fn highest_fence(&self) -> u64 {
         self.holders.last().map_or(0, |own| own.fence)
     }
 
-    /// Bytes held outside the value itself.
+    /// Returns the bytes held outside the value itself.
     pub fn heap_bytes(&self) -> usize {
         self.holders.heap_bytes()
     }
 
-    /// Whether the request is compatible with the holders.
+    /// Returns the compatibility of a request with the holders.
     #[inline(always)]
     pub fn compatibility(&self, request: &Request) -> Compatibility {
         if likely(self.is_free()) {
@@ -174,7 +181,7 @@ impl Lock {
             (Mode::Shared, Mode::Shared) if request.permits > own.permits => {
                 self.compatibility_of_raise(own, request)
             }
-            _ => Compatibility::Repeat { fence: own.fence },
+            _ => Compatibility::Reentry { fence: own.fence },
         }
     }
 
@@ -188,25 +195,26 @@ impl Lock {
         }
     }
 
-    /// What a holder lacks whose request doesn't fit beside the others.
+    /// Returns the permits that a holder lacks, if its request does not fit beside the other
+    /// holders.
     fn lack_of(&self, own: &Holder, request: &Request) -> Lack {
-        let missing = request.permits - own.permits;
-        let taken = self.holders.permits() + u64::from(missing);
+        let permits_short = request.permits - own.permits;
+        let taken = self.holders.permits() + u64::from(permits_short);
         if request.limit > 0 && taken > u64::from(request.limit) {
-            Lack::Limit(request.limit.saturating_sub(missing))
+            Lack::Limit(request.limit.saturating_sub(permits_short))
         } else {
-            Lack::Permits(missing)
+            Lack::Permits(permits_short)
         }
     }
 
-    /// Returns how many permits are free under the smallest limit of the holders.
+    /// Returns the number of permits that are free under the smallest limit of the holders.
     pub fn room(&self) -> u64 {
         let limit = self.holders.smallest_limit();
         let limit = limit.map_or(u64::MAX, u64::from);
         limit.saturating_sub(self.holders.permits())
     }
 
-    /// A lock with one holder.
+    /// Returns a lock with one holder.
     #[inline(always)]
     pub fn sole(mode: Mode, holder: Holder) -> Self {
         Self {
@@ -215,13 +223,14 @@ impl Lock {
         }
     }
 
-    /// Whether a grant in this mode replaces all holders. Only between shared holders it joins them.
+    /// Returns true if a grant in this mode replaces all holders. A shared grant joins shared
+    /// holders.
     pub fn is_replaced_by(&self, mode: Mode) -> bool {
         mode == Mode::Exclusive || self.mode == Mode::Exclusive
     }
 
-    /// Adds a grant. Between shared holders it joins them or renews its own; every other grant stands
-    /// alone, so it replaces all that was before.
+    /// Adds a grant. A shared grant joins shared holders, or replaces the token's own grant among
+    /// them. Every other grant replaces all holders.
     pub fn grant(&mut self, mode: Mode, holder: Holder) {
         if self.is_replaced_by(mode) {
             *self = Self::sole(mode, holder);
@@ -230,13 +239,13 @@ impl Lock {
         }
     }
 
-    /// Removes a grant. Tells whether there was one.
+    /// Removes the grant of a token. Returns true if the token had one.
     pub fn remove(&mut self, token: &Token) -> bool {
         self.holders.remove(token).is_some()
     }
 
-    /// Ends the leases that have run out, but for those that `renewed` gives another deadline, which
-    /// has not passed. Returns how many ended.
+    /// Ends the leases that have run out, except those to which `renewed` gives a deadline that has
+    /// not passed. Returns the number of leases that ended.
     pub fn expire(&mut self, now_ms: u64, renewed: impl Fn(&Holder) -> Option<u64>) -> u64 {
         let mut ended = 0;
         while let Some(own) = self.holders.first_to_end() {
@@ -258,7 +267,7 @@ impl Lock {
         ended
     }
 
-    /// Shortens every lease that goes beyond `expiry_ms`, as EXPIRE by hand does.
+    /// Shortens every lease with a deadline after `expiry_ms`, like an EXPIRE by hand.
     pub fn shorten(&mut self, expiry_ms: u64) {
         while let Some(own) = self.holders.last_to_end() {
             if own.deadline_ms <= expiry_ms {
@@ -271,18 +280,18 @@ impl Lock {
     }
 }
 
-/// A lock as the keyspace has it.
+/// A lock as it is stored in the keyspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Its value.
+    /// The lock.
     pub lock: Lock,
-    /// When the key itself expires, in ms since the epoch. Somebody's EXPIRE or PERSIST may have
-    /// set it apart from the leases.
+    /// The expiry of the key itself, in ms since the epoch. It can differ from the last deadline
+    /// because of an EXPIRE or PERSIST by hand.
     pub expiry_ms: Option<u64>,
 }
 
-/// Whether a request fits beside others that take so many permits and have this as their smallest
-/// limit: where limits differ, the smallest binds.
+/// Returns true if a request fits beside holders that take `taken` permits and have `limit` as
+/// their smallest limit. If limits differ, the smallest one binds.
 fn has_room(request: &Request, taken: u64, limit: Option<u32>) -> bool {
     let own = (request.limit > 0).then_some(request.limit);
     let smallest = limit.into_iter().chain(own).min();
@@ -349,8 +358,8 @@ mod tests {
             limit,
             permits: 1,
             lease_ms: 10,
-            repeat: crate::values::request::Repeat::Renews,
-            life: crate::values::request::Life::Lease,
+            reentry: crate::values::request::Reentry::Renews,
+            lease_kind: crate::values::request::LeaseKind::Lease,
         }
     }
 
@@ -359,7 +368,7 @@ mod tests {
         use Compatibility::*;
         use Mode::{Exclusive as X, Shared as S};
         let table = [
-            // holders, who requests in which mode and limit, what comes of it, why
+            // Holders; token, mode and limit of the request; compatibility; reason.
             (lock(X, &[]), request("a", X, 0), Admitted, "free"),
             (
                 lock(X, &[]),
@@ -382,7 +391,7 @@ mod tests {
             (
                 lock(X, &[("a", 0)]),
                 request("a", X, 0),
-                Repeat { fence: 1 },
+                Reentry { fence: 1 },
                 "own lock again",
             ),
             (
@@ -413,7 +422,7 @@ mod tests {
             (
                 lock(S, &[("a", 0), ("b", 0)]),
                 request("b", S, 0),
-                Repeat { fence: 2 },
+                Reentry { fence: 2 },
                 "own share again",
             ),
             (
@@ -443,7 +452,7 @@ mod tests {
             (
                 lock(S, &[("a", 2), ("b", 2)]),
                 request("a", S, 1),
-                Repeat { fence: 1 },
+                Reentry { fence: 1 },
                 "a repeat is never refused",
             ),
         ];
@@ -455,7 +464,8 @@ mod tests {
     #[test]
     fn permits_as_a_table() {
         use Compatibility::*;
-        // Limit and permits of each holder, who asks for which, what comes of it, why.
+        // Limit and permits of each holder; token, limit and permits of the request; compatibility;
+        // reason.
         let table = [
             (&[(5, 3)][..], ("n", (5, 2)), Admitted, "both fit"),
             (&[(5, 3)], ("n", (5, 3)), Blocked, "one too many"),
@@ -474,8 +484,8 @@ mod tests {
                 Blocked,
                 "no overflow",
             ),
-            (&[(5, 3)], ("a", (5, 3)), Repeat { fence: 1 }, "as before"),
-            (&[(5, 3)], ("a", (1, 1)), Repeat { fence: 1 }, "lowered"),
+            (&[(5, 3)], ("a", (5, 3)), Reentry { fence: 1 }, "as before"),
+            (&[(5, 3)], ("a", (1, 1)), Reentry { fence: 1 }, "lowered"),
             (
                 &[(5, 3), (5, 1)],
                 ("a", (5, 4)),
@@ -562,7 +572,7 @@ mod tests {
             "two exclusive holders"
         );
         assert!(Lock::held(Mode::Shared, two).is_some());
-        assert!(Lock::held(Mode::Shared, vec![]).is_none(), "nobody");
+        assert!(Lock::held(Mode::Shared, vec![]).is_none(), "no holder");
         assert!(
             Lock::held(Mode::Exclusive, vec![holder("a", 1, 3)]).is_none(),
             "exclusive with a limit"

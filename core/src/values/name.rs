@@ -1,12 +1,12 @@
-//! Where a lock lives: a database and a key.
+//! Names: a database and a key.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::branch::seldom;
+use crate::hints::cold_path;
 use crate::values::short_bytes::ShortBytes;
 
-/// How long a key may be to lie in its name without an allocation.
+/// The longest key that a name stores without an allocation, in bytes.
 const INLINE_KEY_LEN: usize = 54;
 
 /// A key in one of the server's databases. Cheap to clone.
@@ -18,7 +18,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// The key `key` of database `db`.
+    /// Returns the name of the key `key` in database `db`.
     pub fn new(db: i32, key: &[u8]) -> Self {
         Self {
             db,
@@ -26,7 +26,7 @@ impl Name {
         }
     }
 
-    /// The key's bytes.
+    /// Returns the bytes of the key.
     pub fn key(&self) -> &[u8] {
         self.key.as_slice()
     }
@@ -38,8 +38,11 @@ impl fmt::Debug for Name {
     }
 }
 
-/// The names an operation is about. Cheap to clone. Invariant: sorted, none twice, so that equal sets
-/// are equal; one name is always `One`.
+/// The names that an operation is about. Cheap to clone.
+///
+/// Invariants:
+/// 1. The names are sorted and differ, so that equal sets are equal.
+/// 2. One name is always `One`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Names(Form);
 
@@ -50,12 +53,12 @@ enum Form {
 }
 
 impl Names {
-    /// The one name.
+    /// Returns this name alone.
     pub const fn one(name: Name) -> Self {
         Self(Form::One(name))
     }
 
-    /// A set of names; `None` where one is there twice.
+    /// Returns the set of these names; `None` if a name occurs twice.
     pub fn set(mut names: Vec<Name>) -> Option<Self> {
         if let [name] = names.as_slice() {
             return Some(Self::one(name.clone()));
@@ -66,23 +69,23 @@ impl Names {
         (names.len() == given).then(|| Self(Form::Many(names.into())))
     }
 
-    /// The names, in their order.
+    /// Returns the names, sorted.
     pub fn iter(&self) -> std::slice::Iter<'_, Name> {
         self.as_slice().iter()
     }
 
-    /// The names as a slice, in their order.
+    /// Returns the names as a slice, sorted.
     pub fn as_slice(&self) -> &[Name] {
         match &self.0 {
             Form::One(name) => std::slice::from_ref(name),
             Form::Many(names) => {
-                seldom();
+                cold_path();
                 names
             }
         }
     }
 
-    /// The name, if it is the only one.
+    /// Returns the name if there is only one.
     pub fn only(&self) -> Option<&Name> {
         match &self.0 {
             Form::One(name) => Some(name),
@@ -90,12 +93,12 @@ impl Names {
         }
     }
 
-    /// Whether this name is one of them.
+    /// Returns true if this name is in the set.
     pub fn contains(&self, name: &Name) -> bool {
         self.as_slice().binary_search(name).is_ok()
     }
 
-    /// How many there are.
+    /// Returns the number of names.
     pub fn count(&self) -> usize {
         self.as_slice().len()
     }

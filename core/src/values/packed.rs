@@ -1,8 +1,9 @@
-//! How a lock lies in the server's memory: most of them are held once, by a short token, for no
-//! session, and fit into 64 bytes.
+//! The form of a lock in the server's memory. Most locks are exclusive, held once, by a short token
+//! and without a session: these fit in 64 bytes.
 //!
-//! It also remembers whether its key expires as its lease ends, where that is certain: to ask the server
-//! costs a look-up of its own where expiries lie in a table of their own.
+//! Such a lock also records that its key expires when its lease ends, if that is certain.
+
+// perf: asking the server for the expiry costs another look-up if expiries are in a separate table.
 
 use std::num::NonZeroU8;
 
@@ -11,10 +12,10 @@ use crate::values::lock::Lock;
 use crate::values::session_id::SessionId;
 use crate::values::token::Token;
 
-/// The longest token that a plain lock has room for.
+/// The longest token of a plain lock, in bytes.
 const PLAIN_TOKEN_LEN: usize = 32;
 
-/// A lock, as small as it can be.
+/// A lock in its smallest form.
 #[derive(Clone, Debug)]
 pub struct Packed(Form);
 
@@ -30,22 +31,22 @@ enum Form {
 struct Plain {
     fence: u64,
     token: [u8; PLAIN_TOKEN_LEN],
-    /// Until the year 10889.
+    /// Fits until the year 10889.
     deadline_ms: [u8; 6],
     since_ms: [u8; 6],
-    /// The server counts its clients from 1.
+    /// Fits, because the server counts its clients from 1.
     client_id: [u8; 6],
-    /// Up to 34 years.
+    /// Fits up to 34 years.
     lease_ms: [u8; 5],
-    /// The token's length, and [`EXPIRES_WITH_LEASE`].
+    /// The token's length, with the bit [`EXPIRES_WITH_LEASE`].
     token_len: NonZeroU8,
 }
 
-/// The bit of the token's length that says that the key is known to expire at the deadline. Lengths are
-/// at most [`PLAIN_TOKEN_LEN`], which leaves it free.
+/// The bit of the token's length that marks a key known to expire at the deadline. The bit is free
+/// because lengths are at most [`PLAIN_TOKEN_LEN`].
 const EXPIRES_WITH_LEASE: u8 = 1 << 7;
 
-/// The lowest bytes of a number, if it fits into so many.
+/// Returns the lowest `N` bytes of a number, if the number fits in them.
 fn low_bytes<const N: usize>(number: u64) -> Option<[u8; N]> {
     let bytes = number.to_le_bytes();
     let (low, high) = bytes.split_first_chunk::<N>()?;
@@ -91,12 +92,12 @@ impl Plain {
     }
 }
 
-/// What is known of when the key of a lock expires.
+/// The expiry of a lock's key, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// As its last lease ends.
+    /// The key expires when the last lease ends.
     WithLease,
-    /// The server has to be asked.
+    /// The expiry is unknown, so the server has to be asked.
     Unknown,
 }
 
@@ -124,7 +125,7 @@ impl Packed {
         Self(Form::Full(Box::new(Lock::sole(mode, holder.clone()))))
     }
 
-    /// What is known of when its key expires: of a new value nothing.
+    /// Returns what is known about the key's expiry; [`Expiry::Unknown`] for a new value.
     pub const fn expiry(&self) -> Expiry {
         match &self.0 {
             Form::Plain(plain) if plain.token_len.get() & EXPIRES_WITH_LEASE != 0 => {
@@ -134,7 +135,7 @@ impl Packed {
         }
     }
 
-    /// Remembers when its key expires. Of a lock that isn't plain the server is asked all the same.
+    /// Records the key's expiry. A lock that is not plain stays at [`Expiry::Unknown`].
     pub fn set_expiry(&mut self, expiry: Expiry) {
         if let Form::Plain(plain) = &mut self.0 {
             let len = plain.token_len.get() & !EXPIRES_WITH_LEASE;
@@ -146,7 +147,7 @@ impl Packed {
         }
     }
 
-    /// The lock. Of many holders they are shared, not copied.
+    /// Returns the lock. Several holders are shared with this value and not copied.
     #[inline(always)]
     pub fn unpack(&self) -> Lock {
         match &self.0 {
@@ -157,7 +158,7 @@ impl Packed {
         }
     }
 
-    /// How many hold the lock.
+    /// Returns the number of holders.
     pub fn holder_count(&self) -> usize {
         match &self.0 {
             Form::Plain(_) => 1,
@@ -165,7 +166,7 @@ impl Packed {
         }
     }
 
-    /// Bytes held outside the value itself.
+    /// Returns the bytes held outside the value itself.
     pub fn heap_bytes(&self) -> usize {
         match &self.0 {
             Form::Plain(_) => 0,
@@ -174,7 +175,8 @@ impl Packed {
     }
 }
 
-/// A copy of a lock. A function of its own, so that to unpack a plain one is short.
+/// Returns a copy of a lock.
+// perf: out of line, so that the code to unpack a plain lock is short.
 #[inline(never)]
 fn shared(lock: &Lock) -> Lock {
     lock.clone()
@@ -191,7 +193,7 @@ mod tests {
         assert_eq!(size_of::<Packed>(), 64);
     }
 
-    /// Numbers that fit into so many bits, mostly, and some that don't.
+    /// Generates numbers that mostly fit in `bits` bits.
     fn edges(bits: u32) -> impl Strategy<Value = u64> {
         let most = (1u64 << bits) - 1;
         prop_oneof![8 => 0..=most, 1 => Just(most), 1 => most..=most + 1, 1 => Just(u64::MAX)]

@@ -1,21 +1,21 @@
-//! Every error text of the module, in one place.
+//! The error texts of the module.
 
 use std::fmt;
 
-/// Why a command was refused. A refused command changes nothing.
+/// The reason why a command was refused or a wait ended. A refused command changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Too few or too many words.
     Arity,
     /// Unknown, repeated or contradictory options.
     Syntax,
-    /// The number of keys is no number, or more than there are words.
+    /// The number of keys is no number, or exceeds the number of words that may be keys.
     Numkeys,
-    /// One key named twice.
+    /// A key that is named twice.
     DuplicateKey,
-    /// A token of no bytes, or of more than 256.
+    /// A token without bytes, or of more than 256 bytes.
     TokenLength,
-    /// `*` where a token has to exist already.
+    /// `*` for a token that has to exist already.
     TokenStar,
     /// A lease outside 1 ms to 2^53 - 1 ms.
     Lease,
@@ -25,7 +25,7 @@ pub enum Refusal {
     Keep,
     /// A LIMIT outside 1 to 2^32 - 1.
     Limit,
-    /// PERMITS outside 1 to the LIMIT beside it.
+    /// PERMITS outside 1 to the command's LIMIT.
     Permits,
     /// HOLDS outside 1 to 2^32 - 1.
     Holds,
@@ -35,7 +35,7 @@ pub enum Refusal {
     Count,
     /// A NOTIFY message of more than 1024 bytes.
     Message,
-    /// A NOTIFY channel that is too long.
+    /// A NOTIFY channel of more than 1024 bytes.
     ChannelLength,
     /// A NOTIFY channel outside the slot of the key.
     Channel,
@@ -43,40 +43,40 @@ pub enum Refusal {
     NoChannelPermission,
     /// The key holds another type.
     WrongType,
-    /// A shared holder wants to count as more than it does.
+    /// A request of a shared holder for more permits than it has.
     PermitsRaised,
-    /// The waiter's user has no right to the lock any more.
+    /// The waiter's user no longer has the rights to the lock.
     NoPermission,
-    /// Waiting would never end: another holder waits for this one to leave.
+    /// The wait might never end, because another holder waits for this holder to leave.
     Deadlock,
-    /// Waiting would never end: connections would wait for each other's sessions.
-    Circle,
+    /// The wait would never end, because connections would wait for each other's sessions.
+    SessionDeadlock,
     /// `lock.max-waiters` clients wait already.
     MaxWaiters,
-    /// `lock.max-tickets` wait without a connection already.
+    /// `lock.max-tickets` waiters without a connection wait already.
     MaxTickets,
-    /// A writing command on a server that follows a primary and takes writes all the same.
+    /// A command that writes, on a replica that accepts writes.
     ReadOnly,
     /// LOCK.APPLY from a client.
     ApplyInternal,
     /// LOCK.APPLY with words that no primary writes.
     ApplyMalformed,
-    /// The waiter's position went to a newer connection of the same token.
+    /// The wait was replaced by a newer wait of the same token.
     TakenOver,
-    /// The wait was given up by LOCK.CANCEL.
+    /// The wait was cancelled by LOCK.CANCEL.
     Cancelled,
     /// The system's random generator gave no bits for a `*` token.
     NoRandomness,
-    /// A script's caller could not be made out among the clients.
+    /// The client that called a script could not be identified.
     CallerUnknown,
-    /// A module called LOCK.* from inside one of this module's own steps.
+    /// A LOCK.* call by a module, from inside one of this module's own steps.
     Reentered,
-    /// The handler panicked; the server lives on.
+    /// A panic in the command's handler. The server keeps running.
     Panicked,
 }
 
 impl Refusal {
-    /// The error as the client reads it, its code first.
+    /// Returns the error as the client reads it, with its code first.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Arity => "ERR wrong number of arguments",
@@ -105,7 +105,9 @@ impl Refusal {
             Self::PermitsRaised => "ERR permits can't be raised",
             Self::NoPermission => "NOPERM No permissions to access a key",
             Self::Deadlock => "DEADLOCK another holder waits to upgrade this lock",
-            Self::Circle => "DEADLOCK connections would wait for each other's SESSION grants",
+            Self::SessionDeadlock => {
+                "DEADLOCK connections would wait for each other's SESSION grants"
+            }
             Self::MaxWaiters => "MAXWAITERS as many clients wait as lock.max-waiters allows",
             Self::MaxTickets => {
                 "MAXTICKETS as many wait without a connection as lock.max-tickets allows"

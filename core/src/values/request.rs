@@ -1,21 +1,22 @@
-//! What a token asks for.
+//! Requests: what a token asks for.
 
 use crate::values::holder::Mode;
 use crate::values::token::Token;
 
-/// What a grant does to the holds of its token: a newcomer has one, unless the client counts.
+/// The change of a token's holds by a grant. A newcomer has one hold, unless HOLDS gives the
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repeat {
-    /// Renews the lease, the holds stay: a command whose reply was lost can be sent again.
+pub enum Reentry {
+    /// Keeps the holds and renews the lease. So a command whose reply was lost can be sent again.
     Renews,
-    /// Adds one hold (REENTRANT): each needs a RELEASE of its own.
+    /// Adds one hold (REENTRANT). Each hold needs its own RELEASE.
     Counts,
-    /// Makes it so many (HOLDS): the client counts.
+    /// Sets the number of holds (HOLDS), which the client counts.
     Sets(u64),
 }
 
-impl Repeat {
-    /// The holds of a newcomer.
+impl Reentry {
+    /// Returns the holds of a newcomer.
     pub const fn first_holds(self) -> u64 {
         match self {
             Self::Renews | Self::Counts => 1,
@@ -24,41 +25,43 @@ impl Repeat {
     }
 }
 
-/// What keeps a grant in force.
+/// The lease kind of a grant: a plain lease, or a lease that is tied to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
-    /// Its lease. Where it is tied to a connection already, it stays so.
+pub enum LeaseKind {
+    /// A plain lease. A grant that is tied to a connection already stays tied.
     Lease,
-    /// The caller's connection (SESSION): it is renewed while that lives, and ends with it.
+    /// A lease that is tied to the caller's connection (SESSION). It is renewed while the
+    /// connection is open, and ends with the connection.
     Session {
-        /// How long it lasts from then on (KEEP); `None`: it ends at once.
+        /// The lease after the connection is lost, in ms (KEEP); `None`: the grant ends at once.
         keep_ms: Option<u64>,
     },
-    /// Its lease alone from now on (NOSESSION).
+    /// A plain lease from now on, without a tie (NOSESSION).
     Untied,
 }
 
-/// What a token wants to hold.
+/// A token's request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Who asks.
+    /// The token that asks.
     pub token: Token,
-    /// Alone or beside others.
+    /// The mode.
     pub mode: Mode,
-    /// The most holders it wants to be one of; 0: no limit.
+    /// The most permits that all holders may take (LIMIT); 0: no limit.
     pub limit: u32,
-    /// How many holders it is to count as (PERMITS): 1 without a limit.
+    /// The permits to take (PERMITS); 1 without a limit.
     pub permits: u32,
-    /// How long the grant is to last, counted from the grant.
+    /// The lease, in ms from the grant.
     pub lease_ms: u64,
-    /// What happens when it holds already.
-    pub repeat: Repeat,
-    /// What keeps the grant in force.
-    pub life: Life,
+    /// The change of the token's holds.
+    pub reentry: Reentry,
+    /// The lease kind of the grant.
+    pub lease_kind: LeaseKind,
 }
 
 impl Request {
-    /// Whether it wants as much of a lock as another one, so that it may stand in its place in a queue.
+    /// Returns true if the request takes as much of a lock as `other`. Then it may continue at the
+    /// position of `other` in a queue.
     pub fn takes_as_much_as(&self, other: &Self) -> bool {
         (self.mode, self.limit, self.permits) == (other.mode, other.limit, other.permits)
     }

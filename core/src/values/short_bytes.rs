@@ -1,12 +1,14 @@
-//! Bytes that seldom are many: few lie in the value itself, many are shared.
+//! Byte strings that are mostly short. Short ones are stored in the value itself, long ones are
+//! shared.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::branch::seldom;
+use crate::hints::cold_path;
 
-/// Bytes, up to `N` of them without an allocation. A copy never costs one. `N` is at most 255.
+/// A byte string. Up to `N` bytes need no allocation, and a clone never needs one. `N` is at most
+/// 255.
 pub struct ShortBytes<const N: usize>(Form<N>);
 
 enum Form<const N: usize> {
@@ -25,7 +27,7 @@ impl<const N: usize> Inline<N> {
     #[inline(always)]
     fn as_slice(&self) -> &[u8] {
         let Some(bytes) = self.bytes.get(..usize::from(self.len)) else {
-            seldom();
+            cold_path();
             return &[];
         };
         bytes
@@ -43,10 +45,11 @@ impl<const N: usize> Clone for ShortBytes<N> {
 }
 
 impl<const N: usize> ShortBytes<N> {
-    /// A copy of these bytes.
+    /// Returns a copy of these bytes.
     #[inline]
     pub fn new(bytes: &[u8]) -> Self {
-        // Filled where it stays. The length is cut where they are too many, which are allocated instead.
+        // perf: filled in place. If there are too many bytes, the truncated length is not used,
+        // because the bytes are allocated instead.
         let mut new = Self(Form::Inline(Inline {
             len: bytes.len() as u8,
             bytes: [0; N],
@@ -62,22 +65,24 @@ impl<const N: usize> ShortBytes<N> {
         new
     }
 
-    /// Apart from the few bytes that are usual, whose copy is then one of a constant length.
+    /// Returns a copy of many bytes, in an allocation.
+    // perf: out of line, so that the copy of few bytes has a constant length.
     #[cold]
     #[inline(never)]
     fn allocate(bytes: &[u8]) -> Self {
         Self(Form::Shared(Arc::from(bytes)))
     }
 
-    /// As [`ShortBytes::allocate`].
+    /// Returns the shared bytes once more.
+    // perf: out of line, like `allocate`.
     #[cold]
     #[inline(never)]
     fn share(bytes: &Arc<[u8]>) -> Self {
         Self(Form::Shared(Arc::clone(bytes)))
     }
 
-    /// The first `len` of these bytes; `None` where there are fewer. `M` is at most `N`: then this is a
-    /// copy of a constant length, which costs no call.
+    /// Returns the first `len` of these bytes; `None` if there are fewer, or if `M` exceeds `N`.
+    // perf: a copy of constant length, which needs no call.
     #[inline(always)]
     pub fn of_padded<const M: usize>(padded: &[u8; M], len: u8) -> Option<Self> {
         let mut bytes = [0; N];
@@ -85,7 +90,8 @@ impl<const N: usize> ShortBytes<N> {
         (usize::from(len) <= M).then_some(Self(Form::Inline(Inline { len, bytes })))
     }
 
-    /// The bytes with others behind them, and how many they are; `None` where they are more than `M`.
+    /// Returns the bytes with padding behind them, and their number; `None` if there are more than
+    /// `M`.
     #[inline(always)]
     pub fn padded<const M: usize>(&self) -> Option<(&[u8; M], u8)> {
         match &self.0 {
@@ -96,19 +102,19 @@ impl<const N: usize> ShortBytes<N> {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
             Form::Inline(own) => own.as_slice(),
             Form::Shared(bytes) => {
-                seldom();
+                cold_path();
                 bytes
             }
         }
     }
 
-    /// Bytes held outside the value itself.
+    /// Returns the bytes held outside the value itself.
     pub fn heap_bytes(&self) -> usize {
         match &self.0 {
             Form::Inline(_) => 0,

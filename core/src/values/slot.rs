@@ -1,30 +1,32 @@
-//! The hash slots of a cluster: which one a key is in, and how to make a key for one.
+//! The hash slots of a cluster: the slot of a key, and a key for a slot.
 //!
-//! The rule is that of the Redis Cluster specification: CRC-16/XMODEM of the key, or of what stands
-//! between its first `{` and the next `}` if that is not nothing, modulo 16384.
+//! The rule is that of the Redis Cluster specification: CRC-16/XMODEM modulo 16384. If a key has a
+//! non-empty part between its first `{` and the next `}`, only that part is hashed.
 
-/// How keys are divided among servers.
+/// The distribution of keys among servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharding {
-    /// One server has them all.
+    /// One server has all keys.
     None,
-    /// By slot, in a cluster.
+    /// Each server of a cluster has the keys of its slots.
     BySlot,
 }
 
-/// How many slots there are.
+/// The number of slots.
 pub const SLOTS: u16 = 16_384;
 
 const POLYNOMIAL: u16 = 0x1021;
 
-/// The slot of a key.
+/// Returns the slot of a key.
 pub fn of_key(key: &[u8]) -> u16 {
     crc(hashed_part(key)) % SLOTS
 }
 
-/// The two bytes that, behind `prefix`, make a key of this slot. The prefix must have no `{`.
+/// Returns the two bytes that make a key of this slot when they follow `prefix`. The prefix must
+/// not contain `{`.
 pub fn suffix_for(prefix: &[u8], slot: u16) -> [u8; 2] {
-    // The checksum of two more bytes depends on their sum with the checksum so far alone, one to one.
+    // The checksum after two more bytes depends only on their XOR with the checksum so far, and
+    // each XOR gives another checksum.
     (crc(prefix) ^ before_two_zeros(slot)).to_be_bytes()
 }
 
@@ -47,7 +49,7 @@ fn crc(bytes: &[u8]) -> u16 {
     })
 }
 
-/// The checksum that becomes `crc` when two zero bytes are added.
+/// Returns the checksum that becomes `crc` when two zero bytes follow.
 fn before_two_zeros(crc: u16) -> u16 {
     (0..16).fold(crc, |crc, _| match crc & 1 {
         0 => crc >> 1,

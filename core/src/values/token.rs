@@ -1,27 +1,28 @@
-//! A token names the owner of a lock: 1 to 256 bytes, binary-safe.
+//! Tokens: the ids of holders and waiters, 1 to 256 bytes, binary-safe.
 
 use std::fmt;
 
-use crate::branch::unlikely;
+use crate::hints::unlikely;
 use crate::values::refusal::Refusal;
 use crate::values::short_bytes::ShortBytes;
 
 /// The longest token, in bytes.
 pub const MAX_TOKEN_LEN: usize = 256;
 
-/// How long a token may be to lie in its value without an allocation: those that the server draws
-/// (32 characters) and UUIDs as text (36) do.
+/// The longest token that is stored without an allocation, in bytes. Tokens that the server draws
+/// (32 characters) and UUIDs as text (36) fit.
 const INLINE_TOKEN_LEN: usize = 38;
 
-/// An owner's name. Invariant: 1 to [`MAX_TOKEN_LEN`] bytes, by construction. Cheap to clone.
+/// The id of a holder or a waiter. Invariant: 1 to [`MAX_TOKEN_LEN`] bytes, by construction. Cheap
+/// to clone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(ShortBytes<INLINE_TOKEN_LEN>);
 
 impl Token {
-    /// A token of a client's own choice.
+    /// Returns the token with these bytes.
     ///
     /// # Errors
-    /// [`Refusal::TokenLength`] when there are no bytes or more than [`MAX_TOKEN_LEN`].
+    /// [`Refusal::TokenLength`] if there are no bytes or more than [`MAX_TOKEN_LEN`].
     #[inline]
     pub fn new(bytes: &[u8]) -> Result<Self, Refusal> {
         if unlikely(bytes.is_empty() || bytes.len() > MAX_TOKEN_LEN) {
@@ -30,31 +31,33 @@ impl Token {
         Ok(Self(ShortBytes::new(bytes)))
     }
 
-    /// A token of the first `len` of these bytes; `None` where that are none or more than there are.
+    /// Returns the token of the first `len` of these bytes; `None` if `len` is 0 or exceeds the
+    /// number of bytes.
     #[inline(always)]
     pub fn of_padded<const M: usize>(padded: &[u8; M], len: u8) -> Option<Self> {
         let bytes = ShortBytes::of_padded(padded, len)?;
         (len > 0).then_some(Self(bytes))
     }
 
-    /// Its bytes with others behind them, and how many they are; `None` where they are more than `M`.
+    /// Returns the bytes with padding behind them, and their number; `None` if there are more than
+    /// `M`.
     #[inline(always)]
     pub fn padded<const M: usize>(&self) -> Option<(&[u8; M], u8)> {
         self.0.padded()
     }
 
-    /// A token of 128 random bits, as 32 hexadecimal characters.
+    /// Returns the token of 128 random bits, as 32 hexadecimal characters.
     pub fn from_bits(bits: u128) -> Self {
         Self(ShortBytes::new(format!("{bits:032x}").as_bytes()))
     }
 
-    /// The token's bytes.
+    /// Returns the bytes of the token.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_slice()
     }
 
-    /// Bytes held outside the value itself.
+    /// Returns the bytes held outside the value itself.
     pub fn heap_bytes(&self) -> usize {
         self.0.heap_bytes()
     }

@@ -1,9 +1,9 @@
-//! How the steps of an operation grow with keys, waiters and holders: by a factor, never by their square.
+//! Growth of an operation's steps with keys, waiters and holders: linear, never quadratic.
 
 use crate::world::World;
 use redis_lock_core::values::refusal::Refusal;
 
-/// Asserts that four times as many cost no more than about four times as much.
+/// Asserts that a number four times as large costs at most about four times as much.
 #[track_caller]
 fn assert_linear(what: &str, cost: impl Fn(usize) -> u64) {
     let (few, many) = (cost(200), cost(800));
@@ -13,7 +13,7 @@ fn assert_linear(what: &str, cost: impl Fn(usize) -> u64) {
     );
 }
 
-/// Asserts that it costs the same however many there are.
+/// Asserts that the cost doesn't depend on the number.
 #[track_caller]
 fn assert_constant(what: &str, cost: impl Fn(usize) -> u64) {
     let (few, many) = (cost(200), cost(800));
@@ -28,7 +28,7 @@ fn keys(count: usize) -> String {
     format!("{count} {}", names.join(" "))
 }
 
-/// What it costs to say a line, and all that follows from it.
+/// Returns the steps of a line and of all that follows from it.
 fn steps(world: &mut World, line: &str, answer: &str) -> u64 {
     let before = world.table.steps();
     assert_eq!(world.say(line), answer, "{:.60}", line);
@@ -138,7 +138,7 @@ fn one_operation_admits_no_more_than_the_server_can_answer_at_once() {
     world.say("RELEASE k h");
     let first = world.heard().len();
     assert!((50..200).contains(&first), "{first}");
-    // Nobody overtakes those who were left for the next time.
+    // No newcomer overtakes the waiters that were left to the timer.
     assert_eq!(world.say("ACQUIRE k new SHARED"), "nil");
     assert_eq!(world.table.next_due_ms(), Some(world.now_ms));
     world.fire(Vec::new());
@@ -175,10 +175,10 @@ fn many_holders() {
     });
 }
 
-/// Each token waits for two keys, and came to hold one of them with a permit less.
+/// Each token waits for two keys and holds one of them already, with too few permits.
 #[test]
 fn many_who_lack_permits_that_are_not_free() {
-    assert_constant("a repeat that lets nobody in", |count| {
+    assert_constant("a repeat that admits no waiter", |count| {
         let mut world = World::new();
         let all = 2 * count;
         world.say(&format!("ACQUIRE k h SHARED LIMIT {all} PERMITS {all}"));
@@ -190,7 +190,7 @@ fn many_who_lack_permits_that_are_not_free() {
                 "MWAIT 2 j{token} k t{token} SHARED LIMIT {all} PERMITS 3"
             ));
         }
-        // All of the first waits are granted; one permit is left, and each lacks two.
+        // All of the first waits are granted. One permit is left, and each token lacks two.
         let left = count - 1;
         world.say(&format!("ACQUIRE k h SHARED LIMIT {all} PERMITS {left}"));
         world.fire(Vec::new());
@@ -207,7 +207,8 @@ fn many_who_lack_permits_that_are_not_free() {
     });
 }
 
-/// Each token waits for two keys, and came to hold one of them with a permit less than it waits for.
+/// Returns a world in which each token waits for two keys. It holds one of them already, with one
+/// permit less than it waits for.
 fn who_lack_permits(count: usize, request: impl Fn(usize) -> String) -> World {
     let mut world = World::new();
     let all = 2 * count;
@@ -265,7 +266,8 @@ fn many_who_lack_permits_that_become_free() {
     );
 }
 
-/// The next of them stands for all in the work that is left to the timer. It may go before that.
+/// The timer's work lists only the next waiter of those that lack no permits any more. That waiter
+/// may leave before the timer fires.
 #[test]
 fn who_comes_back_to_wait_for_something_else_leaves_nobody_behind_who_lacks_no_permits() {
     let count = 400;
@@ -282,7 +284,7 @@ fn who_comes_back_to_wait_for_something_else_leaves_nobody_behind_who_lacks_no_p
     world.say(&format!("MACQUIRE {others} t{next}"));
     world.say("RELEASE k h");
     assert_eq!(world.heard().len(), next);
-    // Nobody is looked at after so many keys.
+    // The operation has used its steps for these keys, so it looks at no waiter.
     let all = others.replacen("2100", "2101 k", 1);
     assert_eq!(world.say(&format!("MRELEASE {all} t{next}")), "2101");
     let again = format!("MWAIT 2 j{next} k t{next} SHARED {}", request(next));
@@ -308,7 +310,7 @@ fn many_sessions_of_one_connection_end_at_the_same_cost_each() {
     });
 }
 
-/// How often the timer has to fire, for a hundred of each kind, until nothing is due.
+/// Returns the number of firings, each for at most 100 of each kind, until nothing is due.
 fn firings(world: &mut World) -> u64 {
     let mut firings = 0;
     while world
@@ -368,7 +370,7 @@ fn what_ends_at_once_is_worked_off_in_parts() {
     });
 }
 
-/// What it costs to say a line, and nothing that follows from it.
+/// Returns the steps of a line, and of nothing that follows from it.
 fn steps_of_one(world: &mut World, line: &str) -> u64 {
     let before = world.table.steps();
     assert_eq!(world.say_as(1, line), "granted");
@@ -415,7 +417,8 @@ fn many_places_at_one_key() {
 /// The most steps of a wait that looks for deadlocks.
 const MOST_OF_A_SEARCH: u64 = 20_000;
 
-/// Connections that hold a key each by SESSION, and of which each but the last waits for the next one's.
+/// Returns a world whose connections hold a key each by SESSION. Each connection but the last waits
+/// for the key of the next.
 fn chain(count: usize) -> (World, u64) {
     let mut world = World::new();
     let last = count as u64 + 1;
@@ -433,28 +436,32 @@ fn a_circle_costs_as_much_as_it_is_long() {
     let close = |count: usize| {
         let (mut world, last) = chain(count);
         let before = world.table.steps();
-        assert_eq!(world.say_as(last, "WAIT k1 w"), Refusal::Circle.text());
+        assert_eq!(
+            world.say_as(last, "WAIT k1 w"),
+            Refusal::SessionDeadlock.text()
+        );
         world.table.steps() - before
     };
     assert_linear("to be refused", close);
     assert!(close(10_000) <= MOST_OF_A_SEARCH, "{}", close(10_000));
 }
 
-/// The steps of a wait of client 1 that closes a circle, unless the search is given up.
+/// Returns the steps of a wait of client 1 that closes a deadlock, and 1 if the search was given
+/// up.
 fn steps_of_a_search(world: &mut World, line: &str) -> (u64, u64) {
     let given_up = world.table.counters().deadlock_searches_given_up;
     let before = world.table.steps();
     let answer = world.say_as(1, line);
     assert!(
-        answer == "waits" || answer == Refusal::Circle.text(),
+        answer == "waits" || answer == Refusal::SessionDeadlock.text(),
         "{answer}"
     );
     let given_up = world.table.counters().deadlock_searches_given_up - given_up;
-    assert_eq!(given_up == 0, answer == Refusal::Circle.text());
+    assert_eq!(given_up == 0, answer == Refusal::SessionDeadlock.text());
     (world.table.steps() - before, given_up)
 }
 
-/// Client 1 has one of the keys for which all others wait, and wants what one of them has.
+/// Returns a world in which client 1 holds one of the keys that all other clients wait for.
 fn many_mwaits(waiters: u64, many_keys: usize) -> World {
     let mut world = World::new();
     world.say_as(1, "ACQUIRE k0 t SESSION");

@@ -1,7 +1,8 @@
-//! The table as its callers meet it: every rule as a scene, and a random walk through all of them.
+//! Tests of the lock table through its public interface: each rule as a scene, and a random walk
+//! through all commands.
 
-mod circles;
 mod cost;
+mod deadlock;
 mod rules;
 mod walk;
 mod world;

@@ -1,8 +1,8 @@
-//! A random walk through all commands, with what has to hold after every step.
+//! A random walk through all commands. The invariants are checked after every step.
 
 use crate::world::{self, World};
 use proptest::prelude::*;
-use redis_lock_core::state::hand_over::Origin;
+use redis_lock_core::state::hand_over::FenceOrigin;
 use redis_lock_core::state::queue::{KnownQueue, Waiter};
 use redis_lock_core::store::KeyState;
 use redis_lock_core::values::holder::Mode;
@@ -14,27 +14,27 @@ enum Step {
     Pass(u64),
     Delete(&'static str),
     HangUp(usize),
-    /// A connection is lost that waits for several keys, and an operation comes before the timer.
+    /// A connection that waits for several keys is lost. An operation comes before the timer.
     HangUpUnseen(usize),
-    /// Somebody empties the database.
+    /// The database is flushed.
     Flush,
-    /// The server answers by itself.
+    /// The server answers a blocked client by itself.
     Unblock(usize),
-    /// A connection was lost before it could know of its grant.
+    /// A connection was lost before it got the reply to its hand-over.
     TakeBack,
     CloseAll,
-    /// Connections close and time passes, and an operation comes before the timer.
+    /// Connections close or time passes. An operation comes before the timer.
     CloseUnseen,
     PassUnseen(u64),
     Expire(&'static str, Option<u64>),
-    /// A key is renamed; the timer fires, or an operation comes first.
+    /// A key is renamed. The timer fires, or an operation comes first.
     Rename(&'static str, &'static str, Timer),
-    /// A lock is dumped, or the one that was dumped last is restored.
+    /// A lock is dumped, or the lock that was dumped last is restored.
     Dump(&'static str),
     Restore(&'static str, Timer),
 }
 
-/// Whether the timer fires right after something that happened without an operation.
+/// The timer after a change that was made without an operation.
 #[derive(Clone, Copy, Debug)]
 enum Timer {
     Fires,
@@ -53,7 +53,7 @@ const MODES: [&str; 6] = [
     "SHARED LIMIT 3 PERMITS 3",
 ];
 
-/// Modes that share, under limits of all kinds.
+/// Shared modes under limits of all kinds.
 const SHARED_MODES: [&str; 11] = [
     "SHARED",
     "SHARED LIMIT 2",
@@ -72,7 +72,7 @@ fn line(modes: &[&'static str]) -> impl Strategy<Value = String> {
     let token = proptest::sample::select(vec!["a", "b", "c", "d", "e"]);
     let mode = proptest::sample::select(modes.to_vec());
     let keys = proptest::sample::subsequence(KEYS.to_vec(), 1..=3);
-    let repeat = proptest::sample::select(vec![
+    let reentry = proptest::sample::select(vec![
         "",
         "",
         "REENTRANT",
@@ -80,19 +80,19 @@ fn line(modes: &[&'static str]) -> impl Strategy<Value = String> {
         "SESSION",
         "SESSION KEEP 20",
     ]);
-    (0..10, keys, token, 1u64..60, mode, repeat, 0u64..60).prop_map(
-        |(verb, keys, token, ms, mode, repeat, block)| {
+    (0..10, keys, token, 1u64..60, mode, reentry, 0u64..60).prop_map(
+        |(verb, keys, token, ms, mode, reentry, block)| {
             let first = keys[0];
             let keys = format!("{} {}", keys.len(), keys.join(" "));
             match verb {
-                0 | 1 => format!("MACQUIRE {keys} {token} PX {ms} {mode} {repeat}"),
+                0 | 1 => format!("MACQUIRE {keys} {token} PX {ms} {mode} {reentry}"),
                 2..=4 => {
                     let keep =
-                        ["", "KEEP 25"][usize::from(ms % 2 == 0 && !repeat.contains("KEEP"))];
-                    format!("MWAIT {keys} {token} PX {ms} BLOCK {block} {mode} {repeat} {keep}")
+                        ["", "KEEP 25"][usize::from(ms % 2 == 0 && !reentry.contains("KEEP"))];
+                    format!("MWAIT {keys} {token} PX {ms} BLOCK {block} {mode} {reentry} {keep}")
                 }
                 8 | 9 => {
-                    let holds = ["", "HOLDS 2"][usize::from(repeat == "HOLDS 2")];
+                    let holds = ["", "HOLDS 2"][usize::from(reentry == "HOLDS 2")];
                     format!(
                         "MQUEUE {keys} {token} PX {ms} KEEP {} {mode} {holds}",
                         block + 1
@@ -176,7 +176,7 @@ fn take(world: &mut World, step: Step) {
         }
         Step::TakeBack => {
             let last = world.handed_over.last();
-            if last.is_some_and(|last| last.origin == Origin::New) {
+            if last.is_some_and(|last| last.fence_origin == FenceOrigin::New) {
                 world.take_back_last();
             }
         }
@@ -202,7 +202,7 @@ fn one_of_the_blocked(world: &World, n: usize) -> Option<String> {
     (!waiting.is_empty()).then(|| waiting.swap_remove(n % waiting.len()))
 }
 
-/// What has to hold whatever happened.
+/// Checks the invariants.
 fn check(world: &World) -> Result<(), TestCaseError> {
     world.table.queues().check().map_err(TestCaseError::fail)?;
     world
@@ -218,7 +218,7 @@ fn check(world: &World) -> Result<(), TestCaseError> {
         };
         if !stored.is_free() {
             let sound = Lock::held(stored.mode(), stored.holders().iter().cloned().collect());
-            prop_assert!(sound.is_some(), "unsound: {stored:?}");
+            prop_assert!(sound.is_some(), "an invalid lock: {stored:?}");
         }
         let replica = world
             .replica
@@ -232,7 +232,8 @@ fn check(world: &World) -> Result<(), TestCaseError> {
             key
         );
         fences.extend(stored.holders().iter().map(|h| (h.token.clone(), h.fence)));
-        // The timer will settle names that are due, and those that changed unseen.
+        // The timer is still to settle the names that are due and the names that changed without an
+        // operation.
         if !world.store.touched.is_empty() {
             continue;
         }
@@ -245,13 +246,13 @@ fn check(world: &World) -> Result<(), TestCaseError> {
         let others = fences.iter().filter(|(other, _)| other != token);
         prop_assert!(
             others.clone().all(|(_, other)| other != fence),
-            "one fence, two owners: {fences:?}"
+            "two tokens with one fence: {fences:?}"
         );
     }
     Ok(())
 }
 
-/// A queue knows the lock of its name.
+/// Checks that a queue has recorded the lock of its name.
 fn check_recorded(world: &World, key: &str) -> Result<(), TestCaseError> {
     let queue = world.table.queues().known(&world::name(key));
     if let Some(recorded) = queue.and_then(KnownQueue::lock) {
@@ -262,13 +263,13 @@ fn check_recorded(world: &World, key: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Nobody waits for nothing: one of its names is held by others, or, where its token doesn't hold
-/// already, queued for by somebody who stands before it.
+/// Checks that each waiter has a reason to wait. Either another token holds one of its names, or a
+/// waiter is before it in a queue where its token holds nothing.
 fn check_no_one_sleeps(world: &World, key: &str) -> Result<(), TestCaseError> {
     let queues = world.table.queues();
     for (position, waiter) in queues.queue(&world::name(key)) {
-        if waiter.stand.is_absent() {
-            continue; // Nobody stands there who could be granted anything.
+        if waiter.kind.is_absent() {
+            continue; // An absent waiter is granted nothing.
         }
         let held_up = waiter.names.iter().any(|name| {
             let key = std::str::from_utf8(name.key()).expect("text");
@@ -284,18 +285,19 @@ fn check_no_one_sleeps(world: &World, key: &str) -> Result<(), TestCaseError> {
                 !admits(&lock, waiter) || queues.head(name) != Some(position)
             }
         });
-        prop_assert!(held_up, "{waiter:?} waits for nothing at {key}");
+        prop_assert!(held_up, "{waiter:?} waits without a reason at {key}");
     }
     Ok(())
 }
 
-/// Whether a lock's holders admit a newcomer.
+/// Returns true if a lock's holders admit a newcomer.
 fn admits(lock: &Lock, newcomer: &Waiter) -> bool {
     let shared = lock.mode() == Mode::Shared && newcomer.request.mode == Mode::Shared;
     lock.is_free() || (shared && has_room(lock, newcomer))
 }
 
-/// Whether a waiter's permits are free beside those of others.
+/// Returns true if a waiter's permits fit under all limits, together with the permits of other
+/// tokens.
 fn has_room(lock: &Lock, waiter: &Waiter) -> bool {
     let others = lock.holders().iter();
     let others = others.filter(|own| own.token != waiter.request.token);
@@ -317,7 +319,7 @@ proptest! {
             take(&mut world, step);
             check(&world)?;
         }
-        // Whoever still waits leaves in the end, whatever the leases and timeouts were.
+        // Each remaining waiter leaves in the end, whatever the leases and timeouts were.
         for _ in 0..100 {
             world.close_all();
             world.pass_ms(60);
@@ -341,7 +343,7 @@ proptest! {
         let mut world = World::new();
         let mut last = std::collections::HashMap::new();
         for step in steps {
-            // A take-back restores the grant that was replaced; a lock that is moved has its own fences.
+            // A take-back restores the replaced grant. A moved lock keeps its own fences.
             let takes_back = matches!(
                 step,
                 Step::TakeBack | Step::Rename(..) | Step::Restore(..)

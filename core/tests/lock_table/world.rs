@@ -1,5 +1,5 @@
-//! A server in memory: a keyspace, a replica, a clock that is moved by hand, and clients that say
-//! command lines. Everything goes through the grammar and the table, as on a real server.
+//! A server in memory: a keyspace, a replica, clocks that the test moves, and clients that send
+//! command lines. Every command passes the grammar and the table, like on a real server.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,7 +20,7 @@ use redis_lock_core::values::session_id::SessionId;
 use redis_lock_core::values::slot::{self, Sharding};
 use redis_lock_core::values::token::Token;
 
-/// When the clock starts, in ms: far enough from 0 that nothing underflows unseen.
+/// The start of the clock, in ms. It is far enough from 0 that no underflow stays unnoticed.
 pub const START_MS: u64 = 1_000_000;
 
 #[derive(Default)]
@@ -28,16 +28,17 @@ pub struct Memory {
     pub keys: BTreeMap<Name, KeyState>,
     pub reads: usize,
     pub steady_ms: u64,
-    /// Keys whose slot is on its way to another server.
+    /// Keys whose slot migrates to another server.
     pub away: BTreeSet<Name>,
-    /// Keys that came, went or changed without an operation, until the timer fires.
+    /// Keys that were created, deleted or changed without an operation, until the timer fires.
     pub touched: BTreeSet<Name>,
-    /// The same while the timer settles them.
+    /// The same keys while the timer settles them.
     settling: BTreeSet<Name>,
-    /// Tokens of users that lost their rights.
+    /// Tokens of users that have lost their rights.
     pub barred: BTreeSet<Token>,
     pub sharding: Option<Sharding>,
-    /// The slot of the running command's keys: in a cluster other keys aren't found meanwhile.
+    /// The slot of the running command's keys. In a cluster, keys of other slots are not found
+    /// meanwhile.
     running: Option<u16>,
 }
 
@@ -84,7 +85,7 @@ impl Store for Memory {
         User::default()
     }
 
-    fn permits(&mut self, waiter: &Waiter) -> bool {
+    fn may_be_granted(&mut self, waiter: &Waiter) -> bool {
         !self.barred.contains(&waiter.request.token)
     }
 }
@@ -92,27 +93,27 @@ impl Store for Memory {
 pub struct World {
     pub table: LockTable,
     pub store: Memory,
-    /// What a replica has that sees nothing but the effects.
+    /// The locks of a replica that gets the effects and nothing else.
     pub replica: BTreeMap<Name, Lock>,
     /// The steady clock.
     pub now_ms: u64,
-    /// How far the wall clock was set ahead of it, or behind.
+    /// The time by which the wall clock was set ahead of the steady clock; negative: behind.
     pub clock_set_by_ms: i64,
     pub max_waiters: usize,
     pub max_tickets: usize,
     fences: Fences,
     next_id: u64,
-    /// Who waits, and what it said.
+    /// The waiters with their command lines and positions.
     waiting: HashMap<WaiterId, (String, Position)>,
-    /// Which connection said what, the last time it was said.
+    /// The connection that sent each line last.
     said: HashMap<String, u64>,
-    /// What was said to whom since the last look.
+    /// Replies to waiters and published messages since the last call of `heard`.
     heard: Vec<String>,
     pub effects_seen: usize,
     effects: Vec<(Name, Change)>,
     /// All hand-overs, oldest first.
     pub handed_over: Vec<HandOver>,
-    /// What was dumped last.
+    /// The lock that was dumped last.
     pub dumped: Option<Lock>,
 }
 
@@ -158,26 +159,26 @@ impl World {
         }
     }
 
-    /// A node of a cluster that has all slots.
+    /// Returns a world that is a cluster node with all slots.
     pub fn in_cluster() -> Self {
         let mut world = Self::new();
         world.store.sharding = Some(Sharding::BySlot);
         world
     }
 
-    /// A client says a line such as `WAIT k a PX 100`; the answer, shortened: `granted`, `nil`,
-    /// `waits`, `place 1`, a number, or the error's text.
+    /// Sends a line like `WAIT k a PX 100` on a new connection. Returns the shortened answer:
+    /// `granted`, `nil`, `waits`, `place 1`, a number, or the error's text.
     pub fn say(&mut self, line: &str) -> String {
         let client_id = self.next_id;
         self.say_as(client_id, line)
     }
 
-    /// The client that said this line last.
+    /// Returns the client that sent this line last.
     pub fn client_of(&self, line: &str) -> u64 {
-        self.said.get(line).copied().expect("a line that was said")
+        self.said.get(line).copied().expect("a line that was sent")
     }
 
-    /// As `say`, on a connection that is there already.
+    /// Like `say`, on an existing connection.
     pub fn say_as(&mut self, client_id: u64, line: &str) -> String {
         let words: Vec<&[u8]> = line.split_whitespace().map(str::as_bytes).collect();
         let (command, words) = words.split_first().expect("a command");
@@ -238,13 +239,13 @@ impl World {
         said
     }
 
-    /// Moves the clock; the timer fires then.
+    /// Advances the clock. Then the timer fires.
     pub fn pass_ms(&mut self, ms: u64) {
         self.now_ms += ms;
         self.fire(Vec::new());
     }
 
-    /// Something happened to these keys without an operation; then the timer fires.
+    /// Fires the timer after these keys were changed without an operation.
     pub fn fire(&mut self, touched: Vec<Name>) {
         self.store.touched.extend(touched);
         loop {
@@ -260,20 +261,21 @@ impl World {
         }
     }
 
-    /// The connection that said this line is gone.
+    /// Loses the connection that sent this line. Then the timer fires.
     pub fn hang_up(&mut self, line: &str) {
         let vacated = self.hang_up_unseen(line);
         self.fire(vacated.into_iter().collect());
     }
 
-    /// As `hang_up`, but the timer doesn't fire yet. What it is to settle besides what is due.
+    /// Like `hang_up`, but the timer doesn't fire yet. Returns the name to settle besides the names
+    /// that are due.
     pub fn hang_up_unseen(&mut self, line: &str) -> Option<Name> {
         let (waiter_id, position) = self.forget(line);
         self.table
             .lose(waiter_id, position, self.now_ms, self.max_tickets)
     }
 
-    /// The server answered the connection that said this line by itself.
+    /// Answers the connection that sent this line from the server itself. Then the timer fires.
     pub fn unblock(&mut self, line: &str) {
         let (waiter_id, position) = self.forget(line);
         let vacated = self.table.leave(waiter_id, position);
@@ -286,27 +288,27 @@ impl World {
             .iter()
             .find(|(_, (said, _))| *said == line)
             .map(|(waiter_id, (_, position))| (*waiter_id, *position));
-        let wait = wait.unwrap_or_else(|| panic!("nobody waits with {line:?}"));
+        let wait = wait.unwrap_or_else(|| panic!("no waiter sent {line:?}"));
         self.waiting.remove(&wait.0);
         wait
     }
 
-    /// The connection that said this line closes.
+    /// Closes the connection that sent this line. Then the timer fires.
     pub fn close(&mut self, line: &str) {
         let client_id = self.said.get(line).copied();
-        let client_id = client_id.unwrap_or_else(|| panic!("nobody said {line:?}"));
+        let client_id = client_id.unwrap_or_else(|| panic!("no client sent {line:?}"));
         let wall_ms = self.wall_ms();
         self.table.close_client(client_id, wall_ms);
         self.fire(Vec::new());
     }
 
-    /// All connections that don't wait close.
+    /// Closes all connections that don't wait. Then the timer fires.
     pub fn close_all(&mut self) {
         self.orphan_all();
         self.fire(Vec::new());
     }
 
-    /// As `close_all`, but the timer doesn't fire yet.
+    /// Like `close_all`, but the timer doesn't fire yet.
     pub fn orphan_all(&mut self) {
         let waiting: Vec<u64> = self.waiting.keys().map(|waiter_id| waiter_id.0).collect();
         let gone = (1..self.next_id).filter(|id| !waiting.contains(id));
@@ -314,7 +316,7 @@ impl World {
         gone.for_each(|id| self.table.close_client(id, wall_ms));
     }
 
-    /// Somebody empties the database.
+    /// Flushes the database. Then the timer fires.
     pub fn flush(&mut self) {
         let names: Vec<Name> = self.store.keys.keys().cloned().collect();
         self.store.keys.clear();
@@ -323,13 +325,13 @@ impl World {
         self.fire(names);
     }
 
-    /// Somebody renames a key, and the timer fires.
+    /// Renames a key. Then the timer fires.
     pub fn rename(&mut self, from: &str, to: &str) {
         self.rename_unseen(from, to);
         self.fire(Vec::new());
     }
 
-    /// As `rename`, but the timer doesn't fire yet.
+    /// Like `rename`, but the timer doesn't fire yet.
     pub fn rename_unseen(&mut self, from: &str, to: &str) {
         let state = self.store.keys.remove(&name(from)).expect("a key");
         self.unlink(to);
@@ -341,7 +343,7 @@ impl World {
         self.store.touched.extend([name(from), name(to)]);
     }
 
-    /// What DUMP makes of the lock at a key: neither its clients nor its sessions.
+    /// Returns the lock at a key like DUMP: without its clients and its sessions.
     pub fn dump(&self, key: &str) -> Option<Lock> {
         let KeyState::Lock(stored) = self.store.keys.get(&name(key))? else {
             return None;
@@ -354,7 +356,7 @@ impl World {
         Lock::held(stored.lock.mode(), holders.collect())
     }
 
-    /// Somebody restores a lock over a key, but the timer doesn't fire yet.
+    /// Restores a lock over a key. The timer doesn't fire yet.
     pub fn restore_unseen(&mut self, key: &str, lock: &Lock) {
         self.unlink(key);
         let expiry_ms = lock.latest_deadline_ms();
@@ -365,13 +367,13 @@ impl World {
         self.store.touched.insert(name(key));
     }
 
-    /// Somebody deletes the key.
+    /// Deletes a key. Then the timer fires.
     pub fn delete(&mut self, key: &str) {
         self.unlink(key);
         self.fire(vec![name(key)]);
     }
 
-    /// Somebody writes another type over the key.
+    /// Overwrites a key with another type. Then the timer fires.
     pub fn overwrite(&mut self, key: &str) {
         self.unlink(key);
         self.store.keys.insert(name(key), KeyState::OtherType);
@@ -384,27 +386,27 @@ impl World {
         self.table.end_session(state.iter().flat_map(sessions_of));
     }
 
-    /// The key's slot is on its way to another server, the key went ahead.
+    /// Starts the migration of a key's slot to another server. The key has already moved.
     pub fn send_away(&mut self, key: &str) {
         self.store.keys.remove(&name(key));
         self.store.away.insert(name(key));
         self.replica.remove(&name(key));
     }
 
-    /// The key's slot stays here after all.
+    /// Cancels the migration of a key's slot.
     pub fn bring_back(&mut self, key: &str) {
         self.store.away.remove(&name(key));
     }
 
-    /// Somebody gives the key an expiry of its own, or takes it away.
+    /// Sets the key's own expiry, or removes it.
     pub fn expire(&mut self, key: &str, expiry_ms: Option<u64>) {
         if let Some(KeyState::Lock(stored)) = self.store.keys.get_mut(&name(key)) {
             stored.expiry_ms = expiry_ms;
         }
     }
 
-    /// What was said to those who waited since the last look, such as `WAIT k a: granted`, and what was
-    /// published, such as `channel: message`.
+    /// Returns the replies to waiters since the last call, like `WAIT k a: granted`, and the
+    /// published messages, like `channel: message`.
     pub fn heard(&mut self) -> Vec<String> {
         std::mem::take(&mut self.heard)
     }
@@ -416,7 +418,7 @@ impl World {
             .collect()
     }
 
-    /// Who holds a key, such as `["a#1"]`: token, holds.
+    /// Returns the tokens that hold a key with their holds, like `["a#1"]`.
     pub fn holders(&self, key: &str) -> Vec<String> {
         self.lock(key)
             .holders()
@@ -425,19 +427,19 @@ impl World {
             .collect()
     }
 
-    /// The wall clock.
+    /// Returns the wall clock in ms.
     pub fn wall_ms(&self) -> u64 {
         self.now_ms.saturating_add_signed(self.clock_set_by_ms)
     }
 
-    /// Somebody sets the wall clock; the module notices.
+    /// Sets the wall clock. The module notices, and the timer fires.
     pub fn set_clock(&mut self, by_ms: i64) {
         self.clock_set_by_ms = by_ms;
         self.table.clock_was_set(self.now_ms);
         self.fire(Vec::new());
     }
 
-    /// The lock as a reader sees it.
+    /// Returns the lock at a key as a reader sees it.
     pub fn lock(&self, key: &str) -> Lock {
         match self.store.keys.get(&name(key)) {
             Some(KeyState::Lock(stored)) => {
@@ -459,14 +461,14 @@ impl World {
             .map_or(0, |own| own.deadline_ms - self.wall_ms())
     }
 
-    /// The client of the last hand-over was gone before it could know of it.
+    /// Takes the last hand-over back, because its client was gone before it got the reply.
     pub fn take_back_last(&mut self) {
         let hand_over = self.handed_over.pop().expect("a hand-over");
         let decision = self.outside(|table, outside| table.take_back(&hand_over, outside));
         self.carry_out(decision);
     }
 
-    /// Nothing may be granted at these keys now: whatever is due there waits.
+    /// Postpones what is due at these keys, because nothing may be granted there now.
     pub fn defer(&mut self, keys: &[&str]) {
         let names: Vec<Name> = keys.iter().map(|key| name(key)).collect();
         self.outside(|table, outside| table.defer(&names, 1000, outside));
@@ -502,7 +504,7 @@ impl World {
             let state = self.store.keys.remove(&name);
             let mut lock = match state {
                 Some(KeyState::Lock(stored)) => stored.lock,
-                Some(KeyState::OtherType) => panic!("an effect on another type's key"),
+                Some(KeyState::OtherType) => panic!("an effect on a key of another type"),
                 _ => Lock::free(),
             };
             effect::apply(&mut lock, &change);
@@ -536,8 +538,8 @@ impl World {
             }
             self.heard.push(format!("{line}: {said}"));
         }
-        for Publication { notice, .. } in deliveries.publications.drain(..) {
-            let (channel, message) = (notice.channel(), notice.message());
+        for Publication { notification, .. } in deliveries.publications.drain(..) {
+            let (channel, message) = (notification.channel(), notification.message());
             let words = [channel, message].map(|word| word.escape_ascii().to_string());
             self.heard.push(words.join(": "));
         }

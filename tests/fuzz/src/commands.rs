@@ -1,20 +1,21 @@
-//! What is sent: one weighted line for each kind of command, and the words that they are made of.
+//! The commands to send: one weighted line for each kind of command, and the words of the lines.
 //!
-//! A line is a template. Words are separated by blanks, commands by ` ; `. `<name>` stands for one
-//! line of the rule `name` in [`RULES`] or [`VERBATIM`], `<1-40>` for a number, and `<client>`,
-//! `<payload>`, `<own-node>`, `<other-node>` and `<other-port>` for what only the run knows. Within a
-//! word (`t<0-5>`) they stand for a part of it. `<any>` is one more kind of the table.
+//! A line is a template. Blanks separate words, and ` ; ` separates commands. `<name>` stands for
+//! one choice of the rule `name` in [`RULES`] or [`VERBATIM`], and `<1-40>` for a number.
+//! `<client>`, `<payload>`, `<own-node>`, `<other-node>` and `<other-port>` stand for values that
+//! only the run knows. Within a word (`t<0-5>`) they stand for a part of the word. `<any>` is
+//! another kind of the table.
 //!
-//! Keys, tokens and leases are few and short, so that things collide.
+//! Keys, tokens and leases are few and short, so that commands collide.
 
-/// A kind of command, or of a few commands that belong together.
+/// A kind of command, or a few commands that belong together.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    /// What `--without` and the table of what is left out call it.
+    /// The name in `--only`, `--without` and the table of faults in `left_out.rs`.
     pub name: &'static str,
-    /// How often it comes, next to the others.
+    /// The frequency, relative to the other kinds.
     pub weight: u32,
-    /// What is sent.
+    /// The commands to send.
     pub template: &'static str,
 }
 
@@ -26,14 +27,14 @@ const fn kind(name: &'static str, weight: u32, template: &'static str) -> Kind {
     }
 }
 
-/// What every run sends. One line makes one more kind.
+/// The kinds that every run sends. One line adds one kind.
 #[rustfmt::skip]
 pub const KINDS: &[Kind] = &[
     // Locks. WAIT is rare, because it stops its connection.
     kind("acquire", 1500, "LOCK.ACQUIRE <key> <token> <grant>"),
     kind("wait", 200, "LOCK.WAIT <key> <token> <block> <grant>"),
     kind("wait-then-more", 30, "LOCK.WAIT <key> <token> <block> <grant> ; <any> ; LOCK.RELEASE <key> <token>"),
-    // Sessions that are waited for while their connection waits.
+    // Sessions that have waiters while their own connection waits.
     kind("hold-and-wait", 60, "LOCK.ACQUIRE <key> <token> <lease> SESSION ; LOCK.WAIT <key> <token> <block> <session>"),
     kind("hold-and-mwait", 20, "LOCK.ACQUIRE <key> <token> SHARED SESSION ; LOCK.MWAIT <keys> <token> <block> <mode>"),
     kind("wait-quit", 15, "LOCK.WAIT <key> <token> <block> <grant> ; QUIT"),
@@ -98,7 +99,7 @@ pub const KINDS: &[Kind] = &[
 
     // Connections.
     kind("kill", 60, "CLIENT KILL ID <client>"),
-    // What comes behind takes the memory of the one that is gone.
+    // The commands after CLIENT KILL reuse the memory of the killed client.
     kind("kill-and-fill", 60, "CLIENT KILL ID <client> ; <fill> ; <fill> ; <any>"),
     kind("kill-many", 3, "CLIENT KILL TYPE <client-type>"),
     kind("unblock", 150, "CLIENT UNBLOCK <client> <unblock>"),
@@ -141,8 +142,8 @@ pub const KINDS: &[Kind] = &[
     kind("command", 10, "COMMAND GETKEYS LOCK.MACQUIRE <keys> <token>"),
 ];
 
-/// What the run with cluster-enabled sends besides: slots that go and come back. `a`, `b` and `c` hash
-/// to the slots 15495, 3300 and 7365.
+/// The additional kinds of a run with cluster-enabled: slots that move away and return. `a`, `b`
+/// and `c` hash to the slots 15495, 3300 and 7365.
 #[rustfmt::skip]
 pub const CLUSTER_KINDS: &[Kind] = &[
     kind("migrating", 25, "CLUSTER SETSLOT <slot> MIGRATING <node>"),
@@ -158,7 +159,7 @@ pub const CLUSTER_KINDS: &[Kind] = &[
     kind("count-keys", 10, "CLUSTER COUNTKEYSINSLOT <slot>"),
 ];
 
-/// The words that templates are made of: a name, and what it can stand for, each with its weight.
+/// The rules of templates: a name, and its choices with their weights.
 #[rustfmt::skip]
 pub const RULES: &[(&str, &[(u32, &str)])] = &[
     ("key", &[(1, "{<tag>}<0-3>")]),
@@ -214,7 +215,7 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
     ]),
     ("pair-with-values", &[(1, "{a}<0-3> 1 {a}x<0-2> 2"), (1, "{b}<0-3> 1 {b}x<0-2> 2")]),
     ("fill", &[(1, "MSET {b}x0 <long> {b}x1 <long> {b}x2 <long>"), (1, "MSET {a}x0 <long> {a}x1 <long> {a}x2 <long>")]),
-    // About as long as what a server keeps of a client.
+    // About as long as a server's record of a client.
     ("long", &[
         (1, "<x100><x100><x100><x100><x100><x100>"), (2, "<x100><x100><x100><x100><x100><x100><x100><x40>"),
         (1, "<x100><x100><x100><x100><x100><x100><x100><x100><x40>"),
@@ -282,7 +283,7 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
     ("readonly", &[(1, "READONLY"), (1, "READWRITE")]),
 ];
 
-/// As [`RULES`], where a choice is one word, blanks and all, and all are as likely.
+/// Like [`RULES`], but a choice is one word with its blanks, and all choices are equally likely.
 #[rustfmt::skip]
 pub const VERBATIM: &[(&str, &[&str])] = &[
     ("odd-token", &[

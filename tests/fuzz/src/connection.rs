@@ -1,4 +1,4 @@
-//! One connection of the crowd: what it sent, what it waits for, and how it ends.
+//! One connection of the crowd: its commands, its missing replies and its end.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,49 +15,49 @@ use socket2::SockRef;
 use crate::grammar::{Command, Draw, Grammar};
 use crate::known::{Known, View};
 
-/// More is sent once no more than so many commands are unanswered.
+/// Number of unanswered commands at which a connection sends more.
 const LOW_WATER: usize = 8;
 
-/// The most commands, or groups of them, in one write.
+/// The most commands, or groups of commands, in one write.
 const MOST_AT_ONCE: usize = 40;
 
-/// How many commands are kept for the record.
+/// Number of deeds that are kept for the record.
 const RECORDED: usize = 300;
 
-/// How often a connection that waits in vain sends more behind what it waits for.
+/// Number of times that a connection without replies sends more behind the unanswered commands.
 const MOST_ON_TOP: u32 = 2;
 
-/// Something that a connection did.
+/// A deed of a connection.
 pub struct Deed {
-    /// Its place among those of all connections.
+    /// The number among the deeds of all connections.
     pub number: u64,
-    /// What it was.
+    /// The kind of deed.
     pub what: What,
 }
 
-/// What a connection can do.
+/// The kinds of deeds.
 pub enum What {
-    /// It was made.
+    /// The connection was opened.
     Opened,
-    /// It sent a command.
+    /// The connection sent a command.
     Sent(Command),
-    /// It sent a part of a command.
+    /// The connection sent a part of a command.
     Cut(Command),
-    /// It went, or the server closed it.
+    /// The connection ended: its client or the server closed it.
     Ended(&'static str),
 }
 
-/// What is to become of a connection.
+/// The plan for a connection.
 enum Plan {
-    /// It goes on.
+    /// The connection goes on sending.
     Talk,
-    /// It is closed as soon as all was sent, whatever comes back.
+    /// The connection is closed as soon as everything is sent, whatever the replies.
     CloseOnceSent,
-    /// It sends no more and is closed when it has waited in vain.
+    /// The connection sends no more, and is closed once no reply has come in time.
     CloseInTheEnd,
 }
 
-/// One of the crowd. It is made anew each time it ends.
+/// A connection of the crowd. It is reopened each time it ends.
 pub struct Connection {
     number: usize,
     node: usize,
@@ -71,16 +71,16 @@ pub struct Connection {
     on_top: u32,
     progress: Instant,
     patience: Duration,
-    /// What is sent depends on these numbers alone.
+    /// The random numbers that alone decide the commands.
     words: StdRng,
-    /// How it ends depends on these, and on when the server answers.
+    /// The random numbers that decide the end, together with the timing of replies.
     life: StdRng,
     answers: u64,
     record: VecDeque<Deed>,
 }
 
 impl Connection {
-    /// One that sends to a node of the run. The seed tells what.
+    /// Returns a connection that sends to a node of the run. The seed decides the commands.
     pub fn new(number: usize, node: usize, seed: u64) -> Connection {
         Connection {
             number,
@@ -102,27 +102,27 @@ impl Connection {
         }
     }
 
-    /// Its socket, while it has one.
+    /// Returns the socket, if the connection is open.
     pub fn stream(&self) -> Option<&TcpStream> {
         self.stream.as_ref()
     }
 
-    /// Whether there is something that the socket didn't take yet.
+    /// Returns true if the socket has not accepted all output yet.
     pub fn is_writing(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// How many commands were answered.
+    /// Returns the number of commands that were answered.
     pub fn answers(&self) -> u64 {
         self.answers
     }
 
-    /// What it did last.
+    /// Returns the latest deeds.
     pub fn record(&self) -> impl Iterator<Item = &Deed> {
         self.record.iter()
     }
 
-    /// Sends what is due, or gives up waiting.
+    /// Sends the commands that are due, or gives up waiting. Opens the connection if it is closed.
     pub fn act(&mut self, grammar: &Grammar, known: &Known) {
         if self.stream.is_none() && self.open(known).is_err() {
             return;
@@ -157,7 +157,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Some more commands.
+    /// Draws some more commands for sending.
     fn say(&mut self, grammar: &Grammar, known: &Known) {
         let view = View {
             known,
@@ -223,7 +223,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads what has come. An error is an answer that no client could read.
+    /// Reads the available input. Returns an error if a reply is malformed.
     pub fn receive(&mut self, buffer: &mut [u8], known: &Known) -> Result<()> {
         let Some(stream) = self.stream.as_mut() else {
             return Ok(());
@@ -258,7 +258,7 @@ impl Connection {
             self.unanswered = self.unanswered.saturating_sub(1);
             self.answers += 1;
         }
-        // What isn't understood is an error with a text that isn't UTF-8.
+        // A reply that isn't understood is an error with a text that isn't UTF-8.
         match redis::parse_redis_value(reply) {
             Ok(Value::Int(id)) if !self.knows_id => known.is_now(self.number, id.unsigned_abs()),
             Ok(Value::BulkString(text)) => known.payloads.keep(&text),
@@ -267,13 +267,13 @@ impl Connection {
         self.knows_id = true;
     }
 
-    /// Nothing has come for long.
+    /// Closes the connection after a time without input, or lets it send more.
     fn lose_patience(&mut self, known: &Known) {
         self.patience = Duration::from_millis(self.life.random_range(5..60));
         self.progress = Instant::now();
         let goes_on = matches!(self.plan, Plan::Talk) && self.on_top < MOST_ON_TOP;
         if goes_on && self.life.random_ratio(1, 3) {
-            // What comes later is taken as the answers to what is sent from now on.
+            // Later replies count for the commands that are sent from now on.
             self.unanswered = 0;
             self.on_top += 1;
         } else {
@@ -285,7 +285,7 @@ impl Connection {
         let Some(stream) = self.stream.as_ref() else {
             return;
         };
-        // Either may fail where the server was quicker.
+        // Either call may fail if the server was quicker.
         if self.life.random_ratio(1, 2) {
             drop(SockRef::from(stream).set_linger(Some(Duration::ZERO)));
             self.ended("closed by RST", known);

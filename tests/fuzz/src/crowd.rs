@@ -11,29 +11,29 @@ use crate::grammar::Grammar;
 use crate::known::Known;
 use crate::server::Server;
 
-/// How many connections there are.
+/// Number of connections.
 pub const CONNECTIONS: usize = 16;
 
-/// How often it is looked whether the servers are alive.
+/// Time between two checks that the servers are alive.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// After how long without any answer the servers count as hung.
+/// Time without any reply after which the servers count as hung.
 const HUNG_AFTER: Duration = Duration::from_secs(10);
 
-/// How long a look at the sockets waits for something to come.
+/// Time that a poll of the sockets waits for an event.
 const POLL_FOR: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 1_000_000,
 };
 
-/// The connections.
+/// All connections of a run.
 pub struct Crowd {
     connections: Vec<Connection>,
     buffer: Vec<u8>,
 }
 
 impl Crowd {
-    /// Connections to the nodes with these places, in turn.
+    /// Returns one connection for each entry of `nodes`, to the node with that index.
     pub fn new(nodes: [usize; CONNECTIONS], seed: u64) -> Crowd {
         let connection = |(number, node)| {
             let own_seed = seed
@@ -47,7 +47,8 @@ impl Crowd {
         }
     }
 
-    /// Sends and reads until a point in time, or until something is wrong, which is the error.
+    /// Sends and reads until `until`. Returns an error once a server has died or hung, or has sent
+    /// a malformed reply.
     pub fn run(
         &mut self,
         grammar: &Grammar,
@@ -107,12 +108,12 @@ impl Crowd {
         Ok(())
     }
 
-    /// How many commands were answered.
+    /// Returns the number of commands that were answered.
     pub fn answers(&self) -> u64 {
         self.connections.iter().map(Connection::answers).sum()
     }
 
-    /// What all connections did last, in the order in which they did it.
+    /// Returns the latest deeds of all connections as text, in their order.
     pub fn record(&self) -> String {
         let mut deeds: Vec<(u64, usize, String)> = Vec::new();
         for (number, connection) in self.connections.iter().enumerate() {
@@ -139,7 +140,7 @@ fn told(what: &What) -> String {
     }
 }
 
-/// As it is typed in redis-cli.
+/// Returns the command in the form in which redis-cli reads it.
 fn line(command: &[Vec<u8>]) -> String {
     let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
     words.join(" ")

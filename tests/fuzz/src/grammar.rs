@@ -1,4 +1,4 @@
-//! Draws commands from the table.
+//! Random draws of commands from the table.
 
 use std::collections::HashMap;
 
@@ -15,21 +15,21 @@ use crate::left_out::LeftOut;
 /// The words of one command.
 pub type Command = Vec<Vec<u8>>;
 
-/// What only the run knows.
+/// Values that only the run knows.
 pub trait Surroundings {
-    /// The id of some client.
+    /// Returns the id of some client.
     fn client(&self, rng: &mut StdRng) -> u64;
-    /// What a DUMP answered, or something close to it.
+    /// Returns a reply of DUMP, or a payload close to one.
     fn payload(&self, rng: &mut StdRng) -> Vec<u8>;
-    /// The cluster's name of the node that is sent to.
+    /// Returns the cluster name of the node that gets the commands.
     fn own_node(&self) -> &str;
-    /// The cluster's name of the other node with slots.
+    /// Returns the cluster name of the other node with slots.
     fn other_node(&self) -> &str;
-    /// Where that one listens.
+    /// Returns the port of the other node with slots.
     fn other_port(&self) -> u16;
 }
 
-/// The table, ready to be drawn from.
+/// The parsed table.
 pub struct Grammar {
     rules: Vec<Rule>,
     any: usize,
@@ -47,14 +47,14 @@ struct Choice {
     steps: Vec<Step>,
 }
 
-/// A template's pieces.
+/// A piece of a template.
 #[derive(Debug, PartialEq)]
 enum Step {
-    /// One word, put together.
+    /// One word, joined from its parts.
     Word(Vec<Part>),
-    /// As many words as the rule has.
+    /// All words of a rule.
     Splice(usize),
-    /// The command ends here, and another one follows.
+    /// The end of a command. Another command follows.
     Next,
 }
 
@@ -75,20 +75,20 @@ enum Blank {
     OtherPort,
 }
 
-/// One connection's draws.
+/// The draws of one connection.
 pub struct Draw<'a, S> {
-    /// What is drawn from.
+    /// The table to draw from.
     pub grammar: &'a Grammar,
-    /// The connection's own numbers.
+    /// The connection's own random numbers.
     pub rng: &'a mut StdRng,
-    /// What only the run knows.
+    /// The values that only the run knows.
     pub surroundings: &'a S,
-    /// Whether a MULTI may be open.
+    /// True if a MULTI may be open.
     pub in_multi: &'a mut bool,
 }
 
 impl Grammar {
-    /// Reads the table.
+    /// Parses the table, without the kinds that are left out.
     pub fn new(kinds: &[Kind], left_out: &LeftOut) -> Result<Grammar> {
         let names: HashMap<&str, usize> = RULES
             .iter()
@@ -210,7 +210,7 @@ fn part(name: &str, names: &HashMap<&str, usize>) -> Result<Part> {
 }
 
 impl<S: Surroundings> Draw<'_, S> {
-    /// The next commands of the connection: one, or a few that belong together.
+    /// Returns the connection's next command, or a few commands that belong together.
     pub fn commands(&mut self) -> Vec<Command> {
         let mut commands = vec![Command::new()];
         self.expand(self.grammar.any, &mut commands);
@@ -284,7 +284,7 @@ impl<S: Surroundings> Draw<'_, S> {
         }
     }
 
-    /// The last of these commands is complete.
+    /// Updates `in_multi` after the last of these commands, which is complete.
     fn ended(&mut self, commands: &[Command]) {
         let name = commands.last().and_then(|command| command.first());
         match name.map(Vec::as_slice) {
@@ -294,7 +294,7 @@ impl<S: Surroundings> Draw<'_, S> {
         }
     }
 
-    /// Makes a command wrong, or another one.
+    /// Changes a command at random, so that it is wrong or another command.
     fn break_up(&mut self, command: &mut Command) {
         let place = self.rng.random_range(1..command.len());
         match self.rng.random_range(0..5) {
@@ -319,7 +319,7 @@ impl<S: Surroundings> Draw<'_, S> {
     }
 }
 
-/// Only what can't stop the server for long when a number in it is another one.
+/// Returns true if a changed number in the command can't stop the server for long.
 fn breakable(command: &Command) -> bool {
     let name = command.first().map_or(b"".as_slice(), Vec::as_slice);
     command.len() > 1 && (name.starts_with(b"LOCK.") || name == b"RESTORE")

@@ -1,4 +1,4 @@
-//! What a run knows of its servers and connections, for commands that name them.
+//! A run's knowledge of its servers and connections, for commands that name them.
 
 use std::cell::{Cell, RefCell};
 
@@ -10,15 +10,15 @@ use crate::payload::Payloads;
 
 /// A server that connections send to.
 pub struct Node {
-    /// Where it listens.
+    /// The port that the server listens on.
     pub port: u16,
-    /// Its name in the cluster, if there is one.
+    /// The node's name in the cluster, empty without a cluster.
     pub name: String,
-    /// The place of the other node with slots among the nodes; its own where there is none.
+    /// The index of the other node with slots, or the node's own index if there is none.
     pub other: usize,
 }
 
-/// What is the same for all connections of a run.
+/// The knowledge that all connections of a run share.
 pub struct Known {
     /// Dumps of locks.
     pub payloads: Payloads,
@@ -27,16 +27,16 @@ pub struct Known {
     deeds: Cell<u64>,
 }
 
-/// As the connections of one node see it.
+/// The knowledge from the view of one node's connections.
 pub struct View<'a> {
-    /// All that is known.
+    /// The shared knowledge.
     pub known: &'a Known,
-    /// The node's place.
+    /// The node's index.
     pub node: usize,
 }
 
 impl Known {
-    /// Of a run with these nodes and so many connections.
+    /// Returns the knowledge of a run with these nodes and this number of connections.
     pub fn new(nodes: Vec<Node>, connections: usize) -> Known {
         Known {
             payloads: Payloads::default(),
@@ -46,17 +46,17 @@ impl Known {
         }
     }
 
-    /// Where a node listens.
+    /// Returns the port of a node.
     pub fn port(&self, node: usize) -> u16 {
         self.nodes[node].port
     }
 
-    /// A connection is this client of its server.
+    /// Records a connection's client id at its server.
     pub fn is_now(&self, connection: usize, client: u64) {
         self.clients.borrow_mut()[connection] = client;
     }
 
-    /// Counts what connections do.
+    /// Returns the number of the next deed.
     pub fn next_number(&self) -> u64 {
         self.deeds.set(self.deeds.get() + 1);
         self.deeds.get()

@@ -1,19 +1,19 @@
-//! What plain servers die of or do wrong, and a run therefore leaves out. Each line was seen without the module;
-//! the comment beside it says how to see it again with redis-cli.
+//! Faults of plain servers, whose commands a run therefore leaves out. Each fault was seen without
+//! the module. The comment above it shows how to reproduce the fault with redis-cli.
 
 use crate::server::Version;
 use crate::stage::Scene;
 
-/// The names of kinds that a run doesn't draw.
+/// Names of the kinds that a run doesn't draw.
 #[derive(Default)]
 pub struct LeftOut {
-    /// At all.
+    /// Kinds never drawn.
     pub everywhere: Vec<&'static str>,
-    /// Where a MULTI may be open.
+    /// Kinds not drawn while a MULTI may be open.
     pub in_multi: Vec<&'static str>,
 }
 
-/// Where a server can't take a kind.
+/// The situation in which a server can't take a kind.
 enum Place {
     Everywhere,
     InMulti,
@@ -29,14 +29,15 @@ struct Fault {
 
 const FAULTS: &[Fault] = &[
     // A: CLIENT PAUSE 1000 WRITE   B: SET k v   A: CLIENT UNBLOCK <id of B>
-    // A panic: a client that is put off is taken for one that is blocked.
+    // A panic: the server takes a postponed client for a blocked client.
     Fault {
         kinds: &["pause-write"],
         place: Place::Everywhere,
         servers: &["Redis 7.0", "Redis 8.0", "Valkey 8.0", "Valkey 8.1"],
     },
     // DEBUG SET-ACTIVE-EXPIRE 0   SET k v PX 1   MULTI   CLIENT PAUSE 500 ALL   GETSET k w   EXEC
-    // An assertion: the expired key stays while writes are paused, counts as missing, and is added again.
+    // An assertion: the expired key stays while writes are paused, but counts as missing and is
+    // added again.
     Fault {
         kinds: &["pause", "pause-write"],
         place: Place::InMulti,
@@ -44,24 +45,24 @@ const FAULTS: &[Fault] = &[
     },
     // Two nodes. At A, which has slot 5 and keys in it: CLIENT PAUSE 5000. At B: CLUSTER SETSLOT 5
     // IMPORTING <A>, CLUSTER SETSLOT 5 NODE <B>.
-    // An assertion: A removes its keys of the slot, and is to propagate that while it is paused.
+    // An assertion: A removes its keys of the slot, and has to propagate that while it is paused.
     Fault {
         kinds: &["pause", "pause-write"],
         place: Place::InCluster,
         servers: &["Redis 8.0", "Redis 8.6", "Valkey 8.0"],
     },
     // Two nodes. At A, which has slot 5 and keys in it: CONFIG SET busy-reply-threshold 1, then
-    // EVAL "for i = 1, 1e9 do end" 0. At B meanwhile: CLUSTER SETSLOT 5 IMPORTING <A>, CLUSTER SETSLOT 5
-    // NODE <B>.
-    // An assertion: A takes in that the slot is gone in the midst of the script, and removes its keys.
+    // EVAL "for i = 1, 1e9 do end" 0. At B meanwhile: CLUSTER SETSLOT 5 IMPORTING <A>, CLUSTER
+    // SETSLOT 5 NODE <B>.
+    // An assertion: A loses the slot in the middle of the script, and removes the slot's keys.
     Fault {
         kinds: &["busy-soon"],
         place: Place::InCluster,
         servers: &["Valkey 8.1"],
     },
-    // Two nodes, and a replica of A. At A, which has slot 3300: SET {b} v. At B: CLUSTER SETSLOT 3300
-    // IMPORTING <A>, CLUSTER SETSLOT 3300 NODE <B>.
-    // A removes {b} and doesn't tell its replica, which keeps it.
+    // Two nodes, and a replica of A. At A, which has slot 3300: SET {b} v. At B: CLUSTER SETSLOT
+    // 3300 IMPORTING <A>, CLUSTER SETSLOT 3300 NODE <B>.
+    // A removes {b} without replicating that, so its replica keeps {b}.
     Fault {
         kinds: &["setslot"],
         place: Place::InCluster,
@@ -80,23 +81,24 @@ const FAULTS: &[Fault] = &[
         place: Place::InMulti,
         servers: &["Valkey 8.0", "Valkey 8.1", "Valkey 9.1"],
     },
-    // A node with all slots: SET {c} v   MULTI   SET {b} v   DEBUG RELOAD   EXEC   SET {c} v   DEBUG RELOAD
-    // All keys are loaded into the slot of the EXEC, where GET {c} doesn't find them; the second RELOAD,
-    // or the next start, ends with "RDB has duplicated key".
+    // A node with all slots: SET {c} v   MULTI   SET {b} v   DEBUG RELOAD   EXEC   SET {c} v
+    // DEBUG RELOAD
+    // All keys are loaded into the slot of the EXEC, so GET {c} doesn't find its key. The second
+    // RELOAD, or the next start, ends with "RDB has duplicated key".
     Fault {
         kinds: &["debug-reload"],
         place: Place::InMultiOfCluster,
         servers: &["Redis 8.0", "Redis 8.6", "Valkey"],
     },
     // A: CLIENT NO-TOUCH ON   B: BLPOP k 0   A: RPUSH k v
-    // SIGSEGV: serving B looks at the current client, which is none by then.
+    // SIGSEGV: to serve B, the server reads the current client, and there is none by then.
     Fault {
         kinds: &["no-touch"],
         place: Place::Everywhere,
         servers: &["Redis 8.0", "Valkey 8.1"],
     },
     // DEBUG POPULATE 300000   A: FLUSHALL SYNC   B: CLIENT UNBLOCK <id of A>
-    // An assertion: A waits for another thread, in a way that isn't meant to be ended.
+    // An assertion: A waits for another thread, and CLIENT UNBLOCK must not end that wait.
     Fault {
         kinds: &["flush-sync"],
         place: Place::Everywhere,
@@ -104,8 +106,8 @@ const FAULTS: &[Fault] = &[
     },
     // appendonly yes   DEBUG POPULATE 400000   BGREWRITEAOF, and then at once
     // A: DEBUG LOADAOF   B: DEBUG LOADAOF
-    // SIGABRT or SIGSEGV: the second is let through while the first loads. Redis 7.0 dies of one, too,
-    // where appendonly is no.
+    // SIGABRT or SIGSEGV: the second command is accepted while the first loads. If appendonly is
+    // no, Redis 7.0 dies of a single command, too.
     Fault {
         kinds: &["debug-loadaof"],
         place: Place::Everywhere,
@@ -114,7 +116,7 @@ const FAULTS: &[Fault] = &[
 ];
 
 impl LeftOut {
-    /// What this server can't take.
+    /// Returns the kinds that this server can't take in this scene.
     pub fn of(version: &Version, scene: Scene) -> LeftOut {
         let mut left_out = LeftOut::default();
         for fault in FAULTS {

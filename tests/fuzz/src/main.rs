@@ -1,9 +1,11 @@
 //! Random commands against real servers: `make fuzz`.
 //!
-//! Sixteen connections send what the table in `commands.rs` draws, for some seconds, to a primary with a
-//! replica beside it, and then to a cluster whose slots go and come back. Afterwards the servers have to
-//! be alive, and nothing may be left of what the connections did. One seed draws one stream of commands
-//! for each connection; in which order the server takes them in is up to it.
+//! Sixteen connections send commands drawn from the table in `commands.rs`. They send for some
+//! seconds to a primary with a replica, and then to a cluster whose slots move away and return.
+//! Afterwards the servers must be alive, and nothing may be left of the connections' commands.
+//!
+//! One seed draws one stream of commands for each connection. The server decides the order among
+//! the connections.
 
 mod commands;
 mod connection;
@@ -33,18 +35,18 @@ use server::{Setup, Version};
 use stage::{Scene, Stage};
 use verdict::{Loaded, Memory};
 
-/// Sends random commands to servers with the module, and tells what was wrong afterwards.
+/// Sends random commands to servers with the module, and reports their faults.
 #[derive(Parser)]
 struct Args {
     /// The server programs, one run each.
     #[arg(required = true)]
     servers: Vec<PathBuf>,
 
-    /// How long to send to each of them.
+    /// Time to send to each server, in seconds.
     #[arg(long, default_value_t = 20)]
     seconds: u32,
 
-    /// Draws the commands of an earlier run once more.
+    /// Seed of an earlier run, whose commands are drawn once more.
     #[arg(long)]
     seed: Option<u64>,
 
@@ -52,11 +54,11 @@ struct Args {
     #[arg(long, env = "REDIS_LOCK_MODULE", required_unless_present = "plain")]
     module: Option<PathBuf>,
 
-    /// Loads no module: what goes wrong now is the server's own fault.
+    /// Loads no module, so every fault is the server's own.
     #[arg(long)]
     plain: bool,
 
-    /// Which parts of a run to play.
+    /// Parts of a run to play.
     #[arg(
         long,
         value_enum,
@@ -73,12 +75,12 @@ struct Args {
     #[arg(long, value_delimiter = ',')]
     without: Vec<String>,
 
-    /// Draws also what the server is known to die of without the module.
+    /// Also draws commands of which the server is known to die without the module.
     #[arg(long)]
     nothing_left_out: bool,
 }
 
-/// What is the same for all runs.
+/// The plan that all runs share.
 struct Plan {
     seed: u64,
     seconds: u32,
@@ -89,7 +91,7 @@ struct Plan {
     nothing_left_out: bool,
 }
 
-/// What came of the runs against one server.
+/// The outcome of the runs against one server.
 #[derive(Default)]
 struct Outcome {
     commands: u64,
@@ -121,7 +123,7 @@ fn main() -> Result<ExitCode> {
     }
     let failed = failures.len();
     println!("{} passed, {failed} failed", args.servers.len() - failed);
-    // Once more without the logs, for who sees only the end.
+    // Repeat the failures without the logs, so that the end of the output has them all.
     for failure in failures {
         println!("{failure}");
     }
@@ -132,7 +134,7 @@ fn main() -> Result<ExitCode> {
     })
 }
 
-/// Prints the line of a server, and what was wrong.
+/// Prints the line of a server, and its faults.
 fn tell(version: &Version, plan: &Plan, outcome: &Outcome) {
     let verdict = if outcome.faults.is_empty() {
         "ok"
@@ -152,7 +154,7 @@ fn tell(version: &Version, plan: &Plan, outcome: &Outcome) {
 }
 
 impl Outcome {
-    /// What was wrong, each fault's first line.
+    /// Returns the first line of each fault, if there are any.
     fn failure(&self, version: &Version) -> Option<String> {
         let heads = self.faults.iter().filter_map(|fault| fault.lines().next());
         let heads: Vec<&str> = heads.collect();
@@ -257,8 +259,8 @@ fn judge(
     faults
 }
 
-/// Leaves the servers' folders where they are, with what was sent last, and says where. The log's end
-/// comes with it where a server crashed.
+/// Keeps the servers' directories, with the commands that were sent last. Returns a text that names
+/// the path, and has the end of the log of each server that crashed.
 fn keep(dir: TempDir, record: &str, stage: &Stage) -> Result<String> {
     let dir = dir.keep();
     fs::write(dir.join("commands.txt"), record)?;

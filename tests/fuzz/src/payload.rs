@@ -1,10 +1,11 @@
-//! What RESTORE is given: dumps of locks, whole, flipped and forged.
+//! Payloads for RESTORE: dumps of locks, whole, flipped and forged.
 //!
 //! ```text
 //! type byte 7 | 0x81 and the type's name and version, u64 big-endian
-//! opcode 5 | length | body, the last 4 bytes its CRC-32 | opcode 0 | RDB version u16 | CRC-64 of all before
+//! opcode 5 | length | body, the last 4 bytes its CRC-32 | opcode 0 | RDB version u16 | CRC-64
 //! ```
-//! Nothing else of the body is known here, so that its encoding may change.
+//! The CRC-64 covers everything before it. This module knows nothing else of the body, so that its
+//! encoding may change.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,29 +17,29 @@ use rand::RngExt;
 const BODY_SUM: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 const PAYLOAD_SUM: Crc<u64> = Crc::<u64>::new(&CRC_64_REDIS);
 
-/// How a dump of a module's value begins.
+/// The first bytes of the dump of a module's value.
 const MODULE_VALUE: [u8; 2] = [7, 0x81];
 
-/// The type byte and the type's name.
+/// Length of the type byte, and of the type's name and version.
 const HEAD_LEN: usize = 10;
 
-/// The opcode behind the body, the RDB version, the checksum.
+/// Length of the opcode after the body, the RDB version and the checksum.
 const TAIL_LEN: usize = 11;
 
 const SUM_LEN: usize = 8;
 
-/// How many dumps are kept, the newest.
+/// Number of dumps that are kept, the newest.
 const KEPT: usize = 32;
 
-/// Dumps that servers have answered.
+/// Dumps that servers have returned.
 #[derive(Default)]
 pub struct Payloads {
     seen: RefCell<VecDeque<Vec<u8>>>,
 }
 
 impl Payloads {
-    /// Keeps a dump of a module's value. Anything else is not for RESTORE: without its checksum a
-    /// plain server dies of it.
+    /// Keeps a dump of a module's value. Ignores other dumps, because a plain server that skips the
+    /// checksum dies of RESTORE with a changed one.
     pub fn keep(&self, dump: &[u8]) {
         if !dump.starts_with(&MODULE_VALUE) || dump.len() < HEAD_LEN + 3 + TAIL_LEN {
             return;
@@ -50,7 +51,7 @@ impl Payloads {
         seen.push_back(dump.to_vec());
     }
 
-    /// A dump, as it was or changed.
+    /// Returns a dump, unchanged or changed.
     pub fn draw(&self, rng: &mut StdRng) -> Vec<u8> {
         let seen = self.seen.borrow();
         if seen.is_empty() {
@@ -59,9 +60,9 @@ impl Payloads {
         let mut payload = seen[rng.random_range(0..seen.len())].clone();
         match rng.random_range(0..10) {
             0..4 => {}
-            // As it came over a bad line.
+            // Changed like on a bad line, with a checksum that doesn't fit.
             4 => change(&mut payload, HEAD_LEN, rng),
-            // With a checksum that fits, so that the module is asked.
+            // Changed, with a checksum that fits, so that the module has to load the payload.
             5 => {
                 change_inside(&mut payload, HEAD_LEN, rng);
                 seal(&mut payload);
@@ -77,7 +78,7 @@ impl Payloads {
     }
 }
 
-/// Where the body begins: behind the opcode and a length of one byte or two.
+/// Returns the start of the body, after the opcode and a length of one byte or two.
 fn body_start(payload: &[u8]) -> usize {
     let length_len = match payload.get(HEAD_LEN + 1) {
         Some(first) if first >> 6 == 0 => 1,
@@ -86,14 +87,14 @@ fn body_start(payload: &[u8]) -> usize {
     HEAD_LEN + 1 + length_len
 }
 
-/// Changes what lies between `from` and the body's checksum.
+/// Changes bytes between `from` and the body's checksum.
 fn change_inside(payload: &mut Vec<u8>, from: usize, rng: &mut StdRng) {
     let tail = payload.split_off(payload.len().saturating_sub(TAIL_LEN + 4));
     change(payload, from, rng);
     payload.extend(tail);
 }
 
-/// Changes bytes behind the first `from`.
+/// Changes bytes after the first `from`, or cuts them off.
 fn change(bytes: &mut Vec<u8>, from: usize, rng: &mut StdRng) {
     if bytes.len() <= from {
         return;

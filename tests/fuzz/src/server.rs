@@ -1,4 +1,4 @@
-//! Server processes and what is asked of them.
+//! Server processes, and requests to them.
 
 use std::cell::RefCell;
 use std::fs;
@@ -11,28 +11,28 @@ use anyhow::{bail, Context, Result};
 use redis::{FromRedisValue, InfoDict};
 use redis_lock_rig::{name_of, Plan, Process};
 
-/// How long a server may take to do what it was asked.
+/// Time that a server may take for a request.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a server program says of itself.
+/// The flavour and version that a server program reports.
 pub struct Version {
-    /// As in "Valkey 8.1.1".
+    /// Like "Valkey 8.1.1".
     name: String,
 }
 
 impl Version {
-    /// Asks a program.
+    /// Gets the version of a program from the program.
     pub fn of(program: &Path) -> Result<Version> {
         let name = name_of(program)?;
         Ok(Version { name })
     }
 
-    /// With flavour and number.
+    /// Returns the flavour and the version number.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether this is of a series, as in "Valkey 8.1", or of a flavour.
+    /// Returns true if the version is of a series, like "Valkey 8.1", or of a flavour.
     pub fn is(&self, series: &str) -> bool {
         self.name
             .strip_prefix(series)
@@ -40,25 +40,25 @@ impl Version {
     }
 }
 
-/// What is the same for all processes of a run.
+/// The setup that all processes of a run share.
 pub struct Setup {
     /// The server's program.
     pub program: PathBuf,
     /// The module, if it is loaded.
     pub module: Option<PathBuf>,
-    /// Where each process has a directory of its own.
+    /// The directory in which each process has its own.
     pub dir: PathBuf,
 }
 
-/// What every server here is started with.
+/// Configuration lines of every server.
 const CONFIGURATION: &[&str] = &[
     "databases 4",
     "repl-backlog-size 1mb",
-    // Memory is compared between beginning and end: nothing that grows with what was seen.
+    // Nothing may grow with use, because memory is compared between beginning and end.
     "slowlog-log-slower-than -1",
     "latency-tracking no",
     "acllog-max-len 0",
-    // A report of a crash comes at once.
+    // A crash report is written at once.
     "crash-memcheck-enabled no",
 ];
 
@@ -89,23 +89,23 @@ impl Server {
         })
     }
 
-    /// What it is in the run.
+    /// Returns the server's role in the run.
     pub fn role(&self) -> &'static str {
         self.role
     }
 
-    /// Where it listens.
+    /// Returns the port that the server listens on.
     pub fn port(&self) -> u16 {
         self.process.port()
     }
 
-    /// Asks with the words of a line.
+    /// Calls the command with the words of `line`.
     pub fn ask<T: FromRedisValue>(&self, line: &str) -> Result<T> {
         let words: Vec<&[u8]> = line.split_whitespace().map(str::as_bytes).collect();
         self.ask_words(&words)
     }
 
-    /// Asks, on a connection of its own that is made anew where it was lost.
+    /// Calls the command on the server's control connection, which is reopened if it was lost.
     pub fn ask_words<T: FromRedisValue>(&self, words: &[&[u8]]) -> Result<T> {
         let mut command = redis::Cmd::new();
         command.arg(words);
@@ -122,26 +122,26 @@ impl Server {
         answer.with_context(|| format!("{}: {}", self.role, line.escape_ascii()))
     }
 
-    /// One number of INFO.
+    /// Returns a number of INFO.
     pub fn info(&self, section: &str, field: &str) -> Result<u64> {
         let info: InfoDict = self.ask(&format!("INFO {section}"))?;
         info.get(field)
             .with_context(|| format!("INFO {section} has no {field}"))
     }
 
-    /// One text of INFO.
+    /// Returns a text of INFO.
     pub fn info_text(&self, section: &str, field: &str) -> Result<String> {
         let info: InfoDict = self.ask(&format!("INFO {section}"))?;
         info.get(field)
             .with_context(|| format!("INFO {section} has no {field}"))
     }
 
-    /// Whether it follows another one.
+    /// Returns true if the server is a replica.
     pub fn is_replica(&self) -> Result<bool> {
         Ok(self.info_text("replication", "role")? == "slave")
     }
 
-    /// Polls until something holds. A question that fails is asked again.
+    /// Polls until `holds` returns true. An error of `holds` counts as false.
     pub fn until(&self, what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -162,7 +162,7 @@ impl Server {
         }
     }
 
-    /// How the process ended, if it did.
+    /// Returns a message if the process has ended.
     pub fn death(&self) -> Option<String> {
         match self.process.ended() {
             Ok(None) => None,
@@ -171,13 +171,13 @@ impl Server {
         }
     }
 
-    /// What in the log tells of a fault.
+    /// Returns the line of the log that reports a crash, if any.
     pub fn crash_mark(&self) -> Option<String> {
         let line = self.process.crash()?;
         Some(format!("the {}'s log has: {line}", self.role))
     }
 
-    /// The log's end; where it has the report of a crash, from there on.
+    /// Returns the end of the log, from the crash report on if the log has one.
     pub fn log_tail(&self) -> String {
         self.process.log_tail()
     }

@@ -8,25 +8,25 @@ use crate::crowd::CONNECTIONS;
 use crate::known::{Known, Node};
 use crate::server::{Server, Setup};
 
-/// What part of a run it is.
+/// A part of a run.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scene {
     /// A primary and its replica. Some connections send to the replica.
     Plain,
-    /// A primary that has all slots, its replica, and another primary to which slots can go. Some
-    /// connections send to that one.
+    /// A primary that has all slots, its replica, and another primary to which slots can move. Some
+    /// connections send to the other primary.
     Cluster,
 }
 
-/// The servers, the primary first, its replica behind it.
+/// The servers of a scene: the primary, its replica, and any others.
 pub struct Stage {
-    /// All of them.
+    /// All servers, the primary first and its replica second.
     pub servers: Vec<Server>,
     scene: Scene,
 }
 
 impl Scene {
-    /// What it is called.
+    /// Returns the name of the scene.
     pub fn name(self) -> &'static str {
         match self {
             Scene::Plain => "plain",
@@ -34,7 +34,7 @@ impl Scene {
         }
     }
 
-    /// How much of a run's time it has, next to the other.
+    /// Returns the scene's share of a run's time, relative to the other scene.
     pub fn share(self) -> u32 {
         match self {
             Scene::Plain => 2,
@@ -42,7 +42,7 @@ impl Scene {
         }
     }
 
-    /// What is drawn from.
+    /// Returns the kinds to draw from.
     pub fn kinds(self) -> Vec<Kind> {
         match self {
             Scene::Plain => KINDS.to_vec(),
@@ -50,7 +50,7 @@ impl Scene {
         }
     }
 
-    /// How many databases its servers have.
+    /// Returns the number of databases of each server.
     pub fn databases(self) -> u32 {
         match self {
             Scene::Plain => 4,
@@ -58,7 +58,7 @@ impl Scene {
         }
     }
 
-    /// To which of the servers each connection sends.
+    /// Returns, for each connection, the index of the server that it sends to.
     pub fn targets(self) -> [usize; CONNECTIONS] {
         let second = match self {
             Scene::Plain => 1,
@@ -82,17 +82,17 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The primary.
+    /// Returns the primary.
     pub fn primary(&self) -> &Server {
         &self.servers[0]
     }
 
-    /// Its replica.
+    /// Returns the primary's replica.
     pub fn replica(&self) -> &Server {
         &self.servers[1]
     }
 
-    /// What connections need to know of them, with a few dumps to begin with.
+    /// Returns the knowledge of the servers that connections need, with a few dumps to begin with.
     pub fn known(&self) -> Result<Known> {
         let mut nodes = Vec::new();
         for (number, server) in self.servers.iter().enumerate() {
@@ -114,7 +114,7 @@ impl Stage {
         Ok(known)
     }
 
-    /// Without the module there is nothing to dump.
+    /// Keeps dumps of a few locks. Without the module there are none.
     fn dump_some(&self, known: &Known) {
         let primary = self.primary();
         let makings = [
@@ -150,7 +150,7 @@ fn plain(setup: &Setup) -> Result<Vec<Server>> {
 }
 
 fn cluster(setup: &Setup) -> Result<Vec<Server>> {
-    // Roles stay as they are, whatever slots come and go.
+    // Roles never change, whatever slots move.
     let lines = [
         "cluster-enabled yes",
         "cluster-require-full-coverage no",
@@ -166,7 +166,7 @@ fn cluster(setup: &Setup) -> Result<Vec<Server>> {
         return Ok(servers);
     };
     let _: () = primary.ask("CLUSTER ADDSLOTSRANGE 0 16383")?;
-    // The primary wins where both claim a slot, until the other one has taken a greater epoch.
+    // If both primaries claim a slot, this one wins until the other primary has a greater epoch.
     let _: () = primary.ask("CLUSTER SET-CONFIG-EPOCH 9")?;
     let _: () = other.ask("CLUSTER SET-CONFIG-EPOCH 7")?;
     for server in [replica, other] {

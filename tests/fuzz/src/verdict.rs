@@ -1,15 +1,15 @@
-//! What has to hold once all connections are closed.
+//! Checks of the servers once all connections are closed.
 
 use anyhow::{Context, Result};
 
 use crate::server::Server;
 use crate::stage::{Scene, Stage};
 
-/// By how much the memory in use may have grown over a run: tables of the server that grow with what
-/// it has seen, and what its allocator keeps.
+/// Growth of the memory in use that a run may cause, in bytes. It covers the server's tables that
+/// grow with use, and memory that its allocator keeps.
 const MEMORY_SLACK: u64 = 1 << 20;
 
-/// What is gone once there are no keys.
+/// Fields of INFO that are 0 once there are no keys.
 const ALL_GONE: &[&str] = &[
     "lock_locks",
     "lock_waiters",
@@ -17,7 +17,7 @@ const ALL_GONE: &[&str] = &[
     "lock_deferred",
 ];
 
-/// What is asked here has long answers, so this is put back first.
+/// The reset of the output buffer limit. It comes first, because the checks get long replies.
 const NO_LIMIT: &[&[u8]] = &[
     b"CONFIG",
     b"SET",
@@ -25,7 +25,7 @@ const NO_LIMIT: &[&[u8]] = &[
     b"normal 0 0 0",
 ];
 
-/// Puts back what the run changed.
+/// Commands that reset the settings that the run changed.
 const RESETS: &[&str] = &[
     "CLIENT UNPAUSE",
     "DEBUG SET-ACTIVE-EXPIRE 1",
@@ -39,22 +39,22 @@ const RESETS: &[&str] = &[
     "CONFIG SET active-expire-effort 10",
 ];
 
-/// Whether the module is loaded, and there are locks to be counted.
+/// Presence of the module. Only with the module are there locks to count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Loaded {
-    /// It is.
+    /// The module is loaded.
     Module,
-    /// The server is a plain one.
+    /// The server is plain.
     Nothing,
 }
 
-/// What a server uses, but for what it keeps to send to replicas.
+/// The memory that a server uses, without its replication buffers, in bytes.
 pub struct Memory {
     used: u64,
 }
 
 impl Memory {
-    /// As it is now.
+    /// Reads the memory in use now.
     pub fn of(server: &Server) -> Result<Memory> {
         let all = server.info("memory", "used_memory")?;
         let buffers = server.info("memory", "mem_total_replication_buffers")?;
@@ -64,7 +64,7 @@ impl Memory {
     }
 }
 
-/// All that is wrong.
+/// Resets, checks and empties the servers, and returns all faults.
 pub fn faults(stage: &Stage, scene: Scene, loaded: Loaded, before: &Memory) -> Vec<String> {
     let mut faults = Vec::new();
     let mut check = |result: Result<()>| {
@@ -92,7 +92,7 @@ pub fn faults(stage: &Stage, scene: Scene, loaded: Loaded, before: &Memory) -> V
     faults
 }
 
-/// Deaths and what the logs tell, which need nobody to answer.
+/// Returns deaths, and crash reports in the logs. No server has to reply for that.
 pub fn crashes(stage: &Stage) -> Vec<String> {
     let deaths = stage.servers.iter().filter_map(Server::death);
     let marks = stage.servers.iter().filter_map(Server::crash_mark);
@@ -113,8 +113,8 @@ fn put_back(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// What is gone as soon as all connections are. A slot that is not served may hold locks that the server
-/// can't end: there ties go with the keys.
+/// Returns the fields of INFO that are 0 once all connections are closed. In a cluster, a slot that
+/// is not served may have locks that the server can't end, so their ties end with the keys.
 fn fields_before_flush(scene: Scene) -> &'static [&'static str] {
     match scene {
         Scene::Plain => &["lock_waiters", "lock_sessions", "lock_deferred"],
@@ -130,9 +130,12 @@ fn no_more(server: &Server, fields: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// In a cluster a lock may be there that SCAN doesn't tell of: one whose lease is over, in a slot that
-/// isn't served, so that its key isn't reclaimed. And on a replica: what had expired when its primary
-/// reloaded its data (DEBUG RELOAD) the primary drops without a word. After the flush none may be left.
+/// Checks that `lock_locks` is the number of keys with locks that SCAN finds.
+///
+/// In a cluster `lock_locks` may be greater: the key of an expired lock is not reclaimed in a slot
+/// that is not served, and SCAN skips the key. On a replica it may be greater too, because a
+/// primary that reloads its data (DEBUG RELOAD) drops expired keys without replicating that. After
+/// the flush no lock may be left.
 fn locks_are_keys(server: &Server, scene: Scene) -> Result<()> {
     let mut last = (0, 0);
     let same = server.until("lock_locks is the number of keys", || {
@@ -167,13 +170,13 @@ fn same_data(stage: &Stage, scene: Scene) -> Result<()> {
     let same = replica.until("DEBUG DIGEST as the primary's", || {
         let ours: String = primary.ask("DEBUG DIGEST")?;
         let theirs: String = replica.ask("DEBUG DIGEST")?;
-        // What has expired a primary may have dropped without a word, see above.
+        // A primary may have dropped expired keys without replicating that, see `locks_are_keys`.
         Ok(ours == theirs || digests(primary, scene)? == digests(replica, scene)?)
     });
     same.with_context(|| difference(stage, scene).unwrap_or_else(|error| format!("{error:#}")))
 }
 
-/// The keys in which the two differ.
+/// Returns the keys in which the primary and its replica differ, and the state of their link.
 fn difference(stage: &Stage, scene: Scene) -> Result<String> {
     let ours = digests(stage.primary(), scene)?;
     let theirs = digests(stage.replica(), scene)?;
@@ -194,7 +197,8 @@ fn difference(stage: &Stage, scene: Scene) -> Result<String> {
     ))
 }
 
-/// Database, name, digest and time to expire of each key that hasn't expired, in order.
+/// Returns database, name, digest and expiry of each key that hasn't expired, sorted. In a cluster
+/// the expiry is 0.
 fn digests(server: &Server, scene: Scene) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for database in 0..scene.databases() {
@@ -202,7 +206,7 @@ fn digests(server: &Server, scene: Scene) -> Result<Vec<String>> {
         let keys: Vec<Vec<u8>> = server.ask("KEYS *")?;
         for key in keys {
             let digest: Vec<String> = server.ask_words(&[b"DEBUG", b"DIGEST-VALUE", &key])?;
-            // In a cluster this is answered for the slots that are served alone.
+            // In a cluster PEXPIRETIME is answered only for slots that are served.
             let expires_ms: i64 = match scene {
                 Scene::Plain => server.ask_words(&[b"PEXPIRETIME", &key])?,
                 Scene::Cluster => 0,

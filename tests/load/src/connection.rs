@@ -1,4 +1,4 @@
-//! One connection, on which sending and reading are apart.
+//! A connection with separate sending and reading.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -9,17 +9,17 @@ use redis::{InfoDict, Parser, RedisError, Value};
 
 use crate::{until, PATIENCE};
 
-/// How many commands are under way at once in a pipeline. Their replies have to fit into the buffers
-/// of the sockets, for nobody reads them while the commands are written.
+/// Number of commands in flight in a pipeline. Their replies must fit into the buffers of the
+/// sockets, because the connection reads none while it writes the commands.
 const PIPELINED: usize = 1_000;
 
-/// The bytes of a command on the wire. Its words are what stands between its spaces.
+/// Returns the bytes of a command on the wire. Spaces separate the words.
 pub fn packed(command: &str) -> Vec<u8> {
     let words: Vec<&str> = command.split(' ').collect();
     redis_lock_rig::packed(&words)
 }
 
-/// The beginning of a command, for messages.
+/// Returns the beginning of a command, for messages.
 fn shown(command: &str) -> String {
     command.chars().take(40).collect()
 }
@@ -43,7 +43,7 @@ impl Connection {
         })
     }
 
-    /// Reads and throws away what comes until the server closes the connection.
+    /// Reads and discards input until the server closes the connection.
     pub fn drain_to_close(&mut self) -> Result<()> {
         let mut chunk = [0; 64 * 1024];
         loop {
@@ -56,7 +56,7 @@ impl Connection {
         }
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
@@ -66,12 +66,13 @@ impl Connection {
         self.send_bytes(&packed(command))
     }
 
-    /// Sends what was packed before.
+    /// Sends bytes that are packed already.
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.stream.write_all(bytes).context("sending")
     }
 
-    /// Reads one reply. An error is one here too, also within a transaction's replies.
+    /// Reads one reply. Returns an error if the reply, or one of a transaction's replies, is an
+    /// error.
     pub fn reply(&mut self) -> Result<Value> {
         let value = self.parser.parse_value(&self.stream);
         if value.as_ref().is_err_and(RedisError::is_timeout) {
@@ -86,13 +87,13 @@ impl Connection {
         self.reply().with_context(|| shown(command))
     }
 
-    /// As `call`, for words of any kind.
+    /// Like `call`, for words with any bytes.
     pub fn call_words(&mut self, words: &[&[u8]]) -> Result<Value> {
         self.send_bytes(&redis_lock_rig::packed(words))?;
         self.reply()
     }
 
-    /// As `call`, where the reply is a number.
+    /// Like `call`, for a reply that must be a number.
     pub fn count(&mut self, command: &str) -> Result<i64> {
         match self.call(command)? {
             Value::Int(count) => Ok(count),
@@ -100,7 +101,7 @@ impl Connection {
         }
     }
 
-    /// As `call`, where nil is a failure: what was asked for isn't granted.
+    /// Like `call`, but returns an error if the reply is nil, because the request is not granted.
     pub fn granted(&mut self, command: &str) -> Result<Value> {
         match self.call(command)? {
             Value::Nil => bail!("not granted: {}", shown(command)),
@@ -108,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// Sends commands, many at a time, and gives each reply to `judge`.
+    /// Sends commands, many at a time, and passes each reply to `judge`.
     pub fn pipeline(
         &mut self,
         commands: impl IntoIterator<Item = String>,
@@ -130,7 +131,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends commands, many at a time. Each has to be granted, or whatever else is not nil.
+    /// Sends commands, many at a time. Returns an error if a reply is nil, like for a refused lock.
     pub fn pipeline_granted(&mut self, commands: impl IntoIterator<Item = String>) -> Result<()> {
         self.pipeline(commands, |reply| match reply {
             Value::Nil => bail!("not granted"),
@@ -138,14 +139,14 @@ impl Connection {
         })
     }
 
-    /// A field of INFO's `section`.
+    /// Returns a field of INFO's `section`.
     pub fn info(&mut self, section: &str, field: &str) -> Result<String> {
         let info: InfoDict = redis::from_redis_value(self.call(&format!("INFO {section}"))?)?;
         info.get(field)
             .with_context(|| format!("INFO {section} has no {field}"))
     }
 
-    /// Waits until the server has so many blocked clients.
+    /// Waits until the server has `count` blocked clients.
     pub fn until_blocked(&mut self, count: usize) -> Result<()> {
         let what = format!("{count} blocked clients");
         until(&what, PATIENCE, || {
@@ -154,7 +155,7 @@ impl Connection {
         })
     }
 
-    /// The processor time that the server has used so far.
+    /// Returns the processor time that the server has used so far.
     pub fn server_cpu(&mut self) -> Result<Duration> {
         let user: f64 = self.info("cpu", "used_cpu_user")?.parse()?;
         let system: f64 = self.info("cpu", "used_cpu_sys")?.parse()?;

@@ -1,4 +1,4 @@
-//! Many connections that one thread speaks for.
+//! Many connections that one thread drives.
 
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
@@ -12,16 +12,16 @@ use redis::Value;
 
 use crate::{packed, Connection, PATIENCE};
 
-/// By how much a crowd stands back behind the server and who measures it.
+/// Niceness of a crowd's thread, which ranks it behind the server and the pinger.
 const NICENESS: libc::c_int = 10;
 
-/// Connections, each known by its index.
+/// Connections that are numbered by their index.
 pub struct Crowd {
     members: Vec<Connection>,
 }
 
 impl Crowd {
-    /// Opens `count` connections. Each has had an answer, so the server has taken them all in.
+    /// Opens `count` connections. Each has had a reply, so the server has accepted them all.
     pub fn connect(port: u16, count: usize) -> Result<Crowd> {
         let members = (0..count).map(|index| {
             let mut member = Connection::open(port)?;
@@ -35,17 +35,17 @@ impl Crowd {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether there is nobody.
+    /// Returns true if there are no connections.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// All send, one right after the other, what `command` says for their index.
+    /// Sends `command(index)` on each connection, one right after the other.
     pub fn send(&mut self, command: impl Fn(usize) -> String + Sync) -> Result<()> {
         in_background(|| {
             for (index, member) in self.members.iter_mut().enumerate() {
@@ -55,7 +55,7 @@ impl Crowd {
         })
     }
 
-    /// Reads a reply of each and gives it to `judge`.
+    /// Reads one reply on each connection and passes it to `judge`.
     pub fn replies(&mut self, judge: impl Fn(Value) -> Result<()> + Sync) -> Result<()> {
         in_background(|| {
             for (index, member) in self.members.iter_mut().enumerate() {
@@ -66,7 +66,7 @@ impl Crowd {
         })
     }
 
-    /// How many have a reply that they haven't read.
+    /// Returns the number of connections with an unread reply.
     pub fn answered(&self) -> Result<usize> {
         let mut answered = 0;
         for member in &self.members {
@@ -82,8 +82,8 @@ impl Crowd {
         Ok(answered)
     }
 
-    /// Each, as soon as it has read the reply that it waits for, sends what `command` says for its
-    /// index and reads the reply to that. Ends when all have.
+    /// Reads the pending reply of each connection as soon as it comes, then sends `command(index)`
+    /// there and reads that reply too. Returns when all connections are done.
     pub fn relay(&mut self, command: impl Fn(usize) -> String + Sync) -> Result<()> {
         in_background(|| {
             let mut poll = Poll::new()?;
@@ -94,7 +94,7 @@ impl Crowd {
                     .register(&mut SourceFd(&fd), Token(index), readable)?;
             }
             let mut events = Events::with_capacity(1024);
-            // One event for the grant, and one for the reply to what was sent upon it.
+            // One event for the grant, and one for the reply to the command that follows it.
             let mut sent = vec![false; self.members.len()];
             let mut unfinished = self.members.len();
             let deadline = Instant::now() + PATIENCE;
@@ -119,13 +119,13 @@ impl Crowd {
     }
 }
 
-/// Does the work of many clients, who would be machines of their own, without keeping those waiting
-/// who measure the server on this one.
+/// Does the work of many clients at a low priority. These clients would be other machines, so they
+/// must not delay the client that measures the server on this machine.
 fn in_background<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
-            // SAFETY: takes and changes nothing but numbers. On Linux it is this thread's own
-            // niceness; on a system where it is the process's, all of it stands back.
+            // SAFETY: the call takes and changes only numbers. On Linux it sets this thread's
+            // niceness. On a system with one niceness for the process, it sets that.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
             work()
         });

@@ -1,4 +1,4 @@
-//! Real servers, clients by the thousand, and a clock on how long the server keeps others waiting.
+//! Real servers, thousands of clients, and a clock for the time that other clients have to wait.
 
 mod connection;
 mod crowd;
@@ -17,14 +17,14 @@ pub use pinger::{Latency, Pinger};
 pub use redis_lock_rig::{name_of, Plan};
 pub use server::Server;
 
-/// How long anything is waited for before it counts as failed. A server that stands still for so
-/// long is as good as gone.
+/// Time after which a wait for anything counts as failed. A server that stalls this long counts as
+/// gone.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long to wait before a server is asked again for the same thing: rarely enough to be no load.
+/// Pause between two polls of a server. It is long enough that polling is no load.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The exit code of a program. What kept it from its work is told in one line.
+/// Returns the exit code of a program. Prints an error in one line.
 pub fn told(outcome: Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         eprintln!("{error:#}");
@@ -32,7 +32,7 @@ pub fn told(outcome: Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Polls until `holds` is true; `what` is named in the failure.
+/// Polls until `holds` returns true. The error at the end of `patience` names `what`.
 pub fn until(
     what: &str,
     patience: Duration,

@@ -1,8 +1,8 @@
-//! PING every millisecond, on a connection of its own.
+//! A PING every millisecond, on a connection of its own.
 //!
-//! It goes on at its own pace whether or not the server answers, and each latency counts from the
-//! moment when the PING was due. So a server that stands still for 100 ms is seen by a hundred of
-//! them, as it would be by a hundred clients.
+//! The pinger keeps its pace whether or not the server replies. Each latency counts from the time
+//! at which the PING was due. So a server that stalls for 100 ms delays a hundred PINGs, and would
+//! delay a hundred clients likewise.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,35 +18,35 @@ use crate::{packed, Connection};
 
 const INTERVAL: Duration = Duration::from_millis(1);
 
-/// How a subscriber is answered in RESP2.
+/// The reply to a subscriber's PING in RESP2.
 const PONG: &[u8] = b"*2\r\n$4\r\npong\r\n$0\r\n\r\n";
 
-/// How long the pinger took beside something else.
+/// The latency of PING during other work.
 pub struct Latency {
-    /// In microseconds.
+    /// The latencies, in microseconds.
     histogram: Histogram<u64>,
-    /// By how much the machine let the pinger itself oversleep, at worst.
+    /// The longest time by which the machine let the pinger itself oversleep.
     late: Duration,
 }
 
 impl Latency {
-    /// So many percent were answered in this time or less, in ms.
+    /// Returns the time within which `percent` percent were answered, in ms.
     pub fn percentile_ms(&self, percent: f64) -> f64 {
         self.histogram.value_at_percentile(percent) as f64 / 1e3
     }
 
-    /// The longest, in ms.
+    /// Returns the longest latency, in ms.
     pub fn max_ms(&self) -> f64 {
         self.histogram.max() as f64 / 1e3
     }
 
-    /// By how much the pinger sent too late at worst, whatever the server did.
+    /// Returns the longest time by which the pinger sent too late, independent of the server.
     pub fn late(&self) -> Duration {
         self.late
     }
 }
 
-/// Two threads: one that sends and one that reads.
+/// A pinger of two threads: a sender and a receiver.
 pub struct Pinger {
     stop: Arc<AtomicBool>,
     sender: JoinHandle<Result<Duration>>,
@@ -54,7 +54,7 @@ pub struct Pinger {
 }
 
 impl Pinger {
-    /// Begins. The connection is a subscriber's, so that it lives through CLIENT KILL TYPE normal.
+    /// Starts a pinger. Its connection is a subscriber's, so it survives CLIENT KILL TYPE normal.
     pub fn start(port: u16) -> Result<Pinger> {
         let mut connection = Connection::open(port)?;
         connection.call("SUBSCRIBE pinger")?;
@@ -75,7 +75,7 @@ impl Pinger {
         })
     }
 
-    /// Sends one more, reads all that are still to come, and ends.
+    /// Sends one more PING, reads all outstanding replies, and returns the latencies.
     pub fn stop(self) -> Result<Latency> {
         self.stop.store(true, Ordering::Release);
         let late = joined(self.sender);
@@ -95,7 +95,7 @@ fn due(begin: Instant, number: u64) -> Instant {
     begin + Duration::from_nanos(INTERVAL.as_nanos() as u64 * number)
 }
 
-/// Answers how late it was at worst.
+/// Sends the PINGs, and returns the longest time by which one was sent too late.
 fn send(
     mut out: TcpStream,
     begin: Instant,
@@ -110,7 +110,7 @@ fn send(
         late = late.max(due.elapsed());
         let last = stop.load(Ordering::Acquire);
         if last {
-            // Told before the last one is sent, so that it is known when its answer comes.
+            // Set before the last PING is sent, so the receiver knows the total at its reply.
             total.store(number + 1, Ordering::Release);
         }
         out.write_all(&ping).context("sending PING")?;
@@ -156,7 +156,7 @@ mod tests {
 
     const STALL: Duration = Duration::from_millis(200);
 
-    /// Answers as a server does, and stands still once.
+    /// Replies like a server, and stalls once.
     fn stalling_server(listener: &TcpListener) -> Result<()> {
         let (mut client, _) = listener.accept()?;
         let mut chunk = [0; 64 * 1024];
@@ -190,8 +190,8 @@ mod tests {
             drop(server.join());
             latency
         })?;
-        // About every second one of 400 was due while it stood still, and they waited for half of
-        // that time on average.
+        // About half of the 400 PINGs were due during the stall, and waited for half of it on
+        // average.
         assert!(latency.max_ms() > 190.0, "max {}", latency.max_ms());
         let third_quarter = latency.percentile_ms(75.0);
         assert!(third_quarter > 50.0, "75 % within {third_quarter} ms");

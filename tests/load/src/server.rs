@@ -26,22 +26,22 @@ impl Server {
         Ok(Server { process, dir })
     }
 
-    /// The port it listens on.
+    /// Returns the port that the server listens on.
     pub fn port(&self) -> u16 {
         self.process.port()
     }
 
-    /// Its working directory.
+    /// Returns the server's working directory.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub fn connect(&self) -> Result<Connection> {
         Connection::open(self.port())
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process, and returns its exit status.
     pub fn until_ended(&self, patience: Duration) -> Result<ExitStatus> {
         until("the server's end", patience, || {
             Ok(self.process.ended()?.is_some())

@@ -1,4 +1,4 @@
-//! What valgrind has written down.
+//! Findings in valgrind's report.
 
 use std::fmt;
 use std::fs;
@@ -7,13 +7,13 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use roxmltree::{Document, Node};
 
-/// How many frames of a stack are told.
+/// Number of frames of a stack that are printed.
 const FRAMES: usize = 14;
 
-/// One kind of access, or of loss, at one place.
+/// One kind of invalid access, or of loss, at one place.
 pub struct Finding {
     kind: String,
-    /// What was done and, for an access, whose memory it was; each with its stack.
+    /// The access or loss and, for an access, the owner of the memory. Each part has its stack.
     parts: Vec<Part>,
 }
 
@@ -27,7 +27,7 @@ struct Frame {
     object: String,
 }
 
-/// All findings but those of memory that was lost without the module.
+/// Returns all findings, except memory that was lost outside the module.
 pub fn read(file: &Path, module: &Path) -> Result<Vec<Finding>> {
     let module = module.canonicalize()?;
     let module = module.to_str().context("the module's path in UTF-8")?;
@@ -71,7 +71,7 @@ impl Finding {
         }
     }
 
-    /// Whether memory was used that isn't the server's, and not just lost.
+    /// Returns true if memory was used that isn't the server's, false if memory was only lost.
     pub fn is_access(&self) -> bool {
         !self.kind.starts_with("Leak_")
     }

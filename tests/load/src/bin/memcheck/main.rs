@@ -15,28 +15,29 @@ use redis_lock_load::{told, Plan, Server};
 use crate::findings::Finding;
 use crate::workload::{Act, ACTS};
 
-/// How long the server may take to start and to end under valgrind, which looks for leaks then.
+/// Time that the server may take to start, and to end, under valgrind. At the end valgrind looks
+/// for leaks.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often a full run does everything.
+/// Number of rounds of a full run.
 const ROUNDS: u32 = 5;
 
-/// How many findings are told in full.
+/// Number of findings that are printed in full.
 const TOLD: usize = 10;
 
-/// Runs a server with the module under valgrind, kills its clients in every way, and fails where
-/// memory was read or written that isn't the server's own, or the module lost some.
+/// Runs a server with the module under valgrind and kills its clients in every way. Fails if the
+/// server read or wrote memory that isn't its own, or if the module lost memory.
 #[derive(Parser)]
 struct Options {
-    /// The server's program; its allocator has to be a library of its own, as in Debian's package
+    /// The server's program; its allocator must be a library of its own, like in Debian's package
     server: PathBuf,
     /// The module's library, built for debugging
     #[arg(long, env = "REDIS_LOCK_MODULE")]
     module: PathBuf,
-    /// Everything once
+    /// Plays each act only once
     #[arg(long)]
     quick: bool,
-    /// Only what has this in its name
+    /// Plays only the acts with this text in their name
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -73,7 +74,7 @@ fn checked(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed > 0)))
 }
 
-/// Whether there were findings, which are told.
+/// Prints the findings, and returns true if there are any.
 fn judge(what: &str, findings: &[Finding]) -> bool {
     println!("\n{what}: {}", findings.len());
     for finding in findings.iter().take(TOLD) {
@@ -82,7 +83,7 @@ fn judge(what: &str, findings: &[Finding]) -> bool {
     !findings.is_empty()
 }
 
-/// A server under valgrind that writes what it finds to `file`.
+/// Starts a server under valgrind, which writes its findings to `file`.
 fn start(options: &Options, file: &Path) -> Result<Server> {
     let lines = [
         "client-output-buffer-limit pubsub 1mb 0 0",
@@ -99,10 +100,10 @@ fn start(options: &Options, file: &Path) -> Result<Server> {
     Ok(server)
 }
 
-/// All acts, and the shutdown.
+/// Plays all acts, and shuts the server down.
 fn run(server: Server, options: &Options) -> Result<()> {
     let played = play(&server, options);
-    // Valgrind writes its end only where the server comes to one.
+    // Valgrind writes the end of its report only if the server exits.
     let waiters = workload::shut_down(&server);
     let status = server.until_ended(PATIENCE)?;
     played?;
@@ -136,14 +137,14 @@ fn valgrind(file: &Path) -> Vec<OsString> {
     xml_file.push(file);
     let options = [
         "valgrind",
-        // Without this the server would go on with jemalloc, which valgrind knows nothing of.
+        // Without this the server would use jemalloc, which is unknown to valgrind.
         "--soname-synonyms=somalloc=*jemalloc*",
         "--leak-check=full",
         "--show-leak-kinds=definite",
         "--errors-for-leak-kinds=none",
         "--undef-value-errors=no",
         "--num-callers=30",
-        // What was freed stays out of use for long.
+        // Freed memory stays unused for a long time.
         "--freelist-vol=200000000",
         "--child-silent-after-fork=yes",
         "--xml=yes",
@@ -152,8 +153,8 @@ fn valgrind(file: &Path) -> Vec<OsString> {
     options.chain([xml_file]).collect()
 }
 
-/// Fails where the server's memory isn't handed out by valgrind: it would see nothing then. A
-/// jemalloc that valgrind replaced has given away hardly anything, and says so.
+/// Returns an error if valgrind doesn't allocate the server's memory, because it would see nothing
+/// then. A jemalloc that valgrind replaced has allocated hardly anything, and reports that.
 fn ensure_seen(server: &Server) -> Result<()> {
     let mut asker = server.connect()?;
     if asker.info("memory", "mem_allocator")? == "libc" {

@@ -1,14 +1,14 @@
-//! Every way in which a client is taken away while the module knows it, and in which a lock is
-//! taken away while somebody waits for it.
+//! Every way to remove a client that the module knows, and to remove a lock for which a client
+//! waits.
 
 use anyhow::{bail, ensure, Result};
 use redis::Value;
 use redis_lock_load::{packed, until, Connection, Server, PATIENCE};
 
-/// What is done to the server, and what it is called.
+/// The name of an act, and its function.
 pub type Act = (&'static str, fn(&Server) -> Result<()>);
 
-/// All of it, each on connections of its own.
+/// All acts, each on connections of its own.
 pub const ACTS: &[Act] = &[
     ("CLIENT KILL of waiters", killed),
     ("CLIENT KILL after a grant by the timer", killed_after_grant),
@@ -39,30 +39,30 @@ pub const ACTS: &[Act] = &[
     ("BGREWRITEAOF", rewritten),
 ];
 
-/// A lease that nothing outlives.
+/// A lease longer than any act.
 const LONG: &str = "PX 600000";
 
-/// A lease that is renewed soon, and that a slow server renews in time.
+/// A lease that is renewed soon, and that even a slow server renews in time.
 const RENEWED: &str = "PX 3000";
 
-/// The size of a block that a server of version 7.0 frees with a client.
+/// Size of a block that a server of version 7.0 frees with a client, in bytes.
 const FILLER: usize = 740;
 const FILLERS: usize = 3_000;
 
-/// What a client sends to be the first to be evicted, in bytes.
+/// Bytes that a client sends so that the server evicts that client first.
 const BALLAST: usize = 3_000_000;
 
-/// More than the server and the sockets hold back for one subscriber.
+/// More bytes than the server and the sockets buffer for one subscriber.
 const FLOOD: usize = 16_000_000;
 
-/// A server where `h` holds `k`.
+/// A server at which `h` holds `k`.
 struct Scene<'a> {
     server: &'a Server,
     holder: Connection,
     waiting: usize,
 }
 
-/// A client that waits, and the server's number for it.
+/// A client that waits, and its client id.
 struct Waiter {
     connection: Connection,
     id: i64,
@@ -92,7 +92,7 @@ impl Scene<'_> {
         Ok(Waiter { connection, id })
     }
 
-    /// Two that wait for `k`, of which the first has been granted it by the timer.
+    /// Returns two waiters for `k`, of which the first has been granted `k` by the timer.
     fn one_granted_of_two(&mut self) -> Result<(Waiter, Waiter)> {
         let mut first = self.waiter(&format!("LOCK.WAIT k w1 {LONG}"))?;
         let second = self.waiter(&format!("LOCK.WAIT k w2 {LONG}"))?;
@@ -115,14 +115,14 @@ impl Waiter {
 
     fn refused(&mut self) -> Result<()> {
         match self.connection.reply() {
-            Ok(reply) => bail!("an error was to come, not {reply:?}"),
+            Ok(reply) => bail!("an error was expected, not {reply:?}"),
             Err(_) => Ok(()),
         }
     }
 }
 
-/// Waits until everybody is gone and takes the memory that was freed into use, then lets a lease end
-/// that somebody waits for: the timer writes then, whichever client was the last to be asked.
+/// Waits until no client is blocked, and reuses the freed memory. Then lets a contended lease end,
+/// so that the timer writes, whichever client sent the last command.
 pub fn reuse_freed_memory(server: &Server) -> Result<()> {
     let mut client = server.connect()?;
     client.until_blocked(0)?;
@@ -134,7 +134,7 @@ pub fn reuse_freed_memory(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Begins a shutdown while locks are held and waited for, by sessions too.
+/// Begins a shutdown while clients hold locks and wait for locks, with sessions too.
 pub fn shut_down(server: &Server) -> Result<impl Sized> {
     let mut scene = Scene::new(server)?;
     let first = scene.waiter(&format!("LOCK.WAIT k w1 {LONG} SESSION"))?;
@@ -219,7 +219,7 @@ fn evicted_after_grant(server: &Server) -> Result<()> {
     evict(&mut scene.holder, &mut second)
 }
 
-/// Lets the waiter send a command that never ends, until the server gets rid of it.
+/// Lets the waiter send a command that never ends, until the server evicts the waiter.
 fn evict(holder: &mut Connection, waiter: &mut Waiter) -> Result<()> {
     let command = packed(&format!("ECHO {}", "x".repeat(2 * BALLAST)));
     waiter.connection.send_bytes(&command[..BALLAST])?;
@@ -341,7 +341,7 @@ fn sessions_closed(server: &Server) -> Result<()> {
     })
 }
 
-/// Waits until the lease of a key and token is longer than it was.
+/// Waits until the lease of a key and token is longer than before.
 fn until_renewed(asker: &mut Connection, hold: &str) -> Result<()> {
     let check = format!("LOCK.CHECK {hold}");
     let mut shortest = asker.count(&check)?;

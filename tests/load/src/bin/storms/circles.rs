@@ -1,4 +1,4 @@
-//! Thousands who wait for one another, and thousands of waits of one token.
+//! Thousands of sessions that wait for each other, and thousands of waits of one token.
 
 use std::time::Duration;
 
@@ -13,35 +13,36 @@ const WAITERS: usize = 10_000;
 
 const SESSIONS: usize = 10_000;
 
-/// How often somebody tries to close the circle.
+/// Number of attempts to close the deadlock.
 const TRIES: usize = 100;
 
 const CIRCLE_BOUND_MS: f64 = 40.0;
 
-/// How many wait for many keys each, and for how many.
+/// Number of MWAITs, and of keys of each MWAIT.
 const MWAITS: usize = 1_000;
 const KEYS: usize = 1_000;
 
-/// The sessions of one connection, beside as many queues.
+/// Number of sessions of one connection, and of queues beside them.
 const TIES: usize = 100_000;
 
-/// The bound of the server's CPU time for one wait that looks for deadlocks.
+/// Bound of the server's CPU time for one wait that searches for deadlocks, in ms.
 const SEARCH_BOUND_MS: f64 = 20.0;
 
 const CANCEL_BOUND_MS: f64 = 40.0;
 
-/// What each connection of a crowd holds by SESSION, and what it waits for then.
+/// A deadlock that lacks one wait. Each connection of a crowd holds a lock by SESSION, and then
+/// waits for another lock.
 struct Scene {
     name: &'static str,
     holds: fn(usize) -> String,
     waits_for: fn(usize) -> String,
-    /// What the one holds by SESSION that tries to close the circle, where there are so many others.
+    /// The lock that the closing connection holds by SESSION, by the number of other connections.
     closer_holds: fn(usize) -> String,
-    /// What it waits for.
+    /// The lock for which the closing connection waits.
     closes: &'static str,
 }
 
-/// Each waits for the next.
+/// Each connection waits for the next connection.
 const CHAIN: Scene = Scene {
     name: "a circle of",
     holds: |index| format!("k{index} t"),
@@ -50,7 +51,7 @@ const CHAIN: Scene = Scene {
     closes: "k0 w",
 };
 
-/// All share what one wants, and wait for what that one has.
+/// All connections share the lock that the closing connection wants, and wait for its own lock.
 const CROWD: Scene = Scene {
     name: "a circle through a lock and a queue of",
     holds: |index| format!("shared t{index} SHARED"),
@@ -78,7 +79,7 @@ impl Scene {
         Ok((server, closer, crowd))
     }
 
-    /// Somebody tries again and again to close the circle.
+    /// Tries again and again to close the deadlock, and scores PING meanwhile.
     fn play(&self, stage: &Stage, score: &mut Score) -> Result<()> {
         let waiters = stage.scaled(SESSIONS);
         let (server, mut closer, _crowd) = self.prepare(stage, waiters)?;
@@ -86,7 +87,7 @@ impl Scene {
             for _ in 0..TRIES {
                 let told = closer.call(&format!("LOCK.WAIT {}", self.closes));
                 let refused = told.is_err_and(|error| format!("{error:#}").contains("DEADLOCK"));
-                ensure!(refused, "a circle should be refused");
+                ensure!(refused, "a deadlock should be refused");
             }
             Ok(())
         })?;
@@ -96,19 +97,19 @@ impl Scene {
     }
 }
 
-/// Circles of sessions that somebody tries to close.
+/// Plays deadlocks of sessions that one more session tries to close.
 pub fn closed(stage: &Stage, score: &mut Score) -> Result<()> {
     CHAIN.play(stage, score)?;
     CROWD.play(stage, score)
 }
 
-/// Searches for a deadlock that are bounded, whether they find one or are given up.
+/// Plays deadlock searches, which are bounded whether they find a deadlock or are given up.
 pub fn bounded(stage: &Stage, score: &mut Score) -> Result<()> {
     beside_many_keys(stage, score)?;
     with_many_ties(stage, score)
 }
 
-/// Somebody waits who has one of many keys for which many wait.
+/// Lets the holder of one key wait, while many clients wait for that key and many others.
 fn beside_many_keys(stage: &Stage, score: &mut Score) -> Result<()> {
     let waiters = stage.scaled(MWAITS);
     let server = stage.start()?;
@@ -130,7 +131,7 @@ fn beside_many_keys(stage: &Stage, score: &mut Score) -> Result<()> {
     )
 }
 
-/// Somebody waits to whom many grants are tied, beside many queues.
+/// Lets a connection wait to which many grants are tied, beside many queues.
 fn with_many_ties(stage: &Stage, score: &mut Score) -> Result<()> {
     let ties = stage.scaled(TIES);
     let server = stage.start()?;
@@ -153,7 +154,7 @@ fn with_many_ties(stage: &Stage, score: &mut Score) -> Result<()> {
     )
 }
 
-/// Somebody begins a wait again and again.
+/// Begins a wait again and again, and scores the server's CPU time of each.
 fn search(
     wait: &str,
     closer: &mut Connection,
@@ -175,7 +176,7 @@ fn search(
     Ok(())
 }
 
-/// One LOCK.CANCEL gives up all waits of a token for different sets of keys.
+/// Cancels all waits of a token, for different sets of keys, by one LOCK.CANCEL.
 pub fn cancelled(stage: &Stage, score: &mut Score) -> Result<()> {
     let waiters = stage.scaled(WAITERS);
     let server = stage.start()?;

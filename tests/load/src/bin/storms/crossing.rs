@@ -1,4 +1,4 @@
-//! Many clients that each wait for the same keys.
+//! Many clients that all wait for the same keys.
 
 use std::time::{Duration, Instant};
 
@@ -15,14 +15,15 @@ const KEYS: usize = 100;
 
 const BOUND_MS: f64 = 50.0;
 
-/// How many are killed at once, and for how many keys each of them waits.
+/// Number of clients that are killed at once, and of keys for which each client waits.
 const KILLED: usize = 500;
 const KILLED_KEYS: usize = 1_000;
 
-/// What may come on top of where as many BLPOPs of one key are killed: the server frees 1,000 words of each.
+/// Time that may come on top of the kill of as many BLPOPs of one key, in ms, because the server
+/// frees 1,000 words of each client.
 const KILLED_BOUND_MS: f64 = 100.0;
 
-/// When the clients' BLOCKs end, counted from the first one's command.
+/// Time from the first client's command to the end of all BLOCKs.
 const END: Duration = Duration::from_secs(5);
 
 struct Scene {
@@ -48,7 +49,7 @@ impl Scene {
     }
 }
 
-/// All queue up, and all their BLOCKs end in the same moment.
+/// Lets all clients queue up, and all their BLOCKs end at the same time.
 pub fn time_outs(stage: &Stage, score: &mut Score) -> Result<()> {
     let Scene {
         server,
@@ -79,7 +80,8 @@ pub fn time_outs(stage: &Stage, score: &mut Score) -> Result<()> {
     Ok(())
 }
 
-/// All queue up, and have all keys in turn: each releases them as it has read its grant.
+/// Lets all clients queue up and get all keys in turn. Each client releases the keys once it has
+/// read its grant.
 pub fn grants(stage: &Stage, score: &mut Score) -> Result<()> {
     let Scene {
         server,
@@ -100,7 +102,7 @@ pub fn grants(stage: &Stage, score: &mut Score) -> Result<()> {
     Ok(())
 }
 
-/// All are killed. `keep` stands behind each of their commands.
+/// Kills all clients. `keep` is appended to the command of each client.
 pub fn killed(keep: &str, stage: &Stage, score: &mut Score) -> Result<()> {
     let clients = stage.scaled(KILLED);
     let own = killed_without_locks(stage, clients)?;
@@ -123,7 +125,7 @@ pub fn killed(keep: &str, stage: &Stage, score: &mut Score) -> Result<()> {
     Ok(())
 }
 
-/// Nobody is left who would be granted a lock before a newcomer.
+/// Checks that no waiter is left that would be granted a lock before a new client.
 fn holder_passes_on(client: &mut Connection) -> Result<()> {
     let released = client.count(&format!("{} h", on_keys("MRELEASE", KILLED_KEYS)))?;
     ensure!(released as usize == KILLED_KEYS, "released {released}");
@@ -131,7 +133,7 @@ fn holder_passes_on(client: &mut Connection) -> Result<()> {
     Ok(())
 }
 
-/// The server's own part of that.
+/// Measures the server's own part of [`killed`].
 fn killed_without_locks(stage: &Stage, clients: usize) -> Result<Latency> {
     let server = stage.start()?;
     let mut crowd = Crowd::connect(server.port(), clients)?;
@@ -141,7 +143,7 @@ fn killed_without_locks(stage: &Stage, clients: usize) -> Result<Latency> {
     beside_ping(&server, || kill(&mut killer, clients))
 }
 
-/// Kills all clients but this one, and waits until no other is blocked.
+/// Kills all clients except this one, and waits until no other client is blocked.
 fn kill(killer: &mut Connection, clients: usize) -> Result<()> {
     let killed = killer.count("CLIENT KILL TYPE normal")?;
     ensure!(killed as usize >= clients, "killed {killed} of {clients}");

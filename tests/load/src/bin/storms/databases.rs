@@ -1,4 +1,4 @@
-//! Databases that change places or are emptied, and a connection that is reset, beside many grants.
+//! Databases that are swapped or flushed, and a connection that is reset, beside many grants.
 
 use std::thread;
 use std::time::Duration;
@@ -9,31 +9,32 @@ use redis_lock_load::{until, Connection, Latency, Server, PATIENCE};
 use crate::report::Score;
 use crate::stage::{beside_ping, Stage, LONG};
 
-/// Grants that are tied to a connection while databases change places.
+/// Number of grants that are tied to a connection while databases are swapped.
 const SWAPPED_SESSIONS: usize = 200_000;
 
-/// Swaps that are sent at once.
+/// Number of swaps that are sent at once.
 const SWAPS: usize = 200;
 
-/// Places in the queues of as many keys.
+/// Number of places, and of keys whose queue has one.
 const PLACES: usize = 100_000;
 
-/// Swaps that are sent one after the other: an odd number, so that the keys are away in the end.
+/// Number of swaps that are sent one after the other. It is odd, so that the keys end up in the
+/// other database.
 const SINGLE_SWAPS: usize = 9;
 
-/// Grants that end at once.
+/// Number of grants that end at once.
 const ENDED_SESSIONS: usize = 300_000;
 
-/// What may come on top of the server's own part.
+/// Time that may come on top of the server's own part, in ms.
 const BOUND_MS: f64 = 20.0;
 
-/// The same where all keys of a database are gone, each of which had a session.
+/// The same for the flush of a database in which each key had a session, in ms.
 const FLUSH_BOUND_MS: f64 = 50.0;
 
-/// How long PING is looked at after a command.
+/// Time for which PING is measured after a command.
 const AFTERWARDS: Duration = Duration::from_millis(500);
 
-/// Empty databases change places beside session locks in another one.
+/// Swaps empty databases beside session locks in another database.
 pub fn swapped(stage: &Stage, score: &mut Score) -> Result<()> {
     let sessions = stage.scaled(SWAPPED_SESSIONS);
     let swaps = stage.scaled(SWAPS);
@@ -52,7 +53,7 @@ pub fn swapped(stage: &Stage, score: &mut Score) -> Result<()> {
     Ok(())
 }
 
-/// The database changes places in which each key has a place in its queue.
+/// Swaps the database in which each key has a place in its queue.
 pub fn swapped_places(stage: &Stage, score: &mut Score) -> Result<()> {
     let places = stage.scaled(PLACES);
     let server = stage.start_with(&["lock.max-tickets 0"])?;
@@ -74,7 +75,7 @@ pub fn swapped_places(stage: &Stage, score: &mut Score) -> Result<()> {
     Ok(())
 }
 
-/// All session locks of a database go at once; one in another database stays.
+/// Flushes all session locks of a database at once. A lock in another database stays.
 pub fn flushed(stage: &Stage, score: &mut Score) -> Result<()> {
     let sessions = stage.scaled(ENDED_SESSIONS);
     let own = flushed_without_locks(stage, sessions)?;
@@ -114,8 +115,8 @@ fn flushed_without_locks(stage: &Stage, keys: usize) -> Result<Latency> {
     })
 }
 
-/// A connection with many session locks is reset, and takes another one. Redis 7.0 doesn't say whose RESET it is, so
-/// the locks stay there until the connection closes.
+/// Resets a connection with many session locks, which then takes another lock. Redis 7.0 doesn't
+/// report the client of a RESET, so there the locks stay until the connection closes.
 pub fn reset(stage: &Stage, score: &mut Score) -> Result<()> {
     let sessions = stage.scaled(ENDED_SESSIONS);
     let server = stage.start()?;
@@ -139,7 +140,7 @@ pub fn reset(stage: &Stage, score: &mut Score) -> Result<()> {
     Ok(())
 }
 
-/// A connection to which so many locks are tied.
+/// Returns a connection to which `sessions` locks are tied.
 fn tied_to_one(server: &Server, sessions: usize) -> Result<Connection> {
     let mut holder = server.connect()?;
     let acquire = |key| format!("LOCK.ACQUIRE k{key} t SESSION PX 3600000");

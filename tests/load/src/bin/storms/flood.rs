@@ -1,4 +1,4 @@
-//! What takes many locks away at once: the server has a part of its own in it.
+//! Events that remove many locks at once. A part of their cost is the server's own.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ const SESSIONS: usize = 500_000;
 
 const WAITERS: usize = 10_000;
 
-/// What may come on top of the server's own part.
+/// Time that may come on top of the server's own part, in ms.
 const BOUND_MS: f64 = 50.0;
 
-/// How long PING is looked at after a connection closed that held nothing.
+/// Time for which PING is measured after an event without locks.
 const AFTERWARDS: Duration = Duration::from_millis(500);
 
-/// A connection closes on which all locks depend.
+/// Closes the connection to which all locks are tied.
 pub fn closed(stage: &Stage, score: &mut Score) -> Result<()> {
     let sessions = stage.scaled(SESSIONS);
     let own = closed_without_locks(stage, sessions)?;
@@ -56,7 +56,7 @@ fn closed_without_locks(stage: &Stage, keys: usize) -> Result<Latency> {
     })
 }
 
-/// All keys go at once, and each had a waiter.
+/// Flushes all keys at once, each of which has a waiter.
 pub fn flushed(stage: &Stage, score: &mut Score) -> Result<()> {
     let waiters = stage.scaled(WAITERS);
     let own = flushed_without_locks(stage, waiters)?;

@@ -11,13 +11,13 @@ const HOLDERS: usize = 10_000;
 
 const BOUND_MS: f64 = 50.0;
 
-/// The server's processor time that a repeat by a holder may take, in microseconds. A round trip's time
-/// would be the machine's: on a busy one two SETs differ by more than this.
+/// Bound of the server's processor time for a holder's repeat, in microseconds. The time of a round
+/// trip depends on the machine: if it is busy, two SETs differ by more than this bound.
 const REPEAT_BOUND_US: f64 = 50.0;
 
 const REPEATS: usize = 10_000;
 
-/// The lock is built up, repeated, and given up hold by hold.
+/// Takes the lock for one holder after the other, repeats one hold, and releases hold by hold.
 pub fn play(stage: &Stage, score: &mut Score) -> Result<()> {
     let holders = stage.scaled(HOLDERS);
     let server = stage.start()?;

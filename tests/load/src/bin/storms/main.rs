@@ -1,4 +1,4 @@
-//! What once stalled a server, played on a real one beside a PING every millisecond.
+//! Storms of commands that once stalled a server, on a real server, with a PING every millisecond.
 
 mod circles;
 mod crossing;
@@ -25,17 +25,17 @@ use crate::many_keys::Strike;
 use crate::report::{Report, Score};
 use crate::stage::Stage;
 
-/// Files that a server needs beside its clients' connections.
+/// Number of files that a server needs in addition to its clients' connections.
 const OTHER_FILES: u64 = 200;
 
-/// The clients of the greatest storm.
+/// Number of clients of the largest storm.
 const MOST_CLIENTS: u64 = 10_000;
 
-/// How often a storm is played where the machine is busy with other things.
+/// Number of times that a storm is played if the machine is busy with other work.
 const TRIES: u32 = 3;
 
-/// Plays storms of lock commands on servers beside a PING every millisecond, and says whether each
-/// server went on answering in time.
+/// Plays storms of lock commands on servers, with a PING every millisecond, and reports whether
+/// each server replied in time.
 #[derive(Parser)]
 struct Options {
     /// Programs of the servers
@@ -44,13 +44,13 @@ struct Options {
     /// The module's library
     #[arg(long, env = "REDIS_LOCK_MODULE")]
     module: PathBuf,
-    /// Everything a tenth of its size
+    /// Plays everything at a tenth of its size
     #[arg(long)]
     quick: bool,
-    /// How long 20,000 sessions are renewed [default: 60, with --quick 6]
+    /// Seconds for which 20,000 sessions are renewed [default: 60, with --quick 6]
     #[arg(long)]
     seconds: Option<u64>,
-    /// One storm only
+    /// Plays this storm only
     #[arg(long)]
     only: Option<Storm>,
 }
@@ -69,11 +69,11 @@ enum Storm {
     MreleaseHandOver,
     /// 1,000 clients wait for the same 100 keys, and all their BLOCKs end at once
     CrossingTimeouts,
-    /// 1,000 clients wait for the same 100 keys, and each gets them in turn
+    /// 1,000 clients wait for the same 100 keys, and each client gets the keys in turn
     CrossingGrants,
     /// 500 clients that wait for the same 1,000 keys are killed
     CrossingKilled,
-    /// The same, with waits that are kept
+    /// The same, with KEEP
     CrossingKept,
     /// 10,000 clients wait for one key while leases of 5 ms end
     Lapses,
@@ -97,21 +97,21 @@ enum Storm {
     Renewals,
     /// A shared lock with 10,000 holders
     Holders,
-    /// A circle of 10,000 sessions that somebody tries to close
+    /// A deadlock of 10,000 sessions that one more session tries to close
     Circle,
-    /// Waits that look for deadlocks beside 1,000 MWAITs of 1,000 keys, and with 100,000 sessions
+    /// Waits that search for deadlocks beside 1,000 MWAITs of 1,000 keys, and with 100,000 sessions
     Searches,
-    /// 10,000 waits of one token are given up by one LOCK.CANCEL
+    /// 10,000 waits of one token are cancelled by one LOCK.CANCEL
     Cancelled,
-    /// 100,000 places on one key are joined, kept and given up
+    /// 100,000 places on one key are joined, kept and cancelled
     Places,
     /// 100,000 places lapse at once
     PlacesLapsed,
     /// 100,000 places are granted the lock in turn
     PlacesGranted,
-    /// 100,000 places are asked for by one LOCK.INFO
+    /// 100,000 places are listed by one LOCK.INFO
     PlacesShown,
-    /// 10,000 holders that lack a permit each have it by one RELEASE
+    /// 10,000 holders that each lack a permit get it by one RELEASE
     PermitsFreed,
     /// A script takes 20 SESSION locks beside 5,000 clients
     ScriptSessions,
@@ -169,7 +169,7 @@ fn played(options: &Options) -> Result<ExitCode> {
         let stage = Stage::new(server, &options.module, options.quick, options.seconds);
         Ok((stage.server_name()?, stage))
     });
-    // All programs are tried before the first storm: a mistyped one is known at once.
+    // Try all programs before the first storm, so that a mistyped program is reported at once.
     for (name, stage) in stages.collect::<Result<Vec<_>>>()? {
         report.server(&name);
         let all = Storm::value_variants().iter().copied();
@@ -180,7 +180,7 @@ fn played(options: &Options) -> Result<ExitCode> {
     Ok(report.close())
 }
 
-/// The first score that the machine had no part in, or the last one.
+/// Returns the first score that the machine did not disturb, or the last score.
 fn judged(storm: Storm, stage: &Stage) -> Score {
     let mut tries = 1;
     loop {
@@ -200,7 +200,8 @@ fn judged(storm: Storm, stage: &Stage) -> Score {
     }
 }
 
-/// Lets this process, and the servers that it starts, have the connections that they need.
+/// Raises the limit of open files, so that this process and its servers get the connections that
+/// they need. Returns an error if the limit stays too low.
 fn raise_file_limit() -> Result<()> {
     let needed = MOST_CLIENTS + OTHER_FILES;
     let limit = rlimit::increase_nofile_limit(u64::MAX).context("the limit of open files")?;

@@ -1,4 +1,4 @@
-//! One command with 10,000 keys. What it costs may grow with the keys, and not faster.
+//! One command with 10,000 keys. Its cost may grow in proportion to the keys, but not faster.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ const KEYS: usize = 10_000;
 
 const BOUND_MS: f64 = 100.0;
 
-/// How much more twice the keys may cost.
+/// Factor by which twice the keys may cost more.
 const GROWTH: f64 = 2.5;
 
-/// Of so many tries the cheapest counts: what else the machine did makes none of them cheaper.
+/// Number of tries, of which the cheapest counts. Other work of the machine makes no try cheaper.
 const TRIES: usize = 3;
 
-/// What is done with many keys at once.
+/// An operation on many keys at once.
 #[derive(Clone, Copy)]
 pub enum Strike {
-    /// An MWAIT enters all queues, and leaves them as its BLOCK ends.
+    /// An MWAIT enters all queues, and leaves them when its BLOCK ends.
     TimesOut,
-    /// An MWAIT enters all queues, and is granted as the one key that is held is released.
+    /// An MWAIT enters all queues, and is granted when the only held key is released.
     Granted,
-    /// An MACQUIRE takes all.
+    /// An MACQUIRE takes all keys.
     Acquired,
-    /// An MRELEASE of all.
+    /// An MRELEASE releases all keys.
     Released,
-    /// An MRELEASE of all, for which an MWAIT waits.
+    /// An MRELEASE releases all keys, for which an MWAIT waits.
     HandedOver,
 }
 
@@ -105,7 +105,7 @@ impl Strike {
         Ok(())
     }
 
-    /// The processor time that the strike takes on a server of its own.
+    /// Returns the processor time that the strike takes on a server of its own.
     fn cost(self, stage: &Stage, keys: usize) -> Result<Duration> {
         let server = stage.start()?;
         let mut asker = server.connect()?;
@@ -122,7 +122,7 @@ fn release(holder: &mut Connection, keys: usize) -> Result<()> {
     Ok(())
 }
 
-/// One strike beside PING, then what it costs with twice the keys.
+/// Scores PING during one strike, then the growth of the strike's cost with twice the keys.
 pub fn play(strike: Strike, stage: &Stage, score: &mut Score) -> Result<()> {
     let keys = stage.scaled(KEYS);
     let name = strike.name();
@@ -140,8 +140,8 @@ pub fn play(strike: Strike, stage: &Stage, score: &mut Score) -> Result<()> {
             .unwrap_or_default())
     };
     if keys < KEYS {
-        // A few milliseconds of processor time say nothing about how they grow. The tests of the core
-        // count steps instead.
+        // A few milliseconds of processor time say nothing about their growth. The tests of the
+        // core count steps instead.
         return Ok(());
     }
     let (once, twice) = (cheapest(keys)?, cheapest(2 * keys)?);

@@ -1,4 +1,4 @@
-//! Permits that become free at once, for thousands that lack one each.
+//! Permits that become free at once, for thousands of holders that each lack a permit.
 
 use anyhow::{ensure, Result};
 use redis::Value;
@@ -11,10 +11,10 @@ const TOKENS: usize = 10_000;
 
 const PING_BOUND_MS: f64 = 20.0;
 
-/// The server's processor time for each that is granted, in microseconds.
+/// Bound of the server's processor time for each grant, in microseconds.
 const GRANT_BOUND_US: f64 = 100.0;
 
-/// Each token has one permit and waits for two, and `h` has all others.
+/// Starts a server at which each token has one permit and waits for two, and `h` has all others.
 fn who_lack_one_each(stage: &Stage, tokens: usize) -> Result<(Server, Connection)> {
     let server = stage.start()?;
     let mut client = server.connect()?;
@@ -39,7 +39,7 @@ fn until_left(client: &mut Connection, places: usize) -> Result<()> {
     })
 }
 
-/// One RELEASE frees a permit for each.
+/// Frees a permit for each token by one RELEASE.
 pub fn freed(stage: &Stage, score: &mut Score) -> Result<()> {
     let tokens = stage.scaled(TOKENS);
     let (server, mut client) = who_lack_one_each(stage, tokens)?;

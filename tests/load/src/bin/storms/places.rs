@@ -1,4 +1,5 @@
-//! One key with 100,000 places: joined, kept, given up, left to lapse, granted one after the other.
+//! One key with 100,000 places: joined, kept, cancelled, left to lapse, granted one after the
+//! other.
 
 use std::time::{Duration, Instant};
 
@@ -11,27 +12,27 @@ use crate::stage::{beside_ping, Stage, LONG};
 
 const PLACES: usize = 100_000;
 
-/// The server's processor time that one command may take, in microseconds.
+/// Bound of the server's processor time for one command, in microseconds.
 const COMMAND_BOUND_US: f64 = 50.0;
 
-/// What one place may take of the server's memory, in bytes.
+/// Bound of the server's memory for one place, in bytes.
 const PLACE_BOUND_BYTES: f64 = 600.0;
 
 const PING_BOUND_MS: f64 = 20.0;
 
-/// How far the next one is that does something, where they don't come in the order of the queue: prime,
-/// so that each comes once.
+/// Step from one place to the next, if the order is not that of the queue. It is prime, so that
+/// each place comes once.
 const STRIDE: usize = 7_919;
 
-/// The server's processor time that one LOCK.INFO may take, in ms.
+/// Bound of the server's processor time for one LOCK.INFO, in ms.
 const INFO_BOUND_MS: f64 = 20.0;
 
-/// In how long all places lapse at once, by when all have been told to; and of how many the server is told
-/// within less than a millisecond or two.
+/// Time after which all places lapse at once. All their commands must be sent within it.
 const UNTIL_LAPSE: Duration = Duration::from_secs(10);
+/// Number of places whose commands the server gets within less than a millisecond or two.
 const TOLD_AT_ONCE: usize = 50;
 
-/// A server where `h` holds `k` and nobody waits yet.
+/// A server at which `h` holds `k`, and no client waits yet.
 struct Scene<'a> {
     client: Connection,
     asker: Connection,
@@ -40,12 +41,12 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// What is measured, as it is told.
+    /// Returns the name of a measurement in the report.
     fn what(&self, what: &str) -> String {
         format!("{} places on one key: {what}", self.places)
     }
 
-    /// Sends commands and tells what each cost the server.
+    /// Sends commands, and scores the server's processor time for each.
     fn measure(
         &mut self,
         what: &str,
@@ -64,7 +65,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// The numbers of all places, each once, by no means in their order.
+    /// Returns the numbers of all places, each once, out of order.
     fn out_of_order(&self) -> impl Iterator<Item = usize> {
         let places = self.places;
         (0..places).map(move |turn| turn * STRIDE % places)
@@ -95,7 +96,7 @@ fn expect(reply: &Value, place: Option<usize>) -> Result<()> {
     Ok(())
 }
 
-/// Begins with a lock that is held and a queue without anybody.
+/// Starts a server with a held lock and an empty queue.
 fn scene<'a>(stage: &Stage, score: &'a mut Score) -> Result<(redis_lock_load::Server, Scene<'a>)> {
     let server = stage.start()?;
     let mut client = server.connect()?;
@@ -113,7 +114,7 @@ fn scene<'a>(stage: &Stage, score: &'a mut Score) -> Result<(redis_lock_load::Se
     ))
 }
 
-/// Places are taken, kept, asked for and given up.
+/// Scores joining, keeping and leaving the places, and their memory.
 pub fn kept(stage: &Stage, score: &mut Score) -> Result<()> {
     let (server, mut scene) = scene(stage, score)?;
     let before = scene.used_memory()?;
@@ -136,11 +137,11 @@ pub fn kept(stage: &Stage, score: &mut Score) -> Result<()> {
     let given_up = scene.out_of_order().map(cancel);
     scene.measure("to leave", given_up, |reply| expect(&reply, Some(1)))?;
     let left = scene.client.count("LOCK.QUEUE k last")?;
-    ensure!(left == 1, "somebody is still there: {left}");
+    ensure!(left == 1, "a place is left: {left}");
     Ok(())
 }
 
-/// Nobody keeps them any more, and all are over at the same time.
+/// Lets all places lapse at the same time.
 pub fn lapsed(stage: &Stage, score: &mut Score) -> Result<()> {
     let (server, mut scene) = scene(stage, score)?;
     scene.join()?;
@@ -162,7 +163,7 @@ pub fn lapsed(stage: &Stage, score: &mut Score) -> Result<()> {
     Ok(())
 }
 
-/// Each is granted the lock as the one before releases it, claims it, and releases it in its turn.
+/// Grants the lock to one place after the other. Each token claims the lock, and then releases it.
 pub fn granted(stage: &Stage, score: &mut Score) -> Result<()> {
     let (server, mut scene) = scene(stage, score)?;
     scene.join()?;
@@ -183,12 +184,12 @@ pub fn granted(stage: &Stage, score: &mut Score) -> Result<()> {
     let what = scene.what("granted in turn, beside it");
     scene.score.bounded_latency(&what, &latency, PING_BOUND_MS);
     let grants: usize = scene.asker.info("lock", "lock_grants")?.parse()?;
-    // The holder's own, and one each: a claim is none.
+    // One grant to `h`, and one to each place. A claim is no grant.
     ensure!(grants == scene.places + 1, "{grants} grants");
     scene.until_none_is_left()
 }
 
-/// All are asked for by one LOCK.INFO.
+/// Lists all places by one LOCK.INFO.
 pub fn shown(stage: &Stage, score: &mut Score) -> Result<()> {
     let (_server, mut scene) = scene(stage, score)?;
     scene.join()?;

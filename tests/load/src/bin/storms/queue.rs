@@ -1,4 +1,4 @@
-//! One key for which thousands wait.
+//! One key for which thousands of clients wait.
 
 use std::thread;
 use std::time::Duration;
@@ -18,11 +18,13 @@ const LAPSES_BOUND_MS: f64 = 20.0;
 
 const SHARED_BOUND_MS: f64 = 50.0;
 
-/// How long leases of 5 ms end one after the other, and how many have to be handed over.
+/// Time for which leases of 5 ms end one after the other.
 const LAPSES: Duration = Duration::from_secs(5);
+/// Number of hand-overs that are required in this time.
 const HAND_OVERS: usize = 600;
 
-/// A server where `h` holds `k`, and so many wait that send `command` with their number for `#`.
+/// Starts a server at which `h` holds `k`, and `count` clients wait. Each client sends `command`
+/// with its number for `#`.
 fn crowded(stage: &Stage, count: usize, command: &str) -> Result<(Server, Connection, Crowd)> {
     let server = stage.start()?;
     let mut holder = server.connect()?;
@@ -33,7 +35,7 @@ fn crowded(stage: &Stage, count: usize, command: &str) -> Result<(Server, Connec
     Ok((server, holder, crowd))
 }
 
-/// Leases of 5 ms that nobody releases.
+/// Lets leases of 5 ms expire, because no client releases them.
 pub fn lapses(stage: &Stage, score: &mut Score) -> Result<()> {
     let waiters = stage.scaled(WAITERS);
     let (server, mut holder, crowd) = crowded(stage, waiters, "LOCK.WAIT k w# PX 5")?;
@@ -55,7 +57,7 @@ pub fn lapses(stage: &Stage, score: &mut Score) -> Result<()> {
     Ok(())
 }
 
-/// All are admitted by one RELEASE.
+/// Admits all shared waiters by one RELEASE.
 pub fn admitted(stage: &Stage, score: &mut Score) -> Result<()> {
     let waiters = stage.scaled(WAITERS);
     let command = format!("LOCK.WAIT k w# SHARED {LONG}");
@@ -72,7 +74,7 @@ pub fn admitted(stage: &Stage, score: &mut Score) -> Result<()> {
     Ok(())
 }
 
-/// All are admitted, and killed in the same EXEC. What was granted to them is taken back.
+/// Admits all shared waiters and kills them in the same EXEC. Their hand-overs are taken back.
 pub fn killed(stage: &Stage, score: &mut Score) -> Result<()> {
     let waiters = stage.scaled(KILLED);
     let own = killed_without_locks(stage, waiters)?;
@@ -91,7 +93,7 @@ pub fn killed(stage: &Stage, score: &mut Score) -> Result<()> {
     Ok(())
 }
 
-/// The server's own part of that.
+/// Measures the server's own part of [`killed`].
 fn killed_without_locks(stage: &Stage, waiters: usize) -> Result<Latency> {
     let server = stage.start()?;
     let mut killer = server.connect()?;

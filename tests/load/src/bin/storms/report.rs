@@ -1,36 +1,36 @@
-//! What was measured, a line each.
+//! The report of all measurements, one line each.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use redis_lock_load::Latency;
 
-/// From which on the machine, not the server, may have kept PING waiting.
+/// Oversleep of the pinger above which the machine, not the server, may have delayed PING.
 const DISTURBANCE: Duration = Duration::from_millis(5);
 
-/// How many times its bound a latency may be, apart from what the pinger overslept, and still be the
-/// machine's doing.
+/// Multiple of its bound up to which a latency, less the pinger's oversleep, may be due to the
+/// machine.
 const DOUBTFUL: f64 = 10.0;
 
-/// What one storm was measured at.
+/// The measurements of one storm.
 #[derive(Default)]
 pub struct Score {
     lines: Vec<String>,
     held: usize,
     broken: usize,
-    /// Whether something went wrong that no busy machine explains.
+    /// True if a failure occurred that a busy machine does not explain.
     beyond_doubt: bool,
-    /// By how much the pinger overslept at worst.
+    /// The longest time by which the pinger overslept.
     late: Duration,
 }
 
 impl Score {
-    /// Tells latencies for which there is no bound.
+    /// Reports latencies without a bound.
     pub fn latency(&mut self, what: &str, latency: &Latency) {
         self.latency_line(what, latency, "");
     }
 
-    /// Tells latencies of which the longest is bounded.
+    /// Reports latencies of which the longest is bounded.
     pub fn bounded_latency(&mut self, what: &str, latency: &Latency, bound_ms: f64) {
         let verdict = self.verdict(latency.max_ms() <= bound_ms);
         let explained_ms = latency.late().as_secs_f64() * 1e3;
@@ -38,36 +38,36 @@ impl Score {
         self.latency_line(what, latency, &format!("{bound_ms:>7.1} {verdict}"));
     }
 
-    /// Tells a number that must not be greater than its bound.
+    /// Reports a number that must not be greater than its bound.
     pub fn at_most(&mut self, what: &str, measured: f64, bound: f64, unit: &str) {
         let verdict = self.verdict(measured <= bound);
         self.number_line(what, measured, &format!("{bound:>7.1} {verdict}"), unit);
     }
 
-    /// Tells a number that must not be less than its bound.
+    /// Reports a number that must not be less than its bound.
     pub fn at_least(&mut self, what: &str, measured: f64, bound: f64, unit: &str) {
         let verdict = self.verdict(measured >= bound);
         self.number_line(what, measured, &format!("{bound:>7.1} {verdict}"), unit);
     }
 
-    /// Tells a number for which there is no bound.
+    /// Reports a number without a bound.
     pub fn number(&mut self, what: &str, measured: f64, unit: &str) {
         self.number_line(what, measured, "", unit);
     }
 
-    /// Tells that the storm could not be measured to its end.
+    /// Reports that the storm could not be measured to its end.
     pub fn broken_off(&mut self, what: &str, error: &anyhow::Error) {
         let verdict = self.verdict(false);
         self.beyond_doubt = true;
         self.lines.push(format!("{what:<58} {verdict}: {error:#}"));
     }
 
-    /// Whether a bound is broken, and the machine may have broken it: it was busy with other things.
+    /// Returns true if a bound is broken, and perhaps only because the machine was busy otherwise.
     pub fn is_disturbed(&self) -> bool {
         self.broken > 0 && self.late > DISTURBANCE && !self.beyond_doubt
     }
 
-    /// By how much the pinger overslept at worst.
+    /// Returns the longest time by which the pinger overslept.
     pub fn late(&self) -> Duration {
         self.late
     }
@@ -107,7 +107,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Begins with a server.
+    /// Prints the heading of a server.
     pub fn server(&self, name: &str) {
         println!("\n{name}");
         println!(
@@ -116,7 +116,7 @@ impl Report {
         );
     }
 
-    /// Tells a storm's score.
+    /// Prints and counts a storm's score.
     pub fn add(&mut self, score: &Score) {
         for line in &score.lines {
             println!("{line}");
@@ -125,7 +125,7 @@ impl Report {
         self.failed += score.broken;
     }
 
-    /// Says how many bounds held. Fails where one didn't.
+    /// Prints the number of bounds that held. Returns a failure if a bound did not hold.
     pub fn close(self) -> ExitCode {
         println!("\n{} passed, {} failed", self.passed, self.failed);
         ExitCode::from(u8::from(self.failed > 0))

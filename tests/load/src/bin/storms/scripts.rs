@@ -13,10 +13,10 @@ const LOCKS: usize = 20;
 
 const BOUND_MS: f64 = 20.0;
 
-/// Redis 7.0 tells the module nothing of a script's caller, so all clients are listed once.
+/// The bound for Redis 7.0, which doesn't report a script's caller, so all clients are listed once.
 const LISTED_BOUND_MS: f64 = 60.0;
 
-/// The processor time of one script with 20 locks. Each lock is tied to the script's caller.
+/// Scores the processor time of one script with 20 locks, each tied to the script's caller.
 pub fn sessions(stage: &Stage, score: &mut Score) -> Result<()> {
     let clients = stage.scaled(CLIENTS);
     let server = stage.start()?;

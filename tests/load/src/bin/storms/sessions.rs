@@ -18,10 +18,10 @@ const LEASE_MS: usize = 300;
 
 const BOUND_MS: f64 = 20.0;
 
-/// How long the append-only file is watched.
+/// Time for which the append-only file is watched.
 const WATCHED: Duration = Duration::from_secs(5);
 
-/// None of them is lost while the connection lives, and nobody notices the renewals.
+/// Checks that no lock is lost while its connection lives, and that the renewals delay no PING.
 pub fn renewals(stage: &Stage, score: &mut Score) -> Result<()> {
     let sessions = stage.scaled(SESSIONS);
     let server = stage.start()?;
@@ -42,7 +42,7 @@ pub fn renewals(stage: &Stage, score: &mut Score) -> Result<()> {
     Ok(())
 }
 
-/// A connection that all of them depend on.
+/// Returns a connection to which all locks are tied.
 fn holder_of(sessions: usize, server: &Server) -> Result<Connection> {
     let mut holder = server.connect()?;
     let acquire = |key| format!("LOCK.ACQUIRE k{key} t SESSION PX {LEASE_MS}");
@@ -50,7 +50,7 @@ fn holder_of(sessions: usize, server: &Server) -> Result<Connection> {
     Ok(holder)
 }
 
-/// How many of them their token still holds.
+/// Returns the number of locks that their token still holds.
 fn held(asker: &mut Connection, sessions: usize) -> Result<usize> {
     let mut held = 0;
     let check = |key| format!("LOCK.CHECK k{key} t");
@@ -61,7 +61,7 @@ fn held(asker: &mut Connection, sessions: usize) -> Result<usize> {
     Ok(held)
 }
 
-/// By how much the append-only file grows while nobody sends anything.
+/// Returns the growth of the append-only file while no client sends anything, in bytes per second.
 fn bytes_per_second(sessions: usize, stage: &Stage) -> Result<f64> {
     let server = stage.start_with(&["appendonly yes"])?;
     let _holder = holder_of(sessions, &server)?;

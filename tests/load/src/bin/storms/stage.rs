@@ -1,4 +1,4 @@
-//! Where a storm is played, and how great it is.
+//! The server and the size of a storm.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::Result;
 use redis_lock_load::{name_of, Latency, Pinger, Plan, Server, PATIENCE};
 
-/// How many times smaller a quick run is.
+/// Factor by which a quick run is smaller.
 const QUICK: usize = 10;
 
-/// How long sessions are renewed unless told otherwise.
+/// Default of the time for which sessions are renewed.
 const RENEWAL: Duration = Duration::from_secs(60);
 
-/// A kind of server, and the size of what is played on it.
+/// A kind of server, and the size of the storms on it.
 pub struct Stage {
     program: PathBuf,
     module: PathBuf,
@@ -21,7 +21,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Where a full run is played, or a quick one.
+    /// Returns the stage of a full run, or of a quick run.
     pub fn new(program: &Path, module: &Path, quick: bool, seconds: Option<u64>) -> Stage {
         let divisor = if quick { QUICK } else { 1 };
         Stage {
@@ -32,32 +32,32 @@ impl Stage {
         }
     }
 
-    /// What the program says of itself.
+    /// Returns the name that the program reports.
     pub fn server_name(&self) -> Result<String> {
         name_of(&self.program)
     }
 
-    /// A number of a full run, in the size of this one.
+    /// Returns a number of a full run, scaled to the size of this run.
     pub fn scaled(&self, number: usize) -> usize {
         number / self.divisor
     }
 
-    /// How long a steady load lasts that has to last a while at least.
+    /// Returns the time of a steady load in a full run, scaled to the size of this run.
     pub fn scaled_time(&self, time: Duration) -> Duration {
         time / self.divisor as u32
     }
 
-    /// How long sessions are renewed.
+    /// Returns the time for which sessions are renewed.
     pub fn renewal(&self) -> Duration {
         self.renewal
     }
 
-    /// A server of its own for a storm.
+    /// Starts a server for one storm.
     pub fn start(&self) -> Result<Server> {
         self.start_with(&[])
     }
 
-    /// As `start`, with more configuration.
+    /// Like `start`, with more configuration.
     pub fn start_with(&self, lines: &[&str]) -> Result<Server> {
         let always = ["maxclients 15000", "tcp-backlog 1024", "lock.max-waiters 0"];
         let lines = always.iter().chain(lines).map(|line| (*line).to_owned());
@@ -70,7 +70,7 @@ impl Stage {
     }
 }
 
-/// How long PING takes while something is done.
+/// Returns the latency of PING during `work`.
 pub fn beside_ping(server: &Server, work: impl FnOnce() -> Result<()>) -> Result<Latency> {
     let pinger = Pinger::start(server.port())?;
     let done = work();
@@ -79,11 +79,11 @@ pub fn beside_ping(server: &Server, work: impl FnOnce() -> Result<()>) -> Result
     latency
 }
 
-/// `LOCK.<command> numkeys key ...`, with the same keys for all who ask for so many.
+/// Returns `LOCK.<command> numkeys key ...`. Equal counts give equal keys.
 pub fn on_keys(command: &str, count: usize) -> String {
     let keys: Vec<String> = (0..count).map(|key| format!("k{key}")).collect();
     format!("LOCK.{command} {count} {}", keys.join(" "))
 }
 
-/// A lease that no storm outlives.
+/// A lease longer than any storm.
 pub const LONG: &str = "PX 600000";

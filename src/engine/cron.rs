@@ -1,45 +1,43 @@
-//! What is settled when no command does it: the timer's work.
+//! The timer's work: what is settled without a command.
 //!
-//! The timer is armed for the earliest lease end or timeout that somebody waits for, for the next
-//! renewal of a session, and at once when there are pending events. In a cluster it also fires shortly
-//! before a lease ends that somebody waits for.
+//! The timer is armed for the next end of a lease or timeout that concerns a waiter, or the next
+//! renewal of a session. If there are pending events it is armed for now. In a cluster it also
+//! fires shortly before a lease with waiters ends.
 
 use std::mem;
 
+use redis_lock_core::budget::{MOST_A_FIRING, MOST_GIVEN_UP, MOST_TAKEN_BACK};
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::values::name::Name;
 use redis_module::Context;
 
-use crate::engine::rearm::{let_contended_keys_outlive, rearm, MOST_A_FIRING};
-use crate::engine::{blocking, execute, pending, publications, writable};
-use crate::server::slots::Elsewhere;
+use crate::engine::rearm::{let_contended_keys_outlive, rearm};
+use crate::engine::{absorb, blocking, execute, pending, publications, writable};
+use crate::server::slots::ForeignSlots;
 use crate::server::timer::{self, TimerState};
 use crate::server::{api, clock, fence_key, key};
 use crate::state;
 use crate::state::pending::Pending;
 
-/// When to look again at what may not be granted now, as during CLIENT PAUSE, in ms.
-const RETRY_MS: u64 = 5;
+/// The delay in ms before looking again at names that may not be granted now, as during CLIENT
+/// PAUSE.
+const PAUSED_RETRY_MS: u64 = 5;
 
-/// When to look again at locks for which nobody waits and where the server would refuse a client's
-/// write, in ms. A slot's migration can take long, and asking costs a call for each lock.
+/// The delay in ms before looking again at locks without waiters that the server would not let a
+/// client write. A slot's migration can take long.
+// perf: each lock costs a call.
 const DEFERRED_MS: u64 = 1_000;
 
-/// When to look again whether slots are another node's by now, in ms.
+/// The delay in ms between two look-ups of slots that other nodes have taken over.
 const SLOTS_MS: u64 = 500;
 
-/// After how many names of hand-overs no other one is taken back in the same firing.
-const MOST_TAKEN_BACK: usize = 2_048;
-
-/// How many places are given up at once.
-const MOST_GIVEN_UP: usize = 2_048;
-
-/// How long the clocks are not looked at after they were, in ms: a busy server goes to sleep ten thousand
-/// times a second.
+/// The time in ms between two comparisons of the clocks.
+// perf: a busy server goes to sleep ten thousand times a second.
 const CLOCKS_MS: u64 = 10;
 
-/// Arms what was postponed. Looks again at once, at all that is due at some time, if somebody set the wall clock, or if the timer
-/// should have fired by now.
+/// Arms a postponed timer. If the wall clock was set or the timer is overdue, it also fires the
+/// timer at once. After a set clock all scheduled names are then due. Called before the server
+/// sleeps.
 pub fn check_clock() {
     timer::arm_postponed();
     if !is_look_due() {
@@ -56,7 +54,7 @@ pub fn check_clock() {
     timer::fire_soon();
 }
 
-/// Whether the clocks are to be looked at again.
+/// Returns true if the clocks are to be compared again.
 fn is_look_due() -> bool {
     let now_ms = clock::noted_ms();
     state::with(|state| {
@@ -68,8 +66,9 @@ fn is_look_due() -> bool {
     })
 }
 
-/// Whether to leave what is due to the next pass of the server's loop: a command has just made so much
-/// work, as by killing thousands of clients, that others have waited long enough.
+/// Returns true if the due work is left to the next pass of the server's event loop. Then a command
+/// has just made a lot of work, like a kill of thousands of clients. Other clients have waited long
+/// enough.
 fn yields() -> bool {
     let much = state::pending(|pending| pending.events.len() > MOST_A_FIRING);
     state::with(|state| {
@@ -79,9 +78,9 @@ fn yields() -> bool {
     })
 }
 
-/// What the timer does.
+/// Runs the timer's work.
 pub fn fire(ctx: &Context) {
-    if !api::answers_at_once() {
+    if !api::unblock_must_wait_for_sleep() {
         blocking::unblock_decided();
     }
     publications::publish_pending(ctx);
@@ -101,21 +100,21 @@ pub fn fire(ctx: &Context) {
     }
 }
 
-/// Where nothing may be granted now, a BLOCK ends all the same.
+/// Ends the waits whose BLOCK is over while nothing may be granted.
 fn time_out_only(ctx: &Context) {
     execute::time_out(ctx, MOST_A_FIRING);
-    timer::fire_in(RETRY_MS);
+    timer::fire_in(PAUSED_RETRY_MS);
 }
 
 fn settle(ctx: &Context) {
-    // A name that a dead connection leaves is due now: the next firing is a millisecond away.
-    execute::absorb();
+    // The events are absorbed first, because a name that a dead connection left is due now.
+    absorb::absorb();
     let is_undelivered = take_back_undelivered(ctx);
     if state::pending(|pending| std::mem::take(&mut pending.has_new_replica)) {
         fence_key::delete_on_replicas(ctx);
     }
     let (names, deferred) = writable::partition(due_names());
-    execute::execute_unasked(ctx, |table, world| {
+    execute::execute_background(ctx, |table, world| {
         table.settle_due(&names, MOST_A_FIRING, world)
     });
     let more = state::pending(|pending| {
@@ -131,8 +130,8 @@ fn settle(ctx: &Context) {
     defer(ctx, deferred);
 }
 
-/// Takes back what was handed to clients that are gone, where that may be written now: a part of it at a time.
-/// Returns true if some of it was not looked at.
+/// Takes back hand-overs to clients that are gone, a part at a time, if their names may be written
+/// now. Returns true if some were not looked at.
 fn take_back_undelivered(ctx: &Context) -> bool {
     let mut rest = state::pending(|pending| mem::take(&mut pending.undelivered)).into_iter();
     let mut retained = Vec::new();
@@ -158,11 +157,11 @@ fn has_any_lock(ctx: &Context, HandOver { names, .. }: &HandOver) -> bool {
 }
 
 fn take_back(ctx: &Context, undelivered: &HandOver) {
-    execute::execute_unasked(ctx, |table, world| table.take_back(undelivered, world));
+    execute::execute_background(ctx, |table, world| table.take_back(undelivered, world));
 }
 
-/// Leaves what may not be settled now for later, where there is still a lock or a waiter. Where
-/// neither is, as after a slot has moved to another server, nothing is left to do.
+/// Defers names that may not be settled now if they still have a lock or a waiter. Other names need
+/// nothing more, like those in a slot that has moved to another server.
 fn defer(ctx: &Context, names: Vec<Name>) {
     if !names.is_empty() {
         give_up_places(&names);
@@ -183,14 +182,14 @@ fn defer(ctx: &Context, names: Vec<Name>) {
         let later_ms = (!pending.deferred.is_empty()).then_some(pending.deferred_until_ms);
         (later_ms, !pending.undelivered.is_empty())
     });
-    let soon_ms = undelivered.then(|| clock::steady_ms().saturating_add(RETRY_MS));
+    let soon_ms = undelivered.then(|| clock::steady_ms().saturating_add(PAUSED_RETRY_MS));
     if let Some(due_ms) = later_ms.into_iter().chain(soon_ms).min() {
         timer::arm(due_ms);
     }
 }
 
-/// Gives up the places at names in slots that other nodes serve by now. Those who are blocked there are sent
-/// on by the server; who asks for a place again is sent on then.
+/// Drops the places at names in slots that other nodes serve now. The server redirects blocked
+/// clients itself, and a token that repeats LOCK.QUEUE is redirected then.
 fn give_up_places(names: &[Name]) {
     let steady_ms = clock::steady_ms();
     let is_due = state::with(|state| state.slots_due_ms.get()) <= steady_ms;
@@ -198,7 +197,7 @@ fn give_up_places(names: &[Name]) {
     if !api::is_clustered() || !is_due || !any_places() {
         return;
     }
-    let elsewhere = Elsewhere::now();
+    let elsewhere = ForeignSlots::now();
     let gone = names.iter().filter(|name| elsewhere.has(name.key()));
     let gone: Vec<Name> = gone.cloned().collect();
     let left = state::change(|table| table.drop_places_at(&gone, MOST_GIVEN_UP));
@@ -210,8 +209,9 @@ fn give_up_places(names: &[Name]) {
     }
 }
 
-/// The names of the pending events and those that the table finds due, as many as one firing takes on. Restored
-/// names stay recorded as such until they are settled, so that a command in between reads them right.
+/// Returns the names of the pending events and those that the table finds due, as many as one
+/// firing handles. Restored names stay recorded until they are settled, so that a command in
+/// between reads them correctly.
 fn due_names() -> Vec<Name> {
     let mut due = state::change(|table| table.due_names(clock::steady_ms(), MOST_A_FIRING))
         .unwrap_or_default();
@@ -227,7 +227,7 @@ fn due_names() -> Vec<Name> {
     due
 }
 
-/// Returns the next names that somebody waits for in databases that were flushed or swapped.
+/// Returns the next names with waiters in databases that were flushed or swapped.
 fn flushed_names() -> Vec<Name> {
     let Some(mut search) = state::pending(Pending::take_search) else {
         return Vec::new();

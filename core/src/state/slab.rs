@@ -1,11 +1,14 @@
-//! Positions in the queues, and what stands there.
+//! Storage of waiters by their positions in the queues.
 //!
-//! Positions grow at both ends. What stands at one lies in a list, at an index that is part of the
-//! position: to find it needs no search. An index that became free is the next to be used, because its
-//! memory was touched last. The list is kept in pieces: nothing that lies there is moved as it grows, which
-//! would keep everybody waiting for as long as it takes to copy a hundred thousand.
+//! Positions grow at both ends of their order. A position contains the index of its entry, so a
+//! look-up needs no search.
 
-/// A position in the queues: never given to another one.
+// perf: a freed index is used again first, because its memory was touched last. Entries are kept
+// in pieces and never move, because copying a hundred thousand of them at once would delay every
+// client.
+
+/// A position in the queues, compared by its order. A new entry always gets an order that was never
+/// used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position {
     order: i64,
@@ -19,43 +22,45 @@ impl Position {
         index: 0,
     };
 
-    /// A number that no other position has that is taken, as small as it can be.
+    /// Returns a number that no other occupied position has. The numbers are dense, because freed
+    /// ones are used again.
     pub const fn number(self) -> usize {
         self.index
     }
 }
 
-/// Where a waiter queues.
+/// The end of the queues at which a waiter is enqueued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Behind everybody.
+    /// Behind all positions.
     Back,
-    /// Before everybody.
+    /// Before all positions.
     Front,
 }
 
-/// What stands at positions.
+/// Entries by position.
 ///
-/// Invariants: `free` lists the indexes below `given` without an entry, each once; all pieces but the last are
-/// full.
+/// Invariants:
+/// 1. `free` lists each index below `given` without an entry once.
+/// 2. All pieces except the last are full.
 #[derive(Debug)]
-pub struct Positions<T> {
+pub struct Slab<T> {
     pieces: Vec<Vec<Option<(i64, T)>>>,
-    /// How many indexes were given.
+    /// The number of indexes given since the slab was last cleared, free ones included.
     given: usize,
     free: Vec<usize>,
-    /// The last order that was given at each end.
+    /// The last order given at the back.
     back: i64,
     front: i64,
 }
 
-/// How many indexes a piece has.
+/// The number of indexes in a piece.
 const PIECE: usize = 256;
 
-/// How much memory is kept for those to come once nobody is left, in entries.
+/// The most entries whose memory is kept once no position is occupied.
 const KEPT: usize = 1024;
 
-impl<T> Default for Positions<T> {
+impl<T> Default for Slab<T> {
     fn default() -> Self {
         Self {
             pieces: Vec::new(),
@@ -67,13 +72,13 @@ impl<T> Default for Positions<T> {
     }
 }
 
-impl<T> Positions<T> {
-    /// How many are taken.
+impl<T> Slab<T> {
+    /// Returns the number of occupied positions.
     pub fn len(&self) -> usize {
         self.given - self.free.len()
     }
 
-    /// Whether none is taken.
+    /// Returns true if no position is occupied.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -86,7 +91,7 @@ impl<T> Positions<T> {
         self.pieces.get_mut(index / PIECE)?.get_mut(index % PIECE)
     }
 
-    /// Puts an entry at the first index that was never given.
+    /// Stores an entry at the next new index. Returns the index.
     #[inline(always)]
     fn push(&mut self, entry: Option<(i64, T)>) -> usize {
         match self.pieces.last_mut() {
@@ -97,7 +102,7 @@ impl<T> Positions<T> {
         self.given - 1
     }
 
-    /// Takes a position, behind or before all others.
+    /// Stores a value at a new position, behind or before all others. Returns the position.
     #[inline(always)]
     pub fn add(&mut self, end: End, value: T) -> Position {
         let order = match end {
@@ -113,7 +118,8 @@ impl<T> Positions<T> {
         self.put(order, value)
     }
 
-    /// Takes a position again that was given up.
+    /// Stores a value again at the order of a position that was removed. Returns the position,
+    /// whose index may differ.
     pub fn add_again(&mut self, position: Position, value: T) -> Position {
         self.put(position.order, value)
     }
@@ -131,7 +137,7 @@ impl<T> Positions<T> {
         Position { order, index }
     }
 
-    /// What stands at a position.
+    /// Returns the value at a position, if the position is occupied.
     pub fn get(&self, position: Position) -> Option<&T> {
         match self.slot(position.index)? {
             Some((order, value)) if *order == position.order => Some(value),
@@ -139,7 +145,7 @@ impl<T> Positions<T> {
         }
     }
 
-    /// What stands at a position, to change.
+    /// Returns the value at a position for a change, if the position is occupied.
     pub fn get_mut(&mut self, position: Position) -> Option<&mut T> {
         match self.slot_mut(position.index)? {
             Some((order, value)) if *order == position.order => Some(value),
@@ -147,7 +153,7 @@ impl<T> Positions<T> {
         }
     }
 
-    /// Gives up a position.
+    /// Removes a position. Returns its value, if the position was occupied.
     #[inline(always)]
     pub fn remove(&mut self, position: Position) -> Option<T> {
         let entry = self.slot_mut(position.index)?;
@@ -159,13 +165,13 @@ impl<T> Positions<T> {
         Some(value)
     }
 
-    /// Gives up all positions.
+    /// Removes all positions. Their orders are not used again.
     pub fn clear(&mut self) {
         (self.pieces, self.free) = (Vec::new(), Vec::new());
         self.given = 0;
     }
 
-    /// All that stands at positions, in no order.
+    /// Returns all values, in no order.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.pieces
             .iter()
@@ -181,46 +187,46 @@ mod tests {
 
     #[test]
     fn positions_grow_at_both_ends_and_none_is_given_twice() {
-        let mut positions = Positions::default();
-        let first = positions.add(End::Back, 'a');
-        let last = positions.add(End::Back, 'b');
-        let before = positions.add(End::Front, 'c');
+        let mut slab = Slab::default();
+        let first = slab.add(End::Back, 'a');
+        let last = slab.add(End::Back, 'b');
+        let before = slab.add(End::Front, 'c');
         assert!(before < first && first < last);
-        assert_eq!(positions.remove(first), Some('a'));
-        let newer = positions.add(End::Back, 'd');
+        assert_eq!(slab.remove(first), Some('a'));
+        let newer = slab.add(End::Back, 'd');
         assert!(newer > last);
         assert_eq!(newer.index, first.index);
-        assert_eq!(positions.get(first), None);
-        assert_eq!(positions.remove(first), None);
-        assert_eq!(positions.get(newer), Some(&'d'));
-        assert_eq!(positions.remove(newer), Some('d'));
-        let again = positions.add_again(first, 'a');
+        assert_eq!(slab.get(first), None);
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.get(newer), Some(&'d'));
+        assert_eq!(slab.remove(newer), Some('d'));
+        let again = slab.add_again(first, 'a');
         assert!(before < again && again < last);
-        assert_eq!(positions.get(again), Some(&'a'));
-        assert_eq!(positions.len(), 3);
-        assert_eq!(positions.values().count(), 3);
+        assert_eq!(slab.get(again), Some(&'a'));
+        assert_eq!(slab.len(), 3);
+        assert_eq!(slab.values().count(), 3);
     }
 
     #[test]
     fn many_lie_in_several_pieces_and_leave_nothing() {
-        let mut positions = Positions::default();
+        let mut slab = Slab::default();
         for round in 0..3 {
             let taken: Vec<Position> = (0..5 * PIECE)
-                .map(|value| positions.add(End::Back, value))
+                .map(|value| slab.add(End::Back, value))
                 .collect();
-            assert_eq!(positions.pieces.len(), 5, "in round {round}");
+            assert_eq!(slab.pieces.len(), 5, "in round {round}");
             let (gone, stay): (Vec<usize>, Vec<usize>) = (0..5 * PIECE).partition(|n| n % 3 == 0);
             for value in gone {
-                assert_eq!(positions.remove(taken[value]), Some(value));
+                assert_eq!(slab.remove(taken[value]), Some(value));
             }
-            let mut left: Vec<usize> = positions.values().copied().collect();
+            let mut left: Vec<usize> = slab.values().copied().collect();
             left.sort_unstable();
             assert_eq!(left, stay);
             for value in stay {
-                assert_eq!(positions.get(taken[value]), Some(&value));
-                assert_eq!(positions.remove(taken[value]), Some(value));
+                assert_eq!(slab.get(taken[value]), Some(&value));
+                assert_eq!(slab.remove(taken[value]), Some(value));
             }
-            assert_eq!((positions.len(), positions.pieces.len()), (0, 0));
+            assert_eq!((slab.len(), slab.pieces.len()), (0, 0));
         }
     }
 }

@@ -1,42 +1,43 @@
-//! A command's words cut into its parts, as its verb is written.
+//! Arguments: a command's words, split into keys, token and options by the syntax of its verb.
 
-use crate::branch::likely;
-use crate::grammar::given::{Given, ValuesAt};
 use crate::grammar::numbers::within;
+use crate::grammar::options::{ArgIndex, Options};
 use crate::grammar::setting::Setting;
-use crate::grammar::syntax::{Keys, Opt, Part, Rest, TokenKind, Verb};
+use crate::grammar::syntax::{Keys, Opt, OptionGroup, Rest, TokenKind, Verb};
+use crate::hints::likely;
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::token::Token;
 
 type Words<'a> = &'a [&'a [u8]];
 
-/// The words of a command; what they mean is still unread.
-pub struct Parts<'a> {
+/// The words of a command after they were split. Their values are not read yet.
+pub struct Arguments<'a> {
     verb: &'static Verb,
     keys: Words<'a>,
-    /// Empty where the verb takes none.
+    /// The token; empty if the verb takes none.
     token: &'a [u8],
-    /// The options among what is left.
-    pub given: Given<'a>,
+    /// The options behind the keys and the token.
+    pub options: Options<'a>,
 }
 
-impl<'a> Parts<'a> {
-    /// The parts of a command of this verb, without any words yet.
+impl<'a> Arguments<'a> {
+    /// Returns the arguments of a command of this verb, without words yet.
     pub fn of(verb: &'static Verb) -> Self {
         Self {
             verb,
             keys: &[],
             token: b"",
-            given: Given::default(),
+            options: Options::default(),
         }
     }
 
-    /// Cuts the words behind the command's name; the names of its keys, and its token. Apart from the verbs: what is
-    /// executed for several commands is fetched once.
+    /// Splits the words behind the command's name. Returns the names of its keys, and its token.
     ///
     /// # Errors
-    /// Those of [`Parts::cut`], [`Parts::names`] and [`Parts::token`], in this order.
+    /// The errors of [`Arguments::cut`], [`Arguments::names`] and [`Arguments::token`], in this
+    /// order.
+    // perf: out of line, so that the code is fetched once for several commands.
     #[inline(never)]
     pub fn subject(
         &mut self,
@@ -50,10 +51,10 @@ impl<'a> Parts<'a> {
         Ok((names, token))
     }
 
-    /// Cuts the words behind the command's name.
+    /// Splits the words behind the command's name.
     ///
     /// # Errors
-    /// Arity, numkeys, syntax, in this order.
+    /// [`Refusal::Arity`], [`Refusal::Numkeys`], [`Refusal::Syntax`], in this order.
     #[inline(always)]
     pub fn cut(&mut self, words: Words<'a>, keys: Keys) -> Result<(), Refusal> {
         let (keys, words) = match keys {
@@ -68,15 +69,16 @@ impl<'a> Parts<'a> {
         self.token = token;
         match self.verb.rest {
             Rest::Options([]) if !words.is_empty() => Err(Refusal::Arity),
-            Rest::Options(options) if !words.is_empty() => find(words, options, &mut self.given),
+            Rest::Options(options) if !words.is_empty() => find(words, options, &mut self.options),
             Rest::Options(_) | Rest::Words(_) => Ok(()),
         }
     }
 
-    /// The names of its keys; one alone costs no allocation.
+    /// Returns the names of the keys.
     ///
     /// # Errors
     /// [`Refusal::DuplicateKey`]
+    // perf: a single key needs no allocation.
     #[inline(always)]
     fn names(&self, db: i32) -> Result<Names, Refusal> {
         match self.keys {
@@ -85,16 +87,19 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The name of the first key, for a command that has no other.
+    /// Returns the name of the first key, for a command with a single key.
+    ///
+    /// # Errors
+    /// [`Refusal::Arity`] if there is no key.
     pub fn name(&self, db: i32) -> Result<Name, Refusal> {
         let key = self.keys.first().ok_or(Refusal::Arity)?;
         Ok(Name::new(db, key))
     }
 
-    /// The token.
+    /// Returns the token. Draws a new one for `*` if the verb allows it.
     ///
     /// # Errors
-    /// Those of a token, and what `draw` fails with.
+    /// [`Refusal::TokenLength`], [`Refusal::TokenStar`], and the errors of `draw`.
     #[inline(always)]
     pub fn token(&self, draw: &dyn Fn() -> Result<Token, Refusal>) -> Result<Token, Refusal> {
         if likely(self.token != b"*") {
@@ -107,7 +112,11 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The keys behind their number, and what comes behind them: `needed` words at least.
+/// Splits words that begin with numkeys. Returns the keys and the words behind them, of which there
+/// are at least `needed`.
+///
+/// # Errors
+/// [`Refusal::Arity`], [`Refusal::Numkeys`]
 #[inline(never)]
 fn several_keys<'a>(words: Words<'a>, needed: usize) -> Result<(Words<'a>, Words<'a>), Refusal> {
     let (numkeys, words) = words.split_first().ok_or(Refusal::Arity)?;
@@ -126,35 +135,42 @@ fn several_names(db: i32, keys: &[&[u8]]) -> Result<Names, Refusal> {
     Names::set(names).ok_or(Refusal::DuplicateKey)
 }
 
-/// Finds the options among `words`: in any order and any case, none twice, none that isn't one of
-/// `parts`, and as those allow.
+/// Finds the options among `words`, in any order and any case.
+///
+/// # Errors
+/// [`Refusal::Syntax`] if an option is given twice, lacks a value, is not in `groups`, or is not
+/// allowed by its group.
 #[inline(never)]
-fn find<'a>(words: Words<'a>, parts: &[Part], given: &mut Given<'a>) -> Result<(), Refusal> {
-    given.words = words;
+fn find<'a>(
+    words: Words<'a>,
+    groups: &[OptionGroup],
+    options: &mut Options<'a>,
+) -> Result<(), Refusal> {
+    options.words = words;
     let mut rest = words;
     let mut is_to_be_matched = false;
     while let Some((word, behind)) = rest.split_first() {
-        let (option, standing) = option_among(parts, word).ok_or(Refusal::Syntax)?;
-        is_to_be_matched |= standing == Standing::Led || rest.len() < words.len();
+        let (option, standing) = option_among(groups, word).ok_or(Refusal::Syntax)?;
+        is_to_be_matched |= standing == Standing::Prefixed || rest.len() < words.len();
         let place = words.len() - behind.len();
         rest = behind.get(option.values.len()..).ok_or(Refusal::Syntax)?;
-        let field = (option.field)(given);
+        let field = (option.field)(options);
         if field.is_given() {
             return Err(Refusal::Syntax);
         }
-        // As no option is given twice, so many words are all.
-        *field = ValuesAt(u8::try_from(place).map_err(|_| Refusal::Syntax)?);
+        // No option is given twice, so the index of every option fits.
+        *field = ArgIndex(u8::try_from(place).map_err(|_| Refusal::Syntax)?);
     }
-    if !is_to_be_matched || parts.iter().all(|part| part.allows(given)) {
+    if !is_to_be_matched || groups.iter().all(|part| part.allows(options)) {
         Ok(())
     } else {
         Err(Refusal::Syntax)
     }
 }
 
-/// The option of these parts that a word names.
-fn option_among<'p>(parts: &'p [Part], word: &[u8]) -> Option<(&'p Opt, Standing)> {
-    parts.iter().find_map(|part| part.option(word))
+/// Returns the option of these groups that a word names.
+fn option_among<'p>(groups: &'p [OptionGroup], word: &[u8]) -> Option<(&'p Opt, Standing)> {
+    groups.iter().find_map(|part| part.option(word))
 }
 
 impl Opt {
@@ -163,56 +179,57 @@ impl Opt {
         word.eq_ignore_ascii_case(self.word.to_bytes())
     }
 
-    fn is_given(&self, given: &mut Given<'_>) -> bool {
-        (self.field)(given).is_given()
+    fn is_given(&self, options: &mut Options<'_>) -> bool {
+        (self.field)(options).is_given()
     }
 }
 
-/// Whether an option may be a command's only one.
+/// The dependence of an option on another option.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
+    /// Allowed by itself.
     Alone,
-    /// Only where the one is that leads it.
-    Led,
+    /// Allowed only with the option that leads its group.
+    Prefixed,
 }
 
-impl Part {
-    /// The option of this part that a word names.
+impl OptionGroup {
+    /// Returns the option of this group that a word names.
     #[inline(always)]
     fn option(&self, word: &[u8]) -> Option<(&Opt, Standing)> {
         match self {
             Self::Free(option) => option.is(word).then_some((option, Standing::Alone)),
-            Self::OneOf(_, parts) => option_among(parts, word),
-            Self::Led(_, first, _) if first.is(word) => Some((first, Standing::Alone)),
-            Self::Led(_, _, others) => {
+            Self::OneOf(_, groups) => option_among(groups, word),
+            Self::Prefixed(_, first, _) if first.is(word) => Some((first, Standing::Alone)),
+            Self::Prefixed(_, _, others) => {
                 let (option, _) = option_among(others, word)?;
-                Some((option, Standing::Led))
+                Some((option, Standing::Prefixed))
             }
         }
     }
 
-    /// Whether any of its options is given.
-    fn is_given(&self, given: &mut Given<'_>) -> bool {
+    /// Returns true if any option of the group is given.
+    fn is_given(&self, options: &mut Options<'_>) -> bool {
         match self {
-            Self::Free(option) => option.is_given(given),
-            Self::OneOf(_, parts) => parts.iter().any(|part| part.is_given(given)),
-            Self::Led(_, first, others) => {
-                first.is_given(given) || others.iter().any(|part| part.is_given(given))
+            Self::Free(option) => option.is_given(options),
+            Self::OneOf(_, groups) => groups.iter().any(|part| part.is_given(options)),
+            Self::Prefixed(_, first, others) => {
+                first.is_given(options) || others.iter().any(|part| part.is_given(options))
             }
         }
     }
 
-    /// Whether its options go together that are given.
-    fn allows(&self, given: &mut Given<'_>) -> bool {
+    /// Returns true if the group allows its given options together.
+    fn allows(&self, options: &mut Options<'_>) -> bool {
         match self {
             Self::Free(_) => true,
-            Self::OneOf(_, parts) => {
-                let count = parts.iter().filter(|part| part.is_given(given)).count();
-                count < 2 && parts.iter().all(|part| part.allows(given))
+            Self::OneOf(_, groups) => {
+                let count = groups.iter().filter(|part| part.is_given(options)).count();
+                count < 2 && groups.iter().all(|part| part.allows(options))
             }
-            Self::Led(_, first, others) => others
-                .iter()
-                .all(|part| part.allows(given) && (first.is_given(given) || !part.is_given(given))),
+            Self::Prefixed(_, first, others) => others.iter().all(|part| {
+                part.allows(options) && (first.is_given(options) || !part.is_given(options))
+            }),
         }
     }
 }
@@ -225,16 +242,16 @@ mod tests {
 
     fn options(verb: &Verb) -> Vec<Opt> {
         match verb.rest {
-            Rest::Options(parts) => parts.iter().flat_map(options_of).collect(),
+            Rest::Options(groups) => groups.iter().flat_map(options_of).collect(),
             Rest::Words(_) => Vec::new(),
         }
     }
 
-    fn options_of(part: &Part) -> Vec<Opt> {
+    fn options_of(part: &OptionGroup) -> Vec<Opt> {
         match *part {
-            Part::Free(option) => vec![option],
-            Part::OneOf(_, parts) => parts.iter().flat_map(options_of).collect(),
-            Part::Led(_, first, others) => {
+            OptionGroup::Free(option) => vec![option],
+            OptionGroup::OneOf(_, groups) => groups.iter().flat_map(options_of).collect(),
+            OptionGroup::Prefixed(_, first, others) => {
                 let others = others.iter().flat_map(options_of);
                 std::iter::once(first).chain(others).collect()
             }
@@ -255,8 +272,8 @@ mod tests {
             let options = options(&verb);
             assert!(!options.is_empty(), "{}", verb.word);
             for option in &options {
-                let mut given = Given::default();
-                *(option.field)(&mut given) = ValuesAt(1);
+                let mut given = Options::default();
+                *(option.field)(&mut given) = ArgIndex(1);
                 let same_field = options.iter().filter(|it| it.is_given(&mut given));
                 assert_eq!(same_field.count(), 1, "{} {:?}", verb.word, option.word);
                 let same_word = options.iter().filter(|it| it.is(option.word.to_bytes()));
@@ -270,34 +287,34 @@ mod tests {
         const TWO: Opt = Opt {
             word: c"TWO",
             values: &[MS, MS],
-            field: |given| &mut given.px,
+            field: |options| &mut options.px,
         };
         const LED: Opt = Opt {
             word: c"LED",
             values: &[MS],
-            field: |given| &mut given.ex,
+            field: |options| &mut options.ex,
         };
         const OTHER: Opt = Opt {
             word: c"OTHER",
             values: &[],
-            field: |given| &mut given.all,
+            field: |options| &mut options.all,
         };
         const INNER: Opt = Opt {
             word: c"INNER",
             values: &[],
-            field: |given| &mut given.shared,
+            field: |options| &mut options.shared,
         };
         const MS: syntax::Value = syntax::Value {
             shown: "ms",
             name: c"milliseconds",
             kind: syntax::Kind::Number,
         };
-        const PARTS: &[Part] = &[Part::Led(
+        const PARTS: &[OptionGroup] = &[OptionGroup::Prefixed(
             c"mode",
             TWO,
             &[
-                Part::Led(c"led", LED, &[Part::Free(INNER)]),
-                Part::Free(OTHER),
+                OptionGroup::Prefixed(c"led", LED, &[OptionGroup::Free(INNER)]),
+                OptionGroup::Free(OTHER),
             ],
         )];
         let table = [
@@ -314,12 +331,12 @@ mod tests {
         ];
         for (line, fits) in table {
             let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-            let found = find(&words, PARTS, &mut Given::default());
+            let found = find(&words, PARTS, &mut Options::default());
             assert_eq!(found.is_ok(), fits, "{line}");
         }
         let words: [&[u8]; 4] = [b"OTHER", b"TWO", b"1", b"2"];
-        let mut given = Given::default();
-        assert_eq!(find(&words, PARTS, &mut given), Ok(()));
-        assert_eq!(given.px, ValuesAt(2));
+        let mut options = Options::default();
+        assert_eq!(find(&words, PARTS, &mut options), Ok(()));
+        assert_eq!(options.px, ArgIndex(2));
     }
 }

@@ -1,13 +1,13 @@
-//! Circles of sessions, found by the table, held against a search that tries everything.
+//! Deadlocks of sessions: the table's search compared with an exhaustive one.
 
 use crate::world::{self, World};
 use proptest::prelude::*;
-use redis_lock_core::state::place::Stand;
+use redis_lock_core::state::place::WaiterKind;
 use redis_lock_core::state::queue::{Position, Waiter, WaiterId};
 use redis_lock_core::values::holder::Mode;
 use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::refusal::Refusal;
-use redis_lock_core::values::request::{Life, Repeat, Request};
+use redis_lock_core::values::request::{LeaseKind, Reentry, Request};
 
 const KEYS: [&str; 4] = ["w", "x", "y", "z"];
 
@@ -18,7 +18,7 @@ fn all_keys() -> impl Iterator<Item = &'static str> {
     KEYS.into_iter().chain(SLOTS.into_iter().flatten())
 }
 
-/// What a connection says.
+/// A command of a connection.
 #[derive(Clone, Debug)]
 struct Said {
     connection: u64,
@@ -66,8 +66,8 @@ impl Said {
             limit: behind("LIMIT").unwrap_or(0),
             permits: behind("PERMITS").unwrap_or(1),
             lease_ms: 1,
-            repeat: Repeat::Renews,
-            life: Life::Lease,
+            reentry: Reentry::Renews,
+            lease_kind: LeaseKind::Lease,
         }
     }
 }
@@ -111,10 +111,11 @@ fn said(keys: impl Strategy<Value = Vec<&'static str>>) -> impl Strategy<Value =
     )
 }
 
-/// Who waits, in the order of the queues: before everybody, at a position, behind everybody.
-type Rank = (i8, Option<Position>);
+/// The rank of a waiter in the queues: before all positions, at a position, or behind all
+/// positions.
+type JoinAt = (i8, Option<Position>);
 
-fn waiters(world: &World) -> Vec<(Rank, Waiter)> {
+fn waiters(world: &World) -> Vec<(JoinAt, Waiter)> {
     let mut waiters = Vec::new();
     for key in all_keys() {
         for (position, waiter) in world.table.queues().queue(&world::name(key)) {
@@ -127,8 +128,9 @@ fn waiters(world: &World) -> Vec<(Rank, Waiter)> {
     waiters
 }
 
-/// Which of them wait for ever: all but those who would be granted if everybody else's grants ended.
-fn stuck(world: &World, waiters: &[(Rank, Waiter)]) -> Vec<bool> {
+/// Returns true for each stuck waiter: it is not granted even if the grants of all connections that
+/// are not stuck end.
+fn stuck(world: &World, waiters: &[(JoinAt, Waiter)]) -> Vec<bool> {
     let mut stuck = vec![true; waiters.len()];
     loop {
         let before = stuck.clone();
@@ -148,9 +150,9 @@ fn stuck(world: &World, waiters: &[(Rank, Waiter)]) -> Vec<bool> {
 fn will_admit(
     world: &World,
     name: &Name,
-    rank: Rank,
+    rank: JoinAt,
     waiter: &Waiter,
-    waiters: &[(Rank, Waiter)],
+    waiters: &[(JoinAt, Waiter)],
     stuck: &[bool],
 ) -> bool {
     let key = std::str::from_utf8(name.key()).expect("text");
@@ -182,8 +184,8 @@ fn will_admit(
         && !stuck_waiters.any(|((other, waiter), _)| *other < rank && waiter.names.contains(name))
 }
 
-/// The waiters as they would be if this line had begun to wait.
-fn with_newcomer(world: &World, said: &Said) -> Vec<(Rank, Waiter)> {
+/// Returns the waiters as they would be if this command had begun to wait.
+fn with_newcomer(world: &World, said: &Said) -> Vec<(JoinAt, Waiter)> {
     let (names, request) = (said.names(), said.request());
     let mut all = waiters(world);
     let older = all
@@ -202,7 +204,7 @@ fn with_newcomer(world: &World, said: &Said) -> Vec<(Rank, Waiter)> {
         None => (1, None),
     };
     let newcomer = Waiter {
-        stand: Stand::Blocked { keep_ms: None },
+        kind: WaiterKind::Blocked { keep_ms: None },
         waiter_id: WaiterId(0),
         client_id: said.connection,
         names,
@@ -214,11 +216,12 @@ fn with_newcomer(world: &World, said: &Said) -> Vec<(Rank, Waiter)> {
     all
 }
 
-/// Says these lines, and asserts that every circle is found as it closes, and nothing else.
+/// Runs these commands, and asserts that each deadlock is found when it closes, and nothing else is
+/// refused.
 fn find_circles(mut world: World, lines: Vec<Said>) -> Result<(), TestCaseError> {
     for said in lines {
         let all = waiters(&world);
-        // Conversions can close a circle unseen; then there is nothing to compare with.
+        // Conversions can close a deadlock unnoticed. Then there is nothing to compare with.
         if stuck(&world, &all).contains(&true) {
             return Ok(());
         }
@@ -232,7 +235,7 @@ fn find_circles(mut world: World, lines: Vec<Said>) -> Result<(), TestCaseError>
         let expected = with_newcomer(&world, &said);
         let closes = stuck(&world, &expected).last() == Some(&true);
         let answer = world.say_as(said.connection, &said.line());
-        if answer == Refusal::Circle.text() {
+        if answer == Refusal::SessionDeadlock.text() {
             prop_assert!(closes, "{said:?} is refused: {expected:?}");
         } else if answer == "waits" {
             prop_assert!(!closes, "{said:?} waits: {expected:?}");
@@ -257,14 +260,15 @@ proptest! {
     }
 }
 
-/// Says lines such as `1 ACQUIRE k a`, each on the connection of its number; the last answer.
+/// Sends lines like `1 ACQUIRE k a`, each on the connection with its number. Returns the last
+/// answer.
 fn say_all(lines: &[&str]) -> String {
     let mut world = World::in_cluster();
     let mut answer = String::new();
     for line in lines {
         let (connection, said) = line.split_once(' ').expect("a connection");
         answer = world.say_as(connection.parse().expect("a number"), said);
-        // The lines in between are granted or wait.
+        // The lines before the last are granted or wait.
         assert!(answer == "granted" || answer == "waits" || Some(line) == lines.last());
     }
     answer
@@ -272,7 +276,7 @@ fn say_all(lines: &[&str]) -> String {
 
 #[test]
 fn a_circle_over_two_slots_is_found_whatever_its_modes() {
-    let circles: [&[&str]; 6] = [
+    let deadlock: [&[&str]; 6] = [
         &[
             "1 ACQUIRE {a}x a SESSION",
             "2 ACQUIRE {b}y b SESSION",
@@ -285,7 +289,7 @@ fn a_circle_over_two_slots_is_found_whatever_its_modes() {
             "1 WAIT {b}y a SHARED LIMIT 1",
             "2 WAIT {a}x b SHARED LIMIT 3 PERMITS 2",
         ],
-        // The upgrade of the first one, which stays.
+        // The first holder waits for a conversion, so its grant stays.
         &[
             "1 ACQUIRE {a}x a SHARED SESSION",
             "2 ACQUIRE {a}x b SHARED SESSION",
@@ -317,7 +321,7 @@ fn a_circle_over_two_slots_is_found_whatever_its_modes() {
             "5 WAIT {a}x e",
             "6 WAIT {a}x f",
         ],
-        // Through one who stands before another in a queue.
+        // Through a waiter that is before another one in a queue.
         &[
             "3 ACQUIRE {b}z c SESSION",
             "9 ACQUIRE {b}y h",
@@ -327,12 +331,17 @@ fn a_circle_over_two_slots_is_found_whatever_its_modes() {
             "3 WAIT {a}x c",
         ],
     ];
-    for circle in circles {
-        assert_eq!(say_all(circle), Refusal::Circle.text(), "{circle:?}");
+    for circle in deadlock {
+        assert_eq!(
+            say_all(circle),
+            Refusal::SessionDeadlock.text(),
+            "{circle:?}"
+        );
     }
 }
 
-/// Whether the token `a` holds `{b}y`, and so doesn't wait behind `b`, can't be known there.
+/// A command in slot `{a}` can't know if the token `a` holds `{b}y`. If it does, it doesn't wait
+/// behind `b`.
 #[test]
 fn a_lock_of_another_slot_that_is_not_known_refuses_nobody() {
     let mut world = World::in_cluster();
@@ -343,7 +352,10 @@ fn a_lock_of_another_slot_that_is_not_known_refuses_nobody() {
     ] {
         world.say_as(client, line);
     }
-    assert_eq!(world.say_as(2, "WAIT {a}x b"), Refusal::Circle.text());
+    assert_eq!(
+        world.say_as(2, "WAIT {a}x b"),
+        Refusal::SessionDeadlock.text()
+    );
     world.defer(&["{b}y"]);
     assert_eq!(world.say_as(2, "WAIT {a}x b"), "waits");
 }

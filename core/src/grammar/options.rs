@@ -1,56 +1,59 @@
-//! The options that a command was given, and what their values mean.
+//! The options given to a command, and the meaning of their values.
 
 use crate::grammar::numbers::within;
-use crate::operation::Leave;
+use crate::operation::ReleaseCount;
 use crate::values::holder::Mode;
-use crate::values::moment::MAX_SPAN_MS;
 use crate::values::name::{Name, Names};
-use crate::values::notice::Notice;
+use crate::values::notification::Notification;
 use crate::values::refusal::Refusal;
-use crate::values::request::{Life, Repeat, Request};
+use crate::values::request::{LeaseKind, Reentry, Request};
 use crate::values::slot::{self, Sharding};
+use crate::values::time::MAX_SPAN_MS;
 use crate::values::token::Token;
 
-/// How many of the queue LOCK.INFO shows when it isn't told.
+/// The number of waiters that LOCK.INFO shows by default.
 pub const DEFAULT_WAITERS_SHOWN: u64 = 10;
 
-/// The most holds that a client may name.
+/// The most holds that a client may set.
 const MOST_HOLDS: u64 = u32::MAX as u64;
 
-/// Where the values of an option begin among the words, behind the option itself; 0: it is not given.
+/// The index among the words at which the values of an option begin, behind the option itself; 0:
+/// the option is not given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ValuesAt(pub u8);
+pub struct ArgIndex(pub u8);
 
-impl ValuesAt {
-    /// Whether the option is given.
+impl ArgIndex {
+    /// Returns true if the option is given.
     pub const fn is_given(self) -> bool {
         self.0 != 0
     }
 }
 
-/// A field for each option; its values are unread until one of the functions below is called, because
-/// the errors in them come after those of the words around them.
+/// The options of a command, with one field for each option.
+///
+/// Values are not read until a function below is called, because their errors come after those of
+/// the words around them.
 #[derive(Default)]
-pub struct Given<'a> {
-    /// Those behind the keys and the token.
+pub struct Options<'a> {
+    /// The words behind the keys and the token.
     pub words: &'a [&'a [u8]],
-    pub px: ValuesAt,
-    pub ex: ValuesAt,
-    pub block: ValuesAt,
-    pub limit: ValuesAt,
-    pub permits: ValuesAt,
-    pub waiters: ValuesAt,
-    pub shared: ValuesAt,
-    pub reentrant: ValuesAt,
-    pub holds: ValuesAt,
-    pub session: ValuesAt,
-    pub keep: ValuesAt,
-    pub notify: ValuesAt,
-    pub nosession: ValuesAt,
-    pub all: ValuesAt,
+    pub px: ArgIndex,
+    pub ex: ArgIndex,
+    pub block: ArgIndex,
+    pub limit: ArgIndex,
+    pub permits: ArgIndex,
+    pub waiters: ArgIndex,
+    pub shared: ArgIndex,
+    pub reentrant: ArgIndex,
+    pub holds: ArgIndex,
+    pub session: ArgIndex,
+    pub keep: ArgIndex,
+    pub notify: ArgIndex,
+    pub nosession: ArgIndex,
+    pub all: ArgIndex,
 }
 
-/// A number from 1 on that 32 bits hold.
+/// Parses a number from 1 to `most`.
 #[inline(never)]
 fn within_32_bits(word: &[u8], most: u32, otherwise: Refusal) -> Result<u32, Refusal> {
     let number = within(word, 1, most.into(), otherwise)?;
@@ -64,19 +67,19 @@ fn ms_of(seconds: &[u8]) -> Result<u64, Refusal> {
 }
 
 #[inline(never)]
-fn all_but(most: &[u8]) -> Result<Leave, Refusal> {
-    within(most, 0, MOST_HOLDS, Refusal::HoldsLeft).map(Leave::AllBut)
+fn all_but(most: &[u8]) -> Result<ReleaseCount, Refusal> {
+    within(most, 0, MOST_HOLDS, Refusal::HoldsLeft).map(ReleaseCount::AllBut)
 }
 
 #[inline(never)]
-fn sets(holds: &[u8]) -> Result<Repeat, Refusal> {
-    within(holds, 1, MOST_HOLDS, Refusal::Holds).map(Repeat::Sets)
+fn sets(holds: &[u8]) -> Result<Reentry, Refusal> {
+    within(holds, 1, MOST_HOLDS, Refusal::Holds).map(Reentry::Sets)
 }
 
-impl<'a> Given<'a> {
-    /// The value of an option that takes one, if the option is there.
+impl<'a> Options<'a> {
+    /// Returns the value of an option that takes one, if the option is given.
     #[inline(always)]
-    fn value(&self, option: ValuesAt) -> Option<&'a [u8]> {
+    fn value(&self, option: ArgIndex) -> Option<&'a [u8]> {
         if option.is_given() {
             self.words.get(usize::from(option.0)).copied()
         } else {
@@ -103,20 +106,25 @@ impl<'a> Given<'a> {
         self.value(self.keep).map(keep).transpose()
     }
 
-    /// What is to be published of a place for these names. In a cluster the channel has to be in their slot.
-    pub fn notice(&self, names: &Names, sharding: Sharding) -> Result<Option<Notice>, Refusal> {
+    /// Returns the notification for a place at these names. In a cluster its channel must be in the
+    /// slot of the names.
+    pub fn notification(
+        &self,
+        names: &Names,
+        sharding: Sharding,
+    ) -> Result<Option<Notification>, Refusal> {
         if !self.notify.is_given() {
             return Ok(None);
         }
         let Some([channel, message, ..]) = self.words.get(usize::from(self.notify.0)..) else {
             return Ok(None);
         };
-        let notice = Notice::new(channel, message)?;
+        let notification = Notification::new(channel, message)?;
         let slot = slot::of_key(channel);
         let is_elsewhere = |name: &Name| slot::of_key(name.key()) != slot;
         match sharding {
             Sharding::BySlot if names.iter().any(is_elsewhere) => Err(Refusal::Channel),
-            Sharding::BySlot | Sharding::None => Ok(Some(notice)),
+            Sharding::BySlot | Sharding::None => Ok(Some(notification)),
         }
     }
 
@@ -144,26 +152,26 @@ impl<'a> Given<'a> {
     }
 
     #[inline(always)]
-    pub fn life(&self) -> Result<Life, Refusal> {
+    pub fn lease_kind(&self) -> Result<LeaseKind, Refusal> {
         match (self.session.is_given(), self.nosession.is_given()) {
-            (true, _) => self.session_life(),
-            (false, true) => Ok(Life::Untied),
-            (false, false) => Ok(Life::Lease),
+            (true, _) => self.session_lease_kind(),
+            (false, true) => Ok(LeaseKind::Untied),
+            (false, false) => Ok(LeaseKind::Lease),
         }
     }
 
     #[inline(never)]
-    fn session_life(&self) -> Result<Life, Refusal> {
+    fn session_lease_kind(&self) -> Result<LeaseKind, Refusal> {
         let keep_ms = self.keep_ms()?;
-        Ok(Life::Session { keep_ms })
+        Ok(LeaseKind::Session { keep_ms })
     }
 
     #[inline(always)]
-    pub fn leave(&self) -> Result<Leave, Refusal> {
+    pub fn release_count(&self) -> Result<ReleaseCount, Refusal> {
         match self.value(self.holds) {
             Some(most) => all_but(most),
-            None if self.all.is_given() => Ok(Leave::AllBut(0)),
-            None => Ok(Leave::One),
+            None if self.all.is_given() => Ok(ReleaseCount::AllBut(0)),
+            None => Ok(ReleaseCount::One),
         }
     }
 
@@ -177,19 +185,21 @@ impl<'a> Given<'a> {
     }
 
     #[inline(always)]
-    fn repeat(&self) -> Result<Repeat, Refusal> {
+    fn reentry(&self) -> Result<Reentry, Refusal> {
         match self.value(self.holds) {
             Some(holds) => sets(holds),
-            None if self.reentrant.is_given() => Ok(Repeat::Counts),
-            None => Ok(Repeat::Renews),
+            None if self.reentrant.is_given() => Ok(Reentry::Counts),
+            None => Ok(Reentry::Renews),
         }
     }
 
-    /// What this token wants, for a lease that is read already: its errors go before those of the other
-    /// numbers, and others go between them.
+    /// Returns the request of this token.
+    ///
+    /// The caller has read the lease before, because its errors precede those of the other numbers.
+    /// The errors of the timeout come between them.
     #[inline(always)]
     pub fn request(&self, token: Token, lease_ms: u64) -> Result<Request, Refusal> {
-        let life = self.life()?;
+        let lease_kind = self.lease_kind()?;
         let limit = self.limit()?;
         Ok(Request {
             token,
@@ -197,8 +207,8 @@ impl<'a> Given<'a> {
             limit,
             permits: self.permits(limit)?,
             lease_ms,
-            repeat: self.repeat()?,
-            life,
+            reentry: self.reentry()?,
+            lease_kind,
         })
     }
 }

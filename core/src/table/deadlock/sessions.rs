@@ -1,21 +1,28 @@
-//! Circles of connections that wait for each other's sessions.
+//! Deadlocks of connections that wait for each other's sessions.
 //!
-//! A session doesn't end while its connection lives, and a connection that waits gives nothing up. So
-//! connections that wait for each other would do so for ever, where everything else that is waited for
-//! ends by itself, as leases do. A wait that would close such a circle is found as it begins.
+//! A session does not end while its connection is open, and a connection that waits releases
+//! nothing. So connections that wait for each other's sessions would wait forever. Every other wait
+//! ends by itself, because leases end. A wait that would close such a deadlock is refused when it
+//! begins.
 //!
-//! Who waits for whom is known from the queues and the holders. Of those who wait, directly or not, for
-//! the connection that begins to wait, all are taken for stuck at first, and it with them; all others
-//! will be granted at some time. Then those are set free who would be granted if all went that isn't tied
-//! to somebody who is stuck: a lock's other holders, and who stands before them in a queue. What they
-//! hold will go, which may set others free. If the connection that begins is stuck in the end, there is
-//! a circle, and nobody outside it can open it.
+//! The algorithm has three steps. The newcomer is the request that is about to wait.
 //!
-//! 1. A queue records the lock as it was settled last. The search reads a key only if its lock isn't
-//!    recorded, because a key of another slot than the running command's can't be read.
-//! 2. A lock that is neither recorded nor readable holds nobody up: the search never refuses a wait by a guess.
-//! 3. Each waiter, tie and pair of a waiter and a name is looked at once. All of that is work, which
-//!    [`MOST_WORK`] bounds: a search that needs more is given up, and the wait begins.
+//! 1. Find all waiters that wait for the newcomer, directly or not. Assume that they and the
+//!    newcomer are stuck, and that all other waiters will be granted at some time.
+//! 2. Free each waiter that would be granted if only stuck waiters kept their ties and their
+//!    positions. All other holders, and all other waiters before it, will go. A freed waiter's ties
+//!    and positions go too, which may free further waiters.
+//! 3. If the newcomer is still stuck at the end, its wait closes a deadlock that no other client
+//!    can break.
+//!
+//! The search keeps these rules:
+//!
+//! 1. A queue records its lock as it was last settled. The search reads a key only if its lock is
+//!    not recorded, because a key outside the running command's slot cannot be read.
+//! 2. A lock that is neither recorded nor readable blocks no waiter. So a wait is never refused by
+//!    a guess.
+//! 3. Each waiter, each tie, and each pair of a waiter and a name is looked at once. [`MOST_WORK`]
+//!    bounds this work. A search that needs more is given up, and the wait begins.
 
 use std::collections::BTreeMap;
 
@@ -23,47 +30,28 @@ use foldhash::fast::RandomState;
 use foldhash::HashMap;
 use smallvec::SmallVec;
 
-use super::lock_table::Waiting;
+use crate::budget::{
+    CLEARED_AT_ONCE, MOST_WORK, WORK_OF_A_GRANT, WORK_OF_A_NAME, WORK_OF_A_STEP, WORK_OF_A_TIE,
+    WORK_OF_A_WAITER,
+};
 use crate::state::queue::{KnownQueue, Position, Queues, Waiter};
+use crate::table::lock_table::WaitQueues;
 use crate::transaction::{EntryId, Transaction};
 use crate::values::holder::{Holder, Mode};
 use crate::values::lock::Lock;
-use crate::values::moment::Moment;
 use crate::values::name::{Name, Names};
 use crate::values::request::Request;
 use crate::values::session_id::SessionId;
+use crate::values::time::Now;
 
-/// The most work of one search.
-///
-/// perf: a unit takes 30 to 50 ns of one core, so a search takes at most 15 ms. A circle of 10,000 connections
-/// that hold one key each takes 280,000 units.
-const MOST_WORK: u64 = 300_000;
+/// The mark of a queue without a resource. It is never an index, because there are fewer resources
+/// than [`MOST_WORK`].
+const NO_RESOURCE: u32 = u32::MAX;
 
-/// The work that counts as one step of the operation.
-const WORK_OF_A_STEP: u64 = 16;
-
-/// The work to look a session up and its name, which are found in tables of their own.
-const WORK_OF_A_TIE: u64 = 8;
-
-/// The work to look at a name for the first time, and at its lock.
-const WORK_OF_A_NAME: u64 = 8;
-
-/// The work to look at a waiter for the first time.
-const WORK_OF_A_WAITER: u64 = 4;
-
-/// The work to have a grant hold a name.
-const WORK_OF_A_GRANT: u64 = 3;
-
-/// How many entries of a list are cleared with one unit of work.
-const CLEARED_AT_ONCE: usize = 32;
-
-/// That a queue has no spot yet. There are fewer spots than [`MOST_WORK`].
-const NO_SPOT: u32 = u32::MAX;
-
-/// A search took more work than it may.
+/// The error of a search that took more than [`MOST_WORK`].
 struct GivenUp;
 
-/// The work that a search has done.
+/// The work that a search has done, in units.
 #[derive(Default)]
 struct Work(u64);
 
@@ -78,43 +66,43 @@ impl Work {
     }
 }
 
-/// Where somebody stands in the queues.
+/// The point at which a waiter joins the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Rank {
-    /// Before everybody.
+pub(in crate::table) enum JoinAt {
+    /// Before all waiters.
     First,
-    /// At a position that is taken.
+    /// At this position, which is taken.
     At(Position),
-    /// Behind everybody.
+    /// Behind all waiters.
     Last,
 }
 
-/// Somebody who is to begin to wait.
-pub(super) struct Newcomer<'a> {
-    /// Its connection.
-    pub(super) client_id: u64,
-    pub(super) names: &'a Names,
-    pub(super) request: &'a Request,
-    pub(super) rank: Rank,
-    /// Its token's older wait, which ends as it begins.
-    pub(super) older: Option<Position>,
+/// A request that is about to wait.
+pub(in crate::table) struct Newcomer<'a> {
+    /// The client id of the newcomer's connection.
+    pub(in crate::table) client_id: u64,
+    pub(in crate::table) names: &'a Names,
+    pub(in crate::table) request: &'a Request,
+    pub(in crate::table) join_at: JoinAt,
+    /// The token's older wait, which ends when the new one begins.
+    pub(in crate::table) older: Option<Position>,
 }
 
-impl Waiting {
-    /// Whether this wait would close a circle of connections that wait for each other's sessions, as far
-    /// as [`MOST_WORK`] tells.
-    pub(super) fn closes_circle(
+impl WaitQueues {
+    /// Returns true if this wait would close a deadlock of connections that wait for each other's
+    /// sessions. Returns false if the search needs more than [`MOST_WORK`].
+    pub(in crate::table) fn would_deadlock(
         &mut self,
         newcomer: &Newcomer<'_>,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> bool {
         let client_id = newcomer.client_id;
-        let is_waited_for = tx.sessions.has_client(client_id) || newcomer.rank != Rank::Last;
+        let is_waited_for = tx.sessions.has_client(client_id) || newcomer.join_at != JoinAt::Last;
         if tx.sessions.is_empty() || !is_waited_for {
             return false;
         }
         let mut work = Work::default();
-        let found = self.is_in_circle(newcomer, &mut work, tx);
+        let found = self.is_deadlock(newcomer, &mut work, tx);
         tx.steps += work.0 / WORK_OF_A_STEP;
         found.unwrap_or_else(|GivenUp| {
             self.counters.deadlock_searches_given_up += 1;
@@ -122,11 +110,11 @@ impl Waiting {
         })
     }
 
-    fn is_in_circle(
+    fn is_deadlock(
         &mut self,
         newcomer: &Newcomer<'_>,
         work: &mut Work,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<bool, GivenUp> {
         if !self.may_be_stuck(newcomer, work, tx)? {
             return Ok(false);
@@ -141,16 +129,17 @@ impl Waiting {
         graph.is_first_stuck(work)
     }
 
-    /// Whether anybody waits whom a newcomer would wait for, as one who holds or as one before it.
+    /// Returns true if the newcomer would wait for a waiter before it, or for a holder whose
+    /// connection is waiting. The newcomer's own connection counts as waiting.
     fn may_be_stuck(
         &mut self,
         newcomer: &Newcomer<'_>,
         work: &mut Work,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<bool, GivenUp> {
         for name in newcomer.names {
             work.add(WORK_OF_A_NAME)?;
-            if newcomer.rank != Rank::First && self.queues.has_queue(name) {
+            if newcomer.join_at != JoinAt::First && self.queues.has_queue(name) {
                 return Ok(true);
             }
             let id = tx.entry(name);
@@ -167,20 +156,20 @@ impl Waiting {
         Ok(false)
     }
 
-    /// All who wait for a newcomer, directly or not.
+    /// Finds all waiters that wait for the newcomer, directly or not.
     fn dependants<'q>(
         &'q self,
         newcomer: &'q Newcomer<'_>,
         work: &mut Work,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<Search<'q>, GivenUp> {
         let mut search = Search::new(&self.queues, newcomer, work)?;
         search.visit_ties_of(0, newcomer.client_id, work, tx)?;
-        for spot in 0..newcomer.names.count() {
-            match newcomer.rank {
-                Rank::First => search.visit(spot, None, work)?,
-                Rank::At(position) => search.visit(spot, Some(position), work)?,
-                Rank::Last => {}
+        for resource in 0..newcomer.names.count() {
+            match newcomer.join_at {
+                JoinAt::First => search.visit(resource, None, work)?,
+                JoinAt::At(position) => search.visit(resource, Some(position), work)?,
+                JoinAt::Last => {}
             }
         }
         let mut next = 0;
@@ -193,13 +182,14 @@ impl Waiting {
     }
 }
 
-/// The lock of a name, where the search knows it from.
+/// The source from which the search knows the lock of a name.
 #[derive(Clone, Copy)]
 enum Source<'q> {
-    /// The lock as it was settled last. Leases may have ended since.
+    /// The lock as it was last settled. Leases may have ended since.
     Recorded(&'q Lock),
-    /// The operation has read it.
+    /// The lock as the operation has read it.
     Read(EntryId),
+    /// The lock is neither recorded nor readable.
     Unknown,
 }
 
@@ -208,7 +198,7 @@ impl<'q> Source<'q> {
         name: &Name,
         queue: Option<KnownQueue<'q>>,
         newcomer: &Newcomer<'_>,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Self {
         if tx.has_read(name) {
             return Self::Read(tx.entry(name));
@@ -217,7 +207,7 @@ impl<'q> Source<'q> {
         if let Some(lock) = queue.filter(|_| is_known).and_then(KnownQueue::lock) {
             return Self::Recorded(lock);
         }
-        // All names of the newcomer are in one slot.
+        // All names of the newcomer are in one slot, so any of them will do.
         let own = newcomer.names.iter().next();
         if own.is_some_and(|own| tx.environment.store.can_read(name, own)) {
             return Self::Read(tx.entry(name));
@@ -225,7 +215,7 @@ impl<'q> Source<'q> {
         Self::Unknown
     }
 
-    /// The lock; `None` if it isn't known, and for another type's key.
+    /// Returns the lock; `None` if it is unknown, and for a key of another type.
     fn lock<'a>(self, tx: &'a Transaction<'_, '_, '_>) -> Option<&'a Lock>
     where
         'q: 'a,
@@ -237,46 +227,47 @@ impl<'q> Source<'q> {
         }
     }
 
-    /// Whether a grant is in force at the moment, or is renewed as soon as somebody looks at it.
-    fn is_in_force(self, own: &Holder, moment: Moment, tx: &Transaction<'_, '_, '_>) -> bool {
+    /// Returns true if a grant is in force now, or will be renewed at the next look.
+    fn is_in_force(self, own: &Holder, now: Now, tx: &Transaction<'_, '_, '_>) -> bool {
         !matches!(self, Self::Recorded(_))
-            || own.deadline_ms > moment.ms()
-            || tx.sessions.renewal(own, moment).is_some()
+            || own.deadline_ms > now.ms()
+            || tx.sessions.renewal(own, now).is_some()
     }
 }
 
-/// A name that somebody needs who was found, or where something is tied to one.
-struct Spot<'q> {
+/// A name that a found waiter or the newcomer needs, or at which a grant is tied to its connection.
+struct Resource<'q> {
     name: &'q Name,
     queue: Option<KnownQueue<'q>>,
-    /// Behind whom its queue was looked through, if it was; `None`: all of it.
+    /// The position behind which its queue was searched, if it was searched. `Some(None)`: all of
+    /// the queue.
     visited: Option<Option<Position>>,
 }
 
-/// A session of one who is stuck, where somebody waits.
+/// A session of a waiter that is assumed to be stuck, at a name with waiters.
 struct Tie {
-    /// The newcomer, which is 0, or one found, from 1 on.
+    /// The number of the waiter: 0 for the newcomer, from 1 on for those found.
     whose: usize,
     session: SessionId,
-    /// The number of its name's spot.
-    spot: usize,
+    /// The index of its name's resource.
+    resource: usize,
 }
 
-/// The search for those who wait for somebody.
+/// The search for all waiters that wait for the newcomer.
 struct Search<'q> {
     queues: &'q Queues,
     newcomer: &'q Newcomer<'q>,
     found: Vec<(Position, &'q Waiter)>,
-    /// The spots where they stand: one for each of their names, in this order.
+    /// The resources of the waiters found: one for each of their names, in this order.
     stood: Vec<usize>,
-    /// Who was found, by the number of its position.
+    /// True for each waiter that was found, by the number of its position.
     seen: Vec<bool>,
-    /// The newcomer's names first.
-    spots: Vec<Spot<'q>>,
-    /// The spots of names that have a queue, by its number.
+    /// The resources. The newcomer's names come first.
+    resources: Vec<Resource<'q>>,
+    /// The index of each queue's resource, by the number of the queue.
     by_queue: Vec<u32>,
     ties: Vec<Tie>,
-    /// Whether the newcomer waits for any of those found, or for itself.
+    /// True if the newcomer waits for a waiter that was found, or for itself.
     is_newcomer_hindered: bool,
 }
 
@@ -292,7 +283,7 @@ impl<'q> Search<'q> {
             found: Vec::new(),
             stood: Vec::new(),
             seen: Vec::new(),
-            spots: Vec::new(),
+            resources: Vec::new(),
             by_queue: Vec::new(),
             ties: Vec::new(),
             is_newcomer_hindered: false,
@@ -301,9 +292,9 @@ impl<'q> Search<'q> {
             work.add(1)?;
             match queues.known(name) {
                 Some(queue) => {
-                    search.spot_of(queue, work)?;
+                    search.resource_of(queue, work)?;
                 }
-                None => search.spots.push(Spot {
+                None => search.resources.push(Resource {
                     name,
                     queue: None,
                     visited: None,
@@ -313,49 +304,49 @@ impl<'q> Search<'q> {
         Ok(search)
     }
 
-    /// The spot of a name that has a queue.
-    fn spot_of(&mut self, queue: KnownQueue<'q>, work: &mut Work) -> Result<usize, GivenUp> {
+    /// Returns the index of a queue's resource. Adds the resource if it is new.
+    fn resource_of(&mut self, queue: KnownQueue<'q>, work: &mut Work) -> Result<usize, GivenUp> {
         let number = queue.number();
         if let Some(more) = (number + 1).checked_sub(self.by_queue.len()) {
             work.add((more / CLEARED_AT_ONCE) as u64)?;
-            self.by_queue.resize(number + 1, NO_SPOT);
+            self.by_queue.resize(number + 1, NO_RESOURCE);
         }
-        let Some(spot) = self.by_queue.get_mut(number) else {
+        let Some(resource) = self.by_queue.get_mut(number) else {
             return Ok(0);
         };
-        if *spot == NO_SPOT {
+        if *resource == NO_RESOURCE {
             work.add(WORK_OF_A_NAME)?;
-            *spot = self.spots.len() as u32;
-            self.spots.push(Spot {
+            *resource = self.resources.len() as u32;
+            self.resources.push(Resource {
                 name: queue.name(),
                 queue: Some(queue),
                 visited: None,
             });
         }
-        Ok(*spot as usize)
+        Ok(*resource as usize)
     }
 
-    fn is_newcomers(&self, spot: usize) -> bool {
-        spot < self.newcomer.names.count()
+    fn is_newcomers(&self, resource: usize) -> bool {
+        resource < self.newcomer.names.count()
     }
 
-    /// Finds those in a spot's queue who stand behind `front`; `None`: all.
+    /// Finds the waiters behind `front` in a resource's queue; `None`: all of them.
     fn visit(
         &mut self,
-        spot: usize,
+        resource: usize,
         front: Option<Position>,
         work: &mut Work,
     ) -> Result<(), GivenUp> {
-        let Some(spot) = self.spots.get_mut(spot) else {
+        let Some(resource) = self.resources.get_mut(resource) else {
             return Ok(());
         };
-        let back = match spot.visited {
+        let back = match resource.visited {
             Some(visited) if visited <= front => return Ok(()),
             Some(visited) => visited,
             None => None,
         };
-        spot.visited = Some(front);
-        let Some(queue) = spot.queue else {
+        resource.visited = Some(front);
+        let Some(queue) = resource.queue else {
             return Ok(());
         };
         for position in queue.between(front, back) {
@@ -376,43 +367,43 @@ impl<'q> Search<'q> {
         *seen = true;
         work.add(WORK_OF_A_WAITER)?;
         let waiter = self.queues.at(position);
-        // A place goes if nobody keeps it: it holds nobody up for ever.
-        let waiter = waiter.filter(|waiter| waiter.stand.is_blocked());
+        // A waiter without a connection ends with its KEEP, so it blocks no waiter forever.
+        let waiter = waiter.filter(|waiter| waiter.kind.is_blocked());
         if let Some(waiter) = waiter.filter(|_| Some(position) != self.newcomer.older) {
             self.found.push((position, waiter));
         }
         Ok(())
     }
 
-    /// Finds those who stand behind one found, at any of its names.
+    /// Finds the waiters behind a waiter that was found, at each of its names.
     fn visit_names_of(
         &mut self,
         position: Position,
         waiter: &'q Waiter,
         work: &mut Work,
     ) -> Result<(), GivenUp> {
-        let is_before = Rank::At(position) < self.newcomer.rank;
+        let is_before = JoinAt::At(position) < self.newcomer.join_at;
         for name in &waiter.names {
             work.add(1)?;
             let Some(queue) = self.queues.known(name) else {
                 continue;
             };
-            let spot = self.spot_of(queue, work)?;
-            self.is_newcomer_hindered |= is_before && self.is_newcomers(spot);
-            self.stood.push(spot);
-            self.visit(spot, Some(position), work)?;
+            let resource = self.resource_of(queue, work)?;
+            self.is_newcomer_hindered |= is_before && self.is_newcomers(resource);
+            self.stood.push(resource);
+            self.visit(resource, Some(position), work)?;
         }
         Ok(())
     }
 
-    /// Finds those who wait where something is tied to the connection of `whose`. Looks through its ties or
-    /// through the queues, whichever are fewer.
+    /// Finds the waiters for grants that are tied to the connection of `whose`. Searches the ties
+    /// of the connection or all queues, whichever are fewer.
     fn visit_ties_of(
         &mut self,
         whose: usize,
         client_id: u64,
         work: &mut Work,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<(), GivenUp> {
         let ties = tx.sessions.count_of(client_id);
         if ties > self.queues.names().len() {
@@ -420,34 +411,34 @@ impl<'q> Search<'q> {
         }
         for (session, name) in tx.sessions.ties_of(client_id) {
             work.add(WORK_OF_A_TIE)?;
-            let spot = match self.queues.known(&name) {
-                Some(queue) => self.spot_of(queue, work)?,
+            let resource = match self.queues.known(&name) {
+                Some(queue) => self.resource_of(queue, work)?,
                 None => match self.newcomer.names.as_slice().binary_search(&name) {
-                    Ok(spot) => spot,
+                    Ok(resource) => resource,
                     Err(_) => continue,
                 },
             };
-            self.tie(whose, session, spot, work)?;
+            self.tie(whose, session, resource, work)?;
         }
         Ok(())
     }
 
-    /// As [`Search::visit_ties_of`], through the queues.
+    /// Like [`Search::visit_ties_of`], but searches all queues.
     fn visit_queues_with(
         &mut self,
         whose: usize,
         client_id: u64,
         work: &mut Work,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<(), GivenUp> {
         let (queues, newcomer) = (self.queues, self.newcomer);
         let own = newcomer.names.iter().enumerate();
         let own = own.filter(|(_, name)| !queues.has_queue(name));
-        let own = own.map(|(spot, name)| (Some(spot), name, None));
+        let own = own.map(|(resource, name)| (Some(resource), name, None));
         let queued = queues
             .all_known()
             .map(|queue| (None, queue.name(), Some(queue)));
-        for (spot, name, queue) in own.chain(queued) {
+        for (resource, name, queue) in own.chain(queued) {
             work.add(WORK_OF_A_NAME)?;
             let source = Source::of(name, queue, newcomer, tx);
             let Some(lock) = source.lock(tx) else {
@@ -456,12 +447,12 @@ impl<'q> Search<'q> {
             for own in lock.holders().iter() {
                 work.add(1)?;
                 if tx.sessions.client_of(own.session) == Some(client_id) {
-                    let spot = match (spot, queue) {
-                        (Some(spot), _) => spot,
-                        (None, Some(queue)) => self.spot_of(queue, work)?,
+                    let resource = match (resource, queue) {
+                        (Some(resource), _) => resource,
+                        (None, Some(queue)) => self.resource_of(queue, work)?,
                         (None, None) => continue,
                     };
-                    self.tie(whose, own.session, spot, work)?;
+                    self.tie(whose, own.session, resource, work)?;
                 }
             }
         }
@@ -472,76 +463,77 @@ impl<'q> Search<'q> {
         &mut self,
         whose: usize,
         session: SessionId,
-        spot: usize,
+        resource: usize,
         work: &mut Work,
     ) -> Result<(), GivenUp> {
-        self.is_newcomer_hindered |= self.is_newcomers(spot);
+        self.is_newcomer_hindered |= self.is_newcomers(resource);
         self.ties.push(Tie {
             whose,
             session,
-            spot,
+            resource,
         });
-        self.visit(spot, None, work)
+        self.visit(resource, None, work)
     }
 }
 
-/// What one who waits needs of one of its names.
+/// The need of a waiter at one of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
-    /// Its turn, and that the holders admit it.
+    /// The waiter needs its turn, and holders that admit it.
     Turn,
-    /// That no other holder is left: its token holds already. The number is that of the waiter to whom
-    /// that grant is tied.
+    /// The waiter's token holds already and waits for a conversion, so it needs all other holders
+    /// to go. `own` is the number of the waiter whose connection that grant is tied to.
     Alone { own: Option<usize> },
-    /// Nothing more.
+    /// The waiter needs nothing more.
     Met,
 }
 
-/// One who waits, and what is tied to its connection.
-struct Stuck<'a> {
+/// A waiter, and the grants that are tied to its connection.
+struct Node<'a> {
     client_id: u64,
-    rank: Rank,
+    join_at: JoinAt,
     request: &'a Request,
-    /// What it lacks: the needs that aren't met.
+    /// The number of needs that are not met.
     lacks: usize,
     is_free: bool,
-    /// The numbers of its names' places.
+    /// The indexes of its names in [`Graph::places`].
     places: SmallVec<[usize; 1]>,
     held: SmallVec<[Tied; 1]>,
 }
 
-/// A grant that is tied to the connection of one who waits.
+/// A grant that is tied to the connection of a waiter.
 struct Tied {
-    /// The number of its name's place.
+    /// The index of its name in [`Graph::places`].
     place: usize,
     limit: u32,
     permits: u32,
 }
 
-/// A name that somebody needs who is stuck.
+/// A name in the graph: the grants that are tied to stuck waiters, and the stuck waiters in its
+/// queue.
 struct Place<'a> {
     name: &'a Name,
     known: Option<KnownQueue<'a>>,
     mode: Option<Mode>,
-    /// How many grants are tied to those who are stuck.
+    /// The number of grants that are tied to stuck waiters.
     holders: usize,
-    /// How many permits these are.
+    /// The permits of these grants.
     permits: u64,
-    /// Their limits, and how many have each.
+    /// The limits of these grants, and the number of grants with each limit.
     limits: BTreeMap<u32, usize>,
-    /// Who waits here, in the order of the queue.
+    /// The numbers and needs of the waiters, in queue order.
     queue: SmallVec<[(usize, Need); 1]>,
-    /// How many of those are free, or will be.
+    /// The number of waiters at the front of the queue that are free.
     passed: usize,
-    /// Those of the queue whose token holds here.
+    /// The indexes in the queue of the waiters with [`Need::Alone`].
     alone: Vec<usize>,
 }
 
 impl<'a> Place<'a> {
-    fn new(spot: Spot<'a>) -> Self {
+    fn new(resource: Resource<'a>) -> Self {
         Self {
-            name: spot.name,
-            known: spot.queue,
+            name: resource.name,
+            known: resource.queue,
             mode: None,
             holders: 0,
             permits: 0,
@@ -552,12 +544,12 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Finds out what those need who stand here. Where nothing is known of the lock they need nothing.
+    /// Determines the needs of the waiters in the queue. If the lock is unknown, they need nothing.
     fn look(
         &mut self,
         source: Source<'_>,
         by_client: &HashMap<u64, usize>,
-        all: &mut [Stuck<'_>],
+        all: &mut [Node<'_>],
         work: &mut Work,
         tx: &Transaction<'_, '_, '_>,
     ) -> Result<(), GivenUp> {
@@ -565,10 +557,10 @@ impl<'a> Place<'a> {
         self.mode = lock.map(Lock::mode);
         for (waiter, need) in &mut self.queue {
             work.add(1)?;
-            let Some(stuck) = all.get_mut(*waiter) else {
+            let Some(nodes) = all.get_mut(*waiter) else {
                 continue;
             };
-            let request = stuck.request;
+            let request = nodes.request;
             *need = lock.map_or(Need::Met, |lock| match lock.holder(&request.token) {
                 None => Need::Turn,
                 Some(own) if lock.mode() == Mode::Shared && request.mode == Mode::Exclusive => {
@@ -578,22 +570,22 @@ impl<'a> Place<'a> {
                 }
                 Some(_) => Need::Met,
             });
-            stuck.lacks += usize::from(*need != Need::Met);
+            nodes.lacks += usize::from(*need != Need::Met);
         }
         Ok(())
     }
 
-    /// Has those who stand here do so in the order of their ranks.
-    fn line_up(&mut self, ranks: &[Rank]) {
-        self.queue.sort_by_key(|(number, _)| ranks.get(*number));
+    /// Sorts the queue by the points at which the waiters join it.
+    fn line_up(&mut self, joins: &[JoinAt]) {
+        self.queue.sort_by_key(|(number, _)| joins.get(*number));
         let queue = self.queue.iter().enumerate();
         let alone = queue.filter(|(_, (_, need))| matches!(need, Need::Alone { .. }));
         self.alone = alone.map(|(at, _)| at).collect();
     }
 
-    /// Has somebody who is stuck hold here.
-    fn hold(&mut self, stuck: &mut Stuck<'_>, number: usize, limit: u32, permits: u32) {
-        stuck.held.push(Tied {
+    /// Adds a grant that is tied to a stuck waiter.
+    fn hold(&mut self, nodes: &mut Node<'_>, number: usize, limit: u32, permits: u32) {
+        nodes.held.push(Tied {
             place: number,
             limit,
             permits,
@@ -605,7 +597,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Whether those who stay admit a request.
+    /// Returns true if the grants of stuck waiters admit a request.
     fn admits(&self, request: &Request) -> bool {
         if self.holders == 0 {
             return true;
@@ -618,24 +610,24 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Those who may be stuck, and the names that they need. The first is the newcomer.
+/// The waiters that may be stuck, and the names that they need. The first waiter is the newcomer.
 struct Graph<'a> {
-    stuck: Vec<Stuck<'a>>,
-    /// By its connection; the last one, should it be there twice.
+    nodes: Vec<Node<'a>>,
+    /// The number of each connection's waiter; the last one if the connection waits twice.
     by_client: HashMap<u64, usize>,
-    /// In the order of the search's spots.
+    /// The names, in the order of the search's resources.
     places: Vec<Place<'a>>,
     ties: Vec<Tie>,
-    /// Who was found to be free, and what it holds not yet let go.
+    /// The waiters that were found to be free and whose grants have not gone yet.
     freed: Vec<usize>,
 }
 
 impl<'a> Graph<'a> {
     fn new(newcomer: &Newcomer<'a>, search: Search<'a>) -> Self {
-        let places = search.spots.into_iter().map(Place::new);
+        let places = search.resources.into_iter().map(Place::new);
         let many = 1 + search.found.len();
         let mut graph = Self {
-            stuck: Vec::with_capacity(many),
+            nodes: Vec::with_capacity(many),
             by_client: HashMap::with_capacity_and_hasher(many, RandomState::default()),
             places: places.collect(),
             ties: search.ties,
@@ -645,38 +637,38 @@ impl<'a> Graph<'a> {
             client_id,
             names,
             request,
-            rank,
+            join_at,
             ..
         } = newcomer;
         let mut stood = search.stood.into_iter();
         let own = (0..names.count()).collect();
-        graph.push(*client_id, *rank, request, own);
+        graph.push(*client_id, *join_at, request, own);
         for (position, waiter) in search.found {
-            let rank = Rank::At(position);
+            let join_at = JoinAt::At(position);
             let places = stood.by_ref().take(waiter.names.count()).collect();
-            graph.push(waiter.client_id, rank, &waiter.request, places);
+            graph.push(waiter.client_id, join_at, &waiter.request, places);
         }
         graph
     }
 
-    /// Adds one who stands at these places.
+    /// Adds a waiter to the queues of these names.
     fn push(
         &mut self,
         client_id: u64,
-        rank: Rank,
+        join_at: JoinAt,
         request: &'a Request,
         places: SmallVec<[usize; 1]>,
     ) {
-        let number = self.stuck.len();
+        let number = self.nodes.len();
         self.by_client.insert(client_id, number);
         for place in &places {
             if let Some(place) = self.places.get_mut(*place) {
                 place.queue.push((number, Need::Turn));
             }
         }
-        self.stuck.push(Stuck {
+        self.nodes.push(Node {
             client_id,
-            rank,
+            join_at,
             request,
             lacks: 0,
             is_free: false,
@@ -685,7 +677,7 @@ impl<'a> Graph<'a> {
         });
     }
 
-    /// Sets free who can be, and tells whether the first is none of them.
+    /// Frees all waiters that can be freed. Returns true if the newcomer is not among them.
     fn is_first_stuck(&mut self, work: &mut Work) -> Result<bool, GivenUp> {
         for place in 0..self.places.len() {
             self.meet_needs_at(place, work)?;
@@ -699,12 +691,12 @@ impl<'a> Graph<'a> {
         Ok(true)
     }
 
-    /// Finds out who holds the places, and what those need who stand there.
+    /// Determines the holders of the names, and the needs of the waiters.
     fn read(
         &mut self,
         newcomer: &Newcomer<'_>,
         work: &mut Work,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<(), GivenUp> {
         let mut sources = Vec::with_capacity(self.places.len());
         for place in &self.places {
@@ -712,50 +704,51 @@ impl<'a> Graph<'a> {
             sources.push(Source::of(place.name, place.known, newcomer, tx));
         }
         for (place, source) in self.places.iter_mut().zip(&sources) {
-            place.look(*source, &self.by_client, &mut self.stuck, work, tx)?;
+            place.look(*source, &self.by_client, &mut self.nodes, work, tx)?;
         }
         self.hold(&sources, work, tx)?;
-        let ranks: Vec<Rank> = self.stuck.iter().map(|stuck| stuck.rank).collect();
+        let joins: Vec<JoinAt> = self.nodes.iter().map(|nodes| nodes.join_at).collect();
         for place in &mut self.places {
-            place.line_up(&ranks);
+            place.line_up(&joins);
         }
-        let lacks = |(number, stuck): (usize, &Stuck<'a>)| (stuck.lacks == 0).then_some(number);
-        let free = self.stuck.iter().enumerate().filter_map(lacks);
+        let lacks = |(number, nodes): (usize, &Node<'a>)| (nodes.lacks == 0).then_some(number);
+        let free = self.nodes.iter().enumerate().filter_map(lacks);
         self.freed.extend(free);
         Ok(())
     }
 
-    /// Has those who are stuck hold what is tied to them.
+    /// Adds the grants that are tied to the waiters.
     fn hold(
         &mut self,
         sources: &[Source<'_>],
         work: &mut Work,
-        tx: &mut Transaction<'_, '_, '_>,
+        tx: &mut Transaction,
     ) -> Result<(), GivenUp> {
-        let moment = tx.moment();
+        let now = tx.now();
         for tie in &self.ties {
             work.add(WORK_OF_A_GRANT)?;
-            let (Some(stuck), Some(place), Some(source)) = (
-                self.stuck.get_mut(tie.whose),
-                self.places.get_mut(tie.spot),
-                sources.get(tie.spot),
+            let (Some(nodes), Some(place), Some(source)) = (
+                self.nodes.get_mut(tie.whose),
+                self.places.get_mut(tie.resource),
+                sources.get(tie.resource),
             ) else {
                 continue;
             };
-            // All ties of a client that waits twice belong to its last wait.
-            if self.by_client.get(&stuck.client_id) != Some(&tie.whose) {
+            // All ties of a connection that waits twice belong to its last wait.
+            if self.by_client.get(&nodes.client_id) != Some(&tie.whose) {
                 continue;
             }
             let lock = source.lock(tx);
             let own = lock.and_then(|lock| lock.holders().with_session(tie.session));
-            if let Some(own) = own.filter(|own| source.is_in_force(own, moment, tx)) {
-                place.hold(stuck, tie.spot, own.limit, own.permits);
+            if let Some(own) = own.filter(|own| source.is_in_force(own, now, tx)) {
+                place.hold(nodes, tie.resource, own.limit, own.permits);
             }
         }
         Ok(())
     }
 
-    /// Meets the needs of those at a place whose turn it is, or who would be alone.
+    /// Meets the need of the waiter whose turn it is at a name, and of the waiters that would be
+    /// the only holder.
     fn meet_needs_at(&mut self, number: usize, work: &mut Work) -> Result<(), GivenUp> {
         let Some(place) = self.places.get_mut(number) else {
             return Ok(());
@@ -764,14 +757,14 @@ impl<'a> Graph<'a> {
         while let Some((waiter, need)) = place.queue.get_mut(place.passed) {
             work.add(1)?;
             let waiter = *waiter;
-            let Some(stuck) = self.stuck.get(waiter) else {
+            let Some(nodes) = self.nodes.get(waiter) else {
                 break;
             };
-            if stuck.is_free {
+            if nodes.is_free {
                 place.passed += 1;
                 continue;
             }
-            let request = stuck.request;
+            let request = nodes.request;
             if *need != Need::Turn || !place.admits(request) {
                 break;
             }
@@ -788,7 +781,7 @@ impl<'a> Graph<'a> {
                     continue;
                 };
                 let Need::Alone { own } = *need else { continue };
-                let own = own.and_then(|own| self.stuck.get(own));
+                let own = own.and_then(|own| self.nodes.get(own));
                 let is_held = own.is_some_and(|own| !own.is_free);
                 if place.holders == usize::from(is_held) {
                     *need = Need::Met;
@@ -797,25 +790,26 @@ impl<'a> Graph<'a> {
             }
         }
         for waiter in met {
-            let Some(stuck) = self.stuck.get_mut(waiter) else {
+            let Some(nodes) = self.nodes.get_mut(waiter) else {
                 continue;
             };
-            stuck.lacks -= 1;
-            if stuck.lacks == 0 {
+            nodes.lacks -= 1;
+            if nodes.lacks == 0 {
                 self.freed.push(waiter);
             }
         }
         Ok(())
     }
 
-    /// Somebody will be granted, so that its place in the queues and what is tied to it will go.
+    /// Removes a free waiter from the queues and its grants from the names. The waiter will be
+    /// granted at some time, so both will go.
     fn let_go(&mut self, number: usize, work: &mut Work) -> Result<(), GivenUp> {
-        let Some(stuck) = self.stuck.get_mut(number) else {
+        let Some(nodes) = self.nodes.get_mut(number) else {
             return Ok(());
         };
-        stuck.is_free = true;
-        let held = std::mem::take(&mut stuck.held);
-        let mut places = std::mem::take(&mut stuck.places);
+        nodes.is_free = true;
+        let held = std::mem::take(&mut nodes.held);
+        let mut places = std::mem::take(&mut nodes.places);
         for tied in held {
             let Some(place) = self.places.get_mut(tied.place) else {
                 continue;

@@ -1,23 +1,26 @@
-//! Positions in their order, where it is also known how many stand before one.
+//! An ordered list of positions that returns the number of positions before a given one.
 
 use std::collections::VecDeque;
 
-/// How many positions lie in one piece at most.
+/// The most positions in one piece.
 const MOST_IN_A_PIECE: usize = 256;
 
-/// Positions, none twice, in pieces that are in order and in themselves. Newcomers come at an end, so a
-/// piece is never split. To find, add or remove one costs a binary search and moves a part of a piece, at an end
-/// nothing of it; to tell how many stand before it adds up the pieces before its own, of which 100,000 positions make
-/// a few hundred.
+/// A set of positions, kept in order in ordered pieces.
 ///
-/// Invariant: no piece is empty; two neighbours are more than half a piece together.
+/// Invariants:
+/// 1. No piece is empty.
+/// 2. Two neighbouring pieces together are more than half as long as the longest piece may be.
+// perf: adding or removing a position costs a binary search and moves a part of one piece, or
+// nothing at an end. The number of positions before one is the sum of the lengths of the pieces
+// before its own: a few hundred pieces for 100,000 positions. A piece is split only if a position
+// is added to a full one. That is rare, because newcomers are added at an end.
 #[derive(Debug)]
-pub struct Line<T> {
+pub struct RankedList<T> {
     pieces: VecDeque<VecDeque<T>>,
     len: usize,
 }
 
-impl<T> Default for Line<T> {
+impl<T> Default for RankedList<T> {
     fn default() -> Self {
         Self {
             pieces: VecDeque::new(),
@@ -26,28 +29,28 @@ impl<T> Default for Line<T> {
     }
 }
 
-impl<T: Ord + Copy> Line<T> {
-    /// How many there are.
+impl<T: Ord + Copy> RankedList<T> {
+    /// Returns the number of positions.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no position.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first.
+    /// Returns the first position.
     pub fn first(&self) -> Option<T> {
         self.pieces.front()?.front().copied()
     }
 
-    /// All of them, in order.
+    /// Returns all positions, in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
         self.pieces.iter().flatten().copied()
     }
 
-    /// Those behind `front`, or behind nobody where it is `None`, and no further than `back`.
+    /// Returns the positions behind `front`, up to `back` inclusive, in order. `None` is no bound.
     pub fn between(&self, front: Option<T>, back: Option<T>) -> impl Iterator<Item = T> + '_ {
         let (piece, within) = front.map_or((0, 0), |front| {
             let (piece, within) = self.find(front);
@@ -63,9 +66,10 @@ impl<T: Ord + Copy> Line<T> {
             .take_while(move |position| back.is_none_or(|back| *position <= back))
     }
 
-    /// In which piece a position is, or would be, and where in it. Who is behind all others is in none.
+    /// Returns the piece that contains a position, or would contain it, and the place in that
+    /// piece. A position behind all others is in no piece.
     fn find(&self, position: T) -> (usize, Result<usize, usize>) {
-        // Who leaves is mostly the first.
+        // perf: a waiter that leaves is usually the first.
         if self.first() == Some(position) {
             return (0, Ok(0));
         }
@@ -78,19 +82,19 @@ impl<T: Ord + Copy> Line<T> {
         (at, within.unwrap_or(Err(0)))
     }
 
-    /// Whether a position is one of them.
+    /// Returns true if the list contains a position.
     pub fn contains(&self, position: T) -> bool {
         self.find(position).1.is_ok()
     }
 
-    /// How many stand before a position.
+    /// Returns the number of positions before this one.
     pub fn before(&self, position: T) -> usize {
         let (at, within) = self.find(position);
         let pieces = self.pieces.iter().take(at).map(VecDeque::len);
         pieces.sum::<usize>() + within.unwrap_or_else(|at| at)
     }
 
-    /// Adds a position that isn't there yet: mostly behind all others.
+    /// Adds a position that is not listed yet. Usually it is behind all others.
     pub fn insert(&mut self, position: T) {
         match self.pieces.back_mut() {
             Some(last) if last.back() >= Some(&position) => self.insert_between(position),
@@ -105,7 +109,7 @@ impl<T: Ord + Copy> Line<T> {
         }
     }
 
-    /// Adds a position, if it isn't there yet, before one that is.
+    /// Adds a position that is not behind all others, unless it is listed already.
     #[inline(never)]
     fn insert_between(&mut self, position: T) {
         let (at, within) = self.find(position);
@@ -124,7 +128,7 @@ impl<T: Ord + Copy> Line<T> {
         self.join_to_the_one_before(at);
     }
 
-    /// Removes a position. Whether it was there.
+    /// Removes a position. Returns true if it was listed.
     pub fn remove(&mut self, position: T) -> bool {
         let (at, within) = self.find(position);
         let (Ok(within), Some(piece)) = (within, self.pieces.get_mut(at)) else {
@@ -146,7 +150,7 @@ impl<T: Ord + Copy> Line<T> {
         }
     }
 
-    /// Joins a piece with the one behind it, where both are small.
+    /// Joins a piece with the next one if both together fill at most half a piece.
     fn join(&mut self, at: usize) {
         let len_of = |at: usize| self.pieces.get(at).map(VecDeque::len);
         let (Some(one), Some(other)) = (len_of(at), len_of(at + 1)) else {
@@ -162,7 +166,7 @@ impl<T: Ord + Copy> Line<T> {
     }
 }
 
-/// The elements of two sequences that are in order, in order.
+/// Returns the elements of two ordered sequences, in order.
 pub fn merged<T: Ord>(
     one: impl Iterator<Item = T>,
     other: impl Iterator<Item = T>,
@@ -191,10 +195,10 @@ mod tests {
             prop_assert!(merged(sorted(one).into_iter(), sorted(other).into_iter()).eq(both));
         }
 
-        /// In runs, so that pieces fill up, are split, and are joined again.
+        /// Runs of positions, so that pieces fill up, are split, and are joined again.
         #[test]
         fn it_is_a_set_that_counts(steps in proptest::collection::vec((0u8..4, 0i64..4000, 1i64..1500), 1..30)) {
-            let (mut line, mut set) = (Line::default(), BTreeSet::new());
+            let (mut line, mut set) = (RankedList::default(), BTreeSet::new());
             for (kind, start, many) in steps {
                 for position in start..start + many {
                     match kind {

@@ -1,0 +1,166 @@
+//! Deadlocks of sessions: connections that would wait for each other's SESSION grants forever.
+//!
+//! - The wait that would complete the deadlock is refused, and nothing else changes.
+//! - A wait that a lease, a permit or a release by another client can end is no deadlock.
+//! - A deadlock that arises without a new wait is not found.
+//!
+//! `deadlock.rs` in the folder above compares the search with an exhaustive one.
+
+use super::scene::scenes;
+
+scenes! {
+    // ---- Refused
+
+    two_who_would_wait_for_each_other_s_sessions: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        A> WAIT y a -> waits
+        B> ACQUIRE x b -> nil
+        B> WAIT x b BLOCK 100 -> DEADLOCK connections would wait for each other's SESSION grants
+        B> RELEASE y b -> 1
+        < WAIT y a: granted";
+
+    a_circle_of_many: "
+        A> ACQUIRE v a SESSION -> granted
+        B> ACQUIRE w b SESSION -> granted
+        C> ACQUIRE x c SESSION -> granted
+        D> ACQUIRE y d SESSION -> granted
+        A> WAIT w a -> waits
+        B> WAIT x b -> waits
+        C> MWAIT 2 y z c -> waits
+        D> WAIT x d -> DEADLOCK connections would wait for each other's SESSION grants
+        D> MWAIT 2 z v d -> DEADLOCK connections would wait for each other's SESSION grants
+        E> WAIT v e -> waits        // waits for all of them, but is no part of the deadlock
+        D> RELEASE y d -> 1
+        < MWAIT 2 y z c: granted";
+
+    a_connection_that_would_wait_for_itself: "
+        A> ACQUIRE x a SESSION -> granted
+        A> WAIT x other -> DEADLOCK connections would wait for each other's SESSION grants
+        A> WAIT x a -> granted
+        B> WAIT x other -> waits";
+
+    a_circle_through_the_queue: "
+        H> ACQUIRE k h -> granted
+        A> ACQUIRE y a SESSION -> granted
+        B> MWAIT 2 k y b -> waits
+        A> WAIT k a -> DEADLOCK connections would wait for each other's SESSION grants
+        C> WAIT k c -> waits
+        B> ACQUIRE z b SESSION -> granted
+        D> WAIT z d -> waits";
+
+    a_circle_through_an_upgrade: "
+        A> ACQUIRE k a SHARED SESSION -> granted
+        B> ACQUIRE k b SHARED SESSION -> granted
+        A> ACQUIRE j a SESSION -> granted
+        A> WAIT k a -> waits
+        B> WAIT j b -> DEADLOCK connections would wait for each other's SESSION grants
+        B> RELEASE k b -> 1
+        < WAIT k a: granted";
+
+    an_upgrade_that_would_stand_before_whom_it_waits_for: "
+        C> ACQUIRE k t SHARED -> granted
+        D> ACQUIRE k u SHARED SESSION -> granted
+        D> WAIT k v SHARED LIMIT 2 -> waits
+        C> WAIT k t -> DEADLOCK connections would wait for each other's SESSION grants
+        C> RELEASE k t -> 1
+        < WAIT k v SHARED LIMIT 2: granted";
+
+    no_permit_is_outside_the_circle: "
+        A> ACQUIRE s a SHARED LIMIT 2 SESSION -> granted
+        C> ACQUIRE s c SHARED LIMIT 2 SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b SHARED LIMIT 2 -> waits
+        C> WAIT y c -> waits
+        A> WAIT y a -> DEADLOCK connections would wait for each other's SESSION grants";
+
+    one_shared_holder_in_the_circle_is_enough_for_an_exclusive_wait: "
+        A> ACQUIRE s a SHARED SESSION -> granted
+        P> ACQUIRE s p SHARED -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b -> waits
+        A> WAIT y a -> DEADLOCK connections would wait for each other's SESSION grants";
+
+    what_the_own_token_holds_is_in_nobody_s_way: "
+        A> ACQUIRE x t SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT x t2 -> waits
+        A> MWAIT 2 x y t -> DEADLOCK connections would wait for each other's SESSION grants
+        B> ACQUIRE q t SHARED -> granted";
+
+    a_take_over_that_would_close_a_circle_leaves_the_older_wait_as_it_was: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT x b -> waits
+        O> WAIT y a -> waits
+        A> WAIT y a PX 5 -> DEADLOCK connections would wait for each other's SESSION grants
+        A> WAIT y a SHARED -> DEADLOCK connections would wait for each other's SESSION grants
+        < nothing
+        P> WAIT y a PX 6 -> waits
+        < WAIT y a: UNBLOCKED";
+
+    // ---- No deadlock
+
+    leases_end_by_themselves_and_make_no_circle: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b -> granted
+        A> WAIT y a -> waits
+        B> WAIT x b -> waits
+        A> ACQUIRE z a2 -> granted
+        +1001
+        < WAIT y a: granted";
+
+    who_stands_behind_and_waits_for_nothing_else_is_no_part_of_a_circle: "
+        H> ACQUIRE k h -> granted
+        A> ACQUIRE y a SESSION -> granted
+        B> WAIT k b -> waits
+        C> WAIT y c -> waits
+        A> WAIT k a -> waits
+        H> RELEASE k h -> 1
+        < WAIT k b: granted";
+
+    another_permit_opens_a_circle: "
+        A> ACQUIRE s a SHARED LIMIT 2 SESSION -> granted
+        P> ACQUIRE s p SHARED LIMIT 2 -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b SHARED LIMIT 2 -> waits
+        A> WAIT y a -> waits
+        P> RELEASE s p -> 1
+        < WAIT s b SHARED LIMIT 2: granted";
+
+    a_session_of_somebody_who_doesn_t_wait_opens_a_circle_too: "
+        A> ACQUIRE s a SHARED LIMIT 2 SESSION -> granted
+        P> ACQUIRE s p SHARED LIMIT 2 SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b SHARED LIMIT 2 -> waits
+        A> WAIT y a -> waits";
+
+    an_older_wait_that_ends_is_no_part_of_a_circle: "
+        A> ACQUIRE x a SESSION -> granted
+        C> ACQUIRE y c SESSION -> granted
+        C> WAIT x t -> waits
+        A> ACQUIRE z a -> granted
+        B> WAIT x t SHARED -> waits
+        < WAIT x t: UNBLOCKED
+        A> WAIT y a -> waits";
+
+    the_end_of_a_wait_opens_the_way: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        A> WAIT y a BLOCK 10 -> waits
+        B> WAIT x b -> DEADLOCK connections would wait for each other's SESSION grants
+        +11
+        < WAIT y a BLOCK 10: nil
+        B> WAIT x b -> waits";
+
+    a_circle_that_comes_about_otherwise_is_not_found_and_harms_no_other: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b -> granted
+        A> WAIT y a -> waits
+        B> WAIT x b -> waits
+        B> EXTEND y b SESSION -> 1     // a blocked client can't send this, but its script could
+        C> WAIT y c -> waits
+        D> ACQUIRE z d SESSION -> granted
+        E> WAIT z e -> waits
+        D> WAIT x d -> waits";
+}

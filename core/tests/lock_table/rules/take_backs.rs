@@ -1,0 +1,94 @@
+//! Take-backs: a hand-over is reversed, because its client was gone before it got the reply.
+//!
+//! - A take-back reverses this grant and no other. The token has again what it had before.
+//! - With KEEP the waiter returns to its position.
+
+use super::scene::play;
+
+#[test]
+fn a_take_back_undoes_this_grant_and_no_other() {
+    let mut world = play(
+        "ACQUIRE k a -> granted
+         WAIT k b -> waits
+         RELEASE k a -> 1
+         WAIT k c -> waits
+         < WAIT k b: granted",
+    );
+    let hand_over = world.handed_over.clone();
+    world.take_back_last();
+    assert_eq!(world.heard(), ["WAIT k c: granted"]);
+    world.say("RELEASE k c");
+    world.say("ACQUIRE k b");
+    world.handed_over = hand_over;
+    world.take_back_last();
+    assert_eq!(
+        world.holders("k"),
+        ["b#1"],
+        "a later grant to the same token"
+    );
+}
+
+#[test]
+fn a_take_back_gives_back_what_the_token_had_before() {
+    let mut world = play(
+        "ACQUIRE k a SHARED -> granted
+         ACQUIRE k b SHARED -> granted
+         WAIT k a -> waits
+         WAIT k c SHARED -> waits
+         RELEASE k b -> 1
+         < WAIT k a: granted",
+    );
+    world.take_back_last();
+    assert_eq!(world.holders("k"), ["a#1", "c#1"]);
+    assert_eq!(world.heard(), ["WAIT k c SHARED: granted"]);
+}
+
+#[test]
+fn a_grant_taken_back_goes_back_to_its_place() {
+    let mut world = play(
+        "ACQUIRE k h -> granted
+        WAIT k a KEEP 100 BLOCK 900 -> waits
+        WAIT k b PX 5000 -> waits
+        RELEASE k h -> 1
+        < WAIT k a KEEP 100 BLOCK 900: granted",
+    );
+    world.take_back_last();
+    assert_eq!(world.heard(), ["WAIT k b PX 5000: granted"]);
+    assert_eq!(world.say("QUEUE k c"), "place 2");
+    assert_eq!(world.say("WAIT k a"), "waits");
+    world.pass_ms(900);
+    assert!(world.heard().is_empty());
+    world.pass_ms(1);
+    assert_eq!(world.heard(), ["WAIT k a: nil"]);
+    world.table.queues().check().expect("sound queues");
+}
+
+#[test]
+fn a_grant_taken_back_without_keep_leaves_no_place() {
+    let mut world = play(
+        "ACQUIRE k h -> granted
+        WAIT k a -> waits
+        RELEASE k h -> 1",
+    );
+    world.take_back_last();
+    assert_eq!(world.table.queues().len(), 0);
+}
+
+#[test]
+fn who_came_back_meanwhile_has_one_place() {
+    for again in ["QUEUE k a", "WAIT k a"] {
+        let mut world = play(
+            "ACQUIRE k h -> granted
+            WAIT k a KEEP 100 -> waits
+            WAIT k b PX 5000 -> waits
+            RELEASE k h -> 1
+            DEL k
+            < WAIT k a KEEP 100: granted | WAIT k b PX 5000: granted",
+        );
+        world.handed_over.pop();
+        world.say(again);
+        world.take_back_last();
+        assert_eq!(world.table.queues().len(), 1, "{again}");
+        world.table.queues().check().expect("sound queues");
+    }
+}

@@ -1,0 +1,55 @@
+//! The meaning of each pending event to the lock table.
+
+use foldhash::HashSet;
+use redis_lock_core::hints::unlikely;
+use redis_lock_core::table::LockTable;
+
+use crate::server::config;
+use crate::state::pending::{Event, ALL_DATABASES};
+use crate::state::{self, State};
+
+/// Has the lock table absorb the pending events.
+pub fn absorb() {
+    state::with(|state| state.change(|table| absorb_into(table, state)));
+}
+
+/// Has the table absorb the pending events. The names that they touch stay pending for the timer.
+/// An operation that comes first settles its own names.
+#[inline(always)]
+pub fn absorb_into(table: &mut LockTable, state: &State) {
+    if unlikely(!state.pending(|pending| pending.events.is_empty())) {
+        absorb_all(table, state);
+    }
+}
+
+#[inline(never)]
+fn absorb_all(table: &mut LockTable, state: &State) {
+    let events = state.pending(|pending| std::mem::take(&mut pending.events));
+    let mut unlinked = HashSet::default();
+    let mut touched = Vec::new();
+    for event in events {
+        match event {
+            Event::Unlinked(sessions) => unlinked.extend(sessions),
+            Event::Arrived(sessions, name) => {
+                for session in &sessions {
+                    unlinked.remove(session);
+                }
+                table.relocate(&sessions, &name);
+            }
+            Event::Swapped(one, other) => table.swap_databases(one, other),
+            Event::Demoted => touched.extend(table.demote()),
+            Event::Flushed(ALL_DATABASES) => table.end_sessions_everywhere(),
+            Event::Flushed(db) => table.end_sessions_in(db),
+            Event::Closed(client_id, ended_ms) => table.close_client(client_id, ended_ms),
+            Event::Left(waiter_id, position) => touched.extend(table.leave(waiter_id, position)),
+            Event::Lost(waiter_id, position, lost_ms) => {
+                let most = config::max_tickets();
+                touched.extend(table.lose(waiter_id, position, lost_ms, most));
+            }
+        }
+    }
+    table.end_session(unlinked);
+    if !touched.is_empty() {
+        state.pending(|pending| pending.touched.extend(touched));
+    }
+}

@@ -1,0 +1,51 @@
+//! The rights of waiters, checked again when their turn comes: an administrator may have changed
+//! them since the wait began.
+
+use redis_lock_core::state::place::WaiterKind;
+use redis_lock_core::state::queue::Waiter;
+use redis_module::Context;
+
+use crate::server::rights;
+use crate::state;
+
+/// Returns true if no rights can have changed since those of a waiter's user were last checked. The
+/// user then still has them. An absent waiter has no such user.
+pub fn is_unchanged(waiter: &Waiter) -> bool {
+    let version = match &waiter.kind {
+        WaiterKind::Blocked { .. } => state::blocked(|blocked| {
+            let client = blocked.clients.get(&waiter.waiter_id);
+            client.map(|client| client.rights_version)
+        }),
+        WaiterKind::Place(place) => Some(place.user.rights_version),
+        WaiterKind::Absent { .. } => None,
+    };
+    version.is_some_and(rights::is_current)
+}
+
+/// Returns true if a waiter's user has the rights for its wait now. Asks the server: by the client of
+/// a blocked waiter, and by the name of a place's user. An absent waiter is granted nothing.
+pub fn check(ctx: &Context, waiter: &Waiter) -> bool {
+    match &waiter.kind {
+        WaiterKind::Blocked { .. } => check_blocked(ctx, waiter),
+        WaiterKind::Place(place) => {
+            rights::may_queue(&place.user, &waiter.names, &waiter.request.token)
+        }
+        WaiterKind::Absent { .. } => false,
+    }
+}
+
+/// Checks the rights of a blocked client's user, and records their version if the user has them.
+fn check_blocked(ctx: &Context, waiter: &Waiter) -> bool {
+    let version = rights::version_in(ctx);
+    let permitted = rights::may_wait(ctx, waiter.client_id, &waiter.names, &waiter.request.token);
+    state::blocked(|blocked| {
+        if let Some(blocked) = blocked
+            .clients
+            .get_mut(&waiter.waiter_id)
+            .filter(|_| permitted)
+        {
+            blocked.rights_version = version;
+        }
+    });
+    permitted
+}
