@@ -1,9 +1,8 @@
 //! The oversold flash sale, without a lock and with one.
 //!
-//! Two shops sell from one stock, each with several worker processes. A worker takes an order
-//! as shop code commonly does: it reads the stock with GET, thinks for a moment, and writes
-//! what is left back with SET. Nothing but a lock keeps two workers from reading the same
-//! stock and selling the same units.
+//! Two shops sell from one stock, each with several worker processes. A worker takes an order like
+//! common shop code: it reads the stock with GET, thinks for a moment, and writes the rest back
+//! with SET. Only a lock keeps two workers from reading the same stock and selling the same units.
 
 use std::error::Error;
 use std::fs;
@@ -25,13 +24,13 @@ const STOCK_KEY: &str = "product:10100101:stock";
 const LOCK_KEY: &str = "product:10100101:shopping";
 const SHOPS: [&str; 2] = ["north", "south"];
 
-/// A worker that dies keeps the others waiting for this long at most.
+/// The longest time for which a dead worker keeps the other workers waiting.
 const LEASE_MS: u64 = 5_000;
-/// A customer whose order waits longer than this for the lock has gone away.
+/// The longest wait of an order for the lock. After that, the customer has gone away.
 const BLOCK_MS: u64 = 10_000;
 
-/// Two shops sell one product's stock at once: without a lock it is oversold, with LOCK.WAIT
-/// it isn't. Exits with 1 when the stock comes out wrong under the lock.
+/// Two shops sell one product's stock at once: without a lock it is oversold, with LOCK.WAIT it
+/// isn't. Exits with 1 if the stock is wrong after the run with the lock.
 #[derive(Parser)]
 #[command(name = "flash_sale")]
 struct Cli {
@@ -55,14 +54,14 @@ struct Sale {
     /// Worker processes of each shop
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
     workers: u64,
-    /// How long a worker thinks between reading and writing the stock
+    /// The pause of a worker between reading and writing the stock
     #[arg(long, default_value_t = 2)]
     think_ms: u64,
     /// A server that has the module loaded, such as redis://127.0.0.1/; the sale's two keys are
     /// overwritten there. Without it the demo starts a server of its own
     #[arg(long)]
     url: Option<String>,
-    /// One line of name=value pairs a run, for programs
+    /// Prints one line of name=value pairs for each run, for programs
     #[arg(long)]
     plain: bool,
 }
@@ -95,7 +94,7 @@ fn main() -> ExitCode {
 struct Worker {
     #[arg(long)]
     url: String,
-    /// Number of this worker's first order; it takes every `step`-th from there
+    /// Number of this worker's first order, after which it takes every `step`-th order
     #[arg(long)]
     first: usize,
     #[arg(long)]
@@ -110,7 +109,7 @@ struct Worker {
     locked: bool,
 }
 
-/// What became of an order.
+/// The outcome of an order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Sold,
@@ -118,7 +117,7 @@ enum Fate {
     TurnedAway,
     /// The lock didn't come within the order's patience.
     GaveUp,
-    /// The lease ended before the worker was done: another may have sold the same units.
+    /// The lease ended before the worker was done, so another worker may have sold the same units.
     Lapsed,
 }
 
@@ -129,7 +128,7 @@ const FATES: [(Fate, &str); 4] = [
     (Fate::Lapsed, "lapsed"),
 ];
 
-/// One order as a worker reports it, in one line of its output.
+/// A worker's report of one order, a line of its output.
 struct Receipt {
     fate: Fate,
     units: u64,
@@ -160,7 +159,7 @@ impl Receipt {
 }
 
 impl Worker {
-    /// Says "ready", waits for a line to start at, then prints a receipt an order.
+    /// Prints "ready", waits for a line of input, then prints a receipt for each order.
     fn run(&self) -> Result<()> {
         let mut shop = Client::open(self.url.as_str())?.get_connection()?;
         let mut out = io::stdout().lock();
@@ -178,7 +177,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads the stock, thinks, writes it back: right only while nobody else does the same.
+    /// Reads the stock, thinks, and writes the rest back. Correct only if no other worker does so
+    /// at the same time.
     fn sell(&self, shop: &mut Connection, units: u64) -> Result<Receipt> {
         let stock: u64 = redis::cmd("GET").arg(STOCK_KEY).query(shop)?;
         thread::sleep(Duration::from_millis(self.think_ms));
@@ -196,7 +196,7 @@ impl Worker {
         })
     }
 
-    /// The same, with the stock to itself.
+    /// Sells like `sell`, but under the lock.
     fn sell_locked(&self, shop: &mut Connection, units: u64) -> Result<Receipt> {
         let asked_at = Instant::now();
         let grant: Option<(String, u64)> = redis::cmd("LOCK.WAIT")
@@ -230,7 +230,8 @@ impl Worker {
 
 // --- the sale -------------------------------------------------------------------------------
 
-/// Runs the sale twice and reports; answers whether the locked one came out right.
+/// Runs the sale without and with the lock, and reports both. Returns true if the locked run is
+/// right.
 fn hold(sale: &Sale) -> Result<bool> {
     let own = if sale.url.is_none() {
         Some(Server::start()?)
@@ -356,7 +357,7 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Lets all workers start at once, when the last of them is ready.
+    /// Waits until all workers are ready, and starts them at once.
     fn open_doors(&mut self) -> Result<()> {
         for worker in &mut self.workers {
             let out = worker.stdout.as_mut().ok_or("a worker without an output")?;
@@ -410,14 +411,14 @@ fn forward(lines: impl BufRead, number: usize, sender: &Sender<(usize, Receipt)>
 impl Drop for Crew {
     fn drop(&mut self) {
         for worker in &mut self.workers {
-            // Usually it has ended, and there is nothing to kill.
+            // Usually the worker has ended, and there is nothing to kill.
             drop(worker.kill());
             drop(worker.wait());
         }
     }
 }
 
-/// What one worker did.
+/// The counts of one worker.
 #[derive(Clone, Default)]
 struct Tally {
     units_sold: u64,
@@ -471,7 +472,7 @@ impl Outcome {
             .unwrap_or_default()
     }
 
-    /// Every order was answered, and what was sold and what is left make up the stock.
+    /// Returns true if every order was answered, and the units sold and left add up to the stock.
     fn is_right(&self) -> bool {
         self.sum(|tally| tally.sold + tally.turned_away) == self.orders
             && self.units_sold() + self.left == self.stock
@@ -553,7 +554,7 @@ impl Outcome {
 
 // --- a server for the demo ------------------------------------------------------------------
 
-/// A server that only this demo can reach: it listens on a socket file, on no port.
+/// A server that only this demo can reach, because it listens on a socket file and on no port.
 struct Server {
     process: Child,
     folder: TempDir,
@@ -604,7 +605,7 @@ fn log_path(folder: &Path) -> PathBuf {
     folder.join("log")
 }
 
-/// REDIS_SERVER if it is set, else the first of the usual names that is in PATH.
+/// Starts REDIS_SERVER if it is set, or otherwise the first of the usual programs that is in PATH.
 fn spawn_server(folder: &Path) -> Result<Child> {
     let names = match std::env::var("REDIS_SERVER") {
         Ok(name) => vec![name],

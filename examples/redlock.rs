@@ -1,33 +1,32 @@
-//! Redlock: one lock over several independent masters, held as long as a majority grants it.
+//! Redlock: one lock over several independent masters, held while a majority grants it.
 //!
-//! A lock on one master is gone when that master is. Here a client asks N masters that know
-//! nothing of each other, no replicas, for the same key with the same token, and holds the lock
-//! when a quorum of N/2 + 1 has granted it. Any two quorums share a master, and that one has a
-//! single holder. The lock outlives the loss of N - N/2 - 1 masters, two of five.
+//! A lock on one master is lost with that master. Here a client asks N independent masters, without
+//! replicas, for the same key with the same token. It holds the lock if a quorum of N/2 + 1 masters
+//! has granted it. Any two quorums share a master, and that master has a single holder. The lock
+//! outlives the loss of N - N/2 - 1 masters, which is two of five.
 //!
-//! What holds here, and is tested in `tests/ha/redlock.rs`:
+//! The guarantees, which `tests/ha/redlock.rs` tests:
 //!
-//! - All masters are asked at once. One that is dead or stopped costs its timeout at most.
-//! - The lease runs from before the first master was asked, less the drift between clocks. What
-//!   is left of that after the round is the validity; a quorum that came too late counts nothing.
-//! - A round that failed is taken back on all masters, also on those that didn't answer. They may
-//!   have granted; the release goes after the request on the same connection, so that it can't
-//!   come before it.
-//! - Each round has a token of its own. A release that arrives late can only end what its own
-//!   round was given.
-//! - An answer that comes after its timeout is never read: that connection is given up.
+//! - All masters are asked at once. A dead or stopped master costs its timeout at most.
+//! - The lease counts from before the first request, less the drift between clocks. The rest of it
+//!   after the round is the validity. A quorum that comes after the validity doesn't count.
+//! - A failed round is released on all masters, also on masters that didn't reply, because they may
+//!   have granted the lock. The release follows the request on the same connection, so that it
+//!   can't arrive before the request.
+//! - Each round has a token of its own. So a late release can only end the grant of its own round.
+//! - A reply that comes after its timeout is never read: that connection is given up.
 //! - A lock is extended by a quorum that still holds it, before its validity ends. A master that
-//!   lost the grant isn't asked for a new one, and a validity that has ended stays so: another
-//!   client may have come and gone meanwhile, and who is told "extended" believes that none did.
+//!   lost the grant isn't asked for a new one, and an ended validity stays ended. Otherwise another
+//!   client could have held the lock meanwhile, and the caller would believe that no client had.
 //!
-//! What it asks of the masters: that their clocks run at about the same speed and aren't set, and
-//! that none forgets a grant whose lease runs. A master without persistence that crashed has to
-//! stay down for longer than the longest lease; one with `appendonly yes` and `appendfsync
-//! always` may come back at once.
+//! The requirements on the masters: their clocks run at about the same speed and aren't set, and no
+//! master forgets a grant before its lease ends. After a crash, a master without persistence must
+//! stay down for longer than the longest lease. A master with `appendonly yes` and `appendfsync
+//! always` may restart at once.
 //!
-//! What no lock does: stop a holder that was asleep when its lease ended, be it for a stopped
-//! process or a suspended machine, whose clock may have slept as well. A resource that looks at
-//! [`Held::fences`] can.
+//! No lock can stop a holder that was asleep when its lease ended. Its process may have been
+//! stopped, or its machine suspended, whose clock may have stopped too. A resource that checks
+//! [`Held::fences`] can stop the holder's writes.
 
 use std::ffi::OsString;
 use std::fmt::{self, Display, Formatter};
@@ -46,27 +45,27 @@ use redis::{
 
 // --- the algorithm --------------------------------------------------------------------------
 
-/// How a lock is taken.
+/// The settings of a lock.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// For how long a master grants it. All masters get the same, rounded up to whole ms.
+    /// The lease on every master, rounded up to whole ms.
     pub lease: Duration,
-    /// How long one master may take to answer, connecting included. Far below the lease. A URL
-    /// with a password and a database may cost it twice, and finding the address of a name is up
-    /// to the system.
+    /// The time limit of one master's reply, with the connection attempt. It should be far below
+    /// the lease. A URL with a password and a database may take it twice. The system alone limits
+    /// the lookup of a host name.
     pub timeout: Duration,
-    /// How much sooner than the client's clock a master's may end the lease.
+    /// The most time by which a master may end the lease before the client's clock does.
     pub drift: Duration,
-    /// The longest pause before another round. Each pause is drawn between nothing and this, so
-    /// that clients which split the votes between them don't meet again.
+    /// The longest pause before another round. Each pause is a random time up to this, so that
+    /// clients that split the votes don't meet again.
     pub retry_delay: Duration,
-    /// How many rounds there are at most.
+    /// The most rounds.
     pub tries: u32,
 }
 
 impl Settings {
-    /// The usual drift for a lease, a hundredth of it, and 2 ms because masters count whole ones.
-    /// The rest suits masters in one network.
+    /// Returns settings with the usual drift for a lease: a hundredth of it, and 2 ms because
+    /// masters count whole milliseconds. The other settings suit masters in one network.
     pub fn with_lease(lease: Duration) -> Settings {
         Settings {
             lease,
@@ -77,7 +76,7 @@ impl Settings {
         }
     }
 
-    /// When a client that began to ask at `started_at` must stop to rely on what it got.
+    /// Returns the end of the validity of a round that started at `started_at`.
     fn valid_until(&self, started_at: Instant) -> Instant {
         started_at + self.lease.saturating_sub(self.drift)
     }
@@ -87,7 +86,7 @@ impl Settings {
     }
 }
 
-/// A lock that is held, until [`Held::until`] unless it is extended or released before.
+/// A held lock. It is valid until [`Held::until`] unless it is extended or released before.
 #[derive(Debug)]
 pub struct Held {
     key: String,
@@ -98,55 +97,55 @@ pub struct Held {
 }
 
 impl Held {
-    /// The owner's name on all masters: 128 random bits.
+    /// Returns the token, which names the owner on all masters: 128 random bits.
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// The end of the validity. Past it somebody else may hold the lock.
+    /// Returns the end of the validity. After it, another client may hold the lock.
     pub fn until(&self) -> Instant {
         self.until
     }
 
-    /// What is left of the validity.
+    /// Returns the remaining validity.
     pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
 
-    /// How many rounds it took.
+    /// Returns the number of rounds of the acquisition.
     pub fn tries(&self) -> u32 {
         self.tries
     }
 
-    /// The fences of the masters that granted the lock, in the order of the masters.
+    /// Returns the fences of the masters that granted the lock, in the order of the masters.
     ///
-    /// Each master numbers its grants by itself, so no single number made of these, such as the
-    /// greatest, is sure to rise from one holder to the next. Master by master they do: two
-    /// holders have at least one master in common, and there the later one has the greater fence.
+    /// Each master numbers its grants by itself. So a single number made of these fences, like the
+    /// greatest, need not rise from one holder to the next. Per master the fences do rise: two
+    /// holders share at least one master, which gave the later holder the greater fence.
     ///
-    /// So a resource that wants to be safe from a holder that is late keeps the greatest fence it
-    /// has seen of each master, and refuses a request that is lower at any master. Once it has
-    /// taken a request of the later holder it takes none of the earlier one's. That rests on no
-    /// lease: should there be two holders at once, because a master forgot, then the resource
-    /// still never goes back to the one that it had taken before the other.
+    /// A resource can protect itself from a late holder. It keeps the greatest fence that it has
+    /// seen from each master, and refuses a request with a lower fence from any master. After a
+    /// request of the later holder, it accepts no request of the earlier holder. This depends on no
+    /// lease: even if a forgetful master causes two holders at once, the resource never returns to
+    /// the holder that it accepted first.
     pub fn fences(&self) -> &[Option<u64>] {
         &self.fences
     }
 }
 
-/// Why a round came to nothing.
+/// The reason of a failed round.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Missed {
     /// Too few masters said yes.
     NoQuorum {
-        /// How many did.
+        /// The number of masters that said yes.
         yes: usize,
-        /// How many it takes.
+        /// The number of masters needed.
         quorum: usize,
-        /// What became of those that gave no answer, or an error.
+        /// The failures of the masters that gave no reply, or an error.
         failures: Vec<String>,
     },
-    /// A quorum said yes, but when all had answered the validity was over.
+    /// A quorum said yes, but the validity had ended when the round was over.
     TooLate,
 }
 
@@ -170,14 +169,14 @@ impl Display for Missed {
 
 impl std::error::Error for Missed {}
 
-/// A client of several masters. It asks for one thing at a time; each thread has its own.
+/// A client of several masters. It runs one call at a time, so each thread needs its own client.
 pub struct Redlock {
     masters: Vec<Master>,
     settings: Settings,
 }
 
 impl Redlock {
-    /// A client of the masters at these addresses, `host:port` or URLs. Connects to none yet.
+    /// Returns a client of the masters at these addresses, `host:port` or URLs. It connects later.
     pub fn new(addresses: &[String], settings: Settings) -> RedisResult<Redlock> {
         let masters = addresses.iter().map(|address| Master::at(address));
         Ok(Redlock {
@@ -186,12 +185,12 @@ impl Redlock {
         })
     }
 
-    /// How many masters make a majority.
+    /// Returns the number of masters in a majority.
     pub fn quorum(&self) -> usize {
         self.masters.len() / 2 + 1
     }
 
-    /// Takes the lock, in as many rounds as the settings allow.
+    /// Acquires the lock, in as many rounds as the settings allow.
     pub fn lock(&mut self, key: &str) -> Result<Held, Missed> {
         let mut tries = 1;
         loop {
@@ -204,8 +203,8 @@ impl Redlock {
         }
     }
 
-    /// Starts the lease anew, if a quorum of masters still holds the lock for this token and says
-    /// so before the validity ends. If not, the lock is held for no longer than it was before.
+    /// Starts the lease anew if a quorum of masters confirms this token's grant before the validity
+    /// ends. If it fails, the validity stays the same.
     pub fn extend(&mut self, held: &mut Held) -> Result<(), Missed> {
         let started_at = Instant::now();
         let answers = self.ask_all(|master, settings| master.extend(held, settings));
@@ -214,8 +213,8 @@ impl Redlock {
         Ok(())
     }
 
-    /// Gives the lock up on all masters; answers how many of them said that they had it. The
-    /// others end it with its lease, if not before.
+    /// Releases the lock on all masters. Returns the number of masters that confirmed its release.
+    /// On the other masters the lock ends with its lease, or earlier.
     pub fn release(&mut self, held: Held) -> usize {
         count_yes(&self.release_all(&held))
     }
@@ -247,7 +246,7 @@ impl Redlock {
         self.ask_all(|master, settings| master.release(held, settings))
     }
 
-    /// Asks all masters at once and waits until each has answered or used up its timeout.
+    /// Asks all masters at once, and waits until each has replied or exceeded its timeout.
     fn ask_all<T: Send>(
         &mut self,
         ask: impl Fn(&mut Master, &Settings) -> Answer<T> + Sync,
@@ -266,7 +265,7 @@ impl Redlock {
         })
     }
 
-    /// Whether a quorum said yes while there was some validity left.
+    /// Fails unless a quorum said yes before the validity ended.
     fn judge<T>(&self, answers: &[Answer<T>], until: Instant) -> Result<(), Missed> {
         let yes = count_yes(answers);
         if yes < self.quorum() {
@@ -307,21 +306,21 @@ fn random_up_to(longest: Duration) -> Duration {
 
 // --- one master -----------------------------------------------------------------------------
 
-/// Yes with what comes with it, no, or nothing that could be called an answer.
+/// A master's answer: yes with a value, no, or an error.
 type Answer<T> = RedisResult<Option<T>>;
 
 struct Master {
     address: String,
     client: Client,
-    /// A connection on which all that was sent has been answered.
+    /// A connection on which every command has its reply.
     line: Option<Connection>,
     late: Option<Late>,
 }
 
-/// A connection on which an answer is late. Nothing may be read from it any more: it would be the
-/// answer to something else. But what is sent on it comes after what it carries already.
+/// A connection with a late reply. No reply may be read from it any more, because it would belong
+/// to another command. But a command sent on it arrives after the earlier commands.
 struct Late {
-    /// Whose request it was.
+    /// The token of the request.
     token: String,
     line: Connection,
 }
@@ -334,7 +333,7 @@ impl Master {
             format!("redis://{address}/")
         };
         let info = url.into_connection_info()?;
-        // The crate would introduce itself, and wait a timeout for each answer to that.
+        // Otherwise the crate would send its name, and wait a timeout for each reply.
         let settings = info.redis_settings().clone().set_skip_set_lib_name();
         Ok(Master {
             address: address.to_owned(),
@@ -344,7 +343,7 @@ impl Master {
         })
     }
 
-    /// Yes comes with the fence.
+    /// Requests the lock. A yes has the fence.
     fn acquire(&mut self, key: &str, token: &str, settings: &Settings) -> Answer<u64> {
         let mut command = redis::cmd("LOCK.ACQUIRE");
         command.arg(key).arg(token);
@@ -353,7 +352,8 @@ impl Master {
         Ok(grant.map(|(_token, fence)| fence))
     }
 
-    /// A yes shows that the grant has arrived: of what is late, nothing is needed any more.
+    /// Extends the lease. A yes shows that the grant has arrived, so the late connection isn't
+    /// needed any more.
     fn extend(&mut self, held: &Held, settings: &Settings) -> Answer<()> {
         let mut command = redis::cmd("LOCK.EXTEND");
         command.arg(&held.key).arg(&held.token);
@@ -365,8 +365,8 @@ impl Master {
         Ok(extended.then_some(()))
     }
 
-    /// Where an answer to this owner is late, the release goes behind the request. The master
-    /// carries out both when it can, and nobody waits for it.
+    /// Releases the lock. If a reply to this owner is late, the release follows the request on the
+    /// same connection. The master executes both when it can, and the client doesn't wait.
     fn release(&mut self, held: &Held, settings: &Settings) -> Answer<()> {
         let mut command = redis::cmd("LOCK.RELEASE");
         command.arg(&held.key).arg(&held.token);
@@ -380,9 +380,9 @@ impl Master {
         Ok(released.then_some(()))
     }
 
-    /// Sends a command of an owner and reads its answer. A line that broke since it was last used
-    /// is replaced once: what was sent on it can be sent again, because a token that holds a lock
-    /// is granted it once more, and an extension or a release does no more the second time.
+    /// Sends a command of an owner, and reads its reply. A connection that broke since its last use
+    /// is replaced once. The command can be sent again: a token that holds a lock is granted it
+    /// once more, and a second extension or release has no further effect.
     fn ask<T: FromRedisValue>(
         &mut self,
         token: &str,
@@ -401,8 +401,8 @@ impl Master {
         self.exchange(line, token, command, deadline)
     }
 
-    /// Keeps the line if the answer came, and puts it aside if it didn't come in time. The first
-    /// that is late for a token stays: it is the one on which the lock may have been granted.
+    /// Keeps the connection if the reply came, and puts it aside as late if the reply timed out.
+    /// The first late connection of a token stays, because the lock may have been granted on it.
     fn exchange<T: FromRedisValue>(
         &mut self,
         mut line: Connection,
@@ -437,12 +437,12 @@ impl Master {
     }
 }
 
-/// Whether there is nothing more to be had from a connection, for another reason than time.
+/// Returns true if an error other than a timeout has broken the connection.
 fn is_broken_line(error: &RedisError) -> bool {
     !error.is_timeout() && !matches!(error.kind(), ErrorKind::Server(_))
 }
 
-/// Never nothing, which a socket takes for no timeout at all.
+/// Returns the time left, at least 1 ms, because a socket takes zero for no timeout.
 fn time_left(deadline: Instant) -> Duration {
     deadline
         .saturating_duration_since(Instant::now())
@@ -460,7 +460,7 @@ not run, and with 76 when the lock couldn't be kept and the command was killed f
 command finds the fences in REDLOCK_FENCES, one for each master, - for those that gave none.
 It runs on without the lock when this program is killed.";
 
-/// How soon the end of the command is seen.
+/// The interval of looking for the end of the command.
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// Runs a command while holding a lock on a majority of independent masters, as flock(1) does
@@ -468,25 +468,25 @@ const GLANCE: Duration = Duration::from_millis(5);
 #[derive(Parser)]
 #[command(name = "redlock", after_help = EXITS)]
 struct Cli {
-    /// The masters, host:port or redis:// URLs; an odd number of them
+    /// The masters, host:port or redis:// URLs, an odd number
     #[arg(required = true)]
     masters: Vec<String>,
     /// The key of the lock
     #[arg(long)]
     key: String,
-    /// How long the lock outlives this program, should it die
+    /// The lease, for which the lock outlives this program if it dies
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..1 << 53))]
     lease_ms: u64,
-    /// How long a master may take to answer
+    /// The time limit of a master's reply
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..1 << 53))]
     timeout_ms: u64,
     /// The longest pause between two tries
     #[arg(long, default_value_t = 200)]
     retry_delay_ms: u64,
-    /// How often to try
+    /// The most tries
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     tries: u32,
-    /// What to run
+    /// The command to run
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -522,7 +522,7 @@ impl Cli {
         }
     }
 
-    /// How the command ended; none when it had to be killed.
+    /// Returns the exit status of the command, or `None` if the lock was lost and it was killed.
     fn run_command(
         &self,
         redlock: &mut Redlock,
@@ -536,7 +536,7 @@ impl Cli {
             .map_err(|error| format!("{}: {error}", program.display()))?;
         let ended = keep_while_running(redlock, held, &mut command);
         if !matches!(ended, Ok(Some(_))) {
-            // It may have ended just now: then there is nothing to kill.
+            // The command may have ended just now, and then there is nothing to kill.
             drop(command.kill());
             command.wait()?;
             eprintln!("redlock: the lock was lost, and the command killed");
@@ -545,8 +545,8 @@ impl Cli {
     }
 }
 
-/// Extends the lock each time a third of its validity is gone, until the command has ended, or
-/// the validity: then none. No attempt is begun that could outlast the validity.
+/// Extends the lock at each third of its validity until the command has ended. Returns `None` if
+/// the validity ends first. Starts no attempt that could outlast the validity.
 fn keep_while_running(
     redlock: &mut Redlock,
     held: &mut Held,
@@ -580,7 +580,7 @@ fn words_of(fences: &[Option<u64>]) -> String {
     words.join(" ")
 }
 
-/// As a shell tells of a command that a signal ended.
+/// Returns the command's exit code or, like a shell, 128 plus the signal that ended the command.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let signal = status.signal().unwrap_or_default();
     let code = status.code().unwrap_or(128 + signal);

@@ -1,10 +1,10 @@
 //! A hot item's stock, split over segments that each have a lock of their own.
 //!
-//! All orders for one item queue at one lock, and each takes as long as a worker has it. With the
-//! stock split over N keys, N workers sell at once. A worker begins at a segment of its own and goes
-//! on to the next where that has run dry: so an order is turned away only when all are empty, though
-//! they don't run dry together. A segment is never filled again; so what a worker has once seen empty
-//! needn't be looked at again.
+//! All orders for one item queue at one lock, and each order takes as long as a worker holds it.
+//! With the stock split over N keys, N workers sell at once. A worker starts at a segment of its
+//! own, and goes on to the next segment when that one has run dry. So an order is turned away only
+//! when all segments are empty, although they run dry at different times. A segment is never filled
+//! again, so a worker needn't look again at a segment that it has seen empty.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -20,13 +20,13 @@ use tempfile::TempDir;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// A worker that dies keeps the others from its segment for this long at most.
+/// The longest time for which a dead worker blocks its segment.
 const LEASE_MS: u64 = 5_000;
-/// A worker that waits longer than this for a segment ends the sale with an error.
+/// The longest wait for a segment. A worker that waits longer ends the sale with an error.
 const BLOCK_MS: u64 = 10_000;
 
-/// Sells one item's stock, split over more and more segments, and tells how long it takes. Exits with
-/// 1 when the units sold aren't the stock.
+/// Sells one item's stock, split over more and more segments, and prints how long it takes. Exits
+/// with 1 if the units sold differ from the stock.
 #[derive(Parser)]
 #[command(name = "segmented_stock")]
 struct Cli {
@@ -39,10 +39,10 @@ struct Cli {
     /// The largest order; orders run from one unit to this
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     max_units: u64,
-    /// How long a worker thinks between reading and writing what is left
+    /// The pause of a worker between reading and writing the stock
     #[arg(long, default_value_t = 5)]
     think_ms: u64,
-    /// Over how many segments the stock is split, a run each
+    /// The numbers of segments, with one run for each number
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16], value_parser = clap::value_parser!(u64).range(1..=1000))]
     segments: Vec<u64>,
     /// A server that has the module loaded, such as redis://127.0.0.1/; the keys of the sale are
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One run for each number of segments. Whether all of them came out right.
+/// Runs one sale for each number of segments. Returns true if all runs sold exactly the stock.
 fn sell_in_turn(cli: &Cli) -> Result<bool> {
     let server = match &cli.url {
         Some(_) => None,
@@ -112,7 +112,7 @@ impl Sale<'_> {
         format!("item:lock:{segment}")
     }
 
-    /// Splits the stock as evenly as it can be.
+    /// Splits the stock as evenly as possible.
     fn fill(&self, shop: &mut Connection) -> Result<()> {
         for segment in 0..self.segments {
             let more = u64::from(segment < self.cli.stock % self.segments);
@@ -144,9 +144,9 @@ impl Sale<'_> {
         })
     }
 
-    /// Fills one order after the other, until nothing is left anywhere.
+    /// Fills one order after the other, until all segments are empty.
     fn work(&self, number: u64, shop: &mut Connection) -> Result<()> {
-        // Those that may have some, the next one first.
+        // The segments that may have units left, the next segment first.
         let mut open: Vec<u64> = (0..self.segments)
             .map(|place| (number + place) % self.segments)
             .collect();
@@ -174,8 +174,8 @@ impl Sale<'_> {
         Ok(())
     }
 
-    /// Takes so many units from a segment, or what it has. Only the lock keeps two workers from reading
-    /// the same number and selling the same units.
+    /// Takes `wanted` units from a segment, or all that it has. Only the lock keeps two workers
+    /// from reading the same number and selling the same units.
     fn take(&self, segment: u64, wanted: u64, shop: &mut Connection) -> Result<u64> {
         let lock = Self::lock_key(segment);
         let stock = Self::stock_key(segment);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# dist.sh   builds the module for TARGET (as rustc names it; by default this machine) and packs it with the
-#           documentation into a tarball, with its SHA-256 beside it
+# dist.sh   builds the module for TARGET (a target triple of rustc; by default this machine) and
+#           packs it with the documentation into a tarball, with its SHA-256 beside it
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -13,7 +13,7 @@ out=$build/dist
 
 die() { echo "dist: $*" >&2; exit 1; }
 
-# GCC for another architecture, as Debian names it, for the linker and for the headers that bindgen reads.
+# Uses the GCC of another architecture, by Debian's name, for linking and for bindgen's headers.
 use_cross_compiler() {
   triple=$(echo "$1" | sed 's/-unknown//')
   command -v "$triple-gcc" >/dev/null || die "no $triple-gcc (Debian: gcc-${triple})"
@@ -40,7 +40,7 @@ cp scripts/install.sh "$out/$name/scripts/"
 cp packaging/redis-lock.conf "$out/$name/packaging/"
 chmod 755 "$out/$name/libredis_lock.so"
 
-# The same files make the same tarball.
+# The tarball is reproducible: equal files give equal tarballs.
 (
   cd "$out"
   tar --sort=name --owner=0 --group=0 --numeric-owner --mtime='2000-01-01 00:00Z' -cf - "$name" | gzip -n >"$name.tar.gz"

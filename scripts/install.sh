@@ -1,16 +1,18 @@
 #!/bin/sh
-# install.sh install     copies the module and the lines for the server's configuration to where a server
-#                        looks for them, and says what is left to do
-# install.sh uninstall   removes them
+# install.sh install     copies the module and the lines for the server's configuration below
+#                        PREFIX, and prints the steps that are left
+# install.sh uninstall   removes both files
 #
-# MODULE is the module that was built, by default the one beside this script's folder, as in a release
-# tarball. PREFIX is where to, by default where the server lies, or /usr/local
-# where none is found; DESTDIR is put before all paths, for who makes a package.
+# MODULE is the path of the built module, by default libredis_lock.so beside this script's
+# directory, like in a release tarball. PREFIX is the target directory, by default the server's
+# prefix, or /usr/local if no server is found. DESTDIR is prepended to all paths, for makers of
+# packages.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-# Of the server in /usr/bin it is /usr: its systemd unit may allow nothing to be run from elsewhere.
+# Prints the prefix of the server: /usr for a server in /usr/bin, because its systemd unit may
+# forbid to run anything from elsewhere.
 prefix_of_server() {
   server=${REDIS_SERVER:-$(command -v redis-server || command -v valkey-server || true)}
   case $server in
@@ -23,7 +25,7 @@ prefix=${PREFIX:-$(prefix_of_server)}
 module=$prefix/lib/redis/modules/libredis_lock.so
 lines=$prefix/share/redis-lock/redis-lock.conf
 
-# The module is put in place in one step: a server that runs keeps the one that it has loaded.
+# Puts the file in place in one step, so that a running server keeps the module that it has loaded.
 put() {
   mkdir -p "$(dirname "$DESTDIR$2")"
   install -m "$3" "$1" "$DESTDIR$2.new"

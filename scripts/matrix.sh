@@ -1,9 +1,9 @@
 #!/bin/sh
 # matrix.sh SERVER...   runs `make test` and `make test-ha` against each of these server programs,
-#                       all with one and the same module, and prints for each how many tests ran.
+#                       all with the same module, and prints for each the number of tests run
 #
-# What the runs print is kept in matrix, in the folder that cargo builds in. Fails when a run failed, or
-# ran no test.
+# Keeps the output of the runs in the directory matrix, inside cargo's build directory. Fails if a
+# run failed or ran no test.
 set -u
 
 logs=${CARGO_TARGET_DIR:-target}/matrix
@@ -13,7 +13,7 @@ name_of() {
   "$1" --version 2>/dev/null | sed -n 's/^\([A-Za-z]*\) server v=\([0-9.]*\).*/\1 \2/p'
 }
 
-# Runs the targets that run tests. Each counts its own; nextest fails where there was none.
+# Runs the targets that run tests. Each counts its own tests; nextest fails if there were none.
 ran() {
   status=0
   for target in test test-ha; do

@@ -1,19 +1,20 @@
 #!/bin/sh
-# other-builds.sh REV   builds two other versions of the module, for tests/upgrade.rs: that of the commit
-#                       REV, and one with this clone's sources, but that stores and replicates in a form
-#                       that doesn't exist yet. Prints where they lie, as shell exports.
+# other-builds.sh REV   builds two other versions of the module, for tests/upgrade.rs: that of the
+#                       commit REV, and one of this clone's sources that stores and replicates in a
+#                       form that doesn't exist yet. Prints their paths, in the form of shell
+#                       exports.
 set -eu
 
 cd "$(dirname "$0")/.."
 folder=${CARGO_TARGET_DIR:-$PWD/target}/upgrade
-# Both are built at one place, so that what they depend on is built once.
+# Both versions are built in one directory, so that their dependencies are built once.
 tree=$folder/tree
 
 say() { echo "other-builds: $*" >&2; }
 
 begin_tree() { rm -rf "$tree"; mkdir -p "$tree"; }
 
-# Cargo goes by the times of files, and those of a commit are old.
+# Touches the sources, because cargo compares the times of files, and those of a commit are old.
 build() {
   find "$tree" -name '*.rs' -exec touch {} +
   (cd "$tree" && cargo build --quiet --lib --target-dir "$folder/build") >&2
@@ -24,7 +25,7 @@ copy_sources() {
   git ls-files -z --cached --others --exclude-standard | xargs -0 tar -cf - | tar -xf - -C "$tree"
 }
 
-# sed that fails where it has nothing to change.
+# Replaces text like sed, but fails if the file lacks the text.
 change() {
   grep -q "$2" "$tree/$1" || { say "$1 has no $2"; exit 1; }
   sed -i "s/$2/$3/" "$tree/$1"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# prometheus.sh   finds Prometheus's exporter for Redis and promtool, or takes them out of Debian's packages
-#                 without installing these: installed, they would start services. Prints where they lie, as
-#                 shell exports.
+# prometheus.sh   finds Prometheus's exporter for Redis and promtool, or extracts them from Debian's
+#                 packages. It does not install these packages, because they would start services.
+#                 Prints the paths of both programs, in the form of shell exports.
 set -eu
 
 folder=${CARGO_TARGET_DIR:-target}/prometheus
@@ -13,7 +13,8 @@ unpack() {
   (cd "$folder" && apt-get -qq download "$1" >&2 && dpkg-deb -x "$1"_*.deb . && rm "$1"_*.deb)
 }
 
-# The first of these programs that is there, from PATH or from the package that the first word names.
+# Prints the path of the first of these programs in PATH, or else of the first program in a package.
+# The first word names the package.
 find_program() {
   package=$1
   shift

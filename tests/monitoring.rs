@@ -1,7 +1,6 @@
-//! monitoring/ with the programs that it is for: Prometheus's exporter for Redis and promtool, from PATH or
-//! as PROMETHEUS_REDIS_EXPORTER and PROMTOOL name them. `make test-monitoring` runs this.
-
-mod support;
+//! The files in monitoring/ with their programs: Prometheus's exporter for Redis, and promtool. The
+//! programs come from PROMETHEUS_REDIS_EXPORTER and PROMTOOL, or from PATH.
+//! `make test-monitoring` runs this.
 
 use std::env;
 use std::io::{Read, Write};
@@ -28,14 +27,14 @@ fn program(variable: &str, names: &[&str]) -> PathBuf {
     found.unwrap_or_else(|| panic!("none of {names:?} in PATH, nor {variable}"))
 }
 
-/// The exporter, for a server, as an ACL user with the rights that docs/operations.md gives it.
+/// An exporter of one server. Its ACL user has the rights that docs/operations.md gives it.
 struct Exporter {
     child: Child,
     port: u16,
 }
 
 impl Exporter {
-    /// As docs/operations.md says.
+    /// Starts the exporter with the options of docs/operations.md.
     #[track_caller]
     fn start(server: &Server) -> Exporter {
         let script = root().join("monitoring/redis-lock.lua");
@@ -69,7 +68,7 @@ impl Exporter {
         Exporter { child, port }
     }
 
-    /// What it exports now.
+    /// Returns the metrics that the exporter exports now.
     #[track_caller]
     fn metrics(&self) -> String {
         eventually("the exporter answers", || {
@@ -91,7 +90,7 @@ impl Drop for Exporter {
     }
 }
 
-/// The value of a metric, by its name with its labels.
+/// Returns the value of a metric, by its name with its labels.
 #[track_caller]
 fn value(metrics: &str, name: &str) -> f64 {
     let line = metrics.lines().find_map(|line| line.strip_prefix(name));
@@ -113,7 +112,7 @@ fn the_exporter_passes_the_fields_of_info() {
         let name = format!("redis_script_values{{key=\"{field}\"}}");
         assert_eq!(value(&metrics, &name), expected, "{field}");
     }
-    // The numbers of a histogram, each by itself.
+    // Each number of a histogram is a value of its own.
     server.call("LOCK.RELEASE k a").int();
     let later = exporter.metrics();
     for part in ["le_10000", "le_inf", "count"] {
@@ -122,7 +121,7 @@ fn the_exporter_passes_the_fields_of_info() {
         assert_eq!(value(&later, &name), 1.0, "{part}");
     }
     assert_eq!(value(&metrics, "redis_up"), 1.0);
-    // What the dashboard and the alerts ask for besides.
+    // The dashboard and the alerts also query these.
     let calls = "redis_commands_total{cmd=\"lock.acquire\"}";
     assert_eq!(value(&metrics, calls), 1.0);
     assert!(metrics.contains("redis_commands_duration_seconds_total{cmd=\"lock.acquire\"}"));
@@ -145,8 +144,8 @@ fn from_a_server_without_the_module_the_exporter_passes_no_field_of_it() {
     assert!(!metrics.contains("redis_script_values{"), "{metrics}");
 }
 
-/// The queries of the dashboard and of docs/operations.md for lengths of waits and holds, over 5 minutes: the
-/// histogram that each asks for, the query, and what it is of.
+/// Returns the queries of the dashboard and of docs/operations.md for lengths of waits and holds,
+/// over 5 minutes. Each comes with its histogram and its statistic.
 fn queries_of_lengths() -> Vec<(String, String, Of)> {
     let of_dashboard = queries_of_the_dashboard().into_iter();
     of_dashboard
@@ -184,7 +183,7 @@ fn queries_of_the_document() -> Vec<String> {
         .collect()
 }
 
-/// What a query is of.
+/// The statistic that a query computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Half,
@@ -204,8 +203,9 @@ impl Of {
     }
 }
 
-/// A million waits of 1 ms long ago, and since then each minute 50 of up to 10 ms and 50 of up to 200 ms, 8 s
-/// together: by the names that the exporter gives to the numbers of a histogram.
+/// Returns input series under the exporter's names for the numbers of a histogram. They start with
+/// a million waits of 1 ms. Each minute adds 50 waits of up to 10 ms and 50 of up to 200 ms: 8 s in
+/// total.
 #[track_caller]
 fn series(metrics: &str, histogram: &str) -> String {
     let start = format!("redis_script_values{{key=\"{histogram}_");

@@ -1,8 +1,6 @@
-//! The Debian package, the release tarball and `make install`, by the commands of docs/install.md, in a copy
-//! of this machine that is thrown away: with systemd, and Debian's own unit of the server. It takes root,
-//! systemd and Debian's redis-server. `make test-packages` runs this.
-
-mod support;
+//! The Debian package, the release tarball and `make install`, by the commands of docs/install.md.
+//! The commands run in a disposable copy of this machine, with systemd and Debian's own unit of the
+//! server. The tests need root, systemd and Debian's redis-server. `make test-packages` runs them.
 
 use std::env;
 use std::fs;
@@ -15,7 +13,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The commands of a section of docs/install.md, without those that make the package.
+/// Returns the commands of a section of docs/install.md, except lines that begin with `make`.
 #[track_caller]
 fn commands(section: &str) -> String {
     let text = fs::read_to_string(root().join("docs/install.md")).expect("a document");
@@ -29,7 +27,8 @@ fn commands(section: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// Runs commands as root of a copy of this machine: whether they succeeded, and what they said.
+/// Runs commands as root in a copy of this machine. Returns true if they succeeded, and their
+/// output.
 #[track_caller]
 fn play(commands: &str) -> (bool, String) {
     let out = tempfile::tempdir().expect("a folder");
@@ -61,13 +60,13 @@ fn play_well(commands: &str) -> String {
     said
 }
 
-/// Restarts the server by its unit, and takes a lock.
+/// Commands that restart the server by its unit and acquire a lock.
 const USE: &str = "systemctl restart redis-server\n\
      systemctl show -p NoExecPaths -p MemoryDenyWriteExecute -p User redis-server\n\
      redis-cli LOCK.ACQUIRE k somebody\n\
      redis-cli LOCK.HELP\n";
 
-/// What the unit restricts, and what the module answers.
+/// Asserts that the output shows the unit's restrictions and the module's replies.
 #[track_caller]
 fn assert_works_under_the_unit(said: &str) {
     for line in [

@@ -1,8 +1,7 @@
-//! Servers that change from one build of the module to another, and primaries and replicas with different
-//! ones. `make test-upgrade` builds the others: REDIS_LOCK_OLD_MODULE is an older one that stores and
-//! replicates as this one does, REDIS_LOCK_NEXT_MODULE one that does both in a form that isn't known here.
-
-mod support;
+//! Servers that change from one build of the module to another, and primaries and replicas with
+//! different builds. `make test-upgrade` builds the other modules. REDIS_LOCK_OLD_MODULE is an
+//! older build that stores and replicates like this build. REDIS_LOCK_NEXT_MODULE is a build that
+//! does both in a format that this build doesn't know.
 
 use std::env;
 use std::path::PathBuf;
@@ -27,14 +26,14 @@ fn next() -> PathBuf {
     other_build("REDIS_LOCK_NEXT_MODULE")
 }
 
-/// The change to a newer build, and the way back.
+/// Returns the change to a newer build, and the way back.
 fn both_ways() -> [[PathBuf; 2]; 2] {
     [[old(), module_path()], [module_path(), old()]]
 }
 
 const KEYS: [&str; 3] = ["plain", "counted", "several"];
 
-/// Locks of each kind.
+/// Acquires locks of each kind.
 #[track_caller]
 fn make_locks(server: &Server) {
     server.call_all(&[
@@ -45,7 +44,7 @@ fn make_locks(server: &Server) {
     ]);
 }
 
-/// What is stored of a holder.
+/// The stored fields of a holder.
 #[derive(Debug, PartialEq)]
 struct Holder {
     token: String,
@@ -67,7 +66,7 @@ fn holder(fields: &Fields) -> Holder {
     }
 }
 
-/// The locks as LOCK.INFO tells them: their modes, and what is stored of the holders.
+/// Returns the locks from LOCK.INFO: their modes, and the stored fields of the holders.
 #[track_caller]
 fn locks(server: &Server) -> Vec<(String, Vec<Holder>)> {
     let lock = |key: &&str| {
@@ -79,7 +78,8 @@ fn locks(server: &Server) -> Vec<(String, Vec<Holder>)> {
     KEYS.iter().map(lock).collect()
 }
 
-/// The locks of a server can be used as before: they are extended, released and granted again.
+/// Asserts that the locks of a server work like before: they are extended, released and granted
+/// again.
 #[track_caller]
 fn assert_in_use(server: &Server) {
     let last = server.known_lock("several").holders.len();
@@ -102,7 +102,8 @@ fn assert_in_use(server: &Server) {
 
 // --- files --------------------------------------------------------------------------------------
 
-/// Stops a server with one build and starts it with the other, in both directions.
+/// Stops a server with one build, starts it with the other build, and asserts that its locks are
+/// the same and work. Does so in both directions.
 #[track_caller]
 fn carried_over(settings: &[&str], how: &str) {
     for [before, after] in both_ways() {
@@ -174,7 +175,7 @@ fn a_replica_with_another_build_follows_and_takes_over() {
     for [primary, replica] in both_ways() {
         let primary = Server::builder().module(&primary).start();
         let replica = Server::builder().module(&replica).start();
-        // Some by the data set as a whole, some one by one.
+        // The replica gets some locks with the whole data set, and some one by one.
         primary.call(format!("LOCK.ACQUIRE whole a {LONG}")).grant();
         replica.replica_of(&primary);
         make_locks(&primary);
@@ -193,7 +194,7 @@ fn a_replica_with_another_build_follows_and_takes_over() {
     }
 }
 
-/// What docs/install.md tells to do: the replica first, then it takes over.
+/// The order that docs/install.md gives: the replica gets the new build first, then takes over.
 #[test]
 fn a_failover_to_the_new_build_sends_those_who_wait_to_it() {
     let primary = Server::builder().module(&old()).start();
@@ -219,9 +220,9 @@ fn a_failover_to_the_new_build_sends_those_who_wait_to_it() {
     primary.reconnect();
 }
 
-// --- a format that isn't known ----------------------------------------------------------------------
+// --- a format that isn't known ------------------------------------------------------------------
 
-/// The module's own word about it.
+/// The module's own message about a format that isn't known.
 const TOLD: &str = "a stored lock has format 2, and redis-lock";
 
 #[test]
@@ -251,7 +252,7 @@ fn a_rewritten_append_only_file_in_a_newer_format_keeps_the_server_from_starting
     assert!(refused.contains(TOLD), "{refused}");
 }
 
-/// The server itself goes on after a command of the file that is refused.
+/// The server itself continues after a refused command of the file.
 #[test]
 fn effects_in_an_append_only_file_that_are_not_known_are_lost_and_told_of() {
     let mut server = Server::builder()

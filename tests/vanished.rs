@@ -1,12 +1,11 @@
-//! A client's machine vanishes: from one moment on no packet of it arrives, neither FIN nor RST, and no packet
-//! reaches it. Its grants with SESSION are free within 30 s.
+//! A client's machine vanishes: from one moment on, no packet of it arrives, neither FIN nor RST,
+//! and no packet reaches it. Its grants with SESSION are free within 30 s.
 //!
-//! Each test has two network namespaces of its own, joined by a pair of virtual interfaces: the server's machine,
-//! where the test runs, and the client's. That takes root, or `unshare --user --map-root-user`; `make
-//! test-vanished` runs this. The programs are `ip` (iproute2) and, for TLS, `openssl` and the server's client.
+//! Each test has two network namespaces of its own, joined by a pair of virtual interfaces: the
+//! server's machine, where the test runs, and the client's machine. The tests need root, or
+//! `unshare --user --map-root-user`. `make test-vanished` runs them. They need the programs `ip`
+//! (iproute2) and, for TLS, `openssl` and the server's client.
 #![cfg(target_os = "linux")]
-
-mod support;
 
 use std::env;
 use std::fs::File;
@@ -18,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use support::{until, Builder, Client, Expect, Server};
 
-/// The addresses of the server's machine and of the client's, from the range for documentation.
+/// The addresses of the server's and the client's machine, from the range for documentation.
 const NEAR: &str = "192.0.2.1";
 const FAR: &str = "192.0.2.2";
 
-/// The hardware address of the client's machine. The server's machine has it for good, so packets to a machine
-/// that is gone are sent, as behind a router.
+/// The hardware address of the client's machine. The server's machine keeps it permanently, so it
+/// still sends packets to a vanished machine, like behind a router.
 const FAR_HARDWARE: &str = "02:00:00:00:00:02";
 
 /// The time from the last packet within which a lock is free.
@@ -41,7 +40,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// Puts this thread on the server's machine, and joins another one to it.
+    /// Puts this thread on the server's machine, and joins another machine to it.
     fn joined() -> Machine {
         enter_new_namespace();
         ip("link set lo up");
@@ -69,11 +68,11 @@ impl Machine {
         machine
     }
 
-    /// Runs something on this machine: connections and processes that it makes stay there.
+    /// Runs `work` on this machine. Connections and processes that it makes stay there.
     fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let there = scope.spawn(|| {
-                // SAFETY: takes a descriptor that is open, and concerns this thread alone.
+                // SAFETY: setns takes an open descriptor, and concerns this thread alone.
                 let status = unsafe { libc::setns(self.namespace.as_raw_fd(), libc::CLONE_NEWNET) };
                 assert_eq!(status, 0, "setns: {}", io::Error::last_os_error());
                 work()
@@ -87,22 +86,22 @@ impl Machine {
         self.run(|| Client::connect_to(address))
     }
 
-    /// Takes the machine's address away, so nothing reaches its connections and they send nothing. Returns a
-    /// moment before that: no packet has come later than a moment after it.
+    /// Takes the machine's address away, so its connections get and send no packets. Returns the
+    /// time before that. The last packet came at most a moment after that time.
     fn vanish(&self) -> Instant {
         let before = Instant::now();
         self.run(|| ip("address flush dev far"));
         before
     }
 
-    /// Gives the address back.
+    /// Gives the machine its address back.
     fn appear(&self) {
         self.run(|| ip(&format!("address add {FAR}/24 dev far")));
     }
 }
 
 fn enter_new_namespace() {
-    // SAFETY: takes a number, and concerns this thread alone.
+    // SAFETY: unshare takes a number, and concerns this thread alone.
     let status = unsafe { libc::unshare(libc::CLONE_NEWNET) };
     let error = io::Error::last_os_error();
     assert_eq!(
@@ -124,7 +123,7 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {said}");
 }
 
-/// A server with its own default for `tcp-keepalive`, which other machines can reach.
+/// Builds a server that other machines can reach, with its own default for `tcp-keepalive`.
 fn reachable() -> Builder {
     Server::builder()
         .config(&format!("bind 127.0.0.1 {NEAR}"))
@@ -132,7 +131,7 @@ fn reachable() -> Builder {
         .config("tcp-keepalive 300")
 }
 
-/// A grant that was tied to a vanished machine, and how long after that it may last at most.
+/// A grant that was tied to a vanished machine, and the longest time that it may last after that.
 struct Tied {
     key: &'static str,
     most: Duration,
@@ -145,7 +144,8 @@ fn tied(key: &'static str) -> Tied {
     }
 }
 
-/// Waits until the keys are free: each in its time, and not before a short outage would be over.
+/// Waits until the keys are free. Asserts that each key is free within its time, and not before the
+/// end of a short outage.
 #[track_caller]
 fn until_free(server: &Server, since: Instant, mut held: Vec<Tied>) {
     while !held.is_empty() {
@@ -171,7 +171,7 @@ fn until_free(server: &Server, since: Instant, mut held: Vec<Tied>) {
     }
 }
 
-/// Commands of a client, each on a key of its own, that leave it with a grant tied to its connection.
+/// Commands that leave a client with a grant tied to its connection, each list on a key of its own.
 const WAYS: [(&str, &[&str]); 6] = [
     ("acquired", &["LOCK.ACQUIRE acquired t PX 2000 SESSION"]),
     (
@@ -239,7 +239,7 @@ fn the_grants_of_a_machine_that_vanished_are_free_within_30_s_and_with_keep_so_l
     until_free(&server, machine.vanish(), held);
     assert!(
         server.lock_info("here").is_some(),
-        "the grant of a machine that is there"
+        "the grant of a machine that is still connected"
     );
 }
 
@@ -257,8 +257,8 @@ fn a_grant_that_is_handed_to_a_machine_that_vanished_is_free_within_30_s_too() {
     });
     let since = machine.vanish();
     server.call("LOCK.RELEASE at_once a").int();
-    // The later something is sent in vain, the later the server learns of it: this is just before it would
-    // learn of it anyway.
+    // The later a packet is sent in vain, the later the server notices the outage. This is just
+    // before the server would notice it anyway.
     until("it is late", || since.elapsed() > Duration::from_secs(12));
     server.call("LOCK.RELEASE at_last a").int();
     assert_eq!(server.known_lock("at_last").holder_tokens(), ["t"]);
@@ -280,7 +280,7 @@ fn a_machine_that_is_cut_off_for_a_short_time_keeps_its_grants() {
     until("the outage is over", || since.elapsed() > BORNE);
     machine.appear();
     waiter.recv().grant();
-    // Longer than a machine is waited for.
+    // This is longer than the server waits for a machine.
     let since = Instant::now();
     while since.elapsed() < Duration::from_secs(20) {
         for key in ["idle", "waited"] {
@@ -331,7 +331,7 @@ fn the_grants_of_a_machine_that_vanished_are_free_within_30_s_over_tls() {
     until_free(&server, machine.vanish(), vec![tied("k")]);
 }
 
-/// A process that is ended when this goes out of scope.
+/// A process that is killed when this goes out of scope.
 struct Ended(Child);
 
 impl Drop for Ended {

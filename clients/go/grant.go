@@ -16,15 +16,15 @@ const (
 	isLost
 )
 
-// grant is what the server gave, by the local monotonic clock.
+// grant is one grant of the lock. Its times are those of the local monotonic clock.
 type grant struct {
 	fence  int64
 	onLost func()
-	// Closed with the loss.
+	// Closed when the lock is lost.
 	lost chan struct{}
-	// Closed when nothing is to be renewed any more.
+	// Closed when the renewals end.
 	ended chan struct{}
-	// Something else is due.
+	// Receives a value when the lease has changed.
 	changed chan struct{}
 
 	mu    sync.Mutex
@@ -34,7 +34,7 @@ type grant struct {
 	until time.Time
 
 	sessionMu sync.Mutex
-	// The connection that it is tied to.
+	// The connection to which the grant is tied.
 	session redis.Conn
 }
 
@@ -77,7 +77,8 @@ func (g *grant) isLost() bool {
 	return g.phase == isLost || g.phase == isHeld && !time.Now().Before(g.until)
 }
 
-// moves from one phase to the next, if it is in the first; with the first move it isn't renewed any more.
+// moves changes the phase if it is from, and returns true if it was. Leaving isHeld ends the
+// renewals.
 func (g *grant) moves(from, to phase) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -91,7 +92,7 @@ func (g *grant) moves(from, to phase) bool {
 	return true
 }
 
-// loses what was in this phase, and tells of it.
+// loses marks a grant in this phase as lost, and reports the loss.
 func (g *grant) loses(from phase) {
 	if g.moves(from, isLost) {
 		close(g.lost)
@@ -101,7 +102,7 @@ func (g *grant) loses(from phase) {
 	}
 }
 
-// keep renews a grant as long as it is held, and tells of its loss.
+// keep renews a grant while it is held, and reports its loss.
 func (l *Lock) keep(held *grant) {
 	pause := firstPause
 	failed := false
@@ -136,7 +137,7 @@ func (l *Lock) keep(held *grant) {
 	}
 }
 
-// renew tells whether the server answered.
+// renew sends one renewal, and returns true if the server replied.
 func (l *Lock) renew(held *grant) bool {
 	sent := time.Now()
 	lease, until := held.term()
@@ -171,7 +172,7 @@ func (l *Lock) extended(held *grant, reply interface{}, sent time.Time, lease ti
 	return extended
 }
 
-// leave takes one hold off.
+// leave releases one hold, and returns true if the lock was still held.
 func (l *Lock) leave() (bool, error) {
 	held := l.grant()
 	if held == nil {
@@ -180,7 +181,7 @@ func (l *Lock) leave() (bool, error) {
 	if !held.isHeld() {
 		held.loses(isHeld)
 		l.forget(held)
-		// Some of its keys may be held still.
+		// Some of the keys may still be held.
 		_, _ = l.ask(answerWithin, l.command("RELEASE", "HOLDS", 0))
 		return false, nil
 	}
@@ -196,7 +197,7 @@ func (l *Lock) leave() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// Where an answer was lost, that one may have told of the release.
+	// If a reply was lost, the command before may have released the lock.
 	if !l.heldAll(reply) && !(again && holds == 0) {
 		held.loses(isLeaving)
 		held.loses(isHeld)

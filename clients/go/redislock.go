@@ -1,7 +1,7 @@
 // Package redislock has the locks of the redis-lock module for Go programs, on top of redigo.
 //
-// A Lock is one owner: goroutines that are to wait for each other need a Lock each. Acquired again while it is
-// held, it counts its holds.
+// A Lock is one owner, so goroutines that exclude each other need a Lock each. Acquiring it again
+// while it is held adds a hold.
 package redislock
 
 import (
@@ -16,49 +16,51 @@ import (
 )
 
 var (
-	// ErrCancelled is the end of a wait that somebody else gave up by LOCK.CANCEL.
+	// ErrCancelled is the error of a wait that another client cancelled by LOCK.CANCEL.
 	ErrCancelled = errors.New("redislock: the wait was given up")
-	// ErrDeadlock is a wait that would never end.
+	// ErrDeadlock is the error of a wait that would never end.
 	ErrDeadlock = errors.New("redislock: the wait would never end")
-	// ErrLost is a lock that was lost before it was released.
+	// ErrLost is the error of a lock that was lost before its release.
 	ErrLost = errors.New("redislock: the lock was lost")
 )
 
-// Source is where connections come from: a redigo *redis.Pool, or a redisc *redisc.Cluster.
+// Source provides connections: a redigo *redis.Pool, or a redisc *redisc.Cluster.
 type Source interface {
 	Get() redis.Conn
 }
 
-// Options say what is locked, and how. Only Keys has to be there.
+// Options has the keys of a lock and its settings. Only Keys is required.
 type Options struct {
-	// Keys that are locked all or none. In a cluster they have to be in one slot.
+	// Keys are granted together or not at all. In a cluster they must be in one slot.
 	Keys []string
-	// Lease is for how long the lock is granted; it is renewed at each third. 30 s without.
+	// Lease is the time after which the lock ends unless it is renewed. The renewals come at each
+	// third of it. 30 s by default.
 	Lease time.Duration
-	// NoRenewal lets the lease end when it ends.
+	// NoRenewal turns renewal off.
 	NoRenewal bool
-	// Token names the owner; 128 random bits without.
+	// Token names the owner. 128 random bits by default.
 	Token string
-	// Shared holders admit each other.
+	// Shared makes the lock shared: shared holders admit each other.
 	Shared bool
-	// Limit is how many shared holders there may be at most.
+	// Limit is the most permits that shared holders take together.
 	Limit int
-	// Permits is as how many of them this one counts.
+	// Permits is the number of permits that this holder takes.
 	Permits int
-	// Session ties the lock to a connection of its own: the server frees it as that is closed.
+	// Session ties the lock to a connection of its own. The server releases it when that closes.
 	Session bool
-	// Keep is how long a place in the queue outlives its connection. 10 s without.
+	// Keep is the time for which a place in the queue outlives its connection. 10 s by default.
 	Keep time.Duration
 	// OnLost is called once for each loss.
 	OnLost func()
 }
 
-// Locks makes locks.
+// Locks is a factory of locks.
 type Locks struct {
 	source Source
 }
 
-// New makes locks that take connections from this source, as many as commands and waits are under way at once.
+// New returns a factory of locks. They take connections from this source, one for each command or
+// wait in progress.
 func New(source Source) *Locks {
 	return &Locks{source: source}
 }
@@ -67,14 +69,14 @@ func New(source Source) *Locks {
 type Lock struct {
 	source  Source
 	options Options
-	// One goroutine acquires or releases at a time: whoever has put something in here.
+	// The turn to acquire or release. A goroutine has it while its value is in this channel.
 	turn chan struct{}
 
 	mu      sync.Mutex
 	current *grant
 }
 
-// Lock makes a lock. Nothing is sent yet.
+// Lock returns a lock. It sends nothing.
 func (s *Locks) Lock(options Options) *Lock {
 	if options.Lease == 0 {
 		options.Lease = 30 * time.Second
@@ -96,24 +98,26 @@ func randomToken() string {
 	return hex.EncodeToString(bits)
 }
 
-// Acquire waits for the lock until the context ends, and then fails with the context's error. It gives the fence.
+// Acquire waits for the lock and returns the fence. When the context ends, it fails with the
+// context's error.
 func (l *Lock) Acquire(ctx context.Context) (int64, error) {
 	fence, _, err := l.take(ctx, patience{waits: true})
 	return fence, err
 }
 
-// AcquireWithin waits so long; false if that wasn't enough.
+// AcquireWithin waits for the lock for at most wait. It returns false if that time passed without a
+// grant.
 func (l *Lock) AcquireWithin(ctx context.Context, wait time.Duration) (int64, bool, error) {
 	return l.take(ctx, patience{waits: true, end: time.Now().Add(wait)})
 }
 
-// TryAcquire takes the lock if it is free; false if it isn't.
+// TryAcquire acquires the lock if it is free, and returns false if it isn't.
 func (l *Lock) TryAcquire(ctx context.Context) (int64, bool, error) {
 	return l.take(ctx, patience{end: time.Now().Add(answerWithin)})
 }
 
-// Do waits for the lock, and calls the function with a context that ends when the lock is lost, and with the
-// fence. Then it releases the lock. It fails with ErrLost if the lock was lost and the function didn't fail itself.
+// Do waits for the lock, calls work, and releases the lock. The context of work ends when the lock
+// is lost. Do fails with ErrLost if the lock was lost and work didn't fail itself.
 func (l *Lock) Do(ctx context.Context, work func(ctx context.Context, fence int64) error) error {
 	fence, err := l.Acquire(ctx)
 	if err != nil {
@@ -142,15 +146,16 @@ func (l *Lock) Do(ctx context.Context, work func(ctx context.Context, fence int6
 	return nil
 }
 
-// Release takes one hold off, and with the last one releases the lock. False: it had been lost, or wasn't
-// held. It is tried until the lease is over.
+// Release removes one hold, and releases the lock with the last one. It returns false if the lock
+// had been lost or wasn't held. It tries until the lease ends.
 func (l *Lock) Release() (bool, error) {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
 	return l.leave()
 }
 
-// Extend sets the lease, from now on and for renewals. False: the lock isn't held.
+// Extend sets the lease, which counts from now and is used by later renewals too. It returns false
+// if the lock isn't held.
 func (l *Lock) Extend(lease time.Duration) (bool, error) {
 	held := l.grant()
 	if !held.isHeld() {
@@ -164,7 +169,7 @@ func (l *Lock) Extend(lease time.Duration) (bool, error) {
 	return l.extended(held, reply, sent, lease), nil
 }
 
-// Left is what is left of the lease, as the server says: zero if the lock isn't held.
+// Left returns the remaining lease on the server, or zero if the lock isn't held.
 func (l *Lock) Left() (time.Duration, error) {
 	least := time.Duration(-1)
 	for _, key := range l.options.Keys {
@@ -181,7 +186,8 @@ func (l *Lock) Left() (time.Duration, error) {
 	return least, nil
 }
 
-// Fence is the number of the latest grant, greater than that of each one before it; 0 without a grant.
+// Fence returns the fence of the latest grant, which is greater than the fence of every earlier
+// grant. It returns 0 without a grant.
 func (l *Lock) Fence() int64 {
 	if held := l.grant(); held != nil {
 		return held.fence
@@ -189,17 +195,19 @@ func (l *Lock) Fence() int64 {
 	return 0
 }
 
-// Token names the owner.
+// Token returns the token, which names the owner.
 func (l *Lock) Token() string {
 	return l.options.Token
 }
 
-// IsLost tells whether the latest grant was lost: the server said so, or the lease is over by this machine's clock.
+// IsLost returns true if the latest grant was lost: the server said so, or the lease has ended on
+// the local monotonic clock.
 func (l *Lock) IsLost() bool {
 	return l.grant().isLost()
 }
 
-// Lost is closed when the latest grant is lost. Without a grant it is nil.
+// Lost returns a channel that is closed when the latest grant is lost. It returns nil without a
+// grant.
 func (l *Lock) Lost() <-chan struct{} {
 	if held := l.grant(); held != nil {
 		return held.lost

@@ -19,7 +19,7 @@ import (
 
 const patience = 15 * time.Second
 
-// server starts one of its own for a test.
+// server starts a server for one test.
 func server(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -85,7 +85,7 @@ func TestDoHoldsTheLockAndReleasesIt(t *testing.T) {
 	for _, outcome := range []error{nil, failure} {
 		err := lock.Do(context.Background(), func(ctx context.Context, fence int64) error {
 			if call(t, pool, "LOCK.CHECK", "k", lock.Token()).(int64) == 0 || fence != lock.Fence() {
-				t.Error("it isn't held")
+				t.Error("the lock isn't held")
 			}
 			return outcome
 		})
@@ -93,12 +93,12 @@ func TestDoHoldsTheLockAndReleasesIt(t *testing.T) {
 			t.Errorf("%v instead of %v", err, outcome)
 		}
 		if call(t, pool, "LOCK.INFO", "k") != nil {
-			t.Error("it isn't released")
+			t.Error("the lock isn't released")
 		}
 	}
 }
 
-// slowConn has a long way to the server.
+// slowConn is a connection with a delay before each command.
 type slowConn struct {
 	redis.ConnWithTimeout
 	delay time.Duration
@@ -133,7 +133,7 @@ func TestDoEndsItsContextWithTheLock(t *testing.T) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(patience):
-			t.Error("it isn't told")
+			t.Error("the context doesn't end")
 		}
 		return nil
 	})
@@ -161,10 +161,10 @@ func TestAnEndedContextEndsTheWait(t *testing.T) {
 			t.Errorf("%v instead of %v", err, context.Canceled)
 		}
 	case <-time.After(patience):
-		t.Error("it waits on")
+		t.Error("the wait continues")
 	}
 	if waiters(t, pool, "k") != 0 {
-		t.Error("it is in the queue still")
+		t.Error("the waiter is still in the queue")
 	}
 }
 
@@ -173,14 +173,14 @@ func TestATryAtAServerThatIsGoneFailsAfterASecond(t *testing.T) {
 	lock := redislock.New(&redis.Pool{Dial: dial}).Lock(redislock.Options{Keys: []string{"k"}})
 	began := time.Now()
 	if _, _, err := lock.TryAcquire(context.Background()); err == nil {
-		t.Error("it didn't fail")
+		t.Error("the try didn't fail")
 	}
 	if after := time.Since(began); after < time.Second || after > 5*time.Second {
 		t.Errorf("after %v", after)
 	}
 }
 
-// waiters counts those who wait for a key that is held.
+// waiters returns the number of waiters for a key that is held.
 func waiters(t *testing.T, pool *redis.Pool, key string) int64 {
 	t.Helper()
 	info, err := redis.Values(call(t, pool, "LOCK.INFO", key), nil)
@@ -190,11 +190,11 @@ func waiters(t *testing.T, pool *redis.Pool, key string) int64 {
 			return info[i+1].(int64)
 		}
 	}
-	t.Fatal("the server says nothing of waiters")
+	t.Fatal("the reply has no waiters")
 	return 0
 }
 
-// blocks gives those of a language, in their order.
+// blocks returns the code blocks of a language, in their order.
 func blocks(document, language string) []string {
 	var found []string
 	for _, rest := range strings.Split(document, "```"+language+"\n")[1:] {
@@ -229,7 +229,7 @@ func TestAFirstLockOfTheReadmeIsWaitedFor(t *testing.T) {
 		}()
 		return said
 	}
-	// Held until both of them wait, however long the second one takes to begin.
+	// Held until both programs wait, however long the second program takes to start.
 	call(t, pool, "LOCK.ACQUIRE", "orders:42", "other", "PX", 600000)
 	first := start()
 	until(t, "the first one waits", func() bool { return waiters(t, pool, "orders:42") == 1 })

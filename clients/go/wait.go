@@ -10,15 +10,16 @@ import (
 )
 
 const (
-	// How long an answer may take that the server gives at once.
+	// The time limit of a reply that the server sends at once.
 	answerWithin = time.Second
-	// How long a wait stays on one connection: one that died without a word is noticed by then.
+	// The longest time of a wait on one connection. A silently dead connection is noticed then.
 	slice = 15 * time.Second
-	// Without a time limit, to redigo.
+	// No time limit, to redigo.
 	forever = time.Duration(0)
-	// By how much the server may be late when a wait's time is over.
+	// The longest delay of the server's reply when a wait ends.
 	grace = 250 * time.Millisecond
-	// How often a wait is told that it is given up: the first time it may not have begun.
+	// The interval at which a cancellation is repeated, because at the first one the wait may not
+	// have begun.
 	tellAgain = 20 * time.Millisecond
 
 	firstPause   = 50 * time.Millisecond
@@ -32,7 +33,7 @@ type command struct {
 
 type patience struct {
 	waits bool
-	// None: for ever.
+	// The zero time sets no limit.
 	end time.Time
 }
 
@@ -40,7 +41,7 @@ func (p patience) isOver() bool {
 	return !p.end.IsZero() && !time.Now().Before(p.end)
 }
 
-// command names all keys, and the token.
+// command returns a command with all keys and the token.
 func (l *Lock) command(name string, args ...interface{}) command {
 	all := []interface{}{}
 	if len(l.options.Keys) > 1 {
@@ -54,7 +55,7 @@ func (l *Lock) command(name string, args ...interface{}) command {
 	return command{"LOCK." + name, append(all, args...)}
 }
 
-// asks makes the command that asks for the lock, and says how long its answer may take.
+// asks returns the command that requests the lock, and the time limit of its reply.
 func (l *Lock) asks(p patience, holds int) (command, time.Duration) {
 	o := l.options
 	args := []interface{}{"PX", ms(o.Lease), "HOLDS", holds}
@@ -67,14 +68,14 @@ func (l *Lock) asks(p patience, holds int) (command, time.Duration) {
 	if o.Permits > 0 {
 		args = append(args, "PERMITS", o.Permits)
 	}
-	// Who has the lock already is tied already.
+	// A lock that is held already is tied already.
 	if o.Session && holds == 1 {
 		args = append(args, "SESSION")
 	}
 	if !p.waits {
 		return l.command("ACQUIRE", args...), answerWithin
 	}
-	// With SESSION it would keep the grant beyond its connection, too.
+	// No KEEP with SESSION, because it would also keep the grant after the connection closes.
 	if !o.Session {
 		args = append(args, "KEEP", ms(o.Keep))
 	}
@@ -88,14 +89,15 @@ func (l *Lock) asks(p patience, holds int) (command, time.Duration) {
 	case !o.Session:
 		return wait, inTime(left, slice) + grace
 	case p.end.IsZero():
-		// Its place would go with the connection. One that died without a word is noticed by TCP's keepalive.
+		// The place would end with the connection, so the wait stays on it. TCP's keepalive notices
+		// a silently dead connection.
 		return wait, forever
 	default:
 		return wait, inTime(left, left) + grace
 	}
 }
 
-// inTime is the shorter of two times, and none where it is over.
+// inTime returns the shorter of two times, or zero if left is negative.
 func inTime(left, most time.Duration) time.Duration {
 	if left > most {
 		return most
@@ -141,8 +143,8 @@ func (l *Lock) take(ctx context.Context, p patience) (int64, bool, error) {
 	return fence, true, nil
 }
 
-// waitFor gives the fence, and when the command went out that was answered with it; no fence if the time was
-// not enough.
+// waitFor returns the fence, and the time when the granted command was sent. The fence is 0 if the
+// time passed without a grant.
 func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *redis.Conn) (int64, time.Time, error) {
 	pause := firstPause
 	soon := l.options.Lease / 10
@@ -160,8 +162,9 @@ func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *redi
 				return 0, sent, nil
 			}
 		case err == nil:
-			// It may have been granted long ago to a process that stood still: asked again, it is known from
-			// when the lease counts. The second answer doesn't wait for anybody: it is slow where the way is long.
+			// The grant may be old if the reply took long, because this process may have been
+			// stopped. Asking again sets the lease at a known time. The second reply waits for no
+			// holder, so it is slow only if the network is.
 			if time.Since(sent) > soon {
 				soon = l.options.Lease
 				continue
@@ -191,7 +194,7 @@ func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *redi
 	}
 }
 
-// askFor ends a wait with its context.
+// askFor sends a request for the lock, and cancels the wait when the context ends.
 func (l *Lock) askFor(ctx context.Context, holds int, session *redis.Conn, within time.Duration, c command) (interface{}, error) {
 	type answer struct {
 		reply interface{}
@@ -241,24 +244,27 @@ func (l *Lock) note(before *grant, fence int64, sent time.Time, holds int, sessi
 	l.current = held
 	l.mu.Unlock()
 	if l.options.Session && session == nil {
-		// What was held was lost meanwhile, so this one isn't tied.
+		// The grant before was lost meanwhile, so this grant isn't tied yet.
 		l.renew(held)
 	}
 	go l.keep(held)
 }
 
-// cancel names one key, which stands for all.
+// cancel returns a CANCEL. One key is enough, because a wait for several keys is cancelled as a
+// whole.
 func (l *Lock) cancel() command {
 	return command{"LOCK.CANCEL", []interface{}{l.options.Keys[0], l.options.Token}}
 }
 
-// giveUp leaves nothing behind: in this order, after the first nothing waits that could be granted.
+// giveUp cancels a wait, and releases everything except the holds from before it. CANCEL comes
+// first, so that no grant can follow the RELEASE.
 func (l *Lock) giveUp(holds int) {
 	_, _ = l.ask(grace, l.cancel())
 	_, _ = l.ask(grace, l.command("RELEASE", "HOLDS", holds))
 }
 
-// askUntil also tells whether an earlier answer was lost.
+// askUntil sends a command until it gets a reply or the time is over. It returns the reply, and
+// true if an earlier reply was lost.
 func (l *Lock) askUntil(until time.Time, c command) (interface{}, bool, error) {
 	pause := firstPause
 	for again := false; ; again = true {
@@ -277,7 +283,7 @@ func (l *Lock) ask(within time.Duration, c command) (interface{}, error) {
 	return l.askConn(conn, within, c)
 }
 
-// askOn asks on a connection of the lock's own, which is made if there is none.
+// askOn sends a command on the lock's own connection, which it opens if there is none.
 func (l *Lock) askOn(session *redis.Conn, within time.Duration, c command) (interface{}, error) {
 	if *session == nil {
 		*session = l.source.Get()
@@ -291,7 +297,8 @@ func (l *Lock) askOn(session *redis.Conn, within time.Duration, c command) (inte
 }
 
 func (l *Lock) askConn(conn redis.Conn, within time.Duration, c command) (interface{}, error) {
-	// In a cluster the first word isn't the key where there are several.
+	// Binds the connection to the node of the first key, because a command for several keys doesn't
+	// begin with a key.
 	if cluster, ok := conn.(interface{ Bind(...string) error }); ok {
 		_ = cluster.Bind(l.options.Keys[0])
 	}
@@ -302,7 +309,7 @@ func (l *Lock) askConn(conn redis.Conn, within time.Duration, c command) (interf
 	return reply, err
 }
 
-// askElsewhere follows a key that is on its way to another node. It knows of no password.
+// askElsewhere sends a command to the node that an ASK error names. It sends no password.
 func askElsewhere(said redis.Error, within time.Duration, c command) (interface{}, error) {
 	words := strings.Fields(string(said))
 	conn, err := redis.Dial("tcp", words[len(words)-1], redis.DialConnectTimeout(answerWithin))
@@ -316,13 +323,13 @@ func askElsewhere(said redis.Error, within time.Duration, c command) (interface{
 	return redis.DoWithTimeout(conn, within, c.name, c.args...)
 }
 
-// heldAll tells whether an EXTEND or a RELEASE of all keys was carried out.
+// heldAll returns true if an EXTEND or a RELEASE found all keys held.
 func (l *Lock) heldAll(reply interface{}) bool {
 	count, err := redis.Int(reply, nil)
 	return err == nil && count == len(l.options.Keys)
 }
 
-// mayPass tells whether the same is to be sent again on a new connection.
+// mayPass returns true if the command should be sent again on a new connection.
 func mayPass(err error) bool {
 	said, isReply := err.(redis.Error)
 	if !isReply {
@@ -333,7 +340,7 @@ func mayPass(err error) bool {
 	case "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK":
 		return true
 	}
-	// The server's own words to those who wait as it becomes a replica.
+	// The server's error to its blocked clients when it becomes a replica.
 	return code == "UNBLOCKED" && strings.Contains(string(said), "instance state changed")
 }
 
@@ -348,7 +355,7 @@ func told(err error) error {
 	return err
 }
 
-// ms rounds up: a wait must not end before its time.
+// ms returns milliseconds, rounded up because a wait must not end early, and at least 1.
 func ms(d time.Duration) int64 {
 	if d <= 0 {
 		return 1

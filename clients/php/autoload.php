@@ -1,6 +1,6 @@
 <?php
 
-// Without Composer: the classes of this folder, as composer.json has them.
+// Loads the classes of this folder without Composer, like composer.json does.
 
 declare(strict_types=1);
 

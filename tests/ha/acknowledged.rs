@@ -1,11 +1,10 @@
-//! WAIT after a grant: who looks at its answer is never told that a lock is safe which no replica
-//! has.
+//! WAIT after a grant: its reply never counts a replica that lacks the grant.
 //!
-//! The only replica is stopped, so it acknowledges nothing of what is granted from there on.
+//! The tests stop the only replica, so it acknowledges no grant made after that.
 
 use redis::Value;
 
-use crate::support::{until, Client, Expect, Grant, Server, LONG};
+use support::{until, Client, Expect, Grant, Server, LONG};
 
 /// A primary and its only replica.
 struct Pair {
@@ -17,7 +16,7 @@ impl Pair {
     #[track_caller]
     fn start() -> Pair {
         let primary = Server::builder()
-            // The server looks at the timeouts of blocked clients this often a second.
+            // The server checks the timeouts of blocked clients this many times a second.
             .config("hz 250")
             .config("busy-reply-threshold 50")
             .start();
@@ -29,8 +28,8 @@ impl Pair {
         Pair { primary, replica }
     }
 
-    /// Stops the replica when it has all that was granted so far, and has said so: what WAIT is told
-    /// from now on is about what comes.
+    /// Stops the replica once it has acknowledged every grant so far. A later reply of WAIT then
+    /// concerns only later grants.
     #[track_caller]
     fn freeze(&self) {
         until("the replica has acknowledged everything", || {
@@ -44,7 +43,8 @@ impl Pair {
         self.replica.freeze();
     }
 
-    /// The client has been granted `key` since the replica stopped.
+    /// Asserts that WAIT counts the replica only once it has the grant. `client` must have been
+    /// granted `key` since the replica stopped.
     #[track_caller]
     fn assert_wait_tells_the_truth(
         &self,
@@ -53,10 +53,10 @@ impl Pair {
         grant: &Grant,
         how: &str,
     ) {
-        assert_eq!(client.call("WAIT 1 60").int(), 0, "{how}: nobody has it");
+        assert_eq!(client.call("WAIT 1 60").int(), 0, "{how}: on no replica");
         self.replica.thaw();
         assert_eq!(client.call("WAIT 1 15000").int(), 1, "{how}");
-        // No looking again until it is there: it has to be.
+        // Look only once, because the grant must be there already.
         let info = self.replica.lock_info(key);
         let info = info.unwrap_or_else(|| panic!("{how}: {key} isn't at the replica"));
         let holders = info.holders.iter();
@@ -68,7 +68,7 @@ impl Pair {
     }
 }
 
-/// Something that makes the next in the queue the holder of `k`, where `a` holds it.
+/// An event that hands `k` over from `a` to the next waiter in the queue.
 type HandOver = fn(&Server);
 
 const HAND_OVERS: [(&str, HandOver); 10] = [
@@ -169,7 +169,7 @@ fn wait_covers_a_grant_that_needed_no_waiting() {
         ("LOCK.ACQUIRE k b PX 1000", "LOCK.WAIT k b REENTRANT"),
         ("LOCK.ACQUIRE k b PX 1000", "LOCK.ACQUIRE k b SHARED"),
         ("LOCK.MACQUIRE 2 k l b PX 1000", "LOCK.MACQUIRE 2 k l b"),
-        // Over before it is asked for again: the server finds the key expired.
+        // The first lease is over before the second command, so the server finds the key expired.
         ("LOCK.ACQUIRE k a PX 1", "LOCK.WAIT k b"),
     ] {
         pair.primary.call("FLUSHALL").okay();
@@ -201,7 +201,7 @@ fn wait_covers_an_extension_on_another_connection() {
     }
 }
 
-/// How often the moment is looked for in which a command changes nothing.
+/// Attempts to hit the millisecond in which a command changes nothing.
 const TRIES: usize = 60;
 
 #[test]
@@ -236,7 +236,7 @@ fn wait_covers_a_command_that_changes_nothing_because_it_comes_in_the_same_milli
     }
 }
 
-/// Keeps the server busy for a while before and after it releases `k`.
+/// A script that keeps the server busy for a while before and after it releases `k`.
 const BUSY_RELEASE: &str = "
     local function now()
         local time = redis.call('TIME')
@@ -261,11 +261,11 @@ fn wait_covers_what_a_busy_script_handed_over() {
     let mut script = pair.primary.client();
     pair.freeze();
     script.send(&["EVAL", BUSY_RELEASE, "1", "k"]);
-    until("others are told that a script runs", || {
+    until("other clients get BUSY", || {
         let told = pair.primary.call("PING");
         told.is_err_and(|error| error.starts_with("BUSY "))
     });
-    // The server reads and writes by now, but the script's effects are replicated at its end.
+    // The server reads and writes by now, but replicates the script's effects only at its end.
     waiter.expect_silence();
     let grant = waiter.recv().grant();
     script.recv().nil();

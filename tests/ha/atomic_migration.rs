@@ -1,22 +1,23 @@
-//! Slots that move as a whole: CLUSTER MIGRATESLOTS of Valkey 9, CLUSTER MIGRATION of Redis 8.4.
+//! Slots that move atomically: CLUSTER MIGRATESLOTS of Valkey 9, CLUSTER MIGRATION of Redis 8.4.
 //!
-//! On a server that has neither, each test shows that it says so, and ends there.
+//! If the server has neither command, each test asserts its error and ends there.
 
 use crate::nodes::{
     assert_take_turns, digests, hold_every_kind, moved_to, Cluster, Move, EVERY_KIND,
 };
 use crate::slot_migration::wait_through;
-use crate::support::{assert_same_data, until, Client, Expect, Server, LONG};
+use support::{assert_same_data, until, Client, Expect, Server, LONG};
 
-/// Has the move of the slot of `{t}` take so many times 1.5 ms at least: it sends as many keys beside
-/// the locks, and pauses before each.
+/// Slows the move of the slot of `{t}` to at least `keys` times 1.5 ms. The source sends `keys`
+/// keys in addition to the locks, and pauses before each.
 #[track_caller]
 fn slow_down(source: &Server, keys: u32) {
     source.call(format!("DEBUG POPULATE {keys} {{t}}")).okay();
     source.call("CONFIG SET rdb-key-save-delay 1500").okay();
 }
 
-/// Begins to move the slot of `{t}` to the next primary. `None` where the server has no such thing.
+/// Begins to move the slot of `{t}` to the next primary. Returns `None` if the server cannot move
+/// slots atomically.
 fn begin(cluster: &Cluster) -> Option<Move<'_>> {
     let slot = cluster.next_move("{t}");
     match slot.begin_as_a_whole() {
@@ -57,17 +58,17 @@ fn locks_move_with_their_slot_and_waiters_are_sent_on() {
     let replica = cluster.node(slot.to + 3);
     assert_same_data(target, &[replica]);
 
-    // The source has forgotten all of it.
+    // The source keeps none of the slot's state.
     until("the source has none of the locks", || {
         source.info("lock", "lock_locks") == "0"
     });
-    until("nothing is tied there", || {
+    until("the source has no sessions", || {
         source.info("lock", "lock_sessions") == "0"
     });
     assert_eq!(source.info("lock", "lock_waiters"), "0");
     assert_eq!(source.info("lock", "lock_deferred"), "0");
 
-    // The target goes on with it.
+    // The target has taken over the locks.
     assert_eq!(
         target
             .call("LOCK.EXTEND {t}session c PX 60000 SESSION")
@@ -104,7 +105,7 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
     let Some(slot) = begin(&cluster) else {
         return;
     };
-    // From now on one lease after the other ends.
+    // From here on the leases expire one after the other.
     assert_eq!(source.call("LOCK.EXTEND {t} w0 PX 50").int(), 1);
     let mut sent_on = 0;
     for waiter in &mut waiters {
@@ -120,7 +121,7 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
     assert!(fences.len() > 1, "no lease ended while the slot moved");
     assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
     slot.until_known();
-    // The new node numbers on from the last grant of the old one, which it has seen.
+    // The new node has seen the old node's last grant, so its fences continue from there.
     let last: i64 = slot
         .target
         .info("lock", "lock_last_fence")
@@ -133,7 +134,7 @@ fn hand_overs_by_the_timer_reach_the_new_node() {
 fn a_move_called_off_leaves_lock_and_queue_where_they_were() {
     let cluster = Cluster::of_primaries();
     let source = cluster.node(cluster.owner("{t}"));
-    // Longer than it takes to call it off.
+    // The move takes longer than it takes to cancel it.
     slow_down(source, 2_000);
     source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
     for n in 0..50 {
@@ -153,12 +154,12 @@ fn a_move_called_off_leaves_lock_and_queue_where_they_were() {
     slot.call_off();
     assert_eq!(waiter.recv().grant().token, "b");
     assert_eq!(source.lock_info("{t}").unwrap().holder_tokens(), ["b"]);
-    // Where they should have gone, nothing is left of them.
+    // The target keeps nothing of the locks.
     let target = slot.target;
-    until("the locks are gone there", || {
+    until("the target has none of the locks", || {
         target.info("lock", "lock_locks") == "0"
     });
-    until("nothing waits to be settled there", || {
+    until("the target has nothing left to settle", || {
         target.info("lock", "lock_deferred") == "0"
     });
     assert!(target.call("LOCK.INFO {t}").error().starts_with("MOVED "));
@@ -173,7 +174,7 @@ fn a_cluster_client_follows_its_wait_with_the_slot() {
     source.until_waiters("{t}", 1);
     let moving = begin(&cluster);
     let holder = moving.map_or(source, |slot| slot.target);
-    until("it waits where the lock is", || {
+    until("the client waits at the lock's node", || {
         holder.find_info("lock", "lock_waiters").as_deref() == Some("1")
             && holder.call("LOCK.CHECK {t} a").is_ok()
     });

@@ -1,14 +1,14 @@
-//! A cluster that loses nodes, or has them change roles.
+//! A cluster whose nodes fail or change roles.
 
 use std::time::Duration;
 
 use redis::cluster::ClusterClient;
 
 use crate::nodes::{moved_to, Cluster};
-use crate::support::{assert_same_data, until, Client, Expect, Grant, Server, LONG};
+use support::{assert_same_data, until, Client, Expect, Grant, Server, LONG};
 
-/// Holders of every kind in one slot: what each sends again, and what it was granted. The first
-/// holds twice.
+/// Takes locks of several kinds in one slot. Returns for each the command to send again, and its
+/// grant. `a` holds `{t}x` twice.
 fn hold(primary: &Server) -> Vec<(&'static str, Grant)> {
     primary
         .call("LOCK.ACQUIRE {t}x a PX 600000 REENTRANT")
@@ -24,7 +24,7 @@ fn hold(primary: &Server) -> Vec<(&'static str, Grant)> {
     commands.map(|it| (it, primary.call(it).grant())).to_vec()
 }
 
-/// Asserts that each of them holds what it held, with the fence it had.
+/// Asserts that each command of [`hold`] still returns its grant, with the same fence.
 #[track_caller]
 fn assert_held(server: &Server, held: &[(&str, Grant)]) {
     for (again, grant) in held {
@@ -32,12 +32,12 @@ fn assert_held(server: &Server, held: &[(&str, Grant)]) {
     }
 }
 
-/// What ends a wait when the node that has it is no primary any more.
+/// Returns true if the error is one by which a demoted primary ends a wait.
 fn is_sent_on(error: &str) -> bool {
     error.starts_with("MOVED ") || error.starts_with("UNBLOCKED ")
 }
 
-/// A connection that has asked, and is answered at once or later.
+/// Returns a connection that has sent the command. The reply comes at once or later.
 fn asking(server: &Server, command: String) -> Client {
     let mut client = server.client();
     client.send(command);
@@ -48,7 +48,7 @@ fn until_primary(server: &Server) {
     until("the replica is a primary", || {
         server.info("replication", "role") == "master"
     });
-    until("it serves", || server.call("EXISTS {t}").is_ok());
+    until("the key is served", || server.call("EXISTS {t}").is_ok());
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_replica_takes_over_with_its_locks() {
     }
     assert!(waiters[0].recv().grant().fence > soon.fence);
 
-    // The old primary comes back, and follows.
+    // The old primary returns as a replica.
     cluster.node_mut(old).restart();
     let (back, server) = (cluster.node(old), cluster.node(new));
     until("the old primary follows", || {
@@ -120,7 +120,7 @@ fn roles_change_by_hand_and_nobody_is_lost() {
         });
         let error = waiter.recv().error();
         assert!(is_sent_on(&error), "{how}: {error}");
-        // This one may have been granted before the roles changed.
+        // This waiter may have been granted the lock before the roles changed.
         let early = soon.recv();
         assert!(
             early
@@ -134,7 +134,7 @@ fn roles_change_by_hand_and_nobody_is_lost() {
         let mut waiter = new.waiter(format!("LOCK.WAIT {{t}}x w {LONG}"));
         new.call("LOCK.RELEASE {t}x a ALL").int();
         waiter.recv().grant();
-        // The session is a lease like any other now, and the old primary renews and ends nothing.
+        // The session is now a plain lease. The old primary neither renews nor ends it.
         assert_eq!(
             new.lock_info("{t}session").unwrap().holder().int("session"),
             0
@@ -165,7 +165,7 @@ fn a_cluster_that_is_down_refuses_and_goes_on_afterwards() {
     let server = cluster.node(here);
     let error = waiter.recv().error();
     assert!(error.starts_with("CLUSTERDOWN "), "{error}");
-    until("nobody waits", || {
+    until("no client waits", || {
         server.info("lock", "lock_waiters") == "0"
     });
     for command in [
@@ -176,7 +176,7 @@ fn a_cluster_that_is_down_refuses_and_goes_on_afterwards() {
         let error = server.call(command).error();
         assert!(error.starts_with("CLUSTERDOWN "), "{command}: {error}");
     }
-    // A session that ends now is ended when the cluster is well again.
+    // The lock of a session that closes now is released once the cluster is up again.
     session.close();
     cluster.node_mut(lost).restart();
     cluster.until_all_serve();
@@ -205,7 +205,7 @@ fn several_keys_are_served_where_their_hash_tag_is() {
             "{command}: {error}"
         );
     }
-    // A client that knows nothing of the command finds the node all the same.
+    // A client that does not know the commands finds the node all the same.
     let url = format!("redis://127.0.0.1:{}", elsewhere.port());
     let client = ClusterClient::new(vec![url]).expect("an address");
     let mut connection = client
@@ -241,7 +241,7 @@ fn a_replica_of_the_cluster_answers_readers_and_sends_others_on() {
     reader.call("READONLY").okay();
     assert!(reader.call("LOCK.CHECK {t} a").int() > 590_000);
     let info = reader.call("LOCK.INFO {t}").value();
-    let info = crate::support::LockInfo::of(info).expect("a lock");
+    let info = support::LockInfo::of(info).expect("a lock");
     assert_eq!(info.holder().int("fence"), grant.fence);
     for command in [
         "LOCK.ACQUIRE {t} a",

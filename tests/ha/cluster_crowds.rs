@@ -3,14 +3,16 @@
 use std::time::{Duration, Instant};
 
 use crate::contenders::{contend, grants, Find, History, Plan, Route};
-use crate::history::{assert_fences_rise, assert_no_writer_overlaps, assert_nobody_stuck, Outage};
 use crate::nodes::{address_in, Cluster, NODE_TIMEOUT_MS};
-use crate::support::{until, Client, Expect, Server};
+use support::history::{
+    assert_fences_rise, assert_no_writer_overlaps, assert_nobody_stuck, Outage,
+};
+use support::{until, Client, Expect, Server};
 
-/// Who waits for longer than this, while its lock is served, is stuck.
+/// Time after which a client that waits for a served lock counts as stuck.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// A crowd in the slot of `{t}`, with short holds; one of ten of them is left to expire.
+/// Returns a crowd in the slot of `{t}` with short holds, one in ten of which is left to expire.
 fn brisk(replicas: usize) -> Plan {
     Plan {
         keys: (0..4).map(|number| format!("{{t}}{number}")).collect(),
@@ -22,7 +24,7 @@ fn brisk(replicas: usize) -> Plan {
     }
 }
 
-/// What a cluster client does: it goes where it is sent, and asks anybody when it isn't.
+/// Finds the node of a key like a cluster client: by a redirect, or else by asking any node.
 fn route(ports: &[u16], key: &str, trouble: Option<&str>) -> Option<Route> {
     let sent_on = trouble.and_then(sent_to);
     sent_on.or_else(|| ports.iter().find_map(|port| asked_at(*port, key)))
@@ -35,7 +37,7 @@ fn sent_to(error: &str) -> Option<Route> {
     Some(Route { port, asking })
 }
 
-/// The way to a key by the word of a node that has its slot.
+/// Returns the route to a key, if the node at `port` has its slot.
 fn asked_at(port: u16, key: &str) -> Option<Route> {
     let mut client = Client::try_connect(port).ok()?;
     match client.try_call(format!("EXISTS {key}")) {
@@ -52,14 +54,14 @@ fn ports(cluster: &Cluster) -> Vec<u16> {
     cluster.nodes().iter().map(Server::port).collect()
 }
 
-/// Waits until a server has granted so many more.
+/// Waits until a server has granted `more` more locks.
 #[track_caller]
 fn until_it_grants(server: &Server, more: i64) {
     let before = grants(server);
     until("the crowd is at work", || grants(server) >= before + more);
 }
 
-/// What is promised where no grant is lost.
+/// Asserts all guarantees that hold if no grant is lost.
 #[track_caller]
 fn assert_nothing_lost(history: &History, outages: &[Outage]) {
     assert_fences_rise(&history.grants);
@@ -78,12 +80,12 @@ fn a_crowd_follows_its_slot_key_by_key() {
         for _ in 0..3 {
             let slot = cluster.next_move("{t}");
             slot.begin();
-            // For longer than anybody may wait the slot is on its way, and its keys are here.
+            // The slot migrates for longer than a client may wait, with its keys at the source.
             let begun = Instant::now();
             until_it_grants(slot.source, 100);
             until("leases have ended meanwhile", || begun.elapsed() > STUCK);
-            // For a while some keys are here and some are there. Who waits here for one that has gone
-            // is sent on only when the slot has its new owner, so it is a short while.
+            // The keys are split between the nodes, for a short while only: a client that waits at
+            // the source for a key that has left is redirected once the slot has its new owner.
             for key in ["{t}0", "{t}1"] {
                 slot.key(key);
             }
@@ -133,14 +135,14 @@ fn a_crowd_follows_its_slot_as_a_whole() {
     assert_eq!(history.errors.contains_key("MOVED"), moves > 0);
 }
 
-/// Has a replica and its primary change roles. For how long nobody took writes, at most.
+/// Makes a replica and its primary swap roles. Returns an upper bound of the time without writes.
 #[track_caller]
 fn change_roles(owner: &Server, heir: &Server) -> Outage {
     let from = Instant::now();
     heir.call("CLUSTER FAILOVER").okay();
     until("a write succeeds", || heir.call("SET {t}probe 1").is_ok());
     let to = Instant::now();
-    until("the other one follows", || {
+    until("the old primary follows", || {
         owner.info("replication", "role") == "slave"
             && owner.info("replication", "master_link_status") == "up"
     });
@@ -158,8 +160,8 @@ fn a_crowd_goes_on_when_roles_change_by_hand() {
         until_it_grants(owner, 100);
         let there = change_roles(owner, heir);
         until_it_grants(heir, 100);
-        // Two elections for one primary have to be so far apart.
-        until("the others vote again", || {
+        // Two elections for one primary must be this far apart.
+        until("the other primaries vote again", || {
             there.to.elapsed() > Duration::from_millis(2 * NODE_TIMEOUT_MS + 500)
         });
         let back = change_roles(heir, owner);
@@ -204,7 +206,7 @@ fn a_crowd_goes_on_when_a_replica_takes_over() {
         careful.grants.len(),
         brisk.errors
     );
-    // Who didn't ask its replica may have lost a grant of the last moment.
+    // The brisk crowd did not wait for its replica, so it may have lost its latest grants.
     assert_fences_rise(&brisk.grants);
     assert_nobody_stuck(&brisk.waits, &[outage], STUCK);
     assert_nothing_lost(&careful, &[outage]);

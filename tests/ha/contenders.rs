@@ -1,9 +1,9 @@
-//! A crowd of clients that contend for locks while servers come and go, and what they saw.
+//! A crowd of clients that contend for locks while servers come and go, and its history.
 //!
-//! Each client does what a sound client library does. It asks a [`Find`] where its key is served,
-//! waits in line with a token of its own, works, checks now and then that it still holds the lock,
-//! and releases it. After any error, and any connection that is closed, it asks anew and goes on
-//! with the same token. It takes its lease for over a little before it is.
+//! Each client acts like a sound client library. It gets its key's server from a [`Find`], waits
+//! with a token of its own, works, checks now and then that it still holds the lock, and releases
+//! it. After an error or a closed connection the client finds the server anew and goes on with the
+//! same token. It takes its lease for over a little before the lease ends.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,64 +13,65 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::history::{Granted, Hold, Mode, Wait};
-use crate::load::{Dice, Over};
-use crate::support::{unix_time_us, Client, Command, Reply, Server};
+use support::history::{Granted, Hold, Mode, Wait};
+use support::load::{Dice, Over};
+use support::{Client, Command, Reply, Server};
 
-/// How long a grant may take to reach the replicas that its client relies on.
+/// Time that a grant may take to reach the replicas that its client relies on, in ms.
 const ACKNOWLEDGE_MS: u64 = 1_000;
 
-/// When a client gives up on a silent server. It waits without a BLOCK: one who is forgotten in a
-/// queue isn't reminded by asking again. Longer than any wait in turn, so that silence is a fault.
+/// Time after which a client gives up on a silent server. It is longer than any wait in turn, so
+/// silence is a fault. Clients wait without a BLOCK, because repeating the command would hide that
+/// the server forgot a waiter.
 const SILENCE: Duration = Duration::from_secs(40);
 
-/// Between two attempts that failed.
+/// Pause after a failed attempt.
 const BREATH: Duration = Duration::from_millis(10);
 
-/// Between two looks whether the lock is still held.
+/// Time between two checks that the lock is still held.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 
-/// Where a key is served.
+/// The server of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     /// The server's port.
     pub port: u16,
-    /// Whether ASKING has to come before the command. Such a route is good for one command.
+    /// True if ASKING must precede the command. Such a route is good for one command.
     pub asking: bool,
 }
 
-/// Finds the server that takes writes for a key, if there is one just now. It is told the error that
-/// the last server gave, or why it gave none: `MOVED 3999 127.0.0.1:6381`, for one.
+/// Finds the server that currently accepts writes for a key, if any. Its arguments are the key and
+/// the last error: a server's, like `MOVED 3999 127.0.0.1:6381`, or the reason for no reply.
 pub type Find<'a> = &'a (dyn Fn(&str, Option<&str>) -> Option<Route> + Sync);
 
-/// What a crowd does.
+/// The plan of a crowd.
 pub struct Plan {
-    /// The keys; each has clients of its own.
+    /// The keys. Each key has its own clients.
     pub keys: Vec<String>,
-    /// How many clients contend for each key.
+    /// Number of clients that contend for each key.
     pub contenders: usize,
-    /// The lease that they ask for.
+    /// The lease that the clients request, in ms.
     pub lease_ms: u64,
-    /// How long they hold it, if the lease lasts.
+    /// Time for which a client holds the lock if the lease lasts, in ms.
     pub hold_ms: Range<u64>,
-    /// How many holds of ten are left to the end of their lease instead of released.
+    /// Number of holds in ten that are left to expire instead of released.
     pub lapses_of_ten: u64,
-    /// How many replicas have to acknowledge a grant before its client relies on it.
+    /// Number of replicas that must acknowledge a grant before its client relies on it.
     pub replicas: usize,
 }
 
-/// What the clients of a crowd saw.
+/// The history of a crowd, according to its clients.
 #[derive(Debug, Default)]
 pub struct History {
     /// Holds on which their clients relied.
     pub holds: Vec<Hold>,
-    /// Those among them that were over before their lease was.
+    /// The `holds` that were lost before their lease was over.
     pub lost: Vec<Hold>,
     /// All grants, relied on or not.
     pub grants: Vec<Granted>,
     /// All waits.
     pub waits: Vec<Wait>,
-    /// How often which error was met, by its first word.
+    /// Number of errors by their first word.
     pub errors: BTreeMap<String, usize>,
 }
 
@@ -86,8 +87,8 @@ impl History {
     }
 }
 
-/// Lets crowds contend for as long as `meanwhile` runs; one history for each plan, and what
-/// `meanwhile` had to tell.
+/// Lets crowds contend while `meanwhile` runs. Returns one history for each plan, and the result of
+/// `meanwhile`.
 pub fn contend<T, const N: usize>(
     plans: [Plan; N],
     find: Find<'_>,
@@ -121,13 +122,13 @@ pub fn contend<T, const N: usize>(
     })
 }
 
-/// How often a server has granted anything.
+/// Returns the number of grants that a server has made.
 #[track_caller]
 pub fn grants(server: &Server) -> i64 {
     server.info("lock", "lock_grants").parse().expect("a count")
 }
 
-/// A connection, and how it may be used.
+/// A connection and its route.
 struct Line {
     client: Client,
     route: Route,
@@ -198,7 +199,7 @@ impl<'a> Contender<'a> {
         }
     }
 
-    /// Asks until the lock is granted, or the run is over.
+    /// Repeats LOCK.WAIT until the lock is granted, or returns `None` if the run is over first.
     fn wait_in_line(&mut self, token: &str) -> Option<Granted> {
         let lease_ms = self.plan.lease_ms;
         let command = format!("LOCK.WAIT {} {token} PX {lease_ms}", self.key);
@@ -244,7 +245,7 @@ impl<'a> Contender<'a> {
         let in_time = hold.to < lease_over;
         let left_to_lapse = self.dice.below(10) < self.plan.lapses_of_ten;
         let released = left_to_lapse || self.release(&granted.token, lease_over);
-        // An acknowledgement that takes as long as the lease comes too late.
+        // If the acknowledgement takes as long as the lease, it comes too late.
         if !relied_on || from >= lease_over {
             return;
         }
@@ -254,7 +255,7 @@ impl<'a> Contender<'a> {
         self.seen.holds.push(hold);
     }
 
-    /// Whether as many replicas have the grant as the plan asks for.
+    /// Returns true if as many replicas have the grant as the plan requires.
     fn is_acknowledged(&mut self) -> bool {
         let replicas = self.plan.replicas;
         if replicas == 0 {
@@ -264,7 +265,7 @@ impl<'a> Contender<'a> {
         let Some(line) = &mut self.line else {
             return false;
         };
-        // On the grant's own connection: another one knows nothing of it.
+        // WAIT covers only its own connection, so use the connection of the grant.
         match line.client.try_call_within(SILENCE, &command) {
             Ok(Value::Int(count)) => usize::try_from(count).is_ok_and(|count| count >= replicas),
             Ok(other) => panic!("not an answer to WAIT: {other:?}"),
@@ -275,8 +276,8 @@ impl<'a> Contender<'a> {
         }
     }
 
-    /// Works with the lock until then, or until the run is over. Tells whether every server that was
-    /// asked said that it was held.
+    /// Holds the lock until `until`, or until the run is over. Returns true if no check in time
+    /// said that the lock was not held.
     fn work(&mut self, token: &str, until: Instant) -> bool {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -291,8 +292,9 @@ impl<'a> Contender<'a> {
         }
     }
 
-    /// Releases the lock, at whichever server it is by now. Tells whether it was held, or that this
-    /// can't be told: an answer that comes when the lease is over may be about that.
+    /// Releases the lock at its current server. Returns false if the first reply says, before the
+    /// end of the lease, that the lock was not held. A later reply may only mean that the lease is
+    /// over.
     fn release(&mut self, token: &str, lease_over: Instant) -> bool {
         let command = format!("LOCK.RELEASE {} {token}", self.key);
         let first = self.ask(&command);
@@ -304,8 +306,8 @@ impl<'a> Contender<'a> {
         first != Ok(Value::Int(0)) || Instant::now() >= lease_over
     }
 
-    /// Sends a command to where the key is served, and reads its answer. After an error the client
-    /// looks for the server anew.
+    /// Sends a command to the server of the key, and returns the reply. After an error the client
+    /// finds the server anew.
     fn ask(&mut self, command: impl Command) -> Reply {
         let reply = match self.line() {
             Ok(line) => line.ask(command),
@@ -337,16 +339,6 @@ impl<'a> Contender<'a> {
             }
         };
         Ok(self.line.insert(line))
-    }
-}
-
-impl Granted {
-    /// When its client has to take the lease for over, on this machine: the fence of a grant tells
-    /// when it was made, and its answer may have been read a good while after that.
-    fn lease_over(&self, lease_ms: u64) -> Instant {
-        let age_us = u64::try_from(unix_time_us() - self.fence).unwrap_or(0);
-        let lease = Duration::from_millis(lease_ms * 9 / 10);
-        Instant::now() - Duration::from_micros(age_us) + lease
     }
 }
 

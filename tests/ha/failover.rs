@@ -1,5 +1,5 @@
-//! Planned changes of roles, FAILOVER, and the pauses that come with them, CLIENT PAUSE: leases and
-//! waits end meanwhile, and nobody is forgotten.
+//! FAILOVER, and the CLIENT PAUSE that comes with it: leases and waits end meanwhile, and no waiter
+//! is forgotten.
 
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use crate::contenders::{contend, grants, Plan, Route};
-use crate::history::{self, Hold, Outage};
-use crate::support::{assert_same_data, unix_time_ms, until, Client, Expect, Reply, Server, LONG};
+use support::history::{self, Hold, Outage};
+use support::{assert_same_data, unix_time_ms, until, Client, Expect, Reply, Server, LONG};
 
-/// Within which a waiter is served once the server may do so. The module looks every 5 ms; the rest
-/// is for a busy machine.
+/// Time within which a waiter is served once the server may do so. The module checks every 5 ms.
+/// The rest allows for a busy machine.
 const SOON: Duration = Duration::from_millis(500);
 
-/// A primary and a replica in step with it.
+/// Starts a primary, and a replica that is in step with it.
 #[track_caller]
 pub fn pair() -> (Server, Server) {
     let primary = Server::start();
     let replica = Server::start();
     replica.replica_of(&primary);
-    // A new replica is sent its first command up to a second later.
+    // The primary may send a new replica its first command up to a second later.
     primary.call("PUBLISH begun 1").int();
     replica.until_in_step(&primary);
     (primary, replica)
@@ -30,7 +30,7 @@ fn is_primary(server: &Server) -> bool {
     server.info("replication", "role") == "master"
 }
 
-/// Waits until the two have changed their roles, and the link between them is up.
+/// Waits until the two servers have swapped roles, and the link between them is up.
 #[track_caller]
 pub fn until_swapped(old: &Server, new: &Server) {
     until("the replica is the primary", || is_primary(new));
@@ -41,12 +41,12 @@ pub fn until_swapped(old: &Server, new: &Server) {
     });
 }
 
-/// What this server's lock table has decided so far.
+/// Returns the server's counts of grants, hand-overs and expirations.
 fn decided(server: &Server) -> [String; 3] {
     ["lock_grants", "lock_hand_overs", "lock_expirations"].map(|field| server.info("lock", field))
 }
 
-/// Waits until the lease of the only holder of `key` is over by the server's clock.
+/// Waits until the lease of `key`'s only holder is over by the server's clock.
 #[track_caller]
 fn until_expired(server: &Server, key: &str) {
     until(&format!("the lease of {key} is over"), || {
@@ -64,16 +64,16 @@ fn assert_unblocked(waiter: &mut Client) {
 
 // ---- FAILOVER
 
-/// Locks and waiters of several kinds on a primary that is about to hand over its role: `a` holds
-/// `long` for long and `brief` for 2500 ms, `c` holds `tied` in a session of 9000 ms.
+/// Locks and waiters of several kinds at a primary that is about to hand over its role. `a` holds
+/// `long` with a long lease and `brief` for 2500 ms. `c` holds `tied` in a session of 9000 ms.
 struct Scene {
     session: Client,
-    /// Of `b`, one for each key, without a BLOCK.
+    /// The waiters of `b`, one for each key, without a BLOCK.
     waiters: [Client; 3],
-    /// Waits for `long` with a BLOCK of 2000 ms.
+    /// The waiter for `long` with a BLOCK of 2000 ms.
     impatient: Client,
     highest: i64,
-    /// When the lease of `tied` ends, if it isn't renewed.
+    /// The deadline of `tied` if its lease is not renewed, in Unix ms.
     tied_until_ms: i64,
 }
 
@@ -101,12 +101,12 @@ impl Scene {
     }
 }
 
-/// What holds once the replica of [`Scene`]'s primary has taken over: leases run on, and those who
-/// ask again have their turn.
+/// Asserts the state after the replica of [`Scene`]'s primary has taken over: leases run on, and
+/// clients that ask again get their turn.
 #[track_caller]
 fn assert_taken_over(scene: Scene, old: &Server, new: &Server) {
     let decided_before = decided(old);
-    // A session is renewed at a third of its lease: not by its old primary any more.
+    // The old primary no longer renews the session, which would be due at a third of its lease.
     until("the time of a renewal is over", || {
         unix_time_ms() > scene.tied_until_ms - 6_000 + 5
     });
@@ -119,14 +119,14 @@ fn assert_taken_over(scene: Scene, old: &Server, new: &Server) {
     assert_eq!(
         tied.holder().int("session"),
         0,
-        "the session was the old primary's"
+        "the session ended with the old primary"
     );
 
     let mut waiter = new.client();
     let brief = waiter.call(format!("LOCK.WAIT brief b {LONG}")).grant();
     assert!(brief.fence > scene.highest, "{brief:?}");
 
-    // The session's client takes it up again; its end is then the lock's.
+    // The client ties the lock to a new session, whose end then releases the lock.
     let mut session = new.client();
     let extend = "LOCK.EXTEND tied c PX 9000 SESSION";
     assert_eq!(session.call(extend).int(), 1);
@@ -149,7 +149,7 @@ fn a_failover_hands_over_holders_and_sends_waiters_on() {
     let (primary, replica) = pair();
     let mut scene = Scene::set(&primary);
     replica.until_in_step(&primary);
-    // The replica takes its time, so that a lease and a BLOCK end while the failover goes on.
+    // The replica is slow, so that a lease and a BLOCK end during the failover.
     replica.freeze();
     scene.highest = primary.call("LOCK.ACQUIRE unheard a").grant().fence;
     let before = decided(&primary);
@@ -177,7 +177,7 @@ fn a_failover_hands_over_holders_and_sends_waiters_on() {
     assert_eq!(
         decided(&primary),
         before,
-        "nothing was granted or ended in the pause"
+        "the pause grants and expires nothing"
     );
     assert!(replica.call("LOCK.CHECK unheard a").int() > 0);
     assert_taken_over(scene, &primary, &replica);
@@ -197,8 +197,8 @@ fn a_forced_failover_leaves_a_replica_that_ends_nothing() {
     let failover = format!("FAILOVER TO {target} FORCE TIMEOUT 3500");
     primary.call(failover).okay();
     scene.impatient.recv().nil();
-    // It is nobody's primary any more, and nobody is its primary yet.
-    until("it has given up its role", || !is_primary(&primary));
+    // The old primary has given up its role, and the new primary has not taken over yet.
+    until("the primary gave up its role", || !is_primary(&primary));
     until_expired(&primary, "brief");
     until_expired(&primary, "later");
     primary.settle();
@@ -212,8 +212,8 @@ fn a_forced_failover_leaves_a_replica_that_ends_nothing() {
     assert_taken_over(scene, &primary, &replica);
 }
 
-/// Valkey 9 leaves blocked clients waiting until the target has taken over; all others send them
-/// away as they give up their role, before it.
+/// Valkey 9 keeps blocked clients waiting until the target has taken over. All other servers
+/// unblock them before that, when they give up their role.
 #[test]
 fn an_aborted_forced_failover_loses_nobody() {
     let (primary, replica) = pair();
@@ -232,10 +232,10 @@ fn an_aborted_forced_failover_loses_nobody() {
     primary.call("SET unheard 1").okay();
     let target = format!("127.0.0.1 {}", replica.port());
     let failover = format!("FAILOVER TO {target} FORCE TIMEOUT 500");
-    // The key goes in the pass of the loop in which the pause begins: nothing is granted any more.
+    // DEL runs in the loop pass in which the pause begins, so it grants no waiter.
     primary.call_all(&["DEL deleted", &failover]);
-    until("it has given up its role", || !is_primary(&primary));
-    // In time where it still waits, at once where it was sent away.
+    until("the primary gave up its role", || !is_primary(&primary));
+    // The reply comes after BLOCK if the client still waits, and at once if it was unblocked.
     match impatient.recv() {
         Ok(reply) => assert_eq!(reply, Value::Nil),
         Err(error) => assert!(error.starts_with("UNBLOCKED "), "{error}"),
@@ -258,7 +258,7 @@ fn an_aborted_forced_failover_loses_nobody() {
     assert!(took < SOON, "granted {took:?} after the end");
     assert!(primary.call("LOCK.ACQUIRE more a").grant().fence > last);
     replica.thaw();
-    // Its link may still look sound that was cut meanwhile.
+    // A link that was cut may still look up.
     primary.call("SET again 1").okay();
     until("the replica follows again", || {
         replica.call("EXISTS again") == Ok(Value::Int(1))
@@ -276,9 +276,9 @@ fn an_aborted_failover_goes_on_where_it_stood() {
     primary.call("FAILOVER").okay();
     scene.impatient.recv().nil();
     until_expired(&primary, "brief");
-    // A client that goes during the pause takes its lock with it after the pause.
+    // If a session closes during the pause, its lock is released after the pause.
     scene.session.close();
-    // A release that is sent meanwhile is carried out after it.
+    // A release that is sent during the pause is executed after it.
     let mut holder = primary.client();
     holder.send("LOCK.RELEASE long a");
     primary.settle();
@@ -337,7 +337,7 @@ fn a_crowd_goes_on_over_failovers_back_and_forth() {
     });
     for history in &histories {
         history::assert_fences_rise(&history.grants);
-        // FAILOVER loses nothing that was answered.
+        // FAILOVER loses no effect of a command that was answered.
         history::assert_no_writer_overlaps(&history.holds);
         assert!(history.lost.is_empty(), "{:#?}", history.lost);
     }
@@ -355,10 +355,10 @@ fn a_crowd_goes_on_over_failovers_back_and_forth() {
         steady.grants.len(),
         brisk.errors
     );
-    assert!(kept > 0, "nobody held a lock from before to after");
+    assert!(kept > 0, "no client held a lock throughout a failover");
 }
 
-/// Lets a crowd work for a while, and has the other server take over.
+/// Lets a crowd work for a while, then makes the other server take over. Returns the outage.
 #[track_caller]
 fn hand_over_role(old: &Server, new: &Server) -> Outage {
     let before = grants(old);
@@ -369,7 +369,7 @@ fn hand_over_role(old: &Server, new: &Server) -> Outage {
     take_over(old, new)
 }
 
-/// Has the replica take over, and the old primary follow it.
+/// Makes the replica take over and the old primary follow it. Returns the outage.
 #[track_caller]
 pub fn take_over(old: &Server, new: &Server) -> Outage {
     let from = Instant::now();
@@ -383,13 +383,13 @@ pub fn take_over(old: &Server, new: &Server) -> Outage {
 
 // ---- CLIENT PAUSE
 
-/// How long the pause is.
+/// Length of the pause, in ms.
 const PAUSE_MS: i64 = 800;
 
-/// Where leases end one after the other, in the pause and after.
+/// Number of keys whose leases end one after the other, during the pause and after it.
 const KEYS: i64 = 50;
 
-/// The lease that is left of each key as the pause begins.
+/// Returns the lease of a key when the pause begins, in ms.
 fn lease_ms(number: i64) -> i64 {
     50 + number * 20
 }
@@ -448,7 +448,7 @@ fn assert_nobody_is_lost_in_a_pause(mode: &str) {
     assert_same_data(&primary, &[&replica]);
 }
 
-/// A waiter whose BLOCK ends before the lock is free. It reads its answer when that comes.
+/// A waiter whose BLOCK ends before the lock is free. A thread of its own reads the reply.
 struct Impatient {
     answer: JoinHandle<(Reply, Instant)>,
     asked: Instant,
@@ -461,7 +461,7 @@ impl Impatient {
         let mut client = primary.client();
         let asked = Instant::now();
         client.send(format!("LOCK.WAIT gone w{block_ms} BLOCK {block_ms}"));
-        // In the queue, or out of it again, before anything is paused.
+        // The waiter is in the queue, or out of it again, before the pause begins.
         primary.settle();
         Impatient {
             answer: thread::spawn(move || (client.recv(), Instant::now())),

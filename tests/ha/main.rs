@@ -2,17 +2,6 @@
 //!
 //! `cargo test` leaves this out; `make test-ha` runs it.
 
-#[path = "../support/history.rs"]
-mod history;
-#[path = "../support/load.rs"]
-mod load;
-#[path = "../support/payload.rs"]
-mod payload;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../support/tasks.rs"]
-mod tasks;
-
 mod acknowledged;
 mod atomic_migration;
 mod cluster;

@@ -1,25 +1,25 @@
-//! A real cluster: three primaries, and three replicas where a test asks for them.
+//! A real cluster of three primaries, with three replicas if a test asks for them.
 
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
-use crate::support::{eventually, free_port, until, Client, Expect, Flavour, Grant, Server};
+use support::{eventually, free_port, until, Client, Expect, Flavour, Grant, Server};
 
 const SLOTS: usize = 16_384;
 const PRIMARIES: usize = 3;
 
-/// When a node that is silent counts as failing. A busy machine keeps a node from answering for a
-/// good part of that.
+/// Time after which a silent node counts as failing. On a busy machine a node may be silent for a
+/// large part of it.
 pub const NODE_TIMEOUT_MS: u64 = 2_000;
 
-/// The nodes of a cluster. The first three began as primaries with a third of the slots each; the
-/// one three further on is a primary's replica.
+/// The nodes of a cluster. The first three start as primaries with a third of the slots each.
+/// Node `n + 3` starts as the replica of node `n`.
 pub struct Cluster {
     nodes: Vec<Server>,
 }
 
 impl Cluster {
-    /// Three primaries, each with a replica in step.
+    /// Starts three primaries, each with a replica that is in step.
     #[track_caller]
     pub fn start() -> Cluster {
         let cluster = Cluster::of(2 * PRIMARIES);
@@ -47,7 +47,7 @@ impl Cluster {
         cluster
     }
 
-    /// Three primaries.
+    /// Starts three primaries without replicas.
     #[track_caller]
     pub fn of_primaries() -> Cluster {
         Cluster::of(PRIMARIES)
@@ -80,28 +80,28 @@ impl Cluster {
         cluster
     }
 
-    /// A node by its number.
+    /// Returns a node by its number.
     pub fn node(&self, number: usize) -> &Server {
         &self.nodes[number]
     }
 
-    /// A node by its number, to be killed or started again.
+    /// Returns a node by its number, to kill or restart it.
     pub fn node_mut(&mut self, number: usize) -> &mut Server {
         &mut self.nodes[number]
     }
 
-    /// All nodes.
+    /// Returns all nodes.
     pub fn nodes(&self) -> &[Server] {
         &self.nodes
     }
 
-    /// A node's name in the cluster.
+    /// Returns a node's id in the cluster.
     #[track_caller]
     fn id(&self, number: usize) -> String {
         self.node(number).call("CLUSTER MYID").text()
     }
 
-    /// The slot of a key.
+    /// Returns the slot of a key.
     #[track_caller]
     pub fn slot(&self, key: impl AsRef<[u8]>) -> i64 {
         self.node(0)
@@ -109,8 +109,7 @@ impl Cluster {
             .int()
     }
 
-    /// The number of the node that serves a key, by its own account. A node that is down serves
-    /// nothing.
+    /// Waits until a running node serves the key, and returns its number.
     #[track_caller]
     pub fn owner(&self, key: impl AsRef<[u8]>) -> usize {
         let exists = [b"EXISTS".as_slice(), key.as_ref()];
@@ -124,7 +123,7 @@ impl Cluster {
     #[track_caller]
     pub fn until_all_serve(&self) {
         for node in self.running() {
-            until("the cluster is well", || {
+            until("the cluster is up", || {
                 node.call("CLUSTER INFO")
                     .text()
                     .contains("cluster_state:ok")
@@ -132,7 +131,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the node, and every other running one, says that the slot is the node's.
+    /// Waits until every running node says that the slot belongs to `owner`.
     #[track_caller]
     fn until_slot_is_at(&self, slot: i64, owner: usize) {
         let id = self.id(owner);
@@ -143,7 +142,7 @@ impl Cluster {
         }
     }
 
-    /// The way of a key's slot from the node that serves it to the next primary.
+    /// Returns the move of a key's slot from the node that serves the key to the next primary.
     #[track_caller]
     pub fn next_move(&self, key: impl AsRef<[u8]>) -> Move<'_> {
         let from = self.owner(&key);
@@ -175,7 +174,7 @@ impl Cluster {
 
     fn until_all_see_replicas(&self) {
         for node in &self.nodes {
-            until("the nodes know who follows whom", || {
+            until("the nodes know all replicas", || {
                 let text = node.call("CLUSTER NODES").text();
                 text.lines().filter(|line| line.contains("slave")).count() == PRIMARIES
             });
@@ -183,22 +182,24 @@ impl Cluster {
     }
 }
 
-/// A slot that is to go from one node to another: key by key, or as a whole.
+/// The move of a slot from one node to another, key by key or atomically.
 #[derive(Clone, Copy)]
 pub struct Move<'a> {
     cluster: &'a Cluster,
     slot: i64,
-    /// The number of the node that gets it.
+    /// The number of the node that gets the slot.
     pub to: usize,
-    /// Who has it.
+    /// The node that has the slot.
     pub source: &'a Server,
-    /// Who gets it.
+    /// The node that gets the slot.
     pub target: &'a Server,
 }
 
 impl<'a> Move<'a> {
-    /// Ends the move, and begins to move the slot back key by key. Its old node learns of both in one
-    /// pass of its loop, and so sends nobody on in between. The way back.
+    /// Ends the move and begins to move the slot back key by key. Returns the move back.
+    ///
+    /// The old node gets both commands in one pass of its event loop, so it redirects no waiter in
+    /// between.
     #[track_caller]
     pub fn turn_back(self) -> Move<'a> {
         let id = |server: &Server| server.call("CLUSTER MYID").text();
@@ -213,7 +214,7 @@ impl<'a> Move<'a> {
         self.back()
     }
 
-    /// The way back.
+    /// Returns the move in the opposite direction, not yet begun.
     pub fn back(self) -> Move<'a> {
         Move {
             source: self.target,
@@ -223,7 +224,7 @@ impl<'a> Move<'a> {
         }
     }
 
-    /// Begins to move it key by key: from now on its keys are at one node or at the other.
+    /// Begins to move the slot key by key. From then on each key is at one node or at the other.
     #[track_caller]
     pub fn begin(self) {
         let id = |server: &Server| server.call("CLUSTER MYID").text();
@@ -236,7 +237,7 @@ impl<'a> Move<'a> {
             .okay();
     }
 
-    /// Moves all keys that the slot still has at its old node.
+    /// Moves all keys of the slot that the source still has.
     #[track_caller]
     pub fn all_keys(self) {
         let slot = self.slot;
@@ -254,7 +255,7 @@ impl<'a> Move<'a> {
         }
     }
 
-    /// Moves one key, if it is there.
+    /// Moves one key if the source has it.
     #[track_caller]
     pub fn key(self, key: impl AsRef<[u8]>) {
         let port = self.target.port().to_string();
@@ -270,7 +271,8 @@ impl<'a> Move<'a> {
         assert!(["OK", "NOKEY"].contains(&answer.as_str()), "{answer}");
     }
 
-    /// Ends the move: the slot is the new node's. The moment at which it began to serve it.
+    /// Ends the move by assigning the slot to the target. Returns the time at which the target
+    /// began to serve it.
     #[track_caller]
     pub fn end(self) -> Instant {
         let id = self.target.call("CLUSTER MYID").text();
@@ -284,7 +286,7 @@ impl<'a> Move<'a> {
         since
     }
 
-    /// Leaves the slot where it was.
+    /// Cancels the move, so the slot stays at the source.
     #[track_caller]
     pub fn give_up(self) {
         for node in [self.source, self.target] {
@@ -293,8 +295,7 @@ impl<'a> Move<'a> {
         }
     }
 
-    /// Has the servers move the whole slot, all its keys at one moment. The error of a server that
-    /// can't do that.
+    /// Makes the servers move the slot atomically. Returns the error of a server that cannot.
     pub fn begin_as_a_whole(self) -> Result<(), String> {
         let (source, target, slot) = (self.source, self.target, self.slot);
         let moving = match source.flavour() {
@@ -309,28 +310,30 @@ impl<'a> Move<'a> {
         moving.map(drop)
     }
 
-    /// Calls off the move of the whole slot.
+    /// Cancels the atomic move of the slot.
     #[track_caller]
     pub fn call_off(self) {
         match self.source.flavour() {
             Flavour::Valkey => self.source.call("CLUSTER CANCELSLOTMIGRATIONS").okay(),
-            // Told to the source, it would begin anew: the target is who wants the slot.
+            // The target requests the slot, so a cancel at the source would only restart the move.
             Flavour::Redis => drop(self.target.call("CLUSTER MIGRATION CANCEL ALL").value()),
         }
     }
 
-    /// Waits until every node knows the slot at its new node.
+    /// Waits until every node knows that the slot belongs to the target.
     #[track_caller]
     pub fn until_known(self) {
         self.cluster.until_slot_is_at(self.slot, self.to);
     }
 }
 
-/// Where [`hold_every_kind`] takes its locks.
+/// The keys that [`hold_every_kind`] locks.
 pub const EVERY_KIND: [&str; 4] = ["{t}x", "{t}s", "{t}m", "{t}n"];
 
-/// Takes locks for long in the slot of `{t}`: one held twice, one shared by who has two permits and by
-/// who extended its lease, one of two keys. The grants of the first, to `a`, and of the last, to `b`.
+/// Takes locks with long leases in the slot of `{t}`. Returns the grants to `a` and to `b`.
+///
+/// `a` holds `{t}x` twice. `p` with two permits and `q` with an extended lease share `{t}s`. `b`
+/// holds `{t}m` and `{t}n`.
 #[track_caller]
 pub fn hold_every_kind(server: &Server) -> [Grant; 2] {
     for (token, permits) in [("p", 2), ("q", 1)] {
@@ -353,8 +356,8 @@ pub fn hold_every_kind(server: &Server) -> [Grant; 2] {
     .map(|command| server.call(command).grant())
 }
 
-/// The locks as the server digests them: holders, holds, deadlines, fences. They may be on their way
-/// here.
+/// Returns the server's digests of the locks: holders, holds, deadlines and fences. The server may
+/// still be importing their slot.
 #[track_caller]
 pub fn digests(server: &Server, keys: &[&str]) -> Vec<String> {
     let mut client = server.client();
@@ -367,7 +370,7 @@ pub fn digests(server: &Server, keys: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Asserts that these waiters hold a key one after the other, with fences that rise above `last`.
+/// Asserts that the waiters hold the key one after the other, with fences that rise above `last`.
 #[track_caller]
 pub fn assert_take_turns(
     server: &Server,
@@ -404,7 +407,7 @@ fn bus_port(node: &Server) -> String {
     Ok(reply[1].clone()).text()
 }
 
-/// The id of the node that serves a slot, by what this node says.
+/// Returns the id of the node that serves a slot, according to `node`.
 fn owner_by(node: &Server, slot: i64) -> Option<String> {
     let text = node.call("CLUSTER NODES").text();
     let line = text.lines().find(|line| {
@@ -424,12 +427,12 @@ fn range_of(text: &str) -> Option<RangeInclusive<i64>> {
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// The port that an error such as `MOVED 12182 127.0.0.1:7001` names.
+/// Returns the port in an error like `MOVED 12182 127.0.0.1:7001`.
 pub fn moved_to(error: &str) -> Option<u16> {
     address_in(error, "MOVED ")
 }
 
-/// The port that an error with this first word sends its client to.
+/// Returns the port to which an error that starts with `first` redirects the client.
 pub fn address_in(error: &str, first: &str) -> Option<u16> {
     let address = error.strip_prefix(first)?.split(' ').nth(1)?;
     address.rsplit(':').next()?.parse().ok()

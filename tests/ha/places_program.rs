@@ -1,16 +1,17 @@
-//! A program whose tasks all wait over one connection, while the servers change their roles: no place
-//! is known to the new primary, and each task's one command takes a new one.
+//! A program whose tasks all wait over one connection while the servers change roles. The new
+//! primary knows no places, so each task takes a new place with the command that it repeats.
 
 use std::time::Instant;
 
 use crate::failover::{pair, take_over};
-use crate::history::Outage;
-use crate::support::{Expect, Server};
-use crate::tasks::{
+use support::history::Outage;
+use support::tasks::{
     assert_all_had_their_turns, kill_connections, run, until_done, Messages, TASKS,
 };
+use support::{Expect, Server};
 
-/// Kills the primary once its replica has all that it answered, and has that take over.
+/// Kills the primary once its replica has every effect that was answered, and makes the replica
+/// take over. Returns the outage.
 #[track_caller]
 fn lose(primary: &mut Server, replica: &Server) -> Outage {
     let from = Instant::now();
@@ -43,9 +44,9 @@ fn assert_goes_on_by_itself(messages: Messages) {
     assert!(seen.told() > TASKS * 97 / 100, "messages didn't come");
     assert!(
         seen.certain() > TASKS / 2,
-        "too little is known of the order"
+        "the order of too few tasks is known"
     );
-    // Those who waited then had to queue at two other servers after the first one.
+    // The tasks that still waited had to queue anew at the new primary, after each failover.
     assert!(seen.anew() > TASKS / 2, "the servers knew the places");
 }
 

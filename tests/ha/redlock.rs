@@ -1,4 +1,4 @@
-//! Redlock, as `examples/redlock.rs` has it, over five masters of which some die or stop.
+//! The Redlock of `examples/redlock.rs` over five masters, of which some die or stop.
 
 #[path = "../../examples/redlock.rs"]
 #[allow(dead_code, reason = "its program runs as a process of its own")]
@@ -16,18 +16,18 @@ use std::time::{Duration, Instant};
 
 use example::{Held, Missed, Redlock, Settings};
 
-use crate::history::{assert_no_writer_overlaps, Hold, Mode};
-use crate::load::{soak_time, Dice, Over};
-use crate::payload;
-use crate::support::{eventually, signal, unix_time_us, until, Expect, Server, PATIENCE};
+use support::history::{assert_no_writer_overlaps, Hold, Mode};
+use support::load::{soak_time, Dice, Over};
+use support::payload;
+use support::{eventually, signal, unix_time_us, until, Expect, Server, PATIENCE};
 
-/// Longer than any of these tests needs: what is free before that was released.
+/// A lease longer than any test here. A lock that is free earlier was released.
 const LEASE: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// What a busy machine may add to a round. Less than another timeout.
+/// Time that a busy machine may add to a round. It is shorter than another timeout.
 const SLACK: Duration = Duration::from_millis(800);
 
-/// One try with a long lease.
+/// Returns settings for one try with a long lease.
 fn once() -> Settings {
     Settings {
         timeout: TIMEOUT,
@@ -50,7 +50,7 @@ fn client(masters: &[Server], settings: Settings) -> Redlock {
     Redlock::new(&addresses(masters), settings).expect("addresses that can be read")
 }
 
-/// A client that is connected to all of these.
+/// Returns a client that is connected to all masters.
 #[track_caller]
 fn connected_client(masters: &[Server], settings: Settings) -> Redlock {
     let mut redlock = client(masters, settings);
@@ -59,7 +59,7 @@ fn connected_client(masters: &[Server], settings: Settings) -> Redlock {
     redlock
 }
 
-/// The token that holds `k`, if one does.
+/// Returns the token that holds `k`, if any.
 #[track_caller]
 fn holder(master: &Server) -> Option<String> {
     let info = master.lock_info("k")?;
@@ -80,7 +80,7 @@ fn assert_free_on(masters: &[Server]) {
     }
 }
 
-/// How many LOCK.ACQUIRE, say, a master has carried out.
+/// Returns how many times a master has executed a LOCK command, like `acquire`.
 #[track_caller]
 fn calls(master: &Server, command: &str) -> u64 {
     let stats = master.find_info("commandstats", &format!("cmdstat_lock.{command}"));
@@ -90,7 +90,7 @@ fn calls(master: &Server, command: &str) -> u64 {
     })
 }
 
-/// How many said yes, where that was too few.
+/// Returns the number of yes votes of an outcome that missed its quorum.
 #[track_caller]
 fn yes_votes<T: std::fmt::Debug>(outcome: Result<T, Missed>) -> usize {
     match outcome {
@@ -99,7 +99,7 @@ fn yes_votes<T: std::fmt::Debug>(outcome: Result<T, Missed>) -> usize {
     }
 }
 
-/// Which masters' fences there are.
+/// Returns the indices of the masters that granted the lock.
 fn granted_by(held: &Held) -> Vec<usize> {
     let fences = held.fences().iter().enumerate();
     fences.filter_map(|(at, fence)| fence.map(|_| at)).collect()
@@ -172,7 +172,7 @@ fn a_validity_that_has_ended_is_not_extended() {
     let mut held = redlock.lock("k").unwrap();
     let promised_until = held.until();
     until("the validity is over", || held.left().is_zero());
-    // All masters would do it.
+    // All masters still have the lock, and would extend it.
     assert_held_on(&masters, held.token());
     assert_eq!(redlock.extend(&mut held), Err(Missed::TooLate));
     assert_eq!(held.until(), promised_until);
@@ -195,7 +195,7 @@ fn nobody_releases_what_another_token_holds() {
     assert_held_on(&masters, held.token());
     redlock.release(held);
 
-    // Nor does a holder whose lease is over.
+    // A holder whose lease is over releases nothing either.
     let lease = Duration::from_millis(150);
     let mut late = client(
         &masters,
@@ -264,11 +264,11 @@ fn two_stopped_masters_of_five_cost_their_timeout_and_keep_nothing() {
     assert_quicker(asked_at, TIMEOUT + SLACK);
     assert_eq!(granted_by(&held), [2, 3, 4]);
     redlock.extend(&mut held).unwrap();
-    // The release waits for neither of them.
+    // The release waits for neither stopped master.
     assert_eq!(redlock.release(held), 3);
     assert_quicker(asked_at, 2 * TIMEOUT + SLACK);
 
-    // Both requests lie in the stopped masters' sockets, the release behind the acquisition.
+    // Both requests are in the stopped masters' sockets, the release behind the acquisition.
     for master in &masters[..2] {
         master.thaw();
         until("what was sent is carried out", || {
@@ -276,7 +276,7 @@ fn two_stopped_masters_of_five_cost_their_timeout_and_keep_nothing() {
         });
     }
 
-    // Their late answers are not taken for those to what is asked now.
+    // The client does not take their late replies for the replies to its new requests.
     let held = redlock.lock("k").unwrap();
     for (master, fence) in masters.iter().zip(held.fences()) {
         let info = master.lock_info("k").expect("a lock");
@@ -348,10 +348,10 @@ fn three_stopped_masters_of_five_let_nobody_hold_anything() {
     }
     let asked_at = Instant::now();
     assert_eq!(yes_votes(redlock.lock("k")), 2);
-    // The release waits for nobody.
+    // The release waits for no master.
     assert_quicker(asked_at, TIMEOUT + SLACK);
     assert_free_on(alive);
-    // A stopped master takes new connections, too.
+    // A stopped master accepts new connections too.
     let asked_at = Instant::now();
     assert_eq!(yes_votes(client(&masters, once()).lock("k")), 2);
     assert_quicker(asked_at, TIMEOUT + SLACK);
@@ -410,10 +410,10 @@ fn a_hold_that_a_majority_forgot_is_not_extended_and_not_taken_anew() {
 
 // --- a slow network -------------------------------------------------------------------------
 
-/// A way to a master whose connections carry nothing until they are opened.
+/// A proxy to a master. Each connection carries nothing until it is opened.
 struct Gate {
     port: u16,
-    /// One bit for each connection, in the order in which they come.
+    /// One bit for each connection, in the order of arrival.
     opened: Arc<AtomicU64>,
 }
 
@@ -461,7 +461,7 @@ fn carry(near: &TcpStream, far_port: u16) {
     });
 }
 
-/// Until one side closes, or is gone.
+/// Copies bytes until one side closes or is gone.
 fn carry_one_way(mut from: &TcpStream, mut to: &TcpStream) {
     drop(io::copy(&mut from, &mut to));
     drop(to.shutdown(Shutdown::Write));
@@ -478,7 +478,7 @@ fn a_release_goes_the_way_that_its_acquisition_went() {
     redlock.extend(&mut held).unwrap();
     assert_eq!(redlock.release(held), 4);
 
-    // What was sent later comes first.
+    // The later request arrives first.
     gate.open(1);
     until("the extension arrives", || {
         calls(&masters[0], "extend") == 1
@@ -517,8 +517,8 @@ fn clients_that_split_the_votes_both_come_to_hold_the_lock() {
         assert!(split[0] == split[1] && split[2] == split[3] && split[0] != split[2]);
         gates.iter().for_each(Gate::open_all);
 
-        // One of them may be so quick in its release that the other's first round comes right.
-        let holds = clients.map(|client| client.join().expect("a client that got it"));
+        // One client may release so soon that the other client's first round succeeds.
+        let holds = clients.map(|client| client.join().expect("a client that held the lock"));
         assert!(holds.iter().any(|(tries, _)| *tries > 1));
         for (tries, hold) in &holds {
             assert_eq!(*tries == 1, split.contains(&hold.token), "a token a round");
@@ -528,7 +528,7 @@ fn clients_that_split_the_votes_both_come_to_hold_the_lock() {
     assert_free_on(&masters[..4]);
 }
 
-/// What a client held.
+/// One hold of a client.
 struct Recorded {
     token: String,
     fences: Vec<Option<u64>>,
@@ -537,7 +537,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// A hold that ends here, if its validity hasn't ended before.
+    /// Returns a hold that ends now, or at the end of its validity if that was earlier.
     fn until_now(held: &Held, from: Instant) -> Recorded {
         Recorded {
             token: held.token().to_owned(),
@@ -547,7 +547,7 @@ impl Recorded {
         }
     }
 
-    /// A hold of a client that dies, and so lasts for as long as was promised.
+    /// Returns the hold of a client that dies. It lasts until the end of its validity.
     fn to_the_end(held: &Held, from: Instant) -> Recorded {
         Recorded {
             to: held.until(),
@@ -556,7 +556,7 @@ impl Recorded {
     }
 }
 
-/// Takes the lock and gives it up; in how many rounds, and what it held.
+/// Takes the lock and releases it. Returns the number of rounds, and the hold.
 fn hold_once(redlock: &mut Redlock) -> (u32, Recorded) {
     let held = redlock.lock("k").unwrap();
     let from = Instant::now();
@@ -569,8 +569,8 @@ fn hold_once(redlock: &mut Redlock) -> (u32, Recorded) {
 const CROWD: u64 = 6;
 const SHORT_LEASE: Duration = Duration::from_millis(400);
 
-/// Takes the lock again and again, holds it for a moment, now and then extends it, and now and
-/// then is gone without a release.
+/// Takes the lock again and again, and holds it for a moment. Now and then extends it, and now and
+/// then leaves without a release. Returns the holds.
 fn contend(
     mut redlock: Redlock,
     number: u64,
@@ -586,7 +586,7 @@ fn contend(
         let from = Instant::now();
         thread::sleep(Duration::from_millis(dice.below(15)));
         if dice.below(4) == 0 {
-            // It may have failed: then the hold ends when it would have.
+            // If the extension fails, the hold ends at its earlier deadline.
             drop(redlock.extend(&mut held));
             thread::sleep(Duration::from_millis(dice.below(15)));
         }
@@ -601,7 +601,7 @@ fn contend(
     recorded
 }
 
-/// What becomes of a master for a while.
+/// A temporary mishap of a master.
 #[derive(Clone, Copy)]
 enum Mishap {
     None,
@@ -627,8 +627,8 @@ impl Mishap {
     }
 }
 
-/// Lets something befall two masters at most. One that was killed has forgotten all, and stays
-/// away until the leases that it gave are over.
+/// Stops or kills two masters at most. A killed master has forgotten everything, so it stays down
+/// until the leases that it granted are over.
 fn disturb(masters: &mut [Server], dice: &mut Dice) {
     let mishaps = [Mishap::None, Mishap::Stop, Mishap::Kill];
     let first = usize::try_from(dice.below(5)).expect("an index");
@@ -700,8 +700,8 @@ fn assert_one_at_a_time(recorded: &[Recorded]) {
     }
 }
 
-/// What each master granted, as if it were a lock of its own, because fences only tell the order
-/// of one master's grants.
+/// Returns each master's grants like those of a separate lock, because fences order only the grants
+/// of one master.
 fn by_master(recorded: &[Recorded]) -> Vec<Hold> {
     let of_one = |hold: &Recorded, at: usize, fence: u64| Hold {
         key: format!("k of master {at}"),
@@ -722,14 +722,14 @@ fn by_master(recorded: &[Recorded]) -> Vec<Hold> {
 
 // --- fences, and masters that forget --------------------------------------------------------
 
-/// Something that a lock guards: it takes requests in the order of their fences.
+/// A resource that a lock guards. It accepts requests in the order of their fences.
 #[derive(Default)]
 struct Resource {
     highest: [u64; 5],
 }
 
 impl Resource {
-    /// Whether a request with these fences is taken.
+    /// Returns true if a request with these fences is accepted.
     fn takes(&mut self, held: &Held) -> bool {
         let pairs = || self.highest.iter().zip(held.fences());
         if pairs().any(|(highest, fence)| fence.is_some_and(|fence| fence < *highest)) {
@@ -741,7 +741,7 @@ impl Resource {
     }
 }
 
-/// Takes `k` for a client while these masters can't give it, because somebody else holds it.
+/// Takes `k` for a client while another token holds it at `others`.
 #[track_caller]
 fn lock_without(others: &[Server], redlock: &mut Redlock) -> Held {
     for master in others {
@@ -785,8 +785,8 @@ fn fences_tell_holders_apart_master_by_master_and_not_by_the_greatest() {
     assert!(!resource.takes(&first));
 }
 
-/// One holder on the first three masters; the third is killed and back at once, and another
-/// client asks.
+/// Lets a client hold `k` at the first three masters, restarts the third at once, and lets a second
+/// client ask. Returns the first hold and the second client's outcome.
 fn second_client_after_restart(third: Server) -> (Held, Result<Held, Missed>) {
     let mut masters = five_masters();
     masters[2] = third;
@@ -832,7 +832,8 @@ fn build_example() {
     assert!(built.success(), "the example has to be built");
 }
 
-/// The program as it is now: cargo builds no examples for a single test binary.
+/// Returns the command that runs the current program. The first call builds it, because cargo
+/// builds no examples for a single test binary.
 fn program(masters: &[Server], options: &[&str], command: &str) -> Command {
     static BUILD: Once = Once::new();
     BUILD.call_once(build_example);
@@ -850,7 +851,7 @@ fn program(masters: &[Server], options: &[&str], command: &str) -> Command {
     redlock
 }
 
-/// The first line that the program's command writes.
+/// Returns the first line that the program's command writes.
 #[track_caller]
 fn first_line(running: &mut Child) -> String {
     let mut line = String::new();
@@ -867,7 +868,7 @@ fn until_ended(running: &mut Child) {
     });
 }
 
-/// Whether there is a process of this number.
+/// Returns true if a process with this id exists.
 fn is_alive(process_id: &str) -> bool {
     signal(process_id, 0)
 }
@@ -904,7 +905,7 @@ fn the_program_holds_the_lock_for_as_long_as_its_command_runs() {
         .collect();
     assert_eq!(fences, granted.join(" "));
 
-    // Four extensions, a third of a lease apart: the first lease is over.
+    // After four extensions, a third of a lease apart, the first lease is over.
     until("the lock has been extended", || {
         calls(&masters[0], "extend") >= 4
     });

@@ -1,16 +1,16 @@
-//! Replicas whose link is cut, and replicas that are given the whole data set, while holders and
-//! waiters go on at the primary. What comes of an unbroken stream is in `replication_stream.rs`.
+//! Replicas after a partial or a full resync, while clients hold and wait at the primary.
+//! `tests/replication/stream.rs` tests an unbroken replication stream.
 
 use std::time::Duration;
 
 use redis::Value;
 
 use crate::contenders::{contend, Plan, Route};
-use crate::history;
-use crate::payload;
-use crate::support::{assert_same_data, unix_time_us, until, Client, Expect, Server, LONG};
+use support::history;
+use support::payload;
+use support::{assert_same_data, unix_time_us, until, Client, Expect, Server, LONG};
 
-/// A primary, its replica, and the replica of that one.
+/// A primary, its replica, and that replica's own replica.
 struct Chain {
     primary: Server,
     middle: Server,
@@ -27,7 +27,7 @@ impl Chain {
         };
         chain.middle.replica_of(&chain.primary);
         chain.last.replica_of(&chain.middle);
-        // A new replica is sent its first command up to a second later.
+        // The primary may send a new replica its first command up to a second later.
         chain.primary.call("PUBLISH begun 1").int();
         for replica in chain.replicas() {
             replica.until_in_step(&chain.primary);
@@ -39,10 +39,10 @@ impl Chain {
         [&self.middle, &self.last]
     }
 
-    /// Asserts that all three have the same data. Nobody gives orders meanwhile.
+    /// Asserts that all three servers have the same data. No client may write meanwhile.
     #[track_caller]
     fn assert_same_data(&self) {
-        // A link may still look sound that was cut meanwhile.
+        // A link that was cut may still look up.
         for replica in self.replicas() {
             until("the replica follows", || {
                 replica.info("replication", "master_link_status") == "up"
@@ -64,7 +64,8 @@ fn hand_overs(server: &Server) -> i64 {
     count(server, "lock", "lock_hand_overs")
 }
 
-/// A crowd that gives its locks back, at a server that stays what it is.
+/// Runs a crowd that releases its locks, at a server that keeps its role, and asserts that no grant
+/// is lost. Returns the result of `meanwhile`.
 fn contend_at<T>(server: &Server, meanwhile: impl FnOnce() -> T) -> T {
     let plan = Plan {
         keys: (0..4).map(|number| format!("brisk{number}")).collect(),
@@ -90,7 +91,7 @@ fn contend_at<T>(server: &Server, meanwhile: impl FnOnce() -> T) -> T {
     told
 }
 
-/// A queue of waiters none of whom gives the lock back: every 30 ms a lease ends.
+/// A queue of waiters that never release the lock, so a lease expires every 30 ms.
 struct Line(Vec<Client>);
 
 impl Line {
@@ -114,7 +115,7 @@ impl Line {
     }
 }
 
-/// Waiters whose locks come to them as leases end, one every 20 ms, and stay with them.
+/// Waiters for separate locks whose leases expire one every 20 ms. Each waiter keeps its lock.
 struct Heirs {
     name: &'static str,
     waiters: Vec<Client>,
@@ -132,7 +133,7 @@ impl Heirs {
         Heirs { name, waiters }
     }
 
-    /// From now on the leases end.
+    /// Shortens the leases, so that they expire one after the other.
     #[track_caller]
     fn inherit(&self, primary: &Server) {
         let name = self.name;
@@ -170,7 +171,7 @@ fn a_link_that_was_cut_goes_on_where_it_broke() {
     contend_at(primary, || {
         for _ in 0..5 {
             let before = cut();
-            until("it has asked for the rest", || partial() > before);
+            until("the replica has asked for the rest", || partial() > before);
         }
         for name in ["first", "second", "third"] {
             let next = Heirs::line_up(primary, name);
@@ -181,11 +182,12 @@ fn a_link_that_was_cut_goes_on_where_it_broke() {
                 .grant();
             let (handed_over, expired) = (hand_overs(primary), expirations(primary));
             next.inherit(primary);
-            until("leases ended and locks went on meanwhile", || {
-                hand_overs(primary) > handed_over + 50 && expirations(primary) > expired + 20
-            });
+            until(
+                "leases expired and locks were handed over meanwhile",
+                || hand_overs(primary) > handed_over + 50 && expirations(primary) > expired + 20,
+            );
             middle.thaw();
-            until("it has asked for the rest", || partial() > before);
+            until("the replica has asked for the rest", || partial() > before);
             heirs.push(next);
         }
     });
@@ -196,13 +198,14 @@ fn a_link_that_was_cut_goes_on_where_it_broke() {
     chain.assert_same_data();
     assert!(
         primary.call("DBSIZE").int() >= 3 * 41,
-        "what was handed over"
+        "the locks that were handed over"
     );
     let full_after = [primary, middle].map(|it| count(it, "stats", "sync_full"));
-    assert_eq!(full_after, full, "the rest was enough");
+    assert_eq!(full_after, full, "no full resync");
 }
 
-/// Locks whose leases end soon, beside one that goes on; `b` waits for one of them.
+/// Takes locks with short leases, and two with long leases: those of `keeps` and of `tied`.
+/// Returns `b`, which waits for `handed`.
 #[track_caller]
 fn short_leases(primary: &Server) -> Client {
     for command in [
@@ -234,7 +237,7 @@ fn a_replica_that_is_cut_off_ends_nothing_by_itself() {
     }
     let full = count(primary, "stats", "sync_full");
     let partial = count(primary, "stats", "sync_partial_ok");
-    // A primary that isn't there.
+    // No server listens on this port.
     middle.call("REPLICAOF 127.0.0.1 1").okay();
     let before = chain
         .replicas()
@@ -245,7 +248,7 @@ fn a_replica_that_is_cut_off_ends_nothing_by_itself() {
     waiter.recv().grant();
     for replica in chain.replicas() {
         for key in ENDING {
-            until(&format!("the lease of {key} is over here too"), || {
+            until(&format!("the lease of {key} is over here"), || {
                 replica.call(&["LOCK.CHECK", key, "a"]).int() == 0
             });
             let tokens = replica.lock_info(key).map(|info| info.holder_tokens());
@@ -259,7 +262,7 @@ fn a_replica_that_is_cut_off_ends_nothing_by_itself() {
     let after = chain
         .replicas()
         .map(|replica| replica.call("DEBUG DIGEST").text());
-    assert_eq!(after, before, "the data is the primary's business");
+    assert_eq!(after, before, "a replica expires nothing by itself");
 
     middle.replica_of(primary);
     chain.assert_same_data();
@@ -275,7 +278,8 @@ fn a_replica_that_is_cut_off_ends_nothing_by_itself() {
 
 // ---- full sync
 
-/// How the data set travels, and what the new replica says of it in its log.
+/// A way to transfer the data set: the settings of both servers, and the text that the new replica
+/// logs.
 struct Way {
     primary: &'static str,
     replica: &'static str,
@@ -302,7 +306,8 @@ fn a_full_sync_by_socket_to_disk() {
     assert_old_data_replaced(&way);
 }
 
-/// Servers use a file all the same: the module doesn't say that it can do with two data sets.
+/// The replica loads from disk all the same, because the module does not declare that it supports
+/// two data sets.
 #[test]
 fn a_full_sync_where_swapdb_is_asked_for() {
     let way = Way {
@@ -333,7 +338,7 @@ impl Way {
     }
 }
 
-/// A full sync to a server with locks of its own, of which nothing is to be left.
+/// Asserts that a full sync leaves nothing of the locks that the new replica had before.
 #[track_caller]
 fn assert_old_data_replaced(way: &Way) {
     let middle = way.new_replica();
@@ -342,7 +347,7 @@ fn assert_old_data_replaced(way: &Way) {
     assert_full_sync(way, middle);
 }
 
-/// Locks of every kind, so many that it takes a while to save them.
+/// Takes locks of every kind, enough that saving them takes a while.
 #[track_caller]
 fn many_locks(primary: &Server) {
     for number in 0..150 {
@@ -358,7 +363,8 @@ fn many_locks(primary: &Server) {
     }
 }
 
-/// A server and its replica are given the data of another primary while crowds are at work there.
+/// Makes `middle`, which has a replica, follow a primary at which crowds contend. Asserts a single
+/// full sync, and that all three servers then have the same data.
 #[track_caller]
 fn assert_full_sync(way: &Way, middle: Server) {
     let primary = Server::builder()
@@ -448,7 +454,7 @@ fn replicas_answer_what_they_know_and_refuse_the_rest() {
             assert_refused_within(replica, command);
         }
         assert_reads_within(replica);
-        // Where clients may write to a replica, its locks are its primary's all the same.
+        // Even if clients may write to a replica, its locks belong to its primary.
         replica.call("CONFIG SET replica-read-only no").okay();
         for command in WRITES.iter().filter(|it| it.starts_with("LOCK.")) {
             let error = replica.call(*command).error();
@@ -461,7 +467,7 @@ fn replicas_answer_what_they_know_and_refuse_the_rest() {
     }
 }
 
-/// As a transaction and from a script.
+/// Asserts that a transaction and a script refuse the command too.
 #[track_caller]
 fn assert_refused_within(replica: &Server, command: &str) {
     let mut replies = replica.call_batch(&["MULTI", command, "EXEC"]);
@@ -490,7 +496,7 @@ fn assert_reads_within(replica: &Server) {
     replica.call("LOCK.HELP").list();
 }
 
-// ---- a primary whose successor it doesn't know of
+// ---- a primary that doesn't know of its successor
 
 #[test]
 fn an_old_primary_that_is_cut_off_makes_a_second_holder_of_a_replicated_lock() {
@@ -507,12 +513,12 @@ fn an_old_primary_that_is_cut_off_makes_a_second_holder_of_a_replicated_lock() {
 
     assert_eq!(old.call("LOCK.RELEASE released a").int(), 1);
     old.call(format!("LOCK.ACQUIRE released b {LONG}")).grant();
-    assert!(new.call("LOCK.CHECK released a").int() > 0, "held again");
+    assert!(new.call("LOCK.CHECK released a").int() > 0, "held twice");
 
     assert_eq!(old.call("LOCK.EXTEND extended a PX 1200000").int(), 1);
     let left = new.call("LOCK.CHECK extended a").int();
     assert!((1..=600_000).contains(&left), "{left} ms");
-    // Its earlier deadline comes.
+    // The new primary's earlier deadline passes.
     assert_eq!(new.call("PEXPIRE extended 1").int(), 1);
     new.call(format!("LOCK.WAIT extended c {LONG}")).grant();
     assert!(old.call("LOCK.CHECK extended a").int() > 600_000);

@@ -1,4 +1,4 @@
-//! Three Sentinels fail over from a primary that was killed.
+//! Failover by three Sentinels after the primary was killed.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -6,28 +6,26 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use crate::contenders::{contend, grants, Plan, Route};
-use crate::history::{self, Outage};
-use crate::support::{
-    assert_same_data, eventually, unix_time_ms, until, Client, Expect, Server, LONG,
-};
+use support::history::{self, Outage};
+use support::{assert_same_data, eventually, unix_time_ms, until, Client, Expect, Server, LONG};
 
 /// The name under which the Sentinels know the primary.
 const GROUP: &str = "locks";
 
-/// When a Sentinel takes a silent server for dead. A busy machine keeps a server from answering for
-/// a good part of that.
+/// Time after which a Sentinel takes a silent server for dead, in ms. On a busy machine a server
+/// may be silent for a large part of it.
 const DOWN_AFTER_MS: u32 = 2_000;
 
-/// Two replicas, and three Sentinels that watch them and their primary.
+/// Two replicas, and three Sentinels that watch the replicas and their primary.
 struct Peers {
     replicas: [Server; 2],
     sentinels: [Server; 3],
 }
 
-/// A primary with all its peers, who know of each other.
+/// Starts a primary with its peers, and waits until they know each other.
 #[track_caller]
 fn group() -> (Server, Peers) {
-    // What it answered for is in its file, also where it is killed a moment later.
+    // The primary's file has every effect that it answered, even if it is killed a moment later.
     let primary = Server::builder()
         .config("appendonly yes")
         .config("appendfsync no")
@@ -58,7 +56,7 @@ impl Peers {
         }
     }
 
-    /// Stops the replicas and cuts their links: what the primary grants after this lies not even in
+    /// Stops the replicas and cuts their links. Later grants of the primary then do not even reach
     /// a replica's socket.
     #[track_caller]
     fn cut_off(&self, primary: &Server) {
@@ -78,7 +76,7 @@ impl Peers {
         }
     }
 
-    /// Where writes are taken, if a Sentinel knows and it is so.
+    /// Returns the route to the primary that a Sentinel names, if that server accepts writes.
     fn route(&self) -> Option<Route> {
         let mut ports = self.sentinels.iter().filter_map(address);
         let port = ports.find(|port| takes_writes(*port))?;
@@ -88,14 +86,14 @@ impl Peers {
         })
     }
 
-    /// Waits until a replica is promoted. The primary is dead.
+    /// Waits until a replica is promoted, and returns it. The primary must be dead.
     #[track_caller]
     fn promoted(&self) -> &Server {
         let promoted = eventually("a replica is promoted", || {
             let route = self.route()?;
             self.replicas.iter().find(|it| it.port() == route.port)
         });
-        // A Sentinel closes all connections of clients to a server whose role it changes.
+        // A Sentinel closes all client connections of a server whose role it changes.
         promoted.reconnect();
         promoted
     }
@@ -111,7 +109,7 @@ fn sentinel(port: u16) -> Server {
         ))
         .config(&format!("sentinel failover-timeout {GROUP} 2000"))
         .start();
-    // They talk to each other more often than by default, so that a test takes seconds.
+    // Sentinels talk to each other more often than by default, so that a test takes seconds.
     for period in ["info-period 300", "publish-period 200", "ask-period 200"] {
         sentinel.call(format!("SENTINEL DEBUG {period}")).okay();
     }
@@ -151,7 +149,7 @@ fn knows_all(sentinel: &Server) -> bool {
         && others.iter().all(|other| up(other, "sentinel"))
 }
 
-/// The address of the primary as a Sentinel gives it to clients.
+/// Returns the port of the primary that a Sentinel gives to clients.
 fn address(sentinel: &Server) -> Option<u16> {
     let mut client = Client::try_connect(sentinel.port()).ok()?;
     let command = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {GROUP}");
@@ -163,8 +161,8 @@ fn address(sentinel: &Server) -> Option<u16> {
     Ok(port).text().parse().ok()
 }
 
-/// Whether the server says that it is a primary. One that was just demoted, or killed, may still
-/// be in a Sentinel's answer.
+/// Returns true if the server says that it is a primary. A Sentinel may still name a server that
+/// was just demoted or killed.
 fn takes_writes(port: u16) -> bool {
     role(port).is_some_and(|role| role.first() == Some(&text("master")))
 }
@@ -178,7 +176,7 @@ fn role(port: u16) -> Option<Vec<Value>> {
 
 // ---- what was replicated
 
-/// What the world knows of a lock, its clients apart.
+/// Returns a lock's mode, and each holder's token, fence, holds and limit.
 #[track_caller]
 fn told(server: &Server, key: &str) -> (String, Vec<(String, i64, i64, i64)>) {
     let info = server
@@ -195,7 +193,7 @@ fn told(server: &Server, key: &str) -> (String, Vec<(String, i64, i64, i64)>) {
     (info.mode, holders.collect())
 }
 
-/// Locks of every kind, for longer than a failover takes. Returns the highest fence.
+/// Takes locks of every kind with leases longer than a failover. Returns the highest fence.
 #[track_caller]
 fn lock_everything(primary: &Server) -> i64 {
     let commands = [
@@ -222,7 +220,7 @@ const HELD: [(&str, &str, &str); 6] = [
     ("two", "f", "LOCK.MWAIT 2 two one f PX 600000"),
 ];
 
-/// Each with the key it waits for.
+/// Commands that wait, each with its key.
 const WAITS: [(&str, &str); 5] = [
     ("long", "LOCK.WAIT long w1 PX 600000"),
     ("short", "LOCK.WAIT short w2 PX 50"),
@@ -246,7 +244,7 @@ fn what_was_replicated_outlives_its_primary() {
         }
         waiters.push(primary.waiter(command));
     }
-    // This lease ends while there is no primary.
+    // This lease ends while no server is a primary.
     assert_eq!(primary.call("LOCK.EXTEND soon c PX 1500").int(), 1);
     peers.until_in_step(&primary);
 
@@ -258,7 +256,7 @@ fn what_was_replicated_outlives_its_primary() {
     let promoted = peers.promoted();
     eprintln!("killed; a new primary after {:?}", killed.elapsed());
 
-    // Still held, for as long as it was to be, under the same fences.
+    // The locks are still held, with the same deadlines and fences.
     assert_eq!(HELD.map(|(key, ..)| told(promoted, key)), before);
     for ((key, token, _), deadline_ms) in HELD.into_iter().zip(deadlines) {
         assert_eq!(promoted.call(&["PEXPIRETIME", key]).int(), deadline_ms);
@@ -274,7 +272,7 @@ fn what_was_replicated_outlives_its_primary() {
     }
     assert_waiters_are_served(promoted, highest, pool_until_ms, deadlines[0]);
 
-    // The old primary comes back with what was its own, and takes over what is so.
+    // The old primary returns with its own data, and replaces it by the new primary's.
     primary.restart();
     assert!(primary.call("LOCK.CHECK long a").int() > 0);
     for server in peers.replicas.iter().chain([&primary]) {
@@ -292,7 +290,7 @@ fn what_was_replicated_outlives_its_primary() {
 #[track_caller]
 fn until_follows(server: &Server, primary: &Server) {
     let primary_port = i64::from(primary.port());
-    until("it follows the new primary", || {
+    until("the server follows the new primary", || {
         let role = role(server.port()).unwrap_or_default();
         let [kind, _, port, state, _] = role.as_slice() else {
             return false;
@@ -311,8 +309,8 @@ fn text(text: &str) -> Value {
     Value::BulkString(text.as_bytes().to_vec())
 }
 
-/// Those who waited at the old primary ask again: they queue, and come to their turn when
-/// the leases end that were given there.
+/// Repeats the waits of the old primary's waiters, and asserts that they are granted when the
+/// leases end that the old primary granted.
 #[track_caller]
 fn assert_waiters_are_served(
     promoted: &Server,
@@ -373,12 +371,12 @@ fn a_lock_that_was_lost_is_given_again_with_a_greater_fence() {
     peers.thaw();
 
     let promoted = peers.promoted();
-    assert_eq!(promoted.call("DBSIZE").int(), 1, "what was lost is lost");
+    assert_eq!(promoted.call("DBSIZE").int(), 1, "lost grants stay lost");
     for (key, token) in [("lost0", "a"), ("tied", "a"), ("handed", "b")] {
         let held = promoted.call(&["LOCK.CHECK", key, token]);
         assert_eq!(held.int(), 0, "{key}");
     }
-    // The release was lost too: its client sends it again, or the lease ends.
+    // The release was lost too, so its client has to repeat it or the lease has to end.
     assert!(promoted.call("LOCK.CHECK handed a").int() > 0);
     assert_eq!(promoted.call("LOCK.RELEASE handed a").int(), 1);
     for command in [
@@ -415,16 +413,16 @@ fn a_crowd_goes_on_at_the_new_primary() {
         lease_ms: 12_000,
         hold_ms: 9_000..10_000,
         lapses_of_ten: 0,
-        // What all replicas have is at the one that will be promoted.
+        // A grant at all replicas is also at the replica that will be promoted.
         replicas: 2,
     };
     let find = |_: &str, _: Option<&str>| peers.route();
     let ([brisk, steady], outage) = contend([brisk, steady], &find, || {
-        until("they are under way", || grants(&primary) > 300);
+        until("the crowds are at work", || grants(&primary) > 300);
         let held = STEADY.map(|key| fence(&primary, key).expect("a holder"));
         let before = grants(&primary);
         peers.cut_off(&primary);
-        until("there are grants to be lost", || {
+        until("the primary has grants to lose", || {
             grants(&primary) > before + 50
         });
         let from = Instant::now();
@@ -433,7 +431,7 @@ fn a_crowd_goes_on_at_the_new_primary() {
         let promoted = peers.promoted();
         until("a write succeeds", || promoted.call("SET probe 1").is_ok());
         let to = Instant::now();
-        until("all have gone on", || {
+        until("both crowds have gone on", || {
             let later = STEADY.map(|key| fence(promoted, key));
             grants(promoted) > 300 && held.iter().zip(later).all(|(held, it)| it > Some(*held))
         });
@@ -452,11 +450,11 @@ fn a_crowd_goes_on_at_the_new_primary() {
     for history in [&brisk, &steady] {
         history::assert_fences_rise(&history.grants);
     }
-    // Those who didn't wait for the replicas have lost the grants of the last moment.
+    // The brisk crowd did not wait for the replicas, so it has lost its latest grants.
     history::assert_no_writer_overlaps(&steady.holds);
     assert!(steady.lost.is_empty(), "{:#?}", steady.lost);
     history::assert_nobody_stuck(&brisk.waits, &[outage], Duration::from_secs(2));
-    assert!(kept > 0, "nobody held a lock from before to after");
+    assert!(kept > 0, "no client held a lock throughout the failover");
 }
 
 fn fence(server: &Server, key: &str) -> Option<i64> {

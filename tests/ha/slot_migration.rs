@@ -1,32 +1,32 @@
-//! Slots that move key by key: SETSLOT and MIGRATE, with holders and waiters.
+//! Slots that move key by key with CLUSTER SETSLOT and MIGRATE, while clients hold and wait.
 
 use std::time::Instant;
 
 use redis::cluster::ClusterClient;
 
 use crate::nodes::{assert_take_turns, digests, hold_every_kind, moved_to, Cluster, EVERY_KIND};
-use crate::support::{
+use support::{
     cluster_node, eventually, unix_time_ms, until, Client, Expect, Grant, Reply, Server, LONG,
 };
 
-/// A command for a slot that is on its way here.
+/// Calls a command after ASKING, for a slot that the server is importing.
 fn ask(server: &Server, command: &str) -> Reply {
     let mut client = server.client();
     client.call("ASKING").okay();
     client.call(command)
 }
 
-/// A client that was sent here by such a slot, and waits as the only one.
+/// Returns a client that waits after ASKING, as the server's only waiter.
 #[track_caller]
 fn asking_waiter(server: &Server, token: &str) -> Client {
     let mut client = server.client();
     client.call("ASKING").okay();
     client.send(format!("LOCK.WAIT {{t}} {token} {LONG}"));
-    until("it waits", || server.info("lock", "lock_waiters") == "1");
+    until("one waiter", || server.info("lock", "lock_waiters") == "1");
     client
 }
 
-/// Lets the lease of `a` end at the node where the key is.
+/// Lets the lease of `a` expire at the node that has the key.
 #[track_caller]
 fn let_lapse(server: &Server) {
     assert_eq!(ask(server, "LOCK.EXTEND {t} a PX 30").int(), 1);
@@ -46,7 +46,7 @@ fn locks_travel_with_token_fence_holds_and_lease() {
     slot.begin();
     slot.all_keys();
     assert_eq!(digests(target, &EVERY_KIND), before);
-    // Who asks here is sent there, and who comes there without having been sent is sent back.
+    // The source redirects to the target. The target redirects a client without ASKING back.
     let error = source.call("LOCK.EXTEND {t}x a").error();
     assert!(error.starts_with("ASK "), "{error}");
     assert!(target
@@ -70,7 +70,7 @@ fn locks_travel_with_token_fence_holds_and_lease() {
         .call(format!("LOCK.MACQUIRE 2 {{t}}m {{t}}n b {LONG}"))
         .grant();
     assert_eq!(again, several);
-    assert_eq!(target.call("LOCK.RELEASE {t}x a").int(), 1, "the other one");
+    assert_eq!(target.call("LOCK.RELEASE {t}x a").int(), 1, "second hold");
     let next = target.call("LOCK.ACQUIRE {t}x c").grant();
     assert!(next.fence > several.fence, "{next:?} after {several:?}");
 }
@@ -90,7 +90,7 @@ fn waiters_are_sent_on_and_queue_again_where_the_slot_is() {
 
     slot.begin();
     slot.all_keys();
-    // The lock is gone from here. Nobody here may take that for a release.
+    // The lock has left the source, which must not take that for a release.
     source.settle();
     for waiter in &mut waiters {
         waiter.expect_silence();
@@ -101,7 +101,7 @@ fn waiters_are_sent_on_and_queue_again_where_the_slot_is() {
     }
     let told_after = since.elapsed();
     assert!(told_after.as_millis() < 1_000, "{told_after:?}");
-    until("nobody waits here any more", || {
+    until("no client waits at the source", || {
         source.info("lock", "lock_waiters") == "0"
     });
 
@@ -110,7 +110,7 @@ fn waiters_are_sent_on_and_queue_again_where_the_slot_is() {
     assert_take_turns(target, "{t}", &mut waiters, &["b", "c", "d"], held.fence);
 }
 
-/// Has `a` hold `{t}` for long and `b` wait for it.
+/// Makes `a` hold `{t}` with a long lease and `b` wait for it. Returns the grant and the waiter.
 #[track_caller]
 fn hold_and_wait(source: &Server) -> (Grant, Client) {
     let held = source.call(format!("LOCK.ACQUIRE {{t}} a {LONG}")).grant();
@@ -125,12 +125,12 @@ fn a_lease_that_ends_between_two_nodes_is_granted_once() {
     let (first, mut here) = hold_and_wait(source);
     slot.begin();
     slot.all_keys();
-    // Both nodes have somebody who waits, and the lease ends.
+    // Both nodes have a waiter when the lease expires.
     let mut there = asking_waiter(target, "c");
     let_lapse(target);
     source.settle();
     here.expect_silence();
-    // Somebody who was sent here moves the queue on.
+    // A command of a redirected client makes the target settle the queue.
     ask(target, "LOCK.ACQUIRE {t} d").nil();
     let second = there.recv().grant();
     assert!(second.fence > first.fence);
@@ -168,13 +168,13 @@ fn leases_end_where_their_keys_still_are() {
         waiters.push(source.waiter(format!("LOCK.WAIT {key} b {LONG}")));
     }
     slot.begin();
-    // Longer than what the key is made to outlive its lease ahead of its end.
+    // Longer than the time before a lease's end at which its key is made to outlive it.
     let ends: Vec<String> = keys
         .iter()
         .map(|key| format!("LOCK.EXTEND {key} a PX 700"))
         .collect();
     source.call_all(&ends);
-    // The slot is on its way, but none of its keys is: the lock is handed on here, at once.
+    // The slot is migrating but no key has moved, so the source hands each lock over at once.
     for (key, waiter) in keys.iter().zip(&mut waiters) {
         assert_eq!(waiter.recv().grant().token, "b", "{key}");
         source.call(format!("LOCK.ACQUIRE {key} c")).nil();
@@ -214,7 +214,7 @@ fn the_key_of_a_lock_that_somebody_waits_for_outlives_its_lease() {
         "LOCK.EXTEND {t}contended a PX 490",
         "LOCK.EXTEND {t}alone a PX 490",
     ]);
-    // The timer sees to it, a moment after the command.
+    // The timer extends the key's expiry a moment after the command.
     let [kept_ms, alone_ms, held_ms] = eventually("the key is kept", || {
         let answers = source.call_batch(&[
             "PTTL {t}contended",
@@ -226,7 +226,7 @@ fn the_key_of_a_lock_that_somebody_waits_for_outlives_its_lease() {
         (numbers[0] > 490).then_some(numbers)
     });
     assert!((500..=990).contains(&kept_ms), "the key is kept");
-    assert!((1..=490).contains(&alone_ms), "nobody waits for it");
+    assert!((1..=490).contains(&alone_ms), "no client waits for the key");
     assert!((1..=490).contains(&held_ms), "the lease is what it was");
 }
 
@@ -270,7 +270,7 @@ fn a_key_that_was_told_to_expire_sooner_does_not_outlive_its_lease() {
     let cluster = Cluster::of_primaries();
     let source = cluster.next_move("{t}").source;
     let (_, mut waiter) = hold_and_wait(source);
-    // Between the expiry by hand and its settling the time comes to let the key outlive its lease.
+    // The time to let the key outlive its lease comes between PEXPIRE and its settling.
     let mut replies = source.call_batch(&[
         "LOCK.EXTEND {t} a PX 505",
         "DEBUG SLEEP 0.01",
@@ -337,7 +337,7 @@ fn a_session_runs_on_untied_and_is_taken_up_again() {
         target.call("LOCK.ACQUIRE {t} a SESSION").grant().fence,
         grant.fence
     );
-    // Here nothing is left to renew or to end, and nothing tries to.
+    // The source has no session left to renew or to end, and tries neither.
     until("the sessions are dropped", || {
         source.info("lock", "lock_sessions") == "0"
     });
@@ -389,7 +389,7 @@ fn a_wait_for_several_is_not_granted_while_one_of_them_is_elsewhere() {
     let mut behind = source.waiter(format!("LOCK.WAIT {{t}}1 c {LONG}"));
     slot.begin();
     slot.key("{t}1");
-    // The second key becomes free by a command, the third by its lease's end; the first is held.
+    // The second key is released and the third key's lease expires. The first is still held.
     assert_eq!(source.call("LOCK.EXTEND {t}3 z PX 30").int(), 1);
     assert_eq!(source.call("LOCK.RELEASE {t}2 y").int(), 1);
     timed.recv().nil();
@@ -406,7 +406,7 @@ fn a_wait_for_several_is_not_granted_while_one_of_them_is_elsewhere() {
     }
 }
 
-/// Blocks in a thread of its own, as an application does.
+/// Waits for the key in a thread of its own, like an application. Returns the grant and its time.
 pub fn wait_through(
     cluster: &Cluster,
     key: &'static str,

@@ -1,10 +1,10 @@
-//! Slots that go from one node to another and come back before anybody was sent on: whatever a
-//! client's flags, a key that may be elsewhere is granted to nobody.
+//! A slot that moves to another node and returns before the server has redirected its waiters.
+//! A node must not grant a key that may be on the other node, whatever flags the client has set.
 
 use crate::nodes::{moved_to, Cluster, Move};
-use crate::support::{until, Client, Expect, LockInfo, Reply, Server, LONG};
+use support::{until, Client, Expect, LockInfo, Reply, Server, LONG};
 
-/// A connection that is served in a slot that is on its way here, for its next command.
+/// Returns a connection whose next command is served in a slot that the node is importing.
 #[track_caller]
 fn asking(server: &Server) -> Client {
     let mut client = server.client();
@@ -17,17 +17,17 @@ fn ask(server: &Server, command: &str) -> Reply {
     asking(server).call(command)
 }
 
-/// Who holds a key at a node, in a slot that may be on its way.
+/// Returns the tokens that hold a key at a node, in a slot that may be migrating.
 #[track_caller]
 fn holders(server: &Server, key: &str) -> Vec<String> {
     let told = ask(server, &format!("LOCK.INFO {key}")).value();
     LockInfo::of(told).map_or(Vec::new(), |info| info.holder_tokens())
 }
 
-/// `H` holds `{t}x` and `H2` holds `{t}y`, `W` waits for both at the node that had the slot first. The
-/// slot went away with both keys and is on its way back.
+/// `H` holds `{t}x` and `H2` holds `{t}y`. `W` waits for both at the slot's first node. The slot
+/// left that node with both keys and is migrating back.
 struct TurnedBack<'a> {
-    /// The way back: its target is where `W` waits.
+    /// The move back. Its target is the node at which `W` waits.
     back: Move<'a>,
     waiter: Client,
 }
@@ -48,19 +48,20 @@ impl TurnedBack<'_> {
         }
     }
 
-    /// `{t}y` stayed with its holder, and nobody else has it.
+    /// Asserts that `H2` alone holds `{t}y`, and that the node at which `W` waits has no key.
     #[track_caller]
     fn assert_one_holder(&mut self) {
         let (waits, elsewhere) = (self.back.target, self.back.source);
         waits.settle();
         self.waiter.expect_silence();
         assert_eq!(holders(elsewhere, "{t}y"), ["H2"]);
-        until("nobody holds a key here", || {
+        until("no key is left at the waiter's node", || {
             waits.call("DBSIZE").int() == 0
         });
     }
 
-    /// The slot comes back as a whole, and the wait ends well: granted both, or sent to ask again.
+    /// Completes the move back and releases `{t}y`. Asserts that the wait ends with a grant or with
+    /// a redirect to its own node.
     #[track_caller]
     fn come_back(mut self) {
         let (first, port) = (self.back.target, self.back.target.port());
@@ -72,11 +73,11 @@ impl TurnedBack<'_> {
             Err(error) => assert_eq!(moved_to(&error), Some(port), "{error}"),
             granted => assert_eq!(granted.grant().token, "W"),
         }
-        until("nobody waits", || first.info("lock", "lock_waiters") == "0");
+        until("no waiter", || first.info("lock", "lock_waiters") == "0");
     }
 }
 
-/// Ways in which `H` leaves `{t}x`, on a connection that asks for each command.
+/// The commands by which `H` leaves `{t}x`. Each is sent after ASKING.
 const LEAVES: [&str; 5] = [
     "LOCK.RELEASE {t}x H",
     "LOCK.MRELEASE 1 {t}x H",
@@ -95,7 +96,7 @@ fn a_key_that_stayed_elsewhere_is_granted_to_nobody() {
         assert_eq!(holders(first, "{t}x"), ["H"]);
         assert_eq!(ask(first, leaves).int(), 1, "{leaves}");
         until("the holder has left", || holders(first, "{t}x") != ["H"]);
-        // Whoever comes asking has the queues looked at too.
+        // A command after ASKING makes the server examine the queues too.
         drop(ask(first, "LOCK.ACQUIRE {t}x S PX 1"));
         assert_eq!(holders(second, "{t}y"), ["H2"], "{leaves}");
         scene.assert_one_holder();

@@ -1,11 +1,11 @@
-//! What the server itself tells a waiter in a cluster reaches it whatever its key is called: MOVED,
-//! CLUSTERDOWN, and UNBLOCKED on a demotion. The server finds waiters by the slots of the keys that
-//! they are blocked on, and a slot depends on the braces in a key.
+//! The cluster's own replies to a waiter, for every shape of key: MOVED, CLUSTERDOWN, and UNBLOCKED
+//! on a demotion. The server finds waiters by the slots of the keys that block them, and the slot
+//! depends on the braces in a key.
 
 use crate::nodes::{moved_to, Cluster};
-use crate::support::{until, Client, Expect, Server, LONG};
+use support::{until, Client, Expect, Server, LONG};
 
-/// Sets of keys, each set in one slot.
+/// Returns sets of keys. The keys of a set share a slot.
 fn odd_keys() -> Vec<Vec<Vec<u8>>> {
     let sets: [&[&[u8]]; 16] = [
         &[b"plain"],
@@ -36,14 +36,15 @@ fn odd_keys() -> Vec<Vec<Vec<u8>>> {
     sets
 }
 
-/// A command about one key, with what comes behind it.
+/// Returns the words of a command: its name, its only key, and the rest.
 fn about(name: &str, key: &[u8], rest: &str) -> Vec<Vec<u8>> {
     let mut words = vec![name.as_bytes().to_vec(), key.to_vec()];
     words.extend(rest.split(' ').map(|word| word.as_bytes().to_vec()));
     words
 }
 
-/// Has `h` hold all keys of a set, and one wait for each and one for them all.
+/// Makes `h` hold all keys of a set, a client wait for each key, and a client wait for them all.
+/// Returns the waiters, the one for all keys last.
 #[track_caller]
 fn hold_and_wait(server: &Server, keys: &[Vec<u8>]) -> Vec<Client> {
     for key in keys {
@@ -57,7 +58,7 @@ fn hold_and_wait(server: &Server, keys: &[Vec<u8>]) -> Vec<Client> {
         .collect();
     let mut words = vec![b"LOCK.MWAIT".to_vec(), keys.len().to_string().into_bytes()];
     words.extend(keys.iter().cloned());
-    // One key is the same wait as LOCK.WAIT's, so this is another token's.
+    // The wait has another token, because for one key it would be the same as LOCK.WAIT's.
     words.push(b"m".to_vec());
     waiters.push(server.waiter(&words));
     waiters
@@ -65,7 +66,7 @@ fn hold_and_wait(server: &Server, keys: &[Vec<u8>]) -> Vec<Client> {
 
 #[track_caller]
 fn until_nobody_waits(server: &Server) {
-    until("nobody waits", || {
+    until("no client waits", || {
         server.info("lock", "lock_waiters") == "0"
     });
 }
@@ -89,7 +90,7 @@ fn waiters_are_sent_on_whatever_their_keys_are_called() {
         }
         slot.until_known();
         until_nobody_waits(slot.source);
-        // Nothing that isn't a lock was made for them.
+        // The waits left no key of another kind behind.
         assert_eq!(slot.source.call("DBSIZE").int(), 0, "{keys:?}");
         for key in &keys {
             let release = about("LOCK.RELEASE", key, "h");
@@ -99,8 +100,8 @@ fn waiters_are_sent_on_whatever_their_keys_are_called() {
     }
 }
 
-/// As long as the slot may stay, the places in it do. They go when it has its new owner, long before anybody
-/// has failed to keep them.
+/// Places last while their slot may stay. They end when the slot has its new owner, long before
+/// their KEEP is over.
 #[test]
 fn places_are_given_up_with_their_slot() {
     let cluster = Cluster::of_primaries();
@@ -115,7 +116,7 @@ fn places_are_given_up_with_their_slot() {
     let mut blocked = source.waiter(format!("LOCK.WAIT {{t}}y h {LONG} BLOCK 100"));
     slot.begin();
     slot.all_keys();
-    // Looked at again and again meanwhile.
+    // Meanwhile the server has looked at the waiters again and again.
     blocked.recv().nil();
     assert_eq!(source.info("lock", "lock_places"), "3");
     slot.end();
@@ -141,7 +142,7 @@ fn waiters_are_granted_whatever_their_keys_are_called() {
         for key in &keys {
             server.call(&about("LOCK.RELEASE", key, "h")).int();
         }
-        let mut all = waiters.pop().expect("the last one waits for all");
+        let mut all = waiters.pop().expect("the waiter for all keys");
         for (key, waiter) in keys.iter().zip(&mut waiters) {
             assert_eq!(waiter.recv().grant().token, "w", "{keys:?}");
             all.expect_silence();

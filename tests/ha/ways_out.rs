@@ -1,18 +1,23 @@
-//! What becomes of those who wait as their slot migrates, for each kind of them: what
-//! `tests/ways_out.rs` tells of all other ways.
+//! The outcome of each kind of wait while its slot migrates: one table. `tests/waiting/wake_ups.rs`
+//! has all other ways in which a wait ends.
 
 use std::time::Duration;
 
 use redis::Value;
 
 use crate::nodes::{Cluster, Move};
-use crate::support::{eventually, until, Client, Expect, Flavour, LockInfo, Reply, Server, LONG};
+use support::{eventually, until, Client, Expect, Flavour, LockInfo, Reply, Server, LONG};
 
-/// `a` holds a lock, `w` is the first in its queue, and `z` has a place behind it. Of each way, in steps:
-/// what `w` is told, and who holds the lock then, at whichever node that is. A place is told what a
-/// LOCK.QUEUE is answered where it was taken; `place` and `absent` are as LOCK.INFO has it there.
-/// `?`: the one or the other, by when the server looks for those whom it has to send on, see
-/// `slots_that_turn_back.rs`. Not every server moves slots as a whole.
+/// The outcomes of each way, whose steps are divided by `;`. `a` holds a lock, `w` is first in its
+/// queue, and `z` has a place behind `w`.
+///
+/// A cell has the reply to `w`, and the token that then holds the lock at either node. `waits`
+/// means no reply. A `w` without a blocked connection gets the reply of LOCK.QUEUE at its first
+/// node. If that node still queues `w`, the cell has the kind in LOCK.INFO instead: `place` or
+/// `absent`.
+///
+/// `?` is either outcome: it depends on when the server looks for waiters to redirect, see
+/// `slots_that_turn_back.rs`. Not every server moves slots atomically.
 const TABLE: &str = "
 way                                       | blocked     | place       | published | absent
 moves as a whole                          | MOVED a     | MOVED a     | no        | MOVED a
@@ -30,7 +35,7 @@ begins; keys go; ends; comes back         | MOVED a     | place a     | no      
 begins; keys go; ends; comes back; release| MOVED z     | granted w   | yes       | absent z
 ";
 
-/// How `w` waits.
+/// The kind of `w`'s wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Blocked,
@@ -50,7 +55,7 @@ impl Kind {
     }
 }
 
-/// One lock, for whose `w` waits.
+/// One lock, the client that waits for it with the token `w`, and a subscriber to its channel.
 struct Wait {
     kind: Kind,
     key: String,
@@ -85,7 +90,7 @@ impl Wait {
         }
     }
 
-    /// Who holds the lock, at whichever node.
+    /// Returns the tokens that hold the lock at either node, or `-`.
     fn holders(&self, nodes: [&Server; 2]) -> String {
         let holders = nodes.map(|node| {
             let told = ask(node, &format!("LOCK.INFO {}", self.key)).ok();
@@ -98,7 +103,7 @@ impl Wait {
         }
     }
 
-    /// How `w` stands in the queue, by the node where it waits, if that tells.
+    /// Returns the kind of `w` in LOCK.INFO of this server, if it lists `w`.
     fn queued_as(&self, server: &Server) -> Option<String> {
         let told = server.call(format!("LOCK.INFO {}", self.key));
         let queue = LockInfo::of(told.ok()?)?.queue;
@@ -123,7 +128,7 @@ impl Wait {
         }
     }
 
-    /// Whether anything was published since the slot is served where `w` waits.
+    /// Returns true if a notification was published since the listener subscribed.
     fn published(&mut self) -> bool {
         let mut messages = 0;
         while let Some(message) = self.listener.try_recv(Duration::ZERO) {
@@ -151,9 +156,9 @@ impl Wait {
     }
 }
 
-/// All kinds, in one slot.
+/// A wait of each kind, all in one slot.
 struct Scene<'a> {
-    /// The way of the slot from where they wait.
+    /// The move of the slot away from the node at which the clients wait.
     there: Move<'a>,
     waits: [Wait; 3],
 }
@@ -209,15 +214,16 @@ impl<'a> Scene<'a> {
         slot.until_known();
     }
 
-    /// The server looks for those whom it has to send on a few times a second.
+    /// Waits until the blocked client is redirected. The server looks for waiters to redirect a few
+    /// times a second.
     #[track_caller]
     fn until_sent_on(&self) {
-        until("who was blocked is sent on", || {
+        until("the blocked client is redirected", || {
             self.there.source.info("lock", "lock_waiters") == "0"
         });
     }
 
-    /// A slot that goes away takes its channels with it.
+    /// Subscribes anew, because a slot that moves away takes its channels with it.
     #[track_caller]
     fn listen(&mut self) {
         for wait in &mut self.waits {
@@ -239,7 +245,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// As a client that was sent to a slot on its way.
+/// Calls a command after ASKING, like a client that was redirected to an importing node.
 fn ask(server: &Server, command: &str) -> Reply {
     let mut client = server.client();
     client.call("ASKING").okay();
@@ -267,10 +273,10 @@ fn first_word(reply: Reply) -> String {
     }
 }
 
-/// One way.
+/// One way, a row of [`TABLE`].
 struct Row {
     way: &'static str,
-    /// By the kinds as [`Kind::ALL`] has them.
+    /// One cell for each kind, in the order of [`Kind::ALL`].
     cells: [&'static str; 3],
     published: bool,
 }
@@ -295,7 +301,7 @@ fn table() -> Vec<Row> {
     rows.collect()
 }
 
-/// Whether this server can move slots with all their keys at one moment.
+/// Returns true if this server can move slots atomically.
 #[track_caller]
 fn can_move_as_a_whole(server: &Server) -> bool {
     let (major, minor, _) = server.version();
@@ -305,8 +311,8 @@ fn can_move_as_a_whole(server: &Server) -> bool {
     }
 }
 
-/// Goes the ways that are asked for. Slots that came and went leave the nodes of a cluster at odds for a
-/// while: each way has a cluster of its own.
+/// Asserts the outcomes of the ways that `is_asked_for` selects. Each way has a cluster of its own,
+/// because slots that moved back and forth leave the nodes at odds for a while.
 #[track_caller]
 fn assert_told(is_asked_for: impl Fn(&str) -> bool) {
     let rows = table().into_iter().filter(|row| is_asked_for(row.way));

@@ -1,10 +1,10 @@
 #!/bin/sh
-# copy_of_machine.sh SCRIPT OUT   starts systemd in a copy of this machine and runs the script there as root,
-#                                 from the top of the clone. What it prints is left in OUT/said, and its exit
-#                                 code in OUT/code. Nothing else is left.
+# copy_of_machine.sh SCRIPT OUT   starts systemd in a copy of this machine and runs the script there
+#                                 as root, from the top of the clone. Writes the script's output to
+#                                 OUT/said and its exit code to OUT/code, and leaves nothing else.
 #
-# To be called by root in mount, pid, net, ipc, uts and cgroup namespaces of its own. The clone and OUT are
-# the machine's own.
+# The caller has to be root in mount, pid, net, ipc, uts and cgroup namespaces of its own. The clone
+# and OUT are shared with the machine.
 set -eu
 
 project=$(cd "$(dirname "$0")/../.." && pwd)
@@ -24,7 +24,7 @@ for shared in "$project" "$2"; do
   mount --bind "$shared" "$root$shared"
 done
 
-# One hierarchy is all that systemd needs, of the first or of the second kind.
+# systemd needs one hierarchy, of cgroup v2 or of cgroup v1.
 if ! mount -t cgroup2 cgroup "$root/sys/fs/cgroup" 2>/dev/null || [ ! -w "$root/sys/fs/cgroup/cgroup.procs" ]; then
   mount -t tmpfs tmpfs "$root/sys/fs/cgroup"
   mkdir "$root/sys/fs/cgroup/systemd"
@@ -43,7 +43,8 @@ ExecStart=/bin/sh -c 'sh "$1" >"$2/said" 2>&1; echo \$? >"$2/code"'
 ExecStopPost=/bin/systemctl --force exit
 UNIT
 
-# A chroot may make no user namespaces, and the server's unit asks for one.
+# pivot_root instead of chroot: the server's unit asks for a user namespace, and a process in a
+# chroot may not create one.
 cd "$root"
 mkdir .before
 pivot_root . .before

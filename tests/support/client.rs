@@ -1,4 +1,4 @@
-//! A plain client on a socket: what it sends and when it reads is up to the test.
+//! A plain client on a socket. The test decides what it sends and when it reads.
 
 use std::env;
 use std::io::{ErrorKind, Read, Write};
@@ -13,12 +13,13 @@ use socket2::SockRef;
 
 use super::reply::{Expect, Reply};
 
-/// How long a test waits for anything before it fails. Generous: reaching it is a failure.
+/// The time that a test waits for a state before it fails. It is generous, because only a failure
+/// reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A command as words: a string is split at white space, a list is taken as it is.
+/// A command as words. A string is split at white space, and a list stays unchanged.
 pub trait Command {
-    /// The words of the command.
+    /// Returns the words of the command.
     fn words(&self) -> Vec<Vec<u8>>;
 }
 
@@ -60,16 +61,17 @@ impl<A: AsRef<[u8]>> Command for &Vec<A> {
     }
 }
 
-/// The bytes of a command on the wire.
+/// Returns the bytes of a command on the wire.
 pub fn packed(command: impl Command) -> Vec<u8> {
     redis_lock_rig::packed(&command.words())
 }
 
-/// Where it is set, before how many of 1,000 steps a client stands still for a moment, as a test
-/// does on a machine that is busy with other work. A test that fails by it relies on its own speed.
+/// The environment variable with the number of stalls in 1,000 steps. A client stalls for a moment
+/// before a step, like a test on a machine that is busy with other work. A test that fails by it
+/// relies on its own speed.
 pub const STALLS: &str = "LOCK_TEST_STALLS";
 
-/// How long it stands still at most.
+/// The longest stall, in ms.
 const STALL_MS: u64 = 200;
 
 fn stall() {
@@ -89,7 +91,7 @@ pub struct Client {
     id: i64,
 }
 
-/// Why no reply could be read.
+/// The reason why no reply could be read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoReply {
     /// The time allowed has passed.
@@ -109,7 +111,7 @@ impl Client {
         Client::identified(address).expect("the server takes connections")
     }
 
-    /// As `connect`, where the server may not be up or not be ready yet.
+    /// Like `connect`, but returns an error if the server isn't up or isn't ready yet.
     pub fn try_connect(port: u16) -> Result<Client, String> {
         Client::identified((Ipv4Addr::LOCALHOST, port))
     }
@@ -123,7 +125,7 @@ impl Client {
         Ok(client)
     }
 
-    /// A connection that has sent nothing yet.
+    /// Opens a connection that has sent nothing yet.
     pub fn unidentified(port: u16) -> Result<Client, String> {
         Client::opened((Ipv4Addr::LOCALHOST, port))
     }
@@ -140,7 +142,7 @@ impl Client {
         })
     }
 
-    /// The server's number for this connection.
+    /// Returns the server's id of this connection.
     pub fn id(&self) -> i64 {
         self.id
     }
@@ -152,12 +154,13 @@ impl Client {
         self.recv()
     }
 
-    /// As `call`, where the server may close the connection instead of answering.
+    /// Like `call`, but returns an error if the server closes the connection, or doesn't reply
+    /// within [`PATIENCE`].
     pub fn try_call(&mut self, command: impl Command) -> Reply {
         self.try_call_within(PATIENCE, command)
     }
 
-    /// As `try_call`, where no answer within `patience` is an error too.
+    /// Like `try_call`, with `patience` instead of [`PATIENCE`].
     pub fn try_call_within(&mut self, patience: Duration, command: impl Command) -> Reply {
         stall();
         self.stream
@@ -175,7 +178,7 @@ impl Client {
         self.send_bytes(&packed(command));
     }
 
-    /// Sends several commands in one write, so that the server reads them in one go.
+    /// Sends several commands in one write, so that the server reads them at once.
     #[track_caller]
     pub fn send_batch(&mut self, commands: &[&str]) {
         let bytes: Vec<u8> = commands
@@ -192,7 +195,7 @@ impl Client {
         commands.iter().map(|_| self.recv()).collect()
     }
 
-    /// As `call_batch`, where none of them may be answered with an error.
+    /// Like `call_batch`, and asserts that no reply is an error.
     #[track_caller]
     pub fn call_all(&mut self, commands: &[impl AsRef<str>]) {
         let commands: Vec<&str> = commands.iter().map(AsRef::as_ref).collect();
@@ -201,7 +204,7 @@ impl Client {
         }
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     #[track_caller]
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         stall();
@@ -210,13 +213,13 @@ impl Client {
             .expect("the server reads what is sent");
     }
 
-    /// Reads the next reply; no reply in time fails the test.
+    /// Reads the next reply. If none comes in time, the test fails.
     #[track_caller]
     pub fn recv(&mut self) -> Reply {
         decoded(&self.recv_raw())
     }
 
-    /// The next reply if it comes within `patience`.
+    /// Returns the next reply if it comes within `patience`.
     #[track_caller]
     pub fn try_recv(&mut self, patience: Duration) -> Option<Reply> {
         match self.read_reply(patience) {
@@ -226,7 +229,7 @@ impl Client {
         }
     }
 
-    /// Asserts that no reply has arrived so far. What the server had written before it answered
+    /// Asserts that no reply has arrived so far. Everything that the server wrote before a reply to
     /// another client has arrived.
     #[track_caller]
     pub fn expect_silence(&mut self) {
@@ -235,7 +238,7 @@ impl Client {
         }
     }
 
-    /// The next reply as it stands on the wire.
+    /// Returns the bytes of the next reply on the wire.
     #[track_caller]
     pub fn recv_raw(&mut self) -> Vec<u8> {
         match self.read_reply(PATIENCE) {
@@ -245,14 +248,14 @@ impl Client {
         }
     }
 
-    /// Sends one command and answers its reply as it stands on the wire.
+    /// Sends one command and returns its reply in the form that it has on the wire.
     #[track_caller]
     pub fn call_raw(&mut self, command: impl Command) -> String {
         self.send(command);
         String::from_utf8(self.recv_raw()).expect("a reply in UTF-8")
     }
 
-    /// Reads until the server closes the connection; a reply before that fails the test.
+    /// Reads until the server closes the connection. A reply before that fails the test.
     #[track_caller]
     pub fn expect_close(&mut self) {
         match self.read_reply(PATIENCE) {
@@ -261,7 +264,7 @@ impl Client {
         }
     }
 
-    /// Reads until the server closes the connection; everything that came before.
+    /// Reads until the server closes the connection, and returns the replies before that.
     #[track_caller]
     pub fn replies_to_close(&mut self) -> Vec<Reply> {
         let mut replies = Vec::new();
@@ -274,7 +277,7 @@ impl Client {
         }
     }
 
-    /// Reads until the server closes the connection and throws away what comes before.
+    /// Reads until the server closes the connection, and drops the replies before that.
     #[track_caller]
     pub fn drain_to_close(&mut self) {
         drop(self.replies_to_close());
@@ -294,35 +297,36 @@ impl Client {
         self
     }
 
-    /// Sends a FIN and goes on reading: to the server it is as good as gone, and the test sees
-    /// what the server still told it.
+    /// Sends a FIN and keeps the connection readable. The server takes the client for gone, and the
+    /// test sees the server's last replies.
     pub fn hang_up(&mut self) {
         self.stream
             .shutdown(Shutdown::Write)
             .expect("an open connection");
     }
 
-    /// Dies with a FIN, as a process does that ends.
+    /// Closes the connection with a FIN, like a process that ends.
     pub fn close(self) {
         self.stream
             .shutdown(Shutdown::Both)
             .expect("an open connection");
     }
 
-    /// The port that this end of the connection has.
+    /// Returns the port of this end of the connection.
     #[track_caller]
     pub fn local_port(&self) -> u16 {
         self.stream.local_addr().expect("an open connection").port()
     }
 
-    /// Dies with a RST, as a machine does that comes back and knows nothing of the connection.
+    /// Closes the connection with a RST, like a machine that restarts and doesn't know the
+    /// connection.
     pub fn reset(self) {
         SockRef::from(&self.stream)
             .set_linger(Some(Duration::ZERO))
             .expect("a socket that can be reset");
     }
 
-    /// The bytes of the next reply; nothing is taken while it is incomplete.
+    /// Returns the bytes of the next reply. Takes nothing while the reply is incomplete.
     pub(super) fn read_reply(&mut self, patience: Duration) -> Result<Vec<u8>, NoReply> {
         stall();
         let deadline = Instant::now() + patience;
@@ -334,7 +338,7 @@ impl Client {
         }
     }
 
-    /// Exactly `count` bytes, for the payload that has no frame of its own.
+    /// Returns exactly `count` bytes: a payload without a frame of its own.
     pub(super) fn read_exact(&mut self, count: usize) -> Result<Vec<u8>, NoReply> {
         let deadline = Instant::now() + PATIENCE;
         while self.unread.len() < count {
@@ -343,7 +347,8 @@ impl Client {
         Ok(self.unread.drain(..count).collect())
     }
 
-    /// Takes in what arrives before the deadline; past it, only what has arrived already.
+    /// Takes in bytes that arrive before the deadline. After the deadline, takes only bytes that
+    /// have arrived already.
     fn read_more(&mut self, deadline: Instant) -> Result<(), NoReply> {
         let left = deadline.saturating_duration_since(Instant::now());
         if !left.is_zero() {
@@ -375,7 +380,7 @@ impl Client {
     }
 }
 
-/// The reply that the bytes stand for. An error's text is kept whole, with its prefix.
+/// Returns the reply of these bytes. An error's text is kept whole, with its prefix.
 fn decoded(bytes: &[u8]) -> Reply {
     if let [b'-', text @ .., b'\r', b'\n'] = bytes {
         return Err(String::from_utf8_lossy(text).into_owned());

@@ -1,4 +1,4 @@
-//! The C sources among the tests, compiled as a test needs them.
+//! The C sources of the tests, compiled when a test needs them.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::process::Command;
 #[track_caller]
 pub fn shared_object(source: &str, dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
         .join("tests")
         .join(source);
     let object = dir

@@ -1,21 +1,21 @@
 //! Connections in a process of their own, so that they can die with it.
 //!
-//! The process is the test binary itself, run for nothing but the function that calls [`be`].
+//! The process is the test binary itself. It runs only the function that calls [`be`].
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{Client, Expect, Server, STALLS};
+use crate::{Client, Expect, Server, STALLS};
 
 const PORT: &str = "LOCK_CROWD_PORT";
 const COUNT: &str = "LOCK_CROWD_COUNT";
 const COMMAND: &str = "LOCK_CROWD_COMMAND";
 
-/// What the process says when all its connections have their answer.
+/// The line that the process prints when all its connections have their reply.
 const READY: &str = "the crowd is there";
 
-/// Raises the limit of open files as far as it goes, and becomes the program that it is given.
+/// A script that raises the limit of open files to 4096 if it may, and becomes the given program.
 const WITH_MANY_FILES: &str = "ulimit -n 4096 2>/dev/null; exec \"$0\" \"$@\"";
 
 /// A process that holds connections.
@@ -24,9 +24,9 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Starts a process with `count` connections, each of which has sent `command` and got an
-    /// answer that is no error. In the command `#` stands for the connection's number.
-    /// `function` is the `#[ignore]`d one of this test binary that calls [`be`].
+    /// Starts a process with `count` connections. Each connection has sent `command` and got a
+    /// reply that is no error. In the command, `#` stands for the connection's number. `function`
+    /// is the `#[ignore]`d function of this test binary that calls [`be`].
     #[track_caller]
     pub fn start(server: &Server, function: &str, count: usize, command: &str) -> Crowd {
         let mut child = Command::new("sh")
@@ -50,7 +50,7 @@ impl Crowd {
         Crowd { child }
     }
 
-    /// Kills the process as `kill -9` does.
+    /// Kills the process like `kill -9`.
     #[track_caller]
     pub fn kill9(mut self) {
         self.child.kill().expect("a process that lives");
@@ -59,13 +59,13 @@ impl Crowd {
 
 impl Drop for Crowd {
     fn drop(&mut self) {
-        // It may have been killed already; what matters is that it ends with the test.
+        // The process may be dead already. It has to end with the test.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// Is the crowd, where this process was started as one, until it is killed or its parent ends.
+/// Runs the crowd if this process was started as one, until it is killed or its parent ends.
 pub fn be() {
     let Ok(port) = env::var(PORT) else {
         return;

@@ -1,10 +1,10 @@
-//! The headings of a document, as links name them.
+//! The headings of a document, by the names that links use.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// The names by which links lead to the headings of a document.
+/// Returns the names by which links lead to the headings of a document.
 pub fn headings(document: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(document).expect("a document");
     let headings = text.lines().filter(|line| line.starts_with('#'));

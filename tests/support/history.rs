@@ -1,81 +1,92 @@
-//! What clients held by their own clocks, and whether that could be.
+//! The clients' holds by their own clocks, and checks that such holds are possible.
 //!
-//! A client notes a hold from after it read its grant until before it sends its release, so what
-//! is noted lies within what the server gave: where two notes overlap, two grants did.
+//! A client notes a hold from after it read its grant until before it sends its release. So a note
+//! lies within the server's grant, and if two notes overlap, two grants did.
 //!
-//! The moment of a grant is known less well: it lies between asking and reading the answer. One
-//! grant is later than another for certain only where it was asked for after the other was read.
-
-#![allow(dead_code, reason = "each test binary uses its own part of this")]
+//! The moment of a grant is known less well: it lies between the request and the read of the reply.
+//! A grant is certainly later than another grant only if it was requested after the other was read.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How a key was held.
+use crate::unix_time_us;
+
+/// The mode of a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Beside nobody.
+    /// The key has no other holder.
     Exclusive,
-    /// Beside other shared holders.
+    /// The key may have other shared holders.
     Shared,
 }
 
 /// One client's hold of one key.
 #[derive(Debug, Clone)]
 pub struct Hold {
-    /// What was held.
+    /// The key that was held.
     pub key: String,
-    /// By whom.
+    /// The holder's token.
     pub token: String,
-    /// How.
+    /// The mode of the hold.
     pub mode: Mode,
-    /// The number of the grant.
+    /// The fence of the grant.
     pub fence: i64,
-    /// After the grant was read.
+    /// The time after the grant was read.
     pub from: Instant,
-    /// Before the release was sent.
+    /// The time before the release was sent.
     pub to: Instant,
 }
 
-/// One grant, as its client saw it, whether it could rely on it or not.
+/// One grant that its client saw, also if the client could not rely on it.
 #[derive(Debug, Clone)]
 pub struct Granted {
-    /// What was granted.
+    /// The key that was granted.
     pub key: String,
-    /// To whom.
+    /// The token that got the grant.
     pub token: String,
-    /// Its number.
+    /// The fence of the grant.
     pub fence: i64,
-    /// Before the command that brought it was sent.
+    /// The time before the command that returned the grant was sent.
     pub asked: Instant,
-    /// After its answer was read.
+    /// The time after the command's reply was read.
     pub answered: Instant,
 }
 
-/// One client's wait for a key: from the first time it asked, however often and whichever server,
-/// until it held the key or gave up.
+impl Granted {
+    /// Returns the time at which the client must take the lease for over, by the clock of this
+    /// machine. It counts from the fence, which is the time of the grant, because the client may
+    /// read the reply long after the grant.
+    pub fn lease_over(&self, lease_ms: u64) -> Instant {
+        let age_us = u64::try_from(unix_time_us() - self.fence).unwrap_or(0);
+        let lease = Duration::from_millis(lease_ms * 9 / 10);
+        Instant::now() - Duration::from_micros(age_us) + lease
+    }
+}
+
+/// One client's wait for a key: from its first request until it held the key or gave up. It may
+/// have sent several requests to several servers.
 #[derive(Debug, Clone)]
 pub struct Wait {
-    /// What was waited for.
+    /// The key that was waited for.
     pub key: String,
-    /// By whom.
+    /// The waiter's token.
     pub token: String,
-    /// Before it first asked.
+    /// The time before the first request was sent.
     pub asked: Instant,
-    /// When the wait was over.
+    /// The time when the wait was over.
     pub answered: Instant,
 }
 
 /// A time in which no server took writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Outage {
-    /// Before the server was taken down.
+    /// The time before the server was taken down.
     pub from: Instant,
-    /// After a write had succeeded.
+    /// The time after a write had succeeded.
     pub to: Instant,
 }
 
-/// What was noted, apart for each key.
+/// Returns the notes of each key.
 fn by_key<'a, T>(noted: &'a [T], key: impl Fn(&'a T) -> &'a str) -> Vec<Vec<&'a T>> {
     let mut by_key: HashMap<&str, Vec<&T>> = HashMap::new();
     for note in noted {
@@ -84,9 +95,9 @@ fn by_key<'a, T>(noted: &'a [T], key: impl Fn(&'a T) -> &'a str) -> Vec<Vec<&'a 
     by_key.into_values().collect()
 }
 
-/// Asserts of each key that whoever asked after another's grant was read has got a greater fence,
-/// and that no fence went to two tokens. That holds beyond what exclusion is promised for: also
-/// for grants that were lost with their server.
+/// Asserts for each key that a request sent after another grant was read got a greater fence. Also
+/// asserts that no fence went to two tokens. Both are more than exclusion, because they are also
+/// true of grants that were lost with their server.
 #[track_caller]
 pub fn assert_fences_rise(grants: &[Granted]) {
     for mut grants in by_key(grants, |grant| &grant.key) {
@@ -113,7 +124,7 @@ pub fn assert_fences_rise(grants: &[Granted]) {
     }
 }
 
-/// Asserts that nobody waited longer than `most`, not counting the outages. These must not overlap.
+/// Asserts that no client waited longer than `most`, without the outages. Outages must not overlap.
 #[track_caller]
 pub fn assert_nobody_stuck(waits: &[Wait], outages: &[Outage], most: Duration) {
     for wait in waits {
@@ -132,8 +143,8 @@ pub fn assert_nobody_stuck(waits: &[Wait], outages: &[Outage], most: Duration) {
     }
 }
 
-/// Asserts of each key that no exclusive hold overlapped any other, and that fences tell the order
-/// of an exclusive hold and those before and after it.
+/// Asserts for each key that no exclusive hold overlapped any other hold. Also asserts that fences
+/// give the order of an exclusive hold and the holds before and after it.
 #[track_caller]
 pub fn assert_no_writer_overlaps(holds: &[Hold]) {
     for mut holds in by_key(holds, |hold| &hold.key) {
@@ -167,12 +178,12 @@ pub fn assert_no_writer_overlaps(holds: &[Hold]) {
     }
 }
 
-/// The most holds that there were at the same time.
+/// Returns the most holds that there were at the same time.
 pub fn most_at_once(holds: &[Hold]) -> usize {
     let starts = holds.iter().map(|hold| (hold.from, 1));
     let ends = holds.iter().map(|hold| (hold.to, -1));
     let mut changes: Vec<(Instant, i64)> = starts.chain(ends).collect();
-    // Of those at the same instant ends come first: they don't overlap.
+    // At the same instant ends come first, because such holds don't overlap.
     changes.sort_unstable();
     let mut now = 0;
     let counts = changes.iter().map(|(_, change)| {
@@ -184,6 +195,7 @@ pub fn most_at_once(holds: &[Hold]) -> usize {
         .map_or(0, |most| usize::try_from(most).expect("a count"))
 }
 
+#[cfg(test)]
 mod of_the_checker_itself {
     use super::*;
 
@@ -200,7 +212,7 @@ mod of_the_checker_itself {
         }
     }
 
-    /// Grants and waits of one history have one start.
+    /// The one start of the grants and waits of one history.
     struct Clock(Instant);
 
     impl Clock {
@@ -247,7 +259,7 @@ mod of_the_checker_itself {
         assert_fences_rise(&[
             grant("a", 1, 0, 1),
             grant("b", 2, 1, 2),
-            // Asked before the other was read: either may have been first.
+            // d was requested before c was read, so either grant may have been first.
             grant("c", 5, 2, 6),
             grant("d", 4, 5, 7),
             grant("e", 6, 8, 9),
@@ -270,10 +282,10 @@ mod of_the_checker_itself {
         ];
         assert_rejected(
             move || assert_fences_rise(&hidden),
-            "a fence below one but the last",
+            "a fence below a grant before the last",
         );
         let twice = [grant("a", 1, 0, 3), grant("b", 1, 1, 2)];
-        assert_rejected(move || assert_fences_rise(&twice), "one fence for two");
+        assert_rejected(move || assert_fences_rise(&twice), "one fence, two tokens");
     }
 
     #[test]

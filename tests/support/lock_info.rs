@@ -1,4 +1,4 @@
-//! The answer of LOCK.INFO, from the map of RESP3 as from the flat array of RESP2.
+//! The reply of LOCK.INFO, from the map of RESP3 or from the flat array of RESP2.
 
 use std::collections::BTreeMap;
 
@@ -34,17 +34,17 @@ impl Fields {
         Fields(fields)
     }
 
-    /// The names, sorted.
+    /// Returns the names, sorted.
     pub fn names(&self) -> Vec<&str> {
         self.0.keys().map(String::as_str).collect()
     }
 
-    /// Whether the field is there.
+    /// Returns true if the field exists.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// The field as it is.
+    /// Returns the value of a field.
     #[track_caller]
     pub fn get(&self, name: &str) -> Value {
         match self.0.get(name) {
@@ -53,19 +53,19 @@ impl Fields {
         }
     }
 
-    /// A field that is a number.
+    /// Returns a field that is a number.
     #[track_caller]
     pub fn int(&self, name: &str) -> i64 {
         Ok(self.get(name)).int()
     }
 
-    /// A field that is a string.
+    /// Returns a field that is a string.
     #[track_caller]
     pub fn text(&self, name: &str) -> String {
         Ok(self.get(name)).text()
     }
 
-    /// A field that is a list of maps.
+    /// Returns a field that is a list of maps.
     #[track_caller]
     pub fn maps(&self, name: &str) -> Vec<Fields> {
         Ok(self.get(name))
@@ -76,21 +76,21 @@ impl Fields {
     }
 }
 
-/// A lock as LOCK.INFO tells it.
+/// A lock that LOCK.INFO shows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LockInfo {
     /// exclusive, shared or free.
     pub mode: String,
     /// One map for each holder.
     pub holders: Vec<Fields>,
-    /// How many wait.
+    /// The number of waiters.
     pub waiters: i64,
-    /// The first of those who wait.
+    /// The first waiters of the queue.
     pub queue: Vec<Fields>,
 }
 
 impl LockInfo {
-    /// Reads the reply of LOCK.INFO; a nil is a lock that nobody holds or waits for.
+    /// Reads the reply of LOCK.INFO. Returns `None` for a nil: a key without a holder or a waiter.
     #[track_caller]
     pub fn of(value: Value) -> Option<LockInfo> {
         if value == Value::Nil {
@@ -106,7 +106,7 @@ impl LockInfo {
         })
     }
 
-    /// The tokens of the holders; empty where they aren't for the caller.
+    /// Returns the tokens of the holders. A token that the caller may not see is empty.
     pub fn holder_tokens(&self) -> Vec<String> {
         let token = |holder: &Fields| match holder.get("token") {
             Value::Nil => String::new(),
@@ -115,7 +115,7 @@ impl LockInfo {
         self.holders.iter().map(token).collect()
     }
 
-    /// The tokens of those who wait, in their order.
+    /// Returns the tokens of the waiters, in their order.
     pub fn queue_tokens(&self) -> Vec<String> {
         self.queue
             .iter()
@@ -123,7 +123,7 @@ impl LockInfo {
             .collect()
     }
 
-    /// The only holder.
+    /// Returns the only holder.
     #[track_caller]
     pub fn holder(&self) -> &Fields {
         match self.holders.as_slice() {

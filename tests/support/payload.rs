@@ -5,19 +5,17 @@
 //! opcode 5 | length | body | opcode 0 | RDB version u16 | CRC-64 of all before
 //! ```
 
-#![allow(dead_code, reason = "each test binary uses its own part of this")]
-
 use crc::{Crc, CRC_32_ISO_HDLC, CRC_64_REDIS};
 
-use crate::support::{unix_time_ms, Expect, Server};
+use crate::{unix_time_ms, Expect, Server};
 
 const BODY_SUM: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 const PAYLOAD_SUM: Crc<u64> = Crc::<u64>::new(&CRC_64_REDIS);
 
-/// How many bytes the body's frame has in front of the opcode of the body.
+/// The number of bytes of the frame before the body's opcode.
 const HEAD_LEN: usize = 10;
 
-/// The RDB version and the checksum.
+/// The number of bytes of the RDB version and the checksum.
 const FOOTER_LEN: usize = 10;
 
 const STRING_FOLLOWS: u8 = 5;
@@ -26,26 +24,26 @@ const END: u8 = 0;
 /// One holder in the body of a stored lock.
 #[derive(Debug, Clone)]
 pub struct StoredHolder {
-    /// Who holds.
+    /// The holder's token.
     pub token: Vec<u8>,
-    /// The number of the grant.
+    /// The fence of the grant.
     pub fence: u64,
-    /// How often it holds.
+    /// The number of holds.
     pub holds: u64,
-    /// The most holders, 0 for no limit.
+    /// The most holders; 0 is no limit.
     pub limit: u32,
-    /// When the lease ends.
+    /// The end of the lease, in ms since 1970.
     pub deadline_ms: u64,
-    /// When it was granted.
+    /// The time of the grant, in ms since 1970.
     pub since_ms: u64,
-    /// The length of its lease.
+    /// The length of the lease, in ms.
     pub lease_ms: u64,
-    /// As how many holders it counts.
+    /// The permits taken: the number of holders that it counts as.
     pub permits: u32,
 }
 
 impl StoredHolder {
-    /// One hold for ten minutes from now on.
+    /// Returns a holder with one hold for ten minutes from now on.
     pub fn new(token: &[u8]) -> StoredHolder {
         let now_ms = u64::try_from(unix_time_ms()).expect("a clock after 1970");
         StoredHolder {
@@ -61,7 +59,7 @@ impl StoredHolder {
     }
 }
 
-/// The body of a lock with its checksum. Mode 0 is exclusive, 1 shared.
+/// Returns the body of a lock with its checksum. Mode 0 is exclusive, 1 shared.
 pub fn body(mode: u8, holders: &[StoredHolder]) -> Vec<u8> {
     let count = u32::try_from(holders.len()).expect("a few holders");
     let mut body = vec![mode];
@@ -81,7 +79,7 @@ pub fn body(mode: u8, holders: &[StoredHolder]) -> Vec<u8> {
     sealed(body)
 }
 
-/// Bytes with the checksum of a body behind them.
+/// Returns the bytes, followed by the checksum of a body.
 pub fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = BODY_SUM.checksum(&bytes);
     bytes.extend(sum.to_le_bytes());
@@ -95,7 +93,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The frame that a server gives to its locks. It compresses none from then on.
+    /// Returns the frame that a server gives to its locks. Switches the server's compression off.
     #[track_caller]
     pub fn from(server: &Server) -> Frame {
         server.call("CONFIG SET rdbcompression no").okay();
@@ -105,7 +103,7 @@ impl Frame {
         frame
     }
 
-    /// Takes a DUMP apart, of a server that doesn't compress.
+    /// Takes a DUMP apart. Its server must not compress.
     #[track_caller]
     fn of(dump: &[u8]) -> (Frame, Vec<u8>) {
         let (head, rest) = dump.split_at(HEAD_LEN);
@@ -126,10 +124,10 @@ impl Frame {
         (frame, body.to_vec())
     }
 
-    /// The same frame for another encoding version of the type.
+    /// Returns the same frame for another encoding version of the type.
     pub fn with_encoding_version(&self, version: u16) -> Frame {
         let mut head = self.head.clone();
-        // The version is in the lower ten bits, the name in those above.
+        // The version is in the lower ten bits, and the name is in the bits above.
         let last = u16::from_be_bytes([head[HEAD_LEN - 2], head[HEAD_LEN - 1]]);
         let last = (last & !0x3ff) | (version & 0x3ff);
         head.splice(HEAD_LEN - 2.., last.to_be_bytes());
@@ -139,7 +137,7 @@ impl Frame {
         }
     }
 
-    /// What RESTORE takes.
+    /// Returns the payload that RESTORE takes.
     pub fn payload(&self, body: &[u8]) -> Vec<u8> {
         let mut payload = self.head.clone();
         payload.push(STRING_FOLLOWS);
@@ -153,7 +151,7 @@ impl Frame {
     }
 }
 
-/// Makes a lock by RESTORE whose fence is this one. It raises the server's counter.
+/// Makes a lock with this fence by RESTORE. The fence raises the server's counter.
 #[track_caller]
 pub fn restore_with_fence(server: &Server, key: &str, fence: i64) {
     let holder = StoredHolder {
@@ -166,7 +164,7 @@ pub fn restore_with_fence(server: &Server, key: &str, fence: i64) {
         .okay();
 }
 
-/// A length as an RDB has it: 6, 14 or 32 bits.
+/// Returns a length in the RDB's encoding: 6, 14 or 32 bits.
 fn length(len: usize) -> Vec<u8> {
     let len = u32::try_from(len).expect("a length of 32 bits");
     if len < 1 << 6 {

@@ -9,18 +9,18 @@ use super::{eventually, until};
 
 const MARKER_KEY: &str = "replication-stream-marker";
 
-/// A command in the form in which the stream yields it.
+/// Returns a command in the form that the stream yields.
 pub fn words(command: impl Command) -> Vec<Vec<u8>> {
     command.words()
 }
 
 /// Asserts that replicas have the data of their primary, and returns the digest that they share.
 ///
-/// A primary writes without being asked: a lapsed lease is deleted when it is looked at next, which
-/// the module's timer may do. So digests count only if nothing was written while they were taken.
+/// A primary also writes by itself: the next look at an expired lease deletes it, and the module's
+/// timer may look. So digests count only if nothing was written while they were taken.
 ///
-/// A replica that has just attached holds the key of the last fence until its primary, which has no
-/// such key, deletes it there.
+/// A replica that has just attached holds the key of the last fence. The primary has no such key,
+/// and deletes it on the replica.
 #[track_caller]
 pub fn assert_same_data(primary: &Server, replicas: &[&Server]) -> String {
     for replica in replicas {
@@ -47,8 +47,8 @@ pub fn assert_same_data(primary: &Server, replicas: &[&Server]) -> String {
 
 /// A connection that the primary takes for a replica.
 ///
-/// It acknowledges nothing but what the primary asks for. PING and REPLCONF are left out of
-/// what it yields, SELECT is kept.
+/// It acknowledges when it attaches, and when the primary asks. It yields neither PING nor
+/// REPLCONF, but it yields SELECT.
 pub struct ReplicationStream {
     client: Client,
     offset: u64,
@@ -75,8 +75,8 @@ impl ReplicationStream {
         stream
     }
 
-    /// Every command that the primary has sent by now, since the last call. Each batch starts
-    /// in database 0: the way back to it is the marker's, and not part of the batch.
+    /// Returns every command that the primary has sent since the last call. Each batch starts in
+    /// database 0. The SELECT back to it belongs to the marker, and isn't part of the batch.
     #[track_caller]
     pub fn up_to_now(&mut self, server: &Server) -> Vec<Vec<Vec<u8>>> {
         static NEXT_MARKER: AtomicU64 = AtomicU64::new(0);
@@ -98,7 +98,7 @@ impl ReplicationStream {
         commands
     }
 
-    /// As `up_to_now`, each command in one line, for a stream without binary words.
+    /// Like `up_to_now`, with each command in one line. The stream must have no binary words.
     #[track_caller]
     pub fn lines_up_to_now(&mut self, server: &Server) -> Vec<String> {
         let as_line = |command: Vec<Vec<u8>>| {
@@ -111,7 +111,7 @@ impl ReplicationStream {
         self.up_to_now(server).into_iter().map(as_line).collect()
     }
 
-    /// Tells the primary how far this replica has read, so that WAIT counts it.
+    /// Sends the primary the offset up to which this replica has read, so that WAIT counts it.
     #[track_caller]
     pub fn acknowledge(&mut self) {
         let offset = self.offset;
@@ -153,8 +153,8 @@ fn skip_data_set(client: &mut Client) {
     client.read_exact(length).expect("the whole data set");
 }
 
-/// The next line, past the bare line feeds by which a primary that prepares a data set shows
-/// that it is alive.
+/// Returns the next line. Skips the bare line feeds by which a primary that prepares a data set
+/// shows that it is alive.
 #[track_caller]
 fn line(client: &mut Client) -> String {
     let mut line = Vec::new();

@@ -1,38 +1,38 @@
-//! What a test expects of a reply.
+//! The expectations of a test of a reply.
 
 use redis::Value;
 
 /// A reply: the value, or the error's full text with its prefix.
 pub type Reply = Result<Value, String>;
 
-/// The answer of a granted request.
+/// The reply to a granted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Who holds the lock.
+    /// The holder's token.
     pub token: String,
-    /// The number of the grant.
+    /// The fence of the grant.
     pub fence: i64,
 }
 
-/// Takes a reply apart, and fails the test where it isn't what the name says.
+/// Takes a reply apart. Each method fails the test if the reply isn't of the kind in its name.
 pub trait Expect {
-    /// A `[token, fence]` pair.
+    /// Returns a `[token, fence]` pair.
     fn grant(self) -> Grant;
-    /// An integer.
+    /// Returns an integer.
     fn int(self) -> i64;
-    /// A string of any kind.
+    /// Returns a string of any kind.
     fn text(self) -> String;
-    /// Bytes.
+    /// Returns the bytes of a bulk string.
     fn bytes(self) -> Vec<u8>;
-    /// A list.
+    /// Returns a list.
     fn list(self) -> Vec<Value>;
-    /// A nil.
+    /// Expects a nil.
     fn nil(self);
-    /// `OK`.
+    /// Expects `OK`.
     fn okay(self);
-    /// An error; its full text.
+    /// Returns the full text of an error.
     fn error(self) -> String;
-    /// Anything but an error.
+    /// Returns a reply of any kind except an error.
     fn value(self) -> Value;
 }
 
@@ -109,7 +109,7 @@ impl Expect for Reply {
     }
 }
 
-/// A reply of exactly two items, looked at in place.
+/// A reply of exactly two items, borrowed.
 trait Pair {
     fn as_deref_pair(&self) -> Option<(&Value, &Value)>;
 }

@@ -21,7 +21,7 @@ use super::{eventually, until};
 /// The time for which [`Server::sends_in_a_pause`] pauses all clients.
 const PAUSE: Duration = Duration::from_millis(400);
 
-/// Whose server it is.
+/// The project that a server comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
     /// redis-server.
@@ -30,7 +30,7 @@ pub enum Flavour {
     Valkey,
 }
 
-/// A server to be started.
+/// The plan of a server that isn't started yet.
 pub struct Builder {
     plan: Plan,
 }
@@ -68,7 +68,7 @@ impl Builder {
         self
     }
 
-    /// Starts the server and waits until it answers.
+    /// Starts the server and waits until it replies.
     #[track_caller]
     pub fn start(self) -> Server {
         let dir = tempfile::Builder::new()
@@ -103,7 +103,7 @@ impl Server {
         Server::builder().start()
     }
 
-    /// A server with more configuration.
+    /// Builds a server with more configuration.
     pub fn builder() -> Builder {
         Builder {
             plan: Plan {
@@ -114,33 +114,33 @@ impl Server {
         }
     }
 
-    /// The port it listens on.
+    /// Returns the port that the server listens on.
     pub fn port(&self) -> u16 {
         self.process.port()
     }
 
-    /// Its working directory.
+    /// Returns the server's working directory.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Whether it was started and not ended by the test.
+    /// Returns true if the test has not ended the server since its last start.
     pub fn is_running(&self) -> bool {
         !self.stopped
     }
 
-    /// Everything in its log so far.
+    /// Returns everything in the server's log so far.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// A new connection, RESP2 and database 0.
+    /// Opens a new connection, in RESP2 and database 0.
     #[track_caller]
     pub fn client(&self) -> Client {
         Client::connect(self.process.port())
     }
 
-    /// A new connection that blocks in `command` and is in the queue when this returns.
+    /// Opens a new connection that blocks in `command` and is in the queue when this returns.
     #[track_caller]
     pub fn waiter(&self, command: impl Command) -> Client {
         let mut client = self.client();
@@ -155,14 +155,15 @@ impl Server {
         self.until_blocked(client);
     }
 
-    /// Waits until the server reports `client` blocked. A reply instead fails the test.
+    /// Waits until the server reports `client` blocked. Fails the test if the client isn't blocked
+    /// in time.
     #[track_caller]
     pub fn until_blocked(&self, client: &mut Client) {
         let id = client.id();
         until(&format!("client {id} is blocked"), || self.is_blocked(id));
     }
 
-    /// Whether the server reports the client blocked.
+    /// Returns true if the server reports the client blocked.
     #[track_caller]
     pub fn is_blocked(&self, client_id: i64) -> bool {
         let list = self.call(format!("CLIENT LIST ID {client_id}")).text();
@@ -172,7 +173,7 @@ impl Server {
         flags.is_some_and(|flags| flags.contains('b'))
     }
 
-    /// Whether the server still knows the client.
+    /// Returns true if the server still knows the client.
     #[track_caller]
     pub fn is_connected(&self, client_id: i64) -> bool {
         !self
@@ -193,33 +194,33 @@ impl Server {
         self.control().call_batch(commands)
     }
 
-    /// As `call_batch`, where none of them may be answered with an error. The server runs them in
-    /// one pass of its loop: what its timers do comes before all or behind all of them.
+    /// Like `call_batch`, and asserts that no reply is an error. The server runs the commands in
+    /// one pass of its loop, so its timers run before all or after all of them.
     #[track_caller]
     pub fn call_all(&self, commands: &[impl AsRef<str>]) {
         self.control().call_all(commands);
     }
 
-    /// What LOCK.INFO tells of a key; none when nobody holds it or waits.
+    /// Returns LOCK.INFO of a key, or `None` if the key has neither a holder nor a waiter.
     #[track_caller]
     pub fn lock_info(&self, key: &str) -> Option<LockInfo> {
         LockInfo::of(self.call(&["LOCK.INFO", key]).value())
     }
 
-    /// As `lock_info`, of a key that somebody holds or waits for.
+    /// Like `lock_info`, of a key that must have a holder or a waiter.
     #[track_caller]
     pub fn known_lock(&self, key: &str) -> LockInfo {
         self.lock_info(key)
             .unwrap_or_else(|| panic!("{key} is unknown"))
     }
 
-    /// How many wait for a key.
+    /// Returns the number of waiters of a key.
     #[track_caller]
     pub fn waiters(&self, key: &str) -> i64 {
         self.lock_info(key).map_or(0, |info| info.waiters)
     }
 
-    /// Waits until so many wait for a key.
+    /// Waits until `count` waiters wait for a key.
     #[track_caller]
     pub fn until_waiters(&self, key: &str, count: i64) {
         until(&format!("{count} wait for {key}"), || {
@@ -227,11 +228,10 @@ impl Server {
         });
     }
 
-    /// Lets the server wait until its current loop pass is over: what a 0 ms timer does is
-    /// done after it.
+    /// Waits until the server's current loop pass is over and its 0 ms timers have run.
     ///
-    /// A timer with period 0 runs in the pass after the command that armed it, so two round
-    /// trips lie behind it.
+    /// A timer with period 0 runs in the pass after the command that armed it. So it has run after
+    /// two round trips.
     #[track_caller]
     pub fn settle(&self) {
         for _ in 0..3 {
@@ -239,7 +239,8 @@ impl Server {
         }
     }
 
-    /// Waits until the server has read all that this client sent: its end of the connection holds nothing.
+    /// Waits until the server has read everything that this client sent: its end of the connection
+    /// holds no unread bytes.
     #[track_caller]
     pub fn until_read(&self, client: &Client) {
         let ends = [self.port(), client.local_port()].map(|port| format!("0100007F:{port:04X}"));
@@ -256,8 +257,8 @@ impl Server {
         });
     }
 
-    /// Sends commands while the server pauses all clients, in this order. Returns false if the pause may have ended
-    /// before the last one arrived.
+    /// Sends commands in this order while the server pauses all clients. Returns false if the pause
+    /// may have ended before the last command arrived.
     #[track_caller]
     pub fn sends_in_a_pause(&self, sent: &mut [(&mut Client, &[&str])]) -> bool {
         let begun = Instant::now();
@@ -270,13 +271,13 @@ impl Server {
         begun.elapsed() < PAUSE
     }
 
-    /// Makes the harness's own connection anew, where the server or a Sentinel has closed it.
+    /// Opens the harness's own connection again, after the server or a Sentinel has closed it.
     #[track_caller]
     pub fn reconnect(&self) {
         *self.control() = self.client();
     }
 
-    /// One field of INFO.
+    /// Returns one field of INFO.
     #[track_caller]
     pub fn info(&self, section: &str, field: &str) -> String {
         match self.find_info(section, field) {
@@ -285,14 +286,14 @@ impl Server {
         }
     }
 
-    /// One field of INFO that may be missing.
+    /// Returns one field of INFO that may be missing.
     #[track_caller]
     pub fn find_info(&self, section: &str, field: &str) -> Option<String> {
         let text = self.call(&["INFO", section]).text();
         InfoDict::new(&text).get(field)
     }
 
-    /// Whose server it is.
+    /// Returns the project that the server comes from.
     #[track_caller]
     pub fn flavour(&self) -> Flavour {
         match self.find_info("server", "valkey_version") {
@@ -301,7 +302,7 @@ impl Server {
         }
     }
 
-    /// The server's own version, as numbers.
+    /// Returns the server's own version in numbers.
     #[track_caller]
     pub fn version(&self) -> (u32, u32, u32) {
         let text = match self.find_info("server", "valkey_version") {
@@ -318,7 +319,8 @@ impl Server {
         }
     }
 
-    /// Waits until no rewrite of the append-only file is under way or due, and the last one went well.
+    /// Waits until no rewrite of the append-only file is under way or due, and asserts that the
+    /// last rewrite succeeded.
     #[track_caller]
     pub fn until_rewritten(&self) {
         until("the append-only file is rewritten", || {
@@ -354,8 +356,8 @@ impl Server {
         });
     }
 
-    /// Waits until so many replicas have acknowledged a write. One that was just attached does so
-    /// for the first time up to a second later, and until then WAIT waits for it.
+    /// Waits until `replicas` replicas have acknowledged a write. A replica that was just attached
+    /// first acknowledges up to a second later, and WAIT waits for it until then.
     #[track_caller]
     pub fn until_acknowledged_by(&self, replicas: usize) {
         let wait = format!("WAIT {replicas} 1000");
@@ -366,13 +368,13 @@ impl Server {
         });
     }
 
-    /// Stops the process where it stands (SIGSTOP). What it is sent meanwhile lies in its sockets,
-    /// and it reads it once [`thaw`](Server::thaw) lets it go on.
+    /// Stops the process (SIGSTOP). Everything that it is sent meanwhile stays in its sockets until
+    /// [`thaw`](Server::thaw) continues the process.
     #[track_caller]
     pub fn freeze(&self) {
         let process = self.signal(libc::SIGSTOP);
         let mut status = 0;
-        // SAFETY: `status` is a place to write to, and the process is a child not waited for yet.
+        // SAFETY: `status` is writable, and the process is a child that hasn't been waited for.
         let changed = unsafe { libc::waitpid(process, &raw mut status, libc::WUNTRACED) };
         assert!(
             changed == process && libc::WIFSTOPPED(status),
@@ -380,7 +382,7 @@ impl Server {
         );
     }
 
-    /// Lets a stopped process go on (SIGCONT).
+    /// Continues a stopped process (SIGCONT).
     #[track_caller]
     pub fn thaw(&self) {
         self.signal(libc::SIGCONT);
@@ -389,8 +391,8 @@ impl Server {
     #[track_caller]
     fn signal(&self, signal: libc::c_int) -> libc::pid_t {
         let process = libc::pid_t::try_from(self.process.id()).expect("a process number");
-        // SAFETY: takes numbers only; the process is a child that hasn't been waited for, so its
-        // number is its own.
+        // SAFETY: kill takes numbers only. The process is a child that hasn't been waited for, so
+        // no other process has its number.
         let sent = unsafe { libc::kill(process, signal) };
         assert_eq!(sent, 0, "the server's process takes signals");
         process
@@ -402,7 +404,7 @@ impl Server {
         self.process.kill();
     }
 
-    /// Ends the process by SHUTDOWN; `how` is SAVE or NOSAVE.
+    /// Ends the process by SHUTDOWN. `how` is SAVE or NOSAVE.
     #[track_caller]
     pub fn shutdown(&mut self, how: &str) {
         self.control().send(format!("SHUTDOWN {how}"));
@@ -415,8 +417,8 @@ impl Server {
         );
     }
 
-    /// Starts the process again in the same directory and on the same port. One that is still
-    /// running is killed first.
+    /// Starts the process again in the same directory and on the same port. Kills it first if it is
+    /// still running.
     #[track_caller]
     pub fn restart(&mut self) {
         self.kill9();
@@ -441,7 +443,8 @@ impl Server {
         self.restart();
     }
 
-    /// As `restart_with_module`, of a server that has ended and doesn't start with it; why.
+    /// Like `restart_with_module`, but asserts that the ended server doesn't start with that
+    /// module. Returns the reason.
     #[track_caller]
     pub fn refused_with_module(&mut self, path: &Path) -> String {
         assert!(self.stopped, "the server is running");
@@ -460,7 +463,7 @@ impl Server {
         self.process.ended().expect("a child")
     }
 
-    /// What went wrong in the server, if anything did.
+    /// Returns the fault of the server, if there was one.
     fn fault(&self) -> Option<String> {
         if let (Some(status), false) = (self.ended(), self.stopped) {
             return Some(format!("the server ended by itself with {status}"));
@@ -483,7 +486,7 @@ impl Drop for Server {
     }
 }
 
-/// The server program that tests start.
+/// Returns the server program that tests start.
 pub fn server_binary() -> PathBuf {
     if let Some(binary) = env::var_os("REDIS_SERVER") {
         return binary.into();
@@ -497,12 +500,13 @@ pub fn server_binary() -> PathBuf {
     found.expect("redis-server or valkey-server in PATH, or its path in REDIS_SERVER")
 }
 
-/// The module that it loads. One that is older than its sources fails the test.
+/// Returns the module that the server loads. If it is older than its sources, the test fails.
 pub fn module_path() -> PathBuf {
     let path = env::var_os("REDIS_LOCK_MODULE").map_or_else(
         || {
             let name = format!("libredis_lock{}", env::consts::DLL_SUFFIX);
             Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../..")
                 .join("target/release")
                 .join(name)
         },

@@ -1,11 +1,9 @@
-//! A program of many tasks that share one connection and one lock, and what they saw.
+//! A program of many tasks that share one connection and one lock, and its observations.
 //!
-//! Each task is one loop. It sends its LOCK.QUEUE; after a number it waits for its message, or for a
-//! third of KEEP, and sends the same again, until that is answered with the grant. Then it works,
-//! and releases the lock. After an error it goes on at whichever server is a primary by then.
-//! Nothing else is done about lost connections, lost messages and servers that changed their roles.
-
-#![allow(dead_code, reason = "each test binary uses its own part of this")]
+//! Each task is one loop. It sends its LOCK.QUEUE. After a number it waits for its message, or for
+//! a third of KEEP, and sends the same command again. After the grant it works and releases the
+//! lock. After an error it continues at the server that is a primary by then. The program does
+//! nothing else about lost connections, lost messages and servers that changed their roles.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,81 +22,81 @@ use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::{sleep, timeout};
 
 use crate::history::{self, Granted, Hold, Mode, Outage, Wait};
-use crate::support::{until, Expect, Server, PATIENCE};
+use crate::{until, Expect, Server, PATIENCE};
 
-/// What all tasks queue for.
+/// The key that all tasks queue for.
 pub const KEY: &str = "k";
 
-/// Where they are told that it is their turn.
+/// The channel on which the tasks are notified of their turn.
 const CHANNEL: &str = "turns";
 
-/// How many tasks there are.
+/// The number of tasks.
 pub const TASKS: usize = 1_000;
 
-/// How long a place is kept.
+/// The time for which a place is kept.
 const KEEP: Duration = Duration::from_secs(3);
 
-/// When a task asks again that has heard nothing.
+/// The time after which a task without a message asks again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Longer than a busy machine keeps a task from its release.
+/// The lease, in ms. It is longer than a busy machine keeps a task from its release.
 const LEASE_MS: u64 = 60_000;
 
-/// How long the program waits for an answer, as its library does by default for others.
+/// The time that the program waits for a reply.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
-/// How long a task works.
+/// The time that a task works.
 const WORK: Duration = Duration::from_millis(1);
 
-/// Those whom no message reaches.
+/// The tasks that no message reaches.
 const DEAF: [usize; 2] = [250, 750];
 
-/// Between two attempts that failed.
+/// The pause after a failed attempt.
 const BREATH: Duration = Duration::from_millis(10);
 
-/// How long all tasks may take together.
+/// The time that all tasks may take together.
 const ALL_WITHIN: Duration = PATIENCE.saturating_mul(4);
 
-/// Within which a task holds the lock after the one before it released it: in time for a message that
-/// was lost, and the rest is for a busy machine.
+/// The time from the release of one task within which the next task holds the lock. It has room for
+/// a lost message, and the rest is for a busy machine.
 const TURN_WITHIN: Duration = Duration::from_secs(3);
 
-/// On which connection the messages come.
+/// The connection on which the messages come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Messages {
-    /// Between the answers, as RESP3 has it.
+    /// The connection of the replies: RESP3 allows messages between them.
     OnTheSameConnection,
-    /// On one that only listens, as RESP2 needs.
+    /// A connection that only listens: RESP2 needs one.
     OnASecondConnection,
 }
 
-/// How a task's wait went, and its hold.
+/// The wait of a task, and its hold.
 #[derive(Debug, Clone)]
 pub struct Life {
     queued: Queued,
     granted: Granted,
     hold: Hold,
-    /// Whether a message had it ask when it was answered with the grant.
+    /// True if a message made the task send the command that returned the grant.
     told: bool,
-    /// When its release was answered.
+    /// The time of the reply to its release.
     released: Instant,
-    /// Whether it held the lock until then.
+    /// True if the task held the lock until then.
     kept: bool,
 }
 
-/// Between which two commands of the program a task took the place in which it was granted. They are
-/// numbered in the order in which they were sent, which is that in which servers took them in.
+/// The two commands of the program between which a task took the place that was granted. Commands
+/// are numbered in the order in which they were sent. Servers took them in the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Queued {
-    /// It had no such place before this one.
+    /// The task had no such place before this command.
     from: u64,
-    /// It had it when this one was answered.
+    /// The task had the place when this command got its reply.
     to: u64,
-    /// How often it is known to have lost a place that it had.
+    /// The number of times that the task is known to have lost its place.
     anew: u32,
 }
 
-/// What all tasks saw.
+/// The observations of all tasks.
 pub struct Seen {
     lives: Vec<Life>,
     most_at_once: usize,
@@ -106,8 +104,8 @@ pub struct Seen {
     connections: u64,
 }
 
-/// Lets all tasks have the lock at whichever of these servers is the primary, while something else
-/// goes on that can tell how many are done.
+/// Lets all tasks have the lock, at the one of these servers that is the primary. Runs `meanwhile`
+/// at the same time, with the number of tasks that are done.
 pub fn run<T>(
     messages: Messages,
     ports: &[u16],
@@ -121,7 +119,7 @@ pub fn run<T>(
     })
 }
 
-/// Waits until so many tasks had the lock.
+/// Waits until `count` tasks had the lock.
 #[track_caller]
 pub fn until_done(done: &AtomicUsize, count: usize) {
     until(&format!("{count} tasks had the lock"), || {
@@ -129,13 +127,13 @@ pub fn until_done(done: &AtomicUsize, count: usize) {
     });
 }
 
-/// Kills all connections but the caller's.
+/// Kills all connections except the caller's.
 #[track_caller]
 pub fn kill_connections(server: &Server) {
     server.call_all(&["CLIENT KILL TYPE normal", "CLIENT KILL TYPE pubsub"]);
 }
 
-/// Gives up the places of these tasks, over their heads.
+/// Cancels the places of these tasks without their knowledge.
 #[track_caller]
 pub fn cancel(server: &Server, tasks: impl Iterator<Item = usize>) {
     let cancel = |number| format!("LOCK.CANCEL {KEY} {}", token(number));
@@ -146,7 +144,7 @@ pub fn cancel(server: &Server, tasks: impl Iterator<Item = usize>) {
     }
 }
 
-/// Asserts what holds of each such program.
+/// Asserts the properties that every such program has.
 #[track_caller]
 pub fn assert_all_had_their_turns(seen: &Seen, outages: &[Outage]) {
     let Seen { lives, .. } = seen;
@@ -180,24 +178,25 @@ impl Seen {
         )
     }
 
-    /// How many had their turn because a message told them.
+    /// Returns the number of tasks that had their turn because of a message.
     pub fn told(&self) -> usize {
         self.lives.iter().filter(|life| life.told).count()
     }
 
-    /// How many are known to have lost a place that they had.
+    /// Returns the number of tasks that are known to have lost a place.
     pub fn anew(&self) -> usize {
         let lost = |life: &&Life| life.queued.anew > 0;
         self.lives.iter().filter(lost).count()
     }
 
-    /// Of how many it is known by which command they took their place: what the order is judged by.
+    /// Returns the number of tasks whose place is known to come from a certain command. The order
+    /// is judged by these tasks.
     pub fn certain(&self) -> usize {
         let certain = |life: &&Life| life.queued.from == life.queued.to;
         self.lives.iter().filter(certain).count()
     }
 
-    /// Whether these are known to have lost a place.
+    /// Returns true if this task is known to have lost a place.
     pub fn queued_anew(&self, number: usize) -> bool {
         let token = token(number);
         let mut lives = self.lives.iter();
@@ -205,7 +204,7 @@ impl Seen {
     }
 }
 
-/// Asserts that nobody was granted the lock before one who had certainly queued earlier.
+/// Asserts that no task was granted the lock before a task that had certainly queued earlier.
 #[track_caller]
 fn assert_in_order(lives: &[Life]) {
     let mut lives: Vec<&Life> = lives.iter().collect();
@@ -222,7 +221,7 @@ fn assert_in_order(lives: &[Life]) {
     }
 }
 
-/// How long the lock was on its way from each task to the next.
+/// Returns the time that the lock took from each task to the next task.
 fn turns(lives: &[Life]) -> Vec<Wait> {
     let mut lives: Vec<&Life> = lives.iter().collect();
     lives.sort_by_key(|life| life.granted.fence);
@@ -274,7 +273,7 @@ fn all_tasks(messages: Messages, ports: &[u16], done: &Arc<AtomicUsize>) -> Seen
     }
 }
 
-/// By which tasks are told that it is their turn.
+/// The notifications that wake the tasks for their turn.
 #[derive(Clone)]
 struct Bells(Arc<Vec<Notify>>);
 
@@ -283,7 +282,7 @@ impl Bells {
         Bells(Arc::new((0..TASKS).map(|_| Notify::new()).collect()))
     }
 
-    /// Tells the task that a message names.
+    /// Wakes the task that a message names, unless the task is deaf.
     fn ring(&self, message: &[u8]) {
         let number = std::str::from_utf8(message).ok();
         let number: Option<usize> = number.and_then(|text| text.parse().ok());
@@ -302,7 +301,7 @@ impl Bells {
     }
 }
 
-/// The connection that all tasks share, and the one that listens where that is another.
+/// The connection that all tasks share, and the listening connection if it is another.
 #[derive(Clone)]
 struct Line {
     number: u64,
@@ -311,7 +310,7 @@ struct Line {
     _listener: Option<Rc<Listener>>,
 }
 
-/// Listens until it goes out of scope.
+/// A listener that stops when this goes out of scope.
 struct Listener(AbortHandle);
 
 impl Drop for Listener {
@@ -333,11 +332,11 @@ struct Program {
     errors: RefCell<BTreeMap<String, usize>>,
 }
 
-/// A command's answer.
+/// The reply to a command.
 struct Answer {
     /// The command's number.
     sent: u64,
-    /// Where it went.
+    /// The port that the command went to.
     port: u16,
     asked: Instant,
     answered: Instant,
@@ -395,14 +394,14 @@ impl Program {
         }
     }
 
-    /// Waits until it is to ask again. Tells whether a message said so.
+    /// Waits until the task has to ask again. Returns true if a message woke it.
     async fn turn(&self, number: usize) -> bool {
         let rung = self.bells.0[number].notified();
         timeout(ASK_AGAIN, rung).await.is_ok()
     }
 
-    /// Uses what the lock is about. Tells whether the server said that it is held, if it said anything,
-    /// on the connection on which all others wait.
+    /// Uses the resource of the lock. Returns false if the server replies that the lock isn't held.
+    /// The check goes over the connection on which all other tasks wait.
     async fn work(&self, token: &str) -> bool {
         let at_once = self.at_work.get() + 1;
         self.at_work.set(at_once);
@@ -413,8 +412,9 @@ impl Program {
         check.value.is_err() || matches!(check.value, Ok(Value::Int(1..)))
     }
 
-    /// Releases the lock; tells whether it was held until then. Where an answer is lost, the next one
-    /// may be about what the lost one did.
+    /// Releases the lock. Returns true if it was held until then. After a lost reply the next reply
+    /// doesn't say that, because the lost command may have released the lock. Then this returns
+    /// true.
     async fn release(&self, token: &str) -> bool {
         let mut release = redis::cmd("LOCK.RELEASE");
         release.arg(KEY).arg(token);
@@ -428,7 +428,8 @@ impl Program {
         }
     }
 
-    /// Sends a command on the connection that all share. After an error that is made anew.
+    /// Sends a command on the connection that all tasks share. After an error, the next command
+    /// connects again.
     async fn ask(&self, command: &Cmd) -> Answer {
         let mut line = self.line().await;
         let sent = self.sent.get();
@@ -462,7 +463,7 @@ impl Program {
         *line = line.take().filter(|line| line.number != number);
     }
 
-    /// Connects to whichever server is the primary, as soon as one is.
+    /// Connects to the server that is the primary, and waits until there is a primary.
     async fn connect(&self) -> Line {
         loop {
             for port in &self.ports {
@@ -475,7 +476,8 @@ impl Program {
     }
 
     async fn try_connect(&self, port: u16) -> RedisResult<Option<Line>> {
-        // A buffer for all of them: those who wait to send don't always send in their order.
+        // The buffer holds the commands of all tasks, because tasks that wait to send don't always
+        // send in their order.
         let mut config = AsyncConnectionConfig::new()
             .set_response_timeout(Some(ANSWER_WITHIN))
             .set_pipeline_buffer_size(2 * TASKS);
@@ -517,7 +519,7 @@ impl Program {
         }))
     }
 
-    /// Listens on a connection of its own, and connects again whenever that is lost.
+    /// Listens on a connection of its own, and connects again whenever the connection is lost.
     async fn listen(&self, client: redis::Client) -> RedisResult<Listener> {
         let mut messages = subscribed(&client).await?;
         let bells = self.bells.clone();
@@ -568,21 +570,21 @@ fn fence_of(grant: &Value) -> i64 {
     }
 }
 
-/// What a task can tell of the place that it has, by the answers to its commands.
+/// The knowledge of a task about its place, from the replies to its commands.
 #[derive(Default)]
 struct PlaceSeen {
-    /// Where its last command went, and the first one that went there since it goes there.
+    /// The port of its last command, and the first of the successive commands to that port.
     server: Option<(u16, u64)>,
     queued: Option<Queued>,
     last: Option<Last>,
 }
 
-/// The last command that was answered.
+/// The last command that got a reply.
 struct Last {
     sent: u64,
     port: u16,
     asked: Instant,
-    /// The place, if it was one.
+    /// The number of the place, if the reply was a place.
     number: Option<i64>,
 }
 
@@ -597,7 +599,7 @@ impl PlaceSeen {
         }
     }
 
-    /// Takes in what a command was answered: a place, or the grant.
+    /// Takes in the reply to a command: a place, or the grant.
     fn note(&mut self, answer: &Answer, number: Option<i64>) {
         let first = self.note_unanswered(answer);
         let to = answer.sent;
@@ -607,7 +609,7 @@ impl PlaceSeen {
                 let grew = number > last.number;
                 let anew = queued.anew + u32::from(moved || grew);
                 if moved && number.is_some() {
-                    // No server knows another one's places.
+                    // No server knows the places of another server.
                     Queued {
                         from: first,
                         to,
@@ -617,7 +619,7 @@ impl PlaceSeen {
                     let from = last.sent + 1;
                     Queued { from, to, anew }
                 } else if moved || answer.answered - last.asked >= KEEP {
-                    // It may be a grant from before, or a place that it took just now.
+                    // The reply may be a grant from before, or a place that the task took just now.
                     Queued { to, ..queued }
                 } else {
                     queued
@@ -642,6 +644,7 @@ impl PlaceSeen {
     }
 }
 
+#[cfg(test)]
 mod of_the_checker_itself {
     use super::*;
 
@@ -673,10 +676,10 @@ mod of_the_checker_itself {
         let kept = (20, 1, at_once, Some(4));
         let granted = (30, 1, at_once, None);
         assert_eq!(seen(&[first, kept, granted]), queued(10, 10, 0));
-        // The number grows where the place is another one.
+        // The number grows if the place is another place.
         let grown = (20, 1, at_once, Some(6));
         assert_eq!(seen(&[first, grown, granted]), queued(11, 20, 1));
-        // It may have lapsed.
+        // The place may have lapsed.
         let late = (20, 1, KEEP * 2, Some(3));
         assert_eq!(seen(&[first, late]), queued(10, 20, 0));
         // Another server has another queue, but a grant may have come with it.
@@ -721,9 +724,9 @@ mod of_the_checker_itself {
         assert_in_order(&[life(1, 1, 10), life(2, 9, 12), life(3, 3, 11)]);
         let overtaken = [life(5, 9, 10), life(1, 4, 11)];
         let judged = std::panic::catch_unwind(|| assert_in_order(&overtaken));
-        assert!(judged.is_err(), "one who queued earlier came later");
+        assert!(judged.is_err(), "a task that queued earlier came later");
         let hidden = [life(5, 9, 10), life(3, 9, 11), life(1, 4, 12)];
         let judged = std::panic::catch_unwind(|| assert_in_order(&hidden));
-        assert!(judged.is_err(), "one between them hides it");
+        assert!(judged.is_err(), "a task between them hides it");
     }
 }

@@ -1,4 +1,4 @@
-//! A driver's process, and the lines that go to it and come from it.
+//! A driver's process, and the lines written to it and read from it.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -13,17 +13,17 @@ use anyhow::{Context, Result};
 use rustix::process::{kill_process_group, waitid, Pid, Signal, WaitId, WaitIdOptions};
 use serde_json::{json, Value};
 
-/// How long any answer is waited for.
+/// The time limit of every answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A line that the driver wrote, and when.
+/// A line that the driver wrote, and the time when it was read.
 #[derive(Clone, Debug)]
 struct Line {
     at: Instant,
     content: Value,
 }
 
-/// All that a driver has written so far.
+/// All lines that a driver has written so far.
 #[derive(Default)]
 struct Written {
     lines: Mutex<Vec<Line>>,
@@ -35,7 +35,7 @@ impl Written {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first line of a kind, waited for so long.
+    /// Returns the first line of a kind, or `None` if it doesn't come within `patience`.
     fn first(&self, patience: Duration, is_it: impl Fn(&Value) -> bool) -> Option<Line> {
         let deadline = Instant::now() + patience;
         let mut lines = self.lines();
@@ -53,55 +53,55 @@ impl Written {
 /// An order that was given.
 pub struct Asked {
     order: Value,
-    /// When it was given.
+    /// The time when the order was given.
     pub at: Instant,
 }
 
-/// What a driver answered to an order.
+/// A driver's answer to an order.
 #[derive(Debug)]
 pub struct Answer {
     order: Value,
-    /// When the answer came.
+    /// The time when the answer was read.
     pub at: Instant,
-    /// How long after the order.
+    /// The time from the order to the answer.
     pub after: Duration,
     content: Value,
 }
 
 impl Answer {
-    /// What it succeeded with.
+    /// Returns the result of an order that didn't fail.
     #[track_caller]
     pub fn ok(&self) -> bool {
         let ok = self.content["ok"].as_bool();
         ok.unwrap_or_else(|| panic!("{} was answered {}", self.order, self.content))
     }
 
-    /// A number in it.
+    /// Returns a number of the answer.
     #[track_caller]
     pub fn number(&self, name: &str) -> u64 {
         let number = self.content[name].as_u64();
         number.unwrap_or_else(|| panic!("{} was answered {}", self.order, self.content))
     }
 
-    /// The fence of a grant.
+    /// Returns the fence of a grant.
     #[track_caller]
     pub fn fence(&self) -> u64 {
         assert!(self.ok(), "{} was refused", self.order);
         self.number("fence")
     }
 
-    /// Any value in it.
+    /// Returns a value of the answer.
     pub fn get(&self, name: &str) -> &Value {
         &self.content[name]
     }
 
-    /// The name of the error, where it is one.
+    /// Returns the name of the error if the order failed.
     pub fn error(&self) -> Option<&str> {
         self.content["error"].as_str()
     }
 }
 
-/// A driver that runs. It is killed when this goes out of scope.
+/// A running driver, which is killed when this goes out of scope.
 pub struct Driver {
     child: Child,
     orders: Mutex<Orders>,
@@ -114,14 +114,14 @@ struct Orders {
 }
 
 impl Driver {
-    /// Starts the driver of a client; what it complains of goes to a file.
+    /// Starts the driver of a client. Its stderr goes to the file `complaints`.
     pub fn start(script: &Path, client: &str, complaints: &Path) -> Result<Driver> {
         let mut child = Command::new(script)
             .arg(client)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(complaints)?)
-            // A group of its own, so that whatever it starts ends with it.
+            // A process group of its own, so that the driver's children end with it.
             .process_group(0)
             .spawn()
             .with_context(|| format!("{} can't be run", script.display()))?;
@@ -139,7 +139,7 @@ impl Driver {
         })
     }
 
-    /// Gives an order whose answer is asked for later.
+    /// Gives an order without waiting for the answer.
     #[track_caller]
     pub fn begin(&self, mut order: Value) -> Asked {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +153,7 @@ impl Driver {
         Asked { order, at }
     }
 
-    /// The answer to an order, where it comes within a time.
+    /// Returns the answer to an order, or `None` if it doesn't come within `patience`.
     pub fn answer_within(&self, asked: &Asked, patience: Duration) -> Option<Answer> {
         let id = &asked.order["id"];
         let line = self.written.first(patience, |line| &line["id"] == id)?;
@@ -165,7 +165,7 @@ impl Driver {
         })
     }
 
-    /// The answer to an order.
+    /// Waits for the answer to an order.
     #[track_caller]
     pub fn answer(&self, asked: &Asked) -> Answer {
         let answer = self.answer_within(asked, PATIENCE);
@@ -179,7 +179,7 @@ impl Driver {
         self.answer(&asked)
     }
 
-    /// Makes a lock. What the options leave out is: a lease of 6 s that is renewed, a KEEP of 10 s.
+    /// Makes a lock. By default it has a lease of 6 s, which is renewed, and a KEEP of 10 s.
     #[track_caller]
     pub fn try_lock(&self, name: &str, options: Value) -> Answer {
         let mut order = json!({
@@ -193,7 +193,7 @@ impl Driver {
         self.call(order)
     }
 
-    /// The same, where it has to succeed; the token.
+    /// Makes a lock like `try_lock`, which must succeed, and returns its token.
     #[track_caller]
     pub fn lock(&self, name: &str, options: Value) -> String {
         let answer = self.try_lock(name, options);
@@ -202,77 +202,78 @@ impl Driver {
         token.expect("a lock has a token").to_owned()
     }
 
-    /// Asks for a lock without waiting.
+    /// Tries to acquire a lock without waiting.
     #[track_caller]
     pub fn try_acquire(&self, name: &str) -> Answer {
         self.call(json!({"do": "acquire", "lock": name, "wait_ms": 0}))
     }
 
-    /// Begins to wait for a lock, for so many milliseconds, or for ever without.
+    /// Begins a wait for a lock. `None` sets no time limit.
     #[track_caller]
     pub fn begin_acquire(&self, name: &str, wait_ms: Option<u64>) -> Asked {
         self.begin(json!({"do": "acquire", "lock": name, "wait_ms": wait_ms}))
     }
 
-    /// Waits for a lock, however long it takes; the fence.
+    /// Waits for a lock without a time limit, and returns the fence.
     #[track_caller]
     pub fn acquire(&self, name: &str) -> u64 {
         let asked = self.begin_acquire(name, None);
         self.answer(&asked).fence()
     }
 
-    /// Gives up a wait in the way of the client's language.
+    /// Begins to cancel a wait in the way of the client's language.
     #[track_caller]
     pub fn begin_cancel(&self, asked: &Asked) -> Asked {
         self.begin(json!({"do": "cancel", "of": asked.order["id"]}))
     }
 
-    /// Releases a lock: whether it was held.
+    /// Releases a lock. Returns true if it was held.
     #[track_caller]
     pub fn release(&self, name: &str) -> bool {
         self.call(json!({"do": "release", "lock": name})).ok()
     }
 
-    /// Sets the lease anew: whether the lock is held.
+    /// Sets the lease. Returns true if the lock is held.
     #[track_caller]
     pub fn extend(&self, name: &str, lease_ms: u64) -> bool {
         self.call(json!({"do": "extend", "lock": name, "lease_ms": lease_ms}))
             .ok()
     }
 
-    /// What is left of the lease in milliseconds.
+    /// Returns the remaining lease in milliseconds.
     #[track_caller]
     pub fn left(&self, name: &str) -> u64 {
         self.call(json!({"do": "left", "lock": name})).number("ms")
     }
 
-    /// Whether the library counts the lock as lost.
+    /// Returns true if the library considers the lock lost.
     #[track_caller]
     pub fn is_lost(&self, name: &str) -> bool {
         let state = self.call(json!({"do": "state", "lock": name}));
         state.get("lost").as_bool().expect("lost or not")
     }
 
-    /// When the loss of a lock was told, where it is told within a time.
+    /// Returns the time when the loss of a lock was reported, or `None` if it isn't within
+    /// `patience`.
     pub fn loss_within(&self, name: &str, patience: Duration) -> Option<Instant> {
         let is_it = |line: &Value| line["event"] == "lost" && line["lock"] == name;
         Some(self.written.first(patience, is_it)?.at)
     }
 
-    /// How often the loss of a lock was told.
+    /// Returns how often the loss of a lock was reported.
     pub fn losses(&self, name: &str) -> usize {
         let lines = self.written.lines();
         let is_it = |line: &&Line| line.content["event"] == "lost" && line.content["lock"] == name;
         lines.iter().filter(is_it).count()
     }
 
-    /// Sends a signal to it.
+    /// Sends a signal to the driver's process group.
     pub fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process_group(id.expect("a process"), signal).expect("a signal can be sent");
     }
 
-    /// Stops it, and comes back when none of its threads goes on.
+    /// Stops the driver, and returns when all its threads are stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         let stopped = waitid(
@@ -282,13 +283,14 @@ impl Driver {
         stopped.expect("it stops");
     }
 
-    /// Ends it without a chance to do anything.
+    /// Kills the driver, which can't clean up.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.child.wait().expect("it ends");
     }
 
-    /// Closes its input: how it ends, if it does within a time.
+    /// Closes the driver's input. Returns the exit status, or `None` if it runs longer than
+    /// `patience`.
     pub fn close(&mut self, patience: Duration) -> Option<ExitStatus> {
         self.orders
             .get_mut()

@@ -1,8 +1,8 @@
 //! Runs one table of behaviours through the drivers of the client libraries, against real servers.
 //!
-//! A driver is a small program in a client's language that takes orders as JSON, one a line, and obeys
-//! them with the library: see docs/clients.md. What is judged is what the driver answers, when, and what
-//! the server then knows of the lock.
+//! A driver is a small program in a client's language. It reads orders as JSON, one a line, and
+//! executes them with the library: see docs/internals/clients.md. The suite checks the driver's answers,
+//! their times, and the server's state of the lock.
 
 mod behaviours;
 mod driver;
@@ -28,7 +28,7 @@ use behaviours::{table, Ability, Behaviour, Where};
 use servers::{within, Setting};
 use world::World;
 
-/// The clients, the folder under clients/ that has their driver, and what they can't do.
+/// The clients, the folder of their driver under clients/, and the abilities that they lack.
 const CLIENTS: [(&str, &str, &[Ability]); 8] = [
     ("python-sync", "python", &[]),
     ("python-asyncio", "python", &[]),
@@ -40,29 +40,31 @@ const CLIENTS: [(&str, &str, &[Ability]); 8] = [
     ("php", "php", &[Ability::Background]),
 ];
 
-/// The time that a client's own tests may take: the longest take one minute on a quiet machine, with all built.
+/// The time limit of a client's own tests. The longest take one minute on a quiet machine, with
+/// everything built.
 const OWN_TESTS_TIME: Duration = Duration::from_secs(600);
 
 /// Runs the conformance suite.
 #[derive(Parser)]
 struct Options {
-    /// A client to be tried; all that are there without this
+    /// A client to test; all clients with a driver by default
     #[arg(long = "client")]
     clients: Vec<String>,
-    /// A server program to try them on
+    /// A server program to test them on
     #[arg(long = "server", env = "REDIS_SERVER", required = true, value_parser = from_anywhere)]
     servers: Vec<PathBuf>,
-    /// The module
+    /// The module's shared library
     #[arg(long, env = "REDIS_LOCK_MODULE", value_parser = from_anywhere)]
     module: PathBuf,
-    /// Installs and builds nothing first
+    /// Skips the installs and builds of the clients
     #[arg(long)]
     no_setup: bool,
     #[command(flatten)]
     run: Arguments,
 }
 
-/// The path as it is from any folder: a library's own tests run in its own. A name alone is looked for in PATH.
+/// Returns the absolute path, because a library's own tests run in another folder. A name without a
+/// slash stays, and is looked up in PATH.
 fn from_anywhere(path: &str) -> io::Result<PathBuf> {
     match path.contains('/') {
         true => path::absolute(path),
@@ -70,7 +72,7 @@ fn from_anywhere(path: &str) -> io::Result<PathBuf> {
     }
 }
 
-/// A client that is tried.
+/// A client under test.
 #[derive(Clone)]
 struct Client {
     name: &'static str,
@@ -141,7 +143,8 @@ fn chosen(names: &[String]) -> Result<Vec<Client>> {
     Ok(there)
 }
 
-/// To stderr, so that a list of the tests has nothing else in it.
+/// Names the rows that a client leaves out. Writes to stderr, so that a list of the tests contains
+/// nothing else.
 fn tell_what_is_left_out(client: &Client) {
     let left_out = table().filter(|behaviour| !client.can_do(behaviour));
     let names: Vec<&str> = left_out.map(|behaviour| behaviour.name).collect();
@@ -201,7 +204,7 @@ fn trials_of(client: &Client, setting: &Setting) -> Vec<Trial> {
 }
 
 thread_local! {
-    /// What a test panicked with, and where.
+    /// The message and place of the last panic of a test.
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -228,7 +231,7 @@ fn tried(client: &Client, setting: &Setting, behaviour: &Behaviour) -> Result<()
 fn what_panicked(payload: &(dyn Any + Send)) -> String {
     let here = LAST_PANIC.take();
     let text = payload.downcast_ref::<String>().cloned();
-    // A thread of the test panicked, and this one passed it on.
+    // Another thread of the test panicked, and this thread passed the panic on.
     if here.is_empty() {
         text.unwrap_or_else(|| "a thread panicked".to_owned())
     } else {
@@ -240,8 +243,8 @@ fn told(reason: anyhow::Error) -> Failed {
     format!("{reason:#}").into()
 }
 
-/// What a client's folder has in tests of its own, if it has any: they find the server and the module in
-/// REDIS_SERVER and REDIS_LOCK_MODULE.
+/// Returns a trial that runs the own tests of a client's folder, if it has any. The tests find the
+/// server and the module in REDIS_SERVER and REDIS_LOCK_MODULE.
 fn own_tests(folder: &Path, server: &Path, module: &Path) -> Option<Trial> {
     let program = folder.join("test");
     if !program.exists() {

@@ -1,4 +1,4 @@
-//! The servers that a behaviour is tried on: one, or a cluster of three.
+//! The servers under a behaviour: a single server, or a cluster of three.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,24 +14,25 @@ use tempfile::TempDir;
 const SLOTS: usize = 16_384;
 const NODES: usize = 3;
 
-/// How long a state is waited for, and how often it is looked at.
+/// The time limit for a state to appear, and the pause between two looks at it.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How soon something comes on any machine that would else come much later, or never.
+/// A time within which an event comes on any machine. In the faulty case it comes much later, or
+/// never.
 pub const SOON: Duration = Duration::from_secs(5);
 
 /// Every key of a test has this hash tag, so that one node of a cluster serves them all.
 const TAG: &str = "{t}";
 
-/// One server or several.
+/// The kind of a setting's servers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Standalone,
     Cluster,
 }
 
-/// What servers are started, of which program, with which module.
+/// The servers to start: their kind, program and module.
 #[derive(Clone)]
 pub struct Setting {
     pub program: PathBuf,
@@ -49,14 +50,14 @@ impl fmt::Display for Setting {
     }
 }
 
-/// What LOCK.INFO tells.
+/// The reply of LOCK.INFO.
 pub struct Info {
     pub waiters: i64,
     pub holders: Vec<HashMap<String, Value>>,
     pub queue: Vec<HashMap<String, Value>>,
 }
 
-/// Servers that run. They are killed when this goes out of scope.
+/// Running servers, which are killed when this goes out of scope.
 pub struct Servers {
     pub kind: Kind,
     processes: Vec<Process>,
@@ -65,8 +66,8 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts what the setting says. Every write is on the disk before it is answered, so that a server
-    /// that is killed comes back with all that it has told.
+    /// Starts the servers of a setting. Every write is on the disk before its reply, so that a
+    /// killed server restarts with everything that it has confirmed.
     pub fn start(setting: &Setting) -> Result<Servers> {
         let count = match setting.kind {
             Kind::Standalone => 1,
@@ -91,7 +92,7 @@ impl Servers {
         Ok(servers)
     }
 
-    /// Makes a cluster of the nodes.
+    /// Joins the nodes to a cluster.
     fn join(&mut self) -> Result<()> {
         let first = &self.processes[0];
         let bus: Vec<String> = ask(first, "CONFIG GET cluster-port")?;
@@ -123,7 +124,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Where clients connect to.
+    /// Returns the addresses for clients.
     pub fn addresses(&self) -> Vec<String> {
         let processes = self.processes.iter();
         processes
@@ -131,25 +132,25 @@ impl Servers {
             .collect()
     }
 
-    /// Sends a command, its words parted by spaces, to the server that has the tests' keys.
+    /// Sends a command, with its words separated by spaces, to the server of the tests' keys.
     pub fn try_call(&self, command: &str) -> RedisResult<Value> {
         ask(&self.processes[self.owner], command)
     }
 
-    /// The same, where it has to succeed.
+    /// Sends a command like `try_call`, which must succeed.
     #[track_caller]
     pub fn call(&self, command: &str) -> Value {
         let reply = self.try_call(command);
         reply.unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
-    /// The same, where the answer is a number.
+    /// Sends a command like `call`, whose reply must be a number.
     #[track_caller]
     pub fn int(&self, command: &str) -> i64 {
         from_redis_value(self.call(command)).unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
-    /// What is known of a lock: nothing where it is free and nobody waits.
+    /// Returns the state of a lock, or `None` if it has neither holders nor waiters.
     #[track_caller]
     pub fn info(&self, key: &str) -> Option<Info> {
         let mut fields = match self.call(&format!("LOCK.INFO {key} WAITERS 100")) {
@@ -170,7 +171,7 @@ impl Servers {
         })
     }
 
-    /// Closes every connection but those between servers.
+    /// Closes every connection except the connections between servers.
     pub fn kill_connections(&self) {
         for process in &self.processes {
             for kind in ["normal", "pubsub"] {
@@ -180,14 +181,14 @@ impl Servers {
         }
     }
 
-    /// Kills the server that has the tests' keys, and starts it again.
+    /// Kills the server of the tests' keys, and starts it again.
     pub fn restart(&mut self) {
         let process = &mut self.processes[self.owner];
         process.restart().expect("a restart");
     }
 
-    /// Begins to move the slot of the tests' keys to the next node: keys that aren't there are that one's
-    /// from now on.
+    /// Begins to move the slot of the tests' keys to the next node. From now on, that node serves
+    /// the keys of the slot that don't exist at the source.
     pub fn begin_move(&self) {
         let (source, target, slot) = self.way();
         for (process, verb, other) in [(target, "IMPORTING", source), (source, "MIGRATING", target)]
@@ -199,7 +200,7 @@ impl Servers {
         }
     }
 
-    /// Moves these keys, and ends the move of their slot.
+    /// Moves these keys, and finishes the move of their slot.
     pub fn end_move(&mut self, keys: &[&str]) {
         let (source, target, slot) = self.way();
         for key in keys {
@@ -225,7 +226,7 @@ impl Servers {
         (&self.processes[source], &self.processes[target], slot)
     }
 
-    /// What tells of a fault in a server or in the module.
+    /// Returns the report of a crash of a server or the module, if there was a crash.
     pub fn crash(&self) -> Option<String> {
         self.processes.iter().find_map(Process::crash)
     }
@@ -250,7 +251,7 @@ fn id_of(process: &Process) -> String {
     ask(process, "CLUSTER MYID").expect("a node of a cluster")
 }
 
-/// Sends a command on a connection of its own, so that it doesn't matter which ones were killed before.
+/// Sends a command on a new connection, because older connections may have been killed.
 fn ask<T: redis::FromRedisValue>(process: &Process, command: &str) -> RedisResult<T> {
     let mut words = command.split(' ');
     let mut command = redis::cmd(words.next().expect("a command"));
@@ -269,14 +270,14 @@ fn fields_of(map: Value) -> HashMap<String, Value> {
     from_redis_value(map).expect("a map")
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true, and fails after the time limit.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let came = within(PATIENCE, || is_so().then_some(()));
     assert!(came.is_some(), "not within {PATIENCE:?}: {what}");
 }
 
-/// What comes of something, if it does within a time.
+/// Repeats a look until it returns a value. Returns `None` if the time is over before.
 pub fn within<T>(time: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + time;
     loop {

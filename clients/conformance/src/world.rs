@@ -1,4 +1,4 @@
-//! What a behaviour is tried in: servers, the drivers of one client, and somebody else who uses the same
+//! The world of a behaviour: servers, the drivers of one client, and another holder of the same
 //! locks.
 
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::driver::Driver;
 use crate::servers::{until, within, Info, Kind, Servers, Setting, SOON};
 
-/// Servers, and the driver of a client.
+/// Servers, and the drivers of a client.
 pub struct World {
     pub servers: Servers,
     script: PathBuf,
@@ -33,7 +33,7 @@ impl World {
         })
     }
 
-    /// A new driver that is connected.
+    /// Returns a new driver, which is connected.
     #[track_caller]
     pub fn driver(&self) -> Driver {
         let number = self.drivers.get();
@@ -50,7 +50,7 @@ impl World {
         driver
     }
 
-    /// What the drivers complained of.
+    /// Returns what the drivers wrote to stderr.
     pub fn said_by_drivers(&self) -> String {
         let text = |number: usize| {
             let file = self.complaints.path().join(number.to_string());
@@ -60,7 +60,7 @@ impl World {
         (0..self.drivers.get()).map(text).collect()
     }
 
-    /// Somebody else takes the lock, for ten minutes.
+    /// Acquires the lock for the other holder, for ten minutes.
     #[track_caller]
     pub fn other_holds(&self, key: &str) {
         let grant = self
@@ -69,31 +69,31 @@ impl World {
         assert_ne!(grant, Value::Nil, "the lock {key} isn't free");
     }
 
-    /// Somebody else gives it back.
+    /// Releases the lock of the other holder.
     #[track_caller]
     pub fn other_releases(&self, key: &str) {
         assert_eq!(self.servers.int(&format!("LOCK.RELEASE {key} other")), 1);
     }
 
-    /// Whether somebody else holds it.
+    /// Returns true if the other holder has the lock.
     #[track_caller]
     pub fn other_has(&self, key: &str) -> bool {
         self.left_of(key, "other") > 0
     }
 
-    /// What a token has left of its lease.
+    /// Returns a token's remaining lease in milliseconds.
     #[track_caller]
     pub fn left_of(&self, key: &str, token: &str) -> i64 {
         self.servers.int(&format!("LOCK.CHECK {key} {token}"))
     }
 
-    /// How many wait, whether connected or not.
+    /// Returns the number of waiters, connected or not.
     #[track_caller]
     pub fn waiters(&self, key: &str) -> i64 {
         self.servers.info(key).map_or(0, |info| info.waiters)
     }
 
-    /// Waits until so many stand in the queue, each with a connection or a place.
+    /// Waits until `count` waiters are in the queue, each with a connection or a place.
     #[track_caller]
     pub fn until_waiting(&self, key: &str, count: usize) {
         let present = |info: &Info| {
@@ -107,15 +107,16 @@ impl World {
         });
     }
 
-    /// Waits until nobody stands in the queue: a client that gives up tells the server, and may not wait for its
-    /// answer. What isn't told has to stay there for longer than this waits.
+    /// Waits until the queue is empty, because a client that gives up may not wait for the server's
+    /// reply. A waiter that a client leaves behind must stay in the queue for longer than this
+    /// waits.
     #[track_caller]
     pub fn until_nobody_waits(&self, key: &str) {
         let nobody = || (self.waiters(key) == 0).then_some(());
-        assert!(within(SOON, nobody).is_some(), "somebody waits for {key}");
+        assert!(within(SOON, nobody).is_some(), "{key} has a waiter");
     }
 
-    /// The same, and until nobody holds the lock.
+    /// Waits until the lock has neither holders nor waiters.
     #[track_caller]
     pub fn until_free(&self, key: &str) {
         let free = || self.servers.info(key).is_none().then_some(());
@@ -124,14 +125,14 @@ impl World {
         }
     }
 
-    /// Waits until the server answers, and its keys can be used.
+    /// Waits until the server replies and serves its keys.
     pub fn until_served(&self) {
         until("the server serves its keys", || {
             self.servers.try_call("EXISTS {t}").is_ok()
         });
     }
 
-    /// Asserts that nobody holds the lock nor waits for it.
+    /// Asserts that the lock has neither holders nor waiters.
     #[track_caller]
     pub fn assert_free(&self, key: &str) {
         if let Some(info) = self.servers.info(key) {
@@ -144,7 +145,7 @@ impl World {
     }
 }
 
-/// A value as text.
+/// Returns a value as text.
 #[track_caller]
 pub fn text(value: &Value) -> String {
     from_redis_value(value.clone()).expect("a text")

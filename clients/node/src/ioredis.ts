@@ -4,12 +4,12 @@ import type { Link, Turns } from './link.js';
 import { Locks as LocksOfLink } from './lock.js';
 import { ignore } from './time.js';
 
-export type { Lock } from './lock.js';
+export type { Lock, LockOptions } from './lock.js';
 export * from './options.js';
 
 type Client = Redis | Cluster;
 
-/** ioredis doesn't know the keys of these commands, so it is told the one that finds the node. */
+/** Sends a command, and names the key that selects the node: ioredis doesn't know the command. */
 function send(client: Client, key: string, [name, ...args]: string[]): Promise<unknown> {
   const command = new Command(name!, args, { replyEncoding: 'utf8' });
   command.getKeys = () => [key];
@@ -28,7 +28,7 @@ function nodeOf(client: Client, channel: string): Redis {
 
 function linkTo(client: Client): Link {
   const made = new Set<Client>();
-  /** The connections that listen, by their node. */
+  /** Connections that listen for messages, by the address of their node. */
   const listeners = new Map<string, Redis>();
   client.on('end', () => made.forEach((each) => each.disconnect()));
 
@@ -46,7 +46,7 @@ function linkTo(client: Client): Link {
     const each = add(node.duplicate({ keyPrefix: '', lazyConnect: false, enableOfflineQueue: true, retryStrategy }));
     listeners.set(address, each);
     const heard = (_channel: string, message: string) => turns.heard(message);
-    // A slot that moves takes its subscriptions along: begin anew, as after a lost connection.
+    // A slot that moves ends its subscriptions here, so start anew like after a lost connection.
     each.on('message', heard).on('smessage', heard).on('moved', () => each.disconnect());
     each.once('end', () => {
       listeners.delete(address);
@@ -67,7 +67,7 @@ function linkTo(client: Client): Link {
       return client instanceof Cluster ? each.ssubscribe(channel) : each.subscribe(channel);
     },
     own(connected) {
-      // What is sent before it is connected waits for that: a first try has no second one.
+      // Commands before the connection is ready are queued, because a single try isn't repeated.
       const queues = { enableOfflineQueue: true };
       const own = client instanceof Cluster ? client.duplicate([], queues) : client.duplicate(queues);
       add<Client>(own).on('ready', connected);
@@ -76,7 +76,7 @@ function linkTo(client: Client): Link {
   };
 }
 
-/** Locks by way of a client of ioredis, also of a cluster. */
+/** Factory of locks over a client of ioredis, for one server or a cluster. */
 export class Locks extends LocksOfLink {
   constructor(client: Redis | Cluster) {
     super(linkTo(client));

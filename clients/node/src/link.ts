@@ -2,33 +2,33 @@ import { randomBytes } from 'node:crypto';
 import { EventEmitter } from 'node:events';
 import calculateSlot from 'cluster-key-slot';
 
-/** What a lock needs of a client. Each supported client has a file that provides it. */
+/** Interface of a client to its locks. Each supported client has a file that implements it. */
 export interface Link {
   /** False once the client was closed for good. */
   readonly open: boolean;
-  /** What the client puts before every key. */
+  /** Prefix that the client puts before every key. */
   readonly prefix: string;
   readonly cluster: boolean;
   /** Sends a command, in a cluster to the node of the key. */
   send(key: string, words: string[]): Promise<unknown>;
   subscribe(channel: string, turns: Turns): Promise<unknown>;
-  /** A connection of its own with the same settings. `connected` is called each time that it is made. */
+  /** Opens another connection with the same settings. Calls `connected` at each (re)connect. */
   own(connected: () => void): Connection;
 }
 
 export type Connection = Pick<Link, 'send'> & { close(): void };
 export type Words = ReadonlyArray<string | number>;
 
-/** For each slot of a cluster a word that is in it. */
+/** Hash tags, one for each slot of a cluster. */
 const tags: string[] = [];
 let lastTag = 0;
 
-/** Of one Locks: the messages that tell of turns, and 'missed' when some may have been lost. */
+/** Events of one Locks: `turn` messages, and 'missed' when messages may have been lost. */
 export class Turns extends EventEmitter {
   readonly #id = randomBytes(8).toString('hex');
   readonly #channels = new Set<string>();
 
-  /** In a cluster the channel is in the slot of the key: it has a tag of that slot. */
+  /** Returns the channel for a key. In a cluster, its hash tag puts it in the key's slot. */
   channel({ cluster, prefix }: Link, key: string): string {
     if (!cluster) return `redis-lock:${this.#id}`;
     const slot = calculateSlot(prefix + key);
@@ -36,7 +36,7 @@ export class Turns extends EventEmitter {
     return `redis-lock:${this.#id}:{${tags[slot]}}`;
   }
 
-  /** What to wait for where it doesn't listen there yet: a message before that is not heard. */
+  /** Subscribes to a channel unless it is subscribed. Earlier messages are not received. */
   listen(link: Link, channel: string): Promise<void> | undefined {
     if (this.#channels.has(channel)) return undefined;
     return link.subscribe(channel, this).then(() => void this.#channels.add(channel));
@@ -46,7 +46,7 @@ export class Turns extends EventEmitter {
     this.emit(`turn ${message}`);
   };
 
-  /** The connection was replaced: all is to be subscribed again. */
+  /** Forgets all subscriptions after the connection was replaced, and wakes every waiter. */
   missed() {
     this.#channels.clear();
     this.emit('missed');

@@ -1,37 +1,58 @@
 import { randomBytes } from 'node:crypto';
 
 import { type Connection, type Link, Turns, type Words } from './link.js';
-import { Deadlock, LockLost, type LockOptions, NotAcquired, type WaitOptions } from './options.js';
+import { Deadlock, LockLost, NotAcquired, type WaitOptions } from './options.js';
 import { Bell, ignore, never, now, unlessAborted, within } from './time.js';
 
 type Keys = string | readonly string[];
 
 const FIRST_PAUSE_MS = 50;
 const LAST_PAUSE_MS = 1000;
-/** For how long who gives up is kept until the server has confirmed it. It goes on behind him. */
+/** Longest wait for the server to confirm a cancelled wait. The cleanup continues after it. */
 const CONFIRM_MS = 250;
-/** The server's errors that end by themselves: it starts, it follows another one, its cluster is re-formed. */
+/** Codes of temporary server errors: it is loading, it is a replica, or its cluster changes. */
 const PASSING = ['LOADING', 'READONLY', 'MASTERDOWN', 'CLUSTERDOWN', 'TRYAGAIN', 'MOVED'];
 
 const option = (name: string, value?: number) => (value === undefined ? [] : [name, value]);
-/** What an error of the server's begins with. Other errors are the client's own. */
+/** Returns the code of a server's error, or undefined for an error of the client. */
 const codeOf = (error: unknown) => (error instanceof Error ? /^[A-Z]{2,}(?= )/.exec(error.message)?.[0] : undefined);
 
-/** Whether the same may be answered later. */
+/** Returns true if the same command may succeed later. */
 function passes(error: unknown): boolean {
   const code = codeOf(error);
   return code === undefined ? !(error instanceof TypeError) : PASSING.includes(code);
+}
+
+export interface LockOptions {
+  /** Lease, after which the lock ends unless it is renewed. Default: 30000. */
+  leaseMs?: number;
+  /** Token, which names the owner and controls the lock. Default: 128 random bits in hex. */
+  token?: string;
+  /** True if other shared holders are admitted. */
+  shared?: boolean;
+  /** Most permits that shared holders may take together: a semaphore. */
+  limit?: number;
+  /** Permits that this holder takes of the limit. Default: 1. */
+  permits?: number;
+  /** True to tie the lock to its own connection. The server releases it when that closes. */
+  session?: boolean;
+  /** Time for which a place in the queue is kept without a request. Default: 10000. */
+  keepMs?: number;
+  /** True to renew the lease at a third of it. Default: true. */
+  renew?: boolean;
+  /** Callback that runs once for each loss. */
+  onLost?: (lock: Lock) => void;
 }
 
 interface Grant {
   fence: number;
   holds: number;
   leaseMs: number;
-  /** When the lease is over, counted from before the command was sent. */
+  /** End of the lease, counted from before the command was sent. */
   until: number;
 }
 
-/** A lock on one or several keys. It counts: acquired twice, it is free after two releases. */
+/** A lock on one or several keys. It counts holds: after two acquires it takes two releases. */
 export class Lock {
   readonly keys: readonly string[];
   readonly token: string;
@@ -42,9 +63,9 @@ export class Lock {
   #grant?: Grant;
   #lost = false;
   #loss = new AbortController();
-  /** One call after the other: what a count of holds means depends on those before. */
+  /** End of the latest call. Calls run one by one, because each sends a count of holds. */
   #turn: Promise<unknown> = Promise.resolve();
-  /** The end of a wait that was given up. The next one with this token must not be hit by it. */
+  /** Cleanup of a wait that was given up. It must not hit the next wait with this token. */
   #leaving: Promise<unknown> = Promise.resolve();
   /** Rung when a renewal is due at once. */
   readonly #renewal = new Bell();
@@ -60,7 +81,7 @@ export class Lock {
     this.token = options.token ?? randomBytes(16).toString('hex');
   }
 
-  /** While it is held: a number greater than that of every grant before. */
+  /** Fence of the grant while the lock is held, greater than the fence of every earlier grant. */
   get fence(): number | undefined {
     return this.#grant?.fence;
   }
@@ -69,12 +90,12 @@ export class Lock {
     return this.#lost || (this.#grant !== undefined && now() >= this.#grant.until);
   }
 
-  /** Aborted with a LockLost upon the loss. */
+  /** Signal that is aborted with a LockLost when the lock is lost. */
   get signal(): AbortSignal {
     return this.#loss.signal;
   }
 
-  /** The fence, or undefined when the lock was not to be had. Without `waitMs` it tries once. */
+  /** Returns the fence, or undefined if the lock was not granted. Tries once without `waitMs`. */
   async acquire({ waitMs = 0, signal }: WaitOptions = {}): Promise<number | undefined> {
     const time = waitMs > 0 ? within(waitMs + 1) : never();
     const end = signal ? AbortSignal.any([signal, time]) : time;
@@ -86,12 +107,12 @@ export class Lock {
     }
   }
 
-  /** Gives back one hold. False when the lock was lost, or not held. */
+  /** Releases one hold. Returns false if the lock was lost or not held. */
   async release(): Promise<boolean> {
     return (this.#grant !== undefined || this.#lost) && this.#inTurn(() => this.#release());
   }
 
-  /** Has the lease end `leaseMs` from now, and renewed to that length. False when the lock was lost. */
+  /** Sets the lease, also for later renewals. Returns false if the lock was lost. */
   async extend(leaseMs: number): Promise<boolean> {
     const grant = this.#held();
     if (!grant) return false;
@@ -101,13 +122,13 @@ export class Lock {
     return extended === true;
   }
 
-  /** What the server says is left of the lease, in ms. 0: not held. */
+  /** Returns the remaining lease on the server in ms, or 0 if the lock isn't held. */
   async left(): Promise<number> {
     const left = this.keys.map((key) => this.#send('CHECK', [], [key]));
     return Math.min(...(await Promise.all(left)).map(Number));
   }
 
-  /** Releases what is held. Throws LockLost when it was lost. */
+  /** Releases one hold. Throws LockLost if the lock was lost. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.release();
     if (this.lost) throw this.#lossError();
@@ -132,14 +153,15 @@ export class Lock {
       return granted?.fence;
     } catch (error) {
       const code = codeOf(error);
-      // What was refused has left nothing. After anything else it may be waiting, or be granted by now.
+      // A refused request leaves nothing behind. After any other failure, the token may be in the
+      // queue or hold the lock.
       if (code === undefined || end.aborted) await this.#leave();
       this.#closeUnlessHeld();
       throw code === 'DEADLOCK' ? new Deadlock((error as Error).message, { cause: error }) : error;
     }
   }
 
-  /** One more hold of what is held already. There is nothing to wait for. */
+  /** Adds a hold to a held lock, which needs no wait. */
   async #again(grant: Grant, end: AbortSignal): Promise<Grant> {
     const granted = await unlessAborted(this.#resend(() => this.#request('ACQUIRE', []), this.signal), end);
     if (granted?.fence === grant.fence && this.#grant === grant) return granted;
@@ -147,15 +169,15 @@ export class Lock {
     throw this.#lossError();
   }
 
-  /** A place in the queue, asked for with the same words until it is granted. */
+  /** Takes a place in the queue, and repeats the same request until it is granted. */
   async #wait(end: AbortSignal): Promise<Grant> {
     const bell = new Bell();
     const channel = this.#turns.channel(this.#link, this.keys[0]!);
-    // Everybody may read the message, so it is not the token.
+    // Any subscriber can read the message, so it is not the token.
     const message = randomBytes(8).toString('hex');
     const place = ['KEEP', this.#keepMs, 'NOTIFY', channel, message];
     const ask = async () => {
-      // A client may leave what it sent unanswered when its connection broke.
+      // A client may never settle a command whose connection broke, so limit the time.
       const granted = await unlessAborted(this.#request('QUEUE', place), within(this.#askMs));
       if (granted) return granted;
       let fault: unknown;
@@ -164,7 +186,7 @@ export class Lock {
         bell.ring();
       };
       this.#turns.listen(this.#link, channel)?.then(bell.ring, failed);
-      // Not for the subscription itself: the place has to be kept, whatever becomes of that.
+      // Don't wait for the subscription, because the place must be kept even if that fails.
       await bell.wait(this.#askMs);
       if (fault) throw fault;
       return undefined;
@@ -193,17 +215,20 @@ export class Lock {
     return { fence: Number(answer[1]), holds, leaseMs, until };
   }
 
-  /** How long a place is silent. A grant that nobody asks for ends with KEEP, or with the lease where that is shorter. */
+  /**
+   * Time between two requests for a place. An unclaimed grant ends with KEEP, or with the lease if
+   * that is shorter.
+   */
   get #askMs(): number {
     return Math.min(this.#keepMs, this.#leaseMs) / 3;
   }
 
-  /** The length that was set last. */
+  /** Lease that was set last. */
   get #leaseMs(): number {
     return this.#grant?.leaseMs ?? this.#options.leaseMs ?? 30_000;
   }
 
-  /** Several keys have commands of their own, with an M in front. */
+  /** Sends a command for all keys. Several keys use the command that begins with an M. */
   #send(verb: string, options: Words, keys = this.keys, connection: Pick<Link, 'send'> = this.#link): Promise<unknown> {
     const sent = keys.map((key) => this.#link.prefix + key);
     const command = sent.length === 1 ? [`LOCK.${verb}`] : [`LOCK.M${verb}`, sent.length];
@@ -222,21 +247,21 @@ export class Lock {
     void this.#keep(granted);
   }
 
-  /** The grant, unless its lease is over by this clock. Then it is lost, whatever the server may say later. */
+  /** Returns the grant. Marks it as lost if its lease has ended on the local clock. */
   #held(): Grant | undefined {
     if (this.#grant && now() >= this.#grant.until) this.#lose();
     return this.#grant;
   }
 
-  /** Renews the grant, and notices its end. */
+  /** Renews the grant while it is held, and detects its end. */
   async #keep(grant: Grant) {
     const renews = this.#options.renew !== false || this.#own !== undefined;
     while (this.#held() === grant) {
       const leftMs = grant.until - now();
       await this.#renewal.wait(renews ? Math.min(grant.leaseMs / 3, leftMs) : leftMs);
-      // What the server refuses now is tried again at the next third. If it goes on, the lease ends.
+      // A renewal with an error is tried again at the next third, until the lease ends.
       if (renews && this.#grant === grant && now() < grant.until) await this.#extend(grant).catch(ignore);
-      // After a standstill of the process, what has arrived is read before the clock decides.
+      // After a stop of the process, read the received replies before the clock decides.
       await new Promise(setImmediate);
     }
   }
@@ -255,7 +280,7 @@ export class Lock {
   async #release(): Promise<boolean> {
     const grant = this.#held();
     if (!grant) {
-      // Of several keys some may still be held.
+      // Some of the keys may still be held.
       if (this.#lost) await this.#leave();
       return false;
     }
@@ -269,13 +294,14 @@ export class Lock {
     };
     const released = await this.#resend(release, within(grant.until - now())).finally(() => this.#closeUnlessHeld());
     if (Number(released) === this.keys.length) return true;
-    // Where an answer was lost, that one may have told of the release. A session may have ended as it was.
+    // If a reply was lost, the command before may have released the lock. A session may instead
+    // have ended with its connection.
     if (released !== undefined && sent > 1 && grant.holds === 0 && !this.#options.session) return true;
     if (grant.holds === 0 || this.#grant === grant) this.#lose();
     return false;
   }
 
-  /** Sends the same again while only the connection fails, or is silent. Undefined when it is told to stop. */
+  /** Repeats a command after temporary failures and timeouts. Returns undefined when stopped. */
   async #resend<T>(send: () => Promise<T>, stop: AbortSignal, attemptMs = this.#leaseMs / 3): Promise<T | undefined> {
     for (let pauseMs = FIRST_PAUSE_MS; !stop.aborted; pauseMs = Math.min(2 * pauseMs, LAST_PAUSE_MS)) {
       try {
@@ -293,7 +319,7 @@ export class Lock {
     this.#closeUnlessHeld();
     this.#lost = true;
     this.#loss.abort(this.#lossError());
-    // What it throws is not to look like a renewal that failed.
+    // Called later, so that its exception doesn't look like a failed renewal.
     queueMicrotask(() => this.#options.onLost?.(this));
   }
 
@@ -307,21 +333,24 @@ export class Lock {
     this.#own = undefined;
   }
 
-  /** Gives up the wait, or what was granted before that: in this order nothing is left. */
+  /**
+   * Cancels the wait, and releases a lock that was granted before the CANCEL. CANCEL comes first,
+   * so that no grant can follow the RELEASE.
+   */
   async #leave() {
     const holds = this.#grant?.holds ?? 0;
     const leave = async () => {
       const cancelled = await this.#send('CANCEL', [], this.keys.slice(0, 1));
       if (!Number(cancelled)) await this.#send('RELEASE', ['HOLDS', holds]);
     };
-    // By then it has ended anyway.
+    // After this time, the place and the grant have ended anyway.
     const over = within(Math.max(this.#keepMs, this.#leaseMs));
     this.#leaving = this.#resend(leave, over).catch(ignore);
     await Promise.race([this.#leaving, new Bell().wait(CONFIRM_MS)]);
   }
 }
 
-/** The locks of one client. */
+/** Factory of locks over one client. */
 export class Locks {
   readonly #link: Link;
   readonly #turns = new Turns().setMaxListeners(0);
@@ -331,12 +360,15 @@ export class Locks {
     this.#link = link;
   }
 
-  /** A lock that is not acquired yet. Several keys are held all at once or not at all. */
+  /** Returns a lock that is not acquired yet. Several keys are granted together or not at all. */
   lock(keys: Keys, options: LockOptions = {}): Lock {
     return new Lock(this.#link, this.#turns, keys, options);
   }
 
-  /** A lock that is acquired. Waits for ever unless `waitMs` is given, and throws NotAcquired when that is over. */
+  /**
+   * Returns an acquired lock. Waits without a limit unless `waitMs` is given. Throws NotAcquired
+   * when that time is over.
+   */
   async acquire(keys: Keys, options: LockOptions & WaitOptions = {}): Promise<Lock> {
     const lock = this.lock(keys, options);
     const fence = await lock.acquire({ waitMs: options.waitMs ?? Infinity, signal: options.signal });
@@ -344,7 +376,7 @@ export class Locks {
     return lock;
   }
 
-  /** Works under a lock. Throws LockLost when the lock was lost before the work was done. */
+  /** Runs `work` under a lock. Throws LockLost if the lock was lost before the work was done. */
   async using<T>(
     keys: Keys,
     options: LockOptions & WaitOptions,

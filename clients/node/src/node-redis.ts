@@ -2,10 +2,10 @@ import type { Link, Turns } from './link.js';
 import { Locks as LocksOfLink } from './lock.js';
 import { ignore } from './time.js';
 
-export type { Lock } from './lock.js';
+export type { Lock, LockOptions } from './lock.js';
 export * from './options.js';
 
-/** What is used of node-redis. Its own types differ by version, modules and protocol. */
+/** Part of node-redis in use. Its own types differ by version, modules and protocol. */
 interface Connection {
   readonly isOpen: boolean;
   readonly _keyPrefix?: string | Buffer | undefined;
@@ -32,18 +32,18 @@ type Client = NodeRedisClient | NodeRedisCluster;
 const send = (client: Client, key: string, words: string[]) =>
   'masters' in client ? client.sendCommand(key, false, words) : client.sendCommand(words);
 
-/** One more connection. It may be silent for long, where it listens or holds a session. */
+/** Makes another client. It has no socket timeout, because a listener or a session may be idle. */
 const another = (client: NodeRedisClient) =>
   client.duplicate({ socket: { ...client.options?.socket, socketTimeout: undefined } });
 
 function linkTo(client: Client): Link {
   const made = new Set<Connection>();
-  /** Connections that node-redis is opening: destroyed meanwhile, they could keep their socket for good. */
+  /** Connections that node-redis is opening. If destroyed now, they could keep their sockets. */
   const opening = new WeakSet<Connection>();
   let listener: Promise<NodeRedisClient> | undefined;
   let turns: Turns | undefined;
 
-  /** Closes a connection, or leaves that to `opened`. */
+  /** Closes a connection, or leaves the close to `opened`. */
   function close(each: Connection) {
     made.delete(each);
     if (!each.isOpen || opening.has(each)) return;
@@ -51,7 +51,7 @@ function linkTo(client: Client): Link {
     else void each.disconnect();
   }
 
-  /** Closes a connection that was to be closed while it was being opened. */
+  /** Ends the opening of a connection, and closes it if `close` was called meanwhile. */
   function opened(each: Connection) {
     opening.delete(each);
     if (!made.has(each)) close(each);
@@ -60,7 +60,7 @@ function linkTo(client: Client): Link {
   const closed = () => new Error('the client is closed');
 
   async function connect<C extends Connection>(each: C, connected: () => void): Promise<C> {
-    // The client was closed while a reply was on its way: `end` would not see this connection any more.
+    // The client was closed while a reply was in flight, so `end` would miss this connection.
     if (!client.isOpen) throw closed();
     made.add(each);
     opening.add(each);
@@ -72,7 +72,10 @@ function linkTo(client: Client): Link {
     return each;
   }
 
-  /** One that is closed for good, by its strategy of reconnection or with the client, is followed by another one. */
+  /**
+   * Connects a listener. If it closes for good, by its reconnect strategy or with the client, the
+   * next subscription makes another one.
+   */
   function listen(each: NodeRedisClient, listening: Turns): Promise<NodeRedisClient> {
     const listens = connect(each, () => listening.missed());
     const ended = () => {
@@ -87,7 +90,7 @@ function linkTo(client: Client): Link {
     return listens;
   }
 
-  /** Ends what was made, and has those who wait find that the client is closed. */
+  /** Closes all connections made here, and wakes the waiters, which then find the client closed. */
   function end() {
     made.forEach(close);
     turns?.missed();
@@ -117,7 +120,7 @@ function linkTo(client: Client): Link {
   };
 }
 
-/** Locks by way of a client of node-redis, also of a cluster. It must be connected. */
+/** Factory of locks over a connected client of node-redis, for one server or a cluster. */
 export class Locks extends LocksOfLink {
   constructor(client: NodeRedisClient | NodeRedisCluster) {
     super(linkTo(client));

@@ -2,14 +2,14 @@ export const now = () => performance.now();
 export const ignore = () => {};
 export const never = (): AbortSignal => new AbortController().signal;
 
-/** Timers of Node.js can't be longer. */
+/** Longest timer of Node.js. */
 const LONGEST_MS = 2 ** 31 - 1;
 const timerMs = (ms: number) => Math.min(Math.max(Math.ceil(ms), 0), LONGEST_MS);
 
-/** A signal that is aborted after a time. */
+/** Returns a signal that is aborted after a time. */
 export const within = (ms: number): AbortSignal => (ms > LONGEST_MS ? never() : AbortSignal.timeout(timerMs(ms)));
 
-/** What the work gives, or the reason of the signal if that is aborted before. */
+/** Settles like `work`, or rejects with the signal's reason if the signal is aborted first. */
 export function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   return new Promise((resolve, reject) => {
     const stop = () => reject(signal.reason);
@@ -19,7 +19,10 @@ export function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise
   });
 }
 
-/** A pause that ends early when it is rung. No timer here keeps a process alive: the client's connection does. */
+/**
+ * A pause that ends early when it is rung. Its timer doesn't keep the process alive; the client's
+ * connection does.
+ */
 export class Bell {
   #rung = false;
   #wake = ignore;

@@ -1,4 +1,4 @@
-// What the conformance suite doesn't see, because a driver in another language has no word for it.
+// Behaviours that the conformance suite can't check, because its drivers have no order for them.
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -18,7 +18,7 @@ after(() => server.stop());
 for (const kind of ['ioredis', 'node-redis']) {
   const { LockLost, Locks, NotAcquired } = await import(`../dist/${kind}.js`);
 
-  /** A test with a client of this kind. */
+  /** Defines a test with a client of this kind. */
   const check = (what, work) =>
     test(`${kind}: ${what}`, { timeout: 60_000 }, async () => {
       const client = await connect(kind, [server.address]);
@@ -38,7 +38,7 @@ for (const kind of ['ioredis', 'node-redis']) {
       await until('it waits', async () => (await info(server.redis, 'k')).waiters === 1);
       abort.abort(reason);
       await assert.rejects(waiting, (error) => error === reason);
-      // The client doesn't wait for long until it knows that.
+      // The client doesn't wait long for the server's confirmation.
       await until('it has left the queue', async () => (await info(server.redis, 'k')).waiters === 0);
     }
     await held.release();
@@ -296,7 +296,8 @@ for (const [what, socket] of Object.entries({
     await client.connect();
     t.after(() => closed(client));
     await server.redis.flushall();
-    // Its other commands keep its own connection from being closed.
+    // Other commands keep the client's own connection busy, so that its time limit doesn't close
+    // it.
     const busy = setInterval(() => client.ping().catch(() => {}), 50);
     t.after(() => clearInterval(busy));
     const locks = new Locks(client);
@@ -362,12 +363,12 @@ test('node-redis: no offline queue only has it ask again', { timeout: 60_000 }, 
   await askedAgain(new Locks(client));
 });
 
-/** Closes a client of node-redis: one that stays open keeps the tests from ending where one of them failed. */
+/** Closes a client of node-redis. An open client of a failed test would keep the run alive. */
 function closed(client) {
   if (client.isOpen) client.destroy();
 }
 
-/** A wait and a lock that is held, with the server unable to answer for longer than the client has patience. */
+/** Checks a wait and a held lock while the server exceeds the client's time limit. */
 async function askedAgain(locks) {
   await server.redis.flushall();
   await server.call('LOCK.ACQUIRE taken other PX 60000');
@@ -383,7 +384,7 @@ async function askedAgain(locks) {
   assert.equal(await held.release(), true);
 }
 
-/** A wait that is told promptly of its turn, and not only when it asks again. */
+/** Checks that a waiter is notified promptly of its turn, before it would ask again. */
 async function handedOver(locks) {
   const held = await locks.acquire('handed over', { keepMs: 60_000 });
   const waiting = locks.acquire('handed over', { keepMs: 60_000 });

@@ -1,4 +1,4 @@
-// A connected client of each kind, to a server or to a cluster: for the driver and the tests.
+// Connected clients of each kind, to a server or a cluster, for the driver and the tests.
 
 import { Cluster, Redis } from 'ioredis';
 import { createClient, createCluster } from 'redis';
@@ -18,7 +18,7 @@ const make = {
 
 export async function connect(kind, servers, cluster = false) {
   const client = make[kind](servers, cluster);
-  // Servers are killed in these tests. What a client can't do is told by the promise of the command.
+  // These tests kill servers. The promise of a command reports its failure, so ignore the event.
   client.on('error', () => {});
   if (kind === 'node-redis') await client.connect();
   return client;

@@ -1,4 +1,5 @@
-// Every version of a client that the package allows, with a prefix and without, on one server and in a cluster.
+// Every version of a client that the package allows, with and without a prefix, on one server and
+// in a cluster.
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -19,7 +20,7 @@ after(() => {
 
 const eachNode = (ask) => Promise.all(cluster.nodes.map(ask));
 
-/** A first lock, a second one that waits for it, several keys, a session; then the names of the keys. */
+/** Program with a lock, a wait for it, several keys, a session, and a check of the keys' names. */
 const program = `
   import assert from 'node:assert/strict';
   import { setTimeout as sleep } from 'node:timers/promises';
@@ -70,7 +71,7 @@ const nodeRedis = `
   };
   const client = await open(options);
 
-  /** A wait whose client is closed in an unlucky moment leaves no listener, which would keep the process from ending. */
+  /** Closes a client during its wait. A listener left behind would keep the process alive. */
   async function closedWhileItWaits(locks, meddle) {
     const closing = await open(options);
     meddle(closing);
@@ -127,7 +128,7 @@ for (const [name, installed, statements, prefixes, more] of cases) {
         writeFileSync(join(folder, 'try.mjs'), `${constants.join('\n')}\n${program}\n${statements}`);
         await eachNode((node) => node.call('CONFIG RESETSTAT'));
         execFileSync(process.execPath, ['try.mjs'], { cwd: folder, stdio: 'pipe', timeout: 30_000 });
-        // Each command went to the node of its key at once.
+        // Each command went directly to the node of its key.
         for (const errors of await eachNode((node) => node.call('INFO errorstats'))) assert.doesNotMatch(errors, /MOVED/);
         remove();
       });

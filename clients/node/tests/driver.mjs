@@ -1,5 +1,5 @@
-// The driver of the conformance suite: orders in JSON on stdin, answers on stdout, a line each.
-// Its first argument is the client: ioredis or node-redis.
+// The driver of the conformance suite. Reads orders in JSON from stdin, and writes answers to
+// stdout, a line each. Its first argument is the client: ioredis or node-redis.
 
 import { createInterface } from 'node:readline';
 

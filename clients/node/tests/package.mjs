@@ -1,4 +1,4 @@
-// The package as its users have it, in folders of their own: what is packed, beside the clients of a version.
+// The packed package, installed in a separate folder next to chosen versions of the clients.
 
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs';
@@ -18,7 +18,7 @@ function pack() {
 
 let archive;
 
-/** A project with the packed package. `installed` says which folder of node_modules each other name is. */
+/** Makes a project with the packed package. `installed` maps names to folders of node_modules. */
 export function project(installed) {
   const folder = mkdtempSync(join(tmpdir(), 'redis-lock-project-'));
   archive ??= pack();

@@ -1,4 +1,5 @@
-// A process ends by itself once its client is closed, whatever the library still had to do, and says nothing.
+// A process ends by itself and without output once its client is closed, even if the library still
+// had work to do.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -7,8 +8,9 @@ import { after, before, test } from 'node:test';
 import { info, startCluster, startServer, until } from './server.mjs';
 
 /**
- * How long after the last statement a process may still be there: shorter than the times that the library waits for,
- * and longer than the pause between two attempts to connect, which the clients themselves don't cut.
+ * Longest time from the last statement to the end of the process. It is shorter than the library's
+ * own times. It is longer than the pause between two connection attempts, which the clients don't
+ * cut short.
  */
 const LINGER_MS = 5000;
 
@@ -20,7 +22,7 @@ after(() => {
   cluster.stop();
 });
 
-/** Runs statements in a process of their own, with `locks`, `client` and a client `other` of the same kind. */
+/** Runs statements in another process, with `locks`, `client`, `sleep` and `open`. */
 async function run(kind, servers, statements) {
   const program = `
     import { connect } from './tests/clients.mjs';

@@ -1,4 +1,5 @@
-// The README as its reader follows it: an empty folder beside the clone, and each block of commands and code in turn.
+// The README as a reader follows it: an empty folder next to the clone, then each block of commands
+// and code in turn.
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';

@@ -1,4 +1,4 @@
-// A user with the rights that docs/security.md gives a service: the library needs no more.
+// The library needs only the rights that docs/security.md gives a service.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -31,7 +31,7 @@ for (const kind of ['ioredis', 'node-redis']) {
     const locks = new Locks(client);
     const held = locks.lock('orders:42');
     assert(await held.acquire());
-    // Without a message it would ask again after 200 s.
+    // Without a message, the waiter would ask again after 200 s.
     const waiting = locks.acquire('orders:42', { keepMs: 600_000, leaseMs: 600_000 });
     await until('it waits', async () => (await info(server.redis, 'orders:42')).waiters === 1);
     await until('it listens', async () => (await server.redis.pubsub('CHANNELS', 'redis-lock:*')).length > 0);

@@ -1,4 +1,4 @@
-// A server with the module, or a cluster of three of one, each on a port and in a folder of its own.
+// A server with the module, or a cluster of three, each server with its own port and folder.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -17,7 +17,7 @@ const module = resolve(
   process.env.REDIS_LOCK_MODULE ?? join(import.meta.dirname, '../../../target/release/libredis_lock.so'),
 );
 
-/** Asks again and again until it is so. */
+/** Polls until the condition returns a true value, and returns that value. */
 export async function until(what, isSo) {
   const deadline = performance.now() + PATIENCE_MS;
   for (;;) {
@@ -36,7 +36,7 @@ async function freePort() {
   return port;
 }
 
-/** A server that runs, started again if another process took its port between its choice and its use. */
+/** Starts a server, and starts it again if another process has taken the chosen port meanwhile. */
 async function start(settings) {
   for (let triesLeft = 5; ; triesLeft -= 1) {
     const { child, ...server } = launch(await freePort(), settings);
@@ -87,7 +87,7 @@ export async function startCluster() {
   return { nodes, addresses: nodes.map((node) => node.address), stop: () => nodes.forEach((node) => node.stop()) };
 }
 
-/** Who waits for the key, and who holds it. */
+/** Returns the number of the key's holders and waiters. */
 export async function info(redis, key) {
   const flat = (await redis.call('LOCK.INFO', key)) ?? ['holders', [], 'waiters', 0];
   const of = (name) => flat[flat.indexOf(name) + 1];

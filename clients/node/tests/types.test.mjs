@@ -1,4 +1,4 @@
-// The types, with each version of the clients, as a strict project sees them; and `await using` at work.
+// The types in a strict project, with each version of the clients, and `await using` at run time.
 
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';

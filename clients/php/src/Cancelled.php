@@ -4,7 +4,7 @@ declare(strict_types=1);
 
 namespace RedisLock;
 
-/** Somebody else gave the wait up, by LOCK.CANCEL. */
+/** Another client cancelled the wait by LOCK.CANCEL. */
 final class Cancelled extends LockException
 {
 }

@@ -5,7 +5,7 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * Monotonic seconds, which go on while the process stands still.
+ * Monotonic clock in seconds, which continues while the process is stopped.
  *
  * @internal
  */
@@ -16,7 +16,7 @@ final class Clock
         return hrtime(true) / 1e9;
     }
 
-    /** Rounded up: a wait must not end before its time. */
+    /** Returns milliseconds, rounded up because a wait must not end early, and at least 1. */
     public static function milliseconds(float $seconds): int
     {
         return max(1, (int) ceil($seconds * 1000));

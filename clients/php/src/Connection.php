@@ -5,17 +5,17 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * Sends commands, each with a limit to how long its answer may take. After a failure the connection isn't used
- * again: phpredis leaves an answer that comes too late to the next command.
+ * A connection that sends commands, each with a time limit for its reply. After a failure the
+ * connection isn't used again, because phpredis gives a late reply to the next command.
  *
  * @internal
  */
 final class Connection
 {
-    /** How long an answer may take that the server gives at once. */
+    /** Time limit in seconds of a reply that the server sends at once. */
     public const ANSWER = 1.0;
 
-    /** How the server's errors begin, which phpredis throws or not; and those that end by themselves. */
+    /** Patterns of the server's errors, which phpredis throws or not, and of the temporary ones. */
     private const ERROR = '/^[A-Z]+ /';
     private const PASSING = '/^(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK) '
         . '|^UNBLOCKED .*instance state changed/';
@@ -33,7 +33,7 @@ final class Connection
      * @param non-empty-list<string> $keys
      * @param list<string|int> $words
      * @throws Refused
-     * @throws \RedisException|\RedisClusterException what may pass
+     * @throws \RedisException|\RedisClusterException a temporary error
      */
     public function ask(string $name, array $keys, array $words, float $within = self::ANSWER): mixed
     {
@@ -57,7 +57,7 @@ final class Connection
             if (self::mayPass($failure)) {
                 throw $failure;
             }
-            // It answered, and a session may be tied to it.
+            // The connection is intact, and a session may be tied to it.
             $this->redis = $redis;
             throw new Refused($failure);
         } finally {
@@ -74,7 +74,7 @@ final class Connection
     }
 
     /**
-     * phpredis puts its prefix before no key of a raw command.
+     * Returns the command with prefixed keys, because phpredis adds no prefix in a raw command.
      *
      * @param non-empty-list<string> $keys
      * @param list<string|int> $words
@@ -93,7 +93,7 @@ final class Connection
             $redis->setOption(\Redis::OPT_READ_TIMEOUT, $within);
             return self::told($redis, $redis->rawCommand(...$command));
         }
-        // Its nodes have the timeout that it was made with.
+        // The nodes of a cluster have the timeout that the client was made with.
         $sent = Clock::now();
         try {
             return self::told($redis, $redis->rawCommand($redis->_prefix($key), ...$command));
@@ -118,7 +118,8 @@ final class Connection
     }
 
     /**
-     * RedisCluster follows MOVED and ASK for a script, and not for a raw command. In a script a wait is a try.
+     * Sends the command in a script, because RedisCluster follows MOVED and ASK only for scripts.
+     * In a script, a wait is a single try.
      *
      * @param non-empty-list<string|int> $command
      */

@@ -4,7 +4,7 @@ declare(strict_types=1);
 
 namespace RedisLock;
 
-/** The wait would never end. */
+/** The server refused a wait that would never end. */
 final class Deadlock extends LockException
 {
 }

@@ -5,15 +5,18 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * One owner of a lock. Acquired again while it is held, it counts its holds. Nothing goes on in the background: what
- * became of the lock is known when it is asked for.
+ * One owner of a lock. Acquiring it again while it is held adds a hold. Nothing runs in the
+ * background, so a loss is detected only by a call.
  */
 final class Lock
 {
-    /** How long a wait stays on one connection: between two, signal handlers run, and a dead one is noticed. */
+    /**
+     * Longest time in seconds of a wait on one connection. Between two connections, signal handlers
+     * run, and a dead connection is noticed.
+     */
     private const SLICE = 2.0;
 
-    /** By how much the server may be late when a wait's time is over. */
+    /** Longest delay in seconds of the server's reply when a wait ends. */
     private const GRACE = 0.25;
 
     private int $holds = 0;
@@ -22,7 +25,7 @@ final class Lock
     private float $until = 0.0;
 
     /**
-     * @internal Locks makes them
+     * @internal Use Locks::lock()
      * @param non-empty-list<string> $keys
      */
     public function __construct(
@@ -39,9 +42,9 @@ final class Lock
     }
 
     /**
-     * The fence; null where the lock wasn't to be had in time.
+     * Acquires the lock and returns the fence, or null if it wasn't granted in time.
      *
-     * @param ?float $wait so many seconds at most; 0 tries once; null waits for ever
+     * @param ?float $wait time limit in seconds; 0 tries once; null sets no limit
      * @throws Cancelled|Deadlock|\RedisException|\RedisClusterException
      */
     public function acquire(?float $wait = null): ?int
@@ -78,9 +81,11 @@ final class Lock
     }
 
     /**
-     * Takes one hold off, and with the last one releases the lock. False: it was lost, or wasn't held.
+     * Removes one hold, and releases the lock with the last one. Returns false if the lock was lost
+     * or wasn't held.
      *
-     * @throws \RedisException|\RedisClusterException where the server couldn't be told until the lease was over
+     * @throws \RedisException|\RedisClusterException if the server couldn't be reached until the
+     *     lease ended
      */
     public function release(): bool
     {
@@ -88,14 +93,14 @@ final class Lock
             return false;
         }
         if (!$this->isHeld()) {
-            // Some of its keys may be held still.
+            // Some of the keys may still be held.
             $this->loses();
             $this->leave();
             return false;
         }
         $holds = --$this->holds;
         [$reply, $again] = $this->repeat($this->until(), 'RELEASE', $this->keys, ['HOLDS', $holds]);
-        // Where an answer was lost, that one may have told of the release.
+        // If a reply was lost, the command before may have released the lock.
         if ($this->tellsOfAll($reply) || ($again && $holds === 0 && !$this->session)) {
             return true;
         }
@@ -104,9 +109,10 @@ final class Lock
     }
 
     /**
-     * Sets what is left of the lease, in seconds. False: the lock isn't held.
+     * Sets the remaining lease, in seconds. Returns false if the lock isn't held.
      *
-     * @throws \RedisException|\RedisClusterException where the server couldn't be told until the lease was over
+     * @throws \RedisException|\RedisClusterException if the server couldn't be reached until the
+     *     lease ended
      */
     public function extend(float $lease): bool
     {
@@ -124,7 +130,7 @@ final class Lock
     }
 
     /**
-     * The seconds that are left of the lease, by the server; 0 where the lock isn't held.
+     * Returns the remaining lease on the server in seconds, or 0 if the lock isn't held.
      *
      * @throws \RedisException|\RedisClusterException
      */
@@ -134,15 +140,16 @@ final class Lock
         return min(array_map($ask, $this->keys)) / 1000;
     }
 
-    /** The number of the latest grant, greater than that of each one before it; null without one. */
+    /** Returns the fence of the latest grant, greater than all earlier fences, or null. */
     public function fence(): ?int
     {
         return $this->fence;
     }
 
     /**
-     * Whether the latest grant was lost, as far as is known without asking: the server said so, or the lease is over
-     * by this machine's monotonic clock. The lease of a session is the server's to renew, so only the server tells.
+     * Returns true if the latest grant is known to be lost, without asking the server. Either the
+     * server said so, or the lease has ended on the local monotonic clock. The server renews the
+     * lease of a session, so only the server reports its loss.
      */
     public function isLost(): bool
     {
@@ -154,7 +161,7 @@ final class Lock
         return $this->holds > 0 && !$this->isLost();
     }
 
-    /** When the lock is lost, if nothing is done. */
+    /** Returns the end of the lease. For a session it is a lease from now. */
     private function until(): float
     {
         return $this->session ? Clock::now() + $this->lease : $this->until;
@@ -170,8 +177,8 @@ final class Lock
     {
         $end = Clock::now() + ($wait === 0.0 ? Connection::ANSWER : $wait ?? INF);
         $pace = new Pace();
-        // A process that stood still may read of a grant that is over. So what came late is asked for once more,
-        // without waiting; the answer to that may be slow, where the way is long.
+        // A stopped process may read a grant that is over. So after a slow reply the lock is
+        // requested once more, without waiting. That reply may be slow if the network is.
         $soon = $this->lease / 10;
         $waits = $wait !== 0.0;
         for (;;) {
@@ -182,7 +189,7 @@ final class Lock
             } catch (\RedisException|\RedisClusterException $failure) {
             }
             if (is_array($grant) && count($grant) === 2) {
-                // A wait isn't tied to its connection: the place would go with it.
+                // A wait isn't tied to its connection, because the place would end with it.
                 if (Clock::now() - $sent < $soon && !($waits && $this->session)) {
                     return $this->note($grant[1], $sent, $holds);
                 }
@@ -230,14 +237,14 @@ final class Lock
 
     private function note(int $fence, float $sent, int $holds): int
     {
-        // What was held may have been lost meanwhile.
+        // The grant before may have been lost meanwhile.
         $this->holds = $fence === $this->fence ? $holds : 1;
         $this->lost = false;
         $this->until = $sent + $this->lease;
         return $this->fence = $fence;
     }
 
-    /** Leaves nothing behind: after the first command nothing waits that could be granted. */
+    /** Cancels a wait, and releases all but $holds. CANCEL goes first, so no grant can follow. */
     private function giveUp(int $holds): void
     {
         $this->holds = $holds;
@@ -248,7 +255,7 @@ final class Lock
         }
     }
 
-    /** Lets go of what is held. Where the server can't be told, the lease ends it. */
+    /** Releases one hold with a single try. If that fails, the lock ends with its lease. */
     private function leave(): void
     {
         $this->holds = max(0, $this->holds - 1);
@@ -259,11 +266,11 @@ final class Lock
     }
 
     /**
-     * Sends a command until it is answered or the time is over.
+     * Sends a command until it gets a reply or the time is over.
      *
      * @param non-empty-list<string> $keys
      * @param list<string|int> $words
-     * @return array{mixed, bool, float} the answer; whether it was sent before; when it was sent
+     * @return array{mixed, bool, float} the reply; true if it was sent before; the time it was sent
      */
     private function repeat(float $until, string $name, array $keys, array $words): array
     {

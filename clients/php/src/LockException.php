@@ -4,7 +4,7 @@ declare(strict_types=1);
 
 namespace RedisLock;
 
-/** What this library tells; all else is phpredis's. */
+/** Base of this library's own exceptions. All others are phpredis's. */
 abstract class LockException extends \RuntimeException
 {
 }

@@ -4,7 +4,7 @@ declare(strict_types=1);
 
 namespace RedisLock;
 
-/** Makes locks. */
+/** Factory of locks. */
 final class Locks
 {
     /** @var \Closure(): (\Redis|\RedisCluster) */
@@ -12,8 +12,8 @@ final class Locks
     private readonly Connection $connection;
 
     /**
-     * @param callable(): (\Redis|\RedisCluster) $connect makes a new connection, which nothing else uses. It is
-     *     called when there is something to send, and again when a connection is lost.
+     * @param callable(): (\Redis|\RedisCluster) $connect makes a new connection, which nothing
+     *     else may use. It is called when a command needs a connection, and again after a loss.
      */
     public function __construct(callable $connect)
     {
@@ -22,16 +22,18 @@ final class Locks
     }
 
     /**
-     * One owner of a lock. Nothing is sent yet.
+     * Returns one owner of a lock. Sends nothing.
      *
-     * @param string|non-empty-list<string> $keys several are had all or none; in a cluster they are in one slot
-     * @param float $lease for how many seconds the lock is granted
-     * @param ?string $token the owner's name; 128 random bits without
-     * @param bool $shared shared holders admit each other
-     * @param ?int $limit how many shared holders there are at most
-     * @param ?int $permits as how many of them this one counts
-     * @param bool $session the lock is freed as its connection closes; until then the server renews the lease
-     * @param float $keep for how many seconds the place in the queue outlives its connection
+     * @param string|non-empty-list<string> $keys granted together or not at all; in a cluster, in
+     *     one slot
+     * @param float $lease seconds for which the lock is granted
+     * @param ?string $token name of the owner; 128 random bits by default
+     * @param bool $shared true if other shared holders are admitted
+     * @param ?int $limit most permits that shared holders take together
+     * @param ?int $permits permits that this holder takes
+     * @param bool $session the server renews the lease until the connection closes, and then
+     *     releases the lock
+     * @param float $keep seconds for which the place in the queue outlives its connection
      */
     public function lock(
         string|array $keys,
@@ -47,7 +49,8 @@ final class Locks
         if ($keys === []) {
             throw new \ValueError('a lock has at least one key');
         }
-        // A wait changes its connection now and then, which would free what is tied to it.
+        // A separate connection, because waits replace theirs, which would release a session tied
+        // to it.
         $connection = $session ? new Connection($this->connect) : $this->connection;
         $token ??= bin2hex(random_bytes(16));
         return new Lock($connection, $keys, $token, $lease, $shared, $limit, $permits, $session, $keep);

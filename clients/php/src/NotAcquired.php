@@ -4,7 +4,7 @@ declare(strict_types=1);
 
 namespace RedisLock;
 
-/** The lock was not to be had in the time that using() was given. */
+/** The lock was not granted within the time limit of using(). */
 final class NotAcquired extends LockException
 {
 }

@@ -5,8 +5,8 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * Keeps tries that fail apart: the pause is counted from the beginning of a try, so after one that took long there
- * is none.
+ * Pauses between failed tries. A pause counts from the start of a try, so a try that took long has
+ * no pause after it.
  *
  * @internal
  */

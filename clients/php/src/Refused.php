@@ -5,7 +5,7 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * The server's answer was an error that doesn't pass by itself. The caller is told the reason.
+ * The server replied with an error that isn't temporary. The caller gets the reason.
  *
  * @internal
  */

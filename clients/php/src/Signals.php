@@ -5,14 +5,15 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * Asynchronous signals. Between two commands their handlers run, and may throw.
+ * Asynchronous signals. Their handlers run between two commands, and may throw.
  *
  * @internal
  */
 final class Signals
 {
     /**
-     * PHP forgets a signal that comes as a call of phpredis ends with an exception.
+     * Runs the work, and handles signals after it. PHP would lose a signal that comes when a call
+     * of phpredis ends with an exception.
      *
      * @template T
      * @param \Closure(): T $work

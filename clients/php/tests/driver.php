@@ -1,7 +1,8 @@
 <?php
 
-// The driver of the conformance suite: obeys orders, a line of JSON each, with this library. A PHP process does one
-// thing at a time, so each lock has one of its own, which is given up by a signal.
+// The driver of the conformance suite. Executes orders, each a line of JSON, with this library. A
+// PHP process does one thing at a time, so each lock has its own process, whose wait a signal
+// cancels.
 
 declare(strict_types=1);
 
@@ -12,7 +13,7 @@ use RedisLock\Locks;
 
 require __DIR__ . '/../autoload.php';
 
-/** Which order each line answers is in it, and a line is one write. */
+/** Writes one answer. The line has the id of its order, and is a single write. */
 function say(int $id, array $answer): void
 {
     fwrite(STDOUT, json_encode(['id' => $id, ...$answer]) . "\n");
@@ -70,7 +71,7 @@ function obey(Lock $lock, array $order): array
     };
 }
 
-/** Serves one lock, until there are no orders any more. */
+/** Serves one lock until its orders end. */
 function serve($orders, array $first, Closure $connect): void
 {
     pcntl_async_signals(true);
@@ -96,7 +97,7 @@ function serve($orders, array $first, Closure $connect): void
     }
 }
 
-/** @return array{int, resource} the process, and what its orders are written to */
+/** @return array{int, resource} the process, and the stream for its orders */
 function start(array $first, Closure $connect): array
 {
     [$theirs, $ours] = stream_socket_pair(STREAM_PF_UNIX, STREAM_SOCK_STREAM, 0);
@@ -134,7 +135,7 @@ while (($line = fgets(STDIN)) !== false) {
             fwrite($processes[$order['lock']][1], $line);
     }
 }
-// Without a release of what is held.
+// The held locks are not released.
 foreach ($processes as [$pid]) {
     posix_kill($pid, SIGKILL);
 }

@@ -1,6 +1,6 @@
 <?php
 
-// The package's own tests: each function whose name begins with `test_`, against one server.
+// The package's own tests: every function whose name begins with `test_`, against one server.
 
 declare(strict_types=1);
 
@@ -29,7 +29,7 @@ function until(string $what, callable $isSo): void
     }
 }
 
-/** What comes of it, and after how many seconds. */
+/** Returns the result of the work, and the seconds that it took. */
 function timed(callable $work): array
 {
     $began = hrtime(true);
@@ -101,7 +101,7 @@ function test_a_lease_that_is_over_is_known_without_asking(): void
     same(true, call('LOCK.CHECK', 'k', 'other') > 0, 'the next holder has it');
 }
 
-/** Longer than it stays on one connection. */
+/** Waits longer than a wait stays on one connection. */
 function test_a_long_wait_keeps_its_database_prefix_and_place(): void
 {
     $connect = function () {
@@ -120,10 +120,10 @@ function test_a_long_wait_keeps_its_database_prefix_and_place(): void
     same(true, $lock->release(), 'released');
 }
 
-/** The answer to an abandoned wait must not be taken for that to somebody else's command. */
+/** Checks that the reply to an abandoned wait doesn't become the reply to another command. */
 function test_a_persistent_connection_is_left_in_step(): void
 {
-    // Else phpredis looks at each one that it takes up again.
+    // Without this, phpredis checks each connection that it reuses.
     ini_set('redis.pconnect.echo_check_liveness', '0');
     call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
     $connect = function () {
@@ -187,7 +187,7 @@ function test_a_lost_connection_loses_nothing_but_a_session(): void
     same([false, true], [$session->extend(20.0), $session->isLost()], 'the session is extended, lost');
 }
 
-/** Longer than an answer may take, so that the command is sent twice. */
+/** Pauses the server for longer than the reply's time limit, so that the command is sent twice. */
 function test_a_release_is_sent_again(): void
 {
     $lock = locks()->lock('k');
@@ -236,7 +236,7 @@ function test_a_signal_handler_gives_a_wait_up(): void
     same(0, waiters('k'), 'waiters');
 }
 
-/** Has this process sent a signal by another one, which leaves the server to this one. */
+/** Sends this process a signal from a child once it waits. The child leaves the server running. */
 function signal_once_it_waits(): void
 {
     $waits = posix_getpid();
@@ -250,7 +250,7 @@ function signal_once_it_waits(): void
     }
 }
 
-/** Whichever of the two comes first. */
+/** Accepts both outcomes, the grant or the signal first. */
 function test_a_signal_leaves_no_grant(): void
 {
     pcntl_async_signals(true);
@@ -266,11 +266,11 @@ function test_a_signal_leaves_no_grant(): void
         } catch (DomainException $stop) {
             $calls = array_column($stop->getTrace(), 'function');
             if ($lock->fence() !== null && !in_array('acquire', $calls, true)) {
-                // It came behind the call, before the alarm was taken back.
+                // The signal came after the call, before the alarm was cancelled.
                 same(true, $lock->release(), "released in round $round");
             }
         }
-        until('somebody else had it', fn () => call('LOCK.CHECK', 'k', 'other') === 0);
+        until('the other grant is over', fn () => call('LOCK.CHECK', 'k', 'other') === 0);
         same(null, call('LOCK.INFO', 'k'), "after round $round");
     }
     pcntl_async_signals(false);
@@ -314,12 +314,12 @@ function programs(): array
     return array_map(fn (string $program) => strtr($program, $here), $found[1]);
 }
 
-/** @return resource what it writes */
+/** @return resource the program's output */
 function started(string $program)
 {
     $input = ['file', '/dev/null', 'r'];
     $command = [PHP_BINARY, '-r', substr($program, strlen('<?php'))];
-    // Without a hold on it PHP would wait here for its end.
+    // Keeps a reference, because PHP would otherwise wait here for the program's end.
     $GLOBALS['started'][] = proc_open($command, [$input, ['pipe', 'w'], ['redirect', 1]], $pipes);
     return $pipes[1];
 }
@@ -327,7 +327,7 @@ function started(string $program)
 function test_a_first_lock_of_the_readme_is_waited_for(): void
 {
     $program = programs()[0];
-    // Held until both of them wait, however long the second one takes to begin.
+    // Held until both programs wait, however long the second program takes to start.
     call('LOCK.ACQUIRE', 'orders:42', 'other', 'PX', 600000);
     $first = started($program);
     until('the first one waits', fn () => waiters('orders:42') === 1);

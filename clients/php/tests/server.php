@@ -1,6 +1,6 @@
 <?php
 
-// A server of the tests' own, which ends with them.
+// A server for the tests, which ends with them.
 
 declare(strict_types=1);
 

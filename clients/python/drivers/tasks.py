@@ -1,4 +1,4 @@
-"""The driver of the conformance suite for tasks: see docs/clients.md."""
+"""The driver of the conformance suite for tasks: see docs/internals/clients.md."""
 
 import asyncio
 import json
@@ -92,14 +92,14 @@ class Driver:
         return {"ok": True, "token": lock.token}
 
     def serve(self, name):
-        """One task for each lock, because a lock belongs to the task that acquired it."""
+        """Start one task for each lock, because a lock belongs to the task that acquired it."""
 
         async def orders():
             while True:
                 try:
                     order = await self.orders[name].get()
                 except asyncio.CancelledError:
-                    continue  # The order had just been obeyed.
+                    continue  # The order was already executed.
                 self.acquires[order["id"]] = asyncio.current_task()
                 await self.obey(order)
                 self.done[order["id"]].set()
@@ -135,7 +135,7 @@ class Driver:
 
 async def main():
     await Driver().run()
-    # What is held stays so: nothing is cleaned up.
+    # Held locks stay held, because nothing is cleaned up.
     os._exit(0)
 
 

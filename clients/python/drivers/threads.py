@@ -1,4 +1,4 @@
-"""The driver of the conformance suite for threads: see docs/clients.md."""
+"""The driver of the conformance suite for threads: see docs/internals/clients.md."""
 
 import json
 import math
@@ -114,5 +114,5 @@ class Driver:
 
 
 Driver().run()
-# What is held stays so: nothing is cleaned up.
+# Held locks stay held, because nothing is cleaned up.
 os._exit(0)

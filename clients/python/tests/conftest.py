@@ -1,4 +1,4 @@
-"""A server with the module, as REDIS_SERVER and REDIS_LOCK_MODULE name them."""
+"""A server with the module. REDIS_SERVER and REDIS_LOCK_MODULE name the two."""
 
 import contextlib
 import os

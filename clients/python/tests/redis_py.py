@@ -1,4 +1,4 @@
-"""A plugin for pytest that has redis-py's own tests of its Lock run with the drop-in."""
+"""A pytest plugin that runs redis-py's own tests of its Lock with the drop-in."""
 
 import pytest
 import redis.asyncio.lock
@@ -9,8 +9,8 @@ from redislock import asyncio_compat, compat
 redis.lock.Lock = compat.Lock
 redis.asyncio.lock.Lock = asyncio_compat.Lock
 
-A_STRING = "reads the lock with GET: a lock is a type of its own, and no string"
-POLLING = "counts how often and how long it slept: nobody sleeps, waiters are woken"
+A_STRING = "reads the lock with GET, but a lock is a type of its own and no string"
+POLLING = "counts the sleeps, but a waiter is woken and doesn't sleep"
 
 CANT_PASS = {
     "test_lock": A_STRING,
@@ -26,5 +26,5 @@ def pytest_collection_modifyitems(items):
     for item in items:
         reason = CANT_PASS.get(item.originalname)
         if reason is not None:
-            # One that passes after all is to be taken from the list.
+            # Strict, so that a test that passes after all is removed from the list.
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))

@@ -1,4 +1,4 @@
-"""What the drop-in for redis-py's Lock adds: order, and old locks beside new ones."""
+"""The additions of the drop-in for redis-py's Lock: order, and old locks next to new ones."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""The package as it is built, and what its documents show."""
+"""The built package, and the programs in its documents."""
 
 import os
 import re
@@ -20,7 +20,12 @@ def snippets(document):
 
 SNIPPETS = [
     pytest.param(code, id=f"{document}-{number}")
-    for document in ("README.md", "docs/clients.md", "clients/python/README.md")
+    for document in (
+        "README.md",
+        "docs/clients.md",
+        "docs/guides/no-client.md",
+        "clients/python/README.md",
+    )
     for number, code in enumerate(snippets(document))
 ]
 
@@ -31,7 +36,7 @@ def test_there_are_snippets():
 
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_what_is_shown_runs(server, code):
-    code = code.replace("Redis()", f"Redis(port={server.port})")
+    code = code.replace("6379", str(server.port)).replace("Redis()", f"Redis(port={server.port})")
     assert str(server.port) in code
     ran = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning", "-c", code],

@@ -1,4 +1,4 @@
-"""What is particular to tasks."""
+"""Behaviours that are specific to tasks."""
 
 import asyncio
 import random
@@ -53,7 +53,7 @@ async def test_a_wait_is_longer_than_every_limit_of_the_client(server, settings)
         began = time.monotonic()
         long = 2.3 if {"socket_timeout", "health_check_interval"} & {*settings} else 0.2
         await until("it has waited long", lambda: time.monotonic() > began + long)
-        # It is the same wait that goes on.
+        # The same wait continues, without a new connection.
         assert server.redis.info("stats")["total_connections_received"] == connected
     assert await waits
     await client.ping()
@@ -81,7 +81,7 @@ async def test_tasks_that_share_a_lock_exclude_each_other(server, locks):
 
 
 async def test_a_task_may_be_cancelled_at_any_moment_of_its_wait(server, locks):
-    """The lock becomes free in the midst of it, or is free all the time."""
+    """Cancel a wait whose lock becomes free during the wait, is free before it, or stays held."""
     chance = random.Random(7)
     cancelled = 0
     for round in range(120):
@@ -94,7 +94,7 @@ async def test_a_task_may_be_cancelled_at_any_moment_of_its_wait(server, locks):
         if held and round % 3 == 1:
             server.other_releases(KEY)
         waits.cancel()
-        # Once more while it cleans up.
+        # Cancels the task once more while it cleans up.
         if round % 5 == 0:
             await asyncio.sleep(0)
             waits.cancel()
@@ -112,7 +112,7 @@ async def test_a_task_may_be_cancelled_at_any_moment_of_its_wait(server, locks):
 
 
 async def test_a_task_may_be_cancelled_at_any_step_of_connecting(server):
-    """Each step of the event loop in turn. The wait would go on for long if the cancellation was lost."""
+    """Cancel at each step of the event loop. After a lost cancellation the wait would continue."""
     server.other_holds(KEY)
     for steps in range(50):
         client = Redis(port=server.port)

@@ -1,4 +1,4 @@
-"""What is particular to threads, and to the ways in which redis-py's clients can be set."""
+"""Behaviours that are specific to threads and to the settings of redis-py's clients."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ KEY = "k"
 
 
 def in_thread(act, *args, **options):
-    """Begins something in another thread; what it gave, or raised, when called."""
+    """Start a call in another thread. Return a function that gives its result or its error."""
     result = []
 
     def run():
@@ -45,7 +45,7 @@ def in_thread(act, *args, **options):
 
 
 def waits_for_a_thread(outcome):
-    """Whether it is at a condition, until another thread of this process changes something."""
+    """Return True if the thread waits at a condition for another thread of this process."""
     frame = sys._current_frames().get(outcome.thread.ident)
     return frame is not None and frame.f_code is threading.Condition.wait.__code__
 
@@ -86,7 +86,7 @@ def test_a_wait_is_longer_than_every_limit_of_the_client(server, settings):
         connected = server.redis.info("stats")["total_connections_received"]
         long = 2.3 if {"socket_timeout", "health_check_interval"} & {*settings} else 0.2
         until("it has waited long", lambda: time.monotonic() > began + long)
-        # It is the same wait that goes on.
+        # The same wait continues, without a new connection.
         assert server.redis.info("stats")["total_connections_received"] == connected
         first = holder.fence
     assert outcome() > first
@@ -220,7 +220,8 @@ def test_cancel_ends_the_waits_of_all_threads_of_a_lock(server):
     lock = Locks(Redis(port=server.port)).lock(KEY)
     server.other_holds(KEY)
     outcomes = [in_thread(lock.acquire) for _ in range(3)]
-    # The first of them asks the server, the others wait for it here: a wait has to have begun to be ended.
+    # The first thread waits at the server, the others wait for it here. Only a wait that has begun
+    # can be cancelled.
     server.until_waiting(KEY)
     until("two wait for the third", lambda: sum(map(waits_for_a_thread, outcomes)) == 2)
     lock.cancel()
@@ -249,7 +250,7 @@ def test_cancel_ends_a_wait_for_a_server_that_is_gone(own_server):
 
 @pytest.fixture
 def interrupts_are_raised():
-    """Though a shell that began the tests in the background has them ignored."""
+    """Raise interrupts, even if a shell started the tests in the background and so ignores them."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -332,7 +333,7 @@ def test_an_inner_acquire_of_what_was_lost_is_refused(server):
         with lock:
             server.redis.delete(KEY)
             with lock:
-                pytest.fail("the lock isn't the one that it was")
+                pytest.fail("acquired the lost lock again")
     assert server.is_free(KEY)
     with lock:
         assert not lock.lost

@@ -1,4 +1,4 @@
-"""Runs a command while a server with the module runs; {port} in its words is the server's."""
+"""Run a command while a server with the module runs. {port} in its words is the server's port."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-//! The commands of one lock as they are sent, and how their answers are read.
+//! The commands of one lock, and the parsing of their replies.
 
 use std::time::Duration;
 
@@ -6,33 +6,34 @@ use redis::{cmd, Cmd, ErrorKind, RedisError, RedisResult, Value};
 
 use crate::options::{Keys, Mode, Options, Renewal};
 
-/// One owner's words to the server.
+/// The commands of one owner.
 pub(crate) struct Commands {
     pub(crate) keys: Vec<Vec<u8>>,
     pub(crate) token: Vec<u8>,
     pub(crate) options: Options,
 }
 
-/// How a lock is asked for.
+/// The kind of a request for a lock.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Once.
+    /// One attempt: ACQUIRE.
     Try,
-    /// By a wait that has its connection to itself.
+    /// A wait that has its connection to itself: WAIT.
     Wait,
-    /// By a place in the queue, where the connection is shared. This message on this channel tells of the turn.
+    /// A place in the queue, for a shared connection: QUEUE. The server publishes `message` on
+    /// `channel` when asking again is worthwhile.
     #[cfg_attr(
         not(feature = "tokio"),
-        expect(dead_code, reason = "threads share none")
+        expect(dead_code, reason = "threads share no connection")
     )]
     Place { channel: String, message: u64 },
 }
 
-/// What that is answered.
+/// The parsed reply to a [`Request`].
 pub(crate) enum Answer {
     Granted(i64),
     NotGranted,
-    /// It has a place in the queue.
+    /// The token has a place in the queue.
     Place,
 }
 
@@ -46,12 +47,13 @@ impl Commands {
         }
     }
 
-    /// What a cluster finds the node by.
+    /// Returns the key that selects the node of a cluster.
     pub(crate) fn route(&self) -> &[u8] {
         self.keys.first().map_or(&[], Vec::as_slice)
     }
 
-    /// `left` is the time that is left for a wait, if it ends at all.
+    /// Returns the command of a request that is to have `holds` holds. `left` is the remaining time
+    /// of a wait; `None` sets no limit.
     pub(crate) fn take(&self, request: &Request, holds: u32, left: Option<Duration>) -> Cmd {
         let is_session = self.options.renewal == Renewal::Session;
         let name = match request {
@@ -63,7 +65,7 @@ impl Commands {
         if let (Request::Wait, Some(left)) = (request, left) {
             command.arg("BLOCK").arg(ms(left).max(1));
         }
-        // With SESSION, KEEP would keep the grant beyond the connection, too.
+        // No KEEP with SESSION, because it would also keep the grant after the connection closes.
         if *request != Request::Try && !is_session {
             command.arg("KEEP").arg(ms(self.options.keep));
         }
@@ -87,7 +89,7 @@ impl Commands {
         self.with_lease("EXTEND", lease)
     }
 
-    /// Extends, and ties the grant of a session to the connection that sends this.
+    /// Returns an EXTEND that also ties a session's grant to the connection that sends it.
     pub(crate) fn renew(&self, lease: Duration) -> Cmd {
         let mut command = self.extend(lease);
         if self.options.renewal == Renewal::Session {
@@ -96,12 +98,12 @@ impl Commands {
         command
     }
 
-    /// Leaves so many holds.
+    /// Returns a RELEASE that leaves `holds` holds.
     pub(crate) fn release(&self, holds: u32) -> Cmd {
         self.of_all_keys("RELEASE").arg("HOLDS").arg(holds).take()
     }
 
-    /// Leaves the grant to the end of this lease, and unties it from its connection.
+    /// Returns an EXTEND that sets a last lease, and unties a session's grant from its connection.
     pub(crate) fn release_after(&self, rest: Duration) -> Cmd {
         let mut command = self.extend(rest);
         if self.options.renewal == Renewal::Session {
@@ -110,17 +112,18 @@ impl Commands {
         command
     }
 
-    /// One key stands for all of a wait.
+    /// Returns a CANCEL. One key is enough, because a wait for several keys is cancelled as a
+    /// whole.
     pub(crate) fn cancel(&self) -> Cmd {
         self.of_key("CANCEL", self.route())
     }
 
-    /// One for each key.
+    /// Returns one CHECK for each key.
     pub(crate) fn checks(&self) -> impl Iterator<Item = Cmd> + '_ {
         self.keys.iter().map(|key| self.of_key("CHECK", key))
     }
 
-    /// Whether an EXTEND or a RELEASE of all keys was carried out.
+    /// Returns true if an EXTEND or a RELEASE found all keys held.
     pub(crate) fn held_all(&self, answer: &Value) -> bool {
         matches!(answer, Value::Int(held) if usize::try_from(*held) == Ok(self.keys.len()))
     }
@@ -146,7 +149,7 @@ impl Commands {
     }
 }
 
-/// Reads the answer to ACQUIRE, WAIT or QUEUE.
+/// Parses the reply to ACQUIRE, WAIT or QUEUE.
 pub(crate) fn answer(value: &Value) -> RedisResult<Answer> {
     match value {
         Value::Nil => return Ok(Answer::NotGranted),
@@ -161,7 +164,7 @@ pub(crate) fn answer(value: &Value) -> RedisResult<Answer> {
     Err(not_ours())
 }
 
-/// Reads the answer to CHECK: what is left of the lease.
+/// Parses the reply to CHECK, which is the remaining lease.
 pub(crate) fn left(value: &Value) -> RedisResult<Duration> {
     match value {
         Value::Int(left) => Ok(Duration::from_millis(u64::try_from(*left).unwrap_or(0))),
@@ -174,7 +177,7 @@ fn not_ours() -> RedisError {
     (ErrorKind::UnexpectedReturnType, said).into()
 }
 
-/// Rounded up: a wait must not end before its time.
+/// Returns milliseconds, rounded up because a wait must not end early.
 fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

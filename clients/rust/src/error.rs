@@ -1,23 +1,23 @@
-//! What goes wrong, and what may be sent again.
+//! Errors, and which of them let a command be sent again.
 
 use std::time::{Duration, Instant};
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-/// Why a call on a lock failed. Not getting a lock in time is no error: it is `None`.
+/// The error of a call on a lock. A call that gets no grant in time returns `None` instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The wait was given up, by `cancel` or by a LOCK.CANCEL of somebody else.
+    /// The wait was cancelled, by `cancel` or by another client's LOCK.CANCEL.
     #[error("the wait for the lock was given up")]
     Cancelled,
     /// The server refused a wait that would never end.
     #[error("the wait would never end: {0}")]
     Deadlock(String),
-    /// A session needs a connection of its own.
+    /// A session was requested on a shared connection.
     #[error("a session needs a connection of its own, and this one is shared")]
     Unsupported,
-    /// Anything else, as the redis crate says it.
+    /// Any other error, from the redis crate.
     #[error(transparent)]
     Redis(RedisError),
 }
@@ -33,7 +33,7 @@ impl From<RedisError> for Error {
     }
 }
 
-/// Whether the same command is to be sent again on a new connection.
+/// Returns true if the command should be sent again, on a new connection.
 pub(crate) fn may_pass(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Io | ErrorKind::Parse | ErrorKind::ClusterConnectionNotFound => true,
@@ -47,7 +47,7 @@ pub(crate) fn may_pass(error: &RedisError) -> bool {
                 | ServerErrorKind::Moved
                 | ServerErrorKind::Ask
         ),
-        // The server's own words to those who wait as it becomes a replica.
+        // The server's error to its blocked clients when it becomes a replica.
         _ => {
             error.code() == Some("UNBLOCKED")
                 && error
@@ -57,7 +57,7 @@ pub(crate) fn may_pass(error: &RedisError) -> bool {
     }
 }
 
-/// Ever longer pauses between tries that fail.
+/// The pause between failed tries, which doubles up to a limit.
 pub(crate) struct Backoff(Duration);
 
 impl Backoff {
@@ -68,7 +68,7 @@ impl Backoff {
         Backoff(Backoff::FIRST)
     }
 
-    /// When to try again, but no later than `until`.
+    /// Returns the time of the next try, which is `until` at the latest.
     pub(crate) fn next(&mut self, until: Option<Instant>) -> Instant {
         let at = Instant::now() + self.0;
         self.0 = (self.0 * 2).min(Backoff::LONGEST);

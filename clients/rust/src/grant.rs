@@ -1,4 +1,4 @@
-//! One grant, from when it was given until it is released or lost, by the local monotonic clock.
+//! One grant and its lease, by the local monotonic clock, until the lock is released or lost.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::options::{Options, Renewal};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Held,
-    /// Its last RELEASE is on the way, or was answered.
+    /// The last RELEASE is in flight, or has its reply.
     Released,
     Lost,
 }
@@ -24,16 +24,16 @@ struct State {
     backoff: Backoff,
 }
 
-/// Who else has to know of a grant.
+/// An observer of one grant.
 pub(crate) trait Observer: Default {
-    /// It was renewed or released.
+    /// Notes that the grant was renewed or released.
     fn changed(&self);
 
-    /// It is lost, and `on_lost` was called.
+    /// Notes that the grant was lost. `on_lost` has been called.
     fn lost(&self);
 }
 
-/// Nobody has to.
+/// No observer.
 impl Observer for () {
     fn changed(&self) {}
 
@@ -50,8 +50,8 @@ pub(crate) struct Grant<O> {
 }
 
 impl<O: Observer> Grant<O> {
-    /// `sent` is when the command went out that was answered with the grant: the server doesn't count
-    /// from earlier.
+    /// Returns a grant with one hold. Its lease counts from `sent`, when the granted command was
+    /// sent, because the server starts the lease no earlier.
     pub(crate) fn new(fence: i64, sent: Instant, options: &Options) -> Grant<O> {
         let state = State {
             phase: Phase::Held,
@@ -73,7 +73,7 @@ impl<O: Observer> Grant<O> {
         grant
     }
 
-    /// The server set the lease by a command that went out at `sent`.
+    /// Notes that a command sent at `sent` has set the lease.
     pub(crate) fn renewed(&self, sent: Instant, lease: Duration) {
         let mut state = self.state.lock();
         state.lease = lease;
@@ -87,14 +87,15 @@ impl<O: Observer> Grant<O> {
         self.observer.changed();
     }
 
-    /// A renewal failed, and is to be tried again.
+    /// Schedules another renewal after one that failed.
     pub(crate) fn not_renewed(&self) {
         let mut state = self.state.lock();
         let until = state.until;
         state.due = state.backoff.next(Some(until));
     }
 
-    /// When it is to be renewed, or else is over. None: it has ended.
+    /// Returns the time of the next renewal, or the end of a lease without renewal. `None` if the
+    /// grant has ended.
     pub(crate) fn due(&self) -> Option<Instant> {
         let state = self.state.lock();
         (state.phase == Phase::Held).then_some(state.due)
@@ -130,12 +131,12 @@ impl<O: Observer> Grant<O> {
         }
     }
 
-    /// What was held is lost. That is told once.
+    /// Marks a held grant as lost, and reports the loss once.
     pub(crate) fn lose(&self) {
         self.lose_from(&[Phase::Held]);
     }
 
-    /// Its release found that it was lost.
+    /// Marks a grant as lost after its release found the lock lost.
     pub(crate) fn lose_at_release(&self) {
         self.lose_from(&[Phase::Held, Phase::Released]);
     }
@@ -150,8 +151,8 @@ impl<O: Observer> Grant<O> {
         }
     }
 
-    /// Takes one hold off; with the last one renewals end. How many are left, and until when there is time for the
-    /// release. None: it is lost.
+    /// Removes one hold; renewals end with the last one. Returns the remaining holds and the end of
+    /// the lease. `None` if the grant is no longer held.
     pub(crate) fn release(&self) -> Option<(u32, Instant)> {
         let mut state = self.state.lock();
         if state.phase != Phase::Held || Instant::now() >= state.until {
@@ -168,7 +169,7 @@ impl<O: Observer> Grant<O> {
     }
 }
 
-/// Far enough away where the clock has no such moment.
+/// Returns `from + by`, or 100 years after `from` if the clock cannot represent that.
 pub(crate) fn later(from: Instant, by: Duration) -> Instant {
     const YEARS: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
     from.checked_add(by).unwrap_or(from + YEARS)

@@ -1,7 +1,8 @@
 //! Distributed locks of the redis-lock module, for programs that use the [`redis`] crate.
 //!
-//! [`Locks`] is for threads, `aio::Locks` for tokio. Both make a `Lock`, and that makes a `Guard`, which
-//! holds the lock, renews its lease, and releases it when it goes out of scope.
+//! [`Locks`] is for threads, `aio::Locks` for tokio. Both make a `Lock`, whose `acquire` returns a
+//! `Guard`. The lease is renewed while the lock is held. A guard that goes out of scope releases
+//! it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod commands;
@@ -17,7 +18,7 @@ pub mod aio;
 
 pub use error::Error;
 pub use options::{Keys, Options};
-/// The crate that connects, in the version that this one uses.
+/// The `redis` crate, in the version that this crate uses.
 pub use redis;
 pub use sync::{Guard, Lock, Locks};
 

@@ -1,4 +1,4 @@
-//! A mutex that is as good as before when its holder has panicked: an `on_lost` that does ends no other lock.
+//! A mutex without poisoning, because a panic in one lock's `on_lost` must not end other locks.
 
 use std::sync::{self, MutexGuard, PoisonError, TryLockError};
 
@@ -14,7 +14,7 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// None: somebody else has it.
+    /// Returns `None` if another thread has locked the mutex.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(value) => Some(value),

@@ -1,10 +1,11 @@
-//! What is locked, and how.
+//! The keys of a lock, and its options.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The keys of one lock. Several are locked all or none; in a cluster they have to be in one slot.
+/// The keys of one lock. Several keys are granted together or not at all. In a cluster they must be
+/// in one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys(pub(crate) Vec<Vec<u8>>);
 
@@ -32,7 +33,7 @@ impl<K: Into<Vec<u8>>, const N: usize> From<[K; N]> for Keys {
     }
 }
 
-/// Who else may hold the lock.
+/// The mode of a lock, which decides the other holders that it admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Exclusive,
@@ -40,18 +41,18 @@ pub(crate) enum Mode {
     Limited { limit: u32, permits: u32 },
 }
 
-/// Who sends the renewals of a lease.
+/// The sender of a lease's renewals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
     /// This library, at a third of the lease.
     Client,
-    /// The server, as long as the connection lives.
+    /// The server, while the connection is open.
     Session,
     Nobody,
 }
 
-/// How a lock is taken: `Options::new()` is an exclusive lock with a lease of 30 seconds that is
-/// renewed while it is held.
+/// Options of a lock. `Options::new()` is an exclusive lock with a lease of 30 seconds, which is
+/// renewed while the lock is held.
 #[derive(Clone)]
 pub struct Options {
     pub(crate) lease: Duration,
@@ -64,7 +65,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// An exclusive lock, a lease of 30 s, renewed, a place kept for 10 s, a random token.
+    /// Returns the defaults: an exclusive lock, a lease of 30 s, renewed, a place in the queue that
+    /// is kept for 10 s, a random token.
     pub fn new() -> Options {
         Options {
             lease: Duration::from_secs(30),
@@ -77,58 +79,60 @@ impl Options {
         }
     }
 
-    /// For how long the lock is granted, from the grant or the last renewal. Whole milliseconds.
+    /// Sets the lease, which counts from the grant or the last renewal. Rounded up to whole
+    /// milliseconds.
     pub fn lease(mut self, lease: Duration) -> Options {
         self.lease = lease;
         self
     }
 
-    /// The longest time between two renewals. The lease is renewed at a third of it if that is sooner.
+    /// Sets the longest time between two renewals. The lease is renewed at a third of it if that is
+    /// sooner.
     pub fn renew_every(mut self, every: Duration) -> Options {
         self.renew_every = every;
         self
     }
 
-    /// For how long the place in the queue stays while the connection is away.
+    /// Sets how long the place in the queue is kept while the connection is lost.
     pub fn keep(mut self, keep: Duration) -> Options {
         self.keep = keep;
         self
     }
 
-    /// Names the owner. Without this each [`Lock`](crate::Lock) is an owner of its own, with 128
-    /// random bits as its token.
+    /// Sets the token, which names the owner. By default each [`Lock`](crate::Lock) is an owner of
+    /// its own, with a token of 128 random bits.
     pub fn token(mut self, token: impl Into<Vec<u8>>) -> Options {
         self.token = Some(token.into());
         self
     }
 
-    /// Shared holders admit each other.
+    /// Makes the lock shared: shared holders admit each other.
     pub fn shared(mut self) -> Options {
         self.mode = Mode::Shared;
         self
     }
 
-    /// A semaphore: at most `limit` hold it, of whom this one counts as `permits`.
+    /// Makes the lock a semaphore of `limit` permits, of which this holder takes `permits`.
     pub fn semaphore(mut self, limit: u32, permits: u32) -> Options {
         self.mode = Mode::Limited { limit, permits };
         self
     }
 
-    /// The lease ends when it ends: nobody renews it.
+    /// Turns renewal off. The lock is lost at the end of the lease unless the caller extends it.
     pub fn without_renewal(mut self) -> Options {
         self.renewal = Renewal::Nobody;
         self
     }
 
-    /// Ties the lock to a connection of its own: the server renews the lease while the connection
-    /// lives, and frees the lock as soon as it is closed. Not where a connection is shared.
+    /// Ties the lock to a connection of its own. The server renews the lease while the connection
+    /// is open, and releases the lock when it closes. Not available on a shared connection (`aio`).
     pub fn session(mut self) -> Options {
         self.renewal = Renewal::Session;
         self
     }
 
-    /// Called once for each time that the lock is lost before it was released. It is called in
-    /// the thread or task that found out, so it should be short.
+    /// Sets a callback that runs once for each loss of the lock before its release. It runs in the
+    /// thread or task that detects the loss, so it should be short.
     pub fn on_lost(mut self, on_lost: impl Fn() + Send + Sync + 'static) -> Options {
         self.on_lost = Some(Arc::new(on_lost));
         self
@@ -143,7 +147,7 @@ impl Default for Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The token is a key to the lock, and stays out of logs.
+        // The token gives control of the lock, so it stays out of logs.
         f.debug_struct("Options")
             .field("lease", &self.lease)
             .field("renew_every", &self.renew_every)

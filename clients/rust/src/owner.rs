@@ -1,7 +1,7 @@
-//! What an owner asks the server for, when it asks again, and what it makes of the answers.
+//! An owner's requests to the server, their repetition, and the evaluation of the replies.
 //!
-//! Threads and tasks run the same code. It is written as futures over an [`Io`], which each of them brings.
-//! That of threads blocks instead of being pending, so there a future is ready when it is first polled.
+//! Threads and tasks run the same code, written as futures over an [`Io`] that each side provides.
+//! The `Io` of threads blocks instead of returning pending, so a future is ready at its first poll.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,27 +13,29 @@ use crate::error::{may_pass, Backoff, Error};
 use crate::grant::{Grant, Observer};
 use crate::mutex::Mutex;
 
-/// How long an answer may take that the server gives at once, and a connection.
+/// The time limit of a connection attempt, and of a reply that the server sends at once.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long a wait stays on one connection. Then the same is sent on a new one: so a connection that
-/// died without a word is noticed.
+/// The longest time of a wait on one connection. The wait is then sent again on a new connection,
+/// so that a connection that died silently is noticed.
 const SLICE: Duration = Duration::from_secs(15);
 
-/// By how much the server may be late when a wait's time is over, and how long each of the two commands
-/// may take that leave nothing behind.
+/// The longest delay of the server's reply when a wait ends. Also the time limit of each of the two
+/// commands that clean up after a wait.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// How commands are sent, and pauses made.
+/// The sending of commands and the pauses between them.
 pub(crate) trait Io {
-    /// `route` is the key by which a cluster is asked. The answer has to come within this time.
+    /// Sends a command, in a cluster to the node of the key `route`, and returns the reply. Fails
+    /// if the reply takes longer than `within`.
     async fn ask(&mut self, command: &Cmd, route: &[u8], within: Duration) -> RedisResult<Value>;
 
-    /// Ends then, or sooner if there is reason to ask again. True: the caller has given up.
+    /// Pauses until `at`, or until there is a reason to ask again. Returns true if the caller has
+    /// given up.
     async fn pause_until(&mut self, at: Instant) -> bool;
 }
 
-/// Who has the token. One call of `take` or `release` at a time.
+/// The owner of a token, with its grant. Callers run one `take` or release at a time.
 pub(crate) struct Owner<O> {
     pub(crate) commands: Commands,
     held: Mutex<Option<Arc<Grant<O>>>>,
@@ -47,7 +49,8 @@ impl<O: Observer> Owner<O> {
         }
     }
 
-    /// The grant, with one hold more if it was held. None: it wasn't to be had until `end`.
+    /// Acquires the lock, or adds a hold if it is held. Returns `None` if it was not granted by
+    /// `end`, or the caller gave up.
     pub(crate) async fn take(
         &self,
         io: &mut impl Io,
@@ -69,8 +72,9 @@ impl<O: Observer> Owner<O> {
             let command = self.commands.take(request, holds, left);
             let asked = self.ask(io, &command, within).await;
             let (again, failed) = match asked.and_then(|value| answer(&value)) {
-                // It may have been granted just now, or long ago to a process that stood still: asked
-                // again, it is known from when the lease counts. That answer need only come within it.
+                // The grant may be old if the reply took long, because this process may have been
+                // stopped. Asking again sets the lease at a known time. The second reply only has
+                // to come within the lease.
                 Ok(Answer::Granted(_)) if sent.elapsed() > soon => {
                     soon = self.commands.options.lease;
                     continue;
@@ -85,7 +89,8 @@ impl<O: Observer> Owner<O> {
                     (sent + self.place_lasts() / 3, None)
                 }
                 Err(error) if !may_pass(&error) => return Err(error.into()),
-                // Whoever is away is passed over, so there is no pause where time has passed already.
+                // No pause after a timeout, because time has passed already and the queue skips an
+                // absent waiter.
                 Err(error) if error.is_timeout() => (sent, Some(error)),
                 Err(error) => (backoff.next(end), Some(error)),
             };
@@ -97,7 +102,8 @@ impl<O: Observer> Owner<O> {
         }
     }
 
-    /// How long a place is kept without a word, and a grant to it: that ends with its lease, too.
+    /// Returns how long a place lasts without another request, or a grant to it, which also ends
+    /// with its lease.
     fn place_lasts(&self) -> Duration {
         self.commands.options.keep.min(self.commands.options.lease)
     }
@@ -122,20 +128,20 @@ impl<O: Observer> Owner<O> {
         grant
     }
 
-    /// Leaves nothing of a wait behind but the holds from before. In this order: after the first command nothing
-    /// waits that could be granted.
+    /// Cancels a wait, and releases everything except the `holds` from before it. CANCEL comes
+    /// first, so that no grant can follow the RELEASE.
     async fn give_up(&self, io: &mut impl Io, holds: u32) {
         for command in [self.commands.cancel(), self.commands.release(holds)] {
             let _ = self.ask(io, &command, GRACE).await;
         }
     }
 
-    /// Ends the wait of another one, if the server knows of it by now.
+    /// Cancels the wait of another call with this token, if the wait has reached the server.
     pub(crate) async fn cancel(&self, io: &mut impl Io) {
         let _ = self.ask(io, &self.commands.cancel(), ANSWER_WITHIN).await;
     }
 
-    /// Tells whether it was still held.
+    /// Removes one hold, and tries until `until`. Returns true if the lock was still held.
     pub(crate) async fn release(
         &self,
         io: &mut impl Io,
@@ -146,7 +152,8 @@ impl<O: Observer> Owner<O> {
         self.end_hold(io, grant, until, last).await
     }
 
-    /// As `release`, except that the last hold ends only when so much time has passed.
+    /// Like `release`, except that the last hold ends only after `rest`. Tries until the lease
+    /// ends.
     pub(crate) async fn release_after(
         &self,
         io: &mut impl Io,
@@ -157,7 +164,7 @@ impl<O: Observer> Owner<O> {
         self.end_hold(io, grant, grant.until(), last).await
     }
 
-    /// Takes one hold off. `last` is the command that ends the last one.
+    /// Removes one hold. `last` is the command that ends the last hold.
     async fn end_hold(
         &self,
         io: &mut impl Io,
@@ -168,7 +175,7 @@ impl<O: Observer> Owner<O> {
         let Some((holds, lease_ends)) = grant.release() else {
             grant.lose();
             if self.forget(grant) {
-                // Some of its keys may be held still.
+                // Some of the keys may still be held.
                 let _ = self.ask(io, &self.commands.release(0), ANSWER_WITHIN).await;
             }
             return Ok(false);
@@ -180,7 +187,7 @@ impl<O: Observer> Owner<O> {
             self.commands.release(holds)
         };
         let (answer, sent_again) = self.ask_until(io, &command, until.min(lease_ends)).await?;
-        // Where an answer was lost, that one may have told of the release.
+        // If a reply was lost, the command before may have released the lock.
         let released = self.commands.held_all(&answer) || (sent_again && holds == 0);
         if !released {
             grant.lose_at_release();
@@ -188,7 +195,7 @@ impl<O: Observer> Owner<O> {
         Ok(released)
     }
 
-    /// Tells whether this was the latest grant.
+    /// Drops the grant if it is the latest, and returns true if it was.
     fn forget(&self, grant: &Arc<Grant<O>>) -> bool {
         self.held
             .lock()
@@ -211,7 +218,7 @@ impl<O: Observer> Owner<O> {
         Ok(self.extended(grant, &answer, sent, lease))
     }
 
-    /// Sends what is due for a grant, or notes that it is over.
+    /// Renews a grant, or marks it as lost if its lease has ended.
     pub(crate) async fn renew(&self, io: &mut impl Io, grant: &Grant<O>) {
         let sent = Instant::now();
         let lease = grant.lease();
@@ -236,7 +243,7 @@ impl<O: Observer> Owner<O> {
         extended
     }
 
-    /// What is left of the lease, by the server.
+    /// Returns the remaining lease on the server, the shortest of all keys.
     pub(crate) async fn left(&self, io: &mut impl Io) -> Result<Duration, Error> {
         let mut least = Duration::MAX;
         for check in self.commands.checks() {
@@ -247,7 +254,8 @@ impl<O: Observer> Owner<O> {
         Ok(least)
     }
 
-    /// The answer, and whether the command was sent more than once.
+    /// Sends a command until it gets a reply, or until `until`. Returns the reply, and true if the
+    /// command was sent more than once.
     async fn ask_until(
         &self,
         io: &mut impl Io,
@@ -285,7 +293,7 @@ mod tests {
     use crate::options::Options;
     use crate::sync::done;
 
-    /// Answers what it is told to, and notes what it was asked.
+    /// An `Io` with prepared replies, which records the commands.
     #[derive(Default)]
     struct Script {
         answers: Vec<RedisResult<Value>>,
@@ -417,7 +425,7 @@ mod tests {
         let grant = take(&owner, &mut script).expect("an answer");
         let grant = grant.expect("the lock");
         let released = done(owner.release(&mut script, &grant, grant.until()));
-        assert!(released.expect("an answer"), "the first one released it");
+        assert!(released.expect("an answer"), "the first RELEASE did it");
         assert_eq!(script.asked[1..], ["LOCK.RELEASE k t HOLDS 0"; 2]);
         assert!(!grant.is_lost());
     }

@@ -1,4 +1,4 @@
-//! The README's first lock, from an empty folder, as it is written.
+//! The README's first lock, followed word for word from an empty folder.
 
 mod support;
 
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use support::Server;
 
-/// The blocks of a language, in their order.
+/// Returns the code blocks of a language, in their order.
 fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
     let mark = format!("```{language}\n");
     let starts = document.split(&mark).skip(1);
@@ -25,7 +25,7 @@ struct Newcomer {
 }
 
 impl Newcomer {
-    /// Has a clone, and what cargo has fetched for it.
+    /// Returns a newcomer with a clone and the crates that cargo has fetched for it.
     fn new() -> Newcomer {
         let clone = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let clone = clone.canonicalize().expect("the clone");
@@ -54,7 +54,7 @@ impl Newcomer {
         self.folder.path().join("first-lock")
     }
 
-    /// Makes the program of this source, for this server.
+    /// Builds the program of this source, for this server.
     fn build(&self, source: &str, server: &Server) {
         assert!(source.contains("redis://127.0.0.1/"));
         let source = source.replace("redis://127.0.0.1/", &server.url());
@@ -95,7 +95,7 @@ fn a_first_lock_is_waited_for() {
     let server = Server::start();
     let newcomer = Newcomer::new();
     newcomer.shell(newcomer.folder.path(), begin);
-    // Versions that have been fetched already.
+    // The versions that cargo has already fetched.
     let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.lock");
     fs::copy(lock, newcomer.project().join("Cargo.lock")).expect("the versions");
     for (number, source) in [threads, tasks].into_iter().enumerate() {
@@ -103,7 +103,7 @@ fn a_first_lock_is_waited_for() {
             newcomer.shell(&newcomer.project(), add_tokio);
         }
         newcomer.build(source, &server);
-        // Held until both of them wait, however long the second one takes to begin.
+        // Held until both programs wait, however long the second program takes to start.
         server.call("LOCK.ACQUIRE orders:42 other PX 600000");
         let first = newcomer.start();
         server.until_waiters("orders:42", 1);

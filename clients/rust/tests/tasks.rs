@@ -20,7 +20,7 @@ fn locks(server: &Server) -> Locks {
     Locks::new(server.client())
 }
 
-/// A task that waits, and is in the queue when this returns.
+/// Starts a task that waits, and returns when it is in the queue.
 fn waiter(server: &Server, lock: &Lock) -> JoinHandle<Result<i64, Error>> {
     let before = server.waiters("k");
     let lock = lock.clone();
@@ -77,7 +77,7 @@ async fn a_waiting_task_is_told_of_its_turn() {
         let released = Instant::now();
         assert!(guard.release().await.expect("an answer"));
         waits.await.expect("no panic").expect("the lock");
-        // Without the message it would ask after a third of its keep.
+        // Without the message, the waiter would ask again after a third of its KEEP.
         assert!(released.elapsed() < LEASE / 6);
     }
 }
@@ -105,7 +105,8 @@ async fn a_wait_that_ends_at_a_slow_server_keeps_the_connection() {
     let waits = tokio::spawn(async move { lock.acquire_within(LEASE / 10).await });
     server.until_waiters("k", 1);
     let before = server.connections();
-    // Longer than the first of the two commands that give the place up is waited for, and the second is sent.
+    // The pause is longer than the time limit of the first command that gives up the place, so the
+    // second command is sent too.
     server.call("CLIENT PAUSE 3500 WRITE");
     assert!(waits.await.expect("no panic").expect("an answer").is_none());
     locks.settled().await;
@@ -124,7 +125,7 @@ async fn a_dropped_wait_leaves_nothing_behind() {
     server.until_waiters("k", 0);
     assert!(guard.release().await.expect("an answer"));
     assert!(server.is_free("k"));
-    // The same token is free to wait again.
+    // The same token can wait again.
     let _guard = lock.acquire().await.expect("the lock");
 }
 
@@ -149,7 +150,7 @@ async fn what_is_left_to_the_background_can_be_waited_for() {
 async fn a_wait_dropped_as_it_is_granted_leaves_nothing_behind() {
     let server = Server::start();
     let locks = locks(&server);
-    // What is left behind stays longer than the test takes.
+    // A place that is left behind stays longer than the test takes.
     let options = Options::new().keep(2 * LEASE);
     let lock = locks.lock_with("k", options).expect("a lock");
     for round in 0..50 {
@@ -157,7 +158,7 @@ async fn a_wait_dropped_as_it_is_granted_leaves_nothing_behind() {
         let waits = waiter(&server, &lock);
         server.call("LOCK.RELEASE k other");
         waits.abort();
-        // It may have had the lock by then.
+        // The waiter may have got the lock by then.
         let _ = waits.await;
         locks.settled().await;
         assert!(server.is_free("k"), "round {round}");
@@ -170,7 +171,7 @@ async fn a_wait_that_is_dropped_at_any_moment_leaves_nothing_behind() {
     let locks = locks(&server);
     for step in 0..200 {
         let guard = locks.lock("k").acquire().await.expect("the lock");
-        // What is left behind stays longer than the test waits.
+        // A place that is left behind stays longer than the test waits.
         let options = Options::new().keep(2 * LEASE);
         let lock = locks.lock_with("k", options).expect("a lock");
         let release = tokio::spawn(guard.release());
@@ -193,7 +194,7 @@ async fn a_wait_outlives_its_connection_and_its_server() {
     assert!(!waits.is_finished());
     server.process.restart().expect("a server");
     assert!(waits.await.expect("no panic").is_ok());
-    // Without persistence the restart has lost it.
+    // Without persistence, the restart has lost the lock.
     assert!(!guard.release().await.expect("an answer"));
 }
 
@@ -211,7 +212,7 @@ async fn a_lease_is_renewed_while_it_is_held() {
     while start.elapsed() < 2 * lease {
         assert!(other.try_acquire().await.expect("an answer").is_none());
         server.kill_connections();
-        // Time for one renewal at least.
+        // Leaves time for at least one renewal.
         sleep(lease / 6).await;
     }
     assert!(!guard.is_lost());
@@ -228,7 +229,7 @@ async fn the_loss_of_a_lock_is_told_once() {
         let counts = Arc::clone(&told);
         let before = told.load(Ordering::SeqCst);
         let count = move || {
-            // However long it takes, `lost` comes back after it.
+            // However long the callback takes, `lost` returns after it.
             std::thread::sleep(Duration::from_millis(50));
             counts.fetch_add(1, Ordering::SeqCst);
         };
@@ -238,14 +239,14 @@ async fn the_loss_of_a_lock_is_told_once() {
         assert!(timeout(Duration::ZERO, guard.lost()).await.is_err());
         server.delete("k");
         let next = locks.lock("k").acquire().await.expect("the lock");
-        timeout(LEASE / 2, guard.lost()).await.expect("it is told");
+        timeout(LEASE / 2, guard.lost()).await.expect("the loss");
         assert!(guard.is_lost());
         assert!(!guard.extend(lease).await.expect("an answer"));
         assert!(!guard.release().await.expect("an answer"));
         assert_eq!(told.load(Ordering::SeqCst), before + 1);
         assert!(
             !next.left().await.expect("an answer").is_zero(),
-            "the next one's"
+            "the next holder keeps its lease"
         );
     }
 }
@@ -298,7 +299,8 @@ async fn a_session_is_refused_where_the_connection_is_shared() {
     assert!(matches!(session, Err(Error::Unsupported)));
 }
 
-/// The user of docs/security.md for a service, whose tasks share one connection.
+/// Returns locks of the user that docs/security.md has for a service, whose tasks share one
+/// connection.
 fn service(server: &Server) -> Locks {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/security.md");
     let document = fs::read_to_string(document).expect("the document");
@@ -316,7 +318,7 @@ async fn a_service_with_its_recipe_tries_waits_and_is_told_of_its_turn() {
     let locks = service(&server);
     let tried = locks.lock("orders:42").try_acquire().await;
     let guard = tried.expect("an answer").expect("the lock");
-    // Without a message it would ask again after 200 s.
+    // Without a message, the waiter would ask again after 200 s.
     let slow = Options::new().lease(20 * LEASE).keep(20 * LEASE);
     let next = locks.lock_with("orders:42", slow).expect("a lock");
     let waits = tokio::spawn(async move { next.acquire().await?.release().await });
@@ -325,7 +327,7 @@ async fn a_service_with_its_recipe_tries_waits_and_is_told_of_its_turn() {
     assert!(guard.release().await.expect("an answer"));
     let waited = timeout(Duration::from_secs(15), waits).await;
     assert!(waited
-        .expect("it is told")
+        .expect("the waiter is notified")
         .expect("a task")
         .expect("an answer"));
 }

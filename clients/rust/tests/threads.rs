@@ -16,7 +16,7 @@ fn locks(server: &Server) -> Locks {
     Locks::new(server.client())
 }
 
-/// A thread that waits, and is in the queue when this returns.
+/// Starts a thread that waits, and returns when it is in the queue.
 fn waiter<'a>(
     scope: &'a thread::Scope<'a, '_>,
     server: &Server,
@@ -82,7 +82,7 @@ fn a_lease_counts_from_the_grant_however_long_the_wait_was() {
                 .map(|guard| (guard.is_lost(), guard.release()))
         });
         server.until_waiters("k", 1);
-        until("it has waited longer than its lease", || {
+        until("the wait is longer than the lease", || {
             began.elapsed() > lease
         });
         drop(guard);
@@ -115,7 +115,7 @@ fn a_wait_is_cancelled_by_another_thread() {
     let locks = locks(&server);
     let guard = locks.lock("k").acquire().expect("the lock");
     let lock = locks.lock("k");
-    assert!(!lock.cancel(), "nobody waits");
+    assert!(!lock.cancel(), "no thread waits");
     thread::scope(|scope| {
         let waits = waiter(scope, &server, &lock);
         let began = Instant::now();
@@ -145,7 +145,7 @@ fn a_wait_outlives_its_connection_and_its_server() {
         server.process.restart().expect("a server");
         assert!(waits.join().expect("no panic").is_ok());
     });
-    // Without persistence the restart has lost it.
+    // Without persistence, the restart has lost the lock.
     assert!(!guard.release().expect("an answer"));
 }
 
@@ -163,7 +163,7 @@ fn a_lease_is_renewed_while_it_is_held() {
     until("two leases have passed", || {
         assert!(other.try_acquire().expect("an answer").is_none());
         server.kill_connections();
-        // Time for one renewal at least.
+        // Leaves time for at least one renewal.
         thread::sleep(lease / 6);
         start.elapsed() > 2 * lease
     });
@@ -186,7 +186,7 @@ fn a_lock_that_is_released_after_a_while_is_held_until_then_without_its_connecti
         assert!(left > rest / 2 && left <= rest, "{left:?}");
         let other = locks.lock("k").try_acquire().expect("an answer");
         assert!(other.is_none());
-        // Its owner can have it back.
+        // The owner can acquire the lock again.
         let guard = lock.try_acquire().expect("an answer").expect("the lock");
         assert_eq!(guard.fence(), fence);
         server.delete("k");
@@ -202,7 +202,7 @@ fn a_lease_is_renewed_as_often_as_asked() {
     let guard = locks(&server).lock_with("k", options).acquire();
     let guard = guard.expect("the lock");
     server.delete("k");
-    until("it is told", || guard.is_lost());
+    until("the loss is known", || guard.is_lost());
 }
 
 #[test]
@@ -222,12 +222,12 @@ fn the_loss_of_a_lock_is_told_once() {
         assert!(!guard.is_lost());
         server.delete("k");
         let next = locks.lock("k").acquire().expect("the lock");
-        until("it is told", || told.load(Ordering::SeqCst) > before);
+        until("the loss is known", || told.load(Ordering::SeqCst) > before);
         assert!(guard.is_lost());
         assert!(!guard.extend(lease).expect("an answer"));
         assert!(!guard.release().expect("an answer"));
         assert_eq!(told.load(Ordering::SeqCst), before + 1);
-        assert!(!next.left().expect("an answer").is_zero(), "the next one's");
+        assert!(!next.left().expect("an answer").is_zero(), "the next grant");
     }
 }
 
@@ -348,7 +348,7 @@ fn a_session_ends_with_its_connection() {
     assert!(!guard.is_lost());
     server.kill_connections();
     server.until_free("k");
-    until("it is told", || told.load(Ordering::SeqCst) == 1);
+    until("the loss is known", || told.load(Ordering::SeqCst) == 1);
     assert!(!guard.release().expect("an answer"));
 }
 
@@ -362,7 +362,7 @@ fn sessions_that_are_over_leave_no_connections() {
         let guard = session.acquire().expect("the lock");
         assert!(guard.release().expect("an answer"));
     }
-    until("the pool's one is left", || server.connections().len() == 1);
+    until("one connection is left", || server.connections().len() == 1);
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! Leader election with a lock, and a database that refuses who only believes that it leads.
+//! Leader election with a lock, and a database that refuses the writes of an outdated leader.
 //!
-//! Every candidate waits for the same lock; who is granted it leads, and extends its lease. A leader that
-//! stands still for longer than its lease (a stopped process, a long pause, a cut cable) doesn't know
-//! that another one leads by then, and no check beforehand can tell: it may stand still right behind it. So
-//! each of its writes carries the fence of its grant, and the database compares it, in the statement that
-//! writes.
+//! Every candidate waits for the same lock. The candidate that is granted the lock leads, and
+//! extends its lease. A leader that stops for longer than its lease (a stopped process, a long
+//! pause, a cut cable) doesn't know that another candidate leads by then. No check before a write
+//! can help, because the leader may stop right after the check. So each write carries the fence of
+//! the grant, and the database compares the fence in the statement that writes.
 
 use std::thread;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use redis::Connection;
 /// The lock that the candidates wait for.
 const LOCK: &str = "leader";
 
-/// What the leader alone is to write. It is made by whoever comes first.
+/// The table that only the leader may write. The first candidate creates it.
 const TABLE: &str = "
     CREATE TABLE IF NOT EXISTS ledger (
         id    integer PRIMARY KEY,
@@ -27,27 +27,27 @@ const TABLE: &str = "
     INSERT INTO ledger VALUES (1, 0, 0) ON CONFLICT DO NOTHING;
 ";
 
-/// A write by a leader: no row is changed for one whose fence is smaller than the greatest so far.
+/// A leader's write. It changes no row if the fence is smaller than the greatest fence so far.
 const WRITE: &str = "
     UPDATE ledger SET fence = $1, turns = turns + 1
      WHERE id = 1 AND fence <= $1
 ";
 
-/// A candidate that leads when it is its turn. It says what becomes of it, a line each: `leads`,
-/// `wrote`, `extended`, `refused` and `lost`, with the fence.
+/// A candidate that leads when its turn comes. It prints its events, a line each with the fence:
+/// `leads`, `wrote`, `extended`, `refused` and `lost`.
 #[derive(Parser)]
 #[command(name = "leader_election")]
 struct Candidate {
     /// A server that has the module loaded, such as redis://127.0.0.1/
     #[arg(long)]
     redis: String,
-    /// What PostgreSQL is reached by, such as "host=127.0.0.1 user=postgres"
+    /// The connection string of PostgreSQL, such as "host=127.0.0.1 user=postgres"
     #[arg(long)]
     postgres: String,
-    /// The name of this candidate, unique among them
+    /// The unique name of this candidate
     #[arg(long)]
     name: String,
-    /// How long the others wait for a leader that is gone
+    /// The lease, for which the other candidates wait if the leader dies
     #[arg(long, default_value_t = 3000)]
     lease_ms: u64,
 }
@@ -65,7 +65,7 @@ fn main() -> Result<()> {
 }
 
 impl Candidate {
-    /// Waits until it leads. The fence is that of its grant.
+    /// Waits until this candidate leads. Returns the fence of the grant.
     fn wait(&self, locks: &mut Connection) -> Result<i64> {
         let (_token, fence): (String, i64) = redis::cmd("LOCK.WAIT")
             .arg(LOCK)
@@ -76,7 +76,8 @@ impl Candidate {
         Ok(fence)
     }
 
-    /// Writes and extends its lease, until one of them says that another leads.
+    /// Writes and extends the lease, until the database or the lock shows that another candidate
+    /// leads.
     fn lead(
         &self,
         fence: i64,

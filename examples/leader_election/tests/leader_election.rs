@@ -1,4 +1,4 @@
-//! A leader that stood still for longer than its lease is refused by PostgreSQL: `make test-postgres`.
+//! PostgreSQL refuses a leader that stopped for longer than its lease: `make test-postgres`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,12 +15,12 @@ use postgres::NoTls;
 use redis_lock_rig::{free_port, Plan, Process};
 use tempfile::TempDir;
 
-/// How long anything may take before the test fails.
+/// The time limit of every step of the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 // --- PostgreSQL -----------------------------------------------------------------------------
 
-/// Where Debian has the programs of the newest PostgreSQL.
+/// Returns Debian's folder of the newest PostgreSQL's programs.
 fn programs() -> Result<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").context("make test-postgres installs it")?;
     let folders = versions.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
@@ -28,13 +28,13 @@ fn programs() -> Result<PathBuf> {
     folders.max().context("no PostgreSQL server")
 }
 
-/// A user's or group's number.
+/// Returns the number of a user or group.
 fn number_of(words: &[&str]) -> Result<u32> {
     let output = Command::new("id").args(words).output()?;
     Ok(String::from_utf8(output.stdout)?.trim().parse()?)
 }
 
-/// A server of its own, with a new database.
+/// A separate PostgreSQL server with a new database.
 struct Postgres {
     child: Child,
     port: u16,
@@ -46,7 +46,7 @@ impl Postgres {
         let folder = tempfile::tempdir()?;
         let data = folder.path().join("data");
         let port = free_port();
-        // It doesn't run as root.
+        // PostgreSQL doesn't run as root.
         let owner = match number_of(&["-u"])? {
             0 => Some((
                 number_of(&["-u", "postgres"])?,
@@ -113,7 +113,7 @@ impl Postgres {
         Ok(postgres::Client::connect(&self.address(), NoTls)?)
     }
 
-    /// The fence and the number of writes that it has.
+    /// Returns the fence and the number of writes in the ledger.
     fn ledger(&self) -> Result<(i64, i64)> {
         let row = self
             .client()?
@@ -124,7 +124,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // SIGQUIT: at once, and its own processes with it.
+        // SIGQUIT ends the server at once, with its child processes.
         signal(&self.child, libc::SIGQUIT);
         drop(self.child.wait());
     }
@@ -138,7 +138,7 @@ fn signal(child: &Child, signal: libc::c_int) {
     unsafe { libc::kill(id, signal) };
 }
 
-/// What a candidate said: what became of it, and the fence.
+/// A candidate's event and its fence.
 type Said = (String, i64);
 
 struct Candidate {
@@ -183,7 +183,7 @@ impl Candidate {
         Ok(said)
     }
 
-    /// The fence with which it says this next.
+    /// Waits for the candidate's next event `what`, and returns its fence.
     fn until(&mut self, what: &str) -> Result<i64> {
         loop {
             let (said, fence) = self.next()?;
@@ -193,7 +193,7 @@ impl Candidate {
         }
     }
 
-    /// What it says until it is silent.
+    /// Reads the candidate's events until it is silent, and counts the writes.
     fn rest(&mut self) {
         while let Ok((what, _)) = self.said.recv_timeout(Duration::from_millis(100)) {
             self.writes += i64::from(what == "wrote");
@@ -231,8 +231,8 @@ fn a_leader_that_stood_still_beyond_its_lease_is_refused_by_its_fence() -> Resul
     old.until("wrote")?;
     let mut new = Candidate::start("new", &locks, &ledger)?;
 
-    // Stopped right behind an extension it believes, once it goes on, that it leads: its next step is
-    // a write. Stopped anywhere else it may learn from the lock that it doesn't.
+    // A leader that is stopped right after an extension believes later that it still leads, and its
+    // next step is a write. Stopped elsewhere, it may detect the loss at the lock first.
     let deadline = Instant::now() + PATIENCE;
     let refused = loop {
         let stale = old.until("extended")?;
@@ -252,15 +252,15 @@ fn a_leader_that_stood_still_beyond_its_lease_is_refused_by_its_fence() -> Resul
             break newer;
         }
         if Instant::now() > deadline {
-            bail!("it was never stopped before a write");
+            bail!("the leader was never stopped before a write");
         }
-        // The other way round, to begin again.
+        // Makes the old candidate the leader again, for the next attempt.
         signal(&new.child, libc::SIGSTOP);
         old.until("wrote")?;
         signal(&new.child, libc::SIGCONT);
     };
 
-    // The write that was refused isn't there; all others are.
+    // The ledger has every write except the refused one.
     assert_eq!(new.until("wrote")?, refused);
     signal(&new.child, libc::SIGSTOP);
     old.rest();
@@ -270,10 +270,11 @@ fn a_leader_that_stood_still_beyond_its_lease_is_refused_by_its_fence() -> Resul
     let (fence, turns) = ledger.ledger()?;
     assert!(fence >= refused);
     let told = old.writes + new.writes;
-    // A candidate that is stopped between its write and its word has written once more than it said.
+    // A candidate that is stopped between a write and its event has one more write than it
+    // reported.
     assert!(
         (told..=told + 2).contains(&turns),
-        "{turns} writes, {told} told"
+        "{turns} writes, {told} reported"
     );
     Ok(())
 }

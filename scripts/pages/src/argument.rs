@@ -1,16 +1,16 @@
-//! The arguments of a command, from COMMAND DOCS.
+//! Arguments of a command, from COMMAND DOCS.
 
 use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{bail, Context, Result};
 use redis::{from_redis_value, Value};
 
-/// An argument, or several that belong together.
+/// An argument, or several arguments that belong together.
 #[derive(Debug, Clone)]
 pub struct Argument {
     name: String,
     kind: Kind,
-    /// The word before its value, if any.
+    /// The word before the value, if any.
     word: Option<String>,
     optional: bool,
     multiple: bool,
@@ -27,11 +27,11 @@ enum Kind {
     Block(Vec<Argument>),
 }
 
-/// A row of the table: how it is written, what it is, and when it is given.
+/// A row of the table of arguments: notation, type, and condition.
 pub type Row = [String; 3];
 
 impl Argument {
-    /// Reads one from the reply.
+    /// Reads an argument from the reply.
     pub fn of(value: Value) -> Result<Self> {
         let mut fields: HashMap<String, Value> = from_redis_value(value)?;
         let name: String = taken(&mut fields, "name")?;
@@ -63,7 +63,7 @@ impl Argument {
         })
     }
 
-    /// Its rows in the table of arguments.
+    /// Returns the argument's rows in the table of arguments.
     pub fn rows(&self) -> Vec<Row> {
         let when = if self.optional { "optional" } else { "always" };
         let more = if self.multiple { ", one or more" } else { "" };
@@ -82,7 +82,7 @@ impl Argument {
         }
     }
 
-    /// `PX milliseconds`
+    /// Returns the notation, like `PX milliseconds`.
     fn written(&self) -> String {
         let values = match &self.kind {
             Kind::Word => None,
@@ -99,7 +99,7 @@ impl Argument {
         words.join(" ")
     }
 
-    /// The word that it begins with.
+    /// Returns the first word of the notation.
     fn first_word(&self) -> String {
         match (&self.word, &self.kind) {
             (None, Kind::Block(parts)) => parts.first().map(Self::first_word).unwrap_or_default(),
@@ -125,7 +125,7 @@ impl Kind {
     }
 }
 
-/// Those of which one at most is given.
+/// Returns the rows of arguments of which at most one is given.
 fn alternatives(parts: &[Argument], when: &str) -> Vec<Row> {
     let first_words: Vec<String> = parts.iter().map(Argument::first_word).collect();
     let rows = parts.iter().enumerate().map(|(place, part)| {
@@ -137,7 +137,7 @@ fn alternatives(parts: &[Argument], when: &str) -> Vec<Row> {
     rows.flatten().collect()
 }
 
-/// The first, and the others that are given only where it is.
+/// Returns the rows of a first argument, and of others that are given only with the first.
 fn led(parts: &[Argument], when: &str) -> Vec<Row> {
     let Some((first, others)) = parts.split_first() else {
         return Vec::new();
@@ -148,13 +148,13 @@ fn led(parts: &[Argument], when: &str) -> Vec<Row> {
     rows
 }
 
-/// The arguments in a list.
+/// Returns the arguments in a list.
 pub fn list_of(value: Value) -> Result<Vec<Argument>> {
     let list: Vec<Value> = from_redis_value(value)?;
     list.into_iter().map(Argument::of).collect()
 }
 
-/// A field that has to be there.
+/// Removes a required field and returns its value.
 pub fn taken<T: redis::FromRedisValue>(
     fields: &mut HashMap<String, Value>,
     name: &str,

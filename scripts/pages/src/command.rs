@@ -1,4 +1,4 @@
-//! What a server tells of the module's commands: LOCK.HELP, COMMAND INFO and COMMAND DOCS.
+//! The module's commands, from a server's LOCK.HELP, COMMAND INFO and COMMAND DOCS.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -23,26 +23,26 @@ pub struct Command {
     pub(crate) arguments: Vec<Argument>,
 }
 
-/// Where the keys of a command are, and what it does with them.
+/// The keys of a command: their position, and their flags.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
-    /// Behind a number of them, not alone.
+    /// True if a number of keys precedes the keys, false for a single key.
     pub(crate) counted: bool,
     pub(crate) flags: BTreeSet<String>,
 }
 
 impl Command {
-    /// `LOCK.ACQUIRE`
+    /// Returns the name, like `LOCK.ACQUIRE`.
     pub fn name(&self) -> &str {
         self.synopsis.split(' ').next().unwrap_or_default()
     }
 
-    /// `acquire`: what its page is called.
+    /// Returns the name of the command's page, like `acquire`.
     pub(crate) fn word(&self) -> String {
         self.name().trim_start_matches("LOCK.").to_lowercase()
     }
 
-    /// The ACL categories that the module asks for, where the server lets modules do so.
+    /// Returns the ACL categories that the module requests, if the server supports that.
     pub fn categories(&self) -> BTreeSet<&'static str> {
         let speed = if self.flags.contains("fast") {
             "@fast"
@@ -62,7 +62,7 @@ impl Command {
     }
 }
 
-/// All commands for clients, in the order of LOCK.HELP.
+/// Returns all commands for clients, in the order of LOCK.HELP.
 pub(crate) fn told(server: &mut Connection) -> Result<Vec<Command>> {
     let help: Vec<String> = cmd("LOCK.HELP").query(server)?;
     let synopses = help.into_iter().filter(|line| line.starts_with("LOCK."));

@@ -1,5 +1,5 @@
-//! The pages of the commands, docs/commands/: what the module tells of a command stands there
-//! between marks, and can't say anything else than the module does.
+//! The pages of the commands, docs/commands/. Their parts between marks come from the module, so
+//! these parts always agree with it.
 
 mod argument;
 mod command;
@@ -16,10 +16,10 @@ use redis_lock_rig::{Plan, Process};
 
 pub use command::Command;
 
-/// The document with the table of all commands, in the folder of documents.
+/// The document with the table of all commands, in the directory of documents.
 const INDEX: &str = "commands.md";
 
-/// The commands of a module, as a server of this program tells them that has loaded it.
+/// Starts a server with the module and returns the module's commands.
 pub fn commands(server: &Path, module: &Path) -> Result<Vec<Command>> {
     let folder = tempfile::tempdir()?;
     let plan = Plan {
@@ -31,12 +31,12 @@ pub fn commands(server: &Path, module: &Path) -> Result<Vec<Command>> {
     command::told(&mut client.get_connection()?)
 }
 
-/// The page of a command, in the folder of documents.
+/// Returns the path of a command's page, in the directory of documents.
 fn page_of(command: &Command) -> PathBuf {
     Path::new("commands").join(format!("{}.md", command.word()))
 }
 
-/// Those documents that say something else than the module, as they should be.
+/// Returns the documents that disagree with the module, with the text that they should have.
 pub fn stale(docs: &Path, commands: &[Command]) -> Result<BTreeMap<PathBuf, String>> {
     let mut stale = BTreeMap::new();
     let pages = commands

@@ -1,4 +1,4 @@
-//! Writes into the pages of the commands what the module tells of them.
+//! A program that writes the module's description of its commands into their pages.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Parser;
 
-/// Writes what the module tells of its commands into their pages, and names those that were stale.
+/// Writes the module's description of its commands into their pages, and prints the stale pages.
 #[derive(Parser)]
 #[command(name = "pages")]
 struct Cli {
     /// The module
     #[arg(long, env = "REDIS_LOCK_MODULE")]
     module: PathBuf,
-    /// The folder of documents
+    /// The directory of documents
     #[arg(long, default_value = "docs")]
     docs: PathBuf,
     /// The server program that loads the module

@@ -1,20 +1,21 @@
-//! What stands between the marks of a document.
+//! The parts of a document between its marks.
 
 use std::collections::BTreeMap;
 
 use anyhow::{bail, Context, Result};
 
-/// How a mark begins, before the name of a part.
+/// The beginning of a mark, before the name of a part.
 const BEGIN: &str = "<!-- told by the module: ";
-/// How that line ends.
+/// The end of a mark, after the name of a part.
 const CLOSE: &str = " -->";
-/// The line behind the part.
+/// The line after a part.
 const END: &str = "<!-- end of what the module tells -->";
 
-/// What is to stand between the marks, by the names of the parts.
+/// The texts between the marks, by the names of the parts.
 pub type Parts = BTreeMap<&'static str, String>;
 
-/// The text with all these parts between its marks, each of them once.
+/// Returns the text with all parts between its marks. Returns an error unless each part is there
+/// exactly once.
 pub fn filled(text: &str, parts: &Parts) -> Result<String> {
     let mut filled = String::new();
     let mut left = parts.clone();

@@ -1,9 +1,9 @@
-//! The parts of a page that the module tells, as Markdown.
+//! The parts of a page that come from the module, in Markdown.
 
 use crate::command::{Command, Keys};
 use crate::marks::Parts;
 
-/// What stands in the page of a command.
+/// Returns the parts of a command's page.
 pub fn parts_of(command: &Command) -> Parts {
     let mut parts = Parts::from([("command", head(command))]);
     if !command.arguments.is_empty() {
@@ -12,7 +12,7 @@ pub fn parts_of(command: &Command) -> Parts {
     parts
 }
 
-/// What stands in the page about all of them.
+/// Returns the parts of the page about all commands.
 pub fn parts_of_index(commands: &[Command]) -> Parts {
     let rows = commands.iter().map(|command| {
         let link = format!("[{}](commands/{}.md)", command.name(), command.word());
@@ -45,7 +45,7 @@ fn facts(command: &Command) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// How many words the command has, its name included.
+/// Returns the text about the number of words of a command, its name included.
 fn words(arity: i64) -> String {
     match arity {
         1 => "the command's name alone".to_owned(),

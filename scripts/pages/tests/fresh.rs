@@ -1,4 +1,4 @@
-//! The pages say what the module says.
+//! Agreement of the pages with the module.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -11,12 +11,12 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The server program that tests start.
+/// Returns the server program that the tests start.
 fn server() -> PathBuf {
     env::var_os("REDIS_SERVER").map_or_else(|| "redis-server".into(), PathBuf::from)
 }
 
-/// The module that it loads.
+/// Returns the module that the server loads.
 fn module() -> PathBuf {
     let built = format!("target/release/libredis_lock{}", env::consts::DLL_SUFFIX);
     env::var_os("REDIS_LOCK_MODULE").map_or_else(|| root().join(built), PathBuf::from)
@@ -30,7 +30,7 @@ fn told() -> Result<Vec<Command>> {
 fn the_pages_say_what_the_module_says() -> Result<()> {
     let stale = stale(&root().join("docs"), &told()?)?;
     let names: Vec<&PathBuf> = stale.keys().collect();
-    assert!(names.is_empty(), "stale, mended by `make pages`: {names:?}");
+    assert!(names.is_empty(), "stale, run `make pages`: {names:?}");
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! Server processes, their ports, and what is sent to them: what the tests, the fuzzer and the load
-//! share.
+//! Server processes, their ports and their protocol. The tests, the fuzzer and the load generator
+//! share this crate.
 
 mod ports;
 mod process;

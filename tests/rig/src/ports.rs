@@ -5,16 +5,17 @@ use std::ops::Range;
 use std::process;
 use std::sync::{Mutex, PoisonError};
 
-/// Ports below those that a system gives to outgoing connections, so that no client of
-/// another test can sit on one.
+/// The ports for servers. They are below the ports that a system gives to outgoing connections, so
+/// no client of another test can take one.
 const PORTS: Range<u16> = 11_000..31_000;
 
-/// How many of them a process of tests takes for its own at a time.
+/// The number of ports that a process of tests takes for its own at a time.
 const BLOCK: u16 = 100;
 
-/// A port that nobody listens on, and that no test of this or another process is given later: a
-/// Sentinel goes on looking for the server that it knew there, and makes any other one its own. A
-/// process that is no test can still take it before the server does: the start is tried again then.
+/// Returns a free port that no test of this or another process gets later. A Sentinel continues to
+/// look for the server that it knew at a port, and would take over any other server there. A
+/// process other than a test can still take the port before the server does, so the server's start
+/// may be repeated.
 pub fn free_port() -> u16 {
     static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks {
         held: Vec::new(),
@@ -30,8 +31,8 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// The ports of this process. It listens on the first one of each block to tell others that the block
-/// is taken.
+/// The ports of this process. The process listens on the first port of each block, which marks the
+/// block as taken.
 struct Blocks {
     held: Vec<TcpListener>,
     unused: Range<u16>,
@@ -39,7 +40,8 @@ struct Blocks {
 
 impl Blocks {
     fn take_one_more(&mut self) {
-        // Two processes that begin at once seldom meet.
+        // Each process starts at a block by its id, so two processes seldom try the same block at
+        // once.
         let count = PORTS.len() / usize::from(BLOCK);
         let first = process::id() as usize % count;
         let mut starts = PORTS.step_by(BLOCK.into()).cycle().skip(first).take(count);

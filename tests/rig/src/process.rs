@@ -15,7 +15,7 @@ use redis::{from_redis_value, InfoDict, Parser, Value};
 
 use crate::{free_port, packed};
 
-/// What a server writes when it has met a fault in itself or in the module.
+/// The marks that a server writes after a fault in itself or in the module.
 const CRASH_MARKS: [&str; 7] = [
     "=== REDIS BUG REPORT",
     "=== VALKEY BUG REPORT",
@@ -26,28 +26,28 @@ const CRASH_MARKS: [&str; 7] = [
     "Guru Meditation",
 ];
 
-/// What the head of a report has in the line with its cause.
+/// The marks of the line with the cause, in the head of a report.
 const CAUSE_MARKS: [&str; 2] = ["==> ", "crashed by signal"];
 
-/// How many lines of a report its head has at most.
+/// The most lines in the head of a report.
 const REPORT_HEAD_LINES: usize = 30;
 
 const CONFIG_FILE: &str = "server.conf";
 const LOG_FILE: &str = "server.log";
 
-/// Takes what the server says before it has a log.
+/// The file for the server's output before it has a log.
 const STDERR_FILE: &str = "server.err";
 
-/// How many lines of each of these are shown.
+/// The number of lines shown of each of these files.
 const TAIL_LINES: usize = 60;
 
-/// How often a server is started where others take its port.
+/// The most starts of a server whose port is taken each time.
 const STARTS: u32 = 20;
 
-/// How often it is looked whether a server that starts is ready.
+/// The pause between two checks that a starting server is ready.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What a server program says of itself, as in "Valkey 8.1.1".
+/// Returns the name and version of a server program, like "Valkey 8.1.1".
 pub fn name_of(program: &Path) -> Result<String> {
     let output = Command::new(program)
         .arg("--version")
@@ -61,26 +61,26 @@ pub fn name_of(program: &Path) -> Result<String> {
     Ok(format!("{flavour} {number}"))
 }
 
-/// What a process is started with, the first time and after.
+/// The settings with which a process is started, the first time and later.
 pub struct Plan {
     /// The server's program.
     pub program: PathBuf,
-    /// Words before the program's own, for a tool that runs it.
+    /// The words before the program, for a tool that runs it.
     pub under: Vec<OsString>,
-    /// The module that it loads, if any.
+    /// The module that the server loads, if any.
     pub module: Option<PathBuf>,
-    /// More lines of its configuration, behind those that every server here has.
+    /// More lines of configuration, after the lines that every server here has.
     pub lines: Vec<String>,
-    /// Words behind its configuration file.
+    /// The words after the configuration file.
     pub arguments: Vec<String>,
-    /// Variables of its environment, beside those of this process.
+    /// Variables of the environment, in addition to the variables of this process.
     pub environment: Vec<(String, String)>,
-    /// How long it may take until it answers.
+    /// The longest time until the server replies.
     pub patience: Duration,
 }
 
 impl Plan {
-    /// The program alone.
+    /// Returns a plan with the program alone.
     pub fn new(program: &Path) -> Plan {
         Plan {
             program: program.to_owned(),
@@ -125,7 +125,7 @@ impl Plan {
     }
 }
 
-/// A running server. It is killed when this goes out of scope; its directory stays.
+/// A running server. It is killed when this goes out of scope, and its directory stays.
 pub struct Process {
     plan: Plan,
     dir: PathBuf,
@@ -133,7 +133,7 @@ pub struct Process {
     child: Mutex<Child>,
 }
 
-/// Why a process didn't become a server.
+/// The reason why a process didn't become a server.
 enum Refused {
     PortTaken,
     Other(anyhow::Error),
@@ -152,7 +152,7 @@ impl From<std::io::Error> for Refused {
 }
 
 impl Process {
-    /// Starts a server on a free port, in a directory of its own, and waits until it answers.
+    /// Starts a server on a free port, in a directory of its own, and waits until it replies.
     pub fn start(mut plan: Plan, dir: &Path) -> Result<Process> {
         if let Some(module) = &mut plan.module {
             let path = module.canonicalize();
@@ -169,7 +169,7 @@ impl Process {
                         child: Mutex::new(child),
                     })
                 }
-                // The log of the next try tells of that one alone.
+                // The log of the next try has that try alone.
                 Err(Refused::PortTaken) => fs::remove_file(dir.join(LOG_FILE))?,
                 Err(Refused::Other(reason)) => {
                     bail!("the server didn't start: {reason:#}\n{}", log_tail(dir))
@@ -179,8 +179,8 @@ impl Process {
         bail!("no free port for the server in {STARTS} starts");
     }
 
-    /// Starts the server again in the same directory and on the same port. One that is still running
-    /// is killed first.
+    /// Starts the server again in the same directory and on the same port. Kills it first if it is
+    /// still running.
     pub fn restart(&mut self) -> Result<()> {
         self.kill();
         match launched(&self.plan, &self.dir, self.port) {
@@ -191,53 +191,54 @@ impl Process {
         Ok(())
     }
 
-    /// Adds a line to the configuration, for when it is started again.
+    /// Adds a line to the configuration, for the next start.
     pub fn add_line(&mut self, line: &str) {
         self.plan.lines.push(line.to_owned());
     }
 
-    /// Names another module, for when it is started again.
+    /// Sets another module, for the next start.
     pub fn load_instead(&mut self, module: &Path) {
         self.plan.module = Some(module.to_owned());
     }
 
-    /// The port it listens on.
+    /// Returns the port that the server listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its working directory.
+    /// Returns the server's working directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The system's number for it.
+    /// Returns the id of the process.
     pub fn id(&self) -> u32 {
         self.child().id()
     }
 
-    /// How it ended, if it did.
+    /// Returns the exit status of the process, if it has ended.
     pub fn ended(&self) -> Result<Option<ExitStatus>> {
         self.child().try_wait().context("the server's process")
     }
 
-    /// Ends it without a chance to save anything.
+    /// Ends the process without a chance to save anything.
     pub fn kill(&self) {
         kill(&mut self.child());
     }
 
-    /// Everything in its log so far.
+    /// Returns everything in the server's log so far.
     pub fn log(&self) -> String {
         read_text(&self.dir.join(LOG_FILE))
     }
 
-    /// What tells of a fault in the server or in the module: the first such line that it wrote, and the
-    /// cause that a report gives.
+    /// Returns the sign of a fault in the server or in the module: the first such line that the
+    /// server wrote, and the cause that a report gives.
     pub fn crash(&self) -> Option<String> {
         crash(&(self.log() + &read_text(&self.dir.join(STDERR_FILE))))
     }
 
-    /// The end of what it wrote; where that has the report of a crash, from there on.
+    /// Returns the end of the server's output. If it has the report of a crash, returns the part
+    /// from a little before the report.
     pub fn log_tail(&self) -> String {
         log_tail(&self.dir)
     }
@@ -293,7 +294,7 @@ fn until_ready(child: &mut Child, plan: &Plan, dir: &Path, port: u16) -> Result<
     Err(anyhow!("no answer within {:?}", plan.patience).into())
 }
 
-/// Whether it is this process that answers on the port, and has loaded its data.
+/// Returns true if this process replies on the port and has loaded its data.
 fn is_ready(process: u32, port: u16, patience: Duration) -> Result<bool> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_read_timeout(Some(patience))?;
@@ -306,7 +307,7 @@ fn is_ready(process: u32, port: u16, patience: Duration) -> Result<bool> {
 }
 
 fn kill(child: &mut Child) {
-    // It may have ended by itself: then there is nothing to kill, and only the wait matters.
+    // If the process has ended by itself, there is nothing to kill, and only the wait matters.
     drop(child.kill());
     drop(child.wait());
 }
@@ -331,7 +332,8 @@ fn log_tail(dir: &Path) -> String {
     [LOG_FILE, STDERR_FILE].map(tail).concat()
 }
 
-/// What is shown of a text: its end, or what begins a little before the report of a crash.
+/// Returns the part of a text to show: its end, or the part from a little before the report of a
+/// crash.
 fn shown(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let end = lines.len().saturating_sub(TAIL_LINES);

@@ -1,4 +1,4 @@
-//! What a module was built from.
+//! The sources that a module was built from.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 
 /// Returns a source that was changed or removed after this module was built, if there is one.
 ///
-/// Cargo leaves a list of the sources beside what it builds. A module without that list, as an installed one, is taken
-/// for what it should be, and so is one whose sources are all gone.
+/// Cargo leaves a list of the sources next to its output. A module without that list, like an
+/// installed module, counts as up to date. So does a module whose sources are all gone.
 pub fn newer_than(module: &Path) -> Result<Option<PathBuf>> {
     let Ok(list) = fs::read_to_string(module.with_extension("d")) else {
         return Ok(None);
@@ -25,7 +25,8 @@ pub fn newer_than(module: &Path) -> Result<Option<PathBuf>> {
     Ok(all.find(|path| changed(path).is_none_or(|changed| changed > built)))
 }
 
-/// The files behind the colon of a list in make's own form, where a space in a name has a backslash before it.
+/// Returns the files after the colon of a list in make's form. In that form a backslash precedes
+/// each space of a name.
 fn listed(list: &str) -> Vec<PathBuf> {
     let files = list.split_once(": ").map_or("", |(_, files)| files);
     let files = files.replace("\\ ", "\0");
@@ -33,7 +34,8 @@ fn listed(list: &str) -> Vec<PathBuf> {
     files.map(|file| file.replace('\0', " ").into()).collect()
 }
 
-/// What cargo reads for a crate, which it doesn't list: none for a file that isn't the crate's first.
+/// Returns the manifests that cargo reads for a crate and doesn't list. Returns none if the file
+/// isn't the crate's first file.
 fn manifests(source: &Path) -> Vec<PathBuf> {
     let folder = source
         .ends_with("src/lib.rs")

@@ -1,9 +1,9 @@
-//! The protocol, where the bytes matter: commands as they are sent, and where replies end.
+//! The protocol at the level of bytes: the form of commands on the wire, and the ends of replies.
 
 use anyhow::{bail, Result};
 use redis::Cmd;
 
-/// The bytes of a command with these words.
+/// Returns the bytes of a command with these words.
 pub fn packed(words: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let mut command = Cmd::new();
     for word in words {
@@ -12,16 +12,17 @@ pub fn packed(words: &[impl AsRef<[u8]>]) -> Vec<u8> {
     command.get_packed_command()
 }
 
-/// Where the first reply in these bytes ends, in RESP2 and RESP3; nowhere as long as it is incomplete.
+/// Returns the end of the first reply in these bytes, in RESP2 and RESP3. Returns `None` if the
+/// reply is incomplete. Returns an error if the bytes are no reply.
 ///
-/// Values are read by the `redis` crate. But that one doesn't tell where a reply ended, so that its
-/// bytes could be looked at: whether a nil was `$-1`, `*-1` or `_`, or what comes behind it that is no
-/// reply. And it refuses errors that aren't UTF-8, which servers answer who quote a binary word.
-/// The crate `redis-protocol` tells it for RESP2 or for RESP3, where a `$-1` is none; a connection that
-/// goes from one to the other needs both.
+/// The `redis` crate reads the values, but it doesn't give the end of a reply. Tests need the end
+/// to look at the bytes: a nil is `$-1`, `*-1` or `_`, and other data may follow a reply. The crate
+/// also refuses errors that aren't UTF-8, which servers send if they quote a binary word. The crate
+/// `redis-protocol` gives the end for RESP2 or for RESP3, but its RESP3 has no `$-1`. A connection
+/// that changes from one protocol to the other needs both.
 pub fn reply_end(bytes: &[u8]) -> Result<Option<usize>> {
     let mut end = 0;
-    // How many values are still to come.
+    // The number of values still to come.
     let mut left = 1u64;
     while left > 0 {
         let Some(line) = line(&bytes[end..]) else {
@@ -41,18 +42,18 @@ fn line(bytes: &[u8]) -> Option<&[u8]> {
     Some(&bytes[..end])
 }
 
-/// How many values belong to this one, from its first line.
+/// Returns the number of values inside this value, from its first line.
 fn parts(line: &[u8]) -> Result<u64> {
     Ok(match line.first() {
         Some(b'*' | b'~' | b'>') => count(line)?,
         Some(b'%') => count(line)? * 2,
-        // What an attribute is about comes behind it.
+        // The value that an attribute describes follows it.
         Some(b'|') => count(line)? * 2 + 1,
         _ => 0,
     })
 }
 
-/// How many bytes of text come behind the first line.
+/// Returns the number of bytes of text after the first line, with their line end.
 fn text_len(line: &[u8]) -> Result<usize> {
     match line.first() {
         Some(b'$' | b'!' | b'=') if line.get(1) == Some(&b'-') => Ok(0),

@@ -1,4 +1,4 @@
-//! Connections that are killed, servers that restart, processes that stand still.
+//! Killed connections, restarted servers, stopped processes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ pub fn killed_connections_dont_lose_a_grant(world: &mut World) {
     while began.elapsed() < Duration::from_millis(7500) {
         world.servers.kill_connections();
         assert!(world.left_of(KEY, &token) > 0, "{:?}", began.elapsed());
-        // Long enough for a client that looks at a new connection first, as ioredis does.
+        // Long enough for a client that checks a new connection first, like ioredis.
         thread::sleep(Duration::from_millis(400));
     }
     assert!(!driver.is_lost("a"));
@@ -61,7 +61,7 @@ pub fn a_server_that_restarts_is_waited_at_again(world: &mut World) {
     world.until_served();
     // The pauses between tries grow to 1 s.
     let waits = || (world.waiters(KEY) == 1).then_some(());
-    assert!(within(SOON, waits).is_some(), "it doesn't wait again");
+    assert!(within(SOON, waits).is_some(), "the wait is not repeated");
     world.other_releases(KEY);
     driver.answer(&asked).fence();
     assert!(driver.release("a"));
@@ -104,7 +104,8 @@ pub fn a_stopped_process_is_told_of_its_loss(world: &mut World) {
     assert_eq!(driver.losses("a"), 1);
 }
 
-/// It was granted the lock and didn't know; by the time that it reads of it, somebody else has it.
+/// Grants the lock to a stopped process. When the process reads the grant, another holder has the
+/// lock.
 pub fn a_process_stopped_while_it_waits_doesnt_take_an_old_grant(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);
@@ -125,7 +126,8 @@ pub fn a_process_stopped_while_it_waits_doesnt_take_an_old_grant(world: &mut Wor
     assert!(driver.release("a"));
 }
 
-/// A replica of nobody: it refuses writes, and sends away who waits.
+/// Makes the server a replica of an absent primary, so that it refuses writes and unblocks its
+/// waiters.
 fn demote(world: &World) {
     world.servers.call("REPLICAOF 127.0.0.1 1");
 }
@@ -146,7 +148,7 @@ pub fn a_server_that_was_a_replica_for_a_while_is_waited_at_again(world: &mut Wo
     assert!(early.is_none(), "{early:?}");
     promote(world);
     let waits = || (world.waiters(KEY) == 1).then_some(());
-    assert!(within(SOON, waits).is_some(), "it doesn't wait again");
+    assert!(within(SOON, waits).is_some(), "the wait is not repeated");
     world.other_releases(KEY);
     driver.answer(&asked).fence();
     assert!(driver.release("a"));
@@ -174,13 +176,13 @@ pub fn a_slot_that_moves_is_followed(world: &mut World) {
     let asked = driver.begin_acquire("a", None);
     world.until_waiting(KEY, 1);
     world.servers.begin_move();
-    // One that nobody holds is at the new node already.
+    // A lock without holders is at the new node already.
     driver.lock("b", json!({"keys": ["{t}another"]}));
     driver.try_acquire("b").fence();
     assert!(driver.release("b"));
     world.servers.end_move(&[KEY]);
     let waits = || (world.waiters(KEY) == 1).then_some(());
-    assert!(within(SOON, waits).is_some(), "it doesn't wait again");
+    assert!(within(SOON, waits).is_some(), "the wait is not repeated");
     world.other_releases(KEY);
     driver.answer(&asked).fence();
     assert!(driver.release("a"));

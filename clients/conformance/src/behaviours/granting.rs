@@ -1,4 +1,4 @@
-//! A lock that is got, or not, without waiting.
+//! Grants and refusals without a wait.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ pub fn a_free_lock_is_got_at_once(world: &mut World) {
     assert_eq!(driver.losses("a"), 0);
 }
 
-/// In the best of some rounds, because the machine may be busy in one.
+/// Measures the best of some rounds, because the machine may be busy in a round.
 pub fn a_held_lock_is_refused_at_once(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);

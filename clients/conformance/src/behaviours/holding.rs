@@ -1,4 +1,4 @@
-//! What becomes of a grant.
+//! Leases, losses and releases of a grant.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,14 +23,14 @@ pub fn a_lease_is_renewed_beyond_its_end(world: &mut World) {
     assert!(!driver.is_lost("a"));
     assert!(driver.release("a"));
     world.assert_free(KEY);
-    // Nobody renews what was released.
+    // A released lock is not renewed.
     driver.lock("b", json!({"keys": [KEY]}));
     driver.try_acquire("b").fence();
     let told = driver.loss_within("a", Duration::from_millis(1500));
     assert_eq!(told, None);
 }
 
-/// Never early; and not late, in the best of some rounds.
+/// Checks that the report is never early, and not late in the best of some rounds.
 pub fn a_lease_that_is_not_renewed_is_told_lost_in_time(world: &mut World) {
     let driver = world.driver();
     let lease = Duration::from_secs(2);
@@ -88,8 +88,8 @@ pub fn a_lock_can_be_used_again_after_a_loss(world: &mut World) {
         json!({"keys": [KEY], "lease_ms": 3000, "renew": false}),
     );
     let first = driver.try_acquire("a").fence();
-    until("it is lost", || driver.is_lost("a"));
-    until("the server knows of it too", || {
+    until("the lock is lost", || driver.is_lost("a"));
+    until("the server expired the grant", || {
         world.servers.info(KEY).is_none()
     });
     let second = driver.acquire("a");
@@ -111,7 +111,7 @@ pub fn an_extension_sets_the_lease(world: &mut World) {
     assert!(driver.extend("a", 60_000));
     let left_ms = world.left_of(KEY, &token);
     assert!((50_000..=60_000).contains(&left_ms), "{left_ms} ms left");
-    // The first lease would be over, and isn't told as lost.
+    // The first lease would have ended by now, and must not be reported as lost.
     assert_eq!(driver.loss_within("a", Duration::from_millis(2500)), None);
     assert!(!driver.is_lost("a"));
     world.servers.call(&format!("DEL {KEY}"));
@@ -144,7 +144,8 @@ pub fn what_is_left_is_told(world: &mut World) {
     assert_eq!(driver.left("a"), 0);
 }
 
-/// Where the client has connections of its own; else it says that it can't.
+/// Applies if the client can give a lock its own connection. Otherwise the client refuses the
+/// session.
 pub fn a_session_ends_with_its_process(world: &mut World) {
     let mut driver = world.driver();
     let options = json!({"keys": [KEY], "session": true, "lease_ms": 60_000});

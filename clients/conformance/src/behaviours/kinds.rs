@@ -75,7 +75,7 @@ pub fn several_keys_are_got_all_or_none(world: &mut World) {
     }
     assert!(driver.release("a"));
     keys.iter().for_each(|key| world.assert_free(key));
-    // A cancelled wait leaves neither.
+    // A cancelled wait leaves a place on neither key.
     world.other_holds(keys[1]);
     let waits = driver.begin_acquire("a", None);
     world.until_waiting(keys[0], 1);
@@ -84,7 +84,7 @@ pub fn several_keys_are_got_all_or_none(world: &mut World) {
     assert!(driver.answer(&cancelled).ok());
     world.until_free(keys[0]);
     world.until_nobody_waits(keys[1]);
-    // What is left of them goes with the release, which tells that not all was held.
+    // The release ends the remaining hold, and reports that not all keys were held.
     world.other_releases(keys[1]);
     driver.try_acquire("a").fence();
     world.servers.call(&format!("DEL {}", keys[0]));
@@ -121,7 +121,7 @@ pub fn a_deadlock_of_upgrades_is_told(world: &mut World) {
     assert!(world.left_of(KEY, "other") > 0);
 }
 
-/// Two processes, each with 200 increments that would be lost if both held the lock.
+/// Runs two processes with 200 increments each. Increments would be lost if both held the lock.
 pub fn no_increment_is_lost(world: &mut World) {
     let drivers = [world.driver(), world.driver()];
     world.servers.call(&format!("SET {COUNTER} 0"));

@@ -1,4 +1,4 @@
-//! The table: what every client does, by the contract in docs/clients.md.
+//! The table of every client's behaviours, by the contract in docs/clients.md.
 
 mod failures;
 mod granting;
@@ -10,25 +10,25 @@ use std::time::Duration;
 
 use crate::world::World;
 
-/// By how much something may be later than it could be, in the best of some rounds: the machine may be busy
-/// in one.
+/// The longest delay of an event in the best of some rounds. The best counts, because the machine
+/// may be busy in a round.
 const LATE: Duration = Duration::from_millis(500);
 
-/// On what servers a behaviour can be shown.
+/// The servers on which a behaviour can be shown.
 pub enum Where {
     Anywhere,
     Standalone,
     Cluster,
 }
 
-/// What a client may lack.
+/// An ability that a client may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ability {
-    /// It renews leases, and tells of a loss, while the program does something else.
+    /// Renewing leases and reporting losses while the program does something else.
     Background,
 }
 
-/// Something that every client does, or each one that has an ability.
+/// A behaviour of every client, or of every client with an ability.
 pub struct Behaviour {
     pub name: &'static str,
     pub place: Where,
@@ -36,7 +36,7 @@ pub struct Behaviour {
     pub run: fn(&mut World),
 }
 
-/// Rows of the table, named as their functions are.
+/// Makes rows of the table, which have the names of their functions.
 macro_rules! rows {
     ($place:ident, $needs:expr; $($module:ident::$function:ident),+ $(,)?) => {
         &[$(Behaviour {
@@ -108,7 +108,7 @@ const CLUSTER_IN_BACKGROUND: &[Behaviour] = rows![Cluster, Some(Ability::Backgro
     failures::a_slot_that_moves_doesnt_lose_a_grant,
 ];
 
-/// All of them.
+/// Returns all rows.
 pub fn table() -> impl Iterator<Item = &'static Behaviour> {
     let everyone = ANYWHERE.iter().chain(STANDALONE).chain(CLUSTER);
     everyone

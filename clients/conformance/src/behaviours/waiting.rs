@@ -1,4 +1,4 @@
-//! Waits, and how they end.
+//! Waits and their ends.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::world::{text, World};
 
 const KEY: &str = "{t}k";
 
-/// How soon after a release the next one has its answer.
+/// The time limit from a release to the next waiter's answer.
 const PROMPT: Duration = Duration::from_millis(250);
 
-/// More than one round, because the machine may be busy in one.
+/// Takes the median of five rounds, because the machine may be busy in a round.
 pub fn a_wait_is_handed_the_lock_promptly(world: &mut World) {
     let driver = world.driver();
     driver.lock("a", json!({"keys": [KEY], "keep_ms": 10_000}));
@@ -35,8 +35,9 @@ pub fn a_wait_is_handed_the_lock_promptly(world: &mut World) {
     world.assert_free(KEY);
 }
 
-/// Never early; and not late, in the best of some rounds, because the machine may be busy in one. Where it was, so
-/// that the server's answer was late, the client may say that instead.
+/// Checks that a wait never ends early, and not late in the best of some rounds, because the
+/// machine may be busy in a round. If the server's reply was late in a busy round, the client may
+/// report that as an error instead.
 pub fn a_wait_ends_in_time_and_leaves_nobody(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);
@@ -126,7 +127,7 @@ pub fn a_cancelled_wait_leaves_nothing(world: &mut World) {
     assert_eq!(driver.losses("a"), 0);
 }
 
-/// Whichever of the two comes first.
+/// Accepts both outcomes, the grant or the cancellation first.
 pub fn a_wait_cancelled_as_it_is_granted_leaves_nothing(world: &mut World) {
     let driver = world.driver();
     let options = json!({"keys": [KEY], "lease_ms": 60_000, "keep_ms": 60_000});
@@ -156,7 +157,7 @@ pub fn a_wait_cancelled_as_it_is_granted_leaves_nothing(world: &mut World) {
     }
 }
 
-/// A blocked connection is told of it, a place isn't.
+/// Accepts both outcomes: a blocked client gets an error, and a client with a place asks again.
 pub fn a_wait_that_somebody_else_gave_up_is_cancelled_or_asked_again(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);
@@ -165,7 +166,7 @@ pub fn a_wait_that_somebody_else_gave_up_is_cancelled_or_asked_again(world: &mut
     world.until_waiting(KEY, 1);
     assert_eq!(world.servers.int(&format!("LOCK.CANCEL {KEY} {token}")), 1);
     let mut told = None;
-    until("it is told, or asks again", || {
+    until("the wait fails or is repeated", || {
         told = driver.answer_within(&asked, Duration::ZERO);
         told.is_some() || world.waiters(KEY) == 1
     });
@@ -179,8 +180,9 @@ pub fn a_wait_that_somebody_else_gave_up_is_cancelled_or_asked_again(world: &mut
     world.assert_free(KEY);
 }
 
-/// Longer than libraries stay on one connection, which they leave to notice a dead one; and over a stop of the
-/// process, which can cut off what it reads. The place must not go with it: with SESSION, KEEP doesn't keep it.
+/// Waits longer than libraries stay on one connection, which they change to notice a dead one. A
+/// stop of the process also interrupts its read. The place must outlive the connection, although
+/// KEEP doesn't keep it with SESSION.
 pub fn a_long_wait_for_a_session_keeps_its_place(world: &mut World) {
     let driver = world.driver();
     let made = driver.try_lock("a", json!({"keys": [KEY], "session": true}));
@@ -203,7 +205,7 @@ pub fn a_long_wait_for_a_session_keeps_its_place(world: &mut World) {
         (began.elapsed() > Duration::from_secs(17)).then_some(())
     };
     assert!(within(Duration::from_secs(20), stays).is_some());
-    // Between two connections it isn't there, and is passed over.
+    // Between two connections the waiter is absent, and the queue skips it.
     world.until_waiting(KEY, 2);
     world.other_releases(KEY);
     driver.answer(&asked).fence();
@@ -221,10 +223,10 @@ pub fn a_wait_longer_than_its_keep_keeps_its_place(world: &mut World) {
     world
         .servers
         .call(&format!("LOCK.QUEUE {KEY} behind KEEP 60000"));
-    until("it has waited longer than its keep", || {
+    until("the wait is longer than its KEEP", || {
         began.elapsed() > Duration::from_millis(4000)
     });
-    // Between two connections it isn't there, and is passed over.
+    // Between two connections the waiter is absent, and the queue skips it.
     world.until_waiting(KEY, 2);
     world.other_releases(KEY);
     driver.answer(&asked).fence();

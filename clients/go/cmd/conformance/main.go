@@ -1,4 +1,5 @@
-// The driver of the conformance suite: obeys orders, a line of JSON each, with this library.
+// Command conformance is the driver of the conformance suite. It executes orders, each a line of
+// JSON, with this library.
 package main
 
 import (
@@ -53,7 +54,7 @@ func say(line answer) {
 	}
 	saying.Lock()
 	defer saying.Unlock()
-	// Whoever reads this may be gone, and then this ends soon as well.
+	// The reader may be gone, and then this driver ends soon as well.
 	_, _ = os.Stdout.Write(append(text, '\n'))
 }
 
@@ -78,7 +79,7 @@ func main() {
 			say(line)
 		}()
 	}
-	// Without a release of what is held.
+	// The held locks are not released.
 	os.Exit(0)
 }
 

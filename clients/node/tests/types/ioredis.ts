@@ -9,7 +9,7 @@ export async function first(redis: Redis, cluster: Cluster): Promise<number> {
   const told: boolean = await lock.release();
   const shared: Lock = locks.lock(['a', 'b'], { shared: true, limit: 3, permits: 2, onLost: (which) => which.token });
   const tried: number | undefined = await shared.acquire();
-  // @ts-expect-error: a time has its unit in its name
+  // @ts-expect-error: the name of a time contains its unit
   await locks.acquire('orders:42', { lease: 5000 });
   // @ts-expect-error: the fence is the server's
   lock.fence = 1;

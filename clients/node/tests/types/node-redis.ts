@@ -7,6 +7,6 @@ export async function first(): Promise<void> {
   await using one = await new Locks(client).acquire('orders:42');
   await using other = await new Locks(cluster).acquire(['{a}1', '{a}2'], { session: true });
   console.log(one.fence, other.fence);
-  // @ts-expect-error: no client
+  // @ts-expect-error: an object that is no client
   new Locks({});
 }

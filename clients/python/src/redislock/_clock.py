@@ -1,4 +1,4 @@
-"""A thread that does what is due. It must never wait for anything else."""
+"""A thread that runs due callbacks. A callback must never block."""
 
 import bisect
 import functools
@@ -8,21 +8,22 @@ import threading
 import time
 from typing import Callable, List, Optional, Tuple
 
-# The second makes each of them differ, because what is done can't be compared.
+# Time, number, callback. The number orders alarms of the same time, because callbacks can't be
+# compared.
 Alarm = Tuple[float, int, Callable[[], None]]
 
 
 class Clock:
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        # In their order.
+        # Sorted by time.
         self._due: List[Alarm] = []
         self._numbers = itertools.count()
-        # When the thread looks again; nothing while there is none.
+        # The time at which the thread looks again; None while there is no thread.
         self._looks_at: Optional[float] = None
 
     def at(self, when: float, act: Callable[[], None]) -> Callable[[], None]:
-        """Has something done at a time of the monotonic clock. What is returned prevents it."""
+        """Schedule a callback at a time of the monotonic clock. Return its cancel function."""
         alarm = (when, next(self._numbers), act)
         with self._changed:
             bisect.insort(self._due, alarm)
@@ -34,7 +35,8 @@ class Clock:
         return functools.partial(self._forget, alarm)
 
     def _forget(self, alarm: Alarm) -> None:
-        # The thread sleeps on: most locks are released, and had again, long before anything is due.
+        # perf: The thread isn't woken, because most locks are released and acquired again long
+        # before anything is due.
         with self._changed:
             place = bisect.bisect_left(self._due, alarm)
             if self._due[place : place + 1] == [alarm]:

@@ -1,4 +1,4 @@
-"""Connections of the locks' own, made as those of the client's pool are."""
+"""Separate connections for locks, made with the settings of the client's pool."""
 
 import socket
 from typing import Any, Dict, List, Optional, Tuple, Union
@@ -13,13 +13,13 @@ from ._threads import Threads
 Io = Union[Threads, Tasks]
 Address = Tuple[Any, Any]
 
-# How long a command that doesn't wait may take where the client has no limit of its own.
+# The time limit of a command that doesn't wait, if the client sets no limit.
 COMMAND_SECONDS = 5.0
-# How many connections to a server are kept for the next command.
+# The most idle connections to one server.
 IDLE_CONNECTIONS = 8
-# How many times in a row a cluster may send on.
+# The most redirections of one command in a cluster.
 REDIRECTS = 8
-# A peer that is gone without a word is noticed, though a wait may be silent for long.
+# Keepalive notices a peer that died silently, because a wait may be silent for long.
 KEEPALIVE = {
     getattr(socket, name): value
     for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
@@ -28,40 +28,40 @@ KEEPALIVE = {
 
 
 class Kept:
-    """A connection that stays with a grant which is tied to it."""
+    """A connection that stays with a grant, so that the grant can be tied to it."""
 
     def __init__(self, io: Io) -> None:
         self.mutex = io.mutex()
         self.link: Any = None
         self.is_closed = False
-        # Whether a command was sent whose answer didn't come.
+        # True if a command was sent whose reply didn't come.
         self.unanswered = False
 
 
 class Connections:
-    """Sends commands, each on a connection that nobody else uses meanwhile.
+    """Send commands, each on a connection that no other command uses meanwhile.
 
-    They are beside the client's pool: one who waits takes none from it, and needs none that somebody
-    else has.
+    The connections are separate from the client's pool. So a waiter takes no connection from the
+    pool, and a full pool holds up no lock.
     """
 
     def __init__(self, client: Any, io: Io) -> None:
         self._client = client
         self._io = io
         self._is_cluster = hasattr(client, "get_node_from_key")
-        # Whether a connection has ever been made.
+        # True once a connection has been made.
         self.reached = False
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew, as in another event loop or process: its connections are of no use there."""
+        """Drop all connections, which are useless in another event loop or process."""
         self._state = self._io.condition()
         self._loop: Any = None
         self._idle: Dict[Address, List[Any]] = {}
         self._moved: Dict[int, Address] = {}
 
     async def call(self, key: Key, words: Words, seconds: Optional[float] = None) -> Any:
-        """The answer to a command, waited for so long."""
+        """Send a command, and return its reply, which must come within the time limit."""
         kept = Kept(self._io)
         try:
             return await self.call_on(kept, key, words, seconds)
@@ -71,7 +71,10 @@ class Connections:
     async def call_on(
         self, kept: Kept, key: Key, words: Words, seconds: Optional[float] = None
     ) -> Any:
-        """The same on a connection that is kept, or becomes so. It is gone where the answer didn't come."""
+        """Send a command like ``call``, on a connection that ``kept`` has or gets.
+
+        Without a reply the connection is closed.
+        """
         async with kept.mutex:
             if kept.is_closed:
                 raise exceptions.ConnectionError("the grant was given back")
@@ -90,7 +93,7 @@ class Connections:
                     await self._put(kept)
                     asked_at = (error.host, error.port)
                 except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
-                    # Only one that was there before may have been closed long ago.
+                    # Only a reused connection may have been closed long ago.
                     if not reused or final(error) or isinstance(error, exceptions.TimeoutError):
                         await self._lost_sight()
                         raise
@@ -98,7 +101,7 @@ class Connections:
             raise exceptions.ClusterError("the cluster sends on and on")
 
     async def give_back(self, kept: Kept) -> None:
-        """Nothing more is sent on it for this grant."""
+        """Put the connection back: this grant sends no more commands on it."""
         async with kept.mutex:
             kept.is_closed = True
             await self._put(kept)
@@ -130,7 +133,7 @@ class Connections:
             raise
 
     async def _take(self, key: Key, asked_at: Optional[Address]) -> Tuple[Any, bool]:
-        """A connection to who has a key, and whether it was there before."""
+        """Return a connection to the server of a key, and True if the connection is reused."""
         if self._loop is not self._io.loop():
             self.forget()
             self._loop = self._io.loop()
@@ -156,7 +159,7 @@ class Connections:
         return link, False
 
     async def _pool(self, key: Key) -> Any:
-        """What knows how connections to who has a key are made."""
+        """Return the connection pool for the server of a key."""
         if self._is_cluster:
             return await self._io.node(self._client, key)
         return self._client.connection_pool
@@ -173,20 +176,20 @@ class Connections:
         await self._io.close(link)
 
     async def _lost_sight(self) -> None:
-        """A node of a cluster can't be reached: asks the others who serves what."""
+        """Look up the slots of a cluster again after a node can't be reached."""
         if not self._is_cluster:
             return
         self._moved.clear()
         try:
             await self._io.done(self._client.nodes_manager.initialize())
         except (exceptions.RedisError, OSError):
-            pass  # None of them answers. The next try asks again.
+            pass  # No node replied. The next try asks again.
 
 
 def _own_settings(pool_settings: Dict[str, Any]) -> Dict[str, Any]:
-    """How a connection like those of a pool is made that is used for locks alone.
+    """Return the settings of a pool, changed for a connection that only locks use.
 
-    Repeated tries are this package's own, and so are time limits, but for that of the handshake.
+    This package does its own retries. It also sets its own time limits, except for the handshake.
     """
     settings = {
         name: value for name, value in pool_settings.items() if "maint_notifications" not in name

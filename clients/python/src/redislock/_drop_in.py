@@ -1,7 +1,7 @@
-"""What the drop-ins for redis-py's ``Lock`` do, written once for threads and for tasks.
+"""The drop-ins for redis-py's ``Lock``, written once for threads and for tasks.
 
-A waiter is served in its turn instead of asking again each ``sleep`` seconds. A key that an old lock
-of redis-py holds counts as held: only then ``sleep`` is used.
+A waiter is served in its turn instead of polling every ``sleep`` seconds. A key that an old lock of
+redis-py holds counts as held, and only then is ``sleep`` used.
 """
 
 import math
@@ -16,14 +16,14 @@ from ._errors import is_of_another_type
 from ._lock import LocksBase
 from ._request import is_free
 
-# What stands for no end: the longest lease there is.
+# The longest lease, which stands for a lock without a timeout.
 ENDLESS_SECONDS = (2**53 - 1) / 1000
 
 _LOCKS: "weakref.WeakKeyDictionary[Any, LocksBase[Any]]" = weakref.WeakKeyDictionary()
 
 
 class DropIn:
-    """Takes what redis-py's takes, and raises what that raises."""
+    """A lock with the parameters and exceptions of redis-py's ``Lock``."""
 
     _locks_class: Type[Any]
     name: Any
@@ -35,12 +35,12 @@ class DropIn:
     blocking_timeout: Any
 
     def register_scripts(self) -> None:
-        """There are none."""
+        """Do nothing, because this lock uses no scripts."""
 
     @property
     def _locks(self) -> LocksBase[Any]:
         if self.redis not in _LOCKS:
-            # A proxy, because the dictionary lets go of a client only when nothing else has it.
+            # A proxy, because the dictionary drops a client only when nothing else refers to it.
             _LOCKS[self.redis] = self._locks_class(weakref.proxy(self.redis))
         return _LOCKS[self.redis]
 
@@ -99,7 +99,7 @@ class DropIn:
         return True
 
     async def _ask(self, command: str, *words: Any) -> Any:
-        """What a command answers; 0 where the key has something that is no lock of the module."""
+        """Return the reply to a command, or 0 if the key holds a value of another type."""
         try:
             return await self._locks.connections.call(self.name, (command, self.name, *words))
         except ResponseError as error:
@@ -109,6 +109,6 @@ class DropIn:
 
     def _refuse(self, verb: str) -> NoReturn:
         error: Any = LockNotOwnedError(f"Cannot {verb} a lock that's no longer owned")
-        # Older versions of redis-py take no such argument.
+        # Older versions of redis-py don't take this argument.
         error.lock_name = self.name
         raise error

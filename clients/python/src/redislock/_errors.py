@@ -1,4 +1,4 @@
-"""What can go wrong, and whether the same command is worth sending again."""
+"""Errors, and which of them let a command be sent again."""
 
 from typing import Optional
 
@@ -6,26 +6,26 @@ from redis import exceptions
 
 
 class RedisLockError(Exception):
-    """What all errors of this package have in common."""
+    """The base of all errors of this package."""
 
 
 class NotAcquired(RedisLockError):
-    """``with`` didn't get the lock."""
+    """The lock wasn't granted to ``with`` in time."""
 
 
 class LockLost(RedisLockError):
-    """The lock was lost while ``with`` had it."""
+    """The lock was lost before its release, or before a repeated acquire."""
 
 
 class Cancelled(RedisLockError):
-    """The wait was given up: by ``cancel()``, by LOCK.CANCEL, or by another wait with this token."""
+    """The wait was ended by ``cancel()``, by LOCK.CANCEL, or by another wait with this token."""
 
 
 class Deadlock(RedisLockError):
     """The server refused a wait that would never end."""
 
 
-# A server that can't be reached, isn't ready, or isn't the one to ask for the moment.
+# Errors of a server that can't be reached, isn't ready, or isn't the right node at the moment.
 _PASSING = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
@@ -36,12 +36,12 @@ _PASSING = (
 )
 _FINAL = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 
-# What the server says to who is blocked as it becomes a replica.
+# The server's error to its blocked clients when it becomes a replica.
 _DEMOTED = "UNBLOCKED force unblock"
 
 
 def final(error: Exception) -> Optional[Exception]:
-    """What this error means to the caller; nothing where the same command is to be sent again."""
+    """Return the error to raise to the caller, or None if the command should be sent again."""
     text = str(error)
     if isinstance(error, _FINAL):
         return error
@@ -55,5 +55,5 @@ def final(error: Exception) -> Optional[Exception]:
 
 
 def is_of_another_type(error: Exception) -> bool:
-    """Whether the key holds something that is no lock."""
+    """Return True if the key holds a value that is no lock."""
     return str(error).startswith("WRONGTYPE")

@@ -1,4 +1,4 @@
-"""What a lock has been granted."""
+"""One grant of a lock."""
 
 import math
 import time
@@ -8,7 +8,7 @@ from ._connections import Kept
 
 
 def limit_of(blocking: bool, timeout: Optional[float]) -> float:
-    """When a wait is to end, by the monotonic clock; what lies behind for none."""
+    """Return the end of a wait on the monotonic clock, or the past if there is no wait."""
     if not blocking:
         return -math.inf
     if timeout is None or timeout < 0:
@@ -17,21 +17,21 @@ def limit_of(blocking: bool, timeout: Optional[float]) -> float:
 
 
 class Grant:
-    """One that is asked for, and then held. Times are those of the monotonic clock."""
+    """A grant, from the request for it to its end. Times are those of the monotonic clock."""
 
     def __init__(self, kept: Kept, holds: int) -> None:
         self.kept = kept
         self.holds = holds
         self.fence = 0
-        # What became of it: the wait for it given up, the lock lost, or released.
+        # True if the wait was given up, the lock was lost, or the lock was released.
         self.given_up = False
         self.lost = False
         self.given_back = False
-        # Prevents that it is looked after.
+        # Cancels the next renewal or the next check of the lease.
         self.cancel_alarm: Callable[[], None] = lambda: None
 
     def prolong(self, lease: float, asked_at: float) -> None:
-        """The server counts from when it was asked, or later."""
+        """Set the lease, counted from the request, because the server counts from then or later."""
         self.lease = lease
         self.ends_at = asked_at + lease
         self.renew_at = asked_at + lease / 3

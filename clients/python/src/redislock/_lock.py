@@ -1,7 +1,8 @@
-"""What a lock does, written once for threads and for tasks.
+"""The logic of locks, written once for threads and for tasks.
 
-All that takes time is a coroutine. A task awaits it; a thread runs it to its end by ``_threads.run``,
-and is blocked meanwhile. Where the two differ is in ``io``: see ``Threads`` and ``Tasks``.
+Every method that takes time is a coroutine. A task awaits it. A thread runs it to its end with
+``_threads.run``, and is blocked meanwhile. Differences between the two are in ``io``: see
+``Threads`` and ``Tasks``.
 """
 
 import math
@@ -31,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False, repr=False)
 class LockBase:
-    """A lock that is shared by all who name the same keys. Here, who owns it is a thread or a task."""
+    """A lock that all users of the same keys share. Its owner is a thread or a task."""
 
     _locks: "LocksBase[Any]"
     _new_request: Callable[[], Request]
@@ -44,7 +45,7 @@ class LockBase:
         self._begin()
 
     def _begin(self) -> None:
-        """Begins anew, as in a process that was forked: what was granted is the other's."""
+        """Start without a grant, also in a forked process, because the parent owns the grant."""
         self._io = self._locks.io
         self._connections = self._locks.connections
         self._state = self._io.condition()
@@ -52,31 +53,31 @@ class LockBase:
         self._owner: Any = None
         self._grant: Optional[Grant] = None
         self._lost = False
-        # What the owner asks for while it is in acquire().
+        # The grant that the owner requests while it is in acquire().
         self._asked: Optional[Grant] = None
-        # How often the waits of all were given up.
+        # The count of cancel() calls, each of which cancels all waits.
         self._cancels = 0
-        # Whether a command was sent to whose answer nobody listened.
+        # True if a command was sent whose reply wasn't read.
         self._unsure = False
 
     @property
     def token(self) -> Union[str, bytes]:
-        """Who this is to the server."""
+        """The token, which names this owner to the server."""
         return self._request.token
 
     @property
     def fence(self) -> Optional[int]:
-        """The number of the grant that is held, greater than that of any before."""
+        """The fence of the grant, greater than the fence of every earlier grant."""
         grant = self._grant
         return None if grant is None else grant.fence
 
     @property
     def lost(self) -> bool:
-        """Whether the last grant ended before it was released."""
+        """True if the last grant ended before its release."""
         grant = self._grant
         return self._lost or (grant is not None and grant.is_over)
 
-    # --- what the calls do --------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     async def _acquire(self, blocking: bool, timeout: Optional[float]) -> Optional[int]:
         limit = limit_of(blocking, timeout)
@@ -130,16 +131,17 @@ class LockBase:
         if not await self._release() and error is None:
             raise LockLost("the lock was lost before it was released")
 
-    # --- asking for it ------------------------------------------------------------------------------
+    # --- asking for it ----------------------------------------------------------------------------
 
     async def _my_turn(self, limit: float) -> bool:
-        """Waits until no other owner uses this object. The caller has the state."""
+        """Wait until no other owner uses this object. The caller holds the state's mutex."""
         cancels = self._cancels
 
         def is_it() -> bool:
             if self._owner is None or self._owner is self._io.me() or self._cancels != cancels:
                 return True
-            # Who still releases what is over is waited for: nobody else has its token meanwhile.
+            # An owner that is still releasing an expired grant keeps its turn, because its token
+            # must not be used meanwhile.
             held = None if self._asked else self._grant
             return held is not None and held.is_over and not held.given_back
 
@@ -149,7 +151,7 @@ class LockBase:
         return came
 
     async def _ask(self, grant: Grant, limit: float) -> bool:
-        """Whether it was granted, and is held now."""
+        """Request the lock. Return True if it was granted and is held."""
 
         async def ask() -> bool:
             self._unsure = True
@@ -166,7 +168,7 @@ class LockBase:
         return granted
 
     async def _ask_once(self, grant: Grant, limit: float) -> bool:
-        """Where the wait was long beside the lease the grant may be over already: that is asked, too."""
+        """Request the lock once. Confirm the grant after a long wait, because it may be over."""
         request, lease, holds = self._request, self._lease, grant.holds
         while True:
             asked_at = time.monotonic()
@@ -195,7 +197,7 @@ class LockBase:
         self._watch(grant)
 
     async def _withdraw(self, grant: Grant) -> None:
-        """Leaves neither a wait nor a grant that nobody knows of, as far as the server can be reached."""
+        """End the wait, and release a grant that was not received, if the server can be reached."""
         held = self._grant
         holds = 0 if held is None or held.is_over else held.holds
         cancel, release = self._request.cancel(), self._request.release(holds)
@@ -208,7 +210,7 @@ class LockBase:
             if self._unsure:
                 await self._retry(lambda: self._call(release), until)
         except Exception:
-            return  # What brought us here is what the caller is told.
+            return  # The caller gets the error that led here.
         finally:
             await self._leave(grant)
 
@@ -222,25 +224,27 @@ class LockBase:
                 self._owner = None
             self._state.notify_all()
 
-    # --- what becomes of it -------------------------------------------------------------------------
+    # --- what becomes of it -----------------------------------------------------------------------
 
     async def _give_back(self, grant: Grant) -> bool:
         words = self._request.release(grant.holds)
         was_over = grant.is_over
-        # Who lost it still frees what is left of it, but doesn't insist.
+        # After a loss, release the remaining keys, but with a single try.
         until = -math.inf if was_over else grant.ends_at
         key, own = self._request.key, Kept(self._io)
-        # A session has ended with the connection that its answer was lost with.
+        # A session releases on its own connection. A lost reply is then no sign of a release,
+        # because the session ends with that connection.
         kept = grant.kept if self._request.session else own
         try:
             count = await self._retry(lambda: self._connections.call_on(kept, key, words), until)
-            # Where an answer was lost, that one may have told of the release.
+            # If a reply was lost, the command before may have released the lock.
             released = own.unanswered and grant.holds == 0
             return (count == len(self._request.keys) or released) and not grant.is_over
         except BaseException as error:
             if isinstance(error, Exception) and (was_over or is_of_another_type(error)):
                 return False
-            # It may reach the server later, and must not end what is granted by then.
+            # The RELEASE may reach the server later. A new token keeps it from ending a later
+            # grant.
             self._request = self._new_request()
             raise
         finally:
@@ -250,7 +254,7 @@ class LockBase:
                 self._let_go()
 
     def _let_go(self) -> None:
-        """From now on this object has nothing to do with what was granted."""
+        """Forget the grant and its owner."""
         with self._state:
             if self._grant is not None:
                 self._forget(self._grant)
@@ -284,7 +288,7 @@ class LockBase:
         try:
             await self._prolong(grant, grant.lease)
         except Exception:
-            # A right that was taken away may be given again before the lease is over.
+            # A permission that was revoked may be given again before the lease ends.
             grant.renew_at = time.monotonic() + grant.lease / 10
             self._watch(grant)
 
@@ -323,17 +327,17 @@ class LockBase:
             self._io.tell(self._on_lost, self)
 
     def _put_away(self, grant: Grant) -> None:
-        """Forgets a grant that is over and was never released."""
+        """Forget a grant that is over and was never released."""
         self._lose(grant)
         self._io.start(self._connections.close_kept(grant.kept))
         self._let_go()
 
-    # --- commands -----------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     async def _call(
         self, words: Words, kept: Optional[Kept] = None, seconds: Optional[float] = None
     ) -> Any:
-        """What a command answers. Where the grant is tied to its connection it is sent on that one."""
+        """Send a command, and return its reply. A session's command uses the grant's connection."""
         if kept is None or not self._request.session:
             return await self._connections.call(self._request.key, words, seconds)
         return await self._connections.call_on(kept, self._request.key, words, seconds)
@@ -347,7 +351,7 @@ class LockBase:
         until: float,
         is_given_up: Callable[[], bool] = lambda: False,
     ) -> T:
-        """Does something again and again, until it comes to an end or a time has come."""
+        """Repeat an action until it succeeds, its error is final, or the time is over."""
         for pause in pauses():
             try:
                 return await act()
@@ -368,7 +372,7 @@ L = TypeVar("L", bound=LockBase)
 
 
 class LocksBase(Generic[L]):
-    """Makes locks with the settings of a client."""
+    """A factory of locks with the settings of a client."""
 
     _lock_class: Type[L]
 
@@ -393,9 +397,9 @@ class LocksBase(Generic[L]):
         renew: bool = True,
         on_lost: Optional[Callable[[L], Any]] = None,
     ) -> L:
-        """A lock for a key, or for several that are had all or none. Times are in seconds.
+        """Return a lock on a key, or on several keys that are granted together or not at all.
 
-        ``wait`` is how long ``with`` waits; for ever without.
+        Times are in seconds. ``wait`` is the time limit of ``with``; None sets no limit.
         """
         names = (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
 

@@ -1,4 +1,4 @@
-"""The words of the commands."""
+"""The commands of a lock."""
 
 import math
 import secrets
@@ -8,12 +8,12 @@ from typing import Any, Iterator, Optional, Tuple, Union
 Key = Union[str, bytes]
 Words = Tuple[Any, ...]
 
-# How much later than BLOCK an answer may come.
+# The longest delay of a reply after BLOCK.
 GRACE_SECONDS = 1.0
-# How long a wait that is given up is looked after.
+# The time limit of the cleanup after a wait that is given up.
 CLEANUP_SECONDS = 1.0
-# How long after a CANCEL that found nothing a second one is sent: the command that waits may have been
-# on its way.
+# The pause between a CANCEL that found nothing and the next one, because the wait may have been in
+# flight.
 SETTLE_SECONDS = 0.05
 
 
@@ -26,7 +26,7 @@ def milliseconds(seconds: float) -> int:
 
 
 def pauses() -> Iterator[float]:
-    """How long to wait before each next try."""
+    """Yield the pause before each next try."""
     pause = 0.05
     while True:
         yield pause
@@ -35,7 +35,7 @@ def pauses() -> Iterator[float]:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for."""
+    """A request for a lock: its keys, its token and its options."""
 
     keys: Tuple[Key, ...]
     token: Union[str, bytes]
@@ -47,7 +47,7 @@ class Request:
 
     @property
     def key(self) -> Key:
-        """The one that tells where in a cluster they all are."""
+        """The key that selects the node of a cluster."""
         return self.keys[0]
 
     def _head(self, verb: str) -> Words:
@@ -71,7 +71,7 @@ class Request:
     def wait(self, lease: float, holds: int, seconds: float) -> Words:
         block = 0 if seconds == math.inf else milliseconds(seconds)
         options = ("PX", milliseconds(lease), "BLOCK", block, "HOLDS", holds)
-        # With SESSION, KEEP would let the grant outlive its connection.
+        # No KEEP with SESSION, because it would keep the grant after the connection closes.
         keep = self._tie() or ("KEEP", milliseconds(self.keep))
         return (*self._head("WAIT"), *options, *self._kind(), *keep)
 
@@ -86,7 +86,7 @@ class Request:
 
 
 def is_free(info: Any) -> bool:
-    """What an answer of LOCK.INFO says of holders: a map, or a list of names and values."""
+    """Return True if a reply of LOCK.INFO, a map or a flat list, has no holders."""
     if info is None:
         return True
     fields = info if isinstance(info, dict) else dict(zip(info[::2], info[1::2]))

@@ -8,34 +8,34 @@ from ._threads import Threads, run
 
 
 class Lock(LockBase):
-    """A lock that is shared by all who name the same keys.
+    """A lock that all users of the same keys share.
 
     The thread that acquired it may acquire it again, and releases it as often. Another thread that
-    shares this object waits until then.
+    uses this object waits until then.
     """
 
     def acquire(self, blocking: bool = True, timeout: Optional[float] = -1) -> Optional[int]:
-        """The fence, or None where the lock wasn't to be had in time. Waits for ever by default."""
+        """Return the fence, or None if the lock isn't granted in time. No time limit by default."""
         return run(self._acquire(blocking, timeout))
 
     def release(self) -> bool:
-        """Takes back one acquire(); the last one frees the lock. Whether this thread still held it."""
+        """Release one hold; the last frees the lock. Return True if this thread still held it."""
         return run(self._release())
 
     def cancel(self) -> None:
-        """Gives up the waits of all threads in acquire() of this object. They raise Cancelled."""
+        """Cancel the waits of all threads in acquire() of this object, which raises Cancelled."""
         run(self._cancel())
 
     def extend(self, lease: float) -> bool:
-        """Sets what is left of the lease, in seconds. Whether the lock was still held."""
+        """Set the remaining lease, in seconds. Return True if the lock was still held."""
         return run(self._extend(lease))
 
     def left(self) -> float:
-        """The seconds left of the lease, by the server; 0 where the lock isn't held."""
+        """Return the remaining lease on the server in seconds, or 0 if the lock isn't held."""
         return run(self._left())
 
     def locked(self) -> bool:
-        """Whether anybody holds one of the keys."""
+        """Return True if any owner holds one of the keys."""
         return run(self._is_locked())
 
     def __enter__(self) -> "Lock":
@@ -59,7 +59,7 @@ class Lock(LockBase):
 
 
 class Locks(LocksBase[Lock]):
-    """Makes locks with the settings of a client: ``redis.Redis``, ``RedisCluster`` or one by Sentinel."""
+    """A factory of locks over a ``redis.Redis``, a ``RedisCluster`` or a client of Sentinel."""
 
     _lock_class = Lock
 
@@ -67,5 +67,5 @@ class Locks(LocksBase[Lock]):
         super().__init__(client, Threads())
 
     def close(self) -> None:
-        """Closes connections that nobody uses. What is held stays so."""
+        """Close the idle connections. Held locks stay held."""
         run(self.connections.close())

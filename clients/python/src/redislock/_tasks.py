@@ -1,4 +1,4 @@
-"""What locks need of an event loop and its tasks: the counterpart of Threads."""
+"""The part of locks that is specific to tasks of an event loop: the counterpart of Threads."""
 
 import asyncio
 import inspect
@@ -12,12 +12,12 @@ from ._request import Key, Words
 
 T = TypeVar("T")
 
-# Longer than any limit that _apart is given. redis-py takes None for the connection's own limit.
+# Longer than every limit passed to _apart. To redis-py, None means the connection's own limit.
 NO_LIMIT = 1e8
 
 
 class Condition:
-    """As that of threads. Nobody need be kept out by it: between two awaits no other task runs."""
+    """A condition like that of threads. It locks nothing: no other task runs between two awaits."""
 
     def __init__(self) -> None:
         self._waiters: List["asyncio.Future[None]"] = []
@@ -55,7 +55,7 @@ class Tasks:
         self.forget()
 
     def forget(self) -> None:
-        # An event loop by itself keeps no task alive.
+        # References to running tasks, because an event loop doesn't keep its tasks alive.
         self._running: Set["asyncio.Future[Any]"] = set()
 
     def me(self) -> Any:
@@ -65,7 +65,8 @@ class Tasks:
         return asyncio.get_running_loop()
 
     def at(self, when: float, act: Callable[[], None]) -> Callable[[], None]:
-        # Early, because some loops take no time limit of many years.
+        # At most an hour, because some loops take no delay of many years. An early call is
+        # harmless.
         left = min(max(0.0, when - time.monotonic()), 3600.0)
         return asyncio.get_running_loop().call_later(left, act).cancel
 
@@ -81,7 +82,7 @@ class Tasks:
             self.start(told)
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Though the caller is cancelled."""
+        """Run the work to its end, even if the caller is cancelled."""
         return await asyncio.shield(self.start(work))
 
     async def sleep(self, seconds: float) -> None:
@@ -109,8 +110,10 @@ async def _exchange(link: Any, commands: Sequence[Words]) -> Any:
 
 
 async def _apart(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """In a task of its own, because asyncio.wait_for, and so redis-py, may swallow the cancellation of
-    the one that it is called in before Python 3.12.
+    """Run the work in a separate task, with a time limit.
+
+    Before Python 3.12, asyncio.wait_for, and so redis-py, may swallow the cancellation of the task
+    that calls it.
     """
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda it: it.cancelled() or it.exception())

@@ -1,4 +1,4 @@
-"""What locks need of threads: what is awaited here blocks the thread, and is done when it returns."""
+"""The part of locks that is specific to threads. Its coroutines block the calling thread."""
 
 import math
 import threading
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def run(steps: Coroutine[Any, Any, T]) -> T:
-    """Does all of it in this thread. Nothing in it ever waits for an event loop."""
+    """Run a coroutine to its end in this thread. It must never wait for an event loop."""
     try:
         steps.send(None)
     except StopIteration as end:
@@ -25,7 +25,7 @@ def run(steps: Coroutine[Any, Any, T]) -> T:
 
 class Condition(threading.Condition):
     async def until(self, is_so: Callable[[], bool], seconds: float = math.inf) -> bool:
-        """Waits for so long. Whether it is so."""
+        """Wait until the condition is true or the time is over. Return True if it is true."""
         return self.wait_for(is_so, min(seconds, threading.TIMEOUT_MAX))
 
 
@@ -48,22 +48,22 @@ class Threads:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew in a process that was forked: the thread of the clock isn't there."""
+        """Make a new clock, because a forked process has no thread of the old one."""
         self.clock = Clock()
 
     def me(self) -> threading.Thread:
-        """To whom a lock belongs that is acquired now."""
+        """Return the owner of a lock that is acquired now."""
         return threading.current_thread()
 
     def loop(self) -> None:
-        """The event loop in which alone connections can be used that are made now: none."""
+        """Return None: connections of threads belong to no event loop."""
 
     def at(self, when: float, act: Callable[[], None]) -> Callable[[], None]:
-        """Has something done at a time of the monotonic clock. What is returned prevents it."""
+        """Schedule a callback at a time of the monotonic clock. Return its cancel function."""
         return self.clock.at(when, act)
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Has something done beside what the caller does."""
+        """Run work in the background."""
         self._in_thread(run, work)
 
     def tell(self, on_lost: Callable[[Any], Any], lock: Any) -> None:
@@ -73,26 +73,26 @@ class Threads:
         threading.Thread(target=act, args=(what,), name="redislock", daemon=True).start()
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Has something done to its end."""
+        """Run work to its end."""
         return await work
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
     async def done(self, result: T) -> T:
-        """What a call of redis-py gave, or what one of redis.asyncio comes to."""
+        """Return the result of a call of redis-py. In redis.asyncio it is awaited."""
         return result
 
     async def node(self, cluster: Any, key: Key) -> Any:
-        """What knows how connections to the node that has a key are made."""
+        """Return the connection pool of the node that serves a key."""
         return cluster.get_redis_connection(cluster.get_node_from_key(key)).connection_pool
 
     async def exchange(self, link: Any, commands: Sequence[Words], seconds: float) -> Any:
-        """The answer to the last one of some commands."""
+        """Send commands, and return the reply to the last one."""
         limit = time.monotonic() + seconds
         for words in commands:
             link.send_command(*words)
-            # In parts, because no socket takes an endless time limit.
+            # In parts, because no socket takes an infinite time limit.
             while not link.can_read(timeout=max(0.0, min(limit - time.monotonic(), 60.0))):
                 if time.monotonic() >= limit:
                     raise exceptions.TimeoutError("no answer in time")

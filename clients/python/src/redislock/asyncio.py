@@ -18,30 +18,30 @@ __all__ = [
 
 
 class Lock(LockBase):
-    """A lock that is shared by all who name the same keys.
+    """A lock that all users of the same keys share.
 
-    The task that acquired it may acquire it again, and releases it as often. Another task that shares
+    The task that acquired it may acquire it again, and releases it as often. Another task that uses
     this object waits until then.
     """
 
     async def acquire(self, blocking: bool = True, timeout: Optional[float] = -1) -> Optional[int]:
-        """The fence, or None where the lock wasn't to be had in time. Waits for ever by default."""
+        """Return the fence, or None if the lock isn't granted in time. No time limit by default."""
         return await self._acquire(blocking, timeout)
 
     async def release(self) -> bool:
-        """Takes back one acquire(); the last one frees the lock. Whether this task still held it."""
+        """Release one hold; the last frees the lock. Return True if this task still held it."""
         return await self._release()
 
     async def extend(self, lease: float) -> bool:
-        """Sets what is left of the lease, in seconds. Whether the lock was still held."""
+        """Set the remaining lease, in seconds. Return True if the lock was still held."""
         return await self._extend(lease)
 
     async def left(self) -> float:
-        """The seconds left of the lease, by the server; 0 where the lock isn't held."""
+        """Return the remaining lease on the server in seconds, or 0 if the lock isn't held."""
         return await self._left()
 
     async def locked(self) -> bool:
-        """Whether anybody holds one of the keys."""
+        """Return True if any owner holds one of the keys."""
         return await self._is_locked()
 
     async def __aenter__(self) -> "Lock":
@@ -53,7 +53,7 @@ class Lock(LockBase):
 
 
 class Locks(LocksBase[Lock]):
-    """Makes locks with the settings of a client of ``redis.asyncio``, of a cluster or by Sentinel too."""
+    """A factory of locks over a client of ``redis.asyncio``, also of a cluster or of Sentinel."""
 
     _lock_class = Lock
 
@@ -61,5 +61,5 @@ class Locks(LocksBase[Lock]):
         super().__init__(client, Tasks())
 
     async def aclose(self) -> None:
-        """Closes connections that nobody uses. What is held stays so."""
+        """Close the idle connections. Held locks stay held."""
         await self.connections.close()

@@ -1,7 +1,7 @@
-"""The same as ``redislock.compat`` for ``redis.asyncio``.
+"""The counterpart of ``redislock.compat`` for ``redis.asyncio``.
 
-Waiters are served in their order instead of asking again each ``sleep`` seconds. A key that an old
-``redis.lock.Lock`` holds counts as held: only then ``sleep`` is used.
+Waiters are served in their order instead of polling every ``sleep`` seconds. A key that an old
+``redis.lock.Lock`` holds counts as held, and only then is ``sleep`` used.
 """
 
 from typing import Any, Literal, Optional, Union
@@ -13,7 +13,7 @@ from .asyncio import Locks
 
 
 class Lock(DropIn, RedisPyLock):
-    """Takes what redis-py's takes, and raises what that raises."""
+    """A lock with the parameters and exceptions of redis-py's ``Lock``."""
 
     _locks_class = Locks
 

@@ -1,7 +1,7 @@
 """redis-py's ``Lock``, with the module's commands: ``redis.lock(name, lock_class=compat.Lock)``.
 
-Waiters are served in their order instead of asking again each ``sleep`` seconds. A key that an old
-``redis.lock.Lock`` holds counts as held: only then ``sleep`` is used.
+Waiters are served in their order instead of polling every ``sleep`` seconds. A key that an old
+``redis.lock.Lock`` holds counts as held, and only then is ``sleep`` used.
 """
 
 from typing import Any, Literal, Optional, Union
@@ -14,7 +14,7 @@ from ._threads import run
 
 
 class Lock(DropIn, RedisPyLock):
-    """Takes what redis-py's takes, and raises what that raises."""
+    """A lock with the parameters and exceptions of redis-py's ``Lock``."""
 
     _locks_class = Locks
 

@@ -1,4 +1,4 @@
-//! The driver of the conformance suite: obeys orders, a line of JSON each, with this library.
+//! The driver of the conformance suite. Executes orders, each a line of JSON, with this library.
 
 mod tasks;
 mod threads;
@@ -27,7 +27,7 @@ fn main() {
             Err(error) => eprintln!("driver: {line}: {error}"),
         }
     }
-    // Without a release of what is held.
+    // The held locks are not released.
     exit(0);
 }
 
@@ -63,7 +63,7 @@ impl Order {
         self.0[name] == json!(true)
     }
 
-    /// The options of a lock.
+    /// Returns the options of a lock.
     fn options(&self) -> Options {
         let mut options = Options::new();
         if let Some(lease) = self.ms("lease_ms") {
@@ -91,7 +91,7 @@ impl Order {
         options.on_lost(move || say(&json!({"event": "lost", "lock": name})))
     }
 
-    /// Answers it.
+    /// Writes the answer to this order.
     fn answer(&self, answer: Result<Value, Error>) {
         let mut answer = answer.unwrap_or_else(|error| {
             let name = match &error {
@@ -109,7 +109,7 @@ impl Order {
 
 fn say(line: &Value) {
     let mut stdout = stdout().lock();
-    // Whoever reads this may be gone, and then this ends soon as well.
+    // The reader may be gone, and then this driver ends soon as well.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }
 

@@ -1,4 +1,4 @@
-//! The library for tokio: each order in a task.
+//! The orders on the library for tokio, each in a task.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ struct State {
     locks: Option<Locks>,
     named: HashMap<String, Lock>,
     guards: HashMap<String, Vec<Guard>>,
-    /// Each acquire, by the order's number.
+    /// The acquires, by the order's number.
     waits: HashMap<u64, (Order, JoinHandle<()>)>,
 }
 

@@ -1,4 +1,4 @@
-//! The library for threads: each order in one.
+//! The orders on the library for threads, each in a thread.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

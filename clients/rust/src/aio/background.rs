@@ -1,4 +1,4 @@
-//! Work in tasks of its own: it goes on where nobody waits for it any more.
+//! Work in tasks of its own, which continues when its waiter is dropped.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use crate::error::Error;
 
 pub(super) struct Background {
     runtime: Handle,
-    /// How much work goes on that nobody waits for.
+    /// The count of unfinished work without a waiter.
     left_alone: watch::Sender<usize>,
 }
 
-/// Is there until the work is done.
+/// A handle that exists until the work is done.
 pub(super) struct Work {
     background: Arc<Background>,
     is_left_alone: watch::Sender<bool>,
 }
 
-/// Waits for the work. It may be dropped at any time.
+/// The waiter for some work, which may be dropped at any time.
 pub(super) struct Waits<T> {
     answer: oneshot::Receiver<Result<T, Error>>,
     work: Arc<Work>,
 }
 
 impl Background {
-    /// Within a runtime.
+    /// Must be called within a tokio runtime.
     pub(super) fn new() -> Background {
         Background {
             runtime: Handle::current(),
@@ -48,23 +48,23 @@ impl Background {
         let goes_on = Arc::clone(&work);
         let running = run(Arc::clone(&work));
         self.runtime.spawn(async move {
-            // What nobody takes is dropped here, while the work still counts.
+            // A result without a waiter is dropped here, while the work still counts.
             let _ = tell.send(running.await);
             drop(goes_on);
         });
         Waits { answer, work }
     }
 
-    /// Comes back when all is done that was left alone.
+    /// Returns when all work without a waiter is done.
     pub(super) async fn settled(&self) {
         let mut left_alone = self.left_alone.subscribe();
-        // It can't fail, as the sender is here.
+        // This can't fail, because the sender exists.
         let _ = left_alone.wait_for(|count| *count == 0).await;
     }
 }
 
 impl Work {
-    /// Comes back when nobody waits for this any more.
+    /// Returns when the waiter for this work has been dropped.
     pub(super) async fn left_alone(&self) {
         let mut is_left_alone = self.is_left_alone.subscribe();
         let _ = is_left_alone.wait_for(|it| *it).await;
@@ -80,7 +80,7 @@ impl Drop for Work {
 
 impl<T> Waits<T> {
     pub(super) async fn done(mut self) -> Result<T, Error> {
-        // Without an answer the work has panicked.
+        // Without a result the work has panicked.
         (&mut self.answer).await.unwrap_or(Err(Error::Cancelled))
     }
 }

@@ -17,8 +17,9 @@ use crate::owner::ANSWER_WITHIN;
 pub(super) type Answer<'a> = BoxFuture<'a, RedisResult<Value>>;
 
 pub(super) trait Connection: Send + Sync {
-    /// `route` is the key by which a cluster is asked. The answer has to come within this time, once there is a
-    /// connection; where that is made unseen, both within twice as much.
+    /// Sends a command, in a cluster to the node of the key `route`, and returns the reply. Fails
+    /// if the reply takes longer than `within` on an open connection. If the redis crate connects
+    /// by itself, both together have twice that time.
     fn ask<'a>(&'a self, command: &'a Cmd, route: &'a [u8], within: Duration) -> Answer<'a>;
 }
 
@@ -39,7 +40,7 @@ async fn in_time<T>(
     timeout(within, asked).await.unwrap_or_else(too_late)
 }
 
-/// A connection that is made anew when it is lost.
+/// A connection that is replaced when it is lost.
 pub(super) struct Reconnecting {
     client: Client,
     current: Mutex<Option<Arc<MultiplexedConnection>>>,
@@ -76,7 +77,7 @@ impl Connection for Reconnecting {
             let mut asked = MultiplexedConnection::clone(&connection);
             let answer = in_time(within, command.query_async(&mut asked)).await;
             match &answer {
-                // It may be answered still, and what is sent next must not overtake it.
+                // The reply may still come, and the next command must not overtake this one.
                 Err(error) if error.is_timeout() && within < ANSWER_WITHIN => {}
                 Err(error) if may_pass(error) => {
                     let mut current = self.current.lock().await;

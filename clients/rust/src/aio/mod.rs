@@ -1,9 +1,9 @@
-//! Locks for tokio. All of them share one connection, so they wait by LOCK.QUEUE, and are told of their
-//! turn by a message.
+//! Locks for tokio. All locks share one connection, so tasks wait by LOCK.QUEUE, and a message
+//! notifies each task of its turn.
 //!
-//! Every future here can be dropped at any time. A dropped `acquire` gives its place up, and releases
-//! what was granted meanwhile; a dropped `release` or `extend` is carried out all the same. That happens in
-//! the background: see [`Locks::settled`].
+//! Every future here can be dropped at any time. A dropped `acquire` gives up its place, and
+//! releases a lock that was granted meanwhile. A dropped `release` or `extend` is carried out all
+//! the same. That happens in the background: see [`Locks::settled`].
 
 mod background;
 mod connections;
@@ -26,14 +26,15 @@ use background::{Background, Waits, Work};
 use connections::{Connection, Reconnecting};
 use notifications::{Listener, Subscription, Waiter, Waiters};
 
-/// By how much a wait may be late while its place is given up. After this that goes on without it.
+/// The longest delay of a wait's end while its place is given up. After it, the cleanup continues
+/// without the wait.
 const GRACE: Duration = Duration::from_millis(350);
 
-/// Where there is no end to a wait.
+/// The time limit of a wait that has none.
 const LONG: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Makes locks for tasks. Cheap to clone; all clones share one connection for commands and one that
-/// listens, or in a cluster one for both to each node.
+/// A factory of locks for tasks. Clones are cheap and share one connection for commands and another
+/// one for messages. In a cluster they share one connection for both to each node.
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")]
@@ -59,8 +60,8 @@ struct Shared {
     background: Arc<Background>,
 }
 
-/// One owner of a lock. Acquired again while it is held, it counts its holds; so tasks that are to
-/// wait for each other need a `Lock` each.
+/// One owner of a lock. Acquiring it again while it is held adds a hold. So tasks that exclude each
+/// other need a `Lock` each.
 #[derive(Clone)]
 pub struct Lock {
     inner: Arc<Inner>,
@@ -69,11 +70,11 @@ pub struct Lock {
 struct Inner {
     shared: Arc<Shared>,
     owner: Owner<Changes>,
-    /// One acquires or releases at a time.
+    /// Locked while a task acquires or releases.
     turn: Mutex<()>,
 }
 
-/// The lock is held. When this goes out of scope a task releases it in the background.
+/// A held lock. When the guard goes out of scope, a task releases the lock in the background.
 #[must_use = "the lock is released at once if this isn't kept"]
 pub struct Guard {
     lock: Lock,
@@ -82,7 +83,7 @@ pub struct Guard {
 }
 
 type Grant = grant::Grant<Changes>;
-/// Whether it is lost.
+/// The channel of a grant's changes: true if the grant is lost.
 type Changes = watch::Sender<bool>;
 
 impl Observer for Changes {
@@ -96,20 +97,21 @@ impl Observer for Changes {
 }
 
 impl Locks {
-    /// Takes a connection for commands and one that listens from this client, when they are needed.
+    /// Makes locks over two connections of this client, one for commands and one for messages,
+    /// which open when they are needed.
     ///
-    /// Like all of these, it has to be called within a tokio runtime.
+    /// Must be called within a tokio runtime, like the other functions that make a `Locks`.
     pub fn new(client: Client) -> Locks {
         Locks::of(Reconnecting::new(client.clone(), None), client)
     }
 
-    /// Sends commands over this connection, and listens on one from the client, which is also where a
-    /// new one comes from when this one is lost.
+    /// Makes locks that send commands over this connection, and listen on another one of the
+    /// client. If this connection is lost, a new one comes from the client too.
     pub fn on_multiplexed(client: Client, connection: MultiplexedConnection) -> Locks {
         Locks::of(Reconnecting::new(client.clone(), Some(connection)), client)
     }
 
-    /// Sends commands over this connection, and listens on one from the client.
+    /// Makes locks that send commands over this manager, and listen on a connection of the client.
     pub fn on_manager(client: Client, manager: ConnectionManager) -> Locks {
         Locks::of(manager, client)
     }
@@ -120,8 +122,8 @@ impl Locks {
         Locks::with(connection, listener, waiters)
     }
 
-    /// Locks in a cluster. The builder is set to RESP3 and to a push sender of this library: by
-    /// these a task is told of its turn.
+    /// Makes locks in a cluster. Sets the builder to RESP3 and to a push sender of this library,
+    /// which notify a task of its turn.
     #[cfg(feature = "cluster-async")]
     pub async fn cluster(builder: redis::cluster::ClusterClientBuilder) -> Result<Locks, Error> {
         let (sender, pushes) = tokio::sync::mpsc::unbounded_channel();
@@ -155,12 +157,12 @@ impl Locks {
         }
     }
 
-    /// An exclusive lock on a key, or on several at once.
+    /// Returns an exclusive lock on a key, or on several keys at once.
     pub fn lock(&self, keys: impl Into<Keys>) -> Lock {
         self.lock_of(keys.into(), Options::new())
     }
 
-    /// A lock as the options say. Sessions are [`Error::Unsupported`] here.
+    /// Returns a lock with these options, or [`Error::Unsupported`] for a session.
     pub fn lock_with(&self, keys: impl Into<Keys>, options: Options) -> Result<Lock, Error> {
         match options.renewal {
             Renewal::Session => Err(Error::Unsupported),
@@ -168,8 +170,8 @@ impl Locks {
         }
     }
 
-    /// Comes back when all is done that dropped guards and futures have left to the background. A program
-    /// that ends before that leaves those locks to the end of their leases.
+    /// Returns when the background has finished the work of all dropped guards and futures. If the
+    /// program ends before that, those locks end with their leases.
     pub async fn settled(&self) {
         self.shared.background.settled().await;
     }
@@ -187,32 +189,32 @@ impl Locks {
 }
 
 impl Lock {
-    /// Waits for the lock, for ever.
+    /// Waits for the lock without a time limit.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         let end = later(Instant::now(), LONG);
         let taken = self.take(Request::Wait, end).await?;
-        // Without an end to the time, not got is given up.
+        // Without a time limit, a wait that gets no grant was given up.
         taken.ok_or(Error::Cancelled)
     }
 
-    /// Waits so long; `None` if that wasn't enough.
+    /// Waits for the lock for at most `wait`. Returns `None` if that time passed without a grant.
     pub async fn acquire_within(&self, wait: Duration) -> Result<Option<Guard>, Error> {
         let end = later(Instant::now(), wait);
         self.take(Request::Wait, end).await
     }
 
-    /// Takes the lock if it is free; `None` if it isn't.
+    /// Acquires the lock if it is free. Returns `None` if it isn't.
     pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
         let end = Instant::now() + ANSWER_WITHIN;
         self.take(Request::Try, end).await
     }
 
-    /// What names the owner.
+    /// Returns the owner's token.
     pub fn token(&self) -> &[u8] {
         &self.inner.owner.commands.token
     }
 
-    /// What is left of the lease, as the server says: zero if the lock isn't held.
+    /// Returns the remaining lease on the server, or zero if the lock isn't held.
     pub async fn left(&self) -> Result<Duration, Error> {
         self.inner.owner.left(&mut self.inner.io()).await
     }
@@ -225,7 +227,7 @@ impl Lock {
         taken.unwrap_or(Ok(None))
     }
 
-    /// Gives up when the work is left alone.
+    /// Acquires the lock, and gives up when the waiter for the work is dropped.
     async fn take_while(
         &self,
         work: Arc<Work>,
@@ -255,7 +257,7 @@ impl Lock {
     }
 
     fn hold(&self, grant: Arc<Grant>) -> Guard {
-        // With its first hold it is new.
+        // A grant with one hold is new.
         if grant.holds() == 1 {
             let (lock, grant) = (Arc::clone(&self.inner), Arc::clone(&grant));
             tokio::spawn(async move { lock.renew(&grant).await });
@@ -269,34 +271,37 @@ impl Lock {
 }
 
 impl Guard {
-    /// The number of this grant, greater than that of each one before it: what the guarded resource compares.
+    /// Returns the fence of this grant, which is greater than the fence of every earlier grant. The
+    /// guarded resource compares it.
     pub fn fence(&self) -> i64 {
         self.grant.fence
     }
 
-    /// What names the owner.
+    /// Returns the owner's token.
     pub fn token(&self) -> &[u8] {
         self.lock.token()
     }
 
-    /// Whether the lock was lost: the server said so, or the lease is over by this machine's clock.
+    /// Returns true if the lock was lost: the server said so, or the lease has ended on the local
+    /// monotonic clock.
     pub fn is_lost(&self) -> bool {
         self.grant.is_lost()
     }
 
-    /// Comes back when the lock is lost; never, if it is released before.
+    /// Returns when the lock is lost, and never if it is released first.
     pub async fn lost(&self) {
         let mut changes = self.grant.observer.subscribe();
-        // It can't fail, as the sender is here.
+        // This can't fail, because the sender exists.
         let _ = changes.wait_for(|lost| *lost).await;
     }
 
-    /// What is left of the lease, as the server says: zero if the lock isn't held.
+    /// Returns the remaining lease on the server, or zero if the lock isn't held.
     pub async fn left(&self) -> Result<Duration, Error> {
         self.lock.left().await
     }
 
-    /// Sets the lease, from now on and for renewals. `false`: the lock is lost.
+    /// Sets the lease, which counts from now and is used by later renewals too. Returns `false` if
+    /// the lock is lost.
     pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
         let (lock, grant) = (Arc::clone(&self.lock.inner), Arc::clone(&self.grant));
         let extend = |_| async move { lock.owner.extend(&mut lock.io(), &grant, lease).await };
@@ -304,7 +309,7 @@ impl Guard {
         background.start(extend).done().await
     }
 
-    /// Releases the lock. `false`: it had been lost. It is tried until the lease is over.
+    /// Releases the lock. Returns `false` if it had been lost. Tries until the lease ends.
     pub async fn release(mut self) -> Result<bool, Error> {
         self.released = true;
         self.begin_release(self.grant.until()).done().await
@@ -326,14 +331,15 @@ impl Drop for Guard {
 }
 
 impl Inner {
-    /// Renews a grant as long as it is held, and tells of its loss.
+    /// Renews a grant while it is held, and reports its loss.
     async fn renew(&self, grant: &Grant) {
         let mut changes = grant.observer.subscribe();
         while let Some(due) = grant.due() {
             tokio::select! {
                 () = sleep_until(due.into()) => {
                     let mut io = self.io();
-                    // What isn't renewed by then is over, and next this tells of it.
+                    // A lease that isn't renewed by then has ended; the next round reports the
+                    // loss.
                     let renewed = self.owner.renew(&mut io, grant);
                     let _ = timeout_at(grant.until().into(), renewed).await;
                 }
@@ -359,15 +365,15 @@ impl Inner {
     }
 }
 
-/// Sends commands on the connection that is shared.
+/// An `Io` over the shared connection.
 struct Sharing<'a> {
     connection: &'a dyn Connection,
-    /// Who is told of the turn, and may be gone, where this is for a wait.
+    /// The waiter that messages notify, and its work. `None` if this isn't for a wait.
     wait: Option<(Waiter, Arc<Work>)>,
 }
 
 impl Io for Sharing<'_> {
-    /// An answer is always waited for: what is sent behind a command must not overtake it.
+    /// Always waits for the reply, because a later command must not overtake this one.
     async fn ask(&mut self, command: &Cmd, route: &[u8], within: Duration) -> RedisResult<Value> {
         self.connection.ask(command, route, within).await
     }

@@ -1,4 +1,4 @@
-//! How tasks are told that it is their turn: by messages on a channel of this program's own.
+//! The notification of tasks whose turn has come, by messages on a channel of this program's own.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,10 +20,10 @@ use crate::owner::ANSWER_WITHIN;
 #[cfg(feature = "cluster-async")]
 pub(super) use cluster::ShardSubscriptions;
 
-/// What listens for these messages.
+/// A listener for these messages.
 pub(super) trait Listener: Send + Sync {
-    /// Where a task that waits for this key until then is to be told of its turn. It is listened to,
-    /// unless that isn't possible now; then the task asks without being told.
+    /// Returns the channel of a task that waits for `key` until `end`, and subscribes to it first.
+    /// If it can't subscribe in time, the task asks without being notified.
     fn channel<'a>(&'a self, key: &'a [u8], end: Instant) -> BoxFuture<'a, String>;
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Waiters {
     notifies: Mutex<HashMap<u64, Arc<Notify>>>,
 }
 
-/// One of them. The number is what a message says: tokens stay secret.
+/// A task that waits. Messages contain its number instead of the token, which stays secret.
 pub(super) struct Waiter {
     pub(super) number: u64,
     notify: Arc<Notify>,
@@ -42,7 +42,7 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// Comes back when it is worthwhile to ask.
+    /// Returns when asking again is worthwhile.
     pub(super) async fn told(&self) {
         self.notify.notified().await;
     }
@@ -74,14 +74,14 @@ impl Waiters {
         notify.inspect(|notify| notify.notify_one());
     }
 
-    /// Messages may have been missed.
+    /// Wakes every waiter, because messages may have been missed.
     fn tell_all(&self) {
         let notifies = self.notifies.lock();
         notifies.values().for_each(|notify| notify.notify_one());
     }
 }
 
-/// How long a task waits until it is listened to.
+/// Returns the time at which a task stops waiting for its subscription.
 fn soon(end: Instant) -> time::Instant {
     end.min(Instant::now() + ANSWER_WITHIN).into()
 }
@@ -90,12 +90,12 @@ fn random_name() -> String {
     format!("redis-lock:{:032x}", rand::random::<u128>())
 }
 
-/// One channel, on a connection of its own from the first task that waits on.
+/// One channel on a connection of its own, which opens for the first task that waits.
 pub(super) struct Subscription {
     channel: String,
     is_wanted: Arc<Notify>,
     is_subscribed: watch::Receiver<bool>,
-    /// Ends with this.
+    /// The task that listens. It ends when this is dropped.
     _listening: JoinSet<()>,
 }
 
@@ -175,16 +175,16 @@ mod cluster {
     use super::{random_name, soon, Listener, Waiters};
     use crate::mutex::Mutex;
 
-    /// One shard channel for each slot, on the connections of a cluster.
+    /// The shard channels, one for each slot, on the connections of a cluster.
     pub(in super::super) struct ShardSubscriptions {
         connection: ClusterConnection,
         name: String,
         channels: Arc<Channels>,
-        /// Ends with this.
+        /// The task that listens. It ends when this is dropped.
         _listening: JoinSet<()>,
     }
 
-    /// The channel of each slot that is listened to.
+    /// The subscribed channel of each slot.
     type Channels = Mutex<HashMap<Slot, String>>;
 
     impl ShardSubscriptions {
@@ -241,7 +241,8 @@ mod cluster {
         }
     }
 
-    /// A name in this slot: with the key's own hash tag, or where that doesn't do, with a number's.
+    /// Returns a channel name in this slot. Its hash tag is the key's or, if that one is in another
+    /// slot, a number.
     fn channel_in(slot: Slot, key: &[u8], name: &str) -> String {
         let key = String::from_utf8_lossy(key);
         let tagged = key

@@ -1,4 +1,4 @@
-//! Connections on which one command at a time is under way.
+//! Connections that run one command at a time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use crate::mutex::Mutex;
 use crate::owner::ANSWER_WITHIN;
 
 pub(super) trait Connection: Send {
-    /// `route` is the key by which a cluster is asked. The answer has to come within this time.
+    /// Sends a command, in a cluster to the node of the key `route`, and returns the reply. Fails
+    /// if the reply takes longer than `within`.
     fn ask(&mut self, command: &Cmd, route: &[u8], within: Duration) -> RedisResult<Value>;
 }
 
@@ -22,13 +23,13 @@ impl Connection for redis::Connection {
     }
 }
 
-/// Connections that are not in use.
+/// The pool of idle connections.
 pub(super) struct Pool {
     open: Box<Open>,
     idle: Mutex<Vec<Box<dyn Connection>>>,
 }
 
-/// Where connections come from.
+/// A function that opens a connection.
 type Open = dyn Fn() -> RedisResult<Box<dyn Connection>> + Send + Sync;
 
 impl Pool {
@@ -43,13 +44,13 @@ impl Pool {
         }
     }
 
-    /// Asks on an idle connection, or on a new one.
+    /// Sends a command on an idle connection, or on a new one.
     pub(super) fn ask(&self, command: &Cmd, route: &[u8], within: Duration) -> RedisResult<Value> {
         let idle = self.idle.lock().pop();
         let mut connection = idle.map_or_else(&self.open, Ok)?;
         let answer = connection.ask(command, route, within);
         match &answer {
-            // Where one is of no use any more, the others mostly aren't either.
+            // The idle connections are usually broken too.
             Err(error) if may_pass(error) => self.idle.lock().clear(),
             _ => self.idle.lock().push(connection),
         }
@@ -57,14 +58,15 @@ impl Pool {
     }
 }
 
-/// A connection of the lock's own, which its wait stands on and its grant is tied to.
+/// The lock's own connection, which carries its wait and to which its grant is tied.
 #[derive(Default)]
 pub(super) struct Session {
     connection: Option<Box<dyn Connection>>,
-    /// The last two before it, whose answer didn't come, or not whole: a process that is stopped and continued has its
-    /// reading cut off. They stay open until the next one was answered: only then has the server moved the place
-    /// or the grant there, which would have gone with its connection. Two, because the latest may have
-    /// broken before the server read from it.
+    /// The last two connections before it, whose reply was missing or incomplete. Stopping and
+    /// continuing a process interrupts its read. The connections stay open until a newer one gets a
+    /// reply, because only then has the server moved the place or the grant to it. Closing them
+    /// earlier would end the place or the grant. Two, because the latest connection may have broken
+    /// before the server read from it.
     unanswered: VecDeque<Box<dyn Connection>>,
 }
 
@@ -126,7 +128,8 @@ mod cluster {
         }
     }
 
-    /// Where a slot is on its way to, and the key may be there already.
+    /// Returns the node that an ASK error names. The slot is moving there, and the key may have
+    /// moved already.
     fn asked_to(error: &RedisError) -> Option<RoutingInfo> {
         if error.kind() != ErrorKind::Server(ServerErrorKind::Ask) {
             return None;

@@ -1,4 +1,4 @@
-//! Locks for threads. Each wait has a connection to itself, so they wait by LOCK.WAIT.
+//! Locks for threads. Each wait has a connection to itself, so threads wait by LOCK.WAIT.
 
 mod connections;
 mod renewals;
@@ -23,7 +23,7 @@ use connections::{Pool, Session};
 use renewals::Renewals;
 use turn::{Doing, MyTurn, Turn};
 
-/// Makes locks for threads. Cheap to clone; all clones share their connections.
+/// A factory of locks for threads. Clones are cheap and share their connections.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,8 +45,8 @@ struct Shared {
     renewals: Arc<Renewals>,
 }
 
-/// One owner of a lock. Acquired again while it is held, it counts its holds; so threads that are
-/// to wait for each other need a `Lock` each.
+/// One owner of a lock. Acquiring it again while it is held adds a hold. So threads that exclude
+/// each other need a `Lock` each.
 #[derive(Clone)]
 pub struct Lock {
     inner: Arc<Inner>,
@@ -57,11 +57,11 @@ struct Inner {
     owner: Owner<()>,
     turn: Turn,
     session: Option<Mutex<Session>>,
-    /// Locked while a renewal is under way, and while none may begin.
+    /// Locked during a renewal, and while no renewal may begin.
     renewal: Mutex<()>,
 }
 
-/// The lock is held, and released when this goes out of scope.
+/// A held lock, which is released when the guard goes out of scope.
 #[must_use = "the lock is released at once if this isn't kept"]
 pub struct Guard {
     lock: Lock,
@@ -72,13 +72,13 @@ pub struct Guard {
 type Grant = grant::Grant<()>;
 
 impl Locks {
-    /// Takes connections from this client, as many as commands and waits are under way at once.
+    /// Makes locks over connections of this client, one for each command or wait in progress.
     pub fn new(client: Client) -> Locks {
         Locks::of(Pool::of_client(client))
     }
 
-    /// Locks in a cluster. The builder's `retries` are set to 0: what is sent again, and when, is this
-    /// library's business.
+    /// Makes locks in a cluster. Sets the builder's `retries` to 0, because this library itself
+    /// repeats commands.
     #[cfg(feature = "cluster")]
     pub fn cluster(builder: redis::cluster::ClusterClientBuilder) -> Result<Locks, Error> {
         Ok(Locks::of(Pool::of_cluster(builder.retries(0).build()?)))
@@ -91,12 +91,12 @@ impl Locks {
         }
     }
 
-    /// An exclusive lock on a key, or on several at once.
+    /// Returns an exclusive lock on a key, or on several keys at once.
     pub fn lock(&self, keys: impl Into<Keys>) -> Lock {
         self.lock_with(keys, Options::new())
     }
 
-    /// A lock as the options say.
+    /// Returns a lock with these options.
     pub fn lock_with(&self, keys: impl Into<Keys>, options: Options) -> Lock {
         let is_session = options.renewal == Renewal::Session;
         let inner = Inner {
@@ -119,35 +119,35 @@ impl Drop for Shared {
 }
 
 impl Lock {
-    /// Waits for the lock, for ever.
+    /// Waits for the lock without a time limit.
     pub fn acquire(&self) -> Result<Guard, Error> {
-        // Without an end to the time, not got is given up.
+        // Without a time limit, a wait ends without the lock only if it was cancelled.
         self.take(Request::Wait, None)?.ok_or(Error::Cancelled)
     }
 
-    /// Waits so long; `None` if that wasn't enough.
+    /// Waits for the lock for at most `wait`. Returns `None` if that time passed without a grant.
     pub fn acquire_within(&self, wait: Duration) -> Result<Option<Guard>, Error> {
         self.take(Request::Wait, Some(later(Instant::now(), wait)))
     }
 
-    /// Takes the lock if it is free; `None` if it isn't.
+    /// Acquires the lock if it is free. Returns `None` if it isn't.
     pub fn try_acquire(&self) -> Result<Option<Guard>, Error> {
         self.take(Request::Try, Some(Instant::now() + ANSWER_WITHIN))
     }
 
-    /// Ends the wait of another thread with this `Lock`: its `acquire` fails with
-    /// [`Error::Cancelled`]. Tells whether one waited.
+    /// Cancels the wait of another thread with this `Lock`: its `acquire` fails with
+    /// [`Error::Cancelled`]. Returns true if a thread was waiting.
     pub fn cancel(&self) -> bool {
         let lock = &self.inner;
         lock.turn.cancel(|| done(lock.owner.cancel(&mut lock.io())))
     }
 
-    /// What names the owner.
+    /// Returns the owner's token.
     pub fn token(&self) -> &[u8] {
         &self.inner.owner.commands.token
     }
 
-    /// What is left of the lease, as the server says: zero if the lock isn't held.
+    /// Returns the remaining lease on the server, or zero if the lock isn't held.
     pub fn left(&self) -> Result<Duration, Error> {
         done(self.inner.owner.left(&mut self.inner.io()))
     }
@@ -164,7 +164,7 @@ impl Lock {
         let taken = done(lock.owner.take(&mut lock.io_of_wait(&turn), &request, end));
         lock.end_session();
         if let Ok(Some(grant)) = &taken {
-            // With its first hold it is new.
+            // A grant with one hold is new.
             if grant.holds() == 1 {
                 let renewals = &lock.shared.renewals;
                 renewals.add(self.clone(), Arc::clone(grant));
@@ -186,27 +186,30 @@ impl Lock {
 }
 
 impl Guard {
-    /// The number of this grant, greater than that of each one before it: what the guarded resource compares.
+    /// Returns the fence of this grant, which is greater than the fence of every earlier grant. The
+    /// guarded resource compares it.
     pub fn fence(&self) -> i64 {
         self.grant.fence
     }
 
-    /// What names the owner.
+    /// Returns the owner's token.
     pub fn token(&self) -> &[u8] {
         self.lock.token()
     }
 
-    /// Whether the lock was lost: the server said so, or the lease is over by this machine's clock.
+    /// Returns true if the lock was lost: the server said so, or the lease has ended on the local
+    /// monotonic clock.
     pub fn is_lost(&self) -> bool {
         self.grant.is_lost()
     }
 
-    /// What is left of the lease, as the server says: zero if the lock isn't held.
+    /// Returns the remaining lease on the server, or zero if the lock isn't held.
     pub fn left(&self) -> Result<Duration, Error> {
         self.lock.left()
     }
 
-    /// Sets the lease, from now on and for renewals. `false`: the lock is lost.
+    /// Sets the lease, which counts from now and is used by later renewals too. Returns `false` if
+    /// the lock is lost.
     pub fn extend(&self, lease: Duration) -> Result<bool, Error> {
         let lock = &self.lock.inner;
         let extended = done(lock.owner.extend(&mut lock.io(), &self.grant, lease));
@@ -214,14 +217,15 @@ impl Guard {
         extended
     }
 
-    /// Releases the lock. `false`: it had been lost. It is tried until the lease is over.
+    /// Releases the lock. Returns `false` if it had been lost. Tries until the lease ends.
     pub fn release(mut self) -> Result<bool, Error> {
         self.released = true;
         self.release_until(self.grant.until())
     }
 
-    /// Sets the lease a last time, and leaves the lock to its end: nothing renews it any more, and a
-    /// session no longer ends it. `false`: it had been lost. It is tried until the lease is over.
+    /// Sets a last lease of `rest`, at whose end the lock is released. Nothing renews it any more,
+    /// and a session no longer ends it. Returns `false` if the lock had been lost. Tries until the
+    /// current lease ends.
     ///
     /// If other guards of the same [`Lock`] hold it too, only this guard's hold ends, and at once.
     pub fn release_after(mut self, rest: Duration) -> Result<bool, Error> {
@@ -250,23 +254,23 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
-            // Nobody is left to be told. What can't be released now ends with its lease.
+            // A drop can't return an error. A lock that can't be released now ends with its lease.
             let _ = self.release_until(Instant::now() + ANSWER_WITHIN);
         }
     }
 }
 
 impl Inner {
-    /// In the turn of this thread.
+    /// Releases the lock in the turn of this thread.
     fn release(&self, grant: &Arc<Grant>, until: Instant) -> Result<bool, Error> {
         let released = done(self.owner.release(&mut self.io(), grant, until));
         self.ended(grant);
         released
     }
 
-    /// Leaves the lock to a last lease, in the turn of this thread. Waits for a renewal that is under way, because
-    /// it would undo the last lease if the server executed it later. Unties a session on its own connection, so the
-    /// server can't see that connection close first.
+    /// Leaves the lock to a last lease, in the turn of this thread. Waits for a renewal in
+    /// progress, because it would undo the last lease if the server executed it later. Unties a
+    /// session on its own connection, so the server can't see that connection close first.
     fn release_after(&self, grant: &Arc<Grant>, rest: Duration) -> Result<bool, Error> {
         let renewal = self.renewal.lock();
         let session = self.session.as_ref().map(Mutex::lock);
@@ -280,7 +284,7 @@ impl Inner {
         released
     }
 
-    /// Ends the renewals of a grant, and its session, if that was its last hold.
+    /// Ends the renewals of a grant and its session, if its last hold has ended.
     fn ended(&self, grant: &Arc<Grant>) {
         if grant.due().is_none() {
             self.shared.renewals.remove(grant);
@@ -288,14 +292,15 @@ impl Inner {
         self.end_session();
     }
 
-    /// Closes its connections, unless the lock is held. So nothing stays tied to them where the server couldn't be told.
+    /// Closes the session's connections unless the lock is held. So nothing stays tied to them if
+    /// the RELEASE didn't reach the server.
     fn end_session(&self) {
         if let (Some(session), false) = (&self.session, self.owner.is_held()) {
             *session.lock() = Session::default();
         }
     }
 
-    /// In the thread that renews.
+    /// Renews a grant, in the thread for renewals.
     fn renew(&self, grant: &Grant) {
         let Some(_renewal) = self.renewal.try_lock() else {
             return grant.not_renewed();
@@ -306,7 +311,7 @@ impl Inner {
         let mut io = self.io();
         if let Some(session) = &self.session {
             let Some(session) = session.try_lock() else {
-                // It is acquired once more just now, and that sets the lease as well.
+                // Another acquire uses the session right now, and sets the lease as well.
                 return grant.not_renewed();
             };
             io.session = Some(session);
@@ -331,12 +336,12 @@ impl Inner {
     }
 }
 
-/// Has a thread stand still until there is an answer.
+/// An `Io` that blocks the thread until the reply.
 struct Blocking<'a> {
     pool: &'a Pool,
-    /// That of the lock, if this is asked on it.
+    /// The session of the lock, if commands go over it.
     session: Option<MutexGuard<'a, Session>>,
-    /// That of a wait that can be given up.
+    /// The turn of a wait that can be cancelled.
     turn: Option<&'a MyTurn<'a>>,
 }
 
@@ -357,10 +362,10 @@ impl Io for Blocking<'_> {
     }
 }
 
-/// What a future over [`Blocking`] comes to: it is ready when it is first polled.
+/// Returns the output of a future over [`Blocking`], which is ready at its first poll.
 pub(crate) fn done<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
-        Poll::Pending => unreachable!("nothing here is waited for without blocking"),
+        Poll::Pending => unreachable!("a future over Blocking is never pending"),
     }
 }

@@ -1,4 +1,4 @@
-//! One thread that renews what the others hold, and tells of what was lost.
+//! One thread that renews the locks of all threads, and reports losses.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, PoisonError};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use super::{Grant, Lock};
 use crate::mutex::Mutex;
 
-/// How long the thread sleeps when nothing is due.
+/// The sleep of the thread when no grant is due.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What is renewed. The thread starts with the first grant, and ends when this is closed.
+/// The grants to renew. The thread starts with the first grant, and ends when this is closed.
 #[derive(Default)]
 pub(super) struct Renewals {
     state: Mutex<State>,
@@ -23,7 +23,7 @@ struct State {
     entries: Vec<Entry>,
     runs: bool,
     closed: bool,
-    /// When the thread looks again by itself.
+    /// The time at which the thread next wakes by itself.
     next: Option<Instant>,
 }
 
@@ -52,7 +52,7 @@ impl Renewals {
         state.entries.retain(|it| !Arc::ptr_eq(&it.grant, grant));
     }
 
-    /// Something is due sooner than it was.
+    /// Wakes the thread, because a grant may be due sooner.
     pub(super) fn look_again(&self) {
         self.changed.notify_one();
     }
@@ -64,10 +64,11 @@ impl Renewals {
 
     fn run(&self) {
         while let Some(due) = self.next() {
-            // What is due may hold the last reference to all of this, so no lock is held here.
+            // The due entries may have the last reference to this, so no mutex is locked here.
             for Entry { lock, grant } in due {
                 if grant.due().is_some() {
-                    // A panic is that of one lock's `on_lost`: the other locks are renewed all the same.
+                    // A panic comes from one lock's `on_lost`. The other locks are renewed all the
+                    // same.
                     let _ = catch_unwind(AssertUnwindSafe(|| lock.inner.renew(&grant)));
                 }
                 if grant.due().is_none() {
@@ -77,7 +78,7 @@ impl Renewals {
         }
     }
 
-    /// Waits until something is due. None: there is nothing to renew any more.
+    /// Waits until grants are due, and returns them. Returns `None` when this is closed.
     fn next(&self) -> Option<Vec<Entry>> {
         let mut state = self.state.lock();
         while !state.closed {

@@ -1,17 +1,19 @@
-//! Whose turn it is: one thread at a time acquires or releases with a lock, and another may end its wait.
+//! The turn of a thread: one thread at a time acquires or releases with a lock, and another thread
+//! may cancel its wait.
 
 use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::mutex::Mutex;
 
-/// How often a wait is told that it is given up: the first time it may not have begun.
+/// The interval at which a cancellation is repeated, because at the first one the wait may not have
+/// begun.
 const TELL_AGAIN: Duration = Duration::from_millis(20);
 
-/// How long a thread sleeps that waits for its turn without an end.
+/// The longest sleep of a thread that waits for its turn without a time limit.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What the thread does whose turn it is.
+/// The activity of the thread that has the turn.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Doing {
     #[default]
@@ -28,11 +30,12 @@ pub(super) struct Turn {
     changed: Condvar,
 }
 
-/// Ends the turn when it is dropped.
+/// The turn of a thread, which ends when this is dropped.
 pub(super) struct MyTurn<'a>(&'a Turn);
 
 impl Turn {
-    /// Waits for this thread's turn. None: its time is over, or it only tries and another one waits already.
+    /// Waits for this thread's turn. Returns `None` at `end`, or if this thread only tries and
+    /// another thread waits already.
     pub(super) fn enter(&self, does: Doing, end: Option<Instant>) -> Option<MyTurn<'_>> {
         let mut doing = self.doing.lock();
         while *doing != Doing::Nothing {
@@ -46,7 +49,8 @@ impl Turn {
         Some(MyTurn(self))
     }
 
-    /// Ends the wait of the thread whose turn it is, which `tell` has end soon. False: none waits.
+    /// Cancels the wait of the thread that has the turn, by calling `tell` until the wait has
+    /// ended. Returns false if no thread waits.
     pub(super) fn cancel(&self, tell: impl Fn()) -> bool {
         let mut doing = self.doing.lock();
         if *doing != Doing::Waits {
@@ -78,14 +82,14 @@ impl Turn {
 }
 
 impl MyTurn<'_> {
-    /// Sleeps until then. True: the wait is given up, and there is no reason to sleep.
+    /// Sleeps until `at`. Returns true, without sleeping on, if the wait is cancelled.
     pub(super) fn pause_until(&self, at: Instant) -> bool {
         let left = at.saturating_duration_since(Instant::now());
         let goes_on = |doing| doing != Doing::GivesUp;
         *self.0.wait_while(self.0.doing.lock(), left, goes_on) == Doing::GivesUp
     }
 
-    /// From here on the wait can't be given up any more. True: it was.
+    /// Ends the time in which the wait can be cancelled. Returns true if it was cancelled.
     pub(super) fn ends_given_up(&self) -> bool {
         let mut doing = self.0.doing.lock();
         if *doing == Doing::Waits {

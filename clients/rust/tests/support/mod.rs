@@ -1,4 +1,4 @@
-//! A server of its own for each test, and what is looked up there.
+//! A separate server for each test, and queries to it.
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
@@ -11,10 +11,10 @@ use redis::{Client, Commands, Value};
 use redis_lock_rig::{Plan, Process};
 use tempfile::TempDir;
 
-/// How long anything may take that is waited for.
+/// The time limit of every wait of the tests.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A server with the module. It ends with this.
+/// A server with the module, which ends when this is dropped.
 pub struct Server {
     pub process: Process,
     _dir: TempDir,
@@ -25,7 +25,7 @@ impl Server {
         Server::with(&[])
     }
 
-    /// With more lines in its configuration.
+    /// Starts a server with more lines in its configuration.
     pub fn with(lines: &[&str]) -> Server {
         let dir = tempfile::tempdir().expect("a folder");
         let plan = Plan {
@@ -47,7 +47,7 @@ impl Server {
         Client::open(self.url()).expect("a client")
     }
 
-    /// The answer to a command whose words have no spaces in them.
+    /// Returns the reply to a command whose words contain no spaces.
     pub fn call(&self, command: &str) -> Value {
         let mut words = command.split(' ');
         let mut cmd = redis::cmd(words.next().expect("a command"));
@@ -58,7 +58,7 @@ impl Server {
         cmd.query(&mut connection).expect(command)
     }
 
-    /// How many wait for a key.
+    /// Returns the number of waiters for a key.
     pub fn waiters(&self, key: &str) -> i64 {
         let Value::Array(info) = self.call(&format!("LOCK.INFO {key}")) else {
             return 0;
@@ -82,18 +82,18 @@ impl Server {
         self.call(&format!("LOCK.INFO {key}")) == Value::Nil
     }
 
-    /// Nobody holds the key, and nobody waits for it.
+    /// Waits until the key has neither a holder nor a waiter.
     pub fn until_free(&self, key: &str) {
         until(&format!("{key} is free"), || self.is_free(key));
     }
 
-    /// Kills all connections but the one that asks for it.
+    /// Kills all connections except the one that sends the command.
     pub fn kill_connections(&self) {
         self.call("CLIENT KILL TYPE normal");
         self.call("CLIENT KILL TYPE pubsub");
     }
 
-    /// The ids of all but the one that asks.
+    /// Returns the ids of all connections except the one that sends the command.
     pub fn connections(&self) -> Vec<String> {
         let Value::BulkString(list) = self.call("CLIENT LIST") else {
             panic!("no list");

@@ -1,0 +1,17 @@
+//! What the documentation says, tried.
+//!
+//! - `pages`: links, examples and tables of all pages
+//! - `command_pages`: the pages of the commands
+//! - `migrate`: docs/migrate.md
+//! - `monitoring_files`: dashboards, alerts and the pages they lead to
+//! - `cron_once`: examples/cron_once.sh
+//! - `flash_sale`: examples/flash_sale.rs
+//! - `segmented_stock`: examples/segmented_stock.rs
+
+mod command_pages;
+mod cron_once;
+mod flash_sale;
+mod migrate;
+mod monitoring_files;
+mod pages;
+mod segmented_stock;

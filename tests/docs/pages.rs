@@ -1,0 +1,681 @@
+//! The README, DESIGN, the documents and the example configuration, checked against the project.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::iter;
+use std::path::{Path, PathBuf};
+
+use redis::{PushKind, Value};
+use support::headings::headings;
+use support::{until, Client, Expect, Reply, Server};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[track_caller]
+fn text_of(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Returns CONTRIBUTING, README, SECURITY and all documents in docs/, by their paths from the top
+/// of the clone.
+fn documents() -> BTreeSet<String> {
+    let mut documents =
+        BTreeSet::from(["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(str::to_owned));
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("a file").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "md") {
+                let path = path.strip_prefix(root()).expect("a path in the clone");
+                documents.insert(path.to_str().expect("a plain name").to_owned());
+            }
+        }
+    }
+    documents
+}
+
+/// Returns the pages of the commands.
+fn pages() -> Vec<String> {
+    let mut pages = documents();
+    pages.retain(|document| document.starts_with("docs/commands/"));
+    pages.into_iter().collect()
+}
+
+/// Returns the contents of the fenced blocks in a language.
+fn blocks(document: &str, language: &str) -> Vec<String> {
+    let mut blocks = Vec::new();
+    let mut lines = document.lines();
+    while let Some(opened) = lines.find_map(|line| line.trim_start().strip_prefix("```")) {
+        let block: Vec<&str> = lines
+            .by_ref()
+            .take_while(|line| line.trim_start() != "```")
+            .collect();
+        if opened == language {
+            blocks.push(block.join("\n"));
+        }
+    }
+    blocks
+}
+
+// --- the examples ---------------------------------------------------------------------------
+
+/// A typed line of an example, or a reply that arrives later, with the lines shown.
+struct Step<'a> {
+    client: &'a str,
+    typed: Option<&'a str>,
+    shown: Vec<&'a str>,
+}
+
+fn steps(block: &str) -> Vec<Step<'_>> {
+    let mut steps: Vec<Step<'_>> = Vec::new();
+    for line in block.lines() {
+        let of_a_client = |(client, _): &(&str, &str)| client.len() < 2 && *client != "-";
+        let typed = line.split_once("> ").filter(of_a_client);
+        let arrives = line.strip_suffix(':').filter(|client| client.len() == 1);
+        if let Some((client, command)) = typed {
+            steps.push(Step {
+                client,
+                typed: Some(command),
+                shown: Vec::new(),
+            });
+        } else if let Some(client) = arrives {
+            steps.push(Step {
+                client,
+                typed: None,
+                shown: Vec::new(),
+            });
+        } else {
+            steps
+                .last_mut()
+                .expect("an example starts with a command")
+                .shown
+                .push(line);
+        }
+    }
+    steps
+}
+
+/// Returns the lines that redis-cli shows for a reply.
+fn shown(reply: &Reply) -> Vec<String> {
+    match reply {
+        Err(text) => vec![format!("(error) {text}")],
+        Ok(Value::Nil) => vec!["(nil)".to_owned()],
+        Ok(Value::Int(number)) => vec![format!("(integer) {number}")],
+        Ok(Value::Okay) => vec!["OK".to_owned()],
+        Ok(Value::SimpleString(text)) => vec![text.clone()],
+        Ok(Value::BulkString(bytes)) => vec![format!("{:?}", String::from_utf8_lossy(bytes))],
+        Ok(Value::Array(items)) if items.is_empty() => vec!["(empty array)".to_owned()],
+        Ok(Value::Array(items)) => shown_items(items),
+        Ok(Value::Push { kind, data }) => shown_push(kind, data),
+        Ok(other) => panic!("an example can't show {other:?}"),
+    }
+}
+
+/// Returns the lines that redis-cli shows for a push message of RESP3.
+fn shown_push(kind: &PushKind, data: &[Value]) -> Vec<String> {
+    match (kind, data) {
+        (PushKind::Invalidate, [Value::Array(keys)]) => {
+            let keys = keys.iter().map(|key| Ok(key.clone()).text());
+            let keys: Vec<String> = keys.map(|key| format!("'{key}'")).collect();
+            vec![format!("-> invalidate: {}", keys.join(", "))]
+        }
+        _ => {
+            let kind = Value::BulkString(kind.to_string().into_bytes());
+            let items: Vec<Value> = iter::once(kind).chain(data.iter().cloned()).collect();
+            shown_items(&items)
+        }
+    }
+}
+
+fn shown_items(items: &[Value]) -> Vec<String> {
+    let width = items.len().to_string().len();
+    let mut lines = Vec::new();
+    for (number, item) in items.iter().enumerate() {
+        for (line_number, line) in shown(&Ok(item.clone())).iter().enumerate() {
+            lines.push(match line_number {
+                0 => format!("{:>width$}) {line}", number + 1),
+                _ => format!("{:>width$}  {line}", ""),
+            });
+        }
+    }
+    lines
+}
+
+/// Returns the lines with placeholders for values that differ between runs: random tokens, fences,
+/// times, and the ids and addresses of connections.
+fn steady<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut name = String::new();
+    let mut steady = Vec::new();
+    for line in lines {
+        let leaf = line.rsplit(") ").next().unwrap_or(line);
+        let value = if line.contains("(integer) ") {
+            format!("(integer) {leaf}")
+        } else {
+            leaf.to_owned()
+        };
+        let stands_for = match leaf.trim().parse::<u64>() {
+            Ok(number) if number >= 1000 => Some("(integer) many"),
+            Ok(_) if name.ends_with("-ms\"") => Some("(integer) many"),
+            Ok(_) if name == "\"client-id\"" => Some("(integer) an-id"),
+            Err(_) if name == "\"client-addr\"" => Some("\"an-address\""),
+            Err(_) if is_random_token(leaf) => Some("\"a-token\""),
+            _ => None,
+        };
+        steady.push(stands_for.map_or_else(|| line.to_owned(), |it| line.replace(&value, it)));
+        name = leaf.to_owned();
+    }
+    steady
+}
+
+fn is_random_token(leaf: &str) -> bool {
+    let inner = leaf.trim_matches('"');
+    inner.len() == 32
+        && inner
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[test]
+fn examples_show_what_a_server_answers() {
+    let server = Server::start();
+    let mut played = 0;
+    for document in documents() {
+        for block in blocks(&text_of(&document), "redis") {
+            play(&server, &document, &block);
+            server.call("FLUSHALL").okay();
+            played += 1;
+        }
+    }
+    assert!(played >= 8, "only {played} examples were found");
+}
+
+/// Splits a command into words like redis-cli does: text in double quotes is one word.
+fn words(command: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (number, part) in command.split('"').enumerate() {
+        match number % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
+
+#[track_caller]
+fn play(server: &Server, document: &str, block: &str) {
+    let mut clients: BTreeMap<&str, Client> = BTreeMap::new();
+    for Step {
+        client,
+        typed,
+        shown: expected,
+    } in steps(block)
+    {
+        if typed == Some("(closes)") {
+            close(
+                server,
+                clients.remove(client).expect("a client that is there"),
+            );
+            continue;
+        }
+        if typed == Some("(speaks RESP3)") {
+            clients.insert(client, server.client().into_resp3());
+            continue;
+        }
+        let client = clients.entry(client).or_insert_with(|| server.client());
+        let reply = match typed {
+            Some(command) if expected.is_empty() => {
+                server.block(client, command);
+                continue;
+            }
+            Some(command) => client.call(&words(command)),
+            None => client.recv(),
+        };
+        let lines = shown(&reply);
+        let lines = steady(lines.iter().map(String::as_str));
+        assert_eq!(
+            lines,
+            steady(expected),
+            "{document}: {typed:?}, in\n{block}"
+        );
+    }
+}
+
+/// Closes a connection and waits until the server has seen the close.
+fn close(server: &Server, client: Client) {
+    let id = client.id();
+    client.close();
+    until("the server sees the close", || !server.is_connected(id));
+}
+
+// --- names ----------------------------------------------------------------------------------
+
+/// Returns the names in `text` that start with `prefix` and continue in capitals.
+fn names_with<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
+    let starts = text.match_indices(prefix).map(|(start, _)| &text[start..]);
+    starts
+        .map(|rest| {
+            let tail = &rest[prefix.len()..];
+            let end = tail
+                .find(|letter: char| !letter.is_ascii_uppercase())
+                .unwrap_or(tail.len());
+            &rest[..prefix.len() + end]
+        })
+        .filter(|name| name.len() > prefix.len())
+        .collect()
+}
+
+fn commands_of(server: &Server) -> BTreeSet<String> {
+    let names = server.call("COMMAND LIST FILTERBY MODULE lock").list();
+    names
+        .into_iter()
+        .map(|name| Ok(name).text().to_uppercase())
+        .collect()
+}
+
+#[test]
+fn the_documents_name_the_commands_that_exist() {
+    let server = Server::start();
+    let known = commands_of(&server);
+    for document in documents() {
+        let text = text_of(&document);
+        let unknown: Vec<&str> = names_with(&text, "LOCK.")
+            .into_iter()
+            .filter(|name| !known.contains(*name))
+            .collect();
+        assert!(unknown.is_empty(), "{document} names {unknown:?}");
+    }
+    let pages = pages();
+    let heads = pages.iter().map(|page| {
+        let text = text_of(page);
+        let head = text.lines().next().and_then(|line| line.strip_prefix("# "));
+        let name = head.expect("a heading").to_owned();
+        let file = name.trim_start_matches("LOCK.").to_lowercase();
+        assert_eq!(*page, format!("docs/commands/{file}.md"));
+        name
+    });
+    let internal = iter::once("LOCK.APPLY".to_owned());
+    let described: BTreeSet<String> = heads.chain(internal).collect();
+    assert_eq!(described, known);
+}
+
+/// Returns the synopses in LOCK.HELP. The module makes them from its parser's syntax.
+fn synopses_of_help(server: &Server) -> BTreeSet<String> {
+    let lines = server.call("LOCK.HELP").list();
+    let lines = lines.into_iter().map(|line| Ok(line).text());
+    lines.filter(|line| line.starts_with("LOCK.")).collect()
+}
+
+#[test]
+fn help_and_the_pages_have_the_same_synopses() {
+    let server = Server::start();
+    let told = synopses_of_help(&server);
+    let documented: BTreeSet<String> = pages()
+        .iter()
+        .map(|page| blocks(&text_of(page), "").swap_remove(0))
+        .collect();
+    assert_eq!(documented, told);
+    let named: BTreeSet<&str> = told
+        .iter()
+        .filter_map(|synopsis| synopsis.split(' ').next())
+        .collect();
+    let mut known = commands_of(&server);
+    known.remove("LOCK.APPLY");
+    assert!(known.iter().eq(named), "LOCK.HELP leaves commands out");
+}
+
+/// Returns the code in the first cell of each table row that starts with a command.
+fn command_cells(document: &str) -> Vec<Vec<String>> {
+    let rows = document.lines().filter(|line| line.starts_with("| `LOCK."));
+    rows.map(|row| {
+        let row = row.replace("\\|", "\0");
+        let cell = row.split('|').nth(1).expect("a cell").replace('\0', "|");
+        let code = cell.split('`').skip(1).step_by(2);
+        code.map(str::to_owned).collect()
+    })
+    .collect()
+}
+
+#[test]
+fn the_readme_has_the_synopses_of_help() {
+    let told = synopses_of_help(&Server::start());
+    let mut named = 0;
+    for cell in command_cells(&text_of("README.md")) {
+        match cell.as_slice() {
+            [synopsis] => {
+                assert!(told.contains(synopsis), "{synopsis} isn't in {told:#?}");
+                named += 1;
+            }
+            // Several commands, followed by the arguments that their synopses start with.
+            [names @ .., shared] => {
+                for name in names {
+                    let start = format!("{name} {}", shared.trim_end_matches("..."));
+                    let begins = |synopsis: &String| synopsis.starts_with(&start);
+                    assert!(told.iter().any(begins), "no {start}in {told:#?}");
+                    named += 1;
+                }
+            }
+            [] => unreachable!("the row starts with code"),
+        }
+    }
+    assert_eq!(named, told.len(), "the README leaves commands out");
+}
+
+#[test]
+fn the_documents_name_the_fields_of_info() {
+    let server = Server::start();
+    let info = server.call("INFO lock").text();
+    let known: BTreeSet<&str> = info
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, _)| name)
+        .collect();
+    let text = text_of("docs/operations.md");
+    let described: BTreeSet<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("| `lock_"))
+        .filter_map(|line| line.split('|').nth(1))
+        .flat_map(|cell| cell.split(", "))
+        .filter_map(|name| name.trim().trim_matches('`').strip_prefix("lock_"))
+        .collect();
+    let known: BTreeSet<&str> = known
+        .iter()
+        .filter_map(|name| name.strip_prefix("lock_"))
+        .collect();
+    assert_eq!(described, known);
+}
+
+/// Checks that the overview shows only code of each client's README, which that client's tests
+/// follow word for word.
+#[test]
+fn the_first_locks_are_those_that_are_tried() {
+    let overview = text_of("docs/clients.md");
+    let clients = [
+        ("Node", "node"),
+        ("Rust", "rust"),
+        ("Go", "go"),
+        ("PHP", "php"),
+    ];
+    for (heading, client) in clients {
+        let (_, section) = overview
+            .split_once(&format!("\n## {heading}\n"))
+            .expect("a section");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let shown: Vec<&str> = section.split("```").skip(1).step_by(2).collect();
+        assert!(shown.len() >= 2, "{heading} shows {} blocks", shown.len());
+        let tried = text_of(&format!("clients/{client}/README.md"));
+        for block in shown {
+            let (_, code) = block.split_once('\n').expect("a language and code");
+            assert!(
+                tried.contains(code),
+                "{heading} shows code that its README lacks: {code}"
+            );
+        }
+    }
+}
+
+// --- settings -------------------------------------------------------------------------------
+
+fn setting(server: &Server, name: &str) -> String {
+    match server.call(&["CONFIG", "GET", name]).list().as_slice() {
+        [_, value] => Ok(value.clone()).text(),
+        other => panic!("CONFIG GET {name} answered {other:?}"),
+    }
+}
+
+/// Returns the setting and the default of each table row that starts with a setting.
+fn documented_defaults(document: &str) -> Vec<(String, String)> {
+    let text = text_of(document);
+    let rows = text.lines().filter(|line| line.starts_with("| `lock."));
+    rows.map(|row| {
+        let mut cells = row
+            .split('|')
+            .map(|cell| cell.trim().trim_matches('`').to_owned())
+            .skip(1);
+        (
+            cells.next().expect("a name"),
+            cells.next().expect("a default"),
+        )
+    })
+    .collect()
+}
+
+#[test]
+fn defaults_are_as_documented() {
+    let server = Server::start();
+    let known = server.call("CONFIG GET lock.*").list().len() / 2;
+    for document in ["README.md", "docs/operations.md"] {
+        let documented = documented_defaults(document);
+        assert_eq!(documented.len(), known, "settings in {document}");
+        for (name, default) in documented {
+            assert_eq!(setting(&server, &name), default, "{name} in {document}");
+        }
+    }
+}
+
+#[test]
+fn the_example_configuration_starts_a_server() {
+    let text = text_of("redis.conf.example");
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let directives: BTreeMap<&str, &str> = lines
+        .map(|line| line.split_once(' ').expect("a name and a value"))
+        .collect();
+    assert_eq!(
+        directives.get("loadmodule"),
+        Some(&"./target/release/libredis_lock.so")
+    );
+    assert_eq!(directives.get("maxmemory-policy"), Some(&"noeviction"));
+    // The harness sets its own port and its own path to the module.
+    let rest = directives
+        .iter()
+        .filter(|(name, _)| !matches!(**name, "port" | "loadmodule"));
+    let builder = rest
+        .clone()
+        .fold(Server::builder(), |builder, (name, value)| {
+            builder.config(&format!("{name} {value}"))
+        });
+    let server = builder.start();
+    for (name, value) in rest {
+        assert_eq!(setting(&server, name), *value, "{name}");
+    }
+}
+
+// --- the files of the project ---------------------------------------------------------------
+
+#[test]
+fn the_readme_s_test_command_is_the_one_of_ci() {
+    let readme = text_of("README.md");
+    let (_, section) = readme
+        .split_once("\n## Tests")
+        .expect("a section about tests");
+    let block = blocks(section, "sh")
+        .into_iter()
+        .next()
+        .expect("a command in it");
+    assert_eq!(block, "make test");
+    let ci = text_of(".ci/run");
+    let calls_it = |line: &str| line.starts_with("step ") && line.ends_with(" make test");
+    assert!(ci.lines().any(calls_it), "not in .ci/run");
+}
+
+#[test]
+fn the_make_targets_that_are_named_exist() {
+    let makefile = text_of("Makefile");
+    for document in documents() {
+        let text = text_of(&document);
+        let named = text
+            .match_indices("make ")
+            .map(|(start, it)| &text[start + it.len()..]);
+        let in_code = named.filter(|rest| {
+            let before = text[..text.len() - rest.len() - "make ".len()]
+                .chars()
+                .next_back();
+            matches!(before, Some('`' | '\n'))
+        });
+        for rest in in_code {
+            let of_a_name = |letter: &char| letter.is_ascii_lowercase() || *letter == '-';
+            let target: String = rest.chars().take_while(of_a_name).collect();
+            let rule = format!("\n{target}:");
+            assert!(makefile.contains(&rule), "{document} names make {target}");
+        }
+    }
+}
+
+#[test]
+fn links_between_the_documents_lead_somewhere() {
+    for document in documents() {
+        let text = text_of(&document);
+        let folder = root()
+            .join(&document)
+            .parent()
+            .map(PathBuf::from)
+            .expect("a folder");
+        let targets = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'));
+        for (target, _) in targets.filter(|(target, _)| !target.starts_with("https://")) {
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let file = match file {
+                "" => root().join(&document),
+                file => folder.join(file),
+            };
+            assert!(file.exists(), "{document} links to {target}");
+            assert!(
+                heading.is_empty() || headings(&file).contains(heading),
+                "{document} links to {target}"
+            );
+        }
+    }
+}
+
+/// Returns the tests that a document names in code, like `file::test`.
+fn tests_named(document: &str) -> Vec<(&str, &str)> {
+    let code = document.split('`').skip(1).step_by(2);
+    code.filter_map(|code| code.split_once("::")).collect()
+}
+
+#[test]
+fn the_tests_that_are_named_exist() {
+    let text = text_of("docs/internals/tests.md");
+    let named = tests_named(&text);
+    assert!(named.len() >= 33, "it names {named:?}");
+    for (file, test) in named {
+        let source = text_of(&format!("tests/{file}.rs"));
+        let begins = format!("#[test]\nfn {test}() {{");
+        assert!(source.contains(&begins), "no {file}::{test}");
+    }
+}
+
+// --- DESIGN and its map -----------------------------------------------------------------------
+
+/// Returns the source files of both crates, by their paths from the top of the clone.
+fn sources() -> BTreeSet<String> {
+    let mut sources = BTreeSet::new();
+    let mut folders = vec![root().join("src"), root().join("core/src")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("a file").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let path = path.strip_prefix(root()).expect("a path in the clone");
+                sources.insert(path.to_str().expect("a plain name").to_owned());
+            }
+        }
+    }
+    sources
+}
+
+/// Returns the floors of DESIGN's map, top floor first: files, or folders with a final slash.
+fn floors() -> Vec<String> {
+    let map = blocks(&text_of("DESIGN.md"), "text").swap_remove(0);
+    let too_wide = map.lines().find(|line| line.chars().count() > 100);
+    assert_eq!(too_wide, None, "more than 100 columns");
+    let names = map.lines().filter_map(|line| line.split(' ').next());
+    let floors = names.filter(|name| name.starts_with("src/") || name.starts_with("core/src/"));
+    floors.map(str::to_owned).collect()
+}
+
+/// Returns the words of a text that could be paths.
+fn paths_in(text: &str) -> BTreeSet<&str> {
+    let of_a_path = |letter: char| letter.is_ascii_alphanumeric() || "/._-".contains(letter);
+    let words = text.split(|letter| !of_a_path(letter));
+    // A pattern like `*.rs` leaves only `.rs`, which isn't a path.
+    let words = words
+        .map(|word| word.trim_end_matches('.'))
+        .filter(|word| !word.starts_with('.'));
+    let folders = ["core/", "docs/", "examples/", "scripts/", "src/", "tests/"];
+    words
+        .filter(|word| {
+            folders.iter().any(|folder| word.starts_with(folder))
+                || [".rs", ".md", ".sh"].iter().any(|end| word.ends_with(end))
+        })
+        .collect()
+}
+
+#[test]
+fn the_files_that_design_names_exist() {
+    let sources = sources();
+    let is_source = |name: &str| {
+        let end = format!("/{name}");
+        !name.contains('/') && sources.iter().any(|source| source.ends_with(&end))
+    };
+    let design = text_of("DESIGN.md");
+    let missing: Vec<&str> = paths_in(&design)
+        .into_iter()
+        .filter(|path| !root().join(path).exists() && !is_source(path))
+        .collect();
+    assert!(missing.is_empty(), "DESIGN.md names {missing:?}");
+}
+
+#[test]
+fn the_map_has_a_floor_for_each_source_file() {
+    let floors = floors();
+    for source in sources() {
+        let head = source.ends_with("src/lib.rs");
+        let on_map = floors
+            .iter()
+            .any(|floor| source.starts_with(floor.as_str()));
+        assert!(head || on_map, "{source} is on no floor");
+    }
+}
+
+/// Checks that each floor uses only itself and lower floors. Names in comments don't count.
+#[test]
+fn each_floor_of_the_map_uses_only_those_below() {
+    let floors = floors();
+    let mut uses = 0;
+    for source in sources() {
+        let Some(own) = floors
+            .iter()
+            .position(|floor| source.starts_with(floor.as_str()))
+        else {
+            continue;
+        };
+        let (crate_folder, _) = source.split_once("src/").expect("a source file");
+        let text = text_of(&source);
+        let code = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        for used in code.flat_map(|line| line.split("crate::").skip(1)) {
+            let of_a_name = |letter: &char| letter.is_ascii_lowercase() || *letter == '_';
+            let name: String = used.chars().take_while(of_a_name).collect();
+            let paths = [
+                format!("{crate_folder}src/{name}/"),
+                format!("{crate_folder}src/{name}.rs"),
+            ];
+            let Some(other) = floors.iter().position(|floor| paths.contains(floor)) else {
+                continue;
+            };
+            assert!(own <= other, "{source} uses {name}, which is above it");
+            uses += 1;
+        }
+    }
+    assert!(uses > 100, "only {uses} uses were found");
+}

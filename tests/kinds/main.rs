@@ -1,0 +1,9 @@
+//! Locks that more than one token or more than one key takes part in.
+//!
+//! - `shared`: SHARED, LIMIT and PERMITS
+//! - `several_keys`: LOCK.MACQUIRE, LOCK.MWAIT and the other commands of several keys
+//! - `info`: what LOCK.INFO shows of them
+
+mod info;
+mod several_keys;
+mod shared;

@@ -1,0 +1,623 @@
+//! Wall clocks set back and forward under a running server, and servers whose clocks differ.
+//!
+//! tests/clocks/moved.c gives a server its own wall clock, which the test moves. A timeout like
+//! BLOCK doesn't depend on the wall clock. A lease is a deadline on it.
+#![cfg(target_os = "linux")]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use support::compiled::shared_object;
+use support::payload::{body, Frame, StoredHolder};
+use support::{
+    assert_same_data, eventually, unix_time_ms, unix_time_us, until, Builder, Client, Expect,
+    Reply, Server, LONG, PATIENCE,
+};
+use tempfile::TempDir;
+
+const SECOND_MS: i64 = 1_000;
+const HOUR_MS: i64 = 3_600 * SECOND_MS;
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+/// A lease that outlasts every clock move in this file.
+const VERY_LONG: &str = "PX 9007199254740991";
+
+/// The delay allowed on a busy machine. Most tests move the clock by far more, an hour or days.
+const IN_TIME: Duration = Duration::from_secs(5);
+
+/// The server's time resolution: it counts whole milliseconds.
+const GRAIN: Duration = Duration::from_millis(1);
+
+/// The wall clock of every server started with this clock's `builder`.
+struct Clock {
+    dir: TempDir,
+    offset: File,
+}
+
+impl Clock {
+    /// Returns a clock equal to the system's clock.
+    #[track_caller]
+    fn new() -> Clock {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        shared_object("replication/moved.c", dir.path());
+        let offset = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(dir.path().join("offset"));
+        let offset = offset.expect("a file");
+        // The size that moved.c maps: three 64-bit numbers.
+        offset.set_len(24).expect("a file of 24 bytes");
+        let clock = Clock { dir, offset };
+        clock.set_ms(0);
+        clock
+    }
+
+    /// Sets the clock `ahead_ms` ahead of the system's clock, or behind it if negative.
+    #[track_caller]
+    fn set_ms(&self, ahead_ms: i64) {
+        self.offset
+            .write_all_at(&ahead_ms.to_ne_bytes(), 0)
+            .expect("eight bytes");
+    }
+
+    /// Sets the clock `ahead_ms` ahead from the server's `looks`-th read of it on.
+    #[track_caller]
+    fn set_after(&self, looks: i64, ahead_ms: i64) {
+        for (at, number) in [(16, ahead_ms), (8, looks)] {
+            let written = self.offset.write_all_at(&number.to_ne_bytes(), at);
+            written.expect("eight bytes");
+        }
+    }
+
+    /// Returns the clock's offset from the system's clock, in ms.
+    #[track_caller]
+    fn ahead_ms(&self) -> i64 {
+        let mut bytes = [0; 8];
+        let read = self.offset.read_exact_at(&mut bytes, 0);
+        read.expect("eight bytes");
+        i64::from_ne_bytes(bytes)
+    }
+
+    /// Like `set_ms`, but returns once the server has seen the move. Valkey 9 reads the wall clock
+    /// only now and then.
+    #[track_caller]
+    fn set_for(&self, server: &Server, ahead_ms: i64) {
+        self.set_ms(ahead_ms);
+        until("the server has seen its clock move", || {
+            let off_ms = time_ms(server) - unix_time_ms() - ahead_ms;
+            off_ms.abs() < SECOND_MS / 2
+        });
+    }
+
+    fn builder(&self) -> Builder {
+        let path = |name: &str| {
+            let path = self.dir.path().join(name);
+            path.to_str().expect("a path in UTF-8").to_owned()
+        };
+        Server::builder()
+            .environment("LD_PRELOAD", &path("moved.so"))
+            .environment("LOCK_TEST_CLOCK", &path("offset"))
+    }
+
+    #[track_caller]
+    fn server(&self) -> Server {
+        self.builder().start()
+    }
+}
+
+/// Returns the server's wall clock, in ms.
+#[track_caller]
+fn time_ms(server: &Server) -> i64 {
+    let words = server.call("TIME").list();
+    let [seconds, us] = [0, 1].map(|at| Ok(words[at].clone()).text().parse::<i64>());
+    seconds.expect("a number") * SECOND_MS + us.expect("a number") / 1_000
+}
+
+/// Reads a reply and returns it with the time elapsed since `since`.
+#[track_caller]
+fn timed(client: &mut Client, since: Instant) -> (Reply, Duration) {
+    let reply = client.recv();
+    (reply, since.elapsed())
+}
+
+#[test]
+fn the_clock_of_a_server_is_moved() {
+    let clock = Clock::new();
+    let server = clock.server();
+    for ahead_ms in [0, -HOUR_MS, 3 * DAY_MS + 1, -DAY_MS - 999] {
+        clock.set_for(&server, ahead_ms);
+        // The module sees the same clock, so the server's TTL matches the lease.
+        server.call("LOCK.ACQUIRE k a PX 60000").grant();
+        let left_ms = server.call("PTTL k").int();
+        assert!((30_000..=60_000).contains(&left_ms), "{left_ms}");
+        assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    }
+}
+
+// ---- set back while the timer is pending
+
+/// Sets the clock back by an hour while the server sleeps in a transaction, and returns the waiter
+/// for `k`. The transaction has just deleted `k`, so the module's timer is pending.
+#[track_caller]
+fn set_back_while_the_timer_is_pending(server: &Server, clock: &Clock) -> Client {
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    let mut sleeper = server.client();
+    sleeper.send_batch(&[
+        "MULTI",
+        "DEL k",
+        "DEBUG LOG asleep",
+        "DEBUG SLEEP 1",
+        "EXEC",
+    ]);
+    until("the server sleeps", || server.log().contains("asleep"));
+    clock.set_ms(-HOUR_MS);
+    for _ in 0..4 {
+        sleeper.recv().value();
+    }
+    sleeper.recv().list();
+    waiter
+}
+
+#[test]
+fn a_waiter_is_granted_though_the_clock_was_set_back() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let mut waiter = set_back_while_the_timer_is_pending(&server, &clock);
+    let (reply, took) = timed(&mut waiter, Instant::now());
+    assert_eq!(reply.grant().token, "b");
+    assert!(took < IN_TIME, "{took:?}");
+}
+
+#[test]
+fn a_wait_ends_in_time_though_the_clock_was_set_back() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let _waiter = set_back_while_the_timer_is_pending(&server, &clock);
+    server.call(format!("LOCK.ACQUIRE other a {LONG}")).grant();
+    let since = Instant::now();
+    let mut waiter = server.client();
+    waiter.send("LOCK.WAIT other b BLOCK 300");
+    let (reply, took) = timed(&mut waiter, since);
+    reply.nil();
+    assert!(took < IN_TIME, "{took:?}");
+}
+
+#[test]
+fn a_lease_granted_after_the_clock_was_set_back_ends_in_time() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let _waiter = set_back_while_the_timer_is_pending(&server, &clock);
+    let since = Instant::now();
+    server.call("LOCK.ACQUIRE other a PX 300").grant();
+    let mut waiter = server.client();
+    waiter.send(format!("LOCK.WAIT other b {LONG}"));
+    let (reply, took) = timed(&mut waiter, since);
+    assert_eq!(reply.grant().token, "b");
+    assert!(took < IN_TIME, "{took:?}");
+}
+
+#[test]
+fn a_session_ends_with_its_connection_though_the_clock_was_set_back() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let mut before = server.client();
+    before.call("LOCK.ACQUIRE before s PX 3000 SESSION").grant();
+    let _waiter = set_back_while_the_timer_is_pending(&server, &clock);
+    let mut after = server.client();
+    after.call("LOCK.ACQUIRE after s PX 600000 SESSION").grant();
+    for (session, key) in [(before, "before"), (after, "after")] {
+        let mut waiter = server.waiter(format!("LOCK.WAIT {key} b {LONG}"));
+        let since = Instant::now();
+        session.close();
+        let (reply, took) = timed(&mut waiter, since);
+        assert_eq!(reply.grant().token, "b", "{key}");
+        assert!(took < IN_TIME, "{key}: {took:?}");
+    }
+}
+
+// ---- set back and forward at any time
+
+#[test]
+fn a_wait_lasts_as_long_as_it_says_whatever_the_clock_does() {
+    const SPAN: Duration = Duration::from_millis(1_500);
+    for moved_ms in [-HOUR_MS, -3 * DAY_MS, -SECOND_MS, HOUR_MS, 3 * DAY_MS] {
+        let clock = Clock::new();
+        let server = clock.server();
+        server.call(format!("LOCK.ACQUIRE k a {VERY_LONG}")).grant();
+        let mut waiter = server.client();
+        let since = Instant::now();
+        waiter.send("LOCK.WAIT k b BLOCK 1500");
+        server.until_blocked(&mut waiter);
+        clock.set_ms(moved_ms);
+        let (reply, took) = timed(&mut waiter, since);
+        reply.nil();
+        assert!(took >= SPAN - GRAIN, "moved by {moved_ms} ms: {took:?}");
+        assert!(took < SPAN + IN_TIME, "moved by {moved_ms} ms: {took:?}");
+    }
+}
+
+#[test]
+fn a_wait_that_outlasts_many_moves_of_the_clock_ends_in_time() {
+    const SPAN: Duration = Duration::from_millis(2_000);
+    let clock = Clock::new();
+    let server = clock.server();
+    server.call(format!("LOCK.ACQUIRE k a {VERY_LONG}")).grant();
+    let since = Instant::now();
+    let mut waiter = server.client();
+    waiter.send("LOCK.WAIT k b BLOCK 2000");
+    server.until_blocked(&mut waiter);
+    for round in 1..=10 {
+        clock.set_ms(if round % 2 == 0 { round } else { -round } * HOUR_MS);
+        // Settling the name between two moves must not restart the timeout.
+        server.call("LOCK.ACQUIRE k c").nil();
+        until("the next move is due", || {
+            since.elapsed() > SPAN * round as u32 / 12
+        });
+    }
+    let (reply, took) = timed(&mut waiter, since);
+    reply.nil();
+    assert!(took >= SPAN - GRAIN && took < SPAN + IN_TIME, "{took:?}");
+}
+
+#[test]
+fn leases_end_when_the_clock_is_set_beyond_them_and_the_next_is_told_soon() {
+    const ROUNDS: i64 = 5;
+    let clock = Clock::new();
+    let server = clock.server();
+    let mut fastest = PATIENCE;
+    for round in 1..=ROUNDS {
+        server
+            .call(format!("LOCK.ACQUIRE k{round} a {LONG}"))
+            .grant();
+        server
+            .call(format!("LOCK.ACQUIRE alone{round} a {LONG}"))
+            .grant();
+        let mut waiter = server.waiter(format!("LOCK.WAIT k{round} b {LONG}"));
+        let since = Instant::now();
+        clock.set_ms(round * HOUR_MS);
+        let (reply, took) = timed(&mut waiter, since);
+        assert_eq!(reply.grant().token, "b");
+        fastest = fastest.min(took);
+        assert_eq!(server.call(format!("LOCK.CHECK alone{round} a")).int(), 0);
+        let left_ms = server.call(format!("LOCK.CHECK k{round} b")).int();
+        assert!((1..=600_000).contains(&left_ms), "{left_ms}");
+    }
+    // A busy machine may delay some rounds, but not every round.
+    assert!(fastest < Duration::from_millis(200), "{fastest:?}");
+}
+
+#[test]
+fn a_session_is_renewed_though_the_clock_was_set_back() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let mut session = server.client();
+    session.call("LOCK.ACQUIRE k s PX 1500 SESSION").grant();
+    clock.set_for(&server, -HOUR_MS);
+    // On the moved clock the lease runs an hour longer. EXTEND makes it 1500 ms again.
+    assert_eq!(session.call("LOCK.EXTEND k s PX 1500").int(), 1);
+    let since = Instant::now();
+    until("several leases are over", || {
+        since.elapsed() > 3 * Duration::from_millis(1500)
+    });
+    let info = server.known_lock("k");
+    assert_eq!(info.holder().int("session"), 1);
+    assert!(server.call("LOCK.CHECK k s").int() > 0);
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    session.close();
+    assert_eq!(waiter.recv().grant().token, "b");
+}
+
+/// The server reads its clock once and then fires every timer that is due by that reading. A timer
+/// armed meanwhile, on a clock set back by an hour, is due by the old reading, again and again.
+#[test]
+fn the_server_serves_on_though_the_clock_is_set_back_as_the_timer_fires() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let mut session = server.client();
+    for hours in 1..400 {
+        // The timer fires for one of the 40 keys all the time. Each key is acquired anew, because a
+        // grant timed by Valkey 9's cached clock may have expired.
+        let command = format!("LOCK.ACQUIRE k{} s PX 30 SESSION", hours % 40);
+        session.call(command).grant();
+        clock.set_after(1 + hours % 50, -hours * HOUR_MS);
+        until("the server has read its clock that often", || {
+            assert!(server.call("PING").is_ok());
+            clock.ahead_ms() == -hours * HOUR_MS
+        });
+    }
+}
+
+#[test]
+fn fences_rise_though_the_clock_was_set_back() {
+    let clock = Clock::new();
+    let server = clock.server();
+    let mut last = 0;
+    for moved_ms in [0, -HOUR_MS, HOUR_MS, -3 * DAY_MS, DAY_MS, 0] {
+        clock.set_for(&server, moved_ms);
+        let fence = server.call("LOCK.ACQUIRE k a").grant().fence;
+        assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+}
+
+/// The commands that save the whole data set, each with the settings that it needs.
+const SAVES: [(&str, &[&str]); 4] = [
+    ("SAVE", &["appendonly no"]),
+    ("BGSAVE", &["appendonly no"]),
+    ("BGREWRITEAOF", &["appendonly yes"]),
+    (
+        "BGREWRITEAOF",
+        &["appendonly yes", "aof-use-rdb-preamble no"],
+    ),
+];
+
+/// Waits until no background save is running and no AOF rewrite is running or scheduled.
+#[track_caller]
+fn until_saved(server: &Server) {
+    until("it is saved", || {
+        let is_over = |field: &str| server.info("persistence", field) == "0";
+        is_over("rdb_bgsave_in_progress")
+            && is_over("aof_rewrite_in_progress")
+            && is_over("aof_rewrite_scheduled")
+    });
+}
+
+#[test]
+fn fences_rise_over_a_restart_though_the_last_lock_had_gone_and_the_clock_was_set_back() {
+    for (how, settings) in SAVES {
+        for moved_ms in [-10 * SECOND_MS, -3 * DAY_MS] {
+            let clock = Clock::new();
+            let builder = settings
+                .iter()
+                .fold(clock.builder(), |it, line| it.config(line));
+            let mut server = builder.start();
+            let last = server.call("LOCK.ACQUIRE k a").grant().fence;
+            assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+            assert!(server.call(how).is_ok(), "{how}");
+            until_saved(&server);
+            assert_eq!(server.call("DBSIZE").int(), 0, "{how}: no key is visible");
+            server.kill9();
+            clock.set_ms(moved_ms);
+            server.restart();
+            let next = server.call("LOCK.ACQUIRE k a").grant().fence;
+            let scene = format!("{how}, {settings:?}, {moved_ms} ms");
+            assert!(next > last, "{scene}: {next} after {last}");
+            assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+            assert_eq!(server.call("DBSIZE").int(), 0, "{scene}: nothing is left");
+        }
+    }
+}
+
+#[test]
+fn fences_rise_over_a_restart_of_a_cluster_s_node_and_no_slot_is_taken_over() {
+    for (how, settings) in SAVES {
+        let clock = Clock::new();
+        let builder = settings
+            .iter()
+            .fold(clock.builder(), |it, line| it.config(line));
+        let mut node = builder
+            .config("cluster-enabled yes")
+            .config("cluster-require-full-coverage no")
+            .start();
+        // `k` is in slot 7629.
+        node.call("CLUSTER ADDSLOTSRANGE 7000 8000").okay();
+        let grant = |node: &Server| {
+            eventually("it serves its slots", || {
+                let mut client = node.client();
+                let reply = client.call("LOCK.ACQUIRE k a").ok()?;
+                Some(Ok(reply).grant().fence)
+            })
+        };
+        let last = grant(&node);
+        assert_eq!(node.call("LOCK.RELEASE k a").int(), 1);
+        assert!(node.call(how).is_ok(), "{how}");
+        until_saved(&node);
+        node.kill9();
+        clock.set_ms(-HOUR_MS);
+        node.restart();
+        let next = grant(&node);
+        assert!(next > last, "{how}, {settings:?}: {next} after {last}");
+        assert_eq!(node.call("LOCK.RELEASE k a").int(), 1);
+        assert_eq!(node.call("DBSIZE").int(), 0, "{how}: nothing is left");
+        assert!(!node.call("CLUSTER NODES").text().contains('['), "{how}");
+        assert!(
+            node.call("CLUSTER NODES").text().contains(" 7000-8000"),
+            "{how}"
+        );
+    }
+}
+
+#[test]
+fn fences_rise_on_a_promoted_replica_that_attached_without_a_lock_and_whose_clock_is_behind() {
+    for diskless in ["no", "yes"] {
+        let clock = Clock::new();
+        clock.set_ms(-HOUR_MS);
+        let setting = format!("repl-diskless-sync {diskless}");
+        let primary = Server::builder()
+            .config(&setting)
+            .config("repl-diskless-sync-delay 0")
+            .start();
+        let last = primary.call("LOCK.ACQUIRE k a").grant().fence;
+        assert_eq!(primary.call("LOCK.RELEASE k a").int(), 1);
+        let (replica, in_time) = (clock.server(), Server::start());
+        for follower in [&replica, &in_time] {
+            follower.replica_of(&primary);
+            follower.until_in_step(&primary);
+        }
+        until("neither the primary nor a replica has a key", || {
+            let sizes = [&primary, &replica, &in_time].map(|it| it.call("DBSIZE").int());
+            sizes == [0, 0, 0]
+        });
+        assert_same_data(&primary, &[&replica, &in_time]);
+        replica.call("REPLICAOF NO ONE").okay();
+        let next = replica.call("LOCK.ACQUIRE k a").grant().fence;
+        assert!(next > last, "{setting}: {next} after {last}");
+    }
+}
+
+#[test]
+fn a_key_in_the_place_of_the_last_fence_leads_the_fences_no_further_than_a_century() {
+    for (text, is_read) in [
+        ("9007199254740991", false),
+        ("18446744073709551615", false),
+        ("-1", false),
+        ("no number", false),
+        ("4000000000000000", true),
+    ] {
+        let mut server = Server::builder().config("appendonly yes").start();
+        server.call(&["SET", "redis-lock:last-fence:", text]).okay();
+        server.shutdown("NOSAVE");
+        server.restart();
+        let fence = server.call("LOCK.ACQUIRE k a").grant().fence;
+        assert_eq!(fence > 4_000_000_000_000_000, is_read, "{text}: {fence}");
+    }
+}
+
+#[test]
+fn a_key_in_the_place_of_the_last_fence_that_has_expired_unseen_harms_no_save() {
+    let (primary, replica) = (Server::start(), Server::start());
+    replica.replica_of(&primary);
+    primary.call("LOCK.ACQUIRE k a").grant();
+    primary.call("DEBUG SET-ACTIVE-EXPIRE 0").okay();
+    // The primary deletes such a key on a replica that has just come online, so one try may fail.
+    until("the replica has an expired key of this name", || {
+        let set = ["SET", "redis-lock:last-fence:", "1", "PX", "300"];
+        primary.call(&set).okay();
+        replica.until_in_step(&primary);
+        until("it has expired", || {
+            replica.call("EXISTS redis-lock:last-fence:").int() == 0
+        });
+        replica.call("DBSIZE").int() == 2
+    });
+    for server in [&replica, &primary] {
+        server.call("SAVE").okay();
+        server.call("CLIENT PAUSE 100000 WRITE").okay();
+        assert!(server.call("BGSAVE").is_ok());
+        until("it is saved", || {
+            server.info("persistence", "rdb_bgsave_in_progress") == "0"
+        });
+        assert_eq!(server.info("persistence", "rdb_last_bgsave_status"), "ok");
+        server.call("CLIENT UNPAUSE").okay();
+    }
+}
+
+// ---- clocks apart
+
+/// Returns a RESTORE payload of a shared lock with three holders and leases of ten days. Their
+/// fences are consecutive and end at `highest_fence`.
+#[track_caller]
+fn shared_by_three(server: &Server, highest_fence: i64) -> Vec<u8> {
+    let holders: Vec<StoredHolder> = (0..3)
+        .map(|number| {
+            let holder = StoredHolder::new(format!("h{number}").as_bytes());
+            StoredHolder {
+                fence: u64::try_from(highest_fence - 2 + number).expect("a fence"),
+                deadline_ms: holder.since_ms + 10 * DAY_MS as u64,
+                ..holder
+            }
+        })
+        .collect();
+    Frame::from(server).payload(&body(1, &holders))
+}
+
+#[track_caller]
+fn restore(server: &Server, key: &str, payload: &[u8]) -> Reply {
+    server.call(&[b"RESTORE".as_slice(), key.as_bytes(), b"0", payload])
+}
+
+/// Returns a fence that a server accepts from RESTORE. The server's limit is one day ahead of its
+/// clock; the fence is one second lower, a margin for a busy machine.
+fn a_day_ahead_us() -> i64 {
+    unix_time_us() + (DAY_MS - SECOND_MS) * 1_000
+}
+
+#[test]
+fn a_replica_takes_what_its_primary_takes_however_far_their_clocks_are_apart() {
+    for apart_ms in [-3 * SECOND_MS, -DAY_MS, -5 * DAY_MS, 3 * SECOND_MS, DAY_MS] {
+        let clock = Clock::new();
+        clock.set_ms(apart_ms);
+        let (primary, replica) = (Server::start(), clock.server());
+        replica.replica_of(&primary);
+        let payload = shared_by_three(&primary, a_day_ahead_us());
+        restore(&primary, "k", &payload).okay();
+        primary
+            .call(format!("LOCK.ACQUIRE own a {VERY_LONG}"))
+            .grant();
+        replica.until_in_step(&primary);
+        for server in [&primary, &replica] {
+            let info = server.known_lock("k");
+            assert_eq!(info.holder_tokens(), ["h0", "h1", "h2"], "{apart_ms} ms");
+        }
+        assert_same_data(&primary, &[&replica]);
+        // A replica that attaches later gets the whole data set at once.
+        let late = clock.server();
+        late.replica_of(&primary);
+        assert_same_data(&primary, &[&replica, &late]);
+        assert_eq!(late.known_lock("k").holders.len(), 3, "{apart_ms} ms");
+        // After promotion, the replica's fences continue from the primary's, whatever its clock
+        // says.
+        let last = primary.call("LOCK.ACQUIRE last a").grant().fence;
+        replica.until_in_step(&primary);
+        replica.call("REPLICAOF NO ONE").okay();
+        assert!(replica.call("LOCK.ACQUIRE next a").grant().fence > last);
+    }
+}
+
+#[test]
+fn a_server_whose_clock_was_put_right_takes_its_own_dump() {
+    let clock = Clock::new();
+    clock.set_ms(4 * DAY_MS);
+    let server = clock.server();
+    let grant = server.call(format!("LOCK.ACQUIRE k a {VERY_LONG}")).grant();
+    clock.set_for(&server, 0);
+    let dump = server.call("DUMP k").bytes();
+    assert_eq!(server.call("DEL k").int(), 1);
+    restore(&server, "k", &dump).okay();
+    let again = server.call(format!("LOCK.ACQUIRE k a {VERY_LONG}")).grant();
+    assert_eq!(again, grant);
+    assert!(server.call("LOCK.ACQUIRE next a").grant().fence > grant.fence);
+    server.call("DEBUG RELOAD").okay();
+    assert_eq!(server.known_lock("k").holder_tokens(), ["a"]);
+}
+
+#[test]
+fn a_forged_fence_more_than_a_day_ahead_of_clock_and_own_fences_is_refused() {
+    let clock = Clock::new();
+    let server = clock.server();
+    server.call("LOCK.ACQUIRE own a").grant();
+    let too_far_us = a_day_ahead_us() + 60 * SECOND_MS * 1_000;
+    let payload = shared_by_three(&server, too_far_us);
+    restore(&server, "k", &payload).error();
+    assert_eq!(server.lock_info("k"), None);
+    let next = server.call("LOCK.ACQUIRE next a").grant().fence;
+    assert!(next < too_far_us - DAY_MS * 1_000 / 2, "{next}");
+    restore(&server, "k", &shared_by_three(&server, a_day_ahead_us())).okay();
+}
+
+#[test]
+fn forging_again_and_again_doesnt_lead_the_fences_away() {
+    let server = Server::start();
+    let limit_us = unix_time_us() + 2 * DAY_MS * 1_000;
+    for round in 0..10 {
+        let last: i64 = server
+            .info("lock", "lock_last_fence")
+            .parse()
+            .expect("a fence");
+        let ahead_us = last.max(unix_time_us()) + (DAY_MS - SECOND_MS) * 1_000;
+        let payload = shared_by_three(&server, ahead_us);
+        // Only the first payload's fences are at most a day ahead of the clock.
+        let taken = restore(&server, &format!("k{round}"), &payload);
+        assert_eq!(taken.is_ok(), round == 0, "round {round}: {taken:?}");
+        // A grant numbered after the restored fence doesn't raise the limit for RESTORE.
+        let fence = server
+            .call(format!("LOCK.ACQUIRE own{round} a"))
+            .grant()
+            .fence;
+        assert!(fence < limit_us, "round {round}: {fence}");
+    }
+}

@@ -1,0 +1,15 @@
+//! What replicas and files receive, and what a server makes of it.
+//!
+//! - `stream`: the commands of the stream, word for word
+//! - `propagation`: writes without a replica and without an append-only file
+//! - `persistence`: RDB, AOF, DUMP and RESTORE
+//! - `kinds`: shared locks and locks of several keys on replicas and in files
+//! - `loading`: the server while it loads a file
+//! - `clocks`: clocks that are set, or differ between servers
+
+mod clocks;
+mod kinds;
+mod loading;
+mod persistence;
+mod propagation;
+mod stream;

@@ -1,0 +1,13 @@
+//! The module as a part of its server: settings, INFO, removal.
+//!
+//! - `config`: settings
+//! - `info_times`: times and percentiles in INFO
+//! - `operations`: what an operator does by docs/operations.md
+//! - `removal`: MODULE UNLOAD and the way back
+//! - `spans`: the bounds of leases and timeouts
+
+mod config;
+mod info_times;
+mod operations;
+mod removal;
+mod spans;
