@@ -42,22 +42,33 @@ impl Arguments {
         };
         args.extend(syntax.verb.token.map(|_| argument(c"token", TEXT)));
         match syntax.verb.rest {
-            Rest::Options(parts) => args.extend(parts.iter().map(|part| optional(self.part(part)))),
+            Rest::Options(groups) => args.extend(
+                groups
+                    .iter()
+                    .map(|group| optional(self.option_group(group))),
+            ),
             Rest::Words(word) => args.push(multiple(value(&word))),
         }
         self.list(args)
     }
 
-    fn part(&mut self, part: &OptionGroup) -> RawArg {
-        match part {
+    fn option_group(&mut self, group: &OptionGroup) -> RawArg {
+        match group {
             OptionGroup::Free(option) => self.option(option),
-            OptionGroup::OneOf(name, parts) => {
-                let parts = parts.iter().map(|part| self.part(part)).collect();
+            OptionGroup::OneOf(name, groups) => {
+                let parts = groups
+                    .iter()
+                    .map(|group| self.option_group(group))
+                    .collect();
                 self.group(name, ONE_OF, parts)
             }
             OptionGroup::Prefixed(name, first, others) => {
                 let mut parts = vec![self.option(first)];
-                parts.extend(others.iter().map(|other| optional(self.part(other))));
+                parts.extend(
+                    others
+                        .iter()
+                        .map(|other| optional(self.option_group(other))),
+                );
                 self.group(name, BLOCK, parts)
             }
         }

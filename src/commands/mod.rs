@@ -16,17 +16,17 @@ mod wait;
 
 use redis_module::Context;
 
-use command::{register as add, register_single_and_multi as add_twins};
+use command::{register as add, register_single_and_multi as add_both};
 
 /// Registers all commands.
 pub fn register(ctx: &Context) -> Result<(), String> {
     spec::add_own_category(ctx);
-    add_twins::<acquire::Acquire>(ctx)?;
-    add_twins::<wait::Wait>(ctx)?;
-    add_twins::<queue::Queue>(ctx)?;
+    add_both::<acquire::Acquire>(ctx)?;
+    add_both::<wait::Wait>(ctx)?;
+    add_both::<queue::Queue>(ctx)?;
     add::<cancel::Cancel>(ctx)?;
-    add_twins::<extend::Extend>(ctx)?;
-    add_twins::<release::Release>(ctx)?;
+    add_both::<extend::Extend>(ctx)?;
+    add_both::<release::Release>(ctx)?;
     add::<check::Check>(ctx)?;
     add::<info::Info>(ctx)?;
     add::<help::Help>(ctx)?;

@@ -114,8 +114,8 @@ fn settle(ctx: &Context) {
         fence_key::delete_on_replicas(ctx);
     }
     let (names, deferred) = writable::partition(due_names());
-    execute::execute_background(ctx, |table, world| {
-        table.settle_due(&names, MOST_A_FIRING, world)
+    execute::execute_background(ctx, |table, environment| {
+        table.settle_due(&names, MOST_A_FIRING, environment)
     });
     let more = state::pending(|pending| {
         pending.settling.clear();
@@ -157,7 +157,9 @@ fn has_any_lock(ctx: &Context, HandOver { names, .. }: &HandOver) -> bool {
 }
 
 fn take_back(ctx: &Context, undelivered: &HandOver) {
-    execute::execute_background(ctx, |table, world| table.take_back(undelivered, world));
+    execute::execute_background(ctx, |table, environment| {
+        table.take_back(undelivered, environment)
+    });
 }
 
 /// Defers names that may not be settled now if they still have a lock or a waiter. Other names need

@@ -161,7 +161,7 @@ fn find<'a>(
         // No option is given twice, so the index of every option fits.
         *field = ArgIndex(u8::try_from(place).map_err(|_| Refusal::Syntax)?);
     }
-    if !is_to_be_matched || groups.iter().all(|part| part.allows(options)) {
+    if !is_to_be_matched || groups.iter().all(|group| group.allows(options)) {
         Ok(())
     } else {
         Err(Refusal::Syntax)
@@ -170,7 +170,7 @@ fn find<'a>(
 
 /// Returns the option of these groups that a word names.
 fn option_among<'p>(groups: &'p [OptionGroup], word: &[u8]) -> Option<(&'p Opt, Standing)> {
-    groups.iter().find_map(|part| part.option(word))
+    groups.iter().find_map(|group| group.option(word))
 }
 
 impl Opt {
@@ -212,9 +212,9 @@ impl OptionGroup {
     fn is_given(&self, options: &mut Options<'_>) -> bool {
         match self {
             Self::Free(option) => option.is_given(options),
-            Self::OneOf(_, groups) => groups.iter().any(|part| part.is_given(options)),
+            Self::OneOf(_, groups) => groups.iter().any(|group| group.is_given(options)),
             Self::Prefixed(_, first, others) => {
-                first.is_given(options) || others.iter().any(|part| part.is_given(options))
+                first.is_given(options) || others.iter().any(|group| group.is_given(options))
             }
         }
     }
@@ -224,11 +224,14 @@ impl OptionGroup {
         match self {
             Self::Free(_) => true,
             Self::OneOf(_, groups) => {
-                let count = groups.iter().filter(|part| part.is_given(options)).count();
-                count < 2 && groups.iter().all(|part| part.allows(options))
+                let count = groups
+                    .iter()
+                    .filter(|group| group.is_given(options))
+                    .count();
+                count < 2 && groups.iter().all(|group| group.allows(options))
             }
-            Self::Prefixed(_, first, others) => others.iter().all(|part| {
-                part.allows(options) && (first.is_given(options) || !part.is_given(options))
+            Self::Prefixed(_, first, others) => others.iter().all(|group| {
+                group.allows(options) && (first.is_given(options) || !group.is_given(options))
             }),
         }
     }
@@ -247,8 +250,8 @@ mod tests {
         }
     }
 
-    fn options_of(part: &OptionGroup) -> Vec<Opt> {
-        match *part {
+    fn options_of(group: &OptionGroup) -> Vec<Opt> {
+        match *group {
             OptionGroup::Free(option) => vec![option],
             OptionGroup::OneOf(_, groups) => groups.iter().flat_map(options_of).collect(),
             OptionGroup::Prefixed(_, first, others) => {

@@ -5,14 +5,12 @@ use super::grants::Grantee;
 use super::lock_table::WaitQueues;
 use super::wait_request::{WaitRequest, WaitStart};
 use crate::budget::PLACE_STEPS;
-use crate::decision::{Answer, Caller, Publication};
+use crate::decision::{Answer, Publication};
 use crate::state::place::{Place, WaiterKind};
 use crate::state::queue::Waiter;
 use crate::transaction::Transaction;
-use crate::values::name::Names;
 use crate::values::notification::Notification;
 use crate::values::refusal::Refusal;
-use crate::values::request::Request;
 
 impl WaitQueues {
     /// Grants a request, or takes or keeps its place. If the place was granted while settling, the
@@ -47,14 +45,9 @@ impl WaitQueues {
             WaitStart::Queued(enqueued, _) => enqueued,
         };
         self.settle(&[], tx);
-        let WaitRequest {
-            names,
-            request,
-            caller,
-            ..
-        } = wait;
+        let WaitRequest { names, request, .. } = wait;
         let Some(position) = self.queues.wait_for(&request.token, names) else {
-            return self.claim(names, request, caller, tx);
+            return self.claim(wait, tx);
         };
         let ranks = names.iter().map(|name| self.queues.rank(name, position));
         Ok(Answer::Place(ranks.max().unwrap_or(0), enqueued))
@@ -65,20 +58,11 @@ impl WaitQueues {
     /// # Errors
     /// [`Refusal::NoPermission`] if the place ended without a grant, because its user lost the
     /// rights.
-    fn claim(
-        &mut self,
-        names: &Names,
-        request: &Request,
-        caller: Caller,
-        tx: &mut Transaction,
-    ) -> Result<Answer, Refusal> {
-        match self.newcomer_admission(names, request, tx)? {
+    fn claim(&mut self, wait: WaitRequest<'_>, tx: &mut Transaction) -> Result<Answer, Refusal> {
+        match self.newcomer_admission(wait.names, wait.request, tx)? {
             Admission::Granted {
                 kept_fence: kept @ Some(_),
-            } => {
-                let to = Grantee::Client(caller.client_id);
-                Ok(Answer::Granted(self.grant(names, request, kept, to, tx)))
-            }
+            } => Ok(Answer::Granted(self.grant_at_once(wait, kept, tx))),
             Admission::Granted { kept_fence: None } | Admission::Blocked { .. } => {
                 Err(Refusal::NoPermission)
             }

@@ -9,13 +9,11 @@
 //! 4. After [`MOST_STEPS`] steps the rest of the work is left to the timer.
 //! 5. Each name is scheduled once, at the end of the work.
 
-use std::cmp::Reverse;
-
 use super::admission::Admission;
 use super::grants::{held_by, Grantee};
 use super::lock_table::WaitQueues;
 use super::place::publish;
-use super::worklist::{WorkList, MOST_KEPT};
+use super::worklist::WorkList;
 use crate::budget::{COMPLETION_STEPS, MOST_STEPS};
 use crate::decision::{Completion, Outcome};
 use crate::hints::{cold_path, likely, unlikely};
@@ -131,12 +129,10 @@ impl WaitQueues {
         for id in work.take_names() {
             self.reschedule(id, tx);
         }
-        if unlikely(!work.positions.is_empty()) {
+        if unlikely(!work.is_empty()) {
             self.leave_to_timer(&mut work, tx);
         }
-        if work.positions.capacity() <= MOST_KEPT {
-            tx.lists.heap = work.positions;
-        }
+        work.put_back(tx);
         debug_assert!(tx.lists.changed.is_empty(), "a change was not looked at");
     }
 
@@ -242,11 +238,11 @@ impl WaitQueues {
         let Some(head) = first else {
             let several = lock.is_some_and(|lock| lock.holders().len() > 1);
             if several || self.schedule.time_of(name).is_some() {
-                work.names.push(id);
+                work.schedule([id]);
             }
             return;
         };
-        work.names.push(id);
+        work.schedule([id]);
         if !lock.is_some_and(|lock| self.waits_on(head, name, lock, steady_ms)) {
             work.extend([head]);
         }
@@ -385,7 +381,7 @@ impl WaitQueues {
             return self.end_wait(position, Outcome::TimedOut, tx);
         }
         let name = waiter.names.as_slice().get(by);
-        work.names.extend(name.map(|name| tx.entry(name)));
+        work.schedule(name.map(|name| tx.entry(name)));
         let lacked_at = self.queues.lacks_at(position).cloned();
         self.queues.set_lack(position, Some(by), lack);
         if let Some(name) = lacked_at {
@@ -461,7 +457,7 @@ impl WaitQueues {
         if mode == Mode::Exclusive && !is_any_over {
             // These are the names of the grant only, because all other changes were looked at
             // before.
-            work.names.extend(tx.lists.changed.drain(..));
+            work.schedule(tx.lists.changed.drain(..));
         }
     }
 
@@ -490,9 +486,8 @@ impl WaitQueues {
     #[inline(never)]
     fn leave_to_timer(&mut self, work: &mut WorkList, tx: &mut Transaction) {
         let steady_ms = tx.steady_ms();
-        let left = work.positions.drain();
-        self.pending
-            .extend(left.map(|Reverse(position)| (steady_ms, position)));
+        let left = work.drain().map(|position| (steady_ms, position));
+        self.pending.extend(left);
     }
 
     /// Schedules the next settling of a name, and records its lock in its queue.

@@ -8,7 +8,7 @@ use super::lock_table::WaitQueues;
 use super::place::place;
 use super::settle::notify;
 use super::wait_request::{WaitKind, WaitRequest, WaitStart};
-use crate::decision::{Answer, Caller, Enqueued, Outcome};
+use crate::decision::{Answer, Enqueued, Outcome};
 use crate::hints::unlikely;
 use crate::state::place::WaiterKind;
 use crate::state::queue::{End, Position, Waiter};
@@ -46,7 +46,7 @@ impl WaitQueues {
         let (upgrades, by) = match self.newcomer_admission(names, request, tx)? {
             Admission::Blocked { upgrades, by, .. } => (upgrades, by),
             Admission::Granted { kept_fence } => {
-                let fence = self.grant_at_once(names, request, kept_fence, caller, tx);
+                let fence = self.grant_at_once(wait, kept_fence, tx);
                 return Ok(WaitStart::Granted(fence));
             }
         };
@@ -82,18 +82,17 @@ impl WaitQueues {
 
     /// Grants a request that need not wait. An older wait of its token for the same names ends.
     #[inline(never)]
-    fn grant_at_once(
+    pub(super) fn grant_at_once(
         &mut self,
-        names: &Names,
-        request: &Request,
+        wait: WaitRequest<'_>,
         kept_fence: Option<u64>,
-        caller: Caller,
         tx: &mut Transaction,
     ) -> u64 {
+        let WaitRequest { names, request, .. } = wait;
         if let Some(older) = self.queues.wait_for(&request.token, names) {
             self.end_older_wait(older, tx);
         }
-        let to = Grantee::Client(caller.client_id);
+        let to = Grantee::Client(wait.caller.client_id);
         self.grant(names, request, kept_fence, to, tx)
     }
 

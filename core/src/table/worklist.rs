@@ -10,13 +10,13 @@ use crate::state::queue::Position;
 use crate::transaction::{EntryId, Transaction};
 
 /// The largest capacity of a work list, in positions, that is kept for the next one.
-pub(super) const MOST_KEPT: usize = 256;
+const MOST_KEPT: usize = 256;
 
 /// The waiters that an operation still has to look at, in queue order.
 pub(super) struct WorkList {
-    pub(super) positions: BinaryHeap<Reverse<Position>>,
+    positions: BinaryHeap<Reverse<Position>>,
     /// Names to schedule at the end of the work.
-    pub(super) names: SmallVec<[EntryId; 4]>,
+    names: SmallVec<[EntryId; 4]>,
 }
 
 impl WorkList {
@@ -40,6 +40,28 @@ impl WorkList {
             self.positions.pop();
         }
         Some(first.0)
+    }
+
+    /// Adds names to schedule at the end of the work.
+    pub(super) fn schedule(&mut self, names: impl IntoIterator<Item = EntryId>) {
+        self.names.extend(names);
+    }
+
+    /// Returns true if no waiter is left to look at.
+    pub(super) fn is_empty(&self) -> bool {
+        self.positions.is_empty()
+    }
+
+    /// Removes and returns the waiters that are left, in no order.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Position> + '_ {
+        self.positions.drain().map(|Reverse(position)| position)
+    }
+
+    /// Returns the buffer of the list to the transaction, for the next list.
+    pub(super) fn put_back(self, tx: &mut Transaction) {
+        if self.positions.capacity() <= MOST_KEPT {
+            tx.lists.heap = self.positions;
+        }
     }
 
     /// Removes and returns the names, each once.

@@ -236,7 +236,7 @@ impl<'q> Source<'q> {
 }
 
 /// A name that a found waiter or the newcomer needs, or at which a grant is tied to its connection.
-struct Resource<'q> {
+struct FoundName<'q> {
     name: &'q Name,
     queue: Option<KnownQueue<'q>>,
     /// The position behind which its queue was searched, if it was searched. `Some(None)`: all of
@@ -263,7 +263,7 @@ struct Search<'q> {
     /// True for each waiter that was found, by the number of its position.
     seen: Vec<bool>,
     /// The resources. The newcomer's names come first.
-    resources: Vec<Resource<'q>>,
+    resources: Vec<FoundName<'q>>,
     /// The index of each queue's resource, by the number of the queue.
     by_queue: Vec<u32>,
     ties: Vec<Tie>,
@@ -294,7 +294,7 @@ impl<'q> Search<'q> {
                 Some(queue) => {
                     search.resource_of(queue, work)?;
                 }
-                None => search.resources.push(Resource {
+                None => search.resources.push(FoundName {
                     name,
                     queue: None,
                     visited: None,
@@ -317,7 +317,7 @@ impl<'q> Search<'q> {
         if *resource == NO_RESOURCE {
             work.add(WORK_OF_A_NAME)?;
             *resource = self.resources.len() as u32;
-            self.resources.push(Resource {
+            self.resources.push(FoundName {
                 name: queue.name(),
                 queue: Some(queue),
                 visited: None,
@@ -496,22 +496,22 @@ struct Node<'a> {
     /// The number of needs that are not met.
     lacks: usize,
     is_free: bool,
-    /// The indexes of its names in [`Graph::places`].
-    places: SmallVec<[usize; 1]>,
+    /// The indexes of its names in [`Graph::resources`].
+    resources: SmallVec<[usize; 1]>,
     held: SmallVec<[Tied; 1]>,
 }
 
 /// A grant that is tied to the connection of a waiter.
 struct Tied {
-    /// The index of its name in [`Graph::places`].
-    place: usize,
+    /// The index of its name in [`Graph::resources`].
+    resource: usize,
     limit: u32,
     permits: u32,
 }
 
 /// A name in the graph: the grants that are tied to stuck waiters, and the stuck waiters in its
 /// queue.
-struct Place<'a> {
+struct Resource<'a> {
     name: &'a Name,
     known: Option<KnownQueue<'a>>,
     mode: Option<Mode>,
@@ -529,11 +529,11 @@ struct Place<'a> {
     alone: Vec<usize>,
 }
 
-impl<'a> Place<'a> {
-    fn new(resource: Resource<'a>) -> Self {
+impl<'a> Resource<'a> {
+    fn new(found: FoundName<'a>) -> Self {
         Self {
-            name: resource.name,
-            known: resource.queue,
+            name: found.name,
+            known: found.queue,
             mode: None,
             holders: 0,
             permits: 0,
@@ -557,10 +557,10 @@ impl<'a> Place<'a> {
         self.mode = lock.map(Lock::mode);
         for (waiter, need) in &mut self.queue {
             work.add(1)?;
-            let Some(nodes) = all.get_mut(*waiter) else {
+            let Some(node) = all.get_mut(*waiter) else {
                 continue;
             };
-            let request = nodes.request;
+            let request = node.request;
             *need = lock.map_or(Need::Met, |lock| match lock.holder(&request.token) {
                 None => Need::Turn,
                 Some(own) if lock.mode() == Mode::Shared && request.mode == Mode::Exclusive => {
@@ -570,7 +570,7 @@ impl<'a> Place<'a> {
                 }
                 Some(_) => Need::Met,
             });
-            nodes.lacks += usize::from(*need != Need::Met);
+            node.lacks += usize::from(*need != Need::Met);
         }
         Ok(())
     }
@@ -584,9 +584,9 @@ impl<'a> Place<'a> {
     }
 
     /// Adds a grant that is tied to a stuck waiter.
-    fn hold(&mut self, nodes: &mut Node<'_>, number: usize, limit: u32, permits: u32) {
-        nodes.held.push(Tied {
-            place: number,
+    fn hold(&mut self, node: &mut Node<'_>, number: usize, limit: u32, permits: u32) {
+        node.held.push(Tied {
+            resource: number,
             limit,
             permits,
         });
@@ -616,7 +616,7 @@ struct Graph<'a> {
     /// The number of each connection's waiter; the last one if the connection waits twice.
     by_client: HashMap<u64, usize>,
     /// The names, in the order of the search's resources.
-    places: Vec<Place<'a>>,
+    resources: Vec<Resource<'a>>,
     ties: Vec<Tie>,
     /// The waiters that were found to be free and whose grants have not gone yet.
     freed: Vec<usize>,
@@ -624,12 +624,12 @@ struct Graph<'a> {
 
 impl<'a> Graph<'a> {
     fn new(newcomer: &Newcomer<'a>, search: Search<'a>) -> Self {
-        let places = search.resources.into_iter().map(Place::new);
+        let resources = search.resources.into_iter().map(Resource::new);
         let many = 1 + search.found.len();
         let mut graph = Self {
             nodes: Vec::with_capacity(many),
             by_client: HashMap::with_capacity_and_hasher(many, RandomState::default()),
-            places: places.collect(),
+            resources: resources.collect(),
             ties: search.ties,
             freed: Vec::new(),
         };
@@ -645,8 +645,8 @@ impl<'a> Graph<'a> {
         graph.push(*client_id, *join_at, request, own);
         for (position, waiter) in search.found {
             let join_at = JoinAt::At(position);
-            let places = stood.by_ref().take(waiter.names.count()).collect();
-            graph.push(waiter.client_id, join_at, &waiter.request, places);
+            let resources = stood.by_ref().take(waiter.names.count()).collect();
+            graph.push(waiter.client_id, join_at, &waiter.request, resources);
         }
         graph
     }
@@ -657,13 +657,13 @@ impl<'a> Graph<'a> {
         client_id: u64,
         join_at: JoinAt,
         request: &'a Request,
-        places: SmallVec<[usize; 1]>,
+        resources: SmallVec<[usize; 1]>,
     ) {
         let number = self.nodes.len();
         self.by_client.insert(client_id, number);
-        for place in &places {
-            if let Some(place) = self.places.get_mut(*place) {
-                place.queue.push((number, Need::Turn));
+        for resource in &resources {
+            if let Some(resource) = self.resources.get_mut(*resource) {
+                resource.queue.push((number, Need::Turn));
             }
         }
         self.nodes.push(Node {
@@ -672,15 +672,15 @@ impl<'a> Graph<'a> {
             request,
             lacks: 0,
             is_free: false,
-            places,
+            resources,
             held: SmallVec::new(),
         });
     }
 
     /// Frees all waiters that can be freed. Returns true if the newcomer is not among them.
     fn is_first_stuck(&mut self, work: &mut Work) -> Result<bool, GivenUp> {
-        for place in 0..self.places.len() {
-            self.meet_needs_at(place, work)?;
+        for resource in 0..self.resources.len() {
+            self.meet_needs_at(resource, work)?;
         }
         while let Some(number) = self.freed.pop() {
             if number == 0 {
@@ -698,20 +698,20 @@ impl<'a> Graph<'a> {
         work: &mut Work,
         tx: &mut Transaction,
     ) -> Result<(), GivenUp> {
-        let mut sources = Vec::with_capacity(self.places.len());
-        for place in &self.places {
+        let mut sources = Vec::with_capacity(self.resources.len());
+        for resource in &self.resources {
             work.add(1)?;
-            sources.push(Source::of(place.name, place.known, newcomer, tx));
+            sources.push(Source::of(resource.name, resource.known, newcomer, tx));
         }
-        for (place, source) in self.places.iter_mut().zip(&sources) {
-            place.look(*source, &self.by_client, &mut self.nodes, work, tx)?;
+        for (resource, source) in self.resources.iter_mut().zip(&sources) {
+            resource.look(*source, &self.by_client, &mut self.nodes, work, tx)?;
         }
         self.hold(&sources, work, tx)?;
-        let joins: Vec<JoinAt> = self.nodes.iter().map(|nodes| nodes.join_at).collect();
-        for place in &mut self.places {
-            place.line_up(&joins);
+        let joins: Vec<JoinAt> = self.nodes.iter().map(|node| node.join_at).collect();
+        for resource in &mut self.resources {
+            resource.line_up(&joins);
         }
-        let lacks = |(number, nodes): (usize, &Node<'a>)| (nodes.lacks == 0).then_some(number);
+        let lacks = |(number, node): (usize, &Node<'a>)| (node.lacks == 0).then_some(number);
         let free = self.nodes.iter().enumerate().filter_map(lacks);
         self.freed.extend(free);
         Ok(())
@@ -727,21 +727,21 @@ impl<'a> Graph<'a> {
         let now = tx.now();
         for tie in &self.ties {
             work.add(WORK_OF_A_GRANT)?;
-            let (Some(nodes), Some(place), Some(source)) = (
+            let (Some(node), Some(resource), Some(source)) = (
                 self.nodes.get_mut(tie.whose),
-                self.places.get_mut(tie.resource),
+                self.resources.get_mut(tie.resource),
                 sources.get(tie.resource),
             ) else {
                 continue;
             };
             // All ties of a connection that waits twice belong to its last wait.
-            if self.by_client.get(&nodes.client_id) != Some(&tie.whose) {
+            if self.by_client.get(&node.client_id) != Some(&tie.whose) {
                 continue;
             }
             let lock = source.lock(tx);
             let own = lock.and_then(|lock| lock.holders().with_session(tie.session));
             if let Some(own) = own.filter(|own| source.is_in_force(own, now, tx)) {
-                place.hold(nodes, tie.resource, own.limit, own.permits);
+                resource.hold(node, tie.resource, own.limit, own.permits);
             }
         }
         Ok(())
@@ -750,51 +750,51 @@ impl<'a> Graph<'a> {
     /// Meets the need of the waiter whose turn it is at a name, and of the waiters that would be
     /// the only holder.
     fn meet_needs_at(&mut self, number: usize, work: &mut Work) -> Result<(), GivenUp> {
-        let Some(place) = self.places.get_mut(number) else {
+        let Some(resource) = self.resources.get_mut(number) else {
             return Ok(());
         };
         let mut met: Vec<usize> = Vec::new();
-        while let Some((waiter, need)) = place.queue.get_mut(place.passed) {
+        while let Some((waiter, need)) = resource.queue.get_mut(resource.passed) {
             work.add(1)?;
             let waiter = *waiter;
-            let Some(nodes) = self.nodes.get(waiter) else {
+            let Some(node) = self.nodes.get(waiter) else {
                 break;
             };
-            if nodes.is_free {
-                place.passed += 1;
+            if node.is_free {
+                resource.passed += 1;
                 continue;
             }
-            let request = nodes.request;
-            if *need != Need::Turn || !place.admits(request) {
+            let request = node.request;
+            if *need != Need::Turn || !resource.admits(request) {
                 break;
             }
-            if let Some((_, need)) = place.queue.get_mut(place.passed) {
+            if let Some((_, need)) = resource.queue.get_mut(resource.passed) {
                 *need = Need::Met;
             }
             met.push(waiter);
             break;
         }
-        if place.holders <= 1 {
-            for at in &place.alone {
+        if resource.holders <= 1 {
+            for at in &resource.alone {
                 work.add(1)?;
-                let Some((waiter, need @ Need::Alone { .. })) = place.queue.get_mut(*at) else {
+                let Some((waiter, need @ Need::Alone { .. })) = resource.queue.get_mut(*at) else {
                     continue;
                 };
                 let Need::Alone { own } = *need else { continue };
                 let own = own.and_then(|own| self.nodes.get(own));
                 let is_held = own.is_some_and(|own| !own.is_free);
-                if place.holders == usize::from(is_held) {
+                if resource.holders == usize::from(is_held) {
                     *need = Need::Met;
                     met.push(*waiter);
                 }
             }
         }
         for waiter in met {
-            let Some(nodes) = self.nodes.get_mut(waiter) else {
+            let Some(node) = self.nodes.get_mut(waiter) else {
                 continue;
             };
-            nodes.lacks -= 1;
-            if nodes.lacks == 0 {
+            node.lacks -= 1;
+            if node.lacks == 0 {
                 self.freed.push(waiter);
             }
         }
@@ -804,28 +804,28 @@ impl<'a> Graph<'a> {
     /// Removes a free waiter from the queues and its grants from the names. The waiter will be
     /// granted at some time, so both will go.
     fn let_go(&mut self, number: usize, work: &mut Work) -> Result<(), GivenUp> {
-        let Some(nodes) = self.nodes.get_mut(number) else {
+        let Some(node) = self.nodes.get_mut(number) else {
             return Ok(());
         };
-        nodes.is_free = true;
-        let held = std::mem::take(&mut nodes.held);
-        let mut places = std::mem::take(&mut nodes.places);
+        node.is_free = true;
+        let held = std::mem::take(&mut node.held);
+        let mut resources = std::mem::take(&mut node.resources);
         for tied in held {
-            let Some(place) = self.places.get_mut(tied.place) else {
+            let Some(resource) = self.resources.get_mut(tied.resource) else {
                 continue;
             };
-            place.holders -= 1;
-            place.permits -= u64::from(tied.permits);
-            if let Some(count) = place.limits.get_mut(&tied.limit) {
+            resource.holders -= 1;
+            resource.permits -= u64::from(tied.permits);
+            if let Some(count) = resource.limits.get_mut(&tied.limit) {
                 *count -= 1;
                 if *count == 0 {
-                    place.limits.remove(&tied.limit);
+                    resource.limits.remove(&tied.limit);
                 }
             }
-            places.push(tied.place);
+            resources.push(tied.resource);
         }
-        for place in places {
-            self.meet_needs_at(place, work)?;
+        for resource in resources {
+            self.meet_needs_at(resource, work)?;
         }
         Ok(())
     }
