@@ -124,6 +124,7 @@ print_env() {
 
 find_manager() { for name in apt-get dnf apk pacman brew; do have "$name" && echo "$name" && return; done; }
 
+# Those of the server are alternatives, the best first.
 packages() {
   case $1:$manager in
     compiler:apt-get) echo gcc libc6-dev ;;
@@ -133,8 +134,8 @@ packages() {
     libclang:apk) echo clang-libclang ;;
     libclang:brew) echo llvm ;;
     libclang:*) echo clang ;;
-    cli:apt-get) echo redis-server ;;
-    cli:*) echo valkey ;;
+    cli:apt-get) echo redis-server valkey-server ;;
+    cli:*) echo valkey redis ;;
   esac
 }
 
@@ -144,7 +145,9 @@ install_command() {
   case $manager in
     apt-get)
       stop=
-      case $* in *-server*) stop=' && { service redis-server stop; systemctl disable redis-server; true; } >/dev/null 2>&1' ;; esac
+      for package in "$@"; do
+        case $package in *-server) stop=" && { service $package stop; systemctl disable $package; true; } >/dev/null 2>&1" ;; esac
+      done
       echo "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends $*$stop" ;;
     dnf) echo "dnf install -y $*" ;;
     apk) echo "apk add --update-cache $*" ;;
@@ -156,9 +159,10 @@ install_command() {
 install() {
   say "installing $* with $manager"
   command=$(install_command "$@")
-  if [ "$manager" = brew ] || [ "$(id -u)" = 0 ]; then sh -c "$command" >&2 && return
-  elif have sudo; then sudo sh -c "$command" >&2 && return
-  fi
+  case $manager:$(id -u) in
+    brew:* | *:0) sh -c "$command" >&2 && return ;;
+    *) have sudo && sudo sh -c "$command" >&2 && return ;;
+  esac
   say "run this as root, then try again:"
   printf '%s\n' "$command" >&2
   return 1
@@ -172,10 +176,15 @@ advice() {
   esac
 }
 
-# Installs the packages of the parts that are missing, and fails if a part is missing afterwards. No
+may_be_root() { [ "$manager" = brew ] || [ "$(id -u)" = 0 ] || have sudo; }
+
+has_all() { for part in "$@"; do "find_$part" >/dev/null 2>&1 || return; done; }
+
+# Installs the packages of the parts that are missing, and fails if a part is missing afterwards. If
+# there is no server then, because its package is missing or too old, it tries the next server. No
 # package helps if a path is set to something else, or if Apple's compiler is missing.
 need() {
-  wanted=
+  wanted= servers=none
   for part in "$@"; do
     "find_$part" >/dev/null 2>&1 && continue
     case $part:$(uname -s) in
@@ -184,11 +193,18 @@ need() {
       cli:*) [ -z "${REDIS_SERVER:-}" ] || die "$(advice cli)" ;;
     esac
     [ -n "$manager" ] || die "$(advice "$part")"
-    wanted="$wanted $(packages "$part")"
+    case $part in
+      cli) servers=$(packages cli) ;;
+      *) wanted="$wanted $(packages "$part")" ;;
+    esac
   done
-  # shellcheck disable=SC2086  # a list of words
-  [ -z "$wanted" ] || install $wanted || exit 1
-  for part in "$@"; do "find_$part" >/dev/null 2>&1 || die "$(advice "$part")"; done
+  for choice in $servers; do
+    has_all "$@" && return
+    # shellcheck disable=SC2086  # a list of words
+    install $wanted ${choice#none}
+    may_be_root || exit 1
+  done
+  for part in "$@"; do has_all "$part" || die "$(advice "$part")"; done
 }
 
 need_cargo() {

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use support::files::files_below;
+
 /// The text of each file, without its test module, by its path from the top of the repository.
 type Files = BTreeMap<String, String>;
 
@@ -60,19 +62,15 @@ fn a_cycle_is_found() {
 
 /// Reads every Rust file below a folder.
 fn sources(folder: &str) -> Files {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let mut files = Files::new();
-    for entry in fs::read_dir(&path).expect("the folder of a crate") {
-        let entry = entry.expect("an entry of a folder");
-        let name = format!("{folder}/{}", entry.file_name().to_string_lossy());
-        if entry.path().is_dir() {
-            files.extend(sources(&name));
-        } else if name.ends_with(".rs") {
-            let text = fs::read_to_string(entry.path()).expect("a text file");
-            files.insert(name, without_tests(&text));
-        }
-    }
-    files
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let names = files_below(folder).into_iter();
+    let names = names.filter(|name| name.ends_with(".rs"));
+    names
+        .map(|name| {
+            let text = fs::read_to_string(top.join(&name)).expect("a text file");
+            (name, without_tests(&text))
+        })
+        .collect()
 }
 
 /// Cuts off the test module, which ends a file, and removes all comments and `pub(in ...)`.
@@ -160,18 +158,14 @@ fn file_of(path: &[String], user: &str, root: &str, files: &Files) -> Option<Str
     let own = user.strip_suffix(".rs")?;
     let own = own.strip_suffix("/mod").unwrap_or(own);
     let own = own.strip_suffix("/lib").unwrap_or(own);
-    let mut module = match path.first()?.as_str() {
-        "crate" => root.to_owned(),
-        "super" => own.rsplit_once('/')?.0.to_owned(),
-        child => format!("{own}/{child}"),
-    };
     let file = |module: &str| {
         let names = ["", "/mod", "/lib"].map(|end| format!("{module}{end}.rs"));
         names.into_iter().find(|name| files.contains_key(name))
     };
-    let mut found = file(&module);
-    for segment in &path[1..] {
+    let (mut module, mut found) = (own.to_owned(), None);
+    for segment in path {
         module = match segment.as_str() {
+            "crate" => root.to_owned(),
             "super" => module.rsplit_once('/')?.0.to_owned(),
             child => format!("{module}/{child}"),
         };
@@ -181,7 +175,7 @@ fn file_of(path: &[String], user: &str, root: &str, files: &Files) -> Option<Str
 }
 
 /// Removes files that use no remaining file, until no such file remains, and returns the others.
-/// Each of them is in a cycle of uses or leads to a circle.
+/// Each of them is in a cycle or uses a file that is.
 fn in_cycles(uses: &Uses) -> Vec<String> {
     let mut left = uses.clone();
     loop {

@@ -1,4 +1,4 @@
-//! What the documentation says, tried.
+//! Tests of the documentation: its examples, tables, links and statements.
 //!
 //! - `pages`: links, examples and tables of all pages
 //! - `command_pages`: the pages of the commands

@@ -6,6 +6,7 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use redis::{PushKind, Value};
+use support::files::files_below;
 use support::headings::headings;
 use support::{until, Client, Expect, Reply, Server};
 
@@ -21,21 +22,12 @@ fn text_of(name: &str) -> String {
 /// Returns CONTRIBUTING, README, SECURITY and all documents in docs/, by their paths from the top
 /// of the clone.
 fn documents() -> BTreeSet<String> {
-    let mut documents =
-        BTreeSet::from(["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(str::to_owned));
-    let mut folders = vec![root().join("docs")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("a file").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|end| end == "md") {
-                let path = path.strip_prefix(root()).expect("a path in the clone");
-                documents.insert(path.to_str().expect("a plain name").to_owned());
-            }
-        }
-    }
-    documents
+    let top = ["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(str::to_owned);
+    let below = files_below("docs").into_iter();
+    below
+        .filter(|file| file.ends_with(".md"))
+        .chain(top)
+        .collect()
 }
 
 /// Returns the pages of the commands.
@@ -576,20 +568,7 @@ fn the_tests_that_are_named_exist() {
 
 /// Returns the source files of both crates, by their paths from the top of the clone.
 fn sources() -> BTreeSet<String> {
-    let mut sources = BTreeSet::new();
-    let mut folders = vec![root().join("src"), root().join("core/src")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("a file").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                let path = path.strip_prefix(root()).expect("a path in the clone");
-                sources.insert(path.to_str().expect("a plain name").to_owned());
-            }
-        }
-    }
-    sources
+    &files_below("src") | &files_below("core/src")
 }
 
 /// Returns the floors of DESIGN's map, top floor first: files, or folders with a final slash.

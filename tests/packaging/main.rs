@@ -1,4 +1,4 @@
-//! How the project is built and delivered.
+//! Tests of the build and of the packages.
 //!
 //! - `distribution`: tarballs and make install
 //! - `tooling`: make and scripts/deps.sh on machines that lack something

@@ -35,15 +35,20 @@ case $1 in
     cp "$BUILT_MODULE" "$CARGO_TARGET_DIR/release/libredis_lock.so" ;;
 esac"#;
 
-/// An apt-get that "installs" Redis in this version.
-fn installs_redis(version: &str) -> String {
-    format!(
-        r#"
-case " $* " in *' install '*' redis-server '*) ;; *) exit 0 ;; esac
-echo 'echo "Redis server v={version} sha=0"' >"$PROGRAMS/redis-server"
-echo : >"$PROGRAMS/redis-cli"
-chmod +x "$PROGRAMS/redis-server" "$PROGRAMS/redis-cli""#
-    )
+/// An apt-get that "installs" these servers: a package, its name by the server itself, a version.
+fn installs(servers: &[(&str, &str, &str)]) -> String {
+    let cases = servers.iter().map(|(package, name, version)| {
+        let client = package.replace("-server", "-cli");
+        format!(
+            r#"
+case " $* " in *' install '*' {package} '*)
+  echo 'echo "{name} server v={version} sha=0"' >"$PROGRAMS/{package}"
+  echo : >"$PROGRAMS/{client}"
+  chmod +x "$PROGRAMS/{package}" "$PROGRAMS/{client}" ;;
+esac"#
+        )
+    });
+    cases.collect()
 }
 
 /// A machine with a clone on it.
@@ -265,7 +270,7 @@ fn the_line_for_root_is_said_too_where_sudo_refuses() {
 fn packages_are_installed_with_sudo_where_it_is_there() {
     let machine = Machine::new()
         .program("sudo", "\"$@\"")
-        .apt_get(&installs_redis("7.0.15"));
+        .apt_get(&installs(&[("redis-server", "Redis", "7.0.15")]));
     machine.run(&["sh", "scripts/deps.sh", "run"]).ok();
     let [sudo] = &machine.calls_of("sudo")[..] else {
         panic!("{:?}", machine.calls());
@@ -278,10 +283,23 @@ fn packages_are_installed_with_sudo_where_it_is_there() {
 #[test]
 fn a_server_that_is_too_old_is_refused() {
     for version in ["6.0.16", "6.2.14"] {
-        let machine = Machine::new().root().apt_get(&installs_redis(version));
+        let old = installs(&[("redis-server", "Redis", version)]);
+        let machine = Machine::new().root().apt_get(&old);
         let said = machine.run(&["sh", "scripts/deps.sh"]).refusal();
         assert_says(&said, &["Redis >= 7.0", "REDIS_SERVER"]);
     }
+}
+
+#[test]
+fn a_server_that_is_too_old_gives_way_to_another_one() {
+    let both = installs(&[
+        ("redis-server", "Redis", "6.0.16"),
+        ("valkey-server", "Valkey", "8.1.1"),
+    ]);
+    let machine = Machine::new().root().apt_get(&both);
+    machine.run(&["sh", "scripts/deps.sh"]).ok();
+    let installs = machine.calls_with("valkey-server");
+    assert_eq!(installs.len(), 1, "{installs:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What replicas and files receive, and what a server makes of it.
+//! Replication and persistence: the effects that replicas and files receive, and their use.
 //!
 //! - `stream`: the commands of the stream, word for word
 //! - `propagation`: writes without a replica and without an append-only file

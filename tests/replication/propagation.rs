@@ -4,6 +4,10 @@
 
 use support::{assert_same_data, until, Client, Expect, ReplicationStream, Server, LONG};
 
+/// The server writes its append-only file before it replies. With everysec it may keep up to 2 s of
+/// the file in memory while an fsync runs, which a kill would lose.
+const WRITES_AT_ONCE: &str = "appendfsync no";
+
 /// Grants keys by a client, in a transaction and in a script, and grants and releases another key.
 fn grant_in_every_way(client: &mut Client, round: &str) {
     client
@@ -113,7 +117,7 @@ fn a_promoted_replica_replicates() {
 /// of commands is one pass.
 #[test]
 fn an_append_only_file_has_what_follows_it_in_the_same_pass() {
-    let mut server = Server::start();
+    let mut server = Server::builder().config(WRITES_AT_ONCE).start();
     let acquire = |key| format!("LOCK.ACQUIRE {key} t {LONG}");
     let (before, after) = (acquire("before"), acquire("after"));
     let batch = [before.as_str(), "CONFIG SET appendonly yes", &after];
@@ -133,10 +137,9 @@ fn an_append_only_file_has_what_follows_it_in_the_same_pass() {
 
 #[test]
 fn an_append_only_file_that_is_switched_on_has_what_follows() {
-    // With everysec, the server may keep up to 2 s of its file in memory while an fsync runs.
     let mut server = Server::builder()
         .config("enable-debug-command yes")
-        .config("appendfsync no")
+        .config(WRITES_AT_ONCE)
         .start();
     let mut client = server.client();
     grant_in_every_way(&mut client, "before");

@@ -7,6 +7,7 @@
 mod client;
 pub mod compiled;
 pub mod crowd;
+pub mod files;
 pub mod headings;
 pub mod history;
 pub mod load;

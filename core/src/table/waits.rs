@@ -29,7 +29,7 @@ impl WaitQueues {
     /// wait replaces the older one.
     ///
     /// # Errors
-    /// Those of [`WaitQueues::newcomer_admission`], then [`Refusal::Deadlock`],
+    /// The errors of [`WaitQueues::newcomer_admission`], then [`Refusal::Deadlock`],
     /// [`Refusal::SessionDeadlock`], and [`Refusal::MaxWaiters`] or [`Refusal::MaxTickets`].
     #[inline(never)]
     pub(super) fn wait(
