@@ -178,18 +178,27 @@ extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) 
 #[inline(never)]
 fn record_unlinked(key: *mut raw::RedisModuleKeyOptCtx, value: &Packed) {
     boundary::guard(|| {
-        let lock = value.unpack();
-        pending::count_unlinked(&lock);
-        if !state::anybody_waits() && !state::any_sessions() {
-            return;
-        }
-        pending::record_unlinked(key::sessions_of(&lock));
-        let name = server!(RedisModule_GetKeyNameFromOptCtx(key)).filter(|name| !name.is_null());
-        let db = server!(RedisModule_GetDbIdFromOptCtx(key));
-        if let (Some(name), Some(db)) = (name, db) {
-            pending::record_touched(Name::new(db, RedisString::string_as_slice(name)));
+        let (lock, now_ms) = (value.unpack(), clock::now().ms());
+        pending::count_unlinked(&lock, now_ms);
+        let is_last_ms = lock.latest_deadline_ms() == Some(now_ms);
+        if is_last_ms || state::anybody_waits() || state::any_sessions() {
+            let sessions = key::sessions_of(&lock);
+            if let Some(name) = name_of(key) {
+                // The server renews a lock with sessions long before its lease ends.
+                if is_last_ms && sessions.is_empty() {
+                    state::with(|state| state.early_expiries.leave(name.clone(), lock));
+                }
+                pending::record_touched(name);
+            }
+            pending::record_unlinked(sessions);
         }
     });
+}
+
+fn name_of(key: *mut raw::RedisModuleKeyOptCtx) -> Option<Name> {
+    let name = server!(RedisModule_GetKeyNameFromOptCtx(key)).filter(|name| !name.is_null())?;
+    let db = server!(RedisModule_GetDbIdFromOptCtx(key))?;
+    Some(Name::new(db, RedisString::string_as_slice(name)))
 }
 
 /// Returns the words of a stored lock for an append-only file, one list for each LOCK.APPLY.

@@ -48,7 +48,7 @@ pub fn subscribe(ctx: &Context) -> Result<(), String> {
         raw::REDISMODULE_EVENT_MODULE_CHANGE,
         Some(on_module_change),
     )?;
-    let class = raw::REDISMODULE_NOTIFY_GENERIC;
+    let class = raw::REDISMODULE_NOTIFY_GENERIC | raw::REDISMODULE_NOTIFY_EXPIRED;
     match server!(RedisModule_SubscribeToKeyspaceEvents(
         ctx.ctx,
         class,
@@ -77,6 +77,7 @@ extern "C" fn on_flush(
         return;
     }
     boundary::guard(|| {
+        state::with(|state| state.early_expiries.clear());
         // SAFETY: the server passes this event a `RedisModuleFlushInfo` that is valid for the call.
         let info = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
         let db = info.map_or(ALL_DATABASES, |info| info.dbnum);
@@ -98,6 +99,7 @@ extern "C" fn on_swap(
         // call.
         let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
         let Some(info) = info else { return };
+        state::with(|state| state.early_expiries.clear());
         if state::any_locks() {
             pending::record(|pending| pending.swap_databases(info.dbnum_first, info.dbnum_second));
         }
@@ -261,7 +263,9 @@ fn on_expiry_or_move(
 ) {
     boundary::guard(|| {
         let ctx = Context::new(ctx);
-        if state::any_locks() || state::anybody_waits() {
+        if event == c"expired" {
+            record_expired(&ctx, key);
+        } else if state::any_locks() || state::anybody_waits() {
             record_key_event(&ctx, event, key);
         }
         keep_home(&ctx, event);
@@ -298,6 +302,15 @@ fn record_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleStrin
         }),
         KeyEvent::Arrives | KeyEvent::Expiry | KeyEvent::Restored => pending::record_touched(name),
     }
+}
+
+fn record_expired(ctx: &Context, key: *mut raw::RedisModuleString) {
+    state::with(|state| {
+        if state.early_expiries.is_leaving() {
+            let name = Name::new(api::selected_db(ctx), RedisString::string_as_slice(key));
+            state.early_expiries.expire(&name);
+        }
+    });
 }
 
 /// The meaning of a keyspace event for locks.

@@ -85,9 +85,11 @@ fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect<'_>) -> (Applied, 
     let Effect { name, change } = effect;
     let OpenKey { key, string, .. } = store.open_to_write(name);
     let applied = apply_to(store.ctx(), key, string.as_ptr(), change);
-    store
-        .state()
-        .pending(|pending| pending.forget_restored(name));
+    let state = store.state();
+    state.pending(|pending| pending.forget_restored(name));
+    if state.early_expiries.is_any() {
+        state.early_expiries.forget(name);
+    }
     (applied, string)
 }
 

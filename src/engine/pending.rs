@@ -4,7 +4,7 @@ use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::session_id::SessionId;
 
-use crate::server::{api, clock, timer};
+use crate::server::{api, timer};
 use crate::state;
 use crate::state::pending::{Event, Pending};
 
@@ -48,12 +48,11 @@ pub fn watch_leases(name: &Name, lock: &Lock) {
 
 /// Counts the holds of a lock that left its key, unless the lock table has decided about them. A
 /// replica's holds are counted by its primary. Holds of a file that is loaded were counted before.
-pub fn count_unlinked(lock: &Lock) {
+pub fn count_unlinked(lock: &Lock, now_ms: u64) {
     let is_decided = state::with(|state| state.applying.get());
     if is_decided || api::is_replica() || api::is_loading() {
         return;
     }
-    let now_ms = clock::now().ms();
     state::with(|state| state.unlinked(|unlinked| unlinked.unlink(lock, now_ms)));
 }
 

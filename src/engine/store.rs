@@ -145,7 +145,7 @@ impl<'a> ServerStore<'a> {
 impl Store for ServerStore<'_> {
     fn read(&mut self, name: &Name) -> KeyState {
         let open = self.open(name, self.mode);
-        state_of(&mut self.open.insert(open).key, name)
+        state_of(self.state, &mut self.open.insert(open).key, name)
     }
 
     fn can_read(&mut self, name: &Name, own: &Name) -> bool {
@@ -196,7 +196,8 @@ impl Store for ServerStore<'_> {
 
 /// Returns what a name holds now.
 pub fn read_settled(ctx: &Context, name: &Name) -> KeyState {
-    state_of(&mut Key::of(ctx, name, raw::REDISMODULE_READ), name)
+    let mut key = Key::of(ctx, name, raw::REDISMODULE_READ);
+    state::with(|state| state_of(state, &mut key, name))
 }
 
 /// Returns a key's expiry without the time by which the key outlives its lock.
@@ -219,8 +220,9 @@ fn asked_expiry_ms(key: &Key, name: &Name) -> Option<u64> {
 
 /// Returns what the open key of a name holds.
 #[inline(always)]
-fn state_of(key: &mut Key, name: &Name) -> KeyState {
+fn state_of(state: &State, key: &mut Key, name: &Name) -> KeyState {
     match key.found() {
+        KeyState::Empty if state.early_expiries.is_any() => expired_early(state, name),
         KeyState::Empty => KeyState::Empty,
         KeyState::OtherType => KeyState::OtherType,
         KeyState::Lock(packed) => {
@@ -232,4 +234,14 @@ fn state_of(key: &mut Key, name: &Name) -> KeyState {
             KeyState::Lock(Stored { lock, expiry_ms })
         }
     }
+}
+
+/// Returns the lock of a name whose key the server expired before the lease had ended.
+#[inline(never)]
+fn expired_early(state: &State, name: &Name) -> KeyState {
+    let lock = state.early_expiries.find(name, clock::now().ms());
+    lock.map_or(KeyState::Empty, |lock| {
+        let expiry_ms = lock.latest_deadline_ms();
+        KeyState::Lock(Stored { lock, expiry_ms })
+    })
 }

@@ -8,6 +8,7 @@
 //! State that other threads use too is in atomics outside [`State`].
 
 pub mod blocked;
+pub mod early_expiries;
 pub mod name_set;
 pub mod pending;
 pub mod provisional;
@@ -28,6 +29,7 @@ use redis_lock_core::values::slot::Sharding;
 use redis_module::{raw, Context, RedisGILGuard, RedisString};
 
 use blocked::BlockedClients;
+use early_expiries::EarlyExpiries;
 use pending::Pending;
 use rights::RightsWatch;
 
@@ -131,6 +133,8 @@ pub struct State {
     pub deleting: Cell<bool>,
     /// True while effects are applied: the lock table has decided about the holds of their keys.
     pub applying: Cell<bool>,
+    /// Locks whose keys the server expired before the leases had ended.
+    pub early_expiries: EarlyExpiries,
     /// Holds that ended because their lock left its key.
     pub unlinked: RefCell<UnlinkedHolds>,
     /// The database that the last MOVE came from.
@@ -292,6 +296,7 @@ impl State {
             fence_key: Cell::default(),
             deleting: Cell::default(),
             applying: Cell::default(),
+            early_expiries: EarlyExpiries::default(),
             unlinked: RefCell::default(),
             moved_from_db: Cell::default(),
             raw_type: Cell::new(ptr::null_mut()),
