@@ -104,6 +104,17 @@ const FAULTS: &[Fault] = &[
         place: Place::Everywhere,
         servers: &["Redis 8.0"],
     },
+    // appendonly yes, rdb-key-save-delay 2000: DEBUG POPULATE 100   BGSAVE   CONFIG SET
+    // rdb-key-save-delay 0   DEBUG RELOAD   and once the BGSAVE has ended: CLIENT PAUSE 1000 WRITE
+    // DEBUG RELOAD
+    // An assertion: the end of the BGSAVE makes the number of unsaved changes negative. The second
+    // RELOAD sets it to 0 and is replicated for having changed it, while that is paused. All
+    // servers have this fault; on the others `pause-write` is left out already.
+    Fault {
+        kinds: &["save"],
+        place: Place::Everywhere,
+        servers: &["Redis 8.6", "Valkey 9.1"],
+    },
     // appendonly yes   DEBUG POPULATE 400000   BGREWRITEAOF, and then at once
     // A: DEBUG LOADAOF   B: DEBUG LOADAOF
     // SIGABRT or SIGSEGV: the second command is accepted while the first loads. If appendonly is
