@@ -8,8 +8,9 @@ use super::lock_table::WaitQueues;
 use crate::budget::MOST_STEPS;
 use crate::state::queue::{Position, Waiter};
 use crate::transaction::Transaction;
-use crate::values::lock::Compatibility;
+use crate::values::lock::{Compatibility, Lock};
 use crate::values::name::Name;
+use crate::values::time::Now;
 
 /// The most names checked, and the most waiters checked for each name. A debug build may serve
 /// thousands.
@@ -19,9 +20,25 @@ const MOST_CHECKED: usize = 32;
 /// compared with all of them.
 const MOST_LEFT: usize = 1024;
 
+/// A waiter that is admissible and still waits, with what the check saw of its names.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Overlooked {
+    waiter: Waiter,
+    seen: Vec<Seen>,
+    now: Now,
+}
+
+/// A name as the check saw it.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    is_read: bool,
+    lock: Option<Lock>,
+    due_ms: Option<u64>,
+}
+
 impl WaitQueues {
     /// Returns a waiter that is admissible and still waits, if there is one.
-    pub(super) fn overlooked(&self, tx: &mut Transaction) -> Option<Waiter> {
+    pub(super) fn overlooked(&self, tx: &mut Transaction) -> Option<Overlooked> {
         let is_left_to_timer = self.queues.is_anyone_leaving() || self.pending.len() > MOST_LEFT;
         if self.queues.is_empty() || tx.steps >= MOST_STEPS || is_left_to_timer {
             return None;
@@ -34,7 +51,17 @@ impl WaitQueues {
         let overlooked = queued
             .into_iter()
             .find(|position| self.is_overlooked(*position, tx))?;
-        self.queues.at(overlooked).cloned()
+        let waiter = self.queues.at(overlooked).cloned()?;
+        let seen = waiter.names.iter().map(|name| Seen {
+            is_read: tx.has_read(name),
+            lock: tx.peek(name),
+            due_ms: self.schedule.time_of(name),
+        });
+        Some(Overlooked {
+            seen: seen.collect(),
+            now: tx.now(),
+            waiter,
+        })
     }
 
     fn is_overlooked(&self, position: Position, tx: &mut Transaction) -> bool {
