@@ -11,7 +11,7 @@ use redis_lock_core::values::refusal::Refusal;
 use redis_module::{raw, Context};
 
 use super::command::{Call, Command};
-use super::spec::{CommandDoc, Spec};
+use super::spec::{CommandDoc, Spec, SINCE_0_1_0};
 use crate::engine::apply::{self, Applied};
 use crate::engine::{pending, writable};
 use crate::server::api::{self, server};
@@ -29,6 +29,7 @@ impl Command for Apply {
             flags: c"write fast",
             summary: c"Internal: how grants and releases reach replicas and the append-only file.",
             complexity: c"O(N), N being the holders of a shared lock; O(1) for an exclusive one",
+            history: SINCE_0_1_0,
         },
     };
 

@@ -5,7 +5,7 @@ use redis_lock_core::grammar::syntax::{self, Keys, Syntax};
 use redis_lock_core::values::refusal::Refusal;
 
 use super::command::{Call, Command};
-use super::spec::{CommandDoc, Spec};
+use super::spec::{CommandDoc, Spec, SINCE_0_1_0};
 
 pub struct Cancel;
 
@@ -19,6 +19,7 @@ impl Command for Cancel {
             flags: c"write fast",
             summary: c"Gives up all waits and places of a token that need a key; a grant stays.",
             complexity: c"O(C K log W), C being the waits given up, K their keys and W the waiters of the server",
+            history: SINCE_0_1_0,
         },
     };
 

@@ -8,7 +8,7 @@ use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::time;
 
 use super::command::{Call, Command};
-use super::spec::{CommandDoc, Spec};
+use super::spec::{CommandDoc, Spec, SINCE_0_1_0};
 use crate::engine::{pending, store};
 use crate::server::{clock, reply};
 
@@ -25,6 +25,7 @@ impl Command for Check {
             summary:
                 c"Tells how many milliseconds of its lease a token has left, 0 when it doesn't hold.",
             complexity: c"O(N), N being the holders of a shared lock; O(1) for an exclusive one",
+            history: SINCE_0_1_0,
         },
     };
 

@@ -4,7 +4,7 @@ use redis_lock_core::grammar::syntax::{self, Keys, Syntax, Verb};
 use redis_lock_core::values::refusal::Refusal;
 
 use super::command::{Call, Command};
-use super::spec::{CommandDoc, Spec};
+use super::spec::{CommandDoc, Spec, SINCE_0_1_0};
 use crate::server::reply;
 
 pub struct Help;
@@ -65,6 +65,7 @@ impl Command for Help {
             flags: c"fast allow-loading allow-stale",
             summary: c"Lists the lock commands.",
             complexity: c"O(1)",
+            history: SINCE_0_1_0,
         },
     };
 

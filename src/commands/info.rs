@@ -18,7 +18,7 @@ use redis_lock_core::values::token::Token;
 use redis_module::Context;
 
 use super::command::{Call, Command};
-use super::spec::{CommandDoc, Spec};
+use super::spec::{CommandDoc, Spec, SINCE_0_1_0};
 use crate::engine::{pending, store};
 use crate::server::clients::{self, Client};
 use crate::server::rights::Caller;
@@ -37,6 +37,7 @@ impl Command for Info {
             flags: c"readonly",
             summary: c"Tells who holds a lock and who waits for it.",
             complexity: c"O(N + M), N being the holders and M the waiters shown",
+            history: SINCE_0_1_0,
         },
     };
 

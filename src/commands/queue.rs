@@ -8,7 +8,7 @@ use redis_lock_core::values::refusal::Refusal;
 use redis_module::Context;
 
 use super::command::{Call, SingleAndMulti};
-use super::spec::CommandDoc;
+use super::spec::{CommandDoc, SINCE_0_1_0};
 use crate::server::rights::Caller;
 
 pub struct Queue;
@@ -20,12 +20,14 @@ impl SingleAndMulti for Queue {
         flags: c"write deny-oom fast",
         summary: c"Grants a lock, or takes or keeps a place in its queue that needs no connection.",
         complexity: c"O(log W), W being the waiters of the server; else as LOCK.ACQUIRE",
+        history: SINCE_0_1_0,
     };
 
     const MANY: CommandDoc = CommandDoc {
         flags: c"write deny-oom getkeys-api",
         summary: c"Grants several locks, or takes or keeps a place in all their queues.",
         complexity: c"O(K log W), K being the keys and W the waiters of the server",
+        history: SINCE_0_1_0,
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {

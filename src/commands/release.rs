@@ -6,7 +6,7 @@ use redis_lock_core::grammar::syntax::{self, Keys, Verb};
 use redis_lock_core::values::refusal::Refusal;
 
 use super::command::{Call, SingleAndMulti};
-use super::spec::CommandDoc;
+use super::spec::{CommandDoc, SINCE_0_1_0};
 
 pub struct Release;
 
@@ -17,12 +17,14 @@ impl SingleAndMulti for Release {
         flags: c"write fast",
         summary: c"Gives up holds of a lock, one unless told, and hands the lock over when it was the last.",
         complexity: c"O(log W), W being the waiters of the server; O(1) when nobody waits",
+        history: SINCE_0_1_0,
     };
 
     const MANY: CommandDoc = CommandDoc {
         flags: c"write getkeys-api",
         summary: c"Gives up holds of each lock that the token holds, one unless told.",
         complexity: c"O(K log W), K being the keys and W the waiters of the server",
+        history: SINCE_0_1_0,
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {

@@ -26,7 +26,23 @@ pub struct CommandDoc {
     pub summary: &'static CStr,
     /// The complexity in words that explain its letters.
     pub complexity: &'static CStr,
+    /// The version that added the command, and then those that changed it.
+    pub history: &'static [Change],
 }
+
+/// A change to a command.
+pub struct Change {
+    /// The module's version that made the change.
+    version: &'static CStr,
+    /// The change, one sentence.
+    change: &'static CStr,
+}
+
+/// The history of a command that hasn't changed since version 0.1.0.
+pub const SINCE_0_1_0: &[Change] = &[Change {
+    version: c"0.1.0",
+    change: c"Added.",
+}];
 
 impl Spec {
     /// Returns the command's name in lower case, which the server uses.
@@ -126,6 +142,7 @@ fn describe(ctx: &Context, name: &CStr, spec: &Spec) -> bool {
         sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
+    let mut history = history(spec);
     let mut key_specs = key_specs(spec);
     let mut arguments = Arguments::default();
     let args = arguments.of(&spec.syntax);
@@ -133,14 +150,28 @@ fn describe(ctx: &Context, name: &CStr, spec: &Spec) -> bool {
         version: &raw const version,
         summary: spec.about.summary.as_ptr(),
         complexity: spec.about.complexity.as_ptr(),
-        since: c"0.1.0".as_ptr(),
-        history: ptr::null_mut(),
+        since: history.first().map_or(ptr::null(), |added| added.since),
+        history: history.as_mut_ptr(),
         tips: ptr::null(),
         arity: spec.syntax.arity(),
         key_specs: key_specs.as_mut_ptr(),
         args,
     };
     server!(RedisModule_SetCommandInfo(command, &raw const info)) == Some(0)
+}
+
+/// Returns the history of a command, ended by an entry of zeros.
+fn history(spec: &Spec) -> Vec<raw::RedisModuleCommandHistoryEntry> {
+    let changes = spec.about.history.iter();
+    let entries = changes.map(|change| raw::RedisModuleCommandHistoryEntry {
+        since: change.version.as_ptr(),
+        changes: change.change.as_ptr(),
+    });
+    let end = raw::RedisModuleCommandHistoryEntry {
+        since: ptr::null(),
+        changes: ptr::null(),
+    };
+    entries.chain([end]).collect()
 }
 
 /// Returns the key specs of a command, ended by one of zeros.

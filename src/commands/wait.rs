@@ -6,7 +6,7 @@ use redis_lock_core::grammar::syntax::{self, Keys, Verb};
 use redis_lock_core::values::refusal::Refusal;
 
 use super::command::{Call, SingleAndMulti};
-use super::spec::CommandDoc;
+use super::spec::{CommandDoc, SINCE_0_1_0};
 use crate::engine::blocking;
 
 pub struct Wait;
@@ -19,12 +19,14 @@ impl SingleAndMulti for Wait {
         summary:
             c"Grants a lock, or blocks until it is handed over or BLOCK milliseconds have passed.",
         complexity: c"O(log W) to queue, W being the waiters of the server; else as LOCK.ACQUIRE",
+        history: SINCE_0_1_0,
     };
 
     const MANY: CommandDoc = CommandDoc {
         flags: c"write deny-oom blocking getkeys-api",
         summary: c"Grants several locks, or blocks until all are handed over or BLOCK milliseconds have passed.",
         complexity: c"O(K log W) to queue, K being the keys and W the waiters of the server",
+        history: SINCE_0_1_0,
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {

@@ -316,6 +316,20 @@ fn docs(server: &Server) -> BTreeMap<String, Fields> {
         .collect()
 }
 
+/// Returns the versions that changed a command, with their changes.
+fn history(docs: &Fields) -> Vec<(String, String)> {
+    let entries = match docs.get("history").clone() {
+        Value::Set(entries) | Value::Array(entries) => entries,
+        other => panic!("not a history: {other:?}"),
+    };
+    let entries = entries.into_iter().map(|entry| Ok(entry).list());
+    let pairs = entries.map(|entry| match entry.as_slice() {
+        [version, change] => (Ok(version.clone()).text(), Ok(change.clone()).text()),
+        other => panic!("not a version and its change: {other:?}"),
+    });
+    pairs.collect()
+}
+
 fn arguments(docs: &Fields) -> Vec<Arg> {
     if docs.has("arguments") {
         docs.maps("arguments").iter().map(Arg::of).collect()
@@ -354,9 +368,15 @@ fn every_command_is_described() {
         assert!(summary.ends_with('.'), "{name}: {summary}");
         assert!(summary.len() < 120, "{name}: {summary}");
         assert!(docs.text("complexity").starts_with("O("), "{name}");
-        let since = docs.text("since");
-        let numbers = since.split('.').filter(|part| part.parse::<u32>().is_ok());
-        assert_eq!(numbers.count(), 3, "{name}: {since}");
+        let versions = history(&docs);
+        assert_eq!(versions[0], (docs.text("since"), "Added.".to_owned()));
+        for (version, change) in versions {
+            let numbers = version
+                .split('.')
+                .filter(|part| part.parse::<u32>().is_ok());
+            assert_eq!(numbers.count(), 3, "{name}: {version}");
+            assert!(change.ends_with('.'), "{name}: {change}");
+        }
         assert_eq!(docs.text("group"), "module", "{name}");
         assert_eq!(docs.text("module"), "lock", "{name}");
     }
