@@ -216,7 +216,7 @@ deny: ## check the licences and sources of all dependencies
 	cargo deny --log-level error check licenses bans sources
 
 .PHONY: pages
-pages: run-deps build ## write the module's own descriptions into docs/commands
+pages: run-deps build ## write the module's own descriptions into docs/commands and docs/commands.json
 	@$(FOUND); cargo run --quiet -p redis-lock-pages -- "$$REDIS_SERVER"
 
 .PHONY: test-postgres

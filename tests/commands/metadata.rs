@@ -2,8 +2,11 @@
 //! DOCS, COMMAND GETKEYS and ACL key patterns.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use redis::Value;
+use serde_json::{json, Value as Json};
 use support::{Expect, Fields, Server};
 
 /// The facts of a command that client libraries and proxies rely on.
@@ -337,6 +340,145 @@ fn arguments(docs: &Fields) -> Vec<Arg> {
         Vec::new()
     }
 }
+
+// ---- commands.json
+
+/// Returns the commands of docs/commands.json, by their names.
+fn described() -> BTreeMap<String, Json> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/commands.json");
+    let text = fs::read_to_string(path).expect("commands.json");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// Returns names in the upper case of Redis's own descriptions, in their order.
+fn upper_case(names: BTreeSet<String>) -> BTreeSet<String> {
+    let names = names.into_iter();
+    names
+        .map(|name| name.trim_start_matches('@').to_uppercase())
+        .collect()
+}
+
+fn names_in(list: &Json) -> BTreeSet<String> {
+    let names = list.as_array().expect("a list").iter();
+    let names = names.map(|name| name.as_str().expect("a name").to_owned());
+    names.collect()
+}
+
+/// Returns an argument of COMMAND DOCS in the form of commands.json.
+fn argument_in_json(arg: &Arg) -> Json {
+    let mut described = json!({"name": arg.name, "type": arg.kind});
+    if arg.kind == "key" {
+        described["key_spec_index"] = json!(0);
+    }
+    if let Some(token) = &arg.token {
+        described["token"] = json!(token);
+    }
+    if arg.optional {
+        described["optional"] = json!(true);
+    }
+    if arg.multiple {
+        described["multiple"] = json!(true);
+    }
+    if !arg.parts.is_empty() {
+        described["arguments"] = arg.parts.iter().map(argument_in_json).collect();
+    }
+    described
+}
+
+/// Returns a key spec of COMMAND INFO in the form of commands.json, without its flags.
+fn key_spec_in_json(spec: &Fields) -> Json {
+    let begin = Fields::of(spec.get("begin_search"));
+    assert_eq!(begin.text("type"), "index");
+    let pos = Fields::of(begin.get("spec")).int("index");
+    let find = Fields::of(spec.get("find_keys"));
+    let numbers = Fields::of(find.get("spec"));
+    let number = |name: &str| numbers.int(name);
+    let found = match find.text("type").as_str() {
+        "range" => json!({"range": {
+            "lastkey": number("lastkey"),
+            "step": number("keystep"),
+            "limit": number("limit"),
+        }}),
+        "keynum" => json!({"keynum": {
+            "keynumidx": number("keynumidx"),
+            "firstkey": number("firstkey"),
+            "step": number("keystep"),
+        }}),
+        other => panic!("keys found by {other}"),
+    };
+    json!({"begin_search": {"index": {"pos": pos}}, "find_keys": found})
+}
+
+#[test]
+fn commands_json_has_the_commands_of_clients() {
+    let mut told = names(&Server::start());
+    assert!(told.remove("lock.apply"));
+    let named: BTreeSet<String> = described().into_keys().collect();
+    assert_eq!(named, upper_case(told));
+}
+
+#[test]
+fn commands_json_says_what_command_docs_says() {
+    let docs = docs(&Server::start());
+    for (name, described) in described() {
+        let docs = &docs[&name.to_lowercase()];
+        for field in ["summary", "complexity", "since", "group"] {
+            assert_eq!(described[field], json!(docs.text(field)), "{name}: {field}");
+        }
+        assert_eq!(described["history"], json!(history(docs)), "{name}");
+        let arguments: Vec<Json> = arguments(docs).iter().map(argument_in_json).collect();
+        let listed = described.get("arguments").cloned();
+        assert_eq!(listed.unwrap_or(json!([])), json!(arguments), "{name}");
+    }
+}
+
+/// Redis before 7.2 puts a module's commands into no category, and Redis before 7.4 has no `@lock`.
+#[test]
+fn commands_json_says_what_command_info_says() {
+    let server = Server::start();
+    for (name, described) in described() {
+        let info = server.call(&["COMMAND", "INFO", &name]).list();
+        let info = Ok(info[0].clone()).list();
+        let [_, arity, flags, _, _, _, categories, _, key_specs, ..] = info.as_slice() else {
+            panic!("{name}: {info:?}");
+        };
+        assert_eq!(described["arity"], json!(Ok(arity.clone()).int()), "{name}");
+        let mut flags = texts(flags.clone());
+        // The server adds these flags itself.
+        flags.retain(|flag| !["module", "movablekeys"].contains(&flag.as_str()));
+        assert_eq!(
+            names_in(&described["command_flags"]),
+            upper_case(flags),
+            "{name}"
+        );
+        let categories = upper_case(texts(categories.clone()));
+        let mut listed = names_in(&described["acl_categories"]);
+        assert!(listed.contains("LOCK"), "{name}");
+        if !categories.contains("LOCK") {
+            listed.remove("LOCK");
+        }
+        if !categories.is_empty() {
+            assert_eq!(listed, categories, "{name}");
+        }
+        let mut listed = described.get("key_specs").cloned().unwrap_or(json!([]));
+        let listed = listed.as_array_mut().expect("a list");
+        let key_specs = Ok(key_specs.clone()).list();
+        assert_eq!(listed.len(), key_specs.len(), "{name}");
+        for (listed, spec) in listed.iter_mut().zip(key_specs) {
+            let spec = Fields::of(spec);
+            let flags = listed["flags"].take();
+            listed.as_object_mut().expect("a key spec").remove("flags");
+            assert_eq!(
+                names_in(&flags),
+                upper_case(texts(spec.get("flags"))),
+                "{name}"
+            );
+            assert_eq!(*listed, key_spec_in_json(&spec), "{name}");
+        }
+    }
+}
+
+// ---- the documentation against the parser
 
 /// Replaces every `<key>` with a key without a holder, and `<numkeys>` with their number.
 fn with_fresh_keys(line: &str, next_key: &mut u32) -> String {

@@ -1,9 +1,11 @@
-//! The replies and errors on the commands' pages, checked against the commands' replies.
+//! The commands' pages and commands.json, checked against the commands' replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use redis::Value;
+use serde_json::{json, Value as Json};
 use support::{Client, Expect, Server, LONG};
 
 fn docs() -> PathBuf {
@@ -61,27 +63,27 @@ fn commands() -> BTreeSet<String> {
 /// `held2` and `queued`. All other keys are free.
 const REPLIES: [(&str, &str, &str); 27] = [
     ("LOCK.ACQUIRE", "granted", "free t"),
-    ("LOCK.ACQUIRE", "not to be had now", "held t"),
+    ("LOCK.ACQUIRE", "not granted", "held t"),
     ("LOCK.WAIT", "granted", "free t BLOCK 5000"),
     ("LOCK.WAIT", "the time is over", "held t BLOCK 1"),
     ("LOCK.QUEUE", "the token holds the lock", "own t"),
     ("LOCK.QUEUE", "it waits", "held t"),
-    ("LOCK.CANCEL", "a wait or a place is given up", "queued t"),
+    ("LOCK.CANCEL", "a wait or a place is cancelled", "queued t"),
     ("LOCK.CANCEL", "the token has none there", "own t"),
     ("LOCK.EXTEND", "set", "own t"),
     ("LOCK.EXTEND", "the token doesn't hold the lock", "held t"),
-    ("LOCK.RELEASE", "a hold is given up", "own t"),
+    ("LOCK.RELEASE", "a hold is taken off", "own t"),
     ("LOCK.RELEASE", "the token doesn't hold the lock", "held t"),
     ("LOCK.CHECK", "the token holds the lock", "own t"),
     ("LOCK.CHECK", "it doesn't", "held t"),
-    ("LOCK.INFO", "somebody holds it or waits", "held"),
-    ("LOCK.INFO", "nobody does", "free"),
-    ("LOCK.MACQUIRE", "granted", "2 own own2 t"),
     (
-        "LOCK.MACQUIRE",
-        "not all of them are to be had now",
-        "2 own held t",
+        "LOCK.INFO",
+        "a token holds the lock or waits for it",
+        "queued",
     ),
+    ("LOCK.INFO", "no token does", "free"),
+    ("LOCK.MACQUIRE", "granted", "2 own own2 t"),
+    ("LOCK.MACQUIRE", "not granted", "2 own held t"),
     ("LOCK.MWAIT", "granted", "2 own own2 t"),
     ("LOCK.MWAIT", "the time is over", "2 own held t BLOCK 1"),
     ("LOCK.MQUEUE", "the token holds all of them", "2 own own2 t"),
@@ -92,7 +94,7 @@ const REPLIES: [(&str, &str, &str); 27] = [
         "2 own own2 t",
     ),
     ("LOCK.MEXTEND", "it doesn't", "2 own held t"),
-    ("LOCK.MRELEASE", "holds are given up", "3 own own2 held t"),
+    ("LOCK.MRELEASE", "holds are taken off", "3 own own2 held t"),
     (
         "LOCK.MRELEASE",
         "the token holds none of them",
@@ -118,6 +120,36 @@ fn prepare(server: &Server) {
     server.call("LOCK.QUEUE queued t").int();
 }
 
+/// Returns the two forms of a reply in a cell: in RESP2 and in RESP3.
+fn forms(cell: &str) -> (&str, &str) {
+    cell.split_once(" in RESP2, ").unwrap_or((cell, cell))
+}
+
+/// Returns true if a reply's first line is one of the form that a page names, like `Array reply`.
+fn is_of_form(line: &str, form: &str) -> bool {
+    let (_, link) = form.split_once("/protocol-spec/#").expect("a named type");
+    let (name, text) = link.split_once(')').expect("the end of a link");
+    let number = match text.strip_prefix(" of ") {
+        Some(count) => count.split([' ', ':']).next(),
+        None => text.split('`').nth(1),
+    };
+    let mark = match name {
+        "arrays" => '*',
+        "maps" => '%',
+        "integers" => ':',
+        "nulls" => return line == "_",
+        "null-arrays" => return line == "*-1",
+        other => panic!("no reply is of the form {other}"),
+    };
+    let shown = line.strip_prefix(mark);
+    let shown: Option<u64> = shown.and_then(|shown| shown.parse().ok());
+    // The page omits a number that differs between runs.
+    match number {
+        Some(number) => shown == number.parse().ok(),
+        None => shown.is_some_and(|shown| shown > 0),
+    }
+}
+
 #[test]
 fn replies_begin_as_the_pages_say() {
     let server = Server::start();
@@ -128,20 +160,16 @@ fn replies_begin_as_the_pages_say() {
         let rows = table(&section(&page(command), "## Reply"));
         let cells = rows.into_iter().find(|cells| cells[0] == row);
         let cells = cells.unwrap_or_else(|| panic!("{command}: no row {row}"));
-        let clients: [(&str, &mut Client); 2] = [(&cells[1], &mut resp2), (&cells[2], &mut resp3)];
-        for (cell, client) in clients {
+        let (in_resp2, in_resp3) = forms(&cells[1]);
+        let clients: [(&str, &mut Client); 2] = [(in_resp2, &mut resp2), (in_resp3, &mut resp3)];
+        for (form, client) in clients {
             prepare(&server);
             let raw = client.call_raw(format!("{command} {words}"));
             let first = raw.lines().next().expect("a line");
-            // The page omits a number that differs between runs.
-            let begins = match code(cell) {
-                kind @ (":" | "*") => {
-                    first.starts_with(kind)
-                        && first[1..].parse::<u64>().is_ok_and(|number| number > 0)
-                }
-                whole => first == whole,
-            };
-            assert!(begins, "{command}, {row}: {first:?}, not {cell}");
+            assert!(
+                is_of_form(first, form),
+                "{command}, {row}: {first:?}, not {form}"
+            );
         }
         shown.insert((command.to_owned(), row.to_owned()));
     }
@@ -153,6 +181,259 @@ fn replies_begin_as_the_pages_say() {
     }
 }
 
+/// Returns true if a value is of a JSON schema that uses the keywords of commands.json.
+fn is_valid(schema: &Json, value: &Json) -> bool {
+    let keywords = schema.as_object().expect("a schema");
+    let items = value.as_array().map_or(&[][..], Vec::as_slice);
+    keywords
+        .iter()
+        .all(|(keyword, rule)| match keyword.as_str() {
+            "description" => true,
+            "type" => is_of_type(value, rule.as_str().expect("a type")),
+            "const" => value == rule,
+            "enum" => rule.as_array().expect("values").contains(value),
+            "minimum" => value.as_i64() >= rule.as_i64(),
+            "minItems" => items.len() as u64 >= rule.as_u64().expect("a length"),
+            "maxItems" => items.len() as u64 <= rule.as_u64().expect("a length"),
+            "items" => match rule.as_array() {
+                Some(schemas) => schemas
+                    .iter()
+                    .zip(items)
+                    .all(|(one, item)| is_valid(one, item)),
+                None => items.iter().all(|item| is_valid(rule, item)),
+            },
+            "required" => {
+                let names = rule.as_array().expect("names").iter();
+                let mut names = names.map(|name| name.as_str().expect("a name"));
+                names.all(|name| value.get(name).is_some())
+            }
+            "properties" => {
+                // Like `additionalProperties: false`, which all schemas of objects have.
+                assert_eq!(schema["additionalProperties"], json!(false));
+                value.as_object().is_some_and(|fields| {
+                    let mut fields = fields.iter();
+                    fields
+                        .all(|(name, field)| rule.get(name).is_some_and(|one| is_valid(one, field)))
+                })
+            }
+            "additionalProperties" => true,
+            "oneOf" => matching(rule, value).len() == 1,
+            other => panic!("the keyword {other}"),
+        })
+}
+
+fn is_of_type(value: &Json, name: &str) -> bool {
+    match name {
+        "null" => value.is_null(),
+        "integer" => value.is_i64(),
+        "string" => value.is_string(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        other => panic!("the type {other}"),
+    }
+}
+
+/// Returns which of these schemas a value is of.
+fn matching(schemas: &Json, value: &Json) -> Vec<usize> {
+    let schemas = schemas.as_array().expect("schemas").iter().enumerate();
+    let valid = schemas.filter(|(_, schema)| is_valid(schema, value));
+    valid.map(|(place, _)| place).collect()
+}
+
+fn as_json(reply: Value) -> Json {
+    match reply {
+        Value::Nil => Json::Null,
+        Value::Int(number) => json!(number),
+        Value::Array(items) => items.into_iter().map(as_json).collect(),
+        Value::Map(pairs) => {
+            let pairs = pairs.into_iter();
+            let pairs = pairs.map(|(name, value)| (Ok(name).text(), as_json(value)));
+            Json::Object(pairs.collect())
+        }
+        text => json!(Ok(text).text()),
+    }
+}
+
+#[test]
+fn replies_match_the_schemas_of_commands_json() {
+    let server = Server::start();
+    server
+        .call("ACL SETUSER reader on nopass %R~* +@all")
+        .okay();
+    let mut writer = server.client().into_resp3();
+    let mut reader = server.client().into_resp3();
+    reader.call("AUTH reader any").okay();
+    let text = fs::read_to_string(docs().join("commands.json")).expect("commands.json");
+    let described: Json = serde_json::from_str(&text).expect("JSON");
+    for command in commands() {
+        let schema = &described[&command]["reply_schema"];
+        let schemas = schema.get("oneOf").cloned();
+        let schemas = schemas.unwrap_or_else(|| json!([schema]));
+        let mut seen = BTreeSet::new();
+        for (_, row, words) in REPLIES.iter().filter(|(name, ..)| *name == command) {
+            prepare(&server);
+            // A reader sees no tokens.
+            let shows_less = (command == "LOCK.INFO").then_some(&mut reader);
+            for client in [&mut writer].into_iter().chain(shows_less) {
+                let reply = as_json(client.call(format!("{command} {words}")).value());
+                let matching = matching(&schemas, &reply);
+                assert_eq!(matching.len(), 1, "{command}, {row}: {reply}");
+                seen.extend(matching);
+            }
+        }
+        let all = schemas.as_array().map(Vec::len);
+        assert_eq!(
+            Some(seen.len()),
+            all,
+            "{command} has replies that nothing shows"
+        );
+    }
+}
+
+// --- arguments ------------------------------------------------------------------------------
+
+/// A row of a page's table of arguments.
+struct Argument {
+    word: String,
+    /// True if the argument begins with a word of its own.
+    is_option: bool,
+    default: String,
+    range: String,
+    /// The option without which the command refuses this one.
+    only_with: Option<String>,
+}
+
+fn arguments(command: &str) -> Vec<Argument> {
+    let rows = table(&section(&page(command), "## Arguments"));
+    let rows = rows.into_iter().map(|cells| {
+        let [written, _, default, range, meaning] = cells.as_slice() else {
+            panic!("{command}: {cells:?}");
+        };
+        let word = code(written).split(' ').next().expect("a word");
+        let condition = meaning.split_once("Only with `");
+        Argument {
+            word: word.to_owned(),
+            is_option: word == word.to_uppercase(),
+            default: default.clone(),
+            range: range.clone(),
+            only_with: condition.map(|(_, rest)| rest.split('`').next().unwrap().to_owned()),
+        }
+    });
+    rows.collect()
+}
+
+/// The limit of the commands that try the range of PERMITS.
+const LIMIT: u64 = 3;
+
+/// Returns the options before an argument, without which the command refuses it.
+fn prefix(arguments: &[Argument], argument: &Argument) -> String {
+    let Some(word) = &argument.only_with else {
+        return String::new();
+    };
+    let other = arguments.iter().find(|other| other.word == *word);
+    let other = other.expect("an argument of the same page");
+    let value = if other.range.is_empty() {
+        String::new()
+    } else {
+        format!(" {LIMIT}")
+    };
+    format!("{}{word}{value} ", prefix(arguments, other))
+}
+
+/// Returns the values at the ends of a range, and those beyond it.
+fn ends(range: &str) -> (Vec<String>, Vec<String>) {
+    let (first, last) = range.split_once(" to ").expect("a range");
+    let first: u64 = first.parse().expect("a number");
+    let last = last.split(' ').next().expect("a word");
+    let last = last.parse().unwrap_or(LIMIT);
+    let beyond = [first.checked_sub(1), Some(last + 1)];
+    let beyond = beyond.into_iter().flatten();
+    let texts = |numbers: Vec<u64>| -> Vec<String> {
+        let in_bytes = |number: u64| "x".repeat(usize::try_from(number).expect("a length"));
+        let is_in_bytes = range.contains("bytes");
+        let texts = numbers.into_iter();
+        texts
+            .map(|number| match is_in_bytes {
+                true => in_bytes(number),
+                false => number.to_string(),
+            })
+            .collect()
+    };
+    (texts(vec![first, last]), texts(beyond.collect()))
+}
+
+/// Returns the error of a command with this value of an argument. The keys have no holder.
+fn tried(server: &Server, command: &str, option: &str, values: &[&str]) -> Option<String> {
+    server.call("FLUSHALL").okay();
+    let keys: &[&str] = if command.starts_with("LOCK.M") {
+        &["1", "k"]
+    } else {
+        &["k"]
+    };
+    let token: &[&str] = match (command, option) {
+        (_, "") | ("LOCK.INFO", _) => &[],
+        _ => &["t"],
+    };
+    let options: Vec<&str> = option.split_whitespace().collect();
+    let words = [&[command], keys, token, &options, values].concat();
+    server.client().call(&words).err()
+}
+
+#[test]
+fn values_are_taken_up_to_the_ends_of_their_ranges() {
+    let server = Server::start();
+    let mut tried_ranges = 0;
+    for command in commands().iter().filter(|command| *command != "LOCK.HELP") {
+        let arguments = arguments(command);
+        for argument in &arguments {
+            let word = &argument.word;
+            if ["", "any key", "1 to the number of keys that follow"]
+                .contains(&argument.range.as_str())
+            {
+                continue;
+            }
+            let option = match argument.is_option {
+                true => format!("{}{word}", prefix(&arguments, argument)),
+                false => String::new(),
+            };
+            let try_value = |value: &str| match word.as_str() {
+                "NOTIFY" => {
+                    let message = tried(&server, command, &option, &["channel", value]);
+                    message.or_else(|| tried(&server, command, &option, &[value, "message"]))
+                }
+                _ => tried(&server, command, &option, &[value]),
+            };
+            let (inside, beyond) = ends(&argument.range);
+            for value in inside {
+                let error = try_value(&value);
+                assert_eq!(error, None, "{command} {option} {value:.20}");
+            }
+            for value in beyond {
+                let error = try_value(&value).unwrap_or_default();
+                let refused = error.contains("must be ");
+                assert!(refused, "{command} {option} {value:.20}: {error:?}");
+            }
+            tried_ranges += 1;
+        }
+    }
+    assert!(tried_ranges > 50, "{tried_ranges} ranges");
+}
+
+#[test]
+fn an_info_shows_as_many_waiters_as_its_page_says() {
+    let server = Server::start();
+    let arguments = arguments("LOCK.INFO");
+    let waiters = arguments.iter().find(|it| it.word == "WAITERS");
+    let default: i64 = waiters.expect("WAITERS").default.parse().expect("a number");
+    server.call(format!("LOCK.ACQUIRE held a {LONG}")).grant();
+    for place in 0..=default {
+        server.call(format!("LOCK.QUEUE held t{place}")).int();
+    }
+    let shown = support::Fields::of(server.call("LOCK.INFO held").value());
+    assert_eq!(shown.int("waiters"), default + 1);
+    assert_eq!(shown.maps("queue").len() as i64, default);
+}
+
 // --- errors ---------------------------------------------------------------------------------
 
 /// Returns the errors of a table, without their quotes and without a trailing ` ...`.
@@ -161,6 +442,38 @@ fn texts(rows: Vec<Vec<String>>) -> BTreeSet<String> {
     texts
         .map(|text| text.trim_end_matches(" ...").to_owned())
         .collect()
+}
+
+/// The errors that commands share, as the pages name them.
+const SHARED: [(&str, &str); 4] = [
+    (
+        "a wrong number of arguments",
+        "ERR wrong number of arguments for",
+    ),
+    (
+        "an unknown, repeated or contradictory option",
+        "ERR syntax error",
+    ),
+    (
+        "a token that is empty or too long",
+        "ERR token must be 1 to 256 bytes",
+    ),
+    (
+        "a key that holds another type",
+        "WRONGTYPE Operation against a key holding the wrong kind of value",
+    ),
+];
+
+/// Returns the errors that a command's page names: its own in a table, and those that it shares.
+fn errors_of(command: &str) -> BTreeSet<String> {
+    let section = section(&page(command), "## Errors");
+    let text = section.split_whitespace().collect::<Vec<_>>().join(" ");
+    let shared = SHARED.iter().filter(|(name, _)| text.contains(name));
+    let mut errors = texts(table(&section));
+    for (_, error) in shared {
+        assert!(errors.insert((*error).to_owned()), "{command}: {error}");
+    }
+    errors
 }
 
 /// Returns argument lines of which some make a command fail. `K` stands for the command's keys, `T`
@@ -251,8 +564,8 @@ const OF_A_STATE: [&str; 7] = [
 fn each_page_has_the_errors_that_its_command_answers() {
     let server = Server::start();
     for command in commands() {
-        let told = texts(table(&section(&page(&command), "## Errors")));
-        let mut told: BTreeSet<String> = told;
+        let mut told = errors_of(&command);
+        assert!(told.contains(SHARED[0].1), "{command}");
         told.retain(|text| !OF_A_STATE.contains(&text.as_str()));
         let mut provoked = provoked(&server, &command);
         let arity = provoked.len();
@@ -274,7 +587,7 @@ const WAITS: [(&str, &str); 4] = [
 ];
 
 fn has_error(command: &str, text: &str) -> bool {
-    texts(table(&section(&page(command), "## Errors"))).contains(text)
+    errors_of(command).contains(text)
 }
 
 #[test]
@@ -342,9 +655,80 @@ fn the_errors_of_the_pages_are_in_the_list_of_all() {
     all.insert("ERR invalid holds, must be 0 to 4294967295".to_owned());
     let mut named = BTreeSet::new();
     for command in commands() {
-        named.extend(texts(table(&section(&page(&command), "## Errors"))));
+        named.extend(errors_of(&command));
     }
     assert_eq!(named, all);
+}
+
+// --- form -----------------------------------------------------------------------------------
+
+#[test]
+fn pages_have_their_sections_in_one_order() {
+    let order = [
+        "Arguments",
+        "Examples",
+        "Reply",
+        "Errors",
+        "Behaviour",
+        "History",
+        "See also",
+    ];
+    let can_lack = ["Arguments", "Behaviour"];
+    for command in commands() {
+        let page = page(&command);
+        let sections: Vec<&str> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("## "))
+            .collect();
+        let expected = order.iter().copied();
+        let expected = expected.filter(|it| !can_lack.contains(it) || sections.contains(it));
+        assert!(
+            sections.iter().copied().eq(expected),
+            "{command}: {sections:?}"
+        );
+    }
+}
+
+#[test]
+fn pages_say_when_to_use_the_command_and_when_another() {
+    for command in commands() {
+        let page = page(&command);
+        let (_, rest) = page.split_once(END_OF_PART).expect("the facts");
+        let (description, _) = rest.split_once("<!--").expect("the synopsis");
+        let text = description.split_whitespace().collect::<Vec<_>>().join(" ");
+        for words in ["Use it when ", " instead when "] {
+            assert!(text.contains(words), "{command}: {text}");
+        }
+        let sentences = text.matches(". ").count() + 1;
+        assert!((2..=5).contains(&sentences), "{command}: {text}");
+    }
+}
+
+/// The line after a generated part.
+const END_OF_PART: &str = "<!-- end of what the module tells -->";
+
+#[test]
+fn pages_explain_the_prompts_of_their_examples() {
+    let mut explained = 0;
+    for command in commands() {
+        let examples = section(&page(&command), "## Examples");
+        let is_letter = |name: &str| name.len() == 1 && name != ">";
+        let names_client = examples.lines().any(|line| {
+            let prompt = line.split_once("> ");
+            prompt.is_some_and(|(client, _)| is_letter(client))
+        });
+        let arrivals = examples.lines().filter(|line| line.ends_with(':'));
+        let arrivals: BTreeSet<&str> = arrivals.filter(|line| line.len() == 2).collect();
+        let text = examples.split_whitespace().collect::<Vec<_>>().join(" ");
+        let legend = text.contains("The letter before `>` is the client that sends the command.");
+        assert_eq!(legend, names_client, "{command}");
+        for client in &arrivals {
+            assert!(text.contains(&format!("`{client}`")), "{command}: {client}");
+        }
+        assert_eq!(text.contains(" only at that moment."), !arrivals.is_empty());
+        explained += arrivals.len();
+    }
+    assert!(explained > 5, "only {explained} arrivals");
 }
 
 // --- examples -------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ fn shown(reply: &Reply) -> Vec<String> {
         Ok(Value::BulkString(bytes)) => vec![format!("{:?}", String::from_utf8_lossy(bytes))],
         Ok(Value::Array(items)) if items.is_empty() => vec!["(empty array)".to_owned()],
         Ok(Value::Array(items)) => shown_items(items),
+        Ok(Value::Map(pairs)) => shown_pairs(pairs),
         Ok(Value::Push { kind, data }) => shown_push(kind, data),
         Ok(other) => panic!("an example can't show {other:?}"),
     }
@@ -137,13 +138,33 @@ fn shown_items(items: &[Value]) -> Vec<String> {
     lines
 }
 
+/// Returns the lines that redis-cli shows for a map of RESP3, without spaces at their ends.
+fn shown_pairs(pairs: &[(Value, Value)]) -> Vec<String> {
+    let width = pairs.len().to_string().len();
+    let mut lines = Vec::new();
+    for (number, (name, value)) in pairs.iter().enumerate() {
+        let name = shown(&Ok(name.clone())).join(" ");
+        let begin = format!("{:>width$}# {name} =>", number + 1);
+        match shown(&Ok(value.clone())).as_slice() {
+            [only] => lines.push(format!("{begin} {only}")),
+            several => {
+                lines.push(begin);
+                let indented = several.iter().map(|line| format!("{:>width$}  {line}", ""));
+                lines.extend(indented);
+            }
+        }
+    }
+    lines
+}
+
 /// Returns the lines with placeholders for values that differ between runs: random tokens, fences,
 /// times, and the ids and addresses of connections.
 fn steady<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut name = String::new();
     let mut steady = Vec::new();
     for line in lines {
-        let leaf = line.rsplit(") ").next().unwrap_or(line);
+        let (field, shown) = field_of(line).unwrap_or((&name, line));
+        let leaf = shown.rsplit(") ").next().unwrap_or(shown);
         let value = if line.contains("(integer) ") {
             format!("(integer) {leaf}")
         } else {
@@ -151,9 +172,9 @@ fn steady<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
         };
         let stands_for = match leaf.trim().parse::<u64>() {
             Ok(number) if number >= 1000 => Some("(integer) many"),
-            Ok(_) if name.ends_with("-ms\"") => Some("(integer) many"),
-            Ok(_) if name == "\"client-id\"" => Some("(integer) an-id"),
-            Err(_) if name == "\"client-addr\"" => Some("\"an-address\""),
+            Ok(_) if field.ends_with("-ms\"") => Some("(integer) many"),
+            Ok(_) if field == "\"client-id\"" => Some("(integer) an-id"),
+            Err(_) if field == "\"client-addr\"" => Some("\"an-address\""),
             Err(_) if is_random_token(leaf) => Some("\"a-token\""),
             _ => None,
         };
@@ -161,6 +182,13 @@ fn steady<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
         name = leaf.to_owned();
     }
     steady
+}
+
+/// Returns the field and the value in a line of a map.
+fn field_of(line: &str) -> Option<(&str, &str)> {
+    let (before, value) = line.split_once(" => ")?;
+    let (_, field) = before.rsplit_once("# ")?;
+    Some((field, value))
 }
 
 fn is_random_token(leaf: &str) -> bool {

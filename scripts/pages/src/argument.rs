@@ -8,16 +8,16 @@ use redis::{from_redis_value, Value};
 /// An argument, or several arguments that belong together.
 #[derive(Debug, Clone)]
 pub struct Argument {
-    name: String,
-    kind: Kind,
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
     /// The word before the value, if any.
-    word: Option<String>,
-    optional: bool,
-    multiple: bool,
+    pub(crate) word: Option<String>,
+    pub(crate) optional: bool,
+    pub(crate) multiple: bool,
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
+pub(crate) enum Kind {
     Key,
     Text,
     Number,
@@ -27,8 +27,20 @@ enum Kind {
     Block(Vec<Argument>),
 }
 
-/// A row of the table of arguments: notation, type, and condition.
-pub type Row = [String; 3];
+/// An argument as a row of the table of arguments.
+#[derive(Debug)]
+pub struct Row {
+    /// The notation, like `PX milliseconds`.
+    pub written: String,
+    /// The first word of the notation.
+    pub word: String,
+    /// The type.
+    pub kind: String,
+    /// True if a command may omit the argument.
+    pub optional: bool,
+    /// The conditions of the argument, a sentence each.
+    pub conditions: Vec<String>,
+}
 
 impl Argument {
     /// Reads an argument from the reply.
@@ -65,21 +77,24 @@ impl Argument {
 
     /// Returns the argument's rows in the table of arguments.
     pub fn rows(&self) -> Vec<Row> {
-        let when = if self.optional { "optional" } else { "always" };
-        let more = if self.multiple { ", one or more" } else { "" };
-        self.rows_when(&format!("{when}{more}"))
-    }
-
-    fn rows_when(&self, when: &str) -> Vec<Row> {
-        match &self.kind {
-            Kind::OneOf(parts) => alternatives(parts, when),
-            Kind::Block(parts) if self.word.is_none() => led(parts, when),
-            kind => vec![[
-                format!("`{}`", self.written()),
-                kind.told(),
-                when.to_owned(),
-            ]],
+        let mut rows = match &self.kind {
+            Kind::OneOf(parts) => alternatives(parts),
+            Kind::Block(parts) if self.word.is_none() => led(parts),
+            kind => vec![Row {
+                written: self.written(),
+                word: self.first_word(),
+                kind: kind.told(),
+                optional: self.optional,
+                conditions: Vec::new(),
+            }],
+        };
+        for row in &mut rows {
+            row.optional |= self.optional;
+            if self.multiple {
+                row.conditions.push("One or more.".to_owned());
+            }
         }
+        rows
     }
 
     /// Returns the notation, like `PX milliseconds`.
@@ -115,7 +130,7 @@ impl Kind {
             Self::Key => "key".to_owned(),
             Self::Text => "string".to_owned(),
             Self::Number => "integer".to_owned(),
-            Self::Word => "a word by itself".to_owned(),
+            Self::Word => "word".to_owned(),
             Self::OneOf(_) => String::new(),
             Self::Block(parts) => {
                 let kinds: Vec<String> = parts.iter().map(|part| part.kind.told()).collect();
@@ -126,25 +141,36 @@ impl Kind {
 }
 
 /// Returns the rows of arguments of which at most one is given.
-fn alternatives(parts: &[Argument], when: &str) -> Vec<Row> {
+fn alternatives(parts: &[Argument]) -> Vec<Row> {
     let first_words: Vec<String> = parts.iter().map(Argument::first_word).collect();
-    let rows = parts.iter().enumerate().map(|(place, part)| {
+    let rows = parts.iter().enumerate().flat_map(|(place, part)| {
         let others = first_words.iter().enumerate();
         let others = others.filter(|(other, _)| *other != place);
         let others: Vec<String> = others.map(|(_, word)| format!("`{word}`")).collect();
-        part.rows_when(&format!("{when}, not with {}", others.join(", ")))
+        let mut rows = part.rows();
+        if let Some(first) = rows.first_mut() {
+            let condition = format!("Not with {}.", others.join(" or "));
+            first.conditions.push(condition);
+        }
+        rows
     });
-    rows.flatten().collect()
+    rows.collect()
 }
 
 /// Returns the rows of a first argument, and of others that are given only with the first.
-fn led(parts: &[Argument], when: &str) -> Vec<Row> {
+fn led(parts: &[Argument]) -> Vec<Row> {
     let Some((first, others)) = parts.split_first() else {
         return Vec::new();
     };
-    let mut rows = first.rows_when(when);
-    let with = format!("optional, with `{}`", first.first_word());
-    rows.extend(others.iter().flat_map(|other| other.rows_when(&with)));
+    let mut rows = first.rows();
+    for other in others {
+        let mut led = other.rows();
+        if let Some(row) = led.first_mut() {
+            let condition = format!("Only with `{}`.", first.first_word());
+            row.conditions.push(condition);
+        }
+        rows.extend(led);
+    }
     rows
 }
 

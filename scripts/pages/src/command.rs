@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{bail, Context, Result};
 use redis::{cmd, from_redis_value, Connection, Value};
+use serde::Serialize;
 
 use crate::argument::{list_of, taken, Argument};
 
@@ -17,18 +18,35 @@ pub struct Command {
     pub(crate) summary: String,
     pub(crate) since: String,
     pub(crate) complexity: String,
+    /// The versions that changed the command, with their changes.
+    pub(crate) history: Vec<(String, String)>,
     pub(crate) arity: i64,
     pub(crate) flags: BTreeSet<String>,
     pub(crate) keys: Option<Keys>,
     pub(crate) arguments: Vec<Argument>,
 }
 
-/// The keys of a command: their position, and their flags.
+/// The keys of a command: where they are, and their flags.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
-    /// True if a number of keys precedes the keys, false for a single key.
-    pub(crate) counted: bool,
+    /// The position of the argument with which the search begins.
+    pub(crate) begin: i64,
+    pub(crate) find: FindKeys,
     pub(crate) flags: BTreeSet<String>,
+}
+
+/// The way to find the keys from where the search begins.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum FindKeys {
+    /// From the first key to the last one.
+    Range { lastkey: i64, step: i64, limit: i64 },
+    /// As many keys as a number before them says.
+    Keynum {
+        keynumidx: i64,
+        firstkey: i64,
+        step: i64,
+    },
 }
 
 impl Command {
@@ -40,6 +58,22 @@ impl Command {
     /// Returns the name of the command's page, like `acquire`.
     pub(crate) fn word(&self) -> String {
         self.name().trim_start_matches("LOCK.").to_lowercase()
+    }
+
+    /// Returns the command's action, like `ACQUIRE` for LOCK.ACQUIRE and LOCK.MACQUIRE.
+    pub(crate) fn verb(&self) -> &str {
+        let word = self.name().trim_start_matches("LOCK.");
+        if self.has_several_keys() {
+            word.trim_start_matches('M')
+        } else {
+            word
+        }
+    }
+
+    /// Returns true if a number of keys precedes the keys.
+    pub(crate) fn has_several_keys(&self) -> bool {
+        let keys = self.keys.as_ref();
+        keys.is_some_and(|keys| matches!(keys.find, FindKeys::Keynum { .. }))
     }
 
     /// Returns the ACL categories that the module requests, if the server supports that.
@@ -94,6 +128,7 @@ fn of(server: &mut Connection, synopsis: String) -> Result<Command> {
         summary: taken(&mut docs, "summary")?,
         since: taken(&mut docs, "since")?,
         complexity: taken(&mut docs, "complexity")?,
+        history: taken(&mut docs, "history")?,
         arity: from_redis_value(arity.clone())?,
         flags,
         keys: keys(key_specs)?,
@@ -107,10 +142,30 @@ fn keys(specs: &Value) -> Result<Option<Keys>> {
         return Ok(None);
     };
     let mut spec: HashMap<String, Value> = from_redis_value(spec)?;
-    let mut found: HashMap<String, Value> = taken(&mut spec, "find_keys")?;
-    let way: String = taken(&mut found, "type")?;
+    let mut begin: HashMap<String, Value> = taken(&mut spec, "begin_search")?;
+    let mut begin: HashMap<String, i64> = taken(&mut begin, "spec")?;
     Ok(Some(Keys {
-        counted: way == "keynum",
+        begin: begin.remove("index").context("no index")?,
+        find: find_keys(taken(&mut spec, "find_keys")?)?,
         flags: taken(&mut spec, "flags")?,
     }))
+}
+
+fn find_keys(mut find: HashMap<String, Value>) -> Result<FindKeys> {
+    let way: String = taken(&mut find, "type")?;
+    let mut numbers: HashMap<String, i64> = taken(&mut find, "spec")?;
+    let mut number = |name: &str| numbers.remove(name).with_context(|| format!("no {name}"));
+    Ok(match way.as_str() {
+        "range" => FindKeys::Range {
+            lastkey: number("lastkey")?,
+            step: number("keystep")?,
+            limit: number("limit")?,
+        },
+        "keynum" => FindKeys::Keynum {
+            keynumidx: number("keynumidx")?,
+            firstkey: number("firstkey")?,
+            step: number("keystep")?,
+        },
+        other => bail!("keys are found by {other}"),
+    })
 }

@@ -1,10 +1,14 @@
-//! The pages of the commands, docs/commands/. Their parts between marks come from the module, so
-//! these parts always agree with it.
+//! The pages of the commands, docs/commands/, and docs/commands.json. The parts of the pages between
+//! marks, and the whole of the JSON file, come from the server's description of the commands, so
+//! they always agree with the module.
 
 mod argument;
 mod command;
+mod json;
 mod marks;
+mod meanings;
 mod page;
+mod replies;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,10 +18,15 @@ use anyhow::{Context, Result};
 use redis::Client;
 use redis_lock_rig::{Plan, Process};
 
+use marks::Parts;
+
 pub use command::Command;
 
 /// The document with the table of all commands, in the directory of documents.
 const INDEX: &str = "commands.md";
+
+/// The file with all commands for programs, in the directory of documents.
+const JSON: &str = "commands.json";
 
 /// Starts a server with the module and returns the module's commands.
 pub fn commands(server: &Path, module: &Path) -> Result<Vec<Command>> {
@@ -38,19 +47,25 @@ fn page_of(command: &Command) -> PathBuf {
 
 /// Returns the documents that disagree with the module, with the text that they should have.
 pub fn stale(docs: &Path, commands: &[Command]) -> Result<BTreeMap<PathBuf, String>> {
-    let mut stale = BTreeMap::new();
-    let pages = commands
-        .iter()
-        .map(|command| (page_of(command), page::parts_of(command)));
-    let index = (INDEX.into(), page::parts_of_index(commands));
-    for (name, parts) in pages.chain([index]) {
-        let path = docs.join(name);
-        let shown = path.display().to_string();
-        let text = fs::read_to_string(&path).with_context(|| shown.clone())?;
-        let filled = marks::filled(&text, &parts).context(shown)?;
-        if filled != text {
-            stale.insert(path, filled);
-        }
+    meanings::check(commands)?;
+    let mut fresh = BTreeMap::from([(docs.join(JSON), json::of(commands)?)]);
+    let index = docs.join(INDEX);
+    fresh.insert(
+        index.clone(),
+        filled(&index, &page::parts_of_index(commands))?,
+    );
+    for command in commands {
+        let page = docs.join(page_of(command));
+        let text = filled(&page, &page::parts_of(command)?)?;
+        fresh.insert(page, text);
     }
-    Ok(stale)
+    fresh.retain(|path, text| fs::read_to_string(path).ok().as_ref() != Some(text));
+    Ok(fresh)
+}
+
+/// Returns the text of a page with these parts between its marks.
+fn filled(page: &Path, parts: &Parts) -> Result<String> {
+    let shown = page.display().to_string();
+    let text = fs::read_to_string(page).with_context(|| shown.clone())?;
+    marks::filled(&text, parts).context(shown)
 }

@@ -1,15 +1,29 @@
-//! The parts of a page that come from the module, in Markdown.
+//! The generated parts of a page, in Markdown.
 
-use crate::command::{Command, Keys};
+use anyhow::Result;
+
+use crate::argument::Row;
+use crate::command::{Command, FindKeys, Keys};
 use crate::marks::Parts;
+use crate::meanings;
+use crate::replies;
+
+/// The note on the ACL categories of a command.
+const CATEGORIES: &str =
+    "¹ Redis 7.0 has no categories for commands of modules, and Redis 7.2 has no `@lock`: \
+     [categories](../security.md#categories).";
 
 /// Returns the parts of a command's page.
-pub fn parts_of(command: &Command) -> Parts {
-    let mut parts = Parts::from([("command", head(command))]);
+pub fn parts_of(command: &Command) -> Result<Parts> {
+    let mut parts = Parts::from([
+        ("facts", facts(command)),
+        ("synopsis", format!("```\n{}\n```\n", command.synopsis)),
+        ("history", history(command)),
+    ]);
     if !command.arguments.is_empty() {
-        parts.insert("arguments", arguments(command));
+        parts.insert("arguments", arguments(command)?);
     }
-    parts
+    Ok(parts)
 }
 
 /// Returns the parts of the page about all commands.
@@ -22,56 +36,92 @@ pub fn parts_of_index(commands: &[Command]) -> Parts {
     Parts::from([("commands", format!("| command | |\n|---|---|\n{rows}"))])
 }
 
-fn head(command: &Command) -> String {
-    let facts: String = facts(command)
+fn facts(command: &Command) -> String {
+    let mut facts = vec![
+        ("Available since", command.since.clone()),
+        ("Time complexity", command.complexity.clone()),
+        ("Arity", arity(command.arity)),
+    ];
+    facts.extend(
+        command
+            .keys
+            .as_ref()
+            .map(|keys| ("Key specs", key_specs(keys))),
+    );
+    facts.extend([
+        ("ACL categories¹", coded(command.categories())),
+        ("Flags", coded(command.flags.iter().map(String::as_str))),
+        ("Replies", linked_replies(command)),
+    ]);
+    let rows: String = facts
         .into_iter()
         .map(|(name, text)| row(&[name.to_owned(), text]))
         .collect();
     format!(
-        "{}\n\n```\n{}\n```\n\n| | |\n|---|---|\n{facts}",
-        command.summary, command.synopsis
+        "{}\n\n| | |\n|---|---|\n{rows}\n{CATEGORIES}\n",
+        command.summary
     )
 }
 
-fn facts(command: &Command) -> Vec<(&'static str, String)> {
-    let mut facts = vec![
-        ("since", command.since.clone()),
-        ("complexity", command.complexity.clone()),
-        ("words", words(command.arity)),
-        ("flags", coded(command.flags.iter().map(String::as_str))),
-        ("ACL categories", coded(command.categories())),
-    ];
-    facts.extend(command.keys.as_ref().map(|keys| ("keys", keys_told(keys))));
-    facts
-}
-
 /// Returns the text about the number of words of a command, its name included.
-fn words(arity: i64) -> String {
+fn arity(arity: i64) -> String {
     match arity {
-        1 => "the command's name alone".to_owned(),
-        0.. => format!("{arity}, the command's name included"),
-        ..=-1 => format!("{} or more, the command's name included", -arity),
+        0.. => format!("{arity} (exactly, the command's name included)"),
+        ..=-1 => format!("{arity} (at least {}, the command's name included)", -arity),
     }
 }
 
-fn keys_told(keys: &Keys) -> String {
-    let place = if keys.counted {
-        "as many as the first word behind the name says, behind that"
-    } else {
-        "the first word behind the name"
+fn key_specs(keys: &Keys) -> String {
+    let place = match keys.find {
+        FindKeys::Range { .. } => "first argument".to_owned(),
+        FindKeys::Keynum { .. } => "as many as the first argument says, behind it".to_owned(),
     };
-    let access = if keys.flags.contains("RO") {
-        "read"
-    } else {
-        "read and written"
-    };
-    format!("{place}; {access}")
+    format!("{place}; {}", coded(keys.flags.iter().map(String::as_str)))
 }
 
-fn arguments(command: &Command) -> String {
+fn linked_replies(command: &Command) -> String {
+    let names = replies::types(command);
+    format!("[{}](#reply)", names.join(", "))
+}
+
+fn arguments(command: &Command) -> Result<String> {
     let rows = command.arguments.iter().flat_map(|it| it.rows());
-    let rows: String = rows.map(|cells| row(&cells)).collect();
-    format!("| argument | type | given |\n|---|---|---|\n{rows}")
+    let rows: Result<String> = rows
+        .map(|argument| argument_row(command, argument))
+        .collect();
+    Ok(format!(
+        "| argument | type | default | range | meaning |\n|---|---|---|---|---|\n{}",
+        rows?
+    ))
+}
+
+fn argument_row(command: &Command, argument: Row) -> Result<String> {
+    let meaning = meanings::of(command, &argument.word)?;
+    let default = if argument.optional {
+        meaning.default
+    } else {
+        "required"
+    };
+    let mut text = meaning.text.to_owned();
+    for condition in &argument.conditions {
+        text.push(' ');
+        text.push_str(condition);
+    }
+    Ok(row(&[
+        format!("`{}`", argument.written),
+        argument.kind,
+        default.to_owned(),
+        meaning.range.to_owned(),
+        text,
+    ]))
+}
+
+fn history(command: &Command) -> String {
+    let rows = command.history.iter();
+    let rows: String = rows
+        .map(|(version, change)| row(&[version.clone(), change.clone()]))
+        .collect();
+    format!("| version | change |\n|---|---|\n{rows}")
 }
 
 fn coded<'a>(words: impl IntoIterator<Item = &'a str>) -> String {

@@ -42,16 +42,19 @@ fn a_page_that_says_something_else_is_found() -> Result<()> {
     let pages = std::fs::read_dir(root().join("docs/commands"))?;
     let pages = pages.map(|page| Ok(Path::new("commands").join(page?.file_name())));
     let pages: Result<Vec<PathBuf>> = pages.collect();
-    for name in pages?.iter().chain([&PathBuf::from("commands.md")]) {
+    let whole = ["commands.md", "commands.json"].map(PathBuf::from);
+    for name in pages?.iter().chain(&whole) {
         std::fs::copy(root().join("docs").join(name), copy.join(name))?;
     }
     let told = told()?;
     assert!(stale(copy, &told)?.is_empty());
+    let json = copy.join("commands.json");
+    std::fs::remove_file(&json)?;
     let page = copy.join("commands/wait.md");
     let text = std::fs::read_to_string(&page)?;
     std::fs::write(&page, text.replace("[BLOCK ms]", "[BLOCK s]"))?;
     let found: Vec<PathBuf> = stale(copy, &told)?.into_keys().collect();
-    assert_eq!(found, [page]);
+    assert_eq!(found, [page, json]);
     Ok(())
 }
 
@@ -66,6 +69,31 @@ fn each_command_has_one_page() -> Result<()> {
     let there = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let there: Result<BTreeSet<String>> = there.collect();
     assert_eq!(there?, named.collect());
+    Ok(())
+}
+
+/// Compares the types among a page's facts with those in its table of replies.
+#[test]
+fn the_facts_name_the_types_of_the_replies() -> Result<()> {
+    for command in told()? {
+        let word = command.name().trim_start_matches("LOCK.").to_lowercase();
+        let page = root().join(format!("docs/commands/{word}.md"));
+        let page = std::fs::read_to_string(page)?;
+        let fact = page.lines().find_map(|line| {
+            let types = line.strip_prefix("| Replies | [")?;
+            types.strip_suffix("](#reply) |")
+        });
+        let named: BTreeSet<&str> = fact.context("no replies")?.split(", ").collect();
+        let (_, section) = page.split_once("\n## Reply\n").context("no table")?;
+        let section = section.split("\n#").next().unwrap_or_default();
+        let links = section.split('[').skip(1);
+        let links = links.filter_map(|link| link.split_once(']'));
+        let types: BTreeSet<&str> = links
+            .map(|(name, _)| name)
+            .filter(|name| name.ends_with(" reply"))
+            .collect();
+        assert_eq!(named, types, "{}", command.name());
+    }
     Ok(())
 }
 
