@@ -91,7 +91,7 @@ const MEANINGS: &[Meaning] = &[
         verbs: &["WAIT"],
         default: "0",
         range: "0 to 9007199254740991",
-        text: "How long to wait. With 0 the wait has no timeout.",
+        text: "Waits at most that long. With 0 the wait has no timeout.",
     },
     Meaning {
         argument: "SHARED",
@@ -136,7 +136,7 @@ const MEANINGS: &[Meaning] = &[
         verbs: &["RELEASE"],
         default: "one hold less",
         range: "0 to 4294967295",
-        text: "The number of holds that remain. It never adds holds, and 0 frees the lock.",
+        text: "Leaves that many holds. It never adds holds, and 0 frees the lock.",
     },
     Meaning {
         argument: "ALL",
@@ -183,17 +183,17 @@ const MEANINGS: &[Meaning] = &[
         verbs: &["WAIT"],
         default: "the place is gone with the connection",
         range: LEASE,
-        text: "How long the server keeps your place in the queue if the connection is lost while \
-               you wait. It doesn't matter which end closed it. With SESSION, KEEP also applies to \
-               the grant, like that of [LOCK.ACQUIRE](acquire.md#arguments).",
+        text: "The server keeps your place in the queue for that long if the connection is lost \
+               while you wait. It doesn't matter which end closed it. With SESSION, KEEP also \
+               applies to the grant, like that of [LOCK.ACQUIRE](acquire.md#arguments).",
     },
     Meaning {
         argument: "KEEP",
         verbs: &["QUEUE"],
         default: "`lock.default-keep`",
         range: LEASE,
-        text: "How long the server keeps the place after your last call. If you don't call again \
-               in that time, the place is gone, and you aren't notified.",
+        text: "The server keeps the place for that long after your last call. If you don't call \
+               again in that time, the place is gone, and you aren't notified.",
     },
     Meaning {
         argument: "NOTIFY",
@@ -208,8 +208,8 @@ const MEANINGS: &[Meaning] = &[
         verbs: &["INFO"],
         default: "10",
         range: "0 to 9007199254740991",
-        text: "How many waiters to show. The command shows at most 3,000 waiters, and only as \
-               many as need no more than 30,000 keys together. If you ask for any, it always shows \
+        text: "Shows at most that many waiters, in any case at most 3,000, and only as many as \
+               need no more than 30,000 keys together. If you ask for any, it always shows \
                the first one.",
     },
 ];

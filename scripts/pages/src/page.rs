@@ -66,7 +66,7 @@ fn facts(command: &Command) -> String {
 /// Returns the text about the number of words of a command, its name included.
 fn arity(arity: i64) -> String {
     match arity {
-        0.. => format!("{arity} (exactly, the command's name included)"),
+        0.. => format!("{arity} (the command's name included)"),
         ..=-1 => format!("{arity} (at least {}, the command's name included)", -arity),
     }
 }
