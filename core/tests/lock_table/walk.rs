@@ -323,7 +323,7 @@ fn has_room(lock: &Lock, waiter: &Waiter) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(4 * ProptestConfig::default().cases))]
 
     #[test]
     fn the_rules_hold_after_every_step(steps in proptest::collection::vec(step(&MODES), 1..60)) {
