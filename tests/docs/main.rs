@@ -2,7 +2,7 @@
 //!
 //! - `pages`: links, examples and tables of all pages
 //! - `command_pages`: the pages of the commands
-//! - `migrate`: docs/migrate.md
+//! - `migrate`: docs/migrate/
 //! - `monitoring_files`: dashboards, alerts and the pages they lead to
 //! - `cron_once`: examples/cron_once.sh
 //! - `flash_sale`: examples/flash_sale.rs

@@ -1,4 +1,4 @@
-//! docs/migrate.md: old clients together with new clients, at each stage of a roll-out and of its
+//! docs/migrate/: old clients together with new clients, at each stage of a roll-out and of its
 //! rollback. Old clients use SET NX PX and scripts, and new clients use LOCK commands.
 
 use std::fs;
@@ -344,7 +344,7 @@ fn old_clients_alone_and_new_ones_alone_exclude_nobody_on_two_keys() {
 
 /// Returns the commands in the last column of the tables, and the number of tables.
 fn commands_of_the_tables() -> (Vec<String>, usize) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/migrate.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/migrate/README.md");
     let text = fs::read_to_string(path).expect("the document");
     let mut commands = Vec::new();
     for row in text.lines().filter(|line| line.starts_with("| ")) {
