@@ -365,7 +365,7 @@ fn the_documents_name_the_fields_of_info() {
         .filter_map(|line| line.split_once(':'))
         .map(|(name, _)| name)
         .collect();
-    let text = text_of("docs/operations.md");
+    let text = text_of("docs/reference/info.md");
     let described: BTreeSet<&str> = text
         .lines()
         .filter(|line| line.starts_with("| `lock_"))
@@ -439,7 +439,7 @@ fn documented_defaults(document: &str) -> Vec<(String, String)> {
 fn defaults_are_as_documented() {
     let server = Server::start();
     let known = server.call("CONFIG GET lock.*").list().len() / 2;
-    for document in ["README.md", "docs/operations.md"] {
+    for document in ["README.md", "docs/reference/settings.md"] {
         let documented = documented_defaults(document);
         assert_eq!(documented.len(), known, "settings in {document}");
         for (name, default) in documented {
