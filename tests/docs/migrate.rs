@@ -384,7 +384,9 @@ fn columns(page: &str) -> Vec<(String, String)> {
 #[test]
 fn the_new_commands_of_the_tables_are_taken_as_they_are() {
     let pages = pages();
-    let tables = pages.iter().map(|page| page.matches("| new command |\n").count());
+    let tables = pages
+        .iter()
+        .map(|page| page.matches("| new command |\n").count());
     assert_eq!(tables.sum::<usize>(), 8, "a table each");
     let columns: Vec<_> = pages.iter().flat_map(|page| columns(page)).collect();
     let new = columns.iter().filter(|(head, _)| head == "new command");
