@@ -45,11 +45,13 @@ fn the_health_check_of_compose_needs_the_module_and_the_password() {
     let page = page();
     let check = after(&page, "test: [\"CMD-SHELL\", \"");
     let check = check.trim_end_matches("\"]").replace("$$", "$");
-    let password = "requirepass secret";
-    let server = Server::builder().config(password).start();
+    let server = Server::start();
+    let bare = Server::builder().without_module().start();
+    for server in [&server, &bare] {
+        server.call("CONFIG SET requirepass secret").okay();
+    }
     assert!(succeeds(&check, &server, "secret"), "{check}");
     assert!(!succeeds(&check, &server, "other"), "{check}");
-    let bare = Server::builder().without_module().config(password).start();
     assert!(!succeeds(&check, &bare, "secret"), "{check}");
 }
 
