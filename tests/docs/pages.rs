@@ -546,6 +546,39 @@ fn links_between_the_documents_lead_somewhere() {
     }
 }
 
+/// Returns the documents for users in docs/.
+fn documents_for_users() -> BTreeSet<String> {
+    let mut documents = documents();
+    documents.retain(|document| document.starts_with("docs/"));
+    documents.retain(|document| !document.starts_with("docs/internals/"));
+    documents
+}
+
+#[test]
+fn the_index_leads_to_each_page() {
+    let index = "docs/README.md";
+    let text = text_of(index);
+    let targets = text.split("](").skip(1);
+    let targets = targets.filter_map(|rest| rest.split(['#', ')']).next());
+    let targets: BTreeSet<String> = targets.map(|target| format!("docs/{target}")).collect();
+    let mut left_out = documents_for_users();
+    left_out.retain(|document| document != index && !targets.contains(document));
+    // docs/commands.md and docs/performance.md lead to these.
+    left_out.retain(|document| !document.starts_with("docs/commands/"));
+    left_out.retain(|document| !document.starts_with("docs/performance/"));
+    assert!(left_out.is_empty(), "{left_out:?}");
+}
+
+#[test]
+fn the_package_has_each_folder_of_documents() {
+    let manifest = text_of("Cargo.toml");
+    for document in documents_for_users() {
+        let (folder, _) = document.rsplit_once('/').expect("a folder");
+        let asset = format!("[\"{folder}/*.md\", \"usr/share/doc/redis-lock/{folder}/\", \"644\"]");
+        assert!(manifest.contains(&asset), "{document} is in no package");
+    }
+}
+
 /// Returns the tests that a document names in code, like `file::test`.
 fn tests_named(document: &str) -> Vec<(&str, &str)> {
     let code = document.split('`').skip(1).step_by(2);
