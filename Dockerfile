@@ -1,6 +1,6 @@
 # A server with the module. Another server: docker build --build-arg SERVER=redis:8.2-bookworm --build-arg
 # PROGRAM=redis-server . (one with the C library of Debian 12 or later). Before 8.1.9 Valkey 8.1 has defects that
-# docs/known-defects.md names.
+# docs/operate/known-defects.md names.
 ARG SERVER=valkey/valkey:8.1.11-trixie
 
 FROM rust:1.88-bookworm AS build

@@ -79,8 +79,8 @@ run: port run-deps build ## start a server with the module on PORT (6379), ready
 	echo "starting $$REDIS_SERVER in $$folder; in another terminal: $$REDIS_CLI -p $$PORT"; \
 	exec "$$REDIS_SERVER" "$$folder/redis.conf" --port "$$PORT" --dir "$$folder"
 
-unit: ## run the core's tests: no server, no libclang, some seconds
-	@cargo test --quiet --package redis-lock-core
+unit: ## run the core's tests with an eighth of the random cases: no server, no libclang, some seconds
+	@PROPTEST_CASES=32 cargo test --quiet --package redis-lock-core
 
 # The debug build of the module, which is built for the tests in any case.
 quick: test-deps ## build the module for debugging and run one binary of tests: T=waiting

@@ -27,14 +27,14 @@ fn program(variable: &str, names: &[&str]) -> PathBuf {
     found.unwrap_or_else(|| panic!("none of {names:?} in PATH, nor {variable}"))
 }
 
-/// An exporter of one server. Its ACL user has the rights that docs/operations.md gives it.
+/// An exporter of one server. Its ACL user has the rights that docs/operate/monitor.md gives it.
 struct Exporter {
     child: Child,
     port: u16,
 }
 
 impl Exporter {
-    /// Starts the exporter with the options of docs/operations.md.
+    /// Starts the exporter with the options of docs/operate/monitor.md.
     #[track_caller]
     fn start(server: &Server) -> Exporter {
         let script = root().join("monitoring/redis-lock.lua");
@@ -44,8 +44,8 @@ impl Exporter {
 
     #[track_caller]
     fn with(server: &Server, options: &[&str]) -> Exporter {
-        let operations = root().join("docs/operations.md");
-        let text = std::fs::read_to_string(operations).expect("a document");
+        let page = root().join("docs/operate/monitor.md");
+        let text = std::fs::read_to_string(page).expect("a document");
         let (_, rest) = text
             .split_once("> ACL SETUSER exporter ")
             .expect("a recipe");
@@ -144,7 +144,7 @@ fn from_a_server_without_the_module_the_exporter_passes_no_field_of_it() {
     assert!(!metrics.contains("redis_script_values{"), "{metrics}");
 }
 
-/// Returns the queries of the dashboard and of docs/operations.md for lengths of waits and holds,
+/// Returns the queries of the dashboard and of docs/operate/monitor.md for lengths of waits and holds,
 /// over 5 minutes. Each comes with its histogram and its statistic.
 fn queries_of_lengths() -> Vec<(String, String, Of)> {
     let of_dashboard = queries_of_the_dashboard().into_iter();
@@ -175,7 +175,7 @@ fn queries_of_the_dashboard() -> Vec<String> {
 }
 
 fn queries_of_the_document() -> Vec<String> {
-    let text = std::fs::read_to_string(root().join("docs/operations.md")).expect("a document");
+    let text = std::fs::read_to_string(root().join("docs/operate/monitor.md")).expect("a document");
     let blocks = text.split("```promql\n").skip(1);
     let queries = blocks.map(|block| block.split("```").next().expect("a query"));
     queries

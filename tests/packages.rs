@@ -1,4 +1,5 @@
-//! The Debian package, the release tarball and `make install`, by the commands of docs/install.md.
+//! The Debian package, the release tarball and `make install`, by the commands of
+//! docs/operate/install.md.
 //! The commands run in a disposable copy of this machine, with systemd and Debian's own unit of the
 //! server. The tests need root, systemd and Debian's redis-server. `make test-packages` runs them.
 
@@ -13,10 +14,11 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the commands of a section of docs/install.md, except lines that begin with `make`.
+/// Returns the commands of a section of docs/operate/install.md, except lines that begin with
+/// `make`.
 #[track_caller]
 fn commands(section: &str) -> String {
-    let text = fs::read_to_string(root().join("docs/install.md")).expect("a document");
+    let text = fs::read_to_string(root().join("docs/operate/install.md")).expect("a document");
     let (_, rest) = text
         .split_once(&format!("\n## {section}\n"))
         .expect(section);

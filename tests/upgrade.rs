@@ -194,7 +194,8 @@ fn a_replica_with_another_build_follows_and_takes_over() {
     }
 }
 
-/// The order that docs/install.md gives: the replica gets the new build first, then takes over.
+/// The order that docs/operate/upgrade-remove.md gives: the replica gets the new build first, then
+/// takes over.
 #[test]
 fn a_failover_to_the_new_build_sends_those_who_wait_to_it() {
     let primary = Server::builder().module(&old()).start();

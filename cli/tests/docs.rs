@@ -1,4 +1,4 @@
-//! Tests that docs/cli.md matches the behaviour and the help of `redis-lock`.
+//! Tests that docs/cli.md and docs/guides/cron.md match the behaviour and the help of `redis-lock`.
 
 mod stage;
 
@@ -11,9 +11,12 @@ use stage::{outcome, redis_lock, shell};
 /// The separator between the outputs of two lines.
 const END: &str = "--- end of the line ---";
 
+/// Returns the page of the command line, and the page about cron jobs.
 fn document() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md");
-    fs::read_to_string(path).expect("the document")
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let pages = ["cli.md", "guides/cron.md"].map(|page| docs.join(page));
+    let texts = pages.map(|page| fs::read_to_string(page).expect("a page"));
+    texts.concat()
 }
 
 /// A typed line, and the lines that the document shows after it.

@@ -99,7 +99,6 @@ impl Workspace {
 }
 
 impl Lists {
-    #[inline(never)]
     fn take_deliveries(&mut self) -> Box<Deliveries> {
         let spare = self.spare.take().unwrap_or_default();
         mem::replace(&mut self.deliveries, spare)
@@ -144,24 +143,17 @@ struct Entries<'t, 'n> {
 type OtherEntries = IndexMap<Name, Entry, RandomState>;
 
 impl Entries<'_, '_> {
-    /// Returns true if this is the operation's first name itself. Returns false for an equal copy
-    /// of that name.
+    // perf: the operation's first name is mostly asked for by itself, so its address is compared
+    // before its bytes.
     #[inline(always)]
-    fn is_first_itself(&self, name: &Name) -> bool {
-        self.first_name.is_some_and(|first| ptr::eq(first, name))
+    fn is_first(&self, name: &Name) -> bool {
+        let is_itself = self.first_name.is_some_and(|first| ptr::eq(first, name));
+        likely(is_itself) || self.first_name == Some(name)
     }
 
     #[inline(always)]
     fn find(&self, name: &Name) -> Option<EntryId> {
-        if likely(self.is_first_itself(name)) {
-            return self.first.is_some().then_some(EntryId::FIRST);
-        }
-        self.find_other(name)
-    }
-
-    #[inline(never)]
-    fn find_other(&self, name: &Name) -> Option<EntryId> {
-        if self.first_name == Some(name) {
+        if self.is_first(name) {
             return self.first.is_some().then_some(EntryId::FIRST);
         }
         let at = self.others.get_index_of(name)?;
@@ -170,16 +162,7 @@ impl Entries<'_, '_> {
 
     #[inline(always)]
     fn insert(&mut self, name: &Name, before: KeyState) -> EntryId {
-        if likely(self.is_first_itself(name)) {
-            self.first = Some(Entry::read(before));
-            return EntryId::FIRST;
-        }
-        self.insert_other(name, before)
-    }
-
-    #[inline(never)]
-    fn insert_other(&mut self, name: &Name, before: KeyState) -> EntryId {
-        if self.first_name == Some(name) {
+        if self.is_first(name) {
             self.first = Some(Entry::read(before));
             return EntryId::FIRST;
         }
@@ -188,33 +171,19 @@ impl Entries<'_, '_> {
     }
 
     #[inline(always)]
-    fn get(&self, id: EntryId) -> Option<&Entry> {
-        if likely(id == EntryId::FIRST) {
-            self.first.as_ref()
-        } else {
-            self.get_other(id)
+    fn get(&self, EntryId(number): EntryId) -> Option<&Entry> {
+        match number.checked_sub(1) {
+            None => self.first.as_ref(),
+            Some(at) => self.others.get_index(at).map(|(_, entry)| entry),
         }
-    }
-
-    #[inline(never)]
-    fn get_other(&self, EntryId(number): EntryId) -> Option<&Entry> {
-        let (_, entry) = self.others.get_index(number.checked_sub(1)?)?;
-        Some(entry)
     }
 
     #[inline(always)]
-    fn get_mut(&mut self, id: EntryId) -> Option<&mut Entry> {
-        if likely(id == EntryId::FIRST) {
-            self.first.as_mut()
-        } else {
-            self.get_other_mut(id)
+    fn get_mut(&mut self, EntryId(number): EntryId) -> Option<&mut Entry> {
+        match number.checked_sub(1) {
+            None => self.first.as_mut(),
+            Some(at) => self.others.get_index_mut(at).map(|(_, entry)| entry),
         }
-    }
-
-    #[inline(never)]
-    fn get_other_mut(&mut self, EntryId(number): EntryId) -> Option<&mut Entry> {
-        let (_, entry) = self.others.get_index_mut(number.checked_sub(1)?)?;
-        Some(entry)
     }
 
     fn name(&self, id: EntryId) -> Option<&Name> {
@@ -323,17 +292,8 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     /// transaction.
     #[inline]
     pub fn steady_ms(&mut self) -> u64 {
-        match self.steady_ms {
-            Some(ms) => ms,
-            None => self.look_at_steady_clock(),
-        }
-    }
-
-    #[inline(never)]
-    fn look_at_steady_clock(&mut self) -> u64 {
-        let ms = self.environment.store.steady_ms();
-        self.steady_ms = Some(ms);
-        ms
+        let store = &mut self.environment.store;
+        *self.steady_ms.get_or_insert_with(|| store.steady_ms())
     }
 
     /// Returns both clocks.
@@ -408,7 +368,6 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         }
     }
 
-    #[inline(never)]
     fn grant_beside(&mut self, id: EntryId, mode: Mode, holder: Holder) {
         self.change(id, |lock| lock.grant(mode, holder));
     }
@@ -426,7 +385,6 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         }
     }
 
-    #[inline(never)]
     fn remove_one_of(&mut self, id: EntryId, token: &Token) {
         self.change(id, |lock| lock.remove(token));
     }
@@ -600,7 +558,6 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         }
     }
 
-    #[inline(never)]
     fn bind_session(
         &mut self,
         id: EntryId,
@@ -650,7 +607,6 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         concerns_others.then(|| self.lists.take_deliveries())
     }
 
-    #[inline(never)]
     fn follow_sessions(&mut self) {
         let now = self.now();
         for (_, entry) in self.entries.iter() {
@@ -665,7 +621,6 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     }
 }
 
-#[inline(never)]
 fn commit_entries(entries: &mut OtherEntries, effects: &mut Effects<'_>) {
     for (name, entry) in mem::take(entries) {
         let other = || EffectName::Other(Box::new(name.clone()));
@@ -690,7 +645,6 @@ fn commit_entry<'n>(name: impl Fn() -> EffectName<'n>, entry: &Entry, effects: &
 }
 
 /// Like [`commit_entry`], for a lock that had a holder before and has one after.
-#[inline(never)]
 fn commit_held<'n>(
     name: impl Fn() -> EffectName<'n>,
     before: &Stored,

@@ -646,12 +646,12 @@ fn pages_have_the_errors_of_channels() {
     }
 }
 
-/// Checks that the pages have exactly the errors of the list in `commands.md`, which gives their
-/// order.
+/// Checks that the pages have exactly the errors of the list in docs/reference/errors.md, which gives
+/// their order.
 #[test]
 fn the_errors_of_the_pages_are_in_the_list_of_all() {
-    let index = fs::read_to_string(docs().join("commands.md")).expect("the index");
-    let mut all = texts(table(&section(&index, "### Errors")));
+    let index = fs::read_to_string(docs().join("reference/errors.md")).expect("the list");
+    let mut all = texts(table(&section(&index, "## Errors of lock commands")));
     all.insert("ERR invalid holds, must be 0 to 4294967295".to_owned());
     let mut named = BTreeSet::new();
     for command in commands() {

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 /// Returns the command-line client: `REDIS_CLI`, else the one beside the server program, else
 /// redis-cli in PATH.
-fn client_program() -> PathBuf {
+pub fn client_program() -> PathBuf {
     if let Some(named) = std::env::var_os("REDIS_CLI") {
         return named.into();
     }

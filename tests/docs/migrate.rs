@@ -1,4 +1,4 @@
-//! docs/migrate.md: old clients together with new clients, at each stage of a roll-out and of its
+//! docs/migrate/: old clients together with new clients, at each stage of a roll-out and of its
 //! rollback. Old clients use SET NX PX and scripts, and new clients use LOCK commands.
 
 use std::fs;
@@ -342,31 +342,62 @@ fn old_clients_alone_and_new_ones_alone_exclude_nobody_on_two_keys() {
 
 // --- the tables -----------------------------------------------------------------------------
 
-/// Returns the commands in the last column of the tables, and the number of tables.
-fn commands_of_the_tables() -> (Vec<String>, usize) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/migrate.md");
-    let text = fs::read_to_string(path).expect("the document");
-    let mut commands = Vec::new();
-    for row in text.lines().filter(|line| line.starts_with("| ")) {
-        let row = row.replace("\\|", "");
-        let new = row.rsplit(" | ").next().expect("a cell").to_owned();
-        let code = new.split('`').skip(1).step_by(2);
-        let code = code.filter(|code| code.starts_with("LOCK."));
-        commands.extend(code.map(str::to_owned));
+/// Returns the pages of docs/migrate/.
+fn pages() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/migrate");
+    let pages = fs::read_dir(folder).expect("the pages");
+    let text = |path| fs::read_to_string(path).expect("a page");
+    pages
+        .map(|page| text(page.expect("a page").path()))
+        .collect()
+}
+
+/// Returns the cells of a table's row.
+fn cells(row: &str) -> Vec<String> {
+    let row = row.replace("\\|", "");
+    row.split('|').map(|cell| cell.trim().to_owned()).collect()
+}
+
+/// Returns the code in a cell.
+fn code(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+/// Returns the cells below each head of a table, with their heads.
+fn columns(page: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut heads: Vec<String> = Vec::new();
+    for line in page.lines() {
+        if !line.starts_with("| ") {
+            if !line.starts_with("|-") {
+                heads.clear();
+            }
+        } else if heads.is_empty() {
+            heads = cells(line);
+        } else {
+            found.extend(heads.iter().cloned().zip(cells(line)));
+        }
     }
-    (commands, text.matches("| new command |\n").count())
+    found
 }
 
 #[test]
 fn the_new_commands_of_the_tables_are_taken_as_they_are() {
-    let (commands, tables) = commands_of_the_tables();
-    assert_eq!(tables, 8, "a table each");
+    let pages = pages();
+    let tables = pages
+        .iter()
+        .map(|page| page.matches("| new command |\n").count());
+    assert_eq!(tables.sum::<usize>(), 8, "a table each");
+    let columns: Vec<_> = pages.iter().flat_map(|page| columns(page)).collect();
+    let new = columns.iter().filter(|(head, _)| head == "new command");
+    let commands = new.flat_map(|(_, cell)| code(cell));
+    let commands: Vec<&str> = commands.filter(|code| code.starts_with("LOCK.")).collect();
     assert!(commands.len() > 40, "only {}", commands.len());
     let server = Server::start();
     for command in commands {
         // Nothing blocks in a transaction.
         server.call("MULTI").okay();
-        assert_eq!(server.call(&command).text(), "QUEUED", "{command}");
+        assert_eq!(server.call(command).text(), "QUEUED", "{command}");
         let answers = server.call("EXEC").list();
         assert!(
             !matches!(answers[0], redis::Value::ServerError(_)),
@@ -374,4 +405,24 @@ fn the_new_commands_of_the_tables_are_taken_as_they_are() {
         );
         server.call("FLUSHALL").okay();
     }
+}
+
+/// Checks that each client's README, which that client's tests follow, has the calls in its column.
+#[test]
+fn the_calls_of_the_tables_are_those_of_the_libraries() {
+    let mut named = 0;
+    for (head, cell) in pages().iter().flat_map(|page| columns(page)) {
+        if !["Python", "Node", "Rust", "Go", "PHP"].contains(&head.as_str()) {
+            continue;
+        }
+        let readme = format!("clients/{}/README.md", head.to_lowercase());
+        let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join(readme);
+        let readme = fs::read_to_string(readme).expect("a README");
+        for call in code(&cell) {
+            let (name, _) = call.split_once('(').unwrap_or((call, ""));
+            assert!(readme.contains(name), "{head} has no {call}");
+            named += 1;
+        }
+    }
+    assert!(named > 40, "only {named}");
 }

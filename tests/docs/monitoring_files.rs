@@ -130,7 +130,7 @@ fn each_alert_has_a_description_and_a_runbook() {
 fn the_runbook_has_no_alert_that_is_gone() {
     let alerts_text = text_of("alerts.yml");
     let named: BTreeSet<&str> = alerts(&alerts_text).into_keys().collect();
-    let runbook = text_of("../docs/troubleshooting.md");
+    let runbook = text_of("../docs/operate/troubleshooting.md");
     let (_, section) = runbook.split_once("\n## Alerts\n").expect("a section");
     let section = section.split("\n## ").next().unwrap_or_default();
     let described = section.lines().filter_map(|line| line.strip_prefix("### "));

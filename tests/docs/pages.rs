@@ -393,7 +393,7 @@ fn the_documents_name_the_fields_of_info() {
         .filter_map(|line| line.split_once(':'))
         .map(|(name, _)| name)
         .collect();
-    let text = text_of("docs/operations.md");
+    let text = text_of("docs/reference/info.md");
     let described: BTreeSet<&str> = text
         .lines()
         .filter(|line| line.starts_with("| `lock_"))
@@ -467,7 +467,7 @@ fn documented_defaults(document: &str) -> Vec<(String, String)> {
 fn defaults_are_as_documented() {
     let server = Server::start();
     let known = server.call("CONFIG GET lock.*").list().len() / 2;
-    for document in ["README.md", "docs/operations.md"] {
+    for document in ["README.md", "docs/reference/settings.md"] {
         let documented = documented_defaults(document);
         assert_eq!(documented.len(), known, "settings in {document}");
         for (name, default) in documented {
@@ -571,6 +571,39 @@ fn links_between_the_documents_lead_somewhere() {
                 "{document} links to {target}"
             );
         }
+    }
+}
+
+/// Returns the documents for users in docs/.
+fn documents_for_users() -> BTreeSet<String> {
+    let mut documents = documents();
+    documents.retain(|document| document.starts_with("docs/"));
+    documents.retain(|document| !document.starts_with("docs/internals/"));
+    documents
+}
+
+#[test]
+fn the_index_leads_to_each_page() {
+    let index = "docs/README.md";
+    let text = text_of(index);
+    let targets = text.split("](").skip(1);
+    let targets = targets.filter_map(|rest| rest.split(['#', ')']).next());
+    let targets: BTreeSet<String> = targets.map(|target| format!("docs/{target}")).collect();
+    let mut left_out = documents_for_users();
+    left_out.retain(|document| document != index && !targets.contains(document));
+    // docs/commands.md and docs/performance.md lead to these.
+    left_out.retain(|document| !document.starts_with("docs/commands/"));
+    left_out.retain(|document| !document.starts_with("docs/performance/"));
+    assert!(left_out.is_empty(), "{left_out:?}");
+}
+
+#[test]
+fn the_package_has_each_folder_of_documents() {
+    let manifest = text_of("Cargo.toml");
+    for document in documents_for_users() {
+        let (folder, _) = document.rsplit_once('/').expect("a folder");
+        let asset = format!("[\"{folder}/*.md\", \"usr/share/doc/redis-lock/{folder}/\", \"644\"]");
+        assert!(manifest.contains(&asset), "{document} is in no package");
     }
 }
 

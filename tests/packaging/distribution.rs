@@ -296,7 +296,7 @@ fn the_image_asks_for_its_password_or_is_protected() {
 
 #[test]
 fn the_documented_container_is_reached_from_its_machine_with_a_password_alone() {
-    let document = text_of("docs/install.md");
+    let document = text_of("docs/operate/install.md");
     let runs: Vec<&str> = document
         .lines()
         .filter(|line| line.starts_with("docker run "))

@@ -1,8 +1,8 @@
 //! Rights: ACL users, and what the documentation promises about them.
 //!
 //! - `rights`: the rights of waiters, places and sessions
-//! - `rights_docs`: the ACL rules in docs/security.md
-//! - `security_docs`: the other promises in docs/security.md
+//! - `rights_docs`: the ACL rules in docs/operate/security.md
+//! - `security_docs`: the other promises in docs/operate/security.md
 
 mod rights;
 mod rights_docs;

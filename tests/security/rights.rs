@@ -7,7 +7,7 @@ use support::{
     eventually, server_with_holder, until, Client, Expect, LockInfo, Reply, Server, LONG,
 };
 
-/// The rights that docs/operations.md gives to a client that uses locks.
+/// The rights that docs/operate/security.md gives to a client that uses locks.
 const LOCKER: &str =
     "-@all +lock.acquire +lock.wait +lock.queue +lock.cancel +lock.extend +lock.release +lock.check \
                       +lock.macquire +lock.mwait +lock.mqueue +lock.mextend +lock.mrelease";

@@ -1,4 +1,4 @@
-//! The statements of docs/security.md about ACLs, from the side of an attacker.
+//! The statements of docs/operate/security.md about ACLs, from the side of an attacker.
 //! tests/security/security_docs.rs plays its recipes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::path::Path;
 use support::{server_with_holder, Client, Expect, Flavour, LockInfo, Server, LONG};
 
 fn document() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/security.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/security.md");
     fs::read_to_string(path).expect("the document")
 }
 

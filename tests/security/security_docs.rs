@@ -1,5 +1,5 @@
-//! The recipes of docs/security.md: the commands that each role may send and may not send. The
-//! page's statements about tokens and attackers follow.
+//! The recipes of docs/operate/security.md: the commands that each role may send and may not send.
+//! The page's statements about tokens and attackers follow.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ struct Recipe {
 }
 
 fn document() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/security.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/security.md");
     fs::read_to_string(path).expect("the document")
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - `config`: settings
 //! - `info_times`: times and percentiles in INFO
-//! - `operations`: what an operator does by docs/operations.md
+//! - `operations`: what an operator does by docs/operate/
 //! - `removal`: MODULE UNLOAD and the way back
 //! - `spans`: the bounds of leases and timeouts
 

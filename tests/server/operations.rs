@@ -1,4 +1,4 @@
-//! The statements of docs/operations.md about memory and about the server's own settings.
+//! The statements of docs/operate/sizing.md about memory and of docs/concepts/sessions.md about the server's own settings.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -18,7 +18,7 @@ fn text_of(name: &str) -> String {
 /// Returns the range of KB in the table row that starts with `what`.
 #[track_caller]
 fn documented_kb(what: &str) -> RangeInclusive<i64> {
-    let text = text_of("docs/operations.md");
+    let text = text_of("docs/operate/sizing.md");
     let mut rows = text.lines().filter_map(|line| line.strip_prefix("| "));
     let row = rows.find_map(|row| row.strip_prefix(what)).expect(what);
     let numbers: Vec<i64> = row

@@ -1,5 +1,5 @@
-//! Removing the module like docs/install.md says: a server without the module refuses data with locks,
-//! and the recipe makes the data readable.
+//! Removing the module like docs/operate/upgrade-remove.md says: a server without the module
+//! refuses data with locks, and the recipe makes the data readable.
 
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
@@ -7,9 +7,9 @@ use std::path::Path;
 
 use support::{Expect, Server};
 
-/// Returns the words of the recipe in docs/install.md, an EVAL command on one line.
+/// Returns the words of the recipe in docs/operate/upgrade-remove.md, an EVAL command on one line.
 fn recipe() -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/install.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/upgrade-remove.md");
     let document = fs::read_to_string(path).expect("the document");
     let line = document
         .lines()

@@ -1,4 +1,4 @@
-//! The statements of docs/operations.md about SLOWLOG and LATENCY.
+//! The statements of docs/operate/monitor.md about SLOWLOG and LATENCY.
 
 use std::collections::BTreeSet;
 use std::thread;

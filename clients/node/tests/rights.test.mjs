@@ -1,4 +1,4 @@
-// The library needs only the rights that docs/security.md gives a service.
+// The library needs only the rights that docs/operate/security.md gives a service.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -9,7 +9,7 @@ import { createClient } from 'redis';
 
 import { info, startServer, until } from './server.mjs';
 
-const document = readFileSync(new URL('../../../docs/security.md', import.meta.url), 'utf8');
+const document = readFileSync(new URL('../../../docs/operate/security.md', import.meta.url), 'utf8');
 const recipe = /^> (ACL SETUSER service .*)$/m.exec(document)[1];
 const user = { username: 'service', password: 'secret' };
 

@@ -24,6 +24,7 @@ SNIPPETS = [
         "README.md",
         "docs/clients.md",
         "docs/guides/no-client.md",
+        "docs/migrate/redis-py.md",
         "clients/python/README.md",
     )
     for number, code in enumerate(snippets(document))

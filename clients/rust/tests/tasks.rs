@@ -299,10 +299,10 @@ async fn a_session_is_refused_where_the_connection_is_shared() {
     assert!(matches!(session, Err(Error::Unsupported)));
 }
 
-/// Returns locks of the user that docs/security.md has for a service, whose tasks share one
+/// Returns locks of the user that docs/operate/security.md has for a service, whose tasks share one
 /// connection.
 fn service(server: &Server) -> Locks {
-    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/security.md");
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate/security.md");
     let document = fs::read_to_string(document).expect("the document");
     let lines = document.lines();
     let mut recipes = lines.filter_map(|line| line.strip_prefix("> ACL SETUSER service "));

@@ -380,8 +380,10 @@ impl WaitQueues {
         if waiter.is_over(tx.steady_ms()) {
             return self.end_wait(position, Outcome::TimedOut, tx);
         }
-        let name = waiter.names.as_slice().get(by);
-        work.schedule(name.map(|name| tx.entry(name)));
+        // Other names keep their schedule: it may be another look at a head that this operation
+        // does not look at.
+        let id = waiter.names.as_slice().get(by).map(|name| tx.entry(name));
+        work.schedule(id.filter(|id| tx.was_away(*id)));
         let lacked_at = self.queues.lacks_at(position).cloned();
         self.queues.set_lack(position, Some(by), lack);
         if let Some(name) = lacked_at {

@@ -199,12 +199,15 @@ impl WaitQueues {
         };
         let (position, new_queues) = self.queues.enqueue(waiter, end, by);
         for name in new_queues {
-            self.begin_queue(&name, tx);
+            // Another present waiter may be before it.
+            if self.queues.head(&name) == Some(position) {
+                self.begin_queue(&name, tx);
+            }
         }
         position
     }
 
-    /// Schedules a name that had no waiter before, and records its lock.
+    /// Schedules a name that had no present waiter before, and records its lock.
     #[inline(never)]
     fn begin_queue(&mut self, name: &Name, tx: &mut Transaction) {
         let id = tx.entry(name);
@@ -242,10 +245,7 @@ impl WaitQueues {
                 if waiter.kind.is_absent() {
                     // Changes of a lock are not recorded while every position in its queue is
                     // absent.
-                    waiter
-                        .names
-                        .iter()
-                        .for_each(|name| self.begin_queue(name, tx));
+                    waiter.names.iter().for_each(|name| tx.settle_again(name));
                 }
             }
             older

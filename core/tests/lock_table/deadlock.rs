@@ -245,7 +245,7 @@ fn find_circles(mut world: World, lines: Vec<Said>) -> Result<(), TestCaseError>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(8 * ProptestConfig::default().cases))]
 
     #[test]
     fn every_circle_is_found_and_nothing_else(lines in proptest::collection::vec(said(keys()), 1..40)) {

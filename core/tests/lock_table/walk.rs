@@ -32,6 +32,9 @@ enum Step {
     /// A lock is dumped, or the lock that was dumped last is restored.
     Dump(&'static str),
     Restore(&'static str, Timer),
+    /// A key moves to another server, with or without a lock. Its slot stays, or comes back.
+    SendAway(&'static str),
+    BringBack(&'static str),
 }
 
 /// The timer after a change that was made without an operation.
@@ -130,6 +133,8 @@ fn step(modes: &[&'static str]) -> impl Strategy<Value = Step> {
         1 => (key.clone(), proptest::option::of(1u64..40)).prop_map(|(key, ms)| Step::Expire(key, ms)),
         2 => (key.clone(), key.clone(), timer()).prop_map(|(from, to, timer)| Step::Rename(from, to, timer)),
         1 => key.clone().prop_map(Step::Dump),
+        1 => key.clone().prop_map(Step::SendAway),
+        1 => key.clone().prop_map(Step::BringBack),
         1 => (key, timer()).prop_map(|(key, timer)| Step::Restore(key, timer)),
     ]
 }
@@ -153,6 +158,11 @@ fn take(world: &mut World, step: Step) {
                 take_timer(world, timer);
             }
         }
+        Step::SendAway(key) => {
+            world.send_away(key);
+            world.delete(key);
+        }
+        Step::BringBack(key) => world.bring_back(key),
         Step::Say(line) => drop(world.say(&line)),
         Step::Pass(ms) => world.pass_ms(ms),
         Step::Delete(key) => world.delete(key),
@@ -263,8 +273,9 @@ fn check_recorded(world: &World, key: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Checks that each waiter has a reason to wait. Either another token holds one of its names, or a
-/// waiter is before it in a queue where its token holds nothing.
+/// Checks that each waiter has a reason to wait. Another token holds one of its names, or a waiter
+/// is before it in a queue where its token holds nothing, or the name is to be looked at again
+/// because its lock was on another server.
 fn check_no_one_sleeps(world: &World, key: &str) -> Result<(), TestCaseError> {
     let queues = world.table.queues();
     for (position, waiter) in queues.queue(&world::name(key)) {
@@ -282,7 +293,9 @@ fn check_no_one_sleeps(world: &World, key: &str) -> Result<(), TestCaseError> {
                         Mode::Shared => lacks && !has_room(&lock, waiter),
                     }
             } else {
-                !admits(&lock, waiter) || queues.head(name) != Some(position)
+                !admits(&lock, waiter)
+                    || queues.head(name) != Some(position)
+                    || (lock.is_free() && world.table.is_scheduled(name))
             }
         });
         prop_assert!(held_up, "{waiter:?} waits without a reason at {key}");
@@ -310,7 +323,7 @@ fn has_room(lock: &Lock, waiter: &Waiter) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(4 * ProptestConfig::default().cases))]
 
     #[test]
     fn the_rules_hold_after_every_step(steps in proptest::collection::vec(step(&MODES), 1..60)) {
@@ -319,6 +332,7 @@ proptest! {
             take(&mut world, step);
             check(&world)?;
         }
+        KEYS.iter().for_each(|key| world.bring_back(key));
         // Each remaining waiter leaves in the end, whatever the leases and timeouts were.
         for _ in 0..100 {
             world.close_all();

@@ -388,9 +388,8 @@ impl World {
 
     /// Starts the migration of a key's slot to another server. The key has already moved.
     pub fn send_away(&mut self, key: &str) {
-        self.store.keys.remove(&name(key));
+        self.unlink(key);
         self.store.away.insert(name(key));
-        self.replica.remove(&name(key));
     }
 
     /// Cancels the migration of a key's slot.

@@ -34,7 +34,7 @@ const MEANINGS: &[Meaning] = &[
         range: "1 to the number of keys that follow",
         text: "The number of keys that follow. The server runs no other command until it is done \
                with all keys: [what many keys \
-               cost](../operations.md#how-long-can-one-command-hold-up-the-server).",
+               cost](../operate/sizing.md#how-long-can-one-command-hold-up-the-server).",
     },
     Meaning {
         argument: "token",

@@ -11,7 +11,7 @@ use crate::replies;
 /// The note on the ACL categories of a command.
 const CATEGORIES: &str =
     "¹ Redis 7.0 has no categories for commands of modules, and Redis 7.2 has no `@lock`: \
-     [categories](../security.md#categories).";
+     [categories](../operate/security.md#categories).";
 
 /// Returns the parts of a command's page.
 pub fn parts_of(command: &Command) -> Result<Parts> {
@@ -26,14 +26,41 @@ pub fn parts_of(command: &Command) -> Result<Parts> {
     Ok(parts)
 }
 
+/// The groups of the index, in their order.
+const GROUPS: [&str; 4] = [ACQUIRE, HOLD, INSPECT, SEVERAL];
+const ACQUIRE: &str = "Acquire";
+const HOLD: &str = "Hold, release, cancel";
+const INSPECT: &str = "Inspect";
+const SEVERAL: &str = "Several keys";
+
 /// Returns the parts of the page about all commands.
 pub fn parts_of_index(commands: &[Command]) -> Parts {
-    let rows = commands.iter().map(|command| {
-        let link = format!("[{}](commands/{}.md)", command.name(), command.word());
-        row(&[link, command.summary.clone()])
+    let tables = GROUPS.map(|group| {
+        let of_group = commands.iter().filter(|command| group_of(command) == group);
+        let rows: String = of_group.map(index_row).collect();
+        format!("### {group}\n\n| command | |\n|---|---|\n{rows}")
     });
-    let rows: String = rows.collect();
-    Parts::from([("commands", format!("| command | |\n|---|---|\n{rows}"))])
+    Parts::from([("commands", tables.join("\n"))])
+}
+
+/// Returns the group by what the server knows of the command. Only commands that ask for a lock
+/// are refused when memory is short.
+fn group_of(command: &Command) -> &'static str {
+    let flag = |name| command.flags.contains(name);
+    if command.has_several_keys() {
+        SEVERAL
+    } else if flag("denyoom") {
+        ACQUIRE
+    } else if flag("write") {
+        HOLD
+    } else {
+        INSPECT
+    }
+}
+
+fn index_row(command: &Command) -> String {
+    let link = format!("[{}](commands/{}.md)", command.name(), command.word());
+    row(&[link, command.summary.clone()])
 }
 
 fn facts(command: &Command) -> String {

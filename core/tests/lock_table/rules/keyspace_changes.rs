@@ -124,3 +124,28 @@ fn a_lock_that_is_away_is_granted_to_nobody() {
     world.pass_ms(20);
     assert_eq!(world.heard(), ["MWAIT 2 x y b: granted"]);
 }
+
+/// Whatever a client does behind the head of the queue, the table looks again.
+#[test]
+fn a_lock_that_was_away_is_granted_whoever_comes_meanwhile() {
+    let meanwhile: [&[&str]; 5] = [
+        &["QUEUE x c KEEP 5000", "QUEUE x c KEEP 5000"],
+        &["WAIT x c KEEP 500", "WAIT x c"],
+        &["WAIT x c", "CANCEL x c"],
+        &["ACQUIRE x c"],
+        &["ACQUIRE z d", "MWAIT 2 x z c", "RELEASE z d"],
+    ];
+    for lines in meanwhile {
+        let mut world = play("ACQUIRE y a -> granted\nMWAIT 2 x y b -> waits");
+        world.send_away("x");
+        world.say("RELEASE y a");
+        for line in lines {
+            world.say(line);
+        }
+        world.bring_back("x");
+        world.say(lines[lines.len() - 1]);
+        world.pass_ms(20);
+        let granted = "MWAIT 2 x y b: granted".to_owned();
+        assert!(world.heard().contains(&granted), "{lines:?}");
+    }
+}
