@@ -20,8 +20,8 @@ use crate::stage::{load_script, token, Stage, COMPARE_AND_DELETE, COMPARE_DELETE
 
 /// The benchmark's name.
 pub const NAME: &str = "contended";
-/// The name of the figures of each single client. A client's number is its rank in one figure: 1 has
-/// the least.
+/// The name of the figures of each single client. The size of a place is the rank of a client in
+/// one figure: 1 has the least.
 pub const CLIENTS: &str = "contended-clients";
 /// The number of contenders for which the figures of each client are noted.
 pub const EACH: usize = 16;
