@@ -218,6 +218,10 @@ deny: ## check the licences and sources of all dependencies
 pages: run-deps build ## write the module's own descriptions into docs/commands
 	@$(FOUND); cargo run --quiet -p redis-lock-pages -- "$$REDIS_SERVER"
 
+.PHONY: site test-site
+site: ## build a site of all Markdown, with search and diagrams: target/site; needs npm
+	@sh scripts/site.sh
+
 .PHONY: test-postgres
 test-postgres: test-deps build ## run the leader election example with a real PostgreSQL, which it installs if missing
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { \

@@ -1,10 +1,11 @@
 //! The pages of the commands, docs/commands/. Their parts between marks come from the module, so
-//! these parts always agree with it.
+//! these parts always agree with it. And the source of the site that shows all pages.
 
 mod argument;
 mod command;
 mod marks;
 mod page;
+pub mod site;
 
 use std::collections::BTreeMap;
 use std::fs;
