@@ -222,6 +222,9 @@ pages: run-deps build ## write the module's own descriptions into docs/commands
 site: ## build a site of all Markdown, with search and diagrams: target/site; needs npm
 	@sh scripts/site.sh
 
+test-site: site ## test the site in headless Chromium: its links, search, diagrams, and width on a phone
+	@node --test --test-timeout=300000 scripts/pages/site/site.test.mjs
+
 .PHONY: test-postgres
 test-postgres: test-deps build ## run the leader election example with a real PostgreSQL, which it installs if missing
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { \

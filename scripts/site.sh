@@ -41,6 +41,6 @@ need_packages
 book=$site-book
 cd "$root"
 cargo run --quiet -p redis-lock-pages --bin site -- "$clone" "$book/src"
-cp "$parts/book.toml" "$parts/diagrams.js" "$book"
+cp "$parts/book.toml" "$parts/site.css" "$parts/diagrams.js" "$book"
 cp "$parts/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js" "$book/src"
 "$mdbook" build "$book" --dest-dir "$site"

@@ -4,10 +4,10 @@
   if (blocks.length === 0) return;
 
   const isDark = () => /\b(ayu|coal|navy)\b/.test(document.documentElement.className);
-  const drawn = isDark();
+  const wasDark = isDark();
 
   for (const block of blocks) {
-    const diagram = document.createElement('div');
+    const diagram = document.createElement('pre');
     diagram.className = 'mermaid';
     diagram.textContent = block.textContent;
     block.closest('pre').replaceWith(diagram);
@@ -15,12 +15,12 @@
   const script = document.createElement('script');
   script.src = `${path_to_root}mermaid.tiny.js`;
   script.addEventListener('load', () => {
-    mermaid.initialize({ startOnLoad: false, theme: drawn ? 'dark' : 'default' });
+    mermaid.initialize({ startOnLoad: false, theme: wasDark ? 'dark' : 'default' });
     mermaid.run();
   });
   document.body.append(script);
 
   // Mermaid can't change the colours of a drawn diagram.
-  new MutationObserver(() => { if (isDark() !== drawn) location.reload(); })
+  new MutationObserver(() => { if (isDark() !== wasDark) location.reload(); })
     .observe(document.documentElement, { attributeFilter: ['class'] });
 })();
