@@ -2,8 +2,8 @@
 # site.sh [CLONE [SITE]]
 #
 # Builds the site of the Markdown in CLONE, by default this clone's, as SITE, by default target/site.
-# The book that mdBook reads is assembled beside it, in SITE-book. The first call builds mdBook and
-# fetches Mermaid from npm. A reader of the site needs no network.
+# Both paths are absolute. The book that mdBook reads is assembled beside the site, in SITE-book. The
+# first call builds mdBook and fetches Mermaid from npm. A reader of the site needs no network.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)

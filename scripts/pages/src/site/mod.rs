@@ -41,10 +41,11 @@ pub fn assemble(clone: &Path, folder: &Path) -> Result<()> {
 }
 
 fn read(clone: &Path) -> Result<Pages> {
+    let top = clone.to_str().context("a clone in a path in UTF-8")?;
+    let top = glob::Pattern::escape(top);
     let mut pages = Pages::new();
     for pattern in PAGES {
-        let pattern = clone.join(pattern);
-        for path in glob::glob(pattern.to_str().context("a clone in a path in UTF-8")?)? {
+        for path in glob::glob(&format!("{top}/{pattern}"))? {
             let path = path?;
             let name = path.strip_prefix(clone)?.to_str();
             let name = name.context("a page with a name in UTF-8")?.to_owned();
@@ -68,4 +69,33 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
     let folder = path.parent().context("a file in a folder")?;
     fs::create_dir_all(folder)?;
     fs::write(path, content).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_links_of_this_clone_lead_somewhere() {
+        let clone = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folder = tempfile::tempdir().unwrap();
+        assemble(&clone, folder.path()).unwrap();
+        assert!(folder.path().join("docs/commands/wait.md").is_file());
+    }
+
+    #[test]
+    fn what_was_in_the_folder_goes() {
+        let clone = tempfile::tempdir().unwrap();
+        let name = clone.path().join("a [b]");
+        let folder = clone.path().join("book");
+        for page in ["README.md", "docs/gone.md"] {
+            write(&name.join(page), b"# A page").unwrap();
+        }
+        assemble(&name, &folder).unwrap();
+        assert!(folder.join("docs/gone.md").is_file());
+        fs::remove_file(name.join("docs/gone.md")).unwrap();
+        assemble(&name, &folder).unwrap();
+        assert!(!folder.join("docs/gone.md").exists());
+        assert!(folder.join("index.md").is_file());
+    }
 }
