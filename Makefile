@@ -137,14 +137,13 @@ bench-peers: run-deps build ## measure other lock libraries against LOCK.WAIT; n
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-bench --bin peers -- --results "$(BENCH_RESULTS)" \
 	  --installed "$(BENCH_RESULTS)/peers" $(PEERS_OPTIONS) $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
-bench-docs: ## copy the results of full runs into bench/results, docs/performance.md and docs/plots
-	@mkdir -p $(BENCH_KEPT) docs/plots
+bench-docs: ## copy the results of full runs into bench/results, and write docs/performance and docs/plots
+	@mkdir -p $(BENCH_KEPT)
 	@for file in "$(BENCH_RESULTS)"/*.json; do \
 	  case "$${file##*/}" in '*.json' | quick-*) ;; *) cp "$$file" $(BENCH_KEPT)/ ;; esac; \
 	done
-	@rm -f docs/plots/*.svg
-	cargo run --quiet --profile tool -p redis-lock-bench --bin bench -- --results $(BENCH_KEPT) \
-	  --tables docs/performance.md --plots docs/plots
+	@rm -f docs/plots/*.svg docs/performance/*-[0-9]*.md
+	cargo run --quiet --profile tool -p redis-lock-bench --bin bench -- --results $(BENCH_KEPT) --docs docs
 
 instructions: run-deps build ## count instructions under valgrind on SERVERS, and check their bounds
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-bench --bin instructions -- --results "$(BENCH_RESULTS)" \
@@ -218,6 +217,13 @@ deny: ## check the licences and sources of all dependencies
 .PHONY: pages
 pages: run-deps build ## write the module's own descriptions into docs/commands and docs/commands.json
 	@$(FOUND); cargo run --quiet -p redis-lock-pages -- "$$REDIS_SERVER"
+
+.PHONY: site test-site
+site: ## build a site of all Markdown, with search and diagrams: target/site; needs npm
+	@sh scripts/site.sh
+
+test-site: site ## test the site in headless Chromium: its links, search, diagrams, and width on a phone
+	@node --test --test-timeout=300000 scripts/pages/site/site.test.mjs
 
 .PHONY: test-postgres
 test-postgres: test-deps build ## run the leader election example with a real PostgreSQL, which it installs if missing

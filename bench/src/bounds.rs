@@ -47,10 +47,10 @@ pub fn held() -> Vec<Bound> {
 
 /// Returns the bounds that a full run must meet.
 pub fn all(run: &Run) -> Vec<Bound> {
-    let lock_bytes = if run.server.starts_with("Valkey 9.1") {
-        1.6
+    let (lock_bytes, of_a_lock) = if run.server.starts_with("Valkey 9.1") {
+        (1.6, "bytes a lock on Valkey 9.1, of SET PX's")
     } else {
-        1.3
+        (1.3, "bytes a lock, of SET PX's")
     };
     let mut all = vec![
         instructions_of(pairs::DELETE, Limit::AtMost(1.3)),
@@ -78,7 +78,7 @@ pub fn all(run: &Run) -> Vec<Bound> {
             limit: Limit::AtMost(1.2),
         },
         Bound {
-            what: "bytes a lock, of SET PX's".to_owned(),
+            what: of_a_lock.to_owned(),
             measured: at(memory::NAME, "", memory::FULL, memory::LOCK, metric::BYTES),
             of: Some(at(
                 memory::NAME,

@@ -15,11 +15,16 @@ use crate::clients::Clients;
 use crate::lateness::{Times, MILLISECOND};
 use crate::reply::{Reply, GRANT};
 use crate::rounds::{interleaved, Progress};
-use crate::sheet::{metric, Place, Sheet};
+use crate::sheet::{metric, Extent, Place, Sheet};
 use crate::stage::{load_script, token, Stage, COMPARE_AND_DELETE, COMPARE_DELETE_AND_PUBLISH};
 
 /// The benchmark's name.
 pub const NAME: &str = "contended";
+/// The name of the figures of each single client. The size of a place is the rank of a client in
+/// one figure: 1 has the least.
+pub const CLIENTS: &str = "contended-clients";
+/// The number of contenders for which the figures of each client are noted.
+pub const EACH: usize = 16;
 
 /// The commands of the server module under test.
 pub const LOCK: &str = "LOCK.WAIT";
@@ -145,6 +150,14 @@ struct Contender {
     /// True if a message has arrived since the last request.
     told: bool,
     grants: u64,
+    /// The longest wait, also of those without a grant yet.
+    longest: Duration,
+}
+
+impl Contender {
+    fn waited(&mut self, wait: Duration) {
+        self.longest = self.longest.max(wait);
+    }
 }
 
 /// A round of one way.
@@ -167,6 +180,7 @@ impl<'a> Contest<'a> {
             since: Instant::now(),
             told: false,
             grants: 0,
+            longest: Duration::ZERO,
         };
         Ok(Contest {
             way,
@@ -217,14 +231,16 @@ impl<'a> Contest<'a> {
         self.grants = 0;
         for contender in &mut self.contenders {
             contender.grants = 0;
+            contender.longest = Duration::ZERO;
         }
     }
 
     /// Records the unfinished waits with their age.
     fn count_unfinished(&mut self) -> Result<()> {
         let now = Instant::now();
-        for contender in &self.contenders {
+        for contender in &mut self.contenders {
             if matches!(contender.state, State::Asking | State::Refused) {
+                contender.waited(now - contender.since);
                 self.waits.record(now - contender.since)?;
             }
         }
@@ -275,6 +291,7 @@ impl<'a> Contest<'a> {
         let contender = &mut self.contenders[index];
         contender.state = State::Giving;
         contender.grants += 1;
+        contender.waited(now - contender.since);
         self.grants += 1;
         self.last_grant = now;
         self.waits.record(now - contender.since)?;
@@ -347,21 +364,24 @@ impl HandedOver {
 
 struct Size {
     contenders: &'static [usize],
-    window: Duration,
     rounds: usize,
+}
+
+/// Returns the time for which grants are counted.
+pub fn window(extent: Extent) -> Duration {
+    extent.of(Duration::from_millis(150), Duration::from_secs(2))
 }
 
 /// Measures all ways with each number of contenders.
 pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<()> {
+    let window = window(stage.extent());
     let size = stage.extent().of(
         Size {
             contenders: &[1, 16, 1_000],
-            window: Duration::from_millis(150),
             rounds: 2,
         },
         Size {
             contenders: &[1, 2, 16, 100, 1_000, 5_000, 10_000],
-            window: Duration::from_secs(2),
             rounds: 9,
         },
     );
@@ -371,7 +391,7 @@ pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<
         let name = |way: &Way| format!("{NAME}, {n}: {}", way.name);
         interleaved(size.rounds, &mut ways, progress, name, |_, way| {
             let place = Place::new(NAME, "", *n as u64, way.name);
-            round_of(way, &server, size.window, sheet, &place)
+            round_of(way, &server, window, sheet, &place)
         })?;
     }
     Ok(())
@@ -441,9 +461,30 @@ fn counted(
     let (least, most) = (each().min(), each().max());
     sheet.note(place, metric::LEAST_GRANTS, least.unwrap_or(0) as f64)?;
     sheet.note(place, metric::MOST_GRANTS, most.unwrap_or(0) as f64)?;
+    if contest.contenders.len() == EACH {
+        note_each(&contest.contenders, sheet, &place.contestant)?;
+    }
     let a_grant = |time: Duration| time.as_secs_f64() * 1e6 / grants;
     sheet.note_some(place, metric::CPU_GRANT, a_grant(server_cpu))?;
     sheet.note_some(place, metric::CLIENT_CPU_GRANT, a_grant(client_cpu))
+}
+
+/// Notes the grants and the longest wait of each client, both in ascending order.
+fn note_each(contenders: &[Contender], sheet: &mut Sheet, way: &str) -> Result<()> {
+    let mut grants: Vec<u64> = contenders.iter().map(|one| one.grants).collect();
+    let mut waits: Vec<Duration> = contenders.iter().map(|one| one.longest).collect();
+    grants.sort_unstable();
+    waits.sort_unstable();
+    for (rank, (grants, wait)) in (1..).zip(grants.into_iter().zip(waits)) {
+        let place = Place::new(CLIENTS, "", rank, way);
+        sheet.note(&place, metric::GRANTS, grants as f64)?;
+        sheet.note(
+            &place,
+            metric::LONGEST_WAIT,
+            wait.as_nanos() as f64 / MILLISECOND,
+        )?;
+    }
+    Ok(())
 }
 
 /// Returns the processor time that this process has used.
@@ -458,4 +499,39 @@ fn own_cpu() -> Duration {
         Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
     };
     time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_client_is_noted_by_its_rank() -> Result<()> {
+        let contender = |grants, waits: [u64; 2]| {
+            let mut contender = Contender {
+                state: State::Asking,
+                since: Instant::now(),
+                told: false,
+                grants,
+                longest: Duration::ZERO,
+            };
+            for wait in waits {
+                contender.waited(Duration::from_millis(wait));
+            }
+            contender
+        };
+        let mut sheet = Sheet::default();
+        let contenders = [
+            contender(5, [8, 2]),
+            contender(0, [3, 9]),
+            contender(2, [1, 1]),
+        ];
+        note_each(&contenders, &mut sheet, LOCK)?;
+        let noted = |rank, metric| sheet.median(&Place::new(CLIENTS, "", rank, LOCK), metric);
+        let grants = [1, 2, 3].map(|rank| noted(rank, metric::GRANTS));
+        let waits = [1, 2, 3].map(|rank| noted(rank, metric::LONGEST_WAIT));
+        assert_eq!(grants, [Some(0.0), Some(2.0), Some(5.0)]);
+        assert_eq!(waits, [Some(1.0), Some(8.0), Some(9.0)]);
+        Ok(())
+    }
 }

@@ -1,23 +1,60 @@
-//! The figures of a document. The text between its marks is generated from the results, so the
-//! document can't contradict the results.
+//! The documents with the figures. They are written from the results, so they can't contradict
+//! them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::plot;
 use crate::sheet::Run;
-use crate::table::{self, Look, HEADINGS};
+use crate::table::{self, Heading, Look, HEADINGS};
 
-/// The name of the bounds in a mark.
-pub const BOUNDS: &str = "bounds";
+/// The page that explains the figures. It has marks for some tables.
+pub const PAGE: &str = "performance.md";
+/// The folder of the pages with all figures, one a server.
+pub const PAGES: &str = "performance";
+/// The page in this folder that says how each benchmark measures.
+pub const METHOD: &str = "method.md";
+/// The folder of the drawings.
+pub const PLOTS: &str = "plots";
 
-/// The start of an opening mark, before the name of a benchmark.
-pub const BEGIN: &str = "<!-- figures: ";
+/// The start of an opening mark, before the name of a table.
+const BEGIN: &str = "<!-- figures: ";
 /// The end of an opening mark.
-pub const CLOSE: &str = " -->";
+const CLOSE: &str = " -->";
 /// The line after the figures.
 const END: &str = "<!-- end of figures -->";
 
-/// Returns the text with the figures of these runs between its marks.
-pub fn filled(text: &str, runs: &[Run]) -> Result<String> {
+/// Writes the results into the folder of the documentation: the tables of the page, the pages of
+/// the servers, and the drawings.
+pub fn write(docs: &Path, runs: &[Run]) -> Result<()> {
+    let page = docs.join(PAGE);
+    let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+    fs::write(&page, filled(&text, runs)?)?;
+    let folder = docs.join(PAGES);
+    fs::create_dir_all(&folder)?;
+    for (slug, runs) in servers(runs) {
+        fs::write(folder.join(format!("{slug}.md")), figures(&runs)?)?;
+    }
+    for run in runs {
+        plot::draw(run, &docs.join(PLOTS))?;
+    }
+    Ok(())
+}
+
+/// Returns the runs of each server, by the server's name in the form for a file name.
+fn servers(runs: &[Run]) -> BTreeMap<String, Vec<&Run>> {
+    let mut servers: BTreeMap<String, Vec<&Run>> = BTreeMap::new();
+    for run in runs {
+        servers.entry(run.slug()).or_default().push(run);
+    }
+    servers
+}
+
+/// Returns the text with the tables of these runs between its marks.
+fn filled(text: &str, runs: &[Run]) -> Result<String> {
     let mut filled = String::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
@@ -27,7 +64,7 @@ pub fn filled(text: &str, runs: &[Run]) -> Result<String> {
         let Some(name) = name.and_then(|name| name.strip_suffix(CLOSE)) else {
             continue;
         };
-        filled.push_str(&format!("\n{}", figures(name, runs)?));
+        filled.push_str(&format!("\n{}\n\n", marked(name, runs)?));
         let end = lines.find(|line| *line == END);
         end.with_context(|| format!("the figures of {name} have no end"))?;
         filled.push_str(&format!("{END}\n"));
@@ -35,33 +72,64 @@ pub fn filled(text: &str, runs: &[Run]) -> Result<String> {
     Ok(filled)
 }
 
-/// Returns all tables under their headings, and the bounds last.
-pub fn all(runs: &[Run]) -> Result<String> {
-    let mut text = String::new();
-    for heading in &HEADINGS {
-        text.push_str(&format!("### {}\n\n", heading.title));
-        text.push_str(&figures(heading.benchmark, runs)?);
+/// Returns what a mark names: the table `bounds`, the table `polling` of a server, or the list
+/// `servers`.
+fn marked(name: &str, runs: &[Run]) -> Result<String> {
+    match name.split_once(' ') {
+        None if name == "bounds" => Ok(table::kept(runs, Look::Markdown)),
+        None if name == "servers" => Ok(pages(runs)),
+        Some(("polling", slug)) => {
+            let mut runs = runs.iter().filter(|run| run.slug() == slug);
+            let table = runs.find_map(table::polling);
+            table.with_context(|| format!("{slug} has no results of one contended lock"))
+        }
+        _ => anyhow::bail!("no table is called {name}"),
     }
-    text.push_str("### Bounds\n\n");
-    text.push_str(&figures(BOUNDS, runs)?);
-    Ok(text)
 }
 
-/// Returns the tables of a benchmark, each under the description of its run, or the bounds.
-fn figures(name: &str, runs: &[Run]) -> Result<String> {
-    if name == BOUNDS {
-        return Ok(format!("{}\n\n", table::kept(runs, Look::Markdown)));
-    }
-    let mut headings = HEADINGS.iter();
-    let heading = headings.find(|heading| heading.benchmark == name);
-    let heading = heading.with_context(|| format!("no benchmark is called {name}"))?;
-    let tables = runs.iter().filter_map(|run| {
-        let table = table::of(&run.sheet, heading, Look::Markdown)?;
-        Some(format!("{}:\n\n{table}\n\n", run.told()))
+/// Returns the list of the servers' pages, with their sections.
+fn pages(runs: &[Run]) -> String {
+    let servers = servers(runs).into_iter().map(|(slug, runs)| {
+        let page = format!("{PAGES}/{slug}.md");
+        let sections = HEADINGS.iter().filter_map(|heading| {
+            let run = runs.iter().find(|run| run.has(heading.benchmark))?;
+            let quick = run.extent.of(" (a quick run)", "");
+            let link = format!("[{}]({page}#{})", heading.title, heading.anchor());
+            Some(format!("{link}{quick}"))
+        });
+        let sections: Vec<String> = sections.collect();
+        format!("- [{}]({page}): {}", runs[0].server, sections.join(" · "))
     });
-    let tables: String = tables.collect();
-    if tables.is_empty() {
-        return Ok("Not measured yet.\n\n".to_owned());
+    servers.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the page of a server with these runs.
+fn figures(runs: &[&Run]) -> Result<String> {
+    let server = &runs.first().context("no run")?.server;
+    let mut text = format!(
+        "# What locks cost on {server}\n\n\
+         `make bench-docs` writes this page from the [results](../../bench/results), so don't edit it.\n\
+         [Performance](../{PAGE}) says what the figures mean, and the [method]({METHOD}) how they are measured.\n\n\
+         A figure is the median of the rounds. If rounds differ, the least and the greatest of them are in brackets.\n\n"
+    );
+    for run in runs {
+        for drawing in plot::drawings(run)? {
+            let file = drawing.file(run);
+            text.push_str(&format!("![{}](../{PLOTS}/{file})\n\n", drawing.title));
+        }
     }
-    Ok(tables)
+    for heading in &HEADINGS {
+        for run in runs {
+            let Some(table) = table::of(&run.sheet, heading, Look::Markdown) else {
+                continue;
+            };
+            let Heading { title, .. } = heading;
+            text.push_str(&format!(
+                "## {title}\n\n[How it is measured]({METHOD}#{}). {}:\n\n{table}\n\n",
+                heading.anchor(),
+                run.told()
+            ));
+        }
+    }
+    Ok(format!("{}\n", text.trim_end()))
 }

@@ -15,6 +15,8 @@ pub mod metric {
     pub const WAIT_P50: &str = "wait p50, ms";
     pub const WAIT_P99: &str = "wait p99, ms";
     pub const WAIT_MAX: &str = "wait max, ms";
+    pub const GRANTS: &str = "grants";
+    pub const LONGEST_WAIT: &str = "longest wait, ms";
     pub const LEAST_GRANTS: &str = "least grants of one";
     pub const MOST_GRANTS: &str = "most grants of one";
     pub const CPU_GRANT: &str = "server CPU a grant, µs";
@@ -221,6 +223,11 @@ impl Run {
     /// Returns the server's name and version in the form for a file name.
     pub fn slug(&self) -> String {
         self.server.to_lowercase().replace(' ', "-")
+    }
+
+    /// Returns true if the run has results of a benchmark.
+    pub fn has(&self, benchmark: &str) -> bool {
+        self.sheet.of(benchmark).next().is_some()
     }
 
     /// Returns a description of the run for a reader.

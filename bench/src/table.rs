@@ -29,6 +29,13 @@ pub struct Heading {
     size: &'static str,
 }
 
+impl Heading {
+    /// Returns the anchor of a section with this title.
+    pub fn anchor(&self) -> String {
+        self.title.to_lowercase().replace(' ', "-")
+    }
+}
+
 const fn heading(
     benchmark: &'static str,
     title: &'static str,
@@ -44,7 +51,7 @@ const fn heading(
 }
 
 /// The headings of all benchmarks, in the order of their tables.
-pub const HEADINGS: [Heading; 10] = [
+pub const HEADINGS: [Heading; 11] = [
     heading(pair::NAME, "An uncontended pair", "AOF", "pipeline"),
     heading(
         instructions::HAND_OVER,
@@ -59,6 +66,7 @@ pub const HEADINGS: [Heading; 10] = [
         "pipeline",
     ),
     heading(contended::NAME, "One contended lock", "", "contenders"),
+    heading(contended::CLIENTS, "Each of 16 contenders", "", "rank"),
     heading(handoff::NAME, "Hand-off", "server", ""),
     heading(
         lease_end::NAME,
@@ -118,14 +126,13 @@ pub fn of(sheet: &Sheet, heading: &Heading, look: Look) -> Option<String> {
 pub fn judged(run: &Run, bounds: &[Bound]) -> Option<String> {
     let look = Look::Terminal;
     let mut table = empty(look);
-    table.set_header(["bound", "limit", "measured", ""]);
+    table.set_header(["bound", "limit", "measured"]);
     for bound in bounds {
         let Some(value) = bound.value(run) else {
             continue;
         };
-        let verdict = verdict(bound.limit.holds(value));
         let limit = bound.limit.shown();
-        table.add_row([&bound.what, &limit, &format!("{value:.2}"), verdict]);
+        table.add_row([&bound.what, &limit, &judgement(bound.limit, value)]);
     }
     (table.row_count() > 0).then(|| finished(&table, look))
 }
@@ -148,7 +155,7 @@ pub fn kept(runs: &[Run], look: Look) -> String {
                 rows.len() - 1
             });
             if let (Some(column), Some(value)) = (column, bound.value(run)) {
-                rows[row].2[column] = format!("{value:.2} {}", verdict(bound.limit.holds(value)));
+                rows[row].2[column] = judgement(bound.limit, value);
             }
         }
     }
@@ -160,12 +167,56 @@ pub fn kept(runs: &[Run], look: Look) -> String {
     finished(&table, look)
 }
 
-fn verdict(holds: bool) -> &'static str {
-    if holds {
-        "holds"
-    } else {
-        "NOT MET"
+/// Returns the value and whether it is within the limit. The value has as many digits as it takes
+/// to see that.
+fn judgement(limit: Limit, value: f64) -> String {
+    let holds = limit.holds(value);
+    let told = |digits: &usize| {
+        let text = format!("{value:.digits$}");
+        text.parse()
+            .is_ok_and(|rounded| limit.holds(rounded) == holds)
+    };
+    let digits = (2..6).find(told).unwrap_or(6);
+    let verdict = if holds { "holds" } else { "NOT MET" };
+    format!("{value:.digits$} {verdict}")
+}
+
+/// Returns the table that compares LOCK.WAIT with polling every millisecond, for up to 1,000
+/// contenders, or `None` if the run has no results of a contended lock.
+pub fn polling(run: &Run) -> Option<String> {
+    let ways = [contended::LOCK, contended::POLL_QUICKLY];
+    let mut table = empty(Look::Markdown);
+    let columns = ways.iter().flat_map(|way| {
+        let grants = format!("{way}: grants/s");
+        [
+            grants,
+            "grants of a client".to_owned(),
+            "longest wait, ms".to_owned(),
+        ]
+    });
+    table.set_header(["contenders".to_owned()].into_iter().chain(columns));
+    let asked = |cell: &&Cell| {
+        let at = (cell.place.contestant.as_str(), cell.metric.as_str());
+        at == (contended::LOCK, metric::GRANTS_PER_SECOND) && cell.place.size <= 1_000
+    };
+    for cell in run.sheet.of(contended::NAME).filter(asked) {
+        let mut row = vec![shown(cell.place.size as f64)];
+        for way in ways {
+            let place = Place::new(contended::NAME, "", cell.place.size, way);
+            let median = |metric| run.sheet.median(&place, metric).map(shown);
+            let ends = [median(metric::LEAST_GRANTS)?, median(metric::MOST_GRANTS)?];
+            row.extend([
+                median(metric::GRANTS_PER_SECOND)?,
+                ends.join(" … "),
+                median(metric::WAIT_MAX)?,
+            ]);
+        }
+        table.add_row(row);
     }
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    (table.row_count() > 0).then(|| finished(&table, Look::Markdown))
 }
 
 /// Prints all results of a run.
@@ -231,6 +282,19 @@ mod tests {
         ];
         for (value, text) in cases {
             assert_eq!(shown(value), text);
+        }
+    }
+
+    #[test]
+    fn a_value_that_reads_like_its_limit_has_more_digits() {
+        let cases = [
+            (Limit::AtLeast(0.95), 0.9472, "0.947 NOT MET"),
+            (Limit::AtLeast(0.95), 0.9, "0.90 NOT MET"),
+            (Limit::AtMost(1.3), 1.2961, "1.30 holds"),
+            (Limit::AtMost(1.3), 1.300_04, "1.30004 NOT MET"),
+        ];
+        for (limit, value, text) in cases {
+            assert_eq!(judgement(limit, value), text);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Measures the cost of locks on a server, and shows the results.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{ensure, Context, Result};
@@ -16,7 +15,7 @@ use redis_lock_bench::{
 use redis_lock_load::told;
 
 /// Measures servers with the module, compared with the alternatives without it, and writes a file
-/// of results for each server; or shows existing results.
+/// of results for each server; or writes existing results into the documentation.
 #[derive(Parser)]
 struct Options {
     /// Programs of the servers
@@ -33,12 +32,9 @@ struct Options {
     /// The folder of the results
     #[arg(long, default_value = "target/bench")]
     results: PathBuf,
-    /// Draw the results into this folder
+    /// Write the results into this folder of the documentation
     #[arg(long)]
-    plots: Option<PathBuf>,
-    /// Print the results as Markdown tables, or write them between the marks of a document
-    #[arg(long)]
-    tables: Option<Option<PathBuf>>,
+    docs: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,14 +74,18 @@ fn main() -> ExitCode {
 }
 
 fn done(options: &Options) -> Result<ExitCode> {
-    let shown = options.plots.is_some() || options.tables.is_some();
-    ensure!(shown || !options.servers.is_empty(), "no server is named");
+    ensure!(
+        options.docs.is_some() || !options.servers.is_empty(),
+        "no server is named"
+    );
     raise_file_limit()?;
     let mut tally = Tally::default();
     for (stage, name) in stages(options)? {
         tally.add(&measured(&stage, name, options)?);
     }
-    show(options)?;
+    if let Some(docs) = &options.docs {
+        document::write(docs, &Run::load_all(&options.results)?)?;
+    }
     Ok(tally.told())
 }
 
@@ -132,27 +132,4 @@ fn measured(stage: &Stage, server: String, options: &Options) -> Result<Tally> {
     run.save(&options.results, "")?;
     plot::draw(&run, &options.results)?;
     Ok(tally)
-}
-
-/// Draws and writes the existing results.
-fn show(options: &Options) -> Result<()> {
-    if let Some(folder) = &options.plots {
-        for run in Run::load_all(&options.results)? {
-            plot::draw(&run, folder)?;
-        }
-    }
-    match &options.tables {
-        Some(Some(path)) => fill(path, &options.results),
-        Some(None) => {
-            print!("{}", document::all(&Run::load_all(&options.results)?)?);
-            Ok(())
-        }
-        None => Ok(()),
-    }
-}
-
-fn fill(path: &Path, results: &Path) -> Result<()> {
-    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    fs::write(path, document::filled(&text, &Run::load_all(results)?)?)?;
-    Ok(())
 }

@@ -1,0 +1,46 @@
+#!/bin/sh
+# site.sh [CLONE [SITE]]
+#
+# Builds the site of the Markdown in CLONE, by default this clone's, as SITE, by default target/site.
+# Both paths are absolute. The book that mdBook reads is assembled beside the site, in SITE-book. The
+# first call builds mdBook and fetches Mermaid from npm. A reader of the site needs no network.
+set -eu
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+clone=${1:-$root}
+site=${2:-$target/site}
+parts=$root/scripts/pages/site
+mdbook=$target/tools/bin/mdbook
+
+say() { echo "site: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+# Builds mdBook once, in a version that the oldest supported Rust compiles.
+need_mdbook() {
+  version=0.5.4
+  [ "$("$mdbook" --version 2>/dev/null)" != "mdbook v$version" ] || return 0
+  say "building mdbook, which takes a minute, once"
+  (
+    unset CARGO_TARGET_DIR
+    cargo install --debug --locked --version "$version" --no-default-features --features search \
+      --root "$target/tools" mdbook >&2
+  )
+}
+
+# Fetches the packages of package-lock.json, whose contents npm checks.
+need_packages() {
+  [ ! "$parts/node_modules/.package-lock.json" -nt "$parts/package-lock.json" ] || return 0
+  command -v npm >/dev/null || die "install npm (Debian: npm), which fetches Mermaid"
+  npm --prefix "$parts" ci --ignore-scripts --no-audit --no-fund --loglevel error >&2
+  touch "$parts/node_modules/.package-lock.json"
+}
+
+need_mdbook
+need_packages
+book=$site-book
+cd "$root"
+cargo run --quiet -p redis-lock-pages --bin site -- "$clone" "$book/src"
+cp "$parts/book.toml" "$parts/site.css" "$parts/diagrams.js" "$book"
+cp "$parts/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js" "$book/src"
+"$mdbook" build "$book" --dest-dir "$site"
