@@ -12,31 +12,6 @@ use rustix::process::{self, Signal};
 /// The number that a shell adds to a signal's number to form an exit code.
 const BY_SIGNAL: u8 = 128;
 
-/// A set of signals. Signal n is bit n - 1, like in /proc.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Signals(pub u64);
-
-impl Signals {
-    pub fn add(&mut self, number: c_int) {
-        self.0 |= bit(number);
-    }
-
-    pub fn has(self, number: c_int) -> bool {
-        self.0 & bit(number) != 0
-    }
-
-    /// Removes a signal. Returns true if the set contained it.
-    pub fn take(&mut self, number: c_int) -> bool {
-        let was_in = self.has(number);
-        self.0 &= !bit(number);
-        was_in
-    }
-}
-
-fn bit(number: c_int) -> u64 {
-    1 << (number - 1)
-}
-
 /// Ends the process by a signal. If the signal doesn't end the process, returns the exit code to
 /// end with.
 pub fn die_of(number: c_int) -> ExitCode {
@@ -67,37 +42,6 @@ pub fn block(numbers: &[c_int]) -> io::Result<()> {
 /// Unblocks signals on this thread.
 pub fn unblock(numbers: &[c_int]) -> io::Result<()> {
     change_mask(SIG_UNBLOCK, numbers)
-}
-
-/// Returns the signals, from the given ones, that are pending for this thread or its process.
-/// Allocates no memory.
-pub fn pending(numbers: &[c_int]) -> io::Result<Signals> {
-    let mut set = set_of(&[]);
-    // SAFETY: the set is owned by this function.
-    if unsafe { libc::sigpending(&mut set) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut pending = Signals::default();
-    for number in numbers {
-        // SAFETY: the set is owned by this function, and was filled by the system.
-        if unsafe { libc::sigismember(&set, *number) } == 1 {
-            pending.add(*number);
-        }
-    }
-    Ok(pending)
-}
-
-/// Restores the default action of a signal that this process handles. An ignored signal stays
-/// ignored.
-pub fn stop_handling(number: c_int) -> io::Result<()> {
-    if is_ignored(number)? {
-        return Ok(());
-    }
-    // SAFETY: a system call that installs no handler function.
-    match unsafe { libc::signal(number, SIG_DFL) } {
-        SIG_ERR => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
 }
 
 /// Restores the default action of SIGCHLD, so that the system keeps the exit codes of children. It

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::process::{kill_process, kill_process_group, Pid, Signal};
 use stage::support::{free_port, server_with_holder, until, Expect, Fields, Server};
 use stage::{done, outcome, redis_lock, shell, state, until_gone, written, Job};
 use tempfile::TempDir;
@@ -499,6 +499,63 @@ fn nothing_is_left_of_a_wait_that_a_signal_ends() {
         job.send(signal);
         assert_eq!(job.ended_by(), Some(signal.as_raw()));
         assert_eq!(server.known_lock("k").waiters, 0);
+    }
+}
+
+#[test]
+fn the_process_that_waits_becomes_the_command() {
+    let server = server_with_holder();
+    let job = Job::of(&server, &["run", "k", "--", "sleep", "600"]);
+    server.until_waiters("k", 1);
+    let process = stage::child_of(job.id());
+    let program = fs::read_link(format!("/proc/{process}/exe")).expect("a program");
+    assert_eq!(program, fs::canonicalize(stage::PROGRAM).expect("a path"));
+    server.call("LOCK.RELEASE k a").value();
+    assert_eq!(job.command(), process);
+}
+
+#[test]
+fn no_process_is_left_of_a_wait() {
+    let server = server_with_holder();
+    for (options, signal, is_stopped) in [
+        (&["--wait", "0.5"][..], None, true),
+        (&[], Some(Signal::TERM), true),
+        (&["--if-killed", "ignore"], Some(Signal::KILL), false),
+    ] {
+        let words = [&["run", "k"], options, &["--", "sleep", "600"]].concat();
+        let mut job = Job::of(&server, &words);
+        server.until_waiters("k", 1);
+        let process = stage::child_of(job.id());
+        if is_stopped {
+            kill_process(process, Signal::STOP).expect("it is there");
+        }
+        if let Some(signal) = signal {
+            job.send(signal);
+        }
+        job.outcome();
+        until_gone(process);
+        until("nobody waits", || server.waiters("k") == 0);
+    }
+}
+
+#[test]
+fn a_wait_that_goes_on_after_a_stop_runs_the_command() {
+    let server = server_with_holder();
+    for signal in [Signal::TSTP, Signal::STOP] {
+        let mut command = redis_lock(server.port(), &["run", "k", "--", "true"]);
+        // A separate group, like a shell's job.
+        let mut job = Job::start(command.process_group(0));
+        server.until_waiters("k", 1);
+        let process = stage::child_of(job.id());
+        kill_process_group(job.id(), signal).expect("it is there");
+        until("both are stopped", || {
+            [job.id(), process].map(state) == [Some('T'); 2]
+        });
+        // Not to the group, unlike a shell's `fg`.
+        job.send(Signal::CONT);
+        server.call("LOCK.RELEASE k a").value();
+        assert_eq!(job.outcome().code(), 0);
+        server.call("LOCK.ACQUIRE k a PX 600000").grant();
     }
 }
 

@@ -3,10 +3,12 @@
 
 mod stage;
 
+use rustix::process::{kill_process, Pid, Signal};
 use stage::support::{server_with_holder, until, Expect, Server};
 use stage::terminal::{words, Terminal};
 use stage::{child_of, state, PROGRAM};
 use std::path::Path;
+use std::time::Duration;
 
 /// Starts a shell with job control, which shows `ready$ ` when it is ready.
 #[track_caller]
@@ -39,9 +41,14 @@ fn is_held(server: &Server) -> bool {
         .is_some_and(|lock| !lock.holders.is_empty())
 }
 
+/// Returns the process of the command that the shell's only job runs.
+fn command(terminal: &Terminal) -> Pid {
+    child_of(child_of(terminal.id()))
+}
+
 /// Returns the letter of the state of the command that the shell's only job runs.
 fn command_state(terminal: &Terminal) -> Option<char> {
-    state(child_of(child_of(terminal.id())))
+    state(command(terminal))
 }
 
 #[test]
@@ -81,6 +88,94 @@ fn an_interrupt_ends_command_and_lock() {
         text.contains("code=130") || text.contains("late=130")
     });
     assert!(!is_held(&server));
+}
+
+/// The process of the command is stopped until the interrupt has come, so it can't begin before.
+#[test]
+fn an_interrupt_that_comes_before_the_command_begins_ends_it() {
+    let server = server_with_holder();
+    let mut terminal = shell(&server);
+    terminal.type_in("redis-lock run k -- sleep 600; echo code=$?\n");
+    server.until_waiters("k", 1);
+    let command = command(&terminal);
+    kill_process(command, Signal::STOP).expect("it is there");
+    server.call("LOCK.RELEASE k a").value();
+    until("it is held", || is_held(&server));
+    terminal.type_in("\x03");
+    terminal.until_shown("^C");
+    kill_process(command, Signal::CONT).expect("it is there");
+    until("it has ended", || !is_held(&server));
+    until_prompt(&terminal, "ready$");
+    terminal.type_in("echo late=$?\n");
+    terminal.until_shows("it has ended", |text| {
+        text.contains("code=130") || text.contains("late=130")
+    });
+}
+
+#[test]
+fn interrupts_and_stops_around_the_start_are_not_lost() {
+    let server = Server::start();
+    let mut terminal = shell(&server);
+    for round in 0..24 {
+        server.call("LOCK.ACQUIRE k a PX 600000").grant();
+        terminal.type_in("clear; redis-lock run k -- sleep 600\n");
+        server.until_waiters("k", 1);
+        server.call("LOCK.RELEASE k a").value();
+        std::thread::sleep(Duration::from_micros(round * 200));
+        if round % 2 == 0 {
+            terminal.type_in("\x1a");
+            terminal.until_shown("Stopped ");
+            until_prompt(&terminal, "ready$");
+            terminal.type_in("fg\n");
+            until("it goes on", || command_state(&terminal) == Some('S'));
+            until("it is held", || is_held(&server));
+        }
+        terminal.type_in("\x03");
+        until("nobody holds it or waits", || {
+            server.lock_info("k").is_none()
+        });
+        until_prompt(&terminal, "ready$");
+    }
+}
+
+#[test]
+fn an_interrupt_ends_the_script_too() {
+    let server = Server::start();
+    let mut terminal = shell(&server);
+    terminal.type_in("sh -c 'redis-lock run k -- sleep 600; echo goes on; exit 4'\n");
+    until("it is held", || is_held(&server));
+    terminal.type_in("\x03");
+    until_prompt(&terminal, "ready$");
+    terminal.type_in("echo code=$?\n");
+    terminal.until_shown("code=130");
+    assert!(!is_held(&server));
+}
+
+#[test]
+fn the_rest_of_a_pipeline_reads_from_the_terminal() {
+    let server = Server::start();
+    let mut terminal = shell(&server);
+    terminal.type_in(
+        "redis-lock run k -- sleep 600 | sh -c 'read line </dev/tty; echo got=$line; exec cat'\n",
+    );
+    until("it is held", || is_held(&server));
+    terminal.type_in("hello\n");
+    terminal.until_shown("got=hello");
+    terminal.type_in("\x03");
+    until("it has ended", || !is_held(&server));
+}
+
+#[test]
+fn a_script_reads_from_the_terminal_while_a_command_runs_in_its_background() {
+    let server = Server::start();
+    let mut terminal = shell(&server);
+    terminal.type_in(
+        "sh -c 'redis-lock run k -- sleep 600 & read line; echo got=$line; kill $!; wait $!'\n",
+    );
+    until("it is held", || is_held(&server));
+    terminal.type_in("hello\n");
+    terminal.until_shown("got=hello");
+    until("it has ended", || !is_held(&server));
 }
 
 #[test]

@@ -1,82 +1,115 @@
 //! The process of the command.
+//!
+//! The process is forked before this process handles signals, and becomes the command once the lock
+//! is held. So a signal to the process group, like ^C, reaches both processes whenever it comes.
+//!
+//! The command has no process group of its own, unlike a shell's job. With such a group, the rest of
+//! a pipeline or script would lose the terminal and miss ^C. Without job control, two commands at
+//! once would take the terminal from each other.
 
 #[cfg(target_os = "linux")]
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::mpsc::Sender;
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions};
+use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
 
-use super::birth::{self, Birth};
 use super::family::Family;
 use super::news::News;
+use super::NOT_FOUND;
 use crate::arguments::{IfKilled, Run};
-use crate::signals::{self, Signals};
+use crate::signals;
 
 /// The environment variables of the command.
 const KEY: &str = "REDIS_LOCK_KEY";
 const TOKEN: &str = "REDIS_LOCK_TOKEN";
 const FENCE: &str = "REDIS_LOCK_FENCE";
 
-/// The time after its start in which the command may have missed a signal to its group. A busy
-/// machine may report a signal that late.
-const NEW_FOR: Duration = Duration::from_secs(1);
-
-/// A running command.
-pub struct Running {
-    child: Child,
+/// The process of the command. Until the command is started, the process is a copy of this process,
+/// and is killed when this value goes out of scope.
+pub struct Child {
     id: Pid,
-    birth: Birth,
+    /// The channel on which the process reads the grant, and writes the error if it can't run the
+    /// command. The end of this process closes it.
+    channel: UnixStream,
+    is_started: bool,
 }
 
-/// Starts the command. Only the main thread may call this, because `if_killed` acts on the end of
-/// the calling thread.
-pub fn start(options: &Run, token: &str, fence: i64, news: Sender<News>) -> io::Result<Running> {
+/// Forks the process. Only the main thread may call this, because `if_killed` acts on the end of
+/// the calling thread. No other thread and no signal handler may exist yet.
+pub fn fork(options: &Run) -> io::Result<Child> {
+    let (channel, other_end) = UnixStream::pair()?;
+    let parent = process::getpid();
+    // SAFETY: no other thread exists, so the new process may run any code.
+    let id = match unsafe { libc::fork() } {
+        0 => {
+            drop(channel);
+            become_command(options, parent, other_end);
+            // SAFETY: a system call that doesn't return.
+            unsafe { libc::_exit(NOT_FOUND.into()) }
+        }
+        -1 => None,
+        id => Pid::from_raw(id),
+    };
+    Ok(Child {
+        id: id.ok_or_else(io::Error::last_os_error)?,
+        channel,
+        is_started: false,
+    })
+}
+
+/// Waits for the grant, and runs the command in this process. Returns if there is no grant or the
+/// command can't be run.
+fn become_command(options: &Run, parent: Pid, mut channel: UnixStream) {
+    if end_with(parent, options.if_killed).is_err() {
+        return;
+    }
+    let mut grant = String::new();
+    let read = channel.read_to_string(&mut grant);
+    let Some((token, fence)) = grant.split_once(' ').filter(|_| read.is_ok()) else {
+        return;
+    };
     let mut command = Command::new(&options.command[0]);
     command.args(&options.command[1..]);
-    command.env(TOKEN, token).env(FENCE, fence.to_string());
+    command.env(TOKEN, token).env(FENCE, fence);
     // An environment can't hold a key with a zero byte.
     if options.key.as_bytes().contains(&0) {
         command.env_remove(KEY);
     } else {
         command.env(KEY, &options.key);
     }
-    end_with_this_process(&mut command, options.if_killed);
-    let (child, birth) = birth::spawn(command)?;
-    let id = Pid::from_child(&child);
-    thread::spawn(move || watch(id, &news));
-    Ok(Running { child, id, birth })
+    let error = command.exec().raw_os_error().unwrap_or(libc::EINVAL);
+    // Without a reader, redis-lock has ended.
+    let _ = channel.write_all(&error.to_ne_bytes());
 }
 
-/// Asks the system to send the command a signal when this process ends.
+/// Asks the system to send this process a signal when its parent ends.
 #[cfg(target_os = "linux")]
-fn end_with_this_process(command: &mut Command, if_killed: IfKilled) {
+fn end_with(parent: Pid, if_killed: IfKilled) -> io::Result<()> {
     let signal = match if_killed {
         IfKilled::Kill => Signal::KILL,
         IfKilled::Term => Signal::TERM,
-        IfKilled::Ignore => return,
+        IfKilled::Ignore => return Ok(()),
     };
-    let parent = process::getpid();
-    let ask = move || {
-        process::set_parent_process_death_signal(Some(signal))?;
-        // The parent may have ended already.
-        match process::getppid() == Some(parent) {
-            true => Ok(()),
-            false => Err(io::ErrorKind::NotFound.into()),
-        }
-    };
-    // SAFETY: two system calls that allocate no memory.
-    unsafe { command.pre_exec(ask) };
+    process::set_parent_process_death_signal(Some(signal))?;
+    // The parent may have ended already.
+    match process::getppid() == Some(parent) {
+        true => Ok(()),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn end_with_this_process(_command: &mut Command, _if_killed: IfKilled) {}
+fn end_with(_parent: Pid, _if_killed: IfKilled) -> io::Result<()> {
+    Ok(())
+}
 
 /// Reports stops and the end of the command. The exit status is left for `exit_code`, so the system
 /// can't reuse the process ID until then.
@@ -107,7 +140,25 @@ fn stopped_by_terminal(id: Pid) -> bool {
     signal.is_some_and(|number| [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&number))
 }
 
-impl Running {
+impl Child {
+    /// Starts the command, and reports its stops and its end as events.
+    pub fn start(&mut self, token: &str, fence: i64, news: Sender<News>) {
+        self.is_started = true;
+        // The process may have been killed. Then its end is reported.
+        let _ = write!(self.channel, "{token} {fence}");
+        let _ = self.channel.shutdown(Shutdown::Write);
+        let id = self.id;
+        thread::spawn(move || watch(id, &news));
+    }
+
+    /// Returns the error if the command couldn't be run. Call it after the process has ended.
+    pub fn failure(&mut self) -> Option<io::Error> {
+        let mut number = [0; size_of::<i32>()];
+        self.channel.set_nonblocking(true).ok()?;
+        self.channel.read_exact(&mut number).ok()?;
+        Some(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
+    }
+
     pub fn send(&self, number: i32) {
         if let Some(signal) = Signal::from_named_raw(number) {
             // The command may have ended just now.
@@ -119,32 +170,6 @@ impl Running {
     /// among them.
     pub fn family(&self) -> Family {
         Family::of(self.id)
-    }
-
-    /// Returns true if the command existed when its group received a signal. An earlier signal
-    /// reached only this process.
-    pub fn was_there(&mut self, signal: super::news::Signal) -> bool {
-        self.birth.had(signal)
-    }
-
-    /// Returns true if the command has missed a signal that `was_there` ascribes to it.
-    ///
-    /// Such a signal came just before the command's start, and this process handled it late. Only a
-    /// fatal signal shows this: a living command with the default action can't have received it.
-    #[cfg(target_os = "linux")]
-    pub fn has_missed(&self, number: i32) -> bool {
-        birth::ends(number) && self.is_new() && takes_by_default(self.id, number)
-    }
-
-    /// Returns false, because this system doesn't show it.
-    #[cfg(not(target_os = "linux"))]
-    pub fn has_missed(&self, _number: i32) -> bool {
-        false
-    }
-
-    /// Returns true if the command was started just now.
-    pub fn is_new(&self) -> bool {
-        self.birth.at().elapsed() < NEW_FOR
     }
 
     /// Returns true if the command is stopped.
@@ -167,63 +192,26 @@ impl Running {
 
     /// Returns the exit code of the command. Call it after the command has ended, because it waits
     /// for the end.
-    pub fn exit_code(&mut self) -> Result<u8> {
-        let status = self.child.wait().context("the end of the command")?;
+    pub fn exit_code(&self) -> Result<u8> {
+        let ended = process::waitpid(Some(self.id), WaitOptions::empty());
+        let (_, status) = ended?.context("the end of the command")?;
         Ok(code(status))
     }
 }
 
-/// Returns true if a process takes the default action on a signal: the signal is not handled,
-/// ignored or blocked.
-#[cfg(target_os = "linux")]
-fn takes_by_default(id: Pid, number: i32) -> bool {
-    let path = format!("/proc/{}/status", id.as_raw_nonzero());
-    let status = fs::read_to_string(path).unwrap_or_default();
-    let field = |name: &str| {
-        let mut lines = status.lines();
-        let mask = lines.find_map(|line| line.strip_prefix(name))?;
-        u64::from_str_radix(mask.trim(), 16).ok().map(Signals)
-    };
-    let is_out_of = |signals: Signals| !signals.has(number);
-    ["SigCgt:", "SigIgn:", "SigBlk:"]
-        .iter()
-        .all(|name| field(name).is_some_and(is_out_of))
-}
-
-fn code(status: ExitStatus) -> u8 {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
-        (None, signal) => signals::code_of(signal.unwrap_or_default()),
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !self.is_started {
+            // A stopped process would not notice that the channel is closed.
+            let _ = process::kill_process(self.id, Signal::KILL);
+            let _ = self.exit_code();
+        }
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use std::io::Read;
-    use std::process::Stdio;
-
-    use super::*;
-
-    #[test]
-    fn what_a_process_does_with_a_signal_is_seen() {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "trap '' INT; trap : TERM; echo; read line"]);
-        let shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut shell = shell.spawn().expect("a shell");
-        let mut ready = [0];
-        let output = shell.stdout.as_mut().expect("its output");
-        output.read_exact(&mut ready).expect("a line");
-        let id = Pid::from_child(&shell);
-        for (number, by_default) in [
-            (libc::SIGINT, false),
-            (libc::SIGTERM, false),
-            (libc::SIGHUP, true),
-            (libc::SIGUSR2, true),
-        ] {
-            assert_eq!(takes_by_default(id, number), by_default, "{number}");
-        }
-        drop(shell.stdin.take());
-        shell.wait().expect("its end");
-        assert!(!takes_by_default(id, libc::SIGHUP), "it is gone");
+fn code(status: WaitStatus) -> u8 {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+        (None, signal) => signals::code_of(signal.unwrap_or_default()),
     }
 }

@@ -3,7 +3,6 @@
 //! The main thread makes all decisions. It reads events from a channel, one after the other. Other
 //! threads wait for the lock, for signals and for the end of the command, and send these events.
 
-mod birth;
 mod command;
 mod family;
 mod lease;
@@ -22,7 +21,7 @@ use rustix::process::Signal as Sent;
 use crate::arguments::{OnLost, Run, Server};
 use crate::shown;
 use crate::signals;
-use command::Running;
+use command::Child;
 use family::Family;
 use lease::Lease;
 use news::{News, Sender, Signal};
@@ -43,6 +42,10 @@ const LOOKS_EVERY: Duration = Duration::from_millis(2);
 
 pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
     signals::keep_exit_codes()?;
+    let mut child = match command::fork(options) {
+        Ok(child) => child,
+        Err(error) => return Ok(not_started(options, &error)),
+    };
     let (sender, news) = mpsc::channel();
     news::of_signals(sender.clone())?;
     let mut lease = Lease::new(server, options, sender.clone())?;
@@ -50,10 +53,13 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
         tell_of_rivals(&mut lease, options)?;
     }
     let began = Instant::now();
-    let fence = match waited(&mut lease, &news)? {
+    let fence = match waited(&mut lease, &child, &news)? {
         Wait::Granted(fence) => fence,
         Wait::NotGot => return Ok(ExitCode::from(options.conflict_exit_code)),
-        Wait::Ended(number) => return Ok(signals::die_of(number)),
+        Wait::Ended(number) => {
+            drop(child);
+            return Ok(signals::die_of(number));
+        }
     };
     let granted = Instant::now();
     if options.verbose {
@@ -62,15 +68,9 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
             began.elapsed()
         ));
     }
-    let running = match command::start(options, lease.token(), fence, sender) {
-        Ok(running) => running,
-        Err(error) => {
-            lease.release();
-            return Ok(not_started(options, &error));
-        }
-    };
+    child.start(lease.token(), fence, sender);
     let mut guarded = Guarded {
-        running,
+        child,
         lease: &lease,
         options,
         is_lost: false,
@@ -78,6 +78,10 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
         went_on: None,
     };
     let code = guarded.until_it_ends(&news);
+    if let Some(error) = guarded.child.failure() {
+        lease.release();
+        return Ok(not_started(options, &error));
+    }
     let is_lost = !given_back(&lease, options, granted) || guarded.is_lost;
     if is_lost {
         guarded.tell_of_the_loss();
@@ -120,7 +124,7 @@ enum Wait {
     Ended(i32),
 }
 
-fn waited(lease: &mut Lease, news: &Receiver<News>) -> Result<Wait> {
+fn waited(lease: &mut Lease, child: &Child, news: &Receiver<News>) -> Result<Wait> {
     lease.wait();
     loop {
         match news.recv()? {
@@ -130,14 +134,13 @@ fn waited(lease: &mut Lease, news: &Receiver<News>) -> Result<Wait> {
                 Some(_) if lease.is_lost() => lease.wait(),
                 Some(fence) => return Ok(Wait::Granted(fence)),
             },
-            News::Signal(Signal {
-                number: libc::SIGCONT,
-                ..
-            }) => {}
-            News::Signal(Signal {
-                number: libc::SIGTSTP,
-                ..
-            }) => signals::stop()?,
+            News::Signal(signal) if [libc::SIGTSTP, libc::SIGCONT].contains(&signal.number) => {
+                if signal.number == libc::SIGTSTP {
+                    signals::stop()?;
+                }
+                // A stop of the group has stopped the command's process too.
+                child.send(libc::SIGCONT);
+            }
             News::Signal(signal) => {
                 give_up(lease, news);
                 return Ok(Wait::Ended(signal.number));
@@ -170,7 +173,7 @@ fn not_started(options: &Run, error: &io::Error) -> ExitCode {
 
 /// A command that runs under the lock.
 struct Guarded<'a> {
-    running: Running,
+    child: Child,
     lease: &'a Lease,
     options: &'a Run,
     is_lost: bool,
@@ -199,7 +202,7 @@ impl Guarded<'_> {
             family.until_gone(at);
             kill(family);
         }
-        self.running.exit_code()
+        self.child.exit_code()
     }
 
     /// Returns the next event, or `None` if the time to kill comes first.
@@ -223,29 +226,14 @@ impl Guarded<'_> {
             return;
         }
         let has_it = match signal.sender {
-            Sender::System => {
-                self.running.was_there(signal) && !self.running.has_missed(signal.number)
-            }
+            Sender::System => true,
             // A descendant may signal its whole group, like an editor that stops its group.
-            Sender::Process(sender) => self.running.family().has(sender),
+            Sender::Process(sender) => self.child.family().has(sender),
             Sender::Unknown => false,
         };
-        if !has_it || (signal.number == libc::SIGTSTP && self.missed_a_stop()) {
-            self.running.send(signal.number);
+        if !has_it {
+            self.child.send(signal.number);
         }
-    }
-
-    /// Returns true if a stop to the whole group was lost, because the command was just being
-    /// started. Only the state of the command shows that.
-    fn missed_a_stop(&self) -> bool {
-        let began = Instant::now();
-        while self.running.is_new() && !self.running.is_stopped() {
-            if began.elapsed() > TOGETHER_WITHIN {
-                return true;
-            }
-            thread::sleep(LOOKS_EVERY);
-        }
-        false
     }
 
     /// Stops this process after the command has stopped, so that the shell sees the stop.
@@ -255,7 +243,7 @@ impl Guarded<'_> {
     fn stop_too(&mut self) -> Result<()> {
         let began = Instant::now();
         while began.elapsed() < TOGETHER_WITHIN {
-            if !self.running.is_stopped() {
+            if !self.child.is_stopped() {
                 return Ok(());
             }
             thread::sleep(LOOKS_EVERY);
@@ -269,9 +257,9 @@ impl Guarded<'_> {
         self.is_lost = true;
         match self.options.on_lost {
             OnLost::Ignore => {}
-            OnLost::Kill => self.end = Some((Instant::now(), self.running.family())),
+            OnLost::Kill => self.end = Some((Instant::now(), self.child.family())),
             OnLost::Term => {
-                let family = self.running.family();
+                let family = self.child.family();
                 family.send(Sent::TERM);
                 // A stopped process handles TERM only after it is continued.
                 family.send(Sent::CONT);

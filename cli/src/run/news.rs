@@ -2,10 +2,9 @@
 //! occurrence.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{mpsc, Arc};
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use libc::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
@@ -13,12 +12,11 @@ use rustix::process::Pid;
 use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::low_level::siginfo::Cause;
-use signal_hook::low_level::{emulate_default_handler, register};
 
 use crate::signals;
 
 /// The signals that are passed on to the command.
-pub const PASSED_ON: [i32; 8] = [
+const PASSED_ON: [i32; 8] = [
     SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT,
 ];
 
@@ -63,9 +61,7 @@ pub fn of_signals(news: mpsc::Sender<News>) -> io::Result<()> {
             caught.push(number);
         }
     }
-    let times = Arc::new(Times::of(&caught)?);
     let mut signals = SignalsInfo::<WithOrigin>::new(&caught)?;
-    times.are_read.store(true, Ordering::SeqCst);
     // On another thread, a signal would interrupt a read of the server's reply, because that read
     // has a timeout.
     signals::block(&caught)?;
@@ -76,7 +72,7 @@ pub fn of_signals(news: mpsc::Sender<News>) -> io::Result<()> {
             let signal = Signal {
                 number: origin.signal,
                 sender: sender(&origin),
-                at: times.of_last(origin.signal),
+                at: Instant::now(),
             };
             if news.send(News::Signal(signal)).is_err() {
                 return;
@@ -84,54 +80,6 @@ pub fn of_signals(news: mpsc::Sender<News>) -> io::Result<()> {
         }
     });
     Ok(())
-}
-
-/// The time of the last signal of each kind.
-struct Times {
-    begin: Instant,
-    /// The times, in nanoseconds since `begin`.
-    of: Vec<(i32, Arc<AtomicU64>)>,
-    /// True once a thread can receive the signals.
-    are_read: Arc<AtomicBool>,
-}
-
-impl Times {
-    fn of(caught: &[i32]) -> io::Result<Times> {
-        let mut times = Times {
-            begin: Instant::now(),
-            of: Vec::new(),
-            are_read: Arc::default(),
-        };
-        for number in caught.iter().copied() {
-            let time = Arc::default();
-            times.note(number, Arc::clone(&time))?;
-            times.of.push((number, time));
-        }
-        Ok(times)
-    }
-
-    /// Installs a handler that stores the time of each signal of a kind. Until `are_read` is set,
-    /// the handler also takes the default action.
-    fn note(&self, number: i32, time: Arc<AtomicU64>) -> io::Result<()> {
-        let (begin, are_read) = (self.begin, Arc::clone(&self.are_read));
-        let handler = move || {
-            if !are_read.load(Ordering::SeqCst) {
-                // A failure can't be reported here.
-                let _ = emulate_default_handler(number);
-            }
-            let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            time.store(ns, Ordering::SeqCst);
-        };
-        // SAFETY: the handler reads the clock, reads and writes atomics, and calls a function that
-        // is safe in handlers.
-        unsafe { register(number, handler) }.map(drop)
-    }
-
-    fn of_last(&self, number: i32) -> Instant {
-        let time = self.of.iter().find(|(known, _)| *known == number);
-        let ns = time.map_or(0, |(_, time)| time.load(Ordering::SeqCst));
-        self.begin + Duration::from_nanos(ns)
-    }
 }
 
 fn sender(origin: &Origin) -> Sender {

@@ -149,8 +149,7 @@ impl Job {
 
     /// Waits until the command of `redis-lock run` runs its own program, and returns its process.
     ///
-    /// Before that, the process is a copy of `redis-lock`, and the original waits for it. A stop at
-    /// that time would stop both.
+    /// Before that, the process is a copy of `redis-lock`.
     #[track_caller]
     pub fn command(&self) -> Pid {
         let command = child_of(self.id());
