@@ -462,6 +462,28 @@ fn what_was_ignored_from_the_start_stays_ignored() {
     assert_eq!(job.outcome().code(), 6);
 }
 
+/// Some daemons start their children with signals blocked.
+#[test]
+fn signals_that_were_blocked_from_the_start_are_passed_on() {
+    let server = Server::start();
+    let mut command = redis_lock(server.port(), &["run", "k", "--", "sleep", "600"]);
+    let block = || {
+        // SAFETY: system calls on a set that is owned by this function.
+        unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigfillset(&mut set);
+            libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: system calls that allocate no memory.
+    unsafe { command.pre_exec(block) };
+    let mut job = Job::start(&mut command);
+    job.command();
+    job.send(Signal::TERM);
+    assert_eq!(job.outcome().code(), 143);
+}
+
 #[test]
 fn stop_and_continue_are_passed_on() {
     let server = Server::start();
@@ -523,7 +545,7 @@ fn no_process_is_left_of_a_wait() {
         (&["--if-killed", "ignore"], Some(Signal::KILL), false),
     ] {
         let words = [&["run", "k"], options, &["--", "sleep", "600"]].concat();
-        let mut job = Job::of(&server, &words);
+        let job = Job::of(&server, &words);
         server.until_waiters("k", 1);
         let process = stage::child_of(job.id());
         if is_stopped {
@@ -532,7 +554,6 @@ fn no_process_is_left_of_a_wait() {
         if let Some(signal) = signal {
             job.send(signal);
         }
-        job.outcome();
         until_gone(process);
         until("nobody waits", || server.waiters("k") == 0);
     }

@@ -95,12 +95,12 @@ fn an_interrupt_ends_command_and_lock() {
 fn an_interrupt_that_comes_before_the_command_begins_ends_it() {
     let server = server_with_holder();
     let mut terminal = shell(&server);
-    terminal.type_in("redis-lock run k -- sleep 600; echo code=$?\n");
+    terminal.type_in("redis-lock run -v k -- sleep 600; echo code=$?\n");
     server.until_waiters("k", 1);
     let command = command(&terminal);
     kill_process(command, Signal::STOP).expect("it is there");
     server.call("LOCK.RELEASE k a").value();
-    until("it is held", || is_held(&server));
+    terminal.until_shown("got it after");
     terminal.type_in("\x03");
     terminal.until_shown("^C");
     kill_process(command, Signal::CONT).expect("it is there");
@@ -142,8 +142,9 @@ fn interrupts_and_stops_around_the_start_are_not_lost() {
 fn an_interrupt_ends_the_script_too() {
     let server = Server::start();
     let mut terminal = shell(&server);
-    terminal.type_in("sh -c 'redis-lock run k -- sleep 600; echo goes on; exit 4'\n");
-    until("it is held", || is_held(&server));
+    terminal
+        .type_in("sh -c 'redis-lock run k -- sh -c \"echo beg''un; exec sleep 600\"; exit 4'\n");
+    terminal.until_shown("begun");
     terminal.type_in("\x03");
     until_prompt(&terminal, "ready$");
     terminal.type_in("echo code=$?\n");
@@ -155,10 +156,11 @@ fn an_interrupt_ends_the_script_too() {
 fn the_rest_of_a_pipeline_reads_from_the_terminal() {
     let server = Server::start();
     let mut terminal = shell(&server);
-    terminal.type_in(
-        "redis-lock run k -- sleep 600 | sh -c 'read line </dev/tty; echo got=$line; exec cat'\n",
-    );
-    until("it is held", || is_held(&server));
+    let pager = "sh -c 'read word; echo $word; read line </dev/tty; echo got=$line; exec cat'";
+    terminal.type_in(&format!(
+        "redis-lock run k -- sh -c 'echo beg''un; exec sleep 600' | {pager}\n"
+    ));
+    terminal.until_shown("begun");
     terminal.type_in("hello\n");
     terminal.until_shown("got=hello");
     terminal.type_in("\x03");
@@ -169,12 +171,16 @@ fn the_rest_of_a_pipeline_reads_from_the_terminal() {
 fn a_script_reads_from_the_terminal_while_a_command_runs_in_its_background() {
     let server = Server::start();
     let mut terminal = shell(&server);
-    terminal.type_in(
-        "sh -c 'redis-lock run k -- sleep 600 & read line; echo got=$line; kill $!; wait $!'\n",
-    );
-    until("it is held", || is_held(&server));
-    terminal.type_in("hello\n");
-    terminal.until_shown("got=hello");
+    let run = "redis-lock run k -- sh -c \"echo beg''un; exec sleep 600\"";
+    terminal.type_in(&format!(
+        "sh -c '{run} & for n in 1 2; do read line; echo got=$line; done; kill $!; wait $!'\n"
+    ));
+    terminal.until_shown("begun");
+    // The script has begun to read the first line before the command runs.
+    for line in ["one", "two"] {
+        terminal.type_in(&format!("{line}\n"));
+        terminal.until_shown(&format!("got={line}"));
+    }
     until("it has ended", || !is_held(&server));
 }
 

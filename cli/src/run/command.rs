@@ -22,7 +22,7 @@ use anyhow::{Context, Result};
 use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
 
 use super::family::Family;
-use super::news::News;
+use super::news::{News, PASSED_ON};
 use super::NOT_FOUND;
 use crate::arguments::{IfKilled, Run};
 use crate::signals;
@@ -85,6 +85,8 @@ fn become_command(options: &Run, parent: Pid, mut channel: UnixStream) {
     } else {
         command.env(KEY, &options.key);
     }
+    // redis-lock unblocks these signals for itself too.
+    let _ = signals::unblock(&PASSED_ON);
     let error = command.exec().raw_os_error().unwrap_or(libc::EINVAL);
     // Without a reader, redis-lock has ended.
     let _ = channel.write_all(&error.to_ne_bytes());

@@ -16,7 +16,7 @@ use signal_hook::low_level::siginfo::Cause;
 use crate::signals;
 
 /// The signals that are passed on to the command.
-const PASSED_ON: [i32; 8] = [
+pub const PASSED_ON: [i32; 8] = [
     SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT,
 ];
 
