@@ -7,123 +7,37 @@ use anyhow::Result;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use crate::lock::{Client, Holder, Lock, Waiter};
+use crate::lock::{Lock, Text};
 use crate::shown;
 
 /// A lock with its key.
 #[derive(Serialize)]
 struct Shown<'a> {
-    key: Text<'a>,
-    mode: &'a str,
-    holders: Vec<ShownHolder<'a>>,
-    waiters: u64,
-    queue: Vec<ShownWaiter<'a>>,
+    key: Text,
+    #[serde(flatten)]
+    lock: &'a Lock,
 }
 
-#[derive(Serialize)]
-struct ShownHolder<'a> {
-    token: Option<Text<'a>>,
-    fence: u64,
-    holds: u64,
-    limit: u64,
-    permits: u64,
-    lease_ms: u64,
-    held_ms: u64,
-    session: bool,
-    client: Option<ShownClient<'a>>,
+impl<'a> Shown<'a> {
+    fn of(key: &[u8], lock: &'a Lock) -> Shown<'a> {
+        let key = Text(key.to_vec());
+        Shown { key, lock }
+    }
 }
 
-#[derive(Serialize)]
-struct ShownWaiter<'a> {
-    token: Option<Text<'a>>,
-    kind: &'a str,
-    mode: &'a str,
-    limit: u64,
-    permits: u64,
-    waiting_ms: u64,
-    timeout_ms: u64,
-    keep_ms: u64,
-    keys: Vec<Text<'a>>,
-    client: Option<ShownClient<'a>>,
-}
-
-#[derive(Serialize)]
-struct ShownClient<'a> {
-    id: u64,
-    address: Text<'a>,
-    name: Text<'a>,
-}
-
-struct Text<'a>(&'a [u8]);
-
-impl Serialize for Text<'_> {
+impl Serialize for Text {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if let Ok(text) = str::from_utf8(self.0) {
+        if let Ok(text) = str::from_utf8(self) {
             return serializer.serialize_str(text);
         }
         let mut hex = String::new();
-        for byte in self.0 {
+        for byte in self.iter() {
             // Writing to a string can't fail.
             let _ = write!(hex, "{byte:02x}");
         }
         let mut map = serializer.serialize_map(Some(1))?;
         map.serialize_entry("hex", &hex)?;
         map.end()
-    }
-}
-
-impl<'a> Shown<'a> {
-    fn of(key: &'a [u8], lock: &'a Lock) -> Shown<'a> {
-        Shown {
-            key: Text(key),
-            mode: &lock.mode,
-            holders: lock.holders.iter().map(ShownHolder::of).collect(),
-            waiters: lock.waiters,
-            queue: lock.queue.iter().map(ShownWaiter::of).collect(),
-        }
-    }
-}
-
-impl<'a> ShownHolder<'a> {
-    fn of(holder: &'a Holder) -> ShownHolder<'a> {
-        ShownHolder {
-            token: holder.token.as_deref().map(Text),
-            fence: holder.fence,
-            holds: holder.holds,
-            limit: holder.limit,
-            permits: holder.permits,
-            lease_ms: holder.lease_ms,
-            held_ms: holder.held_ms,
-            session: holder.is_session,
-            client: holder.client.as_ref().map(ShownClient::of),
-        }
-    }
-}
-
-impl<'a> ShownWaiter<'a> {
-    fn of(waiter: &'a Waiter) -> ShownWaiter<'a> {
-        ShownWaiter {
-            token: waiter.token.as_deref().map(Text),
-            kind: &waiter.kind,
-            mode: &waiter.mode,
-            limit: waiter.limit,
-            permits: waiter.permits,
-            waiting_ms: waiter.waiting_ms,
-            timeout_ms: waiter.timeout_ms,
-            keep_ms: waiter.keep_ms,
-            keys: waiter.keys.iter().map(|key| Text(key)).collect(),
-            client: waiter.client.as_ref().map(ShownClient::of),
-        }
-    }
-}
-
-impl<'a> ShownClient<'a> {
-    fn of(client: &'a Client) -> ShownClient<'a> {
-        ShownClient {
-            id: client.id,
-            address: Text(&client.address),
-            name: Text(&client.name),
-        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! A lock as reported by LOCK.INFO.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 
-use anyhow::{bail, Context, Result};
-use redis::Value;
+use anyhow::{Context, Result};
+use redis::{from_redis_value, FromRedisValue, Value};
+use serde::Serialize;
 
 /// The holders and the waiters of a lock.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Lock {
     /// The mode: exclusive, shared or free.
     pub mode: String,
@@ -17,10 +19,10 @@ pub struct Lock {
     pub queue: Vec<Waiter>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Holder {
     /// The token, or `None` if this user may not write to the key.
-    pub token: Option<Vec<u8>>,
+    pub token: Option<Text>,
     pub fence: u64,
     pub holds: u64,
     /// The limit of permits; 0 if there is none.
@@ -28,14 +30,15 @@ pub struct Holder {
     pub permits: u64,
     pub lease_ms: u64,
     pub held_ms: u64,
+    #[serde(rename = "session")]
     pub is_session: bool,
     pub client: Option<Client>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Waiter {
     /// The token, or `None` if this user may not write to the key.
-    pub token: Option<Vec<u8>>,
+    pub token: Option<Text>,
     /// The kind of wait: blocked, place or absent.
     pub kind: String,
     pub mode: String,
@@ -48,17 +51,35 @@ pub struct Waiter {
     /// The rest of KEEP, which runs only without a connection; 0 if the wait ends with its
     /// connection.
     pub keep_ms: u64,
-    pub keys: Vec<Vec<u8>>,
+    pub keys: Vec<Text>,
     pub client: Option<Client>,
 }
 
 /// The connection of a holder or waiter.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Client {
     pub id: u64,
-    pub address: Vec<u8>,
+    pub address: Text,
     /// The client's name; empty if it has none.
-    pub name: Vec<u8>,
+    pub name: Text,
+}
+
+/// A key, token, address or name: any bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Text(pub Vec<u8>);
+
+impl Deref for Text {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl FromRedisValue for Text {
+    fn from_redis_value(value: Value) -> Result<Text, redis::ParsingError> {
+        from_redis_value(value).map(Text)
+    }
 }
 
 impl Lock {
@@ -69,7 +90,7 @@ impl Lock {
         }
         let mut fields = Fields::of(answer)?;
         Ok(Some(Lock {
-            mode: fields.text("mode")?,
+            mode: fields.take("mode")?,
             holders: fields.each("holders", Holder::of)?,
             waiters: fields.number("waiters")?,
             queue: fields.each("queue", Waiter::of)?,
@@ -105,7 +126,7 @@ impl Lock {
 impl Holder {
     fn of(fields: &mut Fields) -> Result<Holder> {
         Ok(Holder {
-            token: fields.bytes_or_nil("token")?,
+            token: fields.take("token")?,
             fence: fields.number("fence")?,
             holds: fields.number("holds")?,
             limit: fields.number("limit")?,
@@ -121,18 +142,15 @@ impl Holder {
 impl Waiter {
     fn of(fields: &mut Fields) -> Result<Waiter> {
         Ok(Waiter {
-            token: fields.bytes_or_nil("token")?,
-            kind: fields.text("kind")?,
-            mode: fields.text("mode")?,
+            token: fields.take("token")?,
+            kind: fields.take("kind")?,
+            mode: fields.take("mode")?,
             limit: fields.number("limit")?,
             permits: fields.number("permits")?,
             waiting_ms: fields.number("waiting-ms")?,
             timeout_ms: fields.number("timeout-ms")?,
             keep_ms: fields.number("keep-ms")?,
-            keys: items(fields.take("keys")?)?
-                .into_iter()
-                .map(bytes)
-                .collect::<Result<_>>()?,
+            keys: fields.take("keys")?,
             client: Client::of(fields)?,
         })
     }
@@ -145,8 +163,8 @@ impl Client {
         }
         Ok(Some(Client {
             id: fields.number("client-id")?,
-            address: fields.bytes("client-addr")?,
-            name: fields.bytes("client-name")?,
+            address: fields.take("client-addr")?,
+            name: fields.take("client-name")?,
         }))
     }
 
@@ -164,80 +182,27 @@ struct Fields(HashMap<String, Value>);
 
 impl Fields {
     fn of(value: Value) -> Result<Fields> {
-        let pairs: Vec<(Value, Value)> = match value {
-            Value::Map(pairs) => pairs,
-            Value::Array(items) => {
-                let (pairs, rest) = items.as_chunks::<2>();
-                if !rest.is_empty() {
-                    bail!("a name without a value");
-                }
-                pairs
-                    .iter()
-                    .cloned()
-                    .map(|[name, value]| (name, value))
-                    .collect()
-            }
-            other => bail!("{other:?} is no map"),
-        };
-        let named = |(name, value)| Ok((text(name)?, value));
-        Ok(Fields(pairs.into_iter().map(named).collect::<Result<_>>()?))
+        Ok(Fields(from_redis_value(value)?))
     }
 
     fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    fn take(&mut self, name: &str) -> Result<Value> {
-        self.0
-            .remove(name)
-            .with_context(|| format!("no field {name} in the answer"))
+    fn take<T: FromRedisValue>(&mut self, name: &str) -> Result<T> {
+        let value = self.0.remove(name);
+        let value = value.with_context(|| format!("no field {name} in the answer"))?;
+        from_redis_value(value).with_context(|| name.to_owned())
     }
 
     fn number(&mut self, name: &str) -> Result<u64> {
-        match self.take(name)? {
-            Value::Int(number) => u64::try_from(number).with_context(|| format!("{name} {number}")),
-            other => bail!("{name}: {other:?} is no number"),
-        }
-    }
-
-    fn bytes(&mut self, name: &str) -> Result<Vec<u8>> {
-        bytes(self.take(name)?)
-    }
-
-    fn bytes_or_nil(&mut self, name: &str) -> Result<Option<Vec<u8>>> {
-        match self.take(name)? {
-            Value::Nil => Ok(None),
-            value => bytes(value).map(Some),
-        }
-    }
-
-    fn text(&mut self, name: &str) -> Result<String> {
-        text(self.take(name)?)
+        let number: i64 = self.take(name)?;
+        u64::try_from(number).with_context(|| format!("{name} {number}"))
     }
 
     fn each<T>(&mut self, name: &str, read: fn(&mut Fields) -> Result<T>) -> Result<Vec<T>> {
-        let maps = items(self.take(name)?)?.into_iter();
+        let maps: Vec<Value> = self.take(name)?;
+        let maps = maps.into_iter();
         maps.map(|map| read(&mut Fields::of(map)?)).collect()
     }
-}
-
-/// Returns the bytes of a string.
-pub fn bytes(value: Value) -> Result<Vec<u8>> {
-    match value {
-        Value::BulkString(bytes) => Ok(bytes),
-        Value::SimpleString(text) => Ok(text.into_bytes()),
-        other => bail!("{other:?} is no string"),
-    }
-}
-
-/// Returns the items of an array or set.
-pub fn items(value: Value) -> Result<Vec<Value>> {
-    match value {
-        Value::Array(items) | Value::Set(items) => Ok(items),
-        other => bail!("{other:?} is no array"),
-    }
-}
-
-fn text(value: Value) -> Result<String> {
-    Ok(String::from_utf8(bytes(value)?)?)
 }

@@ -12,7 +12,7 @@ use redis::{
 };
 
 use crate::arguments::Server;
-use crate::lock::{self, Lock};
+use crate::lock::Lock;
 
 const DEFAULT_PORT: u16 = 6379;
 
@@ -180,10 +180,9 @@ impl Node {
 
     /// Returns the primaries of the node's cluster, or an empty list without a cluster.
     fn primaries(&mut self) -> Vec<ConnectionAddr> {
-        let answer: RedisResult<Value> = redis::cmd("CLUSTER")
+        let ranges: RedisResult<Vec<Vec<Value>>> = redis::cmd("CLUSTER")
             .arg("SLOTS")
             .query(&mut self.connection);
-        let ranges = answer.ok().and_then(|ranges| lock::items(ranges).ok());
         let mut primaries: Vec<ConnectionAddr> = Vec::new();
         for range in ranges.unwrap_or_default() {
             let primary = self.primary_of(range);
@@ -194,14 +193,12 @@ impl Node {
 
     /// Returns the address of the first node of a slot range. The host can be empty; then it is
     /// this node's host.
-    fn primary_of(&self, range: Value) -> Option<ConnectionAddr> {
-        let node = lock::items(lock::items(range).ok()?.into_iter().nth(2)?).ok()?;
+    fn primary_of(&self, range: Vec<Value>) -> Option<ConnectionAddr> {
+        let node: Vec<Value> = redis::from_redis_value(range.into_iter().nth(2)?).ok()?;
         let mut words = node.into_iter();
-        let host = lock::bytes(words.next()?).unwrap_or_default();
-        let Value::Int(port) = words.next()? else {
-            return None;
-        };
-        let host = String::from_utf8(host).ok()?;
+        let host: Option<String> = redis::from_redis_value(words.next()?).ok()?;
+        let port: u16 = redis::from_redis_value(words.next()?).ok()?;
+        let host = host.unwrap_or_default();
         address_like(&self.address, &format!("{host}:{port}")).ok()
     }
 
