@@ -54,6 +54,11 @@ pub fn keep_exit_codes() -> io::Result<()> {
     }
 }
 
+/// Returns true if this process leads its session, like the only command of an `ssh -t`.
+pub fn is_session_leader() -> bool {
+    process::getsid(None) == Ok(process::getpid())
+}
+
 fn set_of(numbers: &[c_int]) -> sigset_t {
     // SAFETY: all zeros is a valid value of the C struct, and it is overwritten.
     let mut set: sigset_t = unsafe { std::mem::zeroed() };

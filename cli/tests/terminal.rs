@@ -3,10 +3,12 @@
 
 mod stage;
 
+use portable_pty::{native_pty_system, PtySize};
 use rustix::process::{kill_process, Pid, Signal};
-use stage::support::{server_with_holder, until, Expect, Server};
+use stage::support::{eventually, server_with_holder, until, Expect, Server};
 use stage::terminal::{words, Terminal};
 use stage::{child_of, state, PROGRAM};
+use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
@@ -293,4 +295,25 @@ fn a_shell_within_watches_its_own_jobs() {
     terminal.type_in("echo cat=$?\n");
     terminal.until_shown("cat=130");
     server.call("PING").text();
+}
+
+/// Like the only command of an `ssh -t` whose connection ends.
+#[test]
+fn a_hangup_of_its_own_terminal_reaches_the_command() {
+    let server = Server::start();
+    let pair = native_pty_system()
+        .openpty(PtySize::default())
+        .expect("a terminal");
+    let script = "trap 'exit 6' HUP; echo begun; while :; do sleep 0.01; done";
+    let run = ["run", "k", "--", "sh", "-c", script];
+    let run = words(server.port(), PROGRAM, &run);
+    let mut child = pair.slave.spawn_command(run).expect("it runs");
+    drop(pair.slave);
+    let mut output = pair.master.try_clone_reader().expect("its output");
+    let mut begun = [0; 5];
+    output.read_exact(&mut begun).expect("a word");
+    drop((output, pair.master));
+    let status = eventually("it ends", || child.try_wait().expect("a child"));
+    assert_eq!(status.exit_code(), 6);
+    assert_eq!(server.lock_info("k"), None);
 }

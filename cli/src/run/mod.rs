@@ -226,7 +226,8 @@ impl Guarded<'_> {
             return;
         }
         let has_it = match signal.sender {
-            Sender::System => true,
+            // A hangup of the terminal reaches only the leader of the session.
+            Sender::System => signal.number != libc::SIGHUP || !signals::is_session_leader(),
             // A descendant may signal its whole group, like an editor that stops its group.
             Sender::Process(sender) => self.child.family().has(sender),
             Sender::Unknown => false,
