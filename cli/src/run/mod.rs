@@ -226,7 +226,7 @@ impl Guarded<'_> {
             return;
         }
         let has_it = match signal.sender {
-            // A hangup of the terminal reaches only the leader of the session.
+            // A hangup of the terminal reaches the leader of the session alone.
             Sender::System => signal.number != libc::SIGHUP || !signals::is_session_leader(),
             // A descendant may signal its whole group, like an editor that stops its group.
             Sender::Process(sender) => self.child.family().has(sender),

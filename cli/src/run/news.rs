@@ -46,7 +46,7 @@ pub struct Signal {
 #[derive(Clone, Copy)]
 pub enum Sender {
     /// The system, because of a key on the terminal or a hangup. The whole group receives such a
-    /// signal.
+    /// signal, except for a hangup, which may reach only the leader of the session.
     System,
     Process(Pid),
     Unknown,
