@@ -161,6 +161,7 @@ impl Child {
         Some(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
     }
 
+    /// Sends the command the signal with this number.
     pub fn send(&self, number: i32) {
         if let Some(signal) = Signal::from_named_raw(number) {
             // The command may have ended just now.
