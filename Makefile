@@ -165,7 +165,7 @@ test-clients: run-deps build ## test the client libraries on one server and a cl
 
 # --- packages ---------------------------------------------------------------------------------
 
-.PHONY: install uninstall deb-deps deb dist test-upgrade test-packages test-monitoring test-vanished deny
+.PHONY: install uninstall deb-deps deb dist test-upgrade test-packages test-musl test-monitoring test-vanished deny
 
 # The root that `make install` copies the module to; the server's by default.
 PREFIX ?=
@@ -211,10 +211,18 @@ test-upgrade: test-deps build ## test upgrades from and downgrades to the build 
 	@$(FOUND); builds=$$(sh scripts/other-builds.sh "$(OLD)") && eval "$$builds" && \
 	  cargo nextest run --test upgrade --no-fail-fast --test-threads=$(TEST_THREADS)
 
-# `make test-packages PACKAGES=content` looks at the files alone, and needs no root.
-PACKAGES ?=
+# `make test-packages PACKAGES=content::` looks at the files alone, and needs no root.
+PACKAGES ?= content:: machine::
 test-packages: test-deps deb dist ## install the package and the tarball in a namespace as root, and run the server there
-	@$(FOUND); cargo nextest run --test packages --no-fail-fast $(if $(PACKAGES),$(PACKAGES)::)
+	@$(FOUND); cargo nextest run --test packages --no-fail-fast $(PACKAGES)
+
+# The module is built with the profile of the tools, which takes less long than that of releases.
+test-musl: test-deps build ## build the module for musl, and load it in a program that has only musl; needs rustup target add
+	@sh scripts/deps.sh musl
+	@$(FOUND); exports=$$(sh scripts/musl.sh) && eval "$$exports" && \
+	RUSTFLAGS="$$MUSL_MODULE_FLAGS" cargo build --profile tool --lib --target "$$MUSL_TARGET" && \
+	REDIS_LOCK_MUSL_MODULE="$(CARGO_TARGET_DIR)/$$MUSL_TARGET/tool/libredis_lock.so" \
+	  cargo nextest run --test packages --no-fail-fast musl::
 
 # Network namespaces need root or a user namespace. `ip` may be missing in a user's PATH.
 test-vanished: test-deps build ## test clients whose machines vanish, on SERVERS; needs iproute2 and openssl

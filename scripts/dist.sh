@@ -26,13 +26,26 @@ use_cross_compiler() {
   export "BINDGEN_EXTRA_CLANG_ARGS=--target=$triple -I/usr/$triple/include ${BINDGEN_EXTRA_CLANG_ARGS:-}"
 }
 
-built=$build/release
-if [ "$target" != "$host" ]; then
-  use_cross_compiler "$target"
-  built=$build/$target/release
-  cargo build --release --lib --target "$target"
+# Builds for musl: the module for the server's C library, the command without any.
+build_for_musl() {
+  exports=$(sh scripts/musl.sh)
+  eval "$exports"
+  [ "$MUSL_TARGET" = "$target" ] || die "here $MUSL_TARGET is the only target with musl"
+  RUSTFLAGS=$MUSL_MODULE_FLAGS cargo build --release --lib --target "$target"
   cargo build --release --package redis-lock-cli --target "$target"
-fi
+}
+
+built=$build/release
+case $target in
+  "$host") ;;
+  *-musl) build_for_musl; built=$build/$target/release ;;
+  *)
+    use_cross_compiler "$target"
+    built=$build/$target/release
+    cargo build --release --lib --target "$target"
+    cargo build --release --package redis-lock-cli --target "$target"
+    ;;
+esac
 
 rm -rf "${out:?}/$name" "$out/$command"
 sh scripts/package-docs.sh "$out/$name"

@@ -3,8 +3,9 @@
 //! - `content`: the files of the package and the tarball. Needs no root.
 //! - `machine`: the commands run in a disposable copy of this machine, with systemd and Debian's own
 //!   unit of the server. Needs root, systemd and Debian's redis-server.
+//! - `musl`: the module that is built for musl. `make test-musl` runs it.
 //!
-//! `make test-packages` runs them.
+//! `make test-packages` runs the first two.
 
 use std::env;
 use std::fs;
@@ -162,6 +163,58 @@ mod content {
         assert_has(&folder, &names);
         let version = output(Command::new(folder.path().join("redis-lock")).arg("--version"));
         assert_eq!(version.trim(), format!("redis-lock {VERSION}"));
+    }
+}
+
+mod musl {
+    use super::*;
+
+    /// A program that loads the module and looks for the function that a server calls first.
+    const LOADS: &str = r#"#include <dlfcn.h>
+#include <stdio.h>
+int main(int count, char **words) {
+    void *module = dlopen(words[count - 1], RTLD_NOW);
+    if (!module || !dlsym(module, "RedisModule_OnLoad")) return puts(dlerror()), 1;
+    return puts("loaded"), 0;
+}
+"#;
+
+    fn module() -> PathBuf {
+        env::var_os("REDIS_LOCK_MUSL_MODULE")
+            .map(PathBuf::from)
+            .expect("a module for musl")
+    }
+
+    #[test]
+    fn the_module_for_musl_needs_the_c_library_alone() {
+        let read = Command::new("readelf")
+            .arg("--dynamic")
+            .arg(module())
+            .output();
+        let output = read.expect("readelf runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let needed = text.lines().filter(|line| line.contains("(NEEDED)"));
+        let needed: Vec<&str> = needed
+            .filter_map(|line| line.split(['[', ']']).nth(1))
+            .collect();
+        assert_eq!(needed, ["libc.so"], "{text}");
+    }
+
+    #[test]
+    fn the_module_for_musl_is_loaded_by_a_program_with_musl() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let source = folder.path().join("loads.c");
+        fs::write(&source, LOADS).expect("a source");
+        let program = folder.path().join("loads");
+        let mut compiler = Command::new("musl-gcc");
+        let status = compiler.arg(&source).arg("-o").arg(&program).status();
+        assert!(status.expect("musl-gcc runs").success());
+        let output = Command::new(program)
+            .arg(module())
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(said, "loaded\n");
     }
 }
 
