@@ -14,6 +14,11 @@ use crate::{root, text_of};
 /// A stand-in for the entry point of the base image. It notes its arguments, one on a line.
 const NOTES: &str = r#"printf '%s\n' "$@" >"$NOTED"; env >"$NOTED.env""#;
 
+/// The beginning of a stand-in for the server of the base image, where protected mode is off unless
+/// the configuration file, the first argument, says otherwise.
+const OPEN: &str = r#"settings=$1.all; { echo 'protected-mode no'; cat "$1"; } >"$settings"; shift
+"#;
+
 /// The image's files and programs in a folder.
 struct Image {
     dir: TempDir,
@@ -35,7 +40,10 @@ impl Image {
         assert!(script.contains(installed));
         let script = script.replace(installed, &image.path("lines.conf").display().to_string());
         fs::write(image.path("entrypoint"), script).expect("the entry point");
-        let server = format!("exec {} \"$@\"", server_binary().display());
+        let server = format!(
+            "{OPEN}exec {} \"$settings\" \"$@\"",
+            server_binary().display()
+        );
         image
             .program("docker-entrypoint.sh", base)
             .program("valkey-server", &server)
@@ -97,6 +105,17 @@ fn options_come_after_the_image_s_settings_with_and_without_the_program() {
     ] {
         assert_eq!(image.noted(words), [&settings, options].concat());
     }
+}
+
+#[test]
+fn the_configuration_is_written_anew_at_each_start() {
+    let image = Image::new(NOTES);
+    let file = image.configuration();
+    image.noted(&[]);
+    let text = fs::read_to_string(&file).expect("a file");
+    fs::write(&file, "lock.max-waiters 7\n").expect("a file");
+    image.noted(&[]);
+    assert_eq!(fs::read_to_string(&file).expect("a file"), text);
 }
 
 #[test]
