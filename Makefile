@@ -216,12 +216,13 @@ PACKAGES ?= content:: machine::
 test-packages: test-deps deb dist ## install the package and the tarball in a namespace as root, and run the server there
 	@$(FOUND); cargo nextest run --test packages --no-fail-fast $(PACKAGES)
 
-# The module is built with the profile of the tools, which takes less long than that of releases.
-test-musl: test-deps build ## build the module for musl, and load it in a program that has only musl; needs rustup target add
+# The profile of the tools takes less long than that of releases.
+test-musl: test-deps build ## build the module and the command for musl, and run them with musl alone; needs rustup target add
 	@sh scripts/deps.sh musl
 	@$(FOUND); exports=$$(sh scripts/musl.sh) && eval "$$exports" && \
 	RUSTFLAGS="$$MUSL_MODULE_FLAGS" cargo build --profile tool --lib --target "$$MUSL_TARGET" && \
-	REDIS_LOCK_MUSL_MODULE="$(CARGO_TARGET_DIR)/$$MUSL_TARGET/tool/libredis_lock.so" \
+	cargo build --profile tool --package redis-lock-cli --target "$$MUSL_TARGET" && \
+	REDIS_LOCK_MUSL="$(CARGO_TARGET_DIR)/$$MUSL_TARGET/tool" \
 	  cargo nextest run --test packages --no-fail-fast musl::
 
 # Network namespaces need root or a user namespace. `ip` may be missing in a user's PATH.

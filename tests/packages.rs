@@ -3,7 +3,7 @@
 //! - `content`: the files of the package and the tarball. Needs no root.
 //! - `machine`: the commands run in a disposable copy of this machine, with systemd and Debian's own
 //!   unit of the server. Needs root, systemd and Debian's redis-server.
-//! - `musl`: the module that is built for musl. `make test-musl` runs it.
+//! - `musl`: the module and the command that are built for musl. `make test-musl` runs it.
 //!
 //! `make test-packages` runs the first two.
 
@@ -179,10 +179,14 @@ int main(int count, char **words) {
 }
 "#;
 
+    /// Returns a file that was built for musl.
+    fn built(name: &str) -> PathBuf {
+        let folder = env::var_os("REDIS_LOCK_MUSL").expect("the folder of what was built for musl");
+        PathBuf::from(folder).join(name)
+    }
+
     fn module() -> PathBuf {
-        env::var_os("REDIS_LOCK_MUSL_MODULE")
-            .map(PathBuf::from)
-            .expect("a module for musl")
+        built("libredis_lock.so")
     }
 
     #[test]
@@ -215,6 +219,22 @@ int main(int count, char **words) {
             .expect("it runs");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(said, "loaded\n");
+    }
+
+    #[test]
+    fn the_command_for_musl_runs_without_any_library() {
+        let command = built("redis-lock");
+        let output = Command::new(&command).arg("--version").output();
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(said, format!("redis-lock {VERSION}\n"), "{output:?}");
+        let read = Command::new("readelf")
+            .arg("--dynamic")
+            .arg(command)
+            .output();
+        let text = read.expect("readelf runs").stdout;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        assert!(!text.contains("(NEEDED)"), "{text}");
     }
 }
 
