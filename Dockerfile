@@ -8,13 +8,16 @@ RUN apt-get update && apt-get install -y --no-install-recommends libclang-dev
 WORKDIR /redis-lock
 COPY . .
 RUN make build
+RUN make cli
+RUN make install DESTDIR=/image PREFIX=/usr
 
 FROM ${SERVER}
 ARG PROGRAM=valkey-server
 ENV PROGRAM=${PROGRAM}
-COPY --from=build --chmod=755 /redis-lock/target/release/libredis_lock.so /usr/lib/redis/modules/libredis_lock.so
-COPY packaging/redis-lock.conf /etc/redis-lock.conf
+COPY --from=build /image/ /
+COPY --chmod=755 packaging/entrypoint.sh /usr/local/bin/redis-lock-entrypoint
 # With REDIS_PASSWORD clients need that password. Without it protected mode refuses all connections from outside the
 # container; the servers' own images turn that mode off.
-# The password goes by standard input: some servers misread one with spaces or quotes among their arguments.
-CMD ["sh", "-c", "line=; if [ -n \"$REDIS_PASSWORD\" ]; then line=\"requirepass \\\"$(printf %s \"$REDIS_PASSWORD\" | sed 's/[\\\\\"]/\\\\&/g')\\\"\"; fi; exec $PROGRAM /etc/redis-lock.conf --protected-mode yes --dir /data - <<END\n$line\nEND\n"]
+ENTRYPOINT ["redis-lock-entrypoint"]
+# The base image's command is not inherited with an entry point of one's own.
+CMD []

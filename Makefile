@@ -1,7 +1,7 @@
 # `make help` lists the targets. Works with GNU make 3.81 (macOS) and later.
 
 .DEFAULT_GOAL := build
-.PHONY: help deps build-deps run-deps test-deps port build run unit quick test test-ha test-matrix test-stalled check demo
+.PHONY: help deps build-deps run-deps test-deps port build cli run unit quick test test-ha test-matrix test-stalled check demo
 .PHONY: soak fuzz storms memcheck bench bench-peers bench-docs instructions clean
 
 # The server's port for `make run`.
@@ -60,6 +60,10 @@ build: build-deps ## build the module: target/release/libredis_lock.so (the defa
 	@$(FOUND); cargo build --release
 	@touch "$(CARGO_TARGET_DIR)"/release/libredis_lock.* # cargo rebuilds nothing after some changes of Cargo.toml
 	@if [ "$$(uname -s)" = Darwin ]; then ln -sf libredis_lock.dylib "$(MODULE)"; fi
+
+cli: build-deps ## build the command redis-lock, its manual pages and completions: target/release/redis-lock
+	@$(FOUND); cargo build --release --package redis-lock-cli
+	@sh scripts/command-files.sh "$(CARGO_TARGET_DIR)/release"
 
 port:
 	@case "$$PORT" in '' | *[!0-9]* | ??????*) false ;; *) [ "$$PORT" -ge 1 ] && [ "$$PORT" -le 65535 ] ;; esac || { \
@@ -160,7 +164,7 @@ test-clients: run-deps build ## test the client libraries on one server and a cl
 
 # --- packages ---------------------------------------------------------------------------------
 
-.PHONY: install uninstall deb dist test-upgrade test-packages test-monitoring test-vanished deny
+.PHONY: install uninstall deb-deps deb dist test-upgrade test-packages test-musl test-monitoring test-vanished deny
 
 # The root that `make install` copies the module to; the server's by default.
 PREFIX ?=
@@ -170,29 +174,55 @@ TARGET ?=
 # The commit that `make test-upgrade` upgrades from and downgrades to: the first with the current format.
 OLD ?= 7b6b85f
 
-install: build ## copy the module to PREFIX/lib/redis/modules; PREFIX is the server's by default
-	@$(FOUND); MODULE="$(MODULE)" PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" sh scripts/install.sh install
+# Builds nothing: root often has no cargo, and should not write into a user's target directory.
+install: ## copy what `make build cli` built to PREFIX, which is the server's by default; needs no cargo
+	@$(FOUND); BUILT="$(CARGO_TARGET_DIR)/release" PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" sh scripts/install.sh install
 
 uninstall: ## remove what `make install` copied with the same PREFIX and DESTDIR
 	@$(FOUND); PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" sh scripts/install.sh uninstall
 
 # Builds cargo-deb once if it is missing, outside this project's target directory.
 CARGO_DEB = cargo deb --version >/dev/null 2>&1 || \
-  (unset CARGO_TARGET_DIR; cargo install --locked --version 3.8.0 --no-default-features cargo-deb)
+  (unset CARGO_TARGET_DIR; cargo install --debug --locked --version 3.8.0 --no-default-features cargo-deb)
 
-deb: build ## build a Debian package: target/debian
+deb-deps: build-deps
+	@sh scripts/deps.sh deb
+
+deb: deb-deps build cli ## build a Debian package: target/debian
 	@$(CARGO_DEB)
-	@$(FOUND); cargo deb --no-build
+	@sh scripts/deb.sh
 
-dist: build-deps ## build a tarball for TARGET, by default for this machine: target/dist
+dist: build cli ## build a tarball for TARGET, by default for this machine: target/dist
 	@$(FOUND); TARGET="$(TARGET)" sh scripts/dist.sh
+
+# The tag that `make release` builds for: v and the version.
+TAG ?=
+.PHONY: release checksums
+release: deb dist ## gather what the tag TAG=v0.1.0 publishes, with SHA-256 and SBOM: target/release-files
+	@cargo cyclonedx --version >/dev/null 2>&1 || \
+	  (unset CARGO_TARGET_DIR; cargo install --debug --locked --version 0.5.9 cargo-cyclonedx)
+	@sh scripts/release.sh files "$(TAG)"
+
+checksums: ## write the SHA-256 of the files in target/release-files
+	@sh scripts/release.sh checksums
 
 test-upgrade: test-deps build ## test upgrades from and downgrades to the build of OLD=commit
 	@$(FOUND); builds=$$(sh scripts/other-builds.sh "$(OLD)") && eval "$$builds" && \
 	  cargo nextest run --test upgrade --no-fail-fast --test-threads=$(TEST_THREADS)
 
+# `make test-packages PACKAGES=content::` looks at the files alone, and needs no root.
+PACKAGES ?= content:: machine::
 test-packages: test-deps deb dist ## install the package and the tarball in a namespace as root, and run the server there
-	@$(FOUND); cargo nextest run --test packages --no-fail-fast
+	@$(FOUND); cargo nextest run --test packages --no-fail-fast $(PACKAGES)
+
+# The profile of the tools takes less long than that of releases.
+test-musl: test-deps build ## build the module and the command for musl, and run them with musl alone; needs rustup target add
+	@sh scripts/deps.sh musl
+	@$(FOUND); exports=$$(sh scripts/musl.sh) && eval "$$exports" && \
+	RUSTFLAGS="$$MUSL_MODULE_FLAGS" cargo build --profile tool --lib --target "$$MUSL_TARGET" && \
+	cargo build --profile tool --package redis-lock-cli --target "$$MUSL_TARGET" && \
+	REDIS_LOCK_MUSL="$(CARGO_TARGET_DIR)/$$MUSL_TARGET/tool" \
+	  cargo nextest run --test packages --no-fail-fast musl::
 
 # Network namespaces need root or a user namespace. `ip` may be missing in a user's PATH.
 test-vanished: test-deps build ## test clients whose machines vanish, on SERVERS; needs iproute2 and openssl

@@ -1,5 +1,5 @@
 #!/bin/sh
-# deps.sh [build | run | test | env]
+# deps.sh [build | run | test | deb | musl | env]
 #
 # Finds the dependencies of this project, and installs the missing ones with the system's package
 # manager. If that needs root and sudo is missing or refuses, the script prints the command instead,
@@ -8,6 +8,8 @@
 #   build   cargo, a C compiler, and libclang, with which bindgen reads the server's module header
 #   run     the same, a Redis >= 7.0 or Valkey >= 8.0 server, and its command-line client
 #   test    the same, and cargo-nextest, which runs the tests
+#   deb     dpkg-shlibdeps, which finds out what the Debian package depends on, and xz, which packs it
+#   musl    musl-gcc, with which the module is built for musl
 #   env     prints the paths that were found, in the form of shell exports; installs nothing
 #
 # Without an argument it does what `test` does, and installs valgrind for `make memcheck` if it can.
@@ -103,6 +105,12 @@ borrowed_headers() {
   headers=$(cc -print-file-name=include 2>/dev/null) && [ -e "$headers/stddef.h" ] && echo "-I$headers"
 }
 
+find_shlibdeps() { command -v dpkg-shlibdeps; }
+
+find_xz() { command -v xz; }
+
+find_musl() { command -v musl-gcc; }
+
 # cargo finds its subcommands in PATH, and in the directory in which it installs them.
 find_nextest() { have cargo-nextest || [ -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo-nextest" ]; }
 
@@ -134,6 +142,11 @@ packages() {
     libclang:apk) echo clang-libclang ;;
     libclang:brew) echo llvm ;;
     libclang:*) echo clang ;;
+    shlibdeps:*) echo dpkg-dev ;;
+    xz:apt-get) echo xz-utils ;;
+    musl:apt-get) echo musl-tools ;;
+    musl:*) echo musl-gcc ;;
+    xz:*) echo xz ;;
     cli:apt-get) echo redis-server valkey-server ;;
     cli:*) echo valkey redis ;;
   esac
@@ -172,6 +185,9 @@ advice() {
   case $1 in
     compiler) echo "install a C compiler that answers to cc (macOS: xcode-select --install)" ;;
     libclang) echo "install libclang (Debian: libclang-dev, PyPI: libclang), or set LIBCLANG_PATH${LIBCLANG_PATH:+, which is $LIBCLANG_PATH}" ;;
+    shlibdeps) echo "install dpkg-shlibdeps (Debian: dpkg-dev)" ;;
+    xz) echo "install xz (Debian: xz-utils)" ;;
+    musl) echo "install musl-gcc (Debian: musl-tools)" ;;
     cli) echo "install Redis >= 7.0 or Valkey >= 8.0 with its client (https://redis.io/downloads), or set REDIS_SERVER${REDIS_SERVER:+, which is $REDIS_SERVER}" ;;
   esac
 }
@@ -234,8 +250,10 @@ case ${1:-} in
   build) need_cargo; need compiler libclang ;;
   run) need_cargo; need compiler libclang cli ;;
   test) need_cargo; need compiler libclang cli; need_nextest ;;
+  deb) need shlibdeps xz ;;
+  musl) need musl ;;
   '')
     need_cargo; need compiler libclang cli; need_nextest
     have valgrind || install valgrind || say "without valgrind, make memcheck and make instructions don't run" ;;
-  *) die "usage: deps.sh [build | run | test | env]" ;;
+  *) die "usage: deps.sh [build | run | test | deb | musl | env]" ;;
 esac

@@ -1,6 +1,8 @@
 #!/bin/sh
-# dist.sh   builds the module for TARGET (a target triple of rustc; by default this machine) and
-#           packs it with the documentation into a tarball, with its SHA-256 beside it
+# dist.sh   builds the module and the command redis-lock for TARGET (a target triple of rustc; by
+#           default this machine) and packs them with the documentation into a tarball, and the
+#           command alone into another one, each with its SHA-256 beside it. The manual pages and
+#           completions come from this machine's build.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -9,6 +11,7 @@ target=${TARGET:-$host}
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 build=${CARGO_TARGET_DIR:-target}
 name=redis-lock-$version-$target
+command=redis-lock-cli-$version-$target
 out=$build/dist
 
 die() { echo "dist: $*" >&2; exit 1; }
@@ -23,28 +26,44 @@ use_cross_compiler() {
   export "BINDGEN_EXTRA_CLANG_ARGS=--target=$triple -I/usr/$triple/include ${BINDGEN_EXTRA_CLANG_ARGS:-}"
 }
 
-if [ "$target" = "$host" ]; then
-  cargo build --release --lib
-  module=$build/release/libredis_lock.so
-else
-  use_cross_compiler "$target"
-  cargo build --release --lib --target "$target"
-  module=$build/$target/release/libredis_lock.so
-fi
+# Builds for musl: the module for the server's C library, the command without any.
+build_for_musl() {
+  exports=$(sh scripts/musl.sh)
+  eval "$exports"
+  [ "$MUSL_TARGET" = "$target" ] || die "here $MUSL_TARGET is the only target with musl"
+  RUSTFLAGS=$MUSL_MODULE_FLAGS cargo build --release --lib --target "$target"
+  cargo build --release --package redis-lock-cli --target "$target"
+}
 
-rm -rf "${out:?}/$name"
-mkdir -p "$out/$name/scripts" "$out/$name/packaging"
-cp "$module" LICENSE LICENSE-APACHE LICENSE-MIT README.md CHANGELOG.md "$out/$name/"
-cp -R docs monitoring "$out/$name/"
+built=$build/release
+case $target in
+  "$host") ;;
+  *-musl) build_for_musl; built=$build/$target/release ;;
+  *)
+    use_cross_compiler "$target"
+    built=$build/$target/release
+    cargo build --release --lib --target "$target"
+    cargo build --release --package redis-lock-cli --target "$target"
+    ;;
+esac
+
+rm -rf "${out:?}/$name" "$out/$command"
+sh scripts/package-docs.sh "$out/$name"
+mkdir -p "$out/$name/scripts" "$out/$name/packaging" "$out/$command"
+cp "$built/libredis_lock.so" "$built/redis-lock" "$out/$name/"
+cp -R "$build/release/share" "$out/$name/"
 cp scripts/install.sh "$out/$name/scripts/"
 cp packaging/redis-lock.conf "$out/$name/packaging/"
-chmod 755 "$out/$name/libredis_lock.so"
+chmod 755 "$out/$name/libredis_lock.so" "$out/$name/redis-lock"
+cp -R "$out/$name/redis-lock" "$out/$name/share" "$out/$name/LICENSE"* "$out/$command/"
 
-# The tarball is reproducible: equal files give equal tarballs.
-(
+# Packs a folder reproducibly: equal files give equal tarballs.
+pack() (
   cd "$out"
-  tar --sort=name --owner=0 --group=0 --numeric-owner --mtime='2000-01-01 00:00Z' -cf - "$name" | gzip -n >"$name.tar.gz"
-  rm -rf "${name:?}"
-  sha256sum "$name.tar.gz" >"$name.tar.gz.sha256"
+  tar --sort=name --owner=0 --group=0 --numeric-owner --mtime='2000-01-01 00:00Z' -cf - "$1" | gzip -n >"$1.tar.gz"
+  rm -rf "${1:?}"
+  sha256sum "$1.tar.gz" >"$1.tar.gz.sha256"
+  echo "$out/$1.tar.gz"
 )
-echo "$out/$name.tar.gz"
+pack "$name"
+pack "$command"

@@ -123,6 +123,10 @@ pub enum Task {
     Completions {
         shell: Shell,
     },
+    /// Write the manual pages into a folder
+    Man {
+        folder: PathBuf,
+    },
 }
 
 /// Run a command while holding a lock

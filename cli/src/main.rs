@@ -19,7 +19,7 @@ mod top;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
 
 use arguments::{Arguments, Task};
@@ -51,6 +51,11 @@ fn done(arguments: Arguments) -> Result<ExitCode> {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "redis-lock", &mut script);
             shown::print(&String::from_utf8(script)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Man { folder } => {
+            clap_mangen::generate_to(Arguments::command(), &folder)
+                .with_context(|| format!("can't write to {}", folder.display()))?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -393,14 +393,20 @@ fn the_server_is_named_as_redis_cli_is_told() {
 }
 
 #[test]
-fn completions_and_help_are_for_every_command() {
+fn completions_pages_and_help_are_for_every_command() {
     for name in ["bash", "zsh", "fish"] {
         let text = outcome(&mut redis_lock(1, &["completions", name])).ok();
         for word in ["run", "ls", "info", "top", "break", "on-lost"] {
             assert!(text.contains(word), "{name} has no {word}");
         }
     }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("a path in UTF-8");
+    outcome(&mut redis_lock(1, &["man", path])).ok();
     for word in ["run", "ls", "info", "top", "break"] {
+        let page = folder.path().join(format!("redis-lock-{word}.1"));
+        let page = std::fs::read_to_string(page).expect(word);
+        assert!(page.contains(".SH OPTIONS"), "{page}");
         let help = outcome(&mut redis_lock(1, &[word, "--help"])).ok();
         assert!(help.contains("--cacert"), "{help}");
     }

@@ -1,75 +1,89 @@
-//! `make install`, and the names of files and targets in the files about packages.
+//! `make install`, and what packages are made of.
 //! tests/packages.rs installs the packages themselves.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::Command;
 
 use redis_lock_rig::{Plan, Process};
-use support::{eventually, free_port, module_path, server_binary, Client, Expect, Server};
+use support::files::files_below;
+use support::links::{assert_links_lead_somewhere, files_in};
+use support::{module_path, server_binary, Client, Expect, Server};
 use tempfile::TempDir;
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-#[track_caller]
-fn text_of(name: &str) -> String {
-    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
-}
+use crate::{root, text_of};
 
 // --- make install -------------------------------------------------------------------------------
 
-/// A folder used as the root of the file system.
+/// A stub of the command, which writes two manual pages and names itself in each completion.
+const COMMAND: &str = r#"#!/bin/sh
+case $1 in
+  man) echo page >"$2/redis-lock.1"; echo page >"$2/redis-lock-run.1" ;;
+  completions) echo "for $2" ;;
+esac
+"#;
+
+/// A folder used as the root of the file system, and one with what was built.
 struct Installed {
     dir: TempDir,
+    built: TempDir,
 }
 
 impl Installed {
+    /// Creates both folders. Only the module is built.
     fn new() -> Installed {
+        let built = tempfile::tempdir().expect("a folder");
+        symlink(module_path(), built.path().join("libredis_lock.so")).expect("a module");
         let dir = tempfile::tempdir().expect("a folder");
-        Installed { dir }
+        Installed { dir, built }
+    }
+
+    /// Builds the stub of the command, and what `make cli` makes of it.
+    fn with_command(self) -> Installed {
+        let command = self.built.path().join("redis-lock");
+        fs::write(&command, COMMAND).expect("a command");
+        fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).expect("a command");
+        let mut files = Command::new("sh");
+        files.arg(root().join("scripts/command-files.sh"));
+        let status = files.arg(self.built.path()).status().expect("it runs");
+        assert!(status.success());
+        self
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Runs the script behind `make install` and `make uninstall`, and returns its output.
+    /// Runs the script behind `make install` and `make uninstall`. Returns true if it succeeded, and
+    /// its output.
     #[track_caller]
-    fn run(&self, word: &str, variables: &[(&str, &str)]) -> String {
+    fn attempt(&self, word: &str, variables: &[(&str, &str)]) -> (bool, String) {
         let output = Command::new("sh")
             .arg(root().join("scripts/install.sh"))
             .arg(word)
             .env_remove("PREFIX")
             .env("REDIS_SERVER", "/elsewhere/bin/redis-server")
-            .env("MODULE", module_path())
+            .env("BUILT", self.built.path())
             .env("DESTDIR", self.dir.path())
             .envs(variables.iter().copied())
             .output()
             .expect("it runs");
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success(), "{said}");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        (output.status.success(), said)
+    }
+
+    #[track_caller]
+    fn run(&self, word: &str, variables: &[(&str, &str)]) -> String {
+        let (succeeded, said) = self.attempt(word, variables);
+        assert!(succeeded, "{said}");
         said
     }
 
     /// Returns all files in the folder, sorted.
     fn files(&self) -> Vec<PathBuf> {
-        let mut files = Vec::new();
-        let mut folders = vec![self.dir.path().to_owned()];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).expect("a folder") {
-                let path = entry.expect("an entry").path();
-                if path.is_dir() {
-                    folders.push(path);
-                } else {
-                    files.push(path);
-                }
-            }
-        }
-        files.sort();
-        files
+        files_in(self.dir.path())
     }
 }
 
@@ -95,6 +109,47 @@ fn the_module_goes_where_the_server_lies_or_where_prefix_says() {
         installed.run("uninstall", variables);
         assert_eq!(installed.files(), [] as [PathBuf; 0]);
     }
+}
+
+#[test]
+fn the_command_goes_beside_the_module_with_its_manual_pages_and_completions() {
+    let installed = Installed::new().with_command();
+    installed.run("install", &[("PREFIX", "/usr")]);
+    let names = [
+        "usr/bin/redis-lock",
+        "usr/lib/redis/modules/libredis_lock.so",
+        "usr/share/bash-completion/completions/redis-lock",
+        "usr/share/fish/vendor_completions.d/redis-lock.fish",
+        "usr/share/man/man1/redis-lock-run.1.gz",
+        "usr/share/man/man1/redis-lock.1.gz",
+        "usr/share/redis-lock/redis-lock.conf",
+        "usr/share/zsh/site-functions/_redis-lock",
+    ];
+    assert_eq!(installed.files(), names.map(|name| installed.path(name)));
+    let command = fs::metadata(installed.path(names[0])).expect("a command");
+    assert_eq!(command.permissions().mode() & 0o777, 0o755);
+    let completions = fs::read_to_string(installed.path(names[7])).expect("completions");
+    assert_eq!(completions, "for zsh\n");
+    installed.run("uninstall", &[("PREFIX", "/usr")]);
+    assert_eq!(installed.files(), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn what_is_not_built_is_named_with_the_command_that_builds_it() {
+    let installed = Installed::new();
+    let said = installed.run("install", &[]);
+    assert!(said.contains("without sudo: make cli"), "{said}");
+    fs::remove_file(installed.built.path().join("libredis_lock.so")).expect("a module");
+    let installed = Installed {
+        dir: tempfile::tempdir().expect("a folder"),
+        ..installed
+    };
+    let (succeeded, said) = installed.attempt("install", &[]);
+    assert!(
+        !succeeded && said.contains("without sudo: make build"),
+        "{said}"
+    );
+    assert_eq!(installed.files(), [] as [PathBuf; 0]);
 }
 
 #[test]
@@ -188,128 +243,6 @@ fn lines_that_are_included_keep_the_server_from_starting_after_config_rewrite() 
 
 // --- the files about packages -----------------------------------------------------------------
 
-/// Returns the targets of the `make` calls in a workflow or a Dockerfile.
-fn targets(text: &str) -> Vec<&str> {
-    let calls = text.lines().filter_map(|line| line.split_once("make "));
-    let called = calls.filter(|(before, _)| before.ends_with("run: ") || before.ends_with("RUN "));
-    let names = called.filter_map(|(_, rest)| rest.split(' ').next());
-    names.collect()
-}
-
-#[test]
-fn the_hosted_ci_and_the_dockerfile_call_targets_that_exist() {
-    let makefile = text_of("Makefile");
-    for (file, least) in [(".github/workflows/ci.yml", 8), ("Dockerfile", 1)] {
-        let text = text_of(file);
-        let called = targets(&text);
-        assert!(called.len() >= least, "{file}: {called:?}");
-        for target in called {
-            let rule = format!("\n{target}:");
-            assert!(makefile.contains(&rule), "{file} calls make {target}");
-        }
-    }
-}
-
-#[test]
-fn the_dockerfile_puts_the_module_where_its_configuration_says() {
-    let dockerfile = text_of("Dockerfile");
-    let copies: Vec<Vec<&str>> = dockerfile
-        .lines()
-        .filter_map(|line| line.strip_prefix("COPY "))
-        .map(|words| {
-            words
-                .split(' ')
-                .filter(|word| !word.starts_with("--"))
-                .collect()
-        })
-        .collect();
-    let to = |from: &str| {
-        let copy = copies.iter().find(|copy| copy[0].ends_with(from));
-        copy.expect(from)[1].to_owned()
-    };
-    let loading = format!("\nloadmodule {}\n", to("libredis_lock.so"));
-    let configuration = text_of("packaging/redis-lock.conf");
-    assert!(configuration.contains(&loading), "{loading}");
-    assert!(dockerfile.contains(&format!("exec $PROGRAM {} ", to("redis-lock.conf"))));
-    for copy in copies.iter().filter(|copy| !copy[0].starts_with('/')) {
-        assert!(root().join(copy[0]).exists(), "{copy:?}");
-    }
-}
-
-/// Returns the Dockerfile's command, changed to this port and folder and to the installed lines.
-fn command_of_the_image(installed: &Installed, port: u16, folder: &Path) -> String {
-    let dockerfile = text_of("Dockerfile");
-    let command = dockerfile
-        .lines()
-        .find_map(|line| line.strip_prefix("CMD "));
-    let words: Vec<String> = serde_json::from_str(command.expect("a command")).expect("JSON");
-    let [shell, option, script] = &words[..] else {
-        panic!("{words:?}")
-    };
-    assert_eq!([shell.as_str(), option], ["sh", "-c"]);
-    let lines = folder.join("lines.conf");
-    fs::write(&lines, configuration(installed).join("\n") + "\n").expect("a file");
-    let place = format!("{} --port {port}", lines.display());
-    let script = script.replace("/etc/redis-lock.conf", &place);
-    script.replace("/data", &folder.display().to_string())
-}
-
-/// A server that is killed on drop.
-struct Image(Child);
-
-impl Image {
-    fn start(script: &str, password: Option<&str>) -> Image {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]).stdout(Stdio::null());
-        command.env_remove("REDIS_PASSWORD");
-        command.env("PROGRAM", server_binary());
-        command.envs(password.map(|it| ("REDIS_PASSWORD", it)));
-        Image(command.spawn().expect("a shell"))
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
-#[test]
-fn the_image_asks_for_its_password_or_is_protected() {
-    let installed = Installed::new();
-    for password in [None, Some("a secret's \"$HOME\" word")] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let port = free_port();
-        let script = command_of_the_image(&installed, port, folder.path());
-        let _image = Image::start(&script, password);
-        let mut client = eventually("the server replies", || Client::unidentified(port).ok());
-        if let Some(password) = password {
-            let refused = client.call("LOCK.ACQUIRE k a").error();
-            assert!(refused.starts_with("NOAUTH"), "{refused}");
-            client.call(&["AUTH", password]).okay();
-        }
-        assert_eq!(setting(&mut client, "protected-mode"), "yes");
-        client.call("LOCK.ACQUIRE k a").grant();
-    }
-}
-
-#[test]
-fn the_documented_container_is_reached_from_its_machine_with_a_password_alone() {
-    let document = text_of("docs/operate/install.md");
-    let runs: Vec<&str> = document
-        .lines()
-        .filter(|line| line.starts_with("docker run "))
-        .collect();
-    assert!(!runs.is_empty());
-    for run in runs {
-        let published = run.split(' ').skip_while(|word| *word != "-p").nth(1);
-        let published = published.expect("a published port");
-        assert!(published.starts_with("127.0.0.1:"), "{run}");
-        assert!(run.contains(" -e REDIS_PASSWORD="), "{run}");
-    }
-}
-
 #[test]
 fn the_assets_of_the_package_are_there() {
     let manifest = text_of("Cargo.toml");
@@ -323,4 +256,71 @@ fn the_assets_of_the_package_are_there() {
         let (folder, _) = source.split_once('*').unwrap_or((source, ""));
         assert!(root().join(folder).exists(), "{source}");
     }
+}
+
+/// Returns the value of a key in Cargo.toml.
+fn manifest_value(key: &str) -> String {
+    let manifest = text_of("Cargo.toml");
+    let lines = manifest.lines();
+    let value = lines.filter_map(|line| line.strip_prefix(&format!("{key} = \"")));
+    value
+        .map(|rest| rest.trim_end_matches('"').to_owned())
+        .next()
+        .expect(key)
+}
+
+#[test]
+fn the_documents_of_packages_are_all_there_and_their_links_lead_somewhere() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut copying = Command::new("sh");
+    copying.arg(root().join("scripts/package-docs.sh"));
+    let status = copying.arg(folder.path()).status().expect("it runs");
+    assert!(status.success());
+    for file in files_below("docs") {
+        assert!(folder.path().join(&file).exists(), "no {file}");
+    }
+    let repository = manifest_value("repository");
+    let version = manifest_value("version");
+    let address = format!("{repository}/blob/v{version}");
+    assert_links_lead_somewhere(folder.path(), root(), &address);
+}
+
+// --- the scripts of the Debian package ----------------------------------------------------------
+
+/// Runs the script that Debian runs after the package is gone, on this root. Returns its output.
+fn after_removal(root_of_machine: &TempDir, word: &str) -> String {
+    let mut script = Command::new("sh");
+    script.arg(root().join("packaging/debian/postrm")).arg(word);
+    script.env("DPKG_ROOT", root_of_machine.path());
+    let output = script.output().expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn removing_the_package_says_which_server_will_not_start() {
+    let machine = tempfile::tempdir().expect("a folder");
+    assert_eq!(after_removal(&machine, "remove"), "");
+    for (file, text) in [
+        ("etc/redis/redis.conf", text_of("packaging/redis-lock.conf")),
+        (
+            "etc/redis/other.conf",
+            "# loadmodule /usr/lib/redis/modules/libredis_lock.so\n".into(),
+        ),
+        ("etc/valkey/valkey.conf", "port 6379\n".into()),
+    ] {
+        let file = machine.path().join(file);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+        fs::write(file, text).expect("a file");
+    }
+    let said = after_removal(&machine, "remove");
+    assert!(
+        said.contains("/etc/redis/redis.conf still loads the module"),
+        "{said}"
+    );
+    assert!(
+        !said.contains("other.conf") && !said.contains("valkey.conf"),
+        "{said}"
+    );
+    assert_eq!(after_removal(&machine, "upgrade"), "");
 }

@@ -15,9 +15,9 @@ use support::{eventually, free_port, module_path, server_binary, Client, Expect,
 use tempfile::TempDir;
 
 /// The programs that the scripts call, besides the programs that they look for.
-const SYSTEM_PROGRAMS: [&str; 17] = [
-    "awk", "cat", "chmod", "cp", "cut", "dirname", "env", "grep", "head", "make", "mkdir",
-    "printf", "readlink", "sed", "sh", "tail", "touch",
+const SYSTEM_PROGRAMS: [&str; 22] = [
+    "awk", "cat", "chmod", "cp", "cut", "dirname", "env", "find", "grep", "head", "install",
+    "make", "mkdir", "mktemp", "mv", "printf", "readlink", "rm", "sed", "sh", "tail", "touch",
 ];
 
 /// A cargo that builds nothing and prints as much as the real cargo. It copies the built module to
@@ -68,7 +68,7 @@ impl Machine {
     fn new() -> Machine {
         let dir = tempfile::tempdir().expect("a folder");
         let machine = Machine { dir };
-        for folder in ["bin", "clone/scripts", "libclang"] {
+        for folder in ["bin", "clone/packaging", "clone/scripts", "libclang"] {
             fs::create_dir_all(machine.dir.path().join(folder)).expect("a folder");
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -76,7 +76,10 @@ impl Machine {
             "Makefile",
             "Cargo.toml",
             "redis.conf.example",
+            "packaging/redis-lock.conf",
+            "scripts/deb.sh",
             "scripts/deps.sh",
+            "scripts/install.sh",
             "scripts/matrix.sh",
         ] {
             fs::copy(source.join(file), machine.clone_dir().join(file)).expect(file);
@@ -385,6 +388,114 @@ fn only_the_tests_need_their_runner() {
     let machine = Machine::new().server().without("cargo-nextest");
     machine.run(&["make", "demo"]).ok();
     assert!(machine.calls_with("install").is_empty());
+}
+
+// --- make install and make deb --------------------------------------------------------------
+
+#[test]
+fn installing_builds_nothing_and_needs_no_cargo() {
+    let machine = Machine::new();
+    machine.run(&["make", "build"]).ok();
+    let machine = machine.root().without("cargo").without("cc");
+    let before = machine.calls().len();
+    let place = format!("DESTDIR={}", machine.dir.path().join("root").display());
+    let said = machine
+        .run(&["make", "install", "PREFIX=/usr", &place])
+        .ok();
+    assert_says(&said, &["libredis_lock.so", "make cli"]);
+    let module = machine
+        .dir
+        .path()
+        .join("root/usr/lib/redis/modules/libredis_lock.so");
+    assert!(module.exists(), "{said}");
+    let calls = machine.calls().split_off(before);
+    assert!(
+        calls.iter().all(|call| !call.starts_with("cargo")),
+        "{calls:?}"
+    );
+    machine
+        .run(&["make", "uninstall", "PREFIX=/usr", &place])
+        .ok();
+    assert!(!module.exists());
+}
+
+#[test]
+fn installing_what_is_not_built_says_how_to_build_it() {
+    let machine = Machine::new().root().without("cargo");
+    let place = format!("DESTDIR={}", machine.dir.path().join("root").display());
+    let said = machine.run(&["make", "install", &place]).refusal();
+    assert_says(&said, &["as yourself, without sudo: make build"]);
+    assert!(!machine.dir.path().join("root").exists());
+}
+
+#[test]
+fn a_package_needs_the_tools_of_dpkg_and_xz_which_are_installed_or_named() {
+    let machine = Machine::new().apt_get(":");
+    let said = machine.run(&["make", "deb"]).refusal();
+    assert_says(
+        &said,
+        &["run this as root", "apt-get install", " dpkg-dev xz-utils"],
+    );
+    assert!(machine.calls_with("build").is_empty(), "{said}");
+    let installs = r#"
+case " $* " in *' dpkg-dev xz-utils '*)
+  for name in dpkg-shlibdeps xz; do echo : >"$PROGRAMS/$name"; chmod +x "$PROGRAMS/$name"; done ;;
+esac"#;
+    let machine = Machine::new().root().apt_get(installs);
+    for _ in 0..2 {
+        machine.run(&["sh", "scripts/deps.sh", "deb"]).ok();
+    }
+    assert_eq!(machine.calls_with("dpkg-dev").len(), 1);
+}
+
+/// Creates a machine with a package that has these dependencies, and returns its path.
+fn machine_with_package(depends: &str) -> (Machine, PathBuf) {
+    let machine = Machine::new();
+    let package = machine.clone_dir().join("some.deb");
+    fs::write(&package, "").expect("a package");
+    let documents = machine.clone_dir().join("scripts/package-docs.sh");
+    fs::write(documents, ":").expect("a script");
+    let machine = machine
+        .program("cargo", &format!("echo '{}'", package.display()))
+        .program("dpkg-deb", &format!("echo '{depends}'"));
+    (machine, package)
+}
+
+#[test]
+fn a_package_that_does_not_depend_on_the_c_library_is_refused() {
+    let servers = "redis-server (>= 5:7.0) | valkey-server (>= 8.0)";
+    for (depends, is_kept) in [
+        (servers.to_owned(), false),
+        (format!("libc6-dev (>= 2.34), {servers}"), false),
+        (format!("libc6 (>= 2.34), {servers}"), true),
+        (format!("{servers}, libc6 (>= 2.34)"), true),
+    ] {
+        let (machine, package) = machine_with_package(&depends);
+        let outcome = machine.run(&["sh", "scripts/deb.sh"]);
+        assert_eq!(outcome.succeeded, is_kept, "{depends}: {}", outcome.said);
+        assert_eq!(package.exists(), is_kept, "{depends}");
+        let word = if is_kept {
+            "some.deb"
+        } else {
+            "would not depend on libc6"
+        };
+        assert_says(&outcome.said, &[word]);
+    }
+}
+
+#[test]
+fn a_release_needs_the_tag_of_its_version() {
+    let release = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/release.sh");
+    let machine = Machine::new();
+    let script = machine.clone_dir().join("scripts/release.sh");
+    fs::copy(release, script).expect("a script");
+    for tag in ["", "0.1.0", "v9.9.9"] {
+        let said = machine
+            .run(&["sh", "scripts/release.sh", "files", tag])
+            .refusal();
+        let right = concat!("the tag of this version is v", env!("CARGO_PKG_VERSION"));
+        assert_says(&said, &[right, tag]);
+    }
 }
 
 // --- the servers, one after the other -------------------------------------------------------

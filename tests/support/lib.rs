@@ -10,6 +10,7 @@ pub mod crowd;
 pub mod files;
 pub mod headings;
 pub mod history;
+pub mod links;
 pub mod load;
 mod lock_info;
 pub mod payload;

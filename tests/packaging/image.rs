@@ -1,0 +1,256 @@
+//! The container image, without a container engine: its entry point runs with stand-ins for the
+//! programs of the base image.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use support::{eventually, free_port, module_path, server_binary, Client, Expect};
+use tempfile::TempDir;
+
+use crate::{root, text_of};
+
+/// A stand-in for the entry point of the base image. It notes its arguments, one on a line.
+const NOTES: &str = r#"printf '%s\n' "$@" >"$NOTED"; env >"$NOTED.env""#;
+
+/// The beginning of a stand-in for the server of the base image, where protected mode is off unless
+/// the configuration file, the first argument, says otherwise.
+const OPEN: &str = r#"settings=$1.all; { echo 'protected-mode no'; cat "$1"; } >"$settings"; shift
+"#;
+
+/// The image's files and programs in a folder.
+struct Image {
+    dir: TempDir,
+}
+
+impl Image {
+    /// Creates an image with this entry point of its base.
+    fn new(base: &str) -> Image {
+        let dir = tempfile::tempdir().expect("a folder");
+        let image = Image { dir };
+        fs::create_dir(image.path("bin")).expect("a folder");
+        let lines = text_of("packaging/redis-lock.conf").replace(
+            "/usr/lib/redis/modules/libredis_lock.so",
+            &module_path().display().to_string(),
+        );
+        fs::write(image.path("lines.conf"), lines).expect("the lines");
+        let script = text_of("packaging/entrypoint.sh");
+        let installed = "/usr/share/redis-lock/redis-lock.conf";
+        assert!(script.contains(installed));
+        let script = script.replace(installed, &image.path("lines.conf").display().to_string());
+        fs::write(image.path("entrypoint"), script).expect("the entry point");
+        let server = format!(
+            "{OPEN}exec {} \"$settings\" \"$@\"",
+            server_binary().display()
+        );
+        image
+            .program("docker-entrypoint.sh", base)
+            .program("valkey-server", &server)
+            .program("id", "echo 1000")
+    }
+
+    fn program(self, name: &str, body: &str) -> Image {
+        let path = self.path("bin").join(name);
+        fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect(name);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect(name);
+        self
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let path = std::env::var("PATH").expect("a PATH");
+        let mut command = Command::new("sh");
+        command
+            .arg(self.path("entrypoint"))
+            .args(words)
+            .current_dir(self.dir.path())
+            .env("PATH", format!("{}:{path}", self.path("bin").display()))
+            .env("PROGRAM", "valkey-server")
+            .env("TMPDIR", self.dir.path())
+            .env("NOTED", self.path("noted"))
+            .env_remove("REDIS_PASSWORD")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the entry point, and returns what the base's entry point noted.
+    #[track_caller]
+    fn noted(&self, words: &[&str]) -> Vec<String> {
+        let output = self.command(words).output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        let noted = fs::read_to_string(self.path("noted")).expect("arguments");
+        noted.lines().map(str::to_owned).collect()
+    }
+
+    /// Returns the path of the configuration that the entry point writes.
+    fn configuration(&self) -> String {
+        self.path("redis-lock.conf").display().to_string()
+    }
+}
+
+#[test]
+fn options_come_after_the_image_s_settings_with_and_without_the_program() {
+    let image = Image::new(NOTES);
+    let configuration = image.configuration();
+    let settings = ["valkey-server", &configuration];
+    for (words, options) in [
+        (&[][..], &[][..]),
+        (&["valkey-server"], &[]),
+        (&["--appendonly", "yes"], &["--appendonly", "yes"]),
+        (&["valkey-server", "--save", ""], &["--save", ""]),
+    ] {
+        assert_eq!(image.noted(words), [&settings, options].concat());
+    }
+}
+
+#[test]
+fn the_configuration_is_written_anew_at_each_start() {
+    let image = Image::new(NOTES);
+    let file = image.configuration();
+    image.noted(&[]);
+    let text = fs::read_to_string(&file).expect("a file");
+    fs::write(&file, "lock.max-waiters 7\n").expect("a file");
+    image.noted(&[]);
+    assert_eq!(fs::read_to_string(&file).expect("a file"), text);
+}
+
+#[test]
+fn another_command_is_left_to_the_base_image() {
+    let image = Image::new(NOTES);
+    let words = ["redis-lock", "ls", "-h", "a host"];
+    assert_eq!(image.noted(&words), words);
+    assert!(!image.path("redis-lock.conf").exists());
+}
+
+#[test]
+fn the_password_is_in_a_file_of_the_server_s_user_and_nowhere_else() {
+    for (user, handed) in [("0", Some("valkey")), ("1000", None)] {
+        let image = Image::new(NOTES)
+            .program("id", &format!("echo {user}"))
+            .program("chown", "echo \"$*\" >\"$NOTED.chown\"");
+        let mut command = image.command(&[]);
+        let output = command.env("REDIS_PASSWORD", "a secret").output();
+        assert!(output.expect("it runs").status.success());
+        let handed = handed.map(|name| format!("{name} {}\n", image.configuration()));
+        assert_eq!(fs::read_to_string(image.path("noted.chown")).ok(), handed);
+        let file = image.path("redis-lock.conf");
+        let mode = fs::metadata(&file).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let text = fs::read_to_string(file).expect("a file");
+        assert!(text.contains("\nrequirepass \"a secret\"\n"), "{text}");
+        for name in ["noted", "noted.env"] {
+            let text = fs::read_to_string(image.path(name)).expect(name);
+            assert!(!text.contains("secret"), "{name}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_the_user_s_own_keeps_protected_mode_and_takes_no_password() {
+    let image = Image::new(NOTES);
+    let file = image.path("my.conf").display().to_string();
+    let protected = ["--protected-mode", "yes"];
+    for (text, added) in [
+        ("port 6379\n", &protected[..]),
+        ("# protected-mode no\n", &protected),
+        ("Protected-Mode no\n", &[]),
+    ] {
+        fs::write(&file, text).expect("a file");
+        let noted = image.noted(&[&file, "--port", "1"]);
+        let expected = [&["valkey-server", file.as_str()], added, &["--port", "1"]].concat();
+        assert_eq!(noted, expected, "{text}");
+    }
+    let mut command = image.command(&[&file]);
+    let refused: Output = command
+        .env("REDIS_PASSWORD", "x")
+        .output()
+        .expect("it runs");
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        said.contains(&format!("put requirepass into {file}")),
+        "{said}"
+    );
+}
+
+// --- with a server --------------------------------------------------------------------------------
+
+/// A server that is killed on drop.
+struct Running(Child);
+
+impl Running {
+    fn start(image: &Image, port: u16, password: Option<&str>) -> Running {
+        let port = port.to_string();
+        let mut command = image.command(&["--port", &port, "--appendonly", "yes"]);
+        command.stdout(Stdio::null());
+        command.envs(password.map(|it| ("REDIS_PASSWORD", it)));
+        Running(command.spawn().expect("a shell"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[track_caller]
+fn setting(client: &mut Client, name: &str) -> String {
+    let pair = client.call(&["CONFIG", "GET", name]).list();
+    Ok(pair[1].clone()).text()
+}
+
+#[test]
+fn the_image_asks_for_its_password_or_is_protected_and_takes_options() {
+    for password in [None, Some("a secret's \"$HOME\" \\word")] {
+        let image = Image::new("exec \"$@\"");
+        let port = free_port();
+        let _running = Running::start(&image, port, password);
+        let mut client = eventually("the server replies", || Client::unidentified(port).ok());
+        if let Some(password) = password {
+            let refused = client.call("LOCK.ACQUIRE k a").error();
+            assert!(refused.starts_with("NOAUTH"), "{refused}");
+            client.call(&["AUTH", password]).okay();
+        }
+        assert_eq!(setting(&mut client, "protected-mode"), "yes");
+        assert_eq!(setting(&mut client, "appendonly"), "yes");
+        assert_eq!(setting(&mut client, "maxmemory-policy"), "noeviction");
+        client.call("LOCK.ACQUIRE k a").grant();
+    }
+}
+
+// --- the Dockerfile and the document --------------------------------------------------------------
+
+#[test]
+fn the_dockerfile_takes_everything_from_make_install_and_runs_the_entry_point() {
+    let dockerfile = text_of("Dockerfile");
+    let has = |line: &str| assert!(dockerfile.lines().any(|it| it == line), "no {line}");
+    has("RUN make cli");
+    has("RUN make install DESTDIR=/image PREFIX=/usr");
+    has("COPY --from=build /image/ /");
+    let copied = "COPY --chmod=755 packaging/entrypoint.sh /usr/local/bin/redis-lock-entrypoint";
+    has(copied);
+    has("ENTRYPOINT [\"redis-lock-entrypoint\"]");
+    assert!(root().join("packaging/entrypoint.sh").exists());
+}
+
+#[test]
+fn the_documented_container_is_reached_from_its_machine_with_a_password_alone() {
+    let document = text_of("docs/operate/install.md");
+    let runs: Vec<&str> = document
+        .lines()
+        .filter(|line| line.starts_with("docker run "))
+        .collect();
+    assert!(!runs.is_empty());
+    for run in runs {
+        let published = run.split(' ').skip_while(|word| *word != "-p").nth(1);
+        let published = published.expect("a published port");
+        assert!(published.starts_with("127.0.0.1:"), "{run}");
+        assert!(run.contains(" -e REDIS_PASSWORD="), "{run}");
+    }
+}
