@@ -8,6 +8,8 @@
 PORT ?= 6379
 # Tests mostly wait for servers: more at once than there are cores.
 TEST_THREADS ?= 4
+# Packages that `make test` leaves out.
+EXCLUDE ?=
 # Seconds for which crowds of clients compete in `make soak`.
 LOCK_SOAK_SECONDS ?= 30
 # Steps in 1,000 before which a client pauses in `make test-stalled`, and the tests that run at once
@@ -92,7 +94,7 @@ quick: test-deps ## build the module for debugging and run one binary of tests: 
 	  cargo nextest run --test $(T) --no-fail-fast --test-threads=$(TEST_THREADS)
 
 test: test-deps build ## run every test against a real server
-	@$(FOUND); cargo nextest run --workspace --no-fail-fast --test-threads=$(TEST_THREADS)
+	@$(FOUND); cargo nextest run --workspace $(addprefix --exclude ,$(EXCLUDE)) --no-fail-fast --test-threads=$(TEST_THREADS)
 
 test-ha: test-deps build ## run the tests of replicas, Sentinel, Cluster and five masters (2 minutes)
 	@$(FOUND); cargo nextest run --test ha --no-fail-fast --test-threads=$(TEST_THREADS)

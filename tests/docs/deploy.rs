@@ -77,11 +77,10 @@ fn the_page_names_the_image_and_the_module_of_the_dockerfile() {
     let (page, dockerfile) = (page(), text_of("Dockerfile"));
     let image = after(&dockerfile, "ARG SERVER=");
     assert_eq!(after(&page, "image: valkey/"), &image["valkey/".len()..]);
-    let module = after(&dockerfile, "--from=build --chmod=755 ");
-    let (_, module) = module.split_once(' ').expect("two paths");
+    let prefix = after(&dockerfile, "RUN make install DESTDIR=/image PREFIX=");
     assert_eq!(
         after(&page, "command: [cp, "),
-        format!("{module}, /modules/]")
+        format!("{prefix}/lib/redis/modules/libredis_lock.so, /modules/]")
     );
     assert!(page.contains("ports: [\"127.0.0.1:6379:6379\"]"));
 }

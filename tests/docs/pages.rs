@@ -597,16 +597,6 @@ fn the_index_leads_to_each_page() {
     assert!(left_out.is_empty(), "{left_out:?}");
 }
 
-#[test]
-fn the_package_has_each_folder_of_documents() {
-    let manifest = text_of("Cargo.toml");
-    for document in documents_for_users() {
-        let (folder, _) = document.rsplit_once('/').expect("a folder");
-        let asset = format!("[\"{folder}/*.md\", \"usr/share/doc/redis-lock/{folder}/\", \"644\"]");
-        assert!(manifest.contains(&asset), "{document} is in no package");
-    }
-}
-
 /// Returns the tests that a document names in code, like `file::test`.
 fn tests_named(document: &str) -> Vec<(&str, &str)> {
     let code = document.split('`').skip(1).step_by(2);
