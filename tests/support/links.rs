@@ -73,9 +73,8 @@ pub fn assert_links_lead_somewhere(folder: &Path, clone: &Path, repository: &str
                 clone.join(path.trim_start_matches('/')).canonicalize()
             }
             None => match link.file() {
-                Some(file) => file.canonicalize().map(|file| {
+                Some(file) => file.canonicalize().inspect(|file| {
                     assert!(file.starts_with(&top), "{}", link.target);
-                    file
                 }),
                 None => continue,
             },
