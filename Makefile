@@ -7,7 +7,7 @@
 # The server's port for `make run`.
 PORT ?= 6379
 # Tests mostly wait for servers: more at once than there are cores.
-TEST_THREADS ?= 4
+TEST_THREADS ?= 6
 # Packages that `make test` leaves out.
 EXCLUDE ?=
 # Seconds for which crowds of clients compete in `make soak`.

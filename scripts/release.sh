@@ -24,7 +24,8 @@ case ${1:-} in
     rm -rf "$files"
     mkdir -p "$files"
     cp "$build"/debian/redis-lock_"$version"-*.deb "$build"/dist/redis-lock*-"$version"-*.tar.gz "$files/"
-    cargo cyclonedx --format json --override-filename bill --quiet
+    # For all targets, so that each machine of a release writes the same.
+    cargo cyclonedx --format json --target all --override-filename bill --quiet
     bill_of_materials . redis-lock
     bill_of_materials cli redis-lock-cli
     find . -name bill.json -not -path './target/*' -exec rm {} +
