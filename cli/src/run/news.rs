@@ -61,10 +61,11 @@ pub fn of_signals(news: mpsc::Sender<News>) -> io::Result<()> {
             caught.push(number);
         }
     }
-    let mut signals = SignalsInfo::<WithOrigin>::new(&caught)?;
-    // On another thread, a signal would interrupt a read of the server's reply, because that read
-    // has a timeout.
+    // Blocked before the handlers are set: a signal between a handler and its registration would be
+    // lost. On another thread than the one below, a signal would also interrupt a read of the
+    // server's reply, because that read has a timeout.
     signals::block(&caught)?;
+    let mut signals = SignalsInfo::<WithOrigin>::new(&caught)?;
     thread::spawn(move || {
         // If this failed, no signal would arrive at all, so a failure needs no report.
         let _ = signals::unblock(&caught);
