@@ -28,7 +28,8 @@ mod content {
 
     use std::collections::BTreeSet;
 
-    use support::links::{assert_links_lead_somewhere, files_in};
+    use support::files::files_in;
+    use support::links::assert_links_lead_somewhere;
     use tempfile::TempDir;
 
     const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");

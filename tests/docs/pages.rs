@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use redis::{PushKind, Value};
 use support::files::files_below;
 use support::headings::headings;
+use support::links::targets;
 use support::{until, Client, Expect, Reply, Server};
 
 fn root() -> &'static Path {
@@ -555,11 +556,7 @@ fn links_between_the_documents_lead_somewhere() {
             .parent()
             .map(PathBuf::from)
             .expect("a folder");
-        let targets = text
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split_once(')'));
-        for (target, _) in targets.filter(|(target, _)| !target.starts_with("https://")) {
+        for target in targets(&text).filter(|target| !target.starts_with("https://")) {
             let (file, heading) = target.split_once('#').unwrap_or((target, ""));
             let file = match file {
                 "" => root().join(&document),
@@ -586,8 +583,7 @@ fn documents_for_users() -> BTreeSet<String> {
 fn the_index_leads_to_each_page() {
     let index = "docs/README.md";
     let text = text_of(index);
-    let targets = text.split("](").skip(1);
-    let targets = targets.filter_map(|rest| rest.split(['#', ')']).next());
+    let targets = targets(&text).filter_map(|target| target.split('#').next());
     let targets: BTreeSet<String> = targets.map(|target| format!("docs/{target}")).collect();
     let mut left_out = documents_for_users();
     left_out.retain(|document| document != index && !targets.contains(document));

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use redis_lock_rig::{Plan, Process};
-use support::files::files_below;
-use support::links::{assert_links_lead_somewhere, files_in};
+use support::files::{files_below, files_in};
+use support::links::assert_links_lead_somewhere;
 use support::{module_path, server_binary, Client, Expect, Server};
 use tempfile::TempDir;
 

@@ -1,7 +1,9 @@
-//! Relative links of Markdown pages, in a folder that is packed without the rest of the clone.
+//! Links of Markdown pages, also in a folder that is packed without the rest of the clone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::files::files_in;
 
 /// A link of a page in a folder.
 pub struct Link {
@@ -21,25 +23,6 @@ impl Link {
     }
 }
 
-/// Lists all files in a folder and below it, sorted.
-#[track_caller]
-pub fn files_in(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                files.push(path);
-            }
-        }
-    }
-    files.sort();
-    files
-}
-
 /// Lists the links of all Markdown pages in a folder and below it.
 #[track_caller]
 pub fn links_in(folder: &Path) -> Vec<Link> {
@@ -50,13 +33,17 @@ pub fn links_in(folder: &Path) -> Vec<Link> {
 
 fn links_of(page: PathBuf) -> Vec<Link> {
     let text = fs::read_to_string(&page).expect("a page");
-    let targets = text.split("](").skip(1);
-    let targets = targets.filter_map(|rest| rest.split_once(')'));
-    let link = |(target, _): (&str, &str)| Link {
+    let link = |target: &str| Link {
         page: page.clone(),
         target: target.to_owned(),
     };
-    targets.map(link).collect()
+    targets(&text).map(link).collect()
+}
+
+/// Returns what the links of a Markdown text lead to.
+pub fn targets(text: &str) -> impl Iterator<Item = &str> {
+    let links = text.split("](").skip(1);
+    links.filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
 }
 
 /// Asserts that each relative link of the pages in a folder leads to a file or folder in it, and

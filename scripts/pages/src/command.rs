@@ -41,7 +41,7 @@ pub(crate) struct Keys {
 pub(crate) enum FindKeys {
     /// From the first key to the last one.
     Range { lastkey: i64, step: i64, limit: i64 },
-    /// As many keys as a number before them says.
+    /// Several keys. The argument before them is their number.
     Keynum {
         keynumidx: i64,
         firstkey: i64,
