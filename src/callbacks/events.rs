@@ -308,7 +308,9 @@ fn record_expired(ctx: &Context, key: *mut raw::RedisModuleString) {
     state::with(|state| {
         if state.early_expiries.is_leaving() {
             let name = Name::new(api::selected_db(ctx), RedisString::string_as_slice(key));
-            state.early_expiries.expire(&name);
+            if state.early_expiries.expire(&name) {
+                timer::fire_in(1);
+            }
         }
     });
 }

@@ -87,8 +87,11 @@ fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect<'_>) -> (Applied, 
     let applied = apply_to(store.ctx(), key, string.as_ptr(), change);
     let state = store.state();
     state.pending(|pending| pending.forget_restored(name));
-    if state.early_expiries.is_any() {
-        state.early_expiries.forget(name);
+    if state.early_expiries.is_any() && state.early_expiries.forget(name) && !applied.is_change() {
+        server!(RedisModule_SignalModifiedKey(
+            store.ctx().ctx,
+            string.as_ptr()
+        ));
     }
     (applied, string)
 }

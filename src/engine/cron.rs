@@ -13,9 +13,10 @@ use redis_module::Context;
 
 use crate::engine::rearm::{let_contended_keys_outlive, rearm};
 use crate::engine::{absorb, blocking, execute, pending, publications, writable};
+use crate::server::api::{self, server};
 use crate::server::slots::ForeignSlots;
 use crate::server::timer::{self, TimerState};
-use crate::server::{api, clock, fence_key, key};
+use crate::server::{clock, fence_key, key};
 use crate::state;
 use crate::state::pending::Pending;
 
@@ -84,6 +85,7 @@ pub fn fire(ctx: &Context) {
         blocking::unblock_decided();
     }
     publications::publish_pending(ctx);
+    signal_ended_early_expiries(ctx);
     if yields() {
         timer::fire_in(1);
     } else if api::may_write_unasked(ctx) {
@@ -98,6 +100,23 @@ pub fn fire(ctx: &Context) {
     } else {
         time_out_only(ctx);
     }
+}
+
+/// Signals the keys of locks that the server expired early and that have ended since. A client that
+/// was notified of the expiry may have read the lock in what was left of its lease.
+fn signal_ended_early_expiries(ctx: &Context) {
+    state::with(|state| {
+        if state.early_expiries.is_any() {
+            for name in state.early_expiries.take_ended(clock::now().ms()) {
+                api::select_db(ctx, name.db);
+                let string = api::string(name.key());
+                server!(RedisModule_SignalModifiedKey(ctx.ctx, string.inner));
+            }
+            if state.early_expiries.is_any() {
+                timer::fire_in(1);
+            }
+        }
+    });
 }
 
 /// Ends the waits whose BLOCK is over while nothing may be granted.

@@ -14,8 +14,9 @@ use redis_lock_core::values::name::Name;
 /// The locks that have lost their keys and go on until the end of a millisecond.
 #[derive(Default)]
 pub struct EarlyExpiries {
-    /// The deadline of all these locks on the wall clock, in ms; 0: there are none.
-    deadline_ms: Cell<u64>,
+    /// Whether there are any of these locks.
+    // perf: every command that finds no key looks at this.
+    any: Cell<bool>,
     locks: RefCell<HashMap<Name, Lock>>,
     /// The lock that left its key last, if its lease ends in this millisecond.
     leaving: RefCell<Option<(Name, Lock)>>,
@@ -27,18 +28,14 @@ impl EarlyExpiries {
         self.leaving.replace(Some((name, lock)));
     }
 
-    /// Keeps the lock that left its key last, because the server has expired that key.
-    pub fn expire(&self, name: &Name) {
-        let Some((name, lock)) = self.leaving.take().filter(|(left, _)| left == name) else {
-            return;
-        };
-        let Some(deadline_ms) = lock.latest_deadline_ms() else {
-            return;
-        };
-        if self.deadline_ms.replace(deadline_ms) != deadline_ms {
-            self.locks.borrow_mut().clear();
-        }
-        self.locks.borrow_mut().insert(name, lock);
+    /// Keeps the lock that left its key last, because the server has expired that key. Returns
+    /// false if it was another key that expired.
+    pub fn expire(&self, name: &Name) -> bool {
+        let leaving = self.leaving.take().filter(|(left, _)| left == name);
+        let is_early = leaving.is_some();
+        self.locks.borrow_mut().extend(leaving);
+        self.any.set(self.any.get() || is_early);
+        is_early
     }
 
     /// Returns true if a lock may be leaving its key.
@@ -46,32 +43,48 @@ impl EarlyExpiries {
         self.leaving.borrow().is_some()
     }
 
-    /// Returns true if there may be a lock that has lost its key.
+    /// Returns true if there is a lock that has lost its key.
     #[inline(always)]
     pub fn is_any(&self) -> bool {
-        unlikely(self.deadline_ms.get() != 0)
+        unlikely(self.any.get())
     }
 
     /// Returns the lock of a name without a key, if its lease has not ended at `now_ms`.
     #[inline(never)]
     pub fn find(&self, name: &Name, now_ms: u64) -> Option<Lock> {
-        // The clock may have been set back meanwhile, so the deadline is compared exactly.
-        if self.deadline_ms.get() == now_ms {
-            return self.locks.borrow().get(name).cloned();
-        }
-        self.clear();
-        None
+        let locks = self.locks.borrow();
+        locks
+            .get(name)
+            .filter(|lock| ends_in(lock, now_ms))
+            .cloned()
     }
 
-    /// Forgets the lock of a name, because it was changed or released.
+    /// Forgets the lock of a name, because it was changed or released. Returns false if there was
+    /// none.
     #[inline(never)]
-    pub fn forget(&self, name: &Name) {
-        self.locks.borrow_mut().remove(name);
+    pub fn forget(&self, name: &Name) -> bool {
+        self.locks.borrow_mut().remove(name).is_some()
+    }
+
+    /// Forgets the locks whose leases have ended at `now_ms`, and returns their names.
+    #[inline(never)]
+    pub fn take_ended(&self, now_ms: u64) -> Vec<Name> {
+        let mut locks = self.locks.borrow_mut();
+        let ended = locks.extract_if(|_, lock| !ends_in(lock, now_ms));
+        let names = ended.map(|(name, _)| name).collect();
+        self.any.set(!locks.is_empty());
+        names
     }
 
     /// Forgets all locks.
     pub fn clear(&self) {
-        self.deadline_ms.set(0);
+        self.any.set(false);
         self.locks.take();
     }
+}
+
+/// Returns true if a lock's lease ends in this millisecond. The clock may have been set back since
+/// the lock lost its key, so a later deadline doesn't count.
+fn ends_in(lock: &Lock, now_ms: u64) -> bool {
+    lock.latest_deadline_ms() == Some(now_ms)
 }
