@@ -1,8 +1,9 @@
 //! Operations: the input of the lock table.
 
+use crate::values::data::Data;
 use crate::values::name::Names;
 use crate::values::notification::Notification;
-use crate::values::request::{LeaseKind, Request};
+use crate::values::request::{LeaseKind, Replicas, Request};
 use crate::values::token::Token;
 
 /// The number of holds that a RELEASE gives up.
@@ -21,6 +22,9 @@ pub struct Operation {
     pub names: Names,
     /// The action at these names.
     pub action: Action,
+    /// The replicas that must have the effects before the caller gets a reply that tells of
+    /// success; `None`: it gets every reply at once.
+    pub replicas: Option<Replicas>,
 }
 
 /// The action of an operation at its names.
@@ -60,6 +64,10 @@ pub enum Action {
         lease_ms: Option<u64>,
         /// The tie to a connection after the extension.
         lease_kind: LeaseKind,
+        /// The data of the holder from now on; `None`: as before.
+        data: Option<Data>,
+        /// The least fence of the grant from now on; `None`: as before.
+        fence: Option<u64>,
     },
     /// Releases the names that the token holds.
     Release {

@@ -174,6 +174,7 @@ fn setting(ctx: &Context, state: &State) -> Setting<'static> {
         db: api::selected_db(ctx),
         default_lease_ms: config::default_lease_ms(),
         default_keep_ms: config::default_keep_ms(),
+        default_within_ms: config::replicas_timeout_ms(),
         sharding: state.server.get().sharding(),
         draw_token: &random::draw,
     }

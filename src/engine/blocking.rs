@@ -64,13 +64,21 @@ pub fn draw_decoy(_: &Context) -> Result<(), String> {
 /// Turns a wait into an ACQUIRE if the client may not block, like BLPOP.
 pub fn nonblocking_where_required(
     ctx: &Context,
-    Operation { names, action }: Operation,
+    Operation {
+        names,
+        action,
+        replicas,
+    }: Operation,
 ) -> Operation {
     let action = match action {
         Action::Wait { request, .. } if !may_block(ctx) => Action::Acquire(request),
         action => action,
     };
-    Operation { names, action }
+    Operation {
+        names,
+        action,
+        replicas,
+    }
 }
 
 /// Returns true if this context's client may be blocked. It may not in MULTI, in a script, or if it
@@ -255,7 +263,7 @@ fn has_unsent(state: &State) -> bool {
 }
 
 #[inline(never)]
-fn record_known(state: &State, Operation { names, action }: &Operation, answer: &Answer) {
+fn record_known(state: &State, Operation { names, action, .. }: &Operation, answer: &Answer) {
     let tells_of_grant = match action {
         Action::Acquire(_) | Action::Wait { .. } | Action::Queue { .. } => {
             matches!(answer, Answer::Granted(_))

@@ -11,10 +11,11 @@ use redis_module::{Context, RedisValue};
 
 use crate::server::api::{self, server};
 use crate::state::{
-    DEFAULT_KEEP_MS, DEFAULT_LEASE_MS, MAX_CLIENTS, MAX_TICKETS, MAX_WAITERS, UNSET,
+    DEFAULT_KEEP_MS, DEFAULT_LEASE_MS, MAX_CLIENTS, MAX_TICKETS, MAX_WAITERS, REPLICAS_TIMEOUT_MS,
+    UNSET,
 };
 
-/// The greatest `lock.default-lease` and `lock.default-keep`, in ms.
+/// The greatest `lock.default-lease`, `lock.default-keep` and `lock.replicas-timeout`, in ms.
 const LONGEST_SPAN_MS: i64 = redis_lock_core::values::time::MAX_SPAN_MS as i64;
 
 /// The greatest `lock.max-waiters` and `lock.max-tickets`.
@@ -30,7 +31,7 @@ struct Setting {
     range: RangeInclusive<i64>,
 }
 
-const SETTINGS: [Setting; 4] = [
+const SETTINGS: [Setting; 5] = [
     Setting {
         name: "default-lease",
         value: &DEFAULT_LEASE_MS,
@@ -54,6 +55,12 @@ const SETTINGS: [Setting; 4] = [
         value: &MAX_WAITERS,
         default: 10_000,
         range: 0..=MOST_WAITERS,
+    },
+    Setting {
+        name: "replicas-timeout",
+        value: &REPLICAS_TIMEOUT_MS,
+        default: 2_000,
+        range: 1..=LONGEST_SPAN_MS,
     },
 ];
 
@@ -133,6 +140,11 @@ pub fn default_lease_ms() -> u64 {
 /// Returns the time in ms for which a place without KEEP is kept.
 pub fn default_keep_ms() -> u64 {
     DEFAULT_KEEP_MS.load(Ordering::Relaxed).unsigned_abs()
+}
+
+/// Returns the time in ms for which a command with REPLICAS and without WITHIN waits for replicas.
+pub fn replicas_timeout_ms() -> u64 {
+    REPLICAS_TIMEOUT_MS.load(Ordering::Relaxed).unsigned_abs()
 }
 
 /// Returns the limits of waiters.

@@ -66,6 +66,10 @@ pub static MAX_CLIENTS: AtomicI64 = AtomicI64::new(UNSET);
 /// `lock.default-keep`: the time in ms for which a place without KEEP is kept.
 pub static DEFAULT_KEEP_MS: AtomicI64 = AtomicI64::new(UNSET);
 
+/// `lock.replicas-timeout`: the time in ms for which a command with REPLICAS and without WITHIN
+/// waits for replicas.
+pub static REPLICAS_TIMEOUT_MS: AtomicI64 = AtomicI64::new(UNSET);
+
 /// `lock.max-tickets`: the most waiters without a connection on this server; 0: no limit.
 pub static MAX_TICKETS: AtomicI64 = AtomicI64::new(UNSET);
 

@@ -36,6 +36,11 @@ fn settings_are_taken_within_their_ranges_only() {
             &["0", "1", "4294967295"],
             &["-1", "4294967296", "1.5", "", "many"],
         ),
+        (
+            "lock.replicas-timeout",
+            &["1", "5000", "9007199254740991"],
+            &["0", "-1", "9007199254740992", "1.5", "", "soon"],
+        ),
     ] {
         for value in good {
             server.call(&["CONFIG", "SET", name, value]).okay();
@@ -54,6 +59,7 @@ fn settings_are_taken_within_their_ranges_only() {
         "lock.default-lease",
         "lock.max-tickets",
         "lock.max-waiters",
+        "lock.replicas-timeout",
     ];
     assert_eq!(all.names(), names);
 }

@@ -67,6 +67,15 @@ impl<'a> Arguments<'a> {
             None => (&self.token, words),
         };
         self.token = token;
+        self.cut_options(words)
+    }
+
+    /// Splits the words behind the keys and the token.
+    ///
+    /// # Errors
+    /// [`Refusal::Arity`], [`Refusal::Syntax`]
+    #[inline(always)]
+    pub fn cut_options(&mut self, words: Words<'a>) -> Result<(), Refusal> {
         match self.verb.rest {
             Rest::Options([]) if !words.is_empty() => Err(Refusal::Arity),
             Rest::Options(options) if !words.is_empty() => find(words, options, &mut self.options),

@@ -2,8 +2,8 @@
 //!
 //! Each function takes the words behind the command's name. The order of errors is part of the
 //! contract: arity, numkeys (if it is bad, the rest cannot be read), syntax, duplicate key, token,
-//! lease, timeout, keep, limit, permits, holds, count, message, channel. So a function first
-//! collects the words and reads their values afterwards.
+//! lease, timeout, keep, limit, permits, holds, count, data, replicas, within, fence, message,
+//! channel. So a function first collects the words and reads their values afterwards.
 //!
 //! 1. [`syntax`] defines the form of each command.
 //! 2. `arguments` splits a command's words by its syntax.
@@ -41,7 +41,12 @@ pub fn acquire(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Ope
         .lease_ms()?
         .unwrap_or(setting.default_lease_ms);
     let action = Action::Acquire(arguments.options.request(token, lease_ms)?);
-    Ok(Operation { names, action })
+    let replicas = arguments.options.replicas(setting.default_within_ms)?;
+    Ok(Operation {
+        names,
+        action,
+        replicas,
+    })
 }
 
 /// Parses `LOCK.WAIT` and `LOCK.MWAIT`.
@@ -64,7 +69,12 @@ pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operat
         block_ms,
         keep_ms,
     };
-    Ok(Operation { names, action })
+    let replicas = arguments.options.replicas(setting.default_within_ms)?;
+    Ok(Operation {
+        names,
+        action,
+        replicas,
+    })
 }
 
 /// Parses `LOCK.QUEUE` and `LOCK.MQUEUE`.
@@ -89,7 +99,11 @@ pub fn queue(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Opera
         keep_ms,
         notification,
     };
-    Ok(Operation { names, action })
+    Ok(Operation {
+        names,
+        action,
+        replicas: None,
+    })
 }
 
 /// Parses `LOCK.CANCEL`.
@@ -100,7 +114,11 @@ pub fn cancel(words: &[&[u8]], setting: &Setting<'_>) -> Result<Operation, Refus
     let mut arguments = Arguments::of(&syntax::CANCEL);
     let (names, token) = arguments.subject(words, Keys::One, setting)?;
     let action = Action::Cancel { token };
-    Ok(Operation { names, action })
+    Ok(Operation {
+        names,
+        action,
+        replicas: None,
+    })
 }
 
 /// Parses `LOCK.EXTEND` and `LOCK.MEXTEND`.
@@ -113,12 +131,20 @@ pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Oper
     let (names, token) = arguments.subject(words, keys, setting)?;
     let lease_ms = arguments.options.lease_ms()?;
     let lease_kind = arguments.options.lease_kind()?;
+    let data = arguments.options.data()?;
+    let replicas = arguments.options.replicas(setting.default_within_ms)?;
     let action = Action::Extend {
         token,
         lease_ms,
         lease_kind,
+        data,
+        fence: arguments.options.fence()?,
     };
-    Ok(Operation { names, action })
+    Ok(Operation {
+        names,
+        action,
+        replicas,
+    })
 }
 
 /// Parses `LOCK.RELEASE` and `LOCK.MRELEASE`.
@@ -134,7 +160,11 @@ pub fn release(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Ope
         token,
         release_count,
     };
-    Ok(Operation { names, action })
+    Ok(Operation {
+        names,
+        action,
+        replicas: None,
+    })
 }
 
 /// Parses `LOCK.CHECK`. Returns the name and the token to check.
@@ -162,9 +192,20 @@ pub fn info(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, u64), Refus
     ))
 }
 
+/// Parses `LOCK.HOT`. Returns the number of keys to show.
+///
+/// # Errors
+/// The errors at the head of this file, in their order.
+pub fn hot(words: &[&[u8]]) -> Result<u64, Refusal> {
+    let mut arguments = Arguments::of(&syntax::HOT);
+    arguments.cut_options(words)?;
+    arguments.options.hot_keys_shown()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::request::Replicas;
     use crate::values::slot::Sharding;
     use crate::values::time::MAX_SPAN_MS;
 
@@ -173,6 +214,7 @@ mod tests {
             db: 0,
             default_lease_ms: 30_000,
             default_keep_ms: 10_000,
+            default_within_ms: 2_000,
             sharding: Sharding::None,
             draw_token,
         }
@@ -207,6 +249,7 @@ mod tests {
     fn refusals_as_a_table() {
         use Refusal::*;
         let long = format!("ACQUIRE k {}", "x".repeat(257));
+        let long_data = format!("ACQUIRE k t DATA {}", "x".repeat(1025));
         let long_message = format!("QUEUE k t NOTIFY c {}", "x".repeat(1025));
         let table = [
             ("ACQUIRE k", Arity, "no token"),
@@ -275,6 +318,56 @@ mod tests {
                 &format!("{long_message} HOLDS 0"),
                 Holds,
                 "holds goes before message",
+            ),
+            ("ACQUIRE k t DATA", Syntax, "no value"),
+            ("ACQUIRE k t DATA a DATA a", Syntax, "twice"),
+            ("RELEASE k t DATA a", Syntax, "not of this command"),
+            ("CANCEL k t DATA a", Arity, "not of this command"),
+            (&long_data, Data, "1025 bytes"),
+            (
+                &format!("{long_data} HOLDS 0"),
+                Holds,
+                "holds goes before data",
+            ),
+            (
+                &format!("{long_data} REPLICAS 0"),
+                Data,
+                "data goes before replicas",
+            ),
+            (
+                &format!("QUEUE {} NOTIFY c {}", &long_data[8..], "x".repeat(1025)),
+                Data,
+                "data goes before message",
+            ),
+            ("ACQUIRE k t WITHIN 5", Syntax, "WITHIN without REPLICAS"),
+            ("ACQUIRE k t REPLICAS", Syntax, "no value"),
+            ("ACQUIRE k t REPLICAS 1 WITHIN", Syntax, "no value"),
+            ("ACQUIRE k t REPLICAS 1 REPLICAS 1", Syntax, "twice"),
+            ("QUEUE k t REPLICAS 1", Syntax, "not of this command"),
+            ("RELEASE k t REPLICAS 1", Syntax, "not of this command"),
+            ("ACQUIRE k t REPLICAS 0", Replicas, "none"),
+            ("WAIT k t REPLICAS 1001", Replicas, "too many"),
+            ("EXTEND k t REPLICAS 01", Replicas, "leading zero"),
+            ("EXTEND k t REPLICAS 1 WITHIN 0", Within, "none"),
+            (
+                "WAIT k t WITHIN 9007199254740992 REPLICAS 1",
+                Within,
+                "2^53",
+            ),
+            (
+                "WAIT k t WITHIN 0 REPLICAS 0",
+                Replicas,
+                "replicas goes before within",
+            ),
+            ("ACQUIRE k t FENCE 5", Syntax, "not of this command"),
+            ("EXTEND k t FENCE", Syntax, "no value"),
+            ("EXTEND k t FENCE 5 FENCE 5", Syntax, "twice"),
+            ("EXTEND k t FENCE 0", Fence, "none"),
+            ("EXTEND k t FENCE 9007199254740992", Fence, "2^53"),
+            (
+                "MEXTEND 1 k t FENCE 0 REPLICAS 1 WITHIN 0",
+                Within,
+                "within goes before fence",
             ),
             ("QUEUE k t KEEP 9007199254740992", Keep, "2^53"),
             (
@@ -484,5 +577,46 @@ mod tests {
         assert_eq!(check(&[b"k", b"*"], &setting), Err(Refusal::TokenStar));
         assert_eq!(check(&[b"k", b""], &setting), Err(Refusal::TokenLength));
         assert_eq!(check(&[b"k"], &setting), Err(Refusal::Arity));
+        assert_eq!(hot(&[]), Ok(16));
+        assert_eq!(hot(&[b"count", b"128"]), Ok(128));
+        for (words, refusal) in [
+            (&[b"COUNT" as &[u8], b"0"] as &[&[u8]], Refusal::HotCount),
+            (&[b"COUNT", b"129"], Refusal::HotCount),
+            (&[b"COUNT", b"-1"], Refusal::HotCount),
+            (&[b"COUNT"], Refusal::Syntax),
+            (&[b"k"], Refusal::Syntax),
+            (&[b"COUNT", b"1", b"COUNT", b"1"], Refusal::Syntax),
+        ] {
+            assert_eq!(hot(words), Err(refusal), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_grant_carries_is_read() {
+        let Operation {
+            action, replicas, ..
+        } = parse("WAIT k t WITHIN 7 DATA why REPLICAS 2").unwrap();
+        let Action::Wait { request, .. } = action else {
+            unreachable!("{action:?}");
+        };
+        assert_eq!(request.data.unwrap().as_bytes(), b"why");
+        let expected = Replicas {
+            count: 2,
+            within_ms: 7,
+        };
+        assert_eq!(replicas, Some(expected));
+        let within = parse("ACQUIRE k t REPLICAS 1000").unwrap().replicas;
+        assert_eq!(within.unwrap().within_ms, 2_000);
+        let Action::Extend { data, fence, .. } =
+            parse("EXTEND k t FENCE 5 DATA \"\"").unwrap().action
+        else {
+            unreachable!("no extension");
+        };
+        assert_eq!(fence, Some(5));
+        assert!(data.unwrap().is_empty());
+        let Action::Extend { data, .. } = parse("EXTEND k t").unwrap().action else {
+            unreachable!("no extension");
+        };
+        assert_eq!(data, None);
     }
 }

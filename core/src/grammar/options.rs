@@ -2,11 +2,12 @@
 
 use crate::grammar::numbers::within;
 use crate::operation::ReleaseCount;
+use crate::values::data::Data;
 use crate::values::holder::Mode;
 use crate::values::name::{Name, Names};
 use crate::values::notification::Notification;
 use crate::values::refusal::Refusal;
-use crate::values::request::{LeaseKind, Reentry, Request};
+use crate::values::request::{LeaseKind, Reentry, Replicas, Request};
 use crate::values::slot::{self, Sharding};
 use crate::values::time::MAX_SPAN_MS;
 use crate::values::token::Token;
@@ -16,6 +17,18 @@ pub const DEFAULT_WAITERS_SHOWN: u64 = 10;
 
 /// The most holds that a client may set.
 const MOST_HOLDS: u64 = u32::MAX as u64;
+
+/// The number of keys that LOCK.HOT shows by default.
+const DEFAULT_HOT_KEYS: u64 = 16;
+
+/// The most keys that LOCK.HOT shows.
+const MOST_HOT_KEYS: u64 = 128;
+
+/// The most replicas that a client may ask for.
+const MOST_REPLICAS: u32 = 1000;
+
+/// The greatest fence that a client may ask for: every client language can hold it.
+const MOST_FENCE: u64 = (1 << 53) - 1;
 
 /// The index among the words at which the values of an option begin, behind the option itself; 0:
 /// the option is not given.
@@ -51,6 +64,11 @@ pub struct Options<'a> {
     pub notify: ArgIndex,
     pub nosession: ArgIndex,
     pub all: ArgIndex,
+    pub data: ArgIndex,
+    pub replicas: ArgIndex,
+    pub within: ArgIndex,
+    pub fence: ArgIndex,
+    pub count: ArgIndex,
 }
 
 /// Parses a number from 1 to `most`.
@@ -193,6 +211,43 @@ impl<'a> Options<'a> {
         }
     }
 
+    #[inline(always)]
+    pub fn data(&self) -> Result<Option<Data>, Refusal> {
+        self.value(self.data).map(Data::new).transpose()
+    }
+
+    #[inline(always)]
+    pub fn replicas(&self, default_within_ms: u64) -> Result<Option<Replicas>, Refusal> {
+        match self.value(self.replicas) {
+            None => Ok(None),
+            Some(count) => self.replicas_of(count, default_within_ms).map(Some),
+        }
+    }
+
+    #[inline(never)]
+    fn replicas_of(&self, count: &[u8], default_within_ms: u64) -> Result<Replicas, Refusal> {
+        let count = within_32_bits(count, MOST_REPLICAS, Refusal::Replicas)?;
+        let within_ms = self
+            .value(self.within)
+            .map_or(Ok(default_within_ms), |ms| {
+                within(ms, 1, MAX_SPAN_MS, Refusal::Within)
+            })?;
+        Ok(Replicas { count, within_ms })
+    }
+
+    #[inline(always)]
+    pub fn fence(&self) -> Result<Option<u64>, Refusal> {
+        let fence = |fence| within(fence, 1, MOST_FENCE, Refusal::Fence);
+        self.value(self.fence).map(fence).transpose()
+    }
+
+    pub fn hot_keys_shown(&self) -> Result<u64, Refusal> {
+        self.value(self.count)
+            .map_or(Ok(DEFAULT_HOT_KEYS), |count| {
+                within(count, 1, MOST_HOT_KEYS, Refusal::HotCount)
+            })
+    }
+
     /// Returns the request of this token.
     ///
     /// The caller has read the lease before, because its errors precede those of the other numbers.
@@ -209,6 +264,7 @@ impl<'a> Options<'a> {
             lease_ms,
             reentry: self.reentry()?,
             lease_kind,
+            data: self.data()?,
         })
     }
 }

@@ -12,6 +12,8 @@ pub struct Setting<'a> {
     pub default_lease_ms: u64,
     /// The KEEP of a LOCK.QUEUE without one, in ms.
     pub default_keep_ms: u64,
+    /// The WITHIN of a command with REPLICAS and without WITHIN, in ms.
+    pub default_within_ms: u64,
     /// The distribution of keys among servers.
     pub sharding: Sharding,
     /// The function that draws a token for `*`.

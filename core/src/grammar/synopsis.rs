@@ -98,7 +98,7 @@ mod tests {
         let table = [
             (
                 of(&ACQUIRE, Some(Keys::One)),
-                "LOCK.ACQUIRE key token [PX ms | EX s] [SHARED [LIMIT n [PERMITS m]]] [REENTRANT | HOLDS n] [SESSION [KEEP ms]]",
+                "LOCK.ACQUIRE key token [PX ms | EX s] [SHARED [LIMIT n [PERMITS m]]] [REENTRANT | HOLDS n] [SESSION [KEEP ms]] [DATA bytes] [REPLICAS n [WITHIN ms]]",
                 -3,
             ),
             (

@@ -205,6 +205,36 @@ const WAITERS: Opt = Opt {
     field: |given| &mut given.waiters,
 };
 
+const DATA: Opt = Opt {
+    word: c"DATA",
+    values: &[Value::text("bytes", c"data")],
+    field: |given| &mut given.data,
+};
+
+const REPLICAS: Opt = Opt {
+    word: c"REPLICAS",
+    values: &[Value::number("n", c"replicas")],
+    field: |given| &mut given.replicas,
+};
+
+const WITHIN: Opt = Opt {
+    word: c"WITHIN",
+    values: &[Value::number("ms", c"within-milliseconds")],
+    field: |given| &mut given.within,
+};
+
+const FENCE: Opt = Opt {
+    word: c"FENCE",
+    values: &[Value::number("n", c"fence")],
+    field: |given| &mut given.fence,
+};
+
+const COUNT: Opt = Opt {
+    word: c"COUNT",
+    values: &[Value::number("n", c"count")],
+    field: |given| &mut given.count,
+};
+
 const LEASE: OptionGroup =
     OptionGroup::OneOf(c"lease", &[OptionGroup::Free(PX), OptionGroup::Free(EX)]);
 const LIMITED: OptionGroup =
@@ -216,11 +246,21 @@ const REPEAT: OptionGroup = OptionGroup::OneOf(
 );
 const TIE: OptionGroup = OptionGroup::Prefixed(c"session", SESSION, &[OptionGroup::Free(KEEP)]);
 
+const ACKNOWLEDGED: OptionGroup =
+    OptionGroup::Prefixed(c"acknowledged", REPLICAS, &[OptionGroup::Free(WITHIN)]);
+
 /// The verb that grants now or not at all.
 pub const ACQUIRE: Verb = Verb {
     word: "ACQUIRE",
     token: Some(TokenKind::GivenOrNew),
-    rest: Rest::Options(&[LEASE, MODE, REPEAT, TIE]),
+    rest: Rest::Options(&[
+        LEASE,
+        MODE,
+        REPEAT,
+        TIE,
+        OptionGroup::Free(DATA),
+        ACKNOWLEDGED,
+    ]),
 };
 
 /// The verb that grants now, or queues.
@@ -234,6 +274,8 @@ pub const WAIT: Verb = Verb {
         REPEAT,
         OptionGroup::Free(SESSION),
         OptionGroup::Free(KEEP),
+        OptionGroup::Free(DATA),
+        ACKNOWLEDGED,
     ]),
 };
 
@@ -247,6 +289,7 @@ pub const QUEUE: Verb = Verb {
         OptionGroup::Free(NOTIFY),
         MODE,
         OptionGroup::Free(HOLDS),
+        OptionGroup::Free(DATA),
     ]),
 };
 
@@ -264,6 +307,9 @@ pub const EXTEND: Verb = Verb {
     rest: Rest::Options(&[
         LEASE,
         OptionGroup::OneOf(c"tie", &[TIE, OptionGroup::Free(NOSESSION)]),
+        OptionGroup::Free(DATA),
+        ACKNOWLEDGED,
+        OptionGroup::Free(FENCE),
     ]),
 };
 
@@ -289,6 +335,13 @@ pub const INFO: Verb = Verb {
     word: "INFO",
     token: None,
     rest: Rest::Options(&[OptionGroup::Free(WAITERS)]),
+};
+
+/// The verb that shows where waiting happens.
+pub const HOT: Verb = Verb {
+    word: "HOT",
+    token: None,
+    rest: Rest::Options(&[OptionGroup::Free(COUNT)]),
 };
 
 /// The verb that lists the commands.

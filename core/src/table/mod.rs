@@ -53,7 +53,7 @@ impl LockTable {
         caller: Caller,
         environment: &mut Environment<'_, 'n>,
     ) -> Decision {
-        let Operation { names, action } = operation;
+        let Operation { names, action, .. } = operation;
         self.settle_around(names, environment, |wait_queues, tx| {
             let answer = wait_queues.decide(names, action, caller, tx);
             if let Err(why) = answer {
@@ -147,6 +147,7 @@ impl WaitQueues {
                 token,
                 lease_ms,
                 lease_kind,
+                ..
             } => {
                 let answer = extend(names, token, *lease_ms, *lease_kind, caller, tx);
                 self.counters.extensions += counted(&answer);

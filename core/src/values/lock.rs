@@ -360,6 +360,7 @@ mod tests {
             lease_ms: 10,
             reentry: crate::values::request::Reentry::Renews,
             lease_kind: crate::values::request::LeaseKind::Lease,
+            data: None,
         }
     }
 

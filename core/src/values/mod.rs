@@ -2,6 +2,7 @@
 //! command.
 
 pub mod codec;
+pub mod data;
 pub mod decimal;
 pub mod fence;
 pub mod grant;

@@ -33,6 +33,16 @@ pub enum Refusal {
     HoldsLeft,
     /// A WAITERS count outside 0 to 2^53 - 1.
     Count,
+    /// A LOCK.HOT count outside 1 to 128.
+    HotCount,
+    /// DATA of more than 1024 bytes.
+    Data,
+    /// REPLICAS outside 1 to 1000.
+    Replicas,
+    /// A WITHIN outside 1 ms to 2^53 - 1 ms.
+    Within,
+    /// A FENCE outside 1 to 2^53 - 1, or too far ahead of the clock.
+    Fence,
     /// A NOTIFY message of more than 1024 bytes.
     Message,
     /// A NOTIFY channel of more than 1024 bytes.
@@ -41,10 +51,18 @@ pub enum Refusal {
     Channel,
     /// The caller's user may not publish on the NOTIFY channel.
     NoChannelPermission,
+    /// REPLICAS in a context that may not block.
+    ReplicasHere,
     /// The key holds another type.
     WrongType,
     /// A request of a shared holder for more permits than it has.
     PermitsRaised,
+    /// Fewer replicas than REPLICAS asks for are online.
+    TooFewReplicas,
+    /// The grant was lost before enough replicas acknowledged it.
+    GrantLost,
+    /// Too few replicas acknowledged the command within its WITHIN.
+    NotAcknowledged,
     /// The waiter's user no longer has the rights to the lock.
     NoPermission,
     /// The wait might never end, because another holder waits for this holder to leave.
@@ -97,12 +115,23 @@ impl Refusal {
             Self::Holds => "ERR invalid holds, must be 1 to 4294967295",
             Self::HoldsLeft => "ERR invalid holds, must be 0 to 4294967295",
             Self::Count => "ERR invalid count, must be 0 to 9007199254740991",
+            Self::HotCount => "ERR invalid count, must be 1 to 128",
+            Self::Data => "ERR invalid data, must be 0 to 1024 bytes",
+            Self::Replicas => "ERR invalid replicas, must be 1 to 1000",
+            Self::Within => "ERR invalid within, must be 1 to 9007199254740991 ms",
+            Self::Fence => {
+                "ERR invalid fence, must be 1 to 9007199254740991 and at most a day ahead of the clock"
+            }
             Self::Message => "ERR invalid message, must be 0 to 1024 bytes",
             Self::ChannelLength => "ERR channel must be 0 to 1024 bytes",
             Self::Channel => "ERR channel must be in the slot of the key",
             Self::NoChannelPermission => "NOPERM No permissions to access a channel",
+            Self::ReplicasHere => "ERR REPLICAS can't be waited for here",
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
             Self::PermitsRaised => "ERR permits can't be raised",
+            Self::TooFewReplicas => "NOREPLICAS fewer replicas are online than REPLICAS asks for",
+            Self::GrantLost => "NOREPLICAS the grant ended before enough replicas had acknowledged it",
+            Self::NotAcknowledged => "NOREPLICAS too few replicas acknowledged the command in time",
             Self::NoPermission => "NOPERM No permissions to access a key",
             Self::Deadlock => "DEADLOCK another holder waits to upgrade this lock",
             Self::SessionDeadlock => {

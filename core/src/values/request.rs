@@ -1,5 +1,6 @@
 //! Requests: what a token asks for.
 
+use crate::values::data::Data;
 use crate::values::holder::Mode;
 use crate::values::token::Token;
 
@@ -57,6 +58,17 @@ pub struct Request {
     pub reentry: Reentry,
     /// The lease kind of the grant.
     pub lease_kind: LeaseKind,
+    /// The data of the holder; `None`: a token that holds already keeps its data.
+    pub data: Option<Data>,
+}
+
+/// The replicas that must have a command's effects before its caller gets the reply (REPLICAS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replicas {
+    /// The number of replicas, 1 to 1000.
+    pub count: u32,
+    /// The longest time to wait for them, in ms (WITHIN).
+    pub within_ms: u64,
 }
 
 impl Request {

@@ -68,6 +68,7 @@ impl Said {
             lease_ms: 1,
             reentry: Reentry::Renews,
             lease_kind: LeaseKind::Lease,
+            data: None,
         }
     }
 }

@@ -192,6 +192,7 @@ impl World {
             db: 0,
             default_lease_ms: 1000,
             default_keep_ms: 500,
+            default_within_ms: 100,
             sharding: Sharding::None,
             draw_token: &draw,
         };

@@ -139,6 +139,44 @@ const MEANINGS: &[Meaning] = &[
         text: "Leaves that many holds. It never adds holds, and 0 frees the lock.",
     },
     Meaning {
+        argument: "DATA",
+        verbs: &["ACQUIRE", "WAIT", "QUEUE"],
+        default: "a new holder has none, a token that holds keeps its data",
+        range: "0 to 1024 bytes",
+        text: "Sets the data of the holder, which `LOCK.INFO` shows to everyone who may read the \
+               key. Put no secrets in it.",
+    },
+    Meaning {
+        argument: "DATA",
+        verbs: &["EXTEND"],
+        default: "the holder keeps its data",
+        range: "0 to 1024 bytes",
+        text: "Replaces the data of the holder. `DATA \"\"` clears it.",
+    },
+    Meaning {
+        argument: "REPLICAS",
+        verbs: &["ACQUIRE", "WAIT", "EXTEND"],
+        default: "the reply comes at once",
+        range: "1 to 1000",
+        text: "Holds back the reply until that many replicas have what the command changed.",
+    },
+    Meaning {
+        argument: "WITHIN",
+        verbs: &["ACQUIRE", "WAIT", "EXTEND"],
+        default: "`lock.replicas-timeout`",
+        range: "1 to 9007199254740991",
+        text: "Waits at most that long for the replicas. After that the reply is `NOREPLICAS`, \
+               and what the command changed stays.",
+    },
+    Meaning {
+        argument: "FENCE",
+        verbs: &["EXTEND"],
+        default: "the grant keeps its fence",
+        range: "1 to 9007199254740991",
+        text: "Raises the fence of the grant to that number if it is lower, and the server's \
+               counter to at least that number.",
+    },
+    Meaning {
         argument: "ALL",
         verbs: &["RELEASE"],
         default: "one hold less",

@@ -1,0 +1,50 @@
+//! The data of a holder or a waiter: bytes for everyone who may read the key.
+
+use std::sync::Arc;
+
+use crate::values::refusal::Refusal;
+
+/// The most bytes of data.
+pub const MAX_DATA_LEN: usize = 1024;
+
+/// The data that a client gave: 0 to [`MAX_DATA_LEN`] bytes. The default is no bytes.
+// perf: one word, because every holder and every request has one. Data is rare and copied often.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Data(Option<Arc<Box<[u8]>>>);
+
+impl Data {
+    /// No bytes.
+    pub const NONE: Self = Self(None);
+
+    /// Copies the bytes that a client gave.
+    ///
+    /// # Errors
+    /// [`Refusal::Data`] for more than [`MAX_DATA_LEN`] bytes.
+    pub fn new(bytes: &[u8]) -> Result<Self, Refusal> {
+        match bytes.len() {
+            0 => Ok(Self::NONE),
+            1..=MAX_DATA_LEN => Ok(Self(Some(Arc::new(bytes.into())))),
+            _ => Err(Refusal::Data),
+        }
+    }
+
+    /// Returns the bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |bytes| bytes)
+    }
+
+    /// Returns true if there are no bytes.
+    #[inline(always)]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Returns the bytes held outside the value itself.
+    pub fn heap_bytes(&self) -> usize {
+        const COUNTS_BYTES: usize = 2 * size_of::<usize>();
+        let bytes = self.0.as_ref();
+        bytes.map_or(0, |bytes| {
+            COUNTS_BYTES + size_of::<Box<[u8]>>() + bytes.len()
+        })
+    }
+}
