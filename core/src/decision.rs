@@ -4,6 +4,8 @@
 use crate::state::hand_over::HandOver;
 use crate::state::place::User;
 use crate::state::queue::{Position, WaiterId};
+use crate::state::replica_waits::{DueReply, End};
+use crate::values::grant::Grant;
 use crate::values::name::Names;
 use crate::values::notification::Notification;
 use crate::values::refusal::Refusal;
@@ -43,6 +45,8 @@ pub enum Answer {
     /// The token has a place with this number in the queue, counted from 1. [`Enqueued::New`] if
     /// this operation took the place.
     Place(usize, Enqueued),
+    /// The command has succeeded, and its reply is held back until replicas have acknowledged it.
+    HeldBack,
     /// The number of names that changed. For LOCK.CANCEL: 1 if a wait was cancelled, else 0.
     Count(usize),
 }
@@ -52,10 +56,21 @@ pub enum Answer {
 pub enum Outcome {
     /// The waiter's token holds the names now.
     Granted(HandOver),
+    /// The reply was held back, and replicas have acknowledged the command. Nothing is taken back.
+    Acknowledged(Acknowledged),
     /// The wait's BLOCK or KEEP has ended.
     TimedOut,
     /// An error ends the wait.
     Refused(Refusal),
+}
+
+/// The reply to a command that succeeded at once and that replicas have acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acknowledged {
+    /// The grant.
+    Grant(Grant),
+    /// The number of names that were extended.
+    Count(usize),
 }
 
 /// The end of a blocked client's wait, to reply to the client.
@@ -65,6 +80,24 @@ pub struct Completion {
     pub waiter_id: WaiterId,
     /// The outcome of the wait.
     pub outcome: Outcome,
+}
+
+impl Completion {
+    /// Returns the completion of a replica wait that has ended.
+    pub fn of_replica_wait(waiter_id: WaiterId, end: End) -> Self {
+        let outcome = match end {
+            End::Acknowledged(DueReply::HandOver(hand_over)) => Outcome::Granted(hand_over),
+            End::Acknowledged(DueReply::Grant(grant)) => {
+                Outcome::Acknowledged(Acknowledged::Grant(grant))
+            }
+            End::Acknowledged(DueReply::Count(count)) => {
+                Outcome::Acknowledged(Acknowledged::Count(count))
+            }
+            End::GrantLost => Outcome::Refused(Refusal::GrantLost),
+            End::TimedOut => Outcome::Refused(Refusal::NotAcknowledged),
+        };
+        Self { waiter_id, outcome }
+    }
 }
 
 /// A message to publish because a place has ended: it was granted, cancelled, or its key got

@@ -50,6 +50,9 @@ pub trait Store {
     /// Returns the user on whose behalf the operation runs.
     fn user(&mut self) -> User;
 
+    /// Returns true if at least `count` replicas are online.
+    fn has_replicas(&mut self, count: u32) -> bool;
+
     /// Returns true if a waiter's user has the rights to the waiter's names now.
     fn may_be_granted(&mut self, waiter: &Waiter) -> bool;
 }

@@ -12,11 +12,12 @@ use std::{mem, ptr};
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
-use crate::decision::Deliveries;
+use crate::decision::{Completion, Deliveries};
 use crate::effect::{self, Change, Effect, EffectName, Effects};
 use crate::hints::{likely, unlikely};
 use crate::state::lost_holds::LostHold;
 use crate::state::queue::Position;
+use crate::state::replica_waits::ReplicaWaits;
 use crate::state::sessions::Sessions;
 use crate::store::{Environment, KeyState};
 use crate::values::holder::{Holder, Mode};
@@ -37,6 +38,8 @@ pub struct Transaction<'t, 'e, 'n> {
     pub nothing_touched: bool,
     /// The lock table's sessions.
     pub sessions: &'t mut Sessions,
+    /// The lock table's replica waits.
+    pub replica_waits: &'t mut ReplicaWaits,
     entries: Entries<'t, 'n>,
     /// The steady clock, once it was read.
     steady_ms: Option<u64>,
@@ -252,7 +255,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     pub fn new(
         names: &'n [Name],
         environment: &'t mut Environment<'e, 'n>,
-        sessions: &'t mut Sessions,
+        (sessions, replica_waits): (&'t mut Sessions, &'t mut ReplicaWaits),
         workspace: &'t mut Workspace,
     ) -> Self {
         if unlikely(workspace.in_use) {
@@ -269,6 +272,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
             environment,
             nothing_touched,
             sessions,
+            replica_waits,
             entries: Entries {
                 first_name: names.first(),
                 first: None,
@@ -444,6 +448,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         self.any_shared = true;
         self.lists.changed.push(id);
         let now = self.now();
+        let name = self.entries.name(id).cloned();
         let entry = self.entries.get_mut(id);
         let Some((entry, expiry_ms)) = entry.and_then(|entry| {
             let expiry_ms = entry.stored()?.expiry_ms;
@@ -457,6 +462,9 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         self.expirations += self.sessions.expire_and_renew(lock, now);
         for Difference { before, after } in before.holders().differences(lock.holders()) {
             if let (Some(own), None) = (before, after) {
+                if let Some(name) = &name {
+                    self.replica_waits.lose(name, &own.token);
+                }
                 let loss = self.sessions.loss_of(own);
                 let lost = LostHold::of(own, loss, now.ms());
                 self.lists.lost_holds.push(lost);
@@ -592,6 +600,9 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         if unlikely(!self.sessions.is_empty()) {
             self.follow_sessions();
         }
+        if unlikely(!self.replica_waits.is_empty()) {
+            self.follow_replica_waits();
+        }
         if let (Some(name), Some(entry)) = (self.entries.first_name, &self.entries.first) {
             commit_entry(|| EffectName::Own(name), entry, self.environment.effects);
         }
@@ -605,6 +616,37 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         *self.in_use = false;
         let concerns_others = unlikely(!self.lists.deliveries.is_empty());
         concerns_others.then(|| self.lists.take_deliveries())
+    }
+
+    /// Brings the replica waits up to date with the grants that they follow.
+    #[inline(never)]
+    fn follow_replica_waits(&mut self) {
+        for (name, entry) in self.entries.iter() {
+            let before = entry.stored().map_or(&FREE, |stored| &stored.lock);
+            if let Some(after) = entry
+                .after
+                .as_ref()
+                .filter(|_| self.replica_waits.concerns(name))
+            {
+                for difference in before.holders().differences(after.holders()) {
+                    self.replica_waits.follow(name, difference);
+                }
+            }
+        }
+        let completions = &mut self.lists.deliveries.completions;
+        self.replica_waits
+            .end_lost(&mut |id, end| completions.push(Completion::of_replica_wait(id, end)));
+    }
+
+    /// Notes that a token's grant has ended, even if the token is granted the lock anew in this
+    /// operation.
+    #[inline(always)]
+    pub fn note_end(&mut self, id: EntryId, token: &Token) {
+        if unlikely(!self.replica_waits.is_empty()) {
+            if let Some(name) = self.entries.name(id) {
+                self.replica_waits.lose(name, token);
+            }
+        }
     }
 
     fn follow_sessions(&mut self) {

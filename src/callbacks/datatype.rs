@@ -20,6 +20,7 @@ use crate::engine::pending;
 use crate::server::api::{self, server};
 use crate::server::lock_type::{self, lock_of};
 use crate::server::{boundary, clock, key, propagation};
+use crate::state::pending::Event;
 use crate::state::{self, FENCES};
 
 /// The type, registered at load. The server requires a name of nine characters.
@@ -181,6 +182,12 @@ fn record_unlinked(key: *mut raw::RedisModuleKeyOptCtx, value: &Packed) {
         let (lock, now_ms) = (value.unpack(), clock::now().ms());
         pending::count_unlinked(&lock, now_ms);
         let is_last_ms = lock.latest_deadline_ms() == Some(now_ms);
+        // A lock whose key the server has expired early goes on.
+        if state::any_replica_waits() && !is_last_ms {
+            if let Some(name) = name_of(key) {
+                pending::record(|pending| pending.events.push(Event::ValueLeft(name)));
+            }
+        }
         if is_last_ms || state::anybody_waits() || state::any_sessions() {
             let sessions = key::sessions_of(&lock);
             if let Some(name) = name_of(key) {

@@ -7,11 +7,12 @@ use redis_lock_core::state::lost_holds::UnlinkedHolds;
 use redis_lock_core::values::name::Name;
 use redis_module::{raw, Context, RedisString};
 
-use crate::engine::{blocking, cron, pending};
+use crate::engine::{acknowledgements, blocking, cron, pending};
 use crate::server::api::{self, server};
 use crate::server::fence_key::Saver;
 use crate::server::{
-    boundary, clock, config, fence_key, filter, keepalive, key, key_events, propagation, timer,
+    boundary, clock, config, fence_key, filter, keepalive, key, key_events, propagation, replicas,
+    timer,
 };
 use crate::state;
 use crate::state::pending::{Event, ALL_DATABASES};
@@ -81,7 +82,7 @@ extern "C" fn on_flush(
         // SAFETY: the server passes this event a `RedisModuleFlushInfo` that is valid for the call.
         let info = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
         let db = info.map_or(ALL_DATABASES, |info| info.dbnum);
-        if state::any_sessions() {
+        if state::any_sessions() || state::any_replica_waits() {
             pending::record(|pending| pending.events.push(Event::Flushed(db)));
         }
         record_database(db);
@@ -145,9 +146,12 @@ extern "C" fn on_replica_change(
     sub: u64,
     _: *mut c_void,
 ) {
-    if sub == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
-        boundary::guard(|| pending::record(|pending| pending.has_new_replica = true));
-    }
+    boundary::guard(|| {
+        replicas::forget_online();
+        if sub == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
+            pending::record(|pending| pending.has_new_replica = true);
+        }
+    });
 }
 
 extern "C" fn on_client_change(
@@ -217,13 +221,14 @@ extern "C" fn on_role_change(
 }
 
 extern "C" fn on_event_loop(
-    _: *mut raw::RedisModuleCtx,
+    ctx: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     sub: u64,
     _: *mut c_void,
 ) {
     boundary::guard(|| match sub {
         raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP => {
+            acknowledgements::before_sleep(&Context::new(ctx));
             blocking::before_sleep();
             cron::check_clock();
         }

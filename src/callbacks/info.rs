@@ -48,6 +48,10 @@ struct Facts {
     waits: Spread,
     holds: Spread,
     lost_holds: LostHolds,
+    replica_waits: usize,
+    acknowledged: u64,
+    not_acknowledged: u64,
+    acknowledgements: Summary,
 }
 
 /// The distribution of times.
@@ -67,7 +71,17 @@ impl Facts {
         lost_holds.add(&state::with(|state| {
             state.unlinked(|unlinked| UnlinkedHolds::lost(unlinked))
         }));
+        let acknowledgements = table.acknowledgements();
+        let (acknowledged, not_acknowledged) = (
+            acknowledgements.acknowledged,
+            acknowledgements.not_acknowledged,
+        );
+        let acknowledgements = acknowledgements.times.summary();
         Self {
+            replica_waits: table.replica_waits().len(),
+            acknowledged,
+            not_acknowledged,
+            acknowledgements,
             waiters: table.queues().blocked_len(),
             places: table.queues().place_count(),
             sessions: table.sessions().len(),
@@ -102,7 +116,7 @@ impl Section {
             ..
         } = facts;
         let deferred = state::pending(|pending| pending.deferred.len() + pending.undelivered.len());
-        let fields: [(&CStr, u64); 30] = [
+        let fields: [(&CStr, u64); 36] = [
             (c"locks", LOCKS.load(Ordering::Relaxed)),
             (c"waiters", facts.waiters as u64),
             (c"places", facts.places as u64),
@@ -136,6 +150,12 @@ impl Section {
             (c"hold_p50_ms", holds.p50_ms),
             (c"hold_p99_ms", holds.p99_ms),
             (c"hold_max_ms", holds.max_ms),
+            (c"replica_waits", facts.replica_waits as u64),
+            (c"acknowledged", facts.acknowledged),
+            (c"not_acknowledged", facts.not_acknowledged),
+            (c"acknowledge_p50_ms", facts.acknowledgements.p50_ms),
+            (c"acknowledge_p99_ms", facts.acknowledgements.p99_ms),
+            (c"acknowledge_max_ms", facts.acknowledgements.max_ms),
         ];
         for (field, value) in fields {
             self.add(field, value);

@@ -4,7 +4,7 @@ use foldhash::HashSet;
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::table::LockTable;
 
-use crate::server::config;
+use crate::server::{config, timer};
 use crate::state::pending::{Event, ALL_DATABASES};
 use crate::state::{self, State};
 
@@ -26,7 +26,7 @@ pub fn absorb_into(table: &mut LockTable, state: &State) {
 fn absorb_all(table: &mut LockTable, state: &State) {
     let events = state.pending(|pending| std::mem::take(&mut pending.events));
     let mut unlinked = HashSet::default();
-    let mut touched = Vec::new();
+    let (mut touched, mut undelivered) = (Vec::new(), Vec::new());
     for event in events {
         match event {
             Event::Unlinked(sessions) => unlinked.extend(sessions),
@@ -38,18 +38,40 @@ fn absorb_all(table: &mut LockTable, state: &State) {
             }
             Event::Swapped(one, other) => table.swap_databases(one, other),
             Event::Demoted => touched.extend(table.demote()),
-            Event::Flushed(ALL_DATABASES) => table.end_sessions_everywhere(),
-            Event::Flushed(db) => table.end_sessions_in(db),
+            Event::Flushed(ALL_DATABASES) => {
+                table.end_sessions_everywhere();
+                table.doubt_grants_in(None);
+            }
+            Event::Flushed(db) => {
+                table.end_sessions_in(db);
+                table.doubt_grants_in(Some(db));
+            }
+            Event::ValueLeft(name) => table.lose_grants_at(&name),
             Event::Closed(client_id, ended_ms) => table.close_client(client_id, ended_ms),
-            Event::Left(waiter_id, position) => touched.extend(table.leave(waiter_id, position)),
+            Event::Left(waiter_id, position) => {
+                if table.leave_replica_wait(waiter_id).is_none() {
+                    let position = position.into_iter();
+                    touched.extend(position.filter_map(|at| table.leave(waiter_id, at)));
+                }
+            }
             Event::Lost(waiter_id, position, lost_ms) => {
-                let most = config::max_tickets();
-                touched.extend(table.lose(waiter_id, position, lost_ms, most));
+                match table.leave_replica_wait(waiter_id) {
+                    Some(wait) => undelivered.extend(wait.undelivered()),
+                    None => {
+                        let (position, most) = (position.into_iter(), config::max_tickets());
+                        let lose = |at| table.lose(waiter_id, at, lost_ms, most);
+                        touched.extend(position.filter_map(lose));
+                    }
+                }
             }
         }
     }
     table.end_session(unlinked);
     if !touched.is_empty() {
         state.pending(|pending| pending.touched.extend(touched));
+    }
+    if !undelivered.is_empty() {
+        state.pending(|pending| pending.undelivered.append(&mut undelivered));
+        timer::fire_soon();
     }
 }

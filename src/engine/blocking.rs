@@ -39,6 +39,7 @@ use redis_lock_core::state::hand_over::{FenceOrigin, HandOver};
 use redis_lock_core::state::queue::{Position, WaiterId};
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::name::Names;
+use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::slot;
 use redis_module::{raw, Context};
 
@@ -81,6 +82,17 @@ pub fn nonblocking_where_required(
     }
 }
 
+/// Refuses an operation with REPLICAS if the client may not block.
+///
+/// # Errors
+/// [`Refusal::ReplicasHere`]
+pub fn check_may_wait_for_replicas(ctx: &Context, operation: &Operation) -> Result<(), Refusal> {
+    match operation.replicas {
+        Some(_) if !may_block(ctx) => Err(Refusal::ReplicasHere),
+        _ => Ok(()),
+    }
+}
+
 /// Returns true if this context's client may be blocked. It may not in MULTI, in a script, or if it
 /// has denied blocking. Nor may it if it is subscribed to a channel and the server can't block such
 /// a client. In RESP2 a subscriber can send no such command.
@@ -96,11 +108,16 @@ fn may_block(ctx: &Context) -> bool {
             || !clients::is_subscriber(api::client_id(ctx)))
 }
 
-/// Blocks the context's client as this waiter, which was enqueued at this position. Returns true if
-/// the server did so.
+/// Blocks the context's client as this waiter, which was enqueued at this position or waits for
+/// replicas only. Returns true if the server did so.
 ///
 /// In a cluster all names are in one slot, so one decoy is enough.
-pub fn block(ctx: &Context, waiter_id: WaiterId, position: Position, names: &Names) -> bool {
+pub fn block(
+    ctx: &Context,
+    waiter_id: WaiterId,
+    position: Option<Position>,
+    names: &Names,
+) -> bool {
     let Some(name) = names.iter().next() else {
         return false;
     };
@@ -266,7 +283,7 @@ fn has_unsent(state: &State) -> bool {
 fn record_known(state: &State, Operation { names, action, .. }: &Operation, answer: &Answer) {
     let tells_of_grant = match action {
         Action::Acquire(_) | Action::Wait { .. } | Action::Queue { .. } => {
-            matches!(answer, Answer::Granted(_))
+            matches!(answer, Answer::Granted(_) | Answer::HeldBack)
         }
         Action::Extend { .. } => !matches!(answer, Answer::Count(0)),
         Action::Cancel { .. } | Action::Release { .. } => false,
@@ -317,6 +334,10 @@ extern "C" fn reply_to_unblocked(
             Some(outcome) => {
                 reply::outcome(&ctx, &outcome);
                 state::blocked(|blocked| blocked.record_answered(waiter_id, outcome));
+            }
+            // An administrator has unblocked the client.
+            None if state::change(|table| table.cut_short(waiter_id)) == Some(true) => {
+                reply::refusal(&ctx, Refusal::NotAcknowledged);
             }
             None => {
                 let left = Event::Left(waiter_id, client.position);

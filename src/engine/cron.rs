@@ -12,7 +12,7 @@ use redis_lock_core::values::name::Name;
 use redis_module::Context;
 
 use crate::engine::rearm::{let_contended_keys_outlive, rearm};
-use crate::engine::{absorb, blocking, execute, pending, publications, writable};
+use crate::engine::{absorb, acknowledgements, blocking, execute, pending, publications, writable};
 use crate::server::api::{self, server};
 use crate::server::slots::ForeignSlots;
 use crate::server::timer::{self, TimerState};
@@ -86,6 +86,7 @@ pub fn fire(ctx: &Context) {
     }
     publications::publish_pending(ctx);
     signal_ended_early_expiries(ctx);
+    acknowledgements::go_on();
     if yields() {
         timer::fire_in(1);
     } else if api::may_write_unasked(ctx) {

@@ -9,6 +9,7 @@ use redis_lock_core::effect::Effects;
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::operation::Operation;
 use redis_lock_core::state::queue::{Position, WaiterId};
+use redis_lock_core::state::replica_waits::{DueReply, Progress, ReplicaWait};
 use redis_lock_core::store::Environment;
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::name::{Name, Names};
@@ -28,6 +29,9 @@ use crate::state::{self, State, FENCES};
 /// same pass of the server's event loop, before other clients are served.
 const AFTER_A_COMMAND_MS: u64 = 1;
 
+/// The delay in ms until the timer looks at the replicas, if none of them has acknowledged.
+const LOOK_AGAIN_MS: u64 = 10;
+
 /// Executes an operation of the client that `ctx` serves. If the answer is [`Answer::Queued`], the
 /// client is blocked and must not get a reply.
 pub fn execute(
@@ -38,6 +42,9 @@ pub fn execute(
 ) -> Result<Answer, Refusal> {
     if unlikely(state.server.get().is_replica) {
         return Err(Refusal::ReadOnly);
+    }
+    if unlikely(operation.replicas.is_some()) {
+        blocking::check_may_wait_for_replicas(ctx, operation)?;
     }
     let waiter_id = next_waiter_id(state);
     let client_id = clients::caller(ctx, state, operation.action.lease_kind())?;
@@ -57,10 +64,15 @@ pub fn execute(
     let mut answer = decision.answer;
     match answer {
         Ok(Answer::Queued(enqueued, position)) => {
-            if !block(ctx, waiter_id, position, &operation.names) {
+            if !block(ctx, waiter_id, Some(position), &operation.names) {
                 answer = Ok(Answer::NotNow);
             } else if enqueued == Enqueued::New {
                 apply::announce_wait(ctx, &operation.names, strings);
+            }
+        }
+        Ok(Answer::HeldBack) => {
+            if !block(ctx, waiter_id, None, &operation.names) {
+                answer = Ok(unheld_answer(state, waiter_id));
             }
         }
         Ok(Answer::Place(_, Enqueued::New)) => {
@@ -72,6 +84,9 @@ pub fn execute(
         blocking::record_answer(state, operation, answer);
     }
     deliver(ctx, state, decision.deliveries);
+    if unlikely(state.replica_waits.get() > 0) {
+        expect_acknowledgements(state);
+    }
     if let Some(due_ms) = due_ms {
         rearm_for(due_ms, AFTER_A_COMMAND_MS);
     }
@@ -80,12 +95,33 @@ pub fn execute(
 
 /// Blocks the client of a command that was queued. Returns true if the server did so.
 #[inline(never)]
-fn block(ctx: &Context, waiter_id: WaiterId, position: Position, names: &Names) -> bool {
+fn block(ctx: &Context, waiter_id: WaiterId, position: Option<Position>, names: &Names) -> bool {
     let is_blocked = blocking::block(ctx, waiter_id, position, names);
     if !is_blocked {
         pending::record(|pending| pending.events.push(Event::Left(waiter_id, position)));
     }
     is_blocked
+}
+
+/// Arms the timer for a look at the replicas if clients have begun to wait for them, in case no
+/// replica acknowledges.
+#[inline(never)]
+fn expect_acknowledgements(state: &State) {
+    if state.look(|table| table.replica_waits().has_unsent()) == Some(true) {
+        timer::fire_in(LOOK_AGAIN_MS);
+    }
+}
+
+/// Returns the answer that was to be held back, because the server has not blocked the client.
+#[inline(never)]
+fn unheld_answer(state: &State, waiter_id: WaiterId) -> Answer {
+    let wait = state.change(|table| table.leave_replica_wait(waiter_id));
+    match wait.flatten().map(ReplicaWait::due) {
+        Some(DueReply::Grant(own)) => Answer::Granted(own.fence),
+        Some(DueReply::HandOver(hand_over)) => Answer::Granted(hand_over.grant.fence),
+        Some(DueReply::Count(count)) => Answer::Count(count),
+        None => Answer::NotNow,
+    }
 }
 
 fn next_waiter_id(state: &State) -> WaiterId {
@@ -125,7 +161,27 @@ pub fn execute_background<'n>(
             drop(store);
             deliver(ctx, state, decision.deliveries);
         }
+        if unlikely(state.replica_waits.get() > 0) {
+            expect_acknowledgements(state);
+        }
     });
+}
+
+/// Ends the replica waits that are decided by now, see [`LockTable::acknowledge`]. Returns how many
+/// have ended.
+pub fn acknowledge(ctx: &Context, progress: &Progress, most: usize) -> usize {
+    state::with(|state| {
+        let before = state.replica_waits.get();
+        let mut store = ServerStore::to_read(ctx, state);
+        let mut none = Effects::new();
+        if let Ok(decision) = decide(&mut store, &mut none, |table, environment| {
+            table.acknowledge(progress, most, environment)
+        }) {
+            drop(store);
+            deliver(ctx, state, decision.deliveries);
+        }
+        before.saturating_sub(state.replica_waits.get())
+    })
 }
 
 /// Ends the waits whose time is over while nothing may be written, see [`LockTable::time_out_due`].

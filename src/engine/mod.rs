@@ -3,6 +3,7 @@
 
 pub mod absorb;
 pub mod access;
+pub mod acknowledgements;
 pub mod apply;
 pub mod blocking;
 pub mod cron;

@@ -16,7 +16,7 @@ use redis_module::{raw, Context};
 use crate::engine::{access, writable};
 use crate::server::key::{self, Key};
 use crate::server::key_string::{CommandStrings, ServerString};
-use crate::server::{api, clock, propagation, rights};
+use crate::server::{api, clock, propagation, replicas, rights};
 use crate::state::{self, State};
 
 /// The time in ms by which a key outlives its lock in a cluster while it has waiters.
@@ -183,6 +183,10 @@ impl Store for ServerStore<'_> {
             identity: rights::identity(self.ctx),
             rights_version: rights::version_in(self.ctx),
         }
+    }
+
+    fn has_replicas(&mut self, count: u32) -> bool {
+        replicas::are_online(self.ctx, count)
     }
 
     fn may_be_granted(&mut self, waiter: &Waiter) -> bool {

@@ -64,7 +64,8 @@ fn us_of(time: libc::timespec) -> u64 {
         .wrapping_add(nanoseconds / 1000)
 }
 
-fn steady_us() -> u64 {
+/// Returns the steady clock, in microseconds.
+pub fn steady_us() -> u64 {
     let systems_us = us_of(look_at(libc::CLOCK_MONOTONIC));
     let begin = || (systems_us, wall_us());
     let (start_us, wall_us_then) = state::with(|state| *state.start.get_or_init(begin));

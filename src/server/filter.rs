@@ -1,8 +1,8 @@
 //! The module's command filter: what the module has to know of other commands.
 //!
 //! The server passes every command to the filter before it looks the command up. The filter records
-//! four things and changes nothing: the client that runs a script next, changes of users' rights,
-//! attaching replicas, and connections that are reset.
+//! five things and changes nothing: the client that runs a script next, changes of users' rights,
+//! attaching replicas, acknowledgements of replicas, and connections that are reset.
 //!
 //! A command passes the filter when it arrives. If the server postpones it, as in CLIENT PAUSE, it
 //! runs later without passing again (before Redis 7.2 it does pass again).
@@ -13,7 +13,7 @@ use redis_lock_core::hints::unlikely;
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::api::{self, server};
-use crate::server::{clock, propagation, timer};
+use crate::server::{clock, propagation, replicas, timer};
 use crate::state::pending::Event;
 use crate::state::{self, Postponed, ScriptRun};
 
@@ -146,6 +146,7 @@ extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
         (b'a' | b'e' | b'f', _) => examine(filter, name),
         (b's', 4) | (b'p', 5) => expect_replica(name),
         (b'r', 5) if state::any_sessions() => expect_reset(filter, name),
+        (b'r', 8) if state::any_replica_waits() => expect_acknowledgement(name),
         _ => {}
     }
 }
@@ -167,6 +168,13 @@ fn end_change(filter: *mut raw::RedisModuleCommandFilterCtx) {
 fn expect_replica(name: &[u8]) {
     if name.eq_ignore_ascii_case(b"sync") || name.eq_ignore_ascii_case(b"psync") {
         propagation::expect_replicas();
+    }
+}
+
+/// Has the replicas looked at after a REPLCONF, by which they acknowledge.
+fn expect_acknowledgement(name: &[u8]) {
+    if name.eq_ignore_ascii_case(b"replconf") {
+        replicas::want_look();
     }
 }
 

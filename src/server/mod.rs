@@ -16,6 +16,7 @@ pub mod memory;
 pub mod propagation;
 pub mod publish;
 pub mod random;
+pub mod replicas;
 pub mod reply;
 pub mod rights;
 pub mod slots;

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_long, CString};
 
-use redis_lock_core::decision::{Answer, Outcome};
+use redis_lock_core::decision::{Acknowledged, Answer, Outcome};
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::token::Token;
@@ -74,7 +74,7 @@ pub fn answer<'t>(ctx: &Context, answer: &Answer, token: impl FnOnce() -> &'t To
     match answer {
         Answer::Granted(fence) => grant(ctx, token(), *fence),
         Answer::NotNow => null_array(ctx),
-        Answer::Queued(..) => {}
+        Answer::Queued(..) | Answer::HeldBack => {}
         Answer::Place(count, _) | Answer::Count(count) => integer(ctx, *count as u64),
     }
 }
@@ -83,6 +83,8 @@ pub fn answer<'t>(ctx: &Context, answer: &Answer, token: impl FnOnce() -> &'t To
 pub fn outcome(ctx: &Context, outcome: &Outcome) {
     match outcome {
         Outcome::Granted(HandOver { grant: own, .. }) => grant(ctx, &own.token, own.fence),
+        Outcome::Acknowledged(Acknowledged::Grant(own)) => grant(ctx, &own.token, own.fence),
+        Outcome::Acknowledged(Acknowledged::Count(count)) => integer(ctx, *count as u64),
         Outcome::TimedOut => null_array(ctx),
         Outcome::Refused(why) => refusal(ctx, *why),
     }

@@ -26,8 +26,8 @@ pub struct Blocked {
     pub handle: Handle,
     /// The client id.
     pub client_id: u64,
-    /// The position at which it was queued.
-    pub position: Position,
+    /// The position at which it was queued; `None`: it waits for replicas only.
+    pub position: Option<Position>,
     /// The [version](super::rights::RightsWatch::version) in which its user's rights were last
     /// checked.
     pub rights_version: u64,
@@ -37,8 +37,8 @@ pub struct Blocked {
 pub struct Forgotten {
     /// The client id.
     pub client_id: u64,
-    /// The position at which it was queued.
-    pub position: Position,
+    /// The position at which it was queued; `None`: it waited for replicas only.
+    pub position: Option<Position>,
     /// The outcome of its wait, if the wait had ended.
     pub outcome: Option<Outcome>,
 }
@@ -75,6 +75,7 @@ impl BlockedClients {
                 }
                 &mut self.granted
             }
+            Outcome::Acknowledged(_) => &mut self.granted,
             Outcome::TimedOut | Outcome::Refused(_) => &mut self.refused,
         };
         decided.push_back(waiter_id);
@@ -87,7 +88,10 @@ impl BlockedClients {
             Outcome::Granted(hand_over) if hand_over.fence_origin == FenceOrigin::New => {
                 self.provisional.add(waiter_id, hand_over);
             }
-            Outcome::Granted(_) | Outcome::TimedOut | Outcome::Refused(_) => {}
+            Outcome::Granted(_)
+            | Outcome::Acknowledged(_)
+            | Outcome::TimedOut
+            | Outcome::Refused(_) => {}
         }
     }
 

@@ -92,6 +92,18 @@ pub struct State {
     pub waiting: Cell<usize>,
     /// The number of sessions. Callbacks return at once if it is 0.
     pub sessions: Cell<usize>,
+    /// The number of clients whose reply is held back until replicas have acknowledged.
+    pub replica_waits: Cell<usize>,
+    /// True if the replicas are to be looked at before the server sleeps next.
+    pub is_look_wanted: Cell<bool>,
+    /// The last look at the replicas while clients waited for them, on the steady clock in
+    /// microseconds.
+    pub looked_at_replicas_us: Cell<u64>,
+    /// The greatest offset that was waited for when the replicas were last asked for
+    /// acknowledgements, and that time, on the steady clock in ms.
+    pub asked_replicas: Cell<(u64, u64)>,
+    /// The number of replicas that were online at the last look, unless one has come or gone since.
+    pub online_replicas: Cell<Option<u32>>,
     /// The last client for which the server reported the end of its connection.
     pub last_gone_client: Cell<u64>,
     /// The connected clients that asked for a session. Their sockets were set to detect a vanished
@@ -281,6 +293,11 @@ impl State {
             blocked: RefCell::default(),
             waiting: Cell::default(),
             sessions: Cell::default(),
+            replica_waits: Cell::default(),
+            is_look_wanted: Cell::default(),
+            looked_at_replicas_us: Cell::default(),
+            asked_replicas: Cell::default(),
+            online_replicas: Cell::default(),
             last_gone_client: Cell::default(),
             watched: RefCell::default(),
             warned_of_keepalive: Cell::default(),
@@ -331,6 +348,7 @@ impl State {
         let result = change(&mut table);
         self.waiting.set(table.queues().len());
         self.sessions.set(table.sessions().len());
+        self.replica_waits.set(table.replica_waits().len());
         Some(result)
     }
 
@@ -387,6 +405,11 @@ pub fn anybody_waits() -> bool {
 /// Returns true if any grant is tied to a connection.
 pub fn any_sessions() -> bool {
     with(|state| state.sessions.get() > 0)
+}
+
+/// Returns true if any client waits for replicas.
+pub fn any_replica_waits() -> bool {
+    with(|state| state.replica_waits.get() > 0)
 }
 
 /// Returns true if this server has any lock.

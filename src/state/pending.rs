@@ -30,11 +30,13 @@ pub enum Event {
     Demoted,
     /// A connection with sessions was closed or reset at this time on the wall clock, in ms.
     Closed(u64, u64),
-    /// The server itself replied to a waiter that was queued at this position.
-    Left(WaiterId, Position),
-    /// The connection of a waiter at this position was lost at this time on the steady clock, in
-    /// ms.
-    Lost(WaiterId, Position, u64),
+    /// The value of this name left its key.
+    ValueLeft(Name),
+    /// The server itself replied to a blocked client that was queued at this position, or that
+    /// waited for replicas only.
+    Left(WaiterId, Option<Position>),
+    /// The connection of such a client was lost at this time on the steady clock, in ms.
+    Lost(WaiterId, Option<Position>, u64),
 }
 
 /// All databases, in [`Pending::databases`] and [`Event::Flushed`], as in the server's event.

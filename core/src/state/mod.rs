@@ -10,6 +10,7 @@ pub mod place;
 pub mod queue;
 pub mod queue_table;
 pub mod ranked_list;
+pub mod replica_waits;
 pub mod schedule;
 pub mod sessions;
 pub mod slab;

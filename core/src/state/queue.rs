@@ -32,7 +32,7 @@ use crate::state::slab::Slab;
 use crate::values::lock::{Lack, Lock};
 use crate::values::name::Name;
 use crate::values::name::Names;
-use crate::values::request::Request;
+use crate::values::request::{Replicas, Request};
 use crate::values::time::has_passed;
 use crate::values::token::Token;
 
@@ -57,6 +57,8 @@ pub struct Waiter {
     pub since_ms: u64,
     /// Deadline of BLOCK on the steady clock in ms; `None`: no timeout.
     pub timeout_ms: Option<u64>,
+    /// The replicas that must have the grant before the client gets it as its reply.
+    pub replicas: Option<Replicas>,
 }
 
 impl Waiter {

@@ -301,6 +301,7 @@ fn release_at(
     if likely(left == 0) {
         times.record(tx.now_ms().saturating_sub(since_ms));
         tx.remove(id, token);
+        tx.note_end(id, token);
     } else {
         leave_holds(id, token, left, tx);
     }
@@ -347,7 +348,11 @@ fn replaced_at(name: &Name, lock: &Lock, token: &Token) -> Option<Replaced> {
 /// # Errors
 /// [`Refusal::WrongType`]
 #[inline(always)]
-fn count_held(names: &Names, token: &Token, tx: &mut Transaction) -> Result<usize, Refusal> {
+pub(super) fn count_held(
+    names: &Names,
+    token: &Token,
+    tx: &mut Transaction,
+) -> Result<usize, Refusal> {
     let mut held = 0;
     for name in names {
         let lock = tx.lock_at(name).ok_or(Refusal::WrongType)?;

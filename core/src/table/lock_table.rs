@@ -8,6 +8,7 @@ use crate::state::durations::Durations;
 use crate::state::lost_holds::LostHolds;
 use crate::state::place::WaiterKind;
 use crate::state::queue::{Position, Queues, WaiterId};
+use crate::state::replica_waits::ReplicaWaits;
 use crate::state::schedule::Schedule;
 use crate::state::sessions::Sessions;
 use crate::store::Environment;
@@ -100,6 +101,7 @@ impl WaitQueues {
 pub struct LockTable {
     pub(super) wait_queues: WaitQueues,
     pub(super) sessions: Sessions,
+    pub(super) replica_waits: ReplicaWaits,
     pub(super) steps: u64,
     workspace: Workspace,
 }
@@ -199,6 +201,7 @@ impl LockTable {
     /// Records that the server swapped two databases.
     pub fn swap_databases(&mut self, one: i32, other: i32) {
         self.sessions.swap_databases(one, other);
+        self.replica_waits.lose_swapped(one, other);
     }
 
     /// Ends all sessions, because all keys of all databases are gone.
@@ -253,7 +256,8 @@ impl LockTable {
         environment: &mut Environment<'_, 'n>,
         run: impl FnOnce(&mut WaitQueues, &mut Transaction<'_, '_, 'n>) -> Result<Answer, Refusal>,
     ) -> Decision {
-        let mut tx = Transaction::new(names, environment, &mut self.sessions, &mut self.workspace);
+        let ties = (&mut self.sessions, &mut self.replica_waits);
+        let mut tx = Transaction::new(names, environment, ties, &mut self.workspace);
         let answer = run(&mut self.wait_queues, &mut tx);
         debug_assert_eq!(
             self.wait_queues.overlooked(&mut tx),

@@ -24,6 +24,7 @@ mod grants;
 mod lock_table;
 mod place;
 mod quiescence;
+mod replicas;
 mod settle;
 mod wait_request;
 mod waits;
@@ -37,11 +38,12 @@ use crate::store::Environment;
 use crate::transaction::Transaction;
 use crate::values::name::Names;
 use crate::values::refusal::Refusal;
-use crate::values::request::Request;
+use crate::values::request::{Replicas, Request};
 use admission::Admission;
 use grants::{extend, release, Grantee};
 use lock_table::WaitQueues;
 pub use lock_table::{as_of, Counters, LockTable, Times};
+use replicas::hold_back;
 use wait_request::{WaitKind, WaitRequest, WaitStart};
 
 impl LockTable {
@@ -53,11 +55,18 @@ impl LockTable {
         caller: Caller,
         environment: &mut Environment<'_, 'n>,
     ) -> Decision {
-        let Operation { names, action, .. } = operation;
+        let Operation {
+            names,
+            action,
+            replicas,
+        } = operation;
         self.settle_around(names, environment, |wait_queues, tx| {
-            let answer = wait_queues.decide(names, action, caller, tx);
+            let answer = wait_queues.decide((names, action, *replicas), caller, tx);
             if let Err(why) = answer {
                 wait_queues.count_refusal(why);
+            }
+            if unlikely(replicas.is_some() || !tx.replica_waits.is_empty()) {
+                return answer.map(|answer| hold_back(operation, answer, caller, tx));
             }
             answer
         })
@@ -98,13 +107,12 @@ impl WaitQueues {
     #[inline(always)]
     fn decide(
         &mut self,
-        names: &Names,
-        action: &Action,
+        (names, action, replicas): (&Names, &Action, Option<Replicas>),
         caller: Caller,
         tx: &mut Transaction,
     ) -> Result<Answer, Refusal> {
         match action {
-            Action::Acquire(request) => self.acquire(names, request, caller, tx),
+            Action::Acquire(request) => self.acquire(names, request, replicas, caller, tx),
             Action::Wait {
                 request,
                 block_ms,
@@ -118,6 +126,7 @@ impl WaitQueues {
                     names,
                     request,
                     kind,
+                    replicas,
                     caller,
                 };
                 Ok(match self.wait(wait, tx)? {
@@ -138,6 +147,7 @@ impl WaitQueues {
                     names,
                     request,
                     kind,
+                    replicas: None,
                     caller,
                 };
                 self.queue(wait, tx)
@@ -149,6 +159,7 @@ impl WaitQueues {
                 lease_kind,
                 ..
             } => {
+                self.check_extension(names, token, replicas, tx)?;
                 let answer = extend(names, token, *lease_ms, *lease_kind, caller, tx);
                 self.counters.extensions += counted(&answer);
                 answer
@@ -168,12 +179,14 @@ impl WaitQueues {
         &mut self,
         names: &Names,
         request: &Request,
+        replicas: Option<Replicas>,
         caller: Caller,
         tx: &mut Transaction,
     ) -> Result<Answer, Refusal> {
         match self.newcomer_admission(names, request, tx)? {
             Admission::Blocked { .. } => Ok(Answer::NotNow),
             Admission::Granted { kept_fence } => {
+                self.check_replicas(replicas, tx)?;
                 let to = Grantee::Client(caller.client_id);
                 let fence = self.grant(names, request, kept_fence, to, tx);
                 Ok(Answer::Granted(fence))

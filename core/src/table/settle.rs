@@ -13,6 +13,7 @@ use super::admission::Admission;
 use super::grants::{held_by, Grantee};
 use super::lock_table::WaitQueues;
 use super::place::publish;
+use super::replicas::hold_back_hand_over;
 use super::worklist::WorkList;
 use crate::budget::{COMPLETION_STEPS, MOST_STEPS};
 use crate::decision::{Completion, Outcome};
@@ -328,6 +329,9 @@ impl WaitQueues {
             return self.end_absent(position, tx);
         }
         match self.waiter_admission(position, waiter, tx) {
+            Ok(Admission::Granted { .. }) if unlikely(lacks_replicas(waiter, tx)) => {
+                self.end_wait(position, Outcome::Refused(Refusal::TooFewReplicas), tx)
+            }
             Ok(Admission::Granted { kept_fence })
                 if likely(tx.environment.store.may_be_granted(waiter)) =>
             {
@@ -414,6 +418,10 @@ impl WaitQueues {
             let granted = (waiter.request.token.clone(), waiter.names.clone());
             tx.lists.granted.push(granted);
         }
+        if unlikely(!tx.replica_waits.is_empty()) {
+            tx.replica_waits
+                .confirm(&waiter.request.token, &waiter.names);
+        }
         self.counters.hand_overs += 1;
         let waited_ms = tx.steady_ms().saturating_sub(waiter.since_ms);
         self.times.waits.record(waited_ms);
@@ -428,13 +436,14 @@ impl WaitQueues {
             client_id,
             names,
             request,
+            replicas,
             ..
         } = waiter;
         let replaced = held_by(&request.token, &names, tx);
         let to = Grantee::Client(client_id);
         let fence = self.grant_all(&names, &request, kept_fence, to, tx);
         let count = names.count();
-        let outcome = Outcome::Granted(HandOver {
+        let hand_over = HandOver {
             grant: Grant {
                 token: request.token,
                 fence,
@@ -444,8 +453,11 @@ impl WaitQueues {
             fence_origin: kept_fence.map_or(FenceOrigin::New, |_| FenceOrigin::Kept),
             replaced,
             place,
-        });
-        complete(waiter_id, outcome, count, tx);
+        };
+        match replicas {
+            None => complete(waiter_id, Outcome::Granted(hand_over), count, tx),
+            Some(replicas) => hold_back_hand_over(waiter_id, hand_over, replicas, tx),
+        }
     }
 
     /// Skips the waiters behind a grant that was just made, if the grant is exclusive and no wait
@@ -518,6 +530,15 @@ impl WaitQueues {
         if let Some(queue) = queue {
             queue.record(name, lock, end_ms, now_ms);
         }
+    }
+}
+
+/// Returns true if fewer replicas are online than a waiter asks for.
+#[inline(always)]
+fn lacks_replicas(waiter: &Waiter, tx: &mut Transaction) -> bool {
+    match waiter.replicas {
+        Some(replicas) => !tx.environment.store.has_replicas(replicas.count),
+        None => false,
     }
 }
 

@@ -4,7 +4,7 @@ use crate::decision::{Caller, Enqueued};
 use crate::state::queue::Position;
 use crate::values::name::Names;
 use crate::values::notification::Notification;
-use crate::values::request::Request;
+use crate::values::request::{Replicas, Request};
 
 /// The kind of wait for a request that cannot be granted yet.
 #[derive(Clone, Copy)]
@@ -26,6 +26,7 @@ pub(super) struct WaitRequest<'a> {
     pub(super) names: &'a Names,
     pub(super) request: &'a Request,
     pub(super) kind: WaitKind<'a>,
+    pub(super) replicas: Option<Replicas>,
     pub(super) caller: Caller,
 }
 

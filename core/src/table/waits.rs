@@ -29,7 +29,8 @@ impl WaitQueues {
     /// wait replaces the older one.
     ///
     /// # Errors
-    /// The errors of [`WaitQueues::newcomer_admission`], then [`Refusal::Deadlock`],
+    /// The errors of [`WaitQueues::newcomer_admission`], then those of
+    /// [`WaitQueues::check_replicas`] if the request can be granted, else [`Refusal::Deadlock`],
     /// [`Refusal::SessionDeadlock`], and [`Refusal::MaxWaiters`] or [`Refusal::MaxTickets`].
     #[inline(never)]
     pub(super) fn wait(
@@ -42,10 +43,12 @@ impl WaitQueues {
             request,
             kind,
             caller,
+            ..
         } = wait;
         let (upgrades, by) = match self.newcomer_admission(names, request, tx)? {
             Admission::Blocked { upgrades, by, .. } => (upgrades, by),
             Admission::Granted { kept_fence } => {
+                self.check_replicas(wait.replicas, tx)?;
                 let fence = self.grant_at_once(wait, kept_fence, tx);
                 return Ok(WaitStart::Granted(fence));
             }
@@ -164,7 +167,7 @@ impl WaitQueues {
         let (passes, others, most, refusal) = match kind {
             WaitKind::Block { .. } => (
                 was_blocked,
-                self.queues.blocked_len(),
+                self.queues.blocked_len() + tx.replica_waits.len(),
                 (tx.environment.limits)().max_waiters,
                 Refusal::MaxWaiters,
             ),
@@ -320,6 +323,7 @@ fn waiter(wait: WaitRequest<'_>, tx: &mut Transaction) -> Waiter {
         names,
         request,
         kind,
+        replicas,
         caller,
     } = wait;
     let now_ms = tx.steady_ms();
@@ -348,6 +352,7 @@ fn waiter(wait: WaitRequest<'_>, tx: &mut Transaction) -> Waiter {
         request: request.clone(),
         since_ms: now_ms,
         timeout_ms,
+        replicas,
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Memory {
     /// Tokens of users that have lost their rights.
     pub barred: BTreeSet<Token>,
     pub sharding: Option<Sharding>,
+    /// The number of replicas that are online.
+    pub replicas: u32,
     /// The slot of the running command's keys. In a cluster, keys of other slots are not found
     /// meanwhile.
     running: Option<u16>,
@@ -83,6 +85,10 @@ impl Store for Memory {
 
     fn user(&mut self) -> User {
         User::default()
+    }
+
+    fn has_replicas(&mut self, count: u32) -> bool {
+        self.replicas >= count
     }
 
     fn may_be_granted(&mut self, waiter: &Waiter) -> bool {
@@ -232,6 +238,7 @@ impl World {
             Ok(Answer::Granted(_)) => "granted".to_owned(),
             Ok(Answer::NotNow) => "nil".to_owned(),
             Ok(Answer::Queued(..)) => "waits".to_owned(),
+            Ok(Answer::HeldBack) => "held back".to_owned(),
             Ok(Answer::Place(place, _)) => format!("place {place}"),
             Ok(Answer::Count(count)) => count.to_string(),
             Err(refusal) => refusal.to_string(),

@@ -1,0 +1,200 @@
+//! REPLICAS: commands whose reply is held back until replicas have what they changed.
+
+use super::grants::count_held;
+use super::lock_table::{LockTable, WaitQueues};
+use crate::decision::{Answer, Caller, Completion, Decision};
+use crate::hints::unlikely;
+use crate::operation::{Action, Operation};
+use crate::state::hand_over::HandOver;
+use crate::state::queue::WaiterId;
+use crate::state::replica_waits::{
+    Acknowledgements, HeldReply, Progress, ReplicaWait, ReplicaWaits,
+};
+use crate::store::{Environment, KeyState};
+use crate::transaction::Transaction;
+use crate::values::name::{Name, Names};
+use crate::values::refusal::Refusal;
+use crate::values::request::Replicas;
+use crate::values::token::Token;
+
+impl LockTable {
+    /// Ends the replica waits that are decided by the progress of the replicas, the leases and the
+    /// clock, at most `most` of those that are acknowledged.
+    pub fn acknowledge(
+        &mut self,
+        progress: &Progress,
+        most: usize,
+        environment: &mut Environment<'_, '_>,
+    ) -> Decision {
+        for (name, token, fence) in self.replica_waits.take_doubtful() {
+            if !holds(&environment.store.read(&name), &token, fence) {
+                self.replica_waits.lose(&name, &token);
+            }
+        }
+        self.transact(&[], environment, |_, tx| {
+            let now = (tx.now_ms(), tx.steady_ms());
+            let completions = &mut tx.lists.deliveries.completions;
+            tx.replica_waits.end(progress, now, most, &mut |id, end| {
+                completions.push(Completion::of_replica_wait(id, end));
+            });
+            Ok(Answer::NotNow)
+        })
+    }
+
+    /// Records the offset of the stream for the replica waits that have begun since the last call.
+    /// All their effects are before that offset.
+    pub fn record_offset(&mut self, offset: u64) {
+        self.replica_waits.record_offset(offset);
+    }
+
+    /// Returns the counts and times of replica waits.
+    pub const fn acknowledgements(&mut self) -> &mut Acknowledgements {
+        &mut self.replica_waits.acknowledgements
+    }
+
+    /// Returns the replica waits.
+    pub const fn replica_waits(&self) -> &ReplicaWaits {
+        &self.replica_waits
+    }
+
+    /// Removes the replica wait of a client that got a reply from the server, or whose connection
+    /// is gone. Returns `None` if the client has none.
+    pub fn leave_replica_wait(&mut self, id: WaiterId) -> Option<ReplicaWait> {
+        self.replica_waits.remove(id)
+    }
+
+    /// Removes the replica wait of a client whose WITHIN an administrator has cut short. Returns
+    /// false if the client has none.
+    pub fn cut_short(&mut self, id: WaiterId) -> bool {
+        self.replica_waits.cut_short(id)
+    }
+
+    /// Records that the value of a name has left its key.
+    pub fn lose_grants_at(&mut self, name: &Name) {
+        self.replica_waits.lose_all(name);
+    }
+
+    /// Records that a database was emptied; `None`: all of them.
+    pub fn doubt_grants_in(&mut self, db: Option<i32>) {
+        self.replica_waits.doubt(db);
+    }
+}
+
+/// Returns true if a token holds the lock of a key under this fence.
+fn holds(state: &KeyState, token: &Token, fence: u64) -> bool {
+    let KeyState::Lock(stored) = state else {
+        return false;
+    };
+    let own = stored.lock.holder(token);
+    own.is_some_and(|own| own.fence == fence)
+}
+
+impl WaitQueues {
+    /// Checks that a command with REPLICAS may succeed.
+    ///
+    /// # Errors
+    /// [`Refusal::TooFewReplicas`], then [`Refusal::MaxWaiters`]
+    #[inline(always)]
+    pub(super) fn check_replicas(
+        &self,
+        replicas: Option<Replicas>,
+        tx: &mut Transaction,
+    ) -> Result<(), Refusal> {
+        match replicas {
+            Some(replicas) => self.check_asked(replicas, tx),
+            None => Ok(()),
+        }
+    }
+
+    #[inline(never)]
+    fn check_asked(&self, replicas: Replicas, tx: &mut Transaction) -> Result<(), Refusal> {
+        if !tx.environment.store.has_replicas(replicas.count) {
+            return Err(Refusal::TooFewReplicas);
+        }
+        let most = (tx.environment.limits)().max_waiters;
+        let others = self.queues.blocked_len() + tx.replica_waits.len();
+        if most > 0 && others >= most {
+            return Err(Refusal::MaxWaiters);
+        }
+        Ok(())
+    }
+
+    /// Checks that an extension with REPLICAS may succeed. One that changes nothing needs no
+    /// replicas.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongType`], and those of [`WaitQueues::check_replicas`]
+    #[inline(always)]
+    pub(super) fn check_extension(
+        &self,
+        names: &Names,
+        token: &Token,
+        replicas: Option<Replicas>,
+        tx: &mut Transaction,
+    ) -> Result<(), Refusal> {
+        if unlikely(replicas.is_some()) && count_held(names, token, tx)? == names.count() {
+            return self.check_replicas(replicas, tx);
+        }
+        Ok(())
+    }
+}
+
+/// Holds back the answer of an operation that asks for replicas and has succeeded. Also records that
+/// the answer confirms earlier hand-overs to its token.
+#[inline(never)]
+pub(super) fn hold_back(
+    operation: &Operation,
+    answer: Answer,
+    caller: Caller,
+    tx: &mut Transaction,
+) -> Answer {
+    let Operation {
+        names,
+        action,
+        replicas,
+    } = operation;
+    let reply = match (action, &answer) {
+        (_, Answer::Granted(_)) => HeldReply::Grant,
+        (Action::Extend { .. }, Answer::Count(count)) if *count > 0 => HeldReply::Count(*count),
+        _ => return answer,
+    };
+    let token = action.token();
+    tx.replica_waits.confirm(token, names);
+    match replicas {
+        Some(replicas) => {
+            begin(caller.waiter_id, (token, names), *replicas, reply, tx);
+            Answer::HeldBack
+        }
+        None => answer,
+    }
+}
+
+/// Holds back the reply to a hand-over.
+#[inline(never)]
+pub(super) fn hold_back_hand_over(
+    waiter_id: WaiterId,
+    hand_over: HandOver,
+    replicas: Replicas,
+    tx: &mut Transaction,
+) {
+    let (token, names) = (hand_over.grant.token.clone(), hand_over.names.clone());
+    let reply = HeldReply::HandOver(Box::new(hand_over));
+    begin(waiter_id, (&token, &names), replicas, reply, tx);
+}
+
+fn begin(
+    waiter_id: WaiterId,
+    (token, names): (&Token, &Names),
+    replicas: Replicas,
+    reply: HeldReply,
+    tx: &mut Transaction,
+) {
+    let mut grants = Vec::with_capacity(names.count());
+    for name in names {
+        let lock = tx.lock_at(name);
+        grants.extend(lock.and_then(|lock| lock.holder(token)).cloned());
+    }
+    let now_ms = tx.steady_ms();
+    let wait = ReplicaWait::new(replicas, reply, (token, names), grants.iter(), now_ms);
+    tx.replica_waits.insert(waiter_id, wait);
+}

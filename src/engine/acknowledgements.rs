@@ -1,0 +1,88 @@
+//! Acknowledgements: the looks at the replicas while clients wait for them (REPLICAS).
+//!
+//! 1. Before the server sleeps, the effects of all commands so far were replicated. The module then
+//!    notes the offset of the stream for clients that have begun to wait, and asks the replicas for
+//!    acknowledgements.
+//! 2. The command filter sees the acknowledgements. Then the module looks how far the replicas have
+//!    come. One look serves all clients that wait, and there is at most one in [`LOOK_US`].
+//! 3. The timer looks again after [`ASK_AGAIN_MS`], and when the first WITHIN ends.
+
+use redis_lock_core::budget::MOST_A_FIRING;
+use redis_lock_core::hints::likely;
+use redis_module::Context;
+
+use crate::engine::execute;
+use crate::server::{api, clock, replicas, timer};
+use crate::state::{self, State};
+
+/// The least time between two looks at the replicas, in microseconds.
+// perf: a look makes the server write a section of INFO, which takes some 10 us.
+const LOOK_US: u64 = 100;
+
+/// The time after which replicas are asked again, in ms.
+const ASK_AGAIN_MS: u64 = 10;
+
+/// Notes the offset of new replica waits and asks for acknowledgements, and looks at the replicas if
+/// a look is wanted. Called before the server sleeps, so what is asked is sent at once.
+pub fn before_sleep(ctx: &Context) {
+    if likely(!state::any_replica_waits()) || api::is_replica() {
+        return;
+    }
+    if state::with(|state| state.is_look_wanted.replace(false)) {
+        look(ctx);
+    }
+    if state::look(|table| table.replica_waits().has_unsent()) == Some(true) {
+        let offset = replicas::stream_offset(ctx);
+        state::change(|table| table.record_offset(offset));
+    }
+    ask_if_due(ctx);
+}
+
+/// Looks how far the replicas have come, and replies to the clients whose wait has ended.
+fn look(ctx: &Context) {
+    if !state::with(|state| is_due(state, clock::steady_us())) {
+        replicas::want_look_in_next_pass();
+        return;
+    }
+    let progress = replicas::progress(ctx);
+    if execute::acknowledge(ctx, &progress, MOST_A_FIRING) >= MOST_A_FIRING {
+        replicas::want_look_in_next_pass();
+    }
+}
+
+/// Returns true if the last look was long enough ago. Then this is the last look.
+fn is_due(state: &State, now_us: u64) -> bool {
+    let is_due = now_us >= state.looked_at_replicas_us.get().saturating_add(LOOK_US);
+    if is_due {
+        state.looked_at_replicas_us.set(now_us);
+    }
+    is_due
+}
+
+/// Asks the replicas once for each new offset that is waited for, and again after
+/// [`ASK_AGAIN_MS`].
+fn ask_if_due(ctx: &Context) {
+    let Some(last) = state::look(|table| table.replica_waits().last_offset()).flatten() else {
+        return;
+    };
+    let now_ms = clock::steady_ms();
+    let is_due = state::with(|state| {
+        let (asked_offset, asked_ms) = state.asked_replicas.get();
+        last != asked_offset || now_ms >= asked_ms.saturating_add(ASK_AGAIN_MS)
+    });
+    if is_due && api::may_write_unasked(ctx) {
+        state::with(|state| state.asked_replicas.set((last, now_ms)));
+        replicas::ask(ctx);
+    }
+}
+
+/// Wants another look while clients wait for replicas. Called when the module's timer fires.
+pub fn go_on() {
+    if !state::any_replica_waits() || api::is_replica() {
+        return;
+    }
+    replicas::want_look();
+    let next_ms = state::look(|table| table.replica_waits().next_timeout_ms()).flatten();
+    let again_ms = clock::steady_ms().saturating_add(ASK_AGAIN_MS);
+    timer::arm(next_ms.map_or(again_ms, |ms| again_ms.min(ms.saturating_add(1))));
+}

@@ -1,0 +1,121 @@
+//! The server's replicas: how far they have come, and the request for their acknowledgements.
+
+use std::ffi::{c_void, CStr, CString};
+use std::ptr;
+
+use redis_lock_core::state::replica_waits::Progress;
+use redis_module::{raw, Context};
+
+use crate::server::api::{self, server};
+use crate::state;
+
+/// Asks for a look at the replicas before the server sleeps next.
+pub fn want_look() {
+    state::with(|state| state.is_look_wanted.set(true));
+}
+
+/// Asks for a look at the replicas in the next pass of the server's event loop, which then comes at
+/// once.
+// perf: a timer would not do. Redis 7.0 decides how long it sleeps before it tells the module that
+// it will, so a timer that is armed then may be 10 ms late.
+pub fn want_look_in_next_pass() {
+    want_look();
+    server!(RedisModule_EventLoopAddOneShot(
+        Some(do_nothing),
+        ptr::null_mut()
+    ));
+}
+
+extern "C" fn do_nothing(_data: *mut c_void) {}
+
+/// Forgets how many replicas are online, because one has come or gone.
+pub fn forget_online() {
+    state::with(|state| state.online_replicas.set(None));
+}
+
+/// Returns true if at least this many replicas are online.
+///
+/// The server reports when a replica comes or goes. So the number that was seen last is looked up
+/// again only if it is too small.
+pub fn are_online(ctx: &Context, count: u32) -> bool {
+    let known = state::with(|state| state.online_replicas.get());
+    known.is_some_and(|known| known >= count)
+        || progress(ctx).acknowledged.len() >= usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// Returns the offset of the replication stream: everything that was replicated so far is before it.
+pub fn stream_offset(ctx: &Context) -> u64 {
+    Info::of(ctx).map_or(0, |info| info.number(c"master_repl_offset"))
+}
+
+/// Returns the progress of the replicas that are online.
+pub fn progress(ctx: &Context) -> Progress {
+    let Some(info) = Info::of(ctx) else {
+        return Progress::default();
+    };
+    let slaves = info.number(c"connected_slaves");
+    let mut acknowledged: Vec<u64> = (0..slaves)
+        .filter_map(|at| {
+            let field = CString::new(format!("slave{at}")).ok()?;
+            acknowledged_offset(info.field(&field)?)
+        })
+        .collect();
+    acknowledged.sort_unstable_by(|one, other| other.cmp(one));
+    let online = u32::try_from(acknowledged.len()).unwrap_or(u32::MAX);
+    state::with(|state| state.online_replicas.set(Some(online)));
+    Progress { acknowledged }
+}
+
+/// Returns the offset that a replica has acknowledged, if it is online, from its line in INFO:
+/// `ip=...,port=...,state=online,offset=...,lag=...`.
+fn acknowledged_offset(line: &str) -> Option<u64> {
+    let mut fields = line.split(',').filter_map(|field| field.split_once('='));
+    let is_online = fields.any(|field| field == ("state", "online"));
+    let offset = fields.find(|(name, _)| *name == "offset");
+    offset.filter(|_| is_online)?.1.parse().ok()
+}
+
+/// The section `replication` of the server's INFO.
+struct Info(*mut raw::RedisModuleServerInfoData);
+
+impl Info {
+    fn of(ctx: &Context) -> Option<Self> {
+        let info = server!(RedisModule_GetServerInfo(ctx.ctx, c"replication".as_ptr()));
+        info.filter(|info| !info.is_null()).map(Self)
+    }
+
+    /// Returns the number in a field; 0 if there is none.
+    fn number(&self, name: &CStr) -> u64 {
+        let text = self.field(name);
+        text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    fn field(&self, name: &CStr) -> Option<&str> {
+        let text = server!(RedisModule_ServerInfoGetFieldC(self.0, name.as_ptr()));
+        let text = text.filter(|text| !text.is_null())?;
+        // SAFETY: the server returned a string with its NUL, which is valid until `self` is dropped.
+        unsafe { CStr::from_ptr(text) }.to_str().ok()
+    }
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        let ctx = api::own_context();
+        server!(RedisModule_FreeServerInfo(ctx.ctx, self.0));
+    }
+}
+
+/// Asks the replicas for acknowledgements. Nothing of it reaches the append-only file. Only allowed
+/// if the module [may write](api::may_write_unasked).
+///
+/// Nothing else may be replicated in this context: a replica answers a request inside a MULTI with
+/// the offset before that MULTI.
+pub fn ask(ctx: &Context) {
+    server!(RedisModule_Replicate(
+        ctx.ctx,
+        c"REPLCONF".as_ptr(),
+        c"Acc".as_ptr(),
+        c"GETACK".as_ptr(),
+        c"*".as_ptr(),
+    ));
+}
