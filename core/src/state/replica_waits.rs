@@ -439,6 +439,56 @@ impl ReplicaWaits {
         }
     }
 
+    /// Returns the grants that are followed, without those that are known to have ended or that are
+    /// to be looked at: their names, tokens and fences.
+    pub fn followed(&self) -> impl Iterator<Item = (&Name, &Token, u64)> {
+        let waits = self.waits.iter();
+        let in_force = waits.filter(|(id, _)| self.emptied.is_empty() && !self.lost.contains(id));
+        in_force.flat_map(|(_, wait)| {
+            let grants = wait.names.iter().zip(&wait.grants);
+            grants.map(|(name, own)| (name, &wait.token, own.fence))
+        })
+    }
+
+    /// Checks the invariants.
+    ///
+    /// # Errors
+    /// The invariant that does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        let listed: usize = self
+            .at
+            .values()
+            .flat_map(HashMap::values)
+            .map(|ids| ids.len())
+            .sum();
+        let names: usize = self.waits.values().map(|wait| wait.names.count()).sum();
+        let by_offset = self.offsets.len() + self.unsent.len();
+        let counts = [
+            ("names", listed, names),
+            ("timeouts", self.timeouts.len(), self.waits.len()),
+            ("ends of leases", self.lease_ends.len(), self.waits.len()),
+            ("offsets", by_offset, self.waits.len()),
+        ];
+        for (index, found, expected) in counts {
+            if found != expected {
+                return Err(format!("{index}: {found} instead of {expected}"));
+            }
+        }
+        let is_listed = |(id, wait): (&WaiterId, &ReplicaWait)| {
+            self.timeouts.contains(&(wait.until_ms, *id))
+                && self.lease_ends.contains(&(wait.lease_end_ms(), *id))
+                && wait.grants.len() == wait.names.count()
+                && wait
+                    .names
+                    .iter()
+                    .all(|name| self.of(name, &wait.token).contains(id))
+        };
+        match self.waits.iter().find(|own| !is_listed(*own)) {
+            Some((_, wait)) => Err(format!("not listed: {wait:?}")),
+            None => Ok(()),
+        }
+    }
+
     /// Removes a wait as if its WITHIN had ended. Returns false if there is none.
     pub fn cut_short(&mut self, id: WaiterId) -> bool {
         let mut is_cut = false;

@@ -212,6 +212,7 @@ fn with_newcomer(world: &World, said: &Said) -> Vec<(JoinAt, Waiter)> {
         request,
         since_ms: 0,
         timeout_ms: None,
+        replicas: None,
     };
     all.push((rank, newcomer));
     all

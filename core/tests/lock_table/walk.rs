@@ -18,6 +18,10 @@ enum Step {
     HangUpUnseen(usize),
     /// The database is flushed.
     Flush,
+    /// Some replicas acknowledge all effects so far.
+    Acknowledge(usize),
+    /// An administrator cuts a wait for replicas short.
+    CutShort(usize),
     /// The server answers a blocked client by itself.
     Unblock(usize),
     /// A connection was lost before it got the reply to its hand-over.
@@ -87,12 +91,16 @@ fn line(modes: &[&'static str]) -> impl Strategy<Value = String> {
         |(verb, keys, token, ms, mode, reentry, block)| {
             let first = keys[0];
             let keys = format!("{} {}", keys.len(), keys.join(" "));
+            let replicas = ["", "", "REPLICAS 1", "REPLICAS 2 WITHIN 40", "REPLICAS 3"];
+            let replicas = replicas[(ms / 3) as usize % replicas.len()];
             match verb {
-                0 | 1 => format!("MACQUIRE {keys} {token} PX {ms} {mode} {reentry}"),
+                0 | 1 => {
+                    format!("MACQUIRE {keys} {token} PX {ms} {mode} {reentry} {replicas}")
+                }
                 2..=4 => {
                     let keep =
                         ["", "KEEP 25"][usize::from(ms % 2 == 0 && !reentry.contains("KEEP"))];
-                    format!("MWAIT {keys} {token} PX {ms} BLOCK {block} {mode} {reentry} {keep}")
+                    format!("MWAIT {keys} {token} PX {ms} BLOCK {block} {mode} {reentry} {keep} {replicas}")
                 }
                 8 | 9 => {
                     let holds = ["", "HOLDS 2"][usize::from(reentry == "HOLDS 2")];
@@ -102,7 +110,7 @@ fn line(modes: &[&'static str]) -> impl Strategy<Value = String> {
                     )
                 }
                 5 => format!("CANCEL {first} {token}"),
-                6 if ms % 2 == 0 => format!("MEXTEND {keys} {token} PX {ms}"),
+                6 if ms % 2 == 0 => format!("MEXTEND {keys} {token} PX {ms} {replicas}"),
                 6 => format!(
                     "MEXTEND {keys} {token} {}",
                     ["", "NOSESSION", "SESSION KEEP 30"][ms as usize % 3]
@@ -126,6 +134,8 @@ fn step(modes: &[&'static str]) -> impl Strategy<Value = Step> {
         2 => (0usize..9).prop_map(Step::HangUpUnseen),
         1 => Just(Step::Flush),
         1 => (0usize..9).prop_map(Step::Unblock),
+        2 => (0usize..=2).prop_map(Step::Acknowledge),
+        1 => (0usize..9).prop_map(Step::CutShort),
         1 => Just(Step::TakeBack),
         1 => Just(Step::CloseAll),
         1 => Just(Step::CloseUnseen),
@@ -184,6 +194,12 @@ fn take(world: &mut World, step: Step) {
                 world.unblock(&line);
             }
         }
+        Step::Acknowledge(replicas) => world.acknowledge(replicas),
+        Step::CutShort(n) => {
+            if let Some(line) = one_of_the_blocked(world, n) {
+                world.cut_short(&line);
+            }
+        }
         Step::TakeBack => {
             let last = world.handed_over.last();
             if last.is_some_and(|last| last.fence_origin == FenceOrigin::New) {
@@ -220,6 +236,12 @@ fn check(world: &World) -> Result<(), TestCaseError> {
         .sessions()
         .check()
         .map_err(TestCaseError::fail)?;
+    world
+        .table
+        .replica_waits()
+        .check()
+        .map_err(TestCaseError::fail)?;
+    check_replica_waits(world)?;
     let mut fences = Vec::new();
     for key in KEYS {
         let stored = match world.store.keys.get(&world::name(key)) {
@@ -258,6 +280,20 @@ fn check(world: &World) -> Result<(), TestCaseError> {
             others.clone().all(|(_, other)| other != fence),
             "two tokens with one fence: {fences:?}"
         );
+    }
+    Ok(())
+}
+
+/// Checks that each client whose reply is held back still has what its command gave it, under the
+/// fence that it would be told.
+fn check_replica_waits(world: &World) -> Result<(), TestCaseError> {
+    for (name, token, fence) in world.table.replica_waits().followed() {
+        let stored = match world.store.keys.get(name) {
+            Some(KeyState::Lock(stored)) => stored.lock.clone(),
+            _ => Lock::free(),
+        };
+        let own = stored.holder(token).map(|own| own.fence);
+        prop_assert_eq!(own, Some(fence), "{:?} at {:?}", token, name);
     }
     Ok(())
 }
@@ -328,6 +364,7 @@ proptest! {
     #[test]
     fn the_rules_hold_after_every_step(steps in proptest::collection::vec(step(&MODES), 1..60)) {
         let mut world = World::new();
+        world.store.replicas = 2;
         for step in steps {
             take(&mut world, step);
             check(&world)?;
@@ -335,17 +372,20 @@ proptest! {
         KEYS.iter().for_each(|key| world.bring_back(key));
         // Each remaining waiter leaves in the end, whatever the leases and timeouts were.
         for _ in 0..100 {
+            world.acknowledge(2);
             world.close_all();
             world.pass_ms(60);
             check(&world)?;
         }
         prop_assert!(world.table.queues().is_empty(), "{:?}", world.waiting());
         prop_assert!(world.table.sessions().is_empty(), "{:?}", world.table.sessions());
+        prop_assert!(world.table.replica_waits().is_empty(), "{:?}", world.waiting());
     }
 
     #[test]
     fn the_rules_hold_among_those_who_share(steps in proptest::collection::vec(step(&SHARED_MODES), 1..90)) {
         let mut world = World::new();
+        world.store.replicas = 2;
         for step in steps {
             take(&mut world, step);
             check(&world)?;
@@ -355,12 +395,17 @@ proptest! {
     #[test]
     fn fences_rise_in_the_order_of_the_grants(steps in proptest::collection::vec(step(&MODES), 1..60)) {
         let mut world = World::new();
+        world.store.replicas = 2;
         let mut last = std::collections::HashMap::new();
         for step in steps {
             // A take-back restores the replaced grant. A moved lock keeps its own fences.
             let takes_back = matches!(
                 step,
-                Step::TakeBack | Step::Rename(..) | Step::Restore(..)
+                Step::TakeBack
+                    | Step::HangUp(_)
+                    | Step::HangUpUnseen(_)
+                    | Step::Rename(..)
+                    | Step::Restore(..)
             );
             take(&mut world, step);
             for key in KEYS {

@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use redis_lock_core::decision::{Answer, Caller, Decision, Outcome, Publication};
+use redis_lock_core::decision::{Acknowledged, Answer, Caller, Decision, Outcome, Publication};
 use redis_lock_core::effect::{self, Change, Effect, Effects};
 use redis_lock_core::grammar::{self, Keys, Setting};
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::place::User;
 use redis_lock_core::state::queue::{Position, Waiter, WaiterId};
+use redis_lock_core::state::replica_waits::Progress;
 use redis_lock_core::store::{Environment, KeyState, Limits, Store};
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::fence::Fences;
@@ -109,8 +110,9 @@ pub struct World {
     pub max_tickets: usize,
     fences: Fences,
     next_id: u64,
-    /// The waiters with their command lines and positions.
-    waiting: HashMap<WaiterId, (String, Position)>,
+    /// The waiters with their command lines and positions. A client that waits for replicas only has
+    /// no position.
+    waiting: HashMap<WaiterId, (String, Option<Position>)>,
     /// The connection that sent each line last.
     said: HashMap<String, u64>,
     /// Replies to waiters and published messages since the last call of `heard`.
@@ -231,7 +233,12 @@ impl World {
             )
         });
         self.store.running = None;
-        if let Ok(Answer::Queued(_, position)) = decision.answer {
+        let position = match decision.answer {
+            Ok(Answer::Queued(_, position)) => Some(Some(position)),
+            Ok(Answer::HeldBack) => Some(None),
+            _ => None,
+        };
+        if let Some(position) = position {
             self.waiting.insert(waiter_id, (line.to_owned(), position));
         }
         let said = match &decision.answer {
@@ -279,18 +286,50 @@ impl World {
     /// that are due.
     pub fn hang_up_unseen(&mut self, line: &str) -> Option<Name> {
         let (waiter_id, position) = self.forget(line);
+        if let Some(wait) = self.table.leave_replica_wait(waiter_id) {
+            if let Some(hand_over) = wait.undelivered() {
+                let decision = self.outside(|table, outside| table.take_back(&hand_over, outside));
+                self.carry_out(decision);
+            }
+            return None;
+        }
         self.table
-            .lose(waiter_id, position, self.now_ms, self.max_tickets)
+            .lose(waiter_id, position?, self.now_ms, self.max_tickets)
+    }
+
+    /// Has this many replicas acknowledge all effects so far. Others have acknowledged none.
+    pub fn acknowledge(&mut self, replicas: usize) {
+        let offset = self.effects_seen as u64;
+        self.table.record_offset(offset);
+        let progress = Progress {
+            acknowledged: vec![offset; replicas],
+        };
+        let decision = self.outside(|table, outside| table.acknowledge(&progress, 1000, outside));
+        self.carry_out(decision);
+    }
+
+    /// Cuts the wait for replicas short that this line began, by an administrator. Returns false if
+    /// it waits for a lock.
+    pub fn cut_short(&mut self, line: &str) -> bool {
+        let (waiter_id, position) = self.forget(line);
+        let is_cut = self.table.cut_short(waiter_id);
+        if !is_cut {
+            self.waiting.insert(waiter_id, (line.to_owned(), position));
+        }
+        is_cut
     }
 
     /// Answers the connection that sent this line from the server itself. Then the timer fires.
     pub fn unblock(&mut self, line: &str) {
         let (waiter_id, position) = self.forget(line);
-        let vacated = self.table.leave(waiter_id, position);
+        let vacated = match self.table.leave_replica_wait(waiter_id) {
+            Some(_) => None,
+            None => position.and_then(|position| self.table.leave(waiter_id, position)),
+        };
         self.fire(vacated.into_iter().collect());
     }
 
-    fn forget(&mut self, line: &str) -> (WaiterId, Position) {
+    fn forget(&mut self, line: &str) -> (WaiterId, Option<Position>) {
         let wait = self
             .waiting
             .iter()
@@ -330,6 +369,7 @@ impl World {
         self.store.keys.clear();
         self.replica.clear();
         self.table.end_sessions_in(0);
+        self.table.doubt_grants_in(Some(0));
         self.fire(names);
     }
 
@@ -343,6 +383,7 @@ impl World {
     pub fn rename_unseen(&mut self, from: &str, to: &str) {
         let state = self.store.keys.remove(&name(from)).expect("a key");
         self.unlink(to);
+        self.table.lose_grants_at(&name(from));
         let sessions = sessions_of(&state);
         self.table.relocate(&sessions, &name(to));
         self.store.keys.insert(name(to), state);
@@ -392,6 +433,7 @@ impl World {
         let state = self.store.keys.remove(&name(key));
         self.replica.remove(&name(key));
         self.table.end_session(state.iter().flat_map(sessions_of));
+        self.table.lose_grants_at(&name(key));
     }
 
     /// Starts the migration of a key's slot to another server. The key has already moved.
@@ -536,7 +578,10 @@ impl World {
                 .remove(&completion.waiter_id)
                 .expect("a waiter");
             let said = match &completion.outcome {
-                Outcome::Granted(_) => "granted".to_owned(),
+                Outcome::Granted(_) | Outcome::Acknowledged(Acknowledged::Grant(_)) => {
+                    "granted".to_owned()
+                }
+                Outcome::Acknowledged(Acknowledged::Count(count)) => count.to_string(),
                 Outcome::TimedOut => "nil".to_owned(),
                 Outcome::Refused(refusal) => refusal.text().split(' ').next().unwrap().to_owned(),
             };

@@ -19,6 +19,10 @@
 //! - `places`: LOCK.QUEUE: waiters without a connection
 //! - `notifications`: NOTIFY: the message when a place is granted
 //!
+//! Replicas:
+//!
+//! - `replicas`: REPLICAS: replies that are held back until replicas have acknowledged
+//!
 //! Connections:
 //!
 //! - `sessions`: SESSION: grants that end with their connection
@@ -34,7 +38,7 @@
 //! # The notation of a scene
 //!
 //! - `ACQUIRE k a PX 50 -> granted`: a client sends LOCK.ACQUIRE and gets this reply: `granted`,
-//!   `nil`, `waits` (the client is blocked), `place 1`, a number or the text of an error.
+//!   `nil`, `waits` (the client is blocked), `held back` (it waits for replicas), `place 1`, a number or the text of an error.
 //! - `A> ACQUIRE k a -> granted`: connection A sends the command. A line without a letter has a
 //!   connection of its own.
 //! - `+50`: 50 ms pass, and the timer fires. After `LATE 50` the timer doesn't fire yet.
@@ -46,6 +50,9 @@
 //!   value of another type.
 //! - `CLOSE line`: the connection that sent this line closes.
 //! - `BYE line`: the connection that sent this line is lost while it waits.
+//! - `REPLICAS 2`: from now on two replicas are online.
+//! - `ACK 1`: one replica has acknowledged all effects so far, the others none.
+//! - `CUT line`: an administrator cuts short the wait for replicas that this line began.
 //! - `UNBLOCK line`: the server itself replies to the blocked client that sent this line.
 //!
 //! Without PX a lease is 1000 ms long, and without KEEP a place is kept for 500 ms. A lease of
@@ -62,6 +69,7 @@ mod leases;
 mod notifications;
 mod places;
 mod queue_order;
+mod replicas;
 mod scene;
 mod session_deadlocks;
 mod sessions;

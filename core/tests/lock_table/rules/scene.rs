@@ -28,6 +28,12 @@ pub(super) fn play(scene: &str) -> World {
             );
         } else if let Some(ms) = line.strip_prefix("LATE ") {
             world.now_ms += ms.parse::<u64>().expect("milliseconds");
+        } else if let Some(count) = line.strip_prefix("REPLICAS ") {
+            world.store.replicas = count.parse().expect("a number");
+        } else if let Some(count) = line.strip_prefix("ACK ") {
+            world.acknowledge(count.parse().expect("a number"));
+        } else if let Some(said) = line.strip_prefix("CUT ") {
+            assert!(world.cut_short(said), "in the scene at {line:?}:\n{scene}");
         } else if let Some(key) = line.strip_prefix("DEL ") {
             world.delete(key);
         } else if let Some(key) = line.strip_prefix("SET ") {

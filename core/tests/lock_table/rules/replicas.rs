@@ -1,0 +1,317 @@
+//! REPLICAS: replies that are held back until replicas have acknowledged what a command changed.
+//!
+//! - The token is a holder meanwhile, and no waiter.
+//! - If a grant ends before, or WITHIN, the reply is NOREPLICAS, and what the command changed stays.
+//! - A hand-over whose connection is lost before the reply is taken back, unless a later command of
+//!   its token was granted one of its names.
+
+use super::scene::{play, scenes};
+
+scenes! {
+    a_reply_is_held_back_until_as_many_replicas_have_acknowledged: "
+        REPLICAS 2
+        ACQUIRE k a REPLICAS 2 -> held back
+        = k a#1
+        ACQUIRE k b -> nil
+        ACK 1
+        < nothing
+        ACK 2
+        < ACQUIRE k a REPLICAS 2: granted";
+
+    an_extension_is_held_back_too: "
+        REPLICAS 1
+        MACQUIRE 2 k j a -> granted
+        EXTEND k a REPLICAS 1 -> held back
+        MEXTEND 2 k j a REPLICAS 1 -> held back
+        ACK 1
+        < EXTEND k a REPLICAS 1: 1 | MEXTEND 2 k j a REPLICAS 1: 2";
+
+    a_command_that_does_not_succeed_waits_for_no_replicas: "
+        ACQUIRE k a -> granted
+        ACQUIRE k b REPLICAS 5 -> nil
+        EXTEND k b REPLICAS 5 -> 0
+        MEXTEND 2 k j a REPLICAS 5 -> 0
+        WAIT k b REPLICAS 5 -> waits
+        SET j
+        ACQUIRE j b REPLICAS 5 -> WRONGTYPE Operation against a key holding the wrong kind of value
+        EXTEND j b REPLICAS 5 -> WRONGTYPE Operation against a key holding the wrong kind of value";
+
+    too_few_replicas_refuse_what_would_succeed: "
+        REPLICAS 1
+        ACQUIRE k a REPLICAS 2 -> NOREPLICAS fewer replicas are online than REPLICAS asks for
+        WAIT k a REPLICAS 2 -> NOREPLICAS fewer replicas are online than REPLICAS asks for
+        = k
+        ACQUIRE k a PX 50 -> granted
+        EXTEND k a PX 500 REPLICAS 2 -> NOREPLICAS fewer replicas are online than REPLICAS asks for
+        +51
+        = k";
+
+    a_waiter_is_refused_when_its_turn_comes_and_the_next_is_granted: "
+        ACQUIRE k a -> granted
+        WAIT k b REPLICAS 1 -> waits
+        WAIT k c -> waits
+        RELEASE k a -> 1
+        < WAIT k b REPLICAS 1: NOREPLICAS | WAIT k c: granted
+        = k c#1";
+
+    a_hand_over_is_held_back: "
+        REPLICAS 1
+        ACQUIRE k a -> granted
+        WAIT k b REPLICAS 1 BLOCK 20 -> waits
+        RELEASE k a -> 1
+        < nothing
+        = k b#1
+        CANCEL k b -> 0
+        +21
+        < nothing
+        ACK 1
+        < WAIT k b REPLICAS 1 BLOCK 20: granted";
+
+    the_wait_ends_with_within: "
+        REPLICAS 1
+        ACQUIRE k a REPLICAS 1 WITHIN 20 -> held back
+        +20
+        ACK 0
+        < nothing
+        +1
+        ACK 0
+        < ACQUIRE k a REPLICAS 1 WITHIN 20: NOREPLICAS
+        = k a#1";
+
+    an_acknowledgement_goes_before_the_end_of_within: "
+        REPLICAS 1
+        ACQUIRE k a REPLICAS 1 WITHIN 20 -> held back
+        +30
+        ACK 1
+        < ACQUIRE k a REPLICAS 1 WITHIN 20: granted";
+
+    the_end_of_a_grant_goes_before_an_acknowledgement: "
+        REPLICAS 1
+        ACQUIRE k a PX 20 REPLICAS 1 -> held back
+        LATE 21
+        ACK 1
+        < ACQUIRE k a PX 20 REPLICAS 1: NOREPLICAS";
+
+    within_counts_from_the_hand_over: "
+        REPLICAS 1
+        ACQUIRE k a -> granted
+        WAIT k b REPLICAS 1 WITHIN 20 -> waits
+        +100
+        RELEASE k a -> 1
+        +20
+        ACK 0
+        < nothing
+        +1
+        ACK 0
+        < WAIT k b REPLICAS 1 WITHIN 20: NOREPLICAS
+        = k b#1";
+
+    a_release_ends_the_wait_at_once: "
+        REPLICAS 1
+        ACQUIRE k a REPLICAS 1 -> held back
+        RELEASE k a -> 1
+        < ACQUIRE k a REPLICAS 1: NOREPLICAS";
+
+    a_release_that_leaves_holds_ends_no_wait: "
+        REPLICAS 1
+        ACQUIRE k a HOLDS 2 REPLICAS 1 -> held back
+        RELEASE k a -> 1
+        ACK 1
+        < ACQUIRE k a HOLDS 2 REPLICAS 1: granted";
+
+    a_grant_that_ended_and_was_made_anew_at_once_is_lost: "
+        REPLICAS 1
+        ACQUIRE k a PX 20 REPLICAS 1 -> held back
+        ACQUIRE j b -> granted
+        MWAIT 2 k j a -> waits
+        LATE 21
+        RELEASE j b -> 1
+        < MWAIT 2 k j a: granted | ACQUIRE k a PX 20 REPLICAS 1: NOREPLICAS
+        = k a#1";
+
+    a_deleted_key_is_lost: "
+        REPLICAS 1
+        MACQUIRE 2 k j a REPLICAS 1 -> held back
+        DEL k
+        ACK 1
+        < MACQUIRE 2 k j a REPLICAS 1: NOREPLICAS
+        = j a#1";
+
+    a_deleted_key_that_is_acquired_again_is_lost: "
+        REPLICAS 1
+        ACQUIRE k a REPLICAS 1 -> held back
+        DEL k
+        ACQUIRE k a -> granted
+        < ACQUIRE k a REPLICAS 1: NOREPLICAS";
+
+    a_renamed_key_is_lost: "
+        REPLICAS 1
+        ACQUIRE k a REPLICAS 1 -> held back
+        RENAME k j
+        RENAME j k
+        ACK 1
+        < ACQUIRE k a REPLICAS 1: NOREPLICAS
+        = k a#1";
+
+    a_conversion_is_no_break: "
+        REPLICAS 1
+        ACQUIRE k a SHARED REPLICAS 1 -> held back
+        ACQUIRE k a -> granted
+        ACQUIRE k a SHARED -> granted
+        ACK 1
+        < ACQUIRE k a SHARED REPLICAS 1: granted";
+
+    two_commands_of_a_token_each_get_their_reply: "
+        REPLICAS 2
+        ACQUIRE k a REPLICAS 1 -> held back
+        ACQUIRE k a REPLICAS 2 WITHIN 50 -> held back
+        ACK 1
+        < ACQUIRE k a REPLICAS 1: granted
+        +51
+        ACK 1
+        < ACQUIRE k a REPLICAS 2 WITHIN 50: NOREPLICAS";
+
+    a_lost_connection_leaves_what_its_command_did: "
+        REPLICAS 1
+        ACQUIRE k a REPLICAS 1 -> held back
+        BYE ACQUIRE k a REPLICAS 1
+        = k a#1
+        ACK 1
+        < nothing";
+
+    a_hand_over_whose_connection_is_lost_is_taken_back: "
+        REPLICAS 1
+        ACQUIRE k a -> granted
+        WAIT k b REPLICAS 1 -> waits
+        WAIT k c -> waits
+        RELEASE k a -> 1
+        BYE WAIT k b REPLICAS 1
+        < WAIT k c: granted
+        = k c#1";
+
+    a_hand_over_that_another_command_confirmed_stays: "
+        REPLICAS 1
+        MACQUIRE 2 k j a -> granted
+        MWAIT 2 k j b REPLICAS 1 -> waits
+        MRELEASE 2 k j a -> 2
+        EXTEND j b -> 1
+        BYE MWAIT 2 k j b REPLICAS 1
+        = k b#1
+        = j b#1";
+
+    a_hand_over_taken_back_gives_back_what_the_token_held: "
+        REPLICAS 1
+        ACQUIRE k a SHARED -> granted
+        ACQUIRE k b SHARED -> granted
+        WAIT k b REPLICAS 1 -> waits
+        WAIT k c SHARED -> waits
+        RELEASE k a -> 1
+        = k b#1
+        BYE WAIT k b REPLICAS 1
+        < WAIT k c SHARED: granted
+        = k b#1 c#1";
+
+    with_keep_the_wait_goes_on_at_its_place: "
+        REPLICAS 1
+        ACQUIRE k a -> granted
+        WAIT k b KEEP 100 REPLICAS 1 -> waits
+        WAIT k c -> waits
+        RELEASE k a -> 1
+        BYE WAIT k b KEEP 100 REPLICAS 1
+        < WAIT k c: granted
+        WAIT k b -> waits
+        RELEASE k c -> 1
+        < WAIT k b: granted";
+
+    an_administrator_cuts_the_wait_short: "
+        REPLICAS 1
+        ACQUIRE k a REPLICAS 1 -> held back
+        CUT ACQUIRE k a REPLICAS 1
+        = k a#1
+        ACK 1
+        < nothing";
+
+    a_reply_by_the_server_takes_nothing_back: "
+        REPLICAS 1
+        ACQUIRE k a -> granted
+        WAIT k b REPLICAS 1 -> waits
+        RELEASE k a -> 1
+        UNBLOCK WAIT k b REPLICAS 1
+        = k b#1";
+
+    a_take_over_brings_its_own_replicas: "
+        REPLICAS 1
+        ACQUIRE k a -> granted
+        WAIT k b REPLICAS 1 -> waits
+        WAIT k b -> waits
+        < WAIT k b REPLICAS 1: UNBLOCKED
+        RELEASE k a -> 1
+        < WAIT k b: granted";
+}
+
+#[test]
+fn clients_that_wait_for_replicas_count_as_blocked() {
+    let mut world = play(
+        "REPLICAS 1
+        ACQUIRE k a REPLICAS 1 -> held back",
+    );
+    world.max_waiters = 1;
+    let refused = "MAXWAITERS as many clients wait as lock.max-waiters allows";
+    assert_eq!(world.say("ACQUIRE j a REPLICAS 1"), refused);
+    assert_eq!(world.say("EXTEND k a REPLICAS 1"), refused);
+    assert_eq!(world.say("WAIT k b"), refused);
+    assert_eq!(world.say("ACQUIRE j a"), "granted");
+    world.acknowledge(1);
+    assert_eq!(world.say("WAIT k b REPLICAS 1"), "waits");
+    // A hand-over is never refused for it.
+    world.say("RELEASE k a");
+    assert_eq!(world.holders("k"), ["b#1"]);
+    world.store.replicas = 0;
+    let too_few = "NOREPLICAS fewer replicas are online than REPLICAS asks for";
+    assert_eq!(world.say("EXTEND j a REPLICAS 1"), too_few, "comes first");
+}
+
+#[test]
+fn a_flushed_lock_is_lost_unless_it_was_loaded_again() {
+    let mut world = play(
+        "REPLICAS 1
+        ACQUIRE k a REPLICAS 1 -> held back",
+    );
+    let state = world.store.keys.clone();
+    let replica = world.replica.clone();
+    world.flush();
+    (world.store.keys, world.replica) = (state, replica);
+    world.acknowledge(0);
+    assert!(world.heard().is_empty(), "a reload");
+    world.flush();
+    world.acknowledge(1);
+    assert_eq!(world.heard(), ["ACQUIRE k a REPLICAS 1: NOREPLICAS"]);
+}
+
+#[test]
+fn a_flushed_lock_that_is_acquired_again_is_lost() {
+    let mut world = play(
+        "REPLICAS 1
+        ACQUIRE k a REPLICAS 1 -> held back",
+    );
+    world.flush();
+    assert_eq!(world.say("ACQUIRE k a"), "granted");
+    assert_eq!(world.heard(), ["ACQUIRE k a REPLICAS 1: NOREPLICAS"]);
+}
+
+#[test]
+fn the_counts_tell_how_the_waits_ended() {
+    let mut world = play(
+        "REPLICAS 1
+        ACQUIRE k a REPLICAS 1 -> held back
+        ACK 1
+        ACQUIRE j a REPLICAS 1 -> held back
+        DEL j
+        ACQUIRE i a REPLICAS 1 -> held back
+        CUT ACQUIRE i a REPLICAS 1",
+    );
+    world.acknowledge(0);
+    let counts = world.table.acknowledgements();
+    assert_eq!((counts.acknowledged, counts.not_acknowledged), (1, 2));
+    assert!(world.table.replica_waits().is_empty());
+}
