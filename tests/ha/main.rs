@@ -11,6 +11,7 @@ mod failover;
 mod nodes;
 mod places_program;
 mod redlock;
+mod replica_waits;
 mod replication;
 mod sentinel;
 mod slot_migration;

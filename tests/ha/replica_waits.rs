@@ -1,0 +1,660 @@
+//! REPLICAS: a reply that is held back until replicas have acknowledged what the command changed.
+//!
+//! A replica that stands still acknowledges nothing, so the tests decide when a reply may come.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use support::{until, Client, Expect, Reply, Server, LONG};
+
+const TOO_FEW: &str = "NOREPLICAS fewer replicas are online than REPLICAS asks for";
+const LOST: &str = "NOREPLICAS the grant ended before enough replicas had acknowledged it";
+const LATE: &str = "NOREPLICAS too few replicas acknowledged the command in time";
+
+/// A primary and its replicas.
+struct Group {
+    primary: Server,
+    replicas: Vec<Server>,
+}
+
+impl Group {
+    #[track_caller]
+    fn of(replicas: usize) -> Group {
+        let primary = Server::builder()
+            .config("appendonly yes")
+            .config("busy-reply-threshold 50")
+            .start();
+        let replicas: Vec<Server> = (0..replicas).map(|_| Server::start()).collect();
+        for replica in &replicas {
+            replica.replica_of(&primary);
+        }
+        primary.until_acknowledged_by(replicas.len());
+        Group { primary, replicas }
+    }
+
+    fn freeze(&self) {
+        self.replicas.iter().for_each(Server::freeze);
+    }
+
+    fn thaw(&self) {
+        self.replicas.iter().for_each(Server::thaw);
+    }
+
+    /// Sends a command whose reply is held back, and waits until it is.
+    #[track_caller]
+    fn held_back(&self, command: &str) -> Client {
+        let mut client = self.primary.client();
+        self.hold_back(&mut client, command);
+        client
+    }
+
+    #[track_caller]
+    fn hold_back(&self, client: &mut Client, command: &str) {
+        let before = self.held_replies();
+        client.send(command);
+        self.until_held_replies(before + 1);
+    }
+
+    fn held_replies(&self) -> usize {
+        let count = self.primary.info("lock", "lock_replica_waits");
+        count.parse().expect("a number")
+    }
+
+    #[track_caller]
+    fn until_held_replies(&self, count: usize) {
+        until(&format!("{count} replies are held back"), || {
+            self.held_replies() == count
+        });
+    }
+
+    /// Returns the tokens that hold a key, as this server has them.
+    fn holders(server: &Server, key: &str) -> Vec<String> {
+        let info = server.lock_info(key);
+        info.map_or(Vec::new(), |info| info.holder_tokens())
+    }
+}
+
+#[track_caller]
+fn assert_refused(reply: Reply, text: &str, what: &str) {
+    assert_eq!(reply.error(), text, "{what}");
+}
+
+#[test]
+fn a_reply_comes_when_the_replica_has_the_change() {
+    let group = Group::of(1);
+    let [replica] = group.replicas.as_slice() else {
+        unreachable!("one replica");
+    };
+    for (prepared, command, key) in [
+        (None, "LOCK.ACQUIRE k1 t", "k1"),
+        (None, "LOCK.WAIT k2 t", "k2"),
+        (None, "LOCK.MACQUIRE 2 k3 l3 t", "k3"),
+        (None, "LOCK.MWAIT 2 k4 l4 t", "k4"),
+        (
+            Some("LOCK.ACQUIRE k5 t PX 100000"),
+            "LOCK.EXTEND k5 t",
+            "k5",
+        ),
+        (
+            Some("LOCK.MACQUIRE 2 k6 l6 t PX 100000"),
+            "LOCK.MEXTEND 2 k6 l6 t",
+            "k6",
+        ),
+        (
+            Some("LOCK.ACQUIRE k7 t PX 100000"),
+            "LOCK.ACQUIRE k7 t REENTRANT",
+            "k7",
+        ),
+    ] {
+        prepared.map(|prepared| group.primary.call(prepared).grant());
+        group.primary.until_acknowledged_by(1);
+        replica.freeze();
+        let mut client = group.held_back(&format!("{command} {LONG} REPLICAS 1 WITHIN 60000"));
+        client.expect_silence();
+        replica.thaw();
+        let reply = client.recv();
+        let deadline_ms = group.primary.call(format!("PEXPIRETIME {key}")).int();
+        // The reply says that the replica has it, so this looks once.
+        assert_eq!(Group::holders(replica, key), ["t"], "{command}");
+        assert_eq!(
+            replica.call(format!("PEXPIRETIME {key}")).int(),
+            deadline_ms
+        );
+        match reply {
+            Ok(Value::Int(count)) => assert!(count > 0, "{command}"),
+            grant => drop(grant.grant()),
+        }
+    }
+    assert_eq!(group.primary.info("lock", "lock_acknowledged"), "7");
+    assert_eq!(group.primary.info("lock", "lock_replica_waits"), "0");
+}
+
+#[test]
+fn a_hand_over_comes_when_the_replica_has_it() {
+    let group = Group::of(1);
+    let [replica] = group.replicas.as_slice() else {
+        unreachable!("one replica");
+    };
+    for (key, end) in [
+        ("k1", "LOCK.RELEASE k1 a"),
+        ("k2", "DEL k2"),
+        ("k3", "LOCK.EXTEND k3 a PX 20"),
+    ] {
+        group
+            .primary
+            .call(format!("LOCK.ACQUIRE {key} a {LONG}"))
+            .grant();
+        let command = format!("LOCK.WAIT {key} b {LONG} REPLICAS 1 WITHIN 60000 BLOCK 60000");
+        let mut waiter = group.primary.waiter(command);
+        group.primary.until_acknowledged_by(1);
+        replica.freeze();
+        group.primary.call(end).int();
+        group.until_held_replies(1);
+        assert_eq!(Group::holders(&group.primary, key), ["b"], "{end}");
+        waiter.expect_silence();
+        replica.thaw();
+        let grant = waiter.recv().grant();
+        let holder = replica.known_lock(key);
+        assert_eq!(holder.holder().int("fence"), grant.fence, "{end}");
+    }
+}
+
+#[test]
+fn too_few_replicas_change_nothing() {
+    let group = Group::of(1);
+    let call = |command: &str| group.primary.call(command);
+    let last_fence = group.primary.info("lock", "lock_last_fence");
+    for command in [
+        "LOCK.ACQUIRE k t REPLICAS 2",
+        "LOCK.WAIT k t REPLICAS 2",
+        "LOCK.MACQUIRE 2 k l t REPLICAS 1000",
+        "LOCK.MWAIT 2 k l t REPLICAS 2 WITHIN 1",
+    ] {
+        assert_refused(call(command), TOO_FEW, command);
+        assert_eq!(call("EXISTS k").int(), 0, "{command}");
+    }
+    assert_eq!(group.primary.info("lock", "lock_last_fence"), last_fence);
+    call("LOCK.ACQUIRE k t PX 50000").grant();
+    let deadline_ms = call("PEXPIRETIME k").int();
+    assert_refused(
+        call("LOCK.EXTEND k t PX 90000 REPLICAS 2"),
+        TOO_FEW,
+        "EXTEND",
+    );
+    assert_eq!(call("PEXPIRETIME k").int(), deadline_ms);
+    // What would not succeed is answered as ever.
+    call("LOCK.ACQUIRE k u REPLICAS 2").nil();
+    assert_eq!(call("LOCK.EXTEND k u REPLICAS 2").int(), 0);
+    call("LOCK.WAIT k u BLOCK 1 REPLICAS 2").nil();
+    call("SET s 1").okay();
+    assert!(call("LOCK.ACQUIRE s u REPLICAS 2")
+        .error()
+        .starts_with("WRONGTYPE"));
+}
+
+#[test]
+fn a_waiter_is_refused_when_its_turn_comes() {
+    let group = Group::of(1);
+    group
+        .primary
+        .call(format!("LOCK.ACQUIRE k a {LONG}"))
+        .grant();
+    let mut waiter = group
+        .primary
+        .waiter(format!("LOCK.WAIT k b {LONG} REPLICAS 2"));
+    let mut next = group.primary.waiter(format!("LOCK.WAIT k c {LONG}"));
+    assert_eq!(group.primary.call("LOCK.RELEASE k a").int(), 1);
+    assert_refused(waiter.recv(), TOO_FEW, "its turn");
+    next.recv().grant();
+}
+
+#[test]
+fn where_a_client_may_not_block_replicas_are_refused() {
+    let group = Group::of(1);
+    let here = "ERR REPLICAS can't be waited for here";
+    let mut client = group.primary.client();
+    for command in ["LOCK.ACQUIRE k t REPLICAS 1", "LOCK.WAIT k t REPLICAS 1"] {
+        client.call("MULTI").okay();
+        client.call(command).text();
+        let Value::Array(replies) = client.call("EXEC").value() else {
+            unreachable!("EXEC replies an array");
+        };
+        assert!(format!("{replies:?}").contains("can't be waited for here"));
+        let words = command.split(' ').map(|word| format!("'{word}'"));
+        let words: Vec<String> = words.collect();
+        let script = format!("return redis.call({})", words.join(","));
+        let error = client.call(&["EVAL", &script, "1", "k"]).error();
+        assert!(
+            error.contains("REPLICAS can't be waited for here"),
+            "{error}"
+        );
+        let script = format!("return redis.pcall({})['err']", words.join(","));
+        assert_eq!(client.call(&["EVAL", &script, "1", "k"]).text(), here);
+    }
+    // Errors of the words come first, WRONGTYPE comes later.
+    client.call("SET s 1").okay();
+    let script = "return {redis.pcall('LOCK.ACQUIRE','k','t','REPLICAS','0')['err'], \
+                  redis.pcall('LOCK.ACQUIRE','s','t','REPLICAS','1')['err']}";
+    let Value::Array(errors) = client.call(&["EVAL", script, "1", "k"]).value() else {
+        unreachable!("an array");
+    };
+    let errors = format!("{errors:?}");
+    assert!(
+        errors.contains("invalid replicas") && errors.contains("waited for here"),
+        "{errors}"
+    );
+    assert_eq!(client.call("EXISTS k").int(), 0);
+}
+
+/// Ways to end a grant of `k` in database 0.
+const ENDS: [&[&str]; 12] = [
+    &["LOCK.RELEASE k t"],
+    &["DEL k"],
+    &["UNLINK k"],
+    &["SET k text"],
+    &["RENAME k l"],
+    &["MOVE k 1"],
+    &["SWAPDB 0 1"],
+    &["FLUSHDB"],
+    &["FLUSHALL ASYNC"],
+    &["PEXPIRE k 1"],
+    &["MULTI", "DEL k", "LOCK.ACQUIRE k t", "EXEC"],
+    &["MULTI", "RENAME k l", "RENAME l k", "EXEC"],
+];
+
+#[test]
+fn a_grant_that_ends_is_told_at_once() {
+    let group = Group::of(1);
+    for end in ENDS {
+        for command in ["LOCK.ACQUIRE k t", "LOCK.MACQUIRE 2 j k t"] {
+            group.primary.call("FLUSHALL").okay();
+            group.primary.until_acknowledged_by(1);
+            group.freeze();
+            let command = format!("{command} {LONG} REPLICAS 1 WITHIN 600000");
+            let mut client = group.held_back(&command);
+            group.primary.call_batch(end);
+            assert_refused(client.recv(), LOST, &format!("{end:?}, {command}"));
+            group.thaw();
+        }
+    }
+    // A lease that ends.
+    group.freeze();
+    let begun = Instant::now();
+    let reply = group
+        .primary
+        .call("LOCK.ACQUIRE e t PX 100 REPLICAS 1 WITHIN 60000");
+    assert_refused(reply, LOST, "the end of the lease");
+    assert!(begun.elapsed() >= Duration::from_millis(100));
+    group.thaw();
+}
+
+#[test]
+fn what_changes_no_grant_ends_no_wait() {
+    let group = Group::of(1);
+    for command in [
+        "DEBUG RELOAD",
+        "LOCK.EXTEND k t PX 700000",
+        "LOCK.ACQUIRE k t SHARED PX 700000",
+        "LOCK.CANCEL k t",
+        "PERSIST k",
+        "PEXPIRE k 800000",
+        "SWAPDB 1 1",
+        "FLUSHDB",
+        "DEL other",
+    ] {
+        group.primary.call("FLUSHALL").okay();
+        group.primary.until_acknowledged_by(1);
+        group.freeze();
+        let mut client =
+            group.held_back(&format!("LOCK.ACQUIRE k t {LONG} REPLICAS 1 WITHIN 60000"));
+        let mut other = group.primary.client();
+        if command == "FLUSHDB" {
+            other.call("SELECT 1").okay();
+        }
+        assert!(other.call(command).is_ok(), "{command}");
+        client.expect_silence();
+        assert_eq!(group.held_replies(), 1, "{command}");
+        group.thaw();
+        client.recv().grant();
+    }
+}
+
+#[test]
+fn within_bounds_the_wait_and_what_the_command_did_stays() {
+    let group = Group::of(2);
+    group.replicas[0].freeze();
+    for _ in 0..20 {
+        let begun = Instant::now();
+        let reply = group.primary.call("LOCK.ACQUIRE k t REPLICAS 2 WITHIN 30");
+        let took = begun.elapsed();
+        assert_refused(reply, LATE, "WITHIN");
+        assert!(took >= Duration::from_millis(30), "{took:?}");
+    }
+    assert_eq!(Group::holders(&group.primary, "k"), ["t"]);
+    assert_eq!(group.primary.info("lock", "lock_not_acknowledged"), "20");
+    group
+        .primary
+        .call("CONFIG SET lock.replicas-timeout 40")
+        .okay();
+    assert_refused(
+        group.primary.call("LOCK.EXTEND k t REPLICAS 2"),
+        LATE,
+        "the setting",
+    );
+    // As many as have acknowledged are enough.
+    group.primary.call("LOCK.ACQUIRE k t REPLICAS 1").grant();
+    group.replicas[0].thaw();
+    group.primary.call("LOCK.ACQUIRE k t REPLICAS 2").grant();
+}
+
+#[test]
+fn client_unblock_cuts_the_wait_short() {
+    let group = Group::of(1);
+    for hand_over in [false, true] {
+        for (how, told) in [
+            ("TIMEOUT", LATE),
+            ("ERROR", "UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+        ] {
+            group.primary.call("FLUSHALL").okay();
+            group.primary.until_acknowledged_by(1);
+            let wait = format!("LOCK.WAIT k t {LONG} REPLICAS 1 WITHIN 60000 KEEP 50000");
+            let mut client = if hand_over {
+                group.primary.call("LOCK.ACQUIRE k a").grant();
+                let client = group.primary.waiter(&*wait);
+                group.freeze();
+                group.primary.call("LOCK.RELEASE k a").int();
+                group.until_held_replies(1);
+                client
+            } else {
+                group.freeze();
+                group.held_back(&wait)
+            };
+            let unblock = format!("CLIENT UNBLOCK {} {how}", client.id());
+            assert_eq!(group.primary.call(unblock).int(), 1);
+            assert_refused(client.recv(), told, how);
+            group.until_held_replies(0);
+            group.primary.settle();
+            assert_eq!(
+                Group::holders(&group.primary, "k"),
+                ["t"],
+                "{how} {hand_over}"
+            );
+            group.thaw();
+        }
+    }
+}
+
+#[test]
+fn a_lost_connection_takes_back_a_hand_over_only() {
+    let group = Group::of(1);
+    let primary = &group.primary;
+    group.freeze();
+    let client = group.held_back(&format!("LOCK.ACQUIRE k0 t {LONG} REPLICAS 1 WITHIN 60000"));
+    client.close();
+    group.until_held_replies(0);
+    primary.settle();
+    assert_eq!(Group::holders(primary, "k0"), ["t"]);
+    let tied = group.held_back("LOCK.ACQUIRE k1 t PX 90000 SESSION REPLICAS 1 WITHIN 60000");
+    tied.close();
+    until("the session has ended", || {
+        Group::holders(primary, "k1").is_empty()
+    });
+    // A hand-over goes to the next in line, and with KEEP back to its place.
+    for keep in ["", "KEEP 60000"] {
+        primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+        let options = format!("{LONG} REPLICAS 1 WITHIN 60000 {keep}");
+        let waiter = primary.waiter(format!("LOCK.WAIT k b {options}"));
+        let mut next = primary.waiter(format!("LOCK.WAIT k c {LONG}"));
+        primary.call("LOCK.RELEASE k a").int();
+        group.until_held_replies(1);
+        waiter.close();
+        next.recv().grant();
+        let queue = primary.known_lock("k").queue_tokens();
+        let kept = if keep.is_empty() { vec![] } else { vec!["b"] };
+        assert_eq!(queue, kept, "{keep}");
+        primary.call("LOCK.CANCEL k b").int();
+        primary.call("LOCK.RELEASE k c").int();
+    }
+    // Another command of the token has the grant.
+    primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let waiter = primary.waiter(format!("LOCK.WAIT k b {LONG} REPLICAS 1 WITHIN 60000"));
+    primary.call("LOCK.RELEASE k a").int();
+    group.until_held_replies(1);
+    primary.call("LOCK.ACQUIRE k b").grant();
+    waiter.close();
+    group.until_held_replies(0);
+    primary.settle();
+    assert_eq!(Group::holders(primary, "k"), ["b"]);
+    group.thaw();
+}
+
+#[test]
+fn clients_that_wait_for_replicas_count_in_max_waiters() {
+    let group = Group::of(1);
+    group.primary.call("CONFIG SET lock.max-waiters 2").okay();
+    group.freeze();
+    let _one = group.held_back("LOCK.ACQUIRE k1 t REPLICAS 1 WITHIN 60000");
+    let _other = group.primary.waiter("LOCK.WAIT k1 u");
+    let refused = "MAXWAITERS as many clients wait as lock.max-waiters allows";
+    for command in [
+        "LOCK.ACQUIRE k2 t REPLICAS 1",
+        "LOCK.EXTEND k1 t REPLICAS 1",
+        "LOCK.WAIT k1 v",
+    ] {
+        assert_refused(group.primary.call(command), refused, command);
+    }
+    group.primary.call("LOCK.ACQUIRE k2 t").grant();
+    group.thaw();
+}
+
+#[test]
+fn replies_come_during_a_pause_of_writes() {
+    let group = Group::of(1);
+    group.freeze();
+    let mut acknowledged =
+        group.held_back(&format!("LOCK.ACQUIRE k1 t {LONG} REPLICAS 1 WITHIN 60000"));
+    let mut late = group.held_back(&format!("LOCK.ACQUIRE k2 t {LONG} REPLICAS 1 WITHIN 400"));
+    let mut ended = group.held_back("LOCK.ACQUIRE k3 t PX 400 REPLICAS 1 WITHIN 60000");
+    group.primary.call("CLIENT PAUSE 600000 WRITE").okay();
+    assert_refused(late.recv(), LATE, "WITHIN in a pause");
+    assert_refused(ended.recv(), LOST, "the end of a lease in a pause");
+    // The replica acknowledges by itself, once a second.
+    group.thaw();
+    acknowledged.recv().grant();
+    group.primary.call("CLIENT UNPAUSE").okay();
+}
+
+#[test]
+fn a_demotion_unblocks_and_takes_nothing_back() {
+    let group = Group::of(1);
+    group
+        .primary
+        .call(format!("LOCK.ACQUIRE k2 a {LONG}"))
+        .grant();
+    let mut handed = group
+        .primary
+        .waiter(format!("LOCK.WAIT k2 t {LONG} REPLICAS 1 WITHIN 60000"));
+    group.primary.until_acknowledged_by(1);
+    group.freeze();
+    let mut client = group.held_back(&format!("LOCK.ACQUIRE k t {LONG} REPLICAS 1 WITHIN 60000"));
+    group.primary.call("LOCK.RELEASE k2 a").int();
+    group.until_held_replies(2);
+    let elsewhere = Server::start();
+    // The address takes connections, but is no primary, so nothing is loaded from there.
+    let replicaof = format!("REPLICAOF 127.0.0.1 {}", elsewhere.port() + 1);
+    group.primary.call(replicaof).okay();
+    for unblocked in [&mut client, &mut handed] {
+        let error = unblocked.recv().error();
+        assert!(error.starts_with("UNBLOCKED "), "{error}");
+    }
+    assert_eq!(Group::holders(&group.primary, "k"), ["t"]);
+    assert_eq!(Group::holders(&group.primary, "k2"), ["t"]);
+    assert_eq!(group.held_replies(), 0);
+    group.primary.call("REPLICAOF NO ONE").okay();
+    group.primary.settle();
+    assert_eq!(Group::holders(&group.primary, "k2"), ["t"]);
+    group.thaw();
+}
+
+#[test]
+fn a_replica_of_a_replica_does_not_count_and_one_that_joins_does() {
+    let group = Group::of(1);
+    let [replica] = group.replicas.as_slice() else {
+        unreachable!("one replica");
+    };
+    let chained = Server::start();
+    chained.replica_of(replica);
+    assert_refused(
+        group.primary.call("LOCK.ACQUIRE k t REPLICAS 2"),
+        TOO_FEW,
+        "chained",
+    );
+    group.primary.call("LOCK.ACQUIRE k t REPLICAS 1").grant();
+    chained.until_in_step(replica);
+    assert_eq!(Group::holders(&chained, "k"), ["t"]);
+    // A replica that joins meanwhile counts, and one that leaves does not.
+    let other = Server::start();
+    other.replica_of(&group.primary);
+    group.primary.until_acknowledged_by(2);
+    replica.freeze();
+    let mut client = group.held_back(&format!("LOCK.ACQUIRE j t {LONG} REPLICAS 2 WITHIN 60000"));
+    client.expect_silence();
+    let third = Server::start();
+    third.replica_of(&group.primary);
+    client.recv().grant();
+    other.call("REPLICAOF NO ONE").okay();
+    third.call("REPLICAOF NO ONE").okay();
+    until("two replicas have left", || {
+        group.primary.info("replication", "connected_slaves") == "1"
+    });
+    assert_refused(
+        group.primary.call("LOCK.ACQUIRE i t REPLICAS 2"),
+        TOO_FEW,
+        "they left",
+    );
+    replica.thaw();
+}
+
+#[test]
+fn nothing_of_it_is_in_the_append_only_file() {
+    let group = Group::of(1);
+    for number in 0..50 {
+        let command = format!("LOCK.ACQUIRE k{number} t {LONG} REPLICAS 1");
+        group.primary.call(command).grant();
+    }
+    let dir = group.primary.dir().join("appendonlydir");
+    let written = || {
+        let files = std::fs::read_dir(&dir).expect("the files of the log");
+        let paths = files.map(|file| file.expect("a file").path());
+        let bytes: Vec<u8> = paths
+            .flat_map(|path| std::fs::read(path).unwrap_or_default())
+            .collect();
+        String::from_utf8_lossy(&bytes).to_uppercase()
+    };
+    until("all grants are in the log", || {
+        written().matches("GRANT").count() >= 50
+    });
+    assert!(!written().contains("REPLCONF"));
+}
+
+/// The number of clients that wait for the same replica.
+const CROWD: usize = 1_000;
+
+#[test]
+fn a_crowd_that_waits_costs_the_replicas_one_request_in_10_ms() {
+    let group = Group::of(2);
+    let [stands_still, other] = group.replicas.as_slice() else {
+        unreachable!("two replicas");
+    };
+    stands_still.freeze();
+    let mut clients: Vec<Client> = (0..CROWD).map(|_| group.primary.client()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(format!(
+            "LOCK.ACQUIRE k{number} t {LONG} REPLICAS 2 WITHIN 600000"
+        ));
+    }
+    group.until_held_replies(CROWD);
+    let requests = || -> u64 {
+        let stats = other.info("commandstats", "cmdstat_replconf");
+        let calls = stats.split(['=', ',']).nth(1);
+        calls
+            .and_then(|calls| calls.parse().ok())
+            .expect("a number")
+    };
+    let (before, begun) = (requests(), Instant::now());
+    thread::sleep(Duration::from_millis(500));
+    let (sent, took_ms) = (requests() - before, begun.elapsed().as_millis());
+    assert!(
+        u128::from(sent) <= took_ms / 10 + 2,
+        "{sent} in {took_ms} ms"
+    );
+    assert!(sent > 5, "{sent} in {took_ms} ms");
+    stands_still.thaw();
+    for client in &mut clients {
+        client.recv().grant();
+    }
+    assert_eq!(
+        group.primary.info("lock", "lock_acknowledged"),
+        CROWD.to_string()
+    );
+}
+
+/// The rounds of the test below, and the clients that acquire locks in each.
+const ROUNDS: usize = 10;
+const CLIENTS: usize = 50;
+
+/// The locks that each client acquires in a round. The primary dies during the last ones.
+const TURNS: usize = 4;
+
+/// Each round kills the primary while clients acquire and hand over locks with REPLICAS 2, and looks
+/// at each replica for what was answered.
+#[test]
+fn no_answered_grant_is_lost_when_the_primary_dies() {
+    let mut answered = 0;
+    for _ in 0..ROUNDS {
+        let mut group = Group::of(2);
+        let mut clients: Vec<Client> = (0..CLIENTS).map(|_| group.primary.client()).collect();
+        let mut granted: Vec<String> = Vec::new();
+        let key = |turn: usize, number: usize| format!("k{}", turn * CLIENTS + number);
+        for turn in 0..TURNS {
+            for (number, client) in clients.iter_mut().enumerate() {
+                let key = key(turn, number);
+                // Every second lock is handed over.
+                let before = format!("LOCK.ACQUIRE {key} old {LONG}");
+                let wait = format!("LOCK.WAIT {key} {key} {LONG} REPLICAS 2 WITHIN 60000");
+                if number % 2 == 0 {
+                    client.send(&*wait);
+                } else {
+                    group.primary.call(before).grant();
+                    client.send(&*wait);
+                    group.primary.until_waiters(&key, 1);
+                    group.primary.call(format!("LOCK.RELEASE {key} old")).int();
+                }
+            }
+            if turn == TURNS - 1 {
+                group.primary.kill9();
+            }
+            for (number, client) in clients.iter_mut().enumerate() {
+                let is_granted = if turn == TURNS - 1 {
+                    client.replies_to_close().iter().any(Result::is_ok)
+                } else {
+                    client.recv().is_ok()
+                };
+                if is_granted {
+                    granted.push(key(turn, number));
+                }
+            }
+        }
+        assert!(granted.len() >= (TURNS - 1) * CLIENTS, "{}", granted.len());
+        answered += granted.len();
+        for replica in &group.replicas {
+            replica.call("REPLICAOF NO ONE").okay();
+            for key in &granted {
+                assert_eq!(Group::holders(replica, key), [key.clone()], "a lost grant");
+            }
+        }
+    }
+    assert!(answered >= 1_000, "{answered}");
+}
