@@ -1,5 +1,7 @@
 //! The server as the lock table sees it: keys, clocks, rights and limits.
 
+use std::num::NonZeroU16;
+
 use crate::effect::Effects;
 use crate::state::place::User;
 use crate::state::queue::Waiter;
@@ -51,7 +53,7 @@ pub trait Store {
     fn user(&mut self) -> User;
 
     /// Returns true if at least `count` replicas are online.
-    fn has_replicas(&mut self, count: u32) -> bool;
+    fn has_replicas(&mut self, count: NonZeroU16) -> bool;
 
     /// Returns true if a waiter's user has the rights to the waiter's names now.
     fn may_be_granted(&mut self, waiter: &Waiter) -> bool;

@@ -638,15 +638,24 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
             .end_lost(&mut |id, end| completions.push(Completion::of_replica_wait(id, end)));
     }
 
-    /// Notes that a token's grant has ended, even if the token is granted the lock anew in this
-    /// operation.
-    #[inline(always)]
-    pub fn note_end(&mut self, id: EntryId, token: &Token) {
-        if unlikely(!self.replica_waits.is_empty()) {
-            if let Some(name) = self.entries.name(id) {
+    /// Notes that a token is about to be granted these names anew. Replica waits for grants of it that
+    /// the operation has ended are lost, and later ends of replica waits' hand-overs take back
+    /// nothing.
+    #[inline(never)]
+    pub fn follow_hand_over(&mut self, token: &Token, names: &Names) {
+        for name in names {
+            let id = self.entry(name);
+            let Some(entry) = self.entries.get(id) else {
+                continue;
+            };
+            let held = entry
+                .stored()
+                .is_some_and(|it| it.lock.holder(token).is_some());
+            if held && entry.lock().is_none_or(|lock| lock.holder(token).is_none()) {
                 self.replica_waits.lose(name, token);
             }
         }
+        self.replica_waits.confirm(token, names);
     }
 
     fn follow_sessions(&mut self) {

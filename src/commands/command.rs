@@ -13,6 +13,7 @@ use redis_module::{raw, Context, RedisString};
 use smallvec::SmallVec;
 
 use super::spec::{self, CommandDoc, Spec};
+use crate::engine::blocking;
 use crate::engine::execute::execute;
 use crate::server::api::{self, server};
 use crate::server::key_string::CommandStrings;
@@ -91,6 +92,17 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Like [`Call::execute`], for a command that takes REPLICAS.
+    pub fn execute_with_replicas(
+        &self,
+        operation: &Result<Operation, Refusal>,
+    ) -> Result<(), Refusal> {
+        if let Ok(operation) = operation {
+            blocking::check_may_wait_for_replicas(self.ctx, operation)?;
+        }
+        self.execute(operation)
+    }
+
     /// Executes the parsed operation and replies, unless the client now waits.
     // perf: the operation is passed by reference, because moving it costs as much as deciding it.
     pub fn execute(&self, operation: &Result<Operation, Refusal>) -> Result<(), Refusal> {

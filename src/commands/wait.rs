@@ -32,6 +32,6 @@ impl SingleAndMulti for Wait {
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
         let operation = grammar::wait(call.words, keys, &call.setting)
             .map(|operation| blocking::nonblocking_where_required(call.ctx, operation));
-        call.execute(&operation)
+        call.execute_with_replicas(&operation)
     }
 }

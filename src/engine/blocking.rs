@@ -86,11 +86,12 @@ pub fn nonblocking_where_required(
 ///
 /// # Errors
 /// [`Refusal::ReplicasHere`]
+#[inline(always)]
 pub fn check_may_wait_for_replicas(ctx: &Context, operation: &Operation) -> Result<(), Refusal> {
-    match operation.replicas {
-        Some(_) if !may_block(ctx) => Err(Refusal::ReplicasHere),
-        _ => Ok(()),
+    if unlikely(operation.replicas.is_some()) && !may_block(ctx) {
+        return Err(Refusal::ReplicasHere);
     }
+    Ok(())
 }
 
 /// Returns true if this context's client may be blocked. It may not in MULTI, in a script, or if it

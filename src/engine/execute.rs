@@ -43,9 +43,6 @@ pub fn execute(
     if unlikely(state.server.get().is_replica) {
         return Err(Refusal::ReadOnly);
     }
-    if unlikely(operation.replicas.is_some()) {
-        blocking::check_may_wait_for_replicas(ctx, operation)?;
-    }
     let waiter_id = next_waiter_id(state);
     let client_id = clients::caller(ctx, state, operation.action.lease_kind())?;
     let caller = Caller {

@@ -1,5 +1,6 @@
 //! The keyspace as the lock table sees it.
 
+use std::num::NonZeroU16;
 use std::ptr;
 
 use redis_lock_core::effect::EffectName;
@@ -185,7 +186,7 @@ impl Store for ServerStore<'_> {
         }
     }
 
-    fn has_replicas(&mut self, count: u32) -> bool {
+    fn has_replicas(&mut self, count: NonZeroU16) -> bool {
         replicas::are_online(self.ctx, count)
     }
 

@@ -1,6 +1,7 @@
 //! The server's replicas: how far they have come, and the request for their acknowledgements.
 
 use std::ffi::{c_void, CStr, CString};
+use std::num::NonZeroU16;
 use std::ptr;
 
 use redis_lock_core::state::replica_waits::Progress;
@@ -37,10 +38,10 @@ pub fn forget_online() {
 ///
 /// The server reports when a replica comes or goes. So the number that was seen last is looked up
 /// again only if it is too small.
-pub fn are_online(ctx: &Context, count: u32) -> bool {
+pub fn are_online(ctx: &Context, count: NonZeroU16) -> bool {
+    let count = usize::from(count.get());
     let known = state::with(|state| state.online_replicas.get());
-    known.is_some_and(|known| known >= count)
-        || progress(ctx).acknowledged.len() >= usize::try_from(count).unwrap_or(usize::MAX)
+    known.is_some_and(|known| known >= count) || progress(ctx).acknowledged.len() >= count
 }
 
 /// Returns the offset of the replication stream: everything that was replicated so far is before it.
@@ -61,7 +62,7 @@ pub fn progress(ctx: &Context) -> Progress {
         })
         .collect();
     acknowledged.sort_unstable_by(|one, other| other.cmp(one));
-    let online = u32::try_from(acknowledged.len()).unwrap_or(u32::MAX);
+    let online = acknowledged.len();
     state::with(|state| state.online_replicas.set(Some(online)));
     Progress { acknowledged }
 }

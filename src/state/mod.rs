@@ -103,7 +103,7 @@ pub struct State {
     /// acknowledgements, and that time, on the steady clock in ms.
     pub asked_replicas: Cell<(u64, u64)>,
     /// The number of replicas that were online at the last look, unless one has come or gone since.
-    pub online_replicas: Cell<Option<u32>>,
+    pub online_replicas: Cell<Option<usize>>,
     /// The last client for which the server reported the end of its connection.
     pub last_gone_client: Cell<u64>,
     /// The connected clients that asked for a session. Their sockets were set to detect a vanished

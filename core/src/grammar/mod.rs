@@ -62,7 +62,7 @@ pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operat
         .lease_ms()?
         .unwrap_or(setting.default_lease_ms);
     let block_ms = arguments.options.block_ms()?;
-    let keep_ms = arguments.options.keep_ms()?;
+    let keep_ms = arguments.options.keep_ms()?.unwrap_or(0);
     let request = arguments.options.request(token, lease_ms)?;
     let action = Action::Wait {
         request,
@@ -204,6 +204,8 @@ pub fn hot(words: &[&[u8]]) -> Result<u64, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use super::*;
     use crate::values::request::Replicas;
     use crate::values::slot::Sharding;
@@ -601,7 +603,7 @@ mod tests {
         };
         assert_eq!(request.data.unwrap().as_bytes(), b"why");
         let expected = Replicas {
-            count: 2,
+            count: NonZeroU16::new(2).unwrap(),
             within_ms: 7,
         };
         assert_eq!(replicas, Some(expected));

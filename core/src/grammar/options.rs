@@ -1,5 +1,7 @@
 //! The options given to a command, and the meaning of their values.
 
+use std::num::NonZeroU16;
+
 use crate::grammar::numbers::within;
 use crate::operation::ReleaseCount;
 use crate::values::data::Data;
@@ -15,7 +17,7 @@ use crate::values::token::Token;
 /// The number of waiters that LOCK.INFO shows by default.
 pub const DEFAULT_WAITERS_SHOWN: u64 = 10;
 
-/// The most holds that a client may set.
+/// The most holds that a RELEASE may leave.
 const MOST_HOLDS: u64 = u32::MAX as u64;
 
 /// The number of keys that LOCK.HOT shows by default.
@@ -25,7 +27,7 @@ const DEFAULT_HOT_KEYS: u64 = 16;
 const MOST_HOT_KEYS: u64 = 128;
 
 /// The most replicas that a client may ask for.
-const MOST_REPLICAS: u32 = 1000;
+const MOST_REPLICAS: u64 = 1000;
 
 /// The greatest fence that a client may ask for: every client language can hold it.
 const MOST_FENCE: u64 = (1 << 53) - 1;
@@ -91,7 +93,7 @@ fn all_but(most: &[u8]) -> Result<ReleaseCount, Refusal> {
 
 #[inline(never)]
 fn sets(holds: &[u8]) -> Result<Reentry, Refusal> {
-    within(holds, 1, MOST_HOLDS, Refusal::Holds).map(Reentry::Sets)
+    within_32_bits(holds, u32::MAX, Refusal::Holds).map(Reentry::Sets)
 }
 
 impl<'a> Options<'a> {
@@ -226,7 +228,9 @@ impl<'a> Options<'a> {
 
     #[inline(never)]
     fn replicas_of(&self, count: &[u8], default_within_ms: u64) -> Result<Replicas, Refusal> {
-        let count = within_32_bits(count, MOST_REPLICAS, Refusal::Replicas)?;
+        let count = within(count, 1, MOST_REPLICAS, Refusal::Replicas)?;
+        let count = u16::try_from(count).ok().and_then(NonZeroU16::new);
+        let count = count.ok_or(Refusal::Replicas)?;
         let within_ms = self
             .value(self.within)
             .map_or(Ok(default_within_ms), |ms| {

@@ -58,7 +58,7 @@ pub struct ReplicaWait {
     names: Names,
     /// The grants, one for each name, in the order of the names.
     grants: SmallVec<[Followed; 1]>,
-    replicas: u32,
+    replicas: u16,
     reply: HeldReply,
     /// The start of the wait, on the steady clock in ms.
     since_ms: u64,
@@ -84,7 +84,7 @@ impl ReplicaWait {
             token: token.clone(),
             names: names.clone(),
             grants: grants.map(Followed::of).collect(),
-            replicas: replicas.count,
+            replicas: replicas.count.get(),
             reply,
             since_ms: now_ms,
             until_ms: now_ms.saturating_add(replicas.within_ms),
@@ -163,8 +163,8 @@ pub struct Progress {
 
 impl Progress {
     /// Returns the offset that at least this many replicas have acknowledged.
-    fn of_replicas(&self, count: u32) -> Option<u64> {
-        let at = usize::try_from(count).ok()?.checked_sub(1)?;
+    fn of_replicas(&self, count: u16) -> Option<u64> {
+        let at = usize::from(count).checked_sub(1)?;
         self.acknowledged.get(at).copied()
     }
 }
@@ -193,7 +193,7 @@ pub struct ReplicaWaits {
     /// Waits whose offset is not known yet.
     unsent: Vec<WaiterId>,
     /// Waits by their number of replicas and their offset.
-    offsets: BTreeSet<(u32, u64, WaiterId)>,
+    offsets: BTreeSet<(u16, u64, WaiterId)>,
     timeouts: BTreeSet<(u64, WaiterId)>,
     /// Waits by the first deadline of their leases.
     lease_ends: BTreeSet<(u64, WaiterId)>,

@@ -190,7 +190,7 @@ fn grant_at(id: EntryId, request: &Request, fence: u64, to: Grantee, tx: &mut Tr
 fn kept_by(own: &Holder, reentry: Reentry, fence: u64, now_ms: u64) -> (u64, u64) {
     let is_claim = own.session == SessionId::UNCLAIMED;
     let holds = match reentry {
-        Reentry::Sets(holds) => holds,
+        Reentry::Sets(holds) => holds.into(),
         Reentry::Renews => own.holds,
         Reentry::Counts if is_claim => own.holds,
         Reentry::Counts => own.holds.saturating_add(1),
@@ -301,7 +301,6 @@ fn release_at(
     if likely(left == 0) {
         times.record(tx.now_ms().saturating_sub(since_ms));
         tx.remove(id, token);
-        tx.note_end(id, token);
     } else {
         leave_holds(id, token, left, tx);
     }

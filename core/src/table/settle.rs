@@ -419,8 +419,7 @@ impl WaitQueues {
             tx.lists.granted.push(granted);
         }
         if unlikely(!tx.replica_waits.is_empty()) {
-            tx.replica_waits
-                .confirm(&waiter.request.token, &waiter.names);
+            tx.follow_hand_over(&waiter.request.token, &waiter.names);
         }
         self.counters.hand_overs += 1;
         let waited_ms = tx.steady_ms().saturating_sub(waiter.since_ms);

@@ -1,5 +1,7 @@
 //! Requests: what a token asks for.
 
+use std::num::NonZeroU16;
+
 use crate::values::data::Data;
 use crate::values::holder::Mode;
 use crate::values::token::Token;
@@ -13,7 +15,7 @@ pub enum Reentry {
     /// Adds one hold (REENTRANT). Each hold needs its own RELEASE.
     Counts,
     /// Sets the number of holds (HOLDS), which the client counts.
-    Sets(u64),
+    Sets(u32),
 }
 
 impl Reentry {
@@ -21,7 +23,7 @@ impl Reentry {
     pub const fn first_holds(self) -> u64 {
         match self {
             Self::Renews | Self::Counts => 1,
-            Self::Sets(holds) => holds,
+            Self::Sets(holds) => holds as u64,
         }
     }
 }
@@ -66,7 +68,7 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
     /// The number of replicas, 1 to 1000.
-    pub count: u32,
+    pub count: NonZeroU16,
     /// The longest time to wait for them, in ms (WITHIN).
     pub within_ms: u64,
 }

@@ -2,6 +2,7 @@
 //! command lines. Every command passes the grammar and the table, like on a real server.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZeroU16;
 
 use redis_lock_core::decision::{Acknowledged, Answer, Caller, Decision, Outcome, Publication};
 use redis_lock_core::effect::{self, Change, Effect, Effects};
@@ -39,7 +40,7 @@ pub struct Memory {
     pub barred: BTreeSet<Token>,
     pub sharding: Option<Sharding>,
     /// The number of replicas that are online.
-    pub replicas: u32,
+    pub replicas: u16,
     /// The slot of the running command's keys. In a cluster, keys of other slots are not found
     /// meanwhile.
     running: Option<u16>,
@@ -88,8 +89,8 @@ impl Store for Memory {
         User::default()
     }
 
-    fn has_replicas(&mut self, count: u32) -> bool {
-        self.replicas >= count
+    fn has_replicas(&mut self, count: NonZeroU16) -> bool {
+        self.replicas >= count.get()
     }
 
     fn may_be_granted(&mut self, waiter: &Waiter) -> bool {
