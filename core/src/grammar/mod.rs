@@ -40,11 +40,11 @@ pub fn acquire(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Ope
         .options
         .lease_ms()?
         .unwrap_or(setting.default_lease_ms);
-    let action = Action::Acquire(arguments.options.request(token, lease_ms)?);
-    let replicas = arguments.options.replicas(setting.default_within_ms)?;
+    let within_ms = setting.default_within_ms;
+    let (request, replicas) = arguments.options.request(token, lease_ms, within_ms)?;
     Ok(Operation {
         names,
-        action,
+        action: Action::Acquire(request),
         replicas,
     })
 }
@@ -63,16 +63,15 @@ pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operat
         .unwrap_or(setting.default_lease_ms);
     let block_ms = arguments.options.block_ms()?;
     let keep_ms = arguments.options.keep_ms()?.unwrap_or(0);
-    let request = arguments.options.request(token, lease_ms)?;
-    let action = Action::Wait {
-        request,
-        block_ms,
-        keep_ms,
-    };
-    let replicas = arguments.options.replicas(setting.default_within_ms)?;
+    let within_ms = setting.default_within_ms;
+    let (request, replicas) = arguments.options.request(token, lease_ms, within_ms)?;
     Ok(Operation {
         names,
-        action,
+        action: Action::Wait {
+            request,
+            block_ms,
+            keep_ms,
+        },
         replicas,
     })
 }
@@ -92,7 +91,8 @@ pub fn queue(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Opera
         .options
         .keep_ms()?
         .unwrap_or(setting.default_keep_ms);
-    let request = arguments.options.request(token, lease_ms)?;
+    let within_ms = setting.default_within_ms;
+    let (request, _) = arguments.options.request(token, lease_ms, within_ms)?;
     let notification = arguments.options.notification(&names, setting.sharding)?;
     let action = Action::Queue {
         request,

@@ -252,23 +252,34 @@ impl<'a> Options<'a> {
             })
     }
 
-    /// Returns the request of this token.
+    /// Returns the request of this token, and the replicas that must have it.
     ///
     /// The caller has read the lease before, because its errors precede those of the other numbers.
     /// The errors of the timeout come between them.
+    // perf: all values are read before the request is made, so the request is made in its place.
     #[inline(always)]
-    pub fn request(&self, token: Token, lease_ms: u64) -> Result<Request, Refusal> {
+    pub fn request(
+        &self,
+        token: Token,
+        lease_ms: u64,
+        default_within_ms: u64,
+    ) -> Result<(Request, Option<Replicas>), Refusal> {
         let lease_kind = self.lease_kind()?;
         let limit = self.limit()?;
-        Ok(Request {
+        let permits = self.permits(limit)?;
+        let reentry = self.reentry()?;
+        let data = self.data()?;
+        let replicas = self.replicas(default_within_ms)?;
+        let request = Request {
             token,
             mode: self.mode(),
             limit,
-            permits: self.permits(limit)?,
+            permits,
             lease_ms,
-            reentry: self.reentry()?,
+            reentry,
             lease_kind,
-            data: self.data()?,
-        })
+            data,
+        };
+        Ok((request, replicas))
     }
 }

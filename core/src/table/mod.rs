@@ -55,32 +55,24 @@ impl LockTable {
         caller: Caller,
         environment: &mut Environment<'_, 'n>,
     ) -> Decision {
-        if unlikely(operation.replicas.is_some() || !self.replica_waits.is_empty()) {
-            return self.execute_beside_replica_waits(operation, caller, environment);
-        }
-        let Operation { names, action, .. } = operation;
-        self.settle_around(names, environment, |wait_queues, tx| {
-            wait_queues.decide((names, action, None), caller, tx)
-        })
-    }
-
-    /// Like [`LockTable::execute`], if the operation may begin a replica wait or concern one.
-    // perf: apart, so that other operations don't look at replicas at each step.
-    #[inline(never)]
-    fn execute_beside_replica_waits<'n>(
-        &mut self,
-        operation: &'n Operation,
-        caller: Caller,
-        environment: &mut Environment<'_, 'n>,
-    ) -> Decision {
         let Operation {
             names,
             action,
             replicas,
         } = operation;
+        let is_held_back = replicas.is_some() || !self.replica_waits.is_empty();
         self.settle_around(names, environment, |wait_queues, tx| {
-            let answer = wait_queues.decide((names, action, *replicas), caller, tx)?;
-            Ok(hold_back(operation, answer, caller, tx))
+            let answer = wait_queues.decide((names, action, *replicas), caller, tx);
+            match answer {
+                Ok(answer) if unlikely(is_held_back) => {
+                    Ok(hold_back(operation, answer, caller, tx))
+                }
+                Ok(answer) => Ok(answer),
+                Err(why) => {
+                    wait_queues.count_refusal(why);
+                    Err(why)
+                }
+            }
         })
     }
 
@@ -118,20 +110,6 @@ impl LockTable {
 impl WaitQueues {
     #[inline(always)]
     fn decide(
-        &mut self,
-        decided: (&Names, &Action, Option<Replicas>),
-        caller: Caller,
-        tx: &mut Transaction,
-    ) -> Result<Answer, Refusal> {
-        let answer = self.answer(decided, caller, tx);
-        if let Err(why) = answer {
-            self.count_refusal(why);
-        }
-        answer
-    }
-
-    #[inline(always)]
-    fn answer(
         &mut self,
         (names, action, replicas): (&Names, &Action, Option<Replicas>),
         caller: Caller,
