@@ -44,7 +44,7 @@ fn asking(server: &Server, command: String) -> Client {
     client
 }
 
-fn until_primary(server: &Server) {
+pub fn until_primary(server: &Server) {
     until("the replica is a primary", || {
         server.info("replication", "role") == "master"
     });

@@ -17,14 +17,14 @@ const GROUP: &str = "locks";
 const DOWN_AFTER_MS: u32 = 2_000;
 
 /// Two replicas, and three Sentinels that watch the replicas and their primary.
-struct Peers {
+pub struct Peers {
     replicas: [Server; 2],
     sentinels: [Server; 3],
 }
 
 /// Starts a primary with its peers, and waits until they know each other.
 #[track_caller]
-fn group() -> (Server, Peers) {
+pub fn group() -> (Server, Peers) {
     // The primary's file has every effect that it answered, even if it is killed a moment later.
     let primary = Server::builder()
         .config("appendonly yes")
@@ -88,7 +88,7 @@ impl Peers {
 
     /// Waits until a replica is promoted, and returns it. The primary must be dead.
     #[track_caller]
-    fn promoted(&self) -> &Server {
+    pub fn promoted(&self) -> &Server {
         let promoted = eventually("a replica is promoted", || {
             let route = self.route()?;
             self.replicas.iter().find(|it| it.port() == route.port)
