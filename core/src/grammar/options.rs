@@ -1,6 +1,7 @@
 //! The options given to a command, and the meaning of their values.
 
 use crate::grammar::numbers::within;
+use crate::grammar::setting::Setting;
 use crate::operation::ReleaseCount;
 use crate::values::data::Data;
 use crate::values::holder::Mode;
@@ -92,6 +93,13 @@ fn all_but(most: &[u8]) -> Result<ReleaseCount, Refusal> {
 #[inline(never)]
 fn sets(holds: &[u8]) -> Result<Reentry, Refusal> {
     within(holds, 1, MOST_HOLDS, Refusal::Holds).map(Reentry::Sets)
+}
+
+#[inline(never)]
+fn credible_fence(fence: &[u8], setting: &Setting<'_>) -> Result<u64, Refusal> {
+    let fence = within(fence, 1, MOST_FENCE, Refusal::Fence)?;
+    let is_credible = (setting.is_credible_fence)(fence);
+    is_credible.then_some(fence).ok_or(Refusal::Fence)
 }
 
 impl<'a> Options<'a> {
@@ -236,8 +244,8 @@ impl<'a> Options<'a> {
     }
 
     #[inline(always)]
-    pub fn fence(&self) -> Result<Option<u64>, Refusal> {
-        let fence = |fence| within(fence, 1, MOST_FENCE, Refusal::Fence);
+    pub fn fence(&self, setting: &Setting<'_>) -> Result<Option<u64>, Refusal> {
+        let fence = |fence| credible_fence(fence, setting);
         self.value(self.fence).map(fence).transpose()
     }
 

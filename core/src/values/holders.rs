@@ -4,6 +4,7 @@
 //! in persistent trees. A copy costs O(1), and a change costs O(log n). A comparison of two copies
 //! skips what they share.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ const LONGEST_LIST: usize = 32;
 /// The number of holders at which the trees become a list again.
 const SHORTEST_TREE: usize = 16;
 
-/// The holders of one lock, oldest grant first. No token and no fence occurs twice.
+/// The holders of one lock, oldest grant first. No token occurs twice. Holders with the same fence,
+/// which FENCE can cause, are in the order of their tokens.
 #[derive(Clone, Debug)]
 pub struct Holders(Form);
 
@@ -46,13 +48,50 @@ enum Form {
 /// 2. `permits` is the sum of the holders' permits.
 #[derive(Clone, Debug, Default)]
 struct Trees {
-    by_fence: OrdMap<u64, Arc<Holder>>,
-    fences: OrdMap<Token, u64>,
-    deadlines: OrdSet<(u64, u64)>,
-    /// Limits with fences.
-    limits: OrdSet<(u32, u64)>,
-    sessions: OrdMap<SessionId, u64>,
+    by_rank: OrdMap<Ranked, Arc<Holder>>,
+    by_token: OrdMap<Token, Arc<Holder>>,
+    deadlines: OrdSet<(u64, Ranked)>,
+    limits: OrdSet<(u32, Ranked)>,
+    sessions: OrdMap<SessionId, Arc<Holder>>,
     permits: u64,
+}
+
+/// A holder in a tree, which compares by its rank.
+// perf: mostly the fences differ, and the holder itself isn't looked at.
+#[derive(Clone, Debug)]
+struct Ranked {
+    fence: u64,
+    own: Arc<Holder>,
+}
+
+impl Ranked {
+    fn new(own: &Arc<Holder>) -> Self {
+        Self {
+            fence: own.fence,
+            own: Arc::clone(own),
+        }
+    }
+}
+
+impl PartialEq for Ranked {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Ranked {}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_fence = self.fence.cmp(&other.fence);
+        by_fence.then_with(|| self.own.token.cmp(&other.own.token))
+    }
 }
 
 /// The change of one token's grant between two copies of a lock.
@@ -107,7 +146,7 @@ impl Holders {
     /// Returns the number of holders.
     pub fn len(&self) -> usize {
         self.form()
-            .either(|trees| trees.by_fence.len(), <[Holder]>::len)
+            .either(|trees| trees.by_rank.len(), <[Holder]>::len)
     }
 
     /// Returns true if there is no holder.
@@ -118,7 +157,7 @@ impl Holders {
     /// Returns the holders, oldest grant first.
     pub fn iter(&self) -> impl Iterator<Item = &Holder> {
         self.form().map_either(
-            |trees| trees.by_fence.values().map(|own| &**own),
+            |trees| trees.by_rank.values().map(|own| &**own),
             |list| list.iter(),
         )
     }
@@ -177,7 +216,7 @@ impl Holders {
     pub fn with_session(&self, session: SessionId) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.iter().find(|own| own.session == session),
-            Either::Left(trees) => trees.at(*trees.sessions.get(&session)?),
+            Either::Left(trees) => trees.sessions.get(&session).map(|own| &**own),
         }
     }
 
@@ -185,7 +224,7 @@ impl Holders {
     pub fn last(&self) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.last(),
-            Either::Left(trees) => trees.by_fence.get_max().map(|(_, own)| &**own),
+            Either::Left(trees) => trees.by_rank.get_max().map(|(_, own)| &**own),
         }
     }
 
@@ -199,7 +238,7 @@ impl Holders {
     fn first_of_several_to_end(&self) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.iter().min_by_key(|own| own.deadline_ms),
-            Either::Left(trees) => trees.at(trees.deadlines.get_min()?.1),
+            Either::Left(trees) => trees.deadlines.get_min().map(|(_, at)| &*at.own),
         }
     }
 
@@ -213,7 +252,7 @@ impl Holders {
     fn last_of_several_to_end(&self) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.iter().max_by_key(|own| own.deadline_ms),
-            Either::Left(trees) => trees.at(trees.deadlines.get_max()?.1),
+            Either::Left(trees) => trees.deadlines.get_max().map(|(_, at)| &*at.own),
         }
     }
 
@@ -232,7 +271,7 @@ impl Holders {
             return others.map(|other| other.limit).filter(|&l| l > 0).min();
         };
         let mut limits = trees.limits.iter();
-        let other = limits.find(|(_, fence)| *fence != own.fence);
+        let other = limits.find(|(_, at)| at.own.rank() != own.rank());
         other.map(|(limit, _)| *limit)
     }
 
@@ -241,7 +280,7 @@ impl Holders {
         let smallest = self.smallest_limit()?;
         let own = match self.form() {
             Either::Right(list) => list.iter().find(|own| own.limit == smallest),
-            Either::Left(trees) => trees.at(trees.limits.get_min()?.1),
+            Either::Left(trees) => trees.limits.get_min().map(|(_, at)| &*at.own),
         };
         own.filter(|own| self.smallest_limit_beside(own) != Some(smallest))
     }
@@ -265,7 +304,7 @@ impl Holders {
         match &mut self.0 {
             Form::List(list) => {
                 let list = Arc::make_mut(list);
-                let position = list.partition_point(|own| own.fence < holder.fence);
+                let position = list.partition_point(|own| own.rank() < holder.rank());
                 list.insert(position, holder);
             }
             Form::Trees(trees) => Arc::make_mut(trees).insert(holder),
@@ -306,13 +345,30 @@ impl Holders {
         removed
     }
 
-    /// Changes the grant of a token. `change` must keep the token and the fence. Returns true if
-    /// the token had a grant.
+    /// Changes the grant of a token. `change` must keep the token. Returns true if the token had a
+    /// grant.
     pub fn update(&mut self, token: &Token, change: impl FnOnce(&mut Holder)) -> bool {
-        let list = match &mut self.0 {
-            Form::Nobody => &mut [],
-            Form::One(own) => std::slice::from_mut(own),
-            Form::List(list) => Arc::make_mut(list),
+        match &mut self.0 {
+            Form::Nobody => false,
+            Form::One(own) => {
+                let is_own = own.token == *token;
+                if is_own {
+                    change(own);
+                }
+                is_own
+            }
+            Form::List(list) => {
+                let list = Arc::make_mut(list);
+                let Some(own) = list.iter_mut().find(|own| own.token == *token) else {
+                    return false;
+                };
+                let fence = own.fence;
+                change(own);
+                if own.fence != fence {
+                    list.sort_by(|one, other| one.rank().cmp(&other.rank()));
+                }
+                true
+            }
             Form::Trees(trees) => {
                 let trees = Arc::make_mut(trees);
                 let Some(mut own) = trees.remove(token) else {
@@ -320,26 +376,25 @@ impl Holders {
                 };
                 change(&mut own);
                 trees.insert(own);
-                return true;
+                true
             }
-        };
-        let own = list.iter_mut().find(|own| own.token == *token);
-        own.map(change).is_some()
+        }
     }
 
     /// Returns the bytes held outside the value itself.
     pub fn heap_bytes(&self) -> usize {
-        let tokens: usize = self.iter().map(|own| own.token.heap_bytes()).sum();
+        let of_one = |own: &Holder| own.token.heap_bytes() + own.data.heap_bytes();
+        let of_all: usize = self.iter().map(of_one).sum();
         let own = match &self.0 {
             Form::Nobody | Form::One(_) => 0,
             Form::List(list) => {
                 size_of::<Vec<Holder>>() + COUNTS_BYTES + list.capacity() * size_of::<Holder>()
             }
             Form::Trees(trees) => {
-                size_of::<Trees>() + COUNTS_BYTES + trees.by_fence.len() * TREE_BYTES
+                size_of::<Trees>() + COUNTS_BYTES + trees.by_rank.len() * TREE_BYTES
             }
         };
-        own + tokens
+        own + of_all
     }
 
     /// Returns the differences between these holders and those of a later copy, one for each token.
@@ -376,8 +431,8 @@ impl Holders {
                 list.iter().for_each(|own| trees.insert(own.clone()));
                 self.0 = Form::Trees(Arc::new(trees));
             }
-            Form::Trees(trees) if trees.by_fence.len() <= SHORTEST_TREE => {
-                let list = trees.by_fence.values().map(|own| Holder::clone(own));
+            Form::Trees(trees) if trees.by_rank.len() <= SHORTEST_TREE => {
+                let list = trees.by_rank.values().map(|own| Holder::clone(own));
                 self.0 = Form::List(Arc::new(list.collect()));
             }
             Form::Nobody | Form::One(_) | Form::List(_) | Form::Trees(_) => {}
@@ -402,51 +457,50 @@ const COUNTS_BYTES: usize = 2 * size_of::<usize>();
 /// trees.
 const TREE_BYTES: usize = size_of::<Holder>()
     + 16
-    + size_of::<(u64, usize)>()
-    + size_of::<(Token, u64)>()
-    + 2 * size_of::<(u64, u64)>()
-    + size_of::<(u32, u64)>();
+    + size_of::<(Ranked, usize)>()
+    + size_of::<(Token, usize)>()
+    + size_of::<(u64, Ranked)>()
+    + size_of::<(u32, Ranked)>()
+    + size_of::<(SessionId, usize)>();
 
 impl Trees {
     #[inline(never)]
     fn get(&self, token: &Token) -> Option<&Holder> {
-        self.at(*self.fences.get(token)?)
-    }
-
-    fn at(&self, fence: u64) -> Option<&Holder> {
-        self.by_fence.get(&fence).map(|own| &**own)
+        self.by_token.get(token).map(|own| &**own)
     }
 
     fn insert(&mut self, holder: Holder) {
-        let fence = holder.fence;
-        self.fences.insert(holder.token.clone(), fence);
-        self.deadlines.insert((holder.deadline_ms, fence));
-        if holder.limit > 0 {
-            self.limits.insert((holder.limit, fence));
+        let own = Arc::new(holder);
+        let at = Ranked::new(&own);
+        self.by_token.insert(own.token.clone(), Arc::clone(&own));
+        self.deadlines.insert((own.deadline_ms, at.clone()));
+        if own.limit > 0 {
+            self.limits.insert((own.limit, at.clone()));
         }
-        if holder.session.is_session() {
-            self.sessions.insert(holder.session, fence);
+        if own.session.is_session() {
+            self.sessions.insert(own.session, Arc::clone(&own));
         }
-        self.permits += u64::from(holder.permits);
-        self.by_fence.insert(fence, Arc::new(holder));
+        self.permits += u64::from(own.permits);
+        self.by_rank.insert(at, own);
     }
 
     fn remove(&mut self, token: &Token) -> Option<Holder> {
-        let fence = self.fences.remove(token)?;
-        let holder = self.by_fence.remove(&fence)?;
-        self.permits -= u64::from(holder.permits);
-        self.deadlines.remove(&(holder.deadline_ms, fence));
-        self.sessions.remove(&holder.session);
-        self.limits.remove(&(holder.limit, fence));
-        Some(Arc::unwrap_or_clone(holder))
+        let own = self.by_token.remove(token)?;
+        let at = Ranked::new(&own);
+        self.by_rank.remove(&at);
+        self.permits -= u64::from(own.permits);
+        self.sessions.remove(&own.session);
+        let deadline = (own.deadline_ms, at);
+        self.deadlines.remove(&deadline);
+        self.limits.remove(&(own.limit, deadline.1));
+        Some(Arc::unwrap_or_clone(own))
     }
 
     fn differences<'a>(&'a self, after: &'a Self) -> Differences<'a> {
         let mut found = Differences::new();
-        // A token with a new grant has a new fence: its entry is gone at one fence and new at
-        // another.
+        // A token with a new or raised fence is gone at one rank and new at another.
         let mut gone: BTreeMap<&Token, &Holder> = BTreeMap::new();
-        for item in self.by_fence.diff(&after.by_fence) {
+        for item in self.by_rank.diff(&after.by_rank) {
             match item {
                 DiffItem::Add(_, own) => found.push(Difference {
                     before: None,
@@ -481,6 +535,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::values::data::Data;
 
     /// A step of a test: the token's number, and the values of its grant.
     #[derive(Clone, Debug)]
@@ -488,6 +543,8 @@ mod tests {
         Insert(u8, u64, u32, u64),
         Remove(u8),
         Extend(u8, u64),
+        /// Raises the fence by this much, mostly to that of another holder.
+        Raise(u8, u64),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -495,6 +552,7 @@ mod tests {
             4 => (any::<u8>(), 1u64..500, 0u32..3, 0u64..4).prop_map(|(t, d, l, session)| Step::Insert(t, d, l, session)),
             2 => any::<u8>().prop_map(Step::Remove),
             1 => (any::<u8>(), 1u64..500).prop_map(|(t, d)| Step::Extend(t, d)),
+            2 => (any::<u8>(), 0u64..9).prop_map(|(t, by)| Step::Raise(t, by)),
         ]
     }
 
@@ -521,6 +579,7 @@ mod tests {
                     since_ms: 0,
                     client_id: 0,
                     session,
+                    data: Data::NONE,
                 };
                 plain.insert(number, holder.clone());
                 holders.insert(holder);
@@ -536,15 +595,22 @@ mod tests {
                     own.deadline_ms = deadline_ms;
                 }
             }
+            Step::Raise(number, by) => {
+                let there = holders.update(&token(number), |own| own.fence += by);
+                assert_eq!(there, plain.contains_key(&number));
+                if let Some(own) = plain.get_mut(&number) {
+                    own.fence += by;
+                }
+            }
         }
     }
 
     fn check(holders: &Holders, plain: &BTreeMap<u8, Holder>) {
-        let mut by_fence: Vec<&Holder> = plain.values().collect();
-        by_fence.sort_by_key(|own| own.fence);
-        assert!(holders.iter().eq(by_fence.iter().copied()));
+        let mut by_rank: Vec<&Holder> = plain.values().collect();
+        by_rank.sort_by_key(|own| (own.fence, own.token.clone()));
+        assert!(holders.iter().eq(by_rank.iter().copied()));
         assert_eq!(holders.len(), plain.len());
-        assert_eq!(holders.last(), by_fence.last().copied());
+        assert_eq!(holders.last(), by_rank.last().copied());
         let deadlines = || plain.values().map(|own| own.deadline_ms);
         let end = |own: Option<&Holder>| own.map(|own| own.deadline_ms);
         assert_eq!(end(holders.first_to_end()), deadlines().min());
