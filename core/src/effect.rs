@@ -361,14 +361,12 @@ pub fn condense(changes: &mut [Effect<'_>], before: &Stored) {
     }
 }
 
-/// Replaces the grants of these tokens by [`Change::Raise`] if only FENCE can have given them
-/// another fence: they have the mode and the `since` that they had before.
+/// Replaces the grants of these tokens by [`Change::Raise`] if they are in force already and only
+/// FENCE can have given them another fence.
 pub fn mark_raised(changes: &mut [Effect<'_>], before: &Lock, tokens: &[Token]) {
     for Effect { change, .. } in changes {
         if let Change::Grant { mode, holder } = change {
-            let own = before.holder(&holder.token);
-            let is_raised = own.is_some_and(|own| is_raised(own, holder));
-            if is_raised && *mode == before.mode() && tokens.contains(&holder.token) {
+            if is_raised(before, *mode, holder) && tokens.contains(&holder.token) {
                 let (mode, holder) = (*mode, holder.clone());
                 *change = Change::Raise { mode, holder };
             }
@@ -376,9 +374,23 @@ pub fn mark_raised(changes: &mut [Effect<'_>], before: &Lock, tokens: &[Token]) 
     }
 }
 
-/// Returns true if a grant in force may have become `after` by FENCE.
-pub fn is_raised(before: &Holder, after: &Holder) -> bool {
-    before.fence < after.fence && before.since_ms == after.since_ms
+/// Returns a change from a stream as its primary decided it, for the lock that it changes.
+///
+/// A raised fence has the words of a grant, so an older version can apply it. It is recognized by
+/// the time of the grant. Only a new grant in the same millisecond can be mistaken for it.
+pub fn as_decided(change: Change, lock: &Lock) -> Change {
+    match change {
+        Change::Grant { mode, holder } if is_raised(lock, mode, &holder) => {
+            Change::Raise { mode, holder }
+        }
+        change => change,
+    }
+}
+
+/// Returns true if a grant has the mode and the `since` that it had before, and a greater fence.
+fn is_raised(before: &Lock, mode: Mode, after: &Holder) -> bool {
+    let is_same = |own: &Holder| own.fence < after.fence && own.since_ms == after.since_ms;
+    before.mode() == mode && before.holder(&after.token).is_some_and(is_same)
 }
 
 /// Returns true if the deadline differs and every other stored field is equal. The session is not
