@@ -308,9 +308,9 @@ pub fn between(before: &Stored, after: &Lock, add: &mut dyn FnMut(Change)) {
 /// Returns the grant of a token if the token holds `lock` and `changes` have no grant to it yet.
 pub fn affirmed(changes: &[Effect<'_>], lock: &Lock, token: &Token) -> Option<Change> {
     let granted = |effect: &Effect<'_>| match &effect.change {
-        Change::Grant { holder, .. }
-        | Change::Raise { holder, .. }
-        | Change::Renew { holder } => holder.token == *token,
+        Change::Grant { holder, .. } | Change::Raise { holder, .. } | Change::Renew { holder } => {
+            holder.token == *token
+        }
         Change::Drop { .. } | Change::Delete => false,
     };
     let own = lock.holder(token).filter(|_| !changes.iter().any(granted));
@@ -427,13 +427,18 @@ mod tests {
 
     fn holders(mode: Mode) -> impl Strategy<Value = Vec<Holder>> {
         let most = if mode == Mode::Exclusive { 1 } else { 5 };
-        proptest::collection::btree_map(0u8..6, (1u64..40, 1u64..4, 0u32..3, 1u64..90, data()), 1..=most)
-            .prop_map(move |map| {
-                let mut fences: Vec<u64> = map.values().map(|v| v.0).collect();
-                fences.sort_unstable();
-                map.into_iter()
-                    .zip(fences)
-                    .map(|((token, (_, holds, limit, deadline_ms, data)), fence)| Holder {
+        proptest::collection::btree_map(
+            0u8..6,
+            (1u64..40, 1u64..4, 0u32..3, 1u64..90, data()),
+            1..=most,
+        )
+        .prop_map(move |map| {
+            let mut fences: Vec<u64> = map.values().map(|v| v.0).collect();
+            fences.sort_unstable();
+            map.into_iter()
+                .zip(fences)
+                .map(
+                    |((token, (_, holds, limit, deadline_ms, data)), fence)| Holder {
                         token: Token::new(&[token]).unwrap(),
                         fence,
                         holds,
@@ -449,9 +454,10 @@ mod tests {
                         client_id: 0,
                         session: SessionId::NONE,
                         data,
-                    })
-                    .collect()
-            })
+                    },
+                )
+                .collect()
+        })
     }
 
     fn lock() -> impl Strategy<Value = Lock> {

@@ -4,7 +4,6 @@
 //! in persistent trees. A copy costs O(1), and a change costs O(log n). A comparison of two copies
 //! skips what they share.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, OrdSet};
 use smallvec::SmallVec;
 
-use crate::hints::likely;
+use crate::hints::{likely, unlikely};
 use crate::values::holder::Holder;
 use crate::values::session_id::SessionId;
 use crate::values::token::Token;
@@ -46,52 +45,26 @@ enum Form {
 /// 1. All trees have the same holders. `limits` and `sessions` leave out holders without a limit or
 ///    a session.
 /// 2. `permits` is the sum of the holders' permits.
+/// 3. Holders with the same fence are in no particular order.
 #[derive(Clone, Debug, Default)]
 struct Trees {
-    by_rank: OrdMap<Ranked, Arc<Holder>>,
-    by_token: OrdMap<Token, Arc<Holder>>,
-    deadlines: OrdSet<(u64, Ranked)>,
-    limits: OrdSet<(u32, Ranked)>,
-    sessions: OrdMap<SessionId, Arc<Holder>>,
+    by_key: OrdMap<Key, Arc<Holder>>,
+    keys: OrdMap<Token, Key>,
+    deadlines: OrdSet<(u64, Key)>,
+    limits: OrdSet<(u32, Key)>,
+    sessions: OrdMap<SessionId, Key>,
     permits: u64,
+    /// The number of keys that do not have the number 0.
+    numbered: usize,
 }
 
-/// A holder in a tree, which compares by its rank.
-// perf: mostly the fences differ, and the holder itself isn't looked at.
-#[derive(Clone, Debug)]
-struct Ranked {
+/// The key of a holder in the trees.
+// perf: small and without a reference count, because each change copies hundreds of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
     fence: u64,
-    own: Arc<Holder>,
-}
-
-impl Ranked {
-    fn new(own: &Arc<Holder>) -> Self {
-        Self {
-            fence: own.fence,
-            own: Arc::clone(own),
-        }
-    }
-}
-
-impl PartialEq for Ranked {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Ranked {}
-
-impl PartialOrd for Ranked {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Ranked {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let by_fence = self.fence.cmp(&other.fence);
-        by_fence.then_with(|| self.own.token.cmp(&other.own.token))
-    }
+    /// Differs among holders with the same fence; mostly 0.
+    number: u64,
 }
 
 /// The change of one token's grant between two copies of a lock.
@@ -146,7 +119,7 @@ impl Holders {
     /// Returns the number of holders.
     pub fn len(&self) -> usize {
         self.form()
-            .either(|trees| trees.by_rank.len(), <[Holder]>::len)
+            .either(|trees| trees.by_key.len(), <[Holder]>::len)
     }
 
     /// Returns true if there is no holder.
@@ -156,10 +129,7 @@ impl Holders {
 
     /// Returns the holders, oldest grant first.
     pub fn iter(&self) -> impl Iterator<Item = &Holder> {
-        self.form().map_either(
-            |trees| trees.by_rank.values().map(|own| &**own),
-            |list| list.iter(),
-        )
+        self.form().map_either(Trees::iter, |list| list.iter())
     }
 
     /// Returns true if there is exactly one holder.
@@ -216,15 +186,15 @@ impl Holders {
     pub fn with_session(&self, session: SessionId) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.iter().find(|own| own.session == session),
-            Either::Left(trees) => trees.sessions.get(&session).map(|own| &**own),
+            Either::Left(trees) => trees.at(*trees.sessions.get(&session)?),
         }
     }
 
-    /// Returns the latest grant.
+    /// Returns a grant with the greatest fence.
     pub fn last(&self) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.last(),
-            Either::Left(trees) => trees.by_rank.get_max().map(|(_, own)| &**own),
+            Either::Left(trees) => trees.by_key.get_max().map(|(_, own)| &**own),
         }
     }
 
@@ -238,7 +208,7 @@ impl Holders {
     fn first_of_several_to_end(&self) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.iter().min_by_key(|own| own.deadline_ms),
-            Either::Left(trees) => trees.deadlines.get_min().map(|(_, at)| &*at.own),
+            Either::Left(trees) => trees.at(trees.deadlines.get_min()?.1),
         }
     }
 
@@ -252,7 +222,7 @@ impl Holders {
     fn last_of_several_to_end(&self) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.iter().max_by_key(|own| own.deadline_ms),
-            Either::Left(trees) => trees.deadlines.get_max().map(|(_, at)| &*at.own),
+            Either::Left(trees) => trees.at(trees.deadlines.get_max()?.1),
         }
     }
 
@@ -270,8 +240,9 @@ impl Holders {
             let others = self.iter().filter(|other| other.token != own.token);
             return others.map(|other| other.limit).filter(|&l| l > 0).min();
         };
+        let own = trees.keys.get(&own.token);
         let mut limits = trees.limits.iter();
-        let other = limits.find(|(_, at)| at.own.rank() != own.rank());
+        let other = limits.find(|(_, key)| own != Some(key));
         other.map(|(limit, _)| *limit)
     }
 
@@ -280,7 +251,7 @@ impl Holders {
         let smallest = self.smallest_limit()?;
         let own = match self.form() {
             Either::Right(list) => list.iter().find(|own| own.limit == smallest),
-            Either::Left(trees) => trees.limits.get_min().map(|(_, at)| &*at.own),
+            Either::Left(trees) => trees.at(trees.limits.get_min()?.1),
         };
         own.filter(|own| self.smallest_limit_beside(own) != Some(smallest))
     }
@@ -391,7 +362,7 @@ impl Holders {
                 size_of::<Vec<Holder>>() + COUNTS_BYTES + list.capacity() * size_of::<Holder>()
             }
             Form::Trees(trees) => {
-                size_of::<Trees>() + COUNTS_BYTES + trees.by_rank.len() * TREE_BYTES
+                size_of::<Trees>() + COUNTS_BYTES + trees.by_key.len() * TREE_BYTES
             }
         };
         own + of_all
@@ -431,8 +402,8 @@ impl Holders {
                 list.iter().for_each(|own| trees.insert(own.clone()));
                 self.0 = Form::Trees(Arc::new(trees));
             }
-            Form::Trees(trees) if trees.by_rank.len() <= SHORTEST_TREE => {
-                let list = trees.by_rank.values().map(|own| Holder::clone(own));
+            Form::Trees(trees) if trees.by_key.len() <= SHORTEST_TREE => {
+                let list = trees.by_key.values().map(|own| Holder::clone(own));
                 self.0 = Form::List(Arc::new(list.collect()));
             }
             Form::Nobody | Form::One(_) | Form::List(_) | Form::Trees(_) => {}
@@ -457,59 +428,94 @@ const COUNTS_BYTES: usize = 2 * size_of::<usize>();
 /// trees.
 const TREE_BYTES: usize = size_of::<Holder>()
     + 16
-    + size_of::<(Ranked, usize)>()
-    + size_of::<(Token, usize)>()
-    + size_of::<(u64, Ranked)>()
-    + size_of::<(u32, Ranked)>()
-    + size_of::<(SessionId, usize)>();
+    + size_of::<(Key, usize)>()
+    + size_of::<(Token, Key)>()
+    + size_of::<(SessionId, Key)>()
+    + size_of::<(u64, Key)>()
+    + size_of::<(u32, Key)>();
 
 impl Trees {
     #[inline(never)]
     fn get(&self, token: &Token) -> Option<&Holder> {
-        self.by_token.get(token).map(|own| &**own)
+        self.at(*self.keys.get(token)?)
+    }
+
+    fn at(&self, key: Key) -> Option<&Holder> {
+        self.by_key.get(&key).map(|own| &**own)
+    }
+
+    /// Returns the holders in the order of their ranks.
+    fn iter(&self) -> impl Iterator<Item = &Holder> {
+        let holders = self.by_key.values().map(|own| &**own);
+        if likely(self.numbered == 0) {
+            return Either::Left(holders);
+        }
+        let mut sorted: Vec<&Holder> = holders.collect();
+        sorted.sort_by(|one, other| one.rank().cmp(&other.rank()));
+        Either::Right(sorted.into_iter())
+    }
+
+    /// Returns a key that no holder has.
+    fn new_key(&self, fence: u64) -> Key {
+        let greatest = Key {
+            fence,
+            number: u64::MAX,
+        };
+        let before = self.by_key.get_prev(&greatest);
+        let number = match before {
+            Some((key, _)) if key.fence == fence => key.number.saturating_add(1),
+            Some(_) | None => 0,
+        };
+        Key { fence, number }
     }
 
     fn insert(&mut self, holder: Holder) {
-        let own = Arc::new(holder);
-        let at = Ranked::new(&own);
-        self.by_token.insert(own.token.clone(), Arc::clone(&own));
-        self.deadlines.insert((own.deadline_ms, at.clone()));
-        if own.limit > 0 {
-            self.limits.insert((own.limit, at.clone()));
+        let key = self.new_key(holder.fence);
+        self.keys.insert(holder.token.clone(), key);
+        self.deadlines.insert((holder.deadline_ms, key));
+        if holder.limit > 0 {
+            self.limits.insert((holder.limit, key));
         }
-        if own.session.is_session() {
-            self.sessions.insert(own.session, Arc::clone(&own));
+        if holder.session.is_session() {
+            self.sessions.insert(holder.session, key);
         }
-        self.permits += u64::from(own.permits);
-        self.by_rank.insert(at, own);
+        self.permits += u64::from(holder.permits);
+        self.numbered += usize::from(key.number > 0);
+        self.by_key.insert(key, Arc::new(holder));
     }
 
     fn remove(&mut self, token: &Token) -> Option<Holder> {
-        let own = self.by_token.remove(token)?;
-        let at = Ranked::new(&own);
-        self.by_rank.remove(&at);
-        self.permits -= u64::from(own.permits);
-        self.sessions.remove(&own.session);
-        let deadline = (own.deadline_ms, at);
-        self.deadlines.remove(&deadline);
-        self.limits.remove(&(own.limit, deadline.1));
-        Some(Arc::unwrap_or_clone(own))
+        let key = self.keys.remove(token)?;
+        let holder = self.by_key.remove(&key)?;
+        self.permits -= u64::from(holder.permits);
+        self.numbered -= usize::from(key.number > 0);
+        self.deadlines.remove(&(holder.deadline_ms, key));
+        self.sessions.remove(&holder.session);
+        self.limits.remove(&(holder.limit, key));
+        Some(Arc::unwrap_or_clone(holder))
     }
 
     fn differences<'a>(&'a self, after: &'a Self) -> Differences<'a> {
         let mut found = Differences::new();
-        // A token with a new or raised fence is gone at one rank and new at another.
+        // A token with a new or raised fence is gone at one key and new at another.
         let mut gone: BTreeMap<&Token, &Holder> = BTreeMap::new();
-        for item in self.by_rank.diff(&after.by_rank) {
+        let added = |own: &'a Holder| Difference {
+            before: None,
+            after: Some(own),
+        };
+        for item in self.by_key.diff(&after.by_key) {
             match item {
-                DiffItem::Add(_, own) => found.push(Difference {
-                    before: None,
-                    after: Some(&**own),
-                }),
-                DiffItem::Update { old, new } => found.push(Difference {
-                    before: Some(&**old.1),
-                    after: Some(&**new.1),
-                }),
+                DiffItem::Add(_, own) => found.push(added(own)),
+                DiffItem::Update { old, new } if old.1.token == new.1.token => {
+                    found.push(Difference {
+                        before: Some(&**old.1),
+                        after: Some(&**new.1),
+                    });
+                }
+                DiffItem::Update { old, new } => {
+                    gone.insert(&old.1.token, &**old.1);
+                    found.push(added(new.1));
+                }
                 DiffItem::Remove(_, own) => {
                     gone.insert(&own.token, &**own);
                 }
@@ -524,6 +530,10 @@ impl Trees {
             before: Some(own),
             after: None,
         }));
+        // A holder with a number may have another one now, and be the same otherwise.
+        if unlikely(self.numbered > 0 || after.numbered > 0) {
+            found.retain(|difference| difference.before != difference.after);
+        }
         found
     }
 }
@@ -610,7 +620,8 @@ mod tests {
         by_rank.sort_by_key(|own| (own.fence, own.token.clone()));
         assert!(holders.iter().eq(by_rank.iter().copied()));
         assert_eq!(holders.len(), plain.len());
-        assert_eq!(holders.last(), by_rank.last().copied());
+        let highest = by_rank.last().map(|own| own.fence);
+        assert_eq!(holders.last().map(|own| own.fence), highest);
         let deadlines = || plain.values().map(|own| own.deadline_ms);
         let end = |own: Option<&Holder>| own.map(|own| own.deadline_ms);
         assert_eq!(end(holders.first_to_end()), deadlines().min());

@@ -436,7 +436,9 @@ impl World {
             .iter()
             .map(|h| {
                 let (token, data) = (h.token.as_bytes(), h.data.as_bytes());
-                let data = if data.is_empty() { "" } else { ":" }.bytes().chain(data.iter().copied());
+                let data = if data.is_empty() { "" } else { ":" }
+                    .bytes()
+                    .chain(data.iter().copied());
                 let data = String::from_utf8(data.collect()).expect("text");
                 format!("{}#{}{data}", token.escape_ascii(), h.holds)
             })

@@ -85,7 +85,11 @@ fn it_is_at_most_a_day_ahead_of_the_clock_or_was_given_before() {
         ((most + 1).to_string(), REFUSED),
         (most.to_string(), "1"),
     ] {
-        assert_eq!(world.say(&format!("EXTEND k a FENCE {fence}")), answer, "{fence}");
+        assert_eq!(
+            world.say(&format!("EXTEND k a FENCE {fence}")),
+            answer,
+            "{fence}"
+        );
     }
     world.set_clock(-1_000_000);
     assert_eq!(raise(&mut world, "EXTEND k a", most), "1", "given before");
@@ -150,12 +154,20 @@ fn shared_holders_may_have_one_fence() {
         let raised = ahead(&world, 1_000_000);
         let tokens: Vec<String> = (0..count).map(|n| format!("t{n:02}")).collect();
         for token in &tokens {
-            assert_eq!(world.say(&format!("ACQUIRE k {token} SHARED LIMIT 40")), "granted");
+            assert_eq!(
+                world.say(&format!("ACQUIRE k {token} SHARED LIMIT 40")),
+                "granted"
+            );
         }
         for token in tokens.iter().rev() {
             assert_eq!(raise(&mut world, &format!("EXTEND k {token}"), raised), "1");
         }
-        let fences: Vec<u64> = world.lock("k").holders().iter().map(|own| own.fence).collect();
+        let fences: Vec<u64> = world
+            .lock("k")
+            .holders()
+            .iter()
+            .map(|own| own.fence)
+            .collect();
         assert_eq!(fences, vec![raised; count]);
         let holders = tokens.iter().map(|token| format!("{token}#1"));
         assert_eq!(world.holders("k"), holders.collect::<Vec<_>>());
