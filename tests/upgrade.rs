@@ -224,7 +224,7 @@ fn a_failover_to_the_new_build_sends_those_who_wait_to_it() {
 // --- a format that isn't known ------------------------------------------------------------------
 
 /// The module's own message about a format that isn't known.
-const TOLD: &str = "a stored lock has format 2, and redis-lock";
+const TOLD: &str = "a stored lock has format 3, and redis-lock";
 
 #[test]
 fn a_snapshot_in_a_newer_format_keeps_the_server_from_starting_and_stays_as_it_is() {

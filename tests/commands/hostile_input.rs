@@ -933,6 +933,10 @@ fn a_body_that_is_no_sound_lock_is_refused_even_with_right_checksums() {
     let frame = Frame::from(&server);
     let one = StoredHolder::new(b"t");
     let sound = || one.clone();
+    let with_data = |len| StoredHolder {
+        data: vec![7; len],
+        ..sound()
+    };
     let year_2255_ms = 1 << 43;
     let longest_ms = (1 << 53) - 1;
     let with_sum_of_zeros = |mut body: Vec<u8>| {
@@ -1070,20 +1074,20 @@ fn a_body_that_is_no_sound_lock_is_refused_even_with_right_checksums() {
             ),
         ),
         (
-            "fences that are equal",
+            "tokens of one fence out of order",
             payload::body(
                 1,
                 &[
-                    sound(),
                     StoredHolder {
                         token: b"u".to_vec(),
                         ..sound()
                     },
+                    sound(),
                 ],
             ),
         ),
         (
-            "fences of which two are equal",
+            "tokens of one fence out of order behind another fence",
             payload::body(
                 1,
                 &[
@@ -1092,16 +1096,45 @@ fn a_body_that_is_no_sound_lock_is_refused_even_with_right_checksums() {
                         ..sound()
                     },
                     StoredHolder {
-                        token: b"u".to_vec(),
+                        token: b"v".to_vec(),
                         ..sound()
                     },
                     StoredHolder {
-                        token: b"v".to_vec(),
+                        token: b"u".to_vec(),
                         ..sound()
                     },
                 ],
             ),
         ),
+        ("version 2 alone", payload::sealed(vec![2])),
+        (
+            "version 2 without data",
+            payload::body_with_data(0, &[sound()]),
+        ),
+        ("version 2 without the length of the data", {
+            let body = payload::body(0, &[sound()]);
+            payload::sealed([&[2], &body[..body.len() - 4]].concat())
+        }),
+        (
+            "data too long",
+            payload::body_with_data(0, &[with_data(1_025)]),
+        ),
+        ("less data than its length says", {
+            let body = payload::body_with_data(0, &[with_data(9)]);
+            payload::sealed(body[..body.len() - 5].to_vec())
+        }),
+        ("more data than its length says", {
+            let body = payload::body_with_data(0, &[with_data(9)]);
+            payload::sealed([&body[..body.len() - 4], b"x"].concat())
+        }),
+        (
+            "an unknown mode with data",
+            payload::body_with_data(2, &[with_data(9)]),
+        ),
+        ("a version that doesn't exist", {
+            let body = payload::body_with_data(0, &[with_data(9)]);
+            payload::sealed([&[3], &body[1..body.len() - 4]].concat())
+        }),
         (
             "a deadline after the last possible one",
             payload::body(
@@ -1156,6 +1189,36 @@ fn a_body_that_is_no_sound_lock_is_refused_even_with_right_checksums() {
         replace(&server, "other", &payload).error();
         assert_eq!(State::of(&server), before, "{what}");
     }
+}
+
+#[test]
+fn a_payload_with_data_made_by_hand_is_restored_where_it_is_sound() {
+    let server = dumping_server();
+    let frame = Frame::from(&server);
+    let with_data = |token: &[u8], data: &[u8]| StoredHolder {
+        data: data.to_vec(),
+        ..StoredHolder::new(token)
+    };
+    let longest = [0xff; 1024];
+    let body = payload::body_with_data(0, &[with_data(b"a", &longest)]);
+    restore(&server, "k", &frame.payload(&body)).okay();
+    let info = server.known_lock("k");
+    assert_eq!(Ok(info.holder().get("data")).bytes(), longest);
+    // Two holders under one fence, as FENCE can leave them.
+    let fence = StoredHolder::new(b"x").fence;
+    let holders = [with_data(b"a", b""), with_data(b"b", b"why")];
+    let holders = holders.map(|holder| StoredHolder { fence, ..holder });
+    let body = payload::body_with_data(1, &holders);
+    restore(&server, "shared", &frame.payload(&body)).okay();
+    let info = server.known_lock("shared");
+    assert_eq!(info.holder_tokens(), ["a", "b"]);
+    let data: Vec<String> = info.holders.iter().map(|own| own.text("data")).collect();
+    assert_eq!(data, ["", "why"]);
+    assert_eq!(
+        dump(&server, "shared"),
+        frame.payload(&body),
+        "one form for each lock"
+    );
 }
 
 #[test]

@@ -23,6 +23,7 @@ use crate::values::holder::{Holder, Mode};
 use crate::values::lock::Lock;
 use crate::values::time::MAX_DEADLINE_MS;
 use crate::values::token::Token;
+use Unreadable::{Malformed, UnknownVersion};
 
 /// The encoding version that the server stores next to the bytes of every lock.
 pub const ENCODING_VERSION: i32 = 1;
@@ -30,9 +31,14 @@ pub const ENCODING_VERSION: i32 = 1;
 /// The encoding version of a lock with data, which its first byte gives.
 pub const DATA_VERSION: u8 = 2;
 
-/// The error for bytes that are not a lock.
+/// The reason why bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub enum Unreadable {
+    /// The bytes are not a lock.
+    Malformed,
+    /// The bytes are of a version that this build does not know.
+    UnknownVersion(u8),
+}
 
 /// The length of the smallest holder, in bytes. Its token has one byte.
 const MIN_HOLDER_LEN: usize = 2 + 1 + 8 + 8 + 4 + 8 + 8 + 8 + 4;
@@ -75,14 +81,15 @@ pub fn encode(lock: &Lock) -> Vec<u8> {
 /// Decodes the bytes that [`encode`] returns.
 ///
 /// # Errors
-/// [`Malformed`] for all other bytes.
-pub fn decode(bytes: &[u8]) -> Result<Lock, Malformed> {
+/// [`Unreadable`] for all other bytes.
+pub fn decode(bytes: &[u8]) -> Result<Lock, Unreadable> {
     let (body, sum) = bytes.split_last_chunk::<4>().ok_or(Malformed)?;
     if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
         return Err(Malformed);
     }
     let (form, body) = match body {
         [DATA_VERSION, body @ ..] => (Form::WithData, body),
+        [version, ..] if *version > DATA_VERSION => return Err(UnknownVersion(*version)),
         _ => (Form::Plain, body),
     };
     let mut reader = Reader { rest: body };
@@ -120,42 +127,42 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Unreadable> {
         let (taken, rest) = self.rest.split_at_checked(len).ok_or(Malformed)?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Unreadable> {
         let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(Malformed)?;
         self.rest = rest;
         Ok(*taken)
     }
 
-    fn u8(&mut self) -> Result<u8, Malformed> {
+    fn u8(&mut self) -> Result<u8, Unreadable> {
         self.array().map(u8::from_le_bytes)
     }
 
-    fn u16(&mut self) -> Result<u16, Malformed> {
+    fn u16(&mut self) -> Result<u16, Unreadable> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, Malformed> {
+    fn u32(&mut self) -> Result<u32, Unreadable> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Malformed> {
+    fn u64(&mut self) -> Result<u64, Unreadable> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn time_ms(&mut self) -> Result<u64, Malformed> {
+    fn time_ms(&mut self) -> Result<u64, Unreadable> {
         let time_ms = self.u64()?;
         (time_ms <= MAX_DEADLINE_MS)
             .then_some(time_ms)
             .ok_or(Malformed)
     }
 
-    fn holder(&mut self, form: Form) -> Result<Holder, Malformed> {
+    fn holder(&mut self, form: Form) -> Result<Holder, Unreadable> {
         let len = self.u16()?;
         let token = Token::new(self.take(len.into())?).map_err(|_| Malformed)?;
         let (fence, holds, limit) = (self.u64()?, self.u64()?, self.u32()?);
@@ -179,7 +186,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn data(&mut self) -> Result<Data, Malformed> {
+    fn data(&mut self) -> Result<Data, Unreadable> {
         let len = self.u16()?;
         Data::new(self.take(len.into())?).map_err(|_| Malformed)
     }
@@ -290,7 +297,7 @@ mod tests {
         for version in [3, 255] {
             let mut body = good.clone();
             body[0] = version;
-            assert_eq!(decode(&sealed(body)), Err(Malformed), "version {version}");
+            assert_eq!(decode(&sealed(body)), Err(UnknownVersion(version)));
         }
     }
 
