@@ -361,12 +361,12 @@ pub fn condense(changes: &mut [Effect<'_>], before: &Stored) {
     }
 }
 
-/// Replaces the grants of these tokens by [`Change::Raise`] if they are in force already and only
-/// FENCE can have given them another fence.
-pub fn mark_raised(changes: &mut [Effect<'_>], before: &Lock, tokens: &[Token]) {
+/// Replaces grants by [`Change::Raise`] if they are in force already and only FENCE can have given
+/// them another fence. The changes are those of an operation that extends or repeats a grant.
+pub fn mark_raised(changes: &mut [Effect<'_>], before: &Lock) {
     for Effect { change, .. } in changes {
         if let Change::Grant { mode, holder } = change {
-            if is_raised(before, *mode, holder) && tokens.contains(&holder.token) {
+            if is_raised(before, *mode, holder) {
                 let (mode, holder) = (*mode, holder.clone());
                 *change = Change::Raise { mode, holder };
             }

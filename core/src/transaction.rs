@@ -668,7 +668,7 @@ fn commit_held<'n>(
     }
     if unlikely(!entry.affirmed.is_empty()) {
         let changes = effects.get_mut(first..).unwrap_or_default();
-        effect::mark_raised(changes, &before.lock, &entry.affirmed);
+        effect::mark_raised(changes, &before.lock);
     }
     for token in &entry.affirmed {
         let changes = effects.get(first..).unwrap_or_default();
