@@ -21,8 +21,19 @@ const COUNT: &str = "ERR invalid count";
 const NUMKEYS: &str = "ERR numkeys ";
 const DUPLICATE: &str = "ERR duplicate key";
 const KEEP: &str = "ERR invalid keep";
+const DATA: &str = "ERR invalid data";
+const REPLICAS: &str = "ERR invalid replicas";
+const WITHIN: &str = "ERR invalid within";
+const FENCE: &str = "ERR invalid fence";
+const MESSAGE: &str = "ERR invalid message";
 const MAX_WAITERS: &str = "MAXWAITERS ";
 const BAD_PAYLOAD: &str = "ERR Bad data format";
+
+/// More than 1024 bytes.
+const TOO_LONG: &str = match std::str::from_utf8(&[b'x'; 1025]) {
+    Ok(text) => text,
+    Err(_) => "",
+};
 
 /// Everything that a refused command must not change.
 #[derive(Debug, PartialEq)]
@@ -336,6 +347,49 @@ fn of_several_errors_the_first_in_the_order_of_the_contract_is_given() {
             fault("<key>", "held", MAX_WAITERS),
         ],
     );
+    let long_data = fault("<data>", TOO_LONG, DATA);
+    let sound = [
+        &sound[..],
+        &[("<data>", "why"), ("<replicas>", "1"), ("<within>", "1")],
+        &[("<fence>", "1")],
+    ]
+    .concat();
+    assert_precedence(
+        &server,
+        "LOCK.EXTEND <key> <token> FENCE <fence> DATA <data> SESSION KEEP <keep> <syntax> PX <lease>",
+        &sound,
+        &[
+            bogus,
+            star,
+            lease,
+            fault("<keep>", "0", KEEP),
+            long_data,
+            fault("<fence>", "9007199254740991", FENCE),
+            foreign,
+        ],
+    );
+    assert_precedence(
+        &server,
+        "LOCK.MEXTEND 1 text t WITHIN <within> FENCE <fence> REPLICAS <replicas> DATA <data>",
+        &sound,
+        &[
+            long_data,
+            fault("<replicas>", "1001", REPLICAS),
+            fault("<within>", "0", WITHIN),
+            fault("<fence>", "0", FENCE),
+        ],
+    );
+    assert_precedence(
+        &server,
+        "LOCK.QUEUE <key> <token> DATA <data> NOTIFY channel <message> HOLDS <holds>",
+        &[&sound[..], &[("<message>", "m")]].concat(),
+        &[
+            fault("<holds>", "0", HOLDS),
+            long_data,
+            fault("<message>", TOO_LONG, MESSAGE),
+            foreign,
+        ],
+    );
     for token in [no_token, star] {
         assert_precedence(
             &server,
@@ -456,7 +510,7 @@ const NO_NUMBERS: [&[u8]; 32] = [
 ];
 
 /// Commands without their last word, a number, and the error for a bad number.
-const NUMBERED: [(&str, &str); 26] = [
+const NUMBERED: [(&str, &str); 30] = [
     ("LOCK.ACQUIRE free t PX", LEASE),
     ("LOCK.ACQUIRE free t EX", LEASE),
     ("LOCK.ACQUIRE free t REENTRANT px", LEASE),
@@ -483,6 +537,10 @@ const NUMBERED: [(&str, &str); 26] = [
     ("LOCK.MACQUIRE 1 free t PX", LEASE),
     ("LOCK.MWAIT 1 free t BLOCK", TIMEOUT),
     ("LOCK.MEXTEND 1 held a EX", LEASE),
+    ("LOCK.EXTEND held a FENCE", FENCE),
+    ("LOCK.MEXTEND 1 held a FENCE", FENCE),
+    ("LOCK.EXTEND held a REPLICAS", REPLICAS),
+    ("LOCK.ACQUIRE free t REPLICAS 1 WITHIN", WITHIN),
 ];
 
 #[test]
