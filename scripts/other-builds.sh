@@ -42,7 +42,7 @@ build old
 
 begin_tree
 copy_sources
-change core/src/values/codec.rs 'ENCODING_VERSION: i32 = 1' 'ENCODING_VERSION: i32 = 2'
+change core/src/values/codec.rs 'ENCODING_VERSION: i32 = 1' 'ENCODING_VERSION: i32 = 3'
 change core/src/effect.rs 'b"GRANT"' 'b"GIVE"'
 build next
 

@@ -221,10 +221,185 @@ fn a_failover_to_the_new_build_sends_those_who_wait_to_it() {
     primary.reconnect();
 }
 
+// --- data, which an older build doesn't know ----------------------------------------------------
+
+/// Acquires a lock with data, and one that had data.
+#[track_caller]
+fn make_data(server: &Server) {
+    server.call_all(&[
+        format!("LOCK.ACQUIRE data a {LONG} DATA why"),
+        format!("LOCK.ACQUIRE plain a {LONG} DATA why"),
+    ]);
+    clear(server, "plain");
+}
+
+#[track_caller]
+fn clear(server: &Server, key: &str) {
+    assert_eq!(server.call(&["LOCK.EXTEND", key, "a", "DATA", ""]).int(), 1);
+}
+
+#[track_caller]
+fn assert_has_data(server: &Server) {
+    assert_eq!(server.known_lock("data").holder().text("data"), "why");
+}
+
+#[test]
+fn a_snapshot_with_data_keeps_an_older_build_from_starting_and_stays_as_it_is() {
+    let mut server = Server::start();
+    make_data(&server);
+    server.shutdown("SAVE");
+    let refused = server.refused_with_module(&old());
+    assert!(refused.contains("redislock"), "{refused}");
+    server.restart_with_module(&module_path());
+    assert_has_data(&server);
+    // Without the data the older build reads the file.
+    clear(&server, "data");
+    server.shutdown("SAVE");
+    server.restart_with_module(&old());
+    assert_eq!(server.known_lock("data").holder_tokens(), ["a"]);
+    assert_eq!(server.known_lock("plain").holder_tokens(), ["a"]);
+}
+
+#[test]
+fn a_rewritten_append_only_file_with_data_keeps_an_older_build_from_starting() {
+    let mut server = Server::builder().config("appendonly yes").start();
+    make_data(&server);
+    server.call("BGREWRITEAOF").text();
+    server.until_rewritten();
+    server.shutdown("NOSAVE");
+    let refused = server.refused_with_module(&old());
+    assert!(refused.contains("redislock"), "{refused}");
+    server.restart_with_module(&module_path());
+    assert_has_data(&server);
+}
+
+/// The server itself continues after a refused command of the file.
+#[test]
+fn an_older_build_loses_a_grant_with_data_from_an_append_only_file_of_commands() {
+    let mut server = Server::builder()
+        .config("appendonly yes")
+        .config("aof-use-rdb-preamble no")
+        .start();
+    server.call(format!("LOCK.ACQUIRE plain a {LONG}")).grant();
+    server
+        .call(format!("LOCK.ACQUIRE data a {LONG} DATA why"))
+        .grant();
+    server.shutdown("NOSAVE");
+    server.restart_with_module(&old());
+    assert_eq!(server.lock_info("data"), None);
+    assert_eq!(server.known_lock("plain").holder_tokens(), ["a"]);
+    let log = server.log();
+    assert!(
+        log.contains("CRITICAL") && log.contains("lock.apply"),
+        "{log}"
+    );
+}
+
+#[test]
+fn an_older_build_refuses_a_dump_with_data_and_restores_one_without() {
+    let (from, to) = (Server::start(), Server::builder().module(&old()).start());
+    make_data(&from);
+    let restore = |key: &str| {
+        let dump = from.call(&["DUMP", key]).bytes();
+        let restore: [&[u8]; 4] = [b"RESTORE", key.as_bytes(), b"0", &dump];
+        to.call(&restore)
+    };
+    let refused = restore("data").error();
+    assert!(refused.contains("Bad data format"), "{refused}");
+    assert_eq!(to.call("EXISTS data").int(), 0);
+    restore("plain").okay();
+    assert_eq!(to.known_lock("plain").holder_tokens(), ["a"]);
+    clear(&from, "data");
+    restore("data").okay();
+    assert_eq!(to.call("DUMP data").bytes(), from.call("DUMP data").bytes());
+}
+
+#[test]
+fn an_older_replica_lacks_a_grant_with_data_until_the_data_is_gone() {
+    let primary = Server::start();
+    let replica = Server::builder().module(&old()).start();
+    replica.replica_of(&primary);
+    make_data(&primary);
+    primary.call(format!("LOCK.ACQUIRE other b {LONG}")).grant();
+    replica.until_in_step(&primary);
+    assert_eq!(replica.lock_info("data"), None);
+    assert_eq!(replica.known_lock("plain").holder_tokens(), ["a"]);
+    assert_eq!(replica.known_lock("other").holder_tokens(), ["b"]);
+    assert!(replica.log().contains("lock.apply"), "{}", replica.log());
+    clear(&primary, "data");
+    replica.until_in_step(&primary);
+    assert_eq!(replica.known_lock("data").holder_tokens(), ["a"]);
+}
+
+#[test]
+fn an_older_replica_of_a_primary_with_data_ends_at_its_full_synchronisation() {
+    let primary = Server::start();
+    make_data(&primary);
+    let folder = tempfile::tempdir().expect("a folder");
+    let plan = Plan {
+        module: Some(old()),
+        ..Plan::new(&server_binary())
+    };
+    let replica = Process::start(plan, folder.path()).expect("a server");
+    let follow = format!("REPLICAOF 127.0.0.1 {}", primary.port());
+    Client::connect(replica.port()).call(follow).okay();
+    eventually("the replica ends", || replica.ended().expect("a child"));
+    assert!(replica.log().contains("redislock"), "{}", replica.log());
+}
+
+/// The order that docs/operate/upgrade-remove.md gives.
+#[test]
+fn an_upgraded_replica_has_the_data_of_its_upgraded_primary() {
+    let mut primary = Server::builder().module(&old()).start();
+    let replica = Server::start();
+    primary.call(format!("LOCK.ACQUIRE data a {LONG}")).grant();
+    replica.replica_of(&primary);
+    replica.until_in_step(&primary);
+    primary.shutdown("SAVE");
+    primary.restart_with_module(&module_path());
+    assert_eq!(primary.call("LOCK.EXTEND data a DATA why").int(), 1);
+    replica.until_in_step(&primary);
+    assert_has_data(&replica);
+    let digest = |server: &Server| server.call("DEBUG DIGEST").text();
+    assert_eq!(digest(&replica), digest(&primary));
+}
+
+/// A raised fence is a plain grant for an older build.
+#[test]
+fn a_raised_fence_is_carried_to_an_older_build() {
+    let mut primary = Server::start();
+    let replica = Server::builder().module(&old()).start();
+    replica.replica_of(&primary);
+    let first = primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let raised = first.fence + 3_600_000_000;
+    let extend = format!("LOCK.EXTEND k a FENCE {raised}");
+    assert_eq!(primary.call(extend).int(), 1);
+    replica.until_in_step(&primary);
+    assert_eq!(replica.known_lock("k").holder().int("fence"), raised);
+    primary.shutdown("SAVE");
+    primary.restart_with_module(&old());
+    assert_eq!(primary.known_lock("k").holder().int("fence"), raised);
+    assert!(primary.call("LOCK.ACQUIRE j b").grant().fence > raised);
+}
+
+/// FENCE can leave two shared holders with one fence, which an older build refuses.
+#[test]
+fn an_older_build_refuses_two_holders_with_one_fence() {
+    let (from, to) = (Server::start(), Server::builder().module(&old()).start());
+    from.call(format!("LOCK.ACQUIRE k a {LONG} SHARED")).grant();
+    let second = from.call(format!("LOCK.ACQUIRE k b {LONG} SHARED")).grant();
+    let extend = format!("LOCK.EXTEND k a FENCE {}", second.fence);
+    assert_eq!(from.call(extend).int(), 1);
+    let dump = from.call("DUMP k").bytes();
+    let restore: [&[u8]; 4] = [b"RESTORE", b"k", b"0", &dump];
+    let refused = to.call(&restore).error();
+    assert!(refused.contains("Bad data format"), "{refused}");
+}
+
 // --- a format that isn't known ------------------------------------------------------------------
 
 /// The module's own message about a format that isn't known.
-const TOLD: &str = "a stored lock has format 2, and redis-lock";
+const TOLD: &str = "a stored lock has format 3, and redis-lock";
 
 #[test]
 fn a_snapshot_in_a_newer_format_keeps_the_server_from_starting_and_stays_as_it_is() {

@@ -6,7 +6,7 @@
 //! 3. RENEW combines renewals of many sessions. Each session after the first adds only its key.
 //!
 //! ```text
-//! LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms lease-ms permits"
+//! LOCK.APPLY key GRANT token "mode limit fence holds deadline-ms since-ms lease-ms permits" [data]
 //! LOCK.APPLY key DROP token
 //! LOCK.APPLY key RENEW deadline-ms [key ...]    another deadline for exclusive locks
 //! DEL key                                       the last holder is gone
@@ -17,6 +17,8 @@ use std::ops::Deref;
 
 use smallvec::{smallvec, SmallVec};
 
+use crate::hints::unlikely;
+use crate::values::data::Data;
 use crate::values::decimal;
 use crate::values::holder::{Holder, Mode};
 use crate::values::holders::Difference;
@@ -35,6 +37,13 @@ pub enum Change {
         /// The mode of the grant.
         mode: Mode,
         /// The grant.
+        holder: Holder,
+    },
+    /// Raises the fence of a grant in force, and renews it. The grant stays the same one.
+    Raise {
+        /// The mode of the grant.
+        mode: Mode,
+        /// The grant, with the new fence.
         holder: Holder,
     },
     /// Gives the only holder of an exclusive lock another deadline, and changes nothing else.
@@ -129,7 +138,9 @@ impl Word<'_> {
 /// Returns the words that follow `LOCK.APPLY key`; `None` for a change that is a plain DEL.
 pub fn words(change: &Change) -> Option<Words<'_>> {
     match change {
-        Change::Grant { mode, holder } => Some(grant_words(*mode, holder)),
+        Change::Grant { mode, holder } | Change::Raise { mode, holder } => {
+            Some(grant_words(*mode, holder))
+        }
         Change::Renew { holder } => Some(grant_words(Mode::Exclusive, holder)),
         Change::Drop { token } => Some(
             [Word::Borrowed(b"DROP"), Word::Borrowed(token.as_bytes())]
@@ -140,7 +151,7 @@ pub fn words(change: &Change) -> Option<Words<'_>> {
     }
 }
 
-/// Returns the words of a grant, with all numbers in one word.
+/// Returns the words of a grant, with all numbers in one word, and with the data if there is any.
 // perf: each word costs the server a string, and each replica another one.
 fn grant_words(mode: Mode, holder: &Holder) -> Words<'_> {
     let mut text = SmallVec::new();
@@ -158,11 +169,15 @@ fn grant_words(mode: Mode, holder: &Holder) -> Words<'_> {
         text.push(b' ');
         text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
-    smallvec![
+    let mut words: Words<'_> = smallvec![
         Word::Borrowed(b"GRANT"),
         Word::Borrowed(holder.token.as_bytes()),
         Word::Made(text),
-    ]
+    ];
+    if unlikely(!holder.data.is_empty()) {
+        words.push(Word::Borrowed(holder.data.as_bytes()));
+    }
+    words
 }
 
 /// Returns the words that follow `LOCK.APPLY key` when the locks of several keys are renewed
@@ -178,7 +193,10 @@ pub fn renewal_words<'a>(deadline_ms: u64) -> Words<'a> {
 /// [`Refusal::ApplyMalformed`] for all other words.
 pub fn parse<'a>(words: &'a [&'a [u8]]) -> Result<Parsed<'a>, Refusal> {
     let order = match words {
-        [b"GRANT", token, text] => parse_grant(token, text).map(Parsed::Change),
+        [b"GRANT", token, text] => parse_grant(token, text, Data::NONE).map(Parsed::Change),
+        [b"GRANT", token, text, data] => parse_data(data)
+            .and_then(|data| parse_grant(token, text, data))
+            .map(Parsed::Change),
         [b"DROP", token] => Token::new(token)
             .ok()
             .map(|token| Parsed::Change(Change::Drop { token })),
@@ -193,7 +211,12 @@ pub fn parse<'a>(words: &'a [&'a [u8]]) -> Result<Parsed<'a>, Refusal> {
     order.ok_or(Refusal::ApplyMalformed)
 }
 
-fn parse_grant(token: &[u8], text: &[u8]) -> Option<Change> {
+/// Parses the data of a grant. Without data the word is missing.
+fn parse_data(bytes: &[u8]) -> Option<Data> {
+    Data::new(bytes).ok().filter(|data| !data.is_empty())
+}
+
+fn parse_grant(token: &[u8], text: &[u8], data: Data) -> Option<Change> {
     let mut words = text.split(|byte| *byte == b' ');
     let mode = match words.next()? {
         b"exclusive" => Mode::Exclusive,
@@ -218,6 +241,7 @@ fn parse_grant(token: &[u8], text: &[u8]) -> Option<Change> {
         permits: u32::try_from(permits?).ok()?,
         client_id: 0,
         session,
+        data,
     };
     let in_range = holder.deadline_ms <= MAX_DEADLINE_MS && holder.since_ms <= MAX_DEADLINE_MS;
     let sound = Lock::held(mode, vec![holder.clone()]).is_some();
@@ -227,7 +251,9 @@ fn parse_grant(token: &[u8], text: &[u8]) -> Option<Change> {
 /// Applies a change to a lock.
 pub fn apply(lock: &mut Lock, change: &Change) {
     match change {
-        Change::Grant { mode, holder } => lock.grant(*mode, holder.clone()),
+        Change::Grant { mode, holder } | Change::Raise { mode, holder } => {
+            lock.grant(*mode, holder.clone());
+        }
         Change::Renew { holder } => lock.grant(Mode::Exclusive, holder.clone()),
         Change::Drop { token } => {
             lock.remove(token);
@@ -282,7 +308,9 @@ pub fn between(before: &Stored, after: &Lock, add: &mut dyn FnMut(Change)) {
 /// Returns the grant of a token if the token holds `lock` and `changes` have no grant to it yet.
 pub fn affirmed(changes: &[Effect<'_>], lock: &Lock, token: &Token) -> Option<Change> {
     let granted = |effect: &Effect<'_>| match &effect.change {
-        Change::Grant { holder, .. } | Change::Renew { holder } => holder.token == *token,
+        Change::Grant { holder, .. } | Change::Raise { holder, .. } | Change::Renew { holder } => {
+            holder.token == *token
+        }
         Change::Drop { .. } | Change::Delete => false,
     };
     let own = lock.holder(token).filter(|_| !changes.iter().any(granted));
@@ -333,6 +361,38 @@ pub fn condense(changes: &mut [Effect<'_>], before: &Stored) {
     }
 }
 
+/// Replaces grants by [`Change::Raise`] if they are in force already and only FENCE can have given
+/// them another fence. The changes are those of an operation that extends or repeats a grant.
+pub fn mark_raised(changes: &mut [Effect<'_>], before: &Lock) {
+    for Effect { change, .. } in changes {
+        if let Change::Grant { mode, holder } = change {
+            if is_raised(before, *mode, holder) {
+                let (mode, holder) = (*mode, holder.clone());
+                *change = Change::Raise { mode, holder };
+            }
+        }
+    }
+}
+
+/// Returns a change from a stream as its primary decided it, for the lock that it changes.
+///
+/// A raised fence has the words of a grant, so an older version can apply it. It is recognized by
+/// the time of the grant. Only a new grant in the same millisecond can be mistaken for it.
+pub fn as_decided(change: Change, lock: &Lock) -> Change {
+    match change {
+        Change::Grant { mode, holder } if is_raised(lock, mode, &holder) => {
+            Change::Raise { mode, holder }
+        }
+        change => change,
+    }
+}
+
+/// Returns true if a grant has the mode and the `since` that it had before, and a greater fence.
+fn is_raised(before: &Lock, mode: Mode, after: &Holder) -> bool {
+    let is_same = |own: &Holder| own.fence < after.fence && own.since_ms == after.since_ms;
+    before.mode() == mode && before.holder(&after.token).is_some_and(is_same)
+}
+
 /// Returns true if the deadline differs and every other stored field is equal. The session is not
 /// compared, because a renewal keeps it.
 fn differs_in_deadline(before: &Holder, after: &Holder) -> bool {
@@ -360,19 +420,25 @@ mod tests {
     use super::*;
     use crate::values::session_id::SessionId;
 
+    fn data() -> impl Strategy<Value = Data> {
+        proptest::sample::select(vec!["", "", "who", "why"])
+            .prop_map(|data| Data::new(data.as_bytes()).unwrap())
+    }
+
     fn holders(mode: Mode) -> impl Strategy<Value = Vec<Holder>> {
         let most = if mode == Mode::Exclusive { 1 } else { 5 };
-        proptest::collection::btree_map(0u8..6, (1u64..40, 1u64..4, 0u32..3, 1u64..90), 1..=most)
-            .prop_map(move |map| {
-                let mut fences: Vec<u64> = map.values().map(|v| v.0).collect();
-                fences.sort_unstable();
-                let fences = fences
-                    .into_iter()
-                    .zip(0..)
-                    .map(|(fence, position)| fence + position);
-                map.into_iter()
-                    .zip(fences)
-                    .map(|((token, (_, holds, limit, deadline_ms)), fence)| Holder {
+        proptest::collection::btree_map(
+            0u8..6,
+            (1u64..40, 1u64..4, 0u32..3, 1u64..90, data()),
+            1..=most,
+        )
+        .prop_map(move |map| {
+            let mut fences: Vec<u64> = map.values().map(|v| v.0).collect();
+            fences.sort_unstable();
+            map.into_iter()
+                .zip(fences)
+                .map(
+                    |((token, (_, holds, limit, deadline_ms, data)), fence)| Holder {
                         token: Token::new(&[token]).unwrap(),
                         fence,
                         holds,
@@ -387,9 +453,11 @@ mod tests {
                         since_ms: 7,
                         client_id: 0,
                         session: SessionId::NONE,
-                    })
-                    .collect()
-            })
+                        data,
+                    },
+                )
+                .collect()
+        })
     }
 
     fn lock() -> impl Strategy<Value = Lock> {
@@ -410,12 +478,6 @@ mod tests {
         changes
     }
 
-    fn sorted_by_token(lock: &Lock) -> Vec<Holder> {
-        let mut holders: Vec<Holder> = lock.holders().iter().cloned().collect();
-        holders.sort_by(|a, b| a.token.cmp(&b.token));
-        holders
-    }
-
     proptest! {
         #[test]
         fn changes_lead_from_before_to_after(before in lock(), after in lock()) {
@@ -425,7 +487,7 @@ mod tests {
             for change in all_between(stored.as_ref(), &after) {
                 apply(&mut replica, &change);
             }
-            prop_assert_eq!(sorted_by_token(&replica), sorted_by_token(&after));
+            prop_assert_eq!(replica.holders(), after.holders());
             prop_assert!(replica.is_free() || replica.mode() == after.mode());
         }
 
@@ -459,6 +521,7 @@ mod tests {
             since_ms: 0,
             client_id: 0,
             session: SessionId::NONE,
+            data: Data::NONE,
         };
         let lock = Lock::held(Mode::Exclusive, vec![holder]).unwrap();
         for expiry_ms in [None, Some(80)] {
@@ -486,12 +549,28 @@ mod tests {
                 since_ms: 7,
                 client_id: 0,
                 session: SessionId::UNCLAIMED,
+                data: Data::NONE,
             },
         };
         let words = words(&change).unwrap();
         assert_eq!(words[2].as_slice(), text.as_bytes());
         let words: [&[u8]; 3] = [b"GRANT", b"t", text.as_bytes()];
         assert_eq!(parse(&words), Ok(Parsed::Change(change.clone())));
+    }
+
+    #[test]
+    fn data_is_a_word_of_its_own_and_without_data_there_is_none() {
+        let text: &[u8] = b"exclusive 0 9 1 50 7 10 1";
+        let plain: [&[u8]; 3] = [b"GRANT", b"t", text];
+        let with_data: [&[u8]; 4] = [b"GRANT", b"t", text, b"a\0 b"];
+        for written in [plain.as_slice(), &with_data] {
+            let Ok(Parsed::Change(change)) = parse(written) else {
+                unreachable!("{written:?}");
+            };
+            let words = words(&change).unwrap();
+            let words: Vec<&[u8]> = words.iter().map(Word::as_slice).collect();
+            assert_eq!(words, written);
+        }
     }
 
     #[test]
@@ -524,7 +603,8 @@ mod tests {
             assert_eq!(parse(&words), Err(Refusal::ApplyMalformed), "{text:?}");
         }
         let good = good.as_bytes();
-        let bad: [&[&[u8]]; 9] = [
+        let too_long = [7; 1025];
+        let bad: [&[&[u8]]; 11] = [
             &[],
             &[b"DROP"],
             &[b"RENEW"],
@@ -532,7 +612,9 @@ mod tests {
             &[b"grant", b"t", good],
             &[b"GRANT", b"", good],
             &[b"GRANT", b"t"],
-            &[b"GRANT", b"t", good, b"x"],
+            &[b"GRANT", b"t", good, b""],
+            &[b"GRANT", b"t", good, &too_long],
+            &[b"GRANT", b"t", good, b"x", b""],
             &[b"GRANT"],
         ];
         for words in bad {
@@ -553,6 +635,7 @@ mod tests {
             since_ms: 0,
             client_id: 0,
             session: SessionId::NONE,
+            data: Data::NONE,
         };
         let held = |mode, holder| Lock::held(mode, vec![holder]).unwrap();
         let (exclusive, shared) = (Mode::Exclusive, Mode::Shared);

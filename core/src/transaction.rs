@@ -393,7 +393,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         self.change(id, |lock| lock.remove(token));
     }
 
-    /// Changes the grant of a token. `change` must keep the token and the fence.
+    /// Changes the grant of a token. `change` must keep the token.
     pub fn update(&mut self, id: EntryId, token: &Token, change: impl FnOnce(&mut Holder)) {
         if self.entry_to_change(id).is_some() {
             self.change(id, |lock| lock.update(token, change));
@@ -716,6 +716,10 @@ fn commit_held<'n>(
     effect::between(before, after, &mut |change| effects.push(here(change)));
     if entry.renewed {
         effect::condense(effects.get_mut(first..).unwrap_or_default(), before);
+    }
+    if unlikely(!entry.affirmed.is_empty()) {
+        let changes = effects.get_mut(first..).unwrap_or_default();
+        effect::mark_raised(changes, &before.lock);
     }
     for token in &entry.affirmed {
         let changes = effects.get(first..).unwrap_or_default();

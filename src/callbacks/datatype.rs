@@ -9,7 +9,7 @@ use std::{ptr, slice};
 
 use redis_lock_core::effect;
 use redis_lock_core::hints::likely;
-use redis_lock_core::values::codec::{self, ENCODING_VERSION};
+use redis_lock_core::values::codec::{self, Unreadable, DATA_VERSION, ENCODING_VERSION};
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::packed::Packed;
@@ -104,6 +104,11 @@ unsafe fn read(io: *mut raw::RedisModuleIO, version: c_int) -> Option<Lock> {
     // SAFETY: the buffer came from `LoadStringBuffer`, whose result the module has to free. It is
     // not used after.
     unsafe { api::free(buffer.cast()) };
+    if let Err(Unreadable::UnknownVersion(version)) = lock {
+        if trusted {
+            tell_of_version(version.into());
+        }
+    }
     let lock = lock.ok()?;
     if !trusted && !FENCES.is_credible(lock.highest_fence(), clock::wall_us()) {
         return None;
@@ -115,8 +120,8 @@ unsafe fn read(io: *mut raw::RedisModuleIO, version: c_int) -> Option<Lock> {
 /// Logs the reason why a lock can't be read. The server logs only the fact.
 fn tell_of_version(version: c_int) {
     let text = format!(
-        "a stored lock has format {version}, and redis-lock {} reads format {ENCODING_VERSION}: load the \
-         version that wrote it",
+        "a stored lock has format {version}, and redis-lock {} reads formats {ENCODING_VERSION} and \
+         {DATA_VERSION}: load the version that wrote it",
         env!("CARGO_PKG_VERSION")
     );
     api::log(&api::own_context(), c"warning", &text);

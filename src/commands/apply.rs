@@ -44,7 +44,7 @@ impl Command for Apply {
         }
         let (key, words) = words.split_first().ok_or(Refusal::Arity)?;
         let applied = match effect::parse(words)? {
-            Parsed::Change(change) => apply::apply(ctx, key, &change),
+            Parsed::Change(change) => apply::apply(ctx, key, change),
             Parsed::Renew {
                 deadline_ms,
                 others,

@@ -17,8 +17,8 @@ use crate::engine::blocking;
 use crate::engine::execute::execute;
 use crate::server::api::{self, server};
 use crate::server::key_string::CommandStrings;
-use crate::server::{boundary, config, random, reply};
-use crate::state::{self, State};
+use crate::server::{boundary, clock, config, random, reply};
+use crate::state::{self, State, FENCES};
 
 /// A command: its description for the server, and its work.
 pub trait Command {
@@ -188,8 +188,14 @@ fn setting(ctx: &Context, state: &State) -> Setting<'static> {
         default_keep_ms: config::default_keep_ms(),
         default_within_ms: config::replicas_timeout_ms(),
         sharding: state.server.get().sharding(),
+        is_credible_fence: &is_credible_fence,
         draw_token: &random::draw,
     }
+}
+
+/// Returns true if FENCE may raise a fence to this number now.
+fn is_credible_fence(fence: u64) -> bool {
+    FENCES.is_credible(fence, clock::wall_us())
 }
 
 /// Reports the positions of the keys of an M command, if the server asks for them. Returns true if

@@ -8,6 +8,7 @@ use redis_lock_core::grammar::syntax::{self, Keys, Syntax};
 use redis_lock_core::state::queue::Waiter;
 use redis_lock_core::store::KeyState;
 use redis_lock_core::table::{self, LockTable};
+use redis_lock_core::values::data::Data;
 use redis_lock_core::values::holder::Holder;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
@@ -143,7 +144,7 @@ impl View {
 
     fn holder(&self, ctx: &Context, holder: &Holder) {
         let client = self.client(ctx, holder.client_id);
-        reply::map(ctx, 8 + fields_of(client.as_ref()));
+        reply::map(ctx, 9 + fields_of(client.as_ref()));
         self.token(ctx, &holder.token);
         number(ctx, "fence", holder.fence);
         number(ctx, "holds", holder.holds);
@@ -164,12 +165,13 @@ impl View {
             "session",
             u64::from(self.with_session.contains(&holder.session)),
         );
+        text(ctx, "data", holder.data.as_bytes());
         tell_client(ctx, client);
     }
 
     fn waiter(&self, ctx: &Context, waiter: &Waiter) {
         let client = self.client(ctx, waiter.client_id);
-        reply::map(ctx, 9 + fields_of(client.as_ref()));
+        reply::map(ctx, 10 + fields_of(client.as_ref()));
         self.token(ctx, &waiter.request.token);
         text(ctx, "kind", waiter.kind.as_str().as_bytes());
         text(ctx, "mode", waiter.request.mode.as_str().as_bytes());
@@ -192,6 +194,8 @@ impl View {
         for key in keys {
             reply::bulk(ctx, key);
         }
+        let data = waiter.request.data.as_ref();
+        text(ctx, "data", data.map_or(&[], Data::as_bytes));
         tell_client(ctx, client);
     }
 

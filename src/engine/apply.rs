@@ -139,15 +139,17 @@ impl Applied {
 }
 
 /// Applies a change from a primary or a file to a key of the context's database.
-pub fn apply(ctx: &Context, key: &[u8], change: &Change) -> Applied {
+pub fn apply(ctx: &Context, key: &[u8], change: Change) -> Applied {
     let string = api::string(key);
-    let applied = apply_to(
-        ctx,
-        Key::open(ctx, string.inner, key::WRITE),
-        string.inner,
-        change,
-    );
-    if let (true, Change::Grant { holder, .. }) = (applied.is_change(), change) {
+    let mut key = Key::open(ctx, string.inner, key::WRITE);
+    let change = match key.found() {
+        KeyState::Lock(packed) => effect::as_decided(change, &packed.unpack()),
+        KeyState::Empty | KeyState::OtherType => change,
+    };
+    let applied = apply_to(ctx, key, string.inner, &change);
+    if let (true, Change::Grant { holder, .. } | Change::Raise { holder, .. }) =
+        (applied.is_change(), change)
+    {
         FENCES.raise(holder.fence);
     }
     applied
@@ -192,6 +194,7 @@ fn apply_to(
 /// The fence after a grant.
 #[derive(PartialEq, Eq)]
 enum Fence {
+    /// That of the grant in force, or raised by FENCE.
     Kept,
     New,
 }
@@ -218,7 +221,7 @@ fn alter(mut key: Key, change: &Change) -> Fence {
 /// Returns the grant that a change makes at a free lock.
 fn granted(change: &Change) -> Option<(Mode, &Holder)> {
     match change {
-        Change::Grant { mode, holder } => Some((*mode, holder)),
+        Change::Grant { mode, holder } | Change::Raise { mode, holder } => Some((*mode, holder)),
         Change::Renew { holder } => Some((Mode::Exclusive, holder)),
         Change::Drop { .. } | Change::Delete => None,
     }
@@ -233,6 +236,7 @@ fn fence_after(lock: &Lock, change: &Change) -> Fence {
                 Some(_) | None => Fence::New,
             }
         }
+        Change::Raise { .. } => Fence::Kept,
         Change::Drop { .. } | Change::Delete => Fence::New,
     }
 }
@@ -303,7 +307,7 @@ pub fn renew(ctx: &Context, key: &[u8], deadline_ms: u64) -> Applied {
         deadline_ms,
         ..holder
     };
-    apply(ctx, key, &Change::Renew { holder })
+    apply(ctx, key, Change::Renew { holder })
 }
 
 /// A keyspace event.
@@ -325,7 +329,7 @@ impl Event {
     /// Returns the event of a change that doesn't concern a grant in force.
     fn of(change: &Change) -> Self {
         match change {
-            Change::Grant { .. } | Change::Renew { .. } => Self::Granted,
+            Change::Grant { .. } | Change::Raise { .. } | Change::Renew { .. } => Self::Granted,
             Change::Drop { .. } => Self::Dropped,
             Change::Delete => Self::Deleted,
         }

@@ -21,8 +21,19 @@ const COUNT: &str = "ERR invalid count";
 const NUMKEYS: &str = "ERR numkeys ";
 const DUPLICATE: &str = "ERR duplicate key";
 const KEEP: &str = "ERR invalid keep";
+const DATA: &str = "ERR invalid data";
+const REPLICAS: &str = "ERR invalid replicas";
+const WITHIN: &str = "ERR invalid within";
+const FENCE: &str = "ERR invalid fence";
+const MESSAGE: &str = "ERR invalid message";
 const MAX_WAITERS: &str = "MAXWAITERS ";
 const BAD_PAYLOAD: &str = "ERR Bad data format";
+
+/// More than 1024 bytes.
+const TOO_LONG: &str = match std::str::from_utf8(&[b'x'; 1025]) {
+    Ok(text) => text,
+    Err(_) => "",
+};
 
 /// Everything that a refused command must not change.
 #[derive(Debug, PartialEq)]
@@ -336,6 +347,49 @@ fn of_several_errors_the_first_in_the_order_of_the_contract_is_given() {
             fault("<key>", "held", MAX_WAITERS),
         ],
     );
+    let long_data = fault("<data>", TOO_LONG, DATA);
+    let sound = [
+        &sound[..],
+        &[("<data>", "why"), ("<replicas>", "1"), ("<within>", "1")],
+        &[("<fence>", "1")],
+    ]
+    .concat();
+    assert_precedence(
+        &server,
+        "LOCK.EXTEND <key> <token> FENCE <fence> DATA <data> SESSION KEEP <keep> <syntax> PX <lease>",
+        &sound,
+        &[
+            bogus,
+            star,
+            lease,
+            fault("<keep>", "0", KEEP),
+            long_data,
+            fault("<fence>", "9007199254740991", FENCE),
+            foreign,
+        ],
+    );
+    assert_precedence(
+        &server,
+        "LOCK.MEXTEND 1 text t WITHIN <within> FENCE <fence> REPLICAS <replicas> DATA <data>",
+        &sound,
+        &[
+            long_data,
+            fault("<replicas>", "1001", REPLICAS),
+            fault("<within>", "0", WITHIN),
+            fault("<fence>", "0", FENCE),
+        ],
+    );
+    assert_precedence(
+        &server,
+        "LOCK.QUEUE <key> <token> DATA <data> NOTIFY channel <message> HOLDS <holds>",
+        &[&sound[..], &[("<message>", "m")]].concat(),
+        &[
+            fault("<holds>", "0", HOLDS),
+            long_data,
+            fault("<message>", TOO_LONG, MESSAGE),
+            foreign,
+        ],
+    );
     for token in [no_token, star] {
         assert_precedence(
             &server,
@@ -456,7 +510,7 @@ const NO_NUMBERS: [&[u8]; 32] = [
 ];
 
 /// Commands without their last word, a number, and the error for a bad number.
-const NUMBERED: [(&str, &str); 26] = [
+const NUMBERED: [(&str, &str); 30] = [
     ("LOCK.ACQUIRE free t PX", LEASE),
     ("LOCK.ACQUIRE free t EX", LEASE),
     ("LOCK.ACQUIRE free t REENTRANT px", LEASE),
@@ -483,6 +537,10 @@ const NUMBERED: [(&str, &str); 26] = [
     ("LOCK.MACQUIRE 1 free t PX", LEASE),
     ("LOCK.MWAIT 1 free t BLOCK", TIMEOUT),
     ("LOCK.MEXTEND 1 held a EX", LEASE),
+    ("LOCK.EXTEND held a FENCE", FENCE),
+    ("LOCK.MEXTEND 1 held a FENCE", FENCE),
+    ("LOCK.EXTEND held a REPLICAS", REPLICAS),
+    ("LOCK.ACQUIRE free t REPLICAS 1 WITHIN", WITHIN),
 ];
 
 #[test]
@@ -933,6 +991,10 @@ fn a_body_that_is_no_sound_lock_is_refused_even_with_right_checksums() {
     let frame = Frame::from(&server);
     let one = StoredHolder::new(b"t");
     let sound = || one.clone();
+    let with_data = |len| StoredHolder {
+        data: vec![7; len],
+        ..sound()
+    };
     let year_2255_ms = 1 << 43;
     let longest_ms = (1 << 53) - 1;
     let with_sum_of_zeros = |mut body: Vec<u8>| {
@@ -1070,20 +1132,20 @@ fn a_body_that_is_no_sound_lock_is_refused_even_with_right_checksums() {
             ),
         ),
         (
-            "fences that are equal",
+            "tokens of one fence out of order",
             payload::body(
                 1,
                 &[
-                    sound(),
                     StoredHolder {
                         token: b"u".to_vec(),
                         ..sound()
                     },
+                    sound(),
                 ],
             ),
         ),
         (
-            "fences of which two are equal",
+            "tokens of one fence out of order behind another fence",
             payload::body(
                 1,
                 &[
@@ -1092,16 +1154,45 @@ fn a_body_that_is_no_sound_lock_is_refused_even_with_right_checksums() {
                         ..sound()
                     },
                     StoredHolder {
-                        token: b"u".to_vec(),
+                        token: b"v".to_vec(),
                         ..sound()
                     },
                     StoredHolder {
-                        token: b"v".to_vec(),
+                        token: b"u".to_vec(),
                         ..sound()
                     },
                 ],
             ),
         ),
+        ("version 2 alone", payload::sealed(vec![2])),
+        (
+            "version 2 without data",
+            payload::body_with_data(0, &[sound()]),
+        ),
+        ("version 2 without the length of the data", {
+            let body = payload::body(0, &[sound()]);
+            payload::sealed([&[2], &body[..body.len() - 4]].concat())
+        }),
+        (
+            "data too long",
+            payload::body_with_data(0, &[with_data(1_025)]),
+        ),
+        ("less data than its length says", {
+            let body = payload::body_with_data(0, &[with_data(9)]);
+            payload::sealed(body[..body.len() - 5].to_vec())
+        }),
+        ("more data than its length says", {
+            let body = payload::body_with_data(0, &[with_data(9)]);
+            payload::sealed([&body[..body.len() - 4], b"x"].concat())
+        }),
+        (
+            "an unknown mode with data",
+            payload::body_with_data(2, &[with_data(9)]),
+        ),
+        ("a version that doesn't exist", {
+            let body = payload::body_with_data(0, &[with_data(9)]);
+            payload::sealed([&[3], &body[1..body.len() - 4]].concat())
+        }),
         (
             "a deadline after the last possible one",
             payload::body(
@@ -1156,6 +1247,36 @@ fn a_body_that_is_no_sound_lock_is_refused_even_with_right_checksums() {
         replace(&server, "other", &payload).error();
         assert_eq!(State::of(&server), before, "{what}");
     }
+}
+
+#[test]
+fn a_payload_with_data_made_by_hand_is_restored_where_it_is_sound() {
+    let server = dumping_server();
+    let frame = Frame::from(&server);
+    let with_data = |token: &[u8], data: &[u8]| StoredHolder {
+        data: data.to_vec(),
+        ..StoredHolder::new(token)
+    };
+    let longest = [0xff; 1024];
+    let body = payload::body_with_data(0, &[with_data(b"a", &longest)]);
+    restore(&server, "k", &frame.payload(&body)).okay();
+    let info = server.known_lock("k");
+    assert_eq!(Ok(info.holder().get("data")).bytes(), longest);
+    // Two holders under one fence, as FENCE can leave them.
+    let fence = StoredHolder::new(b"x").fence;
+    let holders = [with_data(b"a", b""), with_data(b"b", b"why")];
+    let holders = holders.map(|holder| StoredHolder { fence, ..holder });
+    let body = payload::body_with_data(1, &holders);
+    restore(&server, "shared", &frame.payload(&body)).okay();
+    let info = server.known_lock("shared");
+    assert_eq!(info.holder_tokens(), ["a", "b"]);
+    let data: Vec<String> = info.holders.iter().map(|own| own.text("data")).collect();
+    assert_eq!(data, ["", "why"]);
+    assert_eq!(
+        dump(&server, "shared"),
+        frame.payload(&body),
+        "one form for each lock"
+    );
 }
 
 #[test]

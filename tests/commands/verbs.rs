@@ -513,10 +513,11 @@ fn a_holder_that_disconnects_keeps_its_lock() {
 }
 
 /// The fields of a holder and of a waiter if its client is connected.
-const HOLDER_FIELDS: [&str; 11] = [
+const HOLDER_FIELDS: [&str; 12] = [
     "client-addr",
     "client-id",
     "client-name",
+    "data",
     "fence",
     "held-ms",
     "holds",
@@ -526,10 +527,11 @@ const HOLDER_FIELDS: [&str; 11] = [
     "session",
     "token",
 ];
-const WAITER_FIELDS: [&str; 12] = [
+const WAITER_FIELDS: [&str; 13] = [
     "client-addr",
     "client-id",
     "client-name",
+    "data",
     "keep-ms",
     "keys",
     "kind",

@@ -47,12 +47,16 @@ fn assert_heard(server: &Server, listener: &mut Client, expected: &[&str], what:
 fn each_change_of_a_lock_is_told_once() {
     let server = Server::start();
     let mut listener = listener(&server);
-    let scenes: [(&[&str], &[&str]); 19] = [
+    let raised = support::unix_time_us() + 3_600_000_000;
+    let raise = format!("LOCK.EXTEND k a FENCE {raised}");
+    let scenes: [(&[&str], &[&str]); 22] = [
         (&["LOCK.ACQUIRE k a PX 60000"], &["lock.grant k"]),
         (&["LOCK.ACQUIRE k b"], &[]),
         (&["LOCK.ACQUIRE k a PX 60000"], &["lock.renew k"]),
         (&["LOCK.WAIT k a PX 60000 REENTRANT"], &["lock.renew k"]),
         (&["LOCK.EXTEND k a PX 70000 SESSION"], &["lock.renew k"]),
+        (&["LOCK.EXTEND k a DATA why"], &["lock.renew k"]),
+        (&[&raise], &["lock.renew k"]),
         (
             &["LOCK.EXTEND k b", "LOCK.RELEASE k b", "LOCK.CHECK k a"],
             &[],
@@ -79,6 +83,20 @@ fn each_change_of_a_lock_is_told_once() {
             &["lock.renew j", "lock.renew k"],
         ),
         (&["LOCK.MRELEASE 2 j k a"], &["del j", "del k"]),
+        // A new fence in the same millisecond is a new grant all the same.
+        (
+            &[
+                "LOCK.ACQUIRE j a PX 60000",
+                "LOCK.ACQUIRE k a PX 60000",
+                "LOCK.MACQUIRE 2 j k a PX 60000",
+            ],
+            &[
+                "lock.grant j",
+                "lock.grant k",
+                "lock.grant j",
+                "lock.grant k",
+            ],
+        ),
     ];
     for (commands, expected) in scenes {
         server.call_batch(commands);

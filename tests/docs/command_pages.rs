@@ -345,8 +345,19 @@ fn ends(range: &str) -> (Vec<String>, Vec<String>) {
     let (first, last) = range.split_once(" to ").expect("a range");
     let first: u64 = first.parse().expect("a number");
     let last = last.split(' ').next().expect("a word");
-    let last = last.parse().unwrap_or(LIMIT);
-    let beyond = [first.checked_sub(1), Some(last + 1)];
+    let (last, beyond) = match range.contains("ahead of the clock") {
+        true => {
+            let now_us = u64::try_from(support::unix_time_us()).expect("a clock after 1970");
+            let last = now_us + 86_400_000_000;
+            // The clock goes on until the value is tried.
+            (last, last + 60_000_000)
+        }
+        false => {
+            let last = last.parse().unwrap_or(LIMIT);
+            (last, last + 1)
+        }
+    };
+    let beyond = [first.checked_sub(1), Some(beyond)];
     let beyond = beyond.into_iter().flatten();
     let texts = |numbers: Vec<u64>| -> Vec<String> {
         let in_bytes = |number: u64| "x".repeat(usize::try_from(number).expect("a length"));
@@ -490,12 +501,16 @@ fn provocations() -> Vec<String> {
         "SHARED LIMIT 1 PERMITS 2",
         "HOLDS x",
         "WAITERS x",
+        "REPLICAS 0",
+        "REPLICAS 1 WITHIN 0",
+        "FENCE 0",
         "SHARED LIMIT 3 PERMITS 2",
         "NOSUCH",
     ];
     let options = options.iter().map(|option| format!("K T {option}"));
     let others = [
         String::new(),
+        format!("K T DATA {long}"),
         format!("K T NOTIFY c {long}"),
         format!("K T NOTIFY {long} m"),
         "free *".to_owned(),
@@ -550,11 +565,15 @@ fn provoked(server: &Server, command: &str) -> BTreeSet<String> {
 }
 
 /// The errors that need a certain server state, and the arity error, which has a check of its own.
-const OF_A_STATE: [&str; 7] = [
+const OF_A_STATE: [&str; 11] = [
     "ERR channel must be in the slot of the key",
     "NOPERM No permissions to access a channel",
     "DEADLOCK another holder waits to upgrade this lock",
     "DEADLOCK connections would wait for each other's SESSION grants",
+    "ERR REPLICAS can't be waited for here",
+    "NOREPLICAS fewer replicas are online than REPLICAS asks for",
+    "NOREPLICAS the grant ended before enough replicas had acknowledged it",
+    "NOREPLICAS too few replicas acknowledged the command in time",
     "MAXWAITERS as many clients wait as lock.max-waiters allows",
     "MAXTICKETS as many wait without a connection as lock.max-tickets allows",
     "ERR wrong number of arguments for",

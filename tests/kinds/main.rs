@@ -3,7 +3,9 @@
 //! - `shared`: SHARED, LIMIT and PERMITS
 //! - `several_keys`: LOCK.MACQUIRE, LOCK.MWAIT and the other commands of several keys
 //! - `info`: what LOCK.INFO shows of them
+//! - `data`: DATA, and FENCE of LOCK.EXTEND
 
+mod data;
 mod info;
 mod several_keys;
 mod shared;

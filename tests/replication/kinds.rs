@@ -7,7 +7,8 @@ use std::thread;
 
 use support::load::{Dice, Over};
 use support::{
-    unix_time_ms, until, Client, Expect, Grant, LockInfo, ReplicationStream, Server, LONG,
+    unix_time_ms, unix_time_us, until, Client, Expect, Grant, LockInfo, ReplicationStream, Server,
+    LONG,
 };
 
 // ---- replicated commands
@@ -147,6 +148,41 @@ fn an_extension_of_one_holder_is_its_grant_alone() {
     assert_eq!(again.words, format!("k GRANT a shared 2 {fence} 1"));
     assert_eq!(again.since_ms, first.since_ms);
     assert!((before_ms..=unix_time_ms()).contains(&(again.deadline_ms - 900_000)));
+}
+
+#[test]
+fn data_is_one_more_word_and_a_raised_fence_is_a_grant() {
+    let (server, mut stream) = primary();
+    let fence = take(&server, "k", "a", "DATA why");
+    let line = |stream: &mut ReplicationStream| -> String {
+        let [line] = stream
+            .lines_up_to_now(&server)
+            .try_into()
+            .expect("one command");
+        line
+    };
+    let with_data = line(&mut stream);
+    assert!(with_data.ends_with(" 600000 1 why"), "{with_data}");
+    take(&server, "k", "a", "");
+    assert!(
+        line(&mut stream).ends_with(" 1 why"),
+        "data that stays is sent again"
+    );
+    let extend = |options: &[&str]| {
+        let words = [&["LOCK.EXTEND", "k", "a"], options].concat();
+        assert_eq!(server.call(&words).int(), 1);
+    };
+    extend(&["DATA", "because"]);
+    assert!(line(&mut stream).ends_with(" 1 because"));
+    extend(&["DATA", ""]);
+    assert!(
+        line(&mut stream).ends_with(" 600000 1"),
+        "no word without data"
+    );
+    let raised = (fence + 1_000_000).to_string();
+    extend(&["FENCE", &raised]);
+    let expected = format!("k GRANT a exclusive 0 {raised} 1");
+    assert_eq!(Sent::of(&line(&mut stream)).words, expected);
 }
 
 #[test]
@@ -514,7 +550,7 @@ fn the_end_of_a_session_is_a_deletion_a_drop_or_a_hand_over() {
 struct Kept {
     key: String,
     mode: String,
-    holders: Vec<(String, i64, i64, i64)>,
+    holders: Vec<(String, i64, i64, i64, String)>,
     expiry_ms: i64,
 }
 
@@ -532,6 +568,7 @@ fn kept(server: &Server) -> (String, Vec<Kept>) {
                 holder.int("fence"),
                 holder.int("holds"),
                 holder.int("limit"),
+                holder.text("data"),
             )
         });
         Kept {
@@ -587,6 +624,21 @@ fn fill(server: &Server) {
     both.recv().grant();
     let wide = "w".repeat(256);
     take(server, "wide", &wide, "SHARED LIMIT 1");
+    take(server, "data", "a", "SHARED DATA who");
+    take(server, "data", "b", "SHARED");
+    take(
+        server,
+        "data",
+        "c",
+        &format!("SHARED DATA {}", "x".repeat(1024)),
+    );
+    take(server, "raised", "b", "SHARED");
+    let fence = take(server, "raised", "c", "SHARED");
+    take(server, "raised", "a", "SHARED");
+    for token in ["a", "b"] {
+        let raise = format!("LOCK.EXTEND raised {token} FENCE {}", fence + 1_000_000);
+        assert_eq!(server.call(raise).int(), 1);
+    }
 }
 
 /// Starts a server with an append-only file, which it rewrites as RDB (`yes`) or as commands
@@ -841,6 +893,10 @@ fn random_command(dice: &mut Dice) -> String {
         format!("2 {first} {second}")
     };
     let lease = *dice.pick(&["", "PX 20", "PX 300000", "EX 500", "PX 150 SESSION"]);
+    let data = *dice.pick(&["", "", "DATA who", "DATA why"]);
+    // Whole seconds, so that several grants are raised to one fence.
+    let second = unix_time_us() / 1_000_000 + 1;
+    let fence = [String::new(), format!("FENCE {second}000000")][dice.below(2) as usize].clone();
     let mode = *dice.pick(&[
         "",
         "",
@@ -852,12 +908,14 @@ fn random_command(dice: &mut Dice) -> String {
     let repeat = *dice.pick(&["", "", "REENTRANT", "HOLDS 2"]);
     let block = dice.below(15) + 1;
     match dice.below(16) {
-        0..=2 => format!("LOCK.ACQUIRE {first} {token} {lease} {mode} {repeat}"),
-        3..=4 => format!("LOCK.WAIT {first} {token} {lease} {mode} {repeat} BLOCK {block}"),
+        0..=2 => format!("LOCK.ACQUIRE {first} {token} {lease} {mode} {repeat} {data}"),
+        3..=4 => {
+            format!("LOCK.WAIT {first} {token} {lease} {mode} {repeat} BLOCK {block} {data}")
+        }
         5..=6 => format!("LOCK.MACQUIRE {keys} {token} {lease} {mode} {repeat}"),
         7..=8 => format!("LOCK.MWAIT {keys} {token} {lease} {mode} {repeat} BLOCK {block}"),
-        9 => format!("LOCK.EXTEND {first} {token} {lease}"),
-        10 => format!("LOCK.MEXTEND {keys} {token} {lease}"),
+        9 => format!("LOCK.EXTEND {first} {token} {lease} {data} {fence}"),
+        10 => format!("LOCK.MEXTEND {keys} {token} {lease} {data} {fence}"),
         11 => format!("LOCK.RELEASE {first} {token}"),
         12 => format!("LOCK.RELEASE {first} {token} ALL"),
         13 => format!("LOCK.MRELEASE {keys} {token}"),

@@ -785,9 +785,9 @@ fn crowded() -> (Server, [Client; 2]) {
     let server = Server::start();
     let mut holder = server.client();
     holder
-        .call(format!("LOCK.ACQUIRE k secret {LONG} SESSION"))
+        .call(format!("LOCK.ACQUIRE k secret {LONG} SESSION DATA why"))
         .grant();
-    let waiter = server.waiter("LOCK.MWAIT 3 k own:1 hidden waiting");
+    let waiter = server.waiter("LOCK.MWAIT 3 k own:1 hidden waiting DATA also");
     (server, [holder, waiter])
 }
 
@@ -846,6 +846,8 @@ fn who_may_not_write_to_a_key_sees_no_token_and_no_client() {
                     }
                 }
                 assert_eq!(info.holder().int("session"), 1);
+                assert_eq!(info.holder().text("data"), "why");
+                assert_eq!(info.queue[0].text("data"), "also");
             }
         }
     }

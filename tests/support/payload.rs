@@ -40,6 +40,8 @@ pub struct StoredHolder {
     pub lease_ms: u64,
     /// The permits taken: the number of holders that it counts as.
     pub permits: u32,
+    /// The data, which only version 2 stores.
+    pub data: Vec<u8>,
 }
 
 impl StoredHolder {
@@ -55,14 +57,30 @@ impl StoredHolder {
             since_ms: now_ms,
             lease_ms: 600_000,
             permits: 1,
+            data: Vec::new(),
         }
     }
 }
 
-/// Returns the body of a lock with its checksum. Mode 0 is exclusive, 1 shared.
+/// Returns the body of a lock with its checksum, in version 1. Mode 0 is exclusive, 1 shared.
 pub fn body(mode: u8, holders: &[StoredHolder]) -> Vec<u8> {
+    body_of(vec![mode], holders, |_| Vec::new())
+}
+
+/// Returns the body of a lock with its checksum, in version 2: with the data of each holder.
+pub fn body_with_data(mode: u8, holders: &[StoredHolder]) -> Vec<u8> {
+    body_of(vec![2, mode], holders, |holder| {
+        let len = u16::try_from(holder.data.len()).expect("data of a testable length");
+        [&len.to_le_bytes(), holder.data.as_slice()].concat()
+    })
+}
+
+fn body_of(
+    mut body: Vec<u8>,
+    holders: &[StoredHolder],
+    end: impl Fn(&StoredHolder) -> Vec<u8>,
+) -> Vec<u8> {
     let count = u32::try_from(holders.len()).expect("a few holders");
-    let mut body = vec![mode];
     body.extend(count.to_le_bytes());
     for holder in holders {
         let len = u16::try_from(holder.token.len()).expect("a token of a testable length");
@@ -75,6 +93,7 @@ pub fn body(mode: u8, holders: &[StoredHolder]) -> Vec<u8> {
         body.extend(holder.since_ms.to_le_bytes());
         body.extend(holder.lease_ms.to_le_bytes());
         body.extend(holder.permits.to_le_bytes());
+        body.extend(end(holder));
     }
     sealed(body)
 }

@@ -138,7 +138,7 @@ pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Oper
         lease_ms,
         lease_kind,
         data,
-        fence: arguments.options.fence()?,
+        fence: arguments.options.fence(setting)?,
     };
     Ok(Operation {
         names,
@@ -218,6 +218,7 @@ mod tests {
             default_keep_ms: 10_000,
             default_within_ms: 2_000,
             sharding: Sharding::None,
+            is_credible_fence: &|fence| fence != 77,
             draw_token,
         }
     }

@@ -3,6 +3,7 @@
 use std::num::NonZeroU16;
 
 use crate::grammar::numbers::within;
+use crate::grammar::setting::Setting;
 use crate::operation::ReleaseCount;
 use crate::values::data::Data;
 use crate::values::holder::Mode;
@@ -94,6 +95,13 @@ fn all_but(most: &[u8]) -> Result<ReleaseCount, Refusal> {
 #[inline(never)]
 fn sets(holds: &[u8]) -> Result<Reentry, Refusal> {
     within_32_bits(holds, u32::MAX, Refusal::Holds).map(Reentry::Sets)
+}
+
+#[inline(never)]
+fn credible_fence(fence: &[u8], setting: &Setting<'_>) -> Result<u64, Refusal> {
+    let fence = within(fence, 1, MOST_FENCE, Refusal::Fence)?;
+    let is_credible = (setting.is_credible_fence)(fence);
+    is_credible.then_some(fence).ok_or(Refusal::Fence)
 }
 
 impl<'a> Options<'a> {
@@ -240,8 +248,8 @@ impl<'a> Options<'a> {
     }
 
     #[inline(always)]
-    pub fn fence(&self) -> Result<Option<u64>, Refusal> {
-        let fence = |fence| within(fence, 1, MOST_FENCE, Refusal::Fence);
+    pub fn fence(&self, setting: &Setting<'_>) -> Result<Option<u64>, Refusal> {
+        let fence = |fence| credible_fence(fence, setting);
         self.value(self.fence).map(fence).transpose()
     }
 

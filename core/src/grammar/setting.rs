@@ -16,6 +16,8 @@ pub struct Setting<'a> {
     pub default_within_ms: u64,
     /// The distribution of keys among servers.
     pub sharding: Sharding,
+    /// The function that returns true if FENCE may raise a fence to this number now.
+    pub is_credible_fence: &'a dyn Fn(u64) -> bool,
     /// The function that draws a token for `*`.
     pub draw_token: &'a dyn Fn() -> Result<Token, Refusal>,
 }

@@ -107,6 +107,7 @@ impl UnlinkedHolds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::data::Data;
     use crate::values::holder::Mode;
     use crate::values::session_id::SessionId;
     use crate::values::token::Token;
@@ -124,6 +125,7 @@ mod tests {
             since_ms: 1_000,
             client_id: 0,
             session: SessionId::NONE,
+            data: Data::NONE,
         };
         let holders = (1..).zip(deadlines_ms).map(holder).collect();
         Lock::held(Mode::Shared, holders).unwrap()

@@ -9,6 +9,7 @@ use crate::state::hand_over::{HandOver, Replaced};
 use crate::state::place::WaiterKind;
 use crate::state::queue::{Position, Waiter};
 use crate::transaction::{EntryId, Transaction};
+use crate::values::data::Data;
 use crate::values::grant::Grant;
 use crate::values::holder::Holder;
 use crate::values::lock::Lock;
@@ -152,9 +153,10 @@ fn grant_at(id: EntryId, request: &Request, fence: u64, to: Grantee, tx: &mut Tr
         lock.holder(&request.token)
     };
     let own_session = own.map_or(SessionId::NONE, |own| own.session);
-    let (holds, since_ms) = match own {
-        None => (request.reentry.first_holds(), now_ms),
-        Some(own) => kept_by(own, request.reentry, fence, now_ms),
+    let given = request.data.as_ref();
+    let (holds, since_ms, data) = match own {
+        None => (request.reentry.first_holds(), now_ms, given_data(given)),
+        Some(own) => kept_by(own, request, fence, now_ms),
     };
     let terms = match to {
         Grantee::Client(client_id) => {
@@ -181,15 +183,23 @@ fn grant_at(id: EntryId, request: &Request, fence: u64, to: Grantee, tx: &mut Tr
         since_ms,
         client_id,
         session,
+        data,
     };
     tx.grant(id, request.mode, holder);
 }
 
-/// Returns the holds and the `since` of a token after a grant. `own` is the token's grant before.
+/// Returns the data that a command brings.
+#[inline(always)]
+fn given_data(data: Option<&Data>) -> Data {
+    data.cloned().unwrap_or_default()
+}
+
+/// Returns the holds, the `since` and the data of a token after a grant. `own` is the token's grant
+/// before.
 #[inline(never)]
-fn kept_by(own: &Holder, reentry: Reentry, fence: u64, now_ms: u64) -> (u64, u64) {
+fn kept_by(own: &Holder, request: &Request, fence: u64, now_ms: u64) -> (u64, u64, Data) {
     let is_claim = own.session == SessionId::UNCLAIMED;
-    let holds = match reentry {
+    let holds = match request.reentry {
         Reentry::Sets(holds) => holds.into(),
         Reentry::Renews => own.holds,
         Reentry::Counts if is_claim => own.holds,
@@ -197,7 +207,8 @@ fn kept_by(own: &Holder, reentry: Reentry, fence: u64, now_ms: u64) -> (u64, u64
     };
     let is_same_grant = own.fence == fence;
     let since_ms = if is_same_grant { own.since_ms } else { now_ms };
-    (holds, since_ms)
+    let data = request.data.as_ref().unwrap_or(&own.data);
+    (holds, since_ms, data.clone())
 }
 
 /// Returns the client id, the session and the deadline of a grant to a place. A token that holds
@@ -214,10 +225,23 @@ fn place_terms(own: Option<&Holder>, deadline_ms: u64) -> (u64, SessionId, u64) 
     })
 }
 
-/// Sets the lease of all names, or of none if the token does not hold all of them. Without
-/// `lease_ms` each grant keeps its own length.
+/// The changes that an extension makes to a grant.
+#[derive(Clone, Copy)]
+pub(super) struct Extension<'a> {
+    /// The lease from now on, in ms; `None`: each grant's own length.
+    pub(super) lease_ms: Option<u64>,
+    /// The tie to a connection.
+    pub(super) lease_kind: LeaseKind,
+    /// The data; `None`: as before.
+    pub(super) data: Option<&'a Data>,
+    /// The least fence; `None`: as before.
+    pub(super) fence: Option<u64>,
+}
+
+/// Extends the grants of all names, or of none if the token does not hold all of them.
 ///
-/// SESSION also moves the tie to the caller's connection, which LOCK.INFO shows from then on.
+/// SESSION also moves the tie to the caller's connection, which LOCK.INFO shows from then on. A
+/// fence never falls, and later grants have greater ones.
 ///
 /// # Errors
 /// [`Refusal::WrongType`]
@@ -225,14 +249,19 @@ fn place_terms(own: Option<&Holder>, deadline_ms: u64) -> (u64, SessionId, u64) 
 pub(super) fn extend(
     names: &Names,
     token: &Token,
-    lease_ms: Option<u64>,
-    lease_kind: LeaseKind,
+    extension: Extension<'_>,
     caller: Caller,
     tx: &mut Transaction,
 ) -> Result<Answer, Refusal> {
     if count_held(names, token, tx)? < names.count() {
         return Ok(Answer::Count(0));
     }
+    let Extension {
+        lease_ms,
+        lease_kind,
+        data,
+        fence,
+    } = extension;
     let now_ms = tx.now_ms();
     for name in names {
         let id = tx.entry(name);
@@ -246,12 +275,19 @@ pub(super) fn extend(
             own.deadline_ms = now_ms.saturating_add(lease_ms);
             own.lease_ms = lease_ms;
             own.session = session;
+            own.fence = own.fence.max(fence.unwrap_or(0));
+            if let Some(data) = data {
+                own.data = data.clone();
+            }
             if matches!(lease_kind, LeaseKind::Session { .. }) {
                 own.client_id = caller.client_id;
             }
         };
         tx.update(id, token, extended);
         tx.force_propagate(id, token);
+    }
+    if let Some(fence) = fence {
+        tx.environment.fences.raise(fence);
     }
     Ok(Answer::Count(names.count()))
 }

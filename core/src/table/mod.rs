@@ -40,7 +40,7 @@ use crate::values::name::Names;
 use crate::values::refusal::Refusal;
 use crate::values::request::{Replicas, Request};
 use admission::Admission;
-use grants::{extend, release, Grantee};
+use grants::{extend, release, Extension, Grantee};
 use lock_table::WaitQueues;
 pub use lock_table::{as_of, Counters, LockTable, Times};
 use replicas::hold_back;
@@ -161,10 +161,17 @@ impl WaitQueues {
                 token,
                 lease_ms,
                 lease_kind,
-                ..
+                data,
+                fence,
             } => {
                 self.check_extension(names, token, replicas, tx)?;
-                let answer = extend(names, token, *lease_ms, *lease_kind, caller, tx);
+                let extension = Extension {
+                    lease_ms: *lease_ms,
+                    lease_kind: *lease_kind,
+                    data: data.as_ref(),
+                    fence: *fence,
+                };
+                let answer = extend(names, token, extension, caller, tx);
                 self.counters.extensions += counted(&answer);
                 answer
             }

@@ -1,5 +1,6 @@
 //! Holders: one grant each, and the mode in which holders share a lock.
 
+use crate::values::data::Data;
 use crate::values::session_id::SessionId;
 use crate::values::token::Token;
 
@@ -31,7 +32,7 @@ impl Mode {
 pub struct Holder {
     /// The holder's token.
     pub token: Token,
-    /// The fence of the grant.
+    /// The fence of the grant. Several shared holders have the same one if FENCE raised it.
     pub fence: u64,
     /// The number of RELEASEs that end the grant; at least 1.
     pub holds: u64,
@@ -55,9 +56,17 @@ pub struct Holder {
     /// replicated. [`SessionId::UNCLAIMED`] marks a grant that its token has not claimed yet. That
     /// mark is stored and replicated.
     pub session: SessionId,
+    /// The data that the token's commands brought. No rule depends on it.
+    pub data: Data,
 }
 
 impl Holder {
+    /// Returns the holder's rank among the holders of its lock. No two of them have the same.
+    #[inline(always)]
+    pub const fn rank(&self) -> (u64, &Token) {
+        (self.fence, &self.token)
+    }
+
     /// Returns the field `since` as it is stored and replicated, in ms: with the mark of an
     /// unclaimed grant.
     #[inline(always)]

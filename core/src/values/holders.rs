@@ -12,7 +12,7 @@ use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, OrdSet};
 use smallvec::SmallVec;
 
-use crate::hints::likely;
+use crate::hints::{likely, unlikely};
 use crate::values::holder::Holder;
 use crate::values::session_id::SessionId;
 use crate::values::token::Token;
@@ -23,7 +23,8 @@ const LONGEST_LIST: usize = 32;
 /// The number of holders at which the trees become a list again.
 const SHORTEST_TREE: usize = 16;
 
-/// The holders of one lock, oldest grant first. No token and no fence occurs twice.
+/// The holders of one lock, oldest grant first. No token occurs twice. Holders with the same fence,
+/// which FENCE can cause, are in the order of their tokens.
 #[derive(Clone, Debug)]
 pub struct Holders(Form);
 
@@ -44,15 +45,26 @@ enum Form {
 /// 1. All trees have the same holders. `limits` and `sessions` leave out holders without a limit or
 ///    a session.
 /// 2. `permits` is the sum of the holders' permits.
+/// 3. Holders with the same fence are in no particular order.
 #[derive(Clone, Debug, Default)]
 struct Trees {
-    by_fence: OrdMap<u64, Arc<Holder>>,
-    fences: OrdMap<Token, u64>,
-    deadlines: OrdSet<(u64, u64)>,
-    /// Limits with fences.
-    limits: OrdSet<(u32, u64)>,
-    sessions: OrdMap<SessionId, u64>,
+    by_key: OrdMap<Key, Arc<Holder>>,
+    keys: OrdMap<Token, Key>,
+    deadlines: OrdSet<(u64, Key)>,
+    limits: OrdSet<(u32, Key)>,
+    sessions: OrdMap<SessionId, Key>,
     permits: u64,
+    /// The number of keys that do not have the number 0.
+    numbered: usize,
+}
+
+/// The key of a holder in the trees.
+// perf: small and without a reference count, because each change copies hundreds of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    fence: u64,
+    /// Differs among holders with the same fence; mostly 0.
+    number: u64,
 }
 
 /// The change of one token's grant between two copies of a lock.
@@ -107,7 +119,7 @@ impl Holders {
     /// Returns the number of holders.
     pub fn len(&self) -> usize {
         self.form()
-            .either(|trees| trees.by_fence.len(), <[Holder]>::len)
+            .either(|trees| trees.by_key.len(), <[Holder]>::len)
     }
 
     /// Returns true if there is no holder.
@@ -117,10 +129,7 @@ impl Holders {
 
     /// Returns the holders, oldest grant first.
     pub fn iter(&self) -> impl Iterator<Item = &Holder> {
-        self.form().map_either(
-            |trees| trees.by_fence.values().map(|own| &**own),
-            |list| list.iter(),
-        )
+        self.form().map_either(Trees::iter, |list| list.iter())
     }
 
     /// Returns true if there is exactly one holder.
@@ -181,11 +190,11 @@ impl Holders {
         }
     }
 
-    /// Returns the latest grant.
+    /// Returns a grant with the greatest fence.
     pub fn last(&self) -> Option<&Holder> {
         match self.form() {
             Either::Right(list) => list.last(),
-            Either::Left(trees) => trees.by_fence.get_max().map(|(_, own)| &**own),
+            Either::Left(trees) => trees.by_key.get_max().map(|(_, own)| &**own),
         }
     }
 
@@ -231,8 +240,9 @@ impl Holders {
             let others = self.iter().filter(|other| other.token != own.token);
             return others.map(|other| other.limit).filter(|&l| l > 0).min();
         };
+        let own = trees.keys.get(&own.token);
         let mut limits = trees.limits.iter();
-        let other = limits.find(|(_, fence)| *fence != own.fence);
+        let other = limits.find(|(_, key)| own != Some(key));
         other.map(|(limit, _)| *limit)
     }
 
@@ -265,7 +275,7 @@ impl Holders {
         match &mut self.0 {
             Form::List(list) => {
                 let list = Arc::make_mut(list);
-                let position = list.partition_point(|own| own.fence < holder.fence);
+                let position = list.partition_point(|own| own.rank() < holder.rank());
                 list.insert(position, holder);
             }
             Form::Trees(trees) => Arc::make_mut(trees).insert(holder),
@@ -306,13 +316,30 @@ impl Holders {
         removed
     }
 
-    /// Changes the grant of a token. `change` must keep the token and the fence. Returns true if
-    /// the token had a grant.
+    /// Changes the grant of a token. `change` must keep the token. Returns true if the token had a
+    /// grant.
     pub fn update(&mut self, token: &Token, change: impl FnOnce(&mut Holder)) -> bool {
-        let list = match &mut self.0 {
-            Form::Nobody => &mut [],
-            Form::One(own) => std::slice::from_mut(own),
-            Form::List(list) => Arc::make_mut(list),
+        match &mut self.0 {
+            Form::Nobody => false,
+            Form::One(own) => {
+                let is_own = own.token == *token;
+                if is_own {
+                    change(own);
+                }
+                is_own
+            }
+            Form::List(list) => {
+                let list = Arc::make_mut(list);
+                let Some(own) = list.iter_mut().find(|own| own.token == *token) else {
+                    return false;
+                };
+                let fence = own.fence;
+                change(own);
+                if own.fence != fence {
+                    list.sort_by(|one, other| one.rank().cmp(&other.rank()));
+                }
+                true
+            }
             Form::Trees(trees) => {
                 let trees = Arc::make_mut(trees);
                 let Some(mut own) = trees.remove(token) else {
@@ -320,26 +347,25 @@ impl Holders {
                 };
                 change(&mut own);
                 trees.insert(own);
-                return true;
+                true
             }
-        };
-        let own = list.iter_mut().find(|own| own.token == *token);
-        own.map(change).is_some()
+        }
     }
 
     /// Returns the bytes held outside the value itself.
     pub fn heap_bytes(&self) -> usize {
-        let tokens: usize = self.iter().map(|own| own.token.heap_bytes()).sum();
+        let of_one = |own: &Holder| own.token.heap_bytes() + own.data.heap_bytes();
+        let of_all: usize = self.iter().map(of_one).sum();
         let own = match &self.0 {
             Form::Nobody | Form::One(_) => 0,
             Form::List(list) => {
                 size_of::<Vec<Holder>>() + COUNTS_BYTES + list.capacity() * size_of::<Holder>()
             }
             Form::Trees(trees) => {
-                size_of::<Trees>() + COUNTS_BYTES + trees.by_fence.len() * TREE_BYTES
+                size_of::<Trees>() + COUNTS_BYTES + trees.by_key.len() * TREE_BYTES
             }
         };
-        own + tokens
+        own + of_all
     }
 
     /// Returns the differences between these holders and those of a later copy, one for each token.
@@ -376,8 +402,8 @@ impl Holders {
                 list.iter().for_each(|own| trees.insert(own.clone()));
                 self.0 = Form::Trees(Arc::new(trees));
             }
-            Form::Trees(trees) if trees.by_fence.len() <= SHORTEST_TREE => {
-                let list = trees.by_fence.values().map(|own| Holder::clone(own));
+            Form::Trees(trees) if trees.by_key.len() <= SHORTEST_TREE => {
+                let list = trees.by_key.values().map(|own| Holder::clone(own));
                 self.0 = Form::List(Arc::new(list.collect()));
             }
             Form::Nobody | Form::One(_) | Form::List(_) | Form::Trees(_) => {}
@@ -402,60 +428,94 @@ const COUNTS_BYTES: usize = 2 * size_of::<usize>();
 /// trees.
 const TREE_BYTES: usize = size_of::<Holder>()
     + 16
-    + size_of::<(u64, usize)>()
-    + size_of::<(Token, u64)>()
-    + 2 * size_of::<(u64, u64)>()
-    + size_of::<(u32, u64)>();
+    + size_of::<(Key, usize)>()
+    + size_of::<(Token, Key)>()
+    + size_of::<(SessionId, Key)>()
+    + size_of::<(u64, Key)>()
+    + size_of::<(u32, Key)>();
 
 impl Trees {
     #[inline(never)]
     fn get(&self, token: &Token) -> Option<&Holder> {
-        self.at(*self.fences.get(token)?)
+        self.at(*self.keys.get(token)?)
     }
 
-    fn at(&self, fence: u64) -> Option<&Holder> {
-        self.by_fence.get(&fence).map(|own| &**own)
+    fn at(&self, key: Key) -> Option<&Holder> {
+        self.by_key.get(&key).map(|own| &**own)
+    }
+
+    /// Returns the holders in the order of their ranks.
+    fn iter(&self) -> impl Iterator<Item = &Holder> {
+        let holders = self.by_key.values().map(|own| &**own);
+        if likely(self.numbered == 0) {
+            return Either::Left(holders);
+        }
+        let mut sorted: Vec<&Holder> = holders.collect();
+        sorted.sort_by(|one, other| one.rank().cmp(&other.rank()));
+        Either::Right(sorted.into_iter())
+    }
+
+    /// Returns a key that no holder has.
+    fn new_key(&self, fence: u64) -> Key {
+        let greatest = Key {
+            fence,
+            number: u64::MAX,
+        };
+        let before = self.by_key.get_prev(&greatest);
+        let number = match before {
+            Some((key, _)) if key.fence == fence => key.number.saturating_add(1),
+            Some(_) | None => 0,
+        };
+        Key { fence, number }
     }
 
     fn insert(&mut self, holder: Holder) {
-        let fence = holder.fence;
-        self.fences.insert(holder.token.clone(), fence);
-        self.deadlines.insert((holder.deadline_ms, fence));
+        let key = self.new_key(holder.fence);
+        self.keys.insert(holder.token.clone(), key);
+        self.deadlines.insert((holder.deadline_ms, key));
         if holder.limit > 0 {
-            self.limits.insert((holder.limit, fence));
+            self.limits.insert((holder.limit, key));
         }
         if holder.session.is_session() {
-            self.sessions.insert(holder.session, fence);
+            self.sessions.insert(holder.session, key);
         }
         self.permits += u64::from(holder.permits);
-        self.by_fence.insert(fence, Arc::new(holder));
+        self.numbered += usize::from(key.number > 0);
+        self.by_key.insert(key, Arc::new(holder));
     }
 
     fn remove(&mut self, token: &Token) -> Option<Holder> {
-        let fence = self.fences.remove(token)?;
-        let holder = self.by_fence.remove(&fence)?;
+        let key = self.keys.remove(token)?;
+        let holder = self.by_key.remove(&key)?;
         self.permits -= u64::from(holder.permits);
-        self.deadlines.remove(&(holder.deadline_ms, fence));
+        self.numbered -= usize::from(key.number > 0);
+        self.deadlines.remove(&(holder.deadline_ms, key));
         self.sessions.remove(&holder.session);
-        self.limits.remove(&(holder.limit, fence));
+        self.limits.remove(&(holder.limit, key));
         Some(Arc::unwrap_or_clone(holder))
     }
 
     fn differences<'a>(&'a self, after: &'a Self) -> Differences<'a> {
         let mut found = Differences::new();
-        // A token with a new grant has a new fence: its entry is gone at one fence and new at
-        // another.
+        // A token with a new or raised fence is gone at one key and new at another.
         let mut gone: BTreeMap<&Token, &Holder> = BTreeMap::new();
-        for item in self.by_fence.diff(&after.by_fence) {
+        let added = |own: &'a Holder| Difference {
+            before: None,
+            after: Some(own),
+        };
+        for item in self.by_key.diff(&after.by_key) {
             match item {
-                DiffItem::Add(_, own) => found.push(Difference {
-                    before: None,
-                    after: Some(&**own),
-                }),
-                DiffItem::Update { old, new } => found.push(Difference {
-                    before: Some(&**old.1),
-                    after: Some(&**new.1),
-                }),
+                DiffItem::Add(_, own) => found.push(added(own)),
+                DiffItem::Update { old, new } if old.1.token == new.1.token => {
+                    found.push(Difference {
+                        before: Some(&**old.1),
+                        after: Some(&**new.1),
+                    });
+                }
+                DiffItem::Update { old, new } => {
+                    gone.insert(&old.1.token, &**old.1);
+                    found.push(added(new.1));
+                }
                 DiffItem::Remove(_, own) => {
                     gone.insert(&own.token, &**own);
                 }
@@ -470,6 +530,10 @@ impl Trees {
             before: Some(own),
             after: None,
         }));
+        // A holder with a number may have another one now, and be the same otherwise.
+        if unlikely(self.numbered > 0 || after.numbered > 0) {
+            found.retain(|difference| difference.before != difference.after);
+        }
         found
     }
 }
@@ -481,6 +545,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::values::data::Data;
 
     /// A step of a test: the token's number, and the values of its grant.
     #[derive(Clone, Debug)]
@@ -488,6 +553,8 @@ mod tests {
         Insert(u8, u64, u32, u64),
         Remove(u8),
         Extend(u8, u64),
+        /// Raises the fence by this much, mostly to that of another holder.
+        Raise(u8, u64),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -495,6 +562,7 @@ mod tests {
             4 => (any::<u8>(), 1u64..500, 0u32..3, 0u64..4).prop_map(|(t, d, l, session)| Step::Insert(t, d, l, session)),
             2 => any::<u8>().prop_map(Step::Remove),
             1 => (any::<u8>(), 1u64..500).prop_map(|(t, d)| Step::Extend(t, d)),
+            2 => (any::<u8>(), 0u64..9).prop_map(|(t, by)| Step::Raise(t, by)),
         ]
     }
 
@@ -521,6 +589,7 @@ mod tests {
                     since_ms: 0,
                     client_id: 0,
                     session,
+                    data: Data::NONE,
                 };
                 plain.insert(number, holder.clone());
                 holders.insert(holder);
@@ -536,15 +605,23 @@ mod tests {
                     own.deadline_ms = deadline_ms;
                 }
             }
+            Step::Raise(number, by) => {
+                let there = holders.update(&token(number), |own| own.fence += by);
+                assert_eq!(there, plain.contains_key(&number));
+                if let Some(own) = plain.get_mut(&number) {
+                    own.fence += by;
+                }
+            }
         }
     }
 
     fn check(holders: &Holders, plain: &BTreeMap<u8, Holder>) {
-        let mut by_fence: Vec<&Holder> = plain.values().collect();
-        by_fence.sort_by_key(|own| own.fence);
-        assert!(holders.iter().eq(by_fence.iter().copied()));
+        let mut by_rank: Vec<&Holder> = plain.values().collect();
+        by_rank.sort_by_key(|own| (own.fence, own.token.clone()));
+        assert!(holders.iter().eq(by_rank.iter().copied()));
         assert_eq!(holders.len(), plain.len());
-        assert_eq!(holders.last(), by_fence.last().copied());
+        let highest = by_rank.last().map(|own| own.fence);
+        assert_eq!(holders.last().map(|own| own.fence), highest);
         let deadlines = || plain.values().map(|own| own.deadline_ms);
         let end = |own: Option<&Holder>| own.map(|own| own.deadline_ms);
         assert_eq!(end(holders.first_to_end()), deadlines().min());

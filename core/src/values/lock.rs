@@ -17,8 +17,9 @@ use crate::values::token::Token;
 /// Invariants:
 /// 1. An exclusive lock has at most one holder, and its limit is 0.
 /// 2. No holder has more permits than its limit. A holder without a limit has one permit.
-/// 3. Tokens differ, and fences differ.
-/// 4. Holders are in the order of their fences, so that equal locks have equal bytes.
+/// 3. Tokens differ.
+/// 4. Holders are in the order of their fences, those with the same fence in the order of their
+///    tokens. So equal locks have equal bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     mode: Mode,
@@ -114,8 +115,8 @@ impl Lock {
         self.holders.get(token)
     }
 
-    /// Changes the grant of this token. `change` must keep the token and the fence. Returns true if
-    /// the token holds.
+    /// Changes the grant of this token. `change` must keep the token. Returns true if the token
+    /// holds.
     pub fn update(&mut self, token: &Token, change: impl FnOnce(&mut Holder)) -> bool {
         self.holders.update(token, change)
     }
@@ -305,7 +306,7 @@ fn is_sound(mode: Mode, holders: &[Holder]) -> bool {
         Mode::Shared => !holders.is_empty(),
     };
     let following = holders.iter().zip(holders.iter().skip(1));
-    let ordered = following.into_iter().all(|(a, b)| a.fence < b.fence);
+    let ordered = following.into_iter().all(|(a, b)| a.rank() < b.rank());
     let mut tokens: Vec<&Token> = holders.iter().map(|own| &own.token).collect();
     tokens.sort_unstable();
     tokens.dedup();
@@ -322,6 +323,7 @@ fn is_sound_grant(own: &Holder) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::data::Data;
     use crate::values::session_id::SessionId;
 
     fn holder(token: &str, fence: u64, limit: u32) -> Holder {
@@ -336,6 +338,7 @@ mod tests {
             since_ms: 0,
             client_id: 0,
             session: SessionId::NONE,
+            data: Data::NONE,
         }
     }
 
@@ -586,7 +589,15 @@ mod tests {
             "fences out of order"
         );
         let equal = vec![holder("a", 1, 0), holder("b", 1, 0)];
-        assert!(Lock::held(Mode::Shared, equal).is_none(), "one fence twice");
+        assert!(
+            Lock::held(Mode::Shared, equal).is_some(),
+            "one fence twice, by FENCE"
+        );
+        let unordered = vec![holder("b", 1, 0), holder("a", 1, 0)];
+        assert!(
+            Lock::held(Mode::Shared, unordered).is_none(),
+            "tokens of one fence out of order"
+        );
         let none = Holder {
             holds: 0,
             ..holder("a", 1, 0)

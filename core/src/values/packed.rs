@@ -1,5 +1,5 @@
-//! The form of a lock in the server's memory. Most locks are exclusive, held once, by a short token
-//! and without a session: these fit in 64 bytes.
+//! The form of a lock in the server's memory. Most locks are exclusive, held once, by a short token,
+//! without a session and without data: these fit in 64 bytes.
 //!
 //! Such a lock also records that its key expires when its lease ends, if that is certain.
 
@@ -7,6 +7,7 @@
 
 use std::num::NonZeroU8;
 
+use crate::values::data::Data;
 use crate::values::holder::{Holder, Mode};
 use crate::values::lock::Lock;
 use crate::values::session_id::SessionId;
@@ -25,7 +26,7 @@ enum Form {
     Full(Box<Lock>),
 }
 
-/// An exclusive lock that is held once, without a session, by a token of at most
+/// An exclusive lock that is held once, without a session and without data, by a token of at most
 /// [`PLAIN_TOKEN_LEN`] bytes.
 #[derive(Clone, Debug)]
 struct Plain {
@@ -62,7 +63,10 @@ fn number<const N: usize>(low: [u8; N]) -> u64 {
 impl Plain {
     #[inline(always)]
     fn of(mode: Mode, own: &Holder) -> Option<Self> {
-        let is_plain = mode == Mode::Exclusive && own.holds == 1 && own.session == SessionId::NONE;
+        let is_plain = mode == Mode::Exclusive
+            && own.holds == 1
+            && own.session == SessionId::NONE
+            && own.data.is_empty();
         let (token, token_len) = own.token.padded()?;
         is_plain.then_some(Self {
             fence: own.fence,
@@ -88,6 +92,7 @@ impl Plain {
             since_ms: number(self.since_ms),
             client_id: number(self.client_id),
             session: SessionId::NONE,
+            data: Data::NONE,
         })
     }
 }
@@ -209,6 +214,7 @@ mod tests {
             client_id in edges(48),
             session in 0u64..2,
             shared: bool,
+            data in proptest::sample::select(vec![Data::NONE, Data::NONE, Data::new(b"why").unwrap()]),
         ) {
             let mode = if shared { Mode::Shared } else { Mode::Exclusive };
             let holder = Holder {
@@ -222,12 +228,14 @@ mod tests {
                 lease_ms: times.2,
                 client_id,
                 session: SessionId::numbered(session),
+                data,
             };
             let lock = Lock::sole(mode, holder);
             let packed = Packed::new(lock.clone());
             prop_assert_eq!(&packed.unpack(), &lock);
             let short = times.0.max(times.1).max(client_id) < 1 << 48 && times.2 < 1 << 40;
             let plain = !shared && holds == 1 && session == 0 && token.len() <= 32 && short;
+            let plain = plain && lock.holders().only().is_some_and(|own| own.data.is_empty());
             prop_assert_eq!(packed.heap_bytes() == 0, plain);
 
             let mut packed = packed;

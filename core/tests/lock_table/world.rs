@@ -13,6 +13,7 @@ use redis_lock_core::state::queue::{Position, Waiter, WaiterId};
 use redis_lock_core::state::replica_waits::Progress;
 use redis_lock_core::store::{Environment, KeyState, Limits, Store};
 use redis_lock_core::table::LockTable;
+use redis_lock_core::values::data::Data;
 use redis_lock_core::values::fence::Fences;
 use redis_lock_core::values::holder::Holder;
 use redis_lock_core::values::lock::Lock;
@@ -118,7 +119,8 @@ pub struct World {
     said: HashMap<String, u64>,
     /// Replies to waiters and published messages since the last call of `heard`.
     heard: Vec<String>,
-    pub effects_seen: usize,
+    /// The changes of all effects so far.
+    pub seen: Vec<Change>,
     effects: Vec<(Name, Change)>,
     /// All hand-overs, oldest first.
     pub handed_over: Vec<HandOver>,
@@ -161,7 +163,7 @@ impl World {
             waiting: HashMap::new(),
             said: HashMap::new(),
             heard: Vec::new(),
-            effects_seen: 0,
+            seen: Vec::new(),
             effects: Vec::new(),
             handed_over: Vec::new(),
             dumped: None,
@@ -173,6 +175,11 @@ impl World {
         let mut world = Self::new();
         world.store.sharding = Some(Sharding::BySlot);
         world
+    }
+
+    /// Returns the wall clock in microseconds.
+    pub const fn wall_us(&self) -> u64 {
+        self.wall_ms() * 1000
     }
 
     /// Sends a line like `WAIT k a PX 100` on a new connection. Returns the shortened answer:
@@ -188,8 +195,9 @@ impl World {
     }
 
     /// Like `say`, on an existing connection.
-    pub fn say_as(&mut self, client_id: u64, line: &str) -> String {
-        let words: Vec<&[u8]> = line.split_whitespace().map(str::as_bytes).collect();
+    pub fn say_as<'l>(&mut self, client_id: u64, line: &'l str) -> String {
+        let word = |word: &'l str| if word == "\"\"" { b"" } else { word.as_bytes() };
+        let words: Vec<&[u8]> = line.split_whitespace().map(word).collect();
         let (command, words) = words.split_first().expect("a command");
         let command = std::str::from_utf8(command).expect("text");
         let (many, verb) = match command.strip_prefix('M') {
@@ -197,12 +205,15 @@ impl World {
             None => (Keys::One, command),
         };
         let draw = || Ok(Token::from_bits(1));
+        let wall_us = self.wall_us();
+        let is_credible_fence = |fence| self.fences.is_credible(fence, wall_us);
         let setting = Setting {
             db: 0,
             default_lease_ms: 1000,
             default_keep_ms: 500,
             default_within_ms: 100,
             sharding: Sharding::None,
+            is_credible_fence: &is_credible_fence,
             draw_token: &draw,
         };
         let operation = match verb {
@@ -300,7 +311,7 @@ impl World {
 
     /// Has this many replicas acknowledge all effects so far. Others have acknowledged none.
     pub fn acknowledge(&mut self, replicas: usize) {
-        let offset = self.effects_seen as u64;
+        let offset = self.seen.len() as u64;
         self.table.record_offset(offset);
         let progress = Progress {
             acknowledged: vec![offset; replicas],
@@ -473,12 +484,32 @@ impl World {
         self.lock(key)
             .holders()
             .iter()
-            .map(|h| format!("{}#{}", h.token.as_bytes().escape_ascii(), h.holds))
+            .map(|h| {
+                let (token, data) = (h.token.as_bytes(), h.data.as_bytes());
+                let data = if data.is_empty() { "" } else { ":" }
+                    .bytes()
+                    .chain(data.iter().copied());
+                let data = String::from_utf8(data.collect()).expect("text");
+                format!("{}#{}{data}", token.escape_ascii(), h.holds)
+            })
+            .collect()
+    }
+
+    /// Returns the data of the waiters of a key, in their order, as `a:data`.
+    pub fn data_of_queue(&self, key: &str) -> Vec<String> {
+        let queue = self.table.queues().queue(&name(key));
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+        queue
+            .map(|(_, waiter)| {
+                let request = &waiter.request;
+                let data = request.data.as_ref().map_or(&[][..], Data::as_bytes);
+                format!("{}:{}", text(request.token.as_bytes()), text(data))
+            })
             .collect()
     }
 
     /// Returns the wall clock in ms.
-    pub fn wall_ms(&self) -> u64 {
+    pub const fn wall_ms(&self) -> u64 {
         self.now_ms.saturating_add_signed(self.clock_set_by_ms)
     }
 
@@ -535,7 +566,7 @@ impl World {
             max_tickets: self.max_tickets,
         };
         let mut outside = Environment {
-            wall_us: self.now_ms.saturating_add_signed(self.clock_set_by_ms) * 1000,
+            wall_us: self.wall_us(),
             fences: &self.fences,
             limits: &|| limits,
             store: &mut self.store,
@@ -549,8 +580,8 @@ impl World {
 
     pub fn carry_out(&mut self, decision: Decision) {
         let effects = std::mem::take(&mut self.effects);
-        self.effects_seen += effects.len();
         for (name, change) in effects {
+            self.seen.push(change.clone());
             let state = self.store.keys.remove(&name);
             let mut lock = match state {
                 Some(KeyState::Lock(stored)) => stored.lock,

@@ -114,6 +114,7 @@ fn lock() -> Value {
                 ("lease-ms", integer()),
                 ("held-ms", integer()),
                 ("session", json!({"enum": [0, 1]})),
+                ("data", json!({"type": "string"})),
             ])},
             "waiters": integer(),
             "queue": {"type": "array", "items": shown(&[
@@ -125,6 +126,7 @@ fn lock() -> Value {
                 ("timeout-ms", integer()),
                 ("keep-ms", integer()),
                 ("keys", json!({"type": "array", "items": {"type": "string"}})),
+                ("data", json!({"type": "string"})),
             ])},
         },
     })

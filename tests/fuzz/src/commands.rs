@@ -2,8 +2,8 @@
 //!
 //! A line is a template. Blanks separate words, and ` ; ` separates commands. `<name>` stands for
 //! one choice of the rule `name` in [`RULES`] or [`VERBATIM`], and `<1-40>` for a number.
-//! `<client>`, `<payload>`, `<own-node>`, `<other-node>` and `<other-port>` stand for values that
-//! only the run knows. Within a word (`t<0-5>`) they stand for a part of the word. `<any>` is
+//! `<client>`, `<payload>`, `<fence>`, `<own-node>`, `<other-node>` and `<other-port>` stand for
+//! values that only the run knows. Within a word (`t<0-5>`) they stand for a part of the word. `<any>` is
 //! another kind of the table.
 //!
 //! Keys, tokens and leases are few and short, so that commands collide.
@@ -40,14 +40,14 @@ pub const KINDS: &[Kind] = &[
     kind("wait-quit", 15, "LOCK.WAIT <key> <token> <block> <grant> ; QUIT"),
     kind("queue", 150, "LOCK.QUEUE <key> <token> <place> <grant>"),
     kind("cancel", 60, "LOCK.CANCEL <key> <token>"),
-    kind("extend", 500, "LOCK.EXTEND <key> <token> <lease> <tie>"),
+    kind("extend", 500, "LOCK.EXTEND <key> <token> <lease> <tie> <data> <raise>"),
     kind("release", 1400, "LOCK.RELEASE <key> <token> <how-many>"),
     kind("check", 400, "LOCK.CHECK <key> <token>"),
     kind("info", 400, "LOCK.INFO <key> <waiters>"),
     kind("macquire", 500, "LOCK.MACQUIRE <keys> <token> <grant>"),
     kind("mwait", 80, "LOCK.MWAIT <keys> <token> <block> <grant>"),
     kind("mqueue", 60, "LOCK.MQUEUE <keys> <token> <place> <grant>"),
-    kind("mextend", 200, "LOCK.MEXTEND <keys> <token> <lease> <tie>"),
+    kind("mextend", 200, "LOCK.MEXTEND <keys> <token> <lease> <tie> <data> <raise>"),
     kind("mrelease", 400, "LOCK.MRELEASE <keys> <token> <how-many>"),
     kind("help", 5, "LOCK.HELP"),
     kind("apply", 30, "LOCK.APPLY <key> <effect>"),
@@ -173,7 +173,7 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
     ]),
     ("token", &[(95, "t<0-5>"), (5, "*"), (1, "<odd-token>")]),
     ("grant", &[
-        (6, "<lease>"), (6, "<lease> <mode>"), (3, "<mode> <lease> <holds>"), (3, "<lease> <session> <mode>"),
+        (6, "<lease> <data>"), (6, "<lease> <mode> <data>"), (3, "<mode> <lease> <holds>"), (3, "<lease> <session> <mode>"),
         (1, "<holds> <session> <lease> <mode>"),
     ]),
     ("lease", &[
@@ -182,6 +182,9 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
     ("mode", &[(4, ""), (8, "SHARED"), (6, "SHARED LIMIT <1-4>"), (4, "SHARED LIMIT <3-4> PERMITS <1-3>"), (1, "SHARED LIMIT 3 PERMITS <1-4>")]),
     ("holds", &[(6, "REENTRANT"), (4, "HOLDS <1-3>")]),
     ("session", &[(8, "SESSION"), (3, ""), (1, "SESSION KEEP <1-30>")]),
+    ("data", &[(12, ""), (3, "DATA d<0-3>"), (1, "DATA <token>")]),
+    // Few fences, so that several grants are raised to one.
+    ("raise", &[(12, ""), (3, "FENCE <fence>"), (1, "FENCE <number>")]),
     ("tie", &[(6, "<session>"), (3, "NOSESSION")]),
     ("block", &[(8, "BLOCK <1-20>"), (1, "BLOCK 0"), (1, ""), (3, "BLOCK <1-20> KEEP <1-30>"), (1, "KEEP <1-30>")]),
     ("place", &[(4, "KEEP <1-50>"), (2, ""), (1, "KEEP <1-50> NOTIFY {a} <token>")]),

@@ -21,6 +21,8 @@ pub trait Surroundings {
     fn client(&self, rng: &mut StdRng) -> u64;
     /// Returns a reply of DUMP, or a payload close to one.
     fn payload(&self, rng: &mut StdRng) -> Vec<u8>;
+    /// Returns a fence that is a little ahead of the clock.
+    fn fence(&self) -> u64;
     /// Returns the cluster name of the node that gets the commands.
     fn own_node(&self) -> &str;
     /// Returns the cluster name of the other node with slots.
@@ -70,6 +72,7 @@ enum Part {
 enum Blank {
     Client,
     Payload,
+    Fence,
     OwnNode,
     OtherNode,
     OtherPort,
@@ -202,6 +205,7 @@ fn part(name: &str, names: &HashMap<&str, usize>) -> Result<Part> {
     Ok(Part::Blank(match name {
         "client" => Blank::Client,
         "payload" => Blank::Payload,
+        "fence" => Blank::Fence,
         "own-node" => Blank::OwnNode,
         "other-node" => Blank::OtherNode,
         "other-port" => Blank::OtherPort,
@@ -278,6 +282,7 @@ impl<S: Surroundings> Draw<'_, S> {
         match blank {
             Blank::Client => known.client(self.rng).to_string().into(),
             Blank::Payload => known.payload(self.rng),
+            Blank::Fence => known.fence().to_string().into(),
             Blank::OwnNode => known.own_node().into(),
             Blank::OtherNode => known.other_node().into(),
             Blank::OtherPort => known.other_port().to_string().into(),
@@ -347,6 +352,10 @@ mod tests {
         fn other_node(&self) -> &str {
             "other"
         }
+        fn fence(&self) -> u64 {
+            1
+        }
+
         fn other_port(&self) -> u16 {
             1
         }

@@ -1,6 +1,7 @@
 //! A run's knowledge of its servers and connections, for commands that name them.
 
 use std::cell::{Cell, RefCell};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rand::rngs::StdRng;
 use rand::RngExt;
@@ -71,6 +72,12 @@ impl Surroundings for View<'_> {
 
     fn payload(&self, rng: &mut StdRng) -> Vec<u8> {
         self.known.payloads.draw(rng)
+    }
+
+    fn fence(&self) -> u64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let next_second = now.map_or(0, |now| now.as_secs()) + 1;
+        next_second * 1_000_000
     }
 
     fn own_node(&self) -> &str {

@@ -84,9 +84,9 @@ fn a_lease_that_ends_beside_others_is_ended_with_nobody_touching_the_key() {
         "ACQUIRE k a SHARED PX 100 -> granted
          ACQUIRE k b SHARED PX 500 -> granted",
     );
-    let before = world.effects_seen;
+    let before = world.seen.len();
     world.pass_ms(101);
-    assert_eq!(world.effects_seen - before, 1);
+    assert_eq!(world.seen.len() - before, 1);
     assert_eq!(world.holders("k"), ["b#1"]);
     assert_eq!(
         world.table.next_due_ms(),

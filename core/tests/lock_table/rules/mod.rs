@@ -8,6 +8,8 @@
 //! - `shared_and_limits`: SHARED, LIMIT and PERMITS
 //! - `conversions`: upgrades and downgrades
 //! - `several_keys`: several keys in one command
+//! - `data`: DATA
+//! - `raised_fences`: FENCE
 //!
 //! Waiters:
 //!
@@ -46,6 +48,8 @@
 //!   got the reply `granted`, and the message `17` was published on the channel `jobs`.
 //!   `< nothing`: there was no reply and no message.
 //! - `= k a#1 b#2`: token a holds key k once, token b holds it twice. `= k`: the lock is free.
+//!   `= k a#1:why`: the data of a's grant is `why`.
+//! - `? k a:why b:`: a and b wait for key k in this order, a with the data `why`, b without data.
 //! - `DEL k`, `RENAME k j`: the key is deleted or renamed. `SET k`: the key is overwritten with a
 //!   value of another type.
 //! - `CLOSE line`: the connection that sent this line closes.
@@ -61,6 +65,7 @@
 mod acquire_release;
 mod blocking_waits;
 mod conversions;
+mod data;
 mod effects;
 mod keep_and_lost_connections;
 mod kept_sessions;
@@ -69,6 +74,7 @@ mod leases;
 mod notifications;
 mod places;
 mod queue_order;
+mod raised_fences;
 mod replicas;
 mod scene;
 mod session_deadlocks;

@@ -26,6 +26,15 @@ pub(super) fn play(scene: &str) -> World {
                 expected,
                 "in the scene at {line:?}:\n{scene}"
             );
+        } else if let Some(waiters) = line.strip_prefix("? ") {
+            let mut words = waiters.split_whitespace();
+            let key = words.next().expect("a key");
+            let expected: Vec<&str> = words.collect();
+            assert_eq!(
+                world.data_of_queue(key),
+                expected,
+                "in the scene at {line:?}:\n{scene}"
+            );
         } else if let Some(ms) = line.strip_prefix("LATE ") {
             world.now_ms += ms.parse::<u64>().expect("milliseconds");
         } else if let Some(count) = line.strip_prefix("REPLICAS ") {
