@@ -416,7 +416,8 @@ fn values_are_taken_up_to_the_ends_of_their_ranges() {
             };
             let (inside, beyond) = ends(&argument.range);
             for value in inside {
-                let error = try_value(&value);
+                // This server has no replicas.
+                let error = try_value(&value).filter(|error| !error.starts_with("NOREPLICAS"));
                 assert_eq!(error, None, "{command} {option} {value:.20}");
             }
             for value in beyond {

@@ -474,9 +474,12 @@ const MEASURES: [&str; 7] = [
     "hold_p50_ms",
     "hold_p99_ms",
     "hold_max_ms",
+    "acknowledge_p50_ms",
+    "acknowledge_p99_ms",
+    "acknowledge_max_ms",
 ];
 
-const FIELDS: [&str; 23] = [
+const FIELDS: [&str; 26] = [
     "locks",
     "waiters",
     "places",
@@ -500,6 +503,9 @@ const FIELDS: [&str; 23] = [
     "lost_expired",
     "lost_deleted",
     "lost_disconnected",
+    "replica_waits",
+    "acknowledged",
+    "not_acknowledged",
 ];
 
 impl Counts {
