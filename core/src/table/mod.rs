@@ -18,9 +18,11 @@
 //! 6. All times are on the steady clock, except the deadlines of leases.
 
 mod admission;
+mod contended;
 mod deadlock;
 mod due;
 mod grants;
+mod hot;
 mod lock_table;
 mod place;
 mod quiescence;
@@ -30,7 +32,7 @@ mod wait_request;
 mod waits;
 mod worklist;
 
-use crate::decision::{Answer, Caller, Decision};
+use crate::decision::{Answer, Caller, Decision, Enqueued};
 use crate::hints::unlikely;
 use crate::operation::{Action, Operation};
 use crate::state::hand_over::HandOver;
@@ -40,7 +42,8 @@ use crate::values::name::Names;
 use crate::values::refusal::Refusal;
 use crate::values::request::{Replicas, Request};
 use admission::Admission;
-use grants::{extend, release, Grantee};
+use grants::{extend, Grantee};
+pub use hot::HotName;
 use lock_table::WaitQueues;
 pub use lock_table::{as_of, Counters, LockTable, Times};
 use replicas::hold_back;
@@ -62,8 +65,8 @@ impl LockTable {
         } = operation;
         self.settle_around(names, environment, |wait_queues, tx| {
             let answer = wait_queues.decide((names, action, *replicas), caller, tx);
-            if let Err(why) = answer {
-                wait_queues.count_refusal(why);
+            if !matches!(answer, Ok(Answer::Granted(_) | Answer::Count(_))) {
+                wait_queues.count_unanswered(names, &answer, tx);
             }
             if unlikely(replicas.is_some() || !tx.replica_waits.is_empty()) {
                 return answer.map(|answer| hold_back(operation, answer, caller, tx));
@@ -168,7 +171,7 @@ impl WaitQueues {
                 token,
                 release_count,
             } => {
-                let answer = release(names, token, *release_count, &mut self.times.holds, tx);
+                let answer = self.release(names, token, *release_count, tx);
                 self.counters.releases += counted(&answer);
                 answer
             }
@@ -194,8 +197,25 @@ impl WaitQueues {
         }
     }
 
+    /// Counts an operation that neither granted nor changed a lock.
     #[cold]
     #[inline(never)]
+    fn count_unanswered(
+        &mut self,
+        names: &Names,
+        answer: &Result<Answer, Refusal>,
+        tx: &mut Transaction,
+    ) {
+        match answer {
+            Ok(Answer::Queued(Enqueued::New, _) | Answer::Place(_, Enqueued::New)) => {
+                self.contention.begin_wait(names, tx.steady_ms());
+            }
+            Ok(Answer::NotNow) => self.contention.refuse(names, tx.steady_ms()),
+            Ok(_) => {}
+            Err(why) => self.count_refusal(*why),
+        }
+    }
+
     fn count_refusal(&mut self, why: Refusal) {
         match why {
             Refusal::Deadlock | Refusal::SessionDeadlock => self.counters.deadlocks += 1,
