@@ -3,7 +3,9 @@
 //! - `shared`: SHARED, LIMIT and PERMITS
 //! - `several_keys`: LOCK.MACQUIRE, LOCK.MWAIT and the other commands of several keys
 //! - `info`: what LOCK.INFO shows of them
+//! - `hot`: LOCK.HOT, which shows where clients wait for them
 
+mod hot;
 mod info;
 mod several_keys;
 mod shared;
