@@ -33,6 +33,9 @@ use crate::values::token::Token;
 /// like the migration of a slot takes longer than that.
 pub(super) const AWAY_RETRY_MS: u64 = 20;
 
+/// The outcome of a wait that a newer wait of its token replaces.
+pub(super) const TAKEN_OVER: Outcome = Outcome::Refused(Refusal::TakenOver);
+
 /// The most that the wall clock may be ahead of the steady clock, in ms, because both are cut to
 /// whole ms.
 const CLOCKS_APART_MS: u64 = 1;
@@ -174,6 +177,8 @@ impl WaitQueues {
     pub(super) fn recheck_name(&mut self, name: &Name, work: &mut WorkList, tx: &mut Transaction) {
         self.count_expired(name, tx);
         let id = tx.entry(name);
+        self.count_missing(id, tx);
+        self.count_lost(tx);
         self.recheck(id, work, tx);
         if unlikely(self.queues.has_queue(name)) {
             let store = &mut tx.environment.store;
@@ -238,7 +243,8 @@ impl WaitQueues {
         };
         let Some(head) = first else {
             let several = lock.is_some_and(|lock| lock.holders().len() > 1);
-            if several || self.schedule.time_of(name).is_some() {
+            let is_known = self.schedule.time_of(name).is_some() || self.queues.has_queue(name);
+            if several || is_known {
                 work.schedule([id]);
             }
             return;
@@ -411,6 +417,7 @@ impl WaitQueues {
         kept_fence: Option<u64>,
         tx: &mut Transaction,
     ) {
+        self.count_before_end(position, tx);
         let Some((waiter, waits_elsewhere)) = self.queues.take(position) else {
             return;
         };
@@ -422,8 +429,11 @@ impl WaitQueues {
             tx.follow_hand_over(&waiter.request.token, &waiter.names);
         }
         self.counters.hand_overs += 1;
-        let waited_ms = tx.steady_ms().saturating_sub(waiter.since_ms);
-        self.times.waits.record(waited_ms);
+        let granted_ms = tx.steady_ms();
+        let since_ms = waiter.since_ms;
+        self.times.waits.record(granted_ms.saturating_sub(since_ms));
+        self.contention
+            .end_wait(&waiter.names, since_ms, granted_ms);
         if let WaiterKind::Place(place) = &waiter.kind {
             cold_path();
             self.hand_over_to_place(place, &waiter, kept_fence, tx);
@@ -449,6 +459,7 @@ impl WaitQueues {
             },
             names,
             client_id,
+            granted_ms,
             fence_origin: kept_fence.map_or(FenceOrigin::New, |_| FenceOrigin::Kept),
             replaced,
             place,
@@ -482,9 +493,15 @@ impl WaitQueues {
         outcome: Outcome,
         tx: &mut Transaction,
     ) -> Vec<Name> {
+        self.count_before_end(position, tx);
         let Some(waiter) = self.queues.remove(position) else {
             return Vec::new();
         };
+        // The newer wait goes on from the beginning of this one.
+        if outcome != TAKEN_OVER {
+            let (names, since_ms) = (&waiter.names, waiter.since_ms);
+            self.contention.end_wait(names, since_ms, tx.steady_ms());
+        }
         if outcome == Outcome::TimedOut {
             match waiter.kind {
                 WaiterKind::Blocked { .. } => self.counters.timeouts += 1,
@@ -512,6 +529,7 @@ impl WaitQueues {
     pub(super) fn reschedule(&mut self, id: EntryId, tx: &mut Transaction) {
         let now = tx.now();
         let now_ms = now.steady_ms;
+        self.count_vanished(id, tx);
         let Some(name) = tx.name_of(id) else { return };
         let lock = tx.lock(id);
         let queue = self.queues.to_settle(name);
