@@ -466,7 +466,7 @@ struct Counts {
 }
 
 /// The fields of INFO lock that count no events: bytes and durations.
-const MEASURES: [&str; 7] = [
+const MEASURES: [&str; 10] = [
     "bytes",
     "wait_p50_ms",
     "wait_p99_ms",
