@@ -895,8 +895,8 @@ fn random_command(dice: &mut Dice) -> String {
     let lease = *dice.pick(&["", "PX 20", "PX 300000", "EX 500", "PX 150 SESSION"]);
     let data = *dice.pick(&["", "", "DATA who", "DATA why"]);
     // Whole seconds, so that several grants are raised to one fence.
-    let second = unix_time_us() / 1_000_000 + 1;
-    let fence = [String::new(), format!("FENCE {second}000000")][dice.below(2) as usize].clone();
+    let next_s = unix_time_us() / 1_000_000 + 1;
+    let fence = [String::new(), format!("FENCE {next_s}000000")][dice.below(2) as usize].clone();
     let mode = *dice.pick(&[
         "",
         "",

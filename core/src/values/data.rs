@@ -9,8 +9,26 @@ pub const MAX_DATA_LEN: usize = 1024;
 
 /// The data that a client gave: 0 to [`MAX_DATA_LEN`] bytes. The default is no bytes.
 // perf: one word, because every holder and every request has one. Data is rare and copied often.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Eq)]
 pub struct Data(Option<Arc<Box<[u8]>>>);
+
+impl PartialEq for Data {
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        let is_none = self.is_empty() && other.is_empty();
+        is_none || self.has_bytes_of(other)
+    }
+}
+
+impl Clone for Data {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        match &self.0 {
+            None => Self::NONE,
+            Some(bytes) => Self::share(bytes),
+        }
+    }
+}
 
 impl Data {
     /// No bytes.
@@ -26,6 +44,20 @@ impl Data {
             1..=MAX_DATA_LEN => Ok(Self(Some(Arc::new(bytes.into())))),
             _ => Err(Refusal::Data),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn has_bytes_of(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+
+    /// Returns the shared bytes once more.
+    // perf: out of line, because most holders have no data.
+    #[cold]
+    #[inline(never)]
+    fn share(bytes: &Arc<Box<[u8]>>) -> Self {
+        Self(Some(Arc::clone(bytes)))
     }
 
     /// Returns the bytes.

@@ -469,8 +469,37 @@ impl Trees {
         Key { fence, number }
     }
 
+    /// Adds a holder to the tree of keys. Returns its key.
+    fn insert_by_key(&mut self, own: &Arc<Holder>) -> Key {
+        let key = Key {
+            fence: own.fence,
+            number: 0,
+        };
+        match self.by_key.insert(key, Arc::clone(own)) {
+            None => key,
+            Some(other) => self.insert_numbered(other, own),
+        }
+    }
+
+    /// Like [`Trees::insert_by_key`], for a holder that took the place of `other` in the tree of
+    /// keys.
+    #[cold]
+    #[inline(never)]
+    fn insert_numbered(&mut self, other: Arc<Holder>, own: &Arc<Holder>) -> Key {
+        let first = Key {
+            fence: own.fence,
+            number: 0,
+        };
+        self.by_key.insert(first, other);
+        let key = self.new_key(own.fence);
+        self.by_key.insert(key, Arc::clone(own));
+        self.numbered += 1;
+        key
+    }
+
     fn insert(&mut self, holder: Holder) {
-        let key = self.new_key(holder.fence);
+        let holder = Arc::new(holder);
+        let key = self.insert_by_key(&holder);
         self.keys.insert(holder.token.clone(), key);
         self.deadlines.insert((holder.deadline_ms, key));
         if holder.limit > 0 {
@@ -480,8 +509,6 @@ impl Trees {
             self.sessions.insert(holder.session, key);
         }
         self.permits += u64::from(holder.permits);
-        self.numbered += usize::from(key.number > 0);
-        self.by_key.insert(key, Arc::new(holder));
     }
 
     fn remove(&mut self, token: &Token) -> Option<Holder> {
