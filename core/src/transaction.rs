@@ -81,8 +81,8 @@ pub struct Lists {
     pub heap: BinaryHeap<Reverse<Position>>,
     /// Tokens that were granted names and have other waits, with the granted names.
     pub granted: Vec<(Token, Names)>,
-    /// Holds that were found to have ended without a release.
-    pub lost_holds: Vec<LostHold>,
+    /// Holds that were found to have ended without a release, and were not counted yet.
+    pub lost_holds: Vec<(EntryId, LostHold)>,
 }
 
 impl Workspace {
@@ -211,6 +211,8 @@ struct Entry {
     renewed: bool,
     /// The result of [`crate::store::Store::is_here`], if it was called.
     is_here: Option<bool>,
+    /// True if the lock that was read was compared with the one that its queue had recorded.
+    is_compared: bool,
 }
 
 impl Entry {
@@ -222,6 +224,7 @@ impl Entry {
             affirmed: Vec::new(),
             renewed: false,
             is_here: None,
+            is_compared: false,
         }
     }
 
@@ -467,9 +470,23 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
                 }
                 let loss = self.sessions.loss_of(own);
                 let lost = LostHold::of(own, loss, now.ms());
-                self.lists.lost_holds.push(lost);
+                self.lists.lost_holds.push((id, lost));
             }
         }
+    }
+
+    /// Returns the lock of an entry as it was read, with leases that have ended. A key of another
+    /// type has a free one.
+    pub fn lock_before(&self, id: EntryId) -> &Lock {
+        let stored = self.entries.get(id).and_then(Entry::stored);
+        stored.map_or(&FREE, |stored| &stored.lock)
+    }
+
+    /// Records that the lock of an entry as it was read is compared with the one that its queue had
+    /// recorded. Returns true if that was done before: the queue may have recorded a newer one since.
+    pub fn replace_compared(&mut self, id: EntryId) -> bool {
+        let entry = self.entries.get_mut(id);
+        entry.is_none_or(|entry| mem::replace(&mut entry.is_compared, true))
     }
 
     /// Returns true if a name had no key before this operation.

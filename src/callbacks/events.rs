@@ -338,9 +338,13 @@ fn record_arrival(ctx: &Context, string: &RedisString, name: Name) {
         if !sessions.is_empty() {
             pending.events.push(Event::Arrived(sessions, name.clone()));
         }
-        let old = pending.leaving.take();
-        if old.is_some_and(|old| pending.restored.remove(&old)) {
-            pending.restored.insert(&name);
+        if let Some(old) = pending.leaving.take() {
+            if pending.restored.remove(&old) {
+                pending.restored.insert(&name);
+            }
+            if state::anybody_waits() {
+                pending.events.push(Event::Moved(old));
+            }
         }
         pending.touched.insert(&name);
     });

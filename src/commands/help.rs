@@ -23,7 +23,7 @@ use Line::{Synopsis, Text};
 const ONE: Option<Keys> = Some(Keys::One);
 const MANY: Option<Keys> = Some(Keys::Many);
 
-const LINES: [Line; 27] = [
+const LINES: [Line; 29] = [
     Synopsis(&syntax::ACQUIRE, ONE),
     Text("    Grant the lock now, [token, fence], or answer nil. Token *: the server draws one."),
     Synopsis(&syntax::WAIT, ONE),
@@ -42,6 +42,8 @@ const LINES: [Line; 27] = [
     Text("    Milliseconds left of the token's lease, 0 when it doesn't hold the lock."),
     Synopsis(&syntax::INFO, ONE),
     Text("    Who holds the lock and who waits for it; nil when nobody does."),
+    Synopsis(&syntax::HOT, None),
+    Text("    Which keys were waited for most in this minute and the last one, hottest first."),
     Synopsis(&syntax::ACQUIRE, MANY),
     Synopsis(&syntax::WAIT, MANY),
     Synopsis(&syntax::QUEUE, MANY),

@@ -8,6 +8,7 @@ mod check;
 mod command;
 mod extend;
 mod help;
+mod hot;
 mod info;
 mod queue;
 mod release;
@@ -29,6 +30,7 @@ pub fn register(ctx: &Context) -> Result<(), String> {
     add_both::<release::Release>(ctx)?;
     add::<check::Check>(ctx)?;
     add::<info::Info>(ctx)?;
+    add::<hot::Hot>(ctx)?;
     add::<help::Help>(ctx)?;
     add::<apply::Apply>(ctx)
 }

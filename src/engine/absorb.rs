@@ -4,7 +4,7 @@ use foldhash::HashSet;
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::table::LockTable;
 
-use crate::server::{config, timer};
+use crate::server::{clock, config, timer};
 use crate::state::pending::{Event, ALL_DATABASES};
 use crate::state::{self, State};
 
@@ -37,7 +37,8 @@ fn absorb_all(table: &mut LockTable, state: &State) {
                 table.relocate(&sessions, &name);
             }
             Event::Swapped(one, other) => table.swap_databases(one, other),
-            Event::Demoted => touched.extend(table.demote()),
+            Event::Moved(name) => table.forget_moved(&name),
+            Event::Demoted => touched.extend(table.demote(clock::steady_ms())),
             Event::Flushed(ALL_DATABASES) => {
                 table.end_sessions_everywhere();
                 table.doubt_grants_in(None);
@@ -50,8 +51,9 @@ fn absorb_all(table: &mut LockTable, state: &State) {
             Event::Closed(client_id, ended_ms) => table.close_client(client_id, ended_ms),
             Event::Left(waiter_id, position) => {
                 if table.leave_replica_wait(waiter_id).is_none() {
-                    let position = position.into_iter();
-                    touched.extend(position.filter_map(|at| table.leave(waiter_id, at)));
+                    let (position, now_ms) = (position.into_iter(), clock::steady_ms());
+                    let leave = |at| table.leave(waiter_id, at, now_ms);
+                    touched.extend(position.filter_map(leave));
                 }
             }
             Event::Lost(waiter_id, position, lost_ms) => {

@@ -222,7 +222,7 @@ fn give_up_places(names: &[Name]) {
     let elsewhere = ForeignSlots::now();
     let gone = names.iter().filter(|name| elsewhere.has(name.key()));
     let gone: Vec<Name> = gone.cloned().collect();
-    let left = state::change(|table| table.drop_places_at(&gone, MOST_GIVEN_UP));
+    let left = state::change(|table| table.drop_places_at(&gone, MOST_GIVEN_UP, steady_ms));
     let left = left.unwrap_or_default();
     if left.is_empty() {
         state::with(|state| state.slots_due_ms.set(steady_ms.saturating_add(SLOTS_MS)));

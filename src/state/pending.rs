@@ -22,6 +22,8 @@ pub enum Event {
     Unlinked(Vec<SessionId>),
     /// A key was renamed or moved. The value with these sessions is now at this name.
     Arrived(Vec<SessionId>, Name),
+    /// A key with a lock was renamed or moved from this name, for which a client may wait.
+    Moved(Name),
     /// Two databases changed places.
     Swapped(i32, i32),
     /// A database was emptied.

@@ -35,6 +35,8 @@ pub struct HandOver {
     pub names: Names,
     /// The client id of the waiter.
     pub client_id: u64,
+    /// The time of the grant, on the steady clock in ms.
+    pub granted_ms: u64,
     /// The origin of the fence. If it was kept, the token held all names before, so nothing is
     /// taken back.
     pub fence_origin: FenceOrigin,

@@ -30,6 +30,11 @@ impl LostHold {
         let held_ms = until_ms.saturating_sub(own.since_ms);
         Self { loss, held_ms }
     }
+
+    /// Returns the time for which the hold lasted, in ms.
+    pub const fn held_ms(self) -> u64 {
+        self.held_ms
+    }
 }
 
 /// Counts of lost holds since the module was loaded.

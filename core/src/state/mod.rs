@@ -2,6 +2,7 @@
 //! of names to settle.
 
 pub mod buckets;
+pub mod contention;
 pub mod durations;
 pub mod hand_over;
 pub mod lacking;

@@ -464,6 +464,14 @@ impl Queues {
         positions.filter_map(|position| Some((position, self.at(position)?)))
     }
 
+    /// Returns the waiters of each name. A name whose waiters have all left may have none.
+    pub fn by_name(&self) -> impl Iterator<Item = (&Name, impl Iterator<Item = &Waiter>)> {
+        self.queues.iter().map(|(name, queue)| {
+            let waiters = queue.iter().filter_map(|position| self.at(position));
+            (name, waiters)
+        })
+    }
+
     /// Returns the queue of a name to read; `None` if the name has no waiters.
     pub fn known(&self, name: &Name) -> Option<KnownQueue<'_>> {
         let (number, name, queue) = self.queues.get_numbered(name)?;
@@ -496,6 +504,19 @@ impl Queues {
     /// yet.
     pub fn forget_lock(&mut self, name: &Name) {
         if let Some(queue) = self.queues.get_mut(name) {
+            queue.lock = None;
+        }
+    }
+
+    /// Returns the recorded lock of a name, as of its last settling, if it is known.
+    pub fn recorded_lock(&self, name: &Name) -> Option<&Lock> {
+        self.queues.get(name)?.lock.as_ref()
+    }
+
+    /// Forgets the recorded locks of the names in a database.
+    pub fn forget_locks_in(&mut self, db: i32) {
+        let queues = self.queues.iter_mut();
+        for (_, queue) in queues.filter(|(name, _)| name.db == db) {
             queue.lock = None;
         }
     }
@@ -575,12 +596,18 @@ impl Queues {
         let all = self.queues.values();
         let places = all.flat_map(NameQueue::iter);
         let places: Vec<Position> = places.filter(|place| self.is_place(*place)).collect();
-        self.remove_all(places)
+        let removed = self.remove_all(places);
+        removed
+            .flat_map(|waiter| waiter.names.as_slice().to_vec())
+            .collect()
     }
 
-    /// Removes at most `most` waiters for a name that have no connection. Returns the names that
-    /// they have left.
-    pub fn drop_places_at(&mut self, name: &Name, most: usize) -> Vec<Name> {
+    /// Removes at most `most` waiters for a name that have no connection. Returns these waiters.
+    pub fn drop_places_at(
+        &mut self,
+        name: &Name,
+        most: usize,
+    ) -> impl Iterator<Item = Waiter> + use<'_> {
         let queue = self.queues.get(name).into_iter();
         let places = queue.flat_map(NameQueue::iter);
         let places = places.filter(|place| self.is_place(*place));
@@ -593,14 +620,17 @@ impl Queues {
         waiter.is_some_and(|waiter| !waiter.kind.is_blocked())
     }
 
-    /// Removes the waiters at these positions. Returns the names that they have left.
-    fn remove_all(&mut self, positions: Vec<Position>) -> Vec<Name> {
-        let removed = positions
+    /// Removes the waiters at these positions, as they are taken from the iterator.
+    fn remove_all(&mut self, positions: Vec<Position>) -> impl Iterator<Item = Waiter> + use<'_> {
+        positions
             .into_iter()
-            .filter_map(|position| self.remove(position));
-        removed
-            .flat_map(|waiter| waiter.names.as_slice().to_vec())
-            .collect()
+            .filter_map(|position| self.remove(position))
+    }
+
+    /// Returns the waiters without a connection, each once.
+    pub fn places(&self) -> impl Iterator<Item = &Waiter> {
+        let waiters = self.waiters.values().map(|queued| &queued.waiter);
+        waiters.filter(|waiter| !waiter.kind.is_blocked())
     }
 
     /// Returns the positions of a token's waits in the queue of a name.

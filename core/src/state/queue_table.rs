@@ -47,6 +47,11 @@ impl<Q> QueueTable<Q> {
         self.queues.iter()
     }
 
+    /// Returns all names and queues for a change, in the order of their numbers.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&Name, &mut Q)> {
+        self.queues.iter_mut()
+    }
+
     /// Returns the queues, in no order.
     pub fn values(&self) -> impl Iterator<Item = &Q> {
         self.queues.values()

@@ -4,7 +4,6 @@ use super::lock_table::WaitQueues;
 use crate::decision::{Answer, Caller};
 use crate::hints::{likely, unlikely};
 use crate::operation::ReleaseCount;
-use crate::state::durations::Durations;
 use crate::state::hand_over::{HandOver, Replaced};
 use crate::state::place::WaiterKind;
 use crate::state::queue::{Position, Waiter};
@@ -89,18 +88,21 @@ impl WaitQueues {
             names,
             replaced,
             place,
+            granted_ms,
             ..
         } = undelivered;
         let now_ms = tx.now_ms();
         let mut count = 0;
+        let mut ended = Vec::new();
         for name in names {
             let id = tx.entry(name);
             let lock = tx.lock(id);
             let own = lock.and_then(|lock| lock.holder(token));
             // A later grant to the same token has another fence and stays.
-            if own.is_none_or(|own| own.fence != *fence) {
+            let Some(own) = own.filter(|own| own.fence == *fence) else {
                 continue;
-            }
+            };
+            let held_ms = now_ms.saturating_sub(own.since_ms);
             tx.remove(id, token);
             count += 1;
             let before = replaced.iter().find(|before| before.name == *name);
@@ -108,11 +110,17 @@ impl WaitQueues {
             if let Some(before) = in_force {
                 let holder = before.holder.clone();
                 tx.grant(id, before.mode, holder);
+            } else {
+                ended.push((name, held_ms));
             }
         }
         self.counters.take_backs += u64::from(count > 0);
-        if let Some(place) = place.as_deref().filter(|_| count > 0) {
-            self.give_back(place, tx);
+        let place = place.as_deref().filter(|_| count > 0);
+        let waits_on = place.is_some_and(|place| self.give_back(place, *granted_ms, tx));
+        if !waits_on {
+            for (name, held_ms) in ended {
+                self.count_end(name, held_ms, tx);
+            }
         }
         Answer::Count(count)
     }
@@ -123,20 +131,91 @@ impl WaitQueues {
     /// The result is as if the connection had been lost before the grant.
     ///
     /// Does nothing if the wait had no KEEP, if the token waits for these names again, or if
-    /// `lock.max-tickets` is reached.
-    fn give_back(&mut self, (position, waiter): &(Position, Waiter), tx: &mut Transaction) {
+    /// `lock.max-tickets` is reached. Returns true if the waiter waits again.
+    fn give_back(
+        &mut self,
+        (position, waiter): &(Position, Waiter),
+        granted_ms: u64,
+        tx: &mut Transaction,
+    ) -> bool {
         let WaiterKind::Blocked {
             keep_ms: Some(keep_ms),
         } = waiter.kind
         else {
-            return;
+            return false;
         };
         let waits = self.queues.wait_for(&waiter.request.token, &waiter.names);
         let most = (tx.environment.limits)().max_tickets;
-        if waits.is_none() && self.has_room_for_absent(most) {
-            let absent = waiter.absent_until(tx.steady_ms().saturating_add(keep_ms));
-            self.queues.enqueue_again(*position, absent);
+        if waits.is_some() || !self.has_room_for_absent(most) {
+            return false;
         }
+        let absent = waiter.absent_until(tx.steady_ms().saturating_add(keep_ms));
+        self.count_lost(tx);
+        self.queues.enqueue_again(*position, absent);
+        let Waiter {
+            names, since_ms, ..
+        } = waiter;
+        self.contention.resume_wait(names, *since_ms, granted_ms);
+        // Each queue records its lock, also of a name that the token holds by another grant.
+        names.iter().for_each(|name| tx.settle_again(name));
+        true
+    }
+}
+
+impl WaitQueues {
+    /// Releases the names that the token holds. Returns the number of these names.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongType`]; then nothing is released.
+    pub(super) fn release(
+        &mut self,
+        names: &Names,
+        token: &Token,
+        release_count: ReleaseCount,
+        tx: &mut Transaction,
+    ) -> Result<Answer, Refusal> {
+        // A refused command releases nothing, so all names are checked first. `release_at` checks
+        // the first name itself, so that a single name is looked at once.
+        for name in names.iter().skip(1) {
+            tx.lock_at(name).ok_or(Refusal::WrongType)?;
+        }
+        let mut count = 0;
+        for name in names {
+            count += usize::from(self.release_at(name, token, release_count, tx)?);
+        }
+        Ok(Answer::Count(count))
+    }
+
+    /// Releases one name. Returns true if the token held it.
+    #[inline(always)]
+    fn release_at(
+        &mut self,
+        name: &Name,
+        token: &Token,
+        release_count: ReleaseCount,
+        tx: &mut Transaction,
+    ) -> Result<bool, Refusal> {
+        let id = tx.entry(name);
+        let lock = tx.lock(id).ok_or(Refusal::WrongType)?;
+        let Some(own) = lock.holder(token) else {
+            return Ok(false);
+        };
+        let (holds, since_ms) = (own.holds, own.since_ms);
+        let left = match release_count {
+            ReleaseCount::One => holds - 1,
+            ReleaseCount::AllBut(most) => holds.min(most),
+        };
+        if likely(left == 0) {
+            let held_ms = tx.now_ms().saturating_sub(since_ms);
+            self.times.holds.record(held_ms);
+            if unlikely(!self.queues.is_empty()) {
+                self.count_end(name, held_ms, tx);
+            }
+            tx.remove(id, token);
+        } else {
+            leave_holds(id, token, left, tx);
+        }
+        Ok(true)
     }
 }
 
@@ -290,57 +369,6 @@ pub(super) fn extend(
         tx.environment.fences.raise(fence);
     }
     Ok(Answer::Count(names.count()))
-}
-
-/// Releases the names that the token holds. Returns the number of these names.
-///
-/// # Errors
-/// [`Refusal::WrongType`]; then nothing is released.
-pub(super) fn release(
-    names: &Names,
-    token: &Token,
-    release_count: ReleaseCount,
-    times: &mut Durations,
-    tx: &mut Transaction,
-) -> Result<Answer, Refusal> {
-    // A refused command releases nothing, so all names are checked first. `release_at` checks the
-    // first name itself, so that a single name is looked at once.
-    for name in names.iter().skip(1) {
-        tx.lock_at(name).ok_or(Refusal::WrongType)?;
-    }
-    let mut count = 0;
-    for name in names {
-        count += usize::from(release_at(name, token, release_count, times, tx)?);
-    }
-    Ok(Answer::Count(count))
-}
-
-/// Releases one name. Returns true if the token held it.
-#[inline(always)]
-fn release_at(
-    name: &Name,
-    token: &Token,
-    release_count: ReleaseCount,
-    times: &mut Durations,
-    tx: &mut Transaction,
-) -> Result<bool, Refusal> {
-    let id = tx.entry(name);
-    let lock = tx.lock(id).ok_or(Refusal::WrongType)?;
-    let Some(own) = lock.holder(token) else {
-        return Ok(false);
-    };
-    let (holds, since_ms) = (own.holds, own.since_ms);
-    let left = match release_count {
-        ReleaseCount::One => holds - 1,
-        ReleaseCount::AllBut(most) => holds.min(most),
-    };
-    if likely(left == 0) {
-        times.record(tx.now_ms().saturating_sub(since_ms));
-        tx.remove(id, token);
-    } else {
-        leave_holds(id, token, left, tx);
-    }
-    Ok(true)
 }
 
 /// Sets the number of a token's holds. If the number is unchanged, the grant is replicated all the

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 
 use crate::decision::{Answer, Decision, Deliveries};
-use crate::hints::unlikely;
+use crate::state::contention::Contention;
 use crate::state::durations::Durations;
 use crate::state::lost_holds::LostHolds;
 use crate::state::place::WaiterKind;
-use crate::state::queue::{Position, Queues, WaiterId};
+use crate::state::queue::{Position, Queues, Waiter, WaiterId};
 use crate::state::replica_waits::ReplicaWaits;
 use crate::state::schedule::Schedule;
 use crate::state::sessions::Sessions;
 use crate::store::Environment;
-use crate::transaction::{Lists, Transaction, Workspace};
+use crate::transaction::{Transaction, Workspace};
 use crate::values::lock::{Lock, Stored};
 use crate::values::name::Name;
 use crate::values::refusal::Refusal;
@@ -63,15 +63,6 @@ pub struct Times {
     pub lost_holds: LostHolds,
 }
 
-impl Times {
-    /// Records the holds that a transaction found to be lost.
-    #[inline(never)]
-    fn record_lost(&mut self, lists: &mut Lists) {
-        let lost = lists.lost_holds.drain(..);
-        lost.for_each(|hold| self.lost_holds.record(hold));
-    }
-}
-
 /// The queues of waiters, and the schedule of the names and waiters to look at.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueues {
@@ -84,6 +75,7 @@ pub(super) struct WaitQueues {
     pub(super) pending: BTreeSet<(u64, Position)>,
     pub(super) counters: Counters,
     pub(super) times: Times,
+    pub(super) contention: Contention,
 }
 
 impl WaitQueues {
@@ -139,14 +131,16 @@ impl LockTable {
     }
 
     /// Removes a waiter whose connection is gone or got a reply from the server, if the waiter
-    /// still has its position.
+    /// still has its position. `left_ms` is now on the steady clock.
     ///
     /// Returns the name to settle. Returns `None` for a waiter for several names. That waiter is
     /// gone at once too, but its names fall due in parts.
-    pub fn leave(&mut self, waiter_id: WaiterId, position: Position) -> Option<Name> {
-        let queues = &mut self.wait_queues.queues;
-        queues.waiter_at(position, waiter_id)?;
-        queues.leave(position)
+    pub fn leave(&mut self, waiter_id: WaiterId, position: Position, left_ms: u64) -> Option<Name> {
+        let wait_queues = &mut self.wait_queues;
+        let waiter = wait_queues.queues.waiter_at(position, waiter_id)?;
+        let (names, since_ms) = (&waiter.names, waiter.since_ms);
+        wait_queues.contention.end_wait(names, since_ms, left_ms);
+        wait_queues.queues.leave(position)
     }
 
     /// Like [`LockTable::leave`], for a waiter whose connection was lost at `lost_ms` on the steady
@@ -164,11 +158,11 @@ impl LockTable {
             keep_ms: Some(keep_ms),
         } = &waiter.kind
         else {
-            return self.leave(waiter_id, position);
+            return self.leave(waiter_id, position, lost_ms);
         };
         let until_ms = lost_ms.saturating_add(*keep_ms);
         if !wait_queues.has_room_for_absent(max_tickets) {
-            return self.leave(waiter_id, position);
+            return self.leave(waiter_id, position, lost_ms);
         }
         wait_queues.queues.leave_absent(position, until_ms)
     }
@@ -198,10 +192,19 @@ impl LockTable {
         }
     }
 
+    /// Records that the server moved the lock of this name to another name. Its holders have not
+    /// gone.
+    pub fn forget_moved(&mut self, name: &Name) {
+        self.wait_queues.queues.forget_lock(name);
+    }
+
     /// Records that the server swapped two databases.
     pub fn swap_databases(&mut self, one: i32, other: i32) {
         self.sessions.swap_databases(one, other);
         self.replica_waits.lose_swapped(one, other);
+        for db in [one, other] {
+            self.wait_queues.queues.forget_locks_in(db);
+        }
     }
 
     /// Ends all sessions, because all keys of all databases are gone.
@@ -212,28 +215,37 @@ impl LockTable {
     /// Drops all sessions and all waiters without a connection, because this server is no longer a
     /// primary. The grants keep their leases, untied, and this table does not see their ends.
     ///
-    /// Returns the names to settle if the server becomes a primary again.
-    pub fn demote(&mut self) -> Vec<Name> {
+    /// Returns the names to settle if the server becomes a primary again. `now_ms` is on the steady
+    /// clock.
+    pub fn demote(&mut self, now_ms: u64) -> Vec<Name> {
         self.sessions.clear();
         self.wait_queues.queues.forget_all_locks();
+        self.wait_queues.end_places(now_ms);
         self.wait_queues.queues.drop_places()
     }
 
     /// Drops the waiters without a connection at these names, about `most` of them, because the
     /// names belong to another server now. A client that asks for its place again is redirected to
-    /// that server. Returns the names to settle.
-    pub fn drop_places_at(&mut self, names: &[Name], most: usize) -> Vec<Name> {
+    /// that server. Returns the names to settle. `now_ms` is on the steady clock.
+    pub fn drop_places_at(&mut self, names: &[Name], most: usize, now_ms: u64) -> Vec<Name> {
         let mut left = Vec::new();
+        let wait_queues = &mut self.wait_queues;
         for name in names {
             if left.len() >= most {
                 break;
             }
-            left.extend(self.wait_queues.queues.drop_places_at(name, most));
-            if !self.wait_queues.queues.has_queue(name) {
-                self.wait_queues.schedule.remove(name);
+            for waiter in wait_queues.queues.drop_places_at(name, most) {
+                let Waiter {
+                    names, since_ms, ..
+                } = waiter;
+                wait_queues.contention.end_wait(&names, since_ms, now_ms);
+                left.extend_from_slice(names.as_slice());
+            }
+            if !wait_queues.queues.has_queue(name) {
+                wait_queues.schedule.remove(name);
             }
         }
-        left.retain(|name| self.wait_queues.queues.has_queue(name));
+        left.retain(|name| wait_queues.queues.has_queue(name));
         left
     }
 
@@ -265,9 +277,7 @@ impl LockTable {
             "overlooked waiter"
         );
         self.wait_queues.counters.expirations += tx.expirations;
-        if unlikely(!tx.lists.lost_holds.is_empty()) {
-            self.wait_queues.times.record_lost(tx.lists);
-        }
+        self.wait_queues.count_lost(&mut tx);
         self.steps += tx.steps;
         let deliveries = tx.commit();
         Decision { answer, deliveries }

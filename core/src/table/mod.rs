@@ -18,9 +18,11 @@
 //! 6. All times are on the steady clock, except the deadlines of leases.
 
 mod admission;
+mod contended;
 mod deadlock;
 mod due;
 mod grants;
+mod hot;
 mod lock_table;
 mod place;
 mod quiescence;
@@ -30,7 +32,7 @@ mod wait_request;
 mod waits;
 mod worklist;
 
-use crate::decision::{Answer, Caller, Decision};
+use crate::decision::{Answer, Caller, Decision, Enqueued};
 use crate::hints::unlikely;
 use crate::operation::{Action, Operation};
 use crate::state::hand_over::HandOver;
@@ -40,7 +42,8 @@ use crate::values::name::Names;
 use crate::values::refusal::Refusal;
 use crate::values::request::{Replicas, Request};
 use admission::Admission;
-use grants::{extend, release, Extension, Grantee};
+use grants::{extend, Extension, Grantee};
+pub use hot::HotName;
 use lock_table::WaitQueues;
 pub use lock_table::{as_of, Counters, LockTable, Times};
 use replicas::hold_back;
@@ -63,15 +66,14 @@ impl LockTable {
         let is_held_back = replicas.is_some() || !self.replica_waits.is_empty();
         self.settle_around(names, environment, |wait_queues, tx| {
             let answer = wait_queues.decide((names, action, *replicas), caller, tx);
+            if !matches!(answer, Ok(Answer::Granted(_) | Answer::Count(_))) {
+                wait_queues.count_unanswered(names, &answer, tx);
+            }
             match answer {
                 Ok(answer) if unlikely(is_held_back) => {
                     Ok(hold_back(operation, answer, caller, tx))
                 }
-                Ok(answer) => Ok(answer),
-                Err(why) => {
-                    wait_queues.count_refusal(why);
-                    Err(why)
-                }
+                answer => answer,
             }
         })
     }
@@ -179,7 +181,7 @@ impl WaitQueues {
                 token,
                 release_count,
             } => {
-                let answer = release(names, token, *release_count, &mut self.times.holds, tx);
+                let answer = self.release(names, token, *release_count, tx);
                 self.counters.releases += counted(&answer);
                 answer
             }
@@ -205,8 +207,25 @@ impl WaitQueues {
         }
     }
 
+    /// Counts an operation that neither granted nor changed a lock.
     #[cold]
     #[inline(never)]
+    fn count_unanswered(
+        &mut self,
+        names: &Names,
+        answer: &Result<Answer, Refusal>,
+        tx: &mut Transaction,
+    ) {
+        match answer {
+            Ok(Answer::Queued(Enqueued::New, _) | Answer::Place(_, Enqueued::New)) => {
+                self.contention.begin_wait(names, tx.steady_ms());
+            }
+            Ok(Answer::NotNow) => self.contention.refuse(names, tx.steady_ms()),
+            Ok(_) => {}
+            Err(why) => self.count_refusal(*why),
+        }
+    }
+
     fn count_refusal(&mut self, why: Refusal) {
         match why {
             Refusal::Deadlock | Refusal::SessionDeadlock => self.counters.deadlocks += 1,

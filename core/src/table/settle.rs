@@ -14,6 +14,7 @@ use super::grants::{held_by, Grantee};
 use super::lock_table::WaitQueues;
 use super::place::publish;
 use super::replicas::hold_back_hand_over;
+use super::waits::TAKEN_OVER;
 use super::worklist::WorkList;
 use crate::budget::{COMPLETION_STEPS, MOST_STEPS};
 use crate::decision::{Completion, Outcome};
@@ -174,6 +175,8 @@ impl WaitQueues {
     pub(super) fn recheck_name(&mut self, name: &Name, work: &mut WorkList, tx: &mut Transaction) {
         self.count_expired(name, tx);
         let id = tx.entry(name);
+        self.count_missing(id, tx);
+        self.count_lost(tx);
         self.recheck(id, work, tx);
         if unlikely(self.queues.has_queue(name)) {
             let store = &mut tx.environment.store;
@@ -238,7 +241,8 @@ impl WaitQueues {
         };
         let Some(head) = first else {
             let several = lock.is_some_and(|lock| lock.holders().len() > 1);
-            if several || self.schedule.time_of(name).is_some() {
+            let is_known = self.schedule.time_of(name).is_some() || self.queues.has_queue(name);
+            if several || is_known {
                 work.schedule([id]);
             }
             return;
@@ -411,6 +415,7 @@ impl WaitQueues {
         kept_fence: Option<u64>,
         tx: &mut Transaction,
     ) {
+        self.count_before_end(position, tx);
         let Some((waiter, waits_elsewhere)) = self.queues.take(position) else {
             return;
         };
@@ -422,8 +427,11 @@ impl WaitQueues {
             tx.follow_hand_over(&waiter.request.token, &waiter.names);
         }
         self.counters.hand_overs += 1;
-        let waited_ms = tx.steady_ms().saturating_sub(waiter.since_ms);
-        self.times.waits.record(waited_ms);
+        let granted_ms = tx.steady_ms();
+        let since_ms = waiter.since_ms;
+        self.times.waits.record(granted_ms.saturating_sub(since_ms));
+        self.contention
+            .end_wait(&waiter.names, since_ms, granted_ms);
         if let WaiterKind::Place(place) = &waiter.kind {
             cold_path();
             self.hand_over_to_place(place, &waiter, kept_fence, tx);
@@ -449,6 +457,7 @@ impl WaitQueues {
             },
             names,
             client_id,
+            granted_ms,
             fence_origin: kept_fence.map_or(FenceOrigin::New, |_| FenceOrigin::Kept),
             replaced,
             place,
@@ -482,9 +491,15 @@ impl WaitQueues {
         outcome: Outcome,
         tx: &mut Transaction,
     ) -> Vec<Name> {
+        self.count_before_end(position, tx);
         let Some(waiter) = self.queues.remove(position) else {
             return Vec::new();
         };
+        // The newer wait goes on from the beginning of this one.
+        if outcome != TAKEN_OVER {
+            let (names, since_ms) = (&waiter.names, waiter.since_ms);
+            self.contention.end_wait(names, since_ms, tx.steady_ms());
+        }
         if outcome == Outcome::TimedOut {
             match waiter.kind {
                 WaiterKind::Blocked { .. } => self.counters.timeouts += 1,
@@ -512,6 +527,7 @@ impl WaitQueues {
     pub(super) fn reschedule(&mut self, id: EntryId, tx: &mut Transaction) {
         let now = tx.now();
         let now_ms = now.steady_ms;
+        self.count_vanished(id, tx);
         let Some(name) = tx.name_of(id) else { return };
         let lock = tx.lock(id);
         let queue = self.queues.to_settle(name);

@@ -19,7 +19,7 @@ use crate::values::request::Request;
 use crate::values::token::Token;
 
 /// The outcome of a wait that a newer wait of its token replaces.
-const TAKEN_OVER: Outcome = Outcome::Refused(Refusal::TakenOver);
+pub(super) const TAKEN_OVER: Outcome = Outcome::Refused(Refusal::TakenOver);
 
 /// The outcome of a wait that LOCK.CANCEL ends.
 const CANCELLED: Outcome = Outcome::Refused(Refusal::Cancelled);
@@ -93,7 +93,11 @@ impl WaitQueues {
     ) -> u64 {
         let WaitRequest { names, request, .. } = wait;
         if let Some(older) = self.queues.wait_for(&request.token, names) {
+            let since_ms = self.queues.at(older).map(|older| older.since_ms);
             self.end_older_wait(older, tx);
+            let now_ms = tx.steady_ms();
+            let since_ms = since_ms.unwrap_or(now_ms);
+            self.contention.end_wait(names, since_ms, now_ms);
         }
         let to = Grantee::Client(wait.caller.client_id);
         self.grant(names, request, kept_fence, to, tx)
@@ -200,6 +204,7 @@ impl WaitQueues {
             JoinAt::First => End::Front,
             JoinAt::At(_) | JoinAt::Last => End::Back,
         };
+        self.count_lost(tx);
         let (position, new_queues) = self.queues.enqueue(waiter, end, by);
         for name in new_queues {
             // Another present waiter may be before it.

@@ -3,6 +3,7 @@
 
 mod cost;
 mod deadlock;
+mod naive_contention;
 mod rules;
 mod walk;
 mod world;

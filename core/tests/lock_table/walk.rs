@@ -1,5 +1,6 @@
 //! A random walk through all commands. The invariants are checked after every step.
 
+use crate::naive_contention::{Done, NaiveContention, Seen};
 use crate::world::{self, World};
 use proptest::prelude::*;
 use redis_lock_core::state::hand_over::FenceOrigin;
@@ -239,6 +240,33 @@ fn one_of_the_blocked(world: &World, n: usize) -> Option<String> {
     (!waiting.is_empty()).then(|| waiting.swap_remove(n % waiting.len()))
 }
 
+/// Returns steps after which nothing is left to the timer, with pauses of up to two minutes.
+fn settled_step() -> impl Strategy<Value = Step> {
+    let settled = |step| match step {
+        Step::CloseUnseen | Step::Restore(..) => Step::CloseAll,
+        Step::PassUnseen(ms) => Step::Pass(ms),
+        Step::HangUpUnseen(n) => Step::HangUp(n),
+        Step::Rename(from, to, _) => Step::Rename(from, to, Timer::Fires),
+        step => step,
+    };
+    prop_oneof![
+        30 => step(&MODES).prop_map(settled),
+        1 => (0u64..130_000).prop_map(Step::Pass),
+    ]
+}
+
+/// Returns the keys of a command.
+fn keys_of(line: &str) -> Vec<world::Name> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let count = words[1].parse().expect("numkeys");
+    words
+        .iter()
+        .skip(2)
+        .take(count)
+        .map(|key| world::name(key))
+        .collect()
+}
+
 /// Checks the invariants.
 fn check(world: &World) -> Result<(), TestCaseError> {
     world.table.queues().check().map_err(TestCaseError::fail)?;
@@ -401,6 +429,35 @@ proptest! {
         for step in steps {
             take(&mut world, step);
             check(&world)?;
+        }
+    }
+
+    #[test]
+    fn contention_is_counted_like_by_a_naive_model(
+        steps in proptest::collection::vec(settled_step(), 1..60),
+    ) {
+        let mut world = World::new();
+        let mut naive = NaiveContention::default();
+        for step in steps {
+            let before = Seen::of(&world, &KEYS);
+            let mut done = Done::default();
+            match step {
+                Step::Say(line) => {
+                    if world.say(&line) == "nil" {
+                        done.refused = keys_of(&line);
+                    }
+                }
+                Step::Rename(from, to, _) => {
+                    done.moved = Some((world::name(from), world::name(to)));
+                    take(&mut world, step);
+                }
+                step => {
+                    done.takes_back = matches!(step, Step::TakeBack);
+                    take(&mut world, step);
+                }
+            }
+            naive.take(&world, &KEYS, &before, &done);
+            naive.check(&world, &KEYS)?;
         }
     }
 

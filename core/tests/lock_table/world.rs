@@ -18,7 +18,7 @@ use redis_lock_core::values::fence::Fences;
 use redis_lock_core::values::holder::Holder;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::lock::Stored;
-use redis_lock_core::values::name::Name;
+pub use redis_lock_core::values::name::Name;
 use redis_lock_core::values::session_id::SessionId;
 use redis_lock_core::values::slot::{self, Sharding};
 use redis_lock_core::values::token::Token;
@@ -336,7 +336,9 @@ impl World {
         let (waiter_id, position) = self.forget(line);
         let vacated = match self.table.leave_replica_wait(waiter_id) {
             Some(_) => None,
-            None => position.and_then(|position| self.table.leave(waiter_id, position)),
+            None => {
+                position.and_then(|position| self.table.leave(waiter_id, position, self.now_ms))
+            }
         };
         self.fire(vacated.into_iter().collect());
     }
@@ -398,6 +400,7 @@ impl World {
         self.table.lose_grants_at(&name(from));
         let sessions = sessions_of(&state);
         self.table.relocate(&sessions, &name(to));
+        self.table.forget_moved(&name(from));
         self.store.keys.insert(name(to), state);
         let copy = self.replica.remove(&name(from));
         self.replica.extend(copy.map(|copy| (name(to), copy)));

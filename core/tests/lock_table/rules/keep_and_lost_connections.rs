@@ -312,13 +312,13 @@ fn a_wait_that_is_over_ends_no_other_at_its_position() {
     assert_eq!(world.say("WAIT k a BLOCK 500 KEEP 100"), "waits");
     let newer = first_wait(&world);
     assert_eq!(older.1, newer.1);
-    assert_eq!(world.table.leave(older.0, older.1), None);
+    assert_eq!(world.table.leave(older.0, older.1, 0), None);
     assert_eq!(world.table.lose(older.0, older.1, 0, 0), None);
     assert_eq!(world.table.queues().blocked_len(), 1);
     // The newer connection is lost, so the waiter is absent.
     let left = world.table.lose(newer.0, newer.1, 0, 0);
     assert_eq!(left.as_slice(), std::slice::from_ref(&name));
-    assert_eq!(world.table.leave(newer.0, newer.1), None);
+    assert_eq!(world.table.leave(newer.0, newer.1, 0), None);
     assert_eq!(world.table.lose(newer.0, newer.1, 0, 0), None);
     assert_eq!(world.table.queues().place_count(), 1);
     assert!(world.table.queues().has_queue(&name));

@@ -36,6 +36,7 @@
 //! - `keyspace_changes`: DEL, another type, RENAME, EXPIRE, a moved slot
 //! - `timer`: names that are due
 //! - `effects`: what is stored and replicated
+//! - `contention`: LOCK.HOT: the waits, refusals and ends of holds of the last minutes
 //!
 //! # The notation of a scene
 //!
@@ -52,6 +53,8 @@
 //! - `? k a:why b:`: a and b wait for key k in this order, a with the data `why`, b without data.
 //! - `DEL k`, `RENAME k j`: the key is deleted or renamed. `SET k`: the key is overwritten with a
 //!   value of another type.
+//! - `HOT k waits 2 held-ms 50`: LOCK.HOT shows these numbers for key k. `HOT k nothing`: it doesn't
+//!   show the key.
 //! - `CLOSE line`: the connection that sent this line closes.
 //! - `BYE line`: the connection that sent this line is lost while it waits.
 //! - `REPLICAS 2`: from now on two replicas are online.
@@ -60,10 +63,11 @@
 //! - `UNBLOCK line`: the server itself replies to the blocked client that sent this line.
 //!
 //! Without PX a lease is 1000 ms long, and without KEEP a place is kept for 500 ms. A lease of
-//! 50 ms is in force after 50 ms and over after 51 ms.
+//! 50 ms is in force after 50 ms and over after 51 ms. The first minute ends after 20,000 ms.
 
 mod acquire_release;
 mod blocking_waits;
+mod contention;
 mod conversions;
 mod data;
 mod effects;

@@ -302,12 +302,12 @@ fn no_place_is_left_on_a_server_that_is_no_primary() {
     }
     world.say("QUEUE k a");
     world.say("QUEUE j a");
-    assert!(world.table.demote().is_empty());
+    assert!(world.table.demote(world.now_ms).is_empty());
     assert!(world.table.queues().is_empty());
     world.say("QUEUE k a");
     world.say("WAIT k b");
     world.say("MQUEUE 2 j k c");
-    let mut left = world.table.demote();
+    let mut left = world.table.demote(world.now_ms);
     left.sort();
     assert_eq!(left, [world::name("j"), world::name("k"), world::name("k")]);
     assert_eq!(world.table.queues().len(), 1);
@@ -326,11 +326,11 @@ fn places_at_a_name_that_is_elsewhere_are_given_up_in_parts() {
          QUEUE j d -> place 2",
     );
     let names = [world::name("k")];
-    assert_eq!(world.table.drop_places_at(&names, 1), names);
+    assert_eq!(world.table.drop_places_at(&names, 1, world.now_ms), names);
     assert_eq!(world.table.queues().place_count(), 2);
-    let left = world.table.drop_places_at(&names, 10);
+    let left = world.table.drop_places_at(&names, 10, world.now_ms);
     assert_eq!(left, [world::name("j"), world::name("k")]);
-    assert_eq!(world.table.drop_places_at(&names, 10), []);
+    assert_eq!(world.table.drop_places_at(&names, 10, world.now_ms), []);
     world.table.queues().check().expect("sound queues");
     // The server redirects a blocked client itself. The other name is not affected.
     let waiting = world.table.queues();

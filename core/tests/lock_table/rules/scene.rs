@@ -35,6 +35,9 @@ pub(super) fn play(scene: &str) -> World {
                 expected,
                 "in the scene at {line:?}:\n{scene}"
             );
+        } else if let Some(shown) = line.strip_prefix("HOT ") {
+            let (key, numbers) = shown.split_once(' ').expect("numbers");
+            assert_hot(&world, key, numbers);
         } else if let Some(ms) = line.strip_prefix("LATE ") {
             world.now_ms += ms.parse::<u64>().expect("milliseconds");
         } else if let Some(count) = line.strip_prefix("REPLICAS ") {
@@ -69,6 +72,34 @@ pub(super) fn play(scene: &str) -> World {
         world.table.queues().check().expect("sound queues");
     }
     world
+}
+
+/// Asserts that LOCK.HOT shows these numbers for a key.
+#[track_caller]
+pub(super) fn assert_hot(world: &World, key: &str, numbers: &str) {
+    let hottest = world.table.hottest(usize::MAX, world.now_ms, |_| true);
+    let shown = hottest
+        .iter()
+        .find(|it| it.name.key() == key.as_bytes())
+        .map(|it| {
+            let words: Vec<&str> = numbers.split(' ').collect();
+            let shown = words.chunks(2).map(|pair| {
+                let field = pair[0];
+                let number = match field {
+                    "waited-ms" => it.counts.waited_ms,
+                    "longest-wait-ms" => it.counts.longest_wait_ms,
+                    "waiters" => it.waiters as u64,
+                    "waits" => it.counts.waits,
+                    "refused" => it.counts.refused,
+                    "grants" => it.counts.grants,
+                    "held-ms" => it.counts.held_ms,
+                    other => panic!("no field {other:?}"),
+                };
+                format!("{field} {number}")
+            });
+            shown.collect::<Vec<_>>().join(" ")
+        });
+    assert_eq!(shown.as_deref().unwrap_or("nothing"), numbers, "{key}");
 }
 
 /// Returns the client id of a connection that is named by a letter.
