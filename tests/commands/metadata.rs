@@ -47,7 +47,7 @@ const fn several_keys(name: &'static str, flags: &'static [&'static str]) -> Fac
     }
 }
 
-const COMMANDS: [Facts; 15] = [
+const COMMANDS: [Facts; 16] = [
     one_key("lock.acquire", -3, &["write", "denyoom", "fast"]),
     one_key("lock.wait", -3, &["write", "denyoom", "blocking"]),
     one_key("lock.queue", -3, &["write", "denyoom", "fast"]),
@@ -62,6 +62,12 @@ const COMMANDS: [Facts; 15] = [
         example: "key",
         access: READS,
         ..one_key("lock.info", -2, &["readonly"])
+    },
+    Facts {
+        range: [0, 0, 0],
+        example: "COUNT 5",
+        keys: &[],
+        ..one_key("lock.hot", -1, &["readonly"])
     },
     Facts {
         range: [0, 0, 0],
@@ -152,6 +158,7 @@ fn command_getkeys_finds_the_keys() {
         }
     }
     server.call("COMMAND GETKEYS LOCK.HELP").error();
+    server.call("COMMAND GETKEYS LOCK.HOT COUNT 5").error();
 }
 
 #[test]
@@ -193,6 +200,7 @@ fn acl_key_patterns_hold_for_every_command() {
         assert_eq!(allowed("one", facts.example), one, "{}", facts.name);
     }
     assert_eq!(server.call("ACL DRYRUN elsewhere LOCK.HELP").text(), "OK");
+    assert_eq!(server.call("ACL DRYRUN elsewhere LOCK.HOT").text(), "OK");
 }
 
 // ---- the documentation tree

@@ -61,7 +61,7 @@ fn commands() -> BTreeSet<String> {
 /// The rows of the reply tables: the command, the row's first cell, and arguments that cause the
 /// reply. Token `t` holds `own` and `own2` and has a place at `queued`. Token `other` holds `held`,
 /// `held2` and `queued`. All other keys are free.
-const REPLIES: [(&str, &str, &str); 27] = [
+const REPLIES: [(&str, &str, &str); 28] = [
     ("LOCK.ACQUIRE", "granted", "free t"),
     ("LOCK.ACQUIRE", "not granted", "held t"),
     ("LOCK.WAIT", "granted", "free t BLOCK 5000"),
@@ -82,6 +82,7 @@ const REPLIES: [(&str, &str, &str); 27] = [
         "queued",
     ),
     ("LOCK.INFO", "no token does", "free"),
+    ("LOCK.HOT", "always", ""),
     ("LOCK.MACQUIRE", "granted", "2 own own2 t"),
     ("LOCK.MACQUIRE", "not granted", "2 own held t"),
     ("LOCK.MWAIT", "granted", "2 own own2 t"),
@@ -376,13 +377,13 @@ fn ends(range: &str) -> (Vec<String>, Vec<String>) {
 /// Returns the error of a command with this value of an argument. The keys have no holder.
 fn tried(server: &Server, command: &str, option: &str, values: &[&str]) -> Option<String> {
     server.call("FLUSHALL").okay();
-    let keys: &[&str] = if command.starts_with("LOCK.M") {
-        &["1", "k"]
-    } else {
-        &["k"]
+    let keys: &[&str] = match command {
+        "LOCK.HOT" => &[],
+        _ if command.starts_with("LOCK.M") => &["1", "k"],
+        _ => &["k"],
     };
     let token: &[&str] = match (command, option) {
-        (_, "") | ("LOCK.INFO", _) => &[],
+        (_, "") | ("LOCK.INFO" | "LOCK.HOT", _) => &[],
         _ => &["t"],
     };
     let options: Vec<&str> = option.split_whitespace().collect();

@@ -4,8 +4,10 @@
 //! - `several_keys`: LOCK.MACQUIRE, LOCK.MWAIT and the other commands of several keys
 //! - `info`: what LOCK.INFO shows of them
 //! - `data`: DATA, and FENCE of LOCK.EXTEND
+//! - `hot`: LOCK.HOT, which shows where clients wait for them
 
 mod data;
+mod hot;
 mod info;
 mod several_keys;
 mod shared;

@@ -251,6 +251,13 @@ const MEANINGS: &[Meaning] = &[
                need no more than 30,000 keys together. If you ask for any, it always shows \
                the first one.",
     },
+    Meaning {
+        argument: "COUNT",
+        verbs: &["HOT"],
+        default: "16",
+        range: "1 to 128",
+        text: "Shows at most that many keys.",
+    },
 ];
 
 const KEY: Meaning = Meaning {

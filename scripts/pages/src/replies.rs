@@ -42,6 +42,12 @@ pub fn schema(command: &Command) -> Value {
             constant(0, "The token doesn't hold the lock."),
         ]),
         "INFO" => one_of([lock(), null("No token holds the lock or waits for it.")]),
+        "HOT" => json!({
+            "description": "The keys that were waited for most, the first one most.",
+            "type": "array",
+            "maxItems": 128,
+            "items": hot_key(),
+        }),
         _ => json!({"type": "array", "items": {"type": "string"}}),
     }
 }
@@ -129,6 +135,31 @@ fn lock() -> Value {
                 ("data", json!({"type": "string"})),
             ])},
         },
+    })
+}
+
+fn hot_key() -> Value {
+    let counts = [
+        "db",
+        "waited-ms",
+        "longest-wait-ms",
+        "waiters",
+        "waits",
+        "refused",
+        "grants",
+        "held-ms",
+    ];
+    let mut properties = json!({"key": {"type": "string"}});
+    for count in counts {
+        properties[count] = integer();
+    }
+    let required: Vec<&str> = ["key"].into_iter().chain(counts).collect();
+    json!({
+        "description": "A key and its numbers of this minute and the one before.",
+        "type": "object",
+        "additionalProperties": false,
+        "required": required,
+        "properties": properties,
     })
 }
 
