@@ -42,7 +42,7 @@ fn commands(server: &Server) -> BTreeSet<String> {
 /// Returns the command with arguments that it accepts.
 fn example(command: &str) -> String {
     match command {
-        "LOCK.HELP" => command.to_owned(),
+        "LOCK.HELP" | "LOCK.HOT" => command.to_owned(),
         "LOCK.INFO" => format!("{command} k"),
         _ if command.starts_with("LOCK.M") => format!("{command} 1 k t"),
         _ => format!("{command} k t"),

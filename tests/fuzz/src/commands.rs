@@ -44,6 +44,7 @@ pub const KINDS: &[Kind] = &[
     kind("release", 1400, "LOCK.RELEASE <key> <token> <how-many>"),
     kind("check", 400, "LOCK.CHECK <key> <token>"),
     kind("info", 400, "LOCK.INFO <key> <waiters>"),
+    kind("hot", 100, "LOCK.HOT <count>"),
     kind("macquire", 500, "LOCK.MACQUIRE <keys> <token> <grant>"),
     kind("mwait", 80, "LOCK.MWAIT <keys> <token> <block> <grant>"),
     kind("mqueue", 60, "LOCK.MQUEUE <keys> <token> <place> <grant>"),
@@ -190,6 +191,7 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
     ("place", &[(4, "KEEP <1-50>"), (2, ""), (1, "KEEP <1-50> NOTIFY {a} <token>")]),
     ("how-many", &[(12, ""), (3, "ALL"), (4, "HOLDS <0-2>")]),
     ("waiters", &[(4, ""), (1, "WAITERS <0-20>")]),
+    ("count", &[(4, ""), (1, "COUNT <0-200>")]),
     ("effect", &[
         (4, "GRANT <token> <token>"), (2, "DROP <token>"), (1, "ASK"), (1, "<token>"),
     ]),
@@ -297,7 +299,7 @@ pub const VERBATIM: &[(&str, &[&str])] = &[
     ]),
     ("output-limit", &["normal 0 0 0", "normal 0 0 0", "normal 20000 0 0"]),
     ("junk", &[
-        "", "0", "1", "-1", "2", "*", "PX", "px", "EX", "BLOCK", "SHARED", "LIMIT", "REENTRANT", "SESSION", "ALL", "WAITERS",
+        "", "0", "1", "-1", "2", "*", "PX", "px", "EX", "BLOCK", "SHARED", "LIMIT", "REENTRANT", "SESSION", "ALL", "WAITERS", "COUNT",
         "KEEP", "HOLDS", "PERMITS", "NOTIFY", "NOSESSION", "\0\r\n\u{ff}", "9007199254740992", "18446744073709551616",
     ]),
     ("script", &[
@@ -306,6 +308,7 @@ pub const VERBATIM: &[(&str, &[&str])] = &[
         "redis.call('LOCK.ACQUIRE', KEYS[1], ARGV[1], 'SESSION'); return redis.call('LOCK.RELEASE', KEYS[1], ARGV[1])",
         "return redis.pcall('LOCK.ACQUIRE', KEYS[2], ARGV[1], 'SESSION', 'PX', ARGV[2])",
         "return redis.call('LOCK.INFO', KEYS[1])",
+        "redis.call('LOCK.WAIT', KEYS[1], ARGV[1]); return redis.call('LOCK.HOT')",
         "return {redis.call('LOCK.CHECK', KEYS[1], ARGV[1]), redis.call('LOCK.CHECK', KEYS[2], ARGV[1])}",
         "return redis.call('LOCK.WAIT', KEYS[1], ARGV[1], 'SHARED', 'PX', ARGV[2])",
         "return redis.pcall('LOCK.EXTEND', KEYS[1], ARGV[1], 'PX', ARGV[2], 'SESSION')",

@@ -5,6 +5,7 @@ mod crossing;
 mod databases;
 mod flood;
 mod holders;
+mod hot;
 mod many_keys;
 mod permits;
 mod places;
@@ -113,6 +114,8 @@ enum Storm {
     PlacesShown,
     /// 10,000 holders that each lack a permit get it by one RELEASE
     PermitsFreed,
+    /// LOCK.HOT while 100,000 keys are waited for and a million others come and go
+    Hot,
     /// A script takes 20 SESSION locks beside 5,000 clients
     ScriptSessions,
 }
@@ -148,6 +151,7 @@ impl Storm {
             Storm::PlacesGranted => places::granted(stage, score),
             Storm::PlacesShown => places::shown(stage, score),
             Storm::PermitsFreed => permits::freed(stage, score),
+            Storm::Hot => hot::asked(stage, score),
             Storm::ScriptSessions => scripts::sessions(stage, score),
         }
     }
