@@ -117,6 +117,7 @@ pub enum Task {
     Run(Run),
     Ls(Ls),
     Info(Info),
+    Why(Why),
     Top(Top),
     Break(Break),
     /// Print the completions for a shell
@@ -165,6 +166,13 @@ pub struct Run {
     /// N of M permits: share the lock with others, so that all together have M at most
     #[arg(long, value_name = "N/M", value_parser = permits)]
     pub permits: Option<Permits>,
+    /// What LOCK.INFO shows of this holder, to everyone who may read the key: no secrets, 1 KB at
+    /// most
+    #[arg(long, value_name = "TEXT")]
+    pub data: Option<OsString>,
+    /// Begin only when N replicas have acknowledged the lock
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub replicas: Option<u32>,
     /// What happens to the command, and all that it started, when the lock is lost
     #[arg(long, value_name = "WHAT", default_value = "term")]
     pub on_lost: OnLost,
@@ -246,10 +254,27 @@ pub struct Info {
     pub json: bool,
 }
 
+/// Show why clients wait for a lock
+///
+/// Shows who holds it and who waits, and how much was waited for it in the last two minutes. Ends
+/// with 1 where the lock is free, and there was no contention.
+#[derive(Args)]
+pub struct Why {
+    /// The lock
+    pub key: OsString,
+    /// How many of those who wait to show
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    pub waiters: u64,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Watch locks live
 ///
-/// Keys: w, h, a, l and k sort by waiters, holders, age, lease and key, r turns the order round,
-/// the arrows and page keys move, q ends it.
+/// The locks that clients waited for longest in the last two minutes come first. Keys: t, w, h, a,
+/// l and k sort by time waited, waiters, holders, age, lease and key, r turns the order round, the
+/// arrows and page keys move, q ends it.
 #[derive(Args)]
 pub struct Top {
     /// Which keys, as of ls
@@ -259,13 +284,14 @@ pub struct Top {
     #[arg(short = 'd', long, value_name = "TIME", default_value = "1s", value_parser = positive_span)]
     pub interval: Duration,
     /// What to sort by at first
-    #[arg(long, value_name = "COLUMN", default_value = "waiters")]
+    #[arg(long, value_name = "COLUMN", default_value = "waited")]
     pub sort: SortBy,
 }
 
 /// The sort column of `top`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum SortBy {
+    Waited,
     Waiters,
     Holders,
     Age,

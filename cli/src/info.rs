@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::arguments::{Info, Server};
 use crate::json;
-use crate::lock::{Client, Holder, Lock, Waiter};
+use crate::lock::{Client, Holder, Lock, Text, Waiter};
 use crate::nodes::Nodes;
 use crate::shown;
 
@@ -68,6 +68,7 @@ fn of_holder(holder: &Holder) -> String {
     if holder.holds > 1 {
         push(&mut text, format_args!(", {} holds", holder.holds));
     }
+    push_data(&mut text, holder.data.as_ref());
     text
 }
 
@@ -101,7 +102,14 @@ fn of_waiter(waiter: &Waiter) -> String {
         let keys: Vec<String> = waiter.keys.iter().map(|key| shown::word(key)).collect();
         push(&mut text, format_args!(", for all of {}", keys.join(" ")));
     }
+    push_data(&mut text, waiter.data.as_ref());
     text
+}
+
+fn push_data(text: &mut String, data: Option<&Text>) {
+    if let Some(data) = data.filter(|data| !data.is_empty()) {
+        push(text, format_args!(", data {}", shown::word(data)));
+    }
 }
 
 fn of_token(token: Option<&[u8]>) -> String {

@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use crate::hot::Hot;
 use crate::lock::{Lock, Text};
 use crate::shown;
 
@@ -46,6 +47,24 @@ pub fn of_lock(key: &[u8], lock: Option<&Lock>) -> Result<String> {
     harmless(&lock.map(|lock| Shown::of(key, lock)))
 }
 
+/// A key with its lock now, and its contention of the last minutes.
+#[derive(Serialize)]
+struct Reasons<'a> {
+    key: Text,
+    lock: Option<&'a Lock>,
+    contention: Option<&'a Hot>,
+}
+
+/// Returns a lock and its contention as JSON. Each is null if there is none.
+pub fn of_reasons(key: &[u8], lock: Option<&Lock>, contention: Option<&Hot>) -> Result<String> {
+    let key = Text(key.to_vec());
+    harmless(&Reasons {
+        key,
+        lock,
+        contention,
+    })
+}
+
 /// Returns locks as an array of JSON.
 pub fn of_locks<'a>(locks: impl IntoIterator<Item = (&'a [u8], &'a Lock)>) -> Result<String> {
     let shown: Vec<Shown<'_>> = locks
@@ -78,19 +97,10 @@ fn harmless(value: &impl Serialize) -> Result<String> {
 mod tests {
     use super::*;
 
-    fn free() -> Lock {
-        Lock {
-            mode: "free".to_owned(),
-            holders: Vec::new(),
-            waiters: 0,
-            queue: Vec::new(),
-        }
-    }
-
     #[test]
     fn every_key_can_be_read_back() {
         for key in ["plain", "\x1b[2J\u{9b}2J", "\u{202e}\u{e0001}\"\\"] {
-            let text = of_lock(key.as_bytes(), Some(&free())).unwrap();
+            let text = of_lock(key.as_bytes(), Some(&Lock::free())).unwrap();
             assert!(
                 text.chars().all(|it| it == '\n' || shown::is_printable(it)),
                 "{text:?}"
@@ -98,7 +108,7 @@ mod tests {
             let read: serde_json::Value = serde_json::from_str(&text).unwrap();
             assert_eq!(read["key"], key);
         }
-        let text = of_lock(b"\xff\0", Some(&free())).unwrap();
+        let text = of_lock(b"\xff\0", Some(&Lock::free())).unwrap();
         let read: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(read["key"]["hex"], "ff00");
     }

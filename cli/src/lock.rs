@@ -32,6 +32,9 @@ pub struct Holder {
     pub held_ms: u64,
     #[serde(rename = "session")]
     pub is_session: bool,
+    /// The data, or `None` if the module has none for a holder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<Text>,
     pub client: Option<Client>,
 }
 
@@ -52,6 +55,9 @@ pub struct Waiter {
     /// connection.
     pub keep_ms: u64,
     pub keys: Vec<Text>,
+    /// The data, or `None` if the module has none for a waiter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<Text>,
     pub client: Option<Client>,
 }
 
@@ -97,6 +103,16 @@ impl Lock {
         }))
     }
 
+    /// Returns a lock without holders and waiters.
+    pub fn free() -> Lock {
+        Lock {
+            mode: "free".to_owned(),
+            holders: Vec::new(),
+            waiters: 0,
+            queue: Vec::new(),
+        }
+    }
+
     /// Returns the age of the oldest grant.
     pub fn held_ms(&self) -> Option<u64> {
         self.holders.iter().map(|holder| holder.held_ms).max()
@@ -134,6 +150,7 @@ impl Holder {
             lease_ms: fields.number("lease-ms")?,
             held_ms: fields.number("held-ms")?,
             is_session: fields.number("session")? == 1,
+            data: fields.find("data")?,
             client: Client::of(fields)?,
         })
     }
@@ -151,6 +168,7 @@ impl Waiter {
             timeout_ms: fields.number("timeout-ms")?,
             keep_ms: fields.number("keep-ms")?,
             keys: fields.take("keys")?,
+            data: fields.find("data")?,
             client: Client::of(fields)?,
         })
     }
@@ -178,31 +196,41 @@ impl Client {
 }
 
 /// The named values of a map, or of a flat array in RESP2.
-struct Fields(HashMap<String, Value>);
+pub struct Fields(HashMap<String, Value>);
 
 impl Fields {
     fn of(value: Value) -> Result<Fields> {
         Ok(Fields(from_redis_value(value)?))
     }
 
+    /// Parses an array of maps.
+    pub fn list(value: Value) -> Result<Vec<Fields>> {
+        let maps: Vec<Value> = from_redis_value(value)?;
+        maps.into_iter().map(Fields::of).collect()
+    }
+
     fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    fn take<T: FromRedisValue>(&mut self, name: &str) -> Result<T> {
+    pub fn take<T: FromRedisValue>(&mut self, name: &str) -> Result<T> {
         let value = self.0.remove(name);
         let value = value.with_context(|| format!("no field {name} in the answer"))?;
         from_redis_value(value).with_context(|| name.to_owned())
     }
 
-    fn number(&mut self, name: &str) -> Result<u64> {
+    /// Takes a field that earlier versions of the module don't have.
+    fn find<T: FromRedisValue>(&mut self, name: &str) -> Result<Option<T>> {
+        self.has(name).then(|| self.take(name)).transpose()
+    }
+
+    pub fn number(&mut self, name: &str) -> Result<u64> {
         let number: i64 = self.take(name)?;
         u64::try_from(number).with_context(|| format!("{name} {number}"))
     }
 
     fn each<T>(&mut self, name: &str, read: fn(&mut Fields) -> Result<T>) -> Result<Vec<T>> {
-        let maps: Vec<Value> = self.take(name)?;
-        let maps = maps.into_iter();
-        maps.map(|map| read(&mut Fields::of(map)?)).collect()
+        let mut maps = Fields::list(self.take(name)?)?;
+        maps.iter_mut().map(read).collect()
     }
 }

@@ -1,12 +1,13 @@
 //! `redis-lock`: runs commands under locks, and shows, watches and breaks locks.
 //!
 //! The modules, lowest first: `signals` ends and stops this process by signals, `shown` formats
-//! bytes and spans for people, `lock` parses the reply of LOCK.INFO, `json` formats locks for
-//! programs, and `nodes` connects to the servers. `arguments` is the command line. Each command has
+//! bytes and spans for people, `lock` parses the reply of LOCK.INFO and `hot` that of
+//! LOCK.HOT, `json` formats locks for programs, and `nodes` connects to the servers. `arguments` is the command line. Each command has
 //! its own module.
 
 mod arguments;
 mod breaking;
+mod hot;
 mod info;
 mod json;
 mod listing;
@@ -16,6 +17,7 @@ mod run;
 mod shown;
 mod signals;
 mod top;
+mod why;
 
 use std::process::ExitCode;
 
@@ -45,6 +47,7 @@ fn done(arguments: Arguments) -> Result<ExitCode> {
         Task::Run(options) => run::run(&server, &options),
         Task::Ls(options) => listing::list(&server, &options),
         Task::Info(options) => info::show(&server, &options),
+        Task::Why(options) => why::explain(&server, &options),
         Task::Top(options) => top::watch(&server, &options),
         Task::Break(options) => breaking::take_away(&server, &options),
         Task::Completions { shell } => {

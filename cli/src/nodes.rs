@@ -12,6 +12,7 @@ use redis::{
 };
 
 use crate::arguments::Server;
+use crate::hot::{self, HotKeys};
 use crate::lock::Lock;
 
 const DEFAULT_PORT: u16 = 6379;
@@ -96,6 +97,20 @@ impl Nodes {
         let mut command = redis::cmd("LOCK.INFO");
         command.arg(key).arg("WAITERS").arg(waiters);
         Lock::of(self.ask(&command)?)
+    }
+
+    /// Returns the hottest keys of the database, or `None` if a server has no LOCK.HOT, or this user
+    /// may not call it.
+    pub fn hottest(&mut self) -> Result<Option<HotKeys>> {
+        let database = connection_info(&self.server)?.redis_settings().db();
+        let mut hottest = HotKeys::new();
+        for node in &mut self.nodes {
+            match node.hottest(database)? {
+                Some(keys) => hottest.extend(keys),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(hottest))
     }
 
     /// Ends a grant. Returns false if the token no longer holds the lock.
@@ -251,6 +266,17 @@ impl Node {
             locks.extend(Lock::of(answer)?.map(|lock| (key.clone(), lock)));
         }
         Ok(locks)
+    }
+
+    fn hottest(&mut self, database: i64) -> Result<Option<HotKeys>> {
+        let mut command = redis::cmd("LOCK.HOT");
+        command.arg("COUNT").arg(hot::MOST_KEYS);
+        match command.query(&mut self.connection) {
+            Ok(answer) => hot::of(answer, database).map(Some),
+            Err(error) if told(&error).contains("unknown command") => Ok(None),
+            Err(error) if error.code() == Some("NOPERM") => Ok(None),
+            Err(error) => Err(self.failed(error)),
+        }
     }
 
     fn failed(&self, error: RedisError) -> anyhow::Error {

@@ -224,8 +224,16 @@ fn client_options(run: &Run) -> Options {
         None if run.shared => options.shared(),
         None => options,
     };
-    match run.session {
+    let options = match run.session {
         true => options.session(),
         false => options,
+    };
+    let options = match &run.data {
+        Some(data) => options.data(data.as_bytes()),
+        None => options,
+    };
+    match run.replicas {
+        Some(replicas) => options.replicas(replicas),
+        None => options,
     }
 }

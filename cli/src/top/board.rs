@@ -4,9 +4,10 @@ use std::cmp::{Ordering, Reverse};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::sources::Polled;
 use crate::arguments::SortBy;
+use crate::hot::Hot;
 use crate::lock::Lock;
-use crate::nodes::Locks;
 
 /// The number of rows that the page keys move by.
 const PAGE: usize = 10;
@@ -25,6 +26,15 @@ pub struct Board {
 pub struct Row {
     pub key: Vec<u8>,
     pub lock: Lock,
+    /// The contention of the last minutes, if there was any.
+    pub hot: Option<Hot>,
+}
+
+impl Row {
+    /// Returns how long clients waited in the last minutes.
+    pub fn waited_ms(&self) -> u64 {
+        self.hot.as_ref().map_or(0, |hot| hot.waited_ms)
+    }
 }
 
 /// The request behind a key press.
@@ -48,15 +58,16 @@ impl Board {
     }
 
     /// Shows the result of a poll. After a failure, the old rows stay on the board.
-    pub fn show(&mut self, polled: Result<Locks, String>) {
+    pub fn show(&mut self, polled: Result<Polled, String>) {
         match polled {
-            Ok(locks) => {
+            Ok(Polled { locks, mut hot }) => {
                 self.failure = None;
                 let marked = self.rows.get(self.marked).map(|row| row.key.clone());
-                self.rows = locks
-                    .into_iter()
-                    .map(|(key, lock)| Row { key, lock })
-                    .collect();
+                let rows = locks.into_iter().map(|(key, lock)| {
+                    let hot = hot.remove(&key);
+                    Row { key, lock, hot }
+                });
+                self.rows = rows.collect();
                 self.order(marked);
             }
             Err(failure) => self.failure = Some(failure),
@@ -75,6 +86,7 @@ impl Board {
                 return Wish::End
             }
             (KeyCode::Char('z'), true) => return Wish::Stop,
+            (KeyCode::Char('t'), false) => self.sort_by(SortBy::Waited),
             (KeyCode::Char('w'), false) => self.sort_by(SortBy::Waiters),
             (KeyCode::Char('h'), false) => self.sort_by(SortBy::Holders),
             (KeyCode::Char('a'), false) => self.sort_by(SortBy::Age),
@@ -127,6 +139,10 @@ impl Board {
 fn order(sort: SortBy, a: &Row, b: &Row) -> Ordering {
     let by = |value: fn(&Lock) -> u64| Reverse(value(&a.lock)).cmp(&Reverse(value(&b.lock)));
     match sort {
+        SortBy::Waited => {
+            let by_time = Reverse(a.waited_ms()).cmp(&Reverse(b.waited_ms()));
+            by_time.then_with(|| by(|lock| lock.waiters))
+        }
         SortBy::Waiters => by(|lock| lock.waiters),
         SortBy::Holders => by(|lock| lock.permits().0),
         SortBy::Age => by(|lock| lock.held_ms().unwrap_or(0)),
@@ -138,19 +154,33 @@ fn order(sort: SortBy, a: &Row, b: &Row) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hot::HotKeys;
 
     fn lock(waiters: u64) -> Lock {
         Lock {
-            mode: "exclusive".to_owned(),
-            holders: Vec::new(),
             waiters,
-            queue: Vec::new(),
+            ..Lock::free()
         }
     }
 
-    fn locks(waiters: &[(&str, u64)]) -> Locks {
+    fn locks(waiters: &[(&str, u64)]) -> Polled {
         let of = |(key, waiters): &(&str, u64)| (key.as_bytes().to_vec(), lock(*waiters));
-        waiters.iter().map(of).collect()
+        Polled {
+            locks: waiters.iter().map(of).collect(),
+            hot: HotKeys::new(),
+        }
+    }
+
+    fn waited(waited_ms: u64) -> Hot {
+        Hot {
+            waited_ms,
+            longest_wait_ms: waited_ms,
+            waiters: 0,
+            waits: 1,
+            refused: 0,
+            grants: 0,
+            held_ms: 0,
+        }
     }
 
     fn press(board: &mut Board, code: KeyCode) -> Wish {
@@ -177,6 +207,22 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_waits_are_first_and_without_any_the_most_waiters() {
+        let mut board = Board::new(String::new(), SortBy::Waited);
+        let mut polled = locks(&[("a", 1), ("b", 3), ("c", 0)]);
+        board.show(Ok(locks(&[("a", 1), ("b", 3), ("c", 0)])));
+        assert_eq!(keys(&board), "b a c");
+        polled.hot.insert(b"c".to_vec(), waited(9));
+        polled.hot.insert(b"a".to_vec(), waited(2));
+        board.show(Ok(polled));
+        assert_eq!(keys(&board), "c a b");
+        press(&mut board, KeyCode::Char('w'));
+        assert_eq!(keys(&board), "b a c");
+        press(&mut board, KeyCode::Char('t'));
+        assert_eq!(keys(&board), "c a b");
+    }
+
+    #[test]
     fn the_mark_goes_with_its_lock_and_stays_on_the_board() {
         let mut board = Board::new(String::new(), SortBy::Waiters);
         assert_eq!(board.marked(), None);
@@ -188,7 +234,7 @@ mod tests {
         assert_eq!(board.marked(), Some(2));
         board.show(Ok(locks(&[("a", 3)])));
         assert_eq!(board.marked(), Some(0));
-        board.show(Ok(Locks::new()));
+        board.show(Ok(locks(&[])));
         assert_eq!(board.marked(), None);
     }
 
@@ -201,7 +247,7 @@ mod tests {
             (keys(&board).as_str(), board.failure.as_deref()),
             ("a", Some("away"))
         );
-        board.show(Ok(Locks::new()));
+        board.show(Ok(locks(&[])));
         assert_eq!(board.failure, None);
     }
 }

@@ -55,7 +55,7 @@ fn shown_until_the_end(board: &mut Board, events: &Receiver<Event>) -> Result<En
         // Events that arrived together are drawn together.
         for event in [events.recv()?].into_iter().chain(events.try_iter()) {
             match event {
-                Event::Locks(polled) => board.show(polled),
+                Event::Polled(polled) => board.show(polled),
                 Event::Redraw => {}
                 Event::Signal(number) => return Ok(End::Signal(number)),
                 Event::Stop => screen = screen.stopped()?,

@@ -12,11 +12,10 @@ use ratatui::{DefaultTerminal, Frame};
 use super::board::{Board, Row};
 use crate::arguments::SortBy;
 use crate::listing::{by, holders};
-use crate::lock::Lock;
 use crate::shown;
 use crate::signals;
 
-const KEYS: &str = "q quit  sort: w waiters h holders a age l lease k key  r reverse";
+const KEYS: &str = "q quit  sort: t waited w waiters h holders a age l lease k key  r reverse";
 
 /// The fewest lines of a terminal with room for the line of keys.
 const LINES_WITH_KEYS: u16 = 6;
@@ -29,53 +28,59 @@ struct Column {
     title: &'static str,
     width: u16,
     sort: Option<SortBy>,
-    value: fn(&Lock) -> String,
+    value: fn(&Row) -> String,
 }
 
 /// The columns in their order on the screen, the most important first. A narrow terminal shows only
 /// the first columns.
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 8] = [
     Column {
         title: "WAITERS",
         width: 8,
         sort: Some(SortBy::Waiters),
-        value: |lock| lock.waiters.to_string(),
+        value: |row| row.lock.waiters.to_string(),
+    },
+    Column {
+        title: "WAITED",
+        width: 7,
+        sort: Some(SortBy::Waited),
+        value: |row| span(row.hot.as_ref().map(|hot| hot.waited_ms)),
     },
     Column {
         title: "HOLDERS",
         width: 8,
         sort: Some(SortBy::Holders),
-        value: holders,
+        value: |row| holders(&row.lock),
     },
     Column {
         title: "HELD",
         width: 7,
         sort: Some(SortBy::Age),
-        value: |lock| span(lock.held_ms()),
+        value: |row| span(row.lock.held_ms()),
     },
     Column {
         title: "LEASE",
         width: 7,
         sort: Some(SortBy::Lease),
-        value: |lock| span(lock.lease_ms()),
+        value: |row| span(row.lock.lease_ms()),
     },
     Column {
         title: "WAIT",
         width: 7,
         sort: None,
-        value: |lock| span(lock.waiting_ms()),
+        value: |row| span(row.lock.waiting_ms()),
     },
     Column {
         title: "MODE",
         width: 9,
         sort: None,
-        value: |lock| lock.mode.clone(),
+        value: |row| row.lock.mode.clone(),
     },
     Column {
         title: "BY",
         width: 24,
         sort: None,
-        value: by,
+        value: |row| by(&row.lock),
     },
 ];
 
@@ -134,7 +139,8 @@ fn summary(board: &Board) -> String {
     }
     let waiters: u64 = board.rows.iter().map(|row| row.lock.waiters).sum();
     let holders: usize = board.rows.iter().map(|row| row.lock.holders.len()).sum();
-    let locks = board.rows.len();
+    let is_lock = |row: &&Row| row.lock.mode != "free" || row.lock.waiters > 0;
+    let locks = board.rows.iter().filter(is_lock).count();
     format!(
         "{locks} locks, {holders} holders, {waiters} waiters at {}",
         board.server
@@ -178,6 +184,6 @@ fn title<'a>(board: &Board, title: &'a str, sort: Option<SortBy>) -> Cell<'a> {
 }
 
 fn drawn<'a>(row: &Row, columns: &[Column]) -> Drawn<'a> {
-    let values = columns.iter().map(|column| (column.value)(&row.lock));
+    let values = columns.iter().map(|column| (column.value)(row));
     Drawn::new([shown::word(&row.key)].into_iter().chain(values))
 }

@@ -10,12 +10,14 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::Server;
+use crate::hot::HotKeys;
+use crate::lock::Lock;
 use crate::nodes::{Locks, Nodes};
 
 /// An event that changes the screen or ends `top`.
 pub enum Event {
-    /// All locks, or the failure of the poll.
-    Locks(Result<Locks, String>),
+    /// The state of the servers, or the failure of the poll.
+    Polled(Result<Polled, String>),
     Key(KeyEvent),
     /// A redraw, because the terminal's size or content has changed.
     Redraw,
@@ -25,6 +27,12 @@ pub enum Event {
     Stop,
     /// The end of the keyboard input.
     Closed(io::Error),
+}
+
+/// The locks, and the keys that were waited for in the last minutes.
+pub struct Polled {
+    pub locks: Locks,
+    pub hot: HotKeys,
 }
 
 pub fn signals(events: Sender<Event>) -> io::Result<()> {
@@ -71,7 +79,7 @@ pub fn locks(
         loop {
             let began = Instant::now();
             let polled = polled(&server, &mut nodes, &pattern);
-            if events.send(Event::Locks(polled)).is_err() {
+            if events.send(Event::Polled(polled)).is_err() {
                 return;
             }
             thread::sleep(interval.saturating_sub(began.elapsed()));
@@ -79,19 +87,32 @@ pub fn locks(
     });
 }
 
-/// Reads all locks on the existing connections. After a failure, the next call opens new
-/// connections.
-fn polled(server: &Server, nodes: &mut Option<Nodes>, pattern: &[u8]) -> Result<Locks, String> {
+/// Reads all locks and the contention on the existing connections. After a failure, the next call
+/// opens new connections.
+fn polled(server: &Server, nodes: &mut Option<Nodes>, pattern: &[u8]) -> Result<Polled, String> {
     let connected = match nodes.take() {
         Some(nodes) => Ok(nodes),
         None => Nodes::connect(server),
     };
-    let asked = connected.and_then(|mut connected| Ok((connected.locks(pattern)?, connected)));
+    let asked = connected.and_then(|mut connected| Ok((read(&mut connected, pattern)?, connected)));
     match asked {
-        Ok((locks, connected)) => {
+        Ok((polled, connected)) => {
             *nodes = Some(connected);
-            Ok(locks)
+            Ok(polled)
         }
         Err(error) => Err(format!("{error:#}")),
     }
+}
+
+/// Reads the locks, and the contention if a server tells it. A hot lock that is free right now is
+/// among the locks, unless the pattern might leave its key out.
+fn read(nodes: &mut Nodes, pattern: &[u8]) -> anyhow::Result<Polled> {
+    let mut locks = nodes.locks(pattern)?;
+    let hot = nodes.hottest()?.unwrap_or_default();
+    if pattern == b"*" {
+        for key in hot.keys() {
+            locks.entry(key.clone()).or_insert_with(Lock::free);
+        }
+    }
+    Ok(Polled { locks, hot })
 }

@@ -6,6 +6,9 @@ use redis::{cmd, Cmd, ErrorKind, RedisError, RedisResult, Value};
 
 use crate::options::{Keys, Mode, Options, Renewal};
 
+/// The time within which replicas are to acknowledge a grant.
+const REPLICAS_WITHIN: Duration = Duration::from_secs(2);
+
 /// The commands of one owner.
 pub(crate) struct Commands {
     pub(crate) keys: Vec<Vec<u8>>,
@@ -82,7 +85,21 @@ impl Commands {
         if is_session {
             command.arg("SESSION");
         }
+        if let Some(data) = &self.options.data {
+            command.arg("DATA").arg(data);
+        }
+        if let Some(replicas) = self.options.replicas {
+            command.arg("REPLICAS").arg(replicas);
+            command.arg("WITHIN").arg(ms(REPLICAS_WITHIN));
+        }
         command.arg("HOLDS").arg(holds).take()
+    }
+
+    /// Returns the longest time for which the server holds back a granted lock.
+    pub(crate) fn held_back(&self) -> Duration {
+        self.options
+            .replicas
+            .map_or(Duration::ZERO, |_| REPLICAS_WITHIN)
     }
 
     pub(crate) fn extend(&self, lease: Duration) -> Cmd {

@@ -14,8 +14,8 @@ pub enum Error {
     /// The server refused a wait that would never end.
     #[error("the wait would never end: {0}")]
     Deadlock(String),
-    /// A session was requested on a shared connection.
-    #[error("a session needs a connection of its own, and this one is shared")]
+    /// A session, or replicas, were requested on a shared connection.
+    #[error("a session, and a wait for replicas, need a connection of their own, and this one is shared")]
     Unsupported,
     /// Any other error, from the redis crate.
     #[error(transparent)]

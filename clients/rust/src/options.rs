@@ -61,6 +61,8 @@ pub struct Options {
     pub(crate) mode: Mode,
     pub(crate) renewal: Renewal,
     pub(crate) token: Option<Vec<u8>>,
+    pub(crate) data: Option<Vec<u8>>,
+    pub(crate) replicas: Option<u32>,
     pub(crate) on_lost: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -75,6 +77,8 @@ impl Options {
             mode: Mode::Exclusive,
             renewal: Renewal::Client,
             token: None,
+            data: None,
+            replicas: None,
             on_lost: None,
         }
     }
@@ -103,6 +107,21 @@ impl Options {
     /// its own, with a token of 128 random bits.
     pub fn token(mut self, token: impl Into<Vec<u8>>) -> Options {
         self.token = Some(token.into());
+        self
+    }
+
+    /// Sets the data of the holder, up to 1024 bytes, which LOCK.INFO shows to everyone who may read
+    /// the key.
+    pub fn data(mut self, data: impl Into<Vec<u8>>) -> Options {
+        self.data = Some(data.into());
+        self
+    }
+
+    /// Holds a grant back until this number of replicas have acknowledged it. If they don't within 2
+    /// s, or fewer are online, acquiring the lock fails with NOREPLICAS, and what was granted is
+    /// released. Not available on a shared connection (`aio`).
+    pub fn replicas(mut self, replicas: u32) -> Options {
+        self.replicas = Some(replicas);
         self
     }
 

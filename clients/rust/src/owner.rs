@@ -69,6 +69,7 @@ impl<O: Observer> Owner<O> {
                 Request::Wait => left.unwrap_or(SLICE).min(SLICE) + GRACE,
                 _ => ANSWER_WITHIN,
             };
+            let within = within + self.commands.held_back();
             let command = self.commands.take(request, holds, left);
             let asked = self.ask(io, &command, within).await;
             let (again, failed) = match asked.and_then(|value| answer(&value)) {
@@ -87,6 +88,11 @@ impl<O: Observer> Owner<O> {
                 Ok(Answer::Place) => {
                     backoff = Backoff::new();
                     (sent + self.place_lasts() / 3, None)
+                }
+                Err(error) if error.code() == Some("NOREPLICAS") => {
+                    // The token may hold the lock, without enough replicas that know of it.
+                    self.give_up(io, holds - 1).await;
+                    return Err(error.into());
                 }
                 Err(error) if !may_pass(&error) => return Err(error.into()),
                 // No pause after a timeout, because time has passed already and the queue skips an

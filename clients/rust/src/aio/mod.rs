@@ -162,10 +162,11 @@ impl Locks {
         self.lock_of(keys.into(), Options::new())
     }
 
-    /// Returns a lock with these options, or [`Error::Unsupported`] for a session.
+    /// Returns a lock with these options, or [`Error::Unsupported`] for a session or for replicas.
     pub fn lock_with(&self, keys: impl Into<Keys>, options: Options) -> Result<Lock, Error> {
         match options.renewal {
             Renewal::Session => Err(Error::Unsupported),
+            _ if options.replicas.is_some() => Err(Error::Unsupported),
             Renewal::Client | Renewal::Nobody => Ok(self.lock_of(keys.into(), options)),
         }
     }

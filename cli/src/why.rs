@@ -1,0 +1,109 @@
+//! `redis-lock why`.
+
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::arguments::{Server, Why};
+use crate::hot::Hot;
+use crate::info;
+use crate::json;
+use crate::lock::Lock;
+use crate::nodes::Nodes;
+use crate::shown;
+
+/// The exit code if there is nothing to wait for, and was not in the last minutes either.
+const NO_REASON: u8 = 1;
+
+pub fn explain(server: &Server, options: &Why) -> Result<ExitCode> {
+    let key = options.key.as_bytes();
+    let mut nodes = Nodes::connect(server)?;
+    let lock = nodes.lock(key, options.waiters)?;
+    let hottest = nodes.hottest()?;
+    let tells_contention = hottest.is_some();
+    let contention = hottest.and_then(|mut keys| keys.remove(key));
+    let text = match options.json {
+        true => json::of_reasons(key, lock.as_ref(), contention.as_ref())?,
+        false => {
+            let now = match &lock {
+                Some(lock) => info::told(key, lock),
+                None => format!("{} is free\n", shown::word(key)),
+            };
+            now + &recently(contention.as_ref(), tells_contention)
+        }
+    };
+    shown::print(&text)?;
+    Ok(match has_reason(lock.as_ref(), contention.as_ref()) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(NO_REASON),
+    })
+}
+
+fn has_reason(lock: Option<&Lock>, contention: Option<&Hot>) -> bool {
+    lock.is_some() || contention.is_some()
+}
+
+/// Returns the contention of the last minutes as lines of text.
+fn recently(contention: Option<&Hot>, is_told: bool) -> String {
+    let Some(hot) = contention else {
+        let why = match is_told {
+            true => "no contention",
+            false => "unknown, because the server has no LOCK.HOT for this user",
+        };
+        return format!("in the last two minutes: {why}\n");
+    };
+    let mut text = format!(
+        "in the last two minutes: {} waits began, {} refused\n",
+        hot.waits, hot.refused
+    );
+    if hot.waited_ms > 0 {
+        text += &format!(
+            "  waited {}, the longest {}\n",
+            shown::span(hot.waited_ms),
+            shown::span(hot.longest_wait_ms)
+        );
+    }
+    if let Some(each_ms) = hot.held_ms.checked_div(hot.grants) {
+        text += &format!(
+            "  {} holders while others waited, for {} each\n",
+            hot.grants,
+            shown::span(each_ms)
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_happen_is_not_told() {
+        let mut hot = Hot {
+            waited_ms: 0,
+            longest_wait_ms: 0,
+            waiters: 0,
+            waits: 0,
+            refused: 3,
+            grants: 0,
+            held_ms: 0,
+        };
+        assert_eq!(
+            recently(Some(&hot), true),
+            "in the last two minutes: 0 waits began, 3 refused\n"
+        );
+        hot = Hot {
+            waited_ms: 61_000,
+            longest_wait_ms: 1_000,
+            grants: 2,
+            held_ms: 3_000,
+            ..hot
+        };
+        assert!(recently(Some(&hot), true).ends_with(
+            "  waited 1m01s, the longest 1.0s\n  2 holders while others waited, for 1.5s each\n"
+        ));
+        assert!(recently(None, false).contains("unknown"));
+        assert!(recently(None, true).contains("no contention"));
+    }
+}
