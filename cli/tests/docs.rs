@@ -98,7 +98,7 @@ fn examples_show_what_happens() {
 #[test]
 fn the_document_names_the_options_that_exist() {
     let document = document();
-    let help = ["run", "ls", "info", "top", "break"]
+    let help = ["run", "ls", "info", "why", "top", "break"]
         .map(|command| outcome(&mut redis_lock(1, &[command, "--help"])).ok());
     let help = help.concat();
     let words =

@@ -329,6 +329,61 @@ fn a_key_that_begins_as_an_option_stands_behind_two_dashes() {
 }
 
 #[test]
+fn data_is_shown_to_those_who_look() {
+    let server = Server::start();
+    let _job = sleeper(&server, &["--data", "build 17"]);
+    assert_eq!(holder(&server).text("data"), "build 17");
+    let shown = done(&server, &["info", "k"]).ok();
+    assert!(shown.contains(", data \"build 17\"\n"), "{shown}");
+    let told = done(&server, &["info", "k", "--json"]).ok();
+    assert!(told.contains("\"data\": \"build 17\""), "{told}");
+    let mut waiting = Job::of(&server, &["run", "k", "--data", "b", "--", "true"]);
+    until("it waits", || server.waiters("k") == 1);
+    let shown = done(&server, &["why", "k"]).ok();
+    assert!(shown.contains(", data b\n"), "{shown}");
+    let too_long = "x".repeat(1025);
+    let refused = done(
+        &server,
+        &["run", "other", "--data", &too_long, "--", "true"],
+    );
+    assert_eq!(refused.code(), 69);
+    assert!(refused.err.contains("ERR invalid data"), "{refused:?}");
+    server.call("DEL k").int();
+    assert_eq!(waiting.outcome().code(), 0);
+}
+
+#[test]
+fn the_command_begins_when_enough_replicas_have_the_lock() {
+    let (server, replica) = (Server::start(), Server::start());
+    let run = ["run", "k", "--replicas", "1", "--", "true"];
+    let refused = done(&server, &run);
+    assert_eq!(refused.code(), 69);
+    assert!(refused.err.contains("NOREPLICAS"), "{refused:?}");
+    until_free(&server);
+    replica.replica_of(&server);
+    until("the replica is online", || done(&server, &run).code() == 0);
+    until_free(&server);
+    let more = ["run", "k", "--replicas", "2", "--", "true"];
+    assert_eq!(done(&server, &more).code(), 69);
+    let none = ["run", "k", "--replicas", "0", "--", "true"];
+    assert_eq!(done(&server, &none).code(), 2);
+}
+
+#[test]
+fn a_lock_that_replicas_do_not_acknowledge_in_time_is_given_back() {
+    let (server, replica) = (Server::start(), Server::start());
+    replica.replica_of(&server);
+    let run = ["run", "k", "--replicas", "1", "--", "true"];
+    until("the replica is online", || done(&server, &run).code() == 0);
+    replica.freeze();
+    let refused = done(&server, &run);
+    replica.thaw();
+    assert_eq!(refused.code(), 69);
+    assert!(refused.err.contains("NOREPLICAS"), "{refused:?}");
+    until_free(&server);
+}
+
+#[test]
 fn several_keys_are_taken_all_or_none() {
     let server = Server::start();
     server.call("LOCK.ACQUIRE c a PX 600000").grant();

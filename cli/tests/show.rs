@@ -350,6 +350,102 @@ fn break_does_nothing_unasked_and_nothing_without_the_right() {
     assert_eq!(server.known_lock("k").holder_tokens(), ["a"]);
 }
 
+// --- why ------------------------------------------------------------------------------------
+
+#[test]
+fn why_shows_holder_queue_and_what_was_waited_for() {
+    let server = server_with_holder();
+    server.call("LOCK.ACQUIRE k b").nil();
+    server.call("LOCK.WAIT k b BLOCK 30").nil();
+    let _waiter = server.waiter("LOCK.WAIT k c");
+    server.call("LOCK.QUEUE k d KEEP 600000").int();
+    let shown = done(&server, &["why", "k", "--waiters", "1"]).ok();
+    for words in [
+        "k  exclusive\n",
+        "held by a at 127.0.0.1:",
+        "1. c at 127.0.0.1:",
+        "and 1 more\n",
+        "in the last two minutes: 3 waits began, 1 refused\n",
+        "  waited ",
+        ", the longest ",
+    ] {
+        assert!(shown.contains(words), "{words:?} isn't in:\n{shown}");
+    }
+    assert!(!shown.contains("holders while"), "{shown}");
+    server.call("LOCK.RELEASE k a").int();
+    let shown = done(&server, &["why", "k"]).ok();
+    assert!(
+        shown.contains("  1 holders while others waited, for "),
+        "{shown}"
+    );
+    let told = json(&done(&server, &["why", "k", "--json"]).ok());
+    assert_eq!(told["key"], "k");
+    assert_eq!(told["lock"]["holders"][0]["token"], "c");
+    let hot = &told["contention"];
+    for (field, number) in [("waiters", 1), ("waits", 3), ("refused", 1), ("grants", 1)] {
+        assert_eq!(hot[field], number, "{field}: {hot}");
+    }
+    let [waited, longest, held] =
+        ["waited_ms", "longest_wait_ms", "held_ms"].map(|field| hot[field].as_u64());
+    assert!(
+        waited >= longest && longest >= Some(30) && held >= Some(30),
+        "{hot}"
+    );
+}
+
+#[test]
+fn why_of_a_free_lock_tells_of_the_last_minutes() {
+    let server = server_with_holder();
+    let free = done(&server, &["why", "free"]);
+    let text = "free is free\nin the last two minutes: no contention\n";
+    assert_eq!((free.code(), free.out.as_str()), (1, text));
+    let free = json(&done(&server, &["why", "free", "--json"]).out);
+    assert!(
+        free["lock"].is_null() && free["contention"].is_null(),
+        "{free}"
+    );
+    server.call("LOCK.ACQUIRE k b").nil();
+    server.call("DEL k").int();
+    let text = "k is free\nin the last two minutes: 0 waits began, 1 refused\n";
+    assert_eq!(done(&server, &["why", "k"]).ok(), text);
+    // A key of the same name in another database is another lock.
+    assert_eq!(done(&server, &["why", "k", "-n", "1"]).code(), 1);
+}
+
+#[test]
+fn why_does_without_the_right_to_lock_hot() {
+    let server = server_with_holder();
+    server.call("LOCK.ACQUIRE k b").nil();
+    server
+        .call("ACL SETUSER reader on >secret ~* +@all -lock.hot")
+        .okay();
+    let words = ["why", "k", "--user", "reader", "-a", "secret"];
+    let shown = done(&server, &words).ok();
+    assert!(shown.contains("held by a"), "{shown}");
+    assert!(
+        shown.contains("unknown, because the server has no LOCK.HOT for this user"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn why_asks_all_nodes_of_a_cluster() {
+    let nodes = cluster(3);
+    let takes = |key: &&str| {
+        let command = format!("LOCK.ACQUIRE {key} t {LONG}");
+        let owner = nodes.iter().find(|node| node.call(&command).is_ok());
+        owner
+            .expect("a node")
+            .call(format!("LOCK.ACQUIRE {key} other"))
+            .nil();
+    };
+    ["a", "b", "c"].iter().for_each(takes);
+    for (node, key) in nodes.iter().zip(["a", "b", "c"]) {
+        let shown = done(node, &["why", key]).ok();
+        assert!(shown.contains("0 waits began, 1 refused"), "{shown}");
+    }
+}
+
 // --- the server -----------------------------------------------------------------------------
 
 #[test]
@@ -396,14 +492,14 @@ fn the_server_is_named_as_redis_cli_is_told() {
 fn completions_pages_and_help_are_for_every_command() {
     for name in ["bash", "zsh", "fish"] {
         let text = outcome(&mut redis_lock(1, &["completions", name])).ok();
-        for word in ["run", "ls", "info", "top", "break", "on-lost"] {
+        for word in ["run", "ls", "info", "why", "top", "break", "on-lost"] {
             assert!(text.contains(word), "{name} has no {word}");
         }
     }
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("a path in UTF-8");
     outcome(&mut redis_lock(1, &["man", path])).ok();
-    for word in ["run", "ls", "info", "top", "break"] {
+    for word in ["run", "ls", "info", "why", "top", "break"] {
         let page = folder.path().join(format!("redis-lock-{word}.1"));
         let page = std::fs::read_to_string(page).expect(word);
         assert!(page.contains(".SH OPTIONS"), "{page}");

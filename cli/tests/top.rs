@@ -80,6 +80,40 @@ fn locks_are_shown_and_sorted_and_followed() {
 }
 
 #[test]
+fn locks_that_were_waited_for_come_first_even_if_they_are_free_now() {
+    let server = Server::start();
+    for key in ["busy", "quiet"] {
+        server.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
+    }
+    server.call("LOCK.WAIT quiet b BLOCK 50").nil();
+    let mut terminal = top(&server, &[], 100, 12);
+    let until_order = |order: [&str; 2]| {
+        terminal.until_shows("their order", |text| keys(text) == order);
+    };
+    until_order(["quiet", "busy"]);
+    server.call("DEL quiet").int();
+    terminal.until_shown("1 locks, 1 holders");
+    until_order(["quiet", "busy"]);
+    terminal.type_in("k");
+    terminal.until_shows("sorted by key", |text| keys(text) == ["busy", "quiet"]);
+    terminal.type_in("t");
+    terminal.until_shows("sorted by wait", |text| keys(text) == ["quiet", "busy"]);
+    let mut with_pattern = top(&server, &["--sort", "key", "*"], 100, 12);
+    with_pattern.until_shown("WAITED");
+    with_pattern.type_in("q");
+}
+
+#[test]
+fn without_the_right_to_lock_hot_the_waiters_decide() {
+    let (server, _waiters) = server_with_locks();
+    server
+        .call("ACL SETUSER reader on >secret ~* +@all -lock.hot")
+        .okay();
+    let terminal = top(&server, &["--user", "reader", "-a", "secret"], 100, 12);
+    until_keys(&terminal, ["busy", "many", "quiet"]);
+}
+
+#[test]
 fn q_and_signals_leave_the_terminal_as_it_was() {
     let (server, _waiters) = server_with_locks();
     for (signal, code) in [
@@ -116,7 +150,7 @@ fn every_size_of_a_terminal_will_do() {
             terminal.until_shows("it is drawn anew", |text| {
                 text.contains("busy")
                     && text.contains("WAITERS")
-                    && text.contains("HELD") == (columns >= 40)
+                    && text.contains("HOLDERS") == (columns >= 40)
                     && text.contains("q quit") == (rows >= 6)
             });
         }
