@@ -13,4 +13,22 @@ for name, value in string.gmatch(redis.call('INFO', 'lock'), '(lock_[%w_]+):([^\
     add(name .. '_' .. part, number)
   end
 end
+-- The hottest locks by their ranks: lock_hot_1_waited_ms and so on, 0 without such a lock. Their names aren't
+-- exported, because each name would be a series of its own for ever.
+local RANKS = 5
+local COUNTS = {'waited-ms', 'longest-wait-ms', 'waiters', 'waits', 'refused', 'grants', 'held-ms'}
+local is_known, may = pcall(redis.acl_check_cmd, 'LOCK.HOT')
+if is_known and may then
+  local hottest = redis.call('LOCK.HOT', 'COUNT', RANKS)
+  for rank = 1, RANKS do
+    local counts = {}
+    local lock = hottest[rank] or {}
+    for i = 1, #lock, 2 do
+      counts[lock[i]] = lock[i + 1]
+    end
+    for _, count in ipairs(COUNTS) do
+      add('lock_hot_' .. rank .. '_' .. string.gsub(count, '-', '_'), counts[count] or 0)
+    end
+  end
+end
 return fields

@@ -121,11 +121,32 @@ fn the_exporter_passes_the_fields_of_info() {
         assert_eq!(value(&later, &name), 1.0, "{part}");
     }
     assert_eq!(value(&metrics, "redis_up"), 1.0);
+    // The first recipe gives no right to LOCK.HOT.
+    assert!(!metrics.contains("lock_hot_"), "{metrics}");
     // The dashboard and the alerts also query these.
     let calls = "redis_commands_total{cmd=\"lock.acquire\"}";
     assert_eq!(value(&metrics, calls), 1.0);
     assert!(metrics.contains("redis_commands_duration_seconds_total{cmd=\"lock.acquire\"}"));
     assert!(metrics.contains("maxmemory_policy=\"noeviction\""));
+}
+
+#[test]
+fn the_exporter_passes_the_hottest_locks() {
+    let server = server_with_holder();
+    server.call("LOCK.ACQUIRE k b").nil();
+    let exporter = Exporter::start(&server);
+    let page = root().join("docs/operate/monitor.md");
+    let text = std::fs::read_to_string(page).expect("a document");
+    let mut recipes = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("> ACL SETUSER exporter "));
+    let rules = recipes.nth(1).expect("a second recipe");
+    server.call(format!("ACL SETUSER exporter {rules}")).okay();
+    let metrics = exporter.metrics();
+    for (field, expected) in [("1_refused", 1.0), ("1_waiters", 0.0), ("5_refused", 0.0)] {
+        let name = format!("redis_script_values{{key=\"lock_hot_{field}\"}}");
+        assert_eq!(value(&metrics, &name), expected, "{field}");
+    }
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use redis::Value;
 use support::headings::headings;
-use support::{server_with_holder, Expect, Server};
+use support::{server_with_holder, Expect, Server, LONG};
 
 #[track_caller]
 fn text_of(name: &str) -> String {
@@ -21,7 +22,11 @@ fn text_of(name: &str) -> String {
 fn exported(server: &Server) -> BTreeMap<String, String> {
     let script = text_of("redis-lock.lua");
     let pairs = server.call(&["EVAL", &script, "0"]).list();
-    let texts: Vec<String> = pairs.into_iter().map(|it| Ok(it).text()).collect();
+    let text = |it| match it {
+        Value::Int(number) => number.to_string(),
+        it => Ok(it).text(),
+    };
+    let texts: Vec<String> = pairs.into_iter().map(text).collect();
     let pairs = texts
         .chunks(2)
         .map(|pair| (pair[0].clone(), pair[1].clone()));
@@ -43,8 +48,58 @@ fn the_script_exports_every_number_of_info_as_it_is() {
     }
     assert!(numbers.len() >= 19 + 3 * 19, "{numbers:?}");
     assert_eq!(numbers["lock_wait_ms_le_inf"], "0");
-    assert_eq!(exported(&server), numbers);
+    let mut exported = exported(&server);
+    exported.retain(|name, _| !name.starts_with("lock_hot_"));
+    assert_eq!(exported, numbers);
     assert_eq!(numbers["lock_locks"], "1");
+}
+
+#[test]
+fn the_script_exports_the_hottest_locks_without_their_names() {
+    let server = server_with_holder();
+    for key in 0..7 {
+        let key = format!("secret{key}");
+        server.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
+        server.call(format!("LOCK.ACQUIRE {key} b")).nil();
+    }
+    server.call("LOCK.WAIT k b BLOCK 10").nil();
+    let hot = |exported: BTreeMap<String, String>| -> BTreeMap<String, String> {
+        let exported = exported.into_iter();
+        exported
+            .filter(|(name, _)| name.starts_with("lock_hot_"))
+            .collect()
+    };
+    let five = hot(exported(&server));
+    assert_eq!(five.len(), 5 * 7, "{five:?}");
+    assert_eq!(five["lock_hot_1_waits"], "1");
+    assert!(five["lock_hot_1_waited_ms"]
+        .parse::<u64>()
+        .is_ok_and(|ms| ms >= 10));
+    assert_eq!(five["lock_hot_5_refused"], "1");
+    assert!(!format!("{five:?}").contains("secret"));
+    // The number of series doesn't depend on the locks.
+    let none = hot(exported(&Server::start()));
+    assert!(five.keys().eq(none.keys()));
+    assert!(none.values().all(|value| value == "0"));
+}
+
+/// A denied command would be in the server's ACL log, at each scrape.
+#[test]
+fn without_the_right_to_lock_hot_the_script_does_not_try() {
+    let server = server_with_holder();
+    server
+        .call("ACL SETUSER exporter on nopass ~* +info +eval")
+        .okay();
+    let mut client = server.client();
+    client.call("AUTH exporter any").okay();
+    let script = text_of("redis-lock.lua");
+    let pairs = client.call(&["EVAL", &script, "0"]).list();
+    let texts = format!("{pairs:?}");
+    assert!(
+        texts.contains("lock_locks") && !texts.contains("lock_hot_"),
+        "{texts}"
+    );
+    assert_eq!(server.call("ACL LOG").list(), []);
 }
 
 /// Returns the fields that queries select by the label `key`.
@@ -74,10 +129,12 @@ fn the_dashboard_asks_for_all_buckets_of_each_histogram() {
         let buckets = known.keys().filter(|name| name.starts_with(&prefix));
         assert_eq!(buckets.count(), 17, "{prefix}");
     }
-    // The dashboard shows no quantile of the server's whole life, because it can't show the last
-    // minutes.
+    // The dashboard shows no quantile of the server's whole life where a histogram has the last
+    // minutes. Acknowledgements have none.
     let text = text_of("grafana-dashboard.json");
-    assert!(!text.contains("p99_ms") && !text.contains("max_ms"));
+    let text = text.replace("lock_acknowledge_", "");
+    assert!(!text.contains("lock_wait_p99_ms") && !text.contains("lock_hold_max_ms"));
+    assert_eq!(text.matches("p99_ms").count(), 1);
 }
 
 #[test]
