@@ -4,7 +4,7 @@ local fields = {}
 local function add(name, value)
   if tonumber(value) then
     fields[#fields + 1] = name
-    fields[#fields + 1] = value
+    fields[#fields + 1] = tostring(value)
   end
 end
 for name, value in string.gmatch(redis.call('INFO', 'lock'), '(lock_[%w_]+):([^\r\n]*)') do

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use redis::Value;
 use support::headings::headings;
 use support::{server_with_holder, Expect, Server, LONG};
 
@@ -22,11 +21,7 @@ fn text_of(name: &str) -> String {
 fn exported(server: &Server) -> BTreeMap<String, String> {
     let script = text_of("redis-lock.lua");
     let pairs = server.call(&["EVAL", &script, "0"]).list();
-    let text = |it| match it {
-        Value::Int(number) => number.to_string(),
-        it => Ok(it).text(),
-    };
-    let texts: Vec<String> = pairs.into_iter().map(text).collect();
+    let texts: Vec<String> = pairs.into_iter().map(|it| Ok(it).text()).collect();
     let pairs = texts
         .chunks(2)
         .map(|pair| (pair[0].clone(), pair[1].clone()));
