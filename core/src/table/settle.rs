@@ -14,7 +14,6 @@ use super::grants::{held_by, Grantee};
 use super::lock_table::WaitQueues;
 use super::place::publish;
 use super::replicas::hold_back_hand_over;
-use super::waits::TAKEN_OVER;
 use super::worklist::WorkList;
 use crate::budget::{COMPLETION_STEPS, MOST_STEPS};
 use crate::decision::{Completion, Outcome};
@@ -33,6 +32,9 @@ use crate::values::token::Token;
 /// The delay until another look at a queue where nothing may be granted now, in ms. An obstacle
 /// like the migration of a slot takes longer than that.
 pub(super) const AWAY_RETRY_MS: u64 = 20;
+
+/// The outcome of a wait that a newer wait of its token replaces.
+pub(super) const TAKEN_OVER: Outcome = Outcome::Refused(Refusal::TakenOver);
 
 /// The most that the wall clock may be ahead of the steady clock, in ms, because both are cut to
 /// whole ms.

@@ -6,7 +6,7 @@ use super::deadlock::{JoinAt, Newcomer};
 use super::grants::Grantee;
 use super::lock_table::WaitQueues;
 use super::place::place;
-use super::settle::notify;
+use super::settle::{notify, TAKEN_OVER};
 use super::wait_request::{WaitKind, WaitRequest, WaitStart};
 use crate::decision::{Answer, Enqueued, Outcome};
 use crate::hints::unlikely;
@@ -17,9 +17,6 @@ use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::request::Request;
 use crate::values::token::Token;
-
-/// The outcome of a wait that a newer wait of its token replaces.
-pub(super) const TAKEN_OVER: Outcome = Outcome::Refused(Refusal::TakenOver);
 
 /// The outcome of a wait that LOCK.CANCEL ends.
 const CANCELLED: Outcome = Outcome::Refused(Refusal::Cancelled);
