@@ -145,6 +145,9 @@ struct Minute {
     number: u64,
     slots: Vec<Slot>,
     indexes: HashMap<Name, usize>,
+    /// The index of the slot that was counted last.
+    // perf: a wait and the end of its hold mostly follow each other, so they need no search.
+    last: usize,
     // perf: ranks only rise, so an entry is corrected when it is the least. A new name then costs
     // O(log n), also if each command brings one.
     least: BinaryHeap<Reverse<Rank>>,
@@ -190,9 +193,12 @@ impl Minute {
 
     /// Adds to the counts of a name.
     fn count(&mut self, name: &Name, add: impl FnOnce(&mut Counts)) {
-        let known = self.indexes.get(name).copied();
-        let index = known.unwrap_or_else(|| self.insert(name));
-        if let Some(slot) = self.slots.get_mut(index) {
+        let last = self.slots.get(self.last);
+        if last.is_none_or(|last| last.name != *name) {
+            let known = self.indexes.get(name).copied();
+            self.last = known.unwrap_or_else(|| self.insert(name));
+        }
+        if let Some(slot) = self.slots.get_mut(self.last) {
             add(&mut slot.counts);
         }
     }

@@ -16,7 +16,8 @@ impl WaitQueues {
     /// Counts a holder that goes now, if a waiter waits for the name.
     #[inline(never)]
     pub(super) fn count_end(&mut self, name: &Name, held_ms: u64, tx: &mut Transaction) {
-        if self.queues.first(name).is_some() {
+        // perf: most waiters are present, and the first of them is found without a search.
+        if self.queues.head(name).is_some() || self.queues.first(name).is_some() {
             self.contention.end_hold(name, held_ms, tx.steady_ms());
         }
     }

@@ -243,8 +243,9 @@ impl WaitQueues {
         };
         let Some(head) = first else {
             let several = lock.is_some_and(|lock| lock.holders().len() > 1);
-            let is_known = self.schedule.time_of(name).is_some() || self.queues.has_queue(name);
-            if several || is_known {
+            // Absent waiters are counted with the holders that go.
+            let is_waited_for = !self.queues.is_empty() && self.queues.has_queue(name);
+            if several || is_waited_for || self.schedule.time_of(name).is_some() {
                 work.schedule([id]);
             }
             return;
