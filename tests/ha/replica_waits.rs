@@ -656,7 +656,7 @@ fn acquire_until_death(
 #[track_caller]
 fn assert_has_all(server: &Server, granted: &[String]) {
     for key in granted {
-        assert_eq!(Group::holders(server, key), [key.clone()], "a lost grant");
+        assert_eq!(Group::holders(server, key), [&**key], "a lost grant");
     }
 }
 
@@ -704,7 +704,7 @@ fn of_two_replicas_the_one_that_came_further_has_all() {
         let mut lacks: Vec<usize> = Vec::new();
         for replica in &group.replicas {
             replica.call("REPLICAOF NO ONE").okay();
-            let has = |key: &&String| Group::holders(replica, key) == [(*key).clone()];
+            let has = |key: &&String| Group::holders(replica, key) == [key.as_str()];
             lacks.push(granted.len() - granted.iter().filter(has).count());
         }
         assert_eq!(lacks.iter().min(), Some(&0), "{lacks:?}");
