@@ -650,9 +650,21 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
                 }
             }
         }
+        self.lose_begun();
         let completions = &mut self.lists.deliveries.completions;
         self.replica_waits
             .end_lost(&mut |id, end| completions.push(Completion::of_replica_wait(id, end)));
+    }
+
+    /// Loses the replica waits that have begun in this operation and whose grant it has ended again.
+    fn lose_begun(&mut self) {
+        for (name, token) in self.replica_waits.begun() {
+            let id = self.entry(&name);
+            let lock = self.lock(id);
+            if lock.is_none_or(|lock| lock.holder(&token).is_none()) {
+                self.replica_waits.lose(&name, &token);
+            }
+        }
     }
 
     /// Notes that a token is about to be granted these names anew. Replica waits for grants of it that

@@ -317,6 +317,17 @@ impl ReplicaWaits {
         }
     }
 
+    /// Returns the names and tokens of the waits that have begun in the running operation.
+    pub fn begun(&self) -> Vec<(Name, Token)> {
+        let waits = self.begun.iter().filter_map(|id| self.waits.get(id));
+        let grants = waits.flat_map(|wait| {
+            wait.names
+                .iter()
+                .map(|name| (name.clone(), wait.token.clone()))
+        });
+        grants.collect()
+    }
+
     /// Records that a token's grant at a name has ended.
     pub fn lose(&mut self, name: &Name, token: &Token) {
         self.lost.extend(self.of(name, token));

@@ -129,6 +129,15 @@ scenes! {
         < MWAIT 2 k j a: granted | ACQUIRE k a PX 20 REPLICAS 1: NOREPLICAS
         = k a#1";
 
+    a_hand_over_that_is_released_in_the_same_operation_is_lost: "
+        REPLICAS 1
+        ACQUIRE k a PX 20 -> granted
+        WAIT k b REPLICAS 1 -> waits
+        LATE 21
+        RELEASE k b -> 1
+        < WAIT k b REPLICAS 1: NOREPLICAS
+        = k";
+
     a_deleted_key_is_lost: "
         REPLICAS 1
         MACQUIRE 2 k j a REPLICAS 1 -> held back
