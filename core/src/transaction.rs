@@ -362,12 +362,6 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         Some(entry.lock().unwrap_or(&FREE))
     }
 
-    /// Returns the grant of a token as the operation found it, in force or not.
-    pub fn holder_before(&self, id: EntryId, token: &Token) -> Option<&Holder> {
-        let stored = self.entries.get(id)?.stored()?;
-        stored.lock.holder(token)
-    }
-
     /// Adds a grant to the lock of an entry, see [`Lock::grant`].
     #[inline(always)]
     pub fn grant(&mut self, id: EntryId, mode: Mode, holder: Holder) {

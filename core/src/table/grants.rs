@@ -96,21 +96,14 @@ impl WaitQueues {
         let mut ended = Vec::new();
         for name in names {
             let id = tx.entry(name);
-            // The end of its session may have ended the grant just now. A later grant to the same
-            // token has another fence and stays.
-            let is_held = tx.lock(id).is_some_and(|lock| lock.holder(token).is_some());
-            let own = if is_held {
-                tx.lock(id).and_then(|lock| lock.holder(token))
-            } else {
-                tx.holder_before(id, token)
-            };
+            let lock = tx.lock(id);
+            let own = lock.and_then(|lock| lock.holder(token));
+            // A later grant to the same token has another fence and stays.
             let Some(own) = own.filter(|own| own.fence == *fence) else {
                 continue;
             };
             let held_ms = now_ms.saturating_sub(own.since_ms);
-            if is_held {
-                tx.remove(id, token);
-            }
+            tx.remove(id, token);
             count += 1;
             let before = replaced.iter().find(|before| before.name == *name);
             let in_force = before.filter(|it| !has_passed(it.holder.deadline_ms, now_ms));

@@ -258,26 +258,6 @@ scenes! {
         < WAIT k b: granted";
 }
 
-/// The session ends with the connection, so the grant has ended when the hand-over is taken back.
-#[test]
-fn a_hand_over_with_a_session_gives_back_what_the_token_held() {
-    let wait = "WAIT k b SESSION REPLICAS 1";
-    let mut world = play(
-        "REPLICAS 1
-        ACQUIRE k a SHARED -> granted
-        ACQUIRE k b SHARED -> granted
-        WAIT k b SESSION REPLICAS 1 -> waits
-        RELEASE k a -> 1",
-    );
-    let fence = world.fence("k", "b");
-    let (client_id, wall_ms) = (world.client_of(wait), world.wall_ms());
-    world.table.close_client(client_id, wall_ms);
-    world.hang_up(wait);
-    assert_eq!(world.holders("k"), ["b#1"]);
-    assert!(world.fence("k", "b") < fence, "the shared grant of before");
-    assert_eq!(world.say("ACQUIRE k c SHARED"), "granted");
-}
-
 #[test]
 fn clients_that_wait_for_replicas_count_as_blocked() {
     let mut world = play(
