@@ -68,7 +68,7 @@ fn ask_if_due(ctx: &Context) {
     let now_ms = clock::steady_ms();
     let is_due = state::with(|state| {
         let (asked_offset, asked_ms) = state.asked_replicas.get();
-        last != asked_offset || now_ms >= asked_ms.saturating_add(ASK_AGAIN_MS)
+        last > asked_offset || now_ms >= asked_ms.saturating_add(ASK_AGAIN_MS)
     });
     if is_due && api::may_write_unasked(ctx) {
         state::with(|state| state.asked_replicas.set((last, now_ms)));
