@@ -48,7 +48,14 @@ fn absorb_all(table: &mut LockTable, state: &State) {
                 table.doubt_grants_in(Some(db));
             }
             Event::ValueLeft(name) => table.lose_grants_at(&name),
-            Event::Closed(client_id, ended_ms) => table.close_client(client_id, ended_ms),
+            Event::Closed(client_id, ended_ms) => {
+                state.pending(|pending| {
+                    let taken_back = pending.undelivered.iter();
+                    let of_client = taken_back.filter(|it| it.client_id == client_id);
+                    of_client.for_each(|hand_over| table.untie(hand_over));
+                });
+                table.close_client(client_id, ended_ms);
+            }
             Event::Left(waiter_id, position) => {
                 if table.leave_replica_wait(waiter_id).is_none() {
                     let (position, now_ms) = (position.into_iter(), clock::steady_ms());
@@ -56,16 +63,14 @@ fn absorb_all(table: &mut LockTable, state: &State) {
                     touched.extend(position.filter_map(leave));
                 }
             }
-            Event::Lost(waiter_id, position, lost_ms) => {
-                match table.leave_replica_wait(waiter_id) {
-                    Some(wait) => undelivered.extend(wait.undelivered()),
-                    None => {
-                        let (position, most) = (position.into_iter(), config::max_tickets());
-                        let lose = |at| table.lose(waiter_id, at, lost_ms, most);
-                        touched.extend(position.filter_map(lose));
-                    }
+            Event::Lost(waiter_id, position, lost_ms) => match table.lose_replica_wait(waiter_id) {
+                Some(hand_over) => undelivered.extend(hand_over),
+                None => {
+                    let (position, most) = (position.into_iter(), config::max_tickets());
+                    let lose = |at| table.lose(waiter_id, at, lost_ms, most);
+                    touched.extend(position.filter_map(lose));
                 }
-            }
+            },
         }
     }
     table.end_session(unlinked);

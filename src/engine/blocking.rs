@@ -35,7 +35,7 @@ use redis_lock_core::budget::MOST_REFUSED_AT_ONCE;
 use redis_lock_core::decision::{Answer, Completion, Outcome};
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::operation::{Action, Operation};
-use redis_lock_core::state::hand_over::{FenceOrigin, HandOver};
+use redis_lock_core::state::hand_over::{FenceOrigin, HandOver, TakeBack};
 use redis_lock_core::state::queue::{Position, WaiterId};
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::name::Names;
@@ -299,12 +299,17 @@ fn record_known(state: &State, Operation { names, action, .. }: &Operation, answ
 
 /// Records a hand-over to take back, because its client won't read the reply. Nothing is recorded
 /// if another connection got a reply that confirms it. A client that is still connected, because
-/// the server replied by itself, loses its position.
+/// the server replied by itself, loses its position, and keeps a grant that was held back for
+/// replicas.
 fn record_undelivered(hand_over: HandOver) {
     if state::blocked(|blocked| blocked.is_known(&hand_over)) {
         return;
     }
-    let place = hand_over.place.filter(|_| is_lost(hand_over.client_id));
+    let is_lost = is_lost(hand_over.client_id);
+    if hand_over.take_back == TakeBack::IfClosed && !is_lost {
+        return;
+    }
+    let place = hand_over.place.filter(|_| is_lost);
     let undelivered = HandOver { place, ..hand_over };
     pending::record(|pending| pending.undelivered.push(undelivered));
 }

@@ -388,6 +388,76 @@ fn client_unblock_cuts_the_wait_short() {
     }
 }
 
+/// A CLIENT UNBLOCK ... ERROR may come when the replica has acknowledged and the reply isn't written
+/// yet. The time of the command follows the time of the reply, so that they meet often.
+#[test]
+fn an_error_takes_nothing_back_in_the_tick_of_the_acknowledgement() {
+    let group = Group::of(1);
+    let primary = &group.primary;
+    let mut delay = Duration::from_micros(100);
+    let step = Duration::from_micros(10);
+    let mut administrator = primary.client();
+    for round in 0..300 {
+        let key = format!("k{round}");
+        primary.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
+        let wait = format!("LOCK.WAIT {key} b {LONG} REPLICAS 1 WITHIN 60000");
+        let mut waiter = primary.client();
+        let unblock = format!("CLIENT UNBLOCK {} ERROR", waiter.id());
+        waiter.send(&*wait);
+        primary.until_waiters(&key, 1);
+        administrator.send(format!("LOCK.RELEASE {key} a"));
+        let sent = Instant::now();
+        while sent.elapsed() < delay {
+            std::hint::spin_loop();
+        }
+        administrator.send(&*unblock);
+        assert_eq!(administrator.recv().int(), 1);
+        administrator.recv().int();
+        if waiter.recv().is_ok() {
+            delay = delay.saturating_sub(step);
+        } else {
+            delay += step;
+        }
+        primary.settle();
+        assert_eq!(Group::holders(primary, &key), ["b"], "round {round}");
+    }
+}
+
+#[test]
+fn a_hand_over_with_a_session_gives_back_what_the_token_held() {
+    let group = Group::of(1);
+    let primary = &group.primary;
+    for keep in ["", "KEEP 60000"] {
+        primary.call("FLUSHALL").okay();
+        let mut owner = primary.client();
+        owner
+            .call(format!("LOCK.ACQUIRE k b {LONG} SHARED DATA old"))
+            .grant();
+        let fence = primary.known_lock("k").holder().int("fence");
+        primary
+            .call(format!("LOCK.ACQUIRE k a {LONG} SHARED"))
+            .grant();
+        let options = format!("{LONG} SESSION {keep} DATA new REPLICAS 1 WITHIN 60000");
+        let waiter = primary.waiter(format!("LOCK.WAIT k b {options}"));
+        primary.until_acknowledged_by(1);
+        group.freeze();
+        primary.call("LOCK.RELEASE k a").int();
+        group.until_held_replies(1);
+        assert_eq!(primary.known_lock("k").mode, "exclusive", "{keep}");
+        waiter.close();
+        until("the shared grant is restored", || {
+            primary
+                .lock_info("k")
+                .is_some_and(|lock| lock.mode == "shared")
+        });
+        let lock = primary.known_lock("k");
+        let restored = lock.holder();
+        assert_eq!(restored.int("fence"), fence, "{keep}");
+        assert_eq!(restored.text("data"), "old", "{keep}");
+        group.thaw();
+    }
+}
+
 #[test]
 fn a_lost_connection_takes_back_a_hand_over_only() {
     let group = Group::of(1);

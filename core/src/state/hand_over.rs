@@ -14,6 +14,16 @@ pub enum FenceOrigin {
     Kept,
 }
 
+/// The losses of the reply that take a hand-over back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeBack {
+    /// The connection closed, or the client got an error from the server instead.
+    IfUndelivered,
+    /// The connection closed. The reply was held back until replicas had acknowledged, so an error
+    /// of the server takes nothing back.
+    IfClosed,
+}
+
 /// A grant of the same token at one of the names, which the hand-over replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replaced {
@@ -40,6 +50,8 @@ pub struct HandOver {
     /// The origin of the fence. If it was kept, the token held all names before, so nothing is
     /// taken back.
     pub fence_origin: FenceOrigin,
+    /// The losses of the reply that take it back.
+    pub take_back: TakeBack,
     /// The grants that this one replaced. Taking the hand-over back restores those in force.
     pub replaced: Vec<Replaced>,
     /// The waiter and its position, if it waited with KEEP. Taking the hand-over back enqueues the

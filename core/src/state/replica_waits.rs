@@ -14,13 +14,14 @@ use foldhash::HashMap;
 use smallvec::SmallVec;
 
 use crate::state::durations::Durations;
-use crate::state::hand_over::{FenceOrigin, HandOver};
+use crate::state::hand_over::{FenceOrigin, HandOver, TakeBack};
 use crate::state::queue::WaiterId;
 use crate::values::grant::Grant;
 use crate::values::holder::Holder;
 use crate::values::holders::Difference;
 use crate::values::name::{Name, Names};
 use crate::values::request::Replicas;
+use crate::values::session_id::SessionId;
 use crate::values::time::has_passed;
 use crate::values::token::Token;
 
@@ -40,6 +41,7 @@ pub enum HeldReply {
 struct Followed {
     deadline_ms: u64,
     fence: u64,
+    session: SessionId,
 }
 
 impl Followed {
@@ -47,6 +49,7 @@ impl Followed {
         Self {
             deadline_ms: own.deadline_ms,
             fence: own.fence,
+            session: own.session,
         }
     }
 }
@@ -102,6 +105,11 @@ impl ReplicaWait {
         }
     }
 
+    /// Returns the sessions of the grants.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.grants.iter().map(|own| own.session)
+    }
+
     /// Returns the reply as it is to be sent now.
     pub fn due(self) -> DueReply {
         let fences = self.grants.iter().map(|own| own.fence);
@@ -111,6 +119,7 @@ impl ReplicaWait {
             HeldReply::HandOver(hand_over) if !self.is_confirmed => {
                 let mut hand_over = *hand_over;
                 hand_over.grant.fence = fence;
+                hand_over.take_back = TakeBack::IfClosed;
                 DueReply::HandOver(hand_over)
             }
             HeldReply::HandOver(_) | HeldReply::Grant => DueReply::Grant(Grant { token, fence }),

@@ -10,7 +10,7 @@ use crate::state::queue::{Position, Waiter};
 use crate::transaction::{EntryId, Transaction};
 use crate::values::data::Data;
 use crate::values::grant::Grant;
-use crate::values::holder::Holder;
+use crate::values::holder::{Holder, Mode};
 use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
@@ -103,13 +103,16 @@ impl WaitQueues {
                 continue;
             };
             let held_ms = now_ms.saturating_sub(own.since_ms);
+            let share = (own.limit, own.permits);
             tx.remove(id, token);
             count += 1;
             let before = replaced.iter().find(|before| before.name == *name);
             let in_force = before.filter(|it| !has_passed(it.holder.deadline_ms, now_ms));
             if let Some(before) = in_force {
-                let holder = before.holder.clone();
-                tx.grant(id, before.mode, holder);
+                let others = tx.lock(id);
+                if let Some((mode, holder)) = others.map(|it| restored(before, share, it)) {
+                    tx.grant(id, mode, holder);
+                }
             } else {
                 ended.push((name, held_ms));
             }
@@ -381,6 +384,26 @@ fn leave_holds(id: EntryId, token: &Token, left: u64, tx: &mut Transaction) {
     if is_as_before {
         tx.force_propagate(id, token);
     }
+}
+
+/// Returns a grant that a hand-over replaced, with its mode, to restore it beside other holders. If the
+/// hand-over took less and other holders have the rest meanwhile, the grant has only what the
+/// hand-over left it: its mode, and its limit and permits.
+fn restored(
+    Replaced { mode, holder, .. }: &Replaced,
+    (limit, permits): (u32, u32),
+    others: &Lock,
+) -> (Mode, Holder) {
+    let holder = holder.clone();
+    if others.admits(*mode, &holder) {
+        return (*mode, holder);
+    }
+    let left = Holder {
+        limit,
+        permits,
+        ..holder
+    };
+    (Mode::Shared, left)
 }
 
 /// Returns the grants of this token at these names that are in force.

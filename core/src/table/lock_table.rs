@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::decision::{Answer, Decision, Deliveries};
 use crate::state::contention::Contention;
 use crate::state::durations::Durations;
+use crate::state::hand_over::HandOver;
 use crate::state::lost_holds::LostHolds;
 use crate::state::place::WaiterKind;
 use crate::state::queue::{Position, Queues, Waiter, WaiterId};
@@ -171,6 +172,22 @@ impl LockTable {
     /// to the connection end, except those with KEEP.
     pub fn close_client(&mut self, client_id: u64, ended_ms: u64) {
         self.sessions.close_client(client_id, ended_ms);
+    }
+
+    /// Ends the sessions that a hand-over began which is to be taken back, before its client's connection counts
+    /// as closed. Its grants last until then: what they replaced is to be restored in the same step.
+    pub fn untie(&mut self, undelivered: &HandOver) {
+        let HandOver {
+            client_id,
+            names,
+            replaced,
+            ..
+        } = undelivered;
+        let is_older = |id: &SessionId| replaced.iter().any(|it| it.holder.session == *id);
+        let tied = self.sessions.ties_of(*client_id);
+        let begun = tied.filter(|(id, name)| names.contains(name) && !is_older(id));
+        let sessions: Vec<SessionId> = begun.map(|(id, _)| id).collect();
+        self.end_session(sessions);
     }
 
     /// Ends these sessions, because the values with their grants are gone.

@@ -15,6 +15,7 @@ use crate::transaction::Transaction;
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::request::Replicas;
+use crate::values::session_id::SessionId;
 use crate::values::token::Token;
 
 impl LockTable {
@@ -57,10 +58,24 @@ impl LockTable {
         &self.replica_waits
     }
 
-    /// Removes the replica wait of a client that got a reply from the server, or whose connection
-    /// is gone. Returns `None` if the client has none.
+    /// Removes the replica wait of a client that got a reply from the server. Returns `None` if the
+    /// client has none.
     pub fn leave_replica_wait(&mut self, id: WaiterId) -> Option<ReplicaWait> {
         self.replica_waits.remove(id)
+    }
+
+    /// Removes the replica wait of a client whose connection is gone, and returns the hand-over to take
+    /// back, if there is one. The sessions that it began end, but its grants last until then: what they
+    /// replaced is to be restored in the same step. Returns `None` if the client has no replica wait.
+    pub fn lose_replica_wait(&mut self, id: WaiterId) -> Option<Option<HandOver>> {
+        let wait = self.replica_waits.remove(id)?;
+        let sessions: Vec<SessionId> = wait.sessions().collect();
+        let undelivered = wait.undelivered();
+        if let Some(HandOver { replaced, .. }) = &undelivered {
+            let is_older = |id: &SessionId| replaced.iter().any(|it| it.holder.session == *id);
+            self.end_session(sessions.into_iter().filter(|id| !is_older(id)));
+        }
+        Some(undelivered)
     }
 
     /// Removes the replica wait of a client whose WITHIN an administrator has cut short. Returns

@@ -18,7 +18,7 @@ use super::worklist::WorkList;
 use crate::budget::{COMPLETION_STEPS, MOST_STEPS};
 use crate::decision::{Completion, Outcome};
 use crate::hints::{cold_path, likely, unlikely};
-use crate::state::hand_over::{FenceOrigin, HandOver};
+use crate::state::hand_over::{FenceOrigin, HandOver, TakeBack};
 use crate::state::place::WaiterKind;
 use crate::state::queue::{Position, Waiter, WaiterId};
 use crate::transaction::{EntryId, Transaction};
@@ -462,6 +462,7 @@ impl WaitQueues {
             client_id,
             granted_ms,
             fence_origin: kept_fence.map_or(FenceOrigin::New, |_| FenceOrigin::Kept),
+            take_back: TakeBack::IfUndelivered,
             replaced,
             place,
         };

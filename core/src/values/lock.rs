@@ -163,7 +163,8 @@ impl Lock {
         let admits = match (self.mode, request.mode) {
             (Mode::Shared, Mode::Shared) => {
                 let taken = self.holders.permits();
-                has_room(request, taken, self.holders.smallest_limit())
+                let asked = (request.limit, request.permits);
+                has_room(asked, taken, self.holders.smallest_limit())
             }
             _ => false,
         };
@@ -188,7 +189,8 @@ impl Lock {
 
     fn compatibility_of_raise(&self, own: &Holder, request: &Request) -> Compatibility {
         let taken = self.holders.permits() - u64::from(own.permits);
-        if has_room(request, taken, self.holders.smallest_limit_beside(own)) {
+        let asked = (request.limit, request.permits);
+        if has_room(asked, taken, self.holders.smallest_limit_beside(own)) {
             Compatibility::Raise { fence: own.fence }
         } else {
             let lack = self.lack_of(own, request);
@@ -206,6 +208,14 @@ impl Lock {
         } else {
             Lack::Permits(permits_short)
         }
+    }
+
+    /// Returns true if the holders admit this grant of another token.
+    pub fn admits(&self, mode: Mode, other: &Holder) -> bool {
+        let taken = self.holders.permits();
+        let limit = self.holders.smallest_limit();
+        let are_shared = (self.mode, mode) == (Mode::Shared, Mode::Shared);
+        self.is_free() || (are_shared && has_room((other.limit, other.permits), taken, limit))
     }
 
     /// Returns the number of permits that are free under the smallest limit of the holders.
@@ -291,12 +301,13 @@ pub struct Stored {
     pub expiry_ms: Option<u64>,
 }
 
-/// Returns true if a request fits beside holders that take `taken` permits and have `limit` as
+/// Returns true if a grant with this limit and these permits fits beside holders that take `taken`
+/// permits and have `limit` as
 /// their smallest limit. If limits differ, the smallest one binds.
-fn has_room(request: &Request, taken: u64, limit: Option<u32>) -> bool {
-    let own = (request.limit > 0).then_some(request.limit);
+fn has_room((own_limit, permits): (u32, u32), taken: u64, limit: Option<u32>) -> bool {
+    let own = (own_limit > 0).then_some(own_limit);
     let smallest = limit.into_iter().chain(own).min();
-    let wanted = taken.saturating_add(request.permits.into());
+    let wanted = taken.saturating_add(permits.into());
     smallest.is_none_or(|most| wanted <= most.into())
 }
 

@@ -298,8 +298,12 @@ impl World {
     /// that are due.
     pub fn hang_up_unseen(&mut self, line: &str) -> Option<Name> {
         let (waiter_id, position) = self.forget(line);
-        if let Some(wait) = self.table.leave_replica_wait(waiter_id) {
-            if let Some(hand_over) = wait.undelivered() {
+        if self.table.replica_waits().contains(waiter_id) {
+            let (client_id, wall_ms) = (self.client_of(line), self.wall_ms());
+            self.table.close_client(client_id, wall_ms);
+        }
+        if let Some(undelivered) = self.table.lose_replica_wait(waiter_id) {
+            if let Some(hand_over) = undelivered {
                 let decision = self.outside(|table, outside| table.take_back(&hand_over, outside));
                 self.carry_out(decision);
             }

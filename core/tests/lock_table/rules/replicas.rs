@@ -256,6 +256,57 @@ scenes! {
         < WAIT k b REPLICAS 1: UNBLOCKED
         RELEASE k a -> 1
         < WAIT k b: granted";
+    a_hand_over_with_a_session_gives_back_what_the_token_held: "
+        REPLICAS 1
+        ACQUIRE k a SHARED -> granted
+        ACQUIRE k b SHARED -> granted
+        WAIT k b SESSION REPLICAS 1 -> waits
+        WAIT k c SHARED -> waits
+        RELEASE k a -> 1
+        = k b#1
+        BYE WAIT k b SESSION REPLICAS 1
+        < WAIT k c SHARED: granted
+        = k b#1 c#1";
+
+    a_hand_over_without_a_session_gives_back_the_older_one: "
+        REPLICAS 1
+        ACQUIRE k a SHARED -> granted
+        ACQUIRE k b SHARED PX 30 SESSION -> granted
+        WAIT k b PX 30 REPLICAS 1 -> waits
+        RELEASE k a -> 1
+        BYE WAIT k b PX 30 REPLICAS 1
+        +500
+        = k b#1
+        CLOSE ACQUIRE k b SHARED PX 30 SESSION
+        = k";
+
+    a_take_back_leaves_shared_holders_that_were_admitted_meanwhile: "
+        REPLICAS 1
+        ACQUIRE k b -> granted
+        ACQUIRE j a -> granted
+        MWAIT 2 k j b SHARED REPLICAS 1 -> waits
+        WAIT k c SHARED -> waits
+        RELEASE j a -> 1
+        < WAIT k c SHARED: granted
+        = k b#1 c#1
+        BYE MWAIT 2 k j b SHARED REPLICAS 1
+        = k b#1 c#1
+        = j
+        ACQUIRE k d SHARED -> granted";
+
+    a_take_back_takes_no_permits_from_others: "
+        REPLICAS 1
+        ACQUIRE k b SHARED LIMIT 3 PERMITS 3 -> granted
+        ACQUIRE j a -> granted
+        MWAIT 2 k j b SHARED LIMIT 3 PERMITS 1 REPLICAS 1 -> waits
+        WAIT k c SHARED LIMIT 3 PERMITS 2 -> waits
+        RELEASE j a -> 1
+        < WAIT k c SHARED LIMIT 3 PERMITS 2: granted
+        BYE MWAIT 2 k j b SHARED LIMIT 3 PERMITS 1 REPLICAS 1
+        = k b#1 c#1
+        = j
+        RELEASE k c -> 1
+        ACQUIRE k d SHARED LIMIT 3 PERMITS 2 -> granted";
 }
 
 #[test]

@@ -44,6 +44,23 @@ fn a_take_back_gives_back_what_the_token_had_before() {
 }
 
 #[test]
+fn a_session_that_closed_takes_nothing_from_what_the_token_had_before() {
+    let mut world = play(
+        "ACQUIRE k a SHARED -> granted
+         ACQUIRE k b SHARED -> granted
+         WAIT k a SESSION -> waits
+         RELEASE k b -> 1
+         < WAIT k a SESSION: granted",
+    );
+    let hand_over = world.handed_over.last().cloned().expect("a hand-over");
+    world.table.untie(&hand_over);
+    world.close("WAIT k a SESSION");
+    world.take_back_last();
+    assert_eq!(world.holders("k"), ["a#1"]);
+    assert_eq!(world.say("ACQUIRE k c SHARED"), "granted");
+}
+
+#[test]
 fn a_grant_taken_back_goes_back_to_its_place() {
     let mut world = play(
         "ACQUIRE k h -> granted
