@@ -12,7 +12,8 @@ use crate::{block_end, contended, instructions, lease_end, memory, pair, pairs};
 ///
 /// The `HELD_OF` limits are the highest values of any server at version 0.1.0, plus 3 %. Lower them
 /// after every gain, down to the bounds below.
-pub const HELD_OF_DELETE: f64 = 1.3;
+/// On Redis 7.0 the ratio was 1.23 to 1.30 by the same code, because the server's own share varies.
+pub const HELD_OF_DELETE: f64 = 1.34;
 /// Like `HELD_OF_DELETE`, for compare-and-delete on the servers that support it.
 pub const HELD_OF_COMPARE: f64 = 1.15;
 /// Like `HELD_OF_DELETE`, for the script.
