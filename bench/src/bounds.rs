@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use crate::sheet::{metric, shown, Extent, Place, Run};
-use crate::{block_end, contended, instructions, lease_end, memory, pair, pairs};
+use crate::{block_end, contended, instructions, lease_end, memory, pair, pairs, replicas};
 
 /// The limit of CI for `make instructions` on each server: the instructions of a pair, as a
 /// multiple of SET + DEL's.
@@ -115,6 +115,7 @@ pub fn all(run: &Run) -> Vec<Bound> {
             limit: Limit::AtMost(3.0),
         },
     ]);
+    all.extend([metric::TIME_P50, metric::TIME_P99].map(acknowledgement_of_wait));
     all
 }
 
@@ -187,6 +188,16 @@ fn at(benchmark: &str, setting: &str, size: u64, contestant: &str, metric: &'sta
 
 fn contended_at(n: u64, contestant: &str, metric: &'static str) -> Spot {
     at(contended::NAME, "", n, contestant, metric)
+}
+
+fn acknowledgement_of_wait(metric: &'static str) -> Bound {
+    let time = |contestant| at(replicas::NAME, "", 0, contestant, metric);
+    Bound {
+        what: format!("a grant that a replica has, {metric}, of LOCK.ACQUIRE and WAIT 1\'s"),
+        measured: time(replicas::REPLICAS),
+        of: Some(time(replicas::WAIT)),
+        limit: Limit::AtMost(replicas::BOUND),
+    }
 }
 
 fn grants_of_list(n: u64) -> Bound {

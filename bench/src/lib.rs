@@ -20,6 +20,7 @@ pub mod pair;
 pub mod pairs;
 pub mod peers;
 pub mod plot;
+pub mod replicas;
 pub mod reply;
 pub mod rounds;
 pub mod sheet;

@@ -5,7 +5,7 @@ use comfy_table::{presets, CellAlignment, Table};
 use crate::bounds::{self, Bound, Limit};
 use crate::sheet::{metric, shown, Cell, Place, Run, Sheet};
 use crate::{
-    block_end, contended, handoff, instructions, lease_end, mass_end, memory, pair, peers,
+    block_end, contended, handoff, instructions, lease_end, mass_end, memory, pair, peers, replicas,
 };
 
 /// The destination of a table.
@@ -51,7 +51,7 @@ const fn heading(
 }
 
 /// The headings of all benchmarks, in the order of their tables.
-pub const HEADINGS: [Heading; 11] = [
+pub const HEADINGS: [Heading; 12] = [
     heading(pair::NAME, "An uncontended pair", "AOF", "pipeline"),
     heading(
         instructions::HAND_OVER,
@@ -68,6 +68,7 @@ pub const HEADINGS: [Heading; 11] = [
     heading(contended::NAME, "One contended lock", "", "contenders"),
     heading(contended::CLIENTS, "Each of 16 contenders", "", "rank"),
     heading(handoff::NAME, "Hand-off", "server", ""),
+    heading(replicas::NAME, "A grant that a replica has", "", ""),
     heading(
         lease_end::NAME,
         "Wake-up at the end of a lease",

@@ -395,9 +395,9 @@ fn an_error_takes_nothing_back_in_the_tick_of_the_acknowledgement() {
     let group = Group::of(1);
     let primary = &group.primary;
     let mut delay = Duration::from_micros(100);
-    let step = Duration::from_micros(10);
+    let step = Duration::from_micros(4);
     let mut administrator = primary.client();
-    for round in 0..300 {
+    for round in 0..1_000 {
         let key = format!("k{round}");
         primary.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
         let wait = format!("LOCK.WAIT {key} b {LONG} REPLICAS 1 WITHIN 60000");

@@ -10,7 +10,8 @@ use redis_lock_bench::rounds::Progress;
 use redis_lock_bench::sheet::{Extent, Run, Sheet};
 use redis_lock_bench::stage::{raise_file_limit, Stage};
 use redis_lock_bench::{
-    block_end, bounds, contended, document, handoff, lease_end, mass_end, memory, pair, plot, table,
+    block_end, bounds, contended, document, handoff, lease_end, mass_end, memory, pair, plot,
+    replicas, table,
 };
 use redis_lock_load::told;
 
@@ -45,6 +46,8 @@ enum Benchmark {
     Contended,
     /// The time from a release until the next waiter has its reply
     Handoff,
+    /// The time until a client knows that a replica has its grant
+    Replicas,
     /// The delay between the end of a lease and the waiter's grant
     LeaseEnd,
     /// The delay of the end of a BLOCK
@@ -61,6 +64,7 @@ impl Benchmark {
             Benchmark::Pair => pair::measure(stage, sheet, progress),
             Benchmark::Contended => contended::measure(stage, sheet, progress),
             Benchmark::Handoff => handoff::measure(stage, sheet, progress),
+            Benchmark::Replicas => replicas::measure(stage, sheet, progress),
             Benchmark::LeaseEnd => lease_end::measure(stage, sheet, progress),
             Benchmark::BlockEnd => block_end::measure(stage, sheet, progress),
             Benchmark::Memory => memory::measure(stage, sheet, progress),

@@ -200,7 +200,7 @@ pub struct ReplicaWaits {
     waits: HashMap<WaiterId, ReplicaWait>,
     at: HashMap<Name, HashMap<Token, SmallVec<[WaiterId; 1]>>>,
     /// Waits whose offset is not known yet.
-    unsent: Vec<WaiterId>,
+    unsent: BTreeSet<WaiterId>,
     /// Waits by their number of replicas and their offset.
     offsets: BTreeSet<(u16, u64, WaiterId)>,
     timeouts: BTreeSet<(u64, WaiterId)>,
@@ -245,7 +245,7 @@ impl ReplicaWaits {
         }
         self.timeouts.insert((wait.until_ms, id));
         self.lease_ends.insert((wait.lease_end_ms(), id));
-        self.unsent.push(id);
+        self.unsent.insert(id);
         self.begun.push(id);
         self.waits.insert(id, wait);
     }
@@ -260,7 +260,7 @@ impl ReplicaWaits {
         self.lease_ends.remove(&(wait.lease_end_ms(), id));
         match wait.offset {
             Some(offset) => drop(self.offsets.remove(&(wait.replicas, offset, id))),
-            None => self.unsent.retain(|own| *own != id),
+            None => drop(self.unsent.remove(&id)),
         }
         Some(wait)
     }
@@ -383,7 +383,7 @@ impl ReplicaWaits {
     /// Records the offset of waits whose effects were replicated since the last call. The caller
     /// has made sure that all effects so far are before the offset.
     pub fn record_offset(&mut self, offset: u64) {
-        for id in self.unsent.drain(..) {
+        for id in std::mem::take(&mut self.unsent) {
             if let Some(wait) = self.waits.get_mut(&id) {
                 wait.offset = Some(offset);
                 self.offsets.insert((wait.replicas, offset, id));

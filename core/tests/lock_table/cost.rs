@@ -1,6 +1,9 @@
 //! Growth of an operation's steps with keys, waiters and holders: linear, never quadratic.
 
+use std::time::{Duration, Instant};
+
 use crate::world::World;
+use redis_lock_core::state::replica_waits::Progress;
 use redis_lock_core::values::refusal::Refusal;
 
 /// Asserts that a number four times as large costs at most about four times as much.
@@ -492,4 +495,67 @@ fn a_search_for_deadlocks_among_many_sessions_is_bounded() {
     world.say_as(2, "WAIT k0 w");
     let (steps, given_up) = steps_of_a_search(&mut world, "WAIT own c");
     assert!(steps <= MOST_OF_A_SEARCH && given_up == 1, "{steps}");
+}
+
+/// Returns a world in which clients wait for a replica, each for an offset of its own: 1, 2 and so on.
+fn replica_waits(count: usize) -> World {
+    let mut world = World::new();
+    world.store.replicas = 1;
+    for number in 1..=count {
+        let line = format!("ACQUIRE k{number} t PX 900000 REPLICAS 1");
+        assert_eq!(world.say(&line), "held back");
+        world.table.record_offset(number as u64);
+    }
+    world
+}
+
+/// Acknowledges everything up to an offset. Returns the time that it took.
+fn acknowledge_up_to(world: &mut World, offset: u64) -> Duration {
+    let progress = Progress {
+        acknowledged: vec![offset],
+    };
+    let begun = Instant::now();
+    let decision = world.outside(|table, outside| table.acknowledge(&progress, 1_000, outside));
+    let took = begun.elapsed();
+    world.carry_out(decision);
+    took
+}
+
+#[test]
+fn many_who_wait_for_replicas() {
+    // The structures that a look could go through count no steps, so this one measures the time: the
+    // least of 50 looks, which a busy machine doesn't change.
+    let least_time = |count: usize| {
+        let mut world = replica_waits(count);
+        let steps = world.table.steps();
+        let times = (1..=50).map(|offset| {
+            let took = acknowledge_up_to(&mut world, offset);
+            assert_eq!(world.heard().len(), 1, "each look finds one");
+            took
+        });
+        let least = times.min().expect("some times");
+        assert_eq!(world.table.steps(), steps, "no name is looked at");
+        assert_eq!(world.table.replica_waits().len(), count - 50);
+        least
+    };
+    let (few, many) = (least_time(100), least_time(10_000));
+    assert!(
+        many <= few * 10,
+        "to acknowledge one: {few:?} of 100, {many:?} of 10,000"
+    );
+    assert_constant("to lose one", |count| {
+        let mut world = replica_waits(count);
+        let cost = steps(&mut world, "RELEASE k7 t", "1");
+        assert_eq!(world.heard().len(), 1);
+        cost
+    });
+}
+
+#[test]
+fn many_who_are_acknowledged_at_once_are_answered_in_parts() {
+    let mut world = replica_waits(2_500);
+    for answered in [1_000, 1_000, 500, 0] {
+        acknowledge_up_to(&mut world, 2_500);
+        assert_eq!(world.heard().len(), answered);
+    }
 }

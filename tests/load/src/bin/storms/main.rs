@@ -10,6 +10,7 @@ mod many_keys;
 mod permits;
 mod places;
 mod queue;
+mod replicas;
 mod report;
 mod scripts;
 mod sessions;
@@ -116,6 +117,8 @@ enum Storm {
     PermitsFreed,
     /// LOCK.HOT while 100,000 keys are waited for and a million others come and go
     Hot,
+    /// 10,000 clients wait for a replica that stands still
+    Replicas,
     /// A script takes 20 SESSION locks beside 5,000 clients
     ScriptSessions,
 }
@@ -152,6 +155,7 @@ impl Storm {
             Storm::PlacesShown => places::shown(stage, score),
             Storm::PermitsFreed => permits::freed(stage, score),
             Storm::Hot => hot::asked(stage, score),
+            Storm::Replicas => replicas::stand_still(stage, score),
             Storm::ScriptSessions => scripts::sessions(stage, score),
         }
     }
