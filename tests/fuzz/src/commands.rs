@@ -31,24 +31,27 @@ const fn kind(name: &'static str, weight: u32, template: &'static str) -> Kind {
 #[rustfmt::skip]
 pub const KINDS: &[Kind] = &[
     // Locks. WAIT is rare, because it stops its connection.
-    kind("acquire", 1500, "LOCK.ACQUIRE <key> <token> <grant>"),
-    kind("wait", 200, "LOCK.WAIT <key> <token> <block> <grant>"),
+    kind("acquire", 1500, "LOCK.ACQUIRE <key> <token> <grant> <replicas>"),
+    kind("wait", 200, "LOCK.WAIT <key> <token> <block> <grant> <replicas>"),
     kind("wait-then-more", 30, "LOCK.WAIT <key> <token> <block> <grant> ; <any> ; LOCK.RELEASE <key> <token>"),
     // Sessions that have waiters while their own connection waits.
     kind("hold-and-wait", 60, "LOCK.ACQUIRE <key> <token> <lease> SESSION ; LOCK.WAIT <key> <token> <block> <session>"),
     kind("hold-and-mwait", 20, "LOCK.ACQUIRE <key> <token> SHARED SESSION ; LOCK.MWAIT <keys> <token> <block> <mode>"),
+    // Replies that are held back for the replica, beside other ends of their grants.
+    kind("held-back-quit", 15, "LOCK.WAIT <key> <token> <block> <grant> REPLICAS 1 WITHIN <1-30> ; QUIT"),
+    kind("held-back-then-more", 20, "LOCK.ACQUIRE <key> <token> <grant> REPLICAS 1 WITHIN <1-30> ; <any> ; LOCK.RELEASE <key> <token>"),
     kind("wait-quit", 15, "LOCK.WAIT <key> <token> <block> <grant> ; QUIT"),
     kind("queue", 150, "LOCK.QUEUE <key> <token> <place> <grant>"),
     kind("cancel", 60, "LOCK.CANCEL <key> <token>"),
-    kind("extend", 500, "LOCK.EXTEND <key> <token> <lease> <tie> <data> <raise>"),
+    kind("extend", 500, "LOCK.EXTEND <key> <token> <lease> <tie> <data> <raise> <replicas>"),
     kind("release", 1400, "LOCK.RELEASE <key> <token> <how-many>"),
     kind("check", 400, "LOCK.CHECK <key> <token>"),
     kind("info", 400, "LOCK.INFO <key> <waiters>"),
     kind("hot", 100, "LOCK.HOT <count>"),
-    kind("macquire", 500, "LOCK.MACQUIRE <keys> <token> <grant>"),
-    kind("mwait", 80, "LOCK.MWAIT <keys> <token> <block> <grant>"),
+    kind("macquire", 500, "LOCK.MACQUIRE <keys> <token> <grant> <replicas>"),
+    kind("mwait", 80, "LOCK.MWAIT <keys> <token> <block> <grant> <replicas>"),
     kind("mqueue", 60, "LOCK.MQUEUE <keys> <token> <place> <grant>"),
-    kind("mextend", 200, "LOCK.MEXTEND <keys> <token> <lease> <tie> <data> <raise>"),
+    kind("mextend", 200, "LOCK.MEXTEND <keys> <token> <lease> <tie> <data> <raise> <replicas>"),
     kind("mrelease", 400, "LOCK.MRELEASE <keys> <token> <how-many>"),
     kind("help", 5, "LOCK.HELP"),
     kind("apply", 30, "LOCK.APPLY <key> <effect>"),
@@ -185,6 +188,9 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
     ("session", &[(8, "SESSION"), (3, ""), (1, "SESSION KEEP <1-30>")]),
     ("data", &[(12, ""), (3, "DATA d<0-3>"), (1, "DATA <token>")]),
     // Few fences, so that several grants are raised to one.
+    ("replicas", &[
+        (20, ""), (4, "REPLICAS 1 WITHIN <1-30>"), (1, "REPLICAS 1"), (1, "REPLICAS 2 WITHIN <1-30>"), (1, "REPLICAS <number> WITHIN <number>"),
+    ]),
     ("raise", &[(12, ""), (3, "FENCE <fence>"), (1, "FENCE <number>")]),
     ("tie", &[(6, "<session>"), (3, "NOSESSION")]),
     ("block", &[(8, "BLOCK <1-20>"), (1, "BLOCK 0"), (1, ""), (3, "BLOCK <1-20> KEEP <1-30>"), (1, "KEEP <1-30>")]),
@@ -262,7 +268,7 @@ pub const RULES: &[(&str, &[(u32, &str)])] = &[
 
     ("setting", &[
         (2, "lock.default-lease <1-300>"), (1, "lock.max-waiters <0-4>"), (3, "lock.max-waiters 10000"),
-        (1, "lock.default-keep <1-100>"), (1, "lock.max-tickets <1-4>"), (1, "lock.max-tickets 0"),
+        (2, "lock.replicas-timeout <1-100>"), (1, "lock.default-keep <1-100>"), (1, "lock.max-tickets <1-4>"), (1, "lock.max-tickets 0"),
         (4, "maxmemory 0"), (2, "maxmemory-policy <policy>"), (3, "maxmemory-clients 0"), (4, "min-replicas-to-write 0"),
         (1, "appendfsync <fsync>"), (1, "aof-use-rdb-preamble <on-off-word>"), (1, "rdbcompression <on-off-word>"),
         (1, "notify-keyspace-events KEA"), (2, "notify-keyspace-events \"\""),
@@ -300,7 +306,7 @@ pub const VERBATIM: &[(&str, &[&str])] = &[
     ("output-limit", &["normal 0 0 0", "normal 0 0 0", "normal 20000 0 0"]),
     ("junk", &[
         "", "0", "1", "-1", "2", "*", "PX", "px", "EX", "BLOCK", "SHARED", "LIMIT", "REENTRANT", "SESSION", "ALL", "WAITERS", "COUNT",
-        "KEEP", "HOLDS", "PERMITS", "NOTIFY", "NOSESSION", "\0\r\n\u{ff}", "9007199254740992", "18446744073709551616",
+        "KEEP", "HOLDS", "PERMITS", "REPLICAS", "WITHIN", "NOTIFY", "NOSESSION", "\0\r\n\u{ff}", "9007199254740992", "18446744073709551616",
     ]),
     ("script", &[
         "return redis.pcall('LOCK.ACQUIRE', KEYS[1], ARGV[1], 'PX', ARGV[2])",

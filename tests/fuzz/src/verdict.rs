@@ -117,8 +117,13 @@ fn put_back(server: &Server) -> Result<()> {
 /// is not served may have locks that the server can't end, so their ties end with the keys.
 fn fields_before_flush(scene: Scene) -> &'static [&'static str] {
     match scene {
-        Scene::Plain => &["lock_waiters", "lock_sessions", "lock_deferred"],
-        Scene::Cluster => &["lock_waiters"],
+        Scene::Plain => &[
+            "lock_waiters",
+            "lock_replica_waits",
+            "lock_sessions",
+            "lock_deferred",
+        ],
+        Scene::Cluster => &["lock_waiters", "lock_replica_waits"],
     }
 }
 

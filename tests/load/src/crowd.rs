@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use redis::Value;
@@ -61,6 +61,20 @@ impl Crowd {
             for (index, member) in self.members.iter_mut().enumerate() {
                 let judged = member.reply().and_then(&judge);
                 judged.with_context(|| format!("client {index}"))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads one reply on each connection, which must be an error that begins with `prefix`.
+    pub fn errors(&mut self, prefix: &str) -> Result<()> {
+        in_background(|| {
+            for (index, member) in self.members.iter_mut().enumerate() {
+                match member.reply() {
+                    Ok(value) => bail!("client {index} got {value:?}"),
+                    Err(error) if format!("{error:#}").contains(prefix) => {}
+                    Err(error) => return Err(error.context(format!("client {index}"))),
+                }
             }
             Ok(())
         })

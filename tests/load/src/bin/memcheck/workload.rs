@@ -1,6 +1,9 @@
 //! Every way to remove a client that the module knows, and to remove a lock for which a client
 //! waits.
 
+use std::net::Shutdown;
+use std::thread;
+
 use anyhow::{bail, ensure, Result};
 use redis::Value;
 use redis_lock_load::{packed, until, Connection, Server, PATIENCE};
@@ -23,6 +26,7 @@ pub const ACTS: &[Act] = &[
     ("a full output buffer", overflowed),
     ("ACL DELUSER", user_deleted),
     ("CLIENT UNBLOCK", unblocked),
+    ("the ends of replies held back for a replica", held_back),
     ("QUIT behind a wait", quit),
     ("waiters that close", closed),
     ("leases that end by the timer", lapsed),
@@ -99,6 +103,12 @@ impl Scene<'_> {
         self.holder.call("DEL k")?;
         first.granted()?;
         Ok((first, second))
+    }
+
+    fn until_replicas(&mut self, count: &str) -> Result<()> {
+        until("the number of replicas", PATIENCE, || {
+            Ok(self.holder.info("replication", "connected_slaves")? == count)
+        })
     }
 
     fn kill(&mut self, waiter: &mut Waiter) -> Result<()> {
@@ -276,6 +286,54 @@ fn quit(server: &Server) -> Result<()> {
     waiter.connection.send("QUIT")?;
     scene.holder.call("LOCK.RELEASE k h")?;
     waiter.connection.drain_to_close()
+}
+
+/// Clients wait for a replica, and each is removed in another way.
+fn held_back(server: &Server) -> Result<()> {
+    let mut scene = Scene::new(server)?;
+    let mut replica = attached_replica(&mut scene)?;
+    let acquire =
+        |key: &str| format!("LOCK.ACQUIRE {key} w {LONG} SESSION REPLICAS 1 WITHIN 600000");
+    let mut killed = scene.waiter(&acquire("a"))?;
+    let mut unblocked = scene.waiter(&acquire("b"))?;
+    let mut deleted = scene.waiter(&acquire("c"))?;
+    let mut handed_over = scene.waiter(&format!(
+        "LOCK.WAIT k w {LONG} KEEP 100 REPLICAS 1 WITHIN 600000"
+    ))?;
+    let closed = scene.waiter(&acquire("d"))?;
+    scene.holder.call("LOCK.RELEASE k h")?;
+    scene.kill(&mut handed_over)?;
+    scene.kill(&mut killed)?;
+    let unblock = format!("CLIENT UNBLOCK {} ERROR", unblocked.id);
+    scene.holder.call(&unblock)?;
+    unblocked.refused()?;
+    scene.holder.call("DEL c")?;
+    deleted.refused()?;
+    drop(closed);
+    let mut late = scene.server.connect()?;
+    late.send("LOCK.ACQUIRE e w REPLICAS 1 WITHIN 300")?;
+    ensure!(late.reply().is_err(), "no replica has acknowledged");
+    scene.holder.until_blocked(0)?;
+    scene.waiting = 0;
+    let mut acknowledged = scene.waiter(&acquire("f"))?;
+    replica.send("REPLCONF ACK 999999999")?;
+    acknowledged.granted()?;
+    replica.stream().shutdown(Shutdown::Both)?;
+    scene.until_replicas("0")
+}
+
+/// Returns a connection that the server takes for a replica. It acknowledges nothing by itself.
+fn attached_replica(scene: &mut Scene) -> Result<Connection> {
+    scene.holder.call("CONFIG SET repl-diskless-sync no")?;
+    let mut replica = scene.server.connect()?;
+    let mut unread = replica.stream().try_clone()?;
+    replica.send("PSYNC ? -1")?;
+    thread::spawn(move || std::io::copy(&mut unread, &mut std::io::sink()));
+    until("an attached replica", PATIENCE, || {
+        let line = scene.holder.info("replication", "slave0");
+        Ok(line.is_ok_and(|line| line.contains("state=online")))
+    })?;
+    Ok(replica)
 }
 
 fn closed(server: &Server) -> Result<()> {

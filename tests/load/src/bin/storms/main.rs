@@ -119,6 +119,8 @@ enum Storm {
     Hot,
     /// 10,000 clients wait for a replica that stands still
     Replicas,
+    /// The same, and FLUSHALL ends all their grants
+    ReplicasFlushed,
     /// A script takes 20 SESSION locks beside 5,000 clients
     ScriptSessions,
 }
@@ -156,6 +158,7 @@ impl Storm {
             Storm::PermitsFreed => permits::freed(stage, score),
             Storm::Hot => hot::asked(stage, score),
             Storm::Replicas => replicas::stand_still(stage, score),
+            Storm::ReplicasFlushed => replicas::flushed(stage, score),
             Storm::ScriptSessions => scripts::sessions(stage, score),
         }
     }

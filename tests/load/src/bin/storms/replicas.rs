@@ -17,7 +17,7 @@ const STILL: Duration = Duration::from_secs(5);
 
 const STILL_BOUND_MS: f64 = 20.0;
 
-const ANSWERED_BOUND_MS: f64 = 50.0;
+const ENDED_BOUND_MS: f64 = 50.0;
 
 /// Requests for acknowledgements a second while no command comes.
 const REQUESTS_BOUND: f64 = 101.0;
@@ -25,44 +25,75 @@ const REQUESTS_BOUND: f64 = 101.0;
 /// Bound of the memory that is left of a client that has waited, in bytes.
 const LEFT_BOUND: f64 = 300.0;
 
-/// One replica stands still. The other one acknowledges, and counts the requests.
-pub fn stand_still(stage: &Stage, score: &mut Score) -> Result<()> {
-    let waiters = stage.scaled(WAITERS);
-    let lines = ["repl-diskless-sync-delay 0", "lock.max-waiters 0"];
-    let server = stage.start_with(&lines)?;
-    let mut asker = server.connect()?;
-    let (stopped, other) = (replica_of(&server, stage)?, replica_of(&server, stage)?);
-    let mut counter = other.connect()?;
-    until_attached(&mut asker, 2)?;
-    let mut crowd = Crowd::connect(server.port(), waiters)?;
-    acquire_all(&mut crowd, "")?;
-    crowd.replies(granted)?;
-    asker.call("FLUSHALL")?;
-    until_attached(&mut asker, 2)?;
-    let before = used_memory(&mut asker)?;
+/// A server whose clients wait for two replicas, of which one stands still.
+struct Scene {
+    server: Server,
+    asker: Connection,
+    stopped: Server,
+    other: Server,
+    crowd: Crowd,
+    /// The memory in use before the clients began to wait, in bytes.
+    memory: f64,
+}
 
-    stopped.freeze()?;
-    acquire_all(&mut crowd, "REPLICAS 2 WITHIN 600000")?;
-    until("all clients wait", PATIENCE, || {
-        let waits: usize = asker.info("lock", "lock_replica_waits")?.parse()?;
-        Ok(waits == waiters)
-    })?;
-    let waiting = used_memory(&mut asker)?;
-    let (mut requests, mut took) = (0, Duration::ZERO);
+impl Scene {
+    /// Sets the scene. The clients have had a grant each before, so the server has all buffers that it
+    /// keeps.
+    fn set(stage: &Stage) -> Result<Scene> {
+        let waiters = stage.scaled(WAITERS);
+        let server = stage.start_with(&["repl-diskless-sync-delay 0"])?;
+        let mut asker = server.connect()?;
+        let (stopped, other) = (replica_of(&server, stage)?, replica_of(&server, stage)?);
+        until_attached(&mut asker)?;
+        let mut crowd = Crowd::connect(server.port(), waiters)?;
+        acquire_all(&mut crowd, "")?;
+        crowd.replies(granted)?;
+        asker.call("FLUSHALL")?;
+        until_attached(&mut asker)?;
+        let memory = used_memory(&mut asker)?;
+        stopped.freeze()?;
+        acquire_all(&mut crowd, " REPLICAS 2 WITHIN 600000")?;
+        until("all clients wait", PATIENCE, || {
+            let waits: usize = asker.info("lock", "lock_replica_waits")?.parse()?;
+            Ok(waits == waiters)
+        })?;
+        Ok(Scene {
+            server,
+            asker,
+            stopped,
+            other,
+            crowd,
+            memory,
+        })
+    }
+}
+
+/// One replica stands still, and then goes on. The other one counts the requests.
+pub fn stand_still(stage: &Stage, score: &mut Score) -> Result<()> {
+    let Scene {
+        server,
+        mut asker,
+        stopped,
+        other,
+        mut crowd,
+        memory,
+    } = Scene::set(stage)?;
+    let waiters = crowd.len() as f64;
+    let each = (used_memory(&mut asker)? - memory) / waiters;
+    let mut counter = other.connect()?;
+    let mut rate = 0.0;
     let latency = beside_ping(&server, || {
         let (first, begun) = (requests_at(&mut counter)?, Instant::now());
         thread::sleep(stage.scaled_time(STILL));
-        requests = requests_at(&mut counter)? - first;
-        took = begun.elapsed();
+        let requests = requests_at(&mut counter)? - first;
+        rate = requests.saturating_sub(1) as f64 / begun.elapsed().as_secs_f64();
         Ok(())
     })?;
     let answered = crowd.answered()?;
     ensure!(answered == 0, "{answered} are answered");
     let what = format!("{waiters} clients wait for a replica that stands still");
     score.bounded_latency(&what, &latency, STILL_BOUND_MS);
-    let rate = requests.saturating_sub(1) as f64 / took.as_secs_f64();
     score.at_most("  REPLCONF GETACK", rate, REQUESTS_BOUND, "a second");
-    let each = (waiting - before) / waiters as f64;
     score.number("  memory of a client that waits", each, "bytes");
 
     let begun = Instant::now();
@@ -71,13 +102,28 @@ pub fn stand_still(stage: &Stage, score: &mut Score) -> Result<()> {
         crowd.replies(granted)
     })?;
     let took_ms = begun.elapsed().as_secs_f64() * 1e3;
-    score.bounded_latency("  the replica goes on", &latency, ANSWERED_BOUND_MS);
+    score.bounded_latency("  the replica goes on", &latency, ENDED_BOUND_MS);
     score.number("  all have their reply after", took_ms, "ms");
     asker.call("FLUSHALL")?;
-    let left = memory_left(&mut asker, before, waiters)?;
+    asker.call("CONFIG SET hz 100")?;
+    let left = memory_left(&mut asker, memory, waiters)?;
     let what = "  memory that is left of each";
     score.at_most(what, left, LEFT_BOUND, "bytes");
     Ok(())
+}
+
+/// All grants end by one FLUSHALL while the clients wait.
+pub fn flushed(stage: &Stage, score: &mut Score) -> Result<()> {
+    let mut scene = Scene::set(stage)?;
+    let waiters = scene.crowd.len();
+    let (asker, crowd) = (&mut scene.asker, &mut scene.crowd);
+    let latency = beside_ping(&scene.server, || {
+        asker.call("FLUSHALL")?;
+        crowd.errors("NOREPLICAS")
+    })?;
+    let what = format!("FLUSHALL while {waiters} clients wait for a replica");
+    score.bounded_latency(&what, &latency, ENDED_BOUND_MS);
+    scene.stopped.thaw()
 }
 
 fn replica_of(server: &Server, stage: &Stage) -> Result<Server> {
@@ -89,21 +135,18 @@ fn replica_of(server: &Server, stage: &Stage) -> Result<Server> {
 
 /// Waits until so many replicas acknowledge. A replica that has just been synchronised does so only
 /// after its first own acknowledgement, so it is asked twice.
-fn until_attached(asker: &mut Connection, replicas: i64) -> Result<()> {
+fn until_attached(asker: &mut Connection) -> Result<()> {
     for _ in 0..2 {
         until("all replicas", PATIENCE, || {
             asker.call("SET attached 1")?;
-            Ok(asker.count(&format!("WAIT {replicas} 2000"))? == replicas)
+            Ok(asker.count("WAIT 2 2000")? == 2)
         })?;
     }
     Ok(())
 }
 
 fn acquire_all(crowd: &mut Crowd, options: &str) -> Result<()> {
-    crowd.send(|index| {
-        let command = format!("LOCK.ACQUIRE k{index} t {LONG} {options}");
-        command.trim_end().to_owned()
-    })
+    crowd.send(|index| format!("LOCK.ACQUIRE k{index} t {LONG}{options}"))
 }
 
 fn granted(reply: Value) -> Result<()> {
@@ -116,11 +159,11 @@ fn used_memory(asker: &mut Connection) -> Result<f64> {
 }
 
 /// Returns the bytes that are left of each client, as soon as they are within the bound. The server
-/// frees the memory of blocked clients and of replies in parts, by its own timer.
-fn memory_left(asker: &mut Connection, before: f64, clients: usize) -> Result<f64> {
+/// frees its records of blocked clients 50 at a time, `hz` times a second.
+fn memory_left(asker: &mut Connection, before: f64, clients: f64) -> Result<f64> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let left = (used_memory(asker)? - before) / clients as f64;
+        let left = (used_memory(asker)? - before) / clients;
         if left <= LEFT_BOUND || Instant::now() > deadline {
             return Ok(left);
         }
