@@ -7,7 +7,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::num::NonZeroU64;
 use std::{mem, ptr};
 
 use foldhash::fast::RandomState;
@@ -574,10 +573,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         client_id: u64,
     ) -> SessionId {
         match lease_kind {
-            LeaseKind::Session { keep_ms } => {
-                let keep_ms = keep_ms.map(NonZeroU64::get);
-                self.bind_session(id, lease_ms, keep_ms, client_id)
-            }
+            LeaseKind::Session { keep_ms } => self.bind_session(id, lease_ms, keep_ms, client_id),
             LeaseKind::Untied => SessionId::NONE,
             LeaseKind::Lease if unlikely(own.is_session()) => {
                 self.sessions.set_lease(own, lease_ms);

@@ -1,6 +1,6 @@
 //! The options given to a command, and the meaning of their values.
 
-use std::num::{NonZeroU16, NonZeroU64};
+use std::num::NonZeroU16;
 
 use crate::grammar::numbers::within;
 use crate::grammar::setting::Setting;
@@ -190,7 +190,7 @@ impl<'a> Options<'a> {
 
     #[inline(never)]
     fn session_lease_kind(&self) -> Result<LeaseKind, Refusal> {
-        let keep_ms = self.keep_ms()?.and_then(NonZeroU64::new);
+        let keep_ms = self.keep_ms()?;
         Ok(LeaseKind::Session { keep_ms })
     }
 

@@ -1,6 +1,6 @@
 //! Requests: what a token asks for.
 
-use std::num::{NonZeroU16, NonZeroU64};
+use std::num::NonZeroU16;
 
 use crate::values::data::Data;
 use crate::values::holder::Mode;
@@ -37,8 +37,7 @@ pub enum LeaseKind {
     /// connection is open, and ends with the connection.
     Session {
         /// The lease after the connection is lost, in ms (KEEP); `None`: the grant ends at once.
-        // perf: every waiter has a lease kind, and this one takes 8 bytes less.
-        keep_ms: Option<NonZeroU64>,
+        keep_ms: Option<u64>,
     },
     /// A plain lease from now on, without a tie (NOSESSION).
     Untied,
