@@ -58,7 +58,8 @@ pub struct Waiter {
     /// Deadline of BLOCK on the steady clock in ms; `None`: no timeout.
     pub timeout_ms: Option<u64>,
     /// The replicas that must have the grant before the client gets it as its reply.
-    pub replicas: Option<Replicas>,
+    // perf: boxed, because few waiters ask for replicas.
+    pub replicas: Option<Box<Replicas>>,
 }
 
 impl Waiter {

@@ -468,7 +468,7 @@ impl WaitQueues {
         };
         match replicas {
             None => complete(waiter_id, Outcome::Granted(hand_over), count, tx),
-            Some(replicas) => hold_back_hand_over(waiter_id, hand_over, replicas, tx),
+            Some(replicas) => hold_back_hand_over(waiter_id, hand_over, *replicas, tx),
         }
     }
 
@@ -555,7 +555,7 @@ impl WaitQueues {
 /// Returns true if fewer replicas are online than a waiter asks for.
 #[inline(always)]
 fn lacks_replicas(waiter: &Waiter, tx: &mut Transaction) -> bool {
-    match waiter.replicas {
+    match &waiter.replicas {
         Some(replicas) => !tx.environment.store.has_replicas(replicas.count),
         None => false,
     }

@@ -354,7 +354,7 @@ fn waiter(wait: WaitRequest<'_>, tx: &mut Transaction) -> Waiter {
         request: request.clone(),
         since_ms: now_ms,
         timeout_ms,
-        replicas,
+        replicas: replicas.map(Box::new),
     }
 }
 
