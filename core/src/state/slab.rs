@@ -7,6 +7,8 @@
 // in pieces and never move, because copying a hundred thousand of them at once would delay every
 // client.
 
+use crate::hints::unlikely;
+
 /// A position in the queues, compared by its order. A new entry always gets an order that was never
 /// used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,7 +57,9 @@ pub struct Slab<T> {
 }
 
 /// The number of indexes in a piece.
-const PIECE: usize = 256;
+// perf: a piece of waiters takes a little less than 64 KiB, a size of the server's allocator. The
+// next size is 80 KiB.
+const PIECE: usize = 232;
 
 /// The most entries whose memory is kept once no position is occupied.
 const KEPT: usize = 1024;
@@ -95,7 +99,12 @@ impl<T> Slab<T> {
     #[inline(always)]
     fn push(&mut self, entry: Option<(i64, T)>) -> usize {
         match self.pieces.last_mut() {
-            Some(last) if last.len() < PIECE => last.push(entry),
+            Some(last) if last.len() < PIECE => {
+                if unlikely(last.len() == last.capacity()) {
+                    grow(last);
+                }
+                last.push(entry);
+            }
             _ => self.pieces.push(vec![entry]),
         }
         self.given += 1;
@@ -179,6 +188,13 @@ impl<T> Slab<T> {
             .flatten()
             .map(|(_, value)| value)
     }
+}
+
+/// Doubles the room of a piece that is full, up to the whole piece.
+#[inline(never)]
+fn grow<E>(piece: &mut Vec<E>) {
+    let more = piece.len().max(4).min(PIECE - piece.len());
+    piece.reserve_exact(more);
 }
 
 #[cfg(test)]
