@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use redis_lock_load::{packed, until, Connection, PATIENCE};
+use redis_lock_load::packed;
 
 use crate::lateness::{Times, MICROSECOND};
 use crate::reply::{Reply, GRANT};
@@ -82,7 +82,7 @@ pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<
     let mut asker = server.connect()?;
     let of_server = format!("REPLICAOF 127.0.0.1 {}", server.port());
     replica.connect()?.call(&of_server)?;
-    until_attached(&mut asker)?;
+    asker.until_acknowledged_by(1)?;
     let mut wire = Wire::open(server.port())?;
     let name = |way: &Way| format!("{NAME}: {}", way.name);
     interleaved(size.rounds, &mut ways(), progress, name, |_, way| {
@@ -91,18 +91,6 @@ pub fn measure(stage: &Stage, sheet: &mut Sheet, progress: &Progress) -> Result<
         let place = Place::new(NAME, "", 0, way.name);
         times.note(sheet, &place, metrics, MICROSECOND)
     })
-}
-
-/// Waits until a replica acknowledges what the server has replicated. A replica that has just been
-/// synchronised does so only after its first own acknowledgement, so it is asked twice.
-fn until_attached(asker: &mut Connection) -> Result<()> {
-    for _ in 0..2 {
-        until("a replica", PATIENCE, || {
-            asker.call("SET attached 1")?;
-            Ok(asker.count("WAIT 1 2000")? == 1)
-        })?;
-    }
-    Ok(())
 }
 
 fn round_of(way: &Way, wire: &mut Wire, samples: usize) -> Result<Times> {

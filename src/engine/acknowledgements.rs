@@ -12,15 +12,13 @@ use redis_lock_core::hints::likely;
 use redis_module::Context;
 
 use crate::engine::execute;
-use crate::server::{api, clock, replicas, timer};
+use crate::server::replicas::{self, ASK_AGAIN_MS};
+use crate::server::{api, clock, timer};
 use crate::state::{self, State};
 
 /// The least time between two looks at the replicas, in microseconds.
 // perf: a look makes the server write a section of INFO, which takes some 10 us.
 const LOOK_US: u64 = 100;
-
-/// The time after which replicas are asked again, in ms.
-const ASK_AGAIN_MS: u64 = 10;
 
 /// Notes the offset of new replica waits and asks for acknowledgements, and looks at the replicas if
 /// a look is wanted. Called before the server sleeps, so what is asked is sent at once.

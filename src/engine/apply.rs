@@ -194,7 +194,7 @@ fn apply_to(
 /// The fence after a grant.
 #[derive(PartialEq, Eq)]
 enum Fence {
-    /// That of the grant in force, or raised by FENCE.
+    /// The fence of the grant in force, or that fence raised by FENCE.
     Kept,
     New,
 }

@@ -21,6 +21,7 @@ use crate::engine::rearm::rearm_for;
 use crate::engine::store::ServerStore;
 use crate::engine::{apply, blocking, pending, publications};
 use crate::server::key_string::CommandStrings;
+use crate::server::replicas::ASK_AGAIN_MS;
 use crate::server::{clients, clock, config, timer};
 use crate::state::pending::{Event, Pending};
 use crate::state::{self, State, FENCES};
@@ -28,9 +29,6 @@ use crate::state::{self, State, FENCES};
 /// The least delay in ms of work that a command has left over. A timer of 0 ms would fire in the
 /// same pass of the server's event loop, before other clients are served.
 const AFTER_A_COMMAND_MS: u64 = 1;
-
-/// The delay in ms until the timer looks at the replicas, if none of them has acknowledged.
-const LOOK_AGAIN_MS: u64 = 10;
 
 /// Executes an operation of the client that `ctx` serves. If the answer is [`Answer::Queued`], the
 /// client is blocked and must not get a reply.
@@ -105,7 +103,7 @@ fn block(ctx: &Context, waiter_id: WaiterId, position: Option<Position>, names: 
 #[inline(never)]
 fn expect_acknowledgements(state: &State) {
     if state.look(|table| table.replica_waits().has_unsent()) == Some(true) {
-        timer::fire_in(LOOK_AGAIN_MS);
+        timer::fire_in(ASK_AGAIN_MS);
     }
 }
 

@@ -4,6 +4,7 @@
 //! Each is a pointer that the server sets at load. [`probe`] checks once those that every supported
 //! server has. All calls use [`server!`], which returns `None` for a missing function.
 
+use std::borrow::Cow;
 use std::ffi::{c_int, c_void, CStr, CString};
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -216,18 +217,43 @@ pub fn probe(_: &Context) -> Result<(), String> {
     }
 }
 
-/// Returns a field of the server's INFO. The crate's own call for this leaks memory.
+/// Returns a field of a section of the server's INFO.
 pub fn server_info(ctx: &Context, section: &CStr, field: &CStr) -> Option<String> {
-    let info = server!(RedisModule_GetServerInfo(ctx.ctx, section.as_ptr()))?;
-    let text = server!(RedisModule_ServerInfoGetFieldC(info, field.as_ptr()));
-    let text = text.filter(|text| !text.is_null()).map(|text| {
-        // SAFETY: the server returned a string with its NUL, which is valid until `info` is freed
-        // below.
-        let text = unsafe { CStr::from_ptr(text) };
-        text.to_string_lossy().into_owned()
-    });
-    server!(RedisModule_FreeServerInfo(ctx.ctx, info));
-    text
+    let info = ServerInfo::of(ctx, section)?;
+    info.field(field).map(Cow::into_owned)
+}
+
+/// A section of the server's INFO, freed when the value is dropped. The crate's own call for this
+/// leaks memory.
+pub struct ServerInfo(*mut raw::RedisModuleServerInfoData);
+
+impl ServerInfo {
+    /// Asks the server for a section.
+    pub fn of(ctx: &Context, section: &CStr) -> Option<Self> {
+        let info = server!(RedisModule_GetServerInfo(ctx.ctx, section.as_ptr()));
+        info.filter(|info| !info.is_null()).map(Self)
+    }
+
+    /// Returns a field.
+    pub fn field(&self, name: &CStr) -> Option<Cow<'_, str>> {
+        let text = server!(RedisModule_ServerInfoGetFieldC(self.0, name.as_ptr()));
+        let text = text.filter(|text| !text.is_null())?;
+        // SAFETY: the server returned a string with its NUL, which is valid until `self` is dropped.
+        Some(unsafe { CStr::from_ptr(text) }.to_string_lossy())
+    }
+
+    /// Returns the number in a field; 0 if there is none.
+    pub fn number(&self, name: &CStr) -> u64 {
+        let text = self.field(name);
+        text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for ServerInfo {
+    fn drop(&mut self) {
+        // The context matters only to modules whose memory the server manages.
+        server!(RedisModule_FreeServerInfo(ptr::null_mut(), self.0));
+    }
 }
 
 /// Returns true if the server has a function that the crate doesn't know.

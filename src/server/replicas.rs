@@ -1,14 +1,17 @@
 //! The server's replicas: how far they have come, and the request for their acknowledgements.
 
-use std::ffi::{c_void, CStr, CString};
+use std::ffi::{c_void, CString};
 use std::num::NonZeroU16;
 use std::ptr;
 
 use redis_lock_core::state::replica_waits::Progress;
-use redis_module::{raw, Context};
+use redis_module::Context;
 
-use crate::server::api::{self, server};
+use crate::server::api::{server, ServerInfo};
 use crate::state;
+
+/// The time after which replicas that have not acknowledged are looked at and asked again, in ms.
+pub const ASK_AGAIN_MS: u64 = 10;
 
 /// Asks for a look at the replicas before the server sleeps next.
 pub fn want_look() {
@@ -46,19 +49,19 @@ pub fn are_online(ctx: &Context, count: NonZeroU16) -> bool {
 
 /// Returns the offset of the replication stream: everything that was replicated so far is before it.
 pub fn stream_offset(ctx: &Context) -> u64 {
-    Info::of(ctx).map_or(0, |info| info.number(c"master_repl_offset"))
+    ServerInfo::of(ctx, c"replication").map_or(0, |info| info.number(c"master_repl_offset"))
 }
 
 /// Returns the progress of the replicas that are online.
 pub fn progress(ctx: &Context) -> Progress {
-    let Some(info) = Info::of(ctx) else {
+    let Some(info) = ServerInfo::of(ctx, c"replication") else {
         return Progress::default();
     };
     let slaves = info.number(c"connected_slaves");
     let mut acknowledged: Vec<u64> = (0..slaves)
         .filter_map(|at| {
             let field = CString::new(format!("slave{at}")).ok()?;
-            acknowledged_offset(info.field(&field)?)
+            acknowledged_offset(&info.field(&field)?)
         })
         .collect();
     acknowledged.sort_unstable_by(|one, other| other.cmp(one));
@@ -76,38 +79,8 @@ fn acknowledged_offset(line: &str) -> Option<u64> {
     offset.filter(|_| is_online)?.1.parse().ok()
 }
 
-/// The section `replication` of the server's INFO.
-struct Info(*mut raw::RedisModuleServerInfoData);
-
-impl Info {
-    fn of(ctx: &Context) -> Option<Self> {
-        let info = server!(RedisModule_GetServerInfo(ctx.ctx, c"replication".as_ptr()));
-        info.filter(|info| !info.is_null()).map(Self)
-    }
-
-    /// Returns the number in a field; 0 if there is none.
-    fn number(&self, name: &CStr) -> u64 {
-        let text = self.field(name);
-        text.and_then(|text| text.parse().ok()).unwrap_or(0)
-    }
-
-    fn field(&self, name: &CStr) -> Option<&str> {
-        let text = server!(RedisModule_ServerInfoGetFieldC(self.0, name.as_ptr()));
-        let text = text.filter(|text| !text.is_null())?;
-        // SAFETY: the server returned a string with its NUL, which is valid until `self` is dropped.
-        unsafe { CStr::from_ptr(text) }.to_str().ok()
-    }
-}
-
-impl Drop for Info {
-    fn drop(&mut self) {
-        let ctx = api::own_context();
-        server!(RedisModule_FreeServerInfo(ctx.ctx, self.0));
-    }
-}
-
 /// Asks the replicas for acknowledgements. Nothing of it reaches the append-only file. Only allowed
-/// if the module [may write](api::may_write_unasked).
+/// if the module [may write](crate::server::api::may_write_unasked).
 ///
 /// Nothing else may be replicated in this context: a replica answers a request inside a MULTI with
 /// the offset before that MULTI.

@@ -14,7 +14,7 @@ use redis_lock_core::values::name::Name;
 /// The locks that have lost their keys and go on until the end of a millisecond.
 #[derive(Default)]
 pub struct EarlyExpiries {
-    /// Whether there are any of these locks.
+    /// True if there are any of these locks.
     // perf: every command that finds no key looks at this.
     any: Cell<bool>,
     locks: RefCell<HashMap<Name, Lock>>,

@@ -186,7 +186,7 @@ fn too_few_replicas_change_nothing() {
         "EXTEND",
     );
     assert_eq!(call("PEXPIRETIME k").int(), deadline_ms);
-    // What would not succeed is answered as ever.
+    // A command that would not succeed gets the reply that it gets without REPLICAS.
     call("LOCK.ACQUIRE k u REPLICAS 2").nil();
     assert_eq!(call("LOCK.EXTEND k u REPLICAS 2").int(), 0);
     call("LOCK.WAIT k u BLOCK 1 REPLICAS 2").nil();
@@ -345,7 +345,7 @@ fn within_bounds_the_wait_and_what_the_command_did_stays() {
         LATE,
         "the setting",
     );
-    // As many as have acknowledged are enough.
+    // One replica has acknowledged, which is enough for REPLICAS 1.
     group.primary.call("LOCK.ACQUIRE k t REPLICAS 1").grant();
     group.replicas[0].thaw();
     group.primary.call("LOCK.ACQUIRE k t REPLICAS 2").grant();

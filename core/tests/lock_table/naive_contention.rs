@@ -51,7 +51,7 @@ impl Seen {
     }
 }
 
-/// What happened at a name.
+/// An event at a name.
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
     WaitBegan,
@@ -62,7 +62,7 @@ enum Event {
     Unclear,
 }
 
-/// What the states before and after a step don't show.
+/// The part of a step that the states before and after it don't show.
 #[derive(Default)]
 pub struct Done {
     /// The names of an ACQUIRE that got nil.

@@ -146,6 +146,19 @@ impl Connection {
             .with_context(|| format!("INFO {section} has no {field}"))
     }
 
+    /// Waits until `count` replicas acknowledge. A replica that has just been synchronised does so
+    /// only after its first own acknowledgement, so it is asked twice.
+    pub fn until_acknowledged_by(&mut self, count: i64) -> Result<()> {
+        let wait = format!("WAIT {count} 2000");
+        for _ in 0..2 {
+            until("the replicas acknowledge", PATIENCE, || {
+                self.call("SET attached 1")?;
+                Ok(self.count(&wait)? == count)
+            })?;
+        }
+        Ok(())
+    }
+
     /// Waits until the server has `count` blocked clients.
     pub fn until_blocked(&mut self, count: usize) -> Result<()> {
         let what = format!("{count} blocked clients");

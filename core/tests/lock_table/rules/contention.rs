@@ -559,7 +559,7 @@ fn a_minute_counts_the_names_that_were_waited_for_longest() {
     ] {
         assert_hot(&world, key, numbers);
     }
-    // Whoever waits now is shown in any case.
+    // A waiter of now is shown in any case.
     world.say("WAIT k0 w");
     assert_hot(&world, "k0", "waiters 1 waits 1 refused 0");
 }

@@ -49,12 +49,12 @@ impl Scene {
         let server = stage.start_with(&["repl-diskless-sync-delay 0"])?;
         let mut asker = server.connect()?;
         let (stopped, other) = (replica_of(&server, stage)?, replica_of(&server, stage)?);
-        until_attached(&mut asker)?;
+        asker.until_acknowledged_by(2)?;
         let mut crowd = Crowd::connect(server.port(), waiters)?;
         acquire_all(&mut crowd, "")?;
         crowd.replies(granted)?;
         asker.call("FLUSHALL")?;
-        until_attached(&mut asker)?;
+        asker.until_acknowledged_by(2)?;
         let memory = used_memory(&mut asker)?;
         stopped.freeze()?;
         acquire_all(&mut crowd, " REPLICAS 2 WITHIN 600000")?;
@@ -136,18 +136,6 @@ fn replica_of(server: &Server, stage: &Stage) -> Result<Server> {
     let command = format!("REPLICAOF 127.0.0.1 {}", server.port());
     replica.connect()?.call(&command)?;
     Ok(replica)
-}
-
-/// Waits until so many replicas acknowledge. A replica that has just been synchronised does so only
-/// after its first own acknowledgement, so it is asked twice.
-fn until_attached(asker: &mut Connection) -> Result<()> {
-    for _ in 0..2 {
-        until("all replicas", PATIENCE, || {
-            asker.call("SET attached 1")?;
-            Ok(asker.count("WAIT 2 2000")? == 2)
-        })?;
-    }
-    Ok(())
 }
 
 fn acquire_all(crowd: &mut Crowd, options: &str) -> Result<()> {
