@@ -1,5 +1,6 @@
 //! A driver's process, and the lines written to it and read from it.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -16,6 +17,9 @@ use serde_json::{json, Value};
 /// The time limit of every answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The length of a token that a library draws.
+const RANDOM_TOKEN_CHARACTERS: usize = 32;
+
 /// A line that the driver wrote, and the time when it was read.
 #[derive(Clone, Debug)]
 struct Line {
@@ -28,11 +32,44 @@ struct Line {
 struct Written {
     lines: Mutex<Vec<Line>>,
     more: Condvar,
+    tokens: Arc<Tokens>,
+}
+
+/// The random tokens of drivers, and the lines that showed one unasked.
+#[derive(Default)]
+pub struct Tokens {
+    drawn: Mutex<Vec<String>>,
+    shown: Mutex<Vec<String>>,
+}
+
+impl Tokens {
+    fn note(&self, token: &str) {
+        if token.len() == RANDOM_TOKEN_CHARACTERS {
+            locked(&self.drawn).push(token.to_owned());
+        }
+    }
+
+    fn look_at(&self, content: &Value) {
+        // The driver was asked for the token.
+        if content.get("token").is_none() && self.are_in(&content.to_string()) {
+            locked(&self.shown).push(content.to_string());
+        }
+    }
+
+    /// Returns true if a text has one of the tokens.
+    pub fn are_in(&self, text: &str) -> bool {
+        locked(&self.drawn).iter().any(|token| text.contains(token))
+    }
+
+    /// Returns the lines with a token.
+    pub fn shown(&self) -> Vec<String> {
+        locked(&self.shown).clone()
+    }
 }
 
 impl Written {
     fn lines(&self) -> MutexGuard<'_, Vec<Line>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.lines)
     }
 
     /// Returns the first line of a kind, or `None` if it doesn't come within `patience`.
@@ -99,6 +136,24 @@ impl Answer {
     pub fn error(&self) -> Option<&str> {
         self.content["error"].as_str()
     }
+
+    /// Returns the text of an answer.
+    pub fn text(&self) -> &str {
+        self.content["text"].as_str().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} after {} ms", self.content, self.after.as_millis())
+    }
+}
+
+/// A line that nobody asked for.
+#[derive(Debug)]
+pub struct Event {
+    pub at: Instant,
+    pub content: Value,
 }
 
 /// A running driver, which is killed when this goes out of scope.
@@ -115,7 +170,12 @@ struct Orders {
 
 impl Driver {
     /// Starts the driver of a client. Its stderr goes to the file `complaints`.
-    pub fn start(script: &Path, client: &str, complaints: &Path) -> Result<Driver> {
+    pub fn start(
+        script: &Path,
+        client: &str,
+        complaints: &Path,
+        tokens: &Arc<Tokens>,
+    ) -> Result<Driver> {
         let mut child = Command::new(script)
             .arg(client)
             .stdin(Stdio::piped())
@@ -126,7 +186,10 @@ impl Driver {
             .spawn()
             .with_context(|| format!("{} can't be run", script.display()))?;
         let stdout = child.stdout.take().context("its output")?;
-        let written = Arc::<Written>::default();
+        let written = Arc::new(Written {
+            tokens: Arc::clone(tokens),
+            ..Written::default()
+        });
         let writes = Arc::clone(&written);
         thread::spawn(move || read(stdout, &writes));
         Ok(Driver {
@@ -142,7 +205,7 @@ impl Driver {
     /// Gives an order without waiting for the answer.
     #[track_caller]
     pub fn begin(&self, mut order: Value) -> Asked {
-        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut orders = locked(&self.orders);
         orders.last_id += 1;
         order["id"] = json!(orders.last_id);
         let at = Instant::now();
@@ -198,8 +261,9 @@ impl Driver {
     pub fn lock(&self, name: &str, options: Value) -> String {
         let answer = self.try_lock(name, options);
         assert!(answer.ok());
-        let token = answer.get("token").as_str();
-        token.expect("a lock has a token").to_owned()
+        let token = answer.get("token").as_str().expect("a lock has a token");
+        self.written.tokens.note(token);
+        token.to_owned()
     }
 
     /// Tries to acquire a lock without waiting.
@@ -219,6 +283,33 @@ impl Driver {
     pub fn acquire(&self, name: &str) -> u64 {
         let asked = self.begin_acquire(name, None);
         self.answer(&asked).fence()
+    }
+
+    /// Begins a guarded block that works for a time, and then fails with an error of its own if
+    /// `fail` has the error's text.
+    #[track_caller]
+    pub fn begin_block(
+        &self,
+        name: &str,
+        wait: Duration,
+        work: Duration,
+        fail: Option<&str>,
+    ) -> Asked {
+        self.begin(json!({
+            "do": "block", "lock": name, "wait_ms": millis(wait), "work_ms": millis(work), "fail": fail,
+        }))
+    }
+
+    /// Begins to release a lock.
+    #[track_caller]
+    pub fn begin_release(&self, name: &str) -> Asked {
+        self.begin(json!({"do": "release", "lock": name}))
+    }
+
+    /// Begins to set the lease.
+    #[track_caller]
+    pub fn begin_extend(&self, name: &str, lease_ms: u64) -> Asked {
+        self.begin(json!({"do": "extend", "lock": name, "lease_ms": lease_ms}))
     }
 
     /// Begins to cancel a wait in the way of the client's language.
@@ -256,15 +347,41 @@ impl Driver {
     /// Returns the time when the loss of a lock was reported, or `None` if it isn't within
     /// `patience`.
     pub fn loss_within(&self, name: &str, patience: Duration) -> Option<Instant> {
-        let is_it = |line: &Value| line["event"] == "lost" && line["lock"] == name;
-        Some(self.written.first(patience, is_it)?.at)
+        Some(self.event_of_lock("lost", name, patience)?.at)
+    }
+
+    /// Returns the first event of a kind, or `None` if it doesn't come within `patience`.
+    pub fn event_within(&self, kind: &str, patience: Duration) -> Option<Event> {
+        let line = self
+            .written
+            .first(patience, |line| line["event"] == kind)?;
+        Some(Event {
+            at: line.at,
+            content: line.content,
+        })
+    }
+
+    /// Returns the first event of a kind about this lock, or `None` if it doesn't come within
+    /// `patience`.
+    pub fn event_of_lock(&self, kind: &str, lock: &str, patience: Duration) -> Option<Event> {
+        let is_it = |line: &Value| line["event"] == kind && line["lock"] == lock;
+        let line = self.written.first(patience, is_it)?;
+        Some(Event {
+            at: line.at,
+            content: line.content,
+        })
+    }
+
+    /// Returns how many events of a kind there were about this lock.
+    pub fn events_of_lock(&self, kind: &str, lock: &str) -> usize {
+        let lines = self.written.lines();
+        let is_it = |line: &&Line| line.content["event"] == kind && line.content["lock"] == lock;
+        lines.iter().filter(is_it).count()
     }
 
     /// Returns how often the loss of a lock was reported.
     pub fn losses(&self, name: &str) -> usize {
-        let lines = self.written.lines();
-        let is_it = |line: &&Line| line.content["event"] == "lost" && line.content["lock"] == name;
-        lines.iter().filter(is_it).count()
+        self.events_of_lock("lost", name)
     }
 
     /// Sends a signal to the driver's process group.
@@ -309,10 +426,19 @@ impl Drop for Driver {
     }
 }
 
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).expect("a time of a test")
+}
+
 fn read(stdout: ChildStdout, written: &Written) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         let content = serde_json::from_str(&line);
         let content = content.unwrap_or_else(|_| json!({"event": "no JSON", "line": line}));
+        written.tokens.look_at(&content);
         written.lines().push(Line {
             at: Instant::now(),
             content,

@@ -4,8 +4,10 @@
 //! executes them with the library: see docs/internals/clients.md. The suite checks the driver's answers,
 //! their times, and the server's state of the lock.
 
+mod bad_days;
 mod behaviours;
 mod driver;
+mod relay;
 mod servers;
 mod world;
 
@@ -29,7 +31,7 @@ use servers::{within, Setting};
 use world::World;
 
 /// The clients, the folder of their driver under clients/, and the abilities that they lack.
-const CLIENTS: [(&str, &str, &[Ability]); 8] = [
+const CLIENTS: &[(&str, &str, &[Ability])] = &[
     ("python-sync", "python", &[]),
     ("python-asyncio", "python", &[]),
     ("ioredis", "node", &[]),
@@ -38,7 +40,14 @@ const CLIENTS: [(&str, &str, &[Ability]); 8] = [
     ("rust-tokio", "rust", &[]),
     ("go", "go", &[]),
     ("php", "php", &[Ability::Background]),
+    ("predis", "php", &[Ability::Background]),
 ];
+
+/// Returns true if a client lacks an ability.
+fn lacks(client: &str, ability: Ability) -> bool {
+    let of_client = CLIENTS.iter().filter(|(name, ..)| *name == client);
+    of_client.flat_map(|(.., lacks)| lacks.iter()).any(|it| *it == ability)
+}
 
 /// The time limit of a client's own tests. The longest take one minute on a quiet machine, with
 /// everything built.
@@ -124,7 +133,7 @@ fn clients_folder() -> PathBuf {
 }
 
 fn chosen(names: &[String]) -> Result<Vec<Client>> {
-    let known = CLIENTS.map(|(client, ..)| client);
+    let known: Vec<&str> = CLIENTS.iter().map(|(client, ..)| *client).collect();
     for name in names {
         let is_known = known.contains(&name.as_str());
         ensure!(is_known, "no client {name}; there are {known:?}");
@@ -175,7 +184,7 @@ fn set_up(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn settings(server: &Path, module: &Path) -> Result<[Setting; 2]> {
+fn settings(server: &Path, module: &Path) -> Result<[Setting; 3]> {
     let name = name_of(server)?;
     let of = |kind| Setting {
         program: server.to_owned(),
@@ -183,14 +192,16 @@ fn settings(server: &Path, module: &Path) -> Result<[Setting; 2]> {
         server_name: name.clone(),
         kind,
     };
-    Ok([of(servers::Kind::Standalone), of(servers::Kind::Cluster)])
+    use servers::Kind::{Cluster, Sentinel, Standalone};
+    Ok([Standalone, Cluster, Sentinel].map(of))
 }
 
 fn trials_of(client: &Client, setting: &Setting) -> Vec<Trial> {
     let applies = |behaviour: &&'static Behaviour| match behaviour.place {
-        Where::Anywhere => true,
+        Where::Anywhere => setting.kind != servers::Kind::Sentinel,
         Where::Standalone => setting.kind == servers::Kind::Standalone,
         Where::Cluster => setting.kind == servers::Kind::Cluster,
+        Where::Sentinel => setting.kind == servers::Kind::Sentinel,
     };
     let trial = |behaviour: &'static Behaviour| {
         let name = format!("{} | {setting} | {}", client.name, behaviour.name);
@@ -212,16 +223,16 @@ fn tried(client: &Client, setting: &Setting, behaviour: &Behaviour) -> Result<()
     let script = client.folder.join("driver");
     let mut world = World::new(&script, client.name, setting).map_err(told)?;
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| (behaviour.run)(&mut world)));
-    let crash = world.servers.crash();
-    match (outcome, crash) {
+    let fault = world.servers.crash().or_else(|| world.tokens_shown());
+    match (outcome, fault) {
         (Ok(()), None) => Ok(()),
-        (Ok(()), Some(crash)) => Err(crash.into()),
-        (Err(payload), crash) => {
+        (Ok(()), Some(fault)) => Err(fault.into()),
+        (Err(payload), fault) => {
             let said = world.said_by_drivers();
             Err(format!(
                 "{}\n{}\n{said}",
                 what_panicked(&*payload),
-                crash.unwrap_or_default()
+                fault.unwrap_or_default()
             )
             .into())
         }

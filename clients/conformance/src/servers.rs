@@ -1,15 +1,21 @@
-//! The servers under a behaviour: a single server, or a cluster of three.
+//! The servers under a behaviour: a single server, a cluster of three, or a primary and a replica
+//! with a Sentinel.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use redis::{from_redis_value, Client, Connection, RedisResult, Value};
-use redis_lock_rig::{free_port, Plan, Process};
+use redis_lock_rig::{free_port, packed, Plan, Process};
+use rustix::process::{kill_process, Pid, Signal};
 use tempfile::TempDir;
+
+use crate::relay::Relay;
 
 const SLOTS: usize = 16_384;
 const NODES: usize = 3;
@@ -22,6 +28,12 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// never.
 pub const SOON: Duration = Duration::from_secs(5);
 
+/// The name under which the Sentinel knows the primary.
+pub const GROUP: &str = "locks";
+
+/// The time after which the Sentinel takes a silent primary for dead, in ms.
+const DOWN_AFTER_MS: u32 = 500;
+
 /// Every key of a test has this hash tag, so that one node of a cluster serves them all.
 const TAG: &str = "{t}";
 
@@ -30,6 +42,7 @@ const TAG: &str = "{t}";
 pub enum Kind {
     Standalone,
     Cluster,
+    Sentinel,
 }
 
 /// The servers to start: their kind, program and module.
@@ -46,6 +59,7 @@ impl fmt::Display for Setting {
         match self.kind {
             Kind::Standalone => f.write_str(&self.server_name),
             Kind::Cluster => write!(f, "{} cluster", self.server_name),
+            Kind::Sentinel => write!(f, "{} sentinel", self.server_name),
         }
     }
 }
@@ -61,8 +75,14 @@ pub struct Info {
 pub struct Servers {
     pub kind: Kind,
     processes: Vec<Process>,
+    sentinel: Option<Process>,
+    relays: Vec<Relay>,
     owner: usize,
-    _folder: TempDir,
+    /// Connections with a command whose reply nobody reads.
+    unread: Vec<TcpStream>,
+    /// The connection of commands to a server that takes no new connections.
+    kept: Option<Connection>,
+    folder: TempDir,
 }
 
 impl Servers {
@@ -72,6 +92,7 @@ impl Servers {
         let count = match setting.kind {
             Kind::Standalone => 1,
             Kind::Cluster => NODES,
+            Kind::Sentinel => 2,
         };
         let folder = tempfile::tempdir()?;
         let process = |number: usize| {
@@ -83,13 +104,61 @@ impl Servers {
         let mut servers = Servers {
             kind: setting.kind,
             processes,
+            sentinel: None,
+            relays: Vec::new(),
             owner: 0,
-            _folder: folder,
+            unread: Vec::new(),
+            kept: None,
+            folder,
         };
-        if setting.kind == Kind::Cluster {
-            servers.join()?;
+        match setting.kind {
+            Kind::Standalone => {}
+            Kind::Cluster => servers.join()?,
+            Kind::Sentinel => servers.watch(setting)?,
         }
         Ok(servers)
+    }
+
+    /// Makes the second server a replica of the first, and starts a Sentinel that watches them.
+    fn watch(&mut self, setting: &Setting) -> Result<()> {
+        let port = self.processes[0].port();
+        let replicate = format!("REPLICAOF 127.0.0.1 {port}");
+        let _: String = ask(&self.processes[1], &replicate)?;
+        let plan = Plan {
+            lines: vec![
+                format!("sentinel monitor {GROUP} 127.0.0.1 {port} 1"),
+                format!("sentinel down-after-milliseconds {GROUP} {DOWN_AFTER_MS}"),
+                format!("sentinel failover-timeout {GROUP} 2000"),
+            ],
+            arguments: vec!["--sentinel".to_owned()],
+            ..Plan::new(&setting.program)
+        };
+        let sentinel = Process::start(plan, &self.new_folder("sentinel")?)?;
+        let _: String = ask(&sentinel, "SENTINEL DEBUG info-period 200")?;
+        until("the Sentinel knows the replica", || {
+            let replicas = ask::<Vec<Value>>(&sentinel, &format!("SENTINEL REPLICAS {GROUP}"));
+            replicas.is_ok_and(|it| it.len() == 1)
+        });
+        self.sentinel = Some(sentinel);
+        self.until_replicated(1);
+        Ok(())
+    }
+
+    fn new_folder(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.folder.path().join(name);
+        std::fs::create_dir(&folder)?;
+        Ok(folder)
+    }
+
+    /// Waits until so many replicas have everything.
+    pub fn until_replicated(&self, replicas: usize) {
+        until("the replicas have everything", || {
+            let info: RedisResult<String> = ask(self.owner(), "INFO replication");
+            info.is_ok_and(|it| it.matches("state=online").count() == replicas)
+        });
+        until("the replicas acknowledge", || {
+            self.int(&format!("WAIT {replicas} 100")) == replicas as i64
+        });
     }
 
     /// Joins the nodes to a cluster.
@@ -124,17 +193,25 @@ impl Servers {
         Ok(())
     }
 
-    /// Returns the addresses for clients.
+    /// Returns the addresses for clients: of the Sentinel if there is one, of the relays if there are
+    /// some.
     pub fn addresses(&self) -> Vec<String> {
-        let processes = self.processes.iter();
-        processes
-            .map(|process| format!("127.0.0.1:{}", process.port()))
-            .collect()
+        let ports: Vec<u16> = match (&self.sentinel, self.relays.as_slice()) {
+            (Some(sentinel), _) => vec![sentinel.port()],
+            (None, []) => self.processes.iter().map(Process::port).collect(),
+            (None, relays) => relays.iter().map(Relay::port).collect(),
+        };
+        let address = |port| format!("127.0.0.1:{port}");
+        ports.into_iter().map(address).collect()
+    }
+
+    fn owner(&self) -> &Process {
+        &self.processes[self.owner]
     }
 
     /// Sends a command, with its words separated by spaces, to the server of the tests' keys.
     pub fn try_call(&self, command: &str) -> RedisResult<Value> {
-        ask(&self.processes[self.owner], command)
+        ask(self.owner(), command)
     }
 
     /// Sends a command like `try_call`, which must succeed.
@@ -142,6 +219,41 @@ impl Servers {
     pub fn call(&self, command: &str) -> Value {
         let reply = self.try_call(command);
         reply.unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    /// Sends a command with words that may have spaces, which must succeed.
+    pub fn call_words(&self, command: &[&str]) {
+        let mut words = redis::cmd(command[0]);
+        words.arg(&command[1..]);
+        let reply = connection(self.owner()).and_then(|mut it| words.query::<Value>(&mut it));
+        reply.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    }
+
+    /// Sends a command like `call` to each server.
+    pub fn call_each(&self, command: &str) {
+        for process in &self.processes {
+            let reply: RedisResult<Value> = ask(process, command);
+            reply.unwrap_or_else(|error| panic!("{command}: {error}"));
+        }
+    }
+
+    /// Stops the node of the tests' keys, and has the next node take over their slot.
+    pub fn take_over(&mut self) {
+        let (source, target, slot) = self.way();
+        signal(source, Signal::STOP);
+        let owns = format!("CLUSTER SETSLOT {slot} NODE {}", id_of(target));
+        let others = self.processes.iter().filter(|it| it.port() != source.port());
+        for process in others {
+            let told: String = ask(process, &owns).expect("a slot can be taken over");
+            assert_eq!(told, "OK");
+        }
+        self.owner = (self.owner + 1) % NODES;
+    }
+
+    /// Sends CLUSTER with a verb and the slot of the tests' keys to their node.
+    pub fn set_slot(&self, verb: &str) {
+        let slot = self.int(&format!("CLUSTER KEYSLOT {TAG}"));
+        self.call(&format!("CLUSTER {verb} {slot}"));
     }
 
     /// Sends a command like `call`, whose reply must be a number.
@@ -185,6 +297,127 @@ impl Servers {
     pub fn restart(&mut self) {
         let process = &mut self.processes[self.owner];
         process.restart().expect("a restart");
+    }
+
+    /// Kills the server of the tests' keys.
+    pub fn kill(&self) {
+        self.owner().kill();
+    }
+
+    /// Stops the server of the tests' keys: it keeps its connections and doesn't reply.
+    pub fn stop(&self) {
+        signal(self.owner(), Signal::STOP);
+    }
+
+    /// Continues the server that was stopped.
+    pub fn go_on(&self) {
+        signal(self.owner(), Signal::CONT);
+    }
+
+    /// Starts a relay in front of each server, unless there are some, and returns that of the
+    /// server of the tests' keys.
+    pub fn relay(&mut self) -> &Relay {
+        if self.relays.is_empty() {
+            let start = |process: &Process| Relay::start(process.port()).expect("a relay");
+            self.relays = self.processes.iter().map(start).collect();
+        }
+        if self.kind == Kind::Cluster {
+            self.announce_relays();
+        }
+        &self.relays[self.owner]
+    }
+
+    /// Has the nodes give clients the addresses of their relays.
+    fn announce_relays(&self) {
+        for (process, relay) in self.processes.iter().zip(&self.relays) {
+            let announce = format!("CONFIG SET cluster-announce-port {}", relay.port());
+            let _: String = ask(process, &announce).expect("a port can be announced");
+        }
+        until("the nodes know the relays", || {
+            self.processes.iter().all(|process| {
+                let nodes: String = ask(process, "CLUSTER NODES").expect("a cluster");
+                self.relays
+                    .iter()
+                    .all(|relay| nodes.contains(&format!(":{}@", relay.port())))
+            })
+        });
+    }
+
+    /// Sends a command to the server of the tests' keys, and doesn't wait for its reply.
+    pub fn begin_call(&mut self, command: &[&str]) {
+        let address = (Ipv4Addr::LOCALHOST, self.owner().port());
+        let mut stream = TcpStream::connect(address).expect("a server");
+        stream.write_all(&packed(command)).expect("a connection");
+        self.unread.push(stream);
+    }
+
+    /// Sends a command on one connection, which stays open.
+    pub fn call_on_kept(&mut self, command: &str) {
+        let kept = self.kept.take();
+        let mut kept = kept.unwrap_or_else(|| connection(self.owner()).expect("a connection"));
+        let reply = words(command).query::<Value>(&mut kept);
+        reply.unwrap_or_else(|error| panic!("{command}: {error}"));
+        self.kept = Some(kept);
+    }
+
+    /// Returns the folder of the server of the tests' keys.
+    pub fn dir(&self) -> &Path {
+        self.owner().dir()
+    }
+
+    /// Starts a replica of the server of the tests' keys.
+    pub fn add_replica(&mut self, setting: &Setting) {
+        let folder = self.new_folder("replica").expect("a folder");
+        let replica = Process::start(plan(setting), &folder).expect("a replica");
+        let replicate = format!("REPLICAOF 127.0.0.1 {}", self.owner().port());
+        let _: String = ask(&replica, &replicate).expect("a replica");
+        self.processes.push(replica);
+        self.until_replicated(1);
+    }
+
+    /// Starts a server without the module, and returns its port.
+    pub fn start_without_module(&mut self, setting: &Setting) -> u16 {
+        let folder = self.new_folder("bare").expect("a folder");
+        let bare = Process::start(Plan::new(&setting.program), &folder).expect("a server");
+        let port = bare.port();
+        self.processes.push(bare);
+        port
+    }
+
+    /// Sends a command to the replica, which must succeed.
+    pub fn at_replica(&self, command: &str) -> Value {
+        let reply = ask(&self.processes[1], command);
+        reply.unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    /// Stops the replica.
+    pub fn stop_replica(&self) {
+        signal(&self.processes[1], Signal::STOP);
+    }
+
+    /// Stops the primary until the Sentinel has promoted the replica, which serves the keys from
+    /// now on. The old primary then replies again, as the primary that it believes to be.
+    pub fn supersede(&mut self) {
+        let old = self.owner;
+        self.stop();
+        let sentinel = self.sentinel.as_ref().expect("a Sentinel");
+        let new = 1 - old;
+        until("the replica is promoted", || {
+            let asked = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {GROUP}");
+            let named: Vec<String> = ask(sentinel, &asked).expect("a Sentinel");
+            let role: RedisResult<Vec<Value>> = ask(&self.processes[new], "ROLE");
+            named[1] == self.processes[new].port().to_string()
+                && role.is_ok_and(|it| it[0] == Value::BulkString(b"master".to_vec()))
+        });
+        signal(&self.processes[old], Signal::CONT);
+        self.owner = new;
+    }
+
+    /// Returns true if the server that was superseded has a lock, and takes itself for a primary.
+    pub fn superseded_has(&self, key: &str) -> bool {
+        let old = &self.processes[1 - self.owner];
+        let info: Value = ask(old, &format!("LOCK.INFO {key}")).expect("the old primary replies");
+        info != Value::Nil
     }
 
     /// Begins to move the slot of the tests' keys to the next node. From now on, that node serves
@@ -251,14 +484,23 @@ fn id_of(process: &Process) -> String {
     ask(process, "CLUSTER MYID").expect("a node of a cluster")
 }
 
+fn signal(process: &Process, signal: Signal) {
+    let id = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
+    kill_process(id.expect("a process"), signal).expect("a signal can be sent");
+}
+
 /// Sends a command on a new connection, because older connections may have been killed.
 fn ask<T: redis::FromRedisValue>(process: &Process, command: &str) -> RedisResult<T> {
+    words(command).query(&mut connection(process)?)
+}
+
+fn words(command: &str) -> redis::Cmd {
     let mut words = command.split(' ');
     let mut command = redis::cmd(words.next().expect("a command"));
     words.for_each(|word| {
         command.arg(word);
     });
-    command.query(&mut connection(process)?)
+    command
 }
 
 fn connection(process: &Process) -> RedisResult<Connection> {

@@ -4,20 +4,23 @@
 use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Result;
 use redis::{from_redis_value, Value};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::driver::Driver;
-use crate::servers::{until, within, Info, Kind, Servers, Setting, SOON};
+use crate::driver::{Answer, Driver, Tokens};
+use crate::servers::{until, within, Info, Kind, Servers, Setting, GROUP, SOON};
 
 /// Servers, and the drivers of a client.
 pub struct World {
     pub servers: Servers,
+    pub setting: Setting,
+    pub client: String,
+    pub tokens: Arc<Tokens>,
     script: PathBuf,
-    client: String,
     complaints: TempDir,
     drivers: Cell<usize>,
 }
@@ -26,8 +29,10 @@ impl World {
     pub fn new(script: &Path, client: &str, setting: &Setting) -> Result<World> {
         Ok(World {
             servers: Servers::start(setting)?,
-            script: script.to_owned(),
+            setting: setting.clone(),
             client: client.to_owned(),
+            tokens: Arc::default(),
+            script: script.to_owned(),
             complaints: tempfile::tempdir()?,
             drivers: Cell::new(0),
         })
@@ -36,18 +41,46 @@ impl World {
     /// Returns a new driver, which is connected.
     #[track_caller]
     pub fn driver(&self) -> Driver {
+        self.driver_with(json!({}))
+    }
+
+    /// Returns a new driver, which is connected with these fields in addition.
+    #[track_caller]
+    pub fn driver_with(&self, fields: serde_json::Value) -> Driver {
+        let (driver, connected) = self.try_driver(fields);
+        assert!(connected.ok());
+        driver
+    }
+
+    /// Starts a driver, and returns it with its answer to the order to connect.
+    #[track_caller]
+    pub fn try_driver(&self, fields: serde_json::Value) -> (Driver, Answer) {
         let number = self.drivers.get();
         self.drivers.set(number + 1);
         let complaints = self.complaints.path().join(number.to_string());
-        let driver = Driver::start(&self.script, &self.client, &complaints);
+        let driver = Driver::start(&self.script, &self.client, &complaints, &self.tokens);
         let driver = driver.unwrap_or_else(|error| panic!("{error:#}"));
-        let connected = driver.call(json!({
+        let mut order = json!({
             "do": "connect",
             "servers": self.servers.addresses(),
             "cluster": self.servers.kind == Kind::Cluster,
-        }));
-        assert!(connected.ok());
-        driver
+        });
+        if self.servers.kind == Kind::Sentinel {
+            order["sentinel"] = json!(GROUP);
+        }
+        for (name, value) in fields.as_object().expect("fields are a map") {
+            order[name] = value.clone();
+        }
+        let connected = driver.call(order);
+        (driver, connected)
+    }
+
+    /// Returns what the drivers wrote of tokens where nobody asked for one.
+    pub fn tokens_shown(&self) -> Option<String> {
+        let mut shown = self.tokens.shown();
+        let complaints = self.said_by_drivers();
+        shown.extend(self.tokens.are_in(&complaints).then_some(complaints));
+        (!shown.is_empty()).then(|| format!("a token is shown:\n{}", shown.join("\n")))
     }
 
     /// Returns what the drivers wrote to stderr.
@@ -129,6 +162,14 @@ impl World {
     pub fn until_served(&self) {
         until("the server serves its keys", || {
             self.servers.try_call("EXISTS {t}").is_ok()
+        });
+    }
+
+    /// Waits until the server refuses a write with this error.
+    pub fn until_refused(&self, error: &str) {
+        until(&format!("the server refuses writes with {error}"), || {
+            let refused = self.servers.try_call("SET {t}refused 1").err();
+            refused.is_some_and(|it| it.code() == Some(error))
         });
     }
 

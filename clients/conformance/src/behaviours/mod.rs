@@ -4,10 +4,14 @@ mod failures;
 mod granting;
 mod holding;
 mod kinds;
+mod observing;
+mod options;
+mod owning;
 mod waiting;
 
 use std::time::Duration;
 
+use crate::bad_days;
 use crate::world::World;
 
 /// The longest delay of an event in the best of some rounds. The best counts, because the machine
@@ -16,9 +20,11 @@ const LATE: Duration = Duration::from_millis(500);
 
 /// The servers on which a behaviour can be shown.
 pub enum Where {
+    /// A single server, and a cluster.
     Anywhere,
     Standalone,
     Cluster,
+    Sentinel,
 }
 
 /// An ability that a client may lack.
@@ -37,11 +43,12 @@ pub struct Behaviour {
 }
 
 /// Makes rows of the table, which have the names of their functions.
+#[macro_export]
 macro_rules! rows {
     ($place:ident, $needs:expr; $($module:ident::$function:ident),+ $(,)?) => {
-        &[$(Behaviour {
+        &[$($crate::behaviours::Behaviour {
             name: stringify!($function),
-            place: Where::$place,
+            place: $crate::behaviours::Where::$place,
             needs: $needs,
             run: $module::$function,
         }),+]
@@ -52,7 +59,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, None;
     granting::a_free_lock_is_got_at_once,
     granting::a_held_lock_is_refused_at_once,
     granting::fences_rise,
-    granting::the_same_lock_counts_its_holds,
+    granting::a_reentrant_lock_counts_its_holds,
     granting::a_token_can_be_chosen,
     granting::what_the_server_refuses_is_told,
     waiting::a_wait_is_handed_the_lock_promptly,
@@ -76,6 +83,20 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, None;
     kinds::several_keys_are_got_all_or_none,
     kinds::a_deadlock_of_upgrades_is_told,
     kinds::no_increment_is_lost,
+    owning::a_lock_that_is_not_held_cant_be_released,
+    owning::a_lost_lock_is_released_once,
+    owning::a_held_object_is_refused_or_misused,
+    owning::the_fence_stays,
+    owning::everything_is_released_at_once,
+    owning::the_server_is_asked_who_owns_the_lock,
+    owning::texts_dont_show_the_token,
+    options::a_limit_alone_makes_a_semaphore,
+    options::data_is_seen,
+    options::a_lock_stays_for_its_least_time,
+    options::a_lost_lock_doesnt_stay_for_its_least_time,
+    options::a_block_releases_and_has_its_fence,
+    observing::waits_and_grants_are_observed,
+    observing::ends_of_waits_are_observed,
     failures::killed_connections_dont_lose_a_wait,
     failures::a_server_that_restarts_is_waited_at_again,
     failures::a_process_stopped_while_it_waits_doesnt_take_an_old_grant,
@@ -87,6 +108,10 @@ const ANYWHERE_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, Some(Ability::Backg
     holding::a_deleted_lock_is_told_lost_within_a_lease,
     holding::an_extension_that_is_refused_tells_of_the_loss,
     kinds::one_lost_key_of_several_is_told,
+    owning::one_object_has_one_owner,
+    owning::a_wait_for_the_own_object_ends_in_time,
+    options::the_longest_hold_ends_in_time,
+    owning::a_block_whose_lock_is_lost_says_so,
     failures::killed_connections_dont_lose_a_grant,
     failures::a_server_that_restarts_doesnt_lose_a_grant,
     failures::a_stopped_process_is_told_of_its_loss,
@@ -94,6 +119,9 @@ const ANYWHERE_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, Some(Ability::Backg
 
 const STANDALONE: &[Behaviour] = rows![Standalone, None;
     failures::a_server_that_was_a_replica_for_a_while_is_waited_at_again,
+    options::replicas_acknowledge,
+    options::too_few_replicas_are_told,
+    options::silent_replicas_are_told,
 ];
 
 const STANDALONE_IN_BACKGROUND: &[Behaviour] = rows![Standalone, Some(Ability::Background);
@@ -115,4 +143,5 @@ pub fn table() -> impl Iterator<Item = &'static Behaviour> {
         .chain(ANYWHERE_IN_BACKGROUND)
         .chain(STANDALONE_IN_BACKGROUND)
         .chain(CLUSTER_IN_BACKGROUND)
+        .chain(bad_days::rows())
 }

@@ -1,0 +1,262 @@
+//! Outages from the start, outages in the middle of each call, and outages that end in time.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::cells::{rounds, Column, Due, Round, CLEAN, COMMAND_TIMEOUT};
+use super::faults::{Outage, Waits, KILLED};
+use crate::behaviours::Ability;
+use crate::driver::{Asked, Driver};
+use crate::world::World;
+
+const WAIT: Duration = Duration::from_millis(900);
+const WAIT_MS: u64 = 900;
+
+/// The limit of a wait, and the work of a block, in whose middle the outage begins.
+const LONG: Duration = Duration::from_millis(2000);
+const LONG_MS: u64 = 2000;
+
+/// The time within which a wait for ever reports an outage that begins in its middle.
+const REPORTED: Duration = Duration::from_secs(5);
+
+/// The lease of locks that a library doesn't renew or release in time: longer than a row.
+const LEASE_MS: u64 = 20_000;
+
+/// The KEEP of a place whose client can't cancel it.
+const KEEP_MS: u64 = 2000;
+
+const UNAVAILABLE: &[&str] = &["unavailable"];
+
+/// Returns a driver whose calls give up soon.
+fn driver(world: &World) -> Driver {
+    let timeout_ms = u64::try_from(COMMAND_TIMEOUT.as_millis()).expect("a short time");
+    world.driver_with(json!({"command_timeout_ms": timeout_ms}))
+}
+
+fn make_lock(driver: &Driver, column: Column) {
+    let options = json!({"keys": [column.key()], "lease_ms": LEASE_MS, "keep_ms": KEEP_MS});
+    driver.lock(column.lock(), options);
+}
+
+fn begin_try(driver: &Driver, column: Column) -> Asked {
+    driver.begin_acquire(column.lock(), Some(0))
+}
+
+/// Plays the calls of a client that finds the outage when it begins.
+pub fn before(world: &mut World, row: &str, outage: &Outage) {
+    (outage.prepare)(world);
+    rounds(world, row, |world, round| {
+        (outage.begin)(world);
+        let driver = driver(world);
+        play_before(world, round, outage, &driver);
+    });
+}
+
+fn play_before(world: &mut World, round: &mut Round, outage: &Outage, driver: &Driver) {
+    use Column::{Block, Cancel, Ever, Limit, Try};
+    for column in [Try, Limit, Ever, Cancel, Block] {
+        make_lock(driver, column);
+    }
+    let tried = begin_try(driver, Try);
+    let limited = driver.begin_acquire(Limit.lock(), Some(WAIT_MS));
+    let waits = driver.begin_acquire(Ever.lock(), None);
+    let given_up = driver.begin_acquire(Cancel.lock(), None);
+    let block = driver.begin_block(Block.lock(), WAIT, Duration::ZERO, None);
+
+    thread::sleep(Duration::from_millis(300));
+    let cancelled = driver.begin_cancel(&given_up);
+    let at_once = Due::at_once(cancelled.at);
+    round.cell(driver, Cancel, &given_up, at_once, &["cancelled"]);
+    round.cell(driver, Cancel, &cancelled, at_once, &["true"]);
+    let due = Due::after(tried.at, COMMAND_TIMEOUT);
+    round.cell(driver, Try, &tried, due, UNAVAILABLE);
+    let due = Due::after(limited.at, WAIT);
+    round.cell(driver, Limit, &limited, due, UNAVAILABLE);
+    let due = Due::after(block.at, WAIT);
+    round.cell(driver, Block, &block, due, UNAVAILABLE);
+    report(round, driver, Due::by(waits.at, COMMAND_TIMEOUT));
+
+    (outage.end)(world);
+    served(round, driver, &waits);
+    for column in [Try, Limit, Ever, Cancel, Block] {
+        round.until_free(world, column);
+    }
+}
+
+/// Checks that the driver reported an outage in time.
+fn report(round: &mut Round, driver: &Driver, due: Due) {
+    match driver.event_within("unavailable", REPORTED) {
+        Some(event) => round.time(Column::Ever, event.at, due, &event.content.to_string()),
+        None => round.check(Column::Ever, "the observer hears of the outage", || false),
+    }
+}
+
+/// Checks that the wait for ever is granted after the outage, and releases the lock.
+fn served(round: &mut Round, driver: &Driver, waits: &Asked) {
+    let due = Due::by(Instant::now(), CLEAN);
+    let granted = round.cell(driver, Column::Ever, waits, due, &["true"]);
+    if granted.is_some_and(|it| it.error().is_none()) {
+        round.check(Column::Ever, "the lock is released", || {
+            driver.release(Column::Ever.lock())
+        });
+    }
+}
+
+/// Plays the calls that are under way, or of a client that is connected, when the outage begins.
+/// The waits and blocks have drivers of their own, so that each driver reports the outage of one
+/// wait.
+pub fn during(world: &mut World, row: &str, outage: &Outage) {
+    let can_renew = !lacks_background(world);
+    (outage.prepare)(world);
+    rounds(world, row, |world, round| {
+        let (driver, waiter) = (driver(world), driver(world));
+        play_during(world, round, outage, [&driver, &waiter], can_renew);
+    });
+}
+
+fn lacks_background(world: &World) -> bool {
+    crate::lacks(&world.client, Ability::Background)
+}
+
+fn play_during(
+    world: &mut World,
+    round: &mut Round,
+    outage: &Outage,
+    [driver, waiter]: [&Driver; 2],
+    can_renew: bool,
+) {
+    use Column::{Block, Cancel, Ever, Extend, FailingBlock, Limit, Release, Try};
+    for column in [Try, Limit, Cancel, Release, Extend, Block, FailingBlock] {
+        make_lock(driver, column);
+    }
+    make_lock(waiter, Ever);
+    for column in [Limit, Cancel, Ever] {
+        world.other_holds(&column.key());
+    }
+    for column in [Release, Extend] {
+        driver.try_acquire(column.lock()).fence();
+    }
+    // A client that has tried has its connection.
+    driver.try_acquire(Try.lock()).fence();
+    driver.release(Try.lock());
+    let waits = waiter.begin_acquire(Ever.lock(), None);
+    let given_up = driver.begin_acquire(Cancel.lock(), None);
+    for column in [Ever, Cancel] {
+        world.until_waiting(&column.key(), 1);
+    }
+    let limited = driver.begin_acquire(Limit.lock(), Some(LONG_MS));
+    let block = driver.begin_block(Block.lock(), WAIT, LONG, None);
+    let failing = driver.begin_block(FailingBlock.lock(), WAIT, LONG, Some("boom"));
+    let [inside, inside_failing] = [Block, FailingBlock].map(|column| {
+        let event = driver.event_of_lock("in", column.lock(), LONG);
+        event.expect("the block begins").at
+    });
+    world.until_waiting(&Limit.key(), 1);
+
+    (outage.begin)(world);
+    let began = Instant::now();
+    let tried = begin_try(driver, Try);
+    let released = driver.begin_release(Release.lock());
+    let extended = driver.begin_extend(Extend.lock(), LEASE_MS);
+    let cancelled = driver.begin_cancel(&given_up);
+
+    let at_once = Due::at_once(cancelled.at);
+    round.cell(driver, Cancel, &given_up, at_once, &["cancelled"]);
+    round.cell(driver, Cancel, &cancelled, at_once, &["true"]);
+    for (column, asked) in [(Try, &tried), (Release, &released), (Extend, &extended)] {
+        let due = Due::after(asked.at, COMMAND_TIMEOUT);
+        round.cell(driver, column, asked, due, UNAVAILABLE);
+    }
+    let limited_by: &[&str] = match outage.waits {
+        Waits::AreCutOff => UNAVAILABLE,
+        Waits::MayGoOn => &["unavailable", "false"],
+    };
+    let due = Due::after(limited.at, LONG);
+    round.cell(driver, Limit, &limited, due, limited_by);
+    let ends = [(Block, &block, inside, "true"), (FailingBlock, &failing, inside_failing, "failed")];
+    for (column, asked, inside, expected) in ends {
+        let due = Due::between(inside, LONG, LONG + COMMAND_TIMEOUT);
+        round.cell(driver, column, asked, due, &[expected]);
+    }
+    if outage.waits == Waits::AreCutOff {
+        report(round, waiter, Due::by(began, REPORTED));
+    }
+
+    (outage.end)(world);
+    world.other_releases(&Ever.key());
+    served(round, waiter, &waits);
+    round.until_free(world, Try);
+    for column in [Limit, Cancel] {
+        round.until(column, "nobody waits", || world.waiters(&column.key()) == 0);
+    }
+    if can_renew {
+        for column in [Release, Block, FailingBlock] {
+            round.until_free(world, column);
+        }
+    }
+    round.check(Extend, "the lock is held on", || driver.release(Extend.lock()));
+    round.until_free(world, Extend);
+}
+
+/// Kills the server and starts it again while each call waits for its reply.
+pub fn restarted(world: &mut World) {
+    rounds(world, "restarted", |world, round| {
+        use Column::{Block, Extend, Limit, Release, Try};
+        let driver = world.driver_with(json!({"command_timeout_ms": 8000}));
+        for column in [Try, Limit, Release, Extend, Block] {
+            make_lock(&driver, column);
+        }
+        for column in [Release, Extend] {
+            driver.try_acquire(column.lock()).fence();
+        }
+        let block = driver.begin_block(Block.lock(), WAIT, Duration::from_millis(300), None);
+        driver.event_of_lock("in", Block.lock(), LONG).expect("the block begins");
+        (KILLED.begin)(world);
+        let calls = [
+            (Try, begin_try(&driver, Try)),
+            (Limit, driver.begin_acquire(Limit.lock(), Some(8000))),
+            (Release, driver.begin_release(Release.lock())),
+            (Extend, driver.begin_extend(Extend.lock(), LEASE_MS)),
+            (Block, block),
+        ];
+        thread::sleep(Duration::from_millis(500));
+        (KILLED.end)(world);
+        world.until_served();
+        let due = Due::by(Instant::now(), CLEAN);
+        for (column, asked) in &calls {
+            round.cell(&driver, *column, asked, due, &["true"]);
+        }
+        for column in [Try, Limit, Extend] {
+            round.check(column, "the lock is held", || driver.release(column.lock()));
+        }
+        for column in [Try, Limit, Release, Extend, Block] {
+            round.until_free(world, column);
+        }
+    });
+}
+
+/// Stops a node whose slots another node takes over. The client must look for the slots anew.
+pub fn taken_over(world: &mut World) {
+    let driver = world.driver_with(json!({"command_timeout_ms": 8000}));
+    driver.lock("warm", json!({"keys": ["{t}warm"]}));
+    driver.try_acquire("warm").fence();
+    world.servers.take_over();
+    let mut round = Round::default();
+    let calls = [Column::Try, Column::Limit].map(|column| {
+        make_lock(&driver, column);
+        let wait_ms = if column == Column::Try { 0 } else { 8000 };
+        (column, driver.begin_acquire(column.lock(), Some(wait_ms)))
+    });
+    for (column, asked) in &calls {
+        let due = Due::by(asked.at, Duration::from_secs(7));
+        round.cell(&driver, *column, asked, due, &["true"]);
+        round.check(*column, "the lock is at the new node", || {
+            world.servers.info(&column.key()).is_some()
+        });
+        round.check(*column, "the lock is released", || driver.release(column.lock()));
+        round.until_free(world, *column);
+    }
+    round.end("taken_over");
+}

@@ -1,0 +1,166 @@
+//! Options of a lock: limit, data, least and longest time, replicas; and the guarded block.
+
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use serde_json::json;
+
+use super::LATE;
+use crate::servers::{until, within, SOON};
+use crate::world::{text, World};
+
+const KEY: &str = "{t}k";
+
+pub fn a_limit_alone_makes_a_semaphore(world: &mut World) {
+    let driver = world.driver();
+    for name in ["a", "b", "c"] {
+        driver.lock(name, json!({"keys": [KEY], "limit": 2}));
+    }
+    driver.try_acquire("a").fence();
+    driver.try_acquire("b").fence();
+    assert!(!driver.try_acquire("c").ok());
+    assert!(driver.release("a"));
+    driver.try_acquire("c").fence();
+    assert!(driver.release("b"));
+    assert!(driver.release("c"));
+    world.assert_free(KEY);
+}
+
+pub fn data_is_seen(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "data": "host-7"}));
+    driver.try_acquire("a").fence();
+    driver.lock("b", json!({"keys": [KEY], "data": "host-8"}));
+    let waits = driver.begin_acquire("b", None);
+    world.until_waiting(KEY, 1);
+    let info = world.servers.info(KEY).expect("it is held");
+    assert_eq!(text(&info.holders[0]["data"]), "host-7");
+    assert_eq!(text(&info.queue[0]["data"]), "host-8");
+    assert!(driver.release("a"));
+    driver.answer(&waits).fence();
+    let info = world.servers.info(KEY).expect("it is held");
+    assert_eq!(text(&info.holders[0]["data"]), "host-8");
+    assert!(driver.release("b"));
+    world.assert_free(KEY);
+}
+
+/// Checks that the lock is free for others at the end of its least time, which counts from the
+/// grant: never before, and not late in the best of some rounds.
+pub fn a_lock_stays_for_its_least_time(world: &mut World) {
+    let driver = world.driver();
+    let least = Duration::from_millis(1200);
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 60_000, "at_least_ms": 1200}));
+    let times = [(); 3].map(|()| {
+        let asked = Instant::now();
+        let granted = driver.try_acquire("a");
+        granted.fence();
+        assert!(driver.release("a"));
+        let again = driver.call(json!({"do": "release", "lock": "a"}));
+        assert_eq!(again.error(), Some("misuse"));
+        until("the lock is free", || world.servers.info(KEY).is_none());
+        assert!(asked.elapsed() >= least, "{:?}", asked.elapsed());
+        granted.at.elapsed()
+    });
+    assert!(times.iter().min() <= Some(&(least + LATE)), "{times:?}");
+    // After that time the release frees the lock at once.
+    driver.try_acquire("a").fence();
+    assert_eq!(driver.loss_within("a", least), None);
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+}
+
+pub fn a_lost_lock_doesnt_stay_for_its_least_time(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 60_000, "at_least_ms": 60_000}));
+    driver.try_acquire("a").fence();
+    world.servers.call(&format!("DEL {KEY}"));
+    world.other_holds(KEY);
+    assert!(!driver.release("a"));
+    assert!(world.other_has(KEY));
+}
+
+/// Checks that a lock is renewed to the end of its longest hold, and that its loss is reported
+/// there, not late in the best of some rounds.
+pub fn the_longest_hold_ends_in_time(world: &mut World) {
+    let driver = world.driver();
+    let longest = Duration::from_millis(1800);
+    let times = ["a", "b", "c"].map(|name| {
+        let key = format!("{KEY}{name}");
+        let options = json!({"keys": [key], "lease_ms": 1000, "max_hold_ms": 1800});
+        driver.lock(name, options);
+        let asked = Instant::now();
+        driver.try_acquire(name).fence();
+        let told = driver.loss_within(name, longest + SOON);
+        let after = told.expect("the loss is told") - asked;
+        assert!(after >= longest, "told after {after:?}");
+        let is_free = || world.servers.info(&key).is_none().then_some(());
+        assert!(within(LATE, is_free).is_some(), "the server still has it");
+        assert!(!driver.release(name));
+        after
+    });
+    assert!(times.iter().min() <= Some(&(longest + LATE)), "{times:?}");
+}
+
+pub fn a_block_releases_and_has_its_fence(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY]}));
+    let wait = Duration::from_secs(5);
+    let block = |fail| driver.answer(&driver.begin_block("a", wait, Duration::ZERO, fail));
+    let first = block(None).fence();
+    world.assert_free(KEY);
+    let failed = block(Some("boom"));
+    assert_eq!(failed.error(), Some("failed"), "{failed}");
+    assert!(failed.text().contains("boom"), "{failed}");
+    world.assert_free(KEY);
+    assert!(block(None).fence() > first);
+    world.other_holds(KEY);
+    let short = driver.begin_block("a", Duration::from_millis(300), Duration::ZERO, None);
+    let refused = driver.answer(&short);
+    assert_eq!(refused.error(), Some("not_acquired"), "{refused}");
+    world.other_releases(KEY);
+}
+
+pub fn replicas_acknowledge(world: &mut World) {
+    let setting = world.setting.clone();
+    world.servers.add_replica(&setting);
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "replicas": 1}));
+    driver.try_acquire("a").fence();
+    assert_eq!(world.servers.at_replica(&format!("EXISTS {KEY}")), Value::Int(1));
+    driver.lock("b", json!({"keys": [KEY], "replicas": 1}));
+    let waits = driver.begin_acquire("b", Some(5000));
+    world.until_waiting(KEY, 1);
+    assert!(driver.release("a"));
+    driver.answer(&waits).fence();
+    assert!(driver.release("b"));
+    world.assert_free(KEY);
+}
+
+pub fn too_few_replicas_are_told(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "replicas": 1}));
+    for wait_ms in [Some(0), Some(3000), None] {
+        let asked = driver.begin_acquire("a", wait_ms);
+        let answer = driver.answer(&asked);
+        assert_eq!(answer.error(), Some("not_replicated"), "{answer}");
+        assert!(answer.after < Duration::from_secs(2), "{answer}");
+    }
+    world.until_free(KEY);
+}
+
+/// The replica is there, and acknowledges nothing. What was granted is released.
+pub fn silent_replicas_are_told(world: &mut World) {
+    let setting = world.setting.clone();
+    world.servers.add_replica(&setting);
+    let timeout = Duration::from_millis(600);
+    let driver = world.driver_with(json!({"command_timeout_ms": 600}));
+    driver.lock("a", json!({"keys": [KEY], "replicas": 1}));
+    world.servers.stop_replica();
+    let times = [(); 3].map(|()| {
+        let answer = driver.try_acquire("a");
+        assert_eq!(answer.error(), Some("not_replicated"), "{answer}");
+        world.until_free(KEY);
+        answer.after
+    });
+    assert!(times.iter().min() <= Some(&(timeout + LATE)), "{times:?}");
+}
