@@ -352,9 +352,7 @@ impl Driver {
 
     /// Returns the first event of a kind, or `None` if it doesn't come within `patience`.
     pub fn event_within(&self, kind: &str, patience: Duration) -> Option<Event> {
-        let line = self
-            .written
-            .first(patience, |line| line["event"] == kind)?;
+        let line = self.written.first(patience, |line| line["event"] == kind)?;
         Some(Event {
             at: line.at,
             content: line.content,

@@ -46,7 +46,9 @@ const CLIENTS: &[(&str, &str, &[Ability])] = &[
 /// Returns true if a client lacks an ability.
 fn lacks(client: &str, ability: Ability) -> bool {
     let of_client = CLIENTS.iter().filter(|(name, ..)| *name == client);
-    of_client.flat_map(|(.., lacks)| lacks.iter()).any(|it| *it == ability)
+    of_client
+        .flat_map(|(.., lacks)| lacks.iter())
+        .any(|it| *it == ability)
 }
 
 /// The time limit of a client's own tests. The longest take one minute on a quiet machine, with

@@ -242,7 +242,10 @@ impl Servers {
         let (source, target, slot) = self.way();
         signal(source, Signal::STOP);
         let owns = format!("CLUSTER SETSLOT {slot} NODE {}", id_of(target));
-        let others = self.processes.iter().filter(|it| it.port() != source.port());
+        let others = self
+            .processes
+            .iter()
+            .filter(|it| it.port() != source.port());
         for process in others {
             let told: String = ask(process, &owns).expect("a slot can be taken over");
             assert_eq!(told, "OK");

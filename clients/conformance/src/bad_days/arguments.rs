@@ -79,7 +79,9 @@ pub fn wrong_options(world: &mut World) {
         let what = format!("{permits} permits of {limit}");
         check(world, &mut round, Column::Try, &what, &answer);
     }
-    round.check(Column::Try, "nothing is sent", || commands_of_locks(world).is_empty());
+    round.check(Column::Try, "nothing is sent", || {
+        commands_of_locks(world).is_empty()
+    });
     round.end("wrong_options");
 }
 
@@ -96,7 +98,9 @@ pub fn wrong_limits(world: &mut World) {
         let what = format!("a limit of {value}");
         check(world, &mut round, Column::Limit, &what, &answer);
     }
-    round.check(Column::Limit, "nothing is sent", || commands_of_locks(world).is_empty());
+    round.check(Column::Limit, "nothing is sent", || {
+        commands_of_locks(world).is_empty()
+    });
     round.end("wrong_limits");
 }
 
@@ -111,7 +115,9 @@ pub fn wrong_extensions(world: &mut World) {
         let what = format!("a lease of {value}");
         check(world, &mut round, Column::Extend, &what, &answer);
     }
-    round.check(Column::Extend, "the lock is held", || world.left_of(KEY, &token) > 0);
+    round.check(Column::Extend, "the lock is held", || {
+        world.left_of(KEY, &token) > 0
+    });
     if !crate::lacks(&world.client, crate::behaviours::Ability::Background) {
         let told = driver.loss_within("a", std::time::Duration::from_millis(2500));
         round.check(Column::Extend, "the lock is renewed", || told.is_none());

@@ -166,7 +166,10 @@ impl Round {
     /// Checks the time of an answer or an event.
     pub fn time(&mut self, column: Column, at: Instant, due: Due, what: &str) {
         let after = at.saturating_duration_since(due.from);
-        let told = format!("{column}: {what} came at {} ms, due within {due}", after.as_millis());
+        let told = format!(
+            "{column}: {what} came at {} ms, due within {due}",
+            after.as_millis()
+        );
         if after < due.earliest {
             self.wrong.push(told);
         } else if after > due.latest + LATE {
@@ -191,7 +194,11 @@ impl Round {
     /// Fails the row if a cell was wrong.
     #[track_caller]
     pub fn end(&self, row: &str) {
-        let wrong: Vec<_> = self.wrong.iter().map(|it| format!("{row} | {it}")).collect();
+        let wrong: Vec<_> = self
+            .wrong
+            .iter()
+            .map(|it| format!("{row} | {it}"))
+            .collect();
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 

@@ -160,12 +160,16 @@ pub const CANT_SAVE: Outage = Outage {
         let dump = world.servers.dir().join("dump.rdb");
         // The server can't replace a folder by a file.
         fs::create_dir_all(dump.join("in the way")).expect("a folder");
-        world.servers.call_words(&["CONFIG", "SET", "save", "3600 1"]);
+        world
+            .servers
+            .call_words(&["CONFIG", "SET", "save", "3600 1"]);
         world.servers.call("BGSAVE");
         world.until_refused("MISCONF");
     },
     end: |world| {
-        world.servers.call("CONFIG SET stop-writes-on-bgsave-error no");
+        world
+            .servers
+            .call("CONFIG SET stop-writes-on-bgsave-error no");
     },
     waits: Waits::MayGoOn,
 };
@@ -206,7 +210,9 @@ pub fn make_user(world: &World) {
 
 /// Changes the rights of the drivers' user at each server.
 pub fn change_user(world: &World, rules: &str) {
-    world.servers.call_each(&format!("ACL SETUSER {USER} {rules}"));
+    world
+        .servers
+        .call_each(&format!("ACL SETUSER {USER} {rules}"));
 }
 
 /// Returns the fields by which a driver connects as this user.

@@ -11,8 +11,13 @@ mod sentinel;
 use crate::behaviours::{Ability, Behaviour, Where};
 use crate::world::World;
 
-/// A bad day, by its name in the table of the page, and the rows of the suite that play it.
+/// A bad day, and the rows of the suite that play it.
 struct BadDay {
+    /// The first cell of the day's line in the table of the page.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "only the test of the page reads it")
+    )]
     name: &'static str,
     rows: &'static [Behaviour],
 }
@@ -131,9 +136,16 @@ const BAD_DAYS: &[BadDay] = &[
     },
     BadDay {
         name: "the server has no memory left: `OOM`",
-        rows: &[row(Standalone, "out_of_memory_before", |world| {
-            outages::before(world, "out_of_memory_before", &faults::OUT_OF_MEMORY);
-        })],
+        rows: &[
+            row(Standalone, "out_of_memory_before", |world| {
+                outages::before(world, "out_of_memory_before", &faults::OUT_OF_MEMORY);
+            }),
+            row(
+                Standalone,
+                "out_of_memory_during",
+                outages::out_of_memory_during,
+            ),
+        ],
     },
     BadDay {
         name: "the server can't save its data: `MISCONF`",
@@ -171,8 +183,16 @@ const BAD_DAYS: &[BadDay] = &[
         name: "a superseded primary still answers",
         rows: &[
             row(Sentinel, "superseded", sentinel::superseded),
-            in_background(Sentinel, "superseded_with_a_grant", sentinel::superseded_with_a_grant),
-            row(Sentinel, "found_by_its_sentinel", sentinel::found_by_its_sentinel),
+            in_background(
+                Sentinel,
+                "superseded_with_a_grant",
+                sentinel::superseded_with_a_grant,
+            ),
+            row(
+                Sentinel,
+                "found_by_its_sentinel",
+                sentinel::found_by_its_sentinel,
+            ),
         ],
     },
     BadDay {
@@ -189,16 +209,36 @@ const BAD_DAYS: &[BadDay] = &[
     BadDay {
         name: "no right to the command: `NOPERM`",
         rows: &[
-            row(Anywhere, "no_right_to_acquire", refusals::no_right_to_acquire),
-            row(Standalone, "no_right_to_release", refusals::no_right_to_release),
-            in_background(Standalone, "no_right_to_extend", refusals::no_right_to_extend),
+            row(
+                Anywhere,
+                "no_right_to_acquire",
+                refusals::no_right_to_acquire,
+            ),
+            row(
+                Standalone,
+                "no_right_to_release",
+                refusals::no_right_to_release,
+            ),
+            in_background(
+                Standalone,
+                "no_right_to_extend",
+                refusals::no_right_to_extend,
+            ),
         ],
     },
     BadDay {
         name: "no right to the key or to the channel: `NOPERM`",
         rows: &[
-            row(Standalone, "no_right_to_the_key", refusals::no_right_to_the_key),
-            row(Standalone, "no_right_to_the_channel", refusals::no_right_to_the_channel),
+            row(
+                Standalone,
+                "no_right_to_the_key",
+                refusals::no_right_to_the_key,
+            ),
+            row(
+                Standalone,
+                "no_right_to_the_channel",
+                refusals::no_right_to_the_channel,
+            ),
         ],
     },
     BadDay {
@@ -211,7 +251,11 @@ const BAD_DAYS: &[BadDay] = &[
             row(Standalone, "wrong_options", arguments::wrong_options),
             row(Standalone, "wrong_limits", arguments::wrong_limits),
             row(Standalone, "wrong_extensions", arguments::wrong_extensions),
-            row(Standalone, "wrong_command_timeouts", arguments::wrong_command_timeouts),
+            row(
+                Standalone,
+                "wrong_command_timeouts",
+                arguments::wrong_command_timeouts,
+            ),
         ],
     },
     BadDay {
@@ -236,9 +280,13 @@ mod tests {
 
     /// Returns the first cells of the table's lines.
     fn days_of_the_page() -> Vec<&'static str> {
-        let lines = PAGE.lines().skip_while(|line| !line.starts_with("| bad day |"));
+        let lines = PAGE
+            .lines()
+            .skip_while(|line| !line.starts_with("| bad day |"));
         let lines = lines.skip(2).take_while(|line| line.starts_with('|'));
-        lines.filter_map(|line| Some(line.split('|').nth(1)?.trim())).collect()
+        lines
+            .filter_map(|line| Some(line.split('|').nth(1)?.trim()))
+            .collect()
     }
 
     #[test]

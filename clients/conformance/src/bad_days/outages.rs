@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::cells::{rounds, Column, Due, Round, CLEAN, COMMAND_TIMEOUT};
-use super::faults::{Outage, Waits, KILLED};
+use super::faults::{Outage, Waits, KILLED, OUT_OF_MEMORY};
 use crate::behaviours::Ability;
 use crate::driver::{Asked, Driver};
 use crate::world::World;
@@ -175,7 +175,10 @@ fn play_during(
     };
     let due = Due::after(limited.at, LONG);
     round.cell(driver, Limit, &limited, due, limited_by);
-    let ends = [(Block, &block, inside, "true"), (FailingBlock, &failing, inside_failing, "failed")];
+    let ends = [
+        (Block, &block, inside, "true"),
+        (FailingBlock, &failing, inside_failing, "failed"),
+    ];
     for (column, asked, inside, expected) in ends {
         let due = Due::between(inside, LONG, LONG + COMMAND_TIMEOUT);
         round.cell(driver, column, asked, due, &[expected]);
@@ -196,8 +199,53 @@ fn play_during(
             round.until_free(world, column);
         }
     }
-    round.check(Extend, "the lock is held on", || driver.release(Extend.lock()));
+    round.check(Extend, "the lock is held on", || {
+        driver.release(Extend.lock())
+    });
     round.until_free(world, Extend);
+}
+
+/// Plays the calls that a server executes although it has no memory left.
+pub fn out_of_memory_during(world: &mut World) {
+    use Column::{Block, Extend, Release};
+    rounds(world, "out_of_memory_during", |world, round| {
+        let driver = driver(world);
+        for column in [Release, Extend, Block] {
+            make_lock(&driver, column);
+        }
+        for column in [Release, Extend] {
+            driver.try_acquire(column.lock()).fence();
+        }
+        let work = Duration::from_millis(200);
+        let block = driver.begin_block(Block.lock(), WAIT, work, None);
+        let inside = driver.event_of_lock("in", Block.lock(), LONG);
+        let inside = inside.expect("the block begins").at;
+        (OUT_OF_MEMORY.begin)(world);
+        let released = driver.begin_release(Release.lock());
+        round.cell(
+            &driver,
+            Release,
+            &released,
+            Due::at_once(released.at),
+            &["true"],
+        );
+        let extended = driver.begin_extend(Extend.lock(), LEASE_MS);
+        round.cell(
+            &driver,
+            Extend,
+            &extended,
+            Due::at_once(extended.at),
+            &["true"],
+        );
+        round.cell(&driver, Block, &block, Due::by(inside, work), &["true"]);
+        round.check(Extend, "the lock is released", || {
+            driver.release(Extend.lock())
+        });
+        (OUT_OF_MEMORY.end)(world);
+        for column in [Release, Extend, Block] {
+            round.until_free(world, column);
+        }
+    });
 }
 
 /// Kills the server and starts it again while each call waits for its reply.
@@ -212,7 +260,9 @@ pub fn restarted(world: &mut World) {
             driver.try_acquire(column.lock()).fence();
         }
         let block = driver.begin_block(Block.lock(), WAIT, Duration::from_millis(300), None);
-        driver.event_of_lock("in", Block.lock(), LONG).expect("the block begins");
+        driver
+            .event_of_lock("in", Block.lock(), LONG)
+            .expect("the block begins");
         (KILLED.begin)(world);
         let calls = [
             (Try, begin_try(&driver, Try)),
@@ -255,7 +305,9 @@ pub fn taken_over(world: &mut World) {
         round.check(*column, "the lock is at the new node", || {
             world.servers.info(&column.key()).is_some()
         });
-        round.check(*column, "the lock is released", || driver.release(column.lock()));
+        round.check(*column, "the lock is released", || {
+            driver.release(column.lock())
+        });
         round.until_free(world, *column);
     }
     round.end("taken_over");

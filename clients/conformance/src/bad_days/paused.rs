@@ -26,14 +26,18 @@ pub fn paused(world: &mut World) {
         let block = driver.begin_block(Block.lock(), WAIT, WORK, None);
         let failing = driver.begin_block(FailingBlock.lock(), WAIT, WORK, Some("boom"));
         for column in [Block, FailingBlock] {
-            driver.event_of_lock("in", column.lock(), WAIT).expect("the block begins");
+            driver
+                .event_of_lock("in", column.lock(), WAIT)
+                .expect("the block begins");
         }
         for column in [Release, Extend] {
             driver.try_acquire(column.lock()).fence();
         }
         driver.stop();
         for column in [Release, Extend, Block, FailingBlock] {
-            until("the lease is over", || world.servers.info(&column.key()).is_none());
+            until("the lease is over", || {
+                world.servers.info(&column.key()).is_none()
+            });
         }
         driver.signal(Signal::CONT);
         let now = Instant::now();
@@ -53,7 +57,10 @@ pub fn paused_in_a_wait(world: &mut World) {
     use Column::Limit;
     rounds(world, "paused_in_a_wait", |world, round| {
         let driver = world.driver();
-        driver.lock(Limit.lock(), json!({"keys": [Limit.key()], "keep_ms": 2000}));
+        driver.lock(
+            Limit.lock(),
+            json!({"keys": [Limit.key()], "keep_ms": 2000}),
+        );
         world.other_holds(&Limit.key());
         let limited = driver.begin_acquire(Limit.lock(), Some(800));
         world.until_waiting(&Limit.key(), 1);

@@ -110,14 +110,22 @@ pub fn no_right_to_extend(world: &mut World) {
         driver.try_acquire(Extend.lock()).fence();
         change_user(world, "-lock.extend -lock.mextend");
         let extended = driver.begin_extend(Extend.lock(), 60_000);
-        round.cell(&driver, Extend, &extended, Due::at_once(extended.at), DENIED);
+        round.cell(
+            &driver,
+            Extend,
+            &extended,
+            Due::at_once(extended.at),
+            DENIED,
+        );
         change_user(world, "+@all");
         let told = driver.loss_within(Extend.lock(), Duration::from_millis(2500));
         round.check(Extend, "the lock isn't lost", || told.is_none());
         round.check(Extend, "the lock is renewed", || {
             world.left_of(&Extend.key(), &token) > 0
         });
-        round.check(Extend, "the lock is held on", || driver.release(Extend.lock()));
+        round.check(Extend, "the lock is held on", || {
+            driver.release(Extend.lock())
+        });
     });
 }
 

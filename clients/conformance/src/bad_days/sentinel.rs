@@ -57,14 +57,24 @@ pub fn superseded(world: &mut World) {
         driver.lock(name, json!({"keys": [KEY], "lease_ms": 60_000}));
     }
     let granted = || driver.try_acquire("a").error().is_none().then_some(());
-    assert!(within(CLEAN, granted).is_some(), "superseded | try: the new primary isn't found");
+    assert!(
+        within(CLEAN, granted).is_some(),
+        "superseded | try: the new primary isn't found"
+    );
     until_at_the_new(world);
-    let tried = names.map(|name| driver.begin_acquire(name, Some(if name == "d" { 500 } else { 0 })));
+    let tried =
+        names.map(|name| driver.begin_acquire(name, Some(if name == "d" { 500 } else { 0 })));
     for (name, asked) in names.iter().zip(&tried).skip(1) {
         let answer = driver.answer(asked);
-        assert!(!answer.ok(), "superseded | {name}: got the lock of another: {answer}");
+        assert!(
+            !answer.ok(),
+            "superseded | {name}: got the lock of another: {answer}"
+        );
     }
-    assert!(!world.servers.superseded_has(KEY), "superseded | the old primary has a grant");
+    assert!(
+        !world.servers.superseded_has(KEY),
+        "superseded | the old primary has a grant"
+    );
     assert!(driver.extend("a", 50_000));
     assert!(driver.release("a"));
     world.assert_free(KEY);
@@ -72,7 +82,10 @@ pub fn superseded(world: &mut World) {
 
 fn until_at_the_new(world: &World) {
     let is_there = world.servers.info(KEY).is_some();
-    assert!(is_there, "superseded | try: the grant isn't at the new primary");
+    assert!(
+        is_there,
+        "superseded | try: the grant isn't at the new primary"
+    );
 }
 
 /// A grant that was replicated is renewed at the new primary, and a wait is served there.
@@ -86,10 +99,16 @@ pub fn superseded_with_a_grant(world: &mut World) {
     world.servers.until_replicated(1);
     world.servers.supersede();
     let renewed = || (world.left_of(KEY, &token) > 4500).then_some(());
-    assert!(within(CLEAN, renewed).is_some(), "superseded_with_a_grant | renewal");
+    assert!(
+        within(CLEAN, renewed).is_some(),
+        "superseded_with_a_grant | renewal"
+    );
     assert_eq!(driver.loss_within("a", Duration::from_millis(100)), None);
     assert!(driver.release("a"));
     driver.answer(&waits).fence();
-    assert!(world.servers.info(KEY).is_some(), "superseded_with_a_grant | wait for ever");
+    assert!(
+        world.servers.info(KEY).is_some(),
+        "superseded_with_a_grant | wait for ever"
+    );
     assert!(driver.release("b"));
 }

@@ -49,7 +49,10 @@ pub fn data_is_seen(world: &mut World) {
 pub fn a_lock_stays_for_its_least_time(world: &mut World) {
     let driver = world.driver();
     let least = Duration::from_millis(1200);
-    driver.lock("a", json!({"keys": [KEY], "lease_ms": 60_000, "at_least_ms": 1200}));
+    driver.lock(
+        "a",
+        json!({"keys": [KEY], "lease_ms": 60_000, "at_least_ms": 1200}),
+    );
     let times = [(); 3].map(|()| {
         let asked = Instant::now();
         let granted = driver.try_acquire("a");
@@ -71,7 +74,10 @@ pub fn a_lock_stays_for_its_least_time(world: &mut World) {
 
 pub fn a_lost_lock_doesnt_stay_for_its_least_time(world: &mut World) {
     let driver = world.driver();
-    driver.lock("a", json!({"keys": [KEY], "lease_ms": 60_000, "at_least_ms": 60_000}));
+    driver.lock(
+        "a",
+        json!({"keys": [KEY], "lease_ms": 60_000, "at_least_ms": 60_000}),
+    );
     driver.try_acquire("a").fence();
     world.servers.call(&format!("DEL {KEY}"));
     world.other_holds(KEY);
@@ -126,7 +132,10 @@ pub fn replicas_acknowledge(world: &mut World) {
     let driver = world.driver();
     driver.lock("a", json!({"keys": [KEY], "replicas": 1}));
     driver.try_acquire("a").fence();
-    assert_eq!(world.servers.at_replica(&format!("EXISTS {KEY}")), Value::Int(1));
+    assert_eq!(
+        world.servers.at_replica(&format!("EXISTS {KEY}")),
+        Value::Int(1)
+    );
     driver.lock("b", json!({"keys": [KEY], "replicas": 1}));
     let waits = driver.begin_acquire("b", Some(5000));
     world.until_waiting(KEY, 1);

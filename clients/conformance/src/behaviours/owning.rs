@@ -97,7 +97,12 @@ pub fn a_lost_lock_is_released_once(world: &mut World) {
 pub fn the_fence_stays(world: &mut World) {
     let driver = world.driver();
     driver.lock("a", json!({"keys": [KEY], "lease_ms": 700, "renew": false}));
-    let fence = || driver.call(json!({"do": "state", "lock": "a"})).get("fence").clone();
+    let fence = || {
+        driver
+            .call(json!({"do": "state", "lock": "a"}))
+            .get("fence")
+            .clone()
+    };
     assert_eq!(fence(), json!(null));
     let lost = driver.try_acquire("a").fence();
     until("the lock is lost", || driver.is_lost("a"));
@@ -169,7 +174,10 @@ pub fn a_block_whose_lock_is_lost_says_so(world: &mut World) {
         world.servers.call(&format!("DEL {KEY}"));
         let answer = driver.answer(&block);
         assert_eq!(answer.error(), Some(expected), "{answer}");
-        assert!(fail.is_none_or(|text| answer.text().contains(text)), "{answer}");
+        assert!(
+            fail.is_none_or(|text| answer.text().contains(text)),
+            "{answer}"
+        );
     }
     assert!(driver.loss_within("a", SOON).is_some());
 }
