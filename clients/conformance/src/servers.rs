@@ -76,6 +76,8 @@ pub struct Servers {
     pub kind: Kind,
     processes: Vec<Process>,
     sentinel: Option<Process>,
+    /// A replica, or a server without the module.
+    beside: Option<Process>,
     relays: Vec<Relay>,
     owner: usize,
     /// Connections with a command whose reply nobody reads.
@@ -105,6 +107,7 @@ impl Servers {
             kind: setting.kind,
             processes,
             sentinel: None,
+            beside: None,
             relays: Vec::new(),
             owner: 0,
             unread: Vec::new(),
@@ -247,8 +250,12 @@ impl Servers {
             .iter()
             .filter(|it| it.port() != source.port());
         for process in others {
-            let told: String = ask(process, &owns).expect("a slot can be taken over");
-            assert_eq!(told, "OK");
+            // The slots of the node that stands still are served by no node.
+            let go_on = "CONFIG SET cluster-require-full-coverage no";
+            for command in [go_on, &owns] {
+                let told: String = ask(process, command).expect("a slot can be taken over");
+                assert_eq!(told, "OK");
+            }
         }
         self.owner = (self.owner + 1) % NODES;
     }
@@ -374,7 +381,7 @@ impl Servers {
         let replica = Process::start(plan(setting), &folder).expect("a replica");
         let replicate = format!("REPLICAOF 127.0.0.1 {}", self.owner().port());
         let _: String = ask(&replica, &replicate).expect("a replica");
-        self.processes.push(replica);
+        self.beside = Some(replica);
         self.until_replicated(1);
     }
 
@@ -383,23 +390,27 @@ impl Servers {
         let folder = self.new_folder("bare").expect("a folder");
         let bare = Process::start(Plan::new(&setting.program), &folder).expect("a server");
         let port = bare.port();
-        self.processes.push(bare);
+        self.beside = Some(bare);
         port
     }
 
     /// Sends a command to the replica, which must succeed.
     pub fn at_replica(&self, command: &str) -> Value {
-        let reply = ask(&self.processes[1], command);
+        let reply = ask(self.beside(), command);
         reply.unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
     /// Stops the replica.
     pub fn stop_replica(&self) {
-        signal(&self.processes[1], Signal::STOP);
+        signal(self.beside(), Signal::STOP);
     }
 
-    /// Stops the primary until the Sentinel has promoted the replica, which serves the keys from
-    /// now on. The old primary then replies again, as the primary that it believes to be.
+    fn beside(&self) -> &Process {
+        self.beside.as_ref().expect("another server")
+    }
+
+    /// Stops the primary, and waits until the Sentinel has promoted the replica, which serves the
+    /// keys from now on.
     pub fn supersede(&mut self) {
         let old = self.owner;
         self.stop();
@@ -412,11 +423,16 @@ impl Servers {
             named[1] == self.processes[new].port().to_string()
                 && role.is_ok_and(|it| it[0] == Value::BulkString(b"master".to_vec()))
         });
-        signal(&self.processes[old], Signal::CONT);
         self.owner = new;
     }
 
-    /// Returns true if the server that was superseded has a lock, and takes itself for a primary.
+    /// Continues the server that was superseded. It believes that it is the primary, until the
+    /// Sentinel tells it otherwise some seconds later.
+    pub fn bring_back_superseded(&self) {
+        signal(&self.processes[1 - self.owner], Signal::CONT);
+    }
+
+    /// Returns true if the server that was superseded has a lock.
     pub fn superseded_has(&self, key: &str) -> bool {
         let old = &self.processes[1 - self.owner];
         let info: Value = ask(old, &format!("LOCK.INFO {key}")).expect("the old primary replies");

@@ -29,7 +29,10 @@ pub enum Waits {
 pub const KILLED: Outage = Outage {
     prepare: |_| {},
     begin: |world| world.servers.kill(),
-    end: |world| world.servers.restart(),
+    end: |world| {
+        world.servers.restart();
+        world.until_served();
+    },
     waits: Waits::AreCutOff,
 };
 
@@ -37,7 +40,10 @@ pub const KILLED: Outage = Outage {
 pub const STOPPED: Outage = Outage {
     prepare: |_| {},
     begin: |world| world.servers.stop(),
-    end: |world| world.servers.go_on(),
+    end: |world| {
+        world.servers.go_on();
+        world.until_served();
+    },
     waits: Waits::AreCutOff,
 };
 

@@ -273,7 +273,6 @@ pub fn restarted(world: &mut World) {
         ];
         thread::sleep(Duration::from_millis(500));
         (KILLED.end)(world);
-        world.until_served();
         let due = Due::by(Instant::now(), CLEAN);
         for (column, asked) in &calls {
             round.cell(&driver, *column, asked, due, &["true"]);

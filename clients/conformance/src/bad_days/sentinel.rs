@@ -80,14 +80,6 @@ pub fn superseded(world: &mut World) {
     world.assert_free(KEY);
 }
 
-fn until_at_the_new(world: &World) {
-    let is_there = world.servers.info(KEY).is_some();
-    assert!(
-        is_there,
-        "superseded | try: the grant isn't at the new primary"
-    );
-}
-
 /// A grant that was replicated is renewed at the new primary, and a wait is served there.
 pub fn superseded_with_a_grant(world: &mut World) {
     let driver = driver(world);
