@@ -61,7 +61,6 @@ pub fn superseded(world: &mut World) {
         within(CLEAN, granted).is_some(),
         "superseded | try: the new primary isn't found"
     );
-    until_at_the_new(world);
     let tried =
         names.map(|name| driver.begin_acquire(name, Some(if name == "d" { 500 } else { 0 })));
     for (name, asked) in names.iter().zip(&tried).skip(1) {
