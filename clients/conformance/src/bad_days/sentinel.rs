@@ -61,6 +61,11 @@ pub fn superseded(world: &mut World) {
         within(CLEAN, granted).is_some(),
         "superseded | try: the new primary isn't found"
     );
+    assert!(
+        world.servers.info(KEY).is_some(),
+        "superseded | try: not at the new primary"
+    );
+    world.servers.bring_back_superseded();
     let tried =
         names.map(|name| driver.begin_acquire(name, Some(if name == "d" { 500 } else { 0 })));
     for (name, asked) in names.iter().zip(&tried).skip(1) {
@@ -94,6 +99,7 @@ pub fn superseded_with_a_grant(world: &mut World) {
         within(CLEAN, renewed).is_some(),
         "superseded_with_a_grant | renewal"
     );
+    world.servers.bring_back_superseded();
     assert_eq!(driver.loss_within("a", Duration::from_millis(100)), None);
     assert!(driver.release("a"));
     driver.answer(&waits).fence();
