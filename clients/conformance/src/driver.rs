@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,6 +33,7 @@ struct Line {
 struct Written {
     lines: Mutex<Vec<Line>>,
     more: Condvar,
+    ended: AtomicBool,
     tokens: Arc<Tokens>,
 }
 
@@ -72,13 +74,17 @@ impl Written {
         locked(&self.lines)
     }
 
-    /// Returns the first line of a kind, or `None` if it doesn't come within `patience`.
+    /// Returns the first line of a kind, or `None` if it doesn't come within `patience`, or before
+    /// the driver ends.
     fn first(&self, patience: Duration, is_it: impl Fn(&Value) -> bool) -> Option<Line> {
         let deadline = Instant::now() + patience;
         let mut lines = self.lines();
         loop {
             if let Some(line) = lines.iter().find(|line| is_it(&line.content)) {
                 return Some(line.clone());
+            }
+            if self.ended.load(Ordering::Relaxed) {
+                return None;
             }
             let left = deadline.checked_duration_since(Instant::now())?;
             let woken = self.more.wait_timeout(lines, left);
@@ -443,4 +449,7 @@ fn read(stdout: ChildStdout, written: &Written) {
         });
         written.more.notify_all();
     }
+    let _lines = written.lines();
+    written.ended.store(true, Ordering::Relaxed);
+    written.more.notify_all();
 }
