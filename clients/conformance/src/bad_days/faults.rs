@@ -166,9 +166,9 @@ pub const CANT_SAVE: Outage = Outage {
         let dump = world.servers.dir().join("dump.rdb");
         // The server can't replace a folder by a file.
         fs::create_dir_all(dump.join("in the way")).expect("a folder");
-        world
-            .servers
-            .call_words(&["CONFIG", "SET", "save", "3600 1"]);
+        let servers = &world.servers;
+        servers.call_words(&["CONFIG", "SET", "save", "3600 1"]);
+        servers.call("CONFIG SET stop-writes-on-bgsave-error yes");
         world.servers.call("BGSAVE");
         world.until_refused("MISCONF");
     },

@@ -98,9 +98,7 @@ fn served(round: &mut Round, driver: &Driver, waits: &Asked) {
     let due = Due::by(Instant::now(), CLEAN);
     let granted = round.cell(driver, Column::Ever, waits, due, &["true"]);
     if granted.is_some_and(|it| it.error().is_none()) {
-        round.check(Column::Ever, "the lock is released", || {
-            driver.release(Column::Ever.lock())
-        });
+        round.release(driver, Column::Ever);
     }
 }
 
@@ -199,9 +197,7 @@ fn play_during(
             round.until_free(world, column);
         }
     }
-    round.check(Extend, "the lock is held on", || {
-        driver.release(Extend.lock())
-    });
+    round.release(driver, Extend);
     round.until_free(world, Extend);
 }
 
@@ -238,9 +234,7 @@ pub fn out_of_memory_during(world: &mut World) {
             &["true"],
         );
         round.cell(&driver, Block, &block, Due::by(inside, work), &["true"]);
-        round.check(Extend, "the lock is released", || {
-            driver.release(Extend.lock())
-        });
+        round.release(&driver, Extend);
         (OUT_OF_MEMORY.end)(world);
         for column in [Release, Extend, Block] {
             round.until_free(world, column);
@@ -278,7 +272,7 @@ pub fn restarted(world: &mut World) {
             round.cell(&driver, *column, asked, due, &["true"]);
         }
         for column in [Try, Limit, Extend] {
-            round.check(column, "the lock is held", || driver.release(column.lock()));
+            round.release(&driver, column);
         }
         for column in [Try, Limit, Release, Extend, Block] {
             round.until_free(world, column);
@@ -304,9 +298,7 @@ pub fn taken_over(world: &mut World) {
         round.check(*column, "the lock is at the new node", || {
             world.servers.info(&column.key()).is_some()
         });
-        round.check(*column, "the lock is released", || {
-            driver.release(column.lock())
-        });
+        round.release(&driver, *column);
         round.until_free(world, *column);
     }
     round.end("taken_over");

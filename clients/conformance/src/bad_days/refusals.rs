@@ -124,9 +124,7 @@ pub fn no_right_to_extend(world: &mut World) {
         round.check(Extend, "the lock is renewed", || {
             world.left_of(&Extend.key(), &token) > 0
         });
-        round.check(Extend, "the lock is held on", || {
-            driver.release(Extend.lock())
-        });
+        round.release(&driver, Extend);
     });
 }
 
@@ -149,7 +147,7 @@ pub fn no_right_to_the_channel(world: &mut World) {
         }
         let tried = driver.begin_acquire(Try.lock(), Some(0));
         round.cell(&driver, Try, &tried, Due::at_once(tried.at), &["true"]);
-        round.check(Try, "the lock is released", || driver.release(Try.lock()));
+        round.release(&driver, Try);
         world.other_holds(&Limit.key());
         let limited = driver.begin_acquire(Limit.lock(), Some(800));
         let wait = Duration::from_millis(800);
