@@ -6,9 +6,11 @@
 
 mod bad_days;
 mod behaviours;
+mod clients;
 mod driver;
 mod relay;
 mod servers;
+mod table;
 mod world;
 
 use std::any::Any;
@@ -26,30 +28,10 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use redis_lock_rig::name_of;
 use rustix::process::{kill_process_group, Pid, Signal};
 
-use behaviours::{table, Ability, Behaviour, Where};
+use clients::{chosen, Client};
 use servers::{within, Setting};
+use table::{Behaviour, Where};
 use world::World;
-
-/// The clients, the folder of their driver under clients/, and the abilities that they lack.
-const CLIENTS: &[(&str, &str, &[Ability])] = &[
-    ("python-sync", "python", &[]),
-    ("python-asyncio", "python", &[]),
-    ("ioredis", "node", &[]),
-    ("node-redis", "node", &[]),
-    ("rust-sync", "rust", &[]),
-    ("rust-tokio", "rust", &[]),
-    ("go", "go", &[]),
-    ("php", "php", &[Ability::Background]),
-    ("predis", "php", &[Ability::Background]),
-];
-
-/// Returns true if a client lacks an ability.
-fn lacks(client: &str, ability: Ability) -> bool {
-    let of_client = CLIENTS.iter().filter(|(name, ..)| *name == client);
-    of_client
-        .flat_map(|(.., lacks)| lacks.iter())
-        .any(|it| *it == ability)
-}
 
 /// The time limit of a client's own tests. The longest take one minute on a quiet machine, with
 /// everything built.
@@ -80,20 +62,6 @@ fn from_anywhere(path: &str) -> io::Result<PathBuf> {
     match path.contains('/') {
         true => path::absolute(path),
         false => Ok(path.into()),
-    }
-}
-
-/// A client under test.
-#[derive(Clone)]
-struct Client {
-    name: &'static str,
-    folder: PathBuf,
-    lacks: &'static [Ability],
-}
-
-impl Client {
-    fn can_do(&self, behaviour: &Behaviour) -> bool {
-        !behaviour.needs.is_some_and(|it| self.lacks.contains(&it))
     }
 }
 
@@ -129,29 +97,9 @@ fn run(options: Options) -> Result<ExitCode> {
     Ok(libtest_mimic::run(&options.run, trials).exit_code())
 }
 
-fn clients_folder() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().expect("a folder above").to_owned()
-}
-
-fn chosen(names: &[String]) -> Result<Vec<Client>> {
-    let known: Vec<&str> = CLIENTS.iter().map(|(client, ..)| *client).collect();
-    for name in names {
-        let is_known = known.contains(&name.as_str());
-        ensure!(is_known, "no client {name}; there are {known:?}");
-    }
-    let is_wanted = |name: &str| names.is_empty() || names.iter().any(|it| it == name);
-    let all = CLIENTS.iter().filter(|(name, ..)| is_wanted(name));
-    let all = all.map(|(name, folder, lacks)| Client {
-        name,
-        folder: clients_folder().join(folder),
-        lacks,
-    });
-    let there: Vec<Client> = all
-        .filter(|client| !names.is_empty() || client.folder.join("driver").exists())
-        .collect();
-    ensure!(!there.is_empty(), "no client has a driver");
-    Ok(there)
+/// Returns all rows.
+fn table() -> impl Iterator<Item = &'static Behaviour> {
+    behaviours::rows().chain(bad_days::rows())
 }
 
 /// Names the rows that a client leaves out. Writes to stderr, so that a list of the tests contains

@@ -118,7 +118,7 @@ pub fn wrong_extensions(world: &mut World) {
     round.check(Column::Extend, "the lock is held", || {
         world.left_of(KEY, &token) > 0
     });
-    if !crate::lacks(&world.client, crate::behaviours::Ability::Background) {
+    if !crate::clients::lacks(&world.client, crate::table::Ability::Background) {
         let told = driver.loss_within("a", std::time::Duration::from_millis(2500));
         round.check(Column::Extend, "the lock is renewed", || told.is_none());
     }

@@ -8,7 +8,7 @@ mod paused;
 mod refusals;
 mod sentinel;
 
-use crate::behaviours::{Ability, Behaviour, Where};
+use crate::table::{Ability, Behaviour, Where};
 use crate::world::World;
 
 /// A bad day, and the rows of the suite that play it.

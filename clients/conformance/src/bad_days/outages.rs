@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::cells::{rounds, Column, Due, Round, CLEAN, COMMAND_TIMEOUT};
 use super::faults::{Outage, Waits, KILLED, OUT_OF_MEMORY};
-use crate::behaviours::Ability;
 use crate::driver::{Asked, Driver};
+use crate::table::Ability;
 use crate::world::World;
 
 const WAIT: Duration = Duration::from_millis(900);
@@ -115,7 +115,7 @@ pub fn during(world: &mut World, row: &str, outage: &Outage) {
 }
 
 fn lacks_background(world: &World) -> bool {
-    crate::lacks(&world.client, Ability::Background)
+    crate::clients::lacks(&world.client, Ability::Background)
 }
 
 fn play_during(

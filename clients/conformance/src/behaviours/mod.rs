@@ -11,49 +11,12 @@ mod waiting;
 
 use std::time::Duration;
 
-use crate::bad_days;
-use crate::world::World;
+use crate::rows;
+use crate::table::{Ability, Behaviour};
 
 /// The longest delay of an event in the best of some rounds. The best counts, because the machine
 /// may be busy in a round.
 const LATE: Duration = Duration::from_millis(500);
-
-/// The servers on which a behaviour can be shown.
-pub enum Where {
-    /// A single server, and a cluster.
-    Anywhere,
-    Standalone,
-    Cluster,
-    Sentinel,
-}
-
-/// An ability that a client may lack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ability {
-    /// Renewing leases and reporting losses while the program does something else.
-    Background,
-}
-
-/// A behaviour of every client, or of every client with an ability.
-pub struct Behaviour {
-    pub name: &'static str,
-    pub place: Where,
-    pub needs: Option<Ability>,
-    pub run: fn(&mut World),
-}
-
-/// Makes rows of the table, which have the names of their functions.
-#[macro_export]
-macro_rules! rows {
-    ($place:ident, $needs:expr; $($module:ident::$function:ident),+ $(,)?) => {
-        &[$($crate::behaviours::Behaviour {
-            name: stringify!($function),
-            place: $crate::behaviours::Where::$place,
-            needs: $needs,
-            run: $module::$function,
-        }),+]
-    };
-}
 
 const ANYWHERE: &[Behaviour] = rows![Anywhere, None;
     granting::a_free_lock_is_got_at_once,
@@ -136,12 +99,11 @@ const CLUSTER_IN_BACKGROUND: &[Behaviour] = rows![Cluster, Some(Ability::Backgro
     failures::a_slot_that_moves_doesnt_lose_a_grant,
 ];
 
-/// Returns all rows.
-pub fn table() -> impl Iterator<Item = &'static Behaviour> {
+/// Returns the rows.
+pub fn rows() -> impl Iterator<Item = &'static Behaviour> {
     let everyone = ANYWHERE.iter().chain(STANDALONE).chain(CLUSTER);
     everyone
         .chain(ANYWHERE_IN_BACKGROUND)
         .chain(STANDALONE_IN_BACKGROUND)
         .chain(CLUSTER_IN_BACKGROUND)
-        .chain(bad_days::rows())
 }

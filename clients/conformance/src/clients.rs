@@ -1,0 +1,68 @@
+//! The clients under test, and the abilities that they lack.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{ensure, Result};
+
+use crate::table::{Ability, Behaviour};
+
+/// The clients, the folder of their driver under clients/, and the abilities that they lack.
+const CLIENTS: &[(&str, &str, &[Ability])] = &[
+    ("python-sync", "python", &[]),
+    ("python-asyncio", "python", &[]),
+    ("ioredis", "node", &[]),
+    ("node-redis", "node", &[]),
+    ("rust-sync", "rust", &[]),
+    ("rust-tokio", "rust", &[]),
+    ("go", "go", &[]),
+    ("php", "php", &[Ability::Background]),
+    ("predis", "php", &[Ability::Background]),
+];
+
+/// Returns true if a client lacks an ability.
+pub fn lacks(client: &str, ability: Ability) -> bool {
+    let of_client = CLIENTS.iter().filter(|(name, ..)| *name == client);
+    of_client
+        .flat_map(|(.., lacks)| lacks.iter())
+        .any(|it| *it == ability)
+}
+
+/// A client under test.
+#[derive(Clone)]
+pub struct Client {
+    pub name: &'static str,
+    pub folder: PathBuf,
+    pub lacks: &'static [Ability],
+}
+
+impl Client {
+    /// Returns true if the client has the ability that a row needs.
+    pub fn can_do(&self, behaviour: &Behaviour) -> bool {
+        !behaviour.needs.is_some_and(|it| self.lacks.contains(&it))
+    }
+}
+
+fn clients_folder() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("a folder above").to_owned()
+}
+
+pub fn chosen(names: &[String]) -> Result<Vec<Client>> {
+    let known: Vec<&str> = CLIENTS.iter().map(|(client, ..)| *client).collect();
+    for name in names {
+        let is_known = known.contains(&name.as_str());
+        ensure!(is_known, "no client {name}; there are {known:?}");
+    }
+    let is_wanted = |name: &str| names.is_empty() || names.iter().any(|it| it == name);
+    let all = CLIENTS.iter().filter(|(name, ..)| is_wanted(name));
+    let all = all.map(|(name, folder, lacks)| Client {
+        name,
+        folder: clients_folder().join(folder),
+        lacks,
+    });
+    let there: Vec<Client> = all
+        .filter(|client| !names.is_empty() || client.folder.join("driver").exists())
+        .collect();
+    ensure!(!there.is_empty(), "no client has a driver");
+    Ok(there)
+}
