@@ -29,8 +29,9 @@ from ._observer import Observer, tell
 from ._options import Key, Options, Words, is_free, milliseconds
 from ._turn import Turn
 
-# How long after its end the server may tell the end of a wait.
-GRACE_SECONDS = 0.2
+# How long after a limit a reply may come: of any command, and of the one that ends the wait.
+GRACE_SECONDS = 0.15
+END_SECONDS = 0.2
 # The longest time without a sign that the server lives, while a call waits.
 PROOF_SECONDS = 3.0
 # How long a call that was given up waits until its cleanup is confirmed.
@@ -183,7 +184,7 @@ class LockBase:
         return fence
 
     async def _acquire_in_turn(self, call: Any, until: float, is_try: bool) -> Optional[FenceBase]:
-        end = time.monotonic() + self._commands.command_timeout if is_try else until
+        end = self._deadline() if is_try else until + GRACE_SECONDS
         owner = self._io.owner()
         held = self._held()
         if held is not None and owner is held.owner:
@@ -201,7 +202,7 @@ class LockBase:
             if held is not None:
                 fence = await self._again(held, call, end)
             else:
-                fence = await self._acquire_anew(call, end, is_try)
+                fence = await self._acquire_anew(call, until, end)
         finally:
             if fence is None or not self._keeps_turn:
                 self._turn.give()
@@ -212,16 +213,16 @@ class LockBase:
         """False if the object is the owner, so that every task may acquire it again."""
         return not self._options.reentrant or self._io.owner() is not None
 
-    async def _acquire_anew(self, call: Any, end: float, is_try: bool) -> Optional[FenceBase]:
+    async def _acquire_anew(self, call: Any, limit: float, end: float) -> Optional[FenceBase]:
         try:
             for gate in list(self._cleanups):
                 if not await call.wait(gate, end - time.monotonic()):
                     raise Unavailable("no answer from the server to the cleanup of an earlier call")
             grant = await self._try(call, end)
-            if grant is None and not is_try:
+            if grant is None and time.monotonic() < limit:
                 call.has_waited = True
                 waits = self._wait_blocked if self._io.blocks or call.is_apart else self._wait_in_place
-                grant = await waits(call, end)
+                grant = await waits(call, limit)
         except BaseException as error:
             await self._withdraw(call, isinstance(error, NotReplicated))
             raise
@@ -249,7 +250,7 @@ class LockBase:
     ) -> Optional[Grant]:
         """Request the lock once. Ask again if the reply came late, because it may be over."""
         lease = min(self._options.lease, self._options.max_hold or math.inf)
-        late = GRACE_SECONDS / 2 if self._options.replicas is not None else 0.0
+        late = GRACE_SECONDS if self._options.replicas is not None else 0.0
         while True:
             asked_at = time.monotonic()
             command = words(lease, end - asked_at)
@@ -272,7 +273,7 @@ class LockBase:
             # The new wait has taken over from all but the last.
             while len(call.unanswered) > 1:
                 call.unanswered.pop(0).leave(())
-            silent_at = min(limit + GRACE_SECONDS, time.monotonic() + PROOF_SECONDS)
+            silent_at = min(limit + END_SECONDS, time.monotonic() + PROOF_SECONDS)
 
             async def once(end: float) -> Any:
                 try:
@@ -281,12 +282,12 @@ class LockBase:
                     return error
 
             asked_at = time.monotonic()
-            grant = await self._commands.retry(once, call, limit)
+            grant = await self._commands.retry(once, call, limit + GRACE_SECONDS)
             if not isinstance(grant, NoAnswer):
                 if grant is None or time.monotonic() - asked_at < grant.lease / 3:
                     return grant  # type: ignore[no-any-return]
                 # The grant may be over. If it isn't, this confirms it.
-                grant = await self._try(call, min(limit, time.monotonic() + self._commands.command_timeout))
+                grant = await self._try(call, min(limit + GRACE_SECONDS, self._deadline()))
                 if grant is not None:
                     return grant
             elif time.monotonic() >= limit:
@@ -305,12 +306,12 @@ class LockBase:
 
         try:
             while True:
-                grant = await self._commands.retry(once, call, limit)
+                grant = await self._commands.retry(once, call, limit + GRACE_SECONDS)
                 if grant is not None:
                     return grant
                 await call.wait(gate, min(limit - time.monotonic(), asks_every))
                 if time.monotonic() >= limit:
-                    return await self._claim_or_leave(call, limit + GRACE_SECONDS)
+                    return await self._claim_or_leave(call, limit + END_SECONDS)
         finally:
             self._io.silence(message)
 
