@@ -1,5 +1,6 @@
 """Commands, each sent to the server of its key, and sent again after an outage."""
 
+import math
 import random
 import socket
 import time
@@ -20,7 +21,7 @@ Address = Tuple[Any, Any]
 # The most redirections of one command in a cluster.
 REDIRECTS = 8
 # The part of a time limit that is left for the last try.
-LAST_TRY_SECONDS = 0.01
+LAST_TRY_SECONDS = 0.1
 # Keepalive notices a peer that died silently, even while nothing is sent.
 KEEPALIVE = {
     getattr(socket, name): value
@@ -92,7 +93,7 @@ class Servers:
         try:
             await self._io.done(raw.connect())
         except BaseException:
-            await self._io.done(raw.disconnect())
+            await self._io.abandon(raw)
             raise
         return raw, (getattr(raw, "host", getattr(raw, "path", None)), getattr(raw, "port", None))
 
@@ -220,18 +221,24 @@ class Commands:
         in_background: bool = False,
     ) -> T:
         """Repeat an action after outages, until it succeeds or the time is over."""
+        fault: Optional[Exception] = None
         for pause in pauses():
+            began = time.monotonic()
             try:
-                now = time.monotonic()
-                return await act(min(until, now + self.command_timeout))
+                return await act(min(until, began + self.command_timeout))
             except Exception as error:
                 if not is_outage(error):
                     raise final(error, call.token) from None
-                left = until - time.monotonic()
-                if (in_background or until == float("inf")) and not call.is_reported:
-                    call.is_reported = True
-                    tell(self.observer.unavailable, error)
-                if left <= 0:
-                    raise
-            await call.wait(self.io.gate(), min(pause, max(0.0, left - LAST_TRY_SECONDS)))
+                # A last try that had little time says nothing about the cause.
+                if fault is None or until - began > LAST_TRY_SECONDS:
+                    fault = error
+            call.has_waited = True
+            if (in_background or until == math.inf) and not call.is_reported:
+                call.is_reported = True
+                tell(self.observer.unavailable, fault)
+            left = until - time.monotonic()
+            if left <= 0:
+                raise fault
+            before_last = left - LAST_TRY_SECONDS / 2
+            await call.wait(self.io.gate(), min(pause, before_last if before_last > 0 else left))
         raise AssertionError("there is always another try")

@@ -85,6 +85,8 @@ def final(error: BaseException, token: bytes) -> BaseException:
         text = text.replace(token.decode("utf-8", "replace"), "<token>")
     if text.startswith("unknown command"):
         return ModuleMissing("this server hasn't loaded redis-lock")
+    if text.startswith("Protocol error: unauthenticated"):
+        return exceptions.AuthenticationError("Authentication required.")
     if text.startswith("UNBLOCKED"):
         return Cancelled(text)
     if text.startswith("DEADLOCK"):

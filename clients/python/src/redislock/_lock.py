@@ -224,7 +224,7 @@ class LockBase:
                 waits = self._wait_blocked if self._io.blocks or call.is_apart else self._wait_in_place
                 grant = await waits(call, limit)
         except BaseException as error:
-            await self._withdraw(call, isinstance(error, NotReplicated))
+            await self._withdraw(call, error)
             raise
         for link in call.unanswered:
             link.leave(self._undo(0) if grant is None else ())
@@ -301,7 +301,7 @@ class LockBase:
 
         async def once(end: float) -> Optional[Grant]:
             gate.close()
-            channel = await self._io.listen(self._commands, options.keys[0], call, end)
+            channel = await self._io.listen(self._commands, options.keys[0], end)
             return await self._request(call, lambda lease, _: options.queue(lease, channel, message), end)
 
         try:
@@ -368,9 +368,9 @@ class LockBase:
         fence._lock = self
         return fence
 
-    async def _withdraw(self, call: Any, is_unsure: bool) -> None:
+    async def _withdraw(self, call: Any, error: BaseException) -> None:
         """Give up a request. Leave no wait and no grant behind, as soon as a server is reached."""
-        if not (call.unanswered or call.is_unsure or is_unsure):
+        if not (call.unanswered or call.is_unsure or isinstance(error, NotReplicated)):
             self._io.put_back(call)
             return
         undo = self._undo(0)
@@ -386,7 +386,9 @@ class LockBase:
                 await self._io.sleep(SETTLE_SECONDS)
 
         longest = max(self._options.lease, self._options.keep)
-        await self._clean_up(once, call, time.monotonic() + longest).wait(CONFIRM_SECONDS)
+        gate = self._clean_up(once, call, time.monotonic() + longest)
+        if not isinstance(error, Unavailable):
+            await gate.wait(CONFIRM_SECONDS)
 
     def _undo(self, holds: int) -> Sequence[Words]:
         return self._options.cancel(), self._options.release(holds)

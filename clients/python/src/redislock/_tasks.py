@@ -7,12 +7,12 @@ import secrets
 import time
 from collections import deque
 from contextlib import nullcontext, suppress
-from typing import Any, Callable, Coroutine, Deque, Dict, List, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Any, Callable, Coroutine, Deque, Dict, List, Optional, Sequence, Set, Tuple, Type, TypeVar
 
 from redis import exceptions
 
 from ._call import Call
-from ._errors import NoAnswer
+from ._errors import NoAnswer, Unavailable
 from ._keeper import Keeper
 from ._options import Words
 
@@ -60,9 +60,7 @@ def _over(waiter: "asyncio.Future[Any]", result: Any = None) -> None:
 class Line:
     """A connection that all tasks share. Replies come in the order of the commands."""
 
-    def __init__(
-        self, raw: Any, address: Any, heard: Optional[Callable[[bytes], None]] = None
-    ) -> None:
+    def __init__(self, raw: Any, address: Any, heard: Callable[[bytes], None]) -> None:
         self.address = address
         # The subscribed channels, if it is for messages.
         self.channels: Set[str] = set()
@@ -76,7 +74,7 @@ class Line:
 
     async def exchange(self, commands: Sequence[Words], until: float, call: Call) -> List[Any]:
         futures = self._send(commands)
-        timer = self._loop.call_later(max(0.0, until - time.monotonic()), _over, futures[-1], NoAnswer())
+        timer = self._loop.call_later(max(0.0, until - time.monotonic()), self._give_up, futures[-1])
         try:
             last = await futures[-1]
         finally:
@@ -88,6 +86,13 @@ class Line:
             if isinstance(reply, exceptions.ConnectionError):
                 raise reply
         return replies
+
+    def _give_up(self, reply: "asyncio.Future[Any]", turns: int = 3) -> None:
+        """End the wait for a reply, unless it is among those that a busy loop hasn't read yet."""
+        if turns:
+            self._loop.call_soon(self._give_up, reply, turns - 1)
+        else:
+            _over(reply, NoAnswer())
 
     def _send(self, commands: Sequence[Words]) -> "List[asyncio.Future[Any]]":
         futures = [self._loop.create_future() for _ in commands]
@@ -115,8 +120,7 @@ class Line:
                     reply = await self._raw.read_response(disable_decoding=True)
                 except exceptions.ResponseError as error:
                     reply = error
-                if self._heard is None or not self._is_message(reply):
-                    _over(self._pending.popleft(), reply)
+                self._receive(reply)
         except Exception as error:
             lost = error
         finally:
@@ -126,23 +130,12 @@ class Line:
             for future in self._pending:
                 _over(future, lost)
             self._pending.clear()
-            if self._heard is not None:
-                self._heard(b"")
+            self._heard(b"")
             with suppress(Exception):
                 await self._raw.disconnect(nowait=True)
 
-    def _is_message(self, reply: Any) -> bool:
-        assert self._heard is not None
-        kind = reply[0] if isinstance(reply, list) else None
-        if kind in (b"message", b"smessage"):
-            self._heard(reply[2])
-        elif kind == b"sunsubscribe":
-            # The slot has moved to another node.
-            self.channels.discard(reply[1].decode())
-            self._heard(b"")
-        else:
-            return False
-        return True
+    def _receive(self, reply: Any) -> None:
+        _over(self._pending.popleft(), reply)
 
     def leave(self, commands: Sequence[Words]) -> None:
         """Write commands behind what is unanswered. The connection stays for other tasks."""
@@ -158,6 +151,21 @@ class Line:
     def close(self) -> None:
         self.is_usable = False
         self._reading.cancel()
+
+
+class Listener(Line):
+    """A connection for messages."""
+
+    def _receive(self, reply: Any) -> None:
+        kind = reply[0] if isinstance(reply, list) else None
+        if kind in (b"message", b"smessage"):
+            self._heard(reply[2])
+        elif kind == b"sunsubscribe":
+            # The slot has moved to another node.
+            self.channels.discard(reply[1].decode())
+            self._heard(b"")
+        else:
+            super()._receive(reply)
 
 
 class OwnLine(Line):
@@ -205,6 +213,7 @@ class Tasks:
         self._channels: Dict[int, str] = {}
         self._numbers = itertools.count()
         self._gates: Dict[bytes, Gate] = {}
+        self._subscribing: Dict[str, "asyncio.Future[None]"] = {}
 
     def me(self) -> Any:
         return asyncio.current_task()
@@ -237,6 +246,9 @@ class Tasks:
     async def done(self, work: Coroutine[Any, Any, T]) -> T:
         return await work
 
+    async def abandon(self, raw: Any) -> None:
+        await raw.disconnect(nowait=True)
+
     async def learn_nodes(self, cluster: Any) -> None:
         await cluster.initialize()
 
@@ -259,7 +271,7 @@ class Tasks:
         if call.is_apart:
             if call.kept.link is None or elsewhere is not None:
                 self.put_back(call)
-                opening = asyncio.ensure_future(self._open_own(servers, key, elsewhere))
+                opening = asyncio.ensure_future(self._open(servers, key, elsewhere, OwnLine))
                 try:
                     await asyncio.wait({opening}, timeout=max(0.0, until - time.monotonic()))
                 finally:
@@ -275,7 +287,9 @@ class Tasks:
             return line
         shared = self._opening.get((kind, address))
         if shared is None:
-            shared = asyncio.ensure_future(self._open(servers, key, elsewhere, kind))
+            shared = asyncio.ensure_future(
+                self._open(servers, key, elsewhere, Listener if kind == "messages" else Line)
+            )
             self._opening[kind, address] = shared
             shared.add_done_callback(lambda it: self._opened(kind, address, it))
         await asyncio.wait({shared}, timeout=max(0.0, until - time.monotonic()))
@@ -286,13 +300,9 @@ class Tasks:
             raise NoAnswer
         return shared.result()
 
-    async def _open_own(self, servers: Any, key: Any, elsewhere: Any) -> Line:
-        return OwnLine(*await servers.open(key, elsewhere))
-
-    async def _open(self, servers: Any, key: Any, elsewhere: Any, kind: str) -> Line:
-        heard = self._hear if kind == "messages" else None
+    async def _open(self, servers: Any, key: Any, elsewhere: Any, kind: Type[Line]) -> Line:
         raw, address = await servers.open(key, elsewhere)
-        return Line(raw, address, heard)
+        return kind(raw, address, self._hear)
 
     def _opened(self, kind: str, address: Any, opening: "asyncio.Future[Line]") -> None:
         if self._opening.get((kind, address)) is opening:
@@ -319,16 +329,30 @@ class Tasks:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    async def listen(self, commands: Any, key: Any, call: Call, until: float) -> str:
+    async def listen(self, commands: Any, key: Any, until: float) -> str:
         """Return a channel in the slot of a key, to which a connection listens."""
-        servers = commands.servers
-        channel = self._channel(servers, key)
-        line = self._lines.get(("messages", servers.find(key)))
+        channel = self._channel(commands.servers, key)
+        line = self._lines.get(("messages", commands.servers.find(key)))
         if line is None or not line.is_usable or channel not in line.channels:
-            verb = "SSUBSCRIBE" if servers.is_cluster else "SUBSCRIBE"
-            await commands.ask(key, [(verb, channel)], call, until, kind="messages")
-            self._lines["messages", servers.find(key)].channels.add(channel)
+            subscribing = self._subscribing.get(channel)
+            if subscribing is None:
+                subscribing = asyncio.ensure_future(self._subscribe(commands, key, channel))
+                self._subscribing[channel] = subscribing
+                subscribing.add_done_callback(lambda _: self._subscribing.pop(channel, None))
+                subscribing.add_done_callback(lambda it: it.cancelled() or it.exception())
+            done, _ = await asyncio.wait({subscribing}, timeout=max(0.0, until - time.monotonic()))
+            if not done:
+                raise Unavailable("no answer to a subscription in time")
+            subscribing.result()
         return channel
+
+    async def _subscribe(self, commands: Any, key: Any, channel: str) -> None:
+        verb = "SSUBSCRIBE" if commands.servers.is_cluster else "SUBSCRIBE"
+        until = time.monotonic() + commands.command_timeout
+        await commands.ask(key, [(verb, channel)], Call(b""), until, kind="messages")
+        line = self._lines.get(("messages", commands.servers.find(key)))
+        if line is not None:
+            line.channels.add(channel)
 
     def _channel(self, servers: Any, key: Any) -> str:
         if not servers.is_cluster:

@@ -200,6 +200,9 @@ class Threads:
         """Return the result of a call of redis-py. In redis.asyncio it is awaited."""
         return result
 
+    async def abandon(self, raw: Any) -> None:
+        raw.disconnect()
+
     async def learn_nodes(self, cluster: Any) -> None:
         if not cluster.get_nodes():
             cluster.nodes_manager.initialize()
