@@ -10,7 +10,7 @@ import time
 
 import pytest
 import redis
-from conftest import until
+from conftest import Server, until
 from redis import Redis
 from redis.sentinel import Sentinel
 
@@ -102,40 +102,34 @@ def test_waiters_take_no_connection_of_the_pool(server):
             assert len({outcome() for outcome in outcomes}) == 5
 
 
-def test_a_client_of_sentinel(server, tmp_path):
-    from conftest import Server
-
-    config = tmp_path / "sentinel.conf"
-    config.write_text(f"sentinel monitor m 127.0.0.1 {server.port} 1\n")
-    sentinel = Server.__new__(Server)
-    from conftest import free_port
-
-    port = free_port()
-    process = subprocess.Popen(
-        [os.environ["REDIS_SERVER"], str(config), "--sentinel", "--port", str(port)],
-        stdout=subprocess.DEVNULL,
-    )
+def test_a_client_of_sentinel_leaves_the_old_primary(server, sentinel_of, tmp_path):
+    """Fail over while the old primary lives, and Sentinel can't reach it."""
+    sentinel_of_old = Redis(port=sentinel_of(server), decode_responses=True)
+    port = sentinel_of_old.connection_pool.connection_kwargs["port"]
+    newer = Server(tmp_path)
     try:
-        sentinel.redis = Redis(port=port)
-        until("Sentinel answers", sentinel.answers)
-        client = Sentinel([("127.0.0.1", port)]).master_for("m")
+        client = Sentinel([("127.0.0.1", port)]).master_for("mymaster")
         locks = Locks(client)
-        server.other_holds(KEY)
-        outcome = in_thread(acquired_and_released, locks.lock(KEY))
-        server.until_waiting(KEY)
-        server.other_releases(KEY)
-        assert outcome()
+        outcomes = [in_thread(acquired_and_released, locks.lock(f"k{number}")) for number in range(4)]
+        assert all(outcome() for outcome in outcomes)
+        assert locks._io._idle
+        sentinel_of_old.execute_command("SENTINEL", "REMOVE", "mymaster")
+        sentinel_of_old.execute_command("SENTINEL", "MONITOR", "mymaster", "127.0.0.1", newer.port, 1)
+        # The program itself learns of the newer primary.
+        client.connection_pool.disconnect()
+        client.ping()
+        for number in range(4):
+            with locks.lock(f"k{number}"):
+                assert not newer.is_free(f"k{number}")
+                assert server.is_free(f"k{number}")
     finally:
-        process.kill()
-        process.wait()
+        newer.stop()
 
 
 def test_a_client_of_a_unix_socket(own_server, tmp_path):
     path = f"/tmp/redislock-{os.getpid()}.sock"
     own_server.redis.shutdown(nosave=True)
     own_server.process.wait()
-    from conftest import Server
-
     server = Server(tmp_path, "--unixsocket", path)
     try:
         with Locks(Redis(unix_socket_path=path)).lock(KEY) as lock:
