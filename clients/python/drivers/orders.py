@@ -86,7 +86,17 @@ def options(order):
     """Return the options of a lock. What is absent or null has its default."""
     chosen = {
         name: order[name]
-        for name in ("token", "shared", "limit", "permits", "session", "renew", "reentrant", "data", "replicas")
+        for name in (
+            "token",
+            "shared",
+            "limit",
+            "permits",
+            "session",
+            "renew",
+            "reentrant",
+            "data",
+            "replicas",
+        )
         if order.get(name) is not None
     }
     for name in ("lease", "keep", "wait", "max_hold", "at_least"):
@@ -103,7 +113,10 @@ def limit(order):
 
 
 def texts(*things):
-    return {"ok": True, "text": " ".join(form(it) for it in things for form in (repr, str, "{}".format))}
+    return {
+        "ok": True,
+        "text": " ".join(form(it) for it in things for form in (repr, str, "{}".format)),
+    }
 
 
 def state(lock):

@@ -6,7 +6,20 @@ import math
 import os
 import sys
 
-from orders import Boom, Observer, addresses, credentials, described, limit, options, say, seconds, settings, state, texts
+from orders import (
+    Boom,
+    Observer,
+    addresses,
+    credentials,
+    described,
+    limit,
+    options,
+    say,
+    seconds,
+    settings,
+    state,
+    texts,
+)
 from redis.asyncio import Redis
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.sentinel import Sentinel
@@ -57,7 +70,9 @@ class Driver:
 
     async def lock(self, order):
         name = order["lock"]
-        lock = self.made.lock(order["keys"], on_lost=lambda _: say(event="lost", lock=name), **options(order))
+        lock = self.made.lock(
+            order["keys"], on_lost=lambda _: say(event="lost", lock=name), **options(order)
+        )
         self.locks[name] = lock
         return {"ok": True, "token": lock.token}
 

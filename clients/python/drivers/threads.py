@@ -8,7 +8,20 @@ import sys
 import threading
 import time
 
-from orders import Boom, Observer, addresses, credentials, described, limit, options, say, seconds, settings, state, texts
+from orders import (
+    Boom,
+    Observer,
+    addresses,
+    credentials,
+    described,
+    limit,
+    options,
+    say,
+    seconds,
+    settings,
+    state,
+    texts,
+)
 from redis import Redis
 from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
@@ -79,8 +92,13 @@ class Driver:
     def lock(self, order):
         name = order["lock"]
         if not self.connected.wait(10):
-            return {"error": "unavailable", "text": "redis-py's client of the cluster can't be made"}
-        lock = self.made.lock(order["keys"], on_lost=lambda _: say(event="lost", lock=name), **options(order))
+            return {
+                "error": "unavailable",
+                "text": "redis-py's client of the cluster can't be made",
+            }
+        lock = self.made.lock(
+            order["keys"], on_lost=lambda _: say(event="lost", lock=name), **options(order)
+        )
         self.locks[name] = lock
         if order.get("reentrant"):
             # All orders in one thread, which is the owner.

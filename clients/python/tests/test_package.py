@@ -63,7 +63,7 @@ def takes_a_lock(code, folder="."):
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, cwd=folder
     )  # fmt: skip
-    assert (ran.stdout, ran.stderr) == ("True\n", "")
+    assert (ran.stdout, ran.stderr) == ("True\n", ""), ran.stderr
 
 
 def test_sentinel_in_three_lines(server, sentinel_of):
@@ -79,7 +79,23 @@ def test_tls_in_three_lines(tmp_path):
     openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca")
     openssl("req", *new[:3], "-keyout", "key", "-out", "csr", "-subj", "/CN=localhost")
     (tmp_path / "names").write_text("subjectAltName=DNS:localhost")
-    openssl("x509", "-req", "-in", "csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-out", "crt", "-extfile", "names")
+    openssl(
+        "x509",
+        "-req",
+        "-in",
+        "csr",
+        "-CA",
+        "ca.crt",
+        "-CAkey",
+        "ca.key",
+        "-CAcreateserial",
+        "-days",
+        "2",
+        "-out",
+        "crt",
+        "-extfile",
+        "names",
+    )
     port = free_port()
     server = Server(tmp_path, "--tls-port", str(port), "--tls-cert-file", "crt", "--tls-key-file", "key",
                     "--tls-ca-cert-file", "ca.crt", "--tls-auth-clients", "no")  # fmt: skip

@@ -4,7 +4,19 @@ import math
 import random
 import socket
 import time
-from typing import Any, Awaitable, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
+from typing import (
+    Any,
+    Awaitable,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+)
 
 from redis import exceptions
 
@@ -114,7 +126,9 @@ class Servers:
         This package does its own retries, and sets its own time limits.
         """
         settings = {
-            name: value for name, value in pool_settings.items() if "maint_notifications" not in name
+            name: value
+            for name, value in pool_settings.items()
+            if "maint_notifications" not in name
         }
         settings.update(
             decode_responses=False,

@@ -10,7 +10,19 @@ import math
 import os
 import time
 import weakref
-from typing import Any, Callable, Coroutine, Generic, List, Optional, Sequence, Set, Type, TypeVar, Union
+from typing import (
+    Any,
+    Callable,
+    Coroutine,
+    Generic,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    Type,
+    TypeVar,
+    Union,
+)
 
 from ._call import Call, Kept
 from ._commands import Commands, Io
@@ -53,7 +65,9 @@ class FenceBase(int):
 class Grant:
     """A grant that is held. Times are those of the monotonic clock."""
 
-    def __init__(self, lock: "LockBase", call: Call, reply: Any, lease: float, asked_at: float) -> None:
+    def __init__(
+        self, lock: "LockBase", call: Call, reply: Any, lease: float, asked_at: float
+    ) -> None:
         self.lock = weakref.ref(lock)
         self.owner = lock._io.owner()
         self.user = lock._io.me()
@@ -155,7 +169,9 @@ class LockBase:
 
     # --- acquire ----------------------------------------------------------------------------------
 
-    async def _acquire(self, timeout: Optional[float] = None, blocking: bool = True) -> Optional[FenceBase]:
+    async def _acquire(
+        self, timeout: Optional[float] = None, blocking: bool = True
+    ) -> Optional[FenceBase]:
         if not blocking and timeout is not None:
             raise ValueError("timeout needs blocking=True")
         seconds = timeout if blocking else 0.0
@@ -221,7 +237,9 @@ class LockBase:
             grant = await self._try(call, end)
             if grant is None and time.monotonic() < limit:
                 call.has_waited = True
-                waits = self._wait_blocked if self._io.blocks or call.is_apart else self._wait_in_place
+                waits = (
+                    self._wait_blocked if self._io.blocks or call.is_apart else self._wait_in_place
+                )
                 grant = await waits(call, limit)
         except BaseException as error:
             await self._withdraw(call, error)
@@ -302,7 +320,9 @@ class LockBase:
         async def once(end: float) -> Optional[Grant]:
             gate.close()
             channel = await self._io.listen(self._commands, options.keys[0], end)
-            return await self._request(call, lambda lease, _: options.queue(lease, channel, message), end)
+            return await self._request(
+                call, lambda lease, _: options.queue(lease, channel, message), end
+            )
 
         try:
             while True:
@@ -317,7 +337,10 @@ class LockBase:
 
     async def _claim_or_leave(self, call: Any, end: float) -> Optional[Grant]:
         """Take the lock if it was granted at the last moment, and leave the queue."""
-        lease, asked_at = min(self._options.lease, self._options.max_hold or math.inf), time.monotonic()
+        lease, asked_at = (
+            min(self._options.lease, self._options.max_hold or math.inf),
+            time.monotonic(),
+        )
         acquire = self._options.acquire(lease, 1, 0)
         reply, _ = await self._ask(call, acquire, self._options.cancel(), until=end)
         call.is_unsure = False
@@ -334,7 +357,9 @@ class LockBase:
                 return None
             asked_at = time.monotonic()
             left = end - asked_at
-            (reply,) = await self._ask(call, self._options.acquire(grant.lease, grant.holds, left), until=end)
+            (reply,) = await self._ask(
+                call, self._options.acquire(grant.lease, grant.holds, left), until=end
+            )
             if reply is not None:
                 grant.prolong(grant.lease, asked_at)
             return reply
@@ -425,9 +450,9 @@ class LockBase:
         # Some of the keys may still be held, or all of them for a moment.
         once, call = self._giving_back(grant, at_least=0)
         self._clean_up(once, call, self._deadline(), is_told=False)
-        self._tell_lost()
         if self._keeps_turn:
             self._turn.give()
+        self._tell_lost()
 
     def _tell_lost(self) -> None:
         self._lost = True
@@ -472,7 +497,7 @@ class LockBase:
         return grant
 
     def _giving_back(self, grant: Grant, at_least: float) -> Any:
-        """Return the action that releases the grant's holds except ``grant.holds``, and its call."""
+        """Return the action that releases all holds except ``grant.holds``, and its call."""
         call, options = self._call(grant.kept), self._options
         holds = grant.holds if not grant.is_ended else 0
 
@@ -498,7 +523,9 @@ class LockBase:
                 return False
             if isinstance(error, Unavailable):
                 left = max(0.0, grant.ends_at - time.monotonic())
-                raise Unavailable(f"{error}; the lock ends with its lease, in {left:.3g} s") from error
+                raise Unavailable(
+                    f"{error}; the lock ends with its lease, in {left:.3g} s"
+                ) from error
             raise
         # If a reply was lost, the command before may have released the lock. A session may instead
         # have ended with its connection.
@@ -565,7 +592,9 @@ class LockBase:
             self._lose(grant)
         return is_held
 
-    async def _prolong(self, grant: Grant, call: Any, lease: float, later: float, end: float) -> bool:
+    async def _prolong(
+        self, grant: Grant, call: Any, lease: float, later: float, end: float
+    ) -> bool:
         """Set the lease at the server. ``later`` is that of later renewals."""
         asked_at = time.monotonic()
         (count,) = await self._ask(call, self._options.extend(lease), until=end)

@@ -111,7 +111,9 @@ class Options:
         return ("REPLICAS", self.replicas, "WITHIN", max(1, int(within * 1000)))
 
     def acquire(self, lease: float, holds: int, within: float) -> Words:
-        return self._words("ACQUIRE", *self._grant(lease, holds), *self._tie(), *self._replicas(within))
+        return self._words(
+            "ACQUIRE", *self._grant(lease, holds), *self._tie(), *self._replicas(within)
+        )
 
     def wait_for(self, lease: float, left: float, within: float) -> Words:
         """Return the WAIT for a time, which may be infinite."""
@@ -132,7 +134,9 @@ class Options:
 
     def leave(self, left: float) -> Words:
         """Return the command that lets the lock end by itself after a time."""
-        return self._words("EXTEND", "PX", milliseconds("at_least", left), *(self.session * ("NOSESSION",)))
+        return self._words(
+            "EXTEND", "PX", milliseconds("at_least", left), *(self.session * ("NOSESSION",))
+        )
 
     def cancel(self) -> Words:
         return ("LOCK.CANCEL", self.keys[0], self.token)

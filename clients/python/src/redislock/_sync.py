@@ -56,7 +56,7 @@ class Lock(LockBase):
         return run(self._release())
 
     def cancel(self) -> None:
-        """Cancel the waits of all threads in ``acquire()`` of this object, which raise Cancelled."""
+        """Cancel the waits of all threads in this object's ``acquire()``, which raise Cancelled."""
         self._cancel()
 
     def extend(self, lease: float) -> bool:

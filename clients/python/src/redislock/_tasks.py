@@ -7,7 +7,20 @@ import secrets
 import time
 from collections import deque
 from contextlib import nullcontext, suppress
-from typing import Any, Callable, Coroutine, Deque, Dict, List, Optional, Sequence, Set, Tuple, Type, TypeVar
+from typing import (
+    Any,
+    Callable,
+    Coroutine,
+    Deque,
+    Dict,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Type,
+    TypeVar,
+)
 
 from redis import exceptions
 
@@ -74,7 +87,9 @@ class Line:
 
     async def exchange(self, commands: Sequence[Words], until: float, call: Call) -> List[Any]:
         futures = self._send(commands)
-        timer = self._loop.call_later(max(0.0, until - time.monotonic()), self._give_up, futures[-1])
+        timer = self._loop.call_later(
+            max(0.0, until - time.monotonic()), self._give_up, futures[-1]
+        )
         try:
             last = await futures[-1]
         finally:

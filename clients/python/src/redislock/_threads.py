@@ -87,8 +87,12 @@ class Link:
         except Exception:
             return False
 
-    async def exchange(self, commands: Sequence[Words], until: float, call: ThreadCall) -> List[Any]:
-        if not self._busy.acquire(timeout=max(0.0, min(until - time.monotonic(), threading.TIMEOUT_MAX))):
+    async def exchange(
+        self, commands: Sequence[Words], until: float, call: ThreadCall
+    ) -> List[Any]:
+        if not self._busy.acquire(
+            timeout=max(0.0, min(until - time.monotonic(), threading.TIMEOUT_MAX))
+        ):
             raise NoAnswer
         try:
             call.begin(self._interrupt)
@@ -141,7 +145,9 @@ class ThreadKeeper(Keeper):
     def start(self, work: Optional[Callable[[], Any]] = None) -> None:
         self._work.put(work)
         if self._thread is None:
-            self._thread = thread = threading.Thread(target=self._run, name="redislock", daemon=True)
+            self._thread = thread = threading.Thread(
+                target=self._run, name="redislock", daemon=True
+            )
             thread.start()
 
     wake = start
@@ -232,7 +238,9 @@ class Threads:
                 call.kept.link = await self._open(servers.open(key, elsewhere), call, until)
         return call.kept.link  # type: ignore[no-any-return]
 
-    async def _open(self, opening: Coroutine[Any, Any, Any], call: ThreadCall, until: float) -> Link:
+    async def _open(
+        self, opening: Coroutine[Any, Any, Any], call: ThreadCall, until: float
+    ) -> Link:
         """Connect in another thread, because DNS and others know no time limit."""
         gate, guard = Gate(), threading.Lock()
         results: List[Any] = []
