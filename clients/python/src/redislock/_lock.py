@@ -446,6 +446,7 @@ class LockBase:
     def _lose(self, grant: Grant) -> None:
         if not self._end(grant):
             return
+        self._lost = True
         self._losers[grant.user] = grant.holds
         # Some of the keys may still be held, or all of them for a moment.
         once, call = self._giving_back(grant, at_least=0)
@@ -455,7 +456,6 @@ class LockBase:
         self._tell_lost()
 
     def _tell_lost(self) -> None:
-        self._lost = True
         self._io.tell(self._locks._observer.lost, self)
         if self._on_lost is not None:
             self._io.tell(self._on_lost, self)
@@ -519,6 +519,7 @@ class LockBase:
             if isinstance(error, Unavailable) or not isinstance(error, Exception):
                 self._clean_up(once, call, grant.ends_at)
             if is_of_another_type(error):
+                self._lost = True
                 self._tell_lost()
                 return False
             if isinstance(error, Unavailable):
@@ -533,6 +534,7 @@ class LockBase:
         if count == len(self._options.keys) or may_be_released:
             return True
         if grant.is_ended:
+            self._lost = True
             self._tell_lost()
         else:
             self._lose(grant)
