@@ -6,30 +6,31 @@ import math
 import os
 import sys
 
+from orders import (
+    Boom,
+    Observer,
+    addresses,
+    credentials,
+    described,
+    limit,
+    options,
+    say,
+    seconds,
+    settings,
+    state,
+    texts,
+)
 from redis.asyncio import Redis
 from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.sentinel import Sentinel
 
-from redislock import Cancelled, Deadlock, LockLost, NotAcquired
-from redislock.asyncio import Locks
+from redislock.asyncio import Locks, NotAcquired
 
 
 class Driver:
     def __init__(self):
         self.locks = {}
-        self.orders = {}
-        self.acquires = {}
-        self.done = {}
-        self.tasks = set()
-
-    def say(self, **content):
-        sys.stdout.write(json.dumps(content) + "\n")
-        sys.stdout.flush()
-
-    def start(self, work):
-        task = asyncio.ensure_future(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-        return task
+        self.tasks = {}
 
     async def run(self):
         loop = asyncio.get_running_loop()
@@ -38,99 +39,88 @@ class Driver:
         while line := await reader.readline():
             order = json.loads(line)
             if order["do"] in ("connect", "lock"):
-                self.say(id=order["id"], **getattr(self, order["do"])(order))
-            elif order["do"] == "cancel":
-                self.start(self.cancel(order))
+                await self.obey(order)
             else:
-                self.done[order["id"]] = asyncio.Event()
-                self.orders[order["lock"]].put_nowait(order)
+                self.tasks[order["id"]] = asyncio.ensure_future(self.obey(order))
 
     async def obey(self, order):
         try:
-            self.say(id=order["id"], **await getattr(self, order["do"])(order))
+            reply = await getattr(self, order["do"])(order)
         except asyncio.CancelledError:
-            self.say(id=order["id"], error="cancelled", text="the task was cancelled")
-        except NotAcquired as error:
-            self.say(id=order["id"], error="not_acquired", text=str(error))
-        except LockLost as error:
-            self.say(id=order["id"], error="lost", text=str(error))
-        except Cancelled as error:
-            self.say(id=order["id"], error="cancelled", text=str(error))
-        except Deadlock as error:
-            self.say(id=order["id"], error="deadlock", text=str(error))
+            reply = {"error": "cancelled", "text": "the task was cancelled"}
         except Exception as error:
-            self.say(id=order["id"], error="other", text=repr(error))
+            reply = described(error)
+        say(id=order["id"], **reply)
 
-    def connect(self, order):
-        servers = [server.rsplit(":", 1) for server in order["servers"]]
+    async def connect(self, order):
+        def name_of(lock):
+            return next(name for name, it in self.locks.items() if it is lock)
+
+        servers = addresses(order)
         if order["cluster"]:
-            nodes = [ClusterNode(host, int(port)) for host, port in servers]
-            client = RedisCluster(startup_nodes=nodes)
+            nodes = [ClusterNode(host, port) for host, port in servers]
+            client = RedisCluster(startup_nodes=nodes, **credentials(order))
+        elif order.get("sentinel"):
+            client = Sentinel(servers).master_for(order["sentinel"], **credentials(order))
         else:
-            (host, port), *_ = servers
-            client = Redis(host=host, port=int(port))
-        self.made = Locks(client)
+            host, port = servers[0]
+            client = Redis(host=host, port=port, **credentials(order))
+        self.made = Locks(client, observer=Observer(name_of), **settings(order))
         return {"ok": True}
 
-    def lock(self, order):
+    async def lock(self, order):
         name = order["lock"]
         lock = self.made.lock(
-            order["keys"],
-            lease=order["lease_ms"] / 1000,
-            token=order["token"],
-            shared=order["shared"],
-            limit=order["limit"],
-            permits=order["permits"],
-            session=order["session"],
-            keep=order["keep_ms"] / 1000,
-            renew=order["renew"],
-            on_lost=lambda _: self.say(event="lost", lock=name),
+            order["keys"], on_lost=lambda _: say(event="lost", lock=name), **options(order)
         )
         self.locks[name] = lock
-        self.orders[name] = asyncio.Queue()
-        self.serve(name)
         return {"ok": True, "token": lock.token}
 
-    def serve(self, name):
-        """Start one task for each lock, because a lock belongs to the task that acquired it."""
-
-        async def orders():
-            while True:
-                try:
-                    order = await self.orders[name].get()
-                except asyncio.CancelledError:
-                    continue  # The order was already executed.
-                self.acquires[order["id"]] = asyncio.current_task()
-                await self.obey(order)
-                self.done[order["id"]].set()
-
-        self.start(orders())
-
     async def cancel(self, order):
-        self.acquires[order["of"]].cancel()
-        await self.done[order["of"]].wait()
-        self.say(id=order["id"], ok=True)
+        task = self.tasks[order["of"]]
+        task.cancel()
+        await asyncio.wait({task})
+        return {"ok": True}
 
     async def acquire(self, order):
-        lock, wait_ms = self.locks[order["lock"]], order["wait_ms"]
-        if wait_ms == 0:
-            fence = await lock.acquire(blocking=False)
-        else:
-            fence = await lock.acquire(timeout=-1 if wait_ms is None else wait_ms / 1000)
+        fence = await self.locks[order["lock"]].acquire(**limit(order))
         return {"ok": False} if fence is None else {"ok": True, "fence": fence}
+
+    async def block(self, order):
+        lock = self.locks[order["lock"]]
+        fence = lock
+        if order["wait_ms"] is not None:
+            fence = await lock.acquire(**limit(order))
+            if fence is None:
+                raise NotAcquired("not in time")
+        async with fence:
+            say(event="in", lock=order["lock"])
+            await asyncio.sleep(order["work_ms"] / 1000)
+            if order["fail"] is not None:
+                raise Boom(order["fail"])
+        return {"ok": True, "fence": lock.fence}
 
     async def release(self, order):
         return {"ok": await self.locks[order["lock"]].release()}
 
+    async def release_all(self, order):
+        return {"ok": True, "count": await self.made.release_all()}
+
     async def extend(self, order):
-        return {"ok": await self.locks[order["lock"]].extend(order["lease_ms"] / 1000)}
+        return {"ok": await self.locks[order["lock"]].extend(seconds(order["lease_ms"]))}
 
     async def left(self, order):
         return {"ok": True, "ms": math.ceil(await self.locks[order["lock"]].left() * 1000)}
 
+    async def owned(self, order):
+        return {"ok": await self.locks[order["lock"]].owned()}
+
     async def state(self, order):
+        return state(self.locks[order["lock"]])
+
+    async def texts(self, order):
         lock = self.locks[order["lock"]]
-        return {"ok": True, "lost": lock.lost, "fence": lock.fence, "token": lock.token}
+        return texts(lock, self.made, lock._options)
 
 
 async def main():

@@ -6,94 +6,127 @@ import os
 import queue
 import sys
 import threading
+import time
 
+from orders import (
+    Boom,
+    Observer,
+    addresses,
+    credentials,
+    described,
+    limit,
+    options,
+    say,
+    seconds,
+    settings,
+    state,
+    texts,
+)
 from redis import Redis
 from redis.cluster import ClusterNode, RedisCluster
+from redis.sentinel import Sentinel
 
 import redislock
 
 
 class Driver:
     def __init__(self):
-        self.output = threading.Lock()
         self.locks = {}
         self.orders = {}
         self.waits = {}
-
-    def say(self, **content):
-        with self.output:
-            sys.stdout.write(json.dumps(content) + "\n")
-            sys.stdout.flush()
+        self.connected = threading.Event()
 
     def run(self):
         for line in sys.stdin:
             order = json.loads(line)
             if order["do"] in ("connect", "lock"):
-                self.obey(order, getattr(self, order["do"]))
-            elif order["do"] == "cancel":
-                threading.Thread(target=self.obey, args=(order, self.cancel), daemon=True).start()
+                self.obey(order)
+            elif order.get("lock") in self.orders:
+                self.orders[order["lock"]].put(order)
             else:
                 if order["do"] == "acquire":
                     self.waits[order["id"]] = order["lock"]
-                self.orders[order["lock"]].put(order)
+                threading.Thread(target=self.obey, args=(order, True), daemon=True).start()
 
-    def obey(self, order, act):
+    def obey(self, order, stays=False):
         try:
-            self.say(id=order["id"], **act(order))
-        except redislock.NotAcquired as error:
-            self.say(id=order["id"], error="not_acquired", text=str(error))
-        except redislock.LockLost as error:
-            self.say(id=order["id"], error="lost", text=str(error))
-        except redislock.Cancelled as error:
-            self.say(id=order["id"], error="cancelled", text=str(error))
-        except redislock.Deadlock as error:
-            self.say(id=order["id"], error="deadlock", text=str(error))
+            reply = getattr(self, order["do"])(order)
         except Exception as error:
-            self.say(id=order["id"], error="other", text=repr(error))
+            reply = described(error)
+        say(id=order["id"], **reply)
+        if stays and order["do"] == "acquire":
+            # The lease is renewed as long as the thread that acquired it lives.
+            threading.Event().wait()
 
     def connect(self, order):
-        servers = [server.rsplit(":", 1) for server in order["servers"]]
+        def name_of(lock):
+            return next(name for name, it in self.locks.items() if it is lock)
+
+        def make():
+            servers = addresses(order)
+            if order["cluster"]:
+                nodes = [ClusterNode(host, port) for host, port in servers]
+                client = RedisCluster(startup_nodes=nodes, **credentials(order))
+            elif order.get("sentinel"):
+                client = Sentinel(servers).master_for(order["sentinel"], **credentials(order))
+            else:
+                host, port = servers[0]
+                client = Redis(host=host, port=port, **credentials(order))
+            self.made = redislock.Locks(client, observer=Observer(name_of), **settings(order))
+            self.connected.set()
+
+        def make_cluster():
+            # redis-py's client of a cluster connects when it is made.
+            while not self.connected.is_set():
+                try:
+                    make()
+                except Exception:
+                    time.sleep(0.1)
+
         if order["cluster"]:
-            nodes = [ClusterNode(host, int(port)) for host, port in servers]
-            client = RedisCluster(startup_nodes=nodes)
+            threading.Thread(target=make_cluster, daemon=True).start()
         else:
-            (host, port), *_ = servers
-            client = Redis(host=host, port=int(port))
-        self.made = redislock.Locks(client)
+            make()
         return {"ok": True}
 
     def lock(self, order):
         name = order["lock"]
+        if not self.connected.wait(10):
+            return {
+                "error": "unavailable",
+                "text": "redis-py's client of the cluster can't be made",
+            }
         lock = self.made.lock(
-            order["keys"],
-            lease=order["lease_ms"] / 1000,
-            token=order["token"],
-            shared=order["shared"],
-            limit=order["limit"],
-            permits=order["permits"],
-            session=order["session"],
-            keep=order["keep_ms"] / 1000,
-            renew=order["renew"],
-            on_lost=lambda _: self.say(event="lost", lock=name),
+            order["keys"], on_lost=lambda _: say(event="lost", lock=name), **options(order)
         )
         self.locks[name] = lock
-        self.orders[name] = queue.Queue()
-        # One thread for each lock, because a lock belongs to the thread that acquired it.
-        threading.Thread(target=self.serve, args=(name,), daemon=True).start()
+        if order.get("reentrant"):
+            # All orders in one thread, which is the owner.
+            self.orders[name] = queue.Queue()
+            threading.Thread(target=self.serve, args=(name,), daemon=True).start()
         return {"ok": True, "token": lock.token}
 
     def serve(self, name):
         while True:
-            order = self.orders[name].get()
-            self.obey(order, getattr(self, order["do"]))
+            self.obey(self.orders[name].get())
 
     def acquire(self, order):
-        lock, wait_ms = self.locks[order["lock"]], order["wait_ms"]
-        if wait_ms == 0:
-            fence = lock.acquire(blocking=False)
-        else:
-            fence = lock.acquire(timeout=-1 if wait_ms is None else wait_ms / 1000)
+        fence = self.locks[order["lock"]].acquire(**limit(order))
         return {"ok": False} if fence is None else {"ok": True, "fence": fence}
+
+    def block(self, order):
+        lock = self.locks[order["lock"]]
+        fence = lock
+        if order["wait_ms"] is not None:
+            fence = lock.acquire(**limit(order))
+            if fence is None:
+                raise redislock.NotAcquired("not in time")
+        with fence:
+            say(event="in", lock=order["lock"])
+            time.sleep(order["work_ms"] / 1000)
+            if order["fail"] is not None:
+                raise Boom(order["fail"])
+        return {"ok": True, "fence": lock.fence}
 
     def cancel(self, order):
         self.locks[self.waits[order["of"]]].cancel()
@@ -102,15 +135,24 @@ class Driver:
     def release(self, order):
         return {"ok": self.locks[order["lock"]].release()}
 
+    def release_all(self, order):
+        return {"ok": True, "count": self.made.release_all()}
+
     def extend(self, order):
-        return {"ok": self.locks[order["lock"]].extend(order["lease_ms"] / 1000)}
+        return {"ok": self.locks[order["lock"]].extend(seconds(order["lease_ms"]))}
 
     def left(self, order):
         return {"ok": True, "ms": math.ceil(self.locks[order["lock"]].left() * 1000)}
 
+    def owned(self, order):
+        return {"ok": self.locks[order["lock"]].owned()}
+
     def state(self, order):
+        return state(self.locks[order["lock"]])
+
+    def texts(self, order):
         lock = self.locks[order["lock"]]
-        return {"ok": True, "lost": lock.lost, "fence": lock.fence, "token": lock.token}
+        return texts(lock, self.made, lock._options)
 
 
 Driver().run()

@@ -80,3 +80,33 @@ def own_server(tmp_path):
     server = Server(tmp_path)
     yield server
     server.stop()
+
+
+@pytest.fixture
+def sentinel_of(tmp_path):
+    """Start a Sentinel of a server, as mymaster. Return its port."""
+    processes = []
+
+    def start(server):
+        port = free_port()
+        config = tmp_path / "sentinel.conf"
+        config.write_text(
+            f"sentinel monitor mymaster 127.0.0.1 {server.port} 1\n"
+            "sentinel down-after-milliseconds mymaster 500\n"
+            "sentinel failover-timeout mymaster 2000\n"
+        )
+        words = [os.environ["REDIS_SERVER"], str(config), "--sentinel", "--port", str(port)]
+        processes.append(subprocess.Popen(words, stdout=subprocess.DEVNULL))
+        client = Redis(port=port)
+
+        def answers():
+            with contextlib.suppress(Exception):
+                return client.ping()
+
+        until("Sentinel answers", answers)
+        return port
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()

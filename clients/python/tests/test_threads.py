@@ -10,11 +10,11 @@ import time
 
 import pytest
 import redis
-from conftest import until
+from conftest import Server, until
 from redis import Redis
 from redis.sentinel import Sentinel
 
-from redislock import Cancelled, LockLost, Locks, NotAcquired
+from redislock import AlreadyHeld, Cancelled, LockLost, Locks, NotAcquired, NotHeld, Unavailable
 
 KEY = "k"
 
@@ -42,12 +42,6 @@ def in_thread(act, *args, **options):
 
     outcome.thread = thread
     return outcome
-
-
-def waits_for_a_thread(outcome):
-    """Return True if the thread waits at a condition for another thread of this process."""
-    frame = sys._current_frames().get(outcome.thread.ident)
-    return frame is not None and frame.f_code is threading.Condition.wait.__code__
 
 
 def acquired_and_released(lock):
@@ -108,40 +102,38 @@ def test_waiters_take_no_connection_of_the_pool(server):
             assert len({outcome() for outcome in outcomes}) == 5
 
 
-def test_a_client_of_sentinel(server, tmp_path):
-    from conftest import Server
-
-    config = tmp_path / "sentinel.conf"
-    config.write_text(f"sentinel monitor m 127.0.0.1 {server.port} 1\n")
-    sentinel = Server.__new__(Server)
-    from conftest import free_port
-
-    port = free_port()
-    process = subprocess.Popen(
-        [os.environ["REDIS_SERVER"], str(config), "--sentinel", "--port", str(port)],
-        stdout=subprocess.DEVNULL,
-    )
+def test_a_client_of_sentinel_leaves_the_old_primary(server, sentinel_of, tmp_path):
+    """Fail over while the old primary lives, and Sentinel can't reach it."""
+    sentinel_of_old = Redis(port=sentinel_of(server), decode_responses=True)
+    port = sentinel_of_old.connection_pool.connection_kwargs["port"]
+    newer = Server(tmp_path)
     try:
-        sentinel.redis = Redis(port=port)
-        until("Sentinel answers", sentinel.answers)
-        client = Sentinel([("127.0.0.1", port)]).master_for("m")
+        client = Sentinel([("127.0.0.1", port)]).master_for("mymaster")
         locks = Locks(client)
-        server.other_holds(KEY)
-        outcome = in_thread(acquired_and_released, locks.lock(KEY))
-        server.until_waiting(KEY)
-        server.other_releases(KEY)
-        assert outcome()
+        outcomes = [
+            in_thread(acquired_and_released, locks.lock(f"k{number}")) for number in range(4)
+        ]
+        assert all(outcome() for outcome in outcomes)
+        assert locks._io._idle
+        sentinel_of_old.execute_command("SENTINEL", "REMOVE", "mymaster")
+        sentinel_of_old.execute_command(
+            "SENTINEL", "MONITOR", "mymaster", "127.0.0.1", newer.port, 1
+        )
+        # The program itself learns of the newer primary.
+        client.connection_pool.disconnect()
+        client.ping()
+        for number in range(4):
+            with locks.lock(f"k{number}"):
+                assert not newer.is_free(f"k{number}")
+                assert server.is_free(f"k{number}")
     finally:
-        process.kill()
-        process.wait()
+        newer.stop()
 
 
 def test_a_client_of_a_unix_socket(own_server, tmp_path):
     path = f"/tmp/redislock-{os.getpid()}.sock"
     own_server.redis.shutdown(nosave=True)
     own_server.process.wait()
-    from conftest import Server
-
     server = Server(tmp_path, "--unixsocket", path)
     try:
         with Locks(Redis(unix_socket_path=path)).lock(KEY) as lock:
@@ -153,7 +145,7 @@ def test_a_client_of_a_unix_socket(own_server, tmp_path):
 
 
 def test_threads_that_share_a_lock_exclude_each_other(server):
-    lock = Locks(Redis(port=server.port)).lock(KEY)
+    lock = Locks(Redis(port=server.port)).lock(KEY, reentrant=True)
     inside, most, count = 0, 0, 0
 
     def work():
@@ -176,44 +168,57 @@ def test_a_release_that_outlasts_the_lease_spares_the_next_thread(own_server):
     lock = Locks(Redis(port=own_server.port)).lock(KEY, lease=0.5, renew=False)
     lock.acquire()
     own_server.process.send_signal(signal.SIGSTOP)
-
-    def the_next():
-        until("the lease is over", lambda: lock.lost)
-        outcome, began = in_thread(acquired_and_released, lock), time.monotonic()
-        until("it has tried for a while", lambda: time.monotonic() > began + 0.2)
-        own_server.process.send_signal(signal.SIGCONT)
-        return outcome()
-
-    outcome = in_thread(the_next)
-    lock.release()
-    assert outcome()
-    assert own_server.is_free(KEY)
+    release = in_thread(lock.release)
+    next_one = in_thread(acquired_and_released, lock)
+    with pytest.raises(Unavailable):
+        release()
+    own_server.process.send_signal(signal.SIGCONT)
+    assert next_one()
+    until("it is free", lambda: own_server.is_free(KEY))
 
 
 def test_a_release_whose_answer_came_too_late_was_a_release(own_server):
-    lock = Locks(Redis(port=own_server.port, socket_timeout=0.3)).lock(KEY)
+    # The second attempt finds nothing to release, because the first one was executed.
+    lock = Locks(Redis(port=own_server.port), command_timeout=5).lock(KEY)
     assert lock.acquire(timeout=20)
+    lock._commands.command_timeout = 0.3
     own_server.process.send_signal(signal.SIGSTOP)
-    began = time.monotonic()
-
-    def goes_on():
-        until("it was sent twice", lambda: time.monotonic() > began + 1)
-        own_server.process.send_signal(signal.SIGCONT)
-
-    outcome = in_thread(goes_on)
-    assert lock.release()
-    outcome()
+    lock._deadline = lambda: time.monotonic() + 20
+    release, began = in_thread(lock.release), time.monotonic()
+    until("it was sent twice", lambda: time.monotonic() > began + 1)
+    own_server.process.send_signal(signal.SIGCONT)
+    assert release()
     assert not lock.lost
     assert own_server.is_free(KEY)
 
 
-def test_a_thread_that_doesnt_hold_it_releases_nothing(server):
+def test_another_thread_may_release_it(server):
     lock = Locks(Redis(port=server.port)).lock(KEY)
+    lock.acquire()
+    assert in_thread(lock.release)()
+    assert server.is_free(KEY)
+    with pytest.raises(NotHeld, match="isn't held"):
+        lock.release()
+
+
+def test_another_thread_may_not_release_a_reentrant_one(server):
+    lock = Locks(Redis(port=server.port)).lock(KEY, reentrant=True)
     with lock:
-        assert in_thread(lock.release)() is False
+        with pytest.raises(NotHeld, match="reentrant"):
+            in_thread(lock.release)()
         assert in_thread(lock.acquire, blocking=False)() is None
         assert in_thread(lock.acquire, timeout=0.05)() is None
         assert not server.is_free(KEY)
+    assert server.is_free(KEY)
+
+
+def test_who_holds_it_may_not_acquire_it_again(server):
+    lock = Locks(Redis(port=server.port)).lock(KEY)
+    with lock:
+        with pytest.raises(AlreadyHeld, match="reentrant=True"):
+            lock.acquire()
+        assert lock.owned()
+    assert server.is_free(KEY)
 
 
 def test_cancel_ends_the_waits_of_all_threads_of_a_lock(server):
@@ -223,7 +228,7 @@ def test_cancel_ends_the_waits_of_all_threads_of_a_lock(server):
     # The first thread waits at the server, the others wait for it here. Only a wait that has begun
     # can be cancelled.
     server.until_waiting(KEY)
-    until("two wait for the third", lambda: sum(map(waits_for_a_thread, outcomes)) == 2)
+    until("all wait", lambda: len(lock._calls) == 3 and len(lock._turn._gates) == 2)
     lock.cancel()
     for outcome in outcomes:
         with pytest.raises(Cancelled):
@@ -241,11 +246,10 @@ def test_cancel_ends_a_wait_for_a_server_that_is_gone(own_server):
     own_server.until_waiting(KEY)
     own_server.stop()
     began = time.monotonic()
-    with contextlib.suppress(redis.ConnectionError):
-        lock.cancel()
+    lock.cancel()
     with pytest.raises(Cancelled):
         outcome()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 0.5
 
 
 @pytest.fixture
@@ -260,7 +264,9 @@ def test_an_interrupt_while_waiting_leaves_nothing(server, interrupts_are_raised
     lock = Locks(Redis(port=server.port)).lock(KEY)
     for _ in range(5):
         server.other_holds(KEY)
-        interrupts = in_thread(lambda: (server.until_waiting(KEY), os.kill(os.getpid(), signal.SIGINT)))
+        interrupts = in_thread(
+            lambda: (server.until_waiting(KEY), os.kill(os.getpid(), signal.SIGINT))
+        )
         with pytest.raises(KeyboardInterrupt):
             lock.acquire()
         interrupts()
@@ -278,9 +284,11 @@ def test_a_forked_process_holds_nothing_and_waits_as_another(server):
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
-            held = [lock.release(), lock.acquire(blocking=False)]
+            with pytest.raises(NotHeld):
+                lock.release()
+            held = lock.acquire(blocking=False)
             later = lock.acquire(timeout=20)
-            os.write(writing, repr([*held, later > fence, lock.release()]).encode())
+            os.write(writing, repr([held, later > fence, lock.release()]).encode())
         os._exit(0)
     try:
         server.until_waiting(KEY)
@@ -288,7 +296,7 @@ def test_a_forked_process_holds_nothing_and_waits_as_another(server):
         assert lock.left() > 0
         assert lock.release()
         assert os.waitpid(child, 0)[1] == 0
-        assert os.read(reading, 100) == b"[False, None, True, True]"
+        assert os.read(reading, 100) == b"[None, True, True]"
     finally:
         os.close(reading)
         os.close(writing)
@@ -328,7 +336,7 @@ def test_a_loss_is_raised_at_the_end_unless_something_else_is(server):
 
 
 def test_an_inner_acquire_of_what_was_lost_is_refused(server):
-    lock = Locks(Redis(port=server.port)).lock(KEY)
+    lock = Locks(Redis(port=server.port)).lock(KEY, reentrant=True)
     with pytest.raises(LockLost):
         with lock:
             server.redis.delete(KEY)
@@ -350,14 +358,15 @@ def test_a_lock_that_was_written_over_is_lost(server):
     assert server.redis.get(KEY) == b"text"
 
 
-def test_a_server_that_was_never_there_is_told_at_once(server):
+def test_a_server_that_was_never_there_is_told_in_time(server):
     from conftest import free_port
 
     lock = Locks(Redis(port=free_port())).lock(KEY)
-    began = time.monotonic()
-    with pytest.raises(redis.ConnectionError):
-        lock.acquire()
-    assert time.monotonic() - began < 5
+    for limit, least in ((0, 0.9), (0.3, 0.25)):
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="connection refused"):
+            lock.acquire(limit)
+        assert least < time.monotonic() - began < limit + 1.25
 
 
 def test_a_wrong_password_is_told_at_once(server):
@@ -374,14 +383,14 @@ def test_a_wrong_password_is_told_at_once(server):
 def test_a_server_that_stands_still_doesnt_hold_up_the_time_limit(own_server):
     lock = Locks(Redis(port=own_server.port)).lock(KEY)
     own_server.other_holds(KEY)
-    outcome = in_thread(lock.acquire, timeout=5.0)
+    outcome, began = in_thread(lock.acquire, timeout=2.0), time.monotonic()
     own_server.until_waiting(KEY)
     own_server.process.send_signal(signal.SIGSTOP)
-    began = time.monotonic()
     try:
         with pytest.raises(redis.TimeoutError):
             outcome()
-        assert time.monotonic() - began < 18
+        # The conformance suite measures it exactly, in the best of some rounds.
+        assert 2 <= time.monotonic() - began < 4
     finally:
         own_server.process.send_signal(signal.SIGCONT)
 
@@ -393,14 +402,14 @@ def test_many_grants_leave_little_behind(server):
     for _ in range(1000):
         with lock:
             pass
-    assert not locks.io.clock._due
+    assert not locks._io.keeper.held
     assert server.redis.info("stats")["total_connections_received"] - connected < 10
 
 
 def test_a_short_lease_beside_a_long_one_is_told_lost_in_time(server):
     locks = Locks(Redis(port=server.port))
     with locks.lock("another"):
-        until("the clock sleeps", lambda: locks.io.clock._looks_at > 0)
+        until("the keeper sleeps", lambda: locks._io.keeper._looks_at < 1e12)
         lost = threading.Event()
         short = locks.lock(KEY, lease=0.3, renew=False, on_lost=lambda _: lost.set())
         short.acquire()

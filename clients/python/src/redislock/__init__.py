@@ -1,15 +1,34 @@
 """Distributed locks of the redis-lock module for redis-py: fair, fenced, without polling."""
 
-from ._errors import Cancelled, Deadlock, LockLost, NotAcquired, RedisLockError
-from ._sync import Lock, Locks
+from ._errors import (
+    AlreadyHeld,
+    Cancelled,
+    Deadlock,
+    LockLost,
+    ModuleMissing,
+    NotAcquired,
+    NotHeld,
+    NotReplicated,
+    RedisLockError,
+    Unavailable,
+)
+from ._observer import Observer
+from ._sync import Fence, Lock, Locks
 
 __all__ = [
+    "AlreadyHeld",
     "Cancelled",
     "Deadlock",
+    "Fence",
     "Lock",
     "LockLost",
     "Locks",
+    "ModuleMissing",
     "NotAcquired",
+    "NotHeld",
+    "NotReplicated",
+    "Observer",
     "RedisLockError",
+    "Unavailable",
 ]
 __version__ = "0.1.0"

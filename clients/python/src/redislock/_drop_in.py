@@ -14,7 +14,7 @@ from redis.exceptions import LockNotOwnedError, ResponseError
 
 from ._errors import is_of_another_type
 from ._lock import LocksBase
-from ._request import is_free
+from ._options import is_free
 
 # The longest lease, which stands for a lock without a timeout.
 ENDLESS_SECONDS = (2**53 - 1) / 1000
@@ -55,16 +55,18 @@ class DropIn:
         timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         token = self.redis.get_encoder().encode(uuid.uuid4().hex if token is None else token)
         lock = self._locks.lock(
-            self.name, lease=self.timeout or ENDLESS_SECONDS, token=token, renew=False
+            self.name, self.timeout or ENDLESS_SECONDS, token=token, renew=False, max_hold=None
         )
         limit = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             left = limit - time.monotonic()
             try:
-                waits = left if left < math.inf else None
-                if await lock._acquire(blocking and left > 0, waits) is None:
+                waits = max(0.0, left) if blocking else 0.0
+                if await lock._acquire(waits if waits < math.inf else None) is None:
                     return False
-                lock._let_go()
+                # The drop-in releases it by its token.
+                if lock._grant is not None:
+                    lock._end(lock._grant)
                 self.local.token = token
                 return True
             except ResponseError as error:
@@ -72,7 +74,7 @@ class DropIn:
                     raise
             if not blocking or time.monotonic() + sleep > limit:
                 return False
-            await self._locks.io.sleep(sleep)
+            await self._locks._io.sleep(sleep)
 
     async def _is_locked(self) -> bool:
         info = await self._ask("LOCK.INFO", "WAITERS", 0)
@@ -101,7 +103,7 @@ class DropIn:
     async def _ask(self, command: str, *words: Any) -> Any:
         """Return the reply to a command, or 0 if the key holds a value of another type."""
         try:
-            return await self._locks.connections.call(self.name, (command, self.name, *words))
+            return await self._locks._send(self.name, (command, self.name, *words))
         except ResponseError as error:
             if is_of_another_type(error):
                 return 0

@@ -1,59 +1,113 @@
-"""Errors, and which of them let a command be sent again."""
+"""Errors, and which errors of the server and the network are an outage."""
 
-from typing import Optional
+import asyncio
+import os
+import socket
+from typing import Any, Optional
 
 from redis import exceptions
 
 
-class RedisLockError(Exception):
+class RedisLockError(exceptions.RedisError):
     """The base of all errors of this package."""
 
 
-class NotAcquired(RedisLockError):
-    """The lock wasn't granted to ``with`` in time."""
+class NotAcquired(RedisLockError, exceptions.LockError):
+    """``with`` didn't get the lock within its time."""
 
 
-class LockLost(RedisLockError):
-    """The lock was lost before its release, or before a repeated acquire."""
+class LockLost(RedisLockError, exceptions.LockNotOwnedError):
+    """The lock was lost before its release."""
 
 
-class Cancelled(RedisLockError):
+class Cancelled(RedisLockError, exceptions.LockError):
     """The wait was ended by ``cancel()``, by LOCK.CANCEL, or by another wait with this token."""
 
 
-class Deadlock(RedisLockError):
+class Deadlock(RedisLockError, exceptions.LockError):
     """The server refused a wait that would never end."""
 
 
-# Errors of a server that can't be reached, isn't ready, or isn't the right node at the moment.
-_PASSING = (
+class NotReplicated(RedisLockError, exceptions.LockError):
+    """Too few replicas acknowledged the grant in time. The grant was released."""
+
+
+class NotHeld(RedisLockError, exceptions.LockError, RuntimeError):
+    """``release()`` of a lock that its caller doesn't hold."""
+
+
+class AlreadyHeld(RedisLockError, exceptions.LockError, RuntimeError):
+    """The thread that holds the lock acquired it again, and the lock isn't reentrant."""
+
+
+class Unavailable(RedisLockError, exceptions.ConnectionError, exceptions.TimeoutError):
+    """No server could execute the command in time. The text says what was wrong last."""
+
+
+class ModuleMissing(RedisLockError, exceptions.ResponseError):
+    """The server hasn't loaded the redis-lock module."""
+
+
+class NoAnswer(exceptions.TimeoutError):
+    """No reply came in time. The server may still execute the command."""
+
+
+_REFUSED = (exceptions.AuthenticationError, exceptions.AuthorizationError)
+_OUTAGES = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
     exceptions.ReadOnlyError,
     exceptions.ClusterError,
     exceptions.RedisClusterException,
+    exceptions.TryAgainError,
+    exceptions.OutOfMemoryError,
     OSError,
+    asyncio.TimeoutError,
 )
-_FINAL = (exceptions.AuthenticationError, exceptions.AuthorizationError)
-
-# The server's error to its blocked clients when it becomes a replica.
-_DEMOTED = "UNBLOCKED force unblock"
+# Codes that redis-py, or an older version of it, has no class for.
+_OUTAGE_CODES = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "BUSY")  # fmt: skip
 
 
-def final(error: Exception) -> Optional[Exception]:
-    """Return the error to raise to the caller, or None if the command should be sent again."""
+def is_outage(error: BaseException) -> bool:
+    """Return True if the same command may succeed later, or at another server."""
+    if isinstance(error, _REFUSED):
+        return False
     text = str(error)
-    if isinstance(error, _FINAL):
-        return error
-    if isinstance(error, _PASSING) or text.startswith(_DEMOTED):
-        return None
+    if text.startswith("UNBLOCKED"):
+        return "instance state changed" in text
+    return isinstance(error, _OUTAGES) or text.split(" ")[0] in _OUTAGE_CODES
+
+
+def final(error: BaseException, token: bytes) -> BaseException:
+    """Return the error for the caller. Its text never has the token."""
+    text = str(error)
+    if token:
+        text = text.replace(token.decode("utf-8", "replace"), "<token>")
+    if text.startswith("unknown command"):
+        return ModuleMissing("this server hasn't loaded redis-lock")
+    if text.startswith("Protocol error: unauthenticated"):
+        return exceptions.AuthenticationError("Authentication required.")
     if text.startswith("UNBLOCKED"):
         return Cancelled(text)
     if text.startswith("DEADLOCK"):
         return Deadlock(text)
-    return error
+    if text.startswith("NOREPLICAS"):
+        return NotReplicated(text)
+    return error if text == str(error) else exceptions.ResponseError(text)
 
 
-def is_of_another_type(error: Exception) -> bool:
+def outage_text(error: BaseException, address: str) -> str:
+    """Return the cause of an outage in words."""
+    cause: Optional[BaseException] = error
+    while cause is not None and not (isinstance(cause, OSError) and cause.errno):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, socket.gaierror):
+        return f"can't resolve {address}: {cause.strerror}"
+    if isinstance(cause, OSError) and cause.errno:
+        return f"{os.strerror(cause.errno).lower()}: {address}"
+    return f"{address}: {error or 'the connection was lost'}"
+
+
+def is_of_another_type(error: Any) -> bool:
     """Return True if the key holds a value that is no lock."""
     return str(error).startswith("WRONGTYPE")

@@ -5,71 +5,161 @@ Every method that takes time is a coroutine. A task awaits it. A thread runs it 
 ``Threads`` and ``Tasks``.
 """
 
+import asyncio
 import math
 import os
 import time
 import weakref
-from dataclasses import dataclass
-from typing import Any, Awaitable, Callable, Generic, List, Optional, Sequence, Type, TypeVar, Union
-
-from ._connections import Connections, Io, Kept
-from ._errors import Cancelled, LockLost, NotAcquired, final, is_of_another_type
-from ._grant import Grant, limit_of
-from ._request import (
-    CLEANUP_SECONDS,
-    GRACE_SECONDS,
-    SETTLE_SECONDS,
-    Key,
-    Request,
-    Words,
-    is_free,
-    new_token,
-    pauses,
+from typing import (
+    Any,
+    Callable,
+    Coroutine,
+    Generic,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    Type,
+    TypeVar,
+    Union,
 )
 
-T = TypeVar("T")
+from ._call import Call, Kept
+from ._commands import Commands, Io
+from ._errors import (
+    AlreadyHeld,
+    Cancelled,
+    LockLost,
+    NoAnswer,
+    NotAcquired,
+    NotHeld,
+    NotReplicated,
+    Unavailable,
+    is_of_another_type,
+)
+from ._observer import Observer, tell
+from ._options import Key, Options, Words, is_free, milliseconds
+from ._turn import Turn
+
+# How long after a limit a reply may come: of any command, and of the one that ends the wait.
+GRACE_SECONDS = 0.15
+END_SECONDS = 0.2
+# The longest time without a sign that the server lives, while a call waits.
+PROOF_SECONDS = 3.0
+# How long a call that was given up waits until its cleanup is confirmed.
+CONFIRM_SECONDS = 0.2
+# The pause between a cleanup that found nothing and the next one, because the command to clean up
+# after may have been in flight.
+SETTLE_SECONDS = 0.05
 
 
-@dataclass(eq=False, repr=False)
+class FenceBase(int):
+    """The fence of a grant: a number that is also a context manager, which releases the lock."""
+
+    _lock: Any
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)
+
+
+class Grant:
+    """A grant that is held. Times are those of the monotonic clock."""
+
+    def __init__(
+        self, lock: "LockBase", call: Call, reply: Any, lease: float, asked_at: float
+    ) -> None:
+        self.lock = weakref.ref(lock)
+        self.owner = lock._io.owner()
+        self.user = lock._io.me()
+        self.fence = int(reply[1])
+        self.holds = 1
+        self.kept = call.kept if lock._options.session else None
+        self.granted_at = asked_at
+        self.max_end = asked_at + (lock._options.max_hold or math.inf)
+        self.is_ended = False
+        # True if the observer knows that a renewal was refused.
+        self.is_refused = False
+        self.forget: Callable[[], Any] = lambda: None
+        self._renews = lock._options.renew
+        self.prolong(lease, asked_at)
+
+    def prolong(self, lease: float, asked_at: float) -> None:
+        """Set the lease, counted from the request, because the server counts from then or later."""
+        self.lease = lease
+        self.ends_at = asked_at + lease
+        renews = self._renews and self.ends_at < self.max_end - 0.002
+        self.renew_at = asked_at + lease / 3 if renews else math.inf
+
+    @property
+    def due(self) -> float:
+        return min(self.renew_at, self.ends_at)
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_ended or time.monotonic() >= self.ends_at
+
+    def look_after(self, now: float) -> float:
+        """Renew the grant, or tell of its loss, if that is due. Return when to look again."""
+        lock = self.lock()
+        if lock is None or self.is_ended:
+            return math.inf
+        if now >= self.ends_at:
+            lock._lose(self)
+            return math.inf
+        if now >= self.renew_at:
+            self.renew_at = math.inf
+            if not lock._io.has_ended(self.user):
+                lock._io.start(lock._renew(self))
+        return self.due
+
+
 class LockBase:
-    """A lock that all users of the same keys share. Its owner is a thread or a task."""
+    """A lock that all users of the same keys share."""
 
-    _locks: "LocksBase[Any]"
-    _new_request: Callable[[], Request]
-    _lease: float
-    _wait: Optional[float]
-    _renew: bool
-    _on_lost: Optional[Callable[[Any], Any]]
+    _fence_class: Type[FenceBase]
 
-    def __post_init__(self) -> None:
+    def __init__(self, locks: "LocksBase[Any]", make: Callable[[], Options], on_lost: Any) -> None:
+        self._locks = locks
+        self._make = make
+        self._on_lost = on_lost
         self._begin()
 
     def _begin(self) -> None:
         """Start without a grant, also in a forked process, because the parent owns the grant."""
-        self._io = self._locks.io
-        self._connections = self._locks.connections
-        self._state = self._io.condition()
-        self._request = self._new_request()
-        self._owner: Any = None
+        self._io: Any = self._locks._io
+        self._commands = self._locks._commands
+        self._options = self._make()
+        self._guard = self._io.guard()
+        self._turn = Turn(self._io)
         self._grant: Optional[Grant] = None
+        self._fence: Optional[int] = None
         self._lost = False
-        # The grant that the owner requests while it is in acquire().
-        self._asked: Optional[Grant] = None
-        # The count of cancel() calls, each of which cancels all waits.
-        self._cancels = 0
-        # True if a command was sent whose reply wasn't read.
-        self._unsure = False
+        # The calls of acquire() that go on, which cancel() stops.
+        self._calls: Set[Any] = set()
+        # The gates of cleanups that go on. Until they are done, this token must not acquire.
+        self._cleanups: List[Any] = []
+        # The users whose grant was lost, and how often each of them is still to release it.
+        self._losers: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        state = "lost" if self.lost else "held" if self._grant is not None else "not held"
+        name = f"{type(self).__module__}.{type(self).__qualname__}"
+        return f"<{name} {self._options.keys!r} {state} fence={self.fence}>"
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        """The keys."""
+        return self._options.keys
 
     @property
     def token(self) -> Union[str, bytes]:
-        """The token, which names this owner to the server."""
-        return self._request.token
+        """The token, which names this owner to the server. Who knows it can release the lock."""
+        return self._options.token
 
     @property
     def fence(self) -> Optional[int]:
-        """The fence of the grant, greater than the fence of every earlier grant."""
-        grant = self._grant
-        return None if grant is None else grant.fence
+        """The fence of the last grant, greater than every earlier one. None before the first."""
+        return self._fence
 
     @property
     def lost(self) -> bool:
@@ -77,295 +167,538 @@ class LockBase:
         grant = self._grant
         return self._lost or (grant is not None and grant.is_over)
 
-    # --- calls ------------------------------------------------------------------------------------
+    # --- acquire ----------------------------------------------------------------------------------
 
-    async def _acquire(self, blocking: bool, timeout: Optional[float]) -> Optional[int]:
-        limit = limit_of(blocking, timeout)
-        with self._state:
-            if not await self._my_turn(limit):
-                return None
-            held = self._grant
-            if held is not None and held.is_over:
-                self._put_away(held)
-                held = None
-            self._owner = self._io.me()
-            grant = Grant(Kept(self._io), 1) if held is None else Grant(held.kept, held.holds + 1)
-            self._asked = grant
+    async def _acquire(
+        self, timeout: Optional[float] = None, blocking: bool = True
+    ) -> Optional[FenceBase]:
+        if not blocking and timeout is not None:
+            raise ValueError("timeout needs blocking=True")
+        seconds = timeout if blocking else 0.0
+        if seconds is None:
+            seconds = self._options.wait
+        limit = math.inf if seconds is None else milliseconds("timeout", seconds, zero=True) / 1000
+        began = time.monotonic()
+        call = self._call(is_apart=self._options.session or self._options.replicas is not None)
+        outcome = "failed"
+        self._calls.add(call)
         try:
-            granted = await self._ask(grant, limit)
-        except BaseException:
-            await self._io.finish(self._withdraw(grant))
+            fence = await self._acquire_in_turn(call, began + limit, is_try=limit == 0)
+            outcome = "not acquired" if fence is None else "granted"
+        except AlreadyHeld:
+            call.has_waited, outcome = False, "granted"
             raise
-        await self._leave(grant)
-        return grant.fence if granted else None
+        except (Cancelled, asyncio.CancelledError):
+            outcome = "cancelled"
+            raise
+        finally:
+            self._calls.discard(call)
+            if call.has_waited or outcome != "granted":
+                tell(self._locks._observer.waited, self, time.monotonic() - began, outcome)
+        if fence is not None:
+            tell(self._locks._observer.granted, self)
+        return fence
+
+    async def _acquire_in_turn(self, call: Any, until: float, is_try: bool) -> Optional[FenceBase]:
+        end = self._deadline() if is_try else until + GRACE_SECONDS
+        owner = self._io.owner()
+        held = self._held()
+        if held is not None and owner is held.owner:
+            if self._options.reentrant:
+                return await self._again(held, call, end)
+            if owner is not None:
+                raise AlreadyHeld("this thread holds the lock already; make it with reentrant=True")
+        if self._options.reentrant and self._io.me() in self._losers:
+            raise LockLost("the lock was lost before it was acquired again")
+        if not await self._turn.take(call, until):
+            return None
+        fence = None
+        try:
+            held = self._held()
+            if held is not None:
+                fence = await self._again(held, call, end)
+            else:
+                fence = await self._acquire_anew(call, until, end)
+        finally:
+            if fence is None or not self._keeps_turn:
+                self._turn.give()
+        return fence
+
+    @property
+    def _keeps_turn(self) -> bool:
+        """False if the object is the owner, so that every task may acquire it again."""
+        return not self._options.reentrant or self._io.owner() is not None
+
+    async def _acquire_anew(self, call: Any, limit: float, end: float) -> Optional[FenceBase]:
+        try:
+            for gate in list(self._cleanups):
+                if not await call.wait(gate, end - time.monotonic()):
+                    raise Unavailable("no answer from the server to the cleanup of an earlier call")
+            grant = await self._try(call, end)
+            if grant is None and time.monotonic() < limit:
+                call.has_waited = True
+                waits = (
+                    self._wait_blocked if self._io.blocks or call.is_apart else self._wait_in_place
+                )
+                grant = await waits(call, limit)
+        except BaseException as error:
+            await self._withdraw(call, error)
+            raise
+        for link in call.unanswered:
+            link.leave(self._undo(0) if grant is None else ())
+        if grant is None or grant.kept is None:
+            self._io.put_back(call)
+        return None if grant is None else self._hold(grant)
+
+    async def _try(self, call: Any, end: float) -> Optional[Grant]:
+        def words(lease: float, left: float) -> Words:
+            return self._options.acquire(lease, 1, left)
+
+        async def once(end: float) -> Optional[Grant]:
+            return await self._request(call, words, end)
+
+        return await self._commands.retry(once, call, end)
+
+    async def _request(
+        self,
+        call: Any,
+        words: Callable[[float, float], Words],
+        end: float,
+        answer_by: Optional[float] = None,
+    ) -> Optional[Grant]:
+        """Request the lock once. Ask again if the reply came late, because it may be over."""
+        lease = min(self._options.lease, self._options.max_hold or math.inf)
+        late = GRACE_SECONDS if self._options.replicas is not None else 0.0
+        while True:
+            asked_at = time.monotonic()
+            command = words(lease, end - asked_at)
+            (reply,) = await self._ask(call, command, until=end + late, answer_by=answer_by)
+            if not isinstance(reply, list):
+                call.is_unsure = reply is not None
+                return None
+            if time.monotonic() - asked_at < lease / 3 or answer_by is not None:
+                return Grant(self, call, reply, lease, asked_at)
+
+    async def _wait_blocked(self, call: Any, limit: float) -> Optional[Grant]:
+        """Wait with LOCK.WAIT. Now and then the same wait moves to a new connection, which proves
+        that the server lives."""
+
+        def words(lease: float, _: float) -> Words:
+            left = limit - time.monotonic()
+            return self._options.wait_for(lease, left, self._commands.command_timeout)
+
+        while True:
+            # The new wait has taken over from all but the last.
+            while len(call.unanswered) > 1:
+                call.unanswered.pop(0).leave(())
+            silent_at = min(limit + END_SECONDS, time.monotonic() + PROOF_SECONDS)
+
+            async def once(end: float) -> Any:
+                try:
+                    return await self._request(call, words, end, answer_by=silent_at)
+                except NoAnswer as error:
+                    return error
+
+            asked_at = time.monotonic()
+            grant = await self._commands.retry(once, call, limit + GRACE_SECONDS)
+            if not isinstance(grant, NoAnswer):
+                if grant is None or time.monotonic() - asked_at < grant.lease / 3:
+                    return grant  # type: ignore[no-any-return]
+                # The grant may be over. If it isn't, this confirms it.
+                grant = await self._try(call, min(limit + GRACE_SECONDS, self._deadline()))
+                if grant is not None:
+                    return grant
+            elif time.monotonic() >= limit:
+                raise Unavailable("no answer from the server to the end of the wait")
+
+    async def _wait_in_place(self, call: Any, limit: float) -> Optional[Grant]:
+        """Wait with LOCK.QUEUE, which needs no connection, until a message says to claim."""
+        options = self._options
+        asks_every = min(PROOF_SECONDS, options.keep / 3, options.lease / 3)
+        message, gate = self._io.bell()
+
+        async def once(end: float) -> Optional[Grant]:
+            gate.close()
+            channel = await self._io.listen(self._commands, options.keys[0], end)
+            return await self._request(
+                call, lambda lease, _: options.queue(lease, channel, message), end
+            )
+
+        try:
+            while True:
+                grant = await self._commands.retry(once, call, limit + GRACE_SECONDS)
+                if grant is not None:
+                    return grant
+                await call.wait(gate, min(limit - time.monotonic(), asks_every))
+                if time.monotonic() >= limit:
+                    return await self._claim_or_leave(call, limit + END_SECONDS)
+        finally:
+            self._io.silence(message)
+
+    async def _claim_or_leave(self, call: Any, end: float) -> Optional[Grant]:
+        """Take the lock if it was granted at the last moment, and leave the queue."""
+        lease, asked_at = (
+            min(self._options.lease, self._options.max_hold or math.inf),
+            time.monotonic(),
+        )
+        acquire = self._options.acquire(lease, 1, 0)
+        reply, _ = await self._ask(call, acquire, self._options.cancel(), until=end)
+        call.is_unsure = False
+        return None if reply is None else Grant(self, call, reply, lease, asked_at)
+
+    async def _again(self, grant: Grant, call: Any, end: float) -> FenceBase:
+        """Add a hold to a held lock, which needs no wait."""
+        if grant.kept is not None:
+            call.kept = grant.kept
+        grant.holds += 1
+
+        async def once(end: float) -> Any:
+            if grant.is_over:
+                return None
+            asked_at = time.monotonic()
+            left = end - asked_at
+            (reply,) = await self._ask(
+                call, self._options.acquire(grant.lease, grant.holds, left), until=end
+            )
+            if reply is not None:
+                grant.prolong(grant.lease, asked_at)
+            return reply
+
+        try:
+            reply = await self._commands.retry(once, call, end)
+        except BaseException:
+            grant.holds -= 1
+            for link in call.unanswered:
+                link.leave((self._options.release(grant.holds),))
+            raise
+        self._put_back(grant, call)
+        if reply is None or int(reply[1]) != grant.fence:
+            grant.holds -= 1
+            self._lose(grant)
+            raise LockLost("the lock was lost before it was acquired again")
+        return self._fence_of(grant)
+
+    def _hold(self, grant: Grant) -> FenceBase:
+        with self._guard:
+            self._grant, self._fence, self._lost = grant, grant.fence, False
+            self._losers.pop(grant.user, None)
+        finalizer = weakref.finalize(self, _collected, self._commands, self._options, grant)
+        finalizer.atexit = False  # type: ignore[misc]
+        grant.forget = finalizer.detach
+        self._io.keeper.hold(grant)
+        return self._fence_of(grant)
+
+    def _fence_of(self, grant: Grant) -> FenceBase:
+        fence = self._fence_class(grant.fence)
+        fence._lock = self
+        return fence
+
+    async def _withdraw(self, call: Any, error: BaseException) -> None:
+        """Give up a request. Leave no wait and no grant behind, as soon as a server is reached."""
+        if not (call.unanswered or call.is_unsure or isinstance(error, NotReplicated)):
+            self._io.put_back(call)
+            return
+        undo = self._undo(0)
+        for link in call.unanswered:
+            link.leave(undo)
+        self._io.put_back(call)
+        call = self._call()
+
+        async def once(end: float) -> None:
+            for _ in range(2):
+                if any(await self._ask(call, *undo, until=end)):
+                    return
+                await self._io.sleep(SETTLE_SECONDS)
+
+        longest = max(self._options.lease, self._options.keep)
+        gate = self._clean_up(once, call, time.monotonic() + longest)
+        if not isinstance(error, Unavailable):
+            await gate.wait(CONFIRM_SECONDS)
+
+    def _undo(self, holds: int) -> Sequence[Words]:
+        return self._options.cancel(), self._options.release(holds)
+
+    def _cancel(self) -> None:
+        for call in list(self._calls):
+            call.stop()
+
+    # --- hold and release -------------------------------------------------------------------------
+
+    def _held(self) -> Optional[Grant]:
+        """Return the grant, unless its lease is over by the local clock."""
+        grant = self._grant
+        if grant is not None and grant.is_over:
+            self._lose(grant)
+            return None
+        return grant
+
+    def _end(self, grant: Grant) -> bool:
+        """Forget a grant locally. Return False if that was done before."""
+        with self._guard:
+            if grant.is_ended:
+                return False
+            grant.is_ended = True
+            self._grant = None
+        self._io.keeper.held.discard(grant)
+        grant.forget()
+        return True
+
+    def _lose(self, grant: Grant) -> None:
+        if not self._end(grant):
+            return
+        self._lost = True
+        self._losers[grant.user] = grant.holds
+        # Some of the keys may still be held, or all of them for a moment.
+        once, call = self._giving_back(grant, at_least=0)
+        self._clean_up(once, call, self._deadline(), is_told=False)
+        if self._keeps_turn:
+            self._turn.give()
+        self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        self._io.tell(self._locks._observer.lost, self)
+        if self._on_lost is not None:
+            self._io.tell(self._on_lost, self)
 
     async def _release(self) -> bool:
-        with self._state:
-            grant = self._grant
-            if grant is None or self._owner is not self._io.me():
-                return False
-            if grant.is_over:
-                self._lose(grant)
+        grant = self._grant_to_release()
+        if grant is None:
+            return False
+        if grant.holds > 1:
             grant.holds -= 1
-            if grant.holds == 0:
-                self._forget(grant)
-        return await self._io.finish(self._give_back(grant))
+            return await self._give_back(grant, self._deadline())
+        if not self._end(grant):
+            return await self._release()
+        return await self._give_back_and_turn(grant, self._deadline())
+
+    async def _give_back_and_turn(self, grant: Grant, end: float) -> bool:
+        try:
+            return await self._give_back(grant, end)
+        finally:
+            if self._keeps_turn:
+                self._turn.give()
+
+    def _grant_to_release(self) -> Optional[Grant]:
+        """Return the caller's grant, or None if it was lost."""
+        grant = self._held()
+        user = self._io.me()
+        if user not in self._losers and grant is None and self._losers:
+            # Another thread or task releases what was lost.
+            user = next(iter(self._losers))
+        holds = self._losers.pop(user, 0)
+        if holds > 1:
+            self._losers[user] = holds - 1
+        if holds:
+            return None
+        if grant is None:
+            raise NotHeld("the lock isn't held")
+        if self._options.reentrant and grant.owner is not self._io.owner():
+            raise NotHeld("another thread holds this reentrant lock")
+        return grant
+
+    def _giving_back(self, grant: Grant, at_least: float) -> Any:
+        """Return the action that releases all holds except ``grant.holds``, and its call."""
+        call, options = self._call(grant.kept), self._options
+        holds = grant.holds if not grant.is_ended else 0
+
+        async def once(end: float) -> int:
+            left = grant.granted_at + at_least - time.monotonic()
+            is_left = left > 0 and not holds
+            words = options.leave(left) if is_left else options.release(holds)
+            (count,) = await self._ask(call, words, until=end)
+            self._put_back(grant, call)
+            return len(options.keys) if count and is_left else count
+
+        return once, call
+
+    async def _give_back(self, grant: Grant, end: float) -> bool:
+        once, call = self._giving_back(grant, self._options.at_least)
+        try:
+            count = await self._commands.retry(once, call, end)
+        except BaseException as error:
+            if isinstance(error, Unavailable) or not isinstance(error, Exception):
+                self._clean_up(once, call, grant.ends_at)
+            if is_of_another_type(error):
+                self._lost = True
+                self._tell_lost()
+                return False
+            if isinstance(error, Unavailable):
+                left = max(0.0, grant.ends_at - time.monotonic())
+                raise Unavailable(
+                    f"{error}; the lock ends with its lease, in {left:.3g} s"
+                ) from error
+            raise
+        # If a reply was lost, the command before may have released the lock. A session may instead
+        # have ended with its connection.
+        may_be_released = bool(call.unanswered) and grant.is_ended and grant.kept is None
+        if count == len(self._options.keys) or may_be_released:
+            return True
+        if grant.is_ended:
+            self._lost = True
+            self._tell_lost()
+        else:
+            self._lose(grant)
+        return False
+
+    def _put_back(self, grant: Grant, call: Any) -> None:
+        """Keep a call's connection, unless a session needs it."""
+        if grant.kept is None or grant.is_ended:
+            self._io.put_back(call)
+
+    async def _renew(self, grant: Grant) -> None:
+        call = self._call(grant.kept)
+
+        async def once(end: float) -> bool:
+            now = time.monotonic()
+            lease = min(grant.lease, grant.max_end - now)
+            return grant.is_over or await self._prolong(grant, call, lease, grant.lease, end)
+
+        try:
+            is_held = await self._commands.retry(once, call, grant.ends_at, in_background=True)
+        except Unavailable:
+            return  # The keeper tells of the loss at the end of the lease.
+        except Exception as error:
+            is_held = not is_of_another_type(error)
+            if is_held and not grant.is_refused:
+                grant.is_refused = True
+                tell(self._locks._observer.unavailable, error)
+            # A permission that was revoked may be given again before the lease ends.
+            grant.renew_at = time.monotonic() + grant.lease / 10
+        if not is_held:
+            self._lose(grant)
+        elif not grant.is_ended:
+            self._io.keeper.hold(grant)
 
     async def _extend(self, lease: float) -> bool:
-        grant = self._grant
-        return grant is not None and await self._prolong(grant, lease)
+        milliseconds("lease", lease)
+        grant = self._held()
+        if grant is None:
+            return False
+        call = self._call(grant.kept)
+
+        async def once(end: float) -> bool:
+            return not grant.is_over and await self._prolong(grant, call, lease, lease, end)
+
+        try:
+            is_held = await self._commands.retry(once, call, self._deadline())
+        except Exception as error:
+            if not is_of_another_type(error):
+                # The server may yet set a lease that is shorter than the one that is known here.
+                grant.renew_at = min(grant.renew_at, time.monotonic())
+                self._io.keeper.hold(grant)
+                raise
+            is_held = False
+        if is_held:
+            self._io.keeper.hold(grant)
+        else:
+            self._lose(grant)
+        return is_held
+
+    async def _prolong(
+        self, grant: Grant, call: Any, lease: float, later: float, end: float
+    ) -> bool:
+        """Set the lease at the server. ``later`` is that of later renewals."""
+        asked_at = time.monotonic()
+        (count,) = await self._ask(call, self._options.extend(lease), until=end)
+        self._put_back(grant, call)
+        if count == len(self._options.keys):
+            grant.prolong(lease, asked_at)
+            grant.lease = later
+            grant.is_refused = False
+        return bool(count == len(self._options.keys))
+
+    # --- ask the server ---------------------------------------------------------------------------
 
     async def _left(self) -> float:
-        left_ms = min(await self._of_each_key("LOCK.CHECK", self.token))
-        return float(left_ms) / 1000
+        return float(min(await self._of_each_key("LOCK.CHECK", self.token))) / 1000
 
     async def _is_locked(self) -> bool:
         infos = await self._of_each_key("LOCK.INFO", "WAITERS", 0)
         return not all(is_free(info) for info in infos)
 
+    async def _of_each_key(self, command: str, *words: Any) -> List[Any]:
+        call = self._call()
+        commands = [(command, key, *words) for key in self._options.keys]
+
+        async def once(end: float) -> List[Any]:
+            replies = await self._ask(call, *commands, until=end)
+            self._io.put_back(call)
+            return replies
+
+        return await self._commands.retry(once, call, self._deadline())
+
+    # --- with -------------------------------------------------------------------------------------
+
     async def _enter(self) -> None:
-        if await self._acquire(True, self._wait) is None:
-            raise NotAcquired("the lock wasn't to be had")
+        if await self._acquire() is None:
+            raise NotAcquired("somebody else had the lock all the time")
 
     async def _exit(self, error: Optional[BaseException]) -> None:
-        if not await self._release() and error is None:
-            raise LockLost("the lock was lost before it was released")
-
-    # --- asking for it ----------------------------------------------------------------------------
-
-    async def _my_turn(self, limit: float) -> bool:
-        """Wait until no other owner uses this object. The caller holds the state's mutex."""
-        cancels = self._cancels
-
-        def is_it() -> bool:
-            if self._owner is None or self._owner is self._io.me() or self._cancels != cancels:
-                return True
-            # An owner that is still releasing an expired grant keeps its turn, because its token
-            # must not be used meanwhile.
-            held = None if self._asked else self._grant
-            return held is not None and held.is_over and not held.given_back
-
-        came = await self._state.until(is_it, limit - time.monotonic())
-        if self._cancels != cancels:
-            raise Cancelled("the wait was given up")
-        return came
-
-    async def _ask(self, grant: Grant, limit: float) -> bool:
-        """Request the lock. Return True if it was granted and is held."""
-
-        async def ask() -> bool:
-            self._unsure = True
-            try:
-                return await self._ask_once(grant, limit)
-            except Exception as error:
-                self._unsure = final(error) is None
+        try:
+            is_held = await self._release()
+        except NotHeld:
+            if error is None:
                 raise
+        except Exception as failure:
+            tell(self._locks._observer.unavailable, failure)
+        else:
+            if not is_held and error is None:
+                raise LockLost("the lock was lost before it was released")
 
-        granted = await self._retry(ask, limit, lambda: grant.given_up)
-        if granted:
-            self._hold(grant)
-        self._unsure = False
-        return granted
+    # --- calls ------------------------------------------------------------------------------------
 
-    async def _ask_once(self, grant: Grant, limit: float) -> bool:
-        """Request the lock once. Confirm the grant after a long wait, because it may be over."""
-        request, lease, holds = self._request, self._lease, grant.holds
-        while True:
-            asked_at = time.monotonic()
-            left = limit - asked_at
-            if left > 0:
-                words = request.wait(lease, holds, left)
-                answer = await self._call(words, grant.kept, left + GRACE_SECONDS)
-            else:
-                answer = await self._call(request.acquire(lease, holds), grant.kept)
-            if answer is None:
-                return False
-            grant.fence = int(answer[1])
-            grant.prolong(lease, asked_at)
-            if time.monotonic() < grant.renew_at or await self._set_lease(grant, lease):
-                return True
+    def _deadline(self) -> float:
+        return time.monotonic() + self._commands.command_timeout
 
-    def _hold(self, grant: Grant) -> None:
-        held = self._grant
-        if held is not None and held.fence != grant.fence:
-            self._lose(held)
-            raise LockLost("the lock was lost before it was acquired again")
-        with self._state:
-            if held is not None:
-                self._forget(held)
-            self._grant, self._lost = grant, False
-        self._watch(grant)
+    def _call(self, kept: Optional[Kept] = None, is_apart: bool = False) -> Any:
+        return self._io.call(self._options.raw_token, kept, is_apart or kept is not None)
 
-    async def _withdraw(self, grant: Grant) -> None:
-        """End the wait, and release a grant that was not received, if the server can be reached."""
-        held = self._grant
-        holds = 0 if held is None or held.is_over else held.holds
-        cancel, release = self._request.cancel(), self._request.release(holds)
-        until = time.monotonic() + CLEANUP_SECONDS
-        try:
-            for _ in range(2 if self._unsure else 0):
-                if await self._retry(lambda: self._call(cancel), until):
-                    return
-                await self._io.sleep(SETTLE_SECONDS)
-            if self._unsure:
-                await self._retry(lambda: self._call(release), until)
-        except Exception:
-            return  # The caller gets the error that led here.
-        finally:
-            await self._leave(grant)
+    async def _ask(
+        self, call: Any, *commands: Words, until: float, answer_by: Optional[float] = None
+    ) -> List[Any]:
+        return await self._commands.ask(self._options.keys[0], commands, call, until, answer_by)
 
-    async def _leave(self, grant: Grant) -> None:
-        held = self._grant
-        if held is None or held.kept is not grant.kept:
-            await self._connections.give_back(grant.kept)
-        with self._state:
-            self._asked = None
-            if self._grant is None:
-                self._owner = None
-            self._state.notify_all()
-
-    # --- what becomes of it -----------------------------------------------------------------------
-
-    async def _give_back(self, grant: Grant) -> bool:
-        words = self._request.release(grant.holds)
-        was_over = grant.is_over
-        # After a loss, release the remaining keys, but with a single try.
-        until = -math.inf if was_over else grant.ends_at
-        key, own = self._request.key, Kept(self._io)
-        # A session releases on its own connection. A lost reply is then no sign of a release,
-        # because the session ends with that connection.
-        kept = grant.kept if self._request.session else own
-        try:
-            count = await self._retry(lambda: self._connections.call_on(kept, key, words), until)
-            # If a reply was lost, the command before may have released the lock.
-            released = own.unanswered and grant.holds == 0
-            return (count == len(self._request.keys) or released) and not grant.is_over
-        except BaseException as error:
-            if isinstance(error, Exception) and (was_over or is_of_another_type(error)):
-                return False
-            # The RELEASE may reach the server later. A new token keeps it from ending a later
-            # grant.
-            self._request = self._new_request()
-            raise
-        finally:
-            await self._connections.give_back(own)
-            if grant.holds == 0:
-                await self._connections.give_back(grant.kept)
-                self._let_go()
-
-    def _let_go(self) -> None:
-        """Forget the grant and its owner."""
-        with self._state:
-            if self._grant is not None:
-                self._forget(self._grant)
-            self._grant = self._owner = None
-            self._state.notify_all()
-
-    def _watch(self, grant: Grant) -> None:
-        when = min(grant.renew_at, grant.ends_at) if self._renew else grant.ends_at
-        with self._state:
-            if not grant.given_back:
-                grant.cancel_alarm()
-                grant.cancel_alarm = self._io.at(when, lambda: self._look_after(grant))
-
-    def _forget(self, grant: Grant) -> None:
-        grant.given_back = True
-        grant.cancel_alarm()
-
-    def _look_after(self, grant: Grant) -> None:
-        if grant.given_back or grant.lost:
-            return
-        now = time.monotonic()
-        if now >= grant.ends_at:
-            self._lose(grant)
-            return
-        if self._renew and now >= grant.renew_at:
-            grant.renew_at = math.inf
-            self._io.start(self._renew_in_background(grant))
-        self._watch(grant)
-
-    async def _renew_in_background(self, grant: Grant) -> None:
-        try:
-            await self._prolong(grant, grant.lease)
-        except Exception:
-            # A permission that was revoked may be given again before the lease ends.
-            grant.renew_at = time.monotonic() + grant.lease / 10
-            self._watch(grant)
-
-    async def _prolong(self, grant: Grant, lease: float) -> bool:
-        async def set_lease() -> bool:
-            if grant.is_over or grant.given_back:
-                return False
-            return await self._set_lease(grant, lease)
-
-        try:
-            renewed = await self._retry(set_lease, grant.ends_at, lambda: grant.given_back)
-            if renewed and not grant.lost:
-                self._watch(grant)
-                return True
-        except Exception as error:
-            if not (grant.is_over or grant.given_back or is_of_another_type(error)):
-                raise
-        self._lose(grant)
-        return False
-
-    async def _set_lease(self, grant: Grant, lease: float) -> bool:
-        asked_at = time.monotonic()
-        answer = await self._call(self._request.extend(lease), grant.kept)
-        if answer != len(self._request.keys):
-            return False
-        grant.prolong(lease, asked_at)
-        return True
-
-    def _lose(self, grant: Grant) -> None:
-        with self._state:
-            if grant.given_back or grant.lost:
-                return
-            grant.lost = self._lost = True
-            self._state.notify_all()
-        if self._on_lost is not None:
-            self._io.tell(self._on_lost, self)
-
-    def _put_away(self, grant: Grant) -> None:
-        """Forget a grant that is over and was never released."""
-        self._lose(grant)
-        self._io.start(self._connections.close_kept(grant.kept))
-        self._let_go()
-
-    # --- commands ---------------------------------------------------------------------------------
-
-    async def _call(
-        self, words: Words, kept: Optional[Kept] = None, seconds: Optional[float] = None
+    def _clean_up(
+        self, once: Callable[[float], Any], call: Any, until: float, is_told: bool = True
     ) -> Any:
-        """Send a command, and return its reply. A session's command uses the grant's connection."""
-        if kept is None or not self._request.session:
-            return await self._connections.call(self._request.key, words, seconds)
-        return await self._connections.call_on(kept, self._request.key, words, seconds)
+        """Go on with an action in the background. Return the gate that opens at its end."""
+        gate = self._io.gate()
+        self._cleanups.append(gate)
 
-    async def _of_each_key(self, command: str, *words: Any) -> List[Any]:
-        return [await self._call((command, key, *words)) for key in self._request.keys]
-
-    async def _retry(
-        self,
-        act: Callable[[], Awaitable[T]],
-        until: float,
-        is_given_up: Callable[[], bool] = lambda: False,
-    ) -> T:
-        """Repeat an action until it succeeds, its error is final, or the time is over."""
-        for pause in pauses():
+        async def work() -> None:
             try:
-                return await act()
-            except Exception as error:
-                raised = final(error)
-                if raised is not None:
-                    raise raised from None
-                left = until - time.monotonic()
-                if left <= 0 or not self._connections.reached:
-                    raise
-            with self._state:
-                if await self._state.until(is_given_up, min(pause, left)):
-                    raise Cancelled("the wait was given up")
-        raise AssertionError("there is always another try")
+                await self._commands.retry(once, call, until, in_background=is_told)
+            except Exception:
+                pass  # The lock ends with its lease.
+            finally:
+                self._cleanups.remove(gate)
+                gate.open()
+
+        self._io.start(work())
+        return gate
+
+
+def _collected(commands: Commands, options: Options, grant: Grant) -> None:
+    """Release the grant of a lock object that nothing refers to any more."""
+    if grant.is_ended:
+        return
+    grant.is_ended = True
+    io: Any = commands.io
+    io.keeper.held.discard(grant)
+
+    async def release() -> None:
+        call = io.call(options.raw_token, grant.kept, grant.kept is not None)
+
+        async def once(end: float) -> None:
+            await commands.ask(options.keys[0], [options.release(0)], call, end)
+            io.put_back(call)
+
+        try:
+            await commands.retry(once, call, grant.ends_at, in_background=True)
+        except Exception as error:
+            tell(commands.observer.unavailable, error)
+
+    io.start_from_finalizer(release)
 
 
 L = TypeVar("L", bound=LockBase)
@@ -375,10 +708,20 @@ class LocksBase(Generic[L]):
     """A factory of locks with the settings of a client."""
 
     _lock_class: Type[L]
+    _client_classes: Any
 
-    def __init__(self, client: Any, io: Io) -> None:
-        self.io = io
-        self.connections = Connections(client, io)
+    def __init__(
+        self, client: Any, io: Io, command_timeout: float, observer: Optional[Observer]
+    ) -> None:
+        if not isinstance(client, self._client_classes):
+            names = " or ".join(f"{it.__module__}.{it.__qualname__}" for it in self._client_classes)
+            raise TypeError(f"client must be a {names}")
+        if observer is not None and not isinstance(observer, Observer):
+            raise TypeError("observer must be a redislock.Observer")
+        seconds = milliseconds("command_timeout", command_timeout) / 1000
+        self._io: Any = io
+        self._observer = observer or Observer()
+        self._commands = Commands(client, io, seconds, self._observer)
         self._made: "weakref.WeakSet[L]" = weakref.WeakSet()
         _ALL.add(self)
 
@@ -395,24 +738,80 @@ class LocksBase(Generic[L]):
         session: bool = False,
         keep: float = 10.0,
         renew: bool = True,
+        reentrant: bool = False,
+        max_hold: Optional[float] = 86_400.0,
+        at_least: float = 0.0,
+        data: Union[str, bytes, None] = None,
+        replicas: Optional[int] = None,
         on_lost: Optional[Callable[[L], Any]] = None,
     ) -> L:
         """Return a lock on a key, or on several keys that are granted together or not at all.
 
-        Times are in seconds. ``wait`` is the time limit of ``with``; None sets no limit.
+        Times are in seconds, and rounded up to whole milliseconds. A wrong argument raises
+        ``ValueError`` or ``TypeError`` that names it.
+
+        :param keys: ``str`` or ``bytes``, one or several. In a cluster all in one slot.
+        :param lease: how long others wait if this process dies; more than 0. Default: 30.
+        :param wait: how long ``acquire()`` and ``with`` wait; 0 or more. Default: None, no limit.
+        :param token: the owner's name, 1 to 256 bytes, not ``"*"``. Default: 128 random bits.
+        :param shared: True if shared holders admit each other. Default: False.
+        :param limit: a semaphore with that many permits, 1 to 2**32 - 1. Default: None.
+        :param permits: how many permits this lock takes, 1 to ``limit``. Default: None, 1.
+        :param session: True if the lock ends with a connection of its own. Default: False.
+        :param keep: how long the place in the queue is kept without a connection. Default: 10.
+        :param renew: True to renew the lease at a third of it. Default: True.
+        :param reentrant: True if its owner may acquire it again: the thread, or in asyncio the
+            object. Otherwise a thread that does so gets ``AlreadyHeld``. Default: False.
+        :param max_hold: how long the lease is renewed, from the grant. Default: 86400, a day. None
+            has no end.
+        :param at_least: after the release the lock stays held until that long after the grant.
+            Default: 0.
+        :param data: what LOCK.INFO shows of this holder, at most 1024 bytes. Default: None.
+        :param replicas: how many replicas must acknowledge the grant within the command timeout, 1
+            to 1000; otherwise ``NotReplicated``. Default: None.
+        :param on_lost: called with the lock, once for each loss. Default: None.
         """
-        names = (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
-
-        def request() -> Request:
-            return Request(names, token or new_token(), shared, limit, permits, session, keep)
-
-        lock = self._lock_class(self, request, lease, wait, renew, on_lost)
+        if on_lost is not None and not callable(on_lost):
+            raise TypeError("on_lost must be callable")
+        options = {
+            "lease": lease, "wait": wait, "shared": bool(shared), "limit": limit,
+            "permits": permits, "session": bool(session), "keep": keep, "renew": bool(renew),
+            "reentrant": bool(reentrant), "max_hold": max_hold, "at_least": at_least,
+            "data": data, "replicas": replicas,
+        }  # fmt: skip
+        lock = self._lock_class(self, lambda: Options.of(keys, token, **options), on_lost)
         self._made.add(lock)
         return lock
 
+    async def _release_all(self) -> int:
+        count, failure = 0, None
+        end = time.monotonic() + self._commands.command_timeout
+        for grant in list(self._io.keeper.held):
+            lock = grant.lock()
+            if lock is None or not lock._end(grant):
+                continue
+            try:
+                count += await lock._give_back_and_turn(grant, end)
+            except Unavailable as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return count
+
+    async def _send(self, key: Key, words: Words) -> Any:
+        """Return the reply to a command that belongs to no lock object."""
+        call = self._io.call(b"")
+
+        async def once(end: float) -> Any:
+            (reply,) = await self._commands.ask(key, [words], call, end)
+            self._io.put_back(call)
+            return reply
+
+        end = time.monotonic() + self._commands.command_timeout
+        return await self._commands.retry(once, call, end)
+
     def _forked(self) -> None:
-        self.io.forget()
-        self.connections.forget()
+        self._io.forget()
         for lock in list(self._made):
             lock._begin()
 

@@ -1,16 +1,23 @@
 """The part of locks that is specific to threads. Its coroutines block the calling thread."""
 
-import math
+import queue
+import socket
 import threading
 import time
-from typing import Any, Callable, Coroutine, Sequence, TypeVar
+from contextlib import suppress
+from typing import Any, Callable, Coroutine, Dict, List, Optional, Sequence, TypeVar
 
 from redis import exceptions
 
-from ._clock import Clock
-from ._request import Key, Words
+from ._call import Call
+from ._errors import Cancelled, NoAnswer
+from ._keeper import Keeper
+from ._options import Words
 
 T = TypeVar("T")
+
+# The most idle connections to one server.
+IDLE_CONNECTIONS = 8
 
 
 def run(steps: Coroutine[Any, Any, T]) -> T:
@@ -23,58 +30,174 @@ def run(steps: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waits for an event loop")
 
 
-class Condition(threading.Condition):
-    async def until(self, is_so: Callable[[], bool], seconds: float = math.inf) -> bool:
-        """Wait until the condition is true or the time is over. Return True if it is true."""
-        return self.wait_for(is_so, min(seconds, threading.TIMEOUT_MAX))
+def in_thread(act: Callable[..., Any], *args: Any) -> None:
+    threading.Thread(target=act, args=args, name="redislock", daemon=True).start()
 
 
-class Mutex:
+class Gate:
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._event = threading.Event()
+        self.open = self._event.set
 
-    async def __aenter__(self) -> None:
-        self._lock.acquire()
+    async def wait(self, seconds: float) -> bool:
+        return self._event.wait(max(0.0, min(seconds, threading.TIMEOUT_MAX)))
 
-    async def __aexit__(self, *_: Any) -> None:
-        self._lock.release()
+
+class ThreadCall(Call):
+    """A call that another thread can stop."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._guard = threading.Lock()
+        self._is_stopped = False
+        self._wake: Optional[Callable[[], None]] = None
+
+    def begin(self, wake: Optional[Callable[[], None]]) -> None:
+        """Note how to wake the thread from what it begins now."""
+        with self._guard:
+            self._wake = wake
+            if self._is_stopped:
+                raise Cancelled("cancel() was called")
+
+    def stop(self) -> None:
+        with self._guard:
+            self._is_stopped = True
+            if self._wake is not None:
+                self._wake()
+
+    async def wait(self, gate: Gate, seconds: float) -> bool:
+        self.begin(gate.open)
+        opened = await gate.wait(seconds)
+        self.begin(None)
+        return opened
+
+
+class Link:
+    """A connection for one command at a time."""
+
+    def __init__(self, raw: Any, address: Any) -> None:
+        self.raw = raw
+        self.address = address
+        self._busy = threading.Lock()
+
+    def is_usable(self) -> bool:
+        """Return False if the server closed the connection."""
+        try:
+            return not self.raw.can_read(0)
+        except Exception:
+            return False
+
+    async def exchange(
+        self, commands: Sequence[Words], until: float, call: ThreadCall
+    ) -> List[Any]:
+        if not self._busy.acquire(
+            timeout=max(0.0, min(until - time.monotonic(), threading.TIMEOUT_MAX))
+        ):
+            raise NoAnswer
+        try:
+            call.begin(self._interrupt)
+            self.raw.send_packed_command(self.raw.pack_commands(commands))
+            replies = [self._receive(until) for _ in commands]
+            call.begin(None)
+            return replies
+        except exceptions.ConnectionError:
+            # If the call was stopped, that is the reason.
+            call.begin(None)
+            raise
+        finally:
+            self._busy.release()
+
+    def _receive(self, until: float) -> Any:
+        while not self.raw.can_read(max(0.0, min(until - time.monotonic(), 60.0))):
+            if time.monotonic() >= until:
+                raise NoAnswer
+        try:
+            return self.raw.read_response(disable_decoding=True)
+        except exceptions.ResponseError as error:
+            return error
+
+    def _interrupt(self) -> None:
+        with suppress(OSError, TypeError):
+            # Not the method of the socket itself, because TLS would say goodbye to the server.
+            socket.socket.shutdown(self.raw._sock, socket.SHUT_RDWR)
+
+    def leave(self, commands: Sequence[Words]) -> None:
+        """Write commands behind what is unanswered, and close."""
+        with suppress(Exception):
+            if commands and self.raw._sock:
+                self.raw.send_packed_command(self.raw.pack_commands(commands))
+        self.close()
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self.raw.disconnect()
+
+
+class ThreadKeeper(Keeper):
+    """A thread that looks after the grants, and starts work in other threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # SimpleQueue, because a finalizer may put work into it at any moment.
+        self._work: "queue.SimpleQueue[Optional[Callable[[], Any]]]" = queue.SimpleQueue()
+        self._thread: Optional[threading.Thread] = None
+
+    def start(self, work: Optional[Callable[[], Any]] = None) -> None:
+        self._work.put(work)
+        if self._thread is None:
+            self._thread = thread = threading.Thread(
+                target=self._run, name="redislock", daemon=True
+            )
+            thread.start()
+
+    wake = start
+
+    def _run(self) -> None:
+        while self._thread is threading.current_thread():
+            with suppress(queue.Empty):
+                work = self._work.get(timeout=max(0.0, min(self.look() - time.monotonic(), 10.0)))
+                if work is not None:
+                    in_thread(work)
+                continue
+            if not self.held:
+                self._thread = None
+                if not self._work.empty() or self.held:
+                    self.start()
 
 
 class Threads:
-    condition = Condition
-    mutex = Mutex
+    # A thread may wait in a blocking command.
+    blocks = True
+    gate = Gate
+    guard = threading.Lock
+    call = ThreadCall
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Make a new clock, because a forked process has no thread of the old one."""
-        self.clock = Clock()
+        """Start anew in a forked process, which has no thread and no connection of the old one."""
+        self.keeper = ThreadKeeper()
+        self._idle: Dict[Any, List[Link]] = {}
 
-    def me(self) -> threading.Thread:
-        """Return the owner of a lock that is acquired now."""
+    def me(self) -> Any:
         return threading.current_thread()
 
-    def loop(self) -> None:
-        """Return None: connections of threads belong to no event loop."""
+    # The owner of a reentrant lock.
+    owner = me
 
-    def at(self, when: float, act: Callable[[], None]) -> Callable[[], None]:
-        """Schedule a callback at a time of the monotonic clock. Return its cancel function."""
-        return self.clock.at(when, act)
+    def has_ended(self, owner: threading.Thread) -> bool:
+        return not owner.is_alive()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run work in the background."""
-        self._in_thread(run, work)
+        in_thread(run, work)
+
+    def start_from_finalizer(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self.keeper.start(lambda: run(make()))
 
     def tell(self, on_lost: Callable[[Any], Any], lock: Any) -> None:
-        self._in_thread(on_lost, lock)
-
-    def _in_thread(self, act: Callable[[Any], Any], what: Any) -> None:
-        threading.Thread(target=act, args=(what,), name="redislock", daemon=True).start()
-
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run work to its end."""
-        return await work
+        in_thread(on_lost, lock)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -83,21 +206,89 @@ class Threads:
         """Return the result of a call of redis-py. In redis.asyncio it is awaited."""
         return result
 
-    async def node(self, cluster: Any, key: Key) -> Any:
-        """Return the connection pool of the node that serves a key."""
-        return cluster.get_redis_connection(cluster.get_node_from_key(key)).connection_pool
+    async def abandon(self, raw: Any) -> None:
+        raw.disconnect()
 
-    async def exchange(self, link: Any, commands: Sequence[Words], seconds: float) -> Any:
-        """Send commands, and return the reply to the last one."""
-        limit = time.monotonic() + seconds
-        for words in commands:
-            link.send_command(*words)
-            # In parts, because no socket takes an infinite time limit.
-            while not link.can_read(timeout=max(0.0, min(limit - time.monotonic(), 60.0))):
-                if time.monotonic() >= limit:
-                    raise exceptions.TimeoutError("no answer in time")
-            answer = link.read_response()
-        return answer
+    async def learn_nodes(self, cluster: Any) -> None:
+        if not cluster.get_nodes():
+            cluster.nodes_manager.initialize()
 
-    async def close(self, link: Any) -> None:
-        link.disconnect()
+    def pool(self, cluster: Any, node: Any) -> Any:
+        return cluster.get_redis_connection(node).connection_pool
+
+    def socket_timeout(self, seconds: float) -> float:
+        return seconds
+
+    # --- connections ------------------------------------------------------------------------------
+
+    async def take(
+        self, servers: Any, key: Any, elsewhere: Any, call: ThreadCall, until: float, kind: str
+    ) -> Link:
+        """Return the call's connection, an idle one, or a new one."""
+        if call.kept.link is None or elsewhere is not None:
+            self.put_back(call)
+            idle = self._idle.get(servers.find(key, elsewhere), [])
+            while idle and not call.unanswered and call.kept.link is None:
+                link = idle.pop()
+                if link.is_usable():
+                    call.kept.link = link
+                else:
+                    link.close()
+            if call.kept.link is None:
+                call.kept.link = await self._open(servers.open(key, elsewhere), call, until)
+        return call.kept.link  # type: ignore[no-any-return]
+
+    async def _open(
+        self, opening: Coroutine[Any, Any, Any], call: ThreadCall, until: float
+    ) -> Link:
+        """Connect in another thread, because DNS and others know no time limit."""
+        gate, guard = Gate(), threading.Lock()
+        results: List[Any] = []
+
+        def work() -> None:
+            try:
+                result: Any = Link(*run(opening))
+            except BaseException as error:
+                result = error
+            with guard:
+                results.append(result)
+                is_late = len(results) > 1
+            gate.open()
+            if is_late and isinstance(result, Link):
+                self._put(result)
+
+        in_thread(work)
+        try:
+            await call.wait(gate, until - time.monotonic())
+        except BaseException:
+            with guard:
+                results.append(None)
+            if isinstance(results[0], Link):
+                self._put(results[0])
+            raise
+        with guard:
+            results.append(NoAnswer())
+        if isinstance(results[0], BaseException):
+            raise results[0]
+        return results[0]  # type: ignore[no-any-return]
+
+    def put_back(self, call: Call) -> None:
+        """Keep the call's connection for later calls."""
+        link, call.kept.link = call.kept.link, None
+        if link is not None:
+            self._put(link)
+
+    def _put(self, link: Link) -> None:
+        idle = self._idle.setdefault(link.address, [])
+        if len(idle) < IDLE_CONNECTIONS:
+            idle.append(link)
+        else:
+            link.close()
+
+    def drop(self, address: Any) -> None:
+        for link in self._idle.pop(address, []):
+            link.close()
+
+    async def close(self) -> None:
+        for address in list(self._idle):
+            self.drop(address)

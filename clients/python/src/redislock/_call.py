@@ -1,0 +1,35 @@
+"""One call of a user, and what it left behind at the servers."""
+
+from typing import Any, List, Optional
+
+
+class Kept:
+    """The connection of a call. It stays with the grant of a session."""
+
+    def __init__(self) -> None:
+        self.link: Any = None
+
+
+class Call:
+    """A call, with its connection and its unanswered commands."""
+
+    def __init__(self, token: bytes, kept: Optional[Kept] = None, is_apart: bool = False) -> None:
+        self.token = token
+        self.kept = kept or Kept()
+        # True if its commands need a connection of their own.
+        self.is_apart = is_apart
+        # The connections on which a command of this call got no reply.
+        self.unanswered: List[Any] = []
+        # True if the server may have a wait or a grant of this call.
+        self.is_unsure = False
+        # True if the lock wasn't granted at once.
+        self.has_waited = False
+        # True if the observer knows of the outage.
+        self.is_reported = False
+        # The node of a cluster to ask next, after another one failed.
+        self.elsewhere: Any = None
+
+    async def wait(self, gate: Any, seconds: float) -> bool:
+        """Wait until the gate opens. Return False if the time is over first."""
+        opened: bool = await gate.wait(seconds)
+        return opened
