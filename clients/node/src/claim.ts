@@ -11,6 +11,8 @@ const FIRST_PAUSE_MS = 50;
 const LAST_PAUSE_MS = 1000;
 /** Longest wait for the server to confirm a cancelled wait. The cleanup continues after it. */
 const CONFIRM_MS = 200;
+/** Shortest time for a reply. A shorter limit ends only when the server has said who has the lock. */
+const LEAST_ATTEMPT_MS = 100;
 /** Longest time between two requests of a waiter, which also show that the server is alive. */
 const LONGEST_SILENCE_MS = 3000;
 
@@ -110,7 +112,10 @@ export class Claim {
 
   /** Acquires the keys. Returns undefined if another owner has them. Leaves nothing behind then. */
   async acquire(call: AcquireCall, holds = 1): Promise<Grant | undefined> {
-    if (this.#leaving) await this.#left(call);
+    if (this.#leaving && !(await this.left(call.until - now(), call.signal))) {
+      call.signal?.throwIfAborted();
+      throw this.outage ?? new UnavailableError('an earlier call with this token is not cleaned up');
+    }
     try {
       const grant = await (call.waits ? this.#wait(call, holds) : this.#try(call, holds));
       if (!grant) this.closeOwn();
@@ -124,9 +129,7 @@ export class Claim {
 
   async #try(call: AcquireCall, holds: number): Promise<Grant | undefined> {
     const grant = await this.#resendUnsure((ms) => this.#request('ACQUIRE', [], holds, ms), call);
-    if (grant && (await this.#confirm(grant, call))) return grant;
-    call.waited = true;
-    return undefined;
+    return grant && (await this.#confirm(grant, call)) ? grant : undefined;
   }
 
   /** Takes a place in the queue, and repeats the same request until it is granted. */
@@ -167,18 +170,19 @@ export class Claim {
 
   /** Ends a wait whose time is over. The server has to confirm it, else nobody knows who has the lock. */
   async #giveUp(holds: number): Promise<undefined> {
-    await this.leaveSoon(holds - 1);
-    if (this.isLeaving) throw this.outage ?? new UnavailableError(`no answer from ${this.#backend.link.address}`);
+    void this.leave(holds - 1, false);
+    if (!(await this.left())) throw this.outage ?? new UnavailableError(`no answer from ${this.#backend.link.address}`);
     return undefined;
   }
 
-  /** Waits for the cleanup of an earlier call with the same token. */
-  async #left(call: AcquireCall) {
+  /** Waits for a cleanup. Returns false if the server doesn't confirm it in time. */
+  async left(ms = CONFIRM_MS, signal?: AbortSignal): Promise<boolean> {
     const bell = new Bell();
-    void this.#leaving?.then(bell.ring);
-    await bell.wait(call.until - now(), call.signal);
-    call.signal?.throwIfAborted();
-    if (this.isLeaving) throw this.outage ?? new UnavailableError('an earlier call of this token is not cleaned up');
+    void (this.#leaving ?? Promise.resolve()).then(bell.ring);
+    await bell.wait(ms, signal);
+    // A busy process may have the reply, and not have read it yet.
+    await new Promise(setImmediate);
+    return this.#leaving === undefined;
   }
 
   /** Resends a request. Until its reply is there, its effect is unknown. */
@@ -263,7 +267,7 @@ export class Claim {
   }
 
   /** Returns the remaining lease on the server in ms, the least of all keys, or 0. */
-  async left(call: Call): Promise<number> {
+  async leaseLeft(call: Call): Promise<number> {
     const check = (ms: number) => Promise.all(this.#keys.map((key) => this.#send('CHECK', [], ms, [key])));
     return Math.min(...(await this.#resend(check, call)).map(Number));
   }
@@ -279,13 +283,6 @@ export class Claim {
       Promise.all([this.#send('CANCEL', [], ms, this.#keys.slice(0, 1)), this.#send('RELEASE', counted, ms)]);
     // After this time, the place and the grant have ended anyway.
     return this.#cleanUp(leave, now() + Math.max(keepMs, leaseMs), reports);
-  }
-
-  /** Gives up the place and the grant, and gives the server a short time to confirm it. */
-  async leaveSoon(holds: number) {
-    const bell = new Bell();
-    void this.leave(holds, false).then(bell.ring);
-    await bell.wait(CONFIRM_MS);
   }
 
   #cleanUp(send: (ms: number) => Promise<unknown>, until: number, reports: boolean): Promise<unknown> {
@@ -316,7 +313,7 @@ export class Claim {
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LAST_PAUSE_MS)) {
       signal?.throwIfAborted();
       try {
-        const reply = await unlessAborted(send(Math.min(commandTimeoutMs, until - now())), signal);
+        const reply = await unlessAborted(send(Math.min(commandTimeoutMs, Math.max(until - now(), LEAST_ATTEMPT_MS))), signal);
         this.outage = undefined;
         return reply;
       } catch (error) {

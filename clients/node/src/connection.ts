@@ -89,11 +89,17 @@ export class Connection {
     return new Promise((resolve, reject) => {
       const exchange = { wire, sentAt: now(), reject };
       this.#exchanges.add(exchange);
-      const timer = after(ms, () => {
-        if (this.#isSilent(wire)) this.#replace(wire);
-        reject(this.#noAnswer(ms));
-      });
+      let isSettled = false;
+      const timer = after(ms, () =>
+        // After a stop of the process, read the received replies before the clock decides.
+        setImmediate(() => {
+          if (isSettled) return;
+          if (this.#isSilent(wire)) this.#replace(wire);
+          reject(this.#noAnswer(ms));
+        }),
+      );
       const settled = () => {
+        isSettled = true;
         clearTimeout(timer);
         this.#exchanges.delete(exchange);
       };

@@ -21,15 +21,19 @@ export interface Hooks {
 export type Outcome = 'granted' | 'not acquired' | 'cancelled' | 'failed';
 
 /**
- * What is left of a lock that was collected. Timers and the factory refer to the lock only
- * through this, so that a forgotten lock can be collected, and is then released.
+ * What timers and the factory know of a lock. From the first renewal on they refer to the lock
+ * only weakly, so that a forgotten lock can be collected, and is then released.
+ * perf: locks that are released sooner cost no weak reference.
  */
 interface Trace {
-  readonly lock: WeakRef<Lock>;
+  lock: Lock | WeakRef<Lock>;
   claim: Claim;
   grant?: Grant | undefined;
   timer?: NodeJS.Timeout | undefined;
 }
+
+const lockOf = ({ lock }: Trace) => (lock instanceof WeakRef ? lock.deref() : lock);
+const wake = (trace: Trace) => void lockOf(trace)?.wake();
 
 /** The locks that are held now. */
 export class Held {
@@ -41,10 +45,6 @@ export class Held {
     void trace.claim.leave(0, true);
   });
 
-  watch(lock: Lock, trace: Trace) {
-    this.#collected.register(lock, trace);
-  }
-
   add(trace: Trace) {
     this.#traces.add(trace);
   }
@@ -53,8 +53,15 @@ export class Held {
     this.#traces.delete(trace);
   }
 
+  /** Lets a lock be collected. */
+  loosen(trace: Trace) {
+    if (trace.lock instanceof WeakRef) return;
+    this.#collected.register(trace.lock, trace);
+    trace.lock = new WeakRef(trace.lock);
+  }
+
   locks(): Lock[] {
-    return [...this.#traces].flatMap((trace) => trace.lock.deref() ?? []);
+    return [...this.#traces].flatMap((trace) => lockOf(trace) ?? []);
   }
 }
 
@@ -92,9 +99,8 @@ export class Lock {
     this.#hooks = hooks;
     this.#terms = terms;
     this.#onLost = onLost;
-    const lock = new WeakRef(this);
-    this.#trace = { lock, claim: newClaim(backend, keys, terms, lock) };
-    held.watch(this, this.#trace);
+    const trace: Trace = { lock: this, claim: new Claim(backend, keys, terms, () => wake(trace)) };
+    this.#trace = trace;
   }
 
   /** Owner's name. Whoever knows it controls the lock. */
@@ -175,7 +181,7 @@ export class Lock {
 
   /** Returns the remaining lease on the server in ms, or 0 if the lock isn't held there. */
   left(): Promise<number> {
-    return this.#trace.claim.left(this.#soon());
+    return this.#trace.claim.leaseLeft(this.#soon());
   }
 
   /** Asks the server whether this lock holds its keys. */
@@ -284,7 +290,9 @@ export class Lock {
       return grant;
     }
     if (this.#trace.grant === grant) this.#lose();
-    await this.#trace.claim.leaveSoon(0);
+    this.#owesRelease = false;
+    void this.#trace.claim.leave(0, false);
+    await this.#trace.claim.left();
     throw this.#lossError();
   }
 
@@ -320,6 +328,7 @@ export class Lock {
     await new Promise(setImmediate);
     const grant = this.#current();
     if (!grant) return;
+    this.#held.loosen(this.#trace);
     if (this.#isRenewing) return this.#schedule(grant);
     this.#isRenewing = true;
     // The end of the longest hold cuts the last lease short.
@@ -354,9 +363,10 @@ export class Lock {
     return true;
   }
 
-  #releaseLost(): boolean {
+  async #releaseLost(): Promise<false> {
     if (!this.#isLost) throw new NotHeldError(`released though not held: ${this.keys.join(', ')}`);
     this.#endLoss();
+    await this.#trace.claim.left();
     return false;
   }
 
@@ -401,7 +411,8 @@ export class Lock {
 
   /** Takes a new token, because commands with the old one may still reach the server. */
   #renewClaim() {
-    this.#trace.claim = newClaim(this.#backend, this.keys, this.#terms, this.#trace.lock);
+    const trace = this.#trace;
+    trace.claim = new Claim(this.#backend, this.keys, this.#terms, () => wake(trace));
   }
 
   #inTurn<T>(work: () => Promise<T>): Promise<T> {
@@ -419,13 +430,7 @@ export class Lock {
   }
 }
 
-/** Makes a claim, whose session is renewed at once when its connection was lost. */
-const newClaim = (backend: Backend, keys: readonly string[], terms: Terms, lock: WeakRef<Lock>) =>
-  new Claim(backend, keys, terms, () => void lock.deref()?.wake());
-
 function stillLeased({ message, cause }: UnavailableError, { until }: Grant) {
   const leftMs = Math.max(0, Math.round(until - now()));
   return new UnavailableError(`${message}; the lock ends with its lease, in ${leftMs} ms at the latest`, { cause });
 }
-
-const wake = (trace: Trace) => void trace.lock.deref()?.wake();

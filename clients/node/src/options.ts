@@ -115,6 +115,7 @@ const defaults = Object.fromEntries(Object.entries(checks).map(([name, check]) =
 /** Checks options, and fills in the defaults. Throws a TypeError or RangeError that names the option. */
 export function termsOf(options: LockOptions): Terms {
   if (typeof options !== 'object' || options === null) throw new TypeError('options: expected an object');
+  if (Object.keys(options).length === 0) return defaults;
   const terms: Record<string, unknown> = { ...defaults };
   for (const [name, value] of Object.entries(options)) {
     if (!Object.hasOwn(checks, name)) throw new TypeError(`${name}: no such option`);
