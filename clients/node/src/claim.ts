@@ -4,13 +4,13 @@ import type { Connection, Link, Word } from './connection.js';
 import { UnavailableError } from './errors.js';
 import { ConnectionFailure, finalError, outageIn, scrub } from './failures.js';
 import type { Terms } from './options.js';
-import { backgroundPause, Bell, ignore, now, unlessAborted } from './time.js';
+import { backgroundPause, Bell, ignore, now, type Pace, unlessAborted } from './time.js';
 import type { Turns } from './turns.js';
 
 const FIRST_PAUSE_MS = 50;
 const LAST_PAUSE_MS = 1000;
 /** Longest wait for the server to confirm a cancelled wait. The cleanup continues after it. */
-const CONFIRM_MS = 200;
+const CONFIRM_MS = 150;
 /** Shortest time for a reply. A shorter limit ends only when the server has said who has the lock. */
 const LEAST_ATTEMPT_MS = 100;
 /** Longest time between two requests of a waiter, which also show that the server is alive. */
@@ -33,6 +33,7 @@ export interface Backend {
   readonly connection: Connection;
   readonly turns: Turns;
   readonly commandTimeoutMs: number;
+  readonly pace: Pace;
   /** Opens a connection that is not shared. */
   connect(replaced: () => void): Connection;
   disconnect(connection: Connection): void;
@@ -159,7 +160,7 @@ export class Claim {
         turns.listen(connection, channel)?.then(bell.ring, failed);
         await bell.wait(Math.min(pauseMs, call.until - now()), call.signal);
         call.signal?.throwIfAborted();
-        if (now() >= call.until) return await this.#giveUp(holds);
+        if (now() >= call.until) return await this.#giveUp(call, holds);
       }
       throw fault;
     } finally {
@@ -168,11 +169,18 @@ export class Claim {
     }
   }
 
-  /** Ends a wait whose time is over. The server has to confirm it, else nobody knows who has the lock. */
-  async #giveUp(holds: number): Promise<undefined> {
-    void this.leave(holds - 1, false);
-    if (!(await this.left())) throw this.outage ?? new UnavailableError(`no answer from ${this.#backend.link.address}`);
-    return undefined;
+  /**
+   * Ends a wait whose time is over, which the server has to confirm: else nobody knows who has the
+   * lock. A place that is gone may have become a grant, and that came in time.
+   */
+  async #giveUp(call: AcquireCall, holds: number): Promise<Grant | undefined> {
+    const end = { ...call, until: now() + CONFIRM_MS };
+    const cancelled = await this.#resend((ms) => this.#send('CANCEL', [], ms, this.#keys.slice(0, 1)), end);
+    call.unsure = Number(cancelled) === 0;
+    if (!call.unsure) return undefined;
+    const grant = await this.#try(end, holds);
+    call.unsure = false;
+    return grant;
   }
 
   /** Waits for a cleanup. Returns false if the server doesn't confirm it in time. */

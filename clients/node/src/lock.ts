@@ -141,6 +141,8 @@ export class Lock {
     };
     let outcome: Outcome = 'failed';
     try {
+      const gate = this.#backend.pace.enter();
+      if (gate) await unlessAborted(gate, options.signal);
       const fence = await this.#acquire(call);
       outcome = fence === undefined ? 'not acquired' : 'granted';
       return fence;

@@ -5,6 +5,7 @@ import { Connection, type Link } from './connection.js';
 import { NotAcquiredError } from './errors.js';
 import { Held, type Hooks, Lock, type Outcome } from './lock.js';
 import { type AcquireOptions, keysOf, type LockOptions, termsOf, timeMs } from './options.js';
+import { Pace } from './time.js';
 import { Turns } from './turns.js';
 
 type Keys = string | readonly string[];
@@ -59,7 +60,7 @@ export class Locks {
     }
     const connection = connect(turns.missed);
     const report = (error: unknown) => run(() => (observer.unavailable ?? warn).call(observer, error as Error));
-    this.#backend = { link, connection, turns, commandTimeoutMs: timeoutMs, connect, disconnect, report };
+    this.#backend = { link, connection, turns, commandTimeoutMs: timeoutMs, pace: new Pace(), connect, disconnect, report };
     this.#hooks = {
       waited: (lock, ms, outcome) => observer.waited && run(() => observer.waited!(lock, ms, outcome)),
       granted: (lock) => observer.granted && run(() => observer.granted!(lock)),
