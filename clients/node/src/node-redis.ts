@@ -48,6 +48,8 @@ function send(client: Client, key: string, words: Word[]): Promise<unknown> {
 /** Longest silence of a node's connection in a cluster, after which node-redis replaces it. */
 const SILENCE_MS = 60_000;
 
+const CLOSE_CHECK_MS = 250;
+
 /** Makes a client that fails at once, and leaves every further attempt to the library. */
 function duplicateOf(client: Client, timeoutMs: number): Client {
   const socket = { reconnectStrategy: false, connectTimeout: timeoutMs };
@@ -97,6 +99,8 @@ async function open(client: Client, ended: () => void) {
 
 function wireTo(client: Client, timeoutMs: number, ended: () => void): Wire {
   const own = duplicateOf(client, timeoutMs);
+  // The client of a cluster has no event for its end in every version.
+  const watch = isCluster(client) ? setInterval(() => client.isOpen || shut(), CLOSE_CHECK_MS).unref() : undefined;
   let listener: { client: NodeRedisClient; ready: Promise<unknown> } | undefined;
 
   /** Connection that listens for messages. Sentinel's and a cluster's clients have their own. */
@@ -112,6 +116,12 @@ function wireTo(client: Client, timeoutMs: number, ended: () => void): Wire {
     return { client: each, ready };
   }
 
+  function shut() {
+    clearInterval(watch);
+    close(own);
+    if (listener) close(listener.client);
+  }
+
   return {
     ready: open(own, ended),
     send: (key, words) => send(own, key, words),
@@ -123,10 +133,7 @@ function wireTo(client: Client, timeoutMs: number, ended: () => void): Wire {
       await ready;
       return each.subscribe(channel, heard);
     },
-    close() {
-      close(own);
-      if (listener) close(listener.client);
-    },
+    close: shut,
   };
 }
 

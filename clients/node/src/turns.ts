@@ -15,10 +15,10 @@ export class Turns {
   /** Channels that are subscribed, or are being subscribed. */
   readonly #channels = new Map<string, Promise<unknown> | 'subscribed'>();
 
-  /** Returns the channel for a key. In a cluster, its hash tag puts it in the key's slot. */
-  channel({ cluster, prefix }: Link, key: string): string {
+  /** Returns the channel for a key as it is sent. In a cluster, its hash tag puts it in the key's slot. */
+  channel({ cluster }: Link, key: string): string {
     if (!cluster) return `redis-lock:${this.#id}`;
-    const slot = calculateSlot(prefix + key);
+    const slot = calculateSlot(key);
     while (tags[slot] === undefined) tags[calculateSlot(String(++lastTag))] ??= String(lastTag);
     return `redis-lock:${this.#id}:{${tags[slot]}}`;
   }
