@@ -33,6 +33,8 @@ export interface Backend {
   readonly connection: Connection;
   readonly turns: Turns;
   readonly commandTimeoutMs: number;
+  /** Longest time of one attempt. */
+  readonly attemptMs: number;
   readonly pace: Pace;
   /** Opens a connection that is not shared. */
   connect(replaced: () => void): Connection;
@@ -315,13 +317,13 @@ export class Claim {
 
   /** Repeats a command after outages, until the end of the call. */
   async #resend<T>(send: (ms: number) => Promise<T>, call: Call): Promise<T> {
-    const { link, commandTimeoutMs, report } = this.#backend;
+    const { link, attemptMs, report } = this.#backend;
     const { until, signal } = call;
     let reported = false;
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LAST_PAUSE_MS)) {
       signal?.throwIfAborted();
       try {
-        const reply = await unlessAborted(send(Math.min(commandTimeoutMs, Math.max(until - now(), LEAST_ATTEMPT_MS))), signal);
+        const reply = await unlessAborted(send(Math.min(attemptMs, Math.max(until - now(), LEAST_ATTEMPT_MS))), signal);
         this.outage = undefined;
         return reply;
       } catch (error) {

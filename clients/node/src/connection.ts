@@ -24,6 +24,8 @@ export interface Link {
   /** Prefix that the client puts before every key. */
   readonly prefix: string;
   readonly cluster: boolean;
+  /** True if another server can take over, so that it is worth looking for it soon. */
+  readonly failsOver: boolean;
   /** Address of the server, for messages to people. */
   readonly address: string;
   /** Opens a wire with the client's settings. Calls `ended` when it closes. */

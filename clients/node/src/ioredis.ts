@@ -41,7 +41,8 @@ const duplicateOf = (client: Client, timeoutMs: number): Client =>
   isCluster(client)
     ? client.duplicate([], {
         lazyConnect: true,
-        enableOfflineQueue: false,
+        // Without it, ioredis refuses commands while it connects to a node.
+        enableOfflineQueue: true,
         enableReadyCheck: false,
         clusterRetryStrategy: () => null,
         retryDelayOnFailover: 0,
@@ -133,6 +134,7 @@ function linkTo(client: Client): Link {
     },
     prefix: client.options.keyPrefix ?? '',
     cluster: isCluster(client),
+    failsOver: isCluster(client) || client.options.sentinels != null,
     address: isCluster(client) ? 'the cluster' : client.options.name ?? addressOf(client),
     connect: (timeoutMs, ended) => wireTo(client, timeoutMs, ended),
     onClose: (listener) => void client.on('end', listener),

@@ -26,6 +26,9 @@ export interface LocksOptions {
   observer?: Observer | undefined;
 }
 
+/** Longest time without a reply before a client looks for a server that has taken over. */
+const LONGEST_ATTEMPT_MS = 1000;
+
 const warn = (error: unknown) => process.emitWarning(error instanceof Error ? error.message : String(error), 'RedisLockWarning');
 
 /** Runs a hook of the user's. Its failure must not harm a lock. */
@@ -47,10 +50,11 @@ export class Locks {
   /** @internal */
   constructor(link: Link, { commandTimeoutMs = 1000, observer = {} }: LocksOptions) {
     const timeoutMs = timeMs('commandTimeoutMs', commandTimeoutMs);
+    const attemptMs = link.failsOver ? Math.min(timeoutMs, LONGEST_ATTEMPT_MS) : timeoutMs;
     const turns = new Turns();
     const connections = new Set<Connection>();
     function connect(replaced: () => void) {
-      const connection = new Connection(link, timeoutMs, replaced);
+      const connection = new Connection(link, attemptMs, replaced);
       connections.add(connection);
       return connection;
     }
@@ -60,7 +64,7 @@ export class Locks {
     }
     const connection = connect(turns.missed);
     const report = (error: unknown) => run(() => (observer.unavailable ?? warn).call(observer, error as Error));
-    this.#backend = { link, connection, turns, commandTimeoutMs: timeoutMs, pace: new Pace(), connect, disconnect, report };
+    this.#backend = { link, connection, turns, commandTimeoutMs: timeoutMs, attemptMs, pace: new Pace(), connect, disconnect, report };
     this.#hooks = {
       waited: (lock, ms, outcome) => observer.waited && run(() => observer.waited!(lock, ms, outcome)),
       granted: (lock) => observer.granted && run(() => observer.granted!(lock)),

@@ -1,3 +1,4 @@
+import calculateSlot from 'cluster-key-slot';
 import type { Link, Wire, Word } from './connection.js';
 import { Locks as LocksOfLink, type LocksOptions } from './locks.js';
 import { ignore } from './time.js';
@@ -7,6 +8,7 @@ export * from './index.js';
 /** Part of node-redis in use. Its own types differ by version, modules and protocol. */
 interface Connection {
   readonly isOpen: boolean;
+  readonly isReady?: boolean | undefined;
   readonly _keyPrefix?: string | Buffer | undefined;
   connect(): Promise<unknown>;
   destroy?(): unknown;
@@ -24,7 +26,8 @@ export interface NodeRedisClient extends Connection {
   subscribe(channel: string, listener: Listener): Promise<unknown>;
 }
 export interface NodeRedisCluster extends Connection {
-  readonly masters: unknown;
+  readonly masters: readonly unknown[];
+  readonly slots: readonly unknown[];
   duplicate(overrides?: object): NodeRedisCluster;
   sendCommand(key: string, isReadonly: boolean, words: Words): Promise<unknown>;
   sSubscribe(channel: string, listener: Listener): Promise<unknown>;
@@ -41,7 +44,11 @@ const isCluster = (client: Client): client is NodeRedisCluster => 'masters' in c
 const isSentinel = (client: Client): client is NodeRedisSentinel => 'getSentinelNode' in client;
 
 function send(client: Client, key: string, words: Word[]): Promise<unknown> {
-  if (isCluster(client)) return client.sendCommand(key, false, words);
+  if (isCluster(client)) {
+    // node-redis fails with a TypeError where no node serves a slot.
+    if (!client.slots[calculateSlot(key)]) return Promise.reject(new Error('no node serves the slot of the key'));
+    return client.sendCommand(key, false, words);
+  }
   return isSentinel(client) ? client.sendCommand(false, words) : client.sendCommand(words);
 }
 
@@ -97,10 +104,10 @@ async function open(client: Client, ended: () => void) {
   }
 }
 
-function wireTo(client: Client, timeoutMs: number, ended: () => void): Wire {
+function wireTo(client: Client, isClosed: () => boolean, timeoutMs: number, ended: () => void): Wire {
   const own = duplicateOf(client, timeoutMs);
   // The client of a cluster has no event for its end in every version.
-  const watch = isCluster(client) ? setInterval(() => client.isOpen || shut(), CLOSE_CHECK_MS).unref() : undefined;
+  const watch = isCluster(client) ? setInterval(() => isClosed() && shut(), CLOSE_CHECK_MS).unref() : undefined;
   let listener: { client: NodeRedisClient; ready: Promise<unknown> } | undefined;
 
   /** Connection that listens for messages. Sentinel's and a cluster's clients have their own. */
@@ -145,14 +152,19 @@ function addressOf(client: Client): string {
 }
 
 function linkTo(client: Client): Link {
+  // A client that never got ready isn't closed: the library's own connections tell why they fail.
+  const isReady = () => (isCluster(client) ? client.masters.length > 0 : client.isReady === true);
+  let wasReady = isReady();
+  for (const event of ['connect', 'ready']) client.on(event, () => (wasReady ||= isReady()));
   return {
     get open() {
-      return client.isOpen;
+      return client.isOpen || !wasReady;
     },
     prefix: String(client._keyPrefix ?? ''),
     cluster: isCluster(client),
+    failsOver: isCluster(client) || isSentinel(client),
     address: addressOf(client),
-    connect: (timeoutMs, ended) => wireTo(client, timeoutMs, ended),
+    connect: (timeoutMs, ended) => wireTo(client, () => wasReady && !client.isOpen, timeoutMs, ended),
     onClose(listener) {
       for (const event of ['end', 'disconnect']) client.on(event, listener);
     },
@@ -163,8 +175,7 @@ const isClient = (it: unknown): it is Client =>
   typeof it === 'object' && it !== null && 'isOpen' in it && 'duplicate' in it && 'sendCommand' in it;
 
 /**
- * Factory of locks over a client of node-redis, for one server, for Sentinel or for a cluster. Call
- * the client's `connect` before you acquire a lock.
+ * Factory of locks over a client of node-redis, for one server, for Sentinel or for a cluster.
  */
 export class Locks extends LocksOfLink {
   constructor(client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel, options: LocksOptions = {}) {
