@@ -376,7 +376,7 @@ for (const kind of ['ioredis', 'node-redis']) {
 
   check('a lock that nobody refers to is released', async (locks) => {
     let lock = await locks.acquire('k', { leaseMs: 300 });
-    const session = await locks.acquire('other', { leaseMs: 300, session: true });
+    const session = await locks.acquire('other', { leaseMs: 60_000, session: true });
     lock = undefined;
     setFlagsFromString('--expose-gc');
     const collect = runInNewContext('gc');
