@@ -1,84 +1,153 @@
 import calculateSlot from 'cluster-key-slot';
-import { Cluster, Command, type Redis } from 'ioredis';
-import type { Link, Turns } from './link.js';
-import { Locks as LocksOfLink } from './lock.js';
+import { type Cluster, Command, type Redis, type RedisOptions } from 'ioredis';
+import type { Link, Wire, Word } from './connection.js';
+import { Locks as LocksOfLink, type LocksOptions } from './locks.js';
 import { ignore } from './time.js';
 
-export type { Lock, LockOptions } from './lock.js';
-export * from './options.js';
+export * from './index.js';
 
 type Client = Redis | Cluster;
 
+const isCluster = (client: Client): client is Cluster => client.isCluster;
+const addressOf = ({ options }: Redis) => options.path ?? `${options.host}:${options.port}`;
+
 /** Sends a command, and names the key that selects the node: ioredis doesn't know the command. */
-function send(client: Client, key: string, [name, ...args]: string[]): Promise<unknown> {
-  const command = new Command(name!, args, { replyEncoding: 'utf8' });
+function send(client: Client, key: string, [name, ...args]: Word[]): Promise<unknown> {
+  const command = new Command(name as string, args, { replyEncoding: 'utf8' });
   command.getKeys = () => [key];
   return client.sendCommand(command) as Promise<unknown>;
 }
 
-const addressOf = ({ options }: Redis) => `${options.host}:${options.port}`;
+/** Settings of a connection that fails at once, and leaves every further attempt to the library. */
+const settings = (timeoutMs: number): RedisOptions => ({
+  lazyConnect: true,
+  connectTimeout: timeoutMs,
+  sentinelCommandTimeout: timeoutMs,
+  disconnectTimeout: 100,
+  commandTimeout: undefined,
+  enableOfflineQueue: false,
+  enableReadyCheck: false,
+  maxRetriesPerRequest: null,
+  retryStrategy: () => null,
+  sentinelRetryStrategy: () => null,
+  reconnectOnError: null,
+  autoResendUnfulfilledCommands: false,
+  // Closes the connection when the Sentinels name another primary.
+  failoverDetector: true,
+  keyPrefix: '',
+});
 
+const duplicateOf = (client: Client, timeoutMs: number): Client =>
+  isCluster(client)
+    ? client.duplicate([], {
+        lazyConnect: true,
+        // Without it, ioredis refuses commands while it connects to a node.
+        enableOfflineQueue: true,
+        enableReadyCheck: false,
+        clusterRetryStrategy: () => null,
+        retryDelayOnFailover: 0,
+        retryDelayOnClusterDown: 0,
+        slotsRefreshTimeout: Math.ceil(timeoutMs / 4),
+        redisOptions: { ...client.options.redisOptions, ...nodeSettings(timeoutMs) },
+      })
+    : client.duplicate(settings(timeoutMs));
+
+function nodeSettings(timeoutMs: number) {
+  const { lazyConnect, retryStrategy, enableOfflineQueue, ...rest } = settings(timeoutMs);
+  return rest;
+}
+
+/** Keeps the sockets of a client from keeping the process alive. */
+function unref(client: Client) {
+  const unrefNode = (node: Redis) => node.on('connect', () => node.stream?.unref());
+  if (isCluster(client)) client.on('+node', unrefNode);
+  else unrefNode(client);
+}
+
+/** Node of a channel's slot. In a cluster a shard channel is heard at its own node only. */
 function nodeOf(client: Client, channel: string): Redis {
-  if (!(client instanceof Cluster)) return client;
+  if (!isCluster(client)) return client;
   const address = client.slots[calculateSlot(channel)]?.[0];
   const node = client.nodes('master').find((each) => addressOf(each) === address);
   if (!node) throw new Error(`no node is known for ${channel}`);
   return node;
 }
 
-function linkTo(client: Client): Link {
-  const made = new Set<Client>();
+/** Opens a client's connection. The promise is rejected with the reason, which is an event in ioredis. */
+async function opened(client: Client) {
+  let reason: unknown;
+  client.on('error', (error) => (reason = error.lastNodeError ?? error));
+  try {
+    await client.connect();
+  } catch (error) {
+    throw reason ?? error;
+  }
+}
+
+function wireTo(client: Client, timeoutMs: number, ended: () => void): Wire {
+  const own = duplicateOf(client, timeoutMs);
   /** Connections that listen for messages, by the address of their node. */
   const listeners = new Map<string, Redis>();
-  client.on('end', () => made.forEach((each) => each.disconnect()));
 
-  function add<C extends Client>(each: C): C {
-    made.add(each);
-    each.on('error', ignore).once('end', () => made.delete(each));
-    return each;
-  }
-
-  function listener(node: Redis, turns: Turns): Redis {
+  function listener(node: Redis, heard: (message: string) => void, missed: () => void): Redis {
     const address = addressOf(node);
     const known = listeners.get(address);
     if (known) return known;
-    const retryStrategy = () => null;
-    const each = add(node.duplicate({ keyPrefix: '', lazyConnect: false, enableOfflineQueue: true, retryStrategy }));
+    const each = node.duplicate({ ...settings(timeoutMs), lazyConnect: false, enableOfflineQueue: true });
     listeners.set(address, each);
-    const heard = (_channel: string, message: string) => turns.heard(message);
+    unref(each);
     // A slot that moves ends its subscriptions here, so start anew like after a lost connection.
-    each.on('message', heard).on('smessage', heard).on('moved', () => each.disconnect());
+    each.on('error', ignore).on('moved', () => each.disconnect());
+    each.on('message', (_channel, message) => heard(message)).on('smessage', (_channel, message) => heard(message));
     each.once('end', () => {
       listeners.delete(address);
-      turns.missed();
+      missed();
     });
     return each;
   }
 
+  unref(own);
+  own.once('end', () => {
+    close();
+    ended();
+  });
+  function close() {
+    own.disconnect();
+    listeners.forEach((each) => each.disconnect());
+  }
+
+  return {
+    ready: opened(own),
+    send: (key, words) => send(own, key, words),
+    async subscribe(channel, heard, missed) {
+      const each = listener(nodeOf(own, channel), heard, missed);
+      await (isCluster(own) ? each.ssubscribe(channel) : each.subscribe(channel));
+    },
+    close,
+  };
+}
+
+function linkTo(client: Client): Link {
   return {
     get open() {
       return client.status !== 'end';
     },
     prefix: client.options.keyPrefix ?? '',
-    cluster: client instanceof Cluster,
-    send: (key, words) => send(client, key, words),
-    async subscribe(channel, turns) {
-      const each = listener(nodeOf(client, channel), turns);
-      return client instanceof Cluster ? each.ssubscribe(channel) : each.subscribe(channel);
-    },
-    own(connected) {
-      // Commands before the connection is ready are queued, because a single try isn't repeated.
-      const queues = { enableOfflineQueue: true };
-      const own = client instanceof Cluster ? client.duplicate([], queues) : client.duplicate(queues);
-      add<Client>(own).on('ready', connected);
-      return { send: (key, words) => send(own, key, words), close: () => own.disconnect() };
-    },
+    cluster: isCluster(client),
+    failsOver: isCluster(client) || client.options.sentinels != null,
+    address: isCluster(client) ? 'the cluster' : client.options.name ?? addressOf(client),
+    connect: (timeoutMs, ended) => wireTo(client, timeoutMs, ended),
+    onClose: (listener) => void client.on('end', listener),
   };
 }
 
-/** Factory of locks over a client of ioredis, for one server or a cluster. */
+const isClient = (it: unknown): it is Client =>
+  typeof it === 'object' && it !== null && 'status' in it && 'isCluster' in it && 'duplicate' in it;
+
+/** Factory of locks over a client of ioredis, for one server, for Sentinel or for a cluster. */
 export class Locks extends LocksOfLink {
-  constructor(client: Redis | Cluster) {
-    super(linkTo(client));
+  constructor(client: Redis | Cluster, options: LocksOptions = {}) {
+    if (!isClient(client)) throw new TypeError('client: expected a Redis or Cluster of ioredis');
+    super(linkTo(client), options);
   }
 }

@@ -1,396 +1,438 @@
-import { randomBytes } from 'node:crypto';
+import { inspect } from 'node:util';
 
-import { type Connection, type Link, Turns, type Words } from './link.js';
-import { Deadlock, LockLost, NotAcquired, type WaitOptions } from './options.js';
-import { Bell, ignore, never, now, unlessAborted, within } from './time.js';
+import { type AcquireCall, type Backend, type Call, Claim, type Grant } from './claim.js';
+import { LockLostError, NotHeldError, UnavailableError } from './errors.js';
+import { type AcquireOptions, checkAcquire, type LockOptions, type Terms, timeMs, waitMs } from './options.js';
+import { after, ignore, now, unlessAborted } from './time.js';
 
-type Keys = string | readonly string[];
-
-const FIRST_PAUSE_MS = 50;
-const LAST_PAUSE_MS = 1000;
-/** Longest wait for the server to confirm a cancelled wait. The cleanup continues after it. */
-const CONFIRM_MS = 250;
-/** Codes of temporary server errors: it is loading, it is a replica, or its cluster changes. */
-const PASSING = ['LOADING', 'READONLY', 'MASTERDOWN', 'CLUSTERDOWN', 'TRYAGAIN', 'MOVED'];
-
-const option = (name: string, value?: number) => (value === undefined ? [] : [name, value]);
-/** Returns the code of a server's error, or undefined for an error of the client. */
-const codeOf = (error: unknown) => (error instanceof Error ? /^[A-Z]{2,}(?= )/.exec(error.message)?.[0] : undefined);
-
-/** Returns true if the same command may succeed later. */
-function passes(error: unknown): boolean {
-  const code = codeOf(error);
-  return code === undefined ? !(error instanceof TypeError) : PASSING.includes(code);
+/** Picture of a lock, for texts. It has no token, because the token controls the lock. */
+export interface LockState {
+  readonly keys: readonly string[];
+  readonly state: 'free' | 'acquiring' | 'held' | 'lost';
+  readonly fence: number | undefined;
 }
 
-export interface LockOptions {
-  /** Lease, after which the lock ends unless it is renewed. Default: 30000. */
-  leaseMs?: number;
-  /** Token, which names the owner and controls the lock. Default: 128 random bits in hex. */
-  token?: string;
-  /** True if other shared holders are admitted. */
-  shared?: boolean;
-  /** Most permits that shared holders may take together: a semaphore. */
-  limit?: number;
-  /** Permits that this holder takes of the limit. Default: 1. */
-  permits?: number;
-  /** True to tie the lock to its own connection. The server releases it when that closes. */
-  session?: boolean;
-  /** Time for which a place in the queue is kept without a request. Default: 10000. */
-  keepMs?: number;
-  /** True to renew the lease at a third of it. Default: true. */
-  renew?: boolean;
-  /** Callback that runs once for each loss. */
-  onLost?: (lock: Lock) => void;
+/** Hooks of a lock's factory. */
+export interface Hooks {
+  waited(lock: Lock, ms: number, outcome: Outcome): void;
+  granted(lock: Lock): void;
+  lost(lock: Lock, onLost: LockOptions['onLost']): void;
+}
+export type Outcome = 'granted' | 'not acquired' | 'cancelled' | 'failed';
+
+/**
+ * What timers and the factory know of a lock. From the first renewal on they refer to the lock
+ * only weakly, so that a forgotten lock can be collected, and is then released.
+ * perf: locks that are released sooner cost no weak reference.
+ */
+interface Trace {
+  lock: Lock | WeakRef<Lock>;
+  claim: Claim;
+  grant?: Grant | undefined;
+  timer?: NodeJS.Timeout | undefined;
 }
 
-interface Grant {
-  fence: number;
-  holds: number;
-  leaseMs: number;
-  /** End of the lease, counted from before the command was sent. */
-  until: number;
+const lockOf = ({ lock }: Trace) => (lock instanceof WeakRef ? lock.deref() : lock);
+const wake = (trace: Trace) => void lockOf(trace)?.wake();
+
+/** The locks that are held now. */
+export class Held {
+  readonly #traces = new Set<Trace>();
+  readonly #collected = new FinalizationRegistry<Trace>((trace) => {
+    clearTimeout(trace.timer);
+    if (!this.#traces.delete(trace)) return;
+    trace.claim.closeOwn();
+    void trace.claim.leave(0, true);
+  });
+
+  add(trace: Trace) {
+    this.#traces.add(trace);
+  }
+
+  delete(trace: Trace) {
+    this.#traces.delete(trace);
+  }
+
+  /** Lets a lock be collected. */
+  loosen(trace: Trace) {
+    if (trace.lock instanceof WeakRef) return;
+    this.#collected.register(trace.lock, trace);
+    trace.lock = new WeakRef(trace.lock);
+  }
+
+  locks(): Lock[] {
+    return [...this.#traces].flatMap((trace) => lockOf(trace) ?? []);
+  }
 }
 
-/** A lock on one or several keys. It counts holds: after two acquires it takes two releases. */
+/**
+ * A lock on one or several keys. One task at a time has it: another `acquire` of the same object
+ * waits until the release. With `reentrant` it counts holds instead.
+ */
 export class Lock {
   readonly keys: readonly string[];
-  readonly token: string;
-  readonly #link: Link;
-  readonly #turns: Turns;
-  readonly #options: LockOptions;
-  readonly #keepMs: number;
-  #grant?: Grant;
-  #lost = false;
-  #loss = new AbortController();
-  /** End of the latest call. Calls run one by one, because each sends a count of holds. */
-  #turn: Promise<unknown> = Promise.resolve();
-  /** Cleanup of a wait that was given up. It must not hit the next wait with this token. */
-  #leaving: Promise<unknown> = Promise.resolve();
-  /** Rung when a renewal is due at once. */
-  readonly #renewal = new Bell();
-  #own?: Connection;
+  readonly #backend: Backend;
+  readonly #held: Held;
+  readonly #hooks: Hooks;
+  readonly #terms: Terms;
+  readonly #onLost: LockOptions['onLost'];
+  readonly #trace: Trace;
+  #fence: number | undefined;
+  #isLost = false;
+  /** True from a loss until its owner releases or acquires the lock. */
+  #owesRelease = false;
+  #loss?: AbortController | undefined;
+  /** True while a task acquires or has the lock. With `reentrant`, only while it acquires. */
+  #isTaken = false;
+  /** Tasks that wait for this object, in order. */
+  readonly #line: (() => void)[] = [];
+  /** End of the latest change of the number of holds. Changes are sent one by one. */
+  #counted: Promise<unknown> = Promise.resolve();
+  #isRenewing = false;
+  #hasReportedRenewal = false;
 
   /** @internal */
-  constructor(link: Link, turns: Turns, keys: Keys, options: LockOptions) {
-    this.#link = link;
-    this.#turns = turns;
-    this.#options = options;
-    this.#keepMs = options.keepMs ?? 10_000;
-    this.keys = typeof keys === 'string' ? [keys] : [...keys];
-    this.token = options.token ?? randomBytes(16).toString('hex');
+  constructor(backend: Backend, held: Held, hooks: Hooks, keys: readonly string[], terms: Terms, onLost?: LockOptions['onLost']) {
+    this.keys = keys;
+    this.#backend = backend;
+    this.#held = held;
+    this.#hooks = hooks;
+    this.#terms = terms;
+    this.#onLost = onLost;
+    const trace: Trace = { lock: this, claim: new Claim(backend, keys, terms, () => wake(trace)) };
+    this.#trace = trace;
   }
 
-  /** Fence of the grant while the lock is held, greater than the fence of every earlier grant. */
+  /** Owner's name. Whoever knows it controls the lock. */
+  get token(): string {
+    return this.#trace.claim.token;
+  }
+
+  /** Fence of the latest grant, greater than the fence of every earlier grant of these keys. */
   get fence(): number | undefined {
-    return this.#grant?.fence;
+    return this.#fence;
   }
 
+  /** True if the latest grant was lost. */
   get lost(): boolean {
-    return this.#lost || (this.#grant !== undefined && now() >= this.#grant.until);
+    const { grant } = this.#trace;
+    return this.#isLost || (grant !== undefined && now() >= grant.until);
   }
 
-  /** Signal that is aborted with a LockLost when the lock is lost. */
+  /** Signal that is aborted with a LockLostError when the lock is lost. */
   get signal(): AbortSignal {
+    this.#loss ??= new AbortController();
+    if (this.#isLost && !this.#loss.signal.aborted) this.#loss.abort(this.#lossError());
     return this.#loss.signal;
   }
 
-  /** Returns the fence, or undefined if the lock was not granted. Tries once without `waitMs`. */
-  async acquire({ waitMs = 0, signal }: WaitOptions = {}): Promise<number | undefined> {
-    const time = waitMs > 0 ? within(waitMs + 1) : never();
-    const end = signal ? AbortSignal.any([signal, time]) : time;
+  /** Returns the fence, or undefined if another owner had the lock until the time limit was over. */
+  async acquire(options: AcquireOptions = {}): Promise<number | undefined> {
+    checkAcquire(options);
+    const limitMs = waitMs(options.waitMs ?? this.#terms.waitMs);
+    const began = now();
+    const call = {
+      until: began + (limitMs || this.#backend.commandTimeoutMs),
+      signal: options.signal,
+      reports: limitMs === Infinity,
+      waits: limitMs > 0,
+      waited: false,
+      unsure: false,
+    };
+    let outcome: Outcome = 'failed';
     try {
-      return await this.#inTurn(() => this.#acquire(waitMs > 0, end), end);
+      const gate = this.#backend.pace.enter();
+      if (gate) await unlessAborted(gate, options.signal);
+      const fence = await this.#acquire(call);
+      outcome = fence === undefined ? 'not acquired' : 'granted';
+      return fence;
     } catch (error) {
-      if (time.aborted && error === time.reason) return undefined;
+      if (options.signal?.aborted) outcome = 'cancelled';
       throw error;
+    } finally {
+      if (call.waited) this.#hooks.waited(this, now() - began, outcome);
     }
   }
 
-  /** Releases one hold. Returns false if the lock was lost or not held. */
+  /** Tries once. Returns the fence, or undefined if another owner has the lock. */
+  tryAcquire({ signal }: Pick<AcquireOptions, 'signal'> = {}): Promise<number | undefined> {
+    return this.acquire({ waitMs: 0, signal });
+  }
+
+  /**
+   * Releases the lock, or one hold of it. Returns false if the lock was lost. Throws an
+   * UnavailableError if no server confirms it in time: the lock is no longer renewed then, and
+   * the release goes on in the background.
+   */
   async release(): Promise<boolean> {
-    return (this.#grant !== undefined || this.#lost) && this.#inTurn(() => this.#release());
+    if (!this.#current()) return this.#releaseLost();
+    if (this.#terms.reentrant) return this.#inTurn(() => this.#releaseHold());
+    return this.#releaseHold();
   }
 
-  /** Sets the lease, also for later renewals. Returns false if the lock was lost. */
+  /** Sets the lease, also for later renewals. Returns false if the lock isn't held. */
   async extend(leaseMs: number): Promise<boolean> {
-    const grant = this.#held();
+    const newLeaseMs = timeMs('leaseMs', leaseMs);
+    const grant = this.#current();
     if (!grant) return false;
-    grant.leaseMs = leaseMs;
-    const extended = await this.#extend(grant);
-    this.#renewal.ring();
-    return extended === true;
+    return this.#prolong(grant, () => newLeaseMs, this.#soon(grant.until)).then((extended) => {
+      if (extended) grant.leaseMs = newLeaseMs;
+      return extended;
+    });
   }
 
-  /** Returns the remaining lease on the server in ms, or 0 if the lock isn't held. */
-  async left(): Promise<number> {
-    const left = this.keys.map((key) => this.#send('CHECK', [], [key]));
-    return Math.min(...(await Promise.all(left)).map(Number));
+  /** Returns the remaining lease on the server in ms, or 0 if the lock isn't held there. */
+  left(): Promise<number> {
+    return this.#trace.claim.leaseLeft(this.#soon());
   }
 
-  /** Releases one hold. Throws LockLost if the lock was lost. */
+  /** Asks the server whether this lock holds its keys. */
+  async owned(): Promise<boolean> {
+    return (await this.left()) > 0;
+  }
+
+  /**
+   * Ends a block: releases the lock unless that was done. Throws a LockLostError if the lock was
+   * lost. If no server confirms the release, the lock ends with its lease.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.release();
-    if (this.lost) throw this.#lossError();
+    await this.endBlock();
+    if (this.#isLost) throw this.#lossError();
   }
 
-  #inTurn<T>(work: () => Promise<T>, end = never()): Promise<T> {
-    const before = this.#turn;
-    const mine = unlessAborted(before, end).then(work);
-    this.#turn = Promise.allSettled([before, mine]);
-    return mine;
-  }
-
-  async #acquire(waits: boolean, end: AbortSignal): Promise<number | undefined> {
-    await unlessAborted(this.#leaving, end);
-    const before = this.#held();
-    if (!before) this.#lost = false;
+  /** @internal Releases the lock if it is held. Reports a failure, because the block has its own result. */
+  async endBlock() {
     try {
-      const once = () => unlessAborted(this.#request('ACQUIRE', []), end);
-      const granted = await (before ? this.#again(before, end) : waits ? this.#wait(end) : once());
-      if (granted) this.#hold(granted);
-      else this.#closeUnlessHeld();
-      return granted?.fence;
+      if (this.#current() ?? this.#isLost) await this.release();
     } catch (error) {
-      const code = codeOf(error);
-      // A refused request leaves nothing behind. After any other failure, the token may be in the
-      // queue or hold the lock.
-      if (code === undefined || end.aborted) await this.#leave();
-      this.#closeUnlessHeld();
-      throw code === 'DEADLOCK' ? new Deadlock((error as Error).message, { cause: error }) : error;
+      this.#backend.report(error);
     }
   }
 
-  /** Adds a hold to a held lock, which needs no wait. */
-  async #again(grant: Grant, end: AbortSignal): Promise<Grant> {
-    const granted = await unlessAborted(this.#resend(() => this.#request('ACQUIRE', []), this.signal), end);
-    if (granted?.fence === grant.fence && this.#grant === grant) return granted;
-    if (this.#grant === grant) this.#lose();
+  /** @internal Releases all holds. */
+  async releaseAll(): Promise<boolean> {
+    const grant = this.#current();
+    if (!grant) return false;
+    grant.holds = 1;
+    return this.release();
+  }
+
+  toJSON(): LockState {
+    const { grant } = this.#trace;
+    const state = this.lost ? 'lost' : grant ? 'held' : this.#isTaken ? 'acquiring' : 'free';
+    return { keys: this.keys, state, fence: this.#fence };
+  }
+
+  [inspect.custom](): string {
+    return `Lock ${inspect(this.toJSON())}`;
+  }
+
+  async #acquire(call: AcquireCall): Promise<number | undefined> {
+    call.signal?.throwIfAborted();
+    if (!(await this.#enter(call))) {
+      if (this.#trace.claim.outage) throw this.#trace.claim.outage;
+      return undefined;
+    }
+    let grant: Grant | undefined;
+    try {
+      const held = this.#current();
+      grant = held ? await this.#inTurn(() => this.#addHold(held, call)) : await this.#begin(call);
+      return grant?.fence;
+    } finally {
+      if (!grant || this.#terms.reentrant) this.#pass();
+    }
+  }
+
+  /** Waits until no other task has this object. Returns false if the time is over before that. */
+  async #enter(call: AcquireCall): Promise<boolean> {
+    this.#current();
+    this.#endLoss();
+    if (!this.#isTaken) return (this.#isTaken = true);
+    const { grant, claim } = this.#trace;
+    call.waited = true;
+    if (!call.waits && (grant || claim.isPlaced)) return false;
+    let enter = ignore;
+    const entered = new Promise<boolean>((resolve) => {
+      const timer = after(call.until - now(), () => resolve(false));
+      enter = () => resolve((clearTimeout(timer), true));
+      this.#line.push(enter);
+    });
+    const leaveLine = () => this.#line.includes(enter) && void this.#line.splice(this.#line.indexOf(enter), 1);
+    return unlessAborted(entered, call.signal).finally(leaveLine);
+  }
+
+  /** Gives this object to the next task in line. */
+  #pass() {
+    const next = this.#line.shift();
+    if (next) next();
+    else this.#isTaken = false;
+  }
+
+  /** Ends the turn of the owner that lost the lock. Some of the keys may still be held. */
+  #endLoss() {
+    if (!this.#owesRelease) return;
+    this.#owesRelease = false;
+    void this.#trace.claim.leave(0, false);
+    if (!this.#terms.reentrant) this.#pass();
+  }
+
+  async #begin(call: AcquireCall): Promise<Grant | undefined> {
+    this.#isLost = false;
+    if (this.#trace.claim.isLeaving && this.#terms.token === undefined) this.#renewClaim();
+    const grant = await this.#trace.claim.acquire(call);
+    if (grant) this.#hold(grant);
+    return grant;
+  }
+
+  async #addHold(grant: Grant, call: AcquireCall): Promise<Grant> {
+    const added = await this.#trace.claim.acquire({ ...call, waits: false }, grant.holds + 1);
+    if (this.#trace.grant === grant && added?.fence === grant.fence) {
+      grant.holds += 1;
+      grant.until = added.until;
+      return grant;
+    }
+    if (this.#trace.grant === grant) this.#lose();
+    this.#owesRelease = false;
+    void this.#trace.claim.leave(0, false);
+    await this.#trace.claim.left();
     throw this.#lossError();
   }
 
-  /** Takes a place in the queue, and repeats the same request until it is granted. */
-  async #wait(end: AbortSignal): Promise<Grant> {
-    const bell = new Bell();
-    const channel = this.#turns.channel(this.#link, this.keys[0]!);
-    // Any subscriber can read the message, so it is not the token.
-    const message = randomBytes(8).toString('hex');
-    const place = ['KEEP', this.#keepMs, 'NOTIFY', channel, message];
-    const ask = async () => {
-      // A client may never settle a command whose connection broke, so limit the time.
-      const granted = await unlessAborted(this.#request('QUEUE', place), within(this.#askMs));
-      if (granted) return granted;
-      let fault: unknown;
-      const failed = (error: unknown) => {
-        fault = error;
-        bell.ring();
-      };
-      this.#turns.listen(this.#link, channel)?.then(bell.ring, failed);
-      // Don't wait for the subscription, because the place must be kept even if that fails.
-      await bell.wait(this.#askMs);
-      if (fault) throw fault;
-      return undefined;
-    };
-    this.#turns.on(`turn ${message}`, bell.ring).on('missed', bell.ring);
-    try {
-      for (;;) {
-        const granted = await this.#resend(ask, end, this.#keepMs);
-        if (granted) return granted;
-        end.throwIfAborted();
-      }
-    } finally {
-      this.#turns.off(`turn ${message}`, bell.ring).off('missed', bell.ring);
-    }
-  }
-
-  async #request(verb: string, place: Words): Promise<Grant | undefined> {
-    const { shared, limit, permits, session } = this.#options;
-    if (session) this.#own ??= this.#link.own(this.#renewal.ring);
-    const leaseMs = this.#leaseMs;
-    const until = now() + leaseMs;
-    const holds = (this.#grant?.holds ?? 0) + 1;
-    const mode = [...(shared || limit ? ['SHARED'] : []), ...option('LIMIT', limit), ...option('PERMITS', permits)];
-    const answer = await this.#send(verb, ['PX', leaseMs, 'HOLDS', holds, ...mode, ...place]);
-    if (!Array.isArray(answer) || (this.#own && !(await this.#prolong(leaseMs)))) return undefined;
-    return { fence: Number(answer[1]), holds, leaseMs, until };
-  }
-
-  /**
-   * Time between two requests for a place. An unclaimed grant ends with KEEP, or with the lease if
-   * that is shorter.
-   */
-  get #askMs(): number {
-    return Math.min(this.#keepMs, this.#leaseMs) / 3;
-  }
-
-  /** Lease that was set last. */
-  get #leaseMs(): number {
-    return this.#grant?.leaseMs ?? this.#options.leaseMs ?? 30_000;
-  }
-
-  /** Sends a command for all keys. Several keys use the command that begins with an M. */
-  #send(verb: string, options: Words, keys = this.keys, connection: Pick<Link, 'send'> = this.#link): Promise<unknown> {
-    const sent = keys.map((key) => this.#link.prefix + key);
-    const command = sent.length === 1 ? [`LOCK.${verb}`] : [`LOCK.M${verb}`, sent.length];
-    return connection.send(sent[0]!, [...command, ...sent, this.token, ...options].map(String));
-  }
-
-  async #prolong(leaseMs: number): Promise<boolean> {
-    const options = ['PX', leaseMs, ...(this.#own ? ['SESSION'] : [])];
-    return Number(await this.#send('EXTEND', options, this.keys, this.#own)) > 0;
-  }
-
-  #hold(granted: Grant) {
-    if (this.#grant) return void Object.assign(this.#grant, granted);
-    this.#grant = granted;
-    if (this.signal.aborted) this.#loss = new AbortController();
-    void this.#keep(granted);
+  #hold(grant: Grant) {
+    this.#trace.grant = grant;
+    this.#fence = grant.fence;
+    if (this.#loss?.signal.aborted) this.#loss = undefined;
+    this.#hasReportedRenewal = false;
+    this.#held.add(this.#trace);
+    this.#schedule(grant);
+    this.#hooks.granted(this);
   }
 
   /** Returns the grant. Marks it as lost if its lease has ended on the local clock. */
-  #held(): Grant | undefined {
-    if (this.#grant && now() >= this.#grant.until) this.#lose();
-    return this.#grant;
+  #current(): Grant | undefined {
+    const { grant } = this.#trace;
+    if (grant && now() >= grant.until) this.#lose();
+    return this.#trace.grant;
   }
 
-  /** Renews the grant while it is held, and detects its end. */
-  async #keep(grant: Grant) {
-    const renews = this.#options.renew !== false || this.#own !== undefined;
-    while (this.#held() === grant) {
-      const leftMs = grant.until - now();
-      await this.#renewal.wait(renews ? Math.min(grant.leaseMs / 3, leftMs) : leftMs);
-      // A renewal with an error is tried again at the next third, until the lease ends.
-      if (renews && this.#grant === grant && now() < grant.until) await this.#extend(grant).catch(ignore);
-      // After a stop of the process, read the received replies before the clock decides.
-      await new Promise(setImmediate);
+  /** Wakes the lock for its next renewal, or for the end of its lease. */
+  #schedule(grant: Grant) {
+    const leftMs = grant.until - now();
+    const renews = (this.#terms.renew || this.#terms.session) && grant.until < grant.endsAt;
+    const trace = this.#trace;
+    clearTimeout(trace.timer);
+    trace.timer = after(renews ? Math.min(grant.leaseMs / 3, leftMs) : leftMs, () => wake(trace)).unref();
+  }
+
+  /** @internal */
+  async wake() {
+    // After a stop of the process, read the received replies before the clock decides.
+    await new Promise(setImmediate);
+    const grant = this.#current();
+    if (!grant) return;
+    this.#held.loosen(this.#trace);
+    if (this.#isRenewing) return this.#schedule(grant);
+    this.#isRenewing = true;
+    // The end of the longest hold cuts the last lease short.
+    const leaseMs = () => Math.ceil(Math.min(grant.leaseMs, grant.endsAt - now()));
+    const isDue = grant.until - now() > 0 && grant.until < grant.endsAt && (this.#terms.renew || this.#terms.session);
+    try {
+      if (isDue) await this.#prolong(grant, leaseMs, { until: grant.until, reports: true, background: true });
+    } catch (error) {
+      if (!(error instanceof UnavailableError) && !this.#hasReportedRenewal) this.#backend.report(error);
+      this.#hasReportedRenewal = true;
     }
+    this.#isRenewing = false;
+    if (this.#trace.grant === grant) this.#schedule(grant);
   }
 
-  #extend(grant: Grant): Promise<boolean | undefined> {
-    return this.#resend(async () => {
-      const until = now() + grant.leaseMs;
-      const extended = this.#grant === grant && (await this.#prolong(grant.leaseMs));
-      if (this.#grant !== grant) return false;
-      if (extended) grant.until = until;
-      else this.#lose();
-      return extended;
-    }, within(grant.until - now()));
-  }
-
-  async #release(): Promise<boolean> {
-    const grant = this.#held();
-    if (!grant) {
-      // Some of the keys may still be held.
-      if (this.#lost) await this.#leave();
+  async #prolong(grant: Grant, leaseMs: () => number, call: Call): Promise<boolean> {
+    let until = 0;
+    const leaseFromNow = () => {
+      const ms = leaseMs();
+      until = now() + ms;
+      return ms;
+    };
+    const extended = await this.#trace.claim.extend(leaseFromNow, call);
+    if (this.#trace.grant !== grant) return false;
+    if (!extended) {
+      this.#lose();
       return false;
     }
-    grant.holds -= 1;
-    if (grant.holds === 0) this.#grant = undefined;
-    this.#renewal.ring();
-    let sent = 0;
-    const release = () => {
-      sent += 1;
-      return this.#send('RELEASE', ['HOLDS', grant.holds]);
-    };
-    const released = await this.#resend(release, within(grant.until - now())).finally(() => this.#closeUnlessHeld());
-    if (Number(released) === this.keys.length) return true;
-    // If a reply was lost, the command before may have released the lock. A session may instead
-    // have ended with its connection.
-    if (released !== undefined && sent > 1 && grant.holds === 0 && !this.#options.session) return true;
-    if (grant.holds === 0 || this.#grant === grant) this.#lose();
+    grant.until = until;
+    grant.endsAt = Math.max(grant.endsAt, until);
+    this.#schedule(grant);
+    return true;
+  }
+
+  async #releaseLost(): Promise<false> {
+    if (!this.#isLost) throw new NotHeldError(`released though not held: ${this.keys.join(', ')}`);
+    this.#endLoss();
+    await this.#trace.claim.left();
     return false;
   }
 
-  /** Repeats a command after temporary failures and timeouts. Returns undefined when stopped. */
-  async #resend<T>(send: () => Promise<T>, stop: AbortSignal, attemptMs = this.#leaseMs / 3): Promise<T | undefined> {
-    for (let pauseMs = FIRST_PAUSE_MS; !stop.aborted; pauseMs = Math.min(2 * pauseMs, LAST_PAUSE_MS)) {
-      try {
-        return await unlessAborted(send(), AbortSignal.any([stop, within(attemptMs)]));
-      } catch (error) {
-        if (!stop.aborted && !(this.#link.open && passes(error))) throw error;
-        await unlessAborted(new Bell().wait(pauseMs), stop).catch(ignore);
-      }
+  async #releaseHold(): Promise<boolean> {
+    const grant = this.#current();
+    if (!grant) return this.#releaseLost();
+    grant.holds -= 1;
+    const isLast = grant.holds === 0;
+    if (isLast) this.#drop();
+    const { claim } = this.#trace;
+    const keepUntil = grant.since + this.#terms.atLeastMs;
+    try {
+      const released = await claim.release(grant, keepUntil, this.#soon(grant.until));
+      if (!released) this.#lose();
+      this.#owesRelease = false;
+      return released;
+    } catch (error) {
+      throw error instanceof UnavailableError ? stillLeased(error, grant) : error;
+    } finally {
+      if (isLast) claim.closeOwn();
+      if (isLast && keepUntil > now()) this.#renewClaim();
+      if (isLast && !this.#terms.reentrant) this.#pass();
     }
-    return undefined;
   }
 
   #lose() {
-    this.#grant = undefined;
-    this.#closeUnlessHeld();
-    this.#lost = true;
-    this.#loss.abort(this.#lossError());
+    this.#drop();
+    this.#trace.claim.closeOwn();
+    this.#isLost = true;
+    this.#owesRelease = true;
+    this.#loss?.abort(this.#lossError());
     // Called later, so that its exception doesn't look like a failed renewal.
-    queueMicrotask(() => this.#options.onLost?.(this));
+    queueMicrotask(() => this.#hooks.lost(this, this.#onLost));
   }
 
-  #lossError(): LockLost {
-    return new LockLost(`lost while it was held: ${this.keys.join(', ')}`);
+  /** Stops the renewal. */
+  #drop() {
+    this.#trace.grant = undefined;
+    clearTimeout(this.#trace.timer);
+    this.#held.delete(this.#trace);
   }
 
-  #closeUnlessHeld() {
-    if (this.#grant) return;
-    this.#own?.close();
-    this.#own = undefined;
+  /** Takes a new token, because commands with the old one may still reach the server. */
+  #renewClaim() {
+    const trace = this.#trace;
+    trace.claim = new Claim(this.#backend, this.keys, this.#terms, () => wake(trace));
   }
 
-  /**
-   * Cancels the wait, and releases a lock that was granted before the CANCEL. CANCEL comes first,
-   * so that no grant can follow the RELEASE.
-   */
-  async #leave() {
-    const holds = this.#grant?.holds ?? 0;
-    const leave = async () => {
-      const cancelled = await this.#send('CANCEL', [], this.keys.slice(0, 1));
-      if (!Number(cancelled)) await this.#send('RELEASE', ['HOLDS', holds]);
-    };
-    // After this time, the place and the grant have ended anyway.
-    const over = within(Math.max(this.#keepMs, this.#leaseMs));
-    this.#leaving = this.#resend(leave, over).catch(ignore);
-    await Promise.race([this.#leaving, new Bell().wait(CONFIRM_MS)]);
+  #inTurn<T>(work: () => Promise<T>): Promise<T> {
+    const mine = this.#counted.then(work);
+    this.#counted = mine.catch(ignore);
+    return mine;
+  }
+
+  #soon(latest = Infinity): Call {
+    return { until: Math.min(now() + this.#backend.commandTimeoutMs, latest) };
+  }
+
+  #lossError(): LockLostError {
+    return new LockLostError(`lost while it was held: ${this.keys.join(', ')}`);
   }
 }
 
-/** Factory of locks over one client. */
-export class Locks {
-  readonly #link: Link;
-  readonly #turns = new Turns().setMaxListeners(0);
-
-  /** @internal */
-  constructor(link: Link) {
-    this.#link = link;
-  }
-
-  /** Returns a lock that is not acquired yet. Several keys are granted together or not at all. */
-  lock(keys: Keys, options: LockOptions = {}): Lock {
-    return new Lock(this.#link, this.#turns, keys, options);
-  }
-
-  /**
-   * Returns an acquired lock. Waits without a limit unless `waitMs` is given. Throws NotAcquired
-   * when that time is over.
-   */
-  async acquire(keys: Keys, options: LockOptions & WaitOptions = {}): Promise<Lock> {
-    const lock = this.lock(keys, options);
-    const fence = await lock.acquire({ waitMs: options.waitMs ?? Infinity, signal: options.signal });
-    if (fence === undefined) throw new NotAcquired(`not free in time: ${lock.keys.join(', ')}`);
-    return lock;
-  }
-
-  /** Runs `work` under a lock. Throws LockLost if the lock was lost before the work was done. */
-  async using<T>(
-    keys: Keys,
-    options: LockOptions & WaitOptions,
-    work: (signal: AbortSignal, lock: Lock) => Promise<T> | T,
-  ): Promise<T> {
-    const lock = await this.acquire(keys, options);
-    let result: T;
-    try {
-      result = await work(lock.signal, lock);
-    } catch (error) {
-      await lock.release().catch(ignore);
-      throw error;
-    }
-    await lock[Symbol.asyncDispose]();
-    return result;
-  }
+function stillLeased({ message, cause }: UnavailableError, { until }: Grant) {
+  const leftMs = Math.max(0, Math.round(until - now()));
+  return new UnavailableError(`${message}; the lock ends with its lease, in ${leftMs} ms at the latest`, { cause });
 }

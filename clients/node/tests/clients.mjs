@@ -1,7 +1,8 @@
-// Connected clients of each kind, to a server or a cluster, for the driver and the tests.
+// Clients of each kind, to a server, a primary behind Sentinel or a cluster, for the driver and the
+// tests.
 
 import { Cluster, Redis } from 'ioredis';
-import { createClient, createCluster } from 'redis';
+import { createClient, createCluster, createSentinel } from 'redis';
 
 const address = (server) => {
   const [host, port] = server.split(':');
@@ -9,17 +10,31 @@ const address = (server) => {
 };
 
 const make = {
-  ioredis: (servers, cluster) => (cluster ? new Cluster(servers.map(address)) : new Redis(address(servers[0]))),
-  'node-redis'(servers, cluster) {
-    if (!cluster) return createClient({ socket: address(servers[0]) });
-    return createCluster({ rootNodes: servers.map((server) => ({ socket: address(server) })) });
+  ioredis(servers, { cluster, sentinel, ...user }) {
+    const nodes = servers.map(address);
+    if (cluster) return new Cluster(nodes, { redisOptions: user });
+    return new Redis(sentinel ? { sentinels: nodes, name: sentinel, ...user } : { ...nodes[0], ...user });
+  },
+  'node-redis'(servers, { cluster, sentinel, ...user }) {
+    const nodes = servers.map(address);
+    if (cluster) return createCluster({ rootNodes: nodes.map((socket) => ({ socket })), defaults: user });
+    if (sentinel) return createSentinel({ name: sentinel, sentinelRootNodes: nodes, nodeClientOptions: user });
+    return createClient({ socket: nodes[0], ...user });
   },
 };
 
-export async function connect(kind, servers, cluster = false) {
-  const client = make[kind](servers, cluster);
+/** Makes a client that begins to connect. `options` are `cluster`, `sentinel`, `username`, `password`. */
+export function begin(kind, servers, options = {}) {
+  const client = make[kind](servers, options);
   // These tests kill servers. The promise of a command reports its failure, so ignore the event.
   client.on('error', () => {});
-  if (kind === 'node-redis') await client.connect();
+  const connected = kind === 'node-redis' ? client.connect() : Promise.resolve();
+  connected.catch(() => {});
+  return { client, connected };
+}
+
+export async function connect(kind, servers, cluster = false) {
+  const { client, connected } = begin(kind, servers, { cluster });
+  await connected;
   return client;
 }

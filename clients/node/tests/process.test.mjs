@@ -30,7 +30,8 @@ async function run(kind, servers, statements) {
     import { setTimeout as sleep } from 'node:timers/promises';
     const open = () => connect('${kind}', ${JSON.stringify(servers)}, ${servers.length > 1});
     const client = await open();
-    const locks = new Locks(client);
+    const outages = [];
+    const locks = new Locks(client, { observer: { unavailable: (error) => outages.push(error.message) } });
     ${statements}
     console.log(Date.now());`;
   const words = ['--unhandled-rejections=strict', '--input-type=module', '--eval', program];
@@ -59,6 +60,10 @@ const cases = {
     await client.connect();
     ${waitedFor}
     await client.quit();`,
+  'with a client that does not keep it alive, while a lock and a session are held': `
+    await locks.acquire('held', { leaseMs: 60_000 });
+    await locks.acquire('session', { session: true, leaseMs: 60_000 });
+    (client.stream ?? client).unref();`,
   'while a lock is held': `await locks.acquire('held', { leaseMs: 60_000 }); await client.quit();`,
   'while a session is held': `await locks.acquire('session', { session: true, leaseMs: 60_000 }); await client.quit();`,
   'while a lock is waited for': `
@@ -96,6 +101,7 @@ for (const kind of ['ioredis', 'node-redis']) {
         const session = await locks.acquire('session', { session: true, leaseMs: 1500 });
         await locks.acquire('taken', { waitMs: 6000 }).catch(() => {});
         if (!held.lost || !session.lost) throw new Error('the loss is not told');
+        if (outages.length === 0) throw new Error('the outage is not told');
         client.disconnect();`);
       await until('it waits', async () => (await info(mortal.redis, 'taken')).waiters === 1);
       mortal.stop();

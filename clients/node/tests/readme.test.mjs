@@ -8,10 +8,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 
-import { packageFolder } from './package.mjs';
-import { startServer } from './server.mjs';
+import { packageFolder, project as installed } from './package.mjs';
+import { startCluster, startSentinel, startServer, startTlsServer } from './server.mjs';
 
 const readme = readFileSync(join(packageFolder, 'README.md'), 'utf8');
+/** Returns the blocks of code whose fence names the language, with a further word if it has one. */
 const blocks = (language) => [...readme.matchAll(new RegExp(`^\`\`\`${language}\n(.*?)^\`\`\``, 'gms'))].map(([, text]) => text);
 
 let server;
@@ -51,5 +52,94 @@ test('the project is made, and the programs get their locks', { timeout: 300_000
   assert.match(run('node', ['third.mjs'], project()), /^mine, with fence \d{16}\n$/);
 
   const [, required] = readme.match(/With CommonJS it is `(.+)`/);
-  run('node', ['--input-type=commonjs', '--eval', `${required}; new Locks({ options: {}, on() {} });`], project());
+  run('node', ['--input-type=commonjs', '--eval', `${required}; new Locks(new (require('ioredis').Redis)({ lazyConnect: true }));`], project());
+});
+
+/** Program that gets a lock with one of the clients that the README makes in three lines. */
+const connected = (kind, name, addresses) => {
+  const lines = addresses.reduce((text, [from, to]) => text.replaceAll(from, to), blocks(`js ${kind}`)[0]);
+  const [line] = lines.split('\n').filter((each) => each.startsWith(`const ${name} `));
+  return `
+    import { readFileSync } from 'node:fs';
+    import { Cluster, Redis } from 'ioredis';
+    import { createClient, createCluster, createSentinel } from 'redis';
+    import { Locks } from '@redis-lock/client/${kind}';
+    ${line}
+    ${kind === 'node-redis' ? `await ${name}.connect();` : ''}
+    await new Locks(${name}).using('orders:42', {}, (signal, lock) => console.log('mine, with fence', lock.fence));
+    await (${name}.close ? ${name}.close() : ${name}.quit());`;
+};
+
+for (const kind of ['ioredis', 'node-redis']) {
+  test(`${kind}: the lines for Sentinel, TLS and a cluster get a lock`, { timeout: 120_000 }, async (t) => {
+    const { folder: place, remove } = installed({ ioredis: 'ioredis', redis: 'redis' });
+    t.after(remove);
+    const primary = await startServer();
+    t.after(primary.stop);
+    const sentinel = await startSentinel(primary.port);
+    t.after(sentinel.stop);
+    const encrypted = await startTlsServer(place);
+    t.after(encrypted.stop);
+    const cluster = await startCluster();
+    t.after(cluster.stop);
+    for (const [name, from, { port }] of [
+      ['behindSentinel', '26379', sentinel],
+      ['encrypted', '6390', encrypted],
+      ['cluster', '7001', cluster.nodes[0]],
+    ]) {
+      writeFileSync(join(place, 'connected.mjs'), connected(kind, name, [[from, String(port)]]));
+      assert.match(run('node', ['connected.mjs'], place), /^mine, with fence \d{16}\n$/, name);
+    }
+  });
+}
+
+test('the observer of the README counts waits, grants and losses', { timeout: 60_000 }, () => {
+  const { folder: place, remove } = installed({
+    ioredis: 'ioredis',
+    '@opentelemetry/api': '@opentelemetry/api',
+    '@opentelemetry/sdk-metrics': '@opentelemetry/sdk-metrics',
+  });
+  writeFileSync(join(place, 'observer.mjs'), blocks('js otel')[0]);
+  const program = `
+    import { metrics } from '@opentelemetry/api';
+    import { AggregationTemporality, InMemoryMetricExporter, MeterProvider, PeriodicExportingMetricReader } from '@opentelemetry/sdk-metrics';
+    import { Redis } from 'ioredis';
+    const exporter = new InMemoryMetricExporter(AggregationTemporality.CUMULATIVE);
+    const reader = new PeriodicExportingMetricReader({ exporter, exportIntervalMillis: 60_000 });
+    const provider = new MeterProvider({ readers: [reader] });
+    metrics.setGlobalMeterProvider(provider);
+    const { locksOf } = await import('./observer.mjs');
+    const redis = new Redis(process.env.REDIS_URL);
+    const locks = locksOf(redis);
+    const held = await locks.acquire('k', { leaseMs: 300 });
+    const next = locks.acquire('k');
+    const waiters = (info) => info[info.indexOf('waiters') + 1];
+    while (waiters(await redis.call('LOCK.INFO', 'k')) === 0) await new Promise(setImmediate);
+    await redis.del('k');
+    await (await next).release();
+    await new Promise((lost) => (held.signal.aborted ? lost() : held.signal.addEventListener('abort', lost)));
+    await new Promise(setImmediate);
+    await provider.forceFlush();
+    const all = exporter.getMetrics().at(-1).scopeMetrics[0].metrics;
+    const said = all.map(({ descriptor, dataPoints: [{ value, attributes }] }) => [descriptor.name, value.count ?? value, attributes.outcome]);
+    console.log(JSON.stringify(said));
+    redis.disconnect();
+    await provider.shutdown();`;
+  writeFileSync(join(place, 'watch.mjs'), program);
+  const said = JSON.parse(run('node', ['watch.mjs'], place));
+  remove();
+  assert.deepEqual(said, [
+    ['redis_lock.wait', 1, 'granted'],
+    ['redis_lock.grants', 2, null],
+    ['redis_lock.losses', 1, null],
+  ]);
+});
+
+test('the package has the licences of the project', () => {
+  const { folder: place, remove } = installed({});
+  for (const name of ['LICENSE', 'LICENSE-MIT', 'LICENSE-APACHE']) {
+    const packed = readFileSync(join(place, 'node_modules/@redis-lock/client', name), 'utf8');
+    assert.equal(packed, readFileSync(join(packageFolder, '../..', name), 'utf8'));
+  }
+  remove();
 });

@@ -1,9 +1,9 @@
 // A server with the module, or a cluster of three, each server with its own port and folder.
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
@@ -71,6 +71,37 @@ function launch(port, settings) {
 }
 
 export const startServer = () => start([]);
+
+/** Starts a server that speaks TLS on `port`, and writes its certificate to ca.crt in a folder. */
+export async function startTlsServer(folder) {
+  const [key, certificate] = [join(folder, 'server.key'), join(folder, 'ca.crt')];
+  const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost'];
+  execFileSync('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', 1, '-keyout', key, '-out', certificate, ...subject].map(String), { stdio: 'ignore' });
+  const port = await freePort();
+  const files = ['--tls-cert-file', certificate, '--tls-key-file', key, '--tls-ca-cert-file', certificate];
+  const server = await start(['--tls-port', port, ...files, '--tls-auth-clients', 'no']);
+  return { ...server, port };
+}
+
+/** Starts a Sentinel that watches a primary as `mymaster`. */
+export async function startSentinel(primaryPort) {
+  const folder = mkdtempSync(join(tmpdir(), 'redis-lock-sentinel-'));
+  const port = await freePort();
+  const settings = join(folder, 'sentinel.conf');
+  writeFileSync(settings, `port ${port}\ndir ${folder}\nsentinel monitor mymaster 127.0.0.1 ${primaryPort} 1\n`);
+  const child = spawn(program, [settings, '--sentinel'], { stdio: 'ignore' });
+  const redis = new Redis(port, { maxRetriesPerRequest: null, retryStrategy: () => 50 });
+  redis.on('error', () => {});
+  await until('the Sentinel answers', () => redis.call('SENTINEL', 'get-master-addr-by-name', 'mymaster'));
+  redis.disconnect();
+  return {
+    port,
+    stop() {
+      child.kill('SIGKILL');
+      rmSync(folder, { recursive: true, force: true });
+    },
+  };
+}
 
 export async function startCluster() {
   const busPorts = [await freePort(), await freePort(), await freePort()];

@@ -43,7 +43,7 @@ for (const [name, file, installed] of versions) {
 
 const disposed = `
 import { Redis } from 'ioredis';
-import { LockLost, Locks } from '@redis-lock/client/ioredis';
+import { LockLostError, Locks } from '@redis-lock/client/ioredis';
 const redis = new Redis(process.argv[2]!);
 const locks = new Locks(redis);
 const freed = async () => { if (await redis.exists('k')) throw new Error('it is still held'); };
@@ -56,12 +56,12 @@ async function caught(work: () => Promise<void>): Promise<any> {
   try { await work(); } catch (error) { return error; }
 }
 const lost = await caught(async () => { await using lock = await locks.acquire('k'); await redis.del('k'); });
-if (!(lost instanceof LockLost)) throw new Error('the loss is not told');
+if (!(lost instanceof LockLostError)) throw new Error('the loss is not told');
 const plain = await caught(async () => { await using lock = await locks.acquire('k'); throw new RangeError('mine'); });
 if (!(plain instanceof RangeError)) throw new Error('the error of the block is gone');
 await freed();
 const both = await caught(async () => { await using lock = await locks.acquire('k'); await redis.del('k'); throw new RangeError('mine'); });
-if (!(both.error instanceof LockLost && both.suppressed instanceof RangeError)) throw new Error('not both are told');
+if (!(both.error instanceof LockLostError && both.suppressed instanceof RangeError)) throw new Error('not both are told');
 {
   await using lock = await locks.acquire('k');
   await lock.release();

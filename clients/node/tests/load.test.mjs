@@ -1,0 +1,129 @@
+// Bounds of what many tasks, and many locks, cost.
+
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { after, before, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { connect } from './clients.mjs';
+import { packageFolder } from './package.mjs';
+import { startServer } from './server.mjs';
+
+const TASKS = 500;
+const PAIRS = 2000;
+const ROUNDS = 10;
+
+let server;
+before(async () => (server = await startServer()));
+after(() => server.stop());
+
+/** Program that prints the CPU time of a pair and of the raw commands in us: the least of several rounds. */
+const pairs = (kind) => `
+  import { connect } from './tests/clients.mjs';
+  import { Locks } from './dist/${kind}.js';
+  const client = await connect('${kind}', ['${server.address}']);
+  const call = (...words) => ('call' in client ? client.call(...words) : client.sendCommand(words));
+  const locks = new Locks(client);
+  const works = {
+    async raw() {
+      await call('LOCK.ACQUIRE', 'raw', 'token', 'PX', '30000');
+      await call('LOCK.RELEASE', 'raw', 'token');
+    },
+    async pair() {
+      const lock = locks.lock('k');
+      if (!(await lock.tryAcquire())) throw new Error('it is held');
+      await lock.release();
+    },
+  };
+  const least = { raw: Infinity, pair: Infinity };
+  for (let round = 0; round < 8; round += 1) {
+    for (const [name, work] of Object.entries(works)) {
+      const before = process.cpuUsage();
+      for (let i = 0; i < ${PAIRS}; i += 1) await work();
+      const { user, system } = process.cpuUsage(before);
+      least[name] = Math.min(least[name], (user + system) / ${PAIRS});
+    }
+  }
+  console.log(JSON.stringify(least));
+  client.disconnect();`;
+
+/** Repeats a round until its figure meets the bound, because other processes share the machine. */
+async function untilOne(round, meets, bound) {
+  const figures = [];
+  for (let left = ROUNDS; left > 0; left -= 1) {
+    figures.push(await round());
+    if (meets(figures.at(-1))) return;
+  }
+  assert.fail(`${bound}: ${figures}`);
+}
+
+for (const kind of ['ioredis', 'node-redis']) {
+  const { Locks } = await import(`../dist/${kind}.js`);
+
+  const check = (what, work) =>
+    test(`${kind}: ${what}`, { timeout: 120_000 }, async () => {
+      const client = await connect(kind, [server.address]);
+      try {
+        await server.redis.flushall();
+        await work(new Locks(client));
+      } finally {
+        await client.quit();
+      }
+    });
+
+  // The test runner's hooks slow down promises, so this is another process.
+  test(`${kind}: a pair takes at most twice the CPU time of the raw commands`, { timeout: 120_000 }, () => {
+    const words = ['--input-type=module', '--eval', pairs(kind)];
+    const said = execFileSync(process.execPath, words, { cwd: packageFolder, encoding: 'utf8' });
+    const { raw, pair } = JSON.parse(said);
+    assert(pair <= 2 * raw, `a pair took ${pair} us, the raw commands took ${raw} us`);
+  });
+
+  check(`${TASKS} tasks with a lock object each are served in order, the first within 20 ms`, async (locks) => {
+    await locks.using('warm', {}, () => {});
+    async function firstAfterMs() {
+      const order = [];
+      let firstMs;
+      const began = performance.now();
+      const task = async (_, i) =>
+        locks.using('k', {}, () => {
+          firstMs ??= performance.now() - began;
+          order.push(i);
+        });
+      await Promise.all(Array.from({ length: TASKS }, task));
+      assert.deepEqual(order, [...order.keys()]);
+      return firstMs;
+    }
+    await untilOne(firstAfterMs, (ms) => ms < 20, 'the first is served within 20 ms');
+  });
+
+  check(`${TASKS} tasks with one lock object are served in order`, async (locks) => {
+    const lock = locks.lock('k');
+    const order = [];
+    const task = async (_, i) => {
+      await lock.acquire();
+      order.push(i);
+      await lock.release();
+    };
+    await Promise.all(Array.from({ length: TASKS }, task));
+    assert.deepEqual(order, [...order.keys()]);
+  });
+
+  check(`${TASKS} tasks with limits of 0 to 300 ms are served as long as there is time`, async (locks) => {
+    await locks.using('warm', {}, () => {});
+    async function served() {
+      let count = 0;
+      const task = async (_, i) => {
+        const lock = locks.lock('k');
+        if ((await lock.acquire({ waitMs: (300 * i) / TASKS })) === undefined) return;
+        count += 1;
+        await sleep(2);
+        await lock.release();
+      };
+      await Promise.all(Array.from({ length: TASKS }, task));
+      return count;
+    }
+    // The tasks work one after the other, for 2 to 3 ms each.
+    await untilOne(served, (count) => count > 60, 'of 100 for which there is time, 60 are served');
+  });
+}
