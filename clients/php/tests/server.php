@@ -24,8 +24,14 @@ function connection(): Redis
     return $redis;
 }
 
+function signal_server(int $signal): void
+{
+    posix_kill(proc_get_status($GLOBALS['server'])['pid'], $signal);
+}
+
 function serve(): void
 {
+    global $server;
     $module = realpath(getenv('REDIS_LOCK_MODULE') ?: throw new Exception('REDIS_LOCK_MODULE names the module'));
     $program = getenv('REDIS_SERVER') ?: throw new Exception('REDIS_SERVER names the server');
     $nothing = ['file', '/dev/null', 'w'];
