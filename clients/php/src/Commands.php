@@ -18,7 +18,10 @@ final class Commands
     private const PROOF = 2.5;
 
     /** Seconds that the reply at the end of a wait may be late. */
-    public const GRACE = 0.1;
+    public const GRACE = 0.15;
+
+    /** Seconds that a call spends on earlier debts. */
+    private const PAYMENT = 0.1;
 
     /** @var array<string, list<Connection>> by server */
     private array $idle = [];
@@ -167,7 +170,7 @@ final class Commands
         foreach ($this->debts as $name => [$key, $commands, $until]) {
             try {
                 foreach ($now < $until ? $commands->getValue() : [] as $command) {
-                    $this->giveBack($this->begin($key, [$command], $now + self::GRACE)[0]);
+                    $this->giveBack($this->begin($key, [$command], $now + self::PAYMENT)[0]);
                 }
             } catch (Unfinished) {
                 return;

@@ -225,6 +225,11 @@ function serve($orders, array $first, array $connect, string $client): void
             throw new Cancelled('by a signal');
         }
     });
+    if (isset($first['max_hold_ms'])) {
+        // Nothing is renewed, so there is no such option.
+        say(['id' => $first['id'], 'error' => 'unrepresentable']);
+        posix_kill(posix_getpid(), SIGKILL);
+    }
     $locks = $lock = null;
     for ($order = $first; $order !== null; $order = json_decode((string) fgets($orders), true)) {
         $answer = answer(function () use (&$locks, &$lock, $order, $connect, $client): array {
@@ -238,9 +243,11 @@ function serve($orders, array $first, array $connect, string $client): void
             fwrite($orders, json_encode($answer) . "\n");
         }
         if ($lock === null) {
-            return;
+            break;
         }
     }
+    // Without the destructors, because the held lock is not released.
+    posix_kill(posix_getpid(), SIGKILL);
 }
 
 /** @return array{int, resource} the process, and the stream for its orders */
@@ -251,7 +258,6 @@ function start(array $first, array $connect, string $client): array
     if ($pid === 0) {
         fclose($ours);
         serve($theirs, $first, $connect, $client);
-        posix_kill(posix_getpid(), SIGKILL);
     }
     fclose($theirs);
     return [$pid, $ours];

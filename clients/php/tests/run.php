@@ -640,13 +640,29 @@ function test_the_version_is_that_of_the_module(): void
     same($module[1], $composer['version'], 'the version');
 }
 
-/** @return list<string> the programs of the README, in their order */
+/** @return list<string> the whole programs of the README, in their order */
 function programs(): array
 {
-    preg_match_all('/^```php\n(.*?)^```/ms', file_get_contents(__DIR__ . '/../README.md'), $found);
+    preg_match_all('/^```php\n(<\?php\n.*?)^```/ms', readme(), $found);
     $autoload = var_export(realpath(__DIR__ . '/../autoload.php'), true);
     $here = ["__DIR__ . '/../redis-lock/clients/php/autoload.php'" => $autoload, '6379' => (string) port()];
     return array_map(fn (string $program) => strtr($program, $here), $found[1]);
+}
+
+function readme(): string
+{
+    return file_get_contents(__DIR__ . '/../README.md');
+}
+
+/** Runs a part of a program of the README, and returns what it printed. */
+function run_part(string $name, array $here): string
+{
+    preg_match('/^<!-- run: ' . $name . ' -->\n```php\n(.*?)^```/ms', readme(), $found);
+    $start = '<?php use RedisLock\Locks;';
+    foreach (['autoload.php', 'tests/predis.php'] as $file) {
+        $start .= 'require ' . var_export(realpath(__DIR__ . "/../$file"), true) . ';';
+    }
+    return stream_get_contents(started($start . strtr($found[1], $here)));
 }
 
 /** @return resource the program's output */
@@ -684,17 +700,135 @@ function test_the_calls_of_the_readme_do_what_it_says(): void
         fence: a number
         extended: true
         left: 60
+        owned: true
         lost: false
         released: true
         worked
         both: true
         shared: true
-        order-7: true
+        released: 2
+        again: true
         released: true
         session: true
+        free: true
 
         SAID;
     same($expected, stream_get_contents(started(programs()[1])), 'what it said');
+}
+
+function test_the_log_of_the_readme_says_what_happens(): void
+{
+    $expected = "granted: [\"orders:42\"]\nwaited: not acquired\n";
+    same($expected, stream_get_contents(started(programs()[2])), 'what it said');
+}
+
+function test_the_clients_of_the_readme_lend_their_address(): void
+{
+    $said = run_part('clients', ['6379' => (string) port()]);
+    same("beside phpredis\nbeside Predis\n", $said, 'what it said');
+}
+
+/** @return int the port of a cluster of one node */
+function cluster(): int
+{
+    static $port = null;
+    if ($port === null) {
+        $port = free_port();
+        $bus = (string) free_port();
+        start_server_with_module($port, '--cluster-enabled', 'yes', '--cluster-port', $bus, '--cluster-announce-ip', HOST, '--cluster-config-file', "nodes-$port.conf");
+        connection($port)->rawCommand('CLUSTER', 'ADDSLOTSRANGE', 0, 16383);
+        until('it serves', fn () => str_contains(connection($port)->rawCommand('CLUSTER', 'INFO'), 'cluster_state:ok'));
+        register_shutdown_function(fn () => unlink(sys_get_temp_dir() . "/nodes-$port.conf"));
+    }
+    return $port;
+}
+
+function test_the_cluster_of_the_readme_serves(): void
+{
+    same("in a cluster\n", run_part('cluster', ['7001' => '1', '7002' => '1', '7003' => (string) cluster()]), 'what it said');
+}
+
+function test_clients_of_a_cluster_lend_their_nodes(): void
+{
+    $address = HOST . ':' . cluster();
+    $clients = [
+        new RedisCluster(null, [$address]),
+        new Predis\Client(["tcp://$address"], ['cluster' => 'redis']),
+    ];
+    foreach ($clients as $client) {
+        same(true, (new Locks($client))->lock('k')->using(fn () => true), $client::class);
+    }
+    $sharded = new Predis\Client(["tcp://$address", "tcp://$address"], ['cluster' => 'predis']);
+    same(InvalidArgumentException::class, thrown(fn () => new Locks($sharded))::class, 'sharded by Predis');
+}
+
+/** @return int the port of a sentinel of the tests' server */
+function sentinel(): int
+{
+    static $port = null;
+    if ($port === null) {
+        $port = free_port();
+        $file = tempnam(sys_get_temp_dir(), 'sentinel');
+        file_put_contents($file, "port $port\nsentinel monitor mymaster " . HOST . ' ' . port() . " 1\n");
+        start_server($port, $file, '--sentinel');
+        register_shutdown_function(fn () => unlink($file));
+    }
+    return $port;
+}
+
+function test_the_sentinel_of_the_readme_names_the_primary(): void
+{
+    $here = ['26379' => '1', '26380' => '1', '26381' => (string) sentinel()];
+    same("at the primary\n", run_part('sentinel', $here), 'what it said');
+    $predis = new Predis\Client(['tcp://' . HOST . ':' . sentinel()], ['replication' => 'sentinel', 'service' => 'mymaster']);
+    same(true, (new Locks($predis))->lock('k')->using(fn () => true), 'Predis');
+    $unknown = new Locks('nobody', sentinels: [HOST . ':' . sentinel()]);
+    same(ServerError::class, thrown(fn () => $unknown->lock('k')->tryAcquire())::class, 'an unknown name');
+}
+
+function test_the_tls_of_the_readme_is_checked(): void
+{
+    $folder = sys_get_temp_dir() . '/tls-' . getmypid();
+    mkdir($folder);
+    exec("cd $folder && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+        . ' -addext subjectAltName=DNS:localhost -keyout key.pem -out ca.crt 2>&1');
+    [$port, $plain] = [free_port(), free_port()];
+    $files = ['--tls-cert-file', "$folder/ca.crt", '--tls-key-file', "$folder/key.pem", '--tls-ca-cert-file', "$folder/ca.crt"];
+    start_server_with_module($plain, '--tls-port', (string) $port, '--tls-auth-clients', 'no', ...$files);
+    $here = ['6390' => (string) $port, "'ca.crt'" => "'$folder/ca.crt'"];
+    same("encrypted\n", run_part('tls', $here), 'what it said');
+    $predis = new Predis\Client(['scheme' => 'tls', 'host' => 'localhost', 'port' => $port, 'ssl' => ['cafile' => "$folder/ca.crt"]]);
+    same(true, (new Locks($predis))->lock('k')->using(fn () => true), 'Predis');
+    $thrown = thrown(fn () => (new Locks("rediss://localhost:$port", commandTimeout: 2.0))->lock('k')->tryAcquire());
+    same([Unavailable::class, 1], [$thrown::class, preg_match('/certificate verify failed/', $thrown->getMessage())], "$thrown");
+    array_map(unlink(...), glob("$folder/*"));
+    rmdir($folder);
+}
+
+/** Installs the package as the README says, from a path and from a git repository. */
+function test_composer_installs_the_package(): void
+{
+    preg_match_all('/^```json\n(.*?)^```/ms', readme(), $found);
+    $folder = sys_get_temp_dir() . '/composer-' . getmypid();
+    $package = realpath(__DIR__ . '/..');
+    mkdir("$folder/clone/clients", recursive: true);
+    $run = function (string $command) use ($folder): void {
+        exec("cd $folder && ($command) 2>&1", $said, $code);
+        same(0, $code, "$command: " . implode("\n", $said));
+    };
+    $run("cp -rL $package clone/clients/php && cd clone && git init -q -b main && git add -A"
+        . ' && git -c user.name=t -c user.email=t@t commit -qm t');
+    $here = ['../redis-lock/clients/php' => $package, 'https://github.com/redis-lock/redis-lock' => "file://$folder/clone"];
+    foreach ($found[1] as $index => $json) {
+        $project = json_decode(strtr($json, $here), true);
+        $project['repositories'][] = ['packagist.org' => false];
+        mkdir("$folder/$index");
+        file_put_contents("$folder/$index/composer.json", json_encode($project));
+        $run("cd $index && COMPOSER_ALLOW_SUPERUSER=1 composer --no-interaction --quiet install"
+            . " && php -r 'require \"vendor/autoload.php\"; new RedisLock\\Locks(\"localhost\");'");
+    }
+    $run("rm -rf $folder/*");
+    rmdir($folder);
 }
 
 $failed = 0;
