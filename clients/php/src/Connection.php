@@ -195,9 +195,15 @@ final class Connection
         if ($result !== false) {
             return $result;
         }
-        // fwrite(): Send of 30 bytes failed with errno=111 Connection refused
-        $cause = preg_replace('/^.*(errno=\d+ |Unable to connect to \S+ |\(\): )/s', '', $warning ?? 'connection lost');
-        throw new Outage("$this->server: " . lcfirst(trim($cause, ' ()')));
+        // Warnings are like "fwrite(): Send of 30 bytes failed with errno=111 Connection refused".
+        $cause = 'connection lost';
+        foreach (['/errno=\d+ (.*)/', '/routines::(.*)/', '/getaddrinfo for .* failed: (.*)\)/', '/\(([^()]*)\)$/'] as $pattern) {
+            if (preg_match($pattern, $warning ?? '', $found)) {
+                $cause = $found[1];
+                break;
+            }
+        }
+        throw new Outage("$this->server: " . lcfirst($cause));
     }
 
     /**

@@ -257,7 +257,7 @@ final class Lock implements \JsonSerializable
             $outcome = $grant === null ? 'not acquired' : 'granted';
             return $grant === null ? null : $this->note($holds, ...$grant);
         } catch (Unfinished $unfinished) {
-            $outcome = $unfinished->isOutage() ? 'failed' : 'cancelled';
+            $outcome = $unfinished->isInterruption() ? 'cancelled' : 'failed';
             Signals::after(fn () => $this->withdraw($unfinished, $holds - 1));
             throw $unfinished->exception($wait ?: $this->commands->timeout);
         } catch (NotReplicated $thrown) {

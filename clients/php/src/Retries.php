@@ -17,21 +17,29 @@ final class Retries
 
     private float $pause = self::FIRST;
     private bool $mayHaveRun = false;
+    private ?\Throwable $cause = null;
 
     /** Sleeps until the next try. Throws the failure if it is no outage, or the time is over. */
     public function pause(Unfinished $unfinished, float $began, float $until): void
     {
-        $unfinished->mayHaveRun = $this->mayHaveRun = $this->mayHaveRun || $unfinished->mayHaveRun;
-        if (!$unfinished->isOutage()) {
-            throw $unfinished;
+        $this->mayHaveRun = $this->mayHaveRun || $unfinished->mayHaveRun;
+        $now = Clock::now();
+        $isOver = $now >= $until;
+        // A try that was cut short doesn't know the cause.
+        $isCut = $isOver && $unfinished->isOutage() && $now - $began < self::LONGEST;
+        $reason = $isCut ? $this->cause ?? $unfinished->reason : $unfinished->reason;
+        $failure = new Unfinished($reason, $unfinished->connections, $this->mayHaveRun);
+        if ($isOver || !$failure->isOutage()) {
+            throw $failure;
         }
+        $this->cause = $reason;
         try {
             $this->sleep($began, $until);
         } catch (\Throwable $thrown) {
-            throw new Unfinished($thrown, $unfinished->connections, $this->mayHaveRun);
+            throw new Unfinished($thrown, $failure->connections, $this->mayHaveRun);
         }
         if (Clock::now() >= $until) {
-            throw $unfinished;
+            throw $failure;
         }
     }
 

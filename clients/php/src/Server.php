@@ -36,29 +36,25 @@ final class Server
      */
     public static function of(#[\SensitiveParameter] mixed $url, array $ssl): self
     {
+        if (is_string($url) && str_starts_with($url, 'unix:///')) {
+            return new self(substr($url, strlen('unix://')), 0);
+        }
         $parts = is_string($url) ? parse_url(str_contains($url, '://') ? $url : "redis://$url") : false;
         $scheme = $parts['scheme'] ?? '';
         $decoded = fn (string $part) => isset($parts[$part]) ? rawurldecode($parts[$part]) : null;
-        return match (true) {
-            $scheme === 'unix' && isset($parts['path']) => new self(
-                $parts['path'],
-                0,
-                null,
-                $decoded('user'),
-                $decoded('pass'),
-            ),
-            in_array($scheme, ['redis', 'rediss', 'tcp', 'tls'], true) && isset($parts['host']) => new self(
+        if (in_array($scheme, ['redis', 'rediss', 'tcp', 'tls'], true) && isset($parts['host'])) {
+            return new self(
                 trim($parts['host'], '[]'),
                 $parts['port'] ?? 6379,
                 in_array($scheme, ['rediss', 'tls'], true) ? $ssl : null,
                 $decoded('user'),
                 $decoded('pass'),
                 (int) ltrim($parts['path'] ?? '', '/'),
-            ),
-            default => throw new \InvalidArgumentException(
-                'redis must be like redis://user:password@host:6379/0, rediss://host:6379 or unix:///path'
-            ),
-        };
+            );
+        }
+        throw new \InvalidArgumentException(
+            'redis must be like redis://user:password@host:6379/0, rediss://host:6379 or unix:///path',
+        );
     }
 
     /** Returns a server with the same login at another address. */

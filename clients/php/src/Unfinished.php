@@ -5,7 +5,8 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * An outage, or an exception of a signal handler, left commands without a reply.
+ * A call ended before all its commands had a reply: by an outage, by an exception of a signal
+ * handler, or because the server refused the login or the first of two commands.
  *
  * @internal
  */
@@ -18,7 +19,7 @@ final class Unfinished extends \Exception
     public function __construct(
         public readonly \Throwable $reason,
         public readonly array $connections,
-        public bool $mayHaveRun,
+        public readonly bool $mayHaveRun,
     ) {
         parent::__construct();
     }
@@ -26,6 +27,13 @@ final class Unfinished extends \Exception
     public function isOutage(): bool
     {
         return $this->reason instanceof Outage;
+    }
+
+    /** Returns true if a signal handler threw. */
+    public function isInterruption(): bool
+    {
+        $reason = $this->reason;
+        return !$this->isOutage() && !$reason instanceof ServerError && !$reason instanceof ModuleMissing;
     }
 
     /** Returns what the caller gets. */

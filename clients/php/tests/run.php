@@ -626,6 +626,18 @@ function test_a_try_at_a_server_that_is_gone_fails_in_time(): void
     in_time(1.0, $took, 'the try');
 }
 
+function test_the_cause_of_an_outage_is_in_words(): void
+{
+    $causes = [
+        'unix:///no/such.sock' => '/no/such.sock: no such file or directory',
+        'no.such.host.invalid' => 'no.such.host.invalid:6379: name or service not known',
+    ];
+    foreach ($causes as $url => $cause) {
+        $thrown = thrown(fn () => (new Locks($url, commandTimeout: 0.2))->lock('k')->tryAcquire());
+        same(["$cause, tried for 0.2 s"], [$thrown->getMessage()], $url);
+    }
+}
+
 function test_a_wrong_password_isnt_tried_for_ever(): void
 {
     $lock = (new Locks('redis://nobody:wrong@' . HOST . ':' . port()))->lock('k');
