@@ -5,134 +5,266 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * A connection that sends commands, each with a time limit for its reply. After a failure the
- * connection isn't used again, because phpredis gives a late reply to the next command.
+ * A connection to one server. It speaks RESP2 on a stream of PHP, because neither phpredis nor
+ * Predis can interrupt a read, keep the connection after a read timed out, or send without reading.
  *
  * @internal
  */
 final class Connection
 {
-    /** Time limit in seconds of a reply that the server sends at once. */
-    public const ANSWER = 1.0;
+    /** At least a whole record of TLS, so that no decrypted bytes are left where select can't see them. */
+    private const CHUNK = 16384;
 
-    /** Patterns of the server's errors, which phpredis throws or not, and of the temporary ones. */
-    private const ERROR = '/^[A-Z]+ /';
-    private const PASSING = '/^(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK) '
-        . '|^UNBLOCKED .*instance state changed/';
+    /** @var resource */
+    private $stream;
+    private string $unsent = '';
+    private string $unread = '';
+    /** Replies that were not read yet. */
+    private int $expected = 0;
 
-    private \Redis|\RedisCluster|null $redis = null;
-
-    /** @param \Closure(): (\Redis|\RedisCluster) $connect */
-    public function __construct(private readonly \Closure $connect)
+    /** Connects and logs in. Commands go after the login, because a server without passwords executes them. */
+    public function __construct(public readonly Server $server, float $until)
     {
-    }
-
-    /**
-     * Sends `LOCK.$name keys ...words` once.
-     *
-     * @param non-empty-list<string> $keys
-     * @param list<string|int> $words
-     * @throws Refused
-     * @throws \RedisException|\RedisClusterException a temporary error
-     */
-    public function ask(string $name, array $keys, array $words, float $within = self::ANSWER): mixed
-    {
-        return Signals::after(fn () => $this->exchange($name, $keys, $words, $within));
-    }
-
-    /**
-     * @param non-empty-list<string> $keys
-     * @param list<string|int> $words
-     */
-    private function exchange(string $name, array $keys, array $words, float $within): mixed
-    {
-        $redis = $this->redis;
-        $this->redis = null;
-        try {
-            $redis ??= ($this->connect)();
-            $reply = $this->reply($redis, self::command($redis, $name, $keys, $words), $keys[0], $within);
-            $this->redis = $redis;
-            return $reply;
-        } catch (\RedisException|\RedisClusterException $failure) {
-            if (self::mayPass($failure)) {
-                throw $failure;
+        $context = stream_context_create([
+            'socket' => ['tcp_nodelay' => true],
+            'ssl' => ($server->ssl ?? []) + ['peer_name' => $server->host],
+        ]);
+        // Not blocking, because PHP doesn't handle signals in a connect that blocks.
+        $flags = STREAM_CLIENT_CONNECT | STREAM_CLIENT_ASYNC_CONNECT;
+        $this->stream = $this->attempt(
+            fn () => stream_socket_client($server->address(), $code, $why, 1.0, $flags, $context),
+        );
+        stream_set_blocking($this->stream, false);
+        stream_set_read_buffer($this->stream, 0);
+        if (!$this->waits(true, $until)) {
+            throw new Outage("no connection to $server");
+        }
+        if ($server->ssl !== null) {
+            $this->encrypt($until);
+        }
+        $login = $server->login();
+        $this->send($login, $until);
+        while ($this->expected > 0) {
+            $reply = $this->receive($until);
+            if ($reply instanceof ErrorReply) {
+                throw $reply->exception($server);
             }
-            // The connection is intact, and a session may be tied to it.
-            $this->redis = $redis;
-            throw new Refused($failure);
+        }
+    }
+
+    /**
+     * Sends commands without waiting for their replies.
+     *
+     * @param list<list<string|int>> $commands
+     */
+    public function send(#[\SensitiveParameter] array $commands, float $until): void
+    {
+        foreach ($commands as $words) {
+            $this->unsent .= '*' . count($words) . "\r\n";
+            foreach ($words as $word) {
+                $this->unsent .= '$' . strlen((string) $word) . "\r\n$word\r\n";
+            }
+        }
+        $this->expected += count($commands);
+        while ($this->unsent !== '') {
+            $sent = $this->attempt(fn () => fwrite($this->stream, $this->unsent));
+            $this->unsent = substr($this->unsent, $sent);
+            if ($this->unsent !== '' && !$this->waits(true, $until)) {
+                throw $this->silence();
+            }
+        }
+    }
+
+    /** Returns the next reply. */
+    public function receive(float $until): mixed
+    {
+        if (!$this->answers($until)) {
+            throw $this->silence();
+        }
+        [$reply, $next] = $this->reply(0);
+        $this->unread = substr($this->unread, $next);
+        $this->expected--;
+        return $reply;
+    }
+
+    /** Returns true as soon as there is a reply, or false if the time is over. */
+    public function answers(float $until): bool
+    {
+        while ($this->reply(0) === null) {
+            if (!$this->waits(false, $until)) {
+                return false;
+            }
+            $chunk = $this->attempt(fn () => fread($this->stream, self::CHUNK));
+            if ($chunk === '' && feof($this->stream)) {
+                throw new Outage("$this->server closed the connection");
+            }
+            $this->unread .= $chunk;
+        }
+        return true;
+    }
+
+    /** Returns true if a reply was read already. */
+    public function hasReply(): bool
+    {
+        return $this->reply(0) !== null;
+    }
+
+    /** Reads and drops all replies to what was sent. */
+    public function drain(float $until): void
+    {
+        while ($this->expected > 0) {
+            $this->receive($until);
+        }
+    }
+
+    /** Returns true if the connection is open, and the server owes it nothing. */
+    public function isReady(): bool
+    {
+        if ($this->expected > 0 || $this->unread !== '') {
+            return false;
+        }
+        $read = [$this->stream];
+        $none = null;
+        return self::quietly(fn () => stream_select($read, $none, $none, 0)) === 0;
+    }
+
+    /**
+     * Sends commands behind those without a reply, and closes the connection. The server executes
+     * them when it goes on, because they are in its socket. Returns false if they can't be sent.
+     *
+     * @param list<list<string|int>> $commands
+     */
+    public function abandon(#[\SensitiveParameter] array $commands): bool
+    {
+        try {
+            $this->send($commands, Clock::now());
+            return true;
+        } catch (Outage) {
+            return false;
         } finally {
-            if ($this->redis === null) {
-                $redis?->close();
+            fclose($this->stream);
+        }
+    }
+
+    private function encrypt(float $until): void
+    {
+        $method = $this->server->ssl['crypto_method'] ?? STREAM_CRYPTO_METHOD_TLS_CLIENT;
+        for (;;) {
+            $done = $this->attempt(fn () => stream_socket_enable_crypto($this->stream, true, $method));
+            if ($done === true) {
+                return;
+            }
+            if (!$this->waits(false, $until)) {
+                throw new Outage("no TLS handshake with {$this->server}");
             }
         }
     }
 
-    private static function mayPass(\RedisException|\RedisClusterException $failure): bool
+    /** Waits until the stream can be written or read. Returns false if the time is over. */
+    private function waits(bool $write, float $until): bool
     {
-        $error = $failure->getMessage();
-        return !preg_match(self::ERROR, $error) || preg_match(self::PASSING, $error);
-    }
-
-    /**
-     * Returns the command with prefixed keys, because phpredis adds no prefix in a raw command.
-     *
-     * @param non-empty-list<string> $keys
-     * @param list<string|int> $words
-     * @return non-empty-list<string|int>
-     */
-    private static function command(\Redis|\RedisCluster $redis, string $name, array $keys, array $words): array
-    {
-        $start = count($keys) > 1 ? ["LOCK.M$name", count($keys)] : ["LOCK.$name"];
-        return [...$start, ...array_map($redis->_prefix(...), $keys), ...$words];
-    }
-
-    /** @param non-empty-list<string|int> $command */
-    private function reply(\Redis|\RedisCluster &$redis, array $command, string $key, float $within): mixed
-    {
-        if ($redis instanceof \Redis) {
-            $redis->setOption(\Redis::OPT_READ_TIMEOUT, $within);
-            return self::told($redis, $redis->rawCommand(...$command));
-        }
-        // The nodes of a cluster have the timeout that the client was made with.
-        $sent = Clock::now();
-        try {
-            return self::told($redis, $redis->rawCommand($redis->_prefix($key), ...$command));
-        } catch (\RedisClusterException $failure) {
-            if (!self::mayPass($failure) || Clock::now() - $sent >= self::ANSWER) {
-                throw $failure;
+        for (;;) {
+            Signals::handle();
+            $left = $until - Clock::now();
+            $pause = (int) (1e6 * max(0.0, min($left, Signals::PAUSE)));
+            [$read, $written, $none] = [$write ? null : [$this->stream], $write ? [$this->stream] : null, null];
+            if (self::quietly(fn () => stream_select($read, $written, $none, 0, $pause)) > 0) {
+                return true;
             }
-            $redis->close();
-            $redis = ($this->connect)();
-            return self::redirected($redis, $command, $key, $failure);
+            if ($left <= 0) {
+                return false;
+            }
         }
     }
 
-    private static function told(\Redis|\RedisCluster $redis, mixed $reply): mixed
+    private function silence(): Outage
     {
-        $error = $redis->getLastError();
-        if ($error === null) {
-            return $reply;
-        }
-        $redis->clearLastError();
-        throw $redis instanceof \Redis ? new \RedisException($error) : new \RedisClusterException($error);
+        return new Outage("no answer from {$this->server}");
     }
 
     /**
-     * Sends the command in a script, because RedisCluster follows MOVED and ASK only for scripts.
-     * In a script, a wait is a single try.
+     * Runs a function of PHP, whose warning becomes the cause of an outage.
      *
-     * @param non-empty-list<string|int> $command
+     * @template T
+     * @param \Closure(): (T|false) $work
+     * @return T
      */
-    private static function redirected(
-        \RedisCluster $redis,
-        array $command,
-        string $key,
-        \RedisClusterException $failure,
-    ): mixed {
-        try {
-            return self::told($redis, $redis->eval('return redis.pcall(unpack(ARGV))', [$key, ...$command], 1));
-        } catch (\RedisClusterException $other) {
-            throw str_starts_with($other->getMessage(), 'NOPERM') ? $failure : $other;
+    private function attempt(#[\SensitiveParameter] \Closure $work): mixed
+    {
+        $result = self::quietly($work, $warning);
+        if ($result !== false) {
+            return $result;
         }
+        // Warnings are like "fwrite(): Send of 30 bytes failed with errno=111 Connection refused".
+        $cause = 'connection lost';
+        foreach (['/errno=\d+ (.*)/', '/routines::(.*)/', '/getaddrinfo for .* failed: (.*)\)/', '/\(([^()]*)\)$/'] as $pattern) {
+            if (preg_match($pattern, $warning ?? '', $found)) {
+                $cause = $found[1];
+                break;
+            }
+        }
+        throw new Outage("$this->server: " . lcfirst($cause));
+    }
+
+    /**
+     * Runs a function of PHP without the program's error handler, which may throw.
+     *
+     * @template T
+     * @param \Closure(): T $work
+     * @return T
+     */
+    private static function quietly(#[\SensitiveParameter] \Closure $work, ?string &$warning = null): mixed
+    {
+        set_error_handler(function (int $level, string $message) use (&$warning): bool {
+            $warning = $message;
+            return true;
+        });
+        try {
+            return $work();
+        } finally {
+            restore_error_handler();
+        }
+    }
+
+    /** @return ?array{mixed, int} the reply at a position, and the position behind it */
+    private function reply(int $at): ?array
+    {
+        $end = strpos($this->unread, "\r\n", $at);
+        if ($end === false) {
+            return null;
+        }
+        $line = substr($this->unread, $at + 1, $end - $at - 1);
+        return match ($this->unread[$at]) {
+            '+' => [$line, $end + 2],
+            '-' => [new ErrorReply($line), $end + 2],
+            ':' => [(int) $line, $end + 2],
+            '$' => $this->bulk((int) $line, $end + 2),
+            '*' => $this->list((int) $line, $end + 2),
+            default => throw new Outage("{$this->server} doesn't speak the protocol of Redis"),
+        };
+    }
+
+    /** @return ?array{?string, int} */
+    private function bulk(int $length, int $at): ?array
+    {
+        if ($length < 0) {
+            return [null, $at];
+        }
+        $next = $at + $length + 2;
+        return strlen($this->unread) < $next ? null : [substr($this->unread, $at, $length), $next];
+    }
+
+    /** @return ?array{?list<mixed>, int} */
+    private function list(int $length, int $at): ?array
+    {
+        $list = $length < 0 ? null : [];
+        for ($index = 0; $index < $length; $index++) {
+            $found = $this->reply($at);
+            if ($found === null) {
+                return null;
+            }
+            [$list[], $at] = $found;
+        }
+        return [$list, $at];
     }
 }

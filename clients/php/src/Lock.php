@@ -5,59 +5,71 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * One owner of a lock. Acquiring it again while it is held adds a hold. Nothing runs in the
- * background, so a loss is detected only by a call.
+ * One owner of a lock. All times are in seconds. Nothing runs in the background, so a loss is
+ * detected only by a call.
  */
-final class Lock
+final class Lock implements \JsonSerializable
 {
-    /**
-     * Longest time in seconds of a wait on one connection. Between two connections, signal handlers
-     * run, and a dead connection is noticed.
-     */
-    private const SLICE = 2.0;
+    /** Longest time in seconds that withdrawing a command adds to a call. */
+    private const WITHDRAWAL = 0.1;
 
-    /** Longest delay in seconds of the server's reply when a wait ends. */
-    private const GRACE = 0.25;
+    /** Seconds in which the server's reply about replicas returns. */
+    private const RETURN = 0.05;
 
     private int $holds = 0;
     private ?int $fence = null;
     private bool $lost = false;
     private float $until = 0.0;
+    private float $grantedAt = 0.0;
+    private int $process = 0;
+    private \SensitiveParameterValue $token;
+    private readonly bool $isTokenNamed;
+    /** The server may still release this token, so the next acquire needs another one. */
+    private bool $isTokenSpent = false;
 
     /**
-     * @internal Use Locks::lock()
-     * @param non-empty-list<string> $keys
+     * @internal Use Locks::lock().
+     * @param \WeakMap<Lock, true> $held
      */
     public function __construct(
-        private readonly Connection $connection,
-        private readonly array $keys,
-        public readonly string $token,
-        private readonly float $lease,
-        private readonly bool $shared,
-        private readonly ?int $limit,
-        private readonly ?int $permits,
-        private readonly bool $session,
-        private readonly float $keep,
+        private readonly Commands $commands,
+        /** Where waits go, because a session is tied to a connection that doesn't wait. */
+        private readonly Commands $waits,
+        private readonly \WeakMap $held,
+        private readonly Options $options,
+        #[\SensitiveParameter] ?string $token,
     ) {
+        $this->isTokenNamed = $token !== null;
+        $this->token = new \SensitiveParameterValue($token ?? self::randomToken());
     }
 
     /**
-     * Acquires the lock and returns the fence, or null if it wasn't granted in time.
+     * Acquires the lock and returns the fence, or null if another client held it all the time.
      *
-     * @param ?float $wait time limit in seconds; 0 tries once; null sets no limit
-     * @throws Cancelled|Deadlock|\RedisException|\RedisClusterException
+     * @param ?float $wait time limit in seconds; INF sets no limit; null: the option `wait`
+     * @throws \InvalidArgumentException|AlreadyHeld|Unavailable|Cancelled|Deadlock|NotReplicated
+     * @throws ModuleMissing|ServerError
      */
     public function acquire(?float $wait = null): ?int
     {
-        $holds = $this->isHeld() ? $this->holds + 1 : 1;
+        $wait ??= $this->options->wait;
+        Options::limit('wait', $wait);
+        $holds = $this->holdsAfterAcquire();
         try {
-            return $this->wait($wait, $holds);
-        } catch (Refused $refused) {
-            throw $refused->reason;
+            return $this->run(fn () => $this->acquireWithin($wait, $holds));
         } catch (\Throwable $thrown) {
-            $this->giveUp($holds - 1);
+            if ($this->holds === $holds) {
+                // A signal handler threw after the grant.
+                Signals::after($this->leave(...));
+            }
             throw $thrown;
         }
+    }
+
+    /** Tries once. Returns the fence, or null if another client holds the lock. Throws like acquire(). */
+    public function tryAcquire(): ?int
+    {
+        return $this->acquire(0.0);
     }
 
     /**
@@ -66,63 +78,52 @@ final class Lock
      * @template T
      * @param callable(int): T $work
      * @return T
-     * @throws NotAcquired|LockLost|Cancelled|Deadlock|\RedisException|\RedisClusterException
+     * @throws NotAcquired|LockLost and what acquire() throws
      */
     public function using(callable $work, ?float $wait = null): mixed
     {
-        $fence = $this->acquire($wait) ?? throw new NotAcquired("not within $wait s");
+        $fence = $this->acquire($wait);
+        if ($fence === null) {
+            throw new NotAcquired('another client held the lock for ' . ($wait ?? $this->options->wait) . ' s');
+        }
         try {
             $result = $work($fence);
         } catch (\Throwable $thrown) {
-            $this->leave();
+            Signals::after($this->leave(...));
             throw $thrown;
         }
-        return $this->release() ? $result : throw new LockLost('the lock was lost before it was released');
+        return $this->leave() ? $result : throw new LockLost('the lock was lost before its release');
     }
 
     /**
-     * Removes one hold, and releases the lock with the last one. Returns false if the lock was lost
-     * or wasn't held.
+     * Removes one hold, and releases the lock with the last one. Returns false if the lock was lost.
      *
-     * @throws \RedisException|\RedisClusterException if the server couldn't be reached until the
-     *     lease ended
+     * @throws NotHeld|Unavailable|ServerError|ModuleMissing in any case the object holds it no more
      */
     public function release(): bool
     {
-        if ($this->holds === 0) {
-            return false;
-        }
-        if (!$this->isHeld()) {
-            // Some of the keys may still be held.
-            $this->loses();
-            $this->leave();
-            return false;
-        }
-        $holds = --$this->holds;
-        [$reply, $again] = $this->repeat($this->until(), 'RELEASE', $this->keys, ['HOLDS', $holds]);
-        // If a reply was lost, the command before may have released the lock.
-        if ($this->tellsOfAll($reply) || ($again && $holds === 0 && !$this->session)) {
-            return true;
-        }
-        $this->loses();
-        return false;
+        return $this->run(fn () => $this->releaseUntil(Clock::now() + $this->commands->timeout));
     }
 
     /**
-     * Sets the remaining lease, in seconds. Returns false if the lock isn't held.
+     * Sets the remaining lease, in seconds. Returns false if the lock was lost.
      *
-     * @throws \RedisException|\RedisClusterException if the server couldn't be reached until the
-     *     lease ended
+     * @throws \InvalidArgumentException|NotHeld|Unavailable|ServerError|ModuleMissing the lease stays
      */
     public function extend(float $lease): bool
     {
+        Options::duration('lease', $lease);
         if (!$this->isHeld()) {
-            return false;
+            return $this->tellNotHeld();
         }
-        $words = ['PX', Clock::milliseconds($lease), ...($this->session ? ['SESSION'] : [])];
-        [$reply, , $sent] = $this->repeat($this->until(), 'EXTEND', $this->keys, $words);
-        if (!$this->tellsOfAll($reply)) {
-            $this->loses();
+        $words = ['PX', Clock::milliseconds($lease), ...($this->options->session ? ['SESSION'] : [])];
+        [$reply, , $sent] = $this->run(fn () => $this->commands->repeat(
+            $this->options->keys[0],
+            $this->command('EXTEND', $words),
+            Clock::now() + $this->commands->timeout,
+        ));
+        if (!$this->isOfAllKeys($reply)) {
+            $this->lose();
             return false;
         }
         $this->until = $sent + $lease;
@@ -132,18 +133,37 @@ final class Lock
     /**
      * Returns the remaining lease on the server in seconds, or 0 if the lock isn't held.
      *
-     * @throws \RedisException|\RedisClusterException
+     * @throws Unavailable|ServerError|ModuleMissing
      */
     public function left(): float
     {
-        $ask = fn (string $key) => $this->repeat(Clock::now() + Connection::ANSWER, 'CHECK', [$key], [])[0];
-        return min(array_map($ask, $this->keys)) / 1000;
+        return $this->run(function (): float {
+            $end = Clock::now() + $this->commands->timeout;
+            $ask = fn (string $key) => $this->commands->repeat($key, $this->command('CHECK', [], [$key]), $end)[0];
+            return min(array_map($ask, $this->options->keys)) / 1000;
+        });
+    }
+
+    /**
+     * Asks the server whether this lock holds its keys now.
+     *
+     * @throws Unavailable|ServerError|ModuleMissing
+     */
+    public function owned(): bool
+    {
+        return $this->left() > 0;
     }
 
     /** Returns the fence of the latest grant, greater than all earlier fences, or null. */
     public function fence(): ?int
     {
         return $this->fence;
+    }
+
+    /** Returns the name of the owner. Who knows it can release the lock. */
+    public function token(): string
+    {
+        return $this->token->getValue();
     }
 
     /**
@@ -153,7 +173,54 @@ final class Lock
      */
     public function isLost(): bool
     {
-        return $this->lost || ($this->holds > 0 && Clock::now() >= $this->until());
+        return $this->lost || ($this->holds > 0 && !$this->options->session && Clock::now() >= $this->until);
+    }
+
+    /** Releases the lock, if it is held and the option autoRelease is on. */
+    public function __destruct()
+    {
+        $this->releaseAtEnd();
+    }
+
+    /** @internal */
+    public function releaseAtEnd(): void
+    {
+        // A forked process has a copy of the object, and doesn't hold the lock.
+        if ($this->options->autoRelease && $this->isHeld() && $this->process === getmypid()) {
+            $this->holds = 1;
+            $this->leave();
+        }
+    }
+
+    /**
+     * @internal
+     * @return bool false if the lock was lost
+     */
+    public function releaseWhole(float $until): bool
+    {
+        $this->holds = min($this->holds, 1);
+        return $this->run(fn () => $this->releaseUntil($until));
+    }
+
+    /** @return array<string, mixed> what var_dump() and print_r() show */
+    public function __debugInfo(): array
+    {
+        return [
+            'keys' => $this->options->keys,
+            'held' => $this->isHeld(),
+            'lost' => $this->isLost(),
+            'fence' => $this->fence,
+        ];
+    }
+
+    /** @return array<string, mixed> */
+    public function jsonSerialize(): array
+    {
+        return $this->__debugInfo();
+    }
+
+    private function __clone()
+    {
     }
 
     private function isHeld(): bool
@@ -161,137 +228,339 @@ final class Lock
         return $this->holds > 0 && !$this->isLost();
     }
 
-    /** Returns the end of the lease. For a session it is a lease from now. */
-    private function until(): float
+    private function holdsAfterAcquire(): int
     {
-        return $this->session ? Clock::now() + $this->lease : $this->until;
+        if (!$this->isHeld()) {
+            if ($this->holds > 0) {
+                $this->lose();
+            }
+            return 1;
+        }
+        if (!$this->options->reentrant) {
+            throw new AlreadyHeld('this object holds the lock already; make it with reentrant: true');
+        }
+        return $this->holds + 1;
     }
 
-    private function loses(): void
+    private function acquireWithin(float $wait, int $holds): ?int
     {
-        $this->holds = 0;
-        $this->lost = true;
+        if ($holds === 1) {
+            $this->prepareToken();
+        }
+        $began = Clock::now();
+        $outcome = 'failed';
+        $hasWaited = true;
+        try {
+            $grant = $wait === 0.0
+                ? $this->tryUntil($began + $this->commands->timeout, $holds)
+                : $this->waitUntil($began + $wait, $holds, $hasWaited);
+            $outcome = $grant === null ? 'not acquired' : 'granted';
+            return $grant === null ? null : $this->note($holds, ...$grant);
+        } catch (Unfinished $unfinished) {
+            $outcome = $unfinished->isInterruption() ? 'cancelled' : 'failed';
+            Signals::after(fn () => $this->withdraw($unfinished, $holds - 1));
+            throw $unfinished->exception($wait ?: $this->commands->timeout);
+        } catch (NotReplicated $thrown) {
+            Signals::after(fn () => $this->withdraw(new Unfinished($thrown, [], true), $holds - 1));
+            throw $thrown;
+        } catch (Cancelled $thrown) {
+            $outcome = 'cancelled';
+            throw $thrown;
+        } finally {
+            if ($hasWaited && $wait > 0.0) {
+                $this->commands->tell('waited', $this, Clock::now() - $began, $outcome);
+            }
+        }
     }
 
-    private function wait(?float $wait, int $holds): ?int
+    /** @return ?array{int, float} the fence, and the time that the lease counts from */
+    private function tryUntil(float $end, int $holds): ?array
     {
-        $end = Clock::now() + ($wait === 0.0 ? Connection::ANSWER : $wait ?? INF);
-        $pace = new Pace();
         // A stopped process may read a grant that is over. So after a slow reply the lock is
-        // requested once more, without waiting. That reply may be slow if the network is.
-        $soon = $this->lease / 10;
-        $waits = $wait !== 0.0;
-        for (;;) {
-            $sent = Clock::now();
-            $failure = $grant = null;
-            try {
-                $grant = $waits ? $this->waitUntil($end, $holds) : $this->tryOnce($holds);
-            } catch (\RedisException|\RedisClusterException $failure) {
-            }
-            if (is_array($grant) && count($grant) === 2) {
-                // A wait isn't tied to its connection, because the place would end with it.
-                if (Clock::now() - $sent < $soon && !($waits && $this->session)) {
-                    return $this->note($grant[1], $sent, $holds);
-                }
-                [$soon, $waits] = [$this->lease, false];
-                continue;
-            }
-            $isOver = Clock::now() >= $end;
-            if ($isOver && $failure !== null) {
-                throw $failure;
-            }
-            if ($isOver || ($failure === null && $wait === 0.0)) {
+        // requested once more. That reply may be slow if the network is.
+        foreach ([$this->options->lease / 10, $this->options->lease] as $soon) {
+            $command = $this->tryCommand($holds, $end);
+            [$grant, , $sent] = $this->commands->repeat($this->options->keys[0], $command, $end);
+            if ($grant === null) {
                 return null;
             }
-            $waits = $wait !== 0.0;
-            $pace->sleep($sent, $end);
+            if (Clock::now() - $sent < $soon) {
+                break;
+            }
         }
+        return [$grant[1], $sent];
     }
 
-    private function waitUntil(float $end, int $holds): mixed
+    /** @return ?array{int, float} like tryUntil() */
+    private function waitUntil(float $end, int $holds, bool &$hasWaited): ?array
     {
-        $words = [...$this->words($holds), 'KEEP', Clock::milliseconds($this->keep)];
-        $left = max(0.0, $end - Clock::now());
-        if ($left !== INF) {
-            array_push($words, 'BLOCK', Clock::milliseconds($left));
-        }
-        return $this->connection->ask('WAIT', $this->keys, $words, min($left, self::SLICE) + self::GRACE);
-    }
-
-    private function tryOnce(int $holds): mixed
-    {
-        $words = [...$this->words($holds), ...($this->session ? ['SESSION'] : [])];
-        return $this->connection->ask('ACQUIRE', $this->keys, $words);
-    }
-
-    /** @return list<string|int> */
-    private function words(int $holds): array
-    {
-        return [
-            $this->token, 'PX', Clock::milliseconds($this->lease), 'HOLDS', $holds,
-            ...($this->shared ? ['SHARED'] : []),
-            ...($this->limit === null ? [] : ['LIMIT', $this->limit]),
-            ...($this->permits === null ? [] : ['PERMITS', $this->permits]),
-        ];
-    }
-
-    private function note(int $fence, float $sent, int $holds): int
-    {
-        // The grant before may have been lost meanwhile.
-        $this->holds = $fence === $this->fence ? $holds : 1;
-        $this->lost = false;
-        $this->until = $sent + $this->lease;
-        return $this->fence = $fence;
-    }
-
-    /** Cancels a wait, and releases all but $holds. CANCEL goes first, so no grant can follow. */
-    private function giveUp(int $holds): void
-    {
-        $this->holds = $holds;
-        try {
-            $this->connection->ask('CANCEL', [$this->keys[0]], [$this->token]);
-            $this->connection->ask('RELEASE', $this->keys, [$this->token, 'HOLDS', $holds]);
-        } catch (Refused|\RedisException|\RedisClusterException) {
-        }
-    }
-
-    /** Releases one hold with a single try. If that fails, the lock ends with its lease. */
-    private function leave(): void
-    {
-        $this->holds = max(0, $this->holds - 1);
-        try {
-            $this->connection->ask('RELEASE', $this->keys, [$this->token, 'HOLDS', $this->holds]);
-        } catch (Refused|\RedisException|\RedisClusterException) {
+        $key = $this->options->keys[0];
+        $check = $this->command('CHECK', [], [$key]);
+        $wait = fn () => $this->waitCommand($holds, $end);
+        $retries = new Retries();
+        $isReported = $isRepeated = false;
+        for (;;) {
+            $sent = Clock::now();
+            try {
+                $connection = $this->waits->block($key, $check, $wait(), $this->attempt($end));
+                $isReported = false;
+                $hasWaited = $isRepeated || !$connection->hasReply();
+                $grant = $this->waits->stay($key, $connection, $wait, $end);
+                if ($grant !== null) {
+                    $isFresh = Clock::now() - $sent < $this->options->lease / 10;
+                    $isWhole = !$this->options->session && $this->options->replicas === null;
+                    $found = $isFresh && $isWhole ? [$grant[1], $sent] : $this->confirm($end, $holds);
+                    if ($found !== null) {
+                        return $found;
+                    }
+                } elseif (Clock::now() >= $end) {
+                    return null;
+                }
+                $isRepeated = true;
+            } catch (Unfinished $unfinished) {
+                $isRepeated = true;
+                if ($end === INF && $unfinished->isOutage() && !$isReported) {
+                    $isReported = true;
+                    $this->commands->tell('unavailable', $unfinished->exception(INF, '; the wait goes on'));
+                }
+                $retries->pause($unfinished, $sent, $end);
+            }
         }
     }
 
     /**
-     * Sends a command until it gets a reply or the time is over.
+     * Requests what was granted again: because the grant came late, to tie it to the session, or to
+     * wait for replicas.
      *
-     * @param non-empty-list<string> $keys
-     * @param list<string|int> $words
-     * @return array{mixed, bool, float} the reply; true if it was sent before; the time it was sent
+     * @return ?array{int, float} null if it was lost meanwhile
      */
-    private function repeat(float $until, string $name, array $keys, array $words): array
+    private function confirm(float $end, int $holds): ?array
     {
-        $pace = new Pace();
-        for ($again = false; ; $again = true) {
-            $sent = Clock::now();
-            try {
-                return [$this->connection->ask($name, $keys, [$this->token, ...$words]), $again, $sent];
-            } catch (Refused $refused) {
-                throw $refused->reason;
-            } catch (\RedisException|\RedisClusterException $failure) {
-                if (Clock::now() >= $until) {
-                    throw $failure;
-                }
-                $pace->sleep($sent, $until);
+        return $this->tryUntil($this->attempt(max($end, Clock::now())), $holds);
+    }
+
+    /** Returns the time limit of one attempt of a wait. */
+    private function attempt(float $end): float
+    {
+        return min($end + Commands::GRACE, Clock::now() + $this->commands->timeout);
+    }
+
+    private function note(int $holds, int $fence, float $sent): int
+    {
+        if ($fence !== $this->fence || $holds === 1) {
+            $this->grantedAt = $sent;
+        }
+        // The grant before may have been lost meanwhile.
+        $this->holds = $fence === $this->fence ? $holds : 1;
+        $this->lost = false;
+        $this->until = $sent + $this->options->lease;
+        $this->fence = $fence;
+        $this->process = getmypid();
+        $this->held[$this] = true;
+        $this->commands->tell('granted', $this);
+        return $fence;
+    }
+
+    private function releaseUntil(float $until): bool
+    {
+        if (!$this->isHeld()) {
+            $wasHeld = $this->holds > 0;
+            $isFalse = $this->tellNotHeld();
+            if ($wasHeld) {
+                // Some of the keys may still be held.
+                $this->isTokenSpent = true;
+                $this->oweRelease();
+                $this->commands->payDebts();
             }
+            return $isFalse;
+        }
+        $holds = --$this->holds;
+        $rest = $holds === 0 ? $this->options->atLeast - (Clock::now() - $this->grantedAt) : 0.0;
+        if ($holds === 0) {
+            unset($this->held[$this]);
+            $this->isTokenSpent = $rest > 0;
+        }
+        $command = $rest > 0 ? $this->keepCommand($rest) : $this->command('RELEASE', ['HOLDS', $holds]);
+        try {
+            [$reply, $again] = $this->commands->repeat($this->options->keys[0], $command, $until);
+        } catch (Unfinished $unfinished) {
+            if ($holds === 0) {
+                $this->isTokenSpent = true;
+                $rest > 0 ?: $this->oweRelease();
+            }
+            throw $unfinished->exception($this->commands->timeout, $this->ending());
+        }
+        // If a reply was lost, the command before may have released the lock.
+        if ($this->isOfAllKeys($reply) || ($again && $holds === 0 && !$this->options->session)) {
+            return true;
+        }
+        $this->lose();
+        return false;
+    }
+
+    /** Releases one hold. An error goes to the observer. Returns false if the lock was lost. */
+    private function leave(): bool
+    {
+        if ($this->holds === 0) {
+            // The work of using() released it.
+            return !$this->lost;
+        }
+        try {
+            return $this->release();
+        } catch (LockException $error) {
+            $this->commands->tell('unavailable', $error);
+            return true;
         }
     }
 
-    private function tellsOfAll(mixed $reply): bool
+    /** Says false after a loss. */
+    private function tellNotHeld(): bool
     {
-        return $reply === count($this->keys);
+        if ($this->holds > 0) {
+            $this->lose();
+        }
+        return $this->lost ? false : throw new NotHeld("this object hasn't acquired the lock");
+    }
+
+    private function lose(): void
+    {
+        $this->holds = 0;
+        $this->lost = true;
+        unset($this->held[$this]);
+        $this->commands->tell('lost', $this);
+    }
+
+    /**
+     * Gives up a command that may still be executed, and releases all but $holds. CANCEL goes
+     * first, so no grant can follow.
+     */
+    private function withdraw(Unfinished $unfinished, int $holds): void
+    {
+        if (!$unfinished->mayHaveRun) {
+            return;
+        }
+        $cancel = $this->command('CANCEL', [], [$this->options->keys[0]]);
+        $release = $this->command('RELEASE', ['HOLDS', $holds]);
+        $key = $this->options->keys[0];
+        if (!$unfinished->isOutage()) {
+            $until = Clock::now() + self::WITHDRAWAL;
+            try {
+                $this->waits->ask($key, $cancel, $until);
+                foreach ($unfinished->connections as $connection) {
+                    $connection->drain($until);
+                    $this->waits->giveBack($connection);
+                }
+                $this->commands->ask($key, $release, $until);
+                return;
+            } catch (Unfinished|Outage|LockException) {
+            }
+        }
+        $isSent = $unfinished->connections !== [];
+        foreach ($unfinished->connections as $connection) {
+            $isSent = $connection->abandon([$cancel, $release]) && $isSent;
+        }
+        if ($holds === 0) {
+            $this->isTokenSpent = true;
+            $this->oweRelease();
+            $isSent ?: $this->commands->payDebts();
+        }
+    }
+
+    private function oweRelease(): void
+    {
+        $commands = [$this->command('CANCEL', [], [$this->options->keys[0]]), $this->command('RELEASE', [])];
+        $end = Clock::now() + max($this->options->lease, $this->options->keep);
+        $this->commands->owe($this->debtName(), $this->options->keys[0], $commands, $end);
+    }
+
+    private function debtName(): string
+    {
+        return hash('sha256', $this->token());
+    }
+
+    /** Takes a new token if the server may still execute a release of the one before. */
+    private function prepareToken(): void
+    {
+        if ($this->isTokenSpent && !$this->isTokenNamed) {
+            $this->token = new \SensitiveParameterValue(self::randomToken());
+        } else {
+            $this->commands->forgive($this->debtName());
+        }
+        $this->isTokenSpent = false;
+    }
+
+    private static function randomToken(): string
+    {
+        return bin2hex(random_bytes(16));
+    }
+
+    /**
+     * Runs what a call does, at whose safe points signals are handled.
+     *
+     * @template T
+     * @param \Closure(): T $work
+     * @return T
+     */
+    private function run(\Closure $work): mixed
+    {
+        try {
+            return Signals::atSafePoints($work);
+        } catch (Unfinished $unfinished) {
+            throw $unfinished->exception($this->commands->timeout);
+        } catch (ServerError $error) {
+            throw new ServerError(str_replace($this->token(), '(token)', $error->getMessage()));
+        }
+    }
+
+    private function isOfAllKeys(mixed $reply): bool
+    {
+        return $reply === count($this->options->keys);
+    }
+
+    private function ending(): string
+    {
+        $left = $this->options->session ? $this->options->lease : $this->until - Clock::now();
+        return '; the lock ends with its lease, in ' . max(0, (int) ceil($left)) . ' s at the latest';
+    }
+
+    /** @return list<string|int> */
+    private function tryCommand(int $holds, float $end): array
+    {
+        $replicas = $this->options->replicas;
+        $within = max(0.0, $end - Clock::now() - self::RETURN);
+        return $this->command('ACQUIRE', [
+            ...$this->options->words($holds),
+            ...($this->options->session ? ['SESSION'] : []),
+            ...($replicas === null ? [] : ['REPLICAS', $replicas, 'WITHIN', Clock::milliseconds($within)]),
+        ]);
+    }
+
+    /** @return list<string|int> */
+    private function waitCommand(int $holds, float $end): array
+    {
+        return $this->command('WAIT', [
+            ...$this->options->words($holds),
+            'KEEP', Clock::milliseconds($this->options->keep),
+            ...($end === INF ? [] : ['BLOCK', Clock::milliseconds(max(0.0, $end - Clock::now()))]),
+        ]);
+    }
+
+    /** @return list<string|int> what stands in for a release until atLeast is over */
+    private function keepCommand(float $rest): array
+    {
+        $words = ['PX', Clock::milliseconds($rest), ...($this->options->session ? ['NOSESSION'] : [])];
+        return $this->command('EXTEND', $words);
+    }
+
+    /**
+     * @param list<string|int> $words behind the token
+     * @param ?non-empty-list<string> $keys all keys by default
+     * @return non-empty-list<string|int>
+     */
+    private function command(string $name, array $words, ?array $keys = null): array
+    {
+        $keys ??= $this->options->keys;
+        $start = count($keys) > 1 ? ["LOCK.M$name", count($keys)] : ["LOCK.$name"];
+        return [...$start, ...$keys, $this->token(), ...$words];
     }
 }

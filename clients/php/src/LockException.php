@@ -4,7 +4,7 @@ declare(strict_types=1);
 
 namespace RedisLock;
 
-/** Base of this library's own exceptions. All others are phpredis's. */
-abstract class LockException extends \RuntimeException
+/** Every exception of this library, except \InvalidArgumentException for a wrong argument. */
+interface LockException extends \Throwable
 {
 }

@@ -4,7 +4,7 @@ declare(strict_types=1);
 
 namespace RedisLock;
 
-/** The lock was not granted within the time limit of using(). */
-final class NotAcquired extends LockException
+/** Another client held the lock until the wait was over. Thrown by using() alone. */
+final class NotAcquired extends \RuntimeException implements LockException
 {
 }

@@ -2,78 +2,222 @@
 
 // The driver of the conformance suite. Executes orders, each a line of JSON, with this library. A
 // PHP process does one thing at a time, so each lock has its own process, whose wait a signal
-// cancels.
+// cancels. The argument `predis` reads the servers out of a client of Predis.
 
 declare(strict_types=1);
 
+use RedisLock\AlreadyHeld;
 use RedisLock\Cancelled;
 use RedisLock\Deadlock;
 use RedisLock\Lock;
+use RedisLock\LockException;
+use RedisLock\LockLost;
 use RedisLock\Locks;
+use RedisLock\ModuleMissing;
+use RedisLock\NotAcquired;
+use RedisLock\NotHeld;
+use RedisLock\NotReplicated;
+use RedisLock\Observer;
+use RedisLock\ServerError;
+use RedisLock\Unavailable;
 
 require __DIR__ . '/../autoload.php';
+require __DIR__ . '/predis.php';
 
-/** Writes one answer. The line has the id of its order, and is a single write. */
-function say(int $id, array $answer): void
+/** Writes a line in a single write. */
+function say(array $line): void
 {
-    fwrite(STDOUT, json_encode(['id' => $id, ...$answer]) . "\n");
+    fwrite(STDOUT, json_encode($line, JSON_INVALID_UTF8_SUBSTITUTE) . "\n");
 }
 
-function connect(array $order): Closure
+/** Writes the events of a process, which has one lock. */
+final class Events extends Observer
 {
-    if ($order['cluster']) {
-        return fn () => new RedisCluster(null, $order['servers'], 1.0, 5.0);
+    public static string $lock;
+
+    public function waited(Lock $lock, float $seconds, string $outcome): void
+    {
+        say(['event' => 'waited', 'lock' => self::$lock, 'ms' => (int) (1000 * $seconds), 'outcome' => $outcome]);
     }
-    [$host, $port] = explode(':', $order['servers'][0]);
-    return function () use ($host, $port) {
-        $redis = new Redis();
-        $redis->connect($host, (int) $port, 1.0);
-        return $redis;
-    };
+
+    public function granted(Lock $lock): void
+    {
+        say(['event' => 'granted', 'lock' => self::$lock]);
+    }
+
+    public function lost(Lock $lock): void
+    {
+        say(['event' => 'lost', 'lock' => self::$lock]);
+    }
+
+    public function unavailable(LockException $error): void
+    {
+        say(['event' => 'unavailable', 'text' => (string) $error]);
+    }
 }
 
-function lockOf(array $order, Closure $connect): Lock
+/** Returns the given fields of an order, with the names of the library's arguments. */
+function arguments(array $order, array $names): array
 {
-    return (new Locks($connect))->lock(
-        $order['keys'],
-        lease: $order['lease_ms'] / 1000,
-        token: $order['token'],
-        shared: $order['shared'],
-        limit: $order['limit'],
-        permits: $order['permits'],
-        session: $order['session'],
-        keep: $order['keep_ms'] / 1000,
-    );
+    $arguments = [];
+    foreach ($names as $field => $name) {
+        if (isset($order[$field])) {
+            $isTime = str_ends_with($field, '_ms');
+            $arguments[$name] = $isTime ? seconds($order[$field]) : $order[$field];
+        }
+    }
+    return $arguments;
 }
 
-function acquire(Lock $lock, ?int $waitMs): array
+/** @param int|float|string $ms a number, or nan, inf or -inf */
+function seconds(int|float|string $ms): float
+{
+    return is_string($ms) ? ['nan' => NAN, 'inf' => INF, '-inf' => -INF][$ms] : $ms / 1000;
+}
+
+function locksOf(array $order, string $client): Locks
+{
+    $options = ['observer' => new Events()] + arguments($order, ['command_timeout_ms' => 'commandTimeout']);
+    if ($client === 'predis') {
+        return new Locks(predisOf($order), ...$options);
+    }
+    $login = isset($order['password']) ? rawurlencode($order['username'] ?? '') . ':' . rawurlencode($order['password']) . '@' : '';
+    $urls = fn (string $login) => array_map(fn (string $address) => "redis://$login$address", $order['servers']);
+    return isset($order['sentinel'])
+        ? new Locks("redis://$login$order[sentinel]", ...['sentinels' => $urls('')] + $options)
+        : new Locks($urls($login), ...$options);
+}
+
+function predisOf(array $order): Predis\Client
+{
+    $login = array_intersect_key($order, ['username' => 0, 'password' => 0]);
+    if (isset($order['sentinel'])) {
+        $options = ['replication' => 'sentinel', 'service' => $order['sentinel'], 'parameters' => $login];
+        return new Predis\Client(array_map(fn ($address) => "tcp://$address", $order['servers']), $options);
+    }
+    $nodes = array_map(function (string $address) use ($login) {
+        [$host, $port] = explode(':', $address);
+        return ['host' => $host, 'port' => (int) $port] + $login;
+    }, $order['servers']);
+    return $order['cluster'] ? new Predis\Client($nodes, ['cluster' => 'redis']) : new Predis\Client($nodes[0]);
+}
+
+function lockOf(array $order, Locks $locks): Lock
+{
+    return $locks->lock($order['keys'], ...arguments($order, [
+        'lease_ms' => 'lease',
+        'wait_ms' => 'wait',
+        'token' => 'token',
+        'shared' => 'shared',
+        'limit' => 'limit',
+        'permits' => 'permits',
+        'session' => 'session',
+        'keep_ms' => 'keep',
+        'reentrant' => 'reentrant',
+        'at_least_ms' => 'atLeast',
+        'data' => 'data',
+        'replicas' => 'replicas',
+    ]));
+}
+
+/** Returns the wait of an order, where null means without a limit. */
+function waitOf(array $order): ?float
+{
+    return array_key_exists('wait_ms', $order) ? seconds($order['wait_ms'] ?? 'inf') : null;
+}
+
+/** Runs what a signal may cancel. */
+function cancellable(callable $work): mixed
 {
     global $waits;
     try {
         $waits = true;
-        $fence = $lock->acquire($waitMs === null ? null : $waitMs / 1000);
-        $waits = false;
-        return $fence === null ? ['ok' => false] : ['ok' => true, 'fence' => $fence];
+        return $work();
     } finally {
         $waits = false;
     }
 }
 
-function obey(Lock $lock, array $order): array
+function acquire(Lock $lock, array $order): array
+{
+    $fence = cancellable(fn () => $lock->acquire(waitOf($order)));
+    return $fence === null ? ['ok' => false] : ['ok' => true, 'fence' => $fence];
+}
+
+function block(Lock $lock, array $order): array
+{
+    try {
+        $fence = cancellable(fn () => $lock->using(function (int $fence) use ($order): int {
+            global $waits;
+            $waits = false;
+            say(['event' => 'in', 'lock' => $order['lock']]);
+            usleep(1000 * $order['work_ms']);
+            return isset($order['fail']) ? throw new DomainException($order['fail']) : $fence;
+        }, waitOf($order)));
+        return ['ok' => true, 'fence' => $fence];
+    } catch (DomainException $failure) {
+        return ['error' => 'failed', 'text' => $failure->getMessage()];
+    }
+}
+
+/** Returns every text form of a value. */
+function texts(mixed $value): string
+{
+    ob_start();
+    var_dump($value);
+    $texts = ob_get_clean() . print_r($value, true) . json_encode($value) . print_r((array) $value, true);
+    $texts .= @var_export($value, true);
+    try {
+        $texts .= serialize($value);
+    } catch (Throwable $refusal) {
+        $texts .= $refusal;
+    }
+    return $texts;
+}
+
+function obey(Lock $lock, Locks $locks, array $order): array
 {
     return match ($order['do']) {
-        'lock' => ['ok' => true, 'token' => $lock->token],
-        'acquire' => acquire($lock, $order['wait_ms']),
+        'lock' => ['ok' => true, 'token' => $lock->token()],
+        'acquire' => acquire($lock, $order),
+        'block' => block($lock, $order),
         'release' => ['ok' => $lock->release()],
-        'extend' => ['ok' => $lock->extend($order['lease_ms'] / 1000)],
+        'release_all' => ['ok' => true, 'count' => $locks->releaseAll()],
+        'extend' => ['ok' => $lock->extend(seconds($order['lease_ms']))],
         'left' => ['ok' => true, 'ms' => (int) ($lock->left() * 1000)],
-        'state' => ['ok' => true, 'lost' => $lock->isLost(), 'fence' => $lock->fence(), 'token' => $lock->token],
+        'owned' => ['ok' => $lock->owned()],
+        'state' => ['ok' => true, 'lost' => $lock->isLost(), 'fence' => $lock->fence(), 'token' => $lock->token()],
+        'texts' => ['ok' => true, 'text' => texts($lock) . texts($locks)],
     };
 }
 
-/** Serves one lock until its orders end. */
-function serve($orders, array $first, Closure $connect): void
+function answer(callable $work): array
 {
+    try {
+        return $work();
+    } catch (Throwable $thrown) {
+        $isDenial = preg_match('/^(NOPERM|NOAUTH|WRONGPASS) /', $thrown->getMessage());
+        $name = match (true) {
+            $thrown instanceof InvalidArgumentException, $thrown instanceof TypeError => 'argument',
+            $thrown instanceof NotAcquired => 'not_acquired',
+            $thrown instanceof LockLost => 'lost',
+            $thrown instanceof Cancelled => 'cancelled',
+            $thrown instanceof Deadlock => 'deadlock',
+            $thrown instanceof Unavailable => 'unavailable',
+            $thrown instanceof ModuleMissing => 'module_missing',
+            $thrown instanceof NotReplicated => 'not_replicated',
+            $thrown instanceof AlreadyHeld, $thrown instanceof NotHeld => 'misuse',
+            $thrown instanceof ServerError && $isDenial => 'denied',
+            default => 'other',
+        };
+        return ['error' => $name, 'text' => $thrown . print_r($thrown->getTrace(), true)];
+    }
+}
+
+/** Serves one lock until its orders end. */
+function serve($orders, array $first, array $connect, string $client): void
+{
+    Events::$lock = $first['lock'];
     pcntl_async_signals(true);
     pcntl_signal(SIGUSR1, function (): void {
         global $waits;
@@ -81,37 +225,46 @@ function serve($orders, array $first, Closure $connect): void
             throw new Cancelled('by a signal');
         }
     });
-    $lock = lockOf($first, $connect);
-    for ($order = $first; $order !== null; $order = json_decode((string) fgets($orders), true)) {
-        try {
-            $answer = obey($lock, $order);
-        } catch (Throwable $thrown) {
-            $name = match ($thrown::class) {
-                Cancelled::class => 'cancelled',
-                Deadlock::class => 'deadlock',
-                default => 'other',
-            };
-            $answer = ['error' => $name, 'text' => (string) $thrown];
-        }
-        say($order['id'], $answer);
+    if (isset($first['max_hold_ms'])) {
+        // Nothing is renewed, so there is no such option.
+        say(['id' => $first['id'], 'error' => 'unrepresentable']);
+        posix_kill(posix_getpid(), SIGKILL);
     }
+    $locks = $lock = null;
+    for ($order = $first; $order !== null; $order = json_decode((string) fgets($orders), true)) {
+        $answer = answer(function () use (&$locks, &$lock, $order, $connect, $client): array {
+            $locks ??= locksOf($connect, $client);
+            $lock ??= lockOf($order, $locks);
+            return obey($lock, $locks, $order);
+        });
+        if ($order['do'] !== 'release_all') {
+            say(['id' => $order['id'], ...$answer]);
+        } else {
+            fwrite($orders, json_encode($answer) . "\n");
+        }
+        if ($lock === null) {
+            break;
+        }
+    }
+    // Without the destructors, because the held lock is not released.
+    posix_kill(posix_getpid(), SIGKILL);
 }
 
 /** @return array{int, resource} the process, and the stream for its orders */
-function start(array $first, Closure $connect): array
+function start(array $first, array $connect, string $client): array
 {
     [$theirs, $ours] = stream_socket_pair(STREAM_PF_UNIX, STREAM_SOCK_STREAM, 0);
     $pid = pcntl_fork();
     if ($pid === 0) {
         fclose($ours);
-        serve($theirs, $first, $connect);
-        exit(0);
+        serve($theirs, $first, $connect, $client);
     }
     fclose($theirs);
     return [$pid, $ours];
 }
 
 $waits = false;
+$client = $argv[1] ?? 'php';
 $connect = null;
 $processes = [];
 $lockOfOrder = [];
@@ -120,15 +273,26 @@ while (($line = fgets(STDIN)) !== false) {
     $id = $order['id'];
     switch ($order['do']) {
         case 'connect':
-            $connect = connect($order);
-            say($id, ['ok' => true]);
+            $connect = $order;
+            say(['id' => $id, ...answer(fn () => ['ok' => locksOf($order, $client) !== null])]);
             break;
         case 'lock':
-            $processes[$order['lock']] = start($order, $connect);
+            $processes[$order['lock']] = start($order, $connect, $client);
             break;
         case 'cancel':
             posix_kill($processes[$lockOfOrder[$order['of']]][0], SIGUSR1);
-            say($id, ['ok' => true]);
+            say(['id' => $id, 'ok' => true]);
+            break;
+        case 'release_all':
+            $answer = ['ok' => true, 'count' => 0];
+            foreach ($processes as [, $stream]) {
+                fwrite($stream, $line);
+            }
+            foreach ($processes as [, $stream]) {
+                $part = json_decode((string) fgets($stream), true) ?? ['count' => 0];
+                $answer = isset($part['error']) ? $part : [...$answer, 'count' => $answer['count'] + $part['count']];
+            }
+            say(['id' => $id, ...$answer]);
             break;
         default:
             $lockOfOrder[$id] = $order['lock'];

@@ -4,11 +4,20 @@
 
 declare(strict_types=1);
 
+use RedisLock\AlreadyHeld;
+use RedisLock\Lock;
+use RedisLock\LockException;
 use RedisLock\LockLost;
 use RedisLock\Locks;
 use RedisLock\NotAcquired;
+use RedisLock\NotHeld;
+use RedisLock\NotReplicated;
+use RedisLock\Observer;
+use RedisLock\ServerError;
+use RedisLock\Unavailable;
 
 require __DIR__ . '/../autoload.php';
+require __DIR__ . '/predis.php';
 require __DIR__ . '/server.php';
 
 function same(mixed $expected, mixed $found, string $what): void
@@ -46,9 +55,53 @@ function thrown(callable $work): Throwable
     throw new Exception('nothing was thrown');
 }
 
-function locks(): Locks
+function locks(mixed ...$options): Locks
 {
-    return new Locks(connection(...));
+    return new Locks('redis://' . HOST . ':' . port(), ...$options);
+}
+
+/** Collects what the observer hears. */
+final class Heard extends Observer
+{
+    /** @var list<string> */
+    public array $lines = [];
+
+    public function waited(Lock $lock, float $seconds, string $outcome): void
+    {
+        $this->lines[] = "waited: $outcome";
+    }
+
+    public function granted(Lock $lock): void
+    {
+        $this->lines[] = 'granted';
+    }
+
+    public function lost(Lock $lock): void
+    {
+        $this->lines[] = 'lost';
+    }
+
+    public function unavailable(LockException $error): void
+    {
+        $this->lines[] = 'unavailable: ' . $error->getMessage();
+    }
+}
+
+/** Runs the work while the server is stopped. */
+function stopped(callable $work): mixed
+{
+    signal_server(SIGSTOP);
+    try {
+        return $work();
+    } finally {
+        signal_server(SIGCONT);
+    }
+}
+
+/** Checks that a call took its time, and at most 250 ms more. */
+function in_time(float $expected, float $took, string $what): void
+{
+    same(true, $took >= $expected - 0.001 && $took < $expected + 0.25, "$what after $took s, in time");
 }
 
 function call(string|int ...$words): mixed
@@ -66,7 +119,7 @@ function waiters(string $key): int
 function test_using_holds_the_lock_and_releases_it(): void
 {
     $lock = locks()->lock('k');
-    $found = $lock->using(fn (int $fence) => [$fence, call('LOCK.CHECK', 'k', $lock->token) > 0]);
+    $found = $lock->using(fn (int $fence) => [$fence, call('LOCK.CHECK', 'k', $lock->token()) > 0]);
     same([$lock->fence(), true], $found, 'in the function');
     same(null, call('LOCK.INFO', 'k'), 'after it');
     $failure = new Exception('of the work');
@@ -86,7 +139,7 @@ function test_using_waits_no_longer_than_it_is_told(): void
 {
     call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
     $lock = locks()->lock('k');
-    same(NotAcquired::class, thrown(fn () => $lock->using(fn () => null, wait: 0.1))::class, 'thrown');
+    same(NotAcquired::class, thrown(fn () => $lock->using(fn () => null, 0.1))::class, 'thrown');
     same(0, waiters('k'), 'waiters');
 }
 
@@ -101,38 +154,60 @@ function test_a_lease_that_is_over_is_known_without_asking(): void
     same(true, call('LOCK.CHECK', 'k', 'other') > 0, 'the next holder has it');
 }
 
-/** Waits longer than a wait stays on one connection. */
-function test_a_long_wait_keeps_its_database_prefix_and_place(): void
+/** @return array<string, object> clients with another database and a prefix */
+function clients_with_prefix(): array
 {
-    $connect = function () {
-        $redis = connection();
-        $redis->select(3);
-        $redis->setOption(Redis::OPT_PREFIX, 'p:');
-        $redis->setOption(Redis::OPT_SERIALIZER, Redis::SERIALIZER_PHP);
-        return $redis;
-    };
-    $other = $connect();
-    $other->rawCommand('LOCK.ACQUIRE', 'p:k', 'other', 'PX', 5000);
-    $lock = (new Locks($connect))->lock('k');
-    [$fence, $took] = timed(fn () => $lock->acquire(wait: 30.0));
-    same(true, $fence !== null && $took > 2.5 && $took < 10.0, "it was granted after $took s");
-    same(true, $other->rawCommand('LOCK.CHECK', 'p:k', $lock->token) > 0, 'it is held there');
+    $redis = connection();
+    $redis->select(3);
+    $redis->setOption(Redis::OPT_PREFIX, 'p:');
+    $redis->setOption(Redis::OPT_SERIALIZER, Redis::SERIALIZER_PHP);
+    $parameters = ['host' => HOST, 'port' => port(), 'database' => 3];
+    return ['phpredis' => $redis, 'Predis' => new Predis\Client($parameters, ['prefix' => 'p:'])];
+}
+
+function test_a_client_lends_its_address_database_and_prefix(): void
+{
+    $other = connection();
+    $other->select(3);
+    foreach (clients_with_prefix() as $name => $client) {
+        $lock = (new Locks($client))->lock('k');
+        $lock->acquire();
+        same(true, $other->rawCommand('LOCK.CHECK', 'p:k', $lock->token()) > 0, "$name: it is held there");
+        same(true, $lock->release(), "$name: released");
+    }
+}
+
+/** Waits longer than a wait stays on one connection. */
+function test_a_long_wait_opens_two_connections_and_keeps_its_place(): void
+{
+    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 6500);
+    $lock = locks()->lock('k');
+    $before = opened();
+    behind_the_first_one('k');
+    [$fence, $took] = timed(fn () => $lock->acquire(30.0));
+    same(true, $fence !== null && $took > 6.0 && $took < 10.0, "it was granted after $took s");
+    // The two of the wait, those of the child, and that of this question.
+    same(true, opened() - $before <= 2 + 2 + 1, 'few connections');
+    same(true, call('LOCK.CHECK', 'k', $lock->token()) > 0, 'it was first');
     same(true, $lock->release(), 'released');
 }
 
-/** Checks that the reply to an abandoned wait doesn't become the reply to another command. */
-function test_a_persistent_connection_is_left_in_step(): void
+function opened(): int
 {
-    // Without this, phpredis checks each connection that it reuses.
-    ini_set('redis.pconnect.echo_check_liveness', '0');
-    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
-    $connect = function () {
-        $redis = new Redis();
-        $redis->pconnect(HOST, port());
-        return $redis;
-    };
-    same(null, (new Locks($connect))->lock('k')->acquire(wait: 2.5), 'the fence');
-    same('mine', $connect()->rawCommand('ECHO', 'mine'), 'the answer to ECHO');
+    return (int) connection()->info('stats')['total_connections_received'];
+}
+
+/** Takes a place for another token once this process waits. */
+function behind_the_first_one(string $key): void
+{
+    if (pcntl_fork() === 0) {
+        $redis = connection();
+        while ($redis->rawCommand('LOCK.QUEUE', $key, 'behind', 'KEEP', 60000) !== 2) {
+            $redis->rawCommand('LOCK.CANCEL', $key, 'behind');
+            usleep(5000);
+        }
+        posix_kill(posix_getpid(), SIGKILL);
+    }
 }
 
 function test_a_wait_doesnt_end_a_session(): void
@@ -141,8 +216,8 @@ function test_a_wait_doesnt_end_a_session(): void
     $session = $locks->lock('held', session: true);
     $session->acquire();
     call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
-    same(null, $locks->lock('k')->acquire(wait: 2.5), 'the fence');
-    same(null, $locks->lock('k', session: true)->acquire(wait: 2.5), "a session's fence");
+    same(null, $locks->lock('k')->acquire(3.0), 'the fence');
+    same(null, $locks->lock('k', session: true)->acquire(3.0), "a session's fence");
     same(true, $session->left() > 0, 'the session has it');
     same(true, $session->release(), 'released');
 }
@@ -157,7 +232,7 @@ function test_a_session_that_is_waited_for_is_tied(): void
         return $holder[array_search('session', $holder, true) + 1];
     };
     same(1, $tie(), 'the tie');
-    call('LOCK.EXTEND', 'k', $lock->token, 'NOSESSION');
+    call('LOCK.EXTEND', 'k', $lock->token(), 'NOSESSION');
     same([0, true, 1], [$tie(), $lock->extend(60.0), $tie()], 'the tie, extended, the tie');
     unset($lock);
     until('it is free', fn () => call('LOCK.INFO', 'k') === null);
@@ -167,8 +242,10 @@ function test_a_refused_command_doesnt_end_a_session(): void
 {
     $lock = locks()->lock('k', session: true);
     $lock->acquire();
-    $thrown = thrown(fn () => $lock->extend(1e15));
-    same('ERR invalid lease', substr($thrown->getMessage(), 0, 17), 'thrown');
+    call('ACL', 'SETUSER', 'default', '-lock.extend');
+    $thrown = thrown(fn () => $lock->extend(10.0));
+    call('ACL', 'SETUSER', 'default', '+lock.extend');
+    same([ServerError::class, 'NOPERM'], [$thrown::class, substr($thrown->getMessage(), 0, 6)], 'thrown');
     same(true, $lock->left() > 0 && $lock->release(), 'it is held');
 }
 
@@ -187,67 +264,332 @@ function test_a_lost_connection_loses_nothing_but_a_session(): void
     same([false, true], [$session->extend(20.0), $session->isLost()], 'the session is extended, lost');
 }
 
-/** Pauses the server for longer than the reply's time limit, so that the command is sent twice. */
-function test_a_release_is_sent_again(): void
+/** Kills the connection after the release, so that the reply is lost. */
+function test_a_release_whose_answer_is_lost_was_a_release(): void
 {
     $lock = locks()->lock('k');
     $lock->acquire();
-    call('CLIENT', 'PAUSE', 3000, 'ALL');
-    [$released, $took] = timed(fn () => $lock->release());
-    same(true, $released && $took > 1.0, "released after $took s");
+    $released = stopped(function () use ($lock) {
+        if (pcntl_fork() === 0) {
+            usleep(200_000);
+            signal_server(SIGCONT);
+            posix_kill(posix_getpid(), SIGKILL);
+        }
+        return $lock->release();
+    });
+    same([true, false], [$released, $lock->isLost()], 'released, lost');
     same(null, call('LOCK.INFO', 'k'), 'after it');
 }
 
-function test_a_release_whose_answer_is_lost_was_a_release(): void
+function test_every_call_returns_in_time_though_the_server_stands_still(): void
 {
-    $connect = function () {
-        $redis = new class () extends Redis {
-            public static int $releases = 0;
+    $heard = new Heard();
+    $locks = locks(commandTimeout: 0.5, observer: $heard);
+    [$tried, $waits] = [$locks->lock('tried'), $locks->lock('waits')];
+    [$released, $extended, $used, $gone] = array_map($locks->lock(...), ['released', 'extended', 'used', 'gone']);
+    array_map(fn (Lock $lock) => $lock->acquire(), [$released, $extended, $used, $gone]);
+    $used->release();
+    stopped(function () use ($tried, $waits, $released, $extended, $used, &$gone): void {
+        $calls = [
+            'try' => [0.5, fn () => $tried->tryAcquire()],
+            'wait' => [1.2, fn () => $waits->acquire(1.2)],
+            'short wait' => [0.1, fn () => $waits->acquire(0.1)],
+            'release' => [0.5, fn () => $released->release()],
+            'extend' => [0.5, fn () => $extended->extend(60.0)],
+            'left' => [0.5, fn () => $extended->left()],
+            'owned' => [0.5, fn () => $extended->owned()],
+        ];
+        foreach ($calls as $what => [$expected, $call]) {
+            [$thrown, $took] = timed(fn () => thrown($call));
+            same(Unavailable::class, $thrown::class, $what);
+            same(1, preg_match('/^no answer from 127.0.0.1:\d+, tried for [\d.]+ s/', $thrown->getMessage()), "$what: $thrown");
+            in_time($expected, $took, $what);
+        }
+        [, $took] = timed(function () use (&$gone): void {
+            $gone = null;
+        });
+        in_time(0.5, $took, 'a destructor');
+    });
+    same(true, $extended->release(), 'the lock that could not be extended is held');
+    foreach (['tried', 'waits', 'released', 'gone'] as $key) {
+        until("nothing is left at $key", fn () => call('LOCK.INFO', $key) === null);
+    }
+    same(1, count(preg_grep('/^unavailable/', $heard->lines)), 'what the destructor said');
+}
 
-            public function rawCommand($command, ...$words): mixed
-            {
-                $reply = parent::rawCommand($command, ...$words);
-                if ($command === 'LOCK.RELEASE' && self::$releases++ === 0) {
-                    throw new RedisException('read error on connection');
-                }
-                return $reply;
-            }
-        };
-        $redis->connect(HOST, port());
-        return $redis;
-    };
-    $lock = (new Locks($connect))->lock('k');
+function test_the_block_keeps_its_result_and_its_error_though_no_server_replies(): void
+{
+    $heard = new Heard();
+    $lock = locks(commandTimeout: 0.3, observer: $heard)->lock('k');
+    $failure = new DomainException('of the work');
+    $stop = fn () => signal_server(SIGSTOP);
+    [$result, $took] = timed(fn () => $lock->using(function () use ($stop) {
+        $stop();
+        return 'done';
+    }));
+    signal_server(SIGCONT);
+    same('done', $result, 'the result');
+    in_time(0.3, $took, 'the block');
+    same($failure, thrown(fn () => $lock->using(function () use ($stop, $failure) {
+        $stop();
+        throw $failure;
+    })), 'thrown');
+    signal_server(SIGCONT);
+    same(2, count(preg_grep('/^unavailable: no answer/', $heard->lines)), 'what the observer heard');
+    until('nothing is left', fn () => call('LOCK.INFO', 'k') === null);
+}
+
+function test_a_release_without_a_server_is_made_up_for(): void
+{
+    $lock = locks(commandTimeout: 0.2)->lock('k');
     $lock->acquire();
-    same([true, false], [$lock->release(), $lock->isLost()], 'released, lost');
+    $token = $lock->token();
+    call('REPLICAOF', '127.0.0.1', '1');
+    $thrown = thrown(fn () => $lock->release());
+    call('REPLICAOF', 'NO', 'ONE');
+    same(Unavailable::class, $thrown::class, "thrown: $thrown");
+    same(1, preg_match('/the server is a replica.*ends with its lease, in (29|30) s/', $thrown->getMessage()), "$thrown");
+    same(true, call('LOCK.CHECK', 'k', $token) > 0, 'it is left behind');
+    $lock->owned();
+    same(null, call('LOCK.INFO', 'k'), 'after the next call');
 }
 
-function test_a_signal_handler_gives_a_wait_up(): void
+function test_a_wait_without_a_limit_is_reported_and_goes_on(): void
 {
-    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
-    $stop = new Exception('stop');
-    pcntl_async_signals(true);
-    pcntl_signal(SIGALRM, fn () => throw $stop);
-    $lock = locks()->lock('k');
-    signal_once_it_waits();
-    [$thrown, $took] = timed(fn () => thrown(fn () => $lock->acquire()));
-    pcntl_async_signals(false);
-    same($stop, $thrown, 'thrown');
-    same(true, $took < 6.0, "after $took s");
-    same(0, waiters('k'), 'waiters');
-}
-
-/** Sends this process a signal from a child once it waits. The child leaves the server running. */
-function signal_once_it_waits(): void
-{
-    $waits = posix_getpid();
+    $heard = new Heard();
+    $lock = locks(commandTimeout: 0.3, observer: $heard)->lock('k');
+    signal_server(SIGSTOP);
     if (pcntl_fork() === 0) {
-        try {
-            until('it waits', fn () => waiters('k') === 1);
-            posix_kill($waits, SIGALRM);
-        } finally {
-            posix_kill(posix_getpid(), SIGKILL);
+        sleep(1);
+        signal_server(SIGCONT);
+        posix_kill(posix_getpid(), SIGKILL);
+    }
+    same(true, $lock->acquire(INF) > 0, 'the fence');
+    same(1, preg_match('/^unavailable: no answer from .*; the wait goes on$/', $heard->lines[0]), $heard->lines[0]);
+    same(['granted', 'waited: granted'], array_slice($heard->lines, 1), 'what else it heard');
+    same(true, $lock->release(), 'released');
+}
+
+function test_a_signal_ends_a_wait_though_the_server_stands_still(): void
+{
+    foreach ([true, false] as $isStopped) {
+        pcntl_async_signals(true);
+        pcntl_signal(SIGALRM, fn () => throw new DomainException('stop'));
+        $lock = locks()->lock('k');
+        call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
+        $began = hrtime(true);
+        $isStopped && signal_server(SIGSTOP);
+        pcntl_alarm(1);
+        $thrown = thrown(fn () => $lock->acquire(INF));
+        pcntl_async_signals(false);
+        signal_server(SIGCONT);
+        same(DomainException::class, $thrown::class, 'thrown');
+        in_time(1.0, (hrtime(true) - $began) / 1e9, 'the signal');
+        call('LOCK.RELEASE', 'k', 'other');
+        until('nothing is left', fn () => call('LOCK.INFO', 'k') === null);
+    }
+}
+
+function test_connects_that_hang_are_given_up(): void
+{
+    $full = stream_socket_server('tcp://' . HOST . ':0', $code, $why, STREAM_SERVER_BIND | STREAM_SERVER_LISTEN, stream_context_create(
+        ['socket' => ['backlog' => 1]],
+    ));
+    $address = stream_socket_get_name($full, false);
+    $waiting = array_map(fn () => stream_socket_client("tcp://$address", $code, $why, 1.0, STREAM_CLIENT_ASYNC_CONNECT), range(1, 4));
+    [$thrown, $took] = timed(fn () => thrown(fn () => (new Locks($address, commandTimeout: 0.4))->lock('k')->tryAcquire()));
+    same("no connection to $address, tried for 0.4 s", $thrown->getMessage(), 'thrown');
+    in_time(0.4, $took, 'the try');
+}
+
+function test_wrong_arguments_are_refused_before_anything_is_sent(): void
+{
+    $locks = new Locks('redis://127.0.0.1:1');
+    $lock = locks()->lock('k');
+    $lock->acquire();
+    $calls = [
+        'keys must not be empty' => fn () => $locks->lock([]),
+        'keys must be strings' => fn () => $locks->lock([5]),
+        'keys must be different' => fn () => $locks->lock(['a', 'a']),
+        'token must not be' => fn () => $locks->lock('k', token: '*'),
+        'token must have' => fn () => $locks->lock('k', token: ''),
+        'permits need a limit' => fn () => $locks->lock('k', permits: 1),
+        'permits must not be greater' => fn () => $locks->lock('k', limit: 1, permits: 2),
+        'limit must be' => fn () => $locks->lock('k', limit: 0),
+        'data must have' => fn () => $locks->lock('k', data: str_repeat('x', 1025)),
+        'replicas must be' => fn () => $locks->lock('k', replicas: 1001),
+        'redis must be' => fn () => new Locks('http://127.0.0.1'),
+    ];
+    foreach ([0.0, -1.0, NAN, INF, 1e300] as $wrong) {
+        $times = [
+            'lease must be' => [fn () => $locks->lock('k', lease: $wrong), fn () => $lock->extend($wrong)],
+            'keep must be' => [fn () => $locks->lock('k', keep: $wrong)],
+            'commandTimeout must be' => [fn () => new Locks('redis://127.0.0.1:1', commandTimeout: $wrong)],
+        ];
+        if ($wrong !== 0.0) {
+            $times['atLeast must be'] = [fn () => $locks->lock('k', atLeast: $wrong)];
+        }
+        if ($wrong !== 0.0 && $wrong !== INF) {
+            $times['wait must be'] = [fn () => $locks->lock('k', wait: $wrong), fn () => $lock->acquire($wrong)];
+        }
+        foreach ($times as $start => $of) {
+            foreach ($of as $call) {
+                $thrown = thrown($call);
+                same([InvalidArgumentException::class, 0], [$thrown::class, strpos($thrown->getMessage(), $start)], "$thrown");
+            }
         }
     }
+    foreach ($calls as $start => $call) {
+        $thrown = thrown($call);
+        same([InvalidArgumentException::class, 0], [$thrown::class, strpos($thrown->getMessage(), $start)], "$thrown");
+    }
+    same(TypeError::class, thrown(fn () => new Locks(new stdClass()))::class, 'another object');
+    same(true, $lock->release(), 'the lock is held');
+}
+
+function test_an_object_acquires_once_unless_it_is_reentrant(): void
+{
+    $locks = locks();
+    $lock = $locks->lock('k');
+    same(NotHeld::class, thrown(fn () => $lock->release())::class, 'before the first acquire');
+    $lock->acquire();
+    $thrown = thrown(fn () => $lock->acquire());
+    same([AlreadyHeld::class, true], [$thrown::class, str_contains($thrown->getMessage(), 'reentrant')], 'acquired again');
+    same([true, NotHeld::class], [$lock->release(), thrown(fn () => $lock->release())::class], 'released twice');
+    $again = $locks->lock('k', reentrant: true);
+    same($again->acquire(), $again->acquire(), 'the fences');
+    same([true, true], [$again->release(), $again->release()], 'released twice');
+    same(null, call('LOCK.INFO', 'k'), 'after it');
+}
+
+function test_an_object_that_ends_releases_its_lock(): void
+{
+    $lock = locks()->lock('k');
+    $lock->acquire();
+    unset($lock);
+    same(null, call('LOCK.INFO', 'k'), 'after it');
+    $kept = locks()->lock('k', autoRelease: false);
+    $kept->acquire();
+    $token = $kept->token();
+    unset($kept);
+    same(true, call('LOCK.CHECK', 'k', $token) > 0, 'it is kept');
+}
+
+function test_a_program_that_dies_of_an_exception_releases_its_locks(): void
+{
+    $program = '<?php require ' . var_export(realpath(__DIR__ . '/../autoload.php'), true) . ';'
+        . '$lock = (new RedisLock\Locks("redis://127.0.0.1:' . port() . '"))->lock("k");'
+        . '$lock->acquire(); throw new Exception("the end");';
+    same(true, str_contains(stream_get_contents(started($program)), 'the end'), 'what it said');
+    same(null, call('LOCK.INFO', 'k'), 'after it');
+}
+
+function test_a_forked_process_leaves_the_lock_alone(): void
+{
+    $lock = locks()->lock('k');
+    $lock->acquire();
+    $child = pcntl_fork();
+    if ($child === 0) {
+        $token = $lock->token();
+        unset($lock);
+        posix_kill(posix_getpid(), SIGKILL);
+    }
+    pcntl_waitpid($child, $status);
+    same([true, true], [$lock->left() > 0, $lock->release()], 'left, released');
+}
+
+function test_at_least_keeps_the_lock_after_its_release(): void
+{
+    $locks = locks();
+    $lock = $locks->lock('k', atLeast: 1.0, lease: 30.0);
+    [, $took] = timed(function () use ($lock, $locks): void {
+        $lock->acquire();
+        same(true, $lock->release(), 'released');
+        same(NotHeld::class, thrown(fn () => $lock->release())::class, 'released again');
+        same(null, $lock->tryAcquire(), 'the same object');
+        same(true, $locks->lock('k')->acquire(5.0) !== null, 'the next one');
+    });
+    same(true, $took >= 0.95 && $took < 3.0, "after $took s");
+}
+
+function test_data_limits_and_release_all(): void
+{
+    $locks = locks();
+    $seats = array_map(fn () => $locks->lock('seats', limit: 2, data: 'why'), range(1, 3));
+    $got = array_map(fn (Lock $seat) => $seat->tryAcquire() !== null, $seats);
+    same([true, true, false], $got, 'a limit alone is a semaphore');
+    $holder = call('LOCK.INFO', 'seats')[3][0];
+    same('why', $holder[array_search('data', $holder, true) + 1], 'the data');
+    call('LOCK.RELEASE', 'seats', $seats[0]->token());
+    same([1, 0], [$locks->releaseAll(), $locks->releaseAll()], 'released');
+    same(null, call('LOCK.INFO', 'seats'), 'after it');
+}
+
+function test_too_few_replicas_release_what_was_granted(): void
+{
+    foreach ([0.0, 1.0] as $wait) {
+        $thrown = thrown(fn () => locks()->lock('k', replicas: 1)->acquire($wait));
+        same(NotReplicated::class, $thrown::class, 'thrown');
+        same(null, call('LOCK.INFO', 'k'), 'after it');
+    }
+}
+
+function test_the_observer_hears_of_waits_grants_and_losses(): void
+{
+    $heard = new Heard();
+    $lock = locks(observer: $heard)->lock('k');
+    $lock->acquire();
+    call('DEL', 'k');
+    same([false, false], [$lock->extend(10.0), $lock->release()], 'extended, released');
+    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
+    $lock->acquire(0.1);
+    same(['granted', 'lost', 'waited: not acquired'], $heard->lines, 'what it heard');
+    $bad = new class () extends Observer {
+        public function granted(Lock $lock): void
+        {
+            throw new Exception('of the hook');
+        }
+    };
+    same(true, locks(observer: $bad)->lock('free')->acquire() > 0, 'a hook that throws');
+}
+
+function test_no_text_shows_the_token(): void
+{
+    ini_set('zend.exception_ignore_args', '0');
+    call('CONFIG', 'SET', 'requirepass', 'hunter2');
+    $locks = new Locks(login(), commandTimeout: 0.2);
+    $lock = $locks->lock('k', token: 'confidential');
+    $lock->acquire();
+    $errors = [
+        stopped(fn () => thrown(fn () => $lock->extend(10.0))),
+        stopped(fn () => thrown(fn () => $locks->lock('k', token: 'confidential')->acquire(0.3))),
+        stopped(fn () => thrown(fn () => $lock->release())),
+        thrown(fn () => new Locks(login() . ':wrong')),
+        thrown(fn () => $locks->lock('k', token: 'confidential', lease: NAN)),
+        thrown(fn () => serialize($lock)),
+    ];
+    (new Locks(login()))->lock('other')->acquire();
+    connection_with('hunter2')->rawCommand('CONFIG', 'SET', 'requirepass', '');
+    $texts = '';
+    foreach ([$lock, $locks, ...$errors] as $value) {
+        ob_start();
+        var_dump($value);
+        $texts .= ob_get_clean() . print_r($value, true) . @var_export($value, true) . json_encode($value);
+        $texts .= print_r((array) $value, true) . ($value instanceof Throwable ? $value : '');
+    }
+    same([true, false, false], array_map(fn ($word) => str_contains($texts, $word), ['127.0.0.1', 'confidential', 'hunter2']), 'in the texts');
+}
+
+function login(): string
+{
+    return 'redis://default:hunter2@' . HOST . ':' . port();
+}
+
+function connection_with(string $password): Redis
+{
+    $redis = connection();
+    $redis->auth($password);
+    return $redis;
 }
 
 /** Accepts both outcomes, the grant or the signal first. */
@@ -276,26 +618,31 @@ function test_a_signal_leaves_no_grant(): void
     pcntl_async_signals(false);
 }
 
-function test_a_try_at_a_server_that_is_gone_fails_after_a_second(): void
+function test_a_try_at_a_server_that_is_gone_fails_in_time(): void
 {
-    $gone = new Locks(function () {
-        $redis = new Redis();
-        $redis->connect(HOST, 1, 0.5);
-        return $redis;
-    });
-    [$thrown, $took] = timed(fn () => thrown(fn () => $gone->lock('k')->acquire(wait: 0)));
-    same(RedisException::class, $thrown::class, 'thrown');
-    same(true, $took >= 1.0 && $took < 5.0, "after $took s");
+    $lock = (new Locks('redis://127.0.0.1:1'))->lock('k');
+    [$thrown, $took] = timed(fn () => thrown(fn () => $lock->tryAcquire()));
+    same('127.0.0.1:1: connection refused, tried for 1 s', $thrown->getMessage(), 'thrown');
+    in_time(1.0, $took, 'the try');
+}
+
+function test_the_cause_of_an_outage_is_in_words(): void
+{
+    $causes = [
+        'unix:///no/such.sock' => '/no/such.sock: no such file or directory',
+        'no.such.host.invalid' => 'no.such.host.invalid:6379: name or service not known',
+    ];
+    foreach ($causes as $url => $cause) {
+        $thrown = thrown(fn () => (new Locks($url, commandTimeout: 0.2))->lock('k')->tryAcquire());
+        same(["$cause, tried for 0.2 s"], [$thrown->getMessage()], $url);
+    }
 }
 
 function test_a_wrong_password_isnt_tried_for_ever(): void
 {
-    $wrong = new Locks(function () {
-        $redis = connection();
-        $redis->auth(['nobody', 'wrong']);
-        return $redis;
-    });
-    same(RedisException::class, thrown(fn () => $wrong->lock('k')->acquire())::class, 'thrown');
+    $lock = (new Locks('redis://nobody:wrong@' . HOST . ':' . port()))->lock('k');
+    $thrown = thrown(fn () => $lock->acquire(INF));
+    same([ServerError::class, 'WRONGPASS'], [$thrown::class, substr($thrown->getMessage(), 0, 9)], 'thrown');
 }
 
 function test_the_version_is_that_of_the_module(): void
@@ -305,13 +652,29 @@ function test_the_version_is_that_of_the_module(): void
     same($module[1], $composer['version'], 'the version');
 }
 
-/** @return list<string> the programs of the README, in their order */
+/** @return list<string> the whole programs of the README, in their order */
 function programs(): array
 {
-    preg_match_all('/^```php\n(.*?)^```/ms', file_get_contents(__DIR__ . '/../README.md'), $found);
+    preg_match_all('/^```php\n(<\?php\n.*?)^```/ms', readme(), $found);
     $autoload = var_export(realpath(__DIR__ . '/../autoload.php'), true);
     $here = ["__DIR__ . '/../redis-lock/clients/php/autoload.php'" => $autoload, '6379' => (string) port()];
     return array_map(fn (string $program) => strtr($program, $here), $found[1]);
+}
+
+function readme(): string
+{
+    return file_get_contents(__DIR__ . '/../README.md');
+}
+
+/** Runs a part of a program of the README, and returns what it printed. */
+function run_part(string $name, array $here): string
+{
+    preg_match('/^<!-- run: ' . $name . ' -->\n```php\n(.*?)^```/ms', readme(), $found);
+    $start = '<?php use RedisLock\Locks;';
+    foreach (['autoload.php', 'tests/predis.php'] as $file) {
+        $start .= 'require ' . var_export(realpath(__DIR__ . "/../$file"), true) . ';';
+    }
+    return stream_get_contents(started($start . strtr($found[1], $here)));
 }
 
 /** @return resource the program's output */
@@ -349,17 +712,135 @@ function test_the_calls_of_the_readme_do_what_it_says(): void
         fence: a number
         extended: true
         left: 60
+        owned: true
         lost: false
         released: true
         worked
         both: true
         shared: true
-        order-7: true
+        released: 2
+        again: true
         released: true
         session: true
+        free: true
 
         SAID;
     same($expected, stream_get_contents(started(programs()[1])), 'what it said');
+}
+
+function test_the_log_of_the_readme_says_what_happens(): void
+{
+    $expected = "granted: [\"orders:42\"]\nwaited: not acquired\n";
+    same($expected, stream_get_contents(started(programs()[2])), 'what it said');
+}
+
+function test_the_clients_of_the_readme_lend_their_address(): void
+{
+    $said = run_part('clients', ['6379' => (string) port()]);
+    same("beside phpredis\nbeside Predis\n", $said, 'what it said');
+}
+
+/** @return int the port of a cluster of one node */
+function cluster(): int
+{
+    static $port = null;
+    if ($port === null) {
+        $port = free_port();
+        $bus = (string) free_port();
+        start_server_with_module($port, '--cluster-enabled', 'yes', '--cluster-port', $bus, '--cluster-announce-ip', HOST, '--cluster-config-file', "nodes-$port.conf");
+        connection($port)->rawCommand('CLUSTER', 'ADDSLOTSRANGE', 0, 16383);
+        until('it serves', fn () => str_contains(connection($port)->rawCommand('CLUSTER', 'INFO'), 'cluster_state:ok'));
+        register_shutdown_function(fn () => unlink(sys_get_temp_dir() . "/nodes-$port.conf"));
+    }
+    return $port;
+}
+
+function test_the_cluster_of_the_readme_serves(): void
+{
+    same("in a cluster\n", run_part('cluster', ['7001' => '1', '7002' => '1', '7003' => (string) cluster()]), 'what it said');
+}
+
+function test_clients_of_a_cluster_lend_their_nodes(): void
+{
+    $address = HOST . ':' . cluster();
+    $clients = [
+        new RedisCluster(null, [$address]),
+        new Predis\Client(["tcp://$address"], ['cluster' => 'redis']),
+    ];
+    foreach ($clients as $client) {
+        same(true, (new Locks($client))->lock('k')->using(fn () => true), $client::class);
+    }
+    $sharded = new Predis\Client(["tcp://$address", "tcp://$address"], ['cluster' => 'predis']);
+    same(InvalidArgumentException::class, thrown(fn () => new Locks($sharded))::class, 'sharded by Predis');
+}
+
+/** @return int the port of a sentinel of the tests' server */
+function sentinel(): int
+{
+    static $port = null;
+    if ($port === null) {
+        $port = free_port();
+        $file = tempnam(sys_get_temp_dir(), 'sentinel');
+        file_put_contents($file, "port $port\nsentinel monitor mymaster " . HOST . ' ' . port() . " 1\n");
+        start_server($port, $file, '--sentinel');
+        register_shutdown_function(fn () => unlink($file));
+    }
+    return $port;
+}
+
+function test_the_sentinel_of_the_readme_names_the_primary(): void
+{
+    $here = ['26379' => '1', '26380' => '1', '26381' => (string) sentinel()];
+    same("at the primary\n", run_part('sentinel', $here), 'what it said');
+    $predis = new Predis\Client(['tcp://' . HOST . ':' . sentinel()], ['replication' => 'sentinel', 'service' => 'mymaster']);
+    same(true, (new Locks($predis))->lock('k')->using(fn () => true), 'Predis');
+    $unknown = new Locks('nobody', sentinels: [HOST . ':' . sentinel()]);
+    same(ServerError::class, thrown(fn () => $unknown->lock('k')->tryAcquire())::class, 'an unknown name');
+}
+
+function test_the_tls_of_the_readme_is_checked(): void
+{
+    $folder = sys_get_temp_dir() . '/tls-' . getmypid();
+    mkdir($folder);
+    exec("cd $folder && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+        . ' -addext subjectAltName=DNS:localhost -keyout key.pem -out ca.crt 2>&1');
+    [$port, $plain] = [free_port(), free_port()];
+    $files = ['--tls-cert-file', "$folder/ca.crt", '--tls-key-file', "$folder/key.pem", '--tls-ca-cert-file', "$folder/ca.crt"];
+    start_server_with_module($plain, '--tls-port', (string) $port, '--tls-auth-clients', 'no', ...$files);
+    $here = ['6390' => (string) $port, "'ca.crt'" => "'$folder/ca.crt'"];
+    same("encrypted\n", run_part('tls', $here), 'what it said');
+    $predis = new Predis\Client(['scheme' => 'tls', 'host' => 'localhost', 'port' => $port, 'ssl' => ['cafile' => "$folder/ca.crt"]]);
+    same(true, (new Locks($predis))->lock('k')->using(fn () => true), 'Predis');
+    $thrown = thrown(fn () => (new Locks("rediss://localhost:$port", commandTimeout: 2.0))->lock('k')->tryAcquire());
+    same([Unavailable::class, 1], [$thrown::class, preg_match('/certificate verify failed/', $thrown->getMessage())], "$thrown");
+    array_map(unlink(...), glob("$folder/*"));
+    rmdir($folder);
+}
+
+/** Installs the package as the README says, from a path and from a git repository. */
+function test_composer_installs_the_package(): void
+{
+    preg_match_all('/^```json\n(.*?)^```/ms', readme(), $found);
+    $folder = sys_get_temp_dir() . '/composer-' . getmypid();
+    $package = realpath(__DIR__ . '/..');
+    mkdir("$folder/clone/clients", recursive: true);
+    $run = function (string $command) use ($folder): void {
+        exec("cd $folder && ($command) 2>&1", $said, $code);
+        same(0, $code, "$command: " . implode("\n", $said));
+    };
+    $run("cp -rL $package clone/clients/php && cd clone && git init -q -b main && git add -A"
+        . ' && git -c user.name=t -c user.email=t@t commit -qm t');
+    $here = ['../redis-lock/clients/php' => $package, 'https://github.com/redis-lock/redis-lock' => "file://$folder/clone"];
+    foreach ($found[1] as $index => $json) {
+        $project = json_decode(strtr($json, $here), true);
+        $project['repositories'][] = ['packagist.org' => false];
+        mkdir("$folder/$index");
+        file_put_contents("$folder/$index/composer.json", json_encode($project));
+        $run("cd $index && COMPOSER_ALLOW_SUPERUSER=1 composer --no-interaction --quiet install"
+            . " && php -r 'require \"vendor/autoload.php\"; new RedisLock\\Locks(\"localhost\");'");
+    }
+    $run("rm -rf $folder/*");
+    rmdir($folder);
 }
 
 $failed = 0;

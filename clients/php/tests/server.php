@@ -1,39 +1,50 @@
 <?php
 
-// A server for the tests, which ends with them.
+// Servers for the tests, which end with them.
 
 declare(strict_types=1);
 
 const HOST = '127.0.0.1';
 
-function port(): int
+function free_port(): int
 {
-    static $port = null;
-    if ($port === null) {
-        $listener = stream_socket_server('tcp://' . HOST . ':0');
-        $port = (int) substr(strrchr(stream_socket_get_name($listener, false), ':'), 1);
-        fclose($listener);
-    }
+    $listener = stream_socket_server('tcp://' . HOST . ':0');
+    $port = (int) substr(strrchr(stream_socket_get_name($listener, false), ':'), 1);
+    fclose($listener);
     return $port;
 }
 
-function connection(): Redis
+/** Returns the port of the server that most tests use. */
+function port(): int
+{
+    static $port = null;
+    return $port ??= free_port();
+}
+
+function connection(?int $port = null): Redis
 {
     $redis = new Redis();
-    $redis->connect(HOST, port(), 1.0);
+    $redis->connect(HOST, $port ?? port(), 1.0);
     return $redis;
 }
 
-function serve(): void
+function signal_server(int $signal): void
 {
-    $module = realpath(getenv('REDIS_LOCK_MODULE') ?: throw new Exception('REDIS_LOCK_MODULE names the module'));
+    posix_kill($GLOBALS['servers'][0], $signal);
+}
+
+/** Starts a server without the module, and returns once it replies. */
+function start_server(int $port, string ...$options): void
+{
+    global $servers;
     $program = getenv('REDIS_SERVER') ?: throw new Exception('REDIS_SERVER names the server');
     $nothing = ['file', '/dev/null', 'w'];
-    $command = [$program, '--port', (string) port(), '--save', '', '--loadmodule', $module];
-    $server = proc_open($command, [['file', '/dev/null', 'r'], $nothing, $nothing], $pipes, sys_get_temp_dir());
-    register_shutdown_function(fn () => proc_terminate($server, SIGKILL));
+    $command = [$program, ...$options];
+    $started = proc_open($command, [['file', '/dev/null', 'r'], $nothing, $nothing], $pipes, sys_get_temp_dir());
+    $servers[] = proc_get_status($started)['pid'];
+    $GLOBALS['started'][] = $started;
     $end = microtime(true) + 15;
-    while (!answers()) {
+    while (!answers($port)) {
         if (microtime(true) > $end) {
             throw new Exception("$program doesn't answer");
         }
@@ -41,13 +52,26 @@ function serve(): void
     }
 }
 
-function answers(): bool
+function start_server_with_module(int $port, string ...$options): void
+{
+    $module = realpath(getenv('REDIS_LOCK_MODULE') ?: throw new Exception('REDIS_LOCK_MODULE names the module'));
+    start_server($port, '--port', (string) $port, '--save', '', '--loadmodule', $module, ...$options);
+}
+
+function answers(int $port): bool
 {
     try {
-        return connection()->ping() === true;
+        return connection($port)->ping() === true;
     } catch (RedisException) {
         return false;
     }
 }
 
-serve();
+$servers = [];
+$test = getmypid();
+register_shutdown_function(function () use ($test): void {
+    foreach (getmypid() === $test ? $GLOBALS['servers'] : [] as $server) {
+        posix_kill($server, SIGKILL);
+    }
+});
+start_server_with_module(port());

@@ -1,0 +1,10 @@
+<?php
+
+declare(strict_types=1);
+
+namespace RedisLock;
+
+/** No server replied in time. The message has the cause. */
+final class Unavailable extends \RuntimeException implements LockException
+{
+}
