@@ -2,377 +2,628 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
 )
 
 const (
-	// The time limit of a reply that the server sends at once.
-	answerWithin = time.Second
-	// The longest time of a wait on one connection. A silently dead connection is noticed then.
-	slice = 15 * time.Second
-	// No time limit, to redigo.
-	forever = time.Duration(0)
-	// The longest delay of the server's reply when a wait ends.
-	grace = 250 * time.Millisecond
-	// The interval at which a cancellation is repeated, because at the first one the wait may not
-	// have begun.
-	tellAgain = 20 * time.Millisecond
-
 	firstPause   = 50 * time.Millisecond
 	longestPause = time.Second
+	// The time that a call takes beyond its limit, to learn how it ended.
+	confirmWithin = 200 * time.Millisecond
+	// The longest time without a sign of life from the server in a wait.
+	askEvery = 3 * time.Second
 )
 
+// command is a command to the server, and the position of its first key.
 type command struct {
-	name string
-	args []interface{}
-}
-
-type patience struct {
-	waits bool
-	// The zero time sets no limit.
-	end time.Time
-}
-
-func (p patience) isOver() bool {
-	return !p.end.IsZero() && !time.Now().Before(p.end)
+	words []any
+	key   int8
 }
 
 // command returns a command with all keys and the token.
-func (l *Lock) command(name string, args ...interface{}) command {
-	all := []interface{}{}
-	if len(l.options.Keys) > 1 {
-		name = "M" + name
-		all = append(all, len(l.options.Keys))
+func (o *owner) command(verb string, args ...any) command {
+	c := command{[]any{"LOCK." + verb}, 1}
+	if len(o.keys) > 1 {
+		c = command{[]any{"LOCK.M" + verb, len(o.keys)}, 2}
 	}
-	for _, key := range l.options.Keys {
-		all = append(all, key)
+	for _, key := range o.keys {
+		c.words = append(c.words, key)
 	}
-	all = append(all, l.options.Token)
-	return command{"LOCK." + name, append(all, args...)}
+	c.words = append(append(c.words, string(o.token)), args...)
+	return c
 }
 
-// asks returns the command that requests the lock, and the time limit of its reply.
-func (l *Lock) asks(p patience, holds int) (command, time.Duration) {
-	o := l.options
-	args := []interface{}{"PX", ms(o.Lease), "HOLDS", holds}
-	if o.Shared {
-		args = append(args, "SHARED")
-	}
-	if o.Limit > 0 {
-		args = append(args, "LIMIT", o.Limit)
-	}
-	if o.Permits > 0 {
-		args = append(args, "PERMITS", o.Permits)
-	}
-	// A lock that is held already is tied already.
-	if o.Session && holds == 1 {
-		args = append(args, "SESSION")
-	}
-	if !p.waits {
-		return l.command("ACQUIRE", args...), answerWithin
-	}
-	// No KEEP with SESSION, because it would also keep the grant after the connection closes.
-	if !o.Session {
-		args = append(args, "KEEP", ms(o.Keep))
-	}
-	left := slice
-	if !p.end.IsZero() {
-		left = time.Until(p.end)
-		args = append(args, "BLOCK", ms(left))
-	}
-	wait := l.command("WAIT", args...)
-	switch {
-	case !o.Session:
-		return wait, inTime(left, slice) + grace
-	case p.end.IsZero():
-		// The place would end with the connection, so the wait stays on it. TCP's keepalive notices
-		// a silently dead connection.
-		return wait, forever
-	default:
-		return wait, inTime(left, left) + grace
-	}
+// cancel returns the command that cancels a wait. One key is enough for all.
+func (o *owner) cancel() command {
+	return command{[]any{"LOCK.CANCEL", o.keys[0], string(o.token)}, 1}
 }
 
-// inTime returns the shorter of two times, or zero if left is negative.
-func inTime(left, most time.Duration) time.Duration {
-	if left > most {
-		return most
+// request returns the command that acquires this many holds.
+func (o *owner) request(verb string, holds int, args ...any) command {
+	mode := []any{"PX", ms(min(o.lease, o.maxHold)), "HOLDS", holds}
+	if o.shared {
+		mode = append(mode, "SHARED")
 	}
-	if left < 0 {
-		return 0
+	if o.limit > 0 {
+		mode = append(mode, "LIMIT", o.limit)
 	}
-	return left
+	if o.permits > 0 {
+		mode = append(mode, "PERMITS", o.permits)
+	}
+	if o.data != nil {
+		mode = append(mode, "DATA", *o.data)
+	}
+	return o.command(verb, append(mode, args...)...)
 }
 
-func (l *Lock) take(ctx context.Context, p patience) (int64, bool, error) {
-	turnCtx := ctx
-	if !p.end.IsZero() {
-		within, cancel := context.WithDeadline(ctx, p.end)
+// patience is how long an acquire goes on. Limit 0 is no limit.
+type patience struct {
+	waits bool
+	limit time.Duration
+}
+
+// search is one acquire in progress. It has the owner's turn.
+type search struct {
+	*owner
+	patience
+	// Ends with the limit.
+	ctx    context.Context
+	caller context.Context
+	began  time.Time
+	before *grant
+	holds  int
+	// True after the lock was found not to be free.
+	waited bool
+	// The outage that goes on, or nil.
+	outage error
+	// The connection of its own, or nil.
+	own redis.UniversalClient
+}
+
+func (o *owner) acquire(caller context.Context, p patience) (int64, error) {
+	if err := caller.Err(); err != nil {
+		return 0, err
+	}
+	s := &search{owner: o, patience: p, ctx: caller, caller: caller, began: time.Now(), holds: 1}
+	if p.limit > 0 {
+		limited, cancel := context.WithTimeout(caller, p.limit)
 		defer cancel()
-		turnCtx = within
+		s.ctx = limited
 	}
-	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
-	case <-turnCtx.Done():
-		return 0, false, ctx.Err()
+	fence, err := s.run()
+	if s.waited && s.waits {
+		o.observe(func(lock *Lock) {
+			if waited := o.locks.observer.Waited; waited != nil {
+				waited(lock, time.Since(s.began), outcome(err))
+			}
+		})
 	}
-	before := l.grant()
-	if !before.isHeld() {
-		before = nil
-	}
-	holds := 1
-	if before != nil {
-		before.mu.Lock()
-		holds = before.holds + 1
-		before.mu.Unlock()
-	}
-	var session redis.Conn
-	fence, sent, err := l.waitFor(ctx, p, holds, &session)
-	if err != nil || fence == 0 {
-		if session != nil {
-			session.Close()
-		}
-		return 0, false, err
-	}
-	l.note(before, fence, sent, holds, session)
-	return fence, true, nil
+	return fence, err
 }
 
-// waitFor returns the fence, and the time when the granted command was sent. The fence is 0 if the
-// time passed without a grant.
-func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *redis.Conn) (int64, time.Time, error) {
+func outcome(err error) Outcome {
+	switch {
+	case err == nil:
+		return Granted
+	case errors.Is(err, ErrNotAcquired):
+		return NotAcquired
+	case errors.Is(err, context.Canceled), errors.Is(err, ErrCancelled):
+		return Cancelled
+	}
+	return Failed
+}
+
+func (s *search) run() (int64, error) {
+	if err := s.takeTurn(); err != nil {
+		return 0, err
+	}
+	if s.before, _ = s.held(); s.before != nil {
+		s.holds = s.before.holds + 1
+	}
+	fence, sent, err := s.seek()
+	if err != nil {
+		return 0, err
+	}
+	s.hold(fence, s.holds, sent, s.own)
+	s.giveTurn(s.reentrant)
+	return fence, nil
+}
+
+// takeTurn waits for the other users of this object, in their order.
+func (s *search) takeTurn() error {
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	if !s.waits && !s.reentrant && !s.isCleaning() {
+		return ErrNotAcquired
+	}
+	s.waited = true
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	case <-s.ctx.Done():
+	}
+	if s.isCleaning() {
+		s.outage = &noAnswer{s.locks.link.address, s.limit}
+	}
+	return s.over(true)
+}
+
+func (o *owner) isCleaning() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.cleaning
+}
+
+// over returns the error at the end of the context: "not acquired" only if somebody else was seen
+// to have the lock, without an outage since.
+func (s *search) over(isRefused bool) error {
+	if errors.Is(s.caller.Err(), context.Canceled) {
+		return s.caller.Err()
+	}
+	err := ErrNotAcquired
+	if s.outage != nil {
+		err = unavailable(s.outage)
+	} else if !isRefused {
+		err = unavailable(&noAnswer{s.locks.link.address, time.Since(s.began).Round(time.Millisecond)})
+	}
+	if deadline := s.caller.Err(); deadline != nil {
+		return fmt.Errorf("%w (%w)", err, deadline)
+	}
+	return err
+}
+
+// seek returns the fence, and the time when the granted command was sent. After an error, it has
+// given the turn.
+func (s *search) seek() (int64, time.Time, error) {
+	ask := s.request("ACQUIRE", s.holds)
+	takesPlace := s.waits && s.before == nil
+	var woken bell
+	if takesPlace {
+		message, b := s.locks.link.add()
+		defer s.locks.link.remove(message)
+		woken = b
+		ask = s.request("QUEUE", s.holds, "KEEP", ms(s.keep), "NOTIFY", s.channel, message)
+	}
+	soon := s.lease / 10
+	wasNotified := time.Time{}
 	pause := firstPause
-	soon := l.options.Lease / 10
 	for {
-		sent := time.Now()
-		asks, within := l.asks(p, holds)
-		reply, err := l.askFor(ctx, holds, session, within, asks)
-		if ctx.Err() != nil {
-			l.giveUp(holds - 1)
-			return 0, sent, ctx.Err()
+		c := s.locks.link.send(s.locks.link.shared, ask, s.attempt())
+		select {
+		case <-c.done:
+		case <-s.ctx.Done():
+			return 0, c.sent, s.end(c)
+		}
+		fence, err := grantOf(c.reply, c.err)
+		if fence > 0 {
+			fence, err = s.confirm(fence)
 		}
 		switch {
-		case err == nil && reply == nil:
-			if !p.waits || p.isOver() {
-				return 0, sent, nil
-			}
-		case err == nil:
+		case err == nil && fence > 0:
 			// The grant may be old if the reply took long, because this process may have been
 			// stopped. Asking again sets the lease at a known time. The second reply waits for no
 			// holder, so it is slow only if the network is.
-			if time.Since(sent) > soon {
-				soon = l.options.Lease
-				continue
+			if time.Since(c.sent) <= soon {
+				return fence, c.sent, nil
 			}
-			grant, err := redis.Values(reply, nil)
-			if err != nil || len(grant) != 2 {
-				return 0, sent, fmt.Errorf("redislock: not an answer of the module: %v", reply)
-			}
-			fence, err := redis.Int64(grant[1], nil)
-			return fence, sent, err
-		case !mayPass(err):
-			return 0, sent, told(err)
-		case p.isOver():
-			l.giveUp(holds - 1)
-			return 0, sent, err
-		default:
-			end := time.Now().Add(pause)
-			if !p.end.IsZero() {
-				end = earlier(end, p.end)
-			}
+			soon = s.lease
+			continue
+		case err == nil && !takesPlace:
+			s.closeOwn()
+			s.giveTurn(true)
+			return 0, c.sent, ErrNotAcquired
+		case err == nil && time.Since(wasNotified) < min(s.keep, s.lease)/2:
+			// The message came, and no grant: the place was cancelled. This one is a new place.
+			s.leave(nil)
+			return 0, c.sent, ErrCancelled
+		case err == nil:
+			s.waited, s.outage, pause = true, nil, firstPause
+			s.locks.link.listen(s.channel)
+			wasNotified = time.Time{}
 			select {
-			case <-time.After(time.Until(end)):
-			case <-ctx.Done():
+			case w := <-woken:
+				if w.isTurn {
+					wasNotified = time.Now()
+				}
+				err = w.err
+			case <-time.After(min(s.keep/3, s.lease/3, askEvery)):
+			case <-s.ctx.Done():
+				return 0, c.sent, s.end(nil)
+			}
+		}
+		switch {
+		case err == nil:
+		case s.ctx.Err() != nil:
+			return 0, c.sent, s.end(c)
+		case !isOutage(err):
+			return 0, c.sent, s.fail(err)
+		default:
+			s.suffer(err)
+			select {
+			case <-time.After(pause):
+			case <-s.ctx.Done():
+				return 0, c.sent, s.end(nil)
 			}
 			pause = longer(pause)
 		}
 	}
 }
 
-// askFor sends a request for the lock, and cancels the wait when the context ends.
-func (l *Lock) askFor(ctx context.Context, holds int, session *redis.Conn, within time.Duration, c command) (interface{}, error) {
-	type answer struct {
-		reply interface{}
-		err   error
-	}
-	answers := make(chan answer, 1)
-	go func() {
-		var a answer
-		if l.options.Session && holds == 1 {
-			a.reply, a.err = l.askOn(session, within, c)
-		} else {
-			a.reply, a.err = l.ask(within, c)
+// attempt returns the time of one attempt. It is longer than what is left of the limit, so that a
+// reply can still tell how the search ended.
+func (s *search) attempt() time.Duration {
+	within := s.locks.timeout
+	if deadline, ok := s.ctx.Deadline(); ok {
+		left := max(0, time.Until(deadline)) + confirmWithin
+		if left < within || !s.waits {
+			within = left
 		}
-		answers <- a
+	}
+	return within
+}
+
+// confirm ties the grant to a connection of its own, and waits for replicas, if the options say so.
+func (s *search) confirm(fence int64) (int64, error) {
+	tie := s.session && s.before == nil
+	if !tie && s.replicas == 0 {
+		return fence, nil
+	}
+	args := []any{}
+	if tie {
+		args = append(args, "SESSION")
+	}
+	if s.replicas > 0 {
+		args = append(args, "REPLICAS", s.replicas, "WITHIN", ms(s.locks.timeout))
+	}
+	if s.own == nil {
+		s.own = s.locks.link.open(1)
+	}
+	c := s.locks.link.send(s.own, s.request("ACQUIRE", s.holds, args...), s.locks.timeout+confirmWithin)
+	select {
+	case <-c.done:
+	case <-s.ctx.Done():
+		return 0, s.ctx.Err()
+	}
+	if !s.session {
+		s.closeOwn()
+	}
+	return grantOf(c.reply, c.err)
+}
+
+func (s *search) closeOwn() {
+	if s.own != nil {
+		_ = s.own.Close()
+		s.own = nil
+	}
+}
+
+// suffer notes an outage. If nobody waits for the end of this search, the observer hears of it.
+func (s *search) suffer(err error) {
+	_, isLimited := s.ctx.Deadline()
+	if s.outage == nil && !isLimited {
+		s.locks.report(unavailable(err))
+	}
+	s.outage = err
+}
+
+// end leaves the queue, and returns the error, because the context has ended.
+func (s *search) end(c *call) error {
+	wasRefused := s.waited && s.outage == nil
+	unanswered := c != nil && !c.isDone()
+	if unanswered && !s.waits {
+		s.locks.link.undo(s.token, s.command("RELEASE", "HOLDS", s.holds-1))
+	}
+	confirmed := s.leave(c)
+	if s.waits || errors.Is(s.caller.Err(), context.Canceled) {
+		select {
+		case ok := <-confirmed:
+			wasRefused = ok && s.outage == nil && (s.waited || unanswered && c.err == nil)
+		case <-time.After(confirmWithin):
+			wasRefused = false
+		}
+	}
+	return s.over(wasRefused)
+}
+
+// fail returns a final error of the server.
+func (s *search) fail(err error) error {
+	if !s.waited && s.own == nil && !errors.Is(final(err, s.token), ErrNotReplicated) {
+		// A refused command leaves nothing behind.
+		s.giveTurn(true)
+		return final(err, s.token)
+	}
+	select {
+	case <-s.leave(nil):
+	case <-time.After(confirmWithin):
+	}
+	return final(err, s.token)
+}
+
+// leave cancels the wait, and releases what was granted, in the background. CANCEL comes first, so
+// that no grant can follow the RELEASE. The turn is given when nothing is left. Then the channel
+// has true if there was no outage.
+func (s *search) leave(c *call) <-chan bool {
+	done := make(chan bool, 1)
+	s.setCleaning(true)
+	go func() {
+		if c != nil {
+			// The command may still reach the server.
+			<-c.done
+		}
+		// After this time, the place and the grant have ended anyway.
+		ctx, cancel := context.WithTimeout(context.Background(), max(s.keep, s.lease))
+		defer cancel()
+		again := s.clean(ctx)
+		if again {
+			// Commands of the outage may have arrived just now.
+			time.Sleep(firstPause)
+			s.clean(ctx)
+		}
+		s.closeOwn()
+		s.setCleaning(false)
+		s.giveTurn(true)
+		done <- !again
+	}()
+	return done
+}
+
+// clean returns true if there was an outage.
+func (s *search) clean(ctx context.Context) bool {
+	a := s.ask(ctx, s.locks.link.shared, s.cancel(), s.locks.report)
+	b := s.ask(ctx, s.locks.link.shared, s.command("RELEASE", "HOLDS", s.holds-1), nil)
+	return a.again || b.again || b.err != nil
+}
+
+func (o *owner) setCleaning(cleaning bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.cleaning = cleaning
+}
+
+// grantOf returns the fence of a grant, or 0 if the reply is a place or nil.
+func grantOf(reply any, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	switch reply := reply.(type) {
+	case nil, int64:
+		return 0, nil
+	case []any:
+		if len(reply) == 2 {
+			if fence, ok := reply[1].(int64); ok {
+				return fence, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("redislock: not a reply of the module: %T", reply)
+}
+
+// answer is the end of a command that was sent until a server answered.
+type answer struct {
+	count int64
+	sent  time.Time
+	// True if an earlier reply may have been lost.
+	again bool
+	err   error
+}
+
+// ask sends a command until the server answers or ctx ends. The first outage is reported.
+func (o *owner) ask(ctx context.Context, client redis.UniversalClient, c command, report func(error)) answer {
+	var outage error
+	for pause := firstPause; ; pause = longer(pause) {
+		sent := o.locks.link.send(client, c, o.locks.timeout)
+		select {
+		case <-sent.done:
+			if sent.err == nil {
+				count, _ := sent.reply.(int64)
+				return answer{count, sent.sent, outage != nil, nil}
+			}
+			if !isOutage(sent.err) {
+				return answer{0, sent.sent, outage != nil, final(sent.err, o.token)}
+			}
+			if outage == nil && report != nil {
+				report(unavailable(sent.err))
+			}
+			outage = sent.err
+			select {
+			case <-time.After(pause):
+				continue
+			case <-ctx.Done():
+			}
+		case <-ctx.Done():
+			if outage == nil {
+				outage = &noAnswer{o.locks.link.address, time.Since(sent.sent).Round(time.Millisecond)}
+			}
+		}
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return answer{0, sent.sent, true, ctx.Err()}
+		}
+		return answer{0, sent.sent, true, unavailable(outage)}
+	}
+}
+
+// release releases one hold or all.
+func (o *owner) release(ctx context.Context, all bool) error {
+	ctx, cancel := context.WithTimeout(ctx, o.locks.timeout)
+	defer cancel()
+	if o.reentrant {
+		// The count of holds must not change meanwhile.
+		select {
+		case o.turn <- struct{}{}:
+		case <-ctx.Done():
+			return o.expired(ctx, nil)
+		}
+	}
+	g, isLost := o.held()
+	holds := 0
+	if g != nil && !all {
+		holds = g.holds - 1
+	}
+	if g == nil || holds == 0 && !o.drop(g, false) {
+		o.giveTurn(o.reentrant)
+		if isLost {
+			return ErrLost
+		}
+		return ErrNotHeld
+	}
+	o.mu.Lock()
+	g.holds = holds
+	until := g.until
+	o.mu.Unlock()
+	released := make(chan error, 1)
+	outage := make(chan error, 1)
+	go func() {
+		within, cancel := context.WithDeadline(context.Background(), until)
+		defer cancel()
+		a := o.ask(within, o.locks.link.shared, o.releasing(g, holds), func(err error) { outage <- err })
+		// If a reply was lost, the command before may have released the lock.
+		if a.err == nil && a.count != int64(len(o.keys)) && !(a.again && holds == 0) {
+			a.err = ErrLost
+			o.loseLate(g, holds)
+		}
+		if holds == 0 {
+			g.close()
+		}
+		o.giveTurn(o.reentrant || holds == 0)
+		released <- a.err
 	}()
 	select {
-	case a := <-answers:
-		return a.reply, a.err
+	case err := <-released:
+		return err
 	case <-ctx.Done():
 	}
-	for {
-		_, _ = l.ask(answerWithin, l.cancel())
-		select {
-		case <-answers:
-			return nil, ctx.Err()
-		case <-time.After(tellAgain):
-		}
-	}
-}
-
-func (l *Lock) note(before *grant, fence int64, sent time.Time, holds int, session redis.Conn) {
-	if before.isHeld() && before.fence == fence {
-		before.mu.Lock()
-		before.holds = holds
-		before.mu.Unlock()
-		before.renewed(sent, l.options.Lease)
-		return
-	}
-	if before != nil {
-		before.loses(isHeld)
-	}
-	held := &grant{
-		fence: fence, holds: 1, lease: l.options.Lease, until: sent.Add(l.options.Lease), session: session,
-		onLost: l.options.OnLost, lost: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}, 1),
-	}
-	l.mu.Lock()
-	l.current = held
-	l.mu.Unlock()
-	if l.options.Session && session == nil {
-		// The grant before was lost meanwhile, so this grant isn't tied yet.
-		l.renew(held)
-	}
-	go l.keep(held)
-}
-
-// cancel returns a CANCEL. One key is enough, because a wait for several keys is cancelled as a
-// whole.
-func (l *Lock) cancel() command {
-	return command{"LOCK.CANCEL", []interface{}{l.options.Keys[0], l.options.Token}}
-}
-
-// giveUp cancels a wait, and releases everything except the holds from before it. CANCEL comes
-// first, so that no grant can follow the RELEASE.
-func (l *Lock) giveUp(holds int) {
-	_, _ = l.ask(grace, l.cancel())
-	_, _ = l.ask(grace, l.command("RELEASE", "HOLDS", holds))
-}
-
-// askUntil sends a command until it gets a reply or the time is over. It returns the reply, and
-// true if an earlier reply was lost.
-func (l *Lock) askUntil(until time.Time, c command) (interface{}, bool, error) {
-	pause := firstPause
-	for again := false; ; again = true {
-		reply, err := l.ask(answerWithin, c)
-		if err == nil || !mayPass(err) || !time.Now().Before(until) {
-			return reply, again, err
-		}
-		time.Sleep(time.Until(earlier(time.Now().Add(pause), until)))
-		pause = longer(pause)
-	}
-}
-
-func (l *Lock) ask(within time.Duration, c command) (interface{}, error) {
-	conn := l.source.Get()
-	defer conn.Close()
-	return l.askConn(conn, within, c)
-}
-
-// askOn sends a command on the lock's own connection, which it opens if there is none.
-func (l *Lock) askOn(session *redis.Conn, within time.Duration, c command) (interface{}, error) {
-	if *session == nil {
-		*session = l.source.Get()
-	}
-	reply, err := l.askConn(*session, within, c)
-	if err != nil && mayPass(err) {
-		(*session).Close()
-		*session = nil
-	}
-	return reply, err
-}
-
-func (l *Lock) askConn(conn redis.Conn, within time.Duration, c command) (interface{}, error) {
-	// Binds the connection to the node of the first key, because a command for several keys doesn't
-	// begin with a key.
-	if cluster, ok := conn.(interface{ Bind(...string) error }); ok {
-		_ = cluster.Bind(l.options.Keys[0])
-	}
-	reply, err := redis.DoWithTimeout(conn, within, c.name, c.args...)
-	if said, ok := err.(redis.Error); ok && strings.HasPrefix(string(said), "ASK ") && !l.options.Session {
-		return askElsewhere(said, within, c)
-	}
-	return reply, err
-}
-
-// askElsewhere sends a command to the node that an ASK error names. It sends no password.
-func askElsewhere(said redis.Error, within time.Duration, c command) (interface{}, error) {
-	words := strings.Fields(string(said))
-	conn, err := redis.Dial("tcp", words[len(words)-1], redis.DialConnectTimeout(answerWithin))
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	if _, err := redis.DoWithTimeout(conn, answerWithin, "ASKING"); err != nil {
-		return nil, said
-	}
-	return redis.DoWithTimeout(conn, within, c.name, c.args...)
-}
-
-// heldAll returns true if an EXTEND or a RELEASE found all keys held.
-func (l *Lock) heldAll(reply interface{}) bool {
-	count, err := redis.Int(reply, nil)
-	return err == nil && count == len(l.options.Keys)
-}
-
-// mayPass returns true if the command should be sent again on a new connection.
-func mayPass(err error) bool {
-	said, isReply := err.(redis.Error)
-	if !isReply {
-		return true
-	}
-	code := strings.SplitN(string(said), " ", 2)[0]
-	switch code {
-	case "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK":
-		return true
-	}
-	// The server's error to its blocked clients when it becomes a replica.
-	return code == "UNBLOCKED" && strings.Contains(string(said), "instance state changed")
-}
-
-func told(err error) error {
-	said := err.Error()
-	switch {
-	case strings.HasPrefix(said, "DEADLOCK"):
-		return fmt.Errorf("%w: %s", ErrDeadlock, said)
-	case strings.HasPrefix(said, "UNBLOCKED") && strings.Contains(said, "LOCK.CANCEL"):
-		return ErrCancelled
-	}
+	err := o.expired(ctx, outage)
+	o.locks.report(fmt.Errorf("%w; a release goes on in the background", err))
 	return err
 }
 
-// ms returns milliseconds, rounded up because a wait must not end early, and at least 1.
-func ms(d time.Duration) int64 {
-	if d <= 0 {
-		return 1
+// releasing returns the command that leaves this many holds.
+func (o *owner) releasing(g *grant, holds int) command {
+	if stays := o.atLeast - time.Since(g.since); holds == 0 && stays > 0 {
+		return o.command("EXTEND", "PX", ms(stays))
 	}
-	return int64((d + time.Millisecond - 1) / time.Millisecond)
+	return o.command("RELEASE", "HOLDS", holds)
+}
+
+// loseLate notes a loss that the release has found.
+func (o *owner) loseLate(g *grant, holds int) {
+	if holds > 0 {
+		o.lose(g)
+		return
+	}
+	o.mu.Lock()
+	o.isLost = true
+	close(o.lost)
+	o.mu.Unlock()
+	o.tellLoss()
+}
+
+// expired returns the error of a call whose context has ended.
+func (o *owner) expired(ctx context.Context, outage <-chan error) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	select {
+	case err := <-outage:
+		return err
+	default:
+		return unavailable(&noAnswer{o.locks.link.address, o.locks.timeout})
+	}
+}
+
+func (o *owner) extend(ctx context.Context, lease time.Duration) error {
+	g, isLost := o.held()
+	if isLost {
+		return ErrLost
+	}
+	if g == nil {
+		return ErrNotHeld
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.locks.timeout)
+	defer cancel()
+	select {
+	case g.extending <- struct{}{}:
+		defer func() { <-g.extending }()
+	case <-ctx.Done():
+		return o.expired(ctx, nil)
+	}
+	return o.prolong(ctx, g, lease, nil)
+}
+
+// prolong sets the lease of a grant. The caller is the one that extends it.
+func (o *owner) prolong(ctx context.Context, g *grant, lease time.Duration, report func(error)) error {
+	client, args := o.locks.link.shared, []any{}
+	if g.own != nil {
+		client, args = g.own, []any{"SESSION"}
+	}
+	length := o.leaseOf(g, lease, time.Now())
+	a := o.ask(ctx, client, o.command("EXTEND", append([]any{"PX", ms(length)}, args...)...), report)
+	if a.err != nil {
+		return a.err
+	}
+	if a.count != int64(len(o.keys)) {
+		o.lose(g)
+		return ErrLost
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	g.lease, g.until = lease, a.sent.Add(length)
+	if o.current == g {
+		o.schedule(g)
+	}
+	return nil
+}
+
+// tend renews a grant, or ends it. The timer calls it.
+func (o *owner) tend(g *grant) {
+	g.extending <- struct{}{}
+	defer func() { <-g.extending }()
+	for wasReported := false; ; {
+		if held, _ := o.held(); held != g {
+			return
+		}
+		o.mu.Lock()
+		lease, until := g.lease, g.until
+		ends := g.noRenewal || !until.Before(o.end(g))
+		if ends {
+			o.schedule(g)
+		}
+		o.mu.Unlock()
+		if ends {
+			return
+		}
+		ctx, cancel := context.WithDeadline(g.ctx, until)
+		err := o.prolong(ctx, g, lease, o.locks.report)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrLost) {
+			// The server refuses it, but may not do so for long.
+			if !wasReported {
+				o.locks.report(err)
+				wasReported = true
+			}
+			select {
+			case <-time.After(longestPause):
+			case <-ctx.Done():
+			}
+		}
+		cancel()
+		if err == nil {
+			return
+		}
+	}
+}
+
+// ms returns milliseconds, rounded up because no time may end early, and at least 1.
+func ms(d time.Duration) int64 {
+	return max(1, int64((d-1)/time.Millisecond)+1)
 }
 
 func longer(pause time.Duration) time.Duration {
-	if pause *= 2; pause > longestPause {
-		return longestPause
-	}
-	return pause
-}
-
-func earlier(one, other time.Time) time.Time {
-	if one.Before(other) {
-		return one
-	}
-	return other
+	return min(2*pause, longestPause)
 }
