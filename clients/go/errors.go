@@ -21,8 +21,6 @@ var (
 	ErrLost = errors.New("redislock: the lock was lost")
 	// ErrNotHeld says that a call needs a lock that is held, and it isn't.
 	ErrNotHeld = errors.New("redislock: the lock isn't held")
-	// ErrCancelled says that another client cancelled the wait with LOCK.CANCEL.
-	ErrCancelled = errors.New("redislock: another client cancelled the wait")
 	// ErrDeadlock says that the wait would never end.
 	ErrDeadlock = errors.New("redislock: the wait would never end")
 	// ErrUnavailable says that no server could do it in time. The cause is wrapped too.
@@ -113,6 +111,9 @@ func final(err error, token secret) error {
 		return fmt.Errorf("%w: %s", ErrNotReplicated, strings.TrimPrefix(text, "NOREPLICAS "))
 	case strings.HasPrefix(text, "ERR unknown command"):
 		return ErrModuleMissing
+	case strings.HasPrefix(text, "ERR Protocol error: unauthenticated"):
+		// What a server says to a long command before the password.
+		return serverError("NOAUTH Authentication required.")
 	case strings.Contains(text, string(token)):
 		return serverError(strings.ReplaceAll(text, string(token), token.String()))
 	}

@@ -17,7 +17,7 @@ const (
 	// The most connections for commands, to each node. A command is short, so goroutines share them.
 	poolSize = 10
 	// The lifetime of connections to a primary that Sentinel names. A new one asks Sentinel anew.
-	followEvery = 5 * time.Second
+	followEvery = time.Second
 	// The address that go-redis gives the clients of Sentinel.
 	ofSentinel = "FailoverClient"
 	// The time for a command that is written behind another one.
@@ -46,6 +46,8 @@ type link struct {
 
 func newLink(client redis.UniversalClient, timeout time.Duration) (*link, error) {
 	l := &link{timeout: timeout, wires: map[*wire]struct{}{}}
+	// The context of each command ends it, so this is for connections without one.
+	longest := timeout + 2*confirmWithin
 	switch client := client.(type) {
 	case interface{ Options() *redis.Options }:
 		o := client.Options()
@@ -64,7 +66,7 @@ func newLink(client redis.UniversalClient, timeout time.Duration) (*link, error)
 				TLSConfig:                    o.TLSConfig, DisableIdentity: o.DisableIdentity, IdentitySuffix: o.IdentitySuffix,
 				ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: lifetime,
 				Dialer: l.dialer(o.Dialer), Protocol: 2, MaxRetries: -1, DialerRetries: 1, DialerRetryTimeout: 1,
-				DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
+				DialTimeout: timeout, ReadTimeout: longest, WriteTimeout: longest, PoolTimeout: longest,
 				ContextTimeoutEnabled: true, PoolSize: size,
 			})
 		}
@@ -84,7 +86,7 @@ func newLink(client redis.UniversalClient, timeout time.Duration) (*link, error)
 				TLSConfig:                    o.TLSConfig, DisableIdentity: o.DisableIdentity, IdentitySuffix: o.IdentitySuffix,
 				ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime,
 				Dialer: l.dialer(dialNode), Protocol: 2, MaxRetries: -1, DialerRetries: 1, DialerRetryTimeout: 1,
-				DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
+				DialTimeout: timeout, ReadTimeout: longest, WriteTimeout: longest, PoolTimeout: longest,
 				ContextTimeoutEnabled: true, PoolSize: size,
 			})
 		}

@@ -23,10 +23,10 @@ type Lock struct {
 // fence, which is greater than that of every earlier grant.
 //
 // It fails with ErrNotAcquired if somebody else had the lock until then; with ErrUnavailable if that
-// isn't known, because no server answered; with context.Canceled, ErrCancelled, ErrDeadlock,
-// ErrModuleMissing, ErrNotReplicated, or another error of the server at once. Without a limit, it
-// waits through outages, and reports them to the observer. If the context's own deadline was the
-// limit, the error is context.DeadlineExceeded as well.
+// isn't known, because no server answered; with context.Canceled; and at once with ErrDeadlock,
+// ErrModuleMissing, ErrNotReplicated, or another error of the server. Without a limit, it waits
+// through outages, and reports them to the observer. If the context's own deadline was the limit,
+// the error is context.DeadlineExceeded as well.
 func (l *Lock) Acquire(ctx context.Context) (fence int64, err error) {
 	o := l.owner
 	if o.waitsForever {
@@ -51,7 +51,12 @@ func (l *Lock) AcquireWithin(ctx context.Context, wait time.Duration) (fence int
 // with ErrUnavailable if no server answers within the command timeout, and then holds no lock; with
 // other errors as Acquire does.
 func (l *Lock) TryAcquire(ctx context.Context) (fence int64, err error) {
-	return l.owner.acquire(ctx, patience{limit: l.owner.locks.timeout})
+	limit := l.owner.locks.timeout
+	if l.owner.replicas > 0 {
+		// The server's own time limit ends a little later than it began here.
+		limit += confirmWithin
+	}
+	return l.owner.acquire(ctx, patience{limit: limit})
 }
 
 // Do acquires the lock as Acquire does, calls work, and releases the lock, even if work panics or

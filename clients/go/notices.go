@@ -17,20 +17,12 @@ const (
 	subscribeAgain = time.Second
 )
 
-// wake is why a waiter is woken.
-type wake struct {
-	// True if a message says that its turn has come, or that its place was cancelled.
-	isTurn bool
-	// The server's refusal to notify.
-	err error
-}
+// bell wakes one waiter: nil says that it should ask again, an error that nothing can notify it.
+type bell chan error
 
-// bell wakes one waiter.
-type bell chan wake
-
-func (b bell) ring(w wake) {
+func (b bell) ring(err error) {
 	select {
-	case b <- w:
+	case b <- err:
 	default:
 	}
 }
@@ -156,7 +148,7 @@ func (n *notices) hear(e *ear) {
 		case *redis.Message:
 			n.mu.Lock()
 			if b := n.bells[message.Payload]; b != nil {
-				b.ring(wake{isTurn: true})
+				b.ring(nil)
 			}
 			n.mu.Unlock()
 		case *redis.Subscription:
@@ -207,7 +199,7 @@ func (n *notices) wakeAll(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, b := range n.bells {
-		b.ring(wake{err: err})
+		b.ring(err)
 	}
 }
 

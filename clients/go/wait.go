@@ -111,7 +111,7 @@ func outcome(err error) Outcome {
 		return Granted
 	case errors.Is(err, ErrNotAcquired):
 		return NotAcquired
-	case errors.Is(err, context.Canceled), errors.Is(err, ErrCancelled):
+	case errors.Is(err, context.Canceled):
 		return Cancelled
 	}
 	return Failed
@@ -192,7 +192,6 @@ func (s *search) seek() (int64, time.Time, error) {
 		ask = s.request("QUEUE", s.holds, "KEEP", ms(s.keep), "NOTIFY", s.channel, message)
 	}
 	soon := s.lease / 10
-	wasNotified := time.Time{}
 	pause := firstPause
 	for {
 		c := s.locks.link.send(s.locks.link.shared, ask, s.attempt())
@@ -219,20 +218,11 @@ func (s *search) seek() (int64, time.Time, error) {
 			s.closeOwn()
 			s.giveTurn(true)
 			return 0, c.sent, ErrNotAcquired
-		case err == nil && time.Since(wasNotified) < min(s.keep, s.lease)/2:
-			// The message came, and no grant: the place was cancelled. This one is a new place.
-			s.leave(nil)
-			return 0, c.sent, ErrCancelled
 		case err == nil:
 			s.waited, s.outage, pause = true, nil, firstPause
 			s.locks.link.listen(s.channel)
-			wasNotified = time.Time{}
 			select {
-			case w := <-woken:
-				if w.isTurn {
-					wasNotified = time.Now()
-				}
-				err = w.err
+			case err = <-woken:
 			case <-time.After(min(s.keep/3, s.lease/3, askEvery)):
 			case <-s.ctx.Done():
 				return 0, c.sent, s.end(nil)
@@ -280,7 +270,11 @@ func (s *search) confirm(fence int64) (int64, error) {
 		args = append(args, "SESSION")
 	}
 	if s.replicas > 0 {
-		args = append(args, "REPLICAS", s.replicas, "WITHIN", ms(s.locks.timeout))
+		within := s.locks.timeout
+		if deadline, ok := s.ctx.Deadline(); ok {
+			within = min(within, time.Until(deadline))
+		}
+		args = append(args, "REPLICAS", s.replicas, "WITHIN", ms(within))
 	}
 	if s.own == nil {
 		s.own = s.locks.link.open(1)

@@ -153,7 +153,6 @@ func nameOf(err error) string {
 		{errors.Is(err, redislock.ErrLost), "lost"},
 		{errors.Is(err, redislock.ErrNotHeld), "misuse"},
 		{errors.Is(err, context.Canceled), "cancelled"},
-		{errors.Is(err, redislock.ErrCancelled), "cancelled"},
 		{errors.Is(err, redislock.ErrDeadlock), "deadlock"},
 		{errors.Is(err, redislock.ErrModuleMissing), "module_missing"},
 		{errors.Is(err, redislock.ErrNotReplicated), "not_replicated"},
@@ -209,13 +208,21 @@ func (d *driver) obey(ctx context.Context, o order) (answer, error) {
 		owned, err := lock.Owned(ctx)
 		return answer{"ok": owned}, err
 	case "state":
-		return answer{"ok": true, "lost": lock.IsLost(), "fence": lock.Fence(), "token": lock.Token()}, nil
+		return state(lock), nil
 	case "block":
 		return block(ctx, lock, o)
 	case "texts":
 		return answer{"ok": true, "text": texts(lock) + texts(d.locks)}, nil
 	}
 	return nil, errors.New("no such order: " + o.Do)
+}
+
+func state(lock *redislock.Lock) answer {
+	line := answer{"ok": true, "lost": lock.IsLost(), "fence": nil, "token": lock.Token()}
+	if fence := lock.Fence(); fence != 0 {
+		line["fence"] = fence
+	}
+	return line
 }
 
 // unlessLost returns nil for a loss, which the answer's "ok" tells.
@@ -232,6 +239,10 @@ func texts(value any) string {
 }
 
 func (d *driver) connect(o order) error {
+	if !o.Cluster && o.Sentinel == "" {
+		// Several addresses would be those of a cluster.
+		o.Servers = o.Servers[:1]
+	}
 	options := &redis.UniversalOptions{
 		Addrs: o.Servers, MasterName: o.Sentinel, Username: o.Username, Password: o.Password, IsClusterMode: o.Cluster,
 	}
