@@ -114,8 +114,8 @@ func final(err error, token secret) error {
 	case strings.HasPrefix(text, "ERR Protocol error: unauthenticated"):
 		// What a server says to a long command before the password.
 		return serverError("NOAUTH Authentication required.")
-	case strings.Contains(text, string(token)):
-		return serverError(strings.ReplaceAll(text, string(token), token.String()))
+	case strings.Contains(text, token()):
+		return serverError(strings.ReplaceAll(text, token(), "(token)"))
 	}
 	return err
 }

@@ -220,7 +220,7 @@ func (l *link) undo(token secret, commands ...command) {
 	l.hangUp(func(w *wire) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if !bytes.Contains(w.unanswered, []byte(token)) {
+		if !bytes.Contains(w.unanswered, []byte(token())) {
 			return false
 		}
 		_ = w.SetWriteDeadline(time.Now().Add(farewellWithin))

@@ -142,7 +142,7 @@ func (l *Lock) Left(ctx context.Context) (time.Duration, error) {
 	defer cancel()
 	least := Unlimited
 	for _, key := range o.keys {
-		a := o.ask(ctx, o.locks.link.shared, command{[]any{"LOCK.CHECK", key, string(o.token)}, 1}, nil)
+		a := o.ask(ctx, o.locks.link.shared, command{[]any{"LOCK.CHECK", key, o.token()}, 1}, nil)
 		if a.err != nil {
 			return 0, a.err
 		}
@@ -168,7 +168,7 @@ func (l *Lock) Fence() int64 {
 func (l *Lock) Keys() []string { return append([]string(nil), l.owner.keys...) }
 
 // Token returns the token. Who knows it controls the lock.
-func (l *Lock) Token() string { return string(l.owner.token) }
+func (l *Lock) Token() string { return l.owner.token() }
 
 // IsHeld returns true if the lock is held, by the local clock and without asking the server.
 func (l *Lock) IsHeld() bool {

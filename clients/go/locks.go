@@ -148,6 +148,11 @@ func (l *Locks) Close() error {
 	return l.link.close()
 }
 
+// String returns the address of the servers.
+func (l *Locks) String() string {
+	return "redislock.Locks(" + l.link.address + ")"
+}
+
 // report passes an outage to the observer.
 func (l *Locks) report(err error) {
 	if l.observer.Unavailable == nil {

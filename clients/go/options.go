@@ -8,11 +8,13 @@ import (
 // Unlimited is the longest Duration. As a WithMaxHold it sets no end.
 const Unlimited time.Duration = 1<<63 - 1
 
-// secret is a token, which controls the lock. Its text forms don't show it.
-type secret string
+// secret returns a token, which controls the lock. It is a function because no text form of a
+// function, nor of what has it, shows the token.
+type secret func() string
 
-func (secret) String() string   { return "(token)" }
-func (secret) GoString() string { return "(token)" }
+func newSecret(token string) secret {
+	return func() string { return token }
+}
 
 // settings are the options of a lock.
 type settings struct {
@@ -81,7 +83,7 @@ func WithToken(token string) Option {
 		if token == "" || len(token) > mostToken || token == "*" {
 			s.refuse("token", "1 to 256 bytes, and not *")
 		}
-		s.token = secret(token)
+		s.token = newSecret(token)
 	}
 }
 
@@ -165,7 +167,7 @@ func WithOnLost(onLost func(*Lock)) Option {
 func newSettings(keys []string, options []Option) (settings, error) {
 	s := settings{
 		lease: 30 * time.Second, keep: 10 * time.Second, maxHold: 24 * time.Hour, waitsForever: true,
-		token: secret(randomText()),
+		token: newSecret(randomText()),
 	}
 	for _, option := range options {
 		option(&s)

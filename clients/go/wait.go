@@ -33,13 +33,13 @@ func (o *owner) command(verb string, args ...any) command {
 	for _, key := range o.keys {
 		c.words = append(c.words, key)
 	}
-	c.words = append(append(c.words, string(o.token)), args...)
+	c.words = append(append(c.words, o.token()), args...)
 	return c
 }
 
 // cancel returns the command that cancels a wait. One key is enough for all.
 func (o *owner) cancel() command {
-	return command{[]any{"LOCK.CANCEL", o.keys[0], string(o.token)}, 1}
+	return command{[]any{"LOCK.CANCEL", o.keys[0], o.token()}, 1}
 }
 
 // request returns the command that acquires this many holds.
@@ -494,7 +494,17 @@ func (o *owner) release(ctx context.Context, all bool) error {
 	case <-ctx.Done():
 	}
 	err := o.expired(ctx, outage)
-	o.locks.report(fmt.Errorf("%w; a release goes on in the background", err))
+	if errors.Is(err, ErrUnavailable) {
+		o.locks.report(err)
+		return err
+	}
+	go func() {
+		select {
+		case err := <-outage:
+			o.locks.report(err)
+		case <-released:
+		}
+	}()
 	return err
 }
 
