@@ -66,7 +66,7 @@ func (serverError) RedisError() {}
 
 func isTimeout(err error) bool {
 	var network net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout() ||
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.As(err, &network) && network.Timeout() ||
 		err.Error() == "redis: connection pool timeout"
 }
 
@@ -101,6 +101,9 @@ func isOutage(err error) bool {
 
 // final returns the error of this package for a server's error, which doesn't show the token.
 func final(err error, token secret) error {
+	if err == nil {
+		return nil
+	}
 	text, isReply := reply(err)
 	switch {
 	case !isReply:

@@ -103,35 +103,27 @@ func (l *link) close() error {
 	return l.shared.Close()
 }
 
-// call is a command that was sent. It outlives the caller that doesn't wait any more.
-type call struct {
-	sent  time.Time
-	done  chan struct{}
-	reply any
-	err   error
+// do sends a command, and returns its reply.
+func (l *link) do(ctx context.Context, client redis.UniversalClient, c command) (any, error) {
+	sent := time.Now()
+	cmd := redis.NewCmd(ctx, c.words...)
+	cmd.SetFirstKeyPos(c.key)
+	_ = client.Process(ctx, cmd)
+	reply, err := cmd.Result()
+	switch {
+	case err == nil:
+		return reply, nil
+	case err == redis.Nil:
+		return nil, nil
+	case isTimeout(err):
+		return nil, l.noAnswer(time.Since(sent))
+	}
+	l.leaveNode(client, err)
+	return nil, err
 }
 
-// send sends a command.
-func (l *link) send(client redis.UniversalClient, words command, within time.Duration) *call {
-	c := &call{sent: time.Now(), done: make(chan struct{})}
-	command := redis.NewCmd(context.Background(), words.words...)
-	command.SetFirstKeyPos(words.key)
-	go func() {
-		defer close(c.done)
-		ctx, cancel := context.WithTimeout(context.Background(), within)
-		defer cancel()
-		_ = client.Process(ctx, command)
-		switch c.reply, c.err = command.Result(); {
-		case c.err == nil:
-		case c.err == redis.Nil:
-			c.reply, c.err = nil, nil
-		case isTimeout(c.err):
-			c.err = &noAnswer{l.address, within}
-		default:
-			l.leaveNode(client, c.err)
-		}
-	}()
-	return c
+func (l *link) noAnswer(within time.Duration) error {
+	return &noAnswer{l.address, within.Round(time.Millisecond)}
 }
 
 // leaveNode drops what is known of a node that says it isn't the right one, or is gone.
@@ -144,15 +136,6 @@ func (l *link) leaveNode(client redis.UniversalClient, err error) {
 	}
 	if text, _ := reply(err); strings.HasPrefix(text, "READONLY") {
 		l.hangUp(func(*wire) bool { return l.follows })
-	}
-}
-
-func (c *call) isDone() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -215,13 +198,14 @@ func (l *link) hangUp(chosen func(*wire) bool) {
 }
 
 // undo writes commands behind each command with this token that wasn't answered, and closes those
-// connections. So a server that stood still can't carry out the first command alone.
+// connections, so that nobody waits for the reply any more. A server that stood still can't carry
+// out the first command alone. Connections in their handshake are closed too.
 func (l *link) undo(token secret, commands ...command) {
 	l.hangUp(func(w *wire) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if !bytes.Contains(w.unanswered, []byte(token())) {
-			return false
+			return len(w.unanswered) > 0 && !bytes.Contains(w.unanswered, []byte("LOCK."))
 		}
 		_ = w.SetWriteDeadline(time.Now().Add(farewellWithin))
 		for _, c := range commands {

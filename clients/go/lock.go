@@ -138,15 +138,21 @@ func (l *Lock) Extend(ctx context.Context, lease time.Duration) error {
 // ErrUnavailable if no server answers within the command timeout.
 func (l *Lock) Left(ctx context.Context) (time.Duration, error) {
 	o := l.owner
-	ctx, cancel := context.WithTimeout(ctx, o.locks.timeout)
-	defer cancel()
 	least := Unlimited
-	for _, key := range o.keys {
-		a := o.ask(ctx, o.locks.link.shared, command{[]any{"LOCK.CHECK", key, o.token()}, 1}, nil)
-		if a.err != nil {
-			return 0, a.err
+	err := o.call(ctx, func(report func(error)) error {
+		within, cancel := context.WithTimeout(context.Background(), o.locks.timeout)
+		defer cancel()
+		for _, key := range o.keys {
+			a := o.ask(within, o.locks.link.shared, command{[]any{"LOCK.CHECK", key, o.token()}, 1}, report)
+			if a.err != nil {
+				return a.err
+			}
+			least = min(least, time.Duration(a.count)*time.Millisecond)
 		}
-		least = min(least, time.Duration(a.count)*time.Millisecond)
+		return nil
+	})
+	if err != nil {
+		return 0, err
 	}
 	return least, nil
 }
@@ -350,7 +356,9 @@ func (o *owner) lose(g *grant) {
 	go func() {
 		if len(o.keys) > 1 {
 			// The other keys may still be held.
-			<-o.locks.link.send(o.locks.link.shared, o.command("RELEASE", "HOLDS", 0), o.locks.timeout).done
+			ctx, cancel := context.WithTimeout(context.Background(), o.locks.timeout)
+			_, _ = o.locks.link.do(ctx, o.locks.link.shared, o.command("RELEASE", "HOLDS", 0))
+			cancel()
 		}
 		g.close()
 		o.giveTurn(!o.reentrant)

@@ -13,7 +13,7 @@ const (
 	firstPause   = 50 * time.Millisecond
 	longestPause = time.Second
 	// The time that a call takes beyond its limit, to learn how it ended.
-	confirmWithin = 200 * time.Millisecond
+	confirmWithin = 100 * time.Millisecond
 	// The longest time without a sign of life from the server in a wait.
 	askEvery = 3 * time.Second
 )
@@ -150,7 +150,7 @@ func (s *search) takeTurn() error {
 	case <-s.ctx.Done():
 	}
 	if s.isCleaning() {
-		s.outage = &noAnswer{s.locks.link.address, s.limit}
+		s.outage = s.locks.link.noAnswer(time.Since(s.began))
 	}
 	return s.over(true)
 }
@@ -171,7 +171,7 @@ func (s *search) over(isRefused bool) error {
 	if s.outage != nil {
 		err = unavailable(s.outage)
 	} else if !isRefused {
-		err = unavailable(&noAnswer{s.locks.link.address, time.Since(s.began).Round(time.Millisecond)})
+		err = unavailable(s.locks.link.noAnswer(time.Since(s.began)))
 	}
 	if deadline := s.caller.Err(); deadline != nil {
 		return fmt.Errorf("%w (%w)", err, deadline)
@@ -194,30 +194,28 @@ func (s *search) seek() (int64, time.Time, error) {
 	soon := s.lease / 10
 	pause := firstPause
 	for {
-		c := s.locks.link.send(s.locks.link.shared, ask, s.attempt())
-		select {
-		case <-c.done:
-		case <-s.ctx.Done():
-			return 0, c.sent, s.end(c)
-		}
-		fence, err := grantOf(c.reply, c.err)
-		if fence > 0 {
+		sent := time.Now()
+		fence, err := grantOf(s.send(s.locks.link.shared, ask))
+		if fence > 0 && err == nil {
 			fence, err = s.confirm(fence)
+		}
+		if isCancelled := errors.Is(s.ctx.Err(), context.Canceled); isCancelled || s.ctx.Err() != nil && fence == 0 {
+			return 0, sent, s.end(err)
 		}
 		switch {
 		case err == nil && fence > 0:
 			// The grant may be old if the reply took long, because this process may have been
 			// stopped. Asking again sets the lease at a known time. The second reply waits for no
 			// holder, so it is slow only if the network is.
-			if time.Since(c.sent) <= soon {
-				return fence, c.sent, nil
+			if time.Since(sent) <= soon {
+				return fence, sent, nil
 			}
 			soon = s.lease
 			continue
 		case err == nil && !takesPlace:
 			s.closeOwn()
 			s.giveTurn(true)
-			return 0, c.sent, ErrNotAcquired
+			return 0, sent, ErrNotAcquired
 		case err == nil:
 			s.waited, s.outage, pause = true, nil, firstPause
 			s.locks.link.listen(s.channel)
@@ -225,38 +223,63 @@ func (s *search) seek() (int64, time.Time, error) {
 			case err = <-woken:
 			case <-time.After(min(s.keep/3, s.lease/3, askEvery)):
 			case <-s.ctx.Done():
-				return 0, c.sent, s.end(nil)
+				return 0, sent, s.end(nil)
 			}
 		}
 		switch {
 		case err == nil:
-		case s.ctx.Err() != nil:
-			return 0, c.sent, s.end(c)
 		case !isOutage(err):
-			return 0, c.sent, s.fail(err)
+			return 0, sent, s.fail(err)
 		default:
 			s.suffer(err)
 			select {
 			case <-time.After(pause):
 			case <-s.ctx.Done():
-				return 0, c.sent, s.end(nil)
+				return 0, sent, s.end(err)
 			}
 			pause = longer(pause)
 		}
 	}
 }
 
-// attempt returns the time of one attempt. It is longer than what is left of the limit, so that a
-// reply can still tell how the search ended.
-func (s *search) attempt() time.Duration {
-	within := s.locks.timeout
+// send sends one request. It takes a little longer than what is left of the limit, so that the reply
+// can still tell how a wait ended. Cancellation interrupts it, and so does the end of a try.
+func (s *search) send(client redis.UniversalClient, c command) (any, error) {
+	within := s.locks.timeout + confirmWithin
 	if deadline, ok := s.ctx.Deadline(); ok {
-		left := max(0, time.Until(deadline)) + confirmWithin
-		if left < within || !s.waits {
-			within = left
-		}
+		within = min(within, max(0, time.Until(deadline))+confirmWithin)
 	}
-	return within
+	interrupts := func() bool { return !s.waits || errors.Is(s.ctx.Err(), context.Canceled) }
+	return s.owner.send(s.ctx, interrupts, within, client, c, s.cancel(), s.undo())
+}
+
+// send sends a command once. If the end of ctx interrupts it, its connection is closed behind the
+// commands that undo it.
+func (o *owner) send(
+	ctx context.Context, interrupts func() bool, within time.Duration,
+	client redis.UniversalClient, c command, undo ...command,
+) (any, error) {
+	limited, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(interrupted)
+		if interrupts() {
+			cancel()
+			o.locks.link.undo(o.token, undo...)
+		}
+	})
+	reply, err := o.locks.link.do(limited, client, c)
+	if !stop() && ctx.Err() != nil {
+		// It mustn't hit the next command with this token.
+		<-interrupted
+	}
+	return reply, err
+}
+
+// undo returns the command that releases what this search got.
+func (s *search) undo() command {
+	return s.command("RELEASE", "HOLDS", s.holds-1)
 }
 
 // confirm ties the grant to a connection of its own, and waits for replicas, if the options say so.
@@ -279,16 +302,11 @@ func (s *search) confirm(fence int64) (int64, error) {
 	if s.own == nil {
 		s.own = s.locks.link.open(1)
 	}
-	c := s.locks.link.send(s.own, s.request("ACQUIRE", s.holds, args...), s.locks.timeout+confirmWithin)
-	select {
-	case <-c.done:
-	case <-s.ctx.Done():
-		return 0, s.ctx.Err()
-	}
+	reply, err := s.send(s.own, s.request("ACQUIRE", s.holds, args...))
 	if !s.session {
 		s.closeOwn()
 	}
-	return grantOf(c.reply, c.err)
+	return grantOf(reply, err)
 }
 
 func (s *search) closeOwn() {
@@ -307,18 +325,18 @@ func (s *search) suffer(err error) {
 	s.outage = err
 }
 
-// end leaves the queue, and returns the error, because the context has ended.
-func (s *search) end(c *call) error {
-	wasRefused := s.waited && s.outage == nil
-	unanswered := c != nil && !c.isDone()
-	if unanswered && !s.waits {
-		s.locks.link.undo(s.token, s.command("RELEASE", "HOLDS", s.holds-1))
+// end leaves the queue, and returns the error, because the context has ended. The last request ended
+// with err.
+func (s *search) end(err error) error {
+	wasRefused := err == nil
+	if err != nil {
+		s.outage = err
 	}
-	confirmed := s.leave(c)
-	if s.waits || errors.Is(s.caller.Err(), context.Canceled) {
+	left := s.leave()
+	if s.outage == nil || errors.Is(s.caller.Err(), context.Canceled) {
 		select {
-		case ok := <-confirmed:
-			wasRefused = ok && s.outage == nil && (s.waited || unanswered && c.err == nil)
+		case ok := <-left:
+			wasRefused = wasRefused && ok
 		case <-time.After(confirmWithin):
 			wasRefused = false
 		}
@@ -334,7 +352,7 @@ func (s *search) fail(err error) error {
 		return final(err, s.token)
 	}
 	select {
-	case <-s.leave(nil):
+	case <-s.leave():
 	case <-time.After(confirmWithin):
 	}
 	return final(err, s.token)
@@ -343,14 +361,10 @@ func (s *search) fail(err error) error {
 // leave cancels the wait, and releases what was granted, in the background. CANCEL comes first, so
 // that no grant can follow the RELEASE. The turn is given when nothing is left. Then the channel
 // has true if there was no outage.
-func (s *search) leave(c *call) <-chan bool {
+func (s *search) leave() <-chan bool {
 	done := make(chan bool, 1)
 	s.setCleaning(true)
 	go func() {
-		if c != nil {
-			// The command may still reach the server.
-			<-c.done
-		}
 		// After this time, the place and the grant have ended anyway.
 		ctx, cancel := context.WithTimeout(context.Background(), max(s.keep, s.lease))
 		defer cancel()
@@ -371,7 +385,7 @@ func (s *search) leave(c *call) <-chan bool {
 // clean returns true if there was an outage.
 func (s *search) clean(ctx context.Context) bool {
 	a := s.ask(ctx, s.locks.link.shared, s.cancel(), s.locks.report)
-	b := s.ask(ctx, s.locks.link.shared, s.command("RELEASE", "HOLDS", s.holds-1), nil)
+	b := s.ask(ctx, s.locks.link.shared, s.undo(), func(error) {})
 	return a.again || b.again || b.err != nil
 }
 
@@ -409,50 +423,70 @@ type answer struct {
 }
 
 // ask sends a command until the server answers or ctx ends. The first outage is reported.
-func (o *owner) ask(ctx context.Context, client redis.UniversalClient, c command, report func(error)) answer {
-	var outage error
+func (o *owner) ask(ctx context.Context, client redis.UniversalClient, c command, report func(error)) (a answer) {
 	for pause := firstPause; ; pause = longer(pause) {
-		sent := o.locks.link.send(client, c, o.locks.timeout)
+		a.sent = time.Now()
+		attempt, cancel := context.WithTimeout(ctx, o.locks.timeout)
+		reply, err := o.locks.link.do(attempt, client, c)
+		cancel()
+		if err == nil || !isOutage(err) {
+			a.count, _ = reply.(int64)
+			a.err = final(err, o.token)
+			return a
+		}
+		if !a.again {
+			report(unavailable(err))
+		}
+		a.again = true
+		a.err = unavailable(err)
 		select {
-		case <-sent.done:
-			if sent.err == nil {
-				count, _ := sent.reply.(int64)
-				return answer{count, sent.sent, outage != nil, nil}
-			}
-			if !isOutage(sent.err) {
-				return answer{0, sent.sent, outage != nil, final(sent.err, o.token)}
-			}
-			if outage == nil && report != nil {
-				report(unavailable(sent.err))
-			}
-			outage = sent.err
-			select {
-			case <-time.After(pause):
-				continue
-			case <-ctx.Done():
-			}
+		case <-time.After(pause):
 		case <-ctx.Done():
-			if outage == nil {
-				outage = &noAnswer{o.locks.link.address, time.Since(sent.sent).Round(time.Millisecond)}
-			}
+			return a
 		}
-		if errors.Is(ctx.Err(), context.Canceled) {
-			return answer{0, sent.sent, true, ctx.Err()}
-		}
-		return answer{0, sent.sent, true, unavailable(outage)}
 	}
 }
 
-// release releases one hold or all.
-func (o *owner) release(ctx context.Context, all bool) error {
+// call runs work that asks, and returns when ctx or the command timeout ends, even if work goes on.
+// If the caller cancelled it, the observer hears of an outage.
+func (o *owner) call(ctx context.Context, work func(report func(error)) error) error {
 	ctx, cancel := context.WithTimeout(ctx, o.locks.timeout)
 	defer cancel()
+	done := make(chan error, 1)
+	outage := make(chan error, 1)
+	isCancelled := func() bool { return errors.Is(ctx.Err(), context.Canceled) }
+	go func() {
+		done <- work(func(err error) {
+			outage <- err
+			if isCancelled() {
+				o.locks.report(err)
+			}
+		})
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	if isCancelled() {
+		return ctx.Err()
+	}
+	select {
+	case err := <-outage:
+		return err
+	default:
+		return unavailable(o.locks.link.noAnswer(o.locks.timeout))
+	}
+}
+
+// release releases one hold or all. It goes on in the background when ctx has ended.
+func (o *owner) release(ctx context.Context, all bool) error {
 	if o.reentrant {
 		// The count of holds must not change meanwhile.
 		select {
 		case o.turn <- struct{}{}:
 		case <-ctx.Done():
-			return o.expired(ctx, nil)
+			return ctx.Err()
 		}
 	}
 	g, isLost := o.held()
@@ -471,40 +505,37 @@ func (o *owner) release(ctx context.Context, all bool) error {
 	g.holds = holds
 	until := g.until
 	o.mu.Unlock()
-	released := make(chan error, 1)
-	outage := make(chan error, 1)
-	go func() {
-		within, cancel := context.WithDeadline(context.Background(), until)
-		defer cancel()
-		a := o.ask(within, o.locks.link.shared, o.releasing(g, holds), func(err error) { outage <- err })
+	limited, cancel := context.WithTimeout(ctx, o.locks.timeout)
+	defer cancel()
+	finish := func(count int64, again bool, err error) error {
 		// If a reply was lost, the command before may have released the lock.
-		if a.err == nil && a.count != int64(len(o.keys)) && !(a.again && holds == 0) {
-			a.err = ErrLost
+		if err == nil && count != int64(len(o.keys)) && !(again && holds == 0) {
+			err = ErrLost
 			o.loseLate(g, holds)
 		}
 		if holds == 0 {
 			g.close()
 		}
 		o.giveTurn(o.reentrant || holds == 0)
-		released <- a.err
-	}()
-	select {
-	case err := <-released:
 		return err
-	case <-ctx.Done():
 	}
-	err := o.expired(ctx, outage)
+	always := func() bool { return true }
+	reply, err := o.send(limited, always, o.locks.timeout, o.locks.link.shared, o.releasing(g, holds))
+	if err == nil || !isOutage(err) {
+		count, _ := reply.(int64)
+		return finish(count, false, final(err, o.token))
+	}
+	first := unavailable(err)
+	err = o.call(limited, func(report func(error)) error {
+		report(first)
+		within, cancel := context.WithDeadline(context.Background(), until)
+		defer cancel()
+		a := o.ask(within, o.locks.link.shared, o.releasing(g, holds), func(error) {})
+		return finish(a.count, true, a.err)
+	})
 	if errors.Is(err, ErrUnavailable) {
 		o.locks.report(err)
-		return err
 	}
-	go func() {
-		select {
-		case err := <-outage:
-			o.locks.report(err)
-		case <-released:
-		}
-	}()
 	return err
 }
 
@@ -529,19 +560,6 @@ func (o *owner) loseLate(g *grant, holds int) {
 	o.tellLoss()
 }
 
-// expired returns the error of a call whose context has ended.
-func (o *owner) expired(ctx context.Context, outage <-chan error) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return ctx.Err()
-	}
-	select {
-	case err := <-outage:
-		return err
-	default:
-		return unavailable(&noAnswer{o.locks.link.address, o.locks.timeout})
-	}
-}
-
 func (o *owner) extend(ctx context.Context, lease time.Duration) error {
 	g, isLost := o.held()
 	if isLost {
@@ -550,15 +568,13 @@ func (o *owner) extend(ctx context.Context, lease time.Duration) error {
 	if g == nil {
 		return ErrNotHeld
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.locks.timeout)
-	defer cancel()
-	select {
-	case g.extending <- struct{}{}:
+	return o.call(ctx, func(report func(error)) error {
+		g.extending <- struct{}{}
 		defer func() { <-g.extending }()
-	case <-ctx.Done():
-		return o.expired(ctx, nil)
-	}
-	return o.prolong(ctx, g, lease, nil)
+		within, cancel := context.WithTimeout(g.ctx, o.locks.timeout)
+		defer cancel()
+		return o.prolong(within, g, lease, report)
+	})
 }
 
 // prolong sets the lease of a grant. The caller is the one that extends it.
