@@ -29,9 +29,10 @@ type dial = func(ctx context.Context, network, address string) (net.Conn, error)
 // link is the way to the servers: connections of its own, with the settings of the user's client.
 type link struct {
 	// Makes a client with a pool of this size.
-	open    func(size int) redis.UniversalClient
-	shared  redis.UniversalClient
-	timeout time.Duration
+	open   func(size int) redis.UniversalClient
+	shared redis.UniversalClient
+	// The longest time of an attempt.
+	attempt time.Duration
 	// Names the servers in errors.
 	address string
 	follows bool
@@ -45,7 +46,7 @@ type link struct {
 }
 
 func newLink(client redis.UniversalClient, timeout time.Duration) (*link, error) {
-	l := &link{timeout: timeout, wires: map[*wire]struct{}{}}
+	l := &link{attempt: min(timeout, attemptWithin), wires: map[*wire]struct{}{}}
 	// The context of each command ends it, so this is for connections without one.
 	longest := timeout + 2*confirmWithin
 	switch client := client.(type) {
@@ -66,7 +67,7 @@ func newLink(client redis.UniversalClient, timeout time.Duration) (*link, error)
 				TLSConfig:                    o.TLSConfig, DisableIdentity: o.DisableIdentity, IdentitySuffix: o.IdentitySuffix,
 				ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: lifetime,
 				Dialer: l.dialer(o.Dialer), Protocol: 2, MaxRetries: -1, DialerRetries: 1, DialerRetryTimeout: 1,
-				DialTimeout: timeout, ReadTimeout: longest, WriteTimeout: longest, PoolTimeout: longest,
+				DialTimeout: l.attempt, ReadTimeout: longest, WriteTimeout: longest, PoolTimeout: longest,
 				ContextTimeoutEnabled: true, PoolSize: size,
 			})
 		}
@@ -75,7 +76,7 @@ func newLink(client redis.UniversalClient, timeout time.Duration) (*link, error)
 		l.address = "the cluster of " + strings.Join(o.Addrs, ", ")
 		dialNode := o.Dialer
 		if dialNode == nil {
-			dialNode = redis.NewDialer(&redis.Options{DialTimeout: timeout, TLSConfig: o.TLSConfig})
+			dialNode = redis.NewDialer(&redis.Options{DialTimeout: l.attempt, TLSConfig: o.TLSConfig})
 		}
 		l.open = func(size int) redis.UniversalClient {
 			return redis.NewClusterClient(&redis.ClusterOptions{
@@ -86,7 +87,7 @@ func newLink(client redis.UniversalClient, timeout time.Duration) (*link, error)
 				TLSConfig:                    o.TLSConfig, DisableIdentity: o.DisableIdentity, IdentitySuffix: o.IdentitySuffix,
 				ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime,
 				Dialer: l.dialer(dialNode), Protocol: 2, MaxRetries: -1, DialerRetries: 1, DialerRetryTimeout: 1,
-				DialTimeout: timeout, ReadTimeout: longest, WriteTimeout: longest, PoolTimeout: longest,
+				DialTimeout: l.attempt, ReadTimeout: longest, WriteTimeout: longest, PoolTimeout: longest,
 				ContextTimeoutEnabled: true, PoolSize: size,
 			})
 		}
@@ -94,7 +95,7 @@ func newLink(client redis.UniversalClient, timeout time.Duration) (*link, error)
 		return nil, &ArgumentError{"client", "a *redis.Client or a *redis.ClusterClient"}
 	}
 	l.shared = l.open(poolSize)
-	l.notices = newNotices(l.shared, timeout)
+	l.notices = newNotices(l.shared, l.attempt)
 	return l, nil
 }
 
@@ -116,7 +117,7 @@ func (l *link) do(ctx context.Context, client redis.UniversalClient, c command) 
 	case err == redis.Nil:
 		return nil, nil
 	case isTimeout(err):
-		return nil, l.noAnswer(time.Since(sent))
+		err = l.noAnswer(time.Since(sent))
 	}
 	l.leaveNode(client, err)
 	return nil, err

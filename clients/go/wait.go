@@ -14,6 +14,8 @@ const (
 	longestPause = time.Second
 	// The time that a call takes beyond its limit, to learn how it ended.
 	confirmWithin = 100 * time.Millisecond
+	// The longest time of an attempt. After it, another server may be the right one.
+	attemptWithin = time.Second
 	// The longest time without a sign of life from the server in a wait.
 	askEvery = 3 * time.Second
 )
@@ -195,7 +197,7 @@ func (s *search) seek() (int64, time.Time, error) {
 	pause := firstPause
 	for {
 		sent := time.Now()
-		fence, err := grantOf(s.send(s.locks.link.shared, ask))
+		fence, err := grantOf(s.send(s.locks.link.shared, ask, s.locks.link.attempt))
 		if fence > 0 && err == nil {
 			fence, err = s.confirm(fence)
 		}
@@ -244,8 +246,8 @@ func (s *search) seek() (int64, time.Time, error) {
 
 // send sends one request. It takes a little longer than what is left of the limit, so that the reply
 // can still tell how a wait ended. Cancellation interrupts it, and so does the end of a try.
-func (s *search) send(client redis.UniversalClient, c command) (any, error) {
-	within := s.locks.timeout + confirmWithin
+func (s *search) send(client redis.UniversalClient, c command, attempt time.Duration) (any, error) {
+	within := attempt + confirmWithin
 	if deadline, ok := s.ctx.Deadline(); ok {
 		within = min(within, max(0, time.Until(deadline))+confirmWithin)
 	}
@@ -302,7 +304,7 @@ func (s *search) confirm(fence int64) (int64, error) {
 	if s.own == nil {
 		s.own = s.locks.link.open(1)
 	}
-	reply, err := s.send(s.own, s.request("ACQUIRE", s.holds, args...))
+	reply, err := s.send(s.own, s.request("ACQUIRE", s.holds, args...), s.locks.timeout)
 	if !s.session {
 		s.closeOwn()
 	}
@@ -426,7 +428,7 @@ type answer struct {
 func (o *owner) ask(ctx context.Context, client redis.UniversalClient, c command, report func(error)) (a answer) {
 	for pause := firstPause; ; pause = longer(pause) {
 		a.sent = time.Now()
-		attempt, cancel := context.WithTimeout(ctx, o.locks.timeout)
+		attempt, cancel := context.WithTimeout(ctx, o.locks.link.attempt)
 		reply, err := o.locks.link.do(attempt, client, c)
 		cancel()
 		if err == nil || !isOutage(err) {
@@ -520,7 +522,7 @@ func (o *owner) release(ctx context.Context, all bool) error {
 		return err
 	}
 	always := func() bool { return true }
-	reply, err := o.send(limited, always, o.locks.timeout, o.locks.link.shared, o.releasing(g, holds))
+	reply, err := o.send(limited, always, o.locks.link.attempt, o.locks.link.shared, o.releasing(g, holds))
 	if err == nil || !isOutage(err) {
 		count, _ := reply.(int64)
 		return finish(count, false, final(err, o.token))
