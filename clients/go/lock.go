@@ -307,10 +307,10 @@ func (o *owner) hold(fence int64, holds int, sent time.Time, own redis.Universal
 		o.lost = make(chan struct{})
 	}
 	o.current, o.fence = g, fence
-	o.mu.Unlock()
 	o.locks.mu.Lock()
-	o.locks.held[o] = struct{}{}
+	o.locks.held[o] = g
 	o.locks.mu.Unlock()
+	o.mu.Unlock()
 	o.observe(o.locks.observer.Granted)
 }
 

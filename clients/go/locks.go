@@ -68,7 +68,7 @@ type Locks struct {
 	observer Observer
 
 	mu   sync.Mutex
-	held map[*owner]struct{}
+	held map[*owner]*grant
 }
 
 // New returns a maker of locks on the servers of a *redis.Client (also one of NewFailoverClient) or
@@ -78,7 +78,7 @@ type Locks struct {
 // at most ten for commands, one for notifications, and one for each session. So neither the size of
 // the client's pool nor its timeouts and retries matter. It fails with an *ArgumentError.
 func New(client redis.UniversalClient, options ...LocksOption) (*Locks, error) {
-	l := &Locks{timeout: time.Second, held: map[*owner]struct{}{}}
+	l := &Locks{timeout: time.Second, held: map[*owner]*grant{}}
 	for _, option := range options {
 		option(l)
 	}
@@ -145,6 +145,11 @@ func (l *Locks) ReleaseAll(ctx context.Context) (int, error) {
 // Close closes the connections. It doesn't release locks, except those of sessions: call ReleaseAll
 // before. Calls after it fail with redis.ErrClosed.
 func (l *Locks) Close() error {
+	l.mu.Lock()
+	for _, g := range l.held {
+		g.close()
+	}
+	l.mu.Unlock()
 	return l.link.close()
 }
 

@@ -528,6 +528,33 @@ func TestAReentrantLockCountsHolds(t *testing.T) {
 	}
 }
 
+func TestCloseEndsSessions(t *testing.T) {
+	s := serve(t)
+	locks, err := redislock.New(s.client)
+	check(t, err)
+	lock := lockOf(t, locks, "k", redislock.WithSession())
+	acquired(t, lock)
+	if s.isFree(t, "k") {
+		t.Error("not held")
+	}
+	check(t, locks.Close())
+	until(t, "the session ends", func() bool { return s.isFree(t, "k") })
+	_, err = lockOf(t, locks, "other").Acquire(background)
+	expect(t, err, redis.ErrClosed)
+}
+
+func TestAReentrantLockThatWasLostSaysSo(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithReentrant())
+	acquired(t, lock)
+	s.call(t, "DEL", "k")
+	_, err := lock.Acquire(background)
+	expect(t, err, redislock.ErrLost)
+	until(t, "nothing is left", func() bool { return s.isFree(t, "k") })
+	acquired(t, lock)
+	check(t, lock.Release(background))
+}
+
 func TestNoTextShowsTheToken(t *testing.T) {
 	const token = "t0psecret"
 	s := serve(t)

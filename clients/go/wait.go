@@ -130,6 +130,13 @@ func (s *search) run() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if s.before != nil && s.before.fence != fence {
+		// The lock was lost in between, with its first holds.
+		s.lose(s.before)
+		s.holds = 1
+		s.leave()
+		return 0, ErrLost
+	}
 	s.hold(fence, s.holds, sent, s.own)
 	s.giveTurn(s.reentrant)
 	return fence, nil
@@ -331,9 +338,7 @@ func (s *search) suffer(err error) {
 // with err.
 func (s *search) end(err error) error {
 	wasRefused := err == nil
-	if err != nil {
-		s.outage = err
-	}
+	s.outage = err
 	left := s.leave()
 	if s.outage == nil || errors.Is(s.caller.Err(), context.Canceled) {
 		select {
@@ -483,12 +488,14 @@ func (o *owner) call(ctx context.Context, work func(report func(error)) error) e
 
 // release releases one hold or all. It goes on in the background when ctx has ended.
 func (o *owner) release(ctx context.Context, all bool) error {
+	limited, cancel := context.WithTimeout(ctx, o.locks.timeout)
+	defer cancel()
 	if o.reentrant {
 		// The count of holds must not change meanwhile.
 		select {
 		case o.turn <- struct{}{}:
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-limited.Done():
+			return unavailable(o.locks.link.noAnswer(o.locks.timeout))
 		}
 	}
 	g, isLost := o.held()
@@ -507,8 +514,6 @@ func (o *owner) release(ctx context.Context, all bool) error {
 	g.holds = holds
 	until := g.until
 	o.mu.Unlock()
-	limited, cancel := context.WithTimeout(ctx, o.locks.timeout)
-	defer cancel()
 	finish := func(count int64, again bool, err error) error {
 		// If a reply was lost, the command before may have released the lock.
 		if err == nil && count != int64(len(o.keys)) && !(again && holds == 0) {
