@@ -423,6 +423,30 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 	check(t, extended.Release(background))
 }
 
+// Nothing but the connection itself can undo the try, because the cleanup is over when the server
+// goes on.
+func TestATryThatTimedOutIsUndoneOnItsConnection(t *testing.T) {
+	s := serve(t)
+	locks, err := redislock.New(s.client)
+	check(t, err)
+	lock := lockOf(t, locks, "k")
+	acquired(t, lock)
+	check(t, lock.Release(background))
+	goOn := s.stop(t)
+	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+	defer cancel()
+	_, err = lock.TryAcquire(ctx)
+	expect(t, err, redislock.ErrUnavailable)
+	check(t, locks.Close())
+	goOn()
+	until(t, "the try was carried out", func() bool {
+		return strings.Contains(s.call(t, "INFO", "commandstats").(string), "cmdstat_lock.acquire:calls=1,")
+	})
+	if !s.isFree(t, "k") {
+		t.Error("the try left a grant")
+	}
+}
+
 // The dialer ignores its context, as the one of TLS does.
 func TestADialThatHangsEndsWithItsContext(t *testing.T) {
 	never := make(chan struct{})
