@@ -2,70 +2,147 @@ package redislock_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
 
-	"redislock"
+	redislock "github.com/redis-lock/redis-lock/clients/go"
 )
 
 const patience = 15 * time.Second
 
-// server starts a server for one test.
-func server(t *testing.T) string {
-	t.Helper()
+// late is how much later than its time a call may return. The contract says 250 ms; a machine that
+// is busy gets more.
+const late = 500 * time.Millisecond
+
+var background = context.Background()
+
+// server is a server for one test.
+type server struct {
+	address string
+	process *os.Process
+	client  *redis.Client
+}
+
+// start starts a server with these arguments.
+func start(dir string, arguments ...string) (*server, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	if err != nil {
+		return nil, err
+	}
 	address := listener.Addr().String()
-	check(t, listener.Close())
-	_, port, err := net.SplitHostPort(address)
-	check(t, err)
+	if err := listener.Close(); err != nil {
+		return nil, err
+	}
+	_, port, _ := net.SplitHostPort(address)
+	arguments = append([]string{"--port", port, "--save", ""}, arguments...)
+	command := exec.Command(os.Getenv("REDIS_SERVER"), arguments...)
+	command.Dir = dir
+	if err := command.Start(); err != nil {
+		return nil, err
+	}
+	s := &server{address, command.Process, redis.NewClient(&redis.Options{Addr: address})}
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		if err := s.client.Ping(background).Err(); err == nil || time.Now().After(end) {
+			return s, err
+		}
+	}
+}
+
+func (s *server) end() {
+	_ = s.client.Close()
+	_ = s.process.Kill()
+	_, _ = s.process.Wait()
+}
+
+// serve returns a server that ends with the test.
+func serve(t *testing.T) *server {
+	t.Helper()
 	module, err := filepath.Abs(os.Getenv("REDIS_LOCK_MODULE"))
 	check(t, err)
-	process := exec.Command(os.Getenv("REDIS_SERVER"), "--port", port, "--save", "", "--loadmodule", module)
-	process.Dir = t.TempDir()
-	check(t, process.Start())
-	t.Cleanup(func() {
-		_ = process.Process.Kill()
-		_ = process.Wait()
-	})
-	until(t, "the server answers", func() bool {
-		conn, err := redis.Dial("tcp", address)
-		if err != nil {
-			return false
-		}
-		defer conn.Close()
-		_, err = conn.Do("PING")
-		return err == nil
-	})
-	return address
-}
-
-func pool(address string) *redis.Pool {
-	return &redis.Pool{MaxIdle: 3, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", address) }}
-}
-
-func call(t *testing.T, pool *redis.Pool, name string, args ...interface{}) interface{} {
-	t.Helper()
-	conn := pool.Get()
-	defer conn.Close()
-	reply, err := conn.Do(name, args...)
+	s, err := start(t.TempDir(), "--loadmodule", module)
 	check(t, err)
+	t.Cleanup(s.end)
+	return s
+}
+
+// stop stops the server until the returned function is called.
+func (s *server) stop(t *testing.T) func() {
+	t.Helper()
+	check(t, s.process.Signal(syscall.SIGSTOP))
+	return func() { check(t, s.process.Signal(syscall.SIGCONT)) }
+}
+
+func (s *server) call(t *testing.T, words ...any) any {
+	t.Helper()
+	reply, err := s.client.Do(background, words...).Result()
+	if !errors.Is(err, redis.Nil) {
+		check(t, err)
+	}
 	return reply
+}
+
+func (s *server) isFree(t *testing.T, key string) bool {
+	t.Helper()
+	return s.call(t, "LOCK.INFO", key) == nil
+}
+
+func (s *server) waiters(t *testing.T, key string) int64 {
+	t.Helper()
+	info, ok := s.call(t, "LOCK.INFO", key).(map[any]any)
+	if !ok {
+		return 0
+	}
+	return info["waiters"].(int64)
+}
+
+func (s *server) locks(t *testing.T, options ...redislock.LocksOption) *redislock.Locks {
+	t.Helper()
+	locks, err := redislock.New(s.client, options...)
+	check(t, err)
+	t.Cleanup(func() { check(t, locks.Close()) })
+	return locks
+}
+
+func lockOf(t *testing.T, locks *redislock.Locks, key string, options ...redislock.Option) *redislock.Lock {
+	t.Helper()
+	lock, err := locks.Lock(key, options...)
+	check(t, err)
+	return lock
+}
+
+func acquired(t *testing.T, lock *redislock.Lock) int64 {
+	t.Helper()
+	fence, err := lock.Acquire(background)
+	check(t, err)
+	return fence
 }
 
 func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func expect(t *testing.T, err error, all ...error) {
+	t.Helper()
+	for _, expected := range all {
+		if !errors.Is(err, expected) {
+			t.Errorf("%v instead of %v", err, expected)
+		}
 	}
 }
 
@@ -78,120 +155,515 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
+// takes checks how long a call takes.
+func takes(t *testing.T, what string, expected, tolerance time.Duration, call func()) {
+	t.Helper()
+	began := time.Now()
+	call()
+	if took := time.Since(began); took < expected-late/10 || took > expected+tolerance {
+		t.Errorf("%s took %v instead of %v", what, took, expected)
+	} else {
+		t.Logf("%s took %v", what, took)
+	}
+}
+
 func TestDoHoldsTheLockAndReleasesIt(t *testing.T) {
-	pool := pool(server(t))
-	lock := redislock.New(pool).Lock(redislock.Options{Keys: []string{"k"}})
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k")
 	failure := errors.New("of the work")
 	for _, outcome := range []error{nil, failure} {
-		err := lock.Do(context.Background(), func(ctx context.Context, fence int64) error {
-			if call(t, pool, "LOCK.CHECK", "k", lock.Token()).(int64) == 0 || fence != lock.Fence() {
+		err := lock.Do(background, func(_ context.Context, fence int64) error {
+			if s.call(t, "LOCK.CHECK", "k", lock.Token()).(int64) == 0 || fence != lock.Fence() {
 				t.Error("the lock isn't held")
 			}
 			return outcome
 		})
-		if err != outcome {
-			t.Errorf("%v instead of %v", err, outcome)
-		}
-		if call(t, pool, "LOCK.INFO", "k") != nil {
-			t.Error("the lock isn't released")
+		if err != outcome || !s.isFree(t, "k") {
+			t.Errorf("%v instead of %v, or not released", err, outcome)
 		}
 	}
 }
 
-// slowConn is a connection with a delay before each command.
-type slowConn struct {
-	redis.ConnWithTimeout
-	delay time.Duration
+func TestAPanicInDoReleasesAndGoesOn(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k")
+	func() {
+		defer func() {
+			if caught := recover(); caught != "boom" {
+				t.Errorf("the panic became %v", caught)
+			}
+		}()
+		_ = lock.Do(background, func(context.Context, int64) error { panic("boom") })
+	}()
+	if !s.isFree(t, "k") {
+		t.Error("not released")
+	}
 }
 
-func (c slowConn) DoWithTimeout(timeout time.Duration, name string, args ...interface{}) (interface{}, error) {
-	time.Sleep(c.delay)
-	return c.ConnWithTimeout.DoWithTimeout(timeout, name, args...)
-}
-
-func TestASlowWayToTheServerIsNoStandstill(t *testing.T) {
-	address := server(t)
-	pool := &redis.Pool{Dial: func() (redis.Conn, error) {
-		conn, err := redis.Dial("tcp", address)
-		if err != nil {
-			return nil, err
-		}
-		return slowConn{conn.(redis.ConnWithTimeout), 300 * time.Millisecond}, nil
-	}}
-	lock := redislock.New(pool).Lock(redislock.Options{Keys: []string{"k"}, Lease: 2 * time.Second})
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	_, err := lock.Acquire(ctx)
-	check(t, err)
+func TestGoexitInDoReleases(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = lock.Do(background, func(context.Context, int64) error {
+			runtime.Goexit()
+			return nil
+		})
+	}()
+	<-ended
+	if !s.isFree(t, "k") {
+		t.Error("not released")
+	}
 }
 
 func TestDoEndsItsContextWithTheLock(t *testing.T) {
-	pool := pool(server(t))
-	lock := redislock.New(pool).Lock(redislock.Options{Keys: []string{"k"}, Lease: 300 * time.Millisecond})
-	err := lock.Do(context.Background(), func(ctx context.Context, _ int64) error {
-		call(t, pool, "DEL", "k")
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(300*time.Millisecond))
+	err := lock.Do(background, func(ctx context.Context, _ int64) error {
+		s.call(t, "DEL", "k")
 		select {
 		case <-ctx.Done():
+			expect(t, context.Cause(ctx), redislock.ErrLost)
 		case <-time.After(patience):
 			t.Error("the context doesn't end")
 		}
 		return nil
 	})
-	if err != redislock.ErrLost {
-		t.Errorf("%v instead of %v", err, redislock.ErrLost)
-	}
+	expect(t, err, redislock.ErrLost)
 }
 
-func TestAnEndedContextEndsTheWait(t *testing.T) {
-	pool := pool(server(t))
-	locks := redislock.New(pool)
-	_, err := locks.Lock(redislock.Options{Keys: []string{"k"}}).Acquire(context.Background())
+func TestRenewalEndsWithTheContextOfDo(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(300*time.Millisecond))
+	ctx, cancel := context.WithCancel(background)
+	err := lock.Do(ctx, func(context.Context, int64) error {
+		time.Sleep(time.Second)
+		if !lock.IsHeld() {
+			t.Error("it wasn't renewed")
+		}
+		cancel()
+		until(t, "the lock is lost", lock.IsLost)
+		return nil
+	})
+	expect(t, err, redislock.ErrLost)
+}
+
+func TestGoroutinesThatShareALockExcludeEachOther(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k")
+	mutex := lock.Locker()
+	inside, count := 0, 0
+	var all sync.WaitGroup
+	for range 50 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			mutex.Lock()
+			defer mutex.Unlock()
+			inside++
+			if inside != 1 {
+				t.Error("two are inside")
+			}
+			count++
+			inside--
+		}()
+	}
+	all.Wait()
+	if count != 50 {
+		t.Errorf("%d were inside", count)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a second Unlock doesn't panic")
+		}
+	}()
+	mutex.Unlock()
+}
+
+func TestAHeldLockIsTriedInVainAndWaitedForInItsLimit(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k")
+	acquired(t, lock)
+	_, err := lock.TryAcquire(background)
+	expect(t, err, redislock.ErrNotAcquired)
+	_, err = lock.AcquireWithin(background, 50*time.Millisecond)
+	expect(t, err, redislock.ErrNotAcquired)
+	check(t, lock.Release(background))
+	acquired(t, lock)
+}
+
+func TestAThousandGoroutinesWaitOnFewConnections(t *testing.T) {
+	const count = 1000
+	s := serve(t)
+	locks := s.locks(t)
+	s.call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	failures := make(chan error)
+	for range count {
+		lock := lockOf(t, locks, "k")
+		go func() {
+			_, err := lock.Acquire(background)
+			if err == nil {
+				err = lock.Release(background)
+			}
+			failures <- err
+		}()
+	}
+	until(t, "all wait", func() bool { return s.waiters(t, "k") == count })
+	connections := strings.Count(s.call(t, "CLIENT", "LIST").(string), "addr=")
+	if connections > 40 {
+		t.Errorf("%d connections", connections)
+	}
+	began := time.Now()
+	s.call(t, "LOCK.RELEASE", "k", "other")
+	for range count {
+		check(t, <-failures)
+	}
+	t.Logf("%d connections, %v for all", connections, time.Since(began))
+}
+
+func TestAnExhaustedPoolOfTheClientDoesntMatter(t *testing.T) {
+	s := serve(t)
+	client := redis.NewClient(&redis.Options{Addr: s.address, PoolSize: 1, PoolTimeout: time.Hour})
+	defer client.Close()
+	_, err := client.Ping(background).Result()
 	check(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
+	go client.BLPop(background, 0, "never")
+	until(t, "the pool is exhausted", func() bool { return client.PoolStats().IdleConns == 0 })
+	locks, err := redislock.New(client)
+	check(t, err)
+	defer locks.Close()
+	lock := lockOf(t, locks, "k")
+	_, err = lock.TryAcquire(background)
+	check(t, err)
+	check(t, lock.Release(background))
+}
+
+func TestACollectedLockIsReleased(t *testing.T) {
+	s := serve(t)
+	locks := s.locks(t)
+	acquired(t, lockOf(t, locks, "k", redislock.WithOnLost(func(*redislock.Lock) {})))
+	until(t, "it is released", func() bool {
+		runtime.GC()
+		return s.isFree(t, "k")
+	})
+}
+
+// Each call is given a context, a limit or the command timeout of a second, and the server stands
+// still.
+func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
+	s := serve(t)
+	locks := s.locks(t)
+	held := func(key string) *redislock.Lock {
+		lock := lockOf(t, locks, key)
+		acquired(t, lock)
+		return lock
+	}
+	released, extended, left, cancelled := held("a"), held("b"), held("c"), held("d")
+	s.call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	waits := lockOf(t, locks, "k")
 	failed := make(chan error, 1)
+	ctx, cancel := context.WithCancel(background)
 	go func() {
-		_, err := locks.Lock(redislock.Options{Keys: []string{"k"}}).Acquire(ctx)
+		_, err := waits.Acquire(ctx)
 		failed <- err
 	}()
-	until(t, "it waits", func() bool { return waiters(t, pool, "k") == 1 })
-	cancel()
-	select {
-	case err := <-failed:
-		if err != context.Canceled {
-			t.Errorf("%v instead of %v", err, context.Canceled)
-		}
-	case <-time.After(patience):
-		t.Error("the wait continues")
+	until(t, "it waits", func() bool { return s.waiters(t, "k") == 1 })
+	goOn := s.stop(t)
+	tried := lockOf(t, locks, "free")
+	var all sync.WaitGroup
+	play := func(what string, time time.Duration, call func() error, expected ...error) {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			takes(t, what, time, late, func() { expect(t, call(), expected...) })
+		}()
 	}
-	if waiters(t, pool, "k") != 0 {
-		t.Error("the waiter is still in the queue")
+	short := func() context.Context {
+		ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
 	}
+	play("try", time.Second, func() error {
+		_, err := tried.TryAcquire(background)
+		return err
+	}, redislock.ErrUnavailable)
+	play("try with a deadline", 300*time.Millisecond, func() error {
+		_, err := lockOf(t, locks, "free2").TryAcquire(short())
+		return err
+	}, redislock.ErrUnavailable, context.DeadlineExceeded)
+	play("wait", 400*time.Millisecond, func() error {
+		_, err := lockOf(t, locks, "free3").AcquireWithin(background, 400*time.Millisecond)
+		return err
+	}, redislock.ErrUnavailable)
+	play("release", time.Second, func() error { return released.Release(background) }, redislock.ErrUnavailable)
+	play("extend", time.Second, func() error { return extended.Extend(background, time.Hour) }, redislock.ErrUnavailable)
+	play("left with a deadline", 300*time.Millisecond, func() error {
+		_, err := left.Left(short())
+		return err
+	}, redislock.ErrUnavailable)
+	play("release with an ended context", 0, func() error {
+		ended, cancel := context.WithCancel(background)
+		cancel()
+		return cancelled.Release(ended)
+	}, context.Canceled)
+	play("cancel", 0, func() error {
+		cancel()
+		return <-failed
+	}, context.Canceled)
+	all.Wait()
+	if released.IsHeld() || !extended.IsHeld() {
+		t.Error("released is held, or extended isn't")
+	}
+	goOn()
+	for _, key := range []string{"free", "free2", "free3", "a", "d"} {
+		until(t, key+" is free", func() bool { return s.isFree(t, key) })
+	}
+	until(t, "nobody waits", func() bool { return s.waiters(t, "k") == 0 })
+	check(t, extended.Release(background))
 }
 
-func TestATryAtAServerThatIsGoneFailsAfterASecond(t *testing.T) {
-	dial := func() (redis.Conn, error) { return nil, errors.New("nobody is there") }
-	lock := redislock.New(&redis.Pool{Dial: dial}).Lock(redislock.Options{Keys: []string{"k"}})
-	began := time.Now()
-	if _, _, err := lock.TryAcquire(context.Background()); err == nil {
-		t.Error("the try didn't fail")
-	}
-	if after := time.Since(began); after < time.Second || after > 5*time.Second {
-		t.Errorf("after %v", after)
-	}
-}
-
-// waiters returns the number of waiters for a key that is held.
-func waiters(t *testing.T, pool *redis.Pool, key string) int64 {
-	t.Helper()
-	info, err := redis.Values(call(t, pool, "LOCK.INFO", key), nil)
+// Nothing but the connection itself can undo the try, because the cleanup is over when the server
+// goes on.
+func TestATryThatTimedOutIsUndoneOnItsConnection(t *testing.T) {
+	s := serve(t)
+	locks, err := redislock.New(s.client)
 	check(t, err)
-	for i, name := range info {
-		if text, ok := name.([]byte); ok && string(text) == "waiters" {
-			return info[i+1].(int64)
+	lock := lockOf(t, locks, "k")
+	acquired(t, lock)
+	check(t, lock.Release(background))
+	goOn := s.stop(t)
+	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+	defer cancel()
+	_, err = lock.TryAcquire(ctx)
+	expect(t, err, redislock.ErrUnavailable)
+	check(t, locks.Close())
+	goOn()
+	until(t, "the try was carried out", func() bool {
+		return strings.Contains(s.call(t, "INFO", "commandstats").(string), "cmdstat_lock.acquire:calls=1,")
+	})
+	if !s.isFree(t, "k") {
+		t.Error("the try left a grant")
+	}
+}
+
+// The dialer ignores its context, as the one of TLS does.
+func TestADialThatHangsEndsWithItsContext(t *testing.T) {
+	never := make(chan struct{})
+	defer close(never)
+	client := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+		<-never
+		return nil, errors.New("it ends")
+	}})
+	defer client.Close()
+	locks, err := redislock.New(client)
+	check(t, err)
+	defer locks.Close()
+	for range 20 {
+		lock := lockOf(t, locks, "k")
+		ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+		takes(t, "try", 100*time.Millisecond, late, func() {
+			_, err := lock.TryAcquire(ctx)
+			expect(t, err, redislock.ErrUnavailable)
+		})
+		cancel()
+	}
+}
+
+func TestAWaitWithoutALimitReportsAnOutageOnce(t *testing.T) {
+	reports := make(chan error, 10)
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	observer := redislock.Observer{Unavailable: func(err error) {
+		reports <- err
+		panic("an observer that panics does no harm")
+	}}
+	locks, err := redislock.New(client, redislock.WithObserver(observer))
+	check(t, err)
+	defer locks.Close()
+	lock := lockOf(t, locks, "k")
+	ctx, cancel := context.WithCancel(background)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := lock.Acquire(ctx)
+		failed <- err
+	}()
+	report := <-reports
+	expect(t, report, redislock.ErrUnavailable, syscall.ECONNREFUSED)
+	time.Sleep(500 * time.Millisecond)
+	if len(reports) != 0 {
+		t.Errorf("and %v", <-reports)
+	}
+	cancel()
+	expect(t, <-failed, context.Canceled)
+}
+
+func TestTheObserverHearsOfWaitsAndGrants(t *testing.T) {
+	s := serve(t)
+	heard := make(chan string, 10)
+	locks := s.locks(t, redislock.WithObserver(redislock.Observer{
+		Waited: func(lock *redislock.Lock, waited time.Duration, outcome redislock.Outcome) {
+			heard <- fmt.Sprintf("%v %s %v", lock.Keys(), outcome, waited >= 50*time.Millisecond)
+		},
+		Granted: func(lock *redislock.Lock) { heard <- fmt.Sprintf("%v granted", lock.Keys()) },
+		Lost:    func(lock *redislock.Lock) { heard <- fmt.Sprintf("%v lost", lock.Keys()) },
+	}))
+	holder := lockOf(t, locks, "k", redislock.WithLease(300*time.Millisecond), redislock.WithoutRenewal())
+	acquired(t, holder)
+	_, err := lockOf(t, locks, "k").AcquireWithin(background, 60*time.Millisecond)
+	expect(t, err, redislock.ErrNotAcquired)
+	for _, expected := range []string{"[k] granted", "[k] not acquired true", "[k] lost"} {
+		if said := <-heard; said != expected {
+			t.Errorf("%s instead of %s", said, expected)
 		}
 	}
-	t.Fatal("the reply has no waiters")
-	return 0
+}
+
+func TestReleaseAllReleasesWhatIsHeld(t *testing.T) {
+	s := serve(t)
+	locks := s.locks(t)
+	for _, key := range []string{"a", "b", "c"} {
+		acquired(t, lockOf(t, locks, key))
+	}
+	s.call(t, "DEL", "b")
+	if count, err := locks.ReleaseAll(background); count != 2 || err != nil {
+		t.Errorf("%d, %v", count, err)
+	}
+	if !s.isFree(t, "a") || !s.isFree(t, "c") {
+		t.Error("not released")
+	}
+}
+
+func TestAReentrantLockCountsHolds(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithReentrant())
+	fence := acquired(t, lock)
+	if again := acquired(t, lock); again != fence {
+		t.Errorf("fence %d instead of %d", again, fence)
+	}
+	check(t, lock.Release(background))
+	if !lock.IsHeld() || s.isFree(t, "k") {
+		t.Error("released after one of two")
+	}
+	check(t, lock.Release(background))
+	expect(t, lock.Release(background), redislock.ErrNotHeld)
+	if lock.Fence() != fence || !s.isFree(t, "k") {
+		t.Error("not released, or the fence is gone")
+	}
+}
+
+func TestCloseEndsSessions(t *testing.T) {
+	s := serve(t)
+	locks, err := redislock.New(s.client)
+	check(t, err)
+	lock := lockOf(t, locks, "k", redislock.WithSession())
+	acquired(t, lock)
+	if s.isFree(t, "k") {
+		t.Error("not held")
+	}
+	check(t, locks.Close())
+	until(t, "the session ends", func() bool { return s.isFree(t, "k") })
+	_, err = lockOf(t, locks, "other").Acquire(background)
+	expect(t, err, redis.ErrClosed)
+}
+
+func TestAReentrantLockThatWasLostSaysSo(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithReentrant())
+	acquired(t, lock)
+	s.call(t, "DEL", "k")
+	_, err := lock.Acquire(background)
+	expect(t, err, redislock.ErrLost)
+	until(t, "nothing is left", func() bool { return s.isFree(t, "k") })
+	acquired(t, lock)
+	check(t, lock.Release(background))
+}
+
+func TestNoTextShowsTheToken(t *testing.T) {
+	const token = "t0psecret"
+	s := serve(t)
+	locks := s.locks(t)
+	lock := lockOf(t, locks, "k", redislock.WithToken(token))
+	acquired(t, lock)
+	forms, err := json.Marshal([]any{lock, locks})
+	check(t, err)
+	texts := string(forms)
+	for _, value := range []any{lock, *lock, locks, redislock.WithToken(token)} {
+		texts += fmt.Sprintf("%v %+v %#v %s %d\n", value, value, value, value, value)
+	}
+	s.call(t, "ACL", "SETUSER", "default", "-lock.extend")
+	err = lock.Extend(background, time.Minute)
+	texts += fmt.Sprintf("%v %+v %#v", err, err, err)
+	if strings.Contains(texts, token) || !strings.Contains(texts, "held, fence") {
+		t.Error(texts)
+	}
+}
+
+func TestAServerWithoutTheModuleIsNamedSo(t *testing.T) {
+	s, err := start(t.TempDir())
+	check(t, err)
+	defer s.end()
+	_, err = lockOf(t, s.locks(t), "k").Acquire(background)
+	expect(t, err, redislock.ErrModuleMissing)
+}
+
+func TestWrongArgumentsAreRefused(t *testing.T) {
+	s := serve(t)
+	locks := s.locks(t)
+	wrong := map[string]redislock.Option{
+		"lease": redislock.WithLease(0), "wait": redislock.WithWait(-1), "keep": redislock.WithKeep(-time.Second),
+		"max hold": redislock.WithMaxHold(0), "at least": redislock.WithAtLeast(-1), "token": redislock.WithToken("*"),
+		"limit": redislock.WithLimit(0), "permits": redislock.WithPermits(1), "replicas": redislock.WithReplicas(1001),
+		"data": redislock.WithData(strings.Repeat("x", 1025)),
+	}
+	expectNamed := func(err error, name string) {
+		t.Helper()
+		var argument *redislock.ArgumentError
+		if !errors.As(err, &argument) || argument.Argument != name {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, option := range wrong {
+		_, err := locks.Lock("k", option)
+		expectNamed(err, name)
+	}
+	_, err := locks.LockAll(nil)
+	expectNamed(err, "keys")
+	_, err = locks.LockAll([]string{"a", "a"})
+	expectNamed(err, "keys")
+	_, err = redislock.New(redis.NewRing(&redis.RingOptions{}))
+	expectNamed(err, "client")
+	_, err = redislock.New(s.client, redislock.WithCommandTimeout(0))
+	expectNamed(err, "command timeout")
+	lock := lockOf(t, locks, "k")
+	_, err = lock.AcquireWithin(background, -1)
+	expectNamed(err, "wait")
+	acquired(t, lock)
+	expectNamed(lock.Extend(background, 0), "lease")
+	if !lock.IsHeld() {
+		t.Error("a wrong extend ended the lock")
+	}
+	if s.call(t, "LOCK.INFO", "k") == nil {
+		t.Error("it isn't held")
+	}
+}
+
+func TestALongestHoldEndsTheRenewal(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(300*time.Millisecond), redislock.WithMaxHold(800*time.Millisecond))
+	acquired(t, lock)
+	takes(t, "the hold", 700*time.Millisecond, late, func() { <-lock.Lost() })
+}
+
+func TestAtLeastKeepsOthersOut(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithAtLeast(400*time.Millisecond))
+	acquired(t, lock)
+	check(t, lock.Release(background))
+	if lock.IsHeld() || s.isFree(t, "k") {
+		t.Error("held here, or free at the server")
+	}
+	until(t, "it is free", func() bool { return s.isFree(t, "k") })
 }
 
 // blocks returns the code blocks of a language, in their order.
@@ -203,25 +675,36 @@ func blocks(document, language string) []string {
 	return found
 }
 
-func TestAFirstLockOfTheReadmeIsWaitedFor(t *testing.T) {
+// shell runs a script of the README.
+func shell(t *testing.T, folder, script string) {
+	t.Helper()
+	command := exec.Command("sh", "-euc", script)
+	command.Dir = folder
+	if output, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+}
+
+func TestTheFirstLockOfTheReadmeIsWaitedFor(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	check(t, err)
-	here, err := os.Getwd()
+	here, err := filepath.Abs(".")
 	check(t, err)
-	here, err = filepath.EvalSymlinks(here)
-	check(t, err)
-	address := server(t)
+	s := serve(t)
 	folder := t.TempDir()
-	check(t, os.Symlink(filepath.Join(here, "../.."), filepath.Join(folder, "redis-lock")))
-	source := strings.Replace(blocks(string(text), "go")[0], "127.0.0.1:6379", address, 1)
+	check(t, os.MkdirAll(filepath.Join(folder, "redis-lock/clients"), 0o755))
+	check(t, os.Symlink(here, filepath.Join(folder, "redis-lock/clients/go")))
 	commands := blocks(string(text), "sh")
-	shell(t, folder, commands[1])
+	shell(t, folder, commands[0])
 	project := filepath.Join(folder, "first-lock")
+	source := strings.Replace(blocks(string(text), "go")[0], "127.0.0.1:6379", s.address, 1)
 	check(t, os.WriteFile(filepath.Join(project, "main.go"), []byte(source), 0o644))
-	shell(t, project, commands[2])
+	shell(t, project, commands[1])
+	check(t, os.Mkdir(filepath.Join(project, "parts"), 0o755))
+	check(t, os.WriteFile(filepath.Join(project, "parts/parts.go"), []byte(partsOf(string(text))), 0o644))
+	shell(t, project, "go vet ./parts")
 
-	pool := pool(address)
-	start := func() chan string {
+	run := func() chan string {
 		said := make(chan string, 1)
 		go func() {
 			output, err := exec.Command(filepath.Join(project, "first-lock")).CombinedOutput()
@@ -230,16 +713,15 @@ func TestAFirstLockOfTheReadmeIsWaitedFor(t *testing.T) {
 		return said
 	}
 	// Held until both programs wait, however long the second program takes to start.
-	call(t, pool, "LOCK.ACQUIRE", "orders:42", "other", "PX", 600000)
-	first := start()
-	until(t, "the first one waits", func() bool { return waiters(t, pool, "orders:42") == 1 })
-	second := start()
-	until(t, "the second one waits", func() bool { return waiters(t, pool, "orders:42") == 2 })
-	call(t, pool, "LOCK.RELEASE", "orders:42", "other")
+	s.call(t, "LOCK.ACQUIRE", "orders:42", "other", "PX", 600_000)
+	first := run()
+	until(t, "the first one waits", func() bool { return s.waiters(t, "orders:42") == 1 })
+	second := run()
+	until(t, "the second one waits", func() bool { return s.waiters(t, "orders:42") == 2 })
+	s.call(t, "LOCK.RELEASE", "orders:42", "other")
 	fences := [2]int64{}
 	for i, said := range []string{<-first, <-second} {
-		_, err := fmt.Sscanf(said, "got it, fence %d\nreleased: true\n<nil>", &fences[i])
-		if err != nil {
+		if _, err := fmt.Sscanf(said, "got it, fence %d\nreleased\n<nil>", &fences[i]); err != nil {
 			t.Fatalf("%v: %q", err, said)
 		}
 	}
@@ -248,11 +730,28 @@ func TestAFirstLockOfTheReadmeIsWaitedFor(t *testing.T) {
 	}
 }
 
-func shell(t *testing.T, folder, script string) {
-	t.Helper()
-	command := exec.Command("sh", "-euc", script)
-	command.Dir = folder
-	if output, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
+// partsOf returns a program of the README's other blocks, which are parts of one.
+func partsOf(readme string) string {
+	return `package parts
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redislock "github.com/redis-lock/redis-lock/clients/go"
+)
+
+func all(
+	ctx context.Context, lock *redislock.Lock, client *redis.Client, tlsConfig *tls.Config, sentinels, nodes []string,
+	store func(context.Context, int64) error,
+) (*redislock.Locks, []redis.UniversalClient, error) {
+	var err error
+` + strings.Join(blocks(readme, "go")[1:], "\n") + `
+	return locks, []redis.UniversalClient{one, sentinel, cluster}, err
+}
+`
 }

@@ -2,377 +2,655 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
 )
 
 const (
-	// The time limit of a reply that the server sends at once.
-	answerWithin = time.Second
-	// The longest time of a wait on one connection. A silently dead connection is noticed then.
-	slice = 15 * time.Second
-	// No time limit, to redigo.
-	forever = time.Duration(0)
-	// The longest delay of the server's reply when a wait ends.
-	grace = 250 * time.Millisecond
-	// The interval at which a cancellation is repeated, because at the first one the wait may not
-	// have begun.
-	tellAgain = 20 * time.Millisecond
-
 	firstPause   = 50 * time.Millisecond
 	longestPause = time.Second
+	// The time that a call takes beyond its limit, to learn how it ended.
+	confirmWithin = 100 * time.Millisecond
+	// The longest time of an attempt. After it, another server may be the right one.
+	attemptWithin = time.Second
+	// The longest time without a sign of life from the server in a wait.
+	askEvery = 3 * time.Second
 )
 
+// command is a command to the server, and the position of its first key.
 type command struct {
-	name string
-	args []interface{}
-}
-
-type patience struct {
-	waits bool
-	// The zero time sets no limit.
-	end time.Time
-}
-
-func (p patience) isOver() bool {
-	return !p.end.IsZero() && !time.Now().Before(p.end)
+	words []any
+	key   int8
 }
 
 // command returns a command with all keys and the token.
-func (l *Lock) command(name string, args ...interface{}) command {
-	all := []interface{}{}
-	if len(l.options.Keys) > 1 {
-		name = "M" + name
-		all = append(all, len(l.options.Keys))
+func (o *owner) command(verb string, args ...any) command {
+	c := command{[]any{"LOCK." + verb}, 1}
+	if len(o.keys) > 1 {
+		c = command{[]any{"LOCK.M" + verb, len(o.keys)}, 2}
 	}
-	for _, key := range l.options.Keys {
-		all = append(all, key)
+	for _, key := range o.keys {
+		c.words = append(c.words, key)
 	}
-	all = append(all, l.options.Token)
-	return command{"LOCK." + name, append(all, args...)}
+	c.words = append(append(c.words, o.token()), args...)
+	return c
 }
 
-// asks returns the command that requests the lock, and the time limit of its reply.
-func (l *Lock) asks(p patience, holds int) (command, time.Duration) {
-	o := l.options
-	args := []interface{}{"PX", ms(o.Lease), "HOLDS", holds}
-	if o.Shared {
-		args = append(args, "SHARED")
-	}
-	if o.Limit > 0 {
-		args = append(args, "LIMIT", o.Limit)
-	}
-	if o.Permits > 0 {
-		args = append(args, "PERMITS", o.Permits)
-	}
-	// A lock that is held already is tied already.
-	if o.Session && holds == 1 {
-		args = append(args, "SESSION")
-	}
-	if !p.waits {
-		return l.command("ACQUIRE", args...), answerWithin
-	}
-	// No KEEP with SESSION, because it would also keep the grant after the connection closes.
-	if !o.Session {
-		args = append(args, "KEEP", ms(o.Keep))
-	}
-	left := slice
-	if !p.end.IsZero() {
-		left = time.Until(p.end)
-		args = append(args, "BLOCK", ms(left))
-	}
-	wait := l.command("WAIT", args...)
-	switch {
-	case !o.Session:
-		return wait, inTime(left, slice) + grace
-	case p.end.IsZero():
-		// The place would end with the connection, so the wait stays on it. TCP's keepalive notices
-		// a silently dead connection.
-		return wait, forever
-	default:
-		return wait, inTime(left, left) + grace
-	}
+// cancel returns the command that cancels a wait. One key is enough for all.
+func (o *owner) cancel() command {
+	return command{[]any{"LOCK.CANCEL", o.keys[0], o.token()}, 1}
 }
 
-// inTime returns the shorter of two times, or zero if left is negative.
-func inTime(left, most time.Duration) time.Duration {
-	if left > most {
-		return most
+// request returns the command that acquires this many holds.
+func (o *owner) request(verb string, holds int, args ...any) command {
+	mode := []any{"PX", ms(min(o.lease, o.maxHold)), "HOLDS", holds}
+	if o.shared {
+		mode = append(mode, "SHARED")
 	}
-	if left < 0 {
-		return 0
+	if o.limit > 0 {
+		mode = append(mode, "LIMIT", o.limit)
 	}
-	return left
+	if o.permits > 0 {
+		mode = append(mode, "PERMITS", o.permits)
+	}
+	if o.data != nil {
+		mode = append(mode, "DATA", *o.data)
+	}
+	return o.command(verb, append(mode, args...)...)
 }
 
-func (l *Lock) take(ctx context.Context, p patience) (int64, bool, error) {
-	turnCtx := ctx
-	if !p.end.IsZero() {
-		within, cancel := context.WithDeadline(ctx, p.end)
+// patience is how long an acquire goes on. Limit 0 is no limit.
+type patience struct {
+	waits bool
+	limit time.Duration
+}
+
+// search is one acquire in progress. It has the owner's turn.
+type search struct {
+	*owner
+	patience
+	// Ends with the limit.
+	ctx    context.Context
+	caller context.Context
+	began  time.Time
+	before *grant
+	holds  int
+	// True after the lock was found not to be free.
+	waited bool
+	// The outage that goes on, or nil.
+	outage error
+	// The connection of its own, or nil.
+	own redis.UniversalClient
+}
+
+func (o *owner) acquire(caller context.Context, p patience) (int64, error) {
+	if err := caller.Err(); err != nil {
+		return 0, err
+	}
+	s := &search{owner: o, patience: p, ctx: caller, caller: caller, began: time.Now(), holds: 1}
+	if p.limit > 0 {
+		limited, cancel := context.WithTimeout(caller, p.limit)
 		defer cancel()
-		turnCtx = within
+		s.ctx = limited
 	}
-	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
-	case <-turnCtx.Done():
-		return 0, false, ctx.Err()
+	fence, err := s.run()
+	if s.waited && s.waits {
+		o.observe(func(lock *Lock) {
+			if waited := o.locks.observer.Waited; waited != nil {
+				waited(lock, time.Since(s.began), outcome(err))
+			}
+		})
 	}
-	before := l.grant()
-	if !before.isHeld() {
-		before = nil
-	}
-	holds := 1
-	if before != nil {
-		before.mu.Lock()
-		holds = before.holds + 1
-		before.mu.Unlock()
-	}
-	var session redis.Conn
-	fence, sent, err := l.waitFor(ctx, p, holds, &session)
-	if err != nil || fence == 0 {
-		if session != nil {
-			session.Close()
-		}
-		return 0, false, err
-	}
-	l.note(before, fence, sent, holds, session)
-	return fence, true, nil
+	return fence, err
 }
 
-// waitFor returns the fence, and the time when the granted command was sent. The fence is 0 if the
-// time passed without a grant.
-func (l *Lock) waitFor(ctx context.Context, p patience, holds int, session *redis.Conn) (int64, time.Time, error) {
+func outcome(err error) Outcome {
+	switch {
+	case err == nil:
+		return Granted
+	case errors.Is(err, ErrNotAcquired):
+		return NotAcquired
+	case errors.Is(err, context.Canceled):
+		return Cancelled
+	}
+	return Failed
+}
+
+func (s *search) run() (int64, error) {
+	if err := s.takeTurn(); err != nil {
+		return 0, err
+	}
+	if s.before, _ = s.held(); s.before != nil {
+		s.holds = s.before.holds + 1
+	}
+	fence, sent, err := s.seek()
+	if err != nil {
+		return 0, err
+	}
+	if s.before != nil && s.before.fence != fence {
+		// The lock was lost in between, with its first holds.
+		s.lose(s.before)
+		s.holds = 1
+		s.leave()
+		return 0, ErrLost
+	}
+	s.hold(fence, s.holds, sent, s.own)
+	s.giveTurn(s.reentrant)
+	return fence, nil
+}
+
+// takeTurn waits for the other users of this object, in their order.
+func (s *search) takeTurn() error {
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	if !s.waits && !s.reentrant && !s.isCleaning() {
+		return ErrNotAcquired
+	}
+	s.waited = true
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	case <-s.ctx.Done():
+	}
+	if s.isCleaning() {
+		s.outage = s.locks.link.noAnswer(time.Since(s.began))
+	}
+	return s.over(true)
+}
+
+func (o *owner) isCleaning() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.cleaning
+}
+
+// over returns the error at the end of the context: "not acquired" only if somebody else was seen
+// to have the lock, without an outage since.
+func (s *search) over(isRefused bool) error {
+	if errors.Is(s.caller.Err(), context.Canceled) {
+		return s.caller.Err()
+	}
+	err := ErrNotAcquired
+	if s.outage != nil {
+		err = unavailable(s.outage)
+	} else if !isRefused {
+		err = unavailable(s.locks.link.noAnswer(time.Since(s.began)))
+	}
+	if deadline := s.caller.Err(); deadline != nil {
+		return fmt.Errorf("%w (%w)", err, deadline)
+	}
+	return err
+}
+
+// seek returns the fence, and the time when the granted command was sent. After an error, it has
+// given the turn.
+func (s *search) seek() (int64, time.Time, error) {
+	ask := s.request("ACQUIRE", s.holds)
+	takesPlace := s.waits && s.before == nil
+	var woken bell
+	if takesPlace {
+		message, b := s.locks.link.add()
+		defer s.locks.link.remove(message)
+		woken = b
+		ask = s.request("QUEUE", s.holds, "KEEP", ms(s.keep), "NOTIFY", s.channel, message)
+	}
+	soon := s.lease / 10
 	pause := firstPause
-	soon := l.options.Lease / 10
 	for {
 		sent := time.Now()
-		asks, within := l.asks(p, holds)
-		reply, err := l.askFor(ctx, holds, session, within, asks)
-		if ctx.Err() != nil {
-			l.giveUp(holds - 1)
-			return 0, sent, ctx.Err()
+		fence, err := grantOf(s.send(s.locks.link.shared, ask, s.locks.link.attempt))
+		if fence > 0 && err == nil {
+			fence, err = s.confirm(fence)
+		}
+		if isCancelled := errors.Is(s.ctx.Err(), context.Canceled); isCancelled || s.ctx.Err() != nil && fence == 0 {
+			return 0, sent, s.end(err)
 		}
 		switch {
-		case err == nil && reply == nil:
-			if !p.waits || p.isOver() {
-				return 0, sent, nil
-			}
-		case err == nil:
+		case err == nil && fence > 0:
 			// The grant may be old if the reply took long, because this process may have been
 			// stopped. Asking again sets the lease at a known time. The second reply waits for no
 			// holder, so it is slow only if the network is.
-			if time.Since(sent) > soon {
-				soon = l.options.Lease
-				continue
+			if time.Since(sent) <= soon {
+				return fence, sent, nil
 			}
-			grant, err := redis.Values(reply, nil)
-			if err != nil || len(grant) != 2 {
-				return 0, sent, fmt.Errorf("redislock: not an answer of the module: %v", reply)
-			}
-			fence, err := redis.Int64(grant[1], nil)
-			return fence, sent, err
-		case !mayPass(err):
-			return 0, sent, told(err)
-		case p.isOver():
-			l.giveUp(holds - 1)
-			return 0, sent, err
-		default:
-			end := time.Now().Add(pause)
-			if !p.end.IsZero() {
-				end = earlier(end, p.end)
-			}
+			soon = s.lease
+			continue
+		case err == nil && !takesPlace:
+			s.closeOwn()
+			s.giveTurn(true)
+			return 0, sent, ErrNotAcquired
+		case err == nil:
+			s.waited, s.outage, pause = true, nil, firstPause
+			s.locks.link.listen(s.channel)
 			select {
-			case <-time.After(time.Until(end)):
-			case <-ctx.Done():
+			case err = <-woken:
+			case <-time.After(min(s.keep/3, s.lease/3, askEvery)):
+			case <-s.ctx.Done():
+				return 0, sent, s.end(nil)
+			}
+		}
+		switch {
+		case err == nil:
+		case !isOutage(err):
+			return 0, sent, s.fail(err)
+		default:
+			s.suffer(err)
+			select {
+			case <-time.After(pause):
+			case <-s.ctx.Done():
+				return 0, sent, s.end(err)
 			}
 			pause = longer(pause)
 		}
 	}
 }
 
-// askFor sends a request for the lock, and cancels the wait when the context ends.
-func (l *Lock) askFor(ctx context.Context, holds int, session *redis.Conn, within time.Duration, c command) (interface{}, error) {
-	type answer struct {
-		reply interface{}
-		err   error
+// send sends one request. It takes a little longer than what is left of the limit, so that the reply
+// can still tell how a wait ended. Cancellation interrupts it, and so does the end of a try.
+func (s *search) send(client redis.UniversalClient, c command, attempt time.Duration) (any, error) {
+	within := attempt + confirmWithin
+	if deadline, ok := s.ctx.Deadline(); ok {
+		within = min(within, max(0, time.Until(deadline))+confirmWithin)
 	}
-	answers := make(chan answer, 1)
-	go func() {
-		var a answer
-		if l.options.Session && holds == 1 {
-			a.reply, a.err = l.askOn(session, within, c)
-		} else {
-			a.reply, a.err = l.ask(within, c)
+	interrupts := func() bool { return !s.waits || errors.Is(s.ctx.Err(), context.Canceled) }
+	return s.owner.send(s.ctx, interrupts, within, client, c, s.cancel(), s.undo())
+}
+
+// send sends a command once. If the end of ctx interrupts it, its connection is closed behind the
+// commands that undo it.
+func (o *owner) send(
+	ctx context.Context, interrupts func() bool, within time.Duration,
+	client redis.UniversalClient, c command, undo ...command,
+) (any, error) {
+	limited, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(interrupted)
+		if interrupts() {
+			cancel()
+			o.locks.link.undo(o.token, undo...)
 		}
-		answers <- a
+	})
+	reply, err := o.locks.link.do(limited, client, c)
+	if !stop() && ctx.Err() != nil {
+		// It mustn't hit the next command with this token.
+		<-interrupted
+	}
+	return reply, err
+}
+
+// undo returns the command that releases what this search got.
+func (s *search) undo() command {
+	return s.command("RELEASE", "HOLDS", s.holds-1)
+}
+
+// confirm ties the grant to a connection of its own, and waits for replicas, if the options say so.
+func (s *search) confirm(fence int64) (int64, error) {
+	tie := s.session && s.before == nil
+	if !tie && s.replicas == 0 {
+		return fence, nil
+	}
+	args := []any{}
+	if tie {
+		args = append(args, "SESSION")
+	}
+	if s.replicas > 0 {
+		within := s.locks.timeout
+		if deadline, ok := s.ctx.Deadline(); ok {
+			within = min(within, time.Until(deadline))
+		}
+		args = append(args, "REPLICAS", s.replicas, "WITHIN", ms(within))
+	}
+	if s.own == nil {
+		s.own = s.locks.link.open(1)
+	}
+	reply, err := s.send(s.own, s.request("ACQUIRE", s.holds, args...), s.locks.timeout)
+	if !s.session {
+		s.closeOwn()
+	}
+	return grantOf(reply, err)
+}
+
+func (s *search) closeOwn() {
+	if s.own != nil {
+		_ = s.own.Close()
+		s.own = nil
+	}
+}
+
+// suffer notes an outage. If nobody waits for the end of this search, the observer hears of it.
+func (s *search) suffer(err error) {
+	_, isLimited := s.ctx.Deadline()
+	if s.outage == nil && !isLimited {
+		s.locks.report(unavailable(err))
+	}
+	s.outage = err
+}
+
+// end leaves the queue, and returns the error, because the context has ended. The last request ended
+// with err.
+func (s *search) end(err error) error {
+	wasRefused := err == nil
+	s.outage = err
+	left := s.leave()
+	if s.outage == nil || errors.Is(s.caller.Err(), context.Canceled) {
+		select {
+		case ok := <-left:
+			wasRefused = wasRefused && ok
+		case <-time.After(confirmWithin):
+			wasRefused = false
+		}
+	}
+	return s.over(wasRefused)
+}
+
+// fail returns a final error of the server.
+func (s *search) fail(err error) error {
+	if !s.waited && s.own == nil && !errors.Is(final(err, s.token), ErrNotReplicated) {
+		// A refused command leaves nothing behind.
+		s.giveTurn(true)
+		return final(err, s.token)
+	}
+	select {
+	case <-s.leave():
+	case <-time.After(confirmWithin):
+	}
+	return final(err, s.token)
+}
+
+// leave cancels the wait, and releases what was granted, in the background. CANCEL comes first, so
+// that no grant can follow the RELEASE. The turn is given when nothing is left. Then the channel
+// has true if there was no outage.
+func (s *search) leave() <-chan bool {
+	done := make(chan bool, 1)
+	s.setCleaning(true)
+	go func() {
+		// After this time, the place and the grant have ended anyway.
+		ctx, cancel := context.WithTimeout(context.Background(), max(s.keep, s.lease))
+		defer cancel()
+		again := s.clean(ctx)
+		if again {
+			// Commands of the outage may have arrived just now.
+			time.Sleep(firstPause)
+			s.clean(ctx)
+		}
+		s.closeOwn()
+		s.setCleaning(false)
+		s.giveTurn(true)
+		done <- !again
+	}()
+	return done
+}
+
+// clean returns true if there was an outage.
+func (s *search) clean(ctx context.Context) bool {
+	a := s.ask(ctx, s.locks.link.shared, s.cancel(), s.locks.report)
+	b := s.ask(ctx, s.locks.link.shared, s.undo(), func(error) {})
+	return a.again || b.again || b.err != nil
+}
+
+func (o *owner) setCleaning(cleaning bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.cleaning = cleaning
+}
+
+// grantOf returns the fence of a grant, or 0 if the reply is a place or nil.
+func grantOf(reply any, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	switch reply := reply.(type) {
+	case nil, int64:
+		return 0, nil
+	case []any:
+		if len(reply) == 2 {
+			if fence, ok := reply[1].(int64); ok {
+				return fence, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("redislock: not a reply of the module: %T", reply)
+}
+
+// answer is the end of a command that was sent until a server answered.
+type answer struct {
+	count int64
+	sent  time.Time
+	// True if an earlier reply may have been lost.
+	again bool
+	err   error
+}
+
+// ask sends a command until the server answers or ctx ends. The first outage is reported.
+func (o *owner) ask(ctx context.Context, client redis.UniversalClient, c command, report func(error)) (a answer) {
+	for pause := firstPause; ; pause = longer(pause) {
+		a.sent = time.Now()
+		attempt, cancel := context.WithTimeout(ctx, o.locks.link.attempt)
+		reply, err := o.locks.link.do(attempt, client, c)
+		cancel()
+		if err == nil || !isOutage(err) {
+			a.count, _ = reply.(int64)
+			a.err = final(err, o.token)
+			return a
+		}
+		if !a.again {
+			report(unavailable(err))
+		}
+		a.again = true
+		a.err = unavailable(err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return a
+		}
+	}
+}
+
+// call runs work that asks, and returns when ctx or the command timeout ends, even if work goes on.
+// If the caller cancelled it, the observer hears of an outage.
+func (o *owner) call(ctx context.Context, work func(report func(error)) error) error {
+	ctx, cancel := context.WithTimeout(ctx, o.locks.timeout)
+	defer cancel()
+	done := make(chan error, 1)
+	outage := make(chan error, 1)
+	isCancelled := func() bool { return errors.Is(ctx.Err(), context.Canceled) }
+	go func() {
+		done <- work(func(err error) {
+			outage <- err
+			if isCancelled() {
+				o.locks.report(err)
+			}
+		})
 	}()
 	select {
-	case a := <-answers:
-		return a.reply, a.err
+	case err := <-done:
+		return err
 	case <-ctx.Done():
 	}
-	for {
-		_, _ = l.ask(answerWithin, l.cancel())
+	if isCancelled() {
+		return ctx.Err()
+	}
+	select {
+	case err := <-outage:
+		return err
+	default:
+		return unavailable(o.locks.link.noAnswer(o.locks.timeout))
+	}
+}
+
+// release releases one hold or all. It goes on in the background when ctx has ended.
+func (o *owner) release(ctx context.Context, all bool) error {
+	limited, cancel := context.WithTimeout(ctx, o.locks.timeout)
+	defer cancel()
+	if o.reentrant {
+		// The count of holds must not change meanwhile.
 		select {
-		case <-answers:
-			return nil, ctx.Err()
-		case <-time.After(tellAgain):
+		case o.turn <- struct{}{}:
+		case <-limited.Done():
+			return unavailable(o.locks.link.noAnswer(o.locks.timeout))
 		}
 	}
-}
-
-func (l *Lock) note(before *grant, fence int64, sent time.Time, holds int, session redis.Conn) {
-	if before.isHeld() && before.fence == fence {
-		before.mu.Lock()
-		before.holds = holds
-		before.mu.Unlock()
-		before.renewed(sent, l.options.Lease)
-		return
+	g, isLost := o.held()
+	holds := 0
+	if g != nil && !all {
+		holds = g.holds - 1
 	}
-	if before != nil {
-		before.loses(isHeld)
-	}
-	held := &grant{
-		fence: fence, holds: 1, lease: l.options.Lease, until: sent.Add(l.options.Lease), session: session,
-		onLost: l.options.OnLost, lost: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}, 1),
-	}
-	l.mu.Lock()
-	l.current = held
-	l.mu.Unlock()
-	if l.options.Session && session == nil {
-		// The grant before was lost meanwhile, so this grant isn't tied yet.
-		l.renew(held)
-	}
-	go l.keep(held)
-}
-
-// cancel returns a CANCEL. One key is enough, because a wait for several keys is cancelled as a
-// whole.
-func (l *Lock) cancel() command {
-	return command{"LOCK.CANCEL", []interface{}{l.options.Keys[0], l.options.Token}}
-}
-
-// giveUp cancels a wait, and releases everything except the holds from before it. CANCEL comes
-// first, so that no grant can follow the RELEASE.
-func (l *Lock) giveUp(holds int) {
-	_, _ = l.ask(grace, l.cancel())
-	_, _ = l.ask(grace, l.command("RELEASE", "HOLDS", holds))
-}
-
-// askUntil sends a command until it gets a reply or the time is over. It returns the reply, and
-// true if an earlier reply was lost.
-func (l *Lock) askUntil(until time.Time, c command) (interface{}, bool, error) {
-	pause := firstPause
-	for again := false; ; again = true {
-		reply, err := l.ask(answerWithin, c)
-		if err == nil || !mayPass(err) || !time.Now().Before(until) {
-			return reply, again, err
+	if g == nil || holds == 0 && !o.drop(g, false) {
+		o.giveTurn(o.reentrant)
+		if isLost {
+			return ErrLost
 		}
-		time.Sleep(time.Until(earlier(time.Now().Add(pause), until)))
-		pause = longer(pause)
+		return ErrNotHeld
 	}
-}
-
-func (l *Lock) ask(within time.Duration, c command) (interface{}, error) {
-	conn := l.source.Get()
-	defer conn.Close()
-	return l.askConn(conn, within, c)
-}
-
-// askOn sends a command on the lock's own connection, which it opens if there is none.
-func (l *Lock) askOn(session *redis.Conn, within time.Duration, c command) (interface{}, error) {
-	if *session == nil {
-		*session = l.source.Get()
+	o.mu.Lock()
+	g.holds = holds
+	until := g.until
+	o.mu.Unlock()
+	finish := func(count int64, again bool, err error) error {
+		// If a reply was lost, the command before may have released the lock.
+		if err == nil && count != int64(len(o.keys)) && !(again && holds == 0) {
+			err = ErrLost
+			o.loseLate(g, holds)
+		}
+		if holds == 0 {
+			g.close()
+		}
+		o.giveTurn(o.reentrant || holds == 0)
+		return err
 	}
-	reply, err := l.askConn(*session, within, c)
-	if err != nil && mayPass(err) {
-		(*session).Close()
-		*session = nil
+	always := func() bool { return true }
+	reply, err := o.send(limited, always, o.locks.link.attempt, o.locks.link.shared, o.releasing(g, holds))
+	if err == nil || !isOutage(err) {
+		count, _ := reply.(int64)
+		return finish(count, false, final(err, o.token))
 	}
-	return reply, err
-}
-
-func (l *Lock) askConn(conn redis.Conn, within time.Duration, c command) (interface{}, error) {
-	// Binds the connection to the node of the first key, because a command for several keys doesn't
-	// begin with a key.
-	if cluster, ok := conn.(interface{ Bind(...string) error }); ok {
-		_ = cluster.Bind(l.options.Keys[0])
-	}
-	reply, err := redis.DoWithTimeout(conn, within, c.name, c.args...)
-	if said, ok := err.(redis.Error); ok && strings.HasPrefix(string(said), "ASK ") && !l.options.Session {
-		return askElsewhere(said, within, c)
-	}
-	return reply, err
-}
-
-// askElsewhere sends a command to the node that an ASK error names. It sends no password.
-func askElsewhere(said redis.Error, within time.Duration, c command) (interface{}, error) {
-	words := strings.Fields(string(said))
-	conn, err := redis.Dial("tcp", words[len(words)-1], redis.DialConnectTimeout(answerWithin))
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	if _, err := redis.DoWithTimeout(conn, answerWithin, "ASKING"); err != nil {
-		return nil, said
-	}
-	return redis.DoWithTimeout(conn, within, c.name, c.args...)
-}
-
-// heldAll returns true if an EXTEND or a RELEASE found all keys held.
-func (l *Lock) heldAll(reply interface{}) bool {
-	count, err := redis.Int(reply, nil)
-	return err == nil && count == len(l.options.Keys)
-}
-
-// mayPass returns true if the command should be sent again on a new connection.
-func mayPass(err error) bool {
-	said, isReply := err.(redis.Error)
-	if !isReply {
-		return true
-	}
-	code := strings.SplitN(string(said), " ", 2)[0]
-	switch code {
-	case "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK":
-		return true
-	}
-	// The server's error to its blocked clients when it becomes a replica.
-	return code == "UNBLOCKED" && strings.Contains(string(said), "instance state changed")
-}
-
-func told(err error) error {
-	said := err.Error()
-	switch {
-	case strings.HasPrefix(said, "DEADLOCK"):
-		return fmt.Errorf("%w: %s", ErrDeadlock, said)
-	case strings.HasPrefix(said, "UNBLOCKED") && strings.Contains(said, "LOCK.CANCEL"):
-		return ErrCancelled
+	first := unavailable(err)
+	err = o.call(limited, func(report func(error)) error {
+		report(first)
+		within, cancel := context.WithDeadline(context.Background(), until)
+		defer cancel()
+		a := o.ask(within, o.locks.link.shared, o.releasing(g, holds), func(error) {})
+		return finish(a.count, true, a.err)
+	})
+	if errors.Is(err, ErrUnavailable) {
+		o.locks.report(err)
 	}
 	return err
 }
 
-// ms returns milliseconds, rounded up because a wait must not end early, and at least 1.
-func ms(d time.Duration) int64 {
-	if d <= 0 {
-		return 1
+// releasing returns the command that leaves this many holds.
+func (o *owner) releasing(g *grant, holds int) command {
+	if stays := o.atLeast - time.Since(g.since); holds == 0 && stays > 0 {
+		return o.command("EXTEND", "PX", ms(stays))
 	}
-	return int64((d + time.Millisecond - 1) / time.Millisecond)
+	return o.command("RELEASE", "HOLDS", holds)
+}
+
+// loseLate notes a loss that the release has found.
+func (o *owner) loseLate(g *grant, holds int) {
+	if holds > 0 {
+		o.lose(g)
+		return
+	}
+	o.mu.Lock()
+	o.isLost = true
+	close(o.lost)
+	o.mu.Unlock()
+	o.tellLoss()
+}
+
+func (o *owner) extend(ctx context.Context, lease time.Duration) error {
+	g, isLost := o.held()
+	if isLost {
+		return ErrLost
+	}
+	if g == nil {
+		return ErrNotHeld
+	}
+	return o.call(ctx, func(report func(error)) error {
+		g.extending <- struct{}{}
+		defer func() { <-g.extending }()
+		within, cancel := context.WithTimeout(g.ctx, o.locks.timeout)
+		defer cancel()
+		return o.prolong(within, g, lease, report)
+	})
+}
+
+// prolong sets the lease of a grant. The caller is the one that extends it.
+func (o *owner) prolong(ctx context.Context, g *grant, lease time.Duration, report func(error)) error {
+	client, args := o.locks.link.shared, []any{}
+	if g.own != nil {
+		client, args = g.own, []any{"SESSION"}
+	}
+	length := o.leaseOf(g, lease, time.Now())
+	a := o.ask(ctx, client, o.command("EXTEND", append([]any{"PX", ms(length)}, args...)...), report)
+	if a.err != nil {
+		return a.err
+	}
+	if a.count != int64(len(o.keys)) {
+		o.lose(g)
+		return ErrLost
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	g.lease, g.until = lease, a.sent.Add(length)
+	if o.current == g {
+		o.schedule(g)
+	}
+	return nil
+}
+
+// tend renews a grant, or ends it. The timer calls it.
+func (o *owner) tend(g *grant) {
+	g.extending <- struct{}{}
+	defer func() { <-g.extending }()
+	for wasReported := false; ; {
+		if held, _ := o.held(); held != g {
+			return
+		}
+		o.mu.Lock()
+		lease, until := g.lease, g.until
+		ends := g.noRenewal || !until.Before(o.end(g))
+		if ends {
+			o.schedule(g)
+		}
+		o.mu.Unlock()
+		if ends {
+			return
+		}
+		ctx, cancel := context.WithDeadline(g.ctx, until)
+		err := o.prolong(ctx, g, lease, o.locks.report)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrLost) {
+			// The server refuses it, but may not do so for long.
+			if !wasReported {
+				o.locks.report(err)
+				wasReported = true
+			}
+			select {
+			case <-time.After(longestPause):
+			case <-ctx.Done():
+			}
+		}
+		cancel()
+		if err == nil {
+			return
+		}
+	}
+}
+
+// ms returns milliseconds, rounded up because no time may end early, and at least 1.
+func ms(d time.Duration) int64 {
+	return max(1, int64((d-1)/time.Millisecond)+1)
 }
 
 func longer(pause time.Duration) time.Duration {
-	if pause *= 2; pause > longestPause {
-		return longestPause
-	}
-	return pause
-}
-
-func earlier(one, other time.Time) time.Time {
-	if one.Before(other) {
-		return one
-	}
-	return other
+	return min(2*pause, longestPause)
 }

@@ -7,40 +7,82 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"math"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
-	"github.com/mna/redisc"
+	"github.com/redis/go-redis/v9"
 
-	"redislock"
+	redislock "github.com/redis-lock/redis-lock/clients/go"
 )
 
+// number is a number of an order, which may be one that no Go type has.
+type number struct{ json.RawMessage }
+
 type order struct {
-	ID        int64    `json:"id"`
-	Do        string   `json:"do"`
-	Servers   []string `json:"servers"`
-	Cluster   bool     `json:"cluster"`
-	Lock      string   `json:"lock"`
-	Keys      []string `json:"keys"`
-	LeaseMs   int64    `json:"lease_ms"`
-	Renew     bool     `json:"renew"`
-	Shared    bool     `json:"shared"`
-	Limit     int      `json:"limit"`
-	Permits   int      `json:"permits"`
-	Session   bool     `json:"session"`
-	KeepMs    int64    `json:"keep_ms"`
-	Token     string   `json:"token"`
-	WaitMs    *int64   `json:"wait_ms"`
-	CancelsID int64    `json:"of"`
+	ID               int64    `json:"id"`
+	Do               string   `json:"do"`
+	Servers          []string `json:"servers"`
+	Cluster          bool     `json:"cluster"`
+	Sentinel         string   `json:"sentinel"`
+	Username         string   `json:"username"`
+	Password         string   `json:"password"`
+	CommandTimeoutMs number   `json:"command_timeout_ms"`
+	Lock             string   `json:"lock"`
+	Keys             []any    `json:"keys"`
+	LeaseMs          number   `json:"lease_ms"`
+	WaitMs           number   `json:"wait_ms"`
+	KeepMs           number   `json:"keep_ms"`
+	MaxHoldMs        number   `json:"max_hold_ms"`
+	AtLeastMs        number   `json:"at_least_ms"`
+	WorkMs           number   `json:"work_ms"`
+	Limit            number   `json:"limit"`
+	Permits          number   `json:"permits"`
+	Replicas         number   `json:"replicas"`
+	Renew            *bool    `json:"renew"`
+	Shared           bool     `json:"shared"`
+	Session          bool     `json:"session"`
+	Reentrant        bool     `json:"reentrant"`
+	Token            any      `json:"token"`
+	Data             *string  `json:"data"`
+	Fail             *string  `json:"fail"`
+	CancelsID        int64    `json:"of"`
 }
 
-type answer map[string]interface{}
+var errUnrepresentable = errors.New("no value of the Go type")
+
+// isSet returns true if the order has this number.
+func (n number) isSet() bool { return len(n.RawMessage) > 0 && string(n.RawMessage) != "null" }
+
+func (n number) within(most float64) (float64, error) {
+	var value float64
+	if err := json.Unmarshal(n.RawMessage, &value); err != nil || math.Abs(value) >= most {
+		return 0, errUnrepresentable
+	}
+	return value, nil
+}
+
+func (n number) duration() (time.Duration, error) {
+	ms, err := n.within(math.MaxInt64 / 1e6)
+	return time.Duration(ms * 1e6), err
+}
+
+func (n number) count() (int, error) {
+	count, err := n.within(math.MaxInt64)
+	if count != math.Trunc(count) {
+		return 0, errUnrepresentable
+	}
+	return int(count), err
+}
+
+type answer map[string]any
 
 type driver struct {
-	mu      sync.Mutex
 	locks   *redislock.Locks
+	mu      sync.Mutex
 	named   map[string]*redislock.Lock
 	cancels map[int64]context.CancelFunc
 }
@@ -59,36 +101,71 @@ func say(line answer) {
 }
 
 func main() {
-	d := &driver{named: map[string]*redislock.Lock{}, cancels: map[int64]context.CancelFunc{}}
+	d := &driver{
+		named: map[string]*redislock.Lock{}, cancels: map[int64]context.CancelFunc{},
+	}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		var o order
 		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
-			panic(err)
+			say(answer{"id": o.ID, "error": "unrepresentable", "text": err.Error()})
+			continue
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		d.mu.Lock()
 		d.cancels[o.ID] = cancel
 		d.mu.Unlock()
-		go func() {
+		obey := func() {
 			line, err := d.obey(ctx, o)
 			if err != nil {
 				line = answer{"error": nameOf(err), "text": err.Error()}
 			}
 			line["id"] = o.ID
 			say(line)
-		}()
+		}
+		if o.Do == "connect" || o.Do == "lock" {
+			obey()
+		} else {
+			go obey()
+		}
 	}
 	// The held locks are not released.
 	os.Exit(0)
 }
 
+// failure is the error of a block itself.
+type failure string
+
+func (f failure) Error() string { return string(f) }
+
 func nameOf(err error) string {
-	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, redislock.ErrCancelled):
-		return "cancelled"
-	case errors.Is(err, redislock.ErrDeadlock):
-		return "deadlock"
+	var argument *redislock.ArgumentError
+	var own failure
+	names := []struct {
+		is   bool
+		name string
+	}{
+		{errors.As(err, &own), "failed"},
+		{errors.As(err, &argument), "argument"},
+		{err == errUnrepresentable, "unrepresentable"},
+		{errors.Is(err, redislock.ErrUnavailable), "unavailable"},
+		{errors.Is(err, redislock.ErrNotAcquired), "not_acquired"},
+		{errors.Is(err, redislock.ErrLost), "lost"},
+		{errors.Is(err, redislock.ErrNotHeld), "misuse"},
+		{errors.Is(err, context.Canceled), "cancelled"},
+		{errors.Is(err, redislock.ErrDeadlock), "deadlock"},
+		{errors.Is(err, redislock.ErrModuleMissing), "module_missing"},
+		{errors.Is(err, redislock.ErrNotReplicated), "not_replicated"},
+	}
+	for _, each := range names {
+		if each.is {
+			return each.name
+		}
+	}
+	for _, code := range []string{"NOPERM", "NOAUTH", "WRONGPASS"} {
+		if strings.Contains(err.Error(), code) {
+			return "denied"
+		}
 	}
 	return "other"
 }
@@ -96,87 +173,235 @@ func nameOf(err error) string {
 func (d *driver) obey(ctx context.Context, o order) (answer, error) {
 	switch o.Do {
 	case "connect":
-		source, err := connect(o)
-		d.locks = redislock.New(source)
-		return answer{"ok": true}, err
+		return answer{"ok": true}, d.connect(o)
 	case "lock":
-		return d.lock(o), nil
+		return d.lock(o)
 	case "cancel":
 		d.mu.Lock()
 		cancel := d.cancels[o.CancelsID]
 		d.mu.Unlock()
 		cancel()
 		return answer{"ok": true}, nil
+	case "release_all":
+		count, err := d.locks.ReleaseAll(ctx)
+		return answer{"ok": true, "count": count}, err
 	}
 	d.mu.Lock()
 	lock := d.named[o.Lock]
 	d.mu.Unlock()
 	switch o.Do {
 	case "acquire":
-		return acquire(ctx, lock, o.WaitMs)
+		return acquire(ctx, lock, o)
 	case "release":
-		held, err := lock.Release()
-		return answer{"ok": held}, err
+		err := lock.Release(ctx)
+		return answer{"ok": err == nil}, unlessLost(err)
 	case "extend":
-		held, err := lock.Extend(milliseconds(o.LeaseMs))
-		return answer{"ok": held}, err
+		lease, err := o.LeaseMs.duration()
+		if err == nil {
+			err = lock.Extend(ctx, lease)
+		}
+		return answer{"ok": err == nil}, unlessLost(err)
 	case "left":
-		left, err := lock.Left()
+		left, err := lock.Left(ctx)
 		return answer{"ok": true, "ms": left.Milliseconds()}, err
+	case "owned":
+		owned, err := lock.Owned(ctx)
+		return answer{"ok": owned}, err
 	case "state":
-		return answer{"ok": true, "lost": lock.IsLost(), "fence": lock.Fence(), "token": lock.Token()}, nil
+		return state(lock), nil
+	case "block":
+		return block(ctx, lock, o)
+	case "texts":
+		return answer{"ok": true, "text": texts(lock) + texts(d.locks)}, nil
 	}
 	return nil, errors.New("no such order: " + o.Do)
 }
 
-func connect(o order) (redislock.Source, error) {
-	dial := func(address string, options ...redis.DialOption) (*redis.Pool, error) {
-		return &redis.Pool{
-			MaxIdle: 10,
-			Dial:    func() (redis.Conn, error) { return redis.Dial("tcp", address, options...) },
-		}, nil
+func state(lock *redislock.Lock) answer {
+	line := answer{"ok": true, "lost": lock.IsLost(), "fence": nil, "token": lock.Token()}
+	if fence := lock.Fence(); fence != 0 {
+		line["fence"] = fence
 	}
-	if !o.Cluster {
-		return dial(o.Servers[0], redis.DialConnectTimeout(time.Second))
-	}
-	cluster := &redisc.Cluster{
-		StartupNodes: o.Servers,
-		DialOptions:  []redis.DialOption{redis.DialConnectTimeout(time.Second)},
-		CreatePool:   dial,
-	}
-	return cluster, cluster.Refresh()
+	return line
 }
 
-func (d *driver) lock(o order) answer {
-	lock := d.locks.Lock(redislock.Options{
-		Keys: o.Keys, Lease: milliseconds(o.LeaseMs), NoRenewal: !o.Renew, Token: o.Token, Shared: o.Shared,
-		Limit: o.Limit, Permits: o.Permits, Session: o.Session, Keep: milliseconds(o.KeepMs),
-		OnLost: func() { say(answer{"event": "lost", "lock": o.Lock}) },
-	})
+// unlessLost returns nil for a loss, which the answer's "ok" tells.
+func unlessLost(err error) error {
+	if errors.Is(err, redislock.ErrLost) {
+		return nil
+	}
+	return err
+}
+
+func texts(value any) string {
+	text, err := json.Marshal(value)
+	return fmt.Sprintf("%v %+v %#v %s %v\n", value, value, value, text, err)
+}
+
+func (d *driver) connect(o order) error {
+	if !o.Cluster && o.Sentinel == "" {
+		// Several addresses would be those of a cluster.
+		o.Servers = o.Servers[:1]
+	}
+	options := &redis.UniversalOptions{
+		Addrs: o.Servers, MasterName: o.Sentinel, Username: o.Username, Password: o.Password, IsClusterMode: o.Cluster,
+	}
+	observer := redislock.Observer{
+		Waited: func(lock *redislock.Lock, waited time.Duration, outcome redislock.Outcome) {
+			say(answer{"event": "waited", "lock": d.nameOf(lock), "ms": waited.Milliseconds(), "outcome": outcome})
+		},
+		Granted:     func(lock *redislock.Lock) { say(answer{"event": "granted", "lock": d.nameOf(lock)}) },
+		Unavailable: func(err error) { say(answer{"event": "unavailable", "text": err.Error()}) },
+	}
+	with := []redislock.LocksOption{redislock.WithObserver(observer)}
+	if o.CommandTimeoutMs.isSet() {
+		timeout, err := o.CommandTimeoutMs.duration()
+		if err != nil {
+			return err
+		}
+		with = append(with, redislock.WithCommandTimeout(timeout))
+	}
+	var err error
+	d.locks, err = redislock.New(redis.NewUniversalClient(options), with...)
+	return err
+}
+
+func (d *driver) nameOf(lock *redislock.Lock) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, named := range d.named {
+		if named == lock {
+			return name
+		}
+	}
+	return ""
+}
+
+func (d *driver) lock(o order) (answer, error) {
+	keys := make([]string, 0, len(o.Keys))
+	for _, key := range o.Keys {
+		text, ok := key.(string)
+		if !ok {
+			return nil, errUnrepresentable
+		}
+		keys = append(keys, text)
+	}
+	with, err := options(o)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := d.locks.LockAll(keys, with...)
+	if err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.named[o.Lock] = lock
-	return answer{"ok": true, "token": lock.Token()}
+	return answer{"ok": true, "token": lock.Token()}, nil
 }
 
-func acquire(ctx context.Context, lock *redislock.Lock, waitMs *int64) (answer, error) {
+func options(o order) ([]redislock.Option, error) {
+	with := []redislock.Option{
+		redislock.WithOnLost(func(*redislock.Lock) { say(answer{"event": "lost", "lock": o.Lock}) }),
+	}
+	durations := []struct {
+		number number
+		option func(time.Duration) redislock.Option
+	}{
+		{o.LeaseMs, redislock.WithLease}, {o.WaitMs, redislock.WithWait}, {o.KeepMs, redislock.WithKeep},
+		{o.MaxHoldMs, redislock.WithMaxHold}, {o.AtLeastMs, redislock.WithAtLeast},
+	}
+	for _, each := range durations {
+		if each.number.isSet() {
+			d, err := each.number.duration()
+			if err != nil {
+				return nil, err
+			}
+			with = append(with, each.option(d))
+		}
+	}
+	counts := []struct {
+		number number
+		option func(int) redislock.Option
+	}{
+		{o.Limit, redislock.WithLimit}, {o.Permits, redislock.WithPermits}, {o.Replicas, redislock.WithReplicas},
+	}
+	for _, each := range counts {
+		if each.number.isSet() {
+			n, err := each.number.count()
+			if err != nil {
+				return nil, err
+			}
+			with = append(with, each.option(n))
+		}
+	}
+	flags := []struct {
+		isSet  bool
+		option func() redislock.Option
+	}{
+		{o.Renew != nil && !*o.Renew, redislock.WithoutRenewal}, {o.Shared, redislock.WithShared},
+		{o.Session, redislock.WithSession}, {o.Reentrant, redislock.WithReentrant},
+	}
+	for _, each := range flags {
+		if each.isSet {
+			with = append(with, each.option())
+		}
+	}
+	if o.Data != nil {
+		with = append(with, redislock.WithData(*o.Data))
+	}
+	switch token := o.Token.(type) {
+	case nil:
+	case string:
+		with = append(with, redislock.WithToken(token))
+	default:
+		return nil, errUnrepresentable
+	}
+	return with, nil
+}
+
+func acquire(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
 	var fence int64
 	var err error
-	got := true
-	switch {
-	case waitMs == nil:
+	if o.WaitMs.isSet() {
+		wait, unrepresentable := o.WaitMs.duration()
+		if unrepresentable != nil {
+			return nil, unrepresentable
+		}
+		fence, err = lock.AcquireWithin(ctx, wait)
+	} else {
 		fence, err = lock.Acquire(ctx)
-	case *waitMs == 0:
-		fence, got, err = lock.TryAcquire(ctx)
-	default:
-		fence, got, err = lock.AcquireWithin(ctx, milliseconds(*waitMs))
 	}
-	if err != nil || !got {
-		return answer{"ok": false}, err
+	switch {
+	case errors.Is(err, redislock.ErrNotAcquired):
+		return answer{"ok": false}, nil
+	case err != nil:
+		return nil, err
 	}
 	return answer{"ok": true, "fence": fence}, nil
 }
 
-func milliseconds(count int64) time.Duration {
-	return time.Duration(count) * time.Millisecond
+func block(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
+	work, err := o.WorkMs.duration()
+	if err != nil {
+		return nil, err
+	}
+	var entered int64
+	inside := func(_ context.Context, fence int64) error {
+		entered = fence
+		say(answer{"event": "in", "lock": o.Lock})
+		time.Sleep(work)
+		if o.Fail != nil {
+			return failure(*o.Fail)
+		}
+		return nil
+	}
+	if !o.WaitMs.isSet() {
+		err = lock.Do(ctx, inside)
+	} else if wait, unrepresentable := o.WaitMs.duration(); unrepresentable != nil {
+		err = unrepresentable
+	} else {
+		err = lock.DoWithin(ctx, wait, inside)
+	}
+	return answer{"ok": true, "fence": entered}, err
 }

@@ -1,0 +1,412 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+	"weak"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Lock is a lock on one or several keys, with one owner at a time: goroutines that share it exclude
+// each other like those that share a sync.Mutex, and any of them may release it. It is safe for
+// concurrent use. A Lock that is collected while it is held is released.
+type Lock struct {
+	owner *owner
+}
+
+// Acquire waits for the lock, until the context or the time of WithWait ends, and returns the
+// fence, which is greater than that of every earlier grant.
+//
+// It fails with ErrNotAcquired if somebody else had the lock until then; with ErrUnavailable if that
+// isn't known, because no server answered; with context.Canceled; and at once with ErrDeadlock,
+// ErrModuleMissing, ErrNotReplicated, or another error of the server. Without a limit, it waits
+// through outages, and reports them to the observer. If the context's own deadline was the limit,
+// the error is context.DeadlineExceeded as well.
+func (l *Lock) Acquire(ctx context.Context) (fence int64, err error) {
+	o := l.owner
+	if o.waitsForever {
+		return o.acquire(ctx, patience{waits: true})
+	}
+	return l.AcquireWithin(ctx, o.wait)
+}
+
+// AcquireWithin is Acquire with this limit instead of that of WithWait; 0 tries once. It fails with
+// an *ArgumentError if wait is negative.
+func (l *Lock) AcquireWithin(ctx context.Context, wait time.Duration) (fence int64, err error) {
+	switch {
+	case wait < 0:
+		return 0, &ArgumentError{"wait", "0 or greater"}
+	case wait == 0:
+		return l.TryAcquire(ctx)
+	}
+	return l.owner.acquire(ctx, patience{waits: true, limit: wait})
+}
+
+// TryAcquire acquires the lock if it is free, and fails with ErrNotAcquired if it isn't. It fails
+// with ErrUnavailable if no server answers within the command timeout, and then holds no lock; with
+// other errors as Acquire does.
+func (l *Lock) TryAcquire(ctx context.Context) (fence int64, err error) {
+	limit := l.owner.locks.timeout
+	if l.owner.replicas > 0 {
+		// The server's own time limit ends a little later than it began here.
+		limit += confirmWithin
+	}
+	return l.owner.acquire(ctx, patience{limit: limit})
+}
+
+// Do acquires the lock as Acquire does, calls work, and releases the lock, even if work panics or
+// calls runtime.Goexit. The context of work ends when the lock is lost, with ErrLost as its cause.
+// Renewal ends when ctx does.
+//
+// It returns the error of work if there is one, and else ErrLost if the lock was lost. If only the
+// release finds no server, it returns nil after the command timeout at most: the observer hears of
+// it, and the release goes on in the background.
+func (l *Lock) Do(ctx context.Context, work func(ctx context.Context, fence int64) error) error {
+	fence, err := l.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	return l.guard(ctx, fence, work)
+}
+
+// DoWithin is Do with this limit of the wait, as in AcquireWithin.
+func (l *Lock) DoWithin(
+	ctx context.Context, wait time.Duration, work func(ctx context.Context, fence int64) error,
+) error {
+	fence, err := l.AcquireWithin(ctx, wait)
+	if err != nil {
+		return err
+	}
+	return l.guard(ctx, fence, work)
+}
+
+func (l *Lock) guard(
+	ctx context.Context, fence int64, work func(ctx context.Context, fence int64) error,
+) (err error) {
+	inner, cancel := context.WithCancelCause(ctx)
+	lost := l.Lost()
+	go func() {
+		select {
+		case <-lost:
+			cancel(ErrLost)
+		case <-inner.Done():
+		}
+	}()
+	held, _ := l.owner.held()
+	stop := context.AfterFunc(ctx, func() { l.owner.endRenewal(held) })
+	defer func() {
+		stop()
+		cancel(nil)
+		failed := l.Release(context.WithoutCancel(ctx))
+		switch {
+		case errors.Is(failed, ErrLost) && err == nil:
+			err = failed
+		case failed != nil && !errors.Is(failed, ErrLost) && !errors.Is(failed, ErrUnavailable):
+			l.owner.locks.report(failed)
+		}
+	}()
+	return work(inner, fence)
+}
+
+// Release removes one hold, and releases the lock with the last one. Any goroutine may call it. It
+// fails with ErrNotHeld if the lock isn't held, and with ErrLost if it had been lost.
+//
+// It fails with ErrUnavailable if no server answers within the command timeout, and with the
+// context's error when that ends. The lock is no longer held here then, and the release goes on in
+// the background until the lease is over, when the lock ends at the latest.
+func (l *Lock) Release(ctx context.Context) error {
+	return l.owner.release(ctx, false)
+}
+
+// Extend sets the lease, which counts from now and is used by later renewals too. It fails with
+// ErrNotHeld or ErrLost; with ErrUnavailable if no server answers within the command timeout; with
+// an *ArgumentError if the lease isn't greater than 0. The lock stays as it is after any error
+// except ErrLost.
+func (l *Lock) Extend(ctx context.Context, lease time.Duration) error {
+	if lease <= 0 {
+		return &ArgumentError{"lease", "greater than 0"}
+	}
+	return l.owner.extend(ctx, lease)
+}
+
+// Left returns the remaining lease by the server's clock, or 0 if the lock isn't held. It fails with
+// ErrUnavailable if no server answers within the command timeout.
+func (l *Lock) Left(ctx context.Context) (time.Duration, error) {
+	o := l.owner
+	least := Unlimited
+	err := o.call(ctx, func(report func(error)) error {
+		within, cancel := context.WithTimeout(context.Background(), o.locks.timeout)
+		defer cancel()
+		for _, key := range o.keys {
+			a := o.ask(within, o.locks.link.shared, command{[]any{"LOCK.CHECK", key, o.token()}, 1}, report)
+			if a.err != nil {
+				return a.err
+			}
+			least = min(least, time.Duration(a.count)*time.Millisecond)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return least, nil
+}
+
+// Owned asks the server whether this lock holds all its keys now. It fails as Left does.
+func (l *Lock) Owned(ctx context.Context) (bool, error) {
+	left, err := l.Left(ctx)
+	return left > 0, err
+}
+
+// Fence returns the fence of the latest grant, also after its release or loss, or 0 before the first.
+func (l *Lock) Fence() int64 {
+	l.owner.mu.Lock()
+	defer l.owner.mu.Unlock()
+	return l.owner.fence
+}
+
+// Keys returns the keys.
+func (l *Lock) Keys() []string { return append([]string(nil), l.owner.keys...) }
+
+// Token returns the token. Who knows it controls the lock.
+func (l *Lock) Token() string { return l.owner.token() }
+
+// IsHeld returns true if the lock is held, by the local clock and without asking the server.
+func (l *Lock) IsHeld() bool {
+	held, _ := l.owner.held()
+	return held != nil
+}
+
+// IsLost returns true if the latest grant was lost: the server said so, or the lease has ended on
+// the local monotonic clock.
+func (l *Lock) IsLost() bool {
+	_, isLost := l.owner.held()
+	return isLost
+}
+
+// Lost returns a channel that is closed when the latest grant is lost.
+func (l *Lock) Lost() <-chan struct{} {
+	l.owner.mu.Lock()
+	defer l.owner.mu.Unlock()
+	return l.owner.lost
+}
+
+// String returns the keys and the state, without the token.
+func (l *Lock) String() string {
+	state := "free"
+	if held, isLost := l.owner.held(); held != nil {
+		state = fmt.Sprintf("held, fence %d", held.fence)
+	} else if isLost {
+		state = "lost"
+	}
+	return fmt.Sprintf("redislock.Lock(%s: %s)", strings.Join(l.owner.keys, ", "), state)
+}
+
+// Locker returns a sync.Locker. Its Lock waits without a limit, and panics with errors that aren't
+// outages. Its Unlock panics if the lock isn't held. Lost locks and outages are the observer's.
+func (l *Lock) Locker() sync.Locker { return locker{l} }
+
+type locker struct{ lock *Lock }
+
+func (l locker) Lock() {
+	if _, err := l.lock.owner.acquire(context.Background(), patience{waits: true}); err != nil {
+		panic(err)
+	}
+}
+
+func (l locker) Unlock() {
+	switch err := l.lock.Release(context.Background()); {
+	case err == nil, errors.Is(err, ErrLost), errors.Is(err, ErrUnavailable):
+	default:
+		panic(err)
+	}
+}
+
+// owner is a lock's state. Background work refers to it and not to the Lock, which can be collected.
+type owner struct {
+	settings
+	locks   *Locks
+	lock    weak.Pointer[Lock]
+	keys    []string
+	channel string
+	// The right to acquire. Its value is in the channel while somebody acquires, holds or cleans up.
+	turn chan struct{}
+
+	mu       sync.Mutex
+	current  *grant
+	cleaning bool
+	fence    int64
+	isLost   bool
+	lost     chan struct{}
+}
+
+// grant is one grant of the lock. Its times are those of the local monotonic clock. The owner's
+// mutex guards it.
+type grant struct {
+	fence        int64
+	holds        int
+	lease        time.Duration
+	since, until time.Time
+	noRenewal    bool
+	// Runs when a renewal or the end is due.
+	timer *time.Timer
+	// Ends when the grant does.
+	ctx  context.Context
+	stop context.CancelFunc
+	// Held by the goroutine that extends the lease.
+	extending chan struct{}
+	// The connection of its own, or nil.
+	own redis.UniversalClient
+}
+
+// end returns the time at which renewal ends for good.
+func (o *owner) end(g *grant) time.Time {
+	// Longer durations could overflow.
+	return g.since.Add(min(o.maxHold, 100*365*24*time.Hour))
+}
+
+// held returns the grant if the lock is held, and whether it is lost.
+func (o *owner) held() (*grant, bool) {
+	o.mu.Lock()
+	g := o.current
+	if g == nil || time.Now().Before(g.until) {
+		defer o.mu.Unlock()
+		return g, o.isLost
+	}
+	o.mu.Unlock()
+	o.lose(g)
+	return nil, true
+}
+
+// hold begins a grant, or adds a hold to the one before.
+func (o *owner) hold(fence int64, holds int, sent time.Time, own redis.UniversalClient) {
+	o.mu.Lock()
+	g := o.current
+	if g != nil {
+		g.holds, g.lease = holds, o.leaseOf(g, o.lease, sent)
+		g.until = sent.Add(g.lease)
+		o.schedule(g)
+		o.mu.Unlock()
+		return
+	}
+	g = &grant{
+		fence: fence, holds: holds, since: sent, noRenewal: o.noRenewal, own: own, extending: make(chan struct{}, 1),
+	}
+	g.lease = o.leaseOf(g, o.lease, sent)
+	g.until = sent.Add(g.lease)
+	g.ctx, g.stop = context.WithCancel(context.Background())
+	g.timer = time.AfterFunc(time.Hour, func() { o.tend(g) })
+	o.schedule(g)
+	if o.isLost {
+		o.isLost = false
+		o.lost = make(chan struct{})
+	}
+	o.current, o.fence = g, fence
+	o.locks.mu.Lock()
+	o.locks.held[o] = g
+	o.locks.mu.Unlock()
+	o.mu.Unlock()
+	o.observe(o.locks.observer.Granted)
+}
+
+// leaseOf returns a lease that doesn't go beyond the longest hold.
+func (o *owner) leaseOf(g *grant, lease time.Duration, sent time.Time) time.Duration {
+	return min(lease, o.end(g).Sub(sent))
+}
+
+// schedule sets the timer to the next renewal, or to the end. The caller has the mutex.
+func (o *owner) schedule(g *grant) {
+	due := g.until
+	if !g.noRenewal && g.until.Before(o.end(g)) {
+		due = due.Add(g.lease/3 - g.lease)
+	}
+	g.timer.Reset(time.Until(due))
+}
+
+// drop ends a grant here, and returns true if it was the current one.
+func (o *owner) drop(g *grant, isLost bool) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.current != g {
+		return false
+	}
+	o.current = nil
+	o.isLost = isLost
+	if isLost {
+		close(o.lost)
+	}
+	g.stop()
+	g.timer.Stop()
+	o.locks.mu.Lock()
+	delete(o.locks.held, o)
+	o.locks.mu.Unlock()
+	return true
+}
+
+// lose marks a grant as lost, and reports it.
+func (o *owner) lose(g *grant) {
+	if !o.drop(g, true) {
+		return
+	}
+	go func() {
+		if len(o.keys) > 1 {
+			// The other keys may still be held.
+			ctx, cancel := context.WithTimeout(context.Background(), o.locks.timeout)
+			_, _ = o.locks.link.do(ctx, o.locks.link.shared, o.command("RELEASE", "HOLDS", 0))
+			cancel()
+		}
+		g.close()
+		o.giveTurn(!o.reentrant)
+	}()
+	o.tellLoss()
+}
+
+func (o *owner) tellLoss() {
+	go func() {
+		o.observe(o.onLost)
+		o.observe(o.locks.observer.Lost)
+	}()
+}
+
+func (g *grant) close() {
+	if g.own != nil {
+		_ = g.own.Close()
+	}
+}
+
+// observe calls a function of the program, unless the lock was collected.
+func (o *owner) observe(hook func(*Lock)) {
+	if hook == nil {
+		return
+	}
+	if lock := o.lock.Value(); lock != nil {
+		protect(func() { hook(lock) })
+	}
+}
+
+// giveTurn ends an acquire, a hold or a cleanup.
+func (o *owner) giveTurn(has bool) {
+	if has {
+		<-o.turn
+	}
+}
+
+// endRenewal leaves a grant to its lease.
+func (o *owner) endRenewal(g *grant) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if g != nil && g == o.current {
+		g.noRenewal = true
+		o.schedule(g)
+	}
+}
+
+// abandon releases the lock in the background, because its Lock was collected.
+func (o *owner) abandon() {
+	go func() { _ = o.release(context.Background(), true) }()
+}
