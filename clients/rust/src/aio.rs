@@ -215,8 +215,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.is_released {
-            // The release is in the background already.
-            drop(self.owner.release(&self.grant));
+            drop(self.owner.abandon(&self.grant));
         }
     }
 }

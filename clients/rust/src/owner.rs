@@ -33,7 +33,8 @@ const SLICE: Duration = Duration::from_secs(15);
 /// The longest time without a reply of the server to a waiter.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(2);
 
-/// The shortest acquire that an observer hears of as a wait.
+/// The longest successful acquire that isn't a wait for an observer. A blocked wait looks like a slow
+/// server, so only the time tells.
 const AT_ONCE: Duration = Duration::from_millis(20);
 
 /// A token, with its grant. Only one acquire at a time has the turn.
@@ -301,6 +302,18 @@ impl Owner {
     ) -> impl Future<Output = Result<bool, Error>> {
         let at_least = self.commands.options.at_least;
         self.release_after(grant, at_least.saturating_sub(grant.held_for()))
+    }
+
+    /// Releases a grant for which no caller hears of an error.
+    pub(crate) fn abandon(self: &Arc<Self>, grant: &Arc<Grant>) -> JoinHandle<()> {
+        let (owner, released) = (Arc::clone(self), self.release(grant));
+        self.core.in_background(async move {
+            match released.await {
+                // An outage was reported when the release went on without its caller.
+                Ok(_) | Err(Error::Unavailable { .. } | Error::NotHeld) => {}
+                Err(error) => owner.core.unavailable(error),
+            }
+        })
     }
 
     /// Removes one hold. After the last one, the lock stays for `rest`.
@@ -594,6 +607,8 @@ struct Attempt<'a> {
     /// latest one may have broken before the server read from it.
     asked: VecDeque<Connection>,
     waiter: Option<Waiter>,
+    /// True if the server may know of this acquire: it has a place, or a request has no reply.
+    is_known: bool,
     is_ended: bool,
 }
 
@@ -613,6 +628,7 @@ impl<'a> Attempt<'a> {
             own: None,
             asked: VecDeque::new(),
             waiter: None,
+            is_known: false,
             is_ended: false,
         }
     }
@@ -645,6 +661,7 @@ impl<'a> Attempt<'a> {
             }
             _ => connection.ask(&command, by, &owner.commands.token).await,
         };
+        self.is_known |= matches!(answer, Ok(Value::Int(_)) | Err(Failure::Outage(_)));
         core.connections.note(&mut self.route, &connection, &answer)?;
         let answer = answer?;
         self.asked.clear();
@@ -751,13 +768,11 @@ impl<'a> Attempt<'a> {
 
     /// Ends the requests after an error of the server.
     async fn fail(mut self, error: &Error) {
-        let is_granted = matches!(error, Error::NotReplicated(_));
-        if is_granted {
-            // The token may hold the lock, without enough replicas that know of it.
+        // The token may hold the lock, without enough replicas that know of it.
+        if self.is_known || matches!(error, Error::NotReplicated(_)) {
             let _ = timeout(GRACE, self.give_up()).await;
-        } else if self.asked.len() < 2 && self.waiter.is_none() {
-            self.is_ended = true;
         }
+        self.is_ended = true;
     }
 
     /// Cancels the wait, and releases everything except the holds from before it. CANCEL comes
@@ -793,7 +808,8 @@ struct Report<'a> {
 impl Drop for Report<'_> {
     fn drop(&mut self) {
         let waited = self.began.elapsed();
-        if self.is_wait && waited > AT_ONCE {
+        let is_at_once = self.outcome == Outcome::Granted && waited < AT_ONCE;
+        if self.is_wait && !is_at_once {
             self.owner.core.waited(self.owner, waited, self.outcome);
         }
     }

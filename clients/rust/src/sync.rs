@@ -234,7 +234,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.is_released {
-            let _ = self.background.wait(self.owner.release(&self.grant));
+            let _ = self.background.wait(self.owner.abandon(&self.grant));
         }
     }
 }
