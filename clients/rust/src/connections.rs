@@ -22,6 +22,9 @@ use crate::error::{Failure, Outage, Redirect};
 use crate::mutex::Mutex;
 use crate::servers::{self, Config, Map};
 
+/// The shortest time limit of one attempt, unless the command timeout is shorter.
+const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
+
 /// The most redirections of one command.
 const REDIRECTIONS: usize = 5;
 
@@ -70,7 +73,12 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.connection.opened.inbox.waiters.lock().remove(&self.number);
+        self.connection
+            .opened
+            .inbox
+            .waiters
+            .lock()
+            .remove(&self.number);
     }
 }
 
@@ -111,9 +119,15 @@ impl Connection {
         // Messages need RESP3, which also returns the text of a refused authentication.
         let settings = settings.set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(server.clone().set_redis_settings(settings));
-        let opened = async { client?.get_multiplexed_async_connection_with_config(&config).await };
+        let opened = async {
+            client?
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+        };
         let name = server.addr().to_string();
-        let redis = opened.await.map_err(|error| Failure::of(error, &name, &[]))?;
+        let redis = opened
+            .await
+            .map_err(|error| Failure::of(error, &name, &[]))?;
         let opened = Opened {
             server,
             redis,
@@ -124,6 +138,11 @@ impl Connection {
             opened: Arc::new(opened),
             asks: false,
         })
+    }
+
+    /// Returns true if the connection was lost, so that nothing more can be sent.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.opened.inbox.is_closed.load(Ordering::Acquire)
     }
 
     pub(crate) fn server(&self) -> &ConnectionAddr {
@@ -144,9 +163,7 @@ impl Connection {
             return Err(Failure::Outage(Outage::no_answer(&server, within)));
         };
         let answer = match answer.and_then(Value::extract_error) {
-            Ok(_) if self.opened.inbox.is_closed.load(Ordering::Acquire) => {
-                Err((ErrorKind::Io, "the connection was lost").into())
-            }
+            Ok(_) if self.is_closed() => Err((ErrorKind::Io, "the connection was lost").into()),
             answer => answer,
         };
         answer.map_err(|error| Failure::of(error, &server, token))
@@ -253,6 +270,13 @@ impl Connections {
         self.config.command_timeout
     }
 
+    /// Returns the longest time of one attempt. A long command timeout leaves time for a second one,
+    /// at another node.
+    pub(crate) fn attempt_timeout(&self) -> Duration {
+        let whole = self.config.command_timeout;
+        (whole / 3).max(whole.min(SHORTEST_ATTEMPT))
+    }
+
     /// Sends a command over the shared connection, and follows redirections.
     pub(crate) async fn ask(
         &self,
@@ -306,7 +330,10 @@ impl Connections {
                 route.asked = None;
                 let mut state = self.state.lock();
                 let node = servers::at(&connection.opened.server, &to.address);
-                state.map = state.map.as_ref().map(|map| Arc::new(map.moved(route.slot, node)));
+                state.map = state
+                    .map
+                    .as_ref()
+                    .map(|map| Arc::new(map.moved(route.slot, node)));
             }
         }
         Ok(())
@@ -373,20 +400,20 @@ impl Connections {
         let connecting = {
             let mut state = self.state.lock();
             let is_usable = |it: &Spawned<Connection>| match it.peek() {
-                Some(Ok(open)) => !open.opened.inbox.is_closed.load(Ordering::Acquire),
+                Some(Ok(open)) => !open.is_closed(),
                 Some(Err(_)) => false,
                 None => true,
             };
             let known = state.shared.get(&name).filter(|it| is_usable(it)).cloned();
             known.unwrap_or_else(|| {
-                let within = self.config.command_timeout;
-                let opens = open_within(server, within);
+                let within = self.attempt_timeout();
+                let opens = open_within(server.clone(), within);
                 let connecting = spawned(&self.handle, opens);
                 state.shared.insert(name.clone(), connecting.clone());
                 connecting
             })
         };
-        self.learn_from(connecting.await)
+        self.learn_from(&server, connecting.await)
     }
 
     /// Returns a connection that no other request uses, until `give_back`.
@@ -395,12 +422,19 @@ impl Connections {
             let server = self.server(route).await?;
             let idle = {
                 let mut state = self.state.lock();
-                let at = state.idle.iter().position(|it| it.server() == server.addr());
+                state.idle.retain(|it| !it.is_closed());
+                let at = state
+                    .idle
+                    .iter()
+                    .position(|it| it.server() == server.addr());
                 at.map(|at| state.idle.swap_remove(at))
             };
             match idle {
                 Some(connection) => Ok(connection),
-                None => self.learn_from(open_within(server, self.config.command_timeout).await),
+                None => self.learn_from(
+                    &server,
+                    open_within(server.clone(), self.attempt_timeout()).await,
+                ),
             }
         };
         let mut connection = self.in_time(end, opens).await?;
@@ -410,16 +444,25 @@ impl Connections {
 
     pub(crate) fn give_back(&self, connection: Connection) {
         let mut state = self.state.lock();
-        let is_current = state.map.as_ref().is_some_and(|map| map.has(connection.server()));
-        if is_current && !connection.opened.inbox.is_closed.load(Ordering::Acquire) {
+        let is_current = state
+            .map
+            .as_ref()
+            .is_some_and(|map| map.has(connection.server()));
+        if is_current && !connection.is_closed() {
             state.idle.push(connection);
         }
     }
 
-    /// Looks up the servers anew if one of them refused a connection.
-    fn learn_from(&self, opened: Result<Connection, Failure>) -> Result<Connection, Failure> {
+    /// Looks up the servers anew if one of them made no connection.
+    fn learn_from(
+        &self,
+        server: &ConnectionInfo,
+        opened: Result<Connection, Failure>,
+    ) -> Result<Connection, Failure> {
         if let Err(Failure::Outage(_)) = &opened {
-            drop(self.state.lock().start_look_up(self));
+            let mut state = self.state.lock();
+            state.suspect = Some(server.addr().clone());
+            drop(state.start_look_up(self));
         }
         opened
     }
@@ -463,7 +506,9 @@ impl State {
         let (config, last) = (connections.config.clone(), self.map.clone());
         let suspect = self.suspect.clone();
         let looks = async move { config.look_up(last, suspect).await };
-        self.look_up.insert(spawned(&connections.handle, looks)).clone()
+        self.look_up
+            .insert(spawned(&connections.handle, looks))
+            .clone()
     }
 
     /// Uses a new map. Connections to servers that are not in it are not used any more.
@@ -484,7 +529,9 @@ fn spawned<T: Clone + Send + Sync + 'static>(
 ) -> Spawned<T> {
     let task = handle.spawn(does);
     let ended = |_| Err(Failure::Outage(Outage::new("the runtime has ended".into())));
-    task.map(move |done| done.unwrap_or_else(ended)).boxed().shared()
+    task.map(move |done| done.unwrap_or_else(ended))
+        .boxed()
+        .shared()
 }
 
 async fn open_within(server: ConnectionInfo, within: Duration) -> Result<Connection, Failure> {

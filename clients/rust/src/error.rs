@@ -88,7 +88,10 @@ impl Outage {
     }
 
     pub(crate) fn no_answer(server: &str, within: Duration) -> Outage {
-        Outage::new(format!("no answer from the server {server} within {}", shown(within)))
+        Outage::new(format!(
+            "no answer from the server {server} within {}",
+            shown(within)
+        ))
     }
 
     /// Returns the error for the caller, with more words at its end.
@@ -269,7 +272,11 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let of = |kind: std::io::ErrorKind| {
-            text(Failure::of(std::io::Error::from(kind).into(), "server", b"secret"))
+            text(Failure::of(
+                std::io::Error::from(kind).into(),
+                "server",
+                b"secret",
+            ))
         };
         use std::io::ErrorKind::{BrokenPipe, ConnectionRefused};
         assert_eq!(of(ConnectionRefused), "server: connection refused");

@@ -94,7 +94,12 @@ impl Grant {
         state.due = match self.renewal {
             Renewal::Nobody => state.until,
             // The last renewal has set the lease to the end of the hold, less the time to send it.
-            _ if self.hold_ends.is_some_and(|ends| state.until + SENDING >= ends) => state.until,
+            _ if self
+                .hold_ends
+                .is_some_and(|ends| state.until + SENDING >= ends) =>
+            {
+                state.until
+            }
             Renewal::Client | Renewal::Session => later(sent, third),
         };
         state.backoff = Backoff::new();
@@ -124,7 +129,9 @@ impl Grant {
     /// Returns the lease of a renewal that is sent now, which ends with the longest hold.
     pub(crate) fn next_lease(&self) -> Duration {
         let lease = self.state.lock().lease;
-        let left = self.hold_ends.map(|ends| ends.saturating_duration_since(Instant::now()));
+        let left = self
+            .hold_ends
+            .map(|ends| ends.saturating_duration_since(Instant::now()));
         left.map_or(lease, |left| lease.min(left).max(Duration::from_millis(1)))
     }
 
@@ -205,7 +212,9 @@ impl Grant {
 
 /// Returns the lease that a granted lock is to have, which ends with the longest hold.
 pub(crate) fn first_lease(options: &Options) -> Duration {
-    options.max_hold.map_or(options.lease, |hold| hold.min(options.lease))
+    options
+        .max_hold
+        .map_or(options.lease, |hold| hold.min(options.lease))
 }
 
 /// Returns `from + by`, or 100 years after `from` if the clock cannot represent that.

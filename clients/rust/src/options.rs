@@ -41,7 +41,11 @@ impl<K: Into<Vec<u8>>, const N: usize> From<[K; N]> for Keys {
 
 impl fmt::Display for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys: Vec<_> = self.0.iter().map(|key| String::from_utf8_lossy(key)).collect();
+        let keys: Vec<_> = self
+            .0
+            .iter()
+            .map(|key| String::from_utf8_lossy(key))
+            .collect();
         f.write_str(&keys.join(", "))
     }
 }
@@ -221,12 +225,16 @@ impl Options {
         if self.renew_every.is_zero() {
             return Err(Error::argument("renew_every", "must be longer than zero"));
         }
-        self.max_hold.map_or(Ok(()), |it| positive("max_hold", it))?;
+        self.max_hold
+            .map_or(Ok(()), |it| positive("max_hold", it))?;
         not_too_long("at_least", self.at_least)?;
         self.wait.map_or(Ok(()), |it| not_too_long("wait", it))?;
         if let Some(token) = &self.token {
             if token.is_empty() || token.len() > 256 || token == b"*" {
-                return Err(Error::argument("token", "must be 1 to 256 bytes, and not *"));
+                return Err(Error::argument(
+                    "token",
+                    "must be 1 to 256 bytes, and not *",
+                ));
             }
         }
         match (self.limit, self.permits) {

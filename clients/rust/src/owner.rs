@@ -125,12 +125,13 @@ impl Owner {
         taken
     }
 
-    async fn take(
-        self: &Arc<Self>,
-        limit: Option<Duration>,
-    ) -> Result<Option<Arc<Grant>>, Error> {
+    async fn take(self: &Arc<Self>, limit: Option<Duration>) -> Result<Option<Arc<Grant>>, Error> {
         let is_try = limit == Some(Duration::ZERO);
-        let limit = if is_try { Some(self.core.command_timeout()) } else { limit };
+        let limit = if is_try {
+            Some(self.core.command_timeout())
+        } else {
+            limit
+        };
         let end = limit.map(|limit| later(Instant::now(), limit));
         let Some(turn) = self.turn(is_try, end).await else {
             // The owner itself has the lock, or waits for it.
@@ -238,7 +239,9 @@ impl Owner {
         *self.latest.lock() = Some(Arc::clone(&grant));
         self.core.hold(self, &grant);
         let (owner, renewed) = (Arc::clone(self), Arc::clone(&grant));
-        self.core.runtime.spawn(async move { owner.renew_until_it_ends(&renewed).await });
+        self.core
+            .runtime
+            .spawn(async move { owner.renew_until_it_ends(&renewed).await });
         grant
     }
 
@@ -257,7 +260,7 @@ impl Owner {
             }
             let lease = grant.next_lease();
             let renew = self.commands.renew(lease);
-            let end = grant.until().min(sent + self.core.command_timeout());
+            let end = grant.until();
             let answer = tokio::select! {
                 answer = self.ask(grant, &renew, end) => answer,
                 // The connection carries what is sent after this.
@@ -417,7 +420,11 @@ impl Owner {
 
     /// Releases the keys of a lost grant that it may still hold.
     fn release_the_rest(self: &Arc<Self>, grant: &Arc<Grant>) {
-        let is_latest = self.latest.lock().as_ref().is_some_and(|it| Arc::ptr_eq(it, grant));
+        let is_latest = self
+            .latest
+            .lock()
+            .as_ref()
+            .is_some_and(|it| Arc::ptr_eq(it, grant));
         if is_latest && self.commands.keys.0.len() > 1 {
             self.clean_up(vec![self.commands.release(0)], VecDeque::new());
         }
@@ -478,7 +485,10 @@ impl Owner {
             let sent = Instant::now();
             let end = sent + owner.core.command_timeout();
             let extend = owner.commands.extend(lease);
-            let (answer, _) = owner.ask_until(&grant, &extend, end).await.map_err(error_of)?;
+            let (answer, _) = owner
+                .ask_until(&grant, &extend, end)
+                .await
+                .map_err(error_of)?;
             let is_extended = owner.commands.held_all(&answer);
             if is_extended {
                 grant.extended(sent, lease);
@@ -513,14 +523,20 @@ impl Owner {
         until(end, || self.ask(grant, command, end)).await
     }
 
-    async fn ask_shared_until(&self, command: &Cmd, end: Instant) -> Result<(Value, bool), Failure> {
+    async fn ask_shared_until(
+        &self,
+        command: &Cmd,
+        end: Instant,
+    ) -> Result<(Value, bool), Failure> {
         until(end, || self.ask_shared(command, end)).await
     }
 
     async fn ask_shared(&self, command: &Cmd, end: Instant) -> Result<Value, Failure> {
         let end = end.min(Instant::now() + self.core.command_timeout());
         let connections = &self.core.connections;
-        connections.ask(self.slot, command, end, &self.commands.token).await
+        connections
+            .ask(self.slot, command, end, &self.commands.token)
+            .await
     }
 
     /// Sends a command, that of a session on its own connection. If that is lost, a renewal ties the
@@ -530,10 +546,10 @@ impl Owner {
             return self.ask_shared(command, end).await;
         }
         let connections = &self.core.connections;
-        let end = end.min(Instant::now() + self.core.command_timeout());
+        let end = end.min(Instant::now() + connections.attempt_timeout());
         let mut route = Route::new(self.slot);
         let known = grant.session.lock().take();
-        let connection = match known {
+        let connection = match known.filter(|it| !it.is_closed()) {
             Some(connection) => connection,
             None => connections.own(&route, end).await?,
         };
@@ -640,13 +656,18 @@ impl<'a> Attempt<'a> {
     async fn ask(&mut self, sent: Instant) -> Result<Answer, Failure> {
         let owner = self.owner;
         let core = &owner.core;
-        let by = sent + core.command_timeout();
+        let mut by = sent + core.connections.attempt_timeout();
+        if self.is_known {
+            by = by.min(sent + PROOF_OF_LIFE);
+        }
         // A grant that is confirmed may come at the very end.
         let by = self.end.map_or(by, |end| by.min(end.max(sent + GRACE)));
         let connection = self.connection(by).await?;
         let request = self.request(&connection, sent, by).await?;
         let options = &owner.commands.options;
-        let command = owner.commands.take(&request, self.holds, first_lease(options));
+        let command = owner
+            .commands
+            .take(&request, self.holds, first_lease(options));
         self.asked.push_back(connection.clone());
         if self.asked.len() > 2 {
             self.asked.pop_front();
@@ -657,12 +678,15 @@ impl<'a> Attempt<'a> {
                 None => return Ok(Answer::NotGranted),
             },
             _ if options.replicas.is_some() => {
-                connection.ask(&command, by + GRACE, &owner.commands.token).await
+                connection
+                    .ask(&command, by + GRACE, &owner.commands.token)
+                    .await
             }
             _ => connection.ask(&command, by, &owner.commands.token).await,
         };
         self.is_known |= matches!(answer, Ok(Value::Int(_)) | Err(Failure::Outage(_)));
-        core.connections.note(&mut self.route, &connection, &answer)?;
+        core.connections
+            .note(&mut self.route, &connection, &answer)?;
         let answer = answer?;
         self.asked.clear();
         self.asked.push_back(connection.clone());
@@ -707,7 +731,9 @@ impl<'a> Attempt<'a> {
             return Err(failure);
         }
         let waiter = self.waiter.take_if(|it| it.is_on(connection));
-        let waiter = self.waiter.insert(waiter.unwrap_or_else(|| connection.waiter()));
+        let waiter = self
+            .waiter
+            .insert(waiter.unwrap_or_else(|| connection.waiter()));
         Ok(Request::Place {
             channel: subscribed?,
             message: waiter.number,
@@ -727,7 +753,8 @@ impl<'a> Attempt<'a> {
         let dies = async {
             loop {
                 sleep(PROOF_OF_LIFE).await;
-                let ping = self.owner.ask_shared(&redis::cmd("PING"), end).await;
+                let soon = end.min(Instant::now() + PROOF_OF_LIFE);
+                let ping = self.owner.ask_shared(&redis::cmd("PING"), soon).await;
                 if let Err(Failure::Outage(outage)) = ping {
                     return Failure::Outage(outage);
                 }
@@ -762,7 +789,8 @@ impl<'a> Attempt<'a> {
         if self.owner.commands.is_session() {
             return own;
         }
-        own.into_iter().for_each(|it| self.owner.core.connections.give_back(it));
+        own.into_iter()
+            .for_each(|it| self.owner.core.connections.give_back(it));
         None
     }
 

@@ -79,7 +79,9 @@ impl Locks {
                 settled.await;
             });
         };
-        let thread = thread::Builder::new().name("redis-lock".into()).spawn(serve);
+        let thread = thread::Builder::new()
+            .name("redis-lock".into())
+            .spawn(serve);
         drop(thread.expect("the background thread"));
         Locks {
             core,
@@ -129,7 +131,9 @@ impl Lock {
 
     /// Waits for the lock for at most `wait`. Returns `None` if someone else has it then.
     pub fn acquire_within(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        let grant = self.background.wait(self.owner.acquire_within(Some(wait)))?;
+        let grant = self
+            .background
+            .wait(self.owner.acquire_within(Some(wait)))?;
         Ok(grant.map(|grant| self.guard(grant)))
     }
 

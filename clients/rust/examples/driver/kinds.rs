@@ -114,5 +114,10 @@ macro_rules! kind {
 }
 
 // A thread's acquire is cancelled by its handle, and a task's by dropping its future.
-kind!(Threads, redis_lock_client, |lock: &redis_lock_client::Lock, _| lock.cancel(), []);
+kind!(
+    Threads,
+    redis_lock_client,
+    |lock: &redis_lock_client::Lock, _| lock.cancel(),
+    []
+);
 kind!(Tasks, aio, |_, notify: &Notify| notify.notify_one(), [.await]);

@@ -245,7 +245,12 @@ impl<K: Kind> Driver<K> {
 
     /// Removes the latest guard of a lock, when no other order uses it any more.
     async fn pop(&self, name: &str) -> Option<K::Guard> {
-        let mut guard = self.state().guards.entry(name.to_owned()).or_default().pop()?;
+        let mut guard = self
+            .state()
+            .guards
+            .entry(name.to_owned())
+            .or_default()
+            .pop()?;
         loop {
             match Arc::try_unwrap(guard) {
                 Ok(guard) => return Some(guard),
