@@ -376,7 +376,7 @@ impl Connections {
 
     async fn server(&self, route: &Route) -> Result<ConnectionInfo, Failure> {
         let map = self.map().await?;
-        let server = map.server(route.slot).cloned();
+        let server = map.server(route.slot).map(|it| ConnectionInfo::clone(it));
         let server = server.ok_or_else(|| {
             drop(self.state.lock().start_look_up(self));
             Failure::Outage(Outage::new("no node of the cluster has the key".into()))

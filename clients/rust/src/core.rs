@@ -37,8 +37,10 @@ pub(crate) struct Core {
     /// The number of jobs in the background.
     jobs: Arc<watch::Sender<usize>>,
     /// The grants that are held, by their addresses.
-    held: Mutex<HashMap<usize, (Arc<Owner>, Arc<Grant>)>>,
+    held: Mutex<HashMap<usize, Holding>>,
 }
+
+type Holding = (Arc<Owner>, Arc<Grant>);
 
 /// A job in the background, which counts until this is dropped.
 struct Job(Arc<watch::Sender<usize>>);

@@ -109,15 +109,15 @@ fn infos(clients: impl IntoIterator<Item = Client>) -> Vec<ConnectionInfo> {
 #[derive(Default)]
 pub(crate) struct Map {
     /// The nodes of a cluster.
-    slots: HashMap<Slot, ConnectionInfo>,
+    slots: HashMap<Slot, Arc<ConnectionInfo>>,
     /// The server that has all other keys.
-    rest: Option<ConnectionInfo>,
+    rest: Option<Arc<ConnectionInfo>>,
     /// The configuration epoch of a primary of sentinels.
     epoch: u64,
 }
 
 impl Map {
-    pub(crate) fn server(&self, slot: Slot) -> Option<&ConnectionInfo> {
+    pub(crate) fn server(&self, slot: Slot) -> Option<&Arc<ConnectionInfo>> {
         self.slots.get(&slot).or(self.rest.as_ref())
     }
 
@@ -129,7 +129,7 @@ impl Map {
     /// Returns the map after a MOVED error.
     pub(crate) fn moved(&self, slot: Slot, to: ConnectionInfo) -> Map {
         let mut slots = self.slots.clone();
-        slots.insert(slot, to);
+        slots.insert(slot, Arc::new(to));
         Map {
             slots,
             rest: self.rest.clone(),
@@ -161,7 +161,7 @@ impl Config {
     ) -> Result<Arc<Map>, Failure> {
         let map = match &self.kind {
             Kind::One(server) => Map {
-                rest: Some(server.clone()),
+                rest: Some(Arc::new(server.clone())),
                 ..Map::default()
             },
             Kind::Sentinel {
@@ -208,7 +208,7 @@ impl Config {
             return Err(failure.unwrap_or(Failure::Outage(Outage::new(nobody))));
         };
         Ok(Map {
-            rest: Some(at(primary, &address)),
+            rest: Some(Arc::new(at(primary, &address))),
             epoch,
             ..Map::default()
         })
@@ -223,7 +223,7 @@ impl Config {
     ) -> Result<Map, Failure> {
         let mut nodes: Vec<ConnectionInfo> = Vec::new();
         let known = last.iter().flat_map(|last| last.slots.values());
-        for node in known.chain(seeds) {
+        for node in known.map(AsRef::as_ref).chain(seeds) {
             if !nodes.iter().any(|it| it.addr() == node.addr()) {
                 nodes.push(node.clone());
             }
@@ -275,7 +275,7 @@ fn primary_of(answer: Value, epoch: u64) -> Option<(u64, String)> {
 }
 
 /// Returns the nodes in the reply of `node` to CLUSTER SLOTS.
-fn slots_of(answer: Value, node: &ConnectionInfo) -> HashMap<Slot, ConnectionInfo> {
+fn slots_of(answer: Value, node: &ConnectionInfo) -> HashMap<Slot, Arc<ConnectionInfo>> {
     let ranges: Vec<Vec<Value>> = from_redis_value(answer).unwrap_or_default();
     let mut slots = HashMap::new();
     for range in ranges {
@@ -290,9 +290,9 @@ fn slots_of(answer: Value, node: &ConnectionInfo) -> HashMap<Slot, ConnectionInf
             continue;
         };
         let host: String = from_redis_value(host.clone()).unwrap_or_default();
-        let primary = at(node, &format!("{host}:{port}"));
+        let primary = Arc::new(at(node, &format!("{host}:{port}")));
         let range = (*first..=*last).filter_map(|slot| Slot::new(u16::try_from(slot).ok()?));
-        slots.extend(range.map(|slot| (slot, primary.clone())));
+        slots.extend(range.map(|slot| (slot, Arc::clone(&primary))));
     }
     slots
 }
