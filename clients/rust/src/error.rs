@@ -190,9 +190,10 @@ impl Backoff {
         Backoff(Backoff::FIRST)
     }
 
-    /// Returns the time of the next try.
-    pub(crate) fn next(&mut self) -> Instant {
-        let at = Instant::now() + self.0;
+    /// Returns the time of the next try after one that began at `began`. A try that has taken longer
+    /// than the pause needs none.
+    pub(crate) fn next(&mut self, began: Instant) -> Instant {
+        let at = Instant::now().max(began + self.0);
         self.0 = (self.0 * 2).min(Backoff::LONGEST);
         at
     }
@@ -213,10 +214,12 @@ mod tests {
         let mut backoff = Backoff::new();
         for expected_ms in [50, 100, 200, 400, 800, 1000, 1000] {
             let began = Instant::now();
-            let pause = backoff.next() - began;
+            let pause = backoff.next(began) - began;
             let expected = Duration::from_millis(expected_ms);
             assert!(pause >= expected && pause < expected * 2, "{pause:?}");
         }
+        let long_ago = Instant::now() - Duration::from_secs(2);
+        assert!(backoff.next(long_ago) <= Instant::now());
     }
 
     #[test]

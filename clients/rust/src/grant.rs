@@ -113,10 +113,10 @@ impl Grant {
         self.renewed(sent, lease);
     }
 
-    /// Schedules another renewal after one that failed.
-    pub(crate) fn not_renewed(&self) {
+    /// Schedules another renewal after one that was sent at `sent` and failed.
+    pub(crate) fn not_renewed(&self, sent: Instant) {
         let mut state = self.state.lock();
-        state.due = state.backoff.next().min(state.until);
+        state.due = state.backoff.next(sent).min(state.until);
     }
 
     /// Returns the time of the next renewal, or the end of a lease without renewal. `None` if the

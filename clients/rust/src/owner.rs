@@ -181,7 +181,7 @@ impl Owner {
                     if is_new && limit.is_none() {
                         self.core.unavailable(outage.error(""));
                     }
-                    backoff.next()
+                    backoff.next(sent)
                 }
             };
             attempt.pause_until(again).await;
@@ -273,7 +273,7 @@ impl Owner {
                 }
                 Ok(_) => return self.lose(grant, Phase::Held),
                 Err(failure) => {
-                    grant.not_renewed();
+                    grant.not_renewed(sent);
                     let error = match failure {
                         Failure::Outage(outage) => outage.error("; the lock wasn't renewed"),
                         Failure::Final(error) => error,
@@ -582,11 +582,12 @@ async fn until<F: Future<Output = Result<Value, Failure>>>(
     let mut backoff = Backoff::new();
     let mut sent_again = false;
     loop {
+        let sent = Instant::now();
         let again = match ask().await {
             Ok(answer) => return Ok((answer, sent_again)),
             Err(Failure::Moved(_)) => Instant::now(),
             Err(Failure::Outage(outage)) => {
-                let again = backoff.next();
+                let again = backoff.next(sent);
                 if again >= end {
                     sleep_until(end).await;
                     return Err(Failure::Outage(outage));
