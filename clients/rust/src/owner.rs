@@ -116,6 +116,10 @@ impl Owner {
             taken = self.take(limit) => taken,
             _ = cancelled.changed() => Err(Error::Cancelled),
         };
+        if matches!(taken, Err(Error::Cancelled)) {
+            // The program may end right after this.
+            let _ = timeout(GRACE, self.core.settled()).await;
+        }
         report.outcome = match &taken {
             Ok(Some(_)) => Outcome::Granted,
             Ok(None) => Outcome::NotAcquired,
@@ -548,16 +552,16 @@ impl Owner {
         let connections = &self.core.connections;
         let end = end.min(Instant::now() + connections.attempt_timeout());
         let mut route = Route::new(self.slot);
-        let known = grant.session.lock().take();
+        // Shared with a renewal in progress, so that a release can't overtake it.
+        let known = grant.session.lock().clone();
         let connection = match known.filter(|it| !it.is_closed()) {
             Some(connection) => connection,
             None => connections.own(&route, end).await?,
         };
         let answer = connection.ask(command, end, &self.commands.token).await;
         connections.note(&mut route, &connection, &answer)?;
-        if answer.is_ok() && grant.phase() == Phase::Held {
-            *grant.session.lock() = Some(connection);
-        }
+        let is_tied = answer.is_ok() && grant.phase() == Phase::Held;
+        *grant.session.lock() = is_tied.then_some(connection);
         answer
     }
 }
