@@ -8,9 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context, Result};
-use redis::cluster::ClusterClientBuilder;
-use redis::{ConnectionAddr, TlsMode};
-use redis_lock_client::{Error, Guard, Lock, Locks, Options};
+use redis_lock_client::{Config, Error, Guard, Lock, Locks, Options};
 
 use super::news::News;
 use crate::arguments::{Run, Server};
@@ -67,7 +65,7 @@ impl Lease {
         // The receiver is gone once the command has ended.
         let on_lost = move || drop(lost.send(News::Lost));
         let locks = locks(server, nodes.is_cluster())?;
-        let lock = locks.lock_with(keys, client_options(options).on_lost(on_lost));
+        let lock = locks.handle_with(keys, client_options(options).on_lost(on_lost))?;
         let token = String::from_utf8(lock.token().to_vec()).context("the token")?;
         Ok(Lease {
             patience: Patience::of(options),
@@ -194,23 +192,11 @@ fn told(error: Error) -> anyhow::Error {
 }
 
 fn locks(server: &Server, is_cluster: bool) -> Result<Locks> {
-    if !is_cluster {
-        return Ok(Locks::new(nodes::client(
-            server,
-            nodes::connection_info(server)?,
-        )?));
-    }
-    let first = nodes::connection_info(server)?;
-    let mut builder = ClusterClientBuilder::new([first.clone()]);
-    if let ConnectionAddr::TcpTls { insecure, .. } = first.addr() {
-        // With certificates alone, the builder would verify the nodes' certificates.
-        builder = builder.tls(match insecure {
-            true => TlsMode::Insecure,
-            false => TlsMode::Secure,
-        });
-        builder = builder.certs(nodes::certificates(server)?);
-    }
-    Ok(Locks::cluster(builder)?)
+    let client = nodes::client(server, nodes::connection_info(server)?)?;
+    Ok(Locks::new(match is_cluster {
+        true => Config::cluster([client]),
+        false => client.into(),
+    }))
 }
 
 /// Returns the options of the lock. No lease is shorter than `--at-least`, so the lock stays that
@@ -219,8 +205,9 @@ fn locks(server: &Server, is_cluster: bool) -> Result<Locks> {
 fn client_options(run: &Run) -> Options {
     let lease = run.at_least.map_or(run.lease, |least| least.max(run.lease));
     let options = Options::new().lease(lease).renew_every(run.lease / 3);
+    let options = options.without_max_hold();
     let options = match run.permits {
-        Some(permits) => options.semaphore(permits.limit, permits.count),
+        Some(permits) => options.limit(permits.limit).permits(permits.count),
         None if run.shared => options.shared(),
         None => options,
     };

@@ -1,34 +1,28 @@
-//! The commands of one lock, and the parsing of their replies.
+//! The commands of one owner, and the parsing of their replies.
 
 use std::time::Duration;
 
 use redis::{cmd, Cmd, ErrorKind, RedisError, RedisResult, Value};
 
-use crate::options::{Keys, Mode, Options, Renewal};
-
-/// The time within which replicas are to acknowledge a grant.
-const REPLICAS_WITHIN: Duration = Duration::from_secs(2);
+use crate::options::{Keys, Options, Renewal};
 
 /// The commands of one owner.
 pub(crate) struct Commands {
-    pub(crate) keys: Vec<Vec<u8>>,
+    pub(crate) keys: Keys,
     pub(crate) token: Vec<u8>,
     pub(crate) options: Options,
+    /// The time within which replicas are to acknowledge a grant.
+    replicas_within: Duration,
 }
 
 /// The kind of a request for a lock.
-#[derive(PartialEq, Eq)]
 pub(crate) enum Request {
     /// One attempt: ACQUIRE.
     Try,
-    /// A wait that has its connection to itself: WAIT.
-    Wait,
+    /// A wait that has its connection to itself: WAIT. `None` sets no limit.
+    Wait(Option<Duration>),
     /// A place in the queue, for a shared connection: QUEUE. The server publishes `message` on
     /// `channel` when asking again is worthwhile.
-    #[cfg_attr(
-        not(feature = "tokio"),
-        expect(dead_code, reason = "threads share no connection")
-    )]
     Place { channel: String, message: u64 },
 }
 
@@ -41,65 +35,63 @@ pub(crate) enum Answer {
 }
 
 impl Commands {
-    pub(crate) fn new(keys: Keys, options: Options) -> Commands {
+    pub(crate) fn new(keys: Keys, options: Options, replicas_within: Duration) -> Commands {
         let random = || format!("{:032x}", rand::random::<u128>()).into_bytes();
         Commands {
-            keys: keys.0,
+            keys,
             token: options.token.clone().unwrap_or_else(random),
             options,
+            replicas_within,
         }
     }
 
-    /// Returns the key that selects the node of a cluster.
-    pub(crate) fn route(&self) -> &[u8] {
-        self.keys.first().map_or(&[], Vec::as_slice)
-    }
-
-    /// Returns the command of a request that is to have `holds` holds. `left` is the remaining time
-    /// of a wait; `None` sets no limit.
-    pub(crate) fn take(&self, request: &Request, holds: u32, left: Option<Duration>) -> Cmd {
-        let is_session = self.options.renewal == Renewal::Session;
+    /// Returns the command of a request that is to have `holds` holds.
+    pub(crate) fn take(&self, request: &Request, holds: u32, lease: Duration) -> Cmd {
+        let options = &self.options;
         let name = match request {
             Request::Try => "ACQUIRE",
-            Request::Wait => "WAIT",
+            Request::Wait(_) => "WAIT",
             Request::Place { .. } => "QUEUE",
         };
-        let mut command = self.with_lease(name, self.options.lease);
-        if let (Request::Wait, Some(left)) = (request, left) {
-            command.arg("BLOCK").arg(ms(left).max(1));
+        let mut command = self.with_lease(name, lease);
+        if let Request::Wait(Some(left)) = request {
+            command.arg("BLOCK").arg(ms(*left).max(1));
         }
         // No KEEP with SESSION, because it would also keep the grant after the connection closes.
-        if *request != Request::Try && !is_session {
-            command.arg("KEEP").arg(ms(self.options.keep));
+        if !matches!(request, Request::Try) && !self.is_session() {
+            command.arg("KEEP").arg(ms(options.keep));
         }
         if let Request::Place { channel, message } = request {
             command.arg("NOTIFY").arg(channel).arg(message);
         }
-        if self.options.mode != Mode::Exclusive {
+        if options.is_shared || options.limit.is_some() {
             command.arg("SHARED");
         }
-        if let Mode::Limited { limit, permits } = self.options.mode {
+        if let Some(limit) = options.limit {
             command.arg("LIMIT").arg(limit);
-            command.arg("PERMITS").arg(permits);
+            command.arg("PERMITS").arg(options.permits.unwrap_or(1));
         }
-        if is_session {
+        if self.is_session() {
             command.arg("SESSION");
         }
-        if let Some(data) = &self.options.data {
+        if let Some(data) = &options.data {
             command.arg("DATA").arg(data);
         }
-        if let Some(replicas) = self.options.replicas {
+        if let Some(replicas) = options.replicas {
             command.arg("REPLICAS").arg(replicas);
-            command.arg("WITHIN").arg(ms(REPLICAS_WITHIN));
+            command.arg("WITHIN").arg(ms(self.replicas_within));
         }
         command.arg("HOLDS").arg(holds).take()
     }
 
+    pub(crate) fn is_session(&self) -> bool {
+        self.options.renewal == Renewal::Session
+    }
+
     /// Returns the longest time for which the server holds back a granted lock.
     pub(crate) fn held_back(&self) -> Duration {
-        self.options
-            .replicas
-            .map_or(Duration::ZERO, |_| REPLICAS_WITHIN)
+        let within = self.replicas_within;
+        self.options.replicas.map_or(Duration::ZERO, |_| within)
     }
 
     pub(crate) fn extend(&self, lease: Duration) -> Cmd {
@@ -109,7 +101,7 @@ impl Commands {
     /// Returns an EXTEND that also ties a session's grant to the connection that sends it.
     pub(crate) fn renew(&self, lease: Duration) -> Cmd {
         let mut command = self.extend(lease);
-        if self.options.renewal == Renewal::Session {
+        if self.is_session() {
             command.arg("SESSION");
         }
         command
@@ -123,7 +115,7 @@ impl Commands {
     /// Returns an EXTEND that sets a last lease, and unties a session's grant from its connection.
     pub(crate) fn release_after(&self, rest: Duration) -> Cmd {
         let mut command = self.extend(rest);
-        if self.options.renewal == Renewal::Session {
+        if self.is_session() {
             command.arg("NOSESSION");
         }
         command
@@ -132,32 +124,35 @@ impl Commands {
     /// Returns a CANCEL. One key is enough, because a wait for several keys is cancelled as a
     /// whole.
     pub(crate) fn cancel(&self) -> Cmd {
-        self.of_key("CANCEL", self.route())
+        self.of_key("CANCEL", self.first_key())
     }
 
     /// Returns one CHECK for each key.
     pub(crate) fn checks(&self) -> impl Iterator<Item = Cmd> + '_ {
-        self.keys.iter().map(|key| self.of_key("CHECK", key))
+        self.keys.0.iter().map(|key| self.of_key("CHECK", key))
     }
 
     /// Returns true if an EXTEND or a RELEASE found all keys held.
     pub(crate) fn held_all(&self, answer: &Value) -> bool {
-        matches!(answer, Value::Int(held) if usize::try_from(*held) == Ok(self.keys.len()))
+        matches!(answer, Value::Int(held) if usize::try_from(*held) == Ok(self.keys.0.len()))
+    }
+
+    /// Returns the key that selects the node of a cluster.
+    pub(crate) fn first_key(&self) -> &[u8] {
+        self.keys.0.first().map_or(&[], Vec::as_slice)
     }
 
     fn of_key(&self, name: &str, key: &[u8]) -> Cmd {
-        cmd(&format!("LOCK.{name}"))
-            .arg(key)
-            .arg(&self.token)
-            .take()
+        let mut command = cmd(&format!("LOCK.{name}"));
+        command.arg(key).arg(&self.token).take()
     }
 
     fn of_all_keys(&self, name: &str) -> Cmd {
-        if let [key] = self.keys.as_slice() {
+        if let [key] = self.keys.0.as_slice() {
             return self.of_key(name, key);
         }
         let mut command = cmd(&format!("LOCK.M{name}"));
-        command.arg(self.keys.len()).arg(&self.keys);
+        command.arg(self.keys.0.len()).arg(&self.keys.0);
         command.arg(&self.token).take()
     }
 
@@ -194,7 +189,7 @@ fn not_ours() -> RedisError {
     (ErrorKind::UnexpectedReturnType, said).into()
 }
 
-/// Returns milliseconds, rounded up because a wait must not end early.
+/// Returns milliseconds, rounded up because a time must not end early.
 fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,14 +1,21 @@
 //! One grant and its lease, by the local monotonic clock, until the lock is released or lost.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::fmt;
+use std::time::Duration;
 
+use tokio::sync::{watch, OwnedMutexGuard};
+use tokio::time::Instant;
+
+use crate::connections::Connection;
 use crate::error::Backoff;
 use crate::mutex::Mutex;
 use crate::options::{Options, Renewal};
 
+/// The most that a lease is shorter than the time left when it was computed.
+const SENDING: Duration = Duration::from_millis(1);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(crate) enum Phase {
     Held,
     /// The last RELEASE is in flight, or has its reply.
     Released,
@@ -16,97 +23,124 @@ enum Phase {
 }
 
 struct State {
-    phase: Phase,
     holds: u32,
     lease: Duration,
     until: Instant,
     due: Instant,
     backoff: Backoff,
+    /// The turn of the handle, unless the handle is reentrant. The next acquire waits for it.
+    turn: Option<OwnedMutexGuard<()>>,
 }
 
-/// An observer of one grant.
-pub(crate) trait Observer: Default {
-    /// Notes that the grant was renewed or released.
-    fn changed(&self);
-
-    /// Notes that the grant was lost. `on_lost` has been called.
-    fn lost(&self);
-}
-
-/// No observer.
-impl Observer for () {
-    fn changed(&self) {}
-
-    fn lost(&self) {}
-}
-
-pub(crate) struct Grant<O> {
+pub(crate) struct Grant {
     pub(crate) fence: i64,
-    pub(crate) observer: O,
+    /// The connection to which a session's grant is tied.
+    pub(crate) session: Mutex<Option<Connection>>,
+    granted: Instant,
+    /// The end of the longest hold.
+    hold_ends: Option<Instant>,
     renewal: Renewal,
     renew_every: Duration,
-    on_lost: Option<Arc<dyn Fn() + Send + Sync>>,
+    phase: watch::Sender<Phase>,
     state: Mutex<State>,
 }
 
-impl<O: Observer> Grant<O> {
+/// What a release leaves.
+pub(crate) enum Left {
+    Holds(u32),
+    /// The grant was lost before.
+    Lost,
+    /// The grant was released before.
+    Released,
+}
+
+impl Grant {
     /// Returns a grant with one hold. Its lease counts from `sent`, when the granted command was
     /// sent, because the server starts the lease no earlier.
-    pub(crate) fn new(fence: i64, sent: Instant, options: &Options) -> Grant<O> {
+    pub(crate) fn new(
+        fence: i64,
+        sent: Instant,
+        options: &Options,
+        turn: OwnedMutexGuard<()>,
+    ) -> Grant {
         let state = State {
-            phase: Phase::Held,
             holds: 1,
             lease: options.lease,
             until: sent,
             due: sent,
             backoff: Backoff::new(),
+            turn: (!options.is_reentrant).then_some(turn),
         };
         let grant = Grant {
             fence,
-            observer: O::default(),
+            session: Mutex::default(),
+            granted: Instant::now(),
+            hold_ends: options.max_hold.map(|hold| later(sent, hold)),
             renewal: options.renewal,
             renew_every: options.renew_every,
-            on_lost: options.on_lost.clone(),
+            phase: watch::Sender::new(Phase::Held),
             state: Mutex::new(state),
         };
-        grant.renewed(sent, options.lease);
+        grant.renewed(sent, first_lease(options));
+        grant.state.lock().lease = options.lease;
         grant
     }
 
     /// Notes that a command sent at `sent` has set the lease.
     pub(crate) fn renewed(&self, sent: Instant, lease: Duration) {
         let mut state = self.state.lock();
-        state.lease = lease;
         state.until = later(sent, lease);
+        let third = self.renew_every.min(lease / 3);
         state.due = match self.renewal {
             Renewal::Nobody => state.until,
-            Renewal::Client | Renewal::Session => later(sent, self.renew_every.min(lease / 3)),
+            // The last renewal has set the lease to the end of the hold, less the time to send it.
+            _ if self
+                .hold_ends
+                .is_some_and(|ends| state.until + SENDING >= ends) =>
+            {
+                state.until
+            }
+            Renewal::Client | Renewal::Session => later(sent, third),
         };
         state.backoff = Backoff::new();
         drop(state);
-        self.observer.changed();
+        self.phase.send_modify(|_| {});
     }
 
-    /// Schedules another renewal after one that failed.
-    pub(crate) fn not_renewed(&self) {
+    /// Notes that the caller has set the lease, which later renewals use too.
+    pub(crate) fn extended(&self, sent: Instant, lease: Duration) {
+        self.state.lock().lease = lease;
+        self.renewed(sent, lease);
+    }
+
+    /// Schedules another renewal after one that was sent at `sent` and failed.
+    pub(crate) fn not_renewed(&self, sent: Instant) {
         let mut state = self.state.lock();
-        let until = state.until;
-        state.due = state.backoff.next(Some(until));
+        state.due = state.backoff.next(sent).min(state.until);
     }
 
     /// Returns the time of the next renewal, or the end of a lease without renewal. `None` if the
     /// grant has ended.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let state = self.state.lock();
-        (state.phase == Phase::Held).then_some(state.due)
+        let due = self.state.lock().due;
+        (self.phase() == Phase::Held).then_some(due)
     }
 
-    pub(crate) fn lease(&self) -> Duration {
-        self.state.lock().lease
+    /// Returns the lease of a renewal that is sent now, which ends with the longest hold.
+    pub(crate) fn next_lease(&self) -> Duration {
+        let lease = self.state.lock().lease;
+        let left = self
+            .hold_ends
+            .map(|ends| ends.saturating_duration_since(Instant::now()));
+        left.map_or(lease, |left| lease.min(left).max(Duration::from_millis(1)))
     }
 
     pub(crate) fn until(&self) -> Instant {
         self.state.lock().until
+    }
+
+    pub(crate) fn held_for(&self) -> Duration {
+        self.granted.elapsed()
     }
 
     pub(crate) fn holds(&self) -> u32 {
@@ -118,59 +152,82 @@ impl<O: Observer> Grant<O> {
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        let state = self.state.lock();
-        state.phase == Phase::Held && Instant::now() < state.until
+        self.phase() == Phase::Held && Instant::now() < self.until()
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        let state = self.state.lock();
-        match state.phase {
-            Phase::Held => Instant::now() >= state.until,
+        match self.phase() {
+            Phase::Held => Instant::now() >= self.until(),
             Phase::Released => false,
             Phase::Lost => true,
         }
     }
 
-    /// Marks a held grant as lost, and reports the loss once.
-    pub(crate) fn lose(&self) {
-        self.lose_from(&[Phase::Held]);
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
     }
 
-    /// Marks a grant as lost after its release found the lock lost.
-    pub(crate) fn lose_at_release(&self) {
-        self.lose_from(&[Phase::Held, Phase::Released]);
+    /// Returns a receiver of phases and renewals.
+    pub(crate) fn changes(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
     }
 
-    fn lose_from(&self, phases: &[Phase]) {
-        let mut state = self.state.lock();
-        if phases.contains(&state.phase) {
-            state.phase = Phase::Lost;
-            drop(state);
-            self.on_lost.iter().for_each(|on_lost| on_lost());
-            self.observer.lost();
+    /// Ends the grant as lost. Returns false if it was lost before, or released by someone who has
+    /// not found it lost.
+    pub(crate) fn lose(&self, from: Phase) -> bool {
+        let is_lost = self.phase.send_if_modified(|phase| {
+            let is_lost = *phase == Phase::Held || *phase == from;
+            *phase = if is_lost { Phase::Lost } else { *phase };
+            is_lost
+        });
+        if is_lost {
+            self.free_turn();
         }
+        is_lost
     }
 
-    /// Removes one hold; renewals end with the last one. Returns the remaining holds and the end of
-    /// the lease. `None` if the grant is no longer held.
-    pub(crate) fn release(&self) -> Option<(u32, Instant)> {
-        let mut state = self.state.lock();
-        if state.phase != Phase::Held || Instant::now() >= state.until {
-            return None;
+    /// Removes one hold; renewals end with the last one. The turn stays until `free_turn`.
+    pub(crate) fn release(&self, least: u32) -> Left {
+        match self.phase() {
+            Phase::Lost => return Left::Lost,
+            Phase::Released => return Left::Released,
+            Phase::Held if !self.is_held() => return Left::Lost,
+            Phase::Held => {}
         }
-        state.holds = state.holds.saturating_sub(1);
-        let (holds, lease_ends) = (state.holds, state.until);
+        let mut state = self.state.lock();
+        state.holds = state.holds.saturating_sub(1).min(least);
+        let holds = state.holds;
+        drop(state);
         if holds == 0 {
-            state.phase = Phase::Released;
-            drop(state);
-            self.observer.changed();
+            self.phase.send_replace(Phase::Released);
         }
-        Some((holds, lease_ends))
+        Left::Holds(holds)
     }
+
+    /// Lets the next acquire of the handle begin.
+    pub(crate) fn free_turn(&self) {
+        drop(self.state.lock().turn.take());
+    }
+}
+
+/// Returns the lease that a granted lock is to have, which ends with the longest hold.
+pub(crate) fn first_lease(options: &Options) -> Duration {
+    options
+        .max_hold
+        .map_or(options.lease, |hold| hold.min(options.lease))
 }
 
 /// Returns `from + by`, or 100 years after `from` if the clock cannot represent that.
 pub(crate) fn later(from: Instant, by: Duration) -> Instant {
     const YEARS: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-    from.checked_add(by).unwrap_or(from + YEARS)
+    from.checked_add(by.min(YEARS)).unwrap_or(from + YEARS)
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grant")
+            .field("fence", &self.fence)
+            .field("phase", &self.phase())
+            .finish_non_exhaustive()
+    }
 }

@@ -1,78 +1,156 @@
-//! An owner's requests to the server, their repetition, and the evaluation of the replies.
-//!
-//! Threads and tasks run the same code, written as futures over an [`Io`] that each side provides.
-//! The `Io` of threads blocks instead of returning pending, so a future is ready at its first poll.
+//! One owner: it acquires, renews and releases its lock, and cleans up behind the calls that end
+//! without an answer.
 
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use redis::{Cmd, RedisResult, Value};
+use futures_util::future::{join_all, pending};
+use redis::cluster_routing::Slot;
+use redis::{Cmd, Value};
+use tokio::sync::{oneshot, watch, OwnedMutexGuard};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, sleep_until, timeout, timeout_at, Instant};
 
 use crate::commands::{answer, left, Answer, Commands, Request};
-use crate::error::{may_pass, Backoff, Error};
-use crate::grant::{Grant, Observer};
+use crate::connections::{Connection, Route, Waiter};
+use crate::core::{Core, Waits};
+use crate::error::{shown, Backoff, Error, Failure, Outage};
+use crate::grant::{first_lease, later, Grant, Left, Phase};
 use crate::mutex::Mutex;
+use crate::observer::{Outcome, Subject};
+use crate::options::{self, Keys, Options};
 
-/// The time limit of a connection attempt, and of a reply that the server sends at once.
-pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// The longest delay of the server's reply when a wait ends.
+const GRACE: Duration = Duration::from_millis(150);
 
-/// The longest time of a wait on one connection. The wait is then sent again on a new connection,
-/// so that a connection that died silently is noticed.
+/// The longest time of a wait on one connection. The wait then goes on on a new connection, so that
+/// one that died silently is noticed.
 const SLICE: Duration = Duration::from_secs(15);
 
-/// The longest delay of the server's reply when a wait ends. Also the time limit of each of the two
-/// commands that clean up after a wait.
-const GRACE: Duration = Duration::from_millis(250);
+/// The longest time without a reply of the server to a waiter.
+const PROOF_OF_LIFE: Duration = Duration::from_secs(2);
 
-/// The sending of commands and the pauses between them.
-pub(crate) trait Io {
-    /// Sends a command, in a cluster to the node of the key `route`, and returns the reply. Fails
-    /// if the reply takes longer than `within`.
-    async fn ask(&mut self, command: &Cmd, route: &[u8], within: Duration) -> RedisResult<Value>;
+/// The longest successful acquire that isn't a wait for an observer. A blocked wait looks like a slow
+/// server, so only the time tells.
+const AT_ONCE: Duration = Duration::from_millis(20);
 
-    /// Pauses until `at`, or until there is a reason to ask again. Returns true if the caller has
-    /// given up.
-    async fn pause_until(&mut self, at: Instant) -> bool;
-}
-
-/// The owner of a token, with its grant. Callers run one `take` or release at a time.
-pub(crate) struct Owner<O> {
+/// A token, with its grant. Only one acquire at a time has the turn.
+pub(crate) struct Owner {
+    core: Arc<Core>,
     pub(crate) commands: Commands,
-    held: Mutex<Option<Arc<Grant<O>>>>,
+    slot: Slot,
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// The latest grant, which may have ended.
+    latest: Mutex<Option<Arc<Grant>>>,
+    /// The outage that the acquire with the turn has met.
+    outage: Mutex<Option<Outage>>,
+    /// Ends all acquires that are in progress.
+    cancels: watch::Sender<()>,
+    /// Changes when an acquire begins. Commands that clean up behind an older call are no longer
+    /// sent then, because they would end the new grant.
+    begins: watch::Sender<()>,
 }
 
-impl<O: Observer> Owner<O> {
-    pub(crate) fn new(commands: Commands) -> Owner<O> {
-        Owner {
+impl Owner {
+    pub(crate) fn new(core: Arc<Core>, keys: Keys, options: Options) -> Result<Owner, Error> {
+        keys.check()?;
+        options.check()?;
+        let commands = Commands::new(keys, options, core.command_timeout());
+        Ok(Owner {
+            slot: Slot::for_key(commands.first_key()),
+            core,
             commands,
-            held: Mutex::default(),
+            turn: Arc::default(),
+            latest: Mutex::default(),
+            outage: Mutex::default(),
+            cancels: watch::Sender::default(),
+            begins: watch::Sender::default(),
+        })
+    }
+
+    pub(crate) fn fence(&self) -> Option<i64> {
+        self.latest.lock().as_ref().map(|grant| grant.fence)
+    }
+
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        Subject {
+            keys: &self.commands.keys,
+            token: &self.commands.token,
         }
     }
 
-    /// Acquires the lock, or adds a hold if it is held. Returns `None` if it was not granted by
-    /// `end`, or the caller gave up.
-    pub(crate) async fn take(
-        &self,
-        io: &mut impl Io,
-        request: &Request,
-        end: Option<Instant>,
-    ) -> Result<Option<Arc<Grant<O>>>, Error> {
-        let before = self.held.lock().clone().filter(|grant| grant.is_held());
-        let holds = before.as_ref().map_or(1, |grant| grant.holds() + 1);
-        let is_over = || end.is_some_and(|end| Instant::now() >= end);
+    /// Ends the acquires in progress. Returns false if there are none.
+    pub(crate) fn cancel(&self) -> bool {
+        self.cancels.send(()).is_ok()
+    }
+
+    /// Waits for the lock as long as its option says.
+    pub(crate) async fn acquire(self: &Arc<Self>) -> Result<Arc<Grant>, Error> {
+        let wait = self.commands.options.wait;
+        // Without a limit, an acquire ends with the lock or an error.
+        let not_acquired = Error::NotAcquired(wait.unwrap_or_default());
+        self.acquire_within(wait).await?.ok_or(not_acquired)
+    }
+
+    /// Acquires the lock, or adds a hold to a reentrant one. `None` waits for ever, and zero tries
+    /// once.
+    ///
+    /// If the future is dropped, neither a place in the queue nor a grant stays.
+    pub(crate) async fn acquire_within(
+        self: &Arc<Self>,
+        limit: Option<Duration>,
+    ) -> Result<Option<Arc<Grant>>, Error> {
+        limit.map_or(Ok(()), |limit| options::not_too_long("wait", limit))?;
+        let mut report = Report {
+            owner: self,
+            began: Instant::now(),
+            is_wait: limit != Some(Duration::ZERO),
+            outcome: Outcome::Cancelled,
+        };
+        let mut cancelled = self.cancels.subscribe();
+        let taken = tokio::select! {
+            biased;
+            taken = self.take(limit) => taken,
+            _ = cancelled.changed() => Err(Error::Cancelled),
+        };
+        if matches!(taken, Err(Error::Cancelled)) {
+            // The program may end right after this.
+            let _ = timeout(GRACE, self.core.settled()).await;
+        }
+        report.outcome = match &taken {
+            Ok(Some(_)) => Outcome::Granted,
+            Ok(None) => Outcome::NotAcquired,
+            Err(Error::Cancelled) => Outcome::Cancelled,
+            Err(_) => Outcome::Failed,
+        };
+        taken
+    }
+
+    async fn take(self: &Arc<Self>, limit: Option<Duration>) -> Result<Option<Arc<Grant>>, Error> {
+        let is_try = limit == Some(Duration::ZERO);
+        let limit = if is_try {
+            Some(self.core.command_timeout())
+        } else {
+            limit
+        };
+        let end = limit.map(|limit| later(Instant::now(), limit));
+        let Some(turn) = self.turn(is_try, end).await else {
+            // The owner itself has the lock, or waits for it.
+            let outage = self.outage.lock().clone();
+            return outage.map_or(Ok(None), |outage| Err(outage.error("")));
+        };
+        self.begins.send_replace(());
+        *self.outage.lock() = None;
+        let before = self.latest.lock().clone().filter(|grant| grant.is_held());
+        let mut attempt = Attempt::new(self, is_try, end, before.as_ref());
         let mut soon = self.commands.options.lease / 10;
         let mut backoff = Backoff::new();
         loop {
             let sent = Instant::now();
-            let left = end.map(|end| end.saturating_duration_since(sent));
-            let within = match request {
-                Request::Wait => left.unwrap_or(SLICE).min(SLICE) + GRACE,
-                _ => ANSWER_WITHIN,
-            };
-            let within = within + self.commands.held_back();
-            let command = self.commands.take(request, holds, left);
-            let asked = self.ask(io, &command, within).await;
-            let (again, failed) = match asked.and_then(|value| answer(&value)) {
+            let again = match attempt.ask(sent).await {
                 // The grant may be old if the reply took long, because this process may have been
                 // stopped. Asking again sets the lease at a known time. The second reply only has
                 // to come within the lease.
@@ -81,358 +159,691 @@ impl<O: Observer> Owner<O> {
                     continue;
                 }
                 Ok(Answer::Granted(fence)) => {
-                    return Ok(Some(self.granted(before, fence, sent, holds)));
+                    *self.outage.lock() = None;
+                    let session = attempt.end();
+                    return Ok(Some(self.granted(before, fence, sent, session, turn)));
                 }
-                Ok(Answer::NotGranted) if *request == Request::Try || is_over() => return Ok(None),
-                Ok(Answer::NotGranted) => (sent, None),
-                Ok(Answer::Place) => {
+                Ok(Answer::NotGranted) if is_try || attempt.is_over() => {
+                    drop(attempt.end());
+                    return Ok(None);
+                }
+                Ok(answer) => {
+                    *self.outage.lock() = None;
                     backoff = Backoff::new();
-                    (sent + self.place_lasts() / 3, None)
+                    match answer {
+                        Answer::Place => sent + self.place_lasts(),
+                        _ => sent,
+                    }
                 }
-                Err(error) if error.code() == Some("NOREPLICAS") => {
-                    // The token may hold the lock, without enough replicas that know of it.
-                    self.give_up(io, holds - 1).await;
-                    return Err(error.into());
+                Err(Failure::Moved(_)) => sent,
+                Err(Failure::Final(error)) => {
+                    attempt.fail(&error).await;
+                    return Err(error);
                 }
-                Err(error) if !may_pass(&error) => return Err(error.into()),
-                // No pause after a timeout, because time has passed already and the queue skips an
-                // absent waiter.
-                Err(error) if error.is_timeout() => (sent, Some(error)),
-                Err(error) => (backoff.next(end), Some(error)),
+                Err(Failure::Outage(outage)) => {
+                    let is_new = self.outage.lock().replace(outage.clone()).is_none();
+                    if is_new && limit.is_none() {
+                        self.core.unavailable(outage.error(""));
+                    }
+                    backoff.next(sent)
+                }
             };
-            let again = end.map_or(again, |end| again.min(end));
-            if io.pause_until(again).await || is_over() {
-                self.give_up(io, holds - 1).await;
-                return failed.map_or(Ok(None), |error| Err(error.into()));
+            attempt.pause_until(again).await;
+            if attempt.is_over() {
+                let cleans_up = attempt.give_up();
+                if let Some(outage) = self.outage.lock().take() {
+                    return Err(outage.error(""));
+                }
+                return match timeout(GRACE, cleans_up).await {
+                    Ok(_) => Ok(None),
+                    Err(_) => Err(self.core.no_answer(GRACE)),
+                };
             }
         }
     }
 
-    /// Returns how long a place lasts without another request, or a grant to it, which also ends
-    /// with its lease.
+    async fn turn(&self, is_try: bool, end: Option<Instant>) -> Option<OwnedMutexGuard<()>> {
+        let turn = Arc::clone(&self.turn);
+        match end {
+            _ if is_try => turn.try_lock_owned().ok(),
+            Some(end) => timeout_at(end, turn.lock_owned()).await.ok(),
+            None => Some(turn.lock_owned().await),
+        }
+    }
+
+    /// Returns the time until a place is asked for again. The place lasts for KEEP, and a grant to
+    /// it ends with its lease too.
     fn place_lasts(&self) -> Duration {
-        self.commands.options.keep.min(self.commands.options.lease)
+        let options = &self.commands.options;
+        (options.keep.min(options.lease) / 3).min(PROOF_OF_LIFE)
     }
 
     fn granted(
-        &self,
-        before: Option<Arc<Grant<O>>>,
+        self: &Arc<Self>,
+        before: Option<Arc<Grant>>,
         fence: i64,
         sent: Instant,
-        holds: u32,
-    ) -> Arc<Grant<O>> {
+        session: Option<Connection>,
+        turn: OwnedMutexGuard<()>,
+    ) -> Arc<Grant> {
+        self.core.granted(self);
         if let Some(grant) = before {
             if grant.fence == fence && grant.is_held() {
-                grant.set_holds(holds);
-                grant.renewed(sent, self.commands.options.lease);
+                grant.set_holds(grant.holds() + 1);
+                grant.renewed(sent, grant.next_lease());
+                if session.is_some() {
+                    *grant.session.lock() = session;
+                }
                 return grant;
             }
-            grant.lose();
+            self.lose(&grant, Phase::Held);
         }
-        let grant = Arc::new(Grant::new(fence, sent, &self.commands.options));
-        *self.held.lock() = Some(Arc::clone(&grant));
+        let grant = Arc::new(Grant::new(fence, sent, &self.commands.options, turn));
+        *grant.session.lock() = session;
+        *self.latest.lock() = Some(Arc::clone(&grant));
+        self.core.hold(self, &grant);
+        let (owner, renewed) = (Arc::clone(self), Arc::clone(&grant));
+        self.core
+            .runtime
+            .spawn(async move { owner.renew_until_it_ends(&renewed).await });
         grant
     }
 
-    /// Cancels a wait, and releases everything except the `holds` from before it. CANCEL comes
-    /// first, so that no grant can follow the RELEASE.
-    async fn give_up(&self, io: &mut impl Io, holds: u32) {
-        for command in [self.commands.cancel(), self.commands.release(holds)] {
-            let _ = self.ask(io, &command, GRACE).await;
-        }
-    }
-
-    /// Cancels the wait of another call with this token, if the wait has reached the server.
-    pub(crate) async fn cancel(&self, io: &mut impl Io) {
-        let _ = self.ask(io, &self.commands.cancel(), ANSWER_WITHIN).await;
-    }
-
-    /// Removes one hold, and tries until `until`. Returns true if the lock was still held.
-    pub(crate) async fn release(
-        &self,
-        io: &mut impl Io,
-        grant: &Arc<Grant<O>>,
-        until: Instant,
-    ) -> Result<bool, Error> {
-        let last = self.commands.release(0);
-        self.end_hold(io, grant, until, last).await
-    }
-
-    /// Like `release`, except that the last hold ends only after `rest`. Tries until the lease
-    /// ends.
-    pub(crate) async fn release_after(
-        &self,
-        io: &mut impl Io,
-        grant: &Arc<Grant<O>>,
-        rest: Duration,
-    ) -> Result<bool, Error> {
-        let last = self.commands.release_after(rest);
-        self.end_hold(io, grant, grant.until(), last).await
-    }
-
-    /// Removes one hold. `last` is the command that ends the last hold.
-    async fn end_hold(
-        &self,
-        io: &mut impl Io,
-        grant: &Arc<Grant<O>>,
-        until: Instant,
-        last: Cmd,
-    ) -> Result<bool, Error> {
-        let Some((holds, lease_ends)) = grant.release() else {
-            grant.lose();
-            if self.forget(grant) {
-                // Some of the keys may still be held.
-                let _ = self.ask(io, &self.commands.release(0), ANSWER_WITHIN).await;
+    /// Renews a grant while it is held, and reports its loss.
+    async fn renew_until_it_ends(self: &Arc<Self>, grant: &Arc<Grant>) {
+        let mut changes = grant.changes();
+        let mut is_reported = false;
+        while let Some(due) = grant.due() {
+            tokio::select! {
+                () = sleep_until(due) => {}
+                _ = changes.changed() => continue,
             }
-            return Ok(false);
-        };
-        let command = if holds == 0 {
-            self.forget(grant);
-            last
-        } else {
-            self.commands.release(holds)
-        };
-        let (answer, sent_again) = self.ask_until(io, &command, until.min(lease_ends)).await?;
-        // If a reply was lost, the command before may have released the lock.
-        let released = self.commands.held_all(&answer) || (sent_again && holds == 0);
-        if !released {
-            grant.lose_at_release();
+            let sent = Instant::now();
+            if sent >= grant.until() {
+                return self.lose(grant, Phase::Held);
+            }
+            let lease = grant.next_lease();
+            let renew = self.commands.renew(lease);
+            let end = grant.until();
+            let answer = tokio::select! {
+                answer = self.ask(grant, &renew, end) => answer,
+                // The connection carries what is sent after this.
+                _ = changes.wait_for(|phase| *phase != Phase::Held) => return,
+            };
+            match answer {
+                Ok(answer) if self.commands.held_all(&answer) => {
+                    grant.renewed(sent, lease);
+                    is_reported = false;
+                }
+                Ok(_) => return self.lose(grant, Phase::Held),
+                Err(failure) => {
+                    grant.not_renewed(sent);
+                    let error = match failure {
+                        Failure::Outage(outage) => outage.error("; the lock wasn't renewed"),
+                        Failure::Final(error) => error,
+                        Failure::Moved(_) => continue,
+                    };
+                    if !is_reported {
+                        self.core.unavailable(error);
+                    }
+                    is_reported = true;
+                }
+            }
         }
-        Ok(released)
     }
 
-    /// Drops the grant if it is the latest, and returns true if it was.
-    fn forget(&self, grant: &Arc<Grant<O>>) -> bool {
-        self.held
+    /// Ends a grant as lost, and reports the loss once.
+    fn lose(self: &Arc<Self>, grant: &Arc<Grant>, from: Phase) {
+        if grant.lose(from) {
+            grant.session.lock().take();
+            self.core.lost(self, grant);
+        }
+    }
+
+    /// Removes one hold. After the last one, the lock stays for the rest of `at_least`.
+    ///
+    /// The release goes on in the background, whatever happens to the returned future.
+    pub(crate) fn release(
+        self: &Arc<Self>,
+        grant: &Arc<Grant>,
+    ) -> impl Future<Output = Result<bool, Error>> {
+        let at_least = self.commands.options.at_least;
+        self.release_after(grant, at_least.saturating_sub(grant.held_for()))
+    }
+
+    /// Releases a grant for which no caller hears of an error.
+    pub(crate) fn abandon(self: &Arc<Self>, grant: &Arc<Grant>) -> JoinHandle<()> {
+        let (owner, released) = (Arc::clone(self), self.release(grant));
+        self.core.in_background(async move {
+            match released.await {
+                // An outage was reported when the release went on without its caller.
+                Ok(_) | Err(Error::Unavailable { .. } | Error::NotHeld) => {}
+                Err(error) => owner.core.unavailable(error),
+            }
+        })
+    }
+
+    /// Removes one hold. After the last one, the lock stays for `rest`.
+    pub(crate) fn release_after(
+        self: &Arc<Self>,
+        grant: &Arc<Grant>,
+        rest: Duration,
+    ) -> impl Future<Output = Result<bool, Error>> {
+        self.end(grant, rest, u32::MAX)
+    }
+
+    /// Removes all holds.
+    pub(crate) fn release_all(
+        self: &Arc<Self>,
+        grant: &Arc<Grant>,
+    ) -> impl Future<Output = Result<bool, Error>> {
+        let at_least = self.commands.options.at_least;
+        self.end(grant, at_least.saturating_sub(grant.held_for()), 0)
+    }
+
+    /// Removes one hold, and all above `most`.
+    fn end(
+        self: &Arc<Self>,
+        grant: &Arc<Grant>,
+        rest: Duration,
+        most: u32,
+    ) -> impl Future<Output = Result<bool, Error>> {
+        let (tell, told) = oneshot::channel();
+        match grant.release(most) {
+            Left::Released => drop(tell.send(Err(Error::NotHeld))),
+            Left::Lost => {
+                self.lose(grant, Phase::Held);
+                self.release_the_rest(grant);
+                drop(tell.send(Ok(false)));
+            }
+            Left::Holds(holds) => {
+                let command = match holds {
+                    0 if !rest.is_zero() => self.commands.release_after(rest),
+                    holds => self.commands.release(holds),
+                };
+                let (owner, grant) = (Arc::clone(self), Arc::clone(grant));
+                let ends = async move { owner.end_hold(&grant, &command, holds, tell).await };
+                drop(self.core.in_background(ends));
+            }
+        }
+        let ended = self.core.ended();
+        async move { told.await.unwrap_or(Err(ended)) }
+    }
+
+    async fn end_hold(
+        self: &Arc<Self>,
+        grant: &Arc<Grant>,
+        command: &Cmd,
+        holds: u32,
+        tell: oneshot::Sender<Result<bool, Error>>,
+    ) {
+        let end = Instant::now() + self.core.command_timeout();
+        let mut begins = self.begins.subscribe();
+        let answer = self.ask_until(grant, command, end).await;
+        if holds == 0 {
+            self.core.forget(grant);
+        }
+        let outage = match answer {
+            Ok((answer, sent_again)) => {
+                // If a reply was lost, the command before may have released the lock.
+                let is_released = self.commands.held_all(&answer) || (sent_again && holds == 0);
+                if !is_released {
+                    self.lose(grant, Phase::Released);
+                }
+                self.after_release(grant, holds);
+                drop(tell.send(Ok(is_released)));
+                return;
+            }
+            Err(Failure::Final(error)) => {
+                self.after_release(grant, holds);
+                drop(tell.send(Err(error)));
+                return;
+            }
+            Err(Failure::Outage(outage)) => outage,
+            Err(Failure::Moved(_)) => Outage::new("the cluster redirects in circles".into()),
+        };
+        let until = grant.until();
+        let left = shown(until.saturating_duration_since(Instant::now()));
+        let error = outage.error(&format!("; the lock ends with its lease, in {left}"));
+        self.core.unavailable(error.clone());
+        self.after_release(grant, holds);
+        drop(tell.send(Err(error)));
+        tokio::select! {
+            _ = begins.changed() => {}
+            _ = self.ask_until(grant, command, until) => {}
+        }
+    }
+
+    /// Closes a session, and lets the next acquire begin.
+    fn after_release(&self, grant: &Grant, holds: u32) {
+        if holds == 0 {
+            grant.session.lock().take();
+            grant.free_turn();
+        }
+    }
+
+    /// Releases the keys of a lost grant that it may still hold.
+    fn release_the_rest(self: &Arc<Self>, grant: &Arc<Grant>) {
+        let is_latest = self
+            .latest
             .lock()
-            .take_if(|it| Arc::ptr_eq(it, grant))
-            .is_some()
+            .as_ref()
+            .is_some_and(|it| Arc::ptr_eq(it, grant));
+        if is_latest && self.commands.keys.0.len() > 1 {
+            self.clean_up(vec![self.commands.release(0)], VecDeque::new());
+        }
     }
 
+    /// Sends commands until all have a reply, and on the last of the connections that were asked,
+    /// behind what was sent there. Ends with the lease or the place that they are to end.
+    fn clean_up(
+        self: &Arc<Self>,
+        commands: Vec<Cmd>,
+        asked: VecDeque<Connection>,
+    ) -> JoinHandle<()> {
+        let owner = Arc::clone(self);
+        let mut begins = self.begins.subscribe();
+        let lasts = self.commands.options.lease.max(self.commands.options.keep);
+        let end = later(Instant::now(), lasts);
+        self.core.in_background(async move {
+            let token = &owner.commands.token;
+            let anew = async {
+                for command in &commands {
+                    let _ = owner.ask_shared_until(command, end).await;
+                }
+            };
+            let behind = async {
+                sleep(GRACE / 2).await;
+                let last = asked.back();
+                let asks = |command| async move {
+                    match last {
+                        Some(connection) => connection.ask(command, end, token).await,
+                        None => pending().await,
+                    }
+                };
+                let answers = join_all(commands.iter().map(asks)).await;
+                if answers.iter().any(Result::is_err) {
+                    pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                _ = begins.changed() => {}
+                () = anew => {}
+                () = behind => {}
+            }
+        })
+    }
+
+    /// Sets the lease. Goes on if the returned future is dropped.
     pub(crate) async fn extend(
-        &self,
-        io: &mut impl Io,
-        grant: &Grant<O>,
+        self: &Arc<Self>,
+        grant: &Arc<Grant>,
         lease: Duration,
     ) -> Result<bool, Error> {
-        if !grant.is_held() {
-            return Ok(false);
-        }
-        let sent = Instant::now();
-        let extend = self.commands.extend(lease);
-        let (answer, _) = self.ask_until(io, &extend, grant.until()).await?;
-        Ok(self.extended(grant, &answer, sent, lease))
-    }
-
-    /// Renews a grant, or marks it as lost if its lease has ended.
-    pub(crate) async fn renew(&self, io: &mut impl Io, grant: &Grant<O>) {
-        let sent = Instant::now();
-        let lease = grant.lease();
-        let left = grant.until().saturating_duration_since(sent);
-        if left.is_zero() {
-            return grant.lose();
-        }
-        let renew = self.commands.renew(lease);
-        match self.ask(io, &renew, left.min(ANSWER_WITHIN)).await {
-            Ok(answer) => drop(self.extended(grant, &answer, sent, lease)),
-            Err(_) => grant.not_renewed(),
-        }
-    }
-
-    fn extended(&self, grant: &Grant<O>, answer: &Value, sent: Instant, lease: Duration) -> bool {
-        let extended = self.commands.held_all(answer);
-        if extended {
-            grant.renewed(sent, lease);
-        } else {
-            grant.lose();
-        }
-        extended
+        options::positive("lease", lease)?;
+        let (owner, grant) = (Arc::clone(self), Arc::clone(grant));
+        let extends = async move {
+            if !grant.is_held() {
+                return Ok(false);
+            }
+            let sent = Instant::now();
+            let end = sent + owner.core.command_timeout();
+            let extend = owner.commands.extend(lease);
+            let (answer, _) = owner
+                .ask_until(&grant, &extend, end)
+                .await
+                .map_err(error_of)?;
+            let is_extended = owner.commands.held_all(&answer);
+            if is_extended {
+                grant.extended(sent, lease);
+            } else {
+                owner.lose(&grant, Phase::Held);
+            }
+            Ok(is_extended)
+        };
+        let extended = self.core.in_background(extends).await;
+        extended.unwrap_or_else(|_| Err(self.core.ended()))
     }
 
     /// Returns the remaining lease on the server, the shortest of all keys.
-    pub(crate) async fn left(&self, io: &mut impl Io) -> Result<Duration, Error> {
+    pub(crate) async fn left(&self) -> Result<Duration, Error> {
+        let end = Instant::now() + self.core.command_timeout();
         let mut least = Duration::MAX;
         for check in self.commands.checks() {
-            let until = Instant::now() + ANSWER_WITHIN;
-            let (answer, _) = self.ask_until(io, &check, until).await?;
-            least = least.min(left(&answer)?);
+            let answer = self.ask_shared_until(&check, end).await.map_err(error_of)?;
+            least = least.min(left(&answer.0).map_err(Error::Redis)?);
         }
         Ok(least)
     }
 
-    /// Sends a command until it gets a reply, or until `until`. Returns the reply, and true if the
-    /// command was sent more than once.
+    /// Sends a command until it has a reply. Returns the reply, and true if the command was sent
+    /// more than once.
     async fn ask_until(
         &self,
-        io: &mut impl Io,
+        grant: &Grant,
         command: &Cmd,
-        until: Instant,
-    ) -> RedisResult<(Value, bool)> {
-        let mut backoff = Backoff::new();
-        let mut sent_again = false;
-        loop {
-            match self.ask(io, command, ANSWER_WITHIN).await {
-                Ok(answer) => return Ok((answer, sent_again)),
-                Err(error) if !may_pass(&error) || Instant::now() >= until => return Err(error),
-                Err(_) => io.pause_until(backoff.next(Some(until))).await,
-            };
-            sent_again = true;
+        end: Instant,
+    ) -> Result<(Value, bool), Failure> {
+        until(end, || self.ask(grant, command, end)).await
+    }
+
+    async fn ask_shared_until(
+        &self,
+        command: &Cmd,
+        end: Instant,
+    ) -> Result<(Value, bool), Failure> {
+        until(end, || self.ask_shared(command, end)).await
+    }
+
+    async fn ask_shared(&self, command: &Cmd, end: Instant) -> Result<Value, Failure> {
+        let end = end.min(Instant::now() + self.core.command_timeout());
+        let connections = &self.core.connections;
+        connections
+            .ask(self.slot, command, end, &self.commands.token)
+            .await
+    }
+
+    /// Sends a command, that of a session on its own connection. If that is lost, a renewal ties the
+    /// session to a new one.
+    async fn ask(&self, grant: &Grant, command: &Cmd, end: Instant) -> Result<Value, Failure> {
+        if !self.commands.is_session() {
+            return self.ask_shared(command, end).await;
         }
-    }
-
-    async fn ask(&self, io: &mut impl Io, command: &Cmd, within: Duration) -> RedisResult<Value> {
-        io.ask(command, self.commands.route(), within).await
-    }
-
-    pub(crate) fn is_held(&self) -> bool {
-        let held = self.held.lock();
-        held.as_ref().is_some_and(|grant| grant.is_held())
+        let connections = &self.core.connections;
+        let end = end.min(Instant::now() + connections.attempt_timeout());
+        let mut route = Route::new(self.slot);
+        // Shared with a renewal in progress, so that a release can't overtake it.
+        let known = grant.session.lock().clone();
+        let connection = match known.filter(|it| !it.is_closed()) {
+            Some(connection) => connection,
+            None => connections.own(&route, end).await?,
+        };
+        let answer = connection.ask(command, end, &self.commands.token).await;
+        connections.note(&mut route, &connection, &answer)?;
+        let is_tied = answer.is_ok() && grant.phase() == Phase::Held;
+        *grant.session.lock() = is_tied.then_some(connection);
+        answer
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::io;
-    use std::thread;
-
-    use super::*;
-    use crate::options::Options;
-    use crate::sync::done;
-
-    /// An `Io` with prepared replies, which records the commands.
-    #[derive(Default)]
-    struct Script {
-        answers: Vec<RedisResult<Value>>,
-        answer_takes: Duration,
-        gives_up: bool,
-        asked: Vec<String>,
-        paused_until: Option<Instant>,
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let latest = self.latest.lock().clone();
+        // Without the token, which gives control of the lock.
+        f.debug_struct("Lock")
+            .field("keys", &format_args!("{}", self.commands.keys))
+            .field("held", &latest.is_some_and(|grant| grant.is_held()))
+            .field("fence", &self.fence())
+            .finish_non_exhaustive()
     }
+}
 
-    impl Io for Script {
-        async fn ask(&mut self, command: &Cmd, _: &[u8], _: Duration) -> RedisResult<Value> {
-            let packed = String::from_utf8(command.get_packed_command()).expect("text");
-            let words = packed.split("\r\n").skip(2).step_by(2);
-            self.asked.push(words.collect::<Vec<_>>().join(" "));
-            thread::sleep(self.answer_takes);
-            self.answers.remove(0)
-        }
-
-        async fn pause_until(&mut self, at: Instant) -> bool {
-            self.paused_until = Some(at);
-            self.gives_up
-        }
-    }
-
-    fn owner(options: Options) -> Owner<()> {
-        Owner::new(Commands::new("k".into(), options.token("t")))
-    }
-
-    fn granted(fence: i64) -> RedisResult<Value> {
-        Ok(Value::Array(vec![
-            Value::BulkString(b"t".to_vec()),
-            Value::Int(fence),
-        ]))
-    }
-
-    fn broken<T>() -> RedisResult<T> {
-        Err(io::Error::from(io::ErrorKind::BrokenPipe).into())
-    }
-
-    fn take(owner: &Owner<()>, script: &mut Script) -> Result<Option<Arc<Grant<()>>>, Error> {
-        done(owner.take(script, &Request::Wait, None))
-    }
-
-    #[test]
-    fn a_wait_given_up_leaves_the_holds_from_before() {
-        let owner = owner(Options::new());
-        let mut script = Script {
-            answers: vec![granted(7), broken(), Ok(Value::Int(0)), Ok(Value::Int(1))],
-            gives_up: true,
-            ..Script::default()
+/// Repeats a request until it has a reply.
+async fn until<F: Future<Output = Result<Value, Failure>>>(
+    end: Instant,
+    ask: impl Fn() -> F,
+) -> Result<(Value, bool), Failure> {
+    let mut backoff = Backoff::new();
+    let mut sent_again = false;
+    loop {
+        let sent = Instant::now();
+        let again = match ask().await {
+            Ok(answer) => return Ok((answer, sent_again)),
+            Err(Failure::Moved(_)) => Instant::now(),
+            Err(Failure::Outage(outage)) => {
+                let again = backoff.next(sent);
+                if again >= end {
+                    sleep_until(end).await;
+                    return Err(Failure::Outage(outage));
+                }
+                again
+            }
+            Err(error) => return Err(error),
         };
-        let grant = take(&owner, &mut script).expect("an answer");
-        let grant = grant.expect("the lock");
-        assert!(take(&owner, &mut script).is_err());
-        let given_up = ["LOCK.CANCEL k t", "LOCK.RELEASE k t HOLDS 1"];
-        assert_eq!(script.asked[2..], given_up);
-        assert!(grant.is_held());
+        sleep_until(again).await;
+        sent_again = true;
     }
+}
 
-    #[test]
-    fn a_grant_that_is_long_in_coming_is_confirmed_once() {
-        let owner = owner(Options::new().lease(Duration::from_secs(1)));
-        let mut script = Script {
-            answers: vec![granted(7), granted(7)],
-            answer_takes: Duration::from_millis(150),
-            ..Script::default()
-        };
-        let grant = take(&owner, &mut script).expect("an answer");
-        assert!(grant.expect("the lock").is_held());
-        assert_eq!(script.answers.len(), 0);
+fn error_of(failure: Failure) -> Error {
+    match failure {
+        Failure::Final(error) => error,
+        Failure::Outage(outage) => outage.error(""),
+        Failure::Moved(_) => Outage::new("the cluster redirects in circles".into()).error(""),
     }
+}
 
-    #[test]
-    fn a_place_is_asked_for_again_before_a_grant_to_it_ends() {
-        for (lease_s, keep_s, third_s) in [(3, 30, 1), (30, 3, 1), (9, 9, 3)] {
-            let options = Options::new().lease(Duration::from_secs(lease_s));
-            let owner = owner(options.keep(Duration::from_secs(keep_s)));
-            let mut script = Script {
-                answers: vec![Ok(Value::Int(1)), granted(7)],
-                ..Script::default()
-            };
-            let began = Instant::now();
-            let place = Request::Place {
-                channel: "channel".to_owned(),
-                message: 1,
-            };
-            let taken = done(owner.take(&mut script, &place, None));
-            assert!(taken.expect("an answer").is_some());
-            let pause = script.paused_until.expect("a pause") - began;
-            let late = pause.saturating_sub(Duration::from_secs(third_s));
-            assert!(
-                late < Duration::from_millis(500),
-                "{lease_s}, {keep_s}: {pause:?}"
-            );
+/// The requests of one acquire. Unless it is ended, it gives up its place or grant when it is
+/// dropped.
+struct Attempt<'a> {
+    owner: &'a Arc<Owner>,
+    is_try: bool,
+    end: Option<Instant>,
+    holds: u32,
+    route: Route,
+    /// The connection that has this acquire to itself, if it has a reply.
+    own: Option<Connection>,
+    /// The last connections without a reply. They stay open until a newer one has a reply, because
+    /// only then has the server moved the place or the grant of a session to it. Two, because the
+    /// latest one may have broken before the server read from it.
+    asked: VecDeque<Connection>,
+    waiter: Option<Waiter>,
+    /// True if the server may know of this acquire: it has a place, or a request has no reply.
+    is_known: bool,
+    is_ended: bool,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(
+        owner: &'a Arc<Owner>,
+        is_try: bool,
+        end: Option<Instant>,
+        before: Option<&Arc<Grant>>,
+    ) -> Attempt<'a> {
+        Attempt {
+            owner,
+            is_try,
+            end,
+            holds: before.map_or(1, |grant| grant.holds() + 1),
+            route: Route::new(owner.slot),
+            own: None,
+            asked: VecDeque::new(),
+            waiter: None,
+            is_known: false,
+            is_ended: false,
         }
     }
 
-    #[test]
-    fn the_last_hold_is_left_to_a_lease_and_those_before_it_are_not() {
-        let rest = Duration::from_secs(5);
-        let last = "LOCK.EXTEND k t PX 5000";
-        let tied = "LOCK.EXTEND k t PX 5000 NOSESSION";
-        for (options, last) in [(Options::new(), last), (Options::new().session(), tied)] {
-            let owner = owner(options);
-            let one = || Ok(Value::Int(1));
-            let mut script = Script {
-                answers: vec![granted(7), granted(7), one(), broken(), one()],
-                ..Script::default()
-            };
-            let grant = take(&owner, &mut script).expect("an answer");
-            let grant = grant.expect("the lock");
-            take(&owner, &mut script).expect("an answer");
-            let mut release_after = || done(owner.release_after(&mut script, &grant, rest));
-            assert!(release_after().expect("an answer"));
-            assert!(grant.is_held());
-            assert!(release_after().expect("an answer"));
-            assert_eq!(grant.due(), None);
-            assert_eq!(script.asked[2..], ["LOCK.RELEASE k t HOLDS 1", last, last]);
+    fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| Instant::now() >= end)
+    }
+
+    async fn ask(&mut self, sent: Instant) -> Result<Answer, Failure> {
+        let owner = self.owner;
+        let core = &owner.core;
+        let mut by = sent + core.connections.attempt_timeout();
+        if self.is_known {
+            by = by.min(sent + PROOF_OF_LIFE);
+        }
+        // A grant that is confirmed may come at the very end.
+        let by = self.end.map_or(by, |end| by.min(end.max(sent + GRACE)));
+        let connection = self.connection(by).await?;
+        let request = self.request(&connection, sent, by).await?;
+        let options = &owner.commands.options;
+        let command = owner
+            .commands
+            .take(&request, self.holds, first_lease(options));
+        self.asked.push_back(connection.clone());
+        if self.asked.len() > 2 {
+            self.asked.pop_front();
+        }
+        let answer = match request {
+            Request::Wait(_) => match self.wait(&connection, &command, sent).await {
+                Some(answer) => answer,
+                None => return Ok(Answer::NotGranted),
+            },
+            _ if options.replicas.is_some() => {
+                connection
+                    .ask(&command, by + GRACE, &owner.commands.token)
+                    .await
+            }
+            _ => connection.ask(&command, by, &owner.commands.token).await,
+        };
+        self.is_known |= matches!(answer, Ok(Value::Int(_)) | Err(Failure::Outage(_)));
+        core.connections
+            .note(&mut self.route, &connection, &answer)?;
+        let answer = answer?;
+        self.asked.clear();
+        self.asked.push_back(connection.clone());
+        self.own = self.has_own().then_some(connection);
+        answer_of(&answer)
+    }
+
+    /// Returns true if the acquire needs a connection for itself.
+    fn has_own(&self) -> bool {
+        let commands = &self.owner.commands;
+        let is_blocked = !self.is_try && self.owner.core.waits == Waits::Blocked;
+        commands.is_session() || commands.options.replicas.is_some() || is_blocked
+    }
+
+    async fn connection(&mut self, by: Instant) -> Result<Connection, Failure> {
+        let connections = &self.owner.core.connections;
+        match self.own.take() {
+            Some(connection) => Ok(connection),
+            None if self.has_own() => connections.own(&self.route, by).await,
+            None => connections.shared(&self.route, by).await,
         }
     }
 
-    #[test]
-    fn a_release_whose_answer_was_lost_is_sent_again() {
-        let owner = owner(Options::new());
-        let mut script = Script {
-            answers: vec![granted(7), broken(), Ok(Value::Int(0))],
-            ..Script::default()
+    async fn request(
+        &mut self,
+        connection: &Connection,
+        sent: Instant,
+        by: Instant,
+    ) -> Result<Request, Failure> {
+        if self.is_try {
+            return Ok(Request::Try);
+        }
+        if self.has_own() {
+            let left = self.end.map(|end| end.saturating_duration_since(sent));
+            return Ok(Request::Wait(left));
+        }
+        let connections = &self.owner.core.connections;
+        let key = self.owner.commands.first_key();
+        let subscribed = connections.channel(connection, &self.route, key, by).await;
+        if let Err(failure) = subscribed {
+            connections.note(&mut self.route, connection, &Err(failure.clone()))?;
+            return Err(failure);
+        }
+        let waiter = self.waiter.take_if(|it| it.is_on(connection));
+        let waiter = self
+            .waiter
+            .insert(waiter.unwrap_or_else(|| connection.waiter()));
+        Ok(Request::Place {
+            channel: subscribed?,
+            message: waiter.number,
+        })
+    }
+
+    /// Waits on a connection, while another one proves that the server lives. Returns `None` if the
+    /// wait is to go on on a new connection.
+    async fn wait(
+        &self,
+        connection: &Connection,
+        command: &Cmd,
+        sent: Instant,
+    ) -> Option<Result<Value, Failure>> {
+        let commands = &self.owner.commands;
+        let end = self.end.unwrap_or_else(|| later(sent, Duration::MAX)) + GRACE;
+        let dies = async {
+            loop {
+                sleep(PROOF_OF_LIFE).await;
+                let soon = end.min(Instant::now() + PROOF_OF_LIFE);
+                let ping = self.owner.ask_shared(&redis::cmd("PING"), soon).await;
+                if let Err(Failure::Outage(outage)) = ping {
+                    return Failure::Outage(outage);
+                }
+            }
         };
-        let grant = take(&owner, &mut script).expect("an answer");
-        let grant = grant.expect("the lock");
-        let released = done(owner.release(&mut script, &grant, grant.until()));
-        assert!(released.expect("an answer"), "the first RELEASE did it");
-        assert_eq!(script.asked[1..], ["LOCK.RELEASE k t HOLDS 0"; 2]);
-        assert!(!grant.is_lost());
+        tokio::select! {
+            biased;
+            answer = connection.ask(command, end, &commands.token) => Some(answer),
+            failure = dies => Some(Err(failure)),
+            () = sleep_until(sent + SLICE + commands.held_back()) => None,
+        }
+    }
+
+    async fn pause_until(&self, again: Instant) {
+        let again = self.end.map_or(again, |end| again.min(end));
+        let notified = async {
+            match &self.waiter {
+                Some(waiter) => waiter.notified().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = notified => {}
+            () = sleep_until(again) => {}
+        }
+    }
+
+    /// Ends the requests, so that a drop does nothing. Returns the connection of a session.
+    fn end(mut self) -> Option<Connection> {
+        self.is_ended = true;
+        let own = self.own.take();
+        if self.owner.commands.is_session() {
+            return own;
+        }
+        own.into_iter()
+            .for_each(|it| self.owner.core.connections.give_back(it));
+        None
+    }
+
+    /// Ends the requests after an error of the server.
+    async fn fail(mut self, error: &Error) {
+        // The token may hold the lock, without enough replicas that know of it.
+        if self.is_known || matches!(error, Error::NotReplicated(_)) {
+            let _ = timeout(GRACE, self.give_up()).await;
+        }
+        self.is_ended = true;
+    }
+
+    /// Cancels the wait, and releases everything except the holds from before it. CANCEL comes
+    /// first, so that no grant can follow the RELEASE.
+    fn give_up(&mut self) -> JoinHandle<()> {
+        self.is_ended = true;
+        let commands = &self.owner.commands;
+        let ends = vec![commands.cancel(), commands.release(self.holds - 1)];
+        self.owner.clean_up(ends, std::mem::take(&mut self.asked))
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.is_ended && !self.asked.is_empty() {
+            drop(self.give_up());
+        }
+    }
+}
+
+fn answer_of(value: &Value) -> Result<Answer, Failure> {
+    answer(value).map_err(|error| Failure::Final(Error::Redis(error)))
+}
+
+/// The end of an acquire, of which an observer hears when this is dropped.
+struct Report<'a> {
+    owner: &'a Arc<Owner>,
+    began: Instant,
+    is_wait: bool,
+    outcome: Outcome,
+}
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        let waited = self.began.elapsed();
+        let is_at_once = self.outcome == Outcome::Granted && waited < AT_ONCE;
+        if self.is_wait && !is_at_once {
+            self.owner.core.waited(self.owner, waited, self.outcome);
+        }
     }
 }

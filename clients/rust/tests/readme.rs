@@ -89,7 +89,7 @@ fn a_first_lock_is_waited_for() {
     let [begin, add_tokio] = blocks(&readme, "sh")[..] else {
         panic!("two blocks of commands");
     };
-    let [threads, tasks] = blocks(&readme, "rust,no_run")[..] else {
+    let [threads, tasks, ..] = blocks(&readme, "rust,no_run")[..] else {
         panic!("two programs");
     };
     let server = Server::start();

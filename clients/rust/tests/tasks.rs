@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use redis_lock_client::aio::{Lock, Locks};
 use redis_lock_client::{Error, Options};
-use support::Server;
+use support::{until, Server};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -38,8 +38,13 @@ fn waiter(server: &Server, lock: &Lock) -> JoinHandle<Result<i64, Error>> {
 async fn what_is_held_is_refused_to_others_until_it_is_released() {
     let server = Server::start();
     let locks = locks(&server);
-    let guard = locks.lock("k").acquire().await.expect("the lock");
-    let other = locks.lock("k");
+    let guard = locks
+        .handle("k")
+        .expect("a lock")
+        .acquire()
+        .await
+        .expect("the lock");
+    let other = locks.handle("k").expect("a lock");
     assert!(other.try_acquire().await.expect("an answer").is_none());
     assert!(other.left().await.expect("an answer").is_zero());
     let left = guard.left().await.expect("an answer");
@@ -60,20 +65,15 @@ async fn what_is_held_is_refused_to_others_until_it_is_released() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_task_is_told_of_its_turn() {
     let server = Server::start();
-    let url = server.client();
-    let manager = url.get_connection_manager().await.expect("a connection");
-    let shared = url
-        .get_multiplexed_async_connection()
-        .await
-        .expect("a connection");
-    let kinds = [
-        locks(&server),
-        Locks::on_manager(server.client(), manager),
-        Locks::on_multiplexed(server.client(), shared),
-    ];
-    for locks in kinds {
-        let guard = locks.lock("k").acquire().await.expect("the lock");
-        let waits = waiter(&server, &locks.lock("k"));
+    {
+        let locks = locks(&server);
+        let guard = locks
+            .handle("k")
+            .expect("a lock")
+            .acquire()
+            .await
+            .expect("the lock");
+        let waits = waiter(&server, &locks.handle("k").expect("a lock"));
         let released = Instant::now();
         assert!(guard.release().await.expect("an answer"));
         waits.await.expect("no panic").expect("the lock");
@@ -86,10 +86,19 @@ async fn a_waiting_task_is_told_of_its_turn() {
 async fn a_wait_that_ends_leaves_nobody_in_the_queue() {
     let server = Server::start();
     let locks = locks(&server);
-    let _guard = locks.lock("k").acquire().await.expect("the lock");
+    let _guard = locks
+        .handle("k")
+        .expect("a lock")
+        .acquire()
+        .await
+        .expect("the lock");
     let wait = Duration::from_millis(200);
     let start = Instant::now();
-    let none = locks.lock("k").acquire_within(wait).await;
+    let none = locks
+        .handle("k")
+        .expect("a lock")
+        .acquire_within(wait)
+        .await;
     assert!(none.expect("an answer").is_none());
     assert!(start.elapsed() >= wait, "{:?}", start.elapsed());
     assert!(start.elapsed() < LEASE / 6, "{:?}", start.elapsed());
@@ -97,29 +106,16 @@ async fn a_wait_that_ends_leaves_nobody_in_the_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_that_ends_at_a_slow_server_keeps_the_connection() {
-    let server = Server::start();
-    let locks = locks(&server);
-    let _guard = locks.lock("k").acquire().await.expect("the lock");
-    let lock = locks.lock("k");
-    let waits = tokio::spawn(async move { lock.acquire_within(LEASE / 10).await });
-    server.until_waiters("k", 1);
-    let before = server.connections();
-    // The pause is longer than the time limit of the first command that gives up the place, so the
-    // second command is sent too.
-    server.call("CLIENT PAUSE 3500 WRITE");
-    assert!(waits.await.expect("no panic").expect("an answer").is_none());
-    locks.settled().await;
-    assert_eq!(server.connections(), before);
-    server.until_waiters("k", 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_wait_leaves_nothing_behind() {
     let server = Server::start();
     let locks = locks(&server);
-    let guard = locks.lock("k").acquire().await.expect("the lock");
-    let lock = locks.lock("k");
+    let guard = locks
+        .handle("k")
+        .expect("a lock")
+        .acquire()
+        .await
+        .expect("the lock");
+    let lock = locks.handle("k").expect("a lock");
     let waits = waiter(&server, &lock);
     waits.abort();
     server.until_waiters("k", 0);
@@ -134,12 +130,24 @@ async fn what_is_left_to_the_background_can_be_waited_for() {
     let server = Server::start();
     let locks = locks(&server);
     for _ in 0..50 {
-        drop(locks.lock("k").acquire().await.expect("the lock"));
+        drop(
+            locks
+                .handle("k")
+                .expect("a lock")
+                .acquire()
+                .await
+                .expect("the lock"),
+        );
         locks.settled().await;
         assert!(server.is_free("k"));
     }
-    let _guard = locks.lock("k").acquire().await.expect("the lock");
-    let waits = waiter(&server, &locks.lock("k"));
+    let _guard = locks
+        .handle("k")
+        .expect("a lock")
+        .acquire()
+        .await
+        .expect("the lock");
+    let waits = waiter(&server, &locks.handle("k").expect("a lock"));
     waits.abort();
     assert!(waits.await.is_err());
     locks.settled().await;
@@ -152,7 +160,7 @@ async fn a_wait_dropped_as_it_is_granted_leaves_nothing_behind() {
     let locks = locks(&server);
     // A place that is left behind stays longer than the test takes.
     let options = Options::new().keep(2 * LEASE);
-    let lock = locks.lock_with("k", options).expect("a lock");
+    let lock = locks.handle_with("k", options).expect("a lock");
     for round in 0..50 {
         server.call("LOCK.ACQUIRE k other PX 600000");
         let waits = waiter(&server, &lock);
@@ -170,10 +178,15 @@ async fn a_wait_that_is_dropped_at_any_moment_leaves_nothing_behind() {
     let server = Server::start();
     let locks = locks(&server);
     for step in 0..200 {
-        let guard = locks.lock("k").acquire().await.expect("the lock");
+        let guard = locks
+            .handle("k")
+            .expect("a lock")
+            .acquire()
+            .await
+            .expect("the lock");
         // A place that is left behind stays longer than the test waits.
         let options = Options::new().keep(2 * LEASE);
-        let lock = locks.lock_with("k", options).expect("a lock");
+        let lock = locks.handle_with("k", options).expect("a lock");
         let release = tokio::spawn(guard.release());
         let moment = Duration::from_micros(20 * step);
         drop(timeout(moment, lock.acquire()).await);
@@ -186,8 +199,13 @@ async fn a_wait_that_is_dropped_at_any_moment_leaves_nothing_behind() {
 async fn a_wait_outlives_its_connection_and_its_server() {
     let mut server = Server::start();
     let locks = locks(&server);
-    let guard = locks.lock("k").acquire().await.expect("the lock");
-    let waits = waiter(&server, &locks.lock("k"));
+    let guard = locks
+        .handle("k")
+        .expect("a lock")
+        .acquire()
+        .await
+        .expect("the lock");
+    let waits = waiter(&server, &locks.handle("k").expect("a lock"));
     server.kill_connections();
     server.until_waiters("k", 1);
     server.process.kill();
@@ -204,10 +222,10 @@ async fn a_lease_is_renewed_while_it_is_held() {
     let locks = locks(&server);
     let lease = Duration::from_secs(3);
     let lock = locks
-        .lock_with("k", Options::new().lease(lease))
+        .handle_with("k", Options::new().lease(lease))
         .expect("a lock");
     let guard = lock.acquire().await.expect("the lock");
-    let other = locks.lock("k");
+    let other = locks.handle("k").expect("a lock");
     let start = Instant::now();
     while start.elapsed() < 2 * lease {
         assert!(other.try_acquire().await.expect("an answer").is_none());
@@ -229,20 +247,24 @@ async fn the_loss_of_a_lock_is_told_once() {
         let counts = Arc::clone(&told);
         let before = told.load(Ordering::SeqCst);
         let count = move || {
-            // However long the callback takes, `lost` returns after it.
-            std::thread::sleep(Duration::from_millis(50));
             counts.fetch_add(1, Ordering::SeqCst);
         };
         let options = options.lease(lease).on_lost(count);
-        let lock = locks.lock_with("k", options).expect("a lock");
+        let lock = locks.handle_with("k", options).expect("a lock");
         let guard = lock.acquire().await.expect("the lock");
         assert!(timeout(Duration::ZERO, guard.lost()).await.is_err());
         server.delete("k");
-        let next = locks.lock("k").acquire().await.expect("the lock");
+        let next = locks
+            .handle("k")
+            .expect("a lock")
+            .acquire()
+            .await
+            .expect("the lock");
         timeout(LEASE / 2, guard.lost()).await.expect("the loss");
         assert!(guard.is_lost());
         assert!(!guard.extend(lease).await.expect("an answer"));
         assert!(!guard.release().await.expect("an answer"));
+        until("the loss is told", || told.load(Ordering::SeqCst) > before);
         assert_eq!(told.load(Ordering::SeqCst), before + 1);
         assert!(
             !next.left().await.expect("an answer").is_zero(),
@@ -254,12 +276,15 @@ async fn the_loss_of_a_lock_is_told_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_at_a_server_that_is_gone_fails_after_a_second() {
     let server = Server::start();
-    let lock = locks(&server).lock("k");
+    let lock = locks(&server).handle("k").expect("a lock");
     let guard = lock.try_acquire().await.expect("an answer");
     assert!(guard.expect("the lock").release().await.expect("an answer"));
     server.process.kill();
     let start = Instant::now();
-    assert!(matches!(lock.try_acquire().await, Err(Error::Redis(_))));
+    assert!(matches!(
+        lock.try_acquire().await,
+        Err(Error::Unavailable { .. })
+    ));
     assert!(
         start.elapsed() >= Duration::from_secs(1),
         "{:?}",
@@ -273,9 +298,11 @@ async fn a_try_at_a_server_that_is_gone_fails_after_a_second() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_lock_counts_its_holds() {
+async fn a_reentrant_lock_counts_its_holds() {
     let server = Server::start();
-    let lock = locks(&server).lock(["{k}1", "{k}2"]);
+    let lock = locks(&server)
+        .handle_with(["{k}1", "{k}2"], Options::new().reentrant())
+        .expect("a lock");
     let first = lock.acquire().await.expect("the lock");
     let second = lock
         .acquire_within(LEASE)
@@ -290,13 +317,6 @@ async fn the_same_lock_counts_its_holds() {
     drop(second);
     server.until_free("{k}1");
     assert!(server.is_free("{k}2"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_is_refused_where_the_connection_is_shared() {
-    let server = Server::start();
-    let session = locks(&server).lock_with("k", Options::new().session());
-    assert!(matches!(session, Err(Error::Unsupported)));
 }
 
 /// Returns locks of the user that docs/operate/security.md has for a service, whose tasks share one
@@ -316,11 +336,15 @@ fn service(server: &Server) -> Locks {
 async fn a_service_with_its_recipe_tries_waits_and_is_told_of_its_turn() {
     let server = Server::start();
     let locks = service(&server);
-    let tried = locks.lock("orders:42").try_acquire().await;
+    let tried = locks
+        .handle("orders:42")
+        .expect("a lock")
+        .try_acquire()
+        .await;
     let guard = tried.expect("an answer").expect("the lock");
     // Without a message, the waiter would ask again after 200 s.
     let slow = Options::new().lease(20 * LEASE).keep(20 * LEASE);
-    let next = locks.lock_with("orders:42", slow).expect("a lock");
+    let next = locks.handle_with("orders:42", slow).expect("a lock");
     let waits = tokio::spawn(async move { next.acquire().await?.release().await });
     server.until_waiters("orders:42", 1);
     assert!(guard.extend(LEASE).await.expect("an answer"));
@@ -330,4 +354,125 @@ async fn a_service_with_its_recipe_tries_waits_and_is_told_of_its_turn() {
         .expect("the waiter is notified")
         .expect("a task")
         .expect("an answer"));
+}
+
+// In one thread, tasks begin in the order in which they were spawned.
+#[tokio::test]
+async fn five_hundred_tasks_are_served_in_their_order() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let first = locks.acquire("k").await.expect("the lock");
+    let served = Arc::new(AtomicUsize::new(0));
+    let wait = |number| {
+        let lock = locks.handle("k").expect("a lock");
+        let served = Arc::clone(&served);
+        tokio::spawn(async move {
+            let guard = lock.acquire().await?;
+            assert_eq!(served.fetch_add(1, Ordering::SeqCst), number);
+            guard.release().await
+        })
+    };
+    let waits: Vec<_> = (0..500).map(wait).collect();
+    while server.waiters("k") < 500 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    let connections = server.connections().len();
+    assert!(connections < 3, "{connections} connections");
+    let began = Instant::now();
+    assert!(first.release().await.expect("an answer"));
+    for wait in waits {
+        assert!(wait.await.expect("in order").expect("an answer"));
+    }
+    assert!(began.elapsed() < LEASE / 2, "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_with_one_handle_exclude_each_other() {
+    let server = Server::start();
+    let lock = locks(&server).handle("k").expect("a lock");
+    let inside = Arc::new(AtomicUsize::new(0));
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let (lock, inside) = (lock.clone(), Arc::clone(&inside));
+            tokio::spawn(async move {
+                let guard = lock.acquire().await?;
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await
+            })
+        })
+        .collect();
+    for task in tasks {
+        assert!(task.await.expect("alone").expect("an answer"));
+    }
+    let guard = lock.acquire().await.expect("the lock");
+    assert!(lock.try_acquire().await.expect("an answer").is_none());
+    let wait = Duration::from_millis(100);
+    assert!(lock
+        .acquire_within(wait)
+        .await
+        .expect("an answer")
+        .is_none());
+    // A lost lock can be acquired anew.
+    server.delete("k");
+    assert!(!guard.extend(LEASE).await.expect("an answer"));
+    assert!(lock.try_acquire().await.expect("an answer").is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_has_a_connection_of_its_own() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let session = Options::new().session();
+    let lock = locks.handle_with("k", session).expect("a lock");
+    let other = locks.acquire("other").await.expect("the lock");
+    let guard = lock.acquire().await.expect("the lock");
+    let waits = waiter(&server, &locks.handle("k").expect("a lock"));
+    assert!(other.release().await.expect("an answer"));
+    server.kill_connections();
+    waits.await.expect("no panic").expect("the lock");
+    assert!(!guard.release().await.expect("an answer"));
+    drop(lock.acquire().await.expect("the lock"));
+    locks.settled().await;
+    assert!(server.is_free("k"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_without_its_replicas_is_released() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let replicated = locks.handle_with("k", Options::new().replicas(1));
+    let refused = replicated.expect("a lock").acquire().await;
+    assert!(
+        matches!(refused, Err(Error::NotReplicated(_))),
+        "{refused:?}"
+    );
+    assert!(server.is_free("k"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_at_a_server_that_stands_still_ends_in_time() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let lock = locks.handle("k").expect("a lock");
+    assert!(lock
+        .acquire()
+        .await
+        .expect("the lock")
+        .release()
+        .await
+        .expect("an answer"));
+    server.pause();
+    let start = Instant::now();
+    let limit = Duration::from_millis(500);
+    let none = lock.acquire_within(limit).await;
+    let late = start.elapsed().saturating_sub(limit);
+    assert!(late < Duration::from_millis(250), "{late:?} late");
+    let Err(Error::Unavailable { text, .. }) = none else {
+        panic!("{none:?}");
+    };
+    assert!(text.starts_with("no answer from the server"), "{text}");
+    server.resume();
+    server.until_free("k");
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis_lock_client::{Error, Lock, Locks, Options};
+use redis_lock_client::{Config, Error, Lock, Locks, Observer, Options, Outcome, Subject};
 use support::{until, Server};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -38,8 +38,12 @@ fn waiter<'a>(
 fn what_is_held_is_refused_to_others_until_it_is_dropped() {
     let server = Server::start();
     let locks = locks(&server);
-    let guard = locks.lock("k").acquire().expect("the lock");
-    let other = locks.lock("k");
+    let guard = locks
+        .handle("k")
+        .expect("a lock")
+        .acquire()
+        .expect("the lock");
+    let other = locks.handle("k").expect("a lock");
     assert!(other.try_acquire().expect("an answer").is_none());
     assert!(other.left().expect("an answer").is_zero());
     let left = guard.left().expect("an answer");
@@ -57,9 +61,13 @@ fn what_is_held_is_refused_to_others_until_it_is_dropped() {
 fn a_wait_is_handed_the_lock_as_it_is_released() {
     let server = Server::start();
     let locks = locks(&server);
-    let guard = locks.lock("k").acquire().expect("the lock");
+    let guard = locks
+        .handle("k")
+        .expect("a lock")
+        .acquire()
+        .expect("the lock");
     thread::scope(|scope| {
-        let waits = waiter(scope, &server, &locks.lock("k"));
+        let waits = waiter(scope, &server, &locks.handle("k").expect("a lock"));
         let fence = guard.fence();
         let released = Instant::now();
         drop(guard);
@@ -73,8 +81,14 @@ fn a_lease_counts_from_the_grant_however_long_the_wait_was() {
     let server = Server::start();
     let locks = locks(&server);
     let lease = Duration::from_secs(3);
-    let lock = locks.lock_with("k", Options::new().lease(lease).without_renewal());
-    let guard = locks.lock("k").acquire().expect("the lock");
+    let lock = locks
+        .handle_with("k", Options::new().lease(lease).without_renewal())
+        .expect("a lock");
+    let guard = locks
+        .handle("k")
+        .expect("a lock")
+        .acquire()
+        .expect("the lock");
     thread::scope(|scope| {
         let began = Instant::now();
         let waits = scope.spawn(|| {
@@ -96,11 +110,16 @@ fn a_lease_counts_from_the_grant_however_long_the_wait_was() {
 fn a_wait_that_ends_leaves_nobody_in_the_queue() {
     let server = Server::start();
     let locks = locks(&server);
-    let _guard = locks.lock("k").acquire().expect("the lock");
+    let _guard = locks
+        .handle("k")
+        .expect("a lock")
+        .acquire()
+        .expect("the lock");
     let wait = Duration::from_millis(200);
     let start = Instant::now();
     assert!(locks
-        .lock("k")
+        .handle("k")
+        .expect("a lock")
         .acquire_within(wait)
         .expect("an answer")
         .is_none());
@@ -113,8 +132,12 @@ fn a_wait_that_ends_leaves_nobody_in_the_queue() {
 fn a_wait_is_cancelled_by_another_thread() {
     let server = Server::start();
     let locks = locks(&server);
-    let guard = locks.lock("k").acquire().expect("the lock");
-    let lock = locks.lock("k");
+    let guard = locks
+        .handle("k")
+        .expect("a lock")
+        .acquire()
+        .expect("the lock");
+    let lock = locks.handle("k").expect("a lock");
     assert!(!lock.cancel(), "no thread waits");
     thread::scope(|scope| {
         let waits = waiter(scope, &server, &lock);
@@ -126,7 +149,7 @@ fn a_wait_is_cancelled_by_another_thread() {
         ));
         assert!(began.elapsed() < Duration::from_secs(5));
     });
-    assert_eq!(server.waiters("k"), 0);
+    server.until_waiters("k", 0);
     drop(guard);
     assert!(server.is_free("k"));
 }
@@ -135,9 +158,13 @@ fn a_wait_is_cancelled_by_another_thread() {
 fn a_wait_outlives_its_connection_and_its_server() {
     let mut server = Server::start();
     let locks = locks(&server);
-    let guard = locks.lock("k").acquire().expect("the lock");
+    let guard = locks
+        .handle("k")
+        .expect("a lock")
+        .acquire()
+        .expect("the lock");
     thread::scope(|scope| {
-        let waits = waiter(scope, &server, &locks.lock("k"));
+        let waits = waiter(scope, &server, &locks.handle("k").expect("a lock"));
         server.kill_connections();
         server.until_waiters("k", 1);
         server.process.kill();
@@ -155,11 +182,12 @@ fn a_lease_is_renewed_while_it_is_held() {
     let locks = locks(&server);
     let lease = Duration::from_secs(3);
     let guard = locks
-        .lock_with("k", Options::new().lease(lease))
+        .handle_with("k", Options::new().lease(lease))
+        .expect("a lock")
         .acquire()
         .expect("the lock");
     let start = Instant::now();
-    let other = locks.lock("k");
+    let other = locks.handle("k").expect("a lock");
     until("two leases have passed", || {
         assert!(other.try_acquire().expect("an answer").is_none());
         server.kill_connections();
@@ -177,14 +205,18 @@ fn a_lock_that_is_released_after_a_while_is_held_until_then_without_its_connecti
     let locks = locks(&server);
     let rest = Duration::from_secs(60);
     for options in [Options::new(), Options::new().session()] {
-        let lock = locks.lock_with("k", options);
+        let lock = locks.handle_with("k", options).expect("a lock");
         let guard = lock.acquire().expect("the lock");
         let fence = guard.fence();
         assert!(guard.release_after(rest).expect("an answer"));
         server.kill_connections();
         let left = lock.left().expect("an answer");
         assert!(left > rest / 2 && left <= rest, "{left:?}");
-        let other = locks.lock("k").try_acquire().expect("an answer");
+        let other = locks
+            .handle("k")
+            .expect("a lock")
+            .try_acquire()
+            .expect("an answer");
         assert!(other.is_none());
         // The owner can acquire the lock again.
         let guard = lock.try_acquire().expect("an answer").expect("the lock");
@@ -199,7 +231,10 @@ fn a_lease_is_renewed_as_often_as_asked() {
     let server = Server::start();
     let options = Options::new().lease(Duration::from_secs(3600));
     let options = options.renew_every(Duration::from_millis(100));
-    let guard = locks(&server).lock_with("k", options).acquire();
+    let guard = locks(&server)
+        .handle_with("k", options)
+        .expect("a lock")
+        .acquire();
     let guard = guard.expect("the lock");
     server.delete("k");
     until("the loss is known", || guard.is_lost());
@@ -218,10 +253,18 @@ fn the_loss_of_a_lock_is_told_once() {
             counts.fetch_add(1, Ordering::SeqCst);
         };
         let options = options.lease(lease).on_lost(count);
-        let guard = locks.lock_with("k", options).acquire().expect("the lock");
+        let guard = locks
+            .handle_with("k", options)
+            .expect("a lock")
+            .acquire()
+            .expect("the lock");
         assert!(!guard.is_lost());
         server.delete("k");
-        let next = locks.lock("k").acquire().expect("the lock");
+        let next = locks
+            .handle("k")
+            .expect("a lock")
+            .acquire()
+            .expect("the lock");
         until("the loss is known", || told.load(Ordering::SeqCst) > before);
         assert!(guard.is_lost());
         assert!(!guard.extend(lease).expect("an answer"));
@@ -239,9 +282,14 @@ fn a_callback_that_panics_leaves_the_other_locks_renewed() {
     let panics = Options::new()
         .lease(short)
         .on_lost(|| panic!("of the callback"));
-    let lost = locks.lock_with("lost", panics).acquire().expect("the lock");
+    let lost = locks
+        .handle_with("lost", panics)
+        .expect("a lock")
+        .acquire()
+        .expect("the lock");
     let renewed = locks
-        .lock_with("k", Options::new().lease(lease))
+        .handle_with("k", Options::new().lease(lease))
+        .expect("a lock")
         .acquire()
         .expect("the lock");
     server.delete("lost");
@@ -255,11 +303,11 @@ fn a_callback_that_panics_leaves_the_other_locks_renewed() {
 #[test]
 fn a_try_at_a_server_that_is_gone_fails_after_a_second() {
     let server = Server::start();
-    let lock = locks(&server).lock("k");
+    let lock = locks(&server).handle("k").expect("a lock");
     assert!(lock.try_acquire().expect("an answer").is_some());
     server.process.kill();
     let start = Instant::now();
-    assert!(matches!(lock.try_acquire(), Err(Error::Redis(_))));
+    assert!(matches!(lock.try_acquire(), Err(Error::Unavailable { .. })));
     assert!(
         start.elapsed() >= Duration::from_secs(1),
         "{:?}",
@@ -273,9 +321,12 @@ fn a_try_at_a_server_that_is_gone_fails_after_a_second() {
 }
 
 #[test]
-fn the_same_lock_counts_its_holds() {
+fn a_reentrant_lock_counts_its_holds() {
     let server = Server::start();
-    let lock = locks(&server).lock("k");
+    let lock = locks(&server);
+    let lock = lock
+        .handle_with("k", Options::new().reentrant())
+        .expect("a lock");
     let first = lock.acquire().expect("the lock");
     let second = lock
         .acquire_within(LEASE)
@@ -294,7 +345,8 @@ fn shared_locks_semaphores_and_several_keys() {
     let locks = locks(&server);
     let shared = |options: Options| {
         locks
-            .lock_with("k", options)
+            .handle_with("k", options)
+            .expect("a lock")
             .try_acquire()
             .expect("an answer")
     };
@@ -305,13 +357,18 @@ fn shared_locks_semaphores_and_several_keys() {
     assert!(readers.iter().all(Option::is_some));
     assert!(shared(Options::new()).is_none());
     drop(readers);
-    let most = shared(Options::new().semaphore(3, 2)).expect("two permits");
-    let last = shared(Options::new().semaphore(3, 1)).expect("the third");
-    assert!(shared(Options::new().semaphore(3, 1)).is_none());
+    let most = shared(Options::new().limit(3).permits(2)).expect("two permits");
+    let last = shared(Options::new().limit(3)).expect("the third");
+    assert!(shared(Options::new().limit(3)).is_none());
     drop((most, last));
-    let both = locks.lock(["{k}1", "{k}2"]).acquire().expect("both");
+    let both = locks
+        .handle(["{k}1", "{k}2"])
+        .expect("a lock")
+        .acquire()
+        .expect("both");
     assert!(locks
-        .lock("{k}2")
+        .handle("{k}2")
+        .expect("a lock")
         .try_acquire()
         .expect("an answer")
         .is_none());
@@ -328,12 +385,14 @@ fn a_session_ends_with_its_connection() {
     let told = Arc::new(AtomicUsize::new(0));
     let counts = Arc::clone(&told);
     let lease = Duration::from_secs(3);
-    let options = Options::new().session().lease(lease);
+    let options = Options::new().session().reentrant().lease(lease);
     let options = options.on_lost(move || {
         counts.fetch_add(1, Ordering::SeqCst);
     });
-    let session = locks.lock_with("k", options);
-    let at_once = locks.lock_with("long", Options::new().session());
+    let session = locks.handle_with("k", options).expect("a lock");
+    let at_once = locks
+        .handle_with("long", Options::new().session())
+        .expect("a lock");
     let _at_once = at_once.acquire().expect("the lock");
     server.kill_connections();
     server.until_free("long");
@@ -356,23 +415,34 @@ fn a_session_ends_with_its_connection() {
 fn sessions_that_are_over_leave_no_connections() {
     let server = Server::start();
     let locks = locks(&server);
-    let sessions: [Lock; 8] =
-        std::array::from_fn(|_| locks.lock_with("k", Options::new().session()));
+    let sessions: [Lock; 8] = std::array::from_fn(|_| {
+        locks
+            .handle_with("k", Options::new().session())
+            .expect("a lock")
+    });
     for session in &sessions {
         let guard = session.acquire().expect("the lock");
         assert!(guard.release().expect("an answer"));
     }
-    until("one connection is left", || server.connections().len() == 1);
+    until("no connection is left", || server.connections().is_empty());
 }
 
 #[test]
 fn a_waiting_upgrade_that_cannot_end_is_a_deadlock() {
     let server = Server::start();
     let locks = locks(&server);
-    let reader = |token: &str| locks.lock_with("k", Options::new().shared().token(token));
+    let reader = |token: &str| {
+        locks
+            .handle_with("k", Options::new().shared().token(token))
+            .expect("a lock")
+    };
     let _first = reader("a").acquire().expect("the lock");
     let _second = reader("b").acquire().expect("the lock");
-    let writer = |token: &str| locks.lock_with("k", Options::new().token(token));
+    let writer = |token: &str| {
+        locks
+            .handle_with("k", Options::new().token(token))
+            .expect("a lock")
+    };
     let first = writer("a");
     thread::scope(|scope| {
         let waits = scope.spawn(|| first.acquire().map(drop));
@@ -382,4 +452,274 @@ fn a_waiting_upgrade_that_cannot_end_is_a_deadlock() {
         assert!(waits.join().expect("no panic").is_err());
         assert!(matches!(refused, Err(Error::Deadlock(_))));
     });
+}
+
+#[test]
+fn threads_with_one_handle_exclude_each_other_in_order() {
+    let server = Server::start();
+    let lock = locks(&server).handle("k").expect("a lock");
+    let guard = lock.acquire().expect("the lock");
+    assert!(lock.try_acquire().expect("an answer").is_none());
+    let wait = Duration::from_millis(100);
+    assert!(lock.acquire_within(wait).expect("an answer").is_none());
+    let served = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let (lock, served) = (&lock, &served);
+            scope.spawn(move || {
+                let guard = lock.acquire().expect("the lock");
+                assert_eq!(served.fetch_add(1, Ordering::SeqCst), number);
+                assert!(guard.release().expect("an answer"));
+            });
+            // Only this thread's wait for the handle can tell that it has begun.
+            thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(server.waiters("k"), 0);
+        assert!(guard.release().expect("an answer"));
+    });
+    assert_eq!(served.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn all_locks_are_released_at_once() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let kept = locks.acquire("kept").expect("the lock");
+    let lost = locks.acquire("lost").expect("the lock");
+    server.delete("lost");
+    assert_eq!(locks.release_all().expect("an answer"), 1);
+    assert!(server.is_free("kept"));
+    assert!(matches!(kept.release(), Err(Error::NotHeld)));
+    assert!(!lost.release().expect("an answer"));
+    assert_eq!(locks.release_all().expect("an answer"), 0);
+}
+
+#[test]
+fn a_lock_stays_at_least_as_long_as_asked() {
+    let server = Server::start();
+    let at_least = Duration::from_millis(1500);
+    let lock = locks(&server).handle_with("k", Options::new().at_least(at_least));
+    let lock = lock.expect("a lock");
+    let start = Instant::now();
+    assert!(lock
+        .acquire()
+        .expect("the lock")
+        .release()
+        .expect("an answer"));
+    assert!(lock.owned().expect("an answer"));
+    server.until_free("k");
+    assert!(start.elapsed() >= at_least, "{:?}", start.elapsed());
+    assert!(start.elapsed() < 2 * at_least, "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_hold_ends_in_time_though_it_is_renewed() {
+    let server = Server::start();
+    let max_hold = Duration::from_secs(2);
+    let options = Options::new().lease(max_hold / 2).max_hold(max_hold);
+    let lock = locks(&server).handle_with("k", options).expect("a lock");
+    let start = Instant::now();
+    let guard = lock.acquire().expect("the lock");
+    until("the hold has ended", || guard.is_lost());
+    let held = start.elapsed();
+    assert!(held > max_hold - Duration::from_millis(50), "{held:?}");
+    assert!(held < max_hold + Duration::from_millis(250), "{held:?}");
+    server.until_free("k");
+}
+
+#[derive(Clone, Default)]
+struct Heard(Arc<std::sync::Mutex<Vec<String>>>);
+
+impl Heard {
+    fn hear(&self, text: &str) {
+        self.0.lock().expect("no panic").push(text.to_owned());
+    }
+
+    fn has(&self, text: &str) -> bool {
+        self.0.lock().expect("no panic").iter().any(|it| it == text)
+    }
+}
+
+impl Observer for Heard {
+    fn waited(&self, lock: &Subject<'_>, _: Duration, outcome: Outcome) {
+        self.hear(&format!("waited for {}: {outcome:?}", lock.keys()));
+    }
+
+    fn granted(&self, lock: &Subject<'_>) {
+        self.hear(&format!("granted {}", lock.keys()));
+    }
+
+    fn lost(&self, lock: &Subject<'_>) {
+        self.hear(&format!("lost {}", lock.keys()));
+    }
+
+    fn unavailable(&self, _: &Error) {
+        self.hear("unavailable");
+    }
+}
+
+#[test]
+fn an_observer_hears_of_all_locks() {
+    let server = Server::start();
+    let heard = Heard::default();
+    let locks = Locks::new(Config::from(server.client()).observer(heard.clone()));
+    let guard = locks.acquire("k").expect("the lock");
+    until("the grant", || heard.has("granted k"));
+    let wait = Duration::from_millis(100);
+    let other = locks.handle("k").expect("a lock").acquire_within(wait);
+    assert!(other.expect("an answer").is_none());
+    until("the wait", || heard.has("waited for k: NotAcquired"));
+    // The loss is found by the release of a guard that is dropped.
+    server.delete("k");
+    drop(guard);
+    until("the loss", || heard.has("lost k"));
+    let guard = locks.acquire("k").expect("the lock");
+    server.pause();
+    let start = Instant::now();
+    drop(guard);
+    assert!(
+        start.elapsed() < Duration::from_millis(1250),
+        "{:?}",
+        start.elapsed()
+    );
+    until("the outage", || heard.has("unavailable"));
+    server.resume();
+    server.until_free("k");
+}
+
+#[test]
+fn a_cancel_ends_a_wait_at_a_server_that_stands_still() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let _guard = locks.acquire("k").expect("the lock");
+    let lock = locks.handle("k").expect("a lock");
+    thread::scope(|scope| {
+        let waits = waiter(scope, &server, &lock);
+        server.pause();
+        let start = Instant::now();
+        assert!(lock.cancel());
+        let cancelled = waits.join().expect("no panic");
+        assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
+        assert!(
+            start.elapsed() < Duration::from_millis(250),
+            "{:?}",
+            start.elapsed()
+        );
+    });
+    server.resume();
+    server.until_waiters("k", 0);
+}
+
+#[test]
+fn wrong_arguments_are_refused_before_anything_is_sent() {
+    // Nothing listens there.
+    let locks = Locks::new(redis::Client::open("redis://127.0.0.1:1/").expect("a client"));
+    let long = Duration::from_millis(1 << 53);
+    let zero = Duration::ZERO;
+    let new = Options::new;
+    let wrong = [
+        ("lease", new().lease(zero)),
+        ("lease", new().lease(long)),
+        ("keep", new().keep(zero)),
+        ("max_hold", new().max_hold(zero)),
+        ("at_least", new().at_least(long)),
+        ("wait", new().wait(Duration::MAX)),
+        ("renew_every", new().renew_every(zero)),
+        ("token", new().token("")),
+        ("token", new().token("*")),
+        ("token", new().token([b'x'; 257])),
+        ("limit", new().limit(0)),
+        ("permits", new().permits(1)),
+        ("permits", new().limit(2).permits(3)),
+        ("permits", new().limit(2).permits(0)),
+        ("data", new().data([0; 1025])),
+        ("replicas", new().replicas(0)),
+        ("replicas", new().replicas(1001)),
+    ];
+    let named = |refused| match refused {
+        Err(Error::InvalidArgument { argument, .. }) => argument,
+        other => panic!("{other:?}"),
+    };
+    for (argument, options) in wrong {
+        assert_eq!(named(locks.handle_with("k", options).map(drop)), argument);
+    }
+    let none: [&str; 0] = [];
+    assert_eq!(named(locks.handle(none).map(drop)), "keys");
+    assert_eq!(named(locks.acquire(["a", "b", "a"]).map(drop)), "keys");
+    let lock = locks.handle("k").expect("a lock");
+    assert_eq!(named(lock.acquire_within(long).map(drop)), "wait");
+    let timeout = Config::from(redis::Client::open("redis://127.0.0.1:1/").expect("a client"));
+    assert_eq!(
+        named(timeout.command_timeout(zero).map(drop)),
+        "command_timeout"
+    );
+}
+
+#[test]
+fn a_wrong_extension_leaves_the_lock_as_it_is() {
+    let server = Server::start();
+    let guard = locks(&server).acquire("k").expect("the lock");
+    for lease in [Duration::ZERO, Duration::MAX] {
+        let refused = guard.extend(lease);
+        assert!(matches!(
+            refused,
+            Err(Error::InvalidArgument {
+                argument: "lease",
+                ..
+            })
+        ));
+    }
+    assert!(guard.left().expect("an answer") > LEASE / 2);
+    assert!(guard.release().expect("an answer"));
+}
+
+#[test]
+fn no_text_has_the_token_or_the_password() {
+    let server = Server::start();
+    server.call("CONFIG SET requirepass hunter2");
+    let url = server.url().replace("redis://", "redis://:hunter2@");
+    let client = redis::Client::open(url).expect("a client");
+    let config = Config::from(client);
+    let mut text = format!("{config:?}");
+    let locks = Locks::new(config);
+    let options = Options::new().token("secret");
+    text += &format!("{options:?}");
+    let lock = locks.handle_with("orders", options).expect("a lock");
+    let guard = lock.acquire().expect("the lock");
+    text += &format!("{locks:?} {lock:?} {guard:?} {:?}", lock.keys());
+    assert!(text.contains("orders"), "{text}");
+    assert!(
+        !text.contains("secret") && !text.contains("hunter2"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_wait_for_a_refused_password_ends_at_once() {
+    let server = Server::start();
+    server.call("CONFIG SET requirepass hunter2");
+    let url = server.url().replace("redis://", "redis://:wrong@");
+    let locks = Locks::new(redis::Client::open(url).expect("a client"));
+    let start = Instant::now();
+    let refused = locks.acquire("k");
+    let Err(Error::Redis(error)) = &refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(error.code(), Some("WRONGPASS"));
+    assert!(
+        start.elapsed() < Duration::from_millis(250),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn a_server_without_the_module_is_told() {
+    let server = Server::without_module();
+    let options = Options::new().token("secret");
+    let lock = locks(&server).handle_with("k", options).expect("a lock");
+    for refused in [lock.acquire().map(drop), lock.try_acquire().map(drop)] {
+        let error = refused.expect_err("an error");
+        assert_eq!(error.to_string(), "this server hasn't loaded redis-lock");
+    }
 }

@@ -1,109 +1,275 @@
 //! The driver of the conformance suite. Executes orders, each a line of JSON, with this library.
 
-mod tasks;
-mod threads;
+mod kinds;
+mod order;
 
+use std::collections::HashMap;
 use std::env;
 use std::io::{stdin, stdout, BufRead, Write};
 use std::process::exit;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
-use redis_lock_client::{Error, Options};
+use kinds::{Kind, Tasks, Threads};
+use order::{Order, Refused};
+use redis_lock_client::{Config, Error, Observer, Outcome, Subject};
 use serde_json::{json, Value};
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+use tokio::time::sleep;
 
 fn main() {
     let kind = env::args().nth(1).unwrap_or_default();
-    let obey: &dyn Fn(Order) = match kind.as_str() {
-        "rust-sync" => &threads::start(),
-        "rust-tokio" => &tasks::start(),
-        _ => {
-            eprintln!("driver: {kind:?} is neither rust-sync nor rust-tokio");
-            exit(2);
-        }
-    };
-    for line in stdin().lock().lines().map_while(Result::ok) {
-        match serde_json::from_str(&line) {
-            Ok(order) => obey(Order(order)),
-            Err(error) => eprintln!("driver: {line}: {error}"),
-        }
+    match kind.as_str() {
+        "rust-sync" => Driver::<Threads>::obey_all(),
+        "rust-tokio" => Driver::<Tasks>::obey_all(),
+        _ => eprintln!("driver: {kind:?} is neither rust-sync nor rust-tokio"),
     }
-    // The held locks are not released.
-    exit(0);
 }
 
-/// One line of input.
-#[derive(Clone)]
-struct Order(Value);
+struct State<K: Kind> {
+    locks: Option<K::Locks>,
+    named: HashMap<String, K::Lock>,
+    guards: HashMap<String, Vec<Arc<K::Guard>>>,
+    /// The lock of each acquire in progress, and what cancels it.
+    waits: HashMap<u64, (String, Arc<Notify>)>,
+    texts: HashMap<String, String>,
+}
 
-impl Order {
-    fn text(&self, name: &str) -> String {
-        self.0[name].as_str().unwrap_or_default().to_owned()
+struct Driver<K: Kind> {
+    state: Arc<Mutex<State<K>>>,
+    names: Names,
+}
+
+/// The names of the locks, by their tokens.
+#[derive(Clone, Default)]
+struct Names(Arc<Mutex<HashMap<Vec<u8>, String>>>);
+
+impl Names {
+    fn of(&self, lock: &Subject<'_>) -> Option<String> {
+        self.locked().get(lock.token()).cloned()
     }
 
-    fn number(&self, name: &str) -> Option<u64> {
-        self.0[name].as_u64()
+    fn locked(&self) -> MutexGuard<'_, HashMap<Vec<u8>, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Names {
+    fn waited(&self, lock: &Subject<'_>, waited: Duration, outcome: Outcome) {
+        let outcome = match outcome {
+            Outcome::Granted => "granted",
+            Outcome::NotAcquired => "not acquired",
+            Outcome::Cancelled => "cancelled",
+            Outcome::Failed => "failed",
+        };
+        let ms = ms_of(waited);
+        say(&json!({"event": "waited", "lock": self.of(lock), "ms": ms, "outcome": outcome}));
     }
 
-    fn ms(&self, name: &str) -> Option<Duration> {
-        self.number(name).map(Duration::from_millis)
+    fn granted(&self, lock: &Subject<'_>) {
+        say(&json!({"event": "granted", "lock": self.of(lock)}));
     }
 
-    fn list(&self, name: &str) -> Vec<String> {
-        let list = self.0[name].as_array().into_iter().flatten();
-        list.filter_map(|it| it.as_str().map(str::to_owned))
-            .collect()
-    }
+    fn lost(&self, _: &Subject<'_>) {}
 
-    fn urls(&self) -> Vec<String> {
-        let servers = self.list("servers");
-        servers.iter().map(|it| format!("redis://{it}/")).collect()
+    fn unavailable(&self, error: &Error) {
+        say(&json!({"event": "unavailable", "text": error.to_string()}));
     }
+}
 
-    fn is(&self, name: &str) -> bool {
-        self.0[name] == json!(true)
-    }
-
-    /// Returns the options of a lock.
-    fn options(&self) -> Options {
-        let mut options = Options::new();
-        if let Some(lease) = self.ms("lease_ms") {
-            options = options.lease(lease);
-        }
-        if let Some(keep) = self.ms("keep_ms") {
-            options = options.keep(keep);
-        }
-        if let Some(token) = self.0["token"].as_str() {
-            options = options.token(token);
-        }
-        if !self.is("renew") {
-            options = options.without_renewal();
-        }
-        if self.is("session") {
-            options = options.session();
-        }
-        let u32_of = |name| self.number(name).and_then(|it| u32::try_from(it).ok());
-        match u32_of("limit") {
-            Some(limit) => options = options.semaphore(limit, u32_of("permits").unwrap_or(1)),
-            None if self.is("shared") => options = options.shared(),
-            None => {}
-        }
-        let name = self.text("lock");
-        options.on_lost(move || say(&json!({"event": "lost", "lock": name})))
-    }
-
-    /// Writes the answer to this order.
-    fn answer(&self, answer: Result<Value, Error>) {
-        let mut answer = answer.unwrap_or_else(|error| {
-            let name = match &error {
-                Error::Cancelled => "cancelled",
-                Error::Deadlock(_) => "deadlock",
-                Error::Unsupported => "unsupported",
-                _ => "other",
-            };
-            json!({"error": name, "text": error.to_string()})
+impl<K: Kind> Driver<K> {
+    /// Obeys each order in a thread of its own.
+    fn obey_all() {
+        let runtime = Arc::new(Runtime::new().expect("a runtime"));
+        let state = State {
+            locks: None,
+            named: HashMap::new(),
+            guards: HashMap::new(),
+            waits: HashMap::new(),
+            texts: HashMap::new(),
+        };
+        let driver: Arc<Driver<K>> = Arc::new(Driver {
+            state: Arc::new(Mutex::new(state)),
+            names: Names::default(),
         });
-        answer["id"] = self.0["id"].clone();
-        say(&answer);
+        for line in stdin().lock().lines().map_while(Result::ok) {
+            let order = match serde_json::from_str(&line) {
+                Ok(order) => Order(order),
+                Err(error) => {
+                    eprintln!("driver: {line}: {error}");
+                    continue;
+                }
+            };
+            let id = order.id();
+            if order.does() == "acquire" {
+                let wait = (order.lock(), Arc::default());
+                driver.state().waits.insert(id, wait);
+            }
+            let (driver, runtime) = (Arc::clone(&driver), Arc::clone(&runtime));
+            thread::spawn(move || {
+                let obeyed = runtime.block_on(driver.obey(&order));
+                driver.state().waits.remove(&id);
+                order.answer(obeyed);
+            });
+        }
+        // The held locks are not released.
+        exit(0);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<K>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn obey(&self, order: &Order) -> Result<Value, Refused> {
+        let name = order.lock();
+        match order.does() {
+            "connect" => self.connect(order),
+            "lock" => self.make(order, name),
+            "acquire" => {
+                let guard = self.cancellable(order).await?;
+                let Some(guard) = guard else {
+                    return Ok(ok(false));
+                };
+                let fence = K::fence(&guard);
+                let mut state = self.state();
+                state.guards.entry(name).or_default().push(Arc::new(guard));
+                Ok(json!({"ok": true, "fence": fence}))
+            }
+            "cancel" => {
+                // The acquire may not have begun yet.
+                while let Some((name, cancel)) = self.wait_of(order) {
+                    K::cancel(&self.lock(&name), &cancel);
+                    sleep(Duration::from_millis(2)).await;
+                }
+                Ok(ok(true))
+            }
+            "block" => self.block(order, &name).await,
+            "release" => {
+                let guard = self.pop(&name).await.ok_or(Refused::Misuse)?;
+                Ok(ok(K::release(guard).await?))
+            }
+            "extend" => {
+                let lease = order.time("lease_ms")?.unwrap_or_default();
+                let guard = self.state().guards.entry(name).or_default().last().cloned();
+                let guard = guard.ok_or(Refused::Misuse)?;
+                Ok(ok(K::extend(&guard, lease).await?))
+            }
+            "left" => {
+                let left = K::left(&self.lock(&name)).await?;
+                Ok(json!({"ok": true, "ms": ms_of(left)}))
+            }
+            "owned" => Ok(ok(K::owned(&self.lock(&name)).await?)),
+            "release_all" => {
+                let count = K::release_all(&self.locks()).await?;
+                Ok(json!({"ok": true, "count": count}))
+            }
+            "state" => {
+                let lock = self.lock(&name);
+                let state = self.state();
+                let guard = state.guards.get(&name).and_then(|guards| guards.last());
+                Ok(json!({
+                    "ok": true,
+                    "lost": guard.is_some_and(|guard| K::is_lost(guard)),
+                    "fence": K::last_fence(&lock),
+                    "token": String::from_utf8_lossy(K::token(&lock)),
+                }))
+            }
+            "texts" => {
+                let (lock, locks, state) = (self.lock(&name), self.locks(), self.state());
+                let (options, guards) = (&state.texts[&name], &state.guards.get(&name));
+                let text = format!("{lock:?} {lock:#?} {locks:?} {options} {guards:?}");
+                Ok(json!({"ok": true, "text": text}))
+            }
+            other => panic!("no such order: {other}"),
+        }
+    }
+
+    fn connect(&self, order: &Order) -> Result<Value, Refused> {
+        let mut clients = order.clients()?;
+        let config = match (order.text("sentinel"), order.is("cluster")) {
+            (Some(name), _) => Config::sentinel(clients.clone(), name, clients.remove(0)),
+            (None, true) => Config::cluster(clients),
+            (None, false) => clients.remove(0).into(),
+        };
+        let config = match order.time("command_timeout_ms")? {
+            Some(timeout) => config.command_timeout(timeout)?,
+            None => config,
+        };
+        let locks = K::locks(config.observer(self.names.clone()));
+        self.state().locks = Some(locks);
+        Ok(ok(true))
+    }
+
+    fn make(&self, order: &Order, name: String) -> Result<Value, Refused> {
+        let options = order.options()?;
+        let text = format!("{options:?}");
+        let lock = K::lock(&self.locks(), order.keys()?, options)?;
+        let token = K::token(&lock).to_vec();
+        let answer = json!({"ok": true, "token": String::from_utf8_lossy(&token)});
+        self.names.locked().insert(token, name.clone());
+        self.state().texts.insert(name.clone(), text);
+        self.state().named.insert(name, lock);
+        Ok(answer)
+    }
+
+    async fn cancellable(&self, order: &Order) -> Result<Option<K::Guard>, Refused> {
+        let lock = self.lock(&order.lock());
+        let wait = order.time("wait_ms")?;
+        let cancel = self.state().waits[&order.id()].1.clone();
+        tokio::select! {
+            taken = K::acquire(&lock, wait) => Ok(taken?),
+            () = cancel.notified() => Err(Error::Cancelled.into()),
+        }
+    }
+
+    async fn block(&self, order: &Order, name: &str) -> Result<Value, Refused> {
+        let wait = order.time("wait_ms")?;
+        let Some(guard) = K::acquire(&self.lock(name), wait).await? else {
+            return Err(Error::NotAcquired(wait.unwrap_or_default()).into());
+        };
+        let fence = K::fence(&guard);
+        say(&json!({"event": "in", "lock": name}));
+        sleep(order.time("work_ms")?.unwrap_or_default()).await;
+        if let Some(text) = order.text("fail") {
+            drop(guard);
+            return Err(Refused::Failed(text));
+        }
+        match K::release(guard).await {
+            Ok(false) => Err(Refused::Lost),
+            // The work is done, and the lock ends with its lease at the latest.
+            Ok(true) | Err(_) => Ok(json!({"ok": true, "fence": fence})),
+        }
+    }
+
+    /// Removes the latest guard of a lock, when no other order uses it any more.
+    async fn pop(&self, name: &str) -> Option<K::Guard> {
+        let mut guard = self
+            .state()
+            .guards
+            .entry(name.to_owned())
+            .or_default()
+            .pop()?;
+        loop {
+            match Arc::try_unwrap(guard) {
+                Ok(guard) => return Some(guard),
+                Err(used) => guard = used,
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    fn wait_of(&self, order: &Order) -> Option<(String, Arc<Notify>)> {
+        self.state().waits.get(&order.number("of")).cloned()
+    }
+
+    fn locks(&self) -> K::Locks {
+        self.state().locks.clone().expect("it is connected")
+    }
+
+    fn lock(&self, name: &str) -> K::Lock {
+        self.state().named[name].clone()
     }
 }
 
@@ -117,10 +283,6 @@ fn ok(ok: bool) -> Value {
     json!({ "ok": ok })
 }
 
-fn text_of(token: &[u8]) -> String {
-    String::from_utf8_lossy(token).into_owned()
-}
-
-fn ms_of(left: Duration) -> u64 {
-    u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
+fn ms_of(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -4,6 +4,7 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,18 +26,40 @@ impl Server {
         Server::with(&[])
     }
 
+    pub fn without_module() -> Server {
+        Server::of(Plan::new(&program()))
+    }
+
     /// Starts a server with more lines in its configuration.
     pub fn with(lines: &[&str]) -> Server {
-        let dir = tempfile::tempdir().expect("a folder");
-        let plan = Plan {
+        Server::of(Plan {
             module: Some(module()),
             lines: lines.iter().map(|line| (*line).to_owned()).collect(),
             ..Plan::new(&program())
-        };
+        })
+    }
+
+    fn of(plan: Plan) -> Server {
+        let dir = tempfile::tempdir().expect("a folder");
         Server {
             process: Process::start(plan, dir.path()).expect("a server"),
             _dir: dir,
         }
+    }
+
+    /// Lets the server stand still until `resume`.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.process.id().to_string();
+        let sent = Command::new("kill").args([signal, &id]).status();
+        assert!(sent.expect("kill").success());
     }
 
     pub fn url(&self) -> String {

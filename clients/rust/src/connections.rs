@@ -1,0 +1,580 @@
+//! Connections, on which many requests are in flight at once, and the messages that they receive.
+
+use std::collections::{HashMap, HashSet};
+use std::iter;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, Shared};
+use futures_util::FutureExt;
+use redis::aio::MultiplexedConnection;
+use redis::cluster_routing::Slot;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
+    PushInfo, PushKind, RedisError, Value,
+};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{timeout_at, Instant};
+
+use crate::error::{Failure, Outage, Redirect};
+use crate::mutex::Mutex;
+use crate::servers::{self, Config, Map};
+
+/// The shortest time limit of one attempt, unless the command timeout is shorter.
+const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
+
+/// The most redirections of one command.
+const REDIRECTIONS: usize = 5;
+
+/// A connection. Clones share it, and it closes when the last one is dropped.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    opened: Arc<Opened>,
+    /// True if the commands are preceded by ASKING.
+    asks: bool,
+}
+
+struct Opened {
+    server: ConnectionInfo,
+    redis: MultiplexedConnection,
+    inbox: Arc<Inbox>,
+    channels: tokio::sync::Mutex<HashSet<String>>,
+}
+
+/// The messages of one connection.
+#[derive(Default)]
+struct Inbox {
+    /// True if the connection was lost, or its replies don't belong to the requests any more.
+    is_closed: AtomicBool,
+    last: AtomicU64,
+    waiters: Mutex<HashMap<u64, Arc<Notify>>>,
+}
+
+/// A request that waits for a message. Messages contain its number instead of the token, which
+/// stays secret.
+pub(crate) struct Waiter {
+    pub(crate) number: u64,
+    notify: Arc<Notify>,
+    connection: Connection,
+}
+
+impl Waiter {
+    /// Returns when asking again is worthwhile: a message came, or the connection was lost.
+    pub(crate) async fn notified(&self) {
+        self.notify.notified().await;
+    }
+
+    pub(crate) fn is_on(&self, connection: &Connection) -> bool {
+        Arc::ptr_eq(&self.connection.opened, &connection.opened)
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.connection
+            .opened
+            .inbox
+            .waiters
+            .lock()
+            .remove(&self.number);
+    }
+}
+
+impl Inbox {
+    /// Receives a message. Runs before the replies behind it are passed on.
+    fn receive(&self, push: &PushInfo) {
+        match (&push.kind, push.data.as_slice()) {
+            (PushKind::Message | PushKind::SMessage, [_, Value::BulkString(message)]) => {
+                let number = std::str::from_utf8(message).ok();
+                let number: Option<u64> = number.and_then(|it| it.parse().ok());
+                let waiters = self.waiters.lock();
+                let waiter = number.and_then(|number| waiters.get(&number));
+                waiter.inspect(|it| it.notify_one());
+            }
+            // The slot of a shard channel has moved. The redis crate takes this for the reply to a
+            // request, so that all later replies go to wrong requests.
+            (PushKind::Disconnection | PushKind::SUnsubscribe, _) => {
+                self.is_closed.store(true, Ordering::Release);
+                self.waiters.lock().values().for_each(|it| it.notify_one());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Connection {
+    pub(crate) async fn open(server: ConnectionInfo) -> Result<Connection, Failure> {
+        let inbox: Arc<Inbox> = Arc::default();
+        let receives = Arc::clone(&inbox);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_push_sender(move |push: PushInfo| {
+                receives.receive(&push);
+                Ok::<(), ()>(())
+            });
+        let settings = server.redis_settings().clone();
+        // Messages need RESP3, which also returns the text of a refused authentication.
+        let settings = settings.set_protocol(ProtocolVersion::RESP3);
+        let client = Client::open(server.clone().set_redis_settings(settings));
+        let opened = async {
+            client?
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+        };
+        let name = server.addr().to_string();
+        let redis = opened
+            .await
+            .map_err(|error| Failure::of(error, &name, &[]))?;
+        let opened = Opened {
+            server,
+            redis,
+            inbox,
+            channels: tokio::sync::Mutex::default(),
+        };
+        Ok(Connection {
+            opened: Arc::new(opened),
+            asks: false,
+        })
+    }
+
+    /// Returns true if the connection was lost, so that nothing more can be sent.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.opened.inbox.is_closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn server(&self) -> &ConnectionAddr {
+        self.opened.server.addr()
+    }
+
+    /// Sends a command, and returns its reply. `token` is removed from the texts of errors.
+    pub(crate) async fn ask(
+        &self,
+        command: &Cmd,
+        end: Instant,
+        token: &[u8],
+    ) -> Result<Value, Failure> {
+        let began = Instant::now();
+        let server = self.server().to_string();
+        let Ok(answer) = timeout_at(end, self.send(command)).await else {
+            let within = end.saturating_duration_since(began);
+            return Err(Failure::Outage(Outage::no_answer(&server, within)));
+        };
+        let answer = match answer.and_then(Value::extract_error) {
+            Ok(_) if self.is_closed() => Err((ErrorKind::Io, "the connection was lost").into()),
+            answer => answer,
+        };
+        answer.map_err(|error| Failure::of(error, &server, token))
+    }
+
+    async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
+        let mut redis = self.opened.redis.clone();
+        if !self.asks {
+            return redis.send_packed_command(command).await;
+        }
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("ASKING").ignore().add_command(command.clone());
+        let answers = redis.send_packed_commands(&pipeline, 1, 1).await?;
+        Ok(answers.into_iter().next().unwrap_or(Value::Nil))
+    }
+
+    pub(crate) fn waiter(&self) -> Waiter {
+        let inbox = &self.opened.inbox;
+        let number = inbox.last.fetch_add(1, Ordering::Relaxed);
+        let notify: Arc<Notify> = Arc::default();
+        inbox.waiters.lock().insert(number, Arc::clone(&notify));
+        Waiter {
+            number,
+            notify,
+            connection: self.clone(),
+        }
+    }
+
+    async fn subscribe(&self, verb: &str, channel: &str, end: Instant) -> Result<(), Failure> {
+        let subscribes = async {
+            let mut channels = self.opened.channels.lock().await;
+            if !channels.contains(channel) {
+                let mut command = redis::cmd(verb);
+                self.ask(command.arg(channel), end, &[]).await?;
+                channels.insert(channel.to_owned());
+            }
+            Ok(())
+        };
+        let name = self.server().to_string();
+        let within = end.saturating_duration_since(Instant::now());
+        let late = |_| Err(Failure::Outage(Outage::no_answer(&name, within)));
+        timeout_at(end, subscribes).await.unwrap_or_else(late)
+    }
+}
+
+/// A future that runs in a task of its own, so that it ends though one of its callers leaves.
+type Spawned<T> = Shared<BoxFuture<'static, Result<T, Failure>>>;
+
+/// The way to the server of a lock, as its last redirection left it.
+pub(crate) struct Route {
+    pub(crate) slot: Slot,
+    /// The node to ask once, while the slot moves there.
+    asked: Option<Redirect>,
+    redirections: usize,
+}
+
+impl Route {
+    pub(crate) fn new(slot: Slot) -> Route {
+        Route {
+            slot,
+            asked: None,
+            redirections: 0,
+        }
+    }
+}
+
+/// All connections of a `Locks`.
+pub(crate) struct Connections {
+    config: Config,
+    handle: Handle,
+    /// The name of this program's channels.
+    channel: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    map: Option<Arc<Map>>,
+    /// The look-up that replaces the map, while it runs.
+    look_up: Option<Spawned<Arc<Map>>>,
+    /// The server that made the look-up necessary.
+    suspect: Option<ConnectionAddr>,
+    /// The connection that all requests to a server share.
+    shared: HashMap<String, Spawned<Connection>>,
+    /// Connections for requests that need one for themselves.
+    idle: Vec<Connection>,
+}
+
+impl Connections {
+    pub(crate) fn new(config: Config, handle: Handle) -> Connections {
+        Connections {
+            config,
+            handle,
+            channel: format!("redis-lock:{:032x}", rand::random::<u128>()),
+            state: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.config.name()
+    }
+
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.config.command_timeout
+    }
+
+    /// Returns the longest time of one attempt. A long command timeout leaves time for a second one,
+    /// at another node.
+    pub(crate) fn attempt_timeout(&self) -> Duration {
+        let whole = self.config.command_timeout;
+        (whole / 3).max(whole.min(SHORTEST_ATTEMPT))
+    }
+
+    /// Sends a command over the shared connection, and follows redirections.
+    pub(crate) async fn ask(
+        &self,
+        slot: Slot,
+        command: &Cmd,
+        end: Instant,
+        token: &[u8],
+    ) -> Result<Value, Failure> {
+        let mut route = Route::new(slot);
+        loop {
+            let connection = self.shared(&route, end).await?;
+            let answer = connection.ask(command, end, token).await;
+            match answer {
+                Err(Failure::Moved(_)) => self.note(&mut route, &connection, &answer)?,
+                answer => {
+                    self.note(&mut route, &connection, &answer)?;
+                    return answer;
+                }
+            }
+        }
+    }
+
+    /// Learns from a reply: follows redirections, and drops the connections of a server that doesn't
+    /// serve a key. Fails if the redirections don't end.
+    pub(crate) fn note(
+        &self,
+        route: &mut Route,
+        connection: &Connection,
+        answer: &Result<Value, Failure>,
+    ) -> Result<(), Failure> {
+        match answer {
+            Ok(_) | Err(Failure::Final(_)) => {
+                route.redirections = 0;
+                route.asked = None;
+            }
+            Err(Failure::Outage(_)) => {
+                route.asked = None;
+                self.suspect(connection);
+            }
+            Err(Failure::Moved(to)) => {
+                route.redirections += 1;
+                if route.redirections > REDIRECTIONS {
+                    self.suspect(connection);
+                    let circle = "the cluster redirects in circles".to_owned();
+                    return Err(Failure::Outage(Outage::new(circle)));
+                }
+                if to.once {
+                    route.asked = Some(to.clone());
+                    return Ok(());
+                }
+                route.asked = None;
+                let mut state = self.state.lock();
+                let node = servers::at(&connection.opened.server, &to.address);
+                state.map = state
+                    .map
+                    .as_ref()
+                    .map(|map| Arc::new(map.moved(route.slot, node)));
+            }
+        }
+        Ok(())
+    }
+
+    fn suspect(&self, connection: &Connection) {
+        let mut state = self.state.lock();
+        let is_current = |it: &Spawned<Connection>| match it.peek() {
+            Some(Ok(open)) => Arc::ptr_eq(&open.opened, &connection.opened),
+            _ => false,
+        };
+        state.shared.retain(|_, it| !is_current(it));
+        state.idle.retain(|it| it.server() != connection.server());
+        state.suspect = Some(connection.server().clone());
+        drop(state.start_look_up(self));
+    }
+
+    async fn map(&self) -> Result<Arc<Map>, Failure> {
+        let look_up = {
+            let mut state = self.state.lock();
+            if let (Some(map), None) = (&state.map, &state.look_up) {
+                return Ok(Arc::clone(map));
+            }
+            state.start_look_up(self)
+        };
+        let found = look_up.await;
+        let mut state = self.state.lock();
+        let is_first = state.look_up.take_if(|it| it.peek().is_some()).is_some();
+        match found {
+            Ok(map) => {
+                if is_first {
+                    state.adopt(&map);
+                }
+                Ok(map)
+            }
+            // The servers known so far may serve all the same.
+            Err(failure) => state.map.clone().ok_or(failure),
+        }
+    }
+
+    async fn server(&self, route: &Route) -> Result<ConnectionInfo, Failure> {
+        let map = self.map().await?;
+        let server = map.server(route.slot).map(|it| ConnectionInfo::clone(it));
+        let server = server.ok_or_else(|| {
+            drop(self.state.lock().start_look_up(self));
+            Failure::Outage(Outage::new("no node of the cluster has the key".into()))
+        })?;
+        Ok(match &route.asked {
+            Some(asked) => servers::at(&server, &asked.address),
+            None => server,
+        })
+    }
+
+    /// Returns the shared connection to the server of a key.
+    pub(crate) async fn shared(&self, route: &Route, end: Instant) -> Result<Connection, Failure> {
+        let mut connection = self.in_time(end, self.open_shared(route)).await?;
+        connection.asks = route.asked.is_some();
+        Ok(connection)
+    }
+
+    async fn open_shared(&self, route: &Route) -> Result<Connection, Failure> {
+        let server = self.server(route).await?;
+        let name = server.addr().to_string();
+        let connecting = {
+            let mut state = self.state.lock();
+            let is_usable = |it: &Spawned<Connection>| match it.peek() {
+                Some(Ok(open)) => !open.is_closed(),
+                Some(Err(_)) => false,
+                None => true,
+            };
+            let known = state.shared.get(&name).filter(|it| is_usable(it)).cloned();
+            known.unwrap_or_else(|| {
+                let within = self.attempt_timeout();
+                let opens = open_within(server.clone(), within);
+                let connecting = spawned(&self.handle, opens);
+                state.shared.insert(name.clone(), connecting.clone());
+                connecting
+            })
+        };
+        self.learn_from(&server, connecting.await)
+    }
+
+    /// Returns a connection that no other request uses, until `give_back`.
+    pub(crate) async fn own(&self, route: &Route, end: Instant) -> Result<Connection, Failure> {
+        let opens = async {
+            let server = self.server(route).await?;
+            let idle = {
+                let mut state = self.state.lock();
+                state.idle.retain(|it| !it.is_closed());
+                let at = state
+                    .idle
+                    .iter()
+                    .position(|it| it.server() == server.addr());
+                at.map(|at| state.idle.swap_remove(at))
+            };
+            match idle {
+                Some(connection) => Ok(connection),
+                None => self.learn_from(
+                    &server,
+                    open_within(server.clone(), self.attempt_timeout()).await,
+                ),
+            }
+        };
+        let mut connection = self.in_time(end, opens).await?;
+        connection.asks = route.asked.is_some();
+        Ok(connection)
+    }
+
+    pub(crate) fn give_back(&self, connection: Connection) {
+        let mut state = self.state.lock();
+        let is_current = state
+            .map
+            .as_ref()
+            .is_some_and(|map| map.has(connection.server()));
+        if is_current && !connection.is_closed() {
+            state.idle.push(connection);
+        }
+    }
+
+    /// Looks up the servers anew if one of them made no connection.
+    fn learn_from(
+        &self,
+        server: &ConnectionInfo,
+        opened: Result<Connection, Failure>,
+    ) -> Result<Connection, Failure> {
+        if let Err(Failure::Outage(_)) = &opened {
+            let mut state = self.state.lock();
+            state.suspect = Some(server.addr().clone());
+            drop(state.start_look_up(self));
+        }
+        opened
+    }
+
+    async fn in_time<T>(
+        &self,
+        end: Instant,
+        does: impl std::future::Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let began = Instant::now();
+        timeout_at(end, does).await.unwrap_or_else(|_| {
+            let within = end.saturating_duration_since(began);
+            let server = self.config.name();
+            Err(Failure::Outage(Outage::no_answer(&server, within)))
+        })
+    }
+
+    /// Returns the channel for waiters at a connection, which is subscribed first.
+    pub(crate) async fn channel(
+        &self,
+        connection: &Connection,
+        route: &Route,
+        key: &[u8],
+        end: Instant,
+    ) -> Result<String, Failure> {
+        let (verb, channel) = match self.config.is_cluster() {
+            true => ("SSUBSCRIBE", channel_in(route.slot, key, &self.channel)),
+            false => ("SUBSCRIBE", self.channel.clone()),
+        };
+        connection.subscribe(verb, &channel, end).await?;
+        Ok(channel)
+    }
+}
+
+impl State {
+    /// Starts to look up the servers, unless that runs already. The map stays until it ends.
+    fn start_look_up(&mut self, connections: &Connections) -> Spawned<Arc<Map>> {
+        if let Some(runs) = self.look_up.as_ref().filter(|it| it.peek().is_none()) {
+            return runs.clone();
+        }
+        let (config, last) = (connections.config.clone(), self.map.clone());
+        let suspect = self.suspect.clone();
+        let looks = async move { config.look_up(last, suspect).await };
+        self.look_up
+            .insert(spawned(&connections.handle, looks))
+            .clone()
+    }
+
+    /// Uses a new map. Connections to servers that are not in it are not used any more.
+    fn adopt(&mut self, map: &Arc<Map>) {
+        self.map = Some(Arc::clone(map));
+        self.idle.retain(|it| map.has(it.server()));
+        let is_used = |it: &Spawned<Connection>| match it.peek() {
+            Some(Ok(open)) => map.has(open.server()),
+            _ => false,
+        };
+        self.shared.retain(|_, it| is_used(it));
+    }
+}
+
+fn spawned<T: Clone + Send + Sync + 'static>(
+    handle: &Handle,
+    does: impl std::future::Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Spawned<T> {
+    let task = handle.spawn(does);
+    let ended = |_| Err(Failure::Outage(Outage::new("the runtime has ended".into())));
+    task.map(move |done| done.unwrap_or_else(ended))
+        .boxed()
+        .shared()
+}
+
+async fn open_within(server: ConnectionInfo, within: Duration) -> Result<Connection, Failure> {
+    let name = server.addr().to_string();
+    let late = |_| Err(Failure::Outage(Outage::no_answer(&name, within)));
+    let opened = tokio::time::timeout(within, Connection::open(server)).await;
+    opened.unwrap_or_else(late)
+}
+
+/// Returns a channel name in this slot. Its hash tag is the key's or, if that one is in another
+/// slot, a number.
+fn channel_in(slot: Slot, key: &[u8], name: &str) -> String {
+    let key = String::from_utf8_lossy(key);
+    let tagged = key
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'));
+    let tag = tagged
+        .map(|(tag, _)| tag)
+        .filter(|tag| !tag.is_empty())
+        .unwrap_or(&key);
+    let tags = iter::once(tag.to_owned()).chain((0..u32::MAX).map(|number| number.to_string()));
+    let mut channels = tags.map(|tag| format!("{name}{{{tag}}}"));
+    let found = channels.find(|channel| Slot::for_key(channel) == slot);
+    found.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_is_in_the_slot_of_its_key() {
+        let keys = [
+            "k", "{t}k", "a{}b", "}", "{", "a}b", "{}", "a{b}c}d", "\u{0}",
+        ];
+        let keys = keys
+            .iter()
+            .map(|key| key.as_bytes())
+            .chain([&b"\xff\xfe"[..], b""]);
+        for key in keys {
+            let slot = Slot::for_key(key);
+            let channel = channel_in(slot, key, "redis-lock:1");
+            assert_eq!(Slot::for_key(&channel), slot, "{key:?}: {channel}");
+        }
+    }
+}
