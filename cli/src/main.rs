@@ -1,9 +1,9 @@
 //! `redis-lock`: runs commands under locks, and shows, watches and breaks locks.
 //!
-//! The modules, lowest first: `signals` ends and stops this process by signals, `shown` formats
-//! bytes and spans for people, `lock` parses the reply of LOCK.INFO and `hot` that of
-//! LOCK.HOT, `json` formats locks for programs, and `nodes` connects to the servers. `arguments` is the command line. Each command has
-//! its own module.
+//! The modules, lowest first: `signals` ends and stops this process by signals, `within` limits the
+//! time of work, `shown` formats bytes and spans for people, `lock` parses the reply of LOCK.INFO
+//! and `hot` that of LOCK.HOT, `json` formats locks for programs, and `nodes` connects to the
+//! servers. `arguments` is the command line. Each command has its own module.
 
 mod arguments;
 mod breaking;
@@ -18,11 +18,12 @@ mod shown;
 mod signals;
 mod top;
 mod why;
+mod within;
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use arguments::{Arguments, Task};
 
@@ -30,8 +31,7 @@ use arguments::{Arguments, Task};
 const UNAVAILABLE: u8 = 69;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match done(arguments) {
+    match done(arguments::read()) {
         Ok(code) => code,
         Err(error) if shown::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

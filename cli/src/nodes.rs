@@ -3,17 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
+use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{anyhow, bail, Context, Result};
 use redis::{
     Client, ClientTlsConfig, Cmd, Connection, ConnectionAddr, ConnectionInfo, ErrorKind,
-    IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind, TlsCertificates, Value,
+    FromRedisValue, IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind, TlsCertificates, Value,
 };
 
 use crate::arguments::Server;
 use crate::hot::{self, HotKeys};
 use crate::lock::Lock;
+use crate::shown;
+use crate::within::within;
 
 const DEFAULT_PORT: u16 = 6379;
 
@@ -42,8 +46,13 @@ pub struct Nodes {
 }
 
 struct Node {
+    server: Server,
     address: ConnectionAddr,
-    connection: Connection,
+    /// How long the last request could take.
+    limit: Duration,
+    /// The connection, or `None` if the node didn't reply in time: its late reply would be taken for
+    /// the next one.
+    connection: Option<Connection>,
 }
 
 impl Nodes {
@@ -125,20 +134,20 @@ impl Nodes {
         let mut index = 0;
         for _ in 0..REDIRECTIONS {
             let node = &mut self.nodes[index];
-            let error = match command.query(&mut node.connection) {
+            let error = match node.query(command.clone()) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             let Some((place, _)) = error.redirect_node() else {
-                return Err(node.failed(error));
+                return Err(node.failed(&error));
             };
             let address = address_like(&node.address, place)?;
             index = self.index_of(address)?;
             if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
                 // The slot is on its way to this node, which serves it after ASKING only.
                 let node = &mut self.nodes[index];
-                let asked = redis::cmd("ASKING").exec(&mut node.connection);
-                asked.map_err(|error| node.failed(error))?;
+                let asked = node.query::<Value>(redis::cmd("ASKING"));
+                asked.map_err(|error| node.failed(&error))?;
             }
         }
         bail!("sent from node to node {REDIRECTIONS} times");
@@ -161,43 +170,52 @@ impl Node {
             info = info.set_addr(address);
         }
         let address = info.addr().clone();
-        let client = client(server, info)?;
-        let connected = client.get_connection_with_timeout(server.timeout);
-        let set_up = connected.and_then(|connection| {
-            connection.set_read_timeout(Some(server.timeout))?;
-            connection.set_write_timeout(Some(server.timeout))?;
-            Ok(connection)
-        });
-        let failed = |error| anyhow!("no connection to {address}: {}", told(&error));
-        let connection = set_up.map_err(failed)?;
-        Ok(Node {
-            address,
-            connection,
-        })
+        let (client, limit) = (client(server, info)?, server.limit());
+        let connected = within(limit, move || client.get_connection());
+        match connected.unwrap_or_else(|| Err(silence())) {
+            Ok(connection) => Ok(Node {
+                server: server.clone(),
+                address,
+                limit,
+                connection: Some(connection),
+            }),
+            Err(error) => Err(not_connected(&address, limit, &error)),
+        }
+    }
+
+    /// Runs work on the connection. Fails if it takes longer than the server may.
+    fn talk<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Connection) -> RedisResult<T> + Send + 'static,
+    ) -> RedisResult<T> {
+        let mut connection = self.connection.take().ok_or_else(silence)?;
+        let talk = move || (work(&mut connection), connection);
+        self.limit = self.server.limit();
+        let (result, connection) = within(self.limit, talk).ok_or_else(silence)?;
+        self.connection = Some(connection);
+        result
+    }
+
+    fn query<T: FromRedisValue + Send + 'static>(&mut self, command: Cmd) -> RedisResult<T> {
+        self.talk(move |connection| command.query(connection))
     }
 
     /// Fails if the server has no LOCK commands. Without this check, it would look like a server
     /// without locks.
     fn require_module(&mut self) -> Result<()> {
-        let answer: RedisResult<Value> = redis::cmd("LOCK.HELP").query(&mut self.connection);
-        match answer {
-            Err(error) if told(&error).contains("unknown command") => {
-                bail!(
-                    "{} has no LOCK commands: it hasn't loaded the redis-lock module",
-                    self.address
-                )
-            }
+        match self.query::<Value>(redis::cmd("LOCK.HELP")) {
+            Err(error) if is_unknown_command(&error) => Err(self.failed(&error)),
             // A user without the right to LOCK.HELP can have the right to the other commands.
-            Err(error) if error.is_io_error() => Err(self.failed(error)),
+            Err(error) if error.is_io_error() => Err(self.failed(&error)),
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
     /// Returns the primaries of the node's cluster, or an empty list without a cluster.
     fn primaries(&mut self) -> Vec<ConnectionAddr> {
-        let ranges: RedisResult<Vec<Vec<Value>>> = redis::cmd("CLUSTER")
-            .arg("SLOTS")
-            .query(&mut self.connection);
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        let ranges: RedisResult<Vec<Vec<Value>>> = self.query(command);
         let mut primaries: Vec<ConnectionAddr> = Vec::new();
         for range in ranges.unwrap_or_default() {
             let primary = self.primary_of(range);
@@ -228,8 +246,8 @@ impl Node {
                 .arg(SCAN_COUNT)
                 .arg("TYPE")
                 .arg("redislock");
-            let answer: RedisResult<(Vec<u8>, Vec<Vec<u8>>)> = command.query(&mut self.connection);
-            let (next, page) = answer.map_err(|error| self.failed(error))?;
+            let answer: RedisResult<(Vec<u8>, Vec<Vec<u8>>)> = self.query(command);
+            let (next, page) = answer.map_err(|error| self.failed(&error))?;
             keys.extend(page);
             if next == b"0" {
                 return Ok(keys);
@@ -249,21 +267,19 @@ impl Node {
                 .get_packed_command()
         };
         let commands: Vec<u8> = keys.iter().flat_map(command).collect();
-        self.connection
-            .send_packed_command(&commands)
-            .map_err(|error| self.failed(error))?;
+        let count = keys.len();
+        let answers = self.talk(move |connection| {
+            connection.send_packed_command(&commands)?;
+            let each = (0..count).map(|_| connection.recv_response());
+            each.collect::<RedisResult<Vec<Value>>>()
+        });
         let mut locks = Locks::new();
-        for key in keys {
-            let answer = self
-                .connection
-                .recv_response()
-                .and_then(|answer| answer.extract_error());
-            let answer = match answer {
-                Ok(answer) => answer,
-                Err(error) if is_gone(&error) => continue,
-                Err(error) => return Err(self.failed(error)),
-            };
-            locks.extend(Lock::of(answer)?.map(|lock| (key.clone(), lock)));
+        for (key, answer) in keys.iter().zip(answers.map_err(|error| self.failed(&error))?) {
+            match answer.extract_error() {
+                Ok(answer) => locks.extend(Lock::of(answer)?.map(|lock| (key.clone(), lock))),
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(self.failed(&error)),
+            }
         }
         Ok(locks)
     }
@@ -271,25 +287,62 @@ impl Node {
     fn hottest(&mut self, database: i64) -> Result<Option<HotKeys>> {
         let mut command = redis::cmd("LOCK.HOT");
         command.arg("COUNT").arg(hot::MOST_KEYS);
-        match command.query(&mut self.connection) {
+        match self.query(command) {
             Ok(answer) => hot::of(answer, database).map(Some),
-            Err(error) if told(&error).contains("unknown command") => Ok(None),
+            Err(error) if is_unknown_command(&error) => Ok(None),
             Err(error) if error.code() == Some("NOPERM") => Ok(None),
-            Err(error) => Err(self.failed(error)),
+            Err(error) => Err(self.failed(&error)),
         }
     }
 
-    fn failed(&self, error: RedisError) -> anyhow::Error {
-        anyhow!("{}: {}", self.address, told(&error))
+    fn failed(&self, error: &RedisError) -> anyhow::Error {
+        match error.is_timeout() {
+            true => no_answer(&self.address, self.limit),
+            false => anyhow!("{}: {}", self.address, told(error)),
+        }
     }
 }
 
+/// Returns the error of a node that doesn't reply in time.
+fn silence() -> RedisError {
+    io::Error::from(io::ErrorKind::TimedOut).into()
+}
+
+fn not_connected(address: &ConnectionAddr, limit: Duration, error: &RedisError) -> anyhow::Error {
+    match error.is_timeout() {
+        true => no_answer(address, limit),
+        false => anyhow!("no connection to {address}: {}", told(error)),
+    }
+}
+
+fn no_answer(address: &ConnectionAddr, limit: Duration) -> anyhow::Error {
+    let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+    anyhow!("no answer from {address} within {}", shown::span(limit_ms))
+}
+
 /// Returns the message of the server or the system, without the library's own words.
+///
+/// The server quotes the words of an unknown command. The token can be among them, so that message
+/// isn't used.
 pub fn told(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
+        _ if is_unknown_command(error) => {
+            "has no LOCK commands: it hasn't loaded the redis-lock module".to_owned()
+        }
         (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
+        _ if error.is_connection_refusal() => "connection refused".to_owned(),
+        _ if error.is_connection_dropped() => "the connection was closed".to_owned(),
+        _ => {
+            let text = error.to_string();
+            // The number of a system error tells people nothing.
+            text.split(" (os error").next().unwrap_or(&text).to_owned()
+        }
     }
+}
+
+fn is_unknown_command(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default();
+    detail.starts_with("unknown command")
 }
 
 fn is_gone(error: &RedisError) -> bool {
