@@ -24,6 +24,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;
+use clap_complete::Shell;
 
 use arguments::{Arguments, Task};
 
@@ -51,9 +52,7 @@ fn done(arguments: Arguments) -> Result<ExitCode> {
         Task::Top(options) => top::watch(&server, &options),
         Task::Break(options) => breaking::take_away(&server, &options),
         Task::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "redis-lock", &mut script);
-            shown::print(&String::from_utf8(script)?)?;
+            shown::print(&completions(shell)?)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Man { folder } => {
@@ -62,4 +61,15 @@ fn done(arguments: Arguments) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Returns the completions for a shell.
+///
+/// The script for bash names a command's function in two ways if the program's name has a hyphen,
+/// so without the replacement it would complete nothing behind a command.
+fn completions(shell: Shell) -> Result<String> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "redis-lock", &mut script);
+    let script = String::from_utf8(script)?;
+    Ok(script.replace("redis__subcmd__lock", "redis__lock"))
 }
