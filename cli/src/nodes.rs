@@ -27,7 +27,7 @@ const URL_VARIABLE: &str = "REDIS_LOCK_URL";
 const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
 
 /// The number of keys that SCAN visits per reply.
-const SCAN_COUNT: u32 = 1_000;
+pub const PAGE: u32 = 1_000;
 
 /// The number of locks that are requested at once.
 const BATCH: usize = 500;
@@ -45,14 +45,38 @@ pub struct Nodes {
     is_cluster: bool,
 }
 
-struct Node {
+/// A connection to one server.
+pub struct Node {
     server: Server,
+    database: i64,
     address: ConnectionAddr,
     /// How long the last request could take.
     limit: Duration,
     /// The connection, or `None` if the node didn't reply in time: its late reply would be taken for
     /// the next one.
     connection: Option<Connection>,
+}
+
+/// The place of SCAN in the keyspace.
+pub struct Cursor(Vec<u8>);
+
+impl Default for Cursor {
+    fn default() -> Cursor {
+        Cursor(b"0".to_vec())
+    }
+}
+
+impl Cursor {
+    /// Returns true at the start of the keyspace, which is also its end.
+    pub fn is_start(&self) -> bool {
+        self.0 == b"0"
+    }
+}
+
+/// The locks among some keys, and the place of the next ones.
+pub struct Page {
+    pub next: Cursor,
+    pub keys: Vec<Vec<u8>>,
 }
 
 impl Nodes {
@@ -92,12 +116,25 @@ impl Nodes {
     pub fn locks(&mut self, pattern: &[u8]) -> Result<Locks> {
         let mut locks = Locks::new();
         for node in &mut self.nodes {
-            let keys: Vec<Vec<u8>> = node.keys(pattern)?.into_iter().collect();
-            for keys in keys.chunks(BATCH) {
-                locks.extend(node.infos(keys)?);
+            let mut keys = BTreeSet::new();
+            let mut cursor = Cursor::default();
+            loop {
+                let page = node.page(&cursor, pattern)?;
+                keys.extend(page.keys);
+                cursor = page.next;
+                if cursor.is_start() {
+                    break;
+                }
             }
+            let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+            locks.extend(node.infos(&keys)?);
         }
         Ok(locks)
+    }
+
+    /// Returns the servers one by one.
+    pub fn each(&mut self) -> impl Iterator<Item = &mut Node> {
+        self.nodes.iter_mut()
     }
 
     /// Returns a lock with up to `waiters` waiters in its queue, or `None` if it has no holder and
@@ -111,10 +148,9 @@ impl Nodes {
     /// Returns the hottest keys of the database, or `None` if a server has no LOCK.HOT, or this user
     /// may not call it.
     pub fn hottest(&mut self) -> Result<Option<HotKeys>> {
-        let database = connection_info(&self.server)?.redis_settings().db();
         let mut hottest = HotKeys::new();
         for node in &mut self.nodes {
-            match node.hottest(database)? {
+            match node.hottest()? {
                 Some(keys) => hottest.extend(keys),
                 None => return Ok(None),
             }
@@ -169,12 +205,13 @@ impl Node {
         if let Some(address) = address {
             info = info.set_addr(address);
         }
-        let address = info.addr().clone();
+        let (address, database) = (info.addr().clone(), info.redis_settings().db());
         let (client, limit) = (client(server, info)?, server.limit());
         let connected = within(limit, move || client.get_connection());
         match connected.unwrap_or_else(|| Err(silence())) {
             Ok(connection) => Ok(Node {
                 server: server.clone(),
+                database,
                 address,
                 limit,
                 connection: Some(connection),
@@ -206,7 +243,9 @@ impl Node {
         match self.query::<Value>(redis::cmd("LOCK.HELP")) {
             Err(error) if is_unknown_command(&error) => Err(self.failed(&error)),
             // A user without the right to LOCK.HELP can have the right to the other commands.
-            Err(error) if error.is_io_error() => Err(self.failed(&error)),
+            Err(error) if error.is_io_error() || error.code() == Some("NOAUTH") => {
+                Err(self.failed(&error))
+            }
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -235,30 +274,30 @@ impl Node {
         address_like(&self.address, &format!("{host}:{port}")).ok()
     }
 
-    fn keys(&mut self, pattern: &[u8]) -> Result<BTreeSet<Vec<u8>>> {
-        let mut keys = BTreeSet::new();
-        let mut cursor = b"0".to_vec();
-        loop {
-            let mut command = redis::cmd("SCAN");
-            command.arg(&cursor).arg("MATCH").arg(pattern);
-            command
-                .arg("COUNT")
-                .arg(SCAN_COUNT)
-                .arg("TYPE")
-                .arg("redislock");
-            let answer: RedisResult<(Vec<u8>, Vec<Vec<u8>>)> = self.query(command);
-            let (next, page) = answer.map_err(|error| self.failed(&error))?;
-            keys.extend(page);
-            if next == b"0" {
-                return Ok(keys);
-            }
-            cursor = next;
-        }
+    /// Returns the locks among the next keys whose names match a pattern.
+    pub fn page(&mut self, cursor: &Cursor, pattern: &[u8]) -> Result<Page> {
+        let mut command = redis::cmd("SCAN");
+        command.arg(&cursor.0).arg("MATCH").arg(pattern);
+        command.arg("COUNT").arg(PAGE).arg("TYPE").arg("redislock");
+        let (next, keys) = self.query(command).map_err(|error| self.failed(&error))?;
+        Ok(Page {
+            next: Cursor(next),
+            keys,
+        })
     }
 
-    /// Returns the locks at these keys, with all requests in one write. Omits a lock that has
-    /// ended, a key that has moved to another node, and a key that now has another type.
-    fn infos(&mut self, keys: &[Vec<u8>]) -> Result<Locks> {
+    /// Returns the locks at these keys. Omits a lock that has ended, a key that has moved to another
+    /// node, and a key that now has another type.
+    pub fn infos(&mut self, keys: &[Vec<u8>]) -> Result<Locks> {
+        let mut locks = Locks::new();
+        for keys in keys.chunks(BATCH) {
+            locks.extend(self.batch(keys)?);
+        }
+        Ok(locks)
+    }
+
+    /// Returns the locks at these keys, with all requests in one write.
+    fn batch(&mut self, keys: &[Vec<u8>]) -> Result<Locks> {
         let command = |key: &Vec<u8>| {
             redis::cmd("LOCK.INFO")
                 .arg(key)
@@ -284,11 +323,13 @@ impl Node {
         Ok(locks)
     }
 
-    fn hottest(&mut self, database: i64) -> Result<Option<HotKeys>> {
+    /// Returns the hottest keys of the database, or `None` if the server has no LOCK.HOT, or this
+    /// user may not call it.
+    pub fn hottest(&mut self) -> Result<Option<HotKeys>> {
         let mut command = redis::cmd("LOCK.HOT");
         command.arg("COUNT").arg(hot::MOST_KEYS);
         match self.query(command) {
-            Ok(answer) => hot::of(answer, database).map(Some),
+            Ok(answer) => hot::of(answer, self.database).map(Some),
             Err(error) if is_unknown_command(&error) => Ok(None),
             Err(error) if error.code() == Some("NOPERM") => Ok(None),
             Err(error) => Err(self.failed(&error)),
@@ -330,6 +371,7 @@ pub fn told(error: &RedisError) -> String {
             "has no LOCK commands: it hasn't loaded the redis-lock module".to_owned()
         }
         (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ if error.kind() == ErrorKind::AuthenticationFailed => "wrong user or password".to_owned(),
         _ if error.is_connection_refusal() => "connection refused".to_owned(),
         _ if error.is_connection_dropped() => "the connection was closed".to_owned(),
         _ => {

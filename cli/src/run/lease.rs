@@ -42,6 +42,15 @@ impl Patience {
                 .map_or(Patience::ForEver, Patience::Until),
         }
     }
+
+    /// Returns the server with the limit of the wait.
+    fn bound(self, server: &Server) -> Server {
+        let mut server = server.clone();
+        if let Patience::Until(end) = self {
+            server.end = Some(end);
+        }
+        server
+    }
 }
 
 pub struct Lease {
@@ -57,8 +66,9 @@ pub struct Lease {
 
 impl Lease {
     pub fn new(server: &Server, options: &Run, news: Sender<News>) -> Result<Lease> {
+        let patience = Patience::of(options);
         // A missing server, right or module is reported before the wait.
-        let nodes = Nodes::connect(server)?;
+        let nodes = Nodes::connect(&patience.bound(server))?;
         let keys = [&options.key].into_iter().chain(&options.keys);
         let keys: Vec<Vec<u8>> = keys.map(|key| key.as_bytes().to_vec()).collect();
         let lost = news.clone();
@@ -68,7 +78,7 @@ impl Lease {
         let lock = locks.handle_with(keys, client_options(options).on_lost(on_lost))?;
         let token = String::from_utf8(lock.token().to_vec()).context("the token")?;
         Ok(Lease {
-            patience: Patience::of(options),
+            patience,
             lock,
             ends: match options.session {
                 true => "the lock ends with its connection",
