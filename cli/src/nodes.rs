@@ -241,12 +241,10 @@ impl Node {
     /// without locks.
     fn require_module(&mut self) -> Result<()> {
         match self.query::<Value>(redis::cmd("LOCK.HELP")) {
-            Err(error) if is_unknown_command(&error) => Err(self.failed(&error)),
             // A user without the right to LOCK.HELP can have the right to the other commands.
-            Err(error) if error.is_io_error() || error.code() == Some("NOAUTH") => {
-                Err(self.failed(&error))
-            }
-            Ok(_) | Err(_) => Ok(()),
+            Err(error) if error.code() == Some("NOPERM") => Ok(()),
+            Err(error) => Err(self.failed(&error)),
+            Ok(_) => Ok(()),
         }
     }
 
