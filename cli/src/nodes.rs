@@ -356,7 +356,7 @@ fn not_connected(address: &ConnectionAddr, limit: Duration, error: &RedisError) 
 
 fn no_answer(address: &ConnectionAddr, limit: Duration) -> anyhow::Error {
     let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-    anyhow!("no answer from {address} within {}", shown::span(limit_ms))
+    anyhow!("no answer from the server {address} within {}", shown::span(limit_ms))
 }
 
 /// Returns the message of the server or the system, without the library's own words.
@@ -368,6 +368,8 @@ pub fn told(error: &RedisError) -> String {
         _ if is_unknown_command(error) => {
             "has no LOCK commands: it hasn't loaded the redis-lock module".to_owned()
         }
+        (Some("LOADING"), _) => "the server is loading its data".to_owned(),
+        (Some("READONLY"), _) => "the server is a replica, which grants no locks".to_owned(),
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ if error.kind() == ErrorKind::AuthenticationFailed => "wrong user or password".to_owned(),
         _ if error.is_connection_refusal() => "connection refused".to_owned(),
