@@ -548,16 +548,16 @@ impl Owner {
         let connections = &self.core.connections;
         let end = end.min(Instant::now() + connections.attempt_timeout());
         let mut route = Route::new(self.slot);
-        let known = grant.session.lock().take();
+        // The connection stays known meanwhile: a release must follow a renewal that is under way.
+        let known = grant.session.lock().clone();
         let connection = match known.filter(|it| !it.is_closed()) {
             Some(connection) => connection,
             None => connections.own(&route, end).await?,
         };
         let answer = connection.ask(command, end, &self.commands.token).await;
+        let is_tied = answer.is_ok() && grant.phase() == Phase::Held;
+        *grant.session.lock() = is_tied.then(|| connection.clone());
         connections.note(&mut route, &connection, &answer)?;
-        if answer.is_ok() && grant.phase() == Phase::Held {
-            *grant.session.lock() = Some(connection);
-        }
         answer
     }
 }
