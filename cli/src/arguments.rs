@@ -118,7 +118,10 @@ pub struct Tls {
     /// Take any certificate
     #[arg(long, global = true)]
     pub insecure: bool,
-    /// The certificates to trust, instead of the system's
+    /// The server's name in its certificate, if that isn't its host
+    #[arg(long, value_name = "NAME", global = true)]
+    pub sni: Option<String>,
+    /// The certificates to trust, instead of the system's: those that they sign, and themselves
     #[arg(long, value_name = "FILE", global = true)]
     pub cacert: Option<PathBuf>,
     /// The certificate to show

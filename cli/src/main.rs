@@ -2,8 +2,8 @@
 //!
 //! The modules, lowest first: `signals` ends and stops this process by signals, `within` limits the
 //! time of work, `shown` formats bytes and spans for people, `lock` parses the reply of LOCK.INFO
-//! and `hot` that of LOCK.HOT, `json` formats locks for programs, and `nodes` connects to the
-//! servers. `arguments` is the command line. Each command has its own module.
+//! and `hot` that of LOCK.HOT, `json` formats locks for programs, `streams` connects to a server, and
+//! `nodes` talks with all of them. `arguments` is the command line. Each command has its own module.
 
 mod arguments;
 mod breaking;
@@ -16,6 +16,7 @@ mod nodes;
 mod run;
 mod shown;
 mod signals;
+mod streams;
 mod top;
 mod why;
 mod within;

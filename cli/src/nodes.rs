@@ -2,21 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
-use std::fs;
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail, Context, Result};
+use redis::aio::MultiplexedConnection;
 use redis::{
-    Client, ClientTlsConfig, Cmd, Connection, ConnectionAddr, ConnectionInfo, ErrorKind,
-    FromRedisValue, IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind, TlsCertificates, Value,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
+    IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
 };
+use redis_lock_client::Connector;
 
 use crate::arguments::Server;
 use crate::hot::{self, HotKeys};
 use crate::lock::Lock;
 use crate::shown;
+use crate::streams;
 use crate::within::within;
 
 const DEFAULT_PORT: u16 = 6379;
@@ -54,7 +55,7 @@ pub struct Node {
     limit: Duration,
     /// The connection, or `None` if the node didn't reply in time: its late reply would be taken for
     /// the next one.
-    connection: Option<Connection>,
+    connection: Option<MultiplexedConnection>,
 }
 
 /// The place of SCAN in the keyspace.
@@ -170,7 +171,7 @@ impl Nodes {
         let mut index = 0;
         for _ in 0..REDIRECTIONS {
             let node = &mut self.nodes[index];
-            let error = match node.query(command.clone()) {
+            let error = match node.query(command) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -182,7 +183,7 @@ impl Nodes {
             if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
                 // The slot is on its way to this node, which serves it after ASKING only.
                 let node = &mut self.nodes[index];
-                let asked = node.query::<Value>(redis::cmd("ASKING"));
+                let asked = node.query::<Value>(&redis::cmd("ASKING"));
                 asked.map_err(|error| node.failed(&error))?;
             }
         }
@@ -206,9 +207,9 @@ impl Node {
             info = info.set_addr(address);
         }
         let (address, database) = (info.addr().clone(), info.redis_settings().db());
-        let (client, limit) = (client(server, info)?, server.limit());
-        let connected = within(limit, move || client.get_connection());
-        match connected.unwrap_or_else(|| Err(silence())) {
+        let connector = streams::connector(&address, &server.tls)?;
+        let limit = server.limit();
+        match within(limit, open(&connector, &info)).unwrap_or_else(|| Err(silence())) {
             Ok(connection) => Ok(Node {
                 server: server.clone(),
                 database,
@@ -216,31 +217,33 @@ impl Node {
                 limit,
                 connection: Some(connection),
             }),
-            Err(error) => Err(not_connected(&address, limit, &error)),
+            Err(error) if error.is_timeout() => Err(no_answer(&address, limit)),
+            Err(error) => Err(anyhow!("no connection to {address}: {}", told(&error))),
         }
     }
 
-    /// Runs work on the connection. Fails if it takes longer than the server may.
-    fn talk<T: Send + 'static>(
+    /// Sends requests. Fails if the node takes longer than it may.
+    fn talk<T>(
         &mut self,
-        work: impl FnOnce(&mut Connection) -> RedisResult<T> + Send + 'static,
+        talk: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<T>,
     ) -> RedisResult<T> {
-        let mut connection = self.connection.take().ok_or_else(silence)?;
-        let talk = move || (work(&mut connection), connection);
+        let connection = self.connection.as_mut().ok_or_else(silence)?;
         self.limit = self.server.limit();
-        let (result, connection) = within(self.limit, talk).ok_or_else(silence)?;
-        self.connection = Some(connection);
-        result
+        let talked = within(self.limit, talk(connection));
+        talked.unwrap_or_else(|| {
+            self.connection = None;
+            Err(silence())
+        })
     }
 
-    fn query<T: FromRedisValue + Send + 'static>(&mut self, command: Cmd) -> RedisResult<T> {
-        self.talk(move |connection| command.query(connection))
+    fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
+        self.talk(async |connection| command.query_async(connection).await)
     }
 
     /// Fails if the server has no LOCK commands. Without this check, it would look like a server
     /// without locks.
     fn require_module(&mut self) -> Result<()> {
-        match self.query::<Value>(redis::cmd("LOCK.HELP")) {
+        match self.query::<Value>(&redis::cmd("LOCK.HELP")) {
             // A user without the right to LOCK.HELP can have the right to the other commands.
             Err(error) if error.code() == Some("NOPERM") => Ok(()),
             Err(error) => Err(self.failed(&error)),
@@ -252,7 +255,7 @@ impl Node {
     fn primaries(&mut self) -> Vec<ConnectionAddr> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
-        let ranges: RedisResult<Vec<Vec<Value>>> = self.query(command);
+        let ranges: RedisResult<Vec<Vec<Value>>> = self.query(&command);
         let mut primaries: Vec<ConnectionAddr> = Vec::new();
         for range in ranges.unwrap_or_default() {
             let primary = self.primary_of(range);
@@ -277,7 +280,7 @@ impl Node {
         let mut command = redis::cmd("SCAN");
         command.arg(&cursor.0).arg("MATCH").arg(pattern);
         command.arg("COUNT").arg(PAGE).arg("TYPE").arg("redislock");
-        let (next, keys) = self.query(command).map_err(|error| self.failed(&error))?;
+        let (next, keys) = self.query(&command).map_err(|error| self.failed(&error))?;
         Ok(Page {
             next: Cursor(next),
             keys,
@@ -296,19 +299,13 @@ impl Node {
 
     /// Returns the locks at these keys, with all requests in one write.
     fn batch(&mut self, keys: &[Vec<u8>]) -> Result<Locks> {
-        let command = |key: &Vec<u8>| {
-            redis::cmd("LOCK.INFO")
-                .arg(key)
-                .arg("WAITERS")
-                .arg(1)
-                .get_packed_command()
-        };
-        let commands: Vec<u8> = keys.iter().flat_map(command).collect();
+        let mut requests = redis::pipe();
+        for key in keys {
+            requests.cmd("LOCK.INFO").arg(key).arg("WAITERS").arg(1);
+        }
         let count = keys.len();
-        let answers = self.talk(move |connection| {
-            connection.send_packed_command(&commands)?;
-            let each = (0..count).map(|_| connection.recv_response());
-            each.collect::<RedisResult<Vec<Value>>>()
+        let answers = self.talk(async |connection| {
+            connection.send_packed_commands(&requests, 0, count).await
         });
         let mut locks = Locks::new();
         for (key, answer) in keys.iter().zip(answers.map_err(|error| self.failed(&error))?) {
@@ -326,7 +323,7 @@ impl Node {
     pub fn hottest(&mut self) -> Result<Option<HotKeys>> {
         let mut command = redis::cmd("LOCK.HOT");
         command.arg("COUNT").arg(hot::MOST_KEYS);
-        match self.query(command) {
+        match self.query(&command) {
             Ok(answer) => hot::of(answer, self.database).map(Some),
             Err(error) if is_unknown_command(&error) => Ok(None),
             Err(error) if error.code() == Some("NOPERM") => Ok(None),
@@ -347,11 +344,15 @@ fn silence() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
 }
 
-fn not_connected(address: &ConnectionAddr, limit: Duration, error: &RedisError) -> anyhow::Error {
-    match error.is_timeout() {
-        true => no_answer(address, limit),
-        false => anyhow!("no connection to {address}: {}", told(error)),
-    }
+async fn open(connector: &Connector, info: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+    let stream = connector(info.addr()).await?;
+    // Each request has a limit anyway.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let settings = info.redis_settings();
+    let opened = MultiplexedConnection::new_with_config(settings, stream, config).await;
+    let (connection, driver) = opened?;
+    tokio::spawn(driver);
+    Ok(connection)
 }
 
 fn no_answer(address: &ConnectionAddr, limit: Duration) -> anyhow::Error {
@@ -496,34 +497,4 @@ fn with_tls(server: &Server, info: ConnectionInfo) -> ConnectionInfo {
         other => other,
     };
     info.set_addr(address)
-}
-
-/// Reads the certificates that the command line names.
-pub fn certificates(server: &Server) -> Result<TlsCertificates> {
-    let client_tls = match (&server.tls.cert, &server.tls.key) {
-        (Some(cert), Some(key)) => Some(ClientTlsConfig {
-            client_cert: contents(cert)?,
-            client_key: contents(key)?,
-        }),
-        _ => None,
-    };
-    let root_cert = server.tls.cacert.as_deref().map(contents).transpose()?;
-    Ok(TlsCertificates {
-        client_tls,
-        root_cert,
-    })
-}
-
-fn contents(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| path.display().to_string())
-}
-
-/// Returns a client for a node.
-pub fn client(server: &Server, info: ConnectionInfo) -> Result<Client> {
-    if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-        return Ok(Client::open(info)?);
-    }
-    // This call fails if it was made before, for another node.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    Ok(Client::build_with_tls(info, certificates(server)?)?)
 }

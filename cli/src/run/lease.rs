@@ -2,12 +2,13 @@
 
 use std::mem;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context, Result};
+use redis::Client;
 use redis_lock_client::{Config, Error, Guard, Lock, Locks, Observer, Options, Subject};
 
 use super::news::News;
@@ -15,7 +16,7 @@ use crate::arguments::{Run, Server};
 use crate::info;
 use crate::nodes::{self, Nodes};
 use crate::shown;
-use crate::within::within;
+use crate::streams;
 
 /// The longest time that the end of redis-lock waits for a server to forget a cancelled wait. After
 /// that, the wait ends with its connection.
@@ -143,7 +144,12 @@ impl Lease {
     /// Waits until nothing is left of a cancelled wait, if the server answers.
     pub fn settle(&self) {
         let locks = self.locks.clone();
-        let _ = within(SETTLED_WITHIN, move || locks.settled());
+        let (sender, settled) = mpsc::channel();
+        thread::spawn(move || {
+            locks.settled();
+            sender.send(())
+        });
+        let _ = settled.recv_timeout(SETTLED_WITHIN);
     }
 
     /// Releases the lock. Returns false if the lock had been lost.
@@ -210,12 +216,15 @@ fn told(error: Error) -> anyhow::Error {
 }
 
 fn locks(server: &Server, is_cluster: bool) -> Result<Locks> {
-    let client = nodes::client(server, nodes::connection_info(server)?)?;
+    let info = nodes::connection_info(server)?;
+    let connector = streams::connector(info.addr(), &server.tls)?;
+    let client = Client::open(info)?;
     let config = match is_cluster {
         true => Config::cluster([client]),
         false => client.into(),
     };
-    Ok(Locks::new(config.command_timeout(server.timeout)?.observer(Told)))
+    let config = config.command_timeout(server.timeout)?.connector(connector);
+    Ok(Locks::new(config.observer(Told)))
 }
 
 /// Returns the options of the lock. No lease is shorter than `--at-least`, so the lock stays that
