@@ -24,7 +24,7 @@ Examples:
   redis-lock run --permits 1/3 encoders -- ffmpeg ... three at once in the whole fleet
 
 Environment of the command:
-  REDIS_LOCK_KEY    the key (with --keys, the first)
+  REDIS_LOCK_KEY    the key, without those of --keys
   REDIS_LOCK_TOKEN  the token that holds the lock, for LOCK.CHECK
   REDIS_LOCK_FENCE  the fence: hand it to whatever the command writes to
 
@@ -104,7 +104,8 @@ impl Server {
     /// Returns how long the server may take from now on.
     pub fn limit(&self) -> Duration {
         let left = |end: Instant| end.saturating_duration_since(Instant::now());
-        self.end.map_or(self.timeout, |end| left(end).min(self.timeout))
+        self.end
+            .map_or(self.timeout, |end| left(end).min(self.timeout))
     }
 }
 
@@ -528,7 +529,11 @@ mod tests {
             ("k -- k make", "k", "k make"),
         ] {
             let line = format!("redis-lock run {line}");
-            assert_eq!(run(&line), Ok((keys.to_owned(), command.to_owned())), "{line}");
+            assert_eq!(
+                run(&line),
+                Ok((keys.to_owned(), command.to_owned())),
+                "{line}"
+            );
         }
     }
 

@@ -304,11 +304,13 @@ impl Node {
             requests.cmd("LOCK.INFO").arg(key).arg("WAITERS").arg(1);
         }
         let count = keys.len();
-        let answers = self.talk(async |connection| {
-            connection.send_packed_commands(&requests, 0, count).await
-        });
+        let answers = self
+            .talk(async |connection| connection.send_packed_commands(&requests, 0, count).await);
         let mut locks = Locks::new();
-        for (key, answer) in keys.iter().zip(answers.map_err(|error| self.failed(&error))?) {
+        for (key, answer) in keys
+            .iter()
+            .zip(answers.map_err(|error| self.failed(&error))?)
+        {
             match answer.extract_error() {
                 Ok(answer) => locks.extend(Lock::of(answer)?.map(|lock| (key.clone(), lock))),
                 Err(error) if is_gone(&error) => {}
@@ -357,7 +359,9 @@ async fn open(connector: &Connector, info: &ConnectionInfo) -> RedisResult<Multi
 
 fn no_answer(address: &ConnectionAddr, limit: Duration) -> anyhow::Error {
     let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-    anyhow!("no answer from the server {address} within {}", shown::span(limit_ms))
+    // What is left of a limit is a little less than the limit.
+    let limit = shown::span(limit_ms.next_multiple_of(10));
+    anyhow!("no answer from the server {address} within {limit}")
 }
 
 /// Returns the message of the server or the system, without the library's own words.

@@ -52,8 +52,20 @@ async fn open(
         return Ok(Box::pin(stream));
     };
     let name = ServerName::try_from(sni.unwrap_or(host)).map_err(io::Error::other)?;
-    let stream = TlsConnector::from(config).connect(name, stream).await?;
-    Ok(Box::pin(stream))
+    let secured = TlsConnector::from(config).connect(name, stream).await;
+    Ok(Box::pin(secured.map_err(in_words)?))
+}
+
+/// Returns the error of a handshake in words, if rustls has none for it.
+fn in_words(error: io::Error) -> io::Error {
+    use CertificateError::{Other, UnknownIssuer};
+    let cause = error.get_ref().and_then(|it| it.downcast_ref());
+    match cause {
+        Some(Error::InvalidCertificate(UnknownIssuer | Other(_))) => io::Error::other(
+            "the server's certificate isn't among the trusted ones, nor signed by one",
+        ),
+        _ => error,
+    }
 }
 
 fn config(tls: &Tls, is_insecure: bool) -> Result<ClientConfig> {
@@ -126,11 +138,15 @@ impl ServerCertVerifier for Known {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verified = self.usual.verify_server_cert(shown, signers, name, ocsp, now);
-        verified.or_else(|error| match self.given.contains(shown) && !is_about_dates(&error) {
-            true => Ok(ServerCertVerified::assertion()),
-            false => Err(error),
-        })
+        let verified = self
+            .usual
+            .verify_server_cert(shown, signers, name, ocsp, now);
+        verified.or_else(
+            |error| match self.given.contains(shown) && !is_about_dates(&error) {
+                true => Ok(ServerCertVerified::assertion()),
+                false => Err(error),
+            },
+        )
     }
 
     fn verify_tls12_signature(

@@ -3,13 +3,16 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-/// The longest part of a limit that is counted at once.
+/// The interval in which a limit is counted.
 const COUNTED_EVERY: Duration = Duration::from_millis(100);
+
+/// The longest time that counts for one interval. A process that takes longer was stopped.
+const COUNTED_AT_MOST: Duration = Duration::from_millis(500);
 
 /// Returns the runtime of all connections. It never ends, because an end would wait for a name
 /// server that doesn't answer.
@@ -23,17 +26,19 @@ pub fn runtime() -> &'static Runtime {
 
 /// Waits for work, and returns its result, or `None` if it takes longer than `limit`.
 ///
-/// The limit is counted in small parts, so the time for which the process is stopped doesn't count.
+/// The time for which the process is stopped doesn't count.
 pub fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     runtime().block_on(async {
         let mut work = pin!(work);
         let mut left = limit;
         loop {
-            let part = left.min(COUNTED_EVERY);
-            match timeout(part, &mut work).await {
+            let began = Instant::now();
+            match timeout(left.min(COUNTED_EVERY), &mut work).await {
                 Ok(result) => return Some(result),
                 Err(_) if left.is_zero() => return None,
-                Err(_) => left -= part,
+                Err(_) => {
+                    left = left.saturating_sub(began.elapsed().min(COUNTED_AT_MOST));
+                }
             }
         }
     })
@@ -42,7 +47,6 @@ pub fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
-    use std::time::Instant;
 
     use super::*;
 

@@ -3,6 +3,8 @@
 mod stage;
 
 use std::any::Any;
+use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -100,7 +102,9 @@ impl Day {
     #[track_caller]
     fn gives(&self, cells: &[(&str, i32, &str)]) {
         for (name, line) in CALLS {
-            let cell = cells.iter().find(|cell| cell.0.split(' ').any(|it| it == name));
+            let cell = cells
+                .iter()
+                .find(|cell| cell.0.split(' ').any(|it| it == name));
             let cell = cell.or_else(|| cells.iter().find(|cell| cell.0 == "*"));
             let (_, code, text) = cell.expect("a cell for each call");
             if *code == GOES_ON {
@@ -196,8 +200,12 @@ fn the_server_loads_its_data() {
 fn the_server_is_a_replica() {
     let server = server();
     server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-    server.call("CONFIG SET replica-serve-stale-data yes").okay();
-    server.call(format!("REPLICAOF 127.0.0.1 {}", free_port())).okay();
+    server
+        .call("CONFIG SET replica-serve-stale-data yes")
+        .okay();
+    server
+        .call(format!("REPLICAOF 127.0.0.1 {}", free_port()))
+        .okay();
     let cells = [
         ("try limit break", 69, "the server is a replica"),
         ("ever", GOES_ON, "the server is a replica"),
@@ -301,7 +309,35 @@ fn arguments_are_wrong() {
         assert!(refused.err.contains(words), "{line:?}: {refused:?}");
     }
     let data = "x".repeat(1025);
-    let refused = outcome(&mut redis_lock(1, &["run", "k", "--data", &data, "--", "true"]));
+    let refused = outcome(&mut redis_lock(
+        1,
+        &["run", "k", "--data", &data, "--", "true"],
+    ));
     assert_eq!(refused.code(), 2);
     assert!(refused.err.contains("1024 bytes or less"), "{refused:?}");
+}
+
+/// The page says what is printed on each bad day, and the tests above play what it says.
+#[test]
+fn the_page_says_what_is_printed() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| fs::read_to_string(folder.join(path)).expect("a file");
+    let (page, tests) = (read("../docs/cli.md"), read("tests/bad_days.rs"));
+    let (_, table) = page.split_once("| what is wrong |").expect("a table");
+    let (table, _) = table.split_once("\n\n").expect("its end");
+    let printed: Vec<&str> = table
+        .lines()
+        .skip(2)
+        .map(|row| row.split(" | ").nth(1).expect("what is printed"))
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect();
+    assert!(printed.len() >= 10, "{printed:?}");
+    for text in printed {
+        // The port and the limit are others in the tests.
+        let own = text.split("6379").next().expect("words");
+        let own = own
+            .strip_prefix("no connection to")
+            .map_or(own, |_| ": connection refused");
+        assert!(tests.contains(&format!("\"{own}")), "{text}");
+    }
 }

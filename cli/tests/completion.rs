@@ -15,18 +15,27 @@ const COMPLETED: [(&str, &str); 8] = [
     ("redis-lock ru", "redis-lock run"),
     ("redis-lock comp", "redis-lock completions"),
     ("redis-lock run --on-l", "redis-lock run --on-lost"),
-    ("redis-lock run --on-lost ki", "redis-lock run --on-lost kill"),
+    (
+        "redis-lock run --on-lost ki",
+        "redis-lock run --on-lost kill",
+    ),
     ("redis-lock top --sort hol", "redis-lock top --sort holders"),
     ("redis-lock why --waite", "redis-lock why --waiters"),
     ("redis-lock -p 7000 ls --js", "redis-lock -p 7000 ls --json"),
-    ("redis-lock ls --cacert /etc/nssw", "redis-lock ls --cacert /etc/nsswitch.conf"),
+    (
+        "redis-lock ls --cacert /etc/nssw",
+        "redis-lock ls --cacert /etc/nsswitch.conf",
+    ),
 ];
 
 /// The same, for bash alone.
 const COMPLETED_BY_BASH: [(&str, &str); 3] = [
     ("redis-lock completions fi", "redis-lock completions fish"),
     ("redis-lock run k --at-l", "redis-lock run k --at-least"),
-    ("redis-lock run k -- /etc/nssw", "redis-lock run k -- /etc/nsswitch.conf"),
+    (
+        "redis-lock run k -- /etc/nssw",
+        "redis-lock run k -- /etc/nsswitch.conf",
+    ),
 ];
 
 /// Starts a shell, and types the lines that load the completions.
@@ -96,6 +105,9 @@ fn fish_completes() {
         "redis-lock completions fish | source",
     ];
     if is_installed("fish") {
-        completes(shell("fish", &["--no-config", "--private", "-i"], &lines), &COMPLETED);
+        completes(
+            shell("fish", &["--no-config", "--private", "-i"], &lines),
+            &COMPLETED,
+        );
     }
 }

@@ -334,7 +334,9 @@ fn a_command_that_is_stopped_while_it_awaits_a_reply_goes_on() {
         terminal.until_shows("nothing else", |text| text.trim_end() == "ready$");
         terminal.type_in(&format!("redis-lock -t 20s {words}\n"));
         let job = child_of(terminal.id());
-        until("it awaits a reply", || threads(job) == Some(2));
+        until("it awaits a reply", || {
+            has_socket(job) && state(job) == Some('S')
+        });
         terminal.type_in("\x1a");
         terminal.until_shown("Stopped ");
         until_prompt(&terminal, "ready$");
@@ -346,8 +348,12 @@ fn a_command_that_is_stopped_while_it_awaits_a_reply_goes_on() {
     }
 }
 
-/// Returns the number of a process's threads.
-fn threads(process: Pid) -> Option<usize> {
-    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
-    Some(tasks.count())
+fn has_socket(process: Pid) -> bool {
+    let descriptors = std::fs::read_dir(format!("/proc/{process}/fd"));
+    let mut targets = descriptors
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|it| std::fs::read_link(it.path()));
+    targets.any(|it| it.is_ok_and(|it| it.to_string_lossy().starts_with("socket:")))
 }

@@ -200,14 +200,21 @@ fn a_large_keyspace_is_read_little_by_little() {
     let (took, scans) = (began.elapsed(), calls(&server, "scan") - before);
     assert!(took > Duration::from_millis(4_500), "{took:?}");
     let most = 20 + 20 * (took.as_secs() + 1);
-    assert!((120..=most).contains(&(scans as u64)), "{scans} in {took:?}");
+    assert!(
+        (120..=most).contains(&(scans as u64)),
+        "{scans} in {took:?}"
+    );
     terminal.until_shown("2 locks, 2 holders, 0 waiters at 127.0.0.1:");
     terminal.until_shown(&format!("at most {}s old", took.as_secs() + 1));
     // What is on the screen is read in each interval, not only when it is found again.
     server.call("DEL quiet").int();
     let deleted = Instant::now();
     terminal.until_shown("1 locks, 1 holders");
-    assert!(deleted.elapsed() < Duration::from_secs(2), "{:?}", deleted.elapsed());
+    assert!(
+        deleted.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        deleted.elapsed()
+    );
 }
 
 /// Returns the number of requests for the server's only lock.

@@ -192,7 +192,10 @@ impl Observer for Told {
     fn lost(&self, _lock: &Subject<'_>) {}
 
     fn unavailable(&self, error: &Error) {
-        shown::tell(format_args!("tries again: {}", shown::line(&error.to_string())));
+        shown::tell(format_args!(
+            "tries again: {}",
+            shown::line(&error.to_string())
+        ));
     }
 }
 

@@ -78,10 +78,7 @@ pub fn pictures(
         let mut survey = Some(survey);
         loop {
             let began = Instant::now();
-            let keys = shown
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone();
+            let keys = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let connected = match survey.take() {
                 Some(survey) => Ok(survey),
                 None => Survey::connect(&server, pattern.clone()),
