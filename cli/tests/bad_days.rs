@@ -207,8 +207,16 @@ fn the_server_is_a_replica() {
         .call(format!("REPLICAOF 127.0.0.1 {}", free_port()))
         .okay();
     let cells = [
-        ("try limit break", 69, "the server is a replica"),
-        ("ever", GOES_ON, "the server is a replica"),
+        (
+            "try limit break",
+            69,
+            "the server is a replica, which grants no locks",
+        ),
+        (
+            "ever",
+            GOES_ON,
+            "the server is a replica, which grants no locks",
+        ),
         ("*", 0, "k"),
     ];
     Day::on(server).gives(&cells);
@@ -232,7 +240,7 @@ fn the_server_has_no_memory_left() {
 #[test]
 fn the_module_is_missing() {
     let server = Server::builder().without_module().start();
-    Day::on(server).gives(&[("*", 69, "hasn't loaded the redis-lock module")]);
+    Day::on(server).gives(&[("*", 69, "it hasn't loaded the redis-lock module")]);
 }
 
 #[test]
