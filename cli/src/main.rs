@@ -1,9 +1,9 @@
 //! `redis-lock`: runs commands under locks, and shows, watches and breaks locks.
 //!
-//! The modules, lowest first: `signals` ends and stops this process by signals, `shown` formats
-//! bytes and spans for people, `lock` parses the reply of LOCK.INFO and `hot` that of
-//! LOCK.HOT, `json` formats locks for programs, and `nodes` connects to the servers. `arguments` is the command line. Each command has
-//! its own module.
+//! The modules, lowest first: `signals` ends and stops this process by signals, `within` limits the
+//! time of work, `shown` formats bytes and spans for people, `lock` parses the reply of LOCK.INFO
+//! and `hot` that of LOCK.HOT, `json` formats locks for programs, `streams` connects to a server, and
+//! `nodes` talks with all of them. `arguments` is the command line. Each command has its own module.
 
 mod arguments;
 mod breaking;
@@ -16,13 +16,16 @@ mod nodes;
 mod run;
 mod shown;
 mod signals;
+mod streams;
 mod top;
 mod why;
+mod within;
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
+use clap_complete::Shell;
 
 use arguments::{Arguments, Task};
 
@@ -30,8 +33,7 @@ use arguments::{Arguments, Task};
 const UNAVAILABLE: u8 = 69;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match done(arguments) {
+    match done(arguments::read()) {
         Ok(code) => code,
         Err(error) if shown::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -51,9 +53,7 @@ fn done(arguments: Arguments) -> Result<ExitCode> {
         Task::Top(options) => top::watch(&server, &options),
         Task::Break(options) => breaking::take_away(&server, &options),
         Task::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "redis-lock", &mut script);
-            shown::print(&String::from_utf8(script)?)?;
+            shown::print(&completions(shell)?)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Man { folder } => {
@@ -62,4 +62,15 @@ fn done(arguments: Arguments) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Returns the completions for a shell.
+///
+/// The script for bash names a command's function in two ways if the program's name has a hyphen,
+/// so without the replacement it would complete nothing behind a command.
+fn completions(shell: Shell) -> Result<String> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "redis-lock", &mut script);
+    let script = String::from_utf8(script)?;
+    Ok(script.replace("redis__subcmd__lock", "redis__lock"))
 }

@@ -2,18 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
-use std::fs;
-use std::path::Path;
+use std::io;
+use std::time::Duration;
 
 use anyhow::{anyhow, bail, Context, Result};
+use redis::aio::MultiplexedConnection;
 use redis::{
-    Client, ClientTlsConfig, Cmd, Connection, ConnectionAddr, ConnectionInfo, ErrorKind,
-    IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind, TlsCertificates, Value,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
+    IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
 };
+use redis_lock_client::Connector;
 
 use crate::arguments::Server;
 use crate::hot::{self, HotKeys};
 use crate::lock::Lock;
+use crate::shown;
+use crate::streams;
+use crate::within::within;
 
 const DEFAULT_PORT: u16 = 6379;
 
@@ -23,7 +28,7 @@ const URL_VARIABLE: &str = "REDIS_LOCK_URL";
 const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
 
 /// The number of keys that SCAN visits per reply.
-const SCAN_COUNT: u32 = 1_000;
+pub const PAGE: u32 = 1_000;
 
 /// The number of locks that are requested at once.
 const BATCH: usize = 500;
@@ -41,9 +46,38 @@ pub struct Nodes {
     is_cluster: bool,
 }
 
-struct Node {
+/// A connection to one server.
+pub struct Node {
+    server: Server,
+    database: i64,
     address: ConnectionAddr,
-    connection: Connection,
+    /// How long the last request could take.
+    limit: Duration,
+    /// The connection, or `None` if the node didn't reply in time: its late reply would be taken for
+    /// the next one.
+    connection: Option<MultiplexedConnection>,
+}
+
+/// The place of SCAN in the keyspace.
+pub struct Cursor(Vec<u8>);
+
+impl Default for Cursor {
+    fn default() -> Cursor {
+        Cursor(b"0".to_vec())
+    }
+}
+
+impl Cursor {
+    /// Returns true at the start of the keyspace, which is also its end.
+    pub fn is_start(&self) -> bool {
+        self.0 == b"0"
+    }
+}
+
+/// The locks among some keys, and the place of the next ones.
+pub struct Page {
+    pub next: Cursor,
+    pub keys: Vec<Vec<u8>>,
 }
 
 impl Nodes {
@@ -83,12 +117,25 @@ impl Nodes {
     pub fn locks(&mut self, pattern: &[u8]) -> Result<Locks> {
         let mut locks = Locks::new();
         for node in &mut self.nodes {
-            let keys: Vec<Vec<u8>> = node.keys(pattern)?.into_iter().collect();
-            for keys in keys.chunks(BATCH) {
-                locks.extend(node.infos(keys)?);
+            let mut keys = BTreeSet::new();
+            let mut cursor = Cursor::default();
+            loop {
+                let page = node.page(&cursor, pattern)?;
+                keys.extend(page.keys);
+                cursor = page.next;
+                if cursor.is_start() {
+                    break;
+                }
             }
+            let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+            locks.extend(node.infos(&keys)?);
         }
         Ok(locks)
+    }
+
+    /// Returns the servers one by one.
+    pub fn each(&mut self) -> impl Iterator<Item = &mut Node> {
+        self.nodes.iter_mut()
     }
 
     /// Returns a lock with up to `waiters` waiters in its queue, or `None` if it has no holder and
@@ -102,10 +149,9 @@ impl Nodes {
     /// Returns the hottest keys of the database, or `None` if a server has no LOCK.HOT, or this user
     /// may not call it.
     pub fn hottest(&mut self) -> Result<Option<HotKeys>> {
-        let database = connection_info(&self.server)?.redis_settings().db();
         let mut hottest = HotKeys::new();
         for node in &mut self.nodes {
-            match node.hottest(database)? {
+            match node.hottest()? {
                 Some(keys) => hottest.extend(keys),
                 None => return Ok(None),
             }
@@ -125,20 +171,20 @@ impl Nodes {
         let mut index = 0;
         for _ in 0..REDIRECTIONS {
             let node = &mut self.nodes[index];
-            let error = match command.query(&mut node.connection) {
+            let error = match node.query(command) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             let Some((place, _)) = error.redirect_node() else {
-                return Err(node.failed(error));
+                return Err(node.failed(&error));
             };
             let address = address_like(&node.address, place)?;
             index = self.index_of(address)?;
             if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
                 // The slot is on its way to this node, which serves it after ASKING only.
                 let node = &mut self.nodes[index];
-                let asked = redis::cmd("ASKING").exec(&mut node.connection);
-                asked.map_err(|error| node.failed(error))?;
+                let asked = node.query::<Value>(&redis::cmd("ASKING"));
+                asked.map_err(|error| node.failed(&error))?;
             }
         }
         bail!("sent from node to node {REDIRECTIONS} times");
@@ -160,44 +206,56 @@ impl Node {
         if let Some(address) = address {
             info = info.set_addr(address);
         }
-        let address = info.addr().clone();
-        let client = client(server, info)?;
-        let connected = client.get_connection_with_timeout(server.timeout);
-        let set_up = connected.and_then(|connection| {
-            connection.set_read_timeout(Some(server.timeout))?;
-            connection.set_write_timeout(Some(server.timeout))?;
-            Ok(connection)
-        });
-        let failed = |error| anyhow!("no connection to {address}: {}", told(&error));
-        let connection = set_up.map_err(failed)?;
-        Ok(Node {
-            address,
-            connection,
+        let (address, database) = (info.addr().clone(), info.redis_settings().db());
+        let connector = streams::connector(&address, &server.tls)?;
+        let limit = server.limit();
+        match within(limit, open(&connector, &info)).unwrap_or_else(|| Err(silence())) {
+            Ok(connection) => Ok(Node {
+                server: server.clone(),
+                database,
+                address,
+                limit,
+                connection: Some(connection),
+            }),
+            Err(error) if error.is_timeout() => Err(no_answer(&address, limit)),
+            Err(error) => Err(anyhow!("no connection to {address}: {}", told(&error))),
+        }
+    }
+
+    /// Sends requests. Fails if the node takes longer than it may.
+    fn talk<T>(
+        &mut self,
+        talk: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<T>,
+    ) -> RedisResult<T> {
+        let connection = self.connection.as_mut().ok_or_else(silence)?;
+        self.limit = self.server.limit();
+        let talked = within(self.limit, talk(connection));
+        talked.unwrap_or_else(|| {
+            self.connection = None;
+            Err(silence())
         })
+    }
+
+    fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
+        self.talk(async |connection| command.query_async(connection).await)
     }
 
     /// Fails if the server has no LOCK commands. Without this check, it would look like a server
     /// without locks.
     fn require_module(&mut self) -> Result<()> {
-        let answer: RedisResult<Value> = redis::cmd("LOCK.HELP").query(&mut self.connection);
-        match answer {
-            Err(error) if told(&error).contains("unknown command") => {
-                bail!(
-                    "{} has no LOCK commands: it hasn't loaded the redis-lock module",
-                    self.address
-                )
-            }
+        match self.query::<Value>(&redis::cmd("LOCK.HELP")) {
             // A user without the right to LOCK.HELP can have the right to the other commands.
-            Err(error) if error.is_io_error() => Err(self.failed(error)),
-            Ok(_) | Err(_) => Ok(()),
+            Err(error) if error.code() == Some("NOPERM") => Ok(()),
+            Err(error) => Err(self.failed(&error)),
+            Ok(_) => Ok(()),
         }
     }
 
     /// Returns the primaries of the node's cluster, or an empty list without a cluster.
     fn primaries(&mut self) -> Vec<ConnectionAddr> {
-        let ranges: RedisResult<Vec<Vec<Value>>> = redis::cmd("CLUSTER")
-            .arg("SLOTS")
-            .query(&mut self.connection);
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        let ranges: RedisResult<Vec<Vec<Value>>> = self.query(&command);
         let mut primaries: Vec<ConnectionAddr> = Vec::new();
         for range in ranges.unwrap_or_default() {
             let primary = self.primary_of(range);
@@ -217,79 +275,121 @@ impl Node {
         address_like(&self.address, &format!("{host}:{port}")).ok()
     }
 
-    fn keys(&mut self, pattern: &[u8]) -> Result<BTreeSet<Vec<u8>>> {
-        let mut keys = BTreeSet::new();
-        let mut cursor = b"0".to_vec();
-        loop {
-            let mut command = redis::cmd("SCAN");
-            command.arg(&cursor).arg("MATCH").arg(pattern);
-            command
-                .arg("COUNT")
-                .arg(SCAN_COUNT)
-                .arg("TYPE")
-                .arg("redislock");
-            let answer: RedisResult<(Vec<u8>, Vec<Vec<u8>>)> = command.query(&mut self.connection);
-            let (next, page) = answer.map_err(|error| self.failed(error))?;
-            keys.extend(page);
-            if next == b"0" {
-                return Ok(keys);
-            }
-            cursor = next;
-        }
+    /// Returns the locks among the next keys whose names match a pattern.
+    pub fn page(&mut self, cursor: &Cursor, pattern: &[u8]) -> Result<Page> {
+        let mut command = redis::cmd("SCAN");
+        command.arg(&cursor.0).arg("MATCH").arg(pattern);
+        command.arg("COUNT").arg(PAGE).arg("TYPE").arg("redislock");
+        let (next, keys) = self.query(&command).map_err(|error| self.failed(&error))?;
+        Ok(Page {
+            next: Cursor(next),
+            keys,
+        })
     }
 
-    /// Returns the locks at these keys, with all requests in one write. Omits a lock that has
-    /// ended, a key that has moved to another node, and a key that now has another type.
-    fn infos(&mut self, keys: &[Vec<u8>]) -> Result<Locks> {
-        let command = |key: &Vec<u8>| {
-            redis::cmd("LOCK.INFO")
-                .arg(key)
-                .arg("WAITERS")
-                .arg(1)
-                .get_packed_command()
-        };
-        let commands: Vec<u8> = keys.iter().flat_map(command).collect();
-        self.connection
-            .send_packed_command(&commands)
-            .map_err(|error| self.failed(error))?;
+    /// Returns the locks at these keys. Omits a lock that has ended, a key that has moved to another
+    /// node, and a key that now has another type.
+    pub fn infos(&mut self, keys: &[Vec<u8>]) -> Result<Locks> {
         let mut locks = Locks::new();
-        for key in keys {
-            let answer = self
-                .connection
-                .recv_response()
-                .and_then(|answer| answer.extract_error());
-            let answer = match answer {
-                Ok(answer) => answer,
-                Err(error) if is_gone(&error) => continue,
-                Err(error) => return Err(self.failed(error)),
-            };
-            locks.extend(Lock::of(answer)?.map(|lock| (key.clone(), lock)));
+        for keys in keys.chunks(BATCH) {
+            locks.extend(self.batch(keys)?);
         }
         Ok(locks)
     }
 
-    fn hottest(&mut self, database: i64) -> Result<Option<HotKeys>> {
+    /// Returns the locks at these keys, with all requests in one write.
+    fn batch(&mut self, keys: &[Vec<u8>]) -> Result<Locks> {
+        let mut requests = redis::pipe();
+        for key in keys {
+            requests.cmd("LOCK.INFO").arg(key).arg("WAITERS").arg(1);
+        }
+        let count = keys.len();
+        let answers = self
+            .talk(async |connection| connection.send_packed_commands(&requests, 0, count).await);
+        let mut locks = Locks::new();
+        for (key, answer) in keys
+            .iter()
+            .zip(answers.map_err(|error| self.failed(&error))?)
+        {
+            match answer.extract_error() {
+                Ok(answer) => locks.extend(Lock::of(answer)?.map(|lock| (key.clone(), lock))),
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+        Ok(locks)
+    }
+
+    /// Returns the hottest keys of the database, or `None` if the server has no LOCK.HOT, or this
+    /// user may not call it.
+    pub fn hottest(&mut self) -> Result<Option<HotKeys>> {
         let mut command = redis::cmd("LOCK.HOT");
         command.arg("COUNT").arg(hot::MOST_KEYS);
-        match command.query(&mut self.connection) {
-            Ok(answer) => hot::of(answer, database).map(Some),
-            Err(error) if told(&error).contains("unknown command") => Ok(None),
+        match self.query(&command) {
+            Ok(answer) => hot::of(answer, self.database).map(Some),
+            Err(error) if is_unknown_command(&error) => Ok(None),
             Err(error) if error.code() == Some("NOPERM") => Ok(None),
-            Err(error) => Err(self.failed(error)),
+            Err(error) => Err(self.failed(&error)),
         }
     }
 
-    fn failed(&self, error: RedisError) -> anyhow::Error {
-        anyhow!("{}: {}", self.address, told(&error))
+    fn failed(&self, error: &RedisError) -> anyhow::Error {
+        match error.is_timeout() {
+            true => no_answer(&self.address, self.limit),
+            false => anyhow!("{}: {}", self.address, told(error)),
+        }
     }
 }
 
+/// Returns the error of a node that doesn't reply in time.
+fn silence() -> RedisError {
+    io::Error::from(io::ErrorKind::TimedOut).into()
+}
+
+async fn open(connector: &Connector, info: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+    let stream = connector(info.addr()).await?;
+    // Each request has a limit anyway.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let settings = info.redis_settings();
+    let opened = MultiplexedConnection::new_with_config(settings, stream, config).await;
+    let (connection, driver) = opened?;
+    tokio::spawn(driver);
+    Ok(connection)
+}
+
+fn no_answer(address: &ConnectionAddr, limit: Duration) -> anyhow::Error {
+    let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+    // What is left of a limit is a little less than the limit.
+    let limit = shown::span(limit_ms.next_multiple_of(10));
+    anyhow!("no answer from the server {address} within {limit}")
+}
+
 /// Returns the message of the server or the system, without the library's own words.
+///
+/// The server quotes the words of an unknown command. The token can be among them, so that message
+/// isn't used.
 pub fn told(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
+        _ if is_unknown_command(error) => {
+            "has no LOCK commands: it hasn't loaded the redis-lock module".to_owned()
+        }
+        (Some("LOADING"), _) => "the server is loading its data".to_owned(),
+        (Some("READONLY"), _) => "the server is a replica, which grants no locks".to_owned(),
         (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
+        _ if error.kind() == ErrorKind::AuthenticationFailed => "wrong user or password".to_owned(),
+        _ if error.is_connection_refusal() => "connection refused".to_owned(),
+        _ if error.is_connection_dropped() => "the connection was closed".to_owned(),
+        _ => {
+            let text = error.to_string();
+            // The number of a system error tells people nothing.
+            text.split(" (os error").next().unwrap_or(&text).to_owned()
+        }
     }
+}
+
+fn is_unknown_command(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default();
+    detail.starts_with("unknown command")
 }
 
 fn is_gone(error: &RedisError) -> bool {
@@ -401,34 +501,4 @@ fn with_tls(server: &Server, info: ConnectionInfo) -> ConnectionInfo {
         other => other,
     };
     info.set_addr(address)
-}
-
-/// Reads the certificates that the command line names.
-pub fn certificates(server: &Server) -> Result<TlsCertificates> {
-    let client_tls = match (&server.tls.cert, &server.tls.key) {
-        (Some(cert), Some(key)) => Some(ClientTlsConfig {
-            client_cert: contents(cert)?,
-            client_key: contents(key)?,
-        }),
-        _ => None,
-    };
-    let root_cert = server.tls.cacert.as_deref().map(contents).transpose()?;
-    Ok(TlsCertificates {
-        client_tls,
-        root_cert,
-    })
-}
-
-fn contents(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| path.display().to_string())
-}
-
-/// Returns a client for a node.
-pub fn client(server: &Server, info: ConnectionInfo) -> Result<Client> {
-    if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-        return Ok(Client::open(info)?);
-    }
-    // This call fails if it was made before, for another node.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    Ok(Client::build_with_tls(info, certificates(server)?)?)
 }

@@ -182,8 +182,8 @@ fn every_kind_of_lock_is_kept() {
 fn several_keys_are_kept_together() {
     let server = Server::start();
     for options in [
-        &["--keys", "b", "c"][..],
-        &["--session", "--keys", "b", "c"],
+        &["--keys", "b", "--keys", "c"][..],
+        &["--session", "--keys", "b", "--keys", "c"],
     ] {
         assert_eq!(done(&server, &run_words(options, &["true"])).code(), 0);
         for key in ["k", "b", "c"] {
@@ -292,13 +292,13 @@ fn a_loss_is_noticed_as_soon_as_the_lease_says() {
 #[test]
 fn nonsense_is_refused() {
     for (span, reason) in [
-        ("0", "must be 1ms or more"),
-        ("0s", "must be 1ms or more"),
-        ("0.0009", "must be 1ms or more"),
+        ("0", "must be more than 0"),
+        ("0s", "must be more than 0"),
+        ("-1", "must not be negative"),
         ("30days 1ms", "must be 30days or less"),
         ("9007199254740992ms", "--at-least"),
         ("10M", "must be 30days or less"),
-        ("1e15", "must be 30days or less"),
+        ("1e12", "must be 30days or less"),
         ("1e300", "--at-least"),
         ("inf", "--at-least"),
         ("nan", "--at-least"),

@@ -317,3 +317,43 @@ fn a_hangup_of_its_own_terminal_reaches_the_command() {
     assert_eq!(status.exit_code(), 6);
     assert_eq!(server.lock_info("k"), None);
 }
+
+/// The server is stopped meanwhile, so that the stop comes while its reply is awaited.
+#[test]
+fn a_command_that_is_stopped_while_it_awaits_a_reply_goes_on() {
+    let server = server_with_holder();
+    let mut terminal = shell(&server);
+    for (words, shown) in [
+        ("ls", "k    exclusive"),
+        ("info k", "held by a"),
+        ("why k", "in the last two minutes"),
+        ("break --yes k", "1 broken"),
+    ] {
+        server.freeze();
+        terminal.type_in("\x0c");
+        terminal.until_shows("nothing else", |text| text.trim_end() == "ready$");
+        terminal.type_in(&format!("redis-lock -t 20s {words}\n"));
+        let job = child_of(terminal.id());
+        until("it awaits a reply", || {
+            has_socket(job) && state(job) == Some('S')
+        });
+        terminal.type_in("\x1a");
+        terminal.until_shown("Stopped ");
+        until_prompt(&terminal, "ready$");
+        server.thaw();
+        terminal.type_in("fg; echo code=$?\n");
+        terminal.until_shown(shown);
+        terminal.until_shown("code=0");
+        until_prompt(&terminal, "ready$");
+    }
+}
+
+fn has_socket(process: Pid) -> bool {
+    let descriptors = std::fs::read_dir(format!("/proc/{process}/fd"));
+    let mut targets = descriptors
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|it| std::fs::read_link(it.path()));
+    targets.any(|it| it.is_ok_and(|it| it.to_string_lossy().starts_with("socket:")))
+}

@@ -5,7 +5,9 @@ mod stage;
 use std::fs;
 use std::path::PathBuf;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{
+    date_time_ymd, BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair,
+};
 use stage::support::{free_port, until, Expect, Server};
 use stage::{outcome, redis_lock, Outcome};
 use tempfile::TempDir;
@@ -28,14 +30,31 @@ impl Papers {
         let params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name");
         let own = params.signed_by(&key, &signer).expect("a certificate");
         let papers = Papers { dir };
-        for (name, text) in [
-            ("ca", signer.pem()),
-            ("cert", own.pem()),
-            ("key", key.serialize_pem()),
-        ] {
-            fs::write(papers.path(name), text).expect("a file");
-        }
+        papers.write("ca", signer.pem());
+        papers.write("cert", own.pem());
+        papers.write("key", key.serialize_pem());
         papers
+    }
+
+    /// Returns papers with a certificate that signs itself, may sign others, and names no server.
+    /// `openssl req -x509` makes such ones.
+    fn signed_by_itself(change: impl FnOnce(&mut CertificateParams)) -> Papers {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut params = CertificateParams::new([]).expect("no names");
+        params.distinguished_name.push(DnType::CommonName, "redis");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        change(&mut params);
+        let key = KeyPair::generate().expect("a key");
+        let own = params.self_signed(&key).expect("a certificate").pem();
+        let papers = Papers { dir };
+        papers.write("ca", own.clone());
+        papers.write("cert", own);
+        papers.write("key", key.serialize_pem());
+        papers
+    }
+
+    fn write(&self, name: &str, text: String) {
+        fs::write(self.path(name), text).expect("a file");
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -101,6 +120,75 @@ fn the_server_is_known_by_its_certificate() {
     );
     let run = ["run", "k", "-u", &url, "--cacert", &ca, "--", "true"];
     assert_eq!(outcome(&mut redis_lock(1, &run)).code(), 0);
+}
+
+#[test]
+fn a_certificate_that_signs_itself_is_known_if_it_is_given() {
+    let (server, papers) = (Server::start(), Papers::signed_by_itself(|_| {}));
+    let Some(port) = papers.serve(&server) else {
+        eprintln!("this server was built without TLS");
+        return;
+    };
+    server.call("CONFIG SET tls-auth-clients no").okay();
+    let own = ["-p", &port, "--tls", "--cacert", &papers.word("ca")];
+    for call in [&["ls"][..], &["run", "k", "--nb", "--", "true"]] {
+        let outcome = outcome(redis_lock(1, &[&own, call].concat()).env_remove("REDIS_LOCK_URL"));
+        assert_eq!(outcome.code(), 0, "{outcome:?}");
+    }
+    // Another one of the same name isn't known, nor is one that the given one would be the key of.
+    let others = Papers::signed_by_itself(|_| {});
+    let refused = ls(&["-p", &port, "--tls", "--cacert", &others.word("ca")]);
+    assert_eq!(refused.code(), 69, "{refused:?}");
+    assert!(
+        refused.err.contains("isn't among the trusted"),
+        "{refused:?}"
+    );
+    let refused = ls(&["-p", &port, "--tls"]);
+    assert_eq!(refused.code(), 69, "{refused:?}");
+    let refused = ls(&["-p", &port, "--tls", "--cacert", &papers.word("key")]);
+    assert!(
+        refused.err.contains("no certificate is in it"),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_certificate_that_has_expired_is_refused_even_if_it_is_given() {
+    let expire = |params: &mut CertificateParams| params.not_after = date_time_ymd(2020, 1, 1);
+    let (server, papers) = (Server::start(), Papers::signed_by_itself(expire));
+    let Some(port) = papers.serve(&server) else {
+        eprintln!("this server was built without TLS");
+        return;
+    };
+    server.call("CONFIG SET tls-auth-clients no").okay();
+    let own = ["-p", &port, "--tls", "--cacert", &papers.word("ca")];
+    let refused = ls(&own);
+    assert_eq!(refused.code(), 69, "{refused:?}");
+    assert!(refused.err.contains("expired"), "{refused:?}");
+}
+
+#[test]
+fn the_servers_name_is_that_of_its_certificate() {
+    let (server, papers) = (Server::start(), Papers::new());
+    let Some(port) = papers.serve(&server) else {
+        eprintln!("this server was built without TLS");
+        return;
+    };
+    server.call("CONFIG SET tls-auth-clients no").okay();
+    let own = [
+        "-h",
+        "localhost",
+        "-p",
+        &port,
+        "--tls",
+        "--cacert",
+        &papers.word("ca"),
+    ];
+    let refused = ls(&own);
+    assert_eq!(refused.code(), 69, "{refused:?}");
+    assert!(refused.err.contains("not valid for name"), "{refused:?}");
+    let named = ls(&[&own[..], &["--sni", "127.0.0.1"]].concat());
+    assert_eq!(named.code(), 0, "{named:?}");
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 mod stage;
 
+use std::time::{Duration, Instant};
+
 use rustix::process::{kill_process, Signal};
 use stage::support::{until, Expect, Server, LONG};
 use stage::terminal::{words, Terminal};
@@ -164,9 +166,10 @@ fn what_does_not_change_is_not_drawn_again() {
     let terminal = top(&server, &[], 80, 24);
     // Only the spans change.
     let before = terminal.raw().len();
-    until("it was drawn thirty times", || looks(&server) >= 30);
+    // Two for each picture: one because the lock is on the screen, one because it was found.
+    until("it was drawn thirty times", || looks(&server) >= 60);
     let raw = terminal.raw();
-    let drawn = looks(&server);
+    let drawn = looks(&server) / 2;
     let clears = raw[before..]
         .windows(4)
         .filter(|it| it == b"\x1b[2J")
@@ -176,9 +179,54 @@ fn what_does_not_change_is_not_drawn_again() {
     assert!(bytes < 200 * drawn, "{bytes} bytes in {drawn} times");
 }
 
+/// A server with a million keys used two thirds of its processor time for `top`.
+#[test]
+fn a_large_keyspace_is_read_little_by_little() {
+    let server = Server::start();
+    let keys = "for n = 1, 120000 do redis.call('SET', 'key:' .. n, '') end";
+    server.call(&["EVAL", keys, "0"]).nil();
+    server.call(format!("LOCK.ACQUIRE quiet a {LONG}")).grant();
+    server.call(format!("LOCK.ACQUIRE hot a {LONG}")).grant();
+    server.call("LOCK.ACQUIRE hot b").nil();
+    let (began, before) = (Instant::now(), calls(&server, "scan"));
+    let options = ["top", "-d", "50ms", "-t", "30s"];
+    let terminal = Terminal::start(words(server.port(), PROGRAM, &options), 100, 12);
+    terminal.until_shown("hot");
+    terminal.until_shown(" so far, ");
+    terminal.until_shows("all is read", |text| {
+        text.contains("quiet") && !text.contains(" so far, ")
+    });
+    // 120 calls visit all keys. 20 may come at once, and 20 in each second.
+    let (took, scans) = (began.elapsed(), calls(&server, "scan") - before);
+    assert!(took > Duration::from_millis(4_500), "{took:?}");
+    let most = 20 + 20 * (took.as_secs() + 1);
+    assert!(
+        (120..=most).contains(&(scans as u64)),
+        "{scans} in {took:?}"
+    );
+    terminal.until_shown("2 locks, 2 holders, 0 waiters at 127.0.0.1:");
+    terminal.until_shown(&format!("at most {}s old", took.as_secs() + 1));
+    // What is on the screen is read in each interval, not only when it is found again.
+    server.call("DEL quiet").int();
+    let deleted = Instant::now();
+    terminal.until_shown("1 locks, 1 holders");
+    assert!(
+        deleted.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        deleted.elapsed()
+    );
+}
+
 /// Returns the number of requests for the server's only lock.
 fn looks(server: &Server) -> usize {
-    let stats = server.info("commandstats", "cmdstat_lock.info");
+    calls(server, "lock.info")
+}
+
+fn calls(server: &Server, command: &str) -> usize {
+    let stats = server.find_info("commandstats", &format!("cmdstat_{command}"));
+    let Some(stats) = stats else {
+        return 0;
+    };
     let calls = stats
         .strip_prefix("calls=")
         .and_then(|rest| rest.split(',').next());
@@ -193,8 +241,9 @@ fn a_server_that_goes_is_told_of_and_comes_back() {
     let terminal = top(&server, &[], 100, 12);
     drop(waiters);
     server.kill9();
-    terminal.until_shown("NOT NOW:");
+    terminal.until_shown("NOT NOW: no connection to 127.0.0.1:");
     terminal.until_shown("busy");
+    terminal.until_shown("at most 3s old");
     server.restart();
     terminal.until_shown("0 locks, 0 holders, 0 waiters");
 }

@@ -8,17 +8,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context, Result};
-use redis_lock_client::{Config, Error, Guard, Lock, Locks, Options};
+use redis::Client;
+use redis_lock_client::{Config, Error, Guard, Lock, Locks, Observer, Options, Subject};
 
 use super::news::News;
 use crate::arguments::{Run, Server};
 use crate::info;
 use crate::nodes::{self, Nodes};
 use crate::shown;
+use crate::streams;
 
-/// The longest time that the end of redis-lock waits for a server's reply. Without a reply, the
-/// lock ends with its lease or its session, and a wait ends with its connection.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// The longest time that the end of redis-lock waits for a server to forget a cancelled wait. After
+/// that, the wait ends with its connection.
+const SETTLED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The interval of attempts to cancel a wait. The first attempt may come before the wait has begun.
 const TELL_AGAIN: Duration = Duration::from_millis(5);
@@ -42,10 +44,20 @@ impl Patience {
                 .map_or(Patience::ForEver, Patience::Until),
         }
     }
+
+    /// Returns the server with the limit of the wait.
+    fn bound(self, server: &Server) -> Server {
+        let mut server = server.clone();
+        if let Patience::Until(end) = self {
+            server.end = Some(end);
+        }
+        server
+    }
 }
 
 pub struct Lease {
     patience: Patience,
+    locks: Locks,
     lock: Lock,
     /// A text that says when the lock ends if the server doesn't reply at the end.
     ends: &'static str,
@@ -57,8 +69,9 @@ pub struct Lease {
 
 impl Lease {
     pub fn new(server: &Server, options: &Run, news: Sender<News>) -> Result<Lease> {
+        let patience = Patience::of(options);
         // A missing server, right or module is reported before the wait.
-        let nodes = Nodes::connect(server)?;
+        let nodes = Nodes::connect(&patience.bound(server))?;
         let keys = [&options.key].into_iter().chain(&options.keys);
         let keys: Vec<Vec<u8>> = keys.map(|key| key.as_bytes().to_vec()).collect();
         let lost = news.clone();
@@ -68,7 +81,8 @@ impl Lease {
         let lock = locks.handle_with(keys, client_options(options).on_lost(on_lost))?;
         let token = String::from_utf8(lock.token().to_vec()).context("the token")?;
         Ok(Lease {
-            patience: Patience::of(options),
+            patience,
+            locks,
             lock,
             ends: match options.session {
                 true => "the lock ends with its connection",
@@ -127,6 +141,17 @@ impl Lease {
         });
     }
 
+    /// Waits until nothing is left of a cancelled wait, if the server answers.
+    pub fn settle(&self) {
+        let locks = self.locks.clone();
+        let (sender, settled) = mpsc::channel();
+        thread::spawn(move || {
+            locks.settled();
+            sender.send(())
+        });
+        let _ = settled.recv_timeout(SETTLED_WITHIN);
+    }
+
     /// Releases the lock. Returns false if the lock had been lost.
     pub fn release(&self) -> bool {
         self.end(Guard::release)
@@ -137,49 +162,50 @@ impl Lease {
         self.end(move |guard| guard.release_after(rest))
     }
 
-    fn end(&self, by: impl FnOnce(Guard) -> Result<bool, Error> + Send + 'static) -> bool {
+    fn end(&self, by: impl FnOnce(Guard) -> Result<bool, Error>) -> bool {
         let guard = self
             .guard
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        let Some(guard) = guard else {
-            return true;
-        };
-        if guard.is_lost() {
-            // A lost lock needs no release. Dropping the guard could wait for a server that is
-            // away.
-            mem::forget(guard);
-            return false;
+        match guard {
+            None => true,
+            Some(guard) if guard.is_lost() => {
+                // A lost lock needs no release. Dropping the guard could wait for a server that is
+                // away.
+                mem::forget(guard);
+                false
+            }
+            Some(guard) => by(guard).unwrap_or_else(|error| {
+                let failure = told(error).to_string();
+                shown::tell(format_args!("{}: {}", self.ends, shown::line(&failure)));
+                true
+            }),
         }
-        let (sender, released) = mpsc::channel();
-        thread::spawn(move || sender.send(by(guard)));
-        let failure = match released.recv_timeout(ANSWER_WITHIN) {
-            Ok(Ok(released)) => return released,
-            Ok(Err(error)) => told(error).to_string(),
-            Err(_) => "the server doesn't answer".to_owned(),
-        };
-        shown::tell(format_args!("{}: {}", self.ends, shown::line(&failure)));
-        true
     }
 }
 
-/// Acquires the lock, and asks the server again if the lock is held. This process may have been
-/// stopped before it read the grant, so the lock may have expired.
-fn taken(lock: &Lock, patience: Patience) -> Result<Option<Guard>> {
-    loop {
-        let guard = match patience {
-            Patience::ForEver => lock.acquire().map(Some),
-            Patience::None => lock.try_acquire(),
-            Patience::Until(end) => {
-                lock.acquire_within(end.saturating_duration_since(Instant::now()))
-            }
-        };
-        match guard.map_err(told)? {
-            Some(guard) if guard.left().map_err(told)?.is_zero() => drop(guard),
-            guard => return Ok(guard),
-        }
+/// Tells of a server that is away while `run` goes on.
+struct Told;
+
+impl Observer for Told {
+    fn lost(&self, _lock: &Subject<'_>) {}
+
+    fn unavailable(&self, error: &Error) {
+        shown::tell(format_args!(
+            "tries again: {}",
+            shown::line(&error.to_string())
+        ));
     }
+}
+
+fn taken(lock: &Lock, patience: Patience) -> Result<Option<Guard>> {
+    let guard = match patience {
+        Patience::ForEver => lock.acquire().map(Some),
+        Patience::None => lock.try_acquire(),
+        Patience::Until(end) => lock.acquire_within(end.saturating_duration_since(Instant::now())),
+    };
+    guard.map_err(told)
 }
 
 /// Returns the error with its message once, because an error of the redis crate is also its own
@@ -187,21 +213,26 @@ fn taken(lock: &Lock, patience: Patience) -> Result<Option<Guard>> {
 fn told(error: Error) -> anyhow::Error {
     match error {
         Error::Redis(error) => anyhow!(nodes::told(&error)),
-        other => other.into(),
+        Error::NotReplicated(text) => anyhow!("NOREPLICAS {text}"),
+        other => anyhow!(other.to_string()),
     }
 }
 
 fn locks(server: &Server, is_cluster: bool) -> Result<Locks> {
-    let client = nodes::client(server, nodes::connection_info(server)?)?;
-    Ok(Locks::new(match is_cluster {
+    let info = nodes::connection_info(server)?;
+    let connector = streams::connector(info.addr(), &server.tls)?;
+    let client = Client::open(info)?;
+    let config = match is_cluster {
         true => Config::cluster([client]),
         false => client.into(),
-    }))
+    };
+    let config = config.command_timeout(server.timeout)?.connector(connector);
+    Ok(Locks::new(config.observer(Told)))
 }
 
 /// Returns the options of the lock. No lease is shorter than `--at-least`, so the lock stays that
 /// long even if redis-lock is killed. It is still renewed at a third of `--lease`, so a loss is
-/// noticed as early as without `--at-least`.
+/// noticed as early as without `--at-least`. It is renewed as long as the command runs.
 fn client_options(run: &Run) -> Options {
     let lease = run.at_least.map_or(run.lease, |least| least.max(run.lease));
     let options = Options::new().lease(lease).renew_every(run.lease / 3);

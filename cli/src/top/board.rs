@@ -1,10 +1,12 @@
 //! The content of `top`, and the effects of key presses.
 
 use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeSet;
+use std::time::Instant;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::sources::Polled;
+use super::survey::Picture;
 use crate::arguments::SortBy;
 use crate::hot::Hot;
 use crate::lock::Lock;
@@ -12,13 +14,20 @@ use crate::lock::Lock;
 /// The number of rows that the page keys move by.
 const PAGE: usize = 10;
 
+/// The rows before and behind the mark that can be on the screen with it.
+const NEAR: usize = 100;
+
 /// The locks in display order, and the marked row.
 pub struct Board {
     pub server: String,
     pub rows: Vec<Row>,
     pub sort: SortBy,
     pub is_reversed: bool,
-    /// The failure of the last poll. While it is set, the rows are out of date.
+    /// The time since when every row was read. `None` before the first picture.
+    pub since: Option<Instant>,
+    /// True if no lock is missing.
+    pub is_complete: bool,
+    /// Why the locks couldn't be read the last time.
     pub failure: Option<String>,
     marked: usize,
 }
@@ -52,16 +61,25 @@ impl Board {
             rows: Vec::new(),
             sort,
             is_reversed: false,
+            since: None,
+            is_complete: false,
             failure: None,
             marked: 0,
         }
     }
 
-    /// Shows the result of a poll. After a failure, the old rows stay on the board.
-    pub fn show(&mut self, polled: Result<Polled, String>) {
-        match polled {
-            Ok(Polled { locks, mut hot }) => {
+    /// Shows a picture. After a failure, the old rows stay on the board.
+    pub fn show(&mut self, picture: Result<Picture, String>) {
+        match picture {
+            Ok(Picture {
+                locks,
+                mut hot,
+                since,
+                is_complete,
+            }) => {
                 self.failure = None;
+                self.since = Some(since);
+                self.is_complete = is_complete;
                 let marked = self.rows.get(self.marked).map(|row| row.key.clone());
                 let rows = locks.into_iter().map(|(key, lock)| {
                     let hot = hot.remove(&key);
@@ -77,6 +95,13 @@ impl Board {
     /// Returns the index of the marked row, or `None` without rows.
     pub fn marked(&self) -> Option<usize> {
         Some(self.marked).filter(|marked| *marked < self.rows.len())
+    }
+
+    /// Returns the keys of the rows around the mark.
+    pub fn near_mark(&self) -> BTreeSet<Vec<u8>> {
+        let first = self.marked.saturating_sub(NEAR);
+        let near = self.rows.iter().skip(first).take(2 * NEAR);
+        near.map(|row| row.key.clone()).collect()
     }
 
     pub fn press(&mut self, key: KeyEvent) -> Wish {
@@ -163,11 +188,13 @@ mod tests {
         }
     }
 
-    fn locks(waiters: &[(&str, u64)]) -> Polled {
+    fn locks(waiters: &[(&str, u64)]) -> Picture {
         let of = |(key, waiters): &(&str, u64)| (key.as_bytes().to_vec(), lock(*waiters));
-        Polled {
+        Picture {
             locks: waiters.iter().map(of).collect(),
             hot: HotKeys::new(),
+            since: Instant::now(),
+            is_complete: true,
         }
     }
 
@@ -209,12 +236,12 @@ mod tests {
     #[test]
     fn the_longest_waits_are_first_and_without_any_the_most_waiters() {
         let mut board = Board::new(String::new(), SortBy::Waited);
-        let mut polled = locks(&[("a", 1), ("b", 3), ("c", 0)]);
+        let mut picture = locks(&[("a", 1), ("b", 3), ("c", 0)]);
         board.show(Ok(locks(&[("a", 1), ("b", 3), ("c", 0)])));
         assert_eq!(keys(&board), "b a c");
-        polled.hot.insert(b"c".to_vec(), waited(9));
-        polled.hot.insert(b"a".to_vec(), waited(2));
-        board.show(Ok(polled));
+        picture.hot.insert(b"c".to_vec(), waited(9));
+        picture.hot.insert(b"a".to_vec(), waited(2));
+        board.show(Ok(picture));
         assert_eq!(keys(&board), "c a b");
         press(&mut board, KeyCode::Char('w'));
         assert_eq!(keys(&board), "b a c");

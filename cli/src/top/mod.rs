@@ -3,11 +3,14 @@
 mod board;
 mod screen;
 mod sources;
+mod survey;
 
 use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use anyhow::{ensure, Result};
 
@@ -16,7 +19,11 @@ use crate::nodes::Nodes;
 use crate::signals;
 use board::{Board, Wish};
 use screen::Screen;
-use sources::Event;
+use sources::{Event, Shown};
+use survey::Survey;
+
+/// The longest time between two drawings, because the screen shows the age of the picture.
+const DRAWN_EVERY: Duration = Duration::from_secs(1);
 
 pub fn watch(server: &Server, options: &Top) -> Result<ExitCode> {
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
@@ -24,17 +31,13 @@ pub fn watch(server: &Server, options: &Top) -> Result<ExitCode> {
     // A failed connection is reported before the screen is taken.
     let nodes = Nodes::connect(server)?;
     let mut board = Board::new(nodes.name(), options.sort);
+    let survey = Survey::new(nodes, options.pattern.as_bytes().to_vec());
+    let shown = Shown::default();
     let (sender, events) = mpsc::channel();
     sources::signals(sender.clone())?;
     sources::keys(sender.clone());
-    sources::locks(
-        sender,
-        server.clone(),
-        nodes,
-        options.pattern.as_bytes().to_vec(),
-        options.interval,
-    );
-    let end = shown_until_the_end(&mut board, &events);
+    sources::pictures(sender, server.clone(), survey, options, Arc::clone(&shown));
+    let end = shown_until_the_end(&mut board, &shown, &events);
     screen::restore();
     match end? {
         End::Wished => Ok(ExitCode::SUCCESS),
@@ -48,14 +51,19 @@ enum End {
     Signal(i32),
 }
 
-fn shown_until_the_end(board: &mut Board, events: &Receiver<Event>) -> Result<End> {
+fn shown_until_the_end(board: &mut Board, shown: &Shown, events: &Receiver<Event>) -> Result<End> {
     let mut screen = Screen::take()?;
     loop {
         screen.draw(board)?;
+        *shown.lock().unwrap_or_else(PoisonError::into_inner) = board.near_mark();
+        let first = match events.recv_timeout(DRAWN_EVERY) {
+            Err(RecvTimeoutError::Timeout) => Event::Redraw,
+            event => event?,
+        };
         // Events that arrived together are drawn together.
-        for event in [events.recv()?].into_iter().chain(events.try_iter()) {
+        for event in [first].into_iter().chain(events.try_iter()) {
             match event {
-                Event::Polled(polled) => board.show(polled),
+                Event::Picture(picture) => board.show(picture),
                 Event::Redraw => {}
                 Event::Signal(number) => return Ok(End::Signal(number)),
                 Event::Stop => screen = screen.stopped()?,

@@ -134,15 +134,18 @@ fn draw(frame: &mut Frame<'_>, board: &Board) {
 }
 
 fn summary(board: &Board) -> String {
+    let age = board.since.map(|since| since.elapsed().as_secs() + 1);
+    let age = age.map_or_else(String::new, |age_s| format!(", at most {age_s}s old"));
     if let Some(failure) = &board.failure {
-        return shown::line(&format!("NOT NOW: {failure}"));
+        return shown::line(&format!("NOT NOW: {failure}{age}"));
     }
     let waiters: u64 = board.rows.iter().map(|row| row.lock.waiters).sum();
     let holders: usize = board.rows.iter().map(|row| row.lock.holders.len()).sum();
     let is_lock = |row: &&Row| row.lock.mode != "free" || row.lock.waiters > 0;
     let locks = board.rows.iter().filter(is_lock).count();
+    let so_far = if board.is_complete { "" } else { " so far" };
     format!(
-        "{locks} locks, {holders} holders, {waiters} waiters at {}",
+        "{locks} locks{so_far}, {holders} holders, {waiters} waiters at {}{age}",
         board.server
     )
 }

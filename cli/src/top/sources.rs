@@ -1,23 +1,24 @@
 //! The sources of events: the keyboard, the servers, and signals. Each source has a thread.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossterm::event::{self, KeyEvent, KeyEventKind};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
-use crate::arguments::Server;
-use crate::hot::HotKeys;
-use crate::lock::Lock;
-use crate::nodes::{Locks, Nodes};
+use super::survey::{Picture, Survey};
+use crate::arguments::{Server, Top};
 
 /// An event that changes the screen or ends `top`.
 pub enum Event {
-    /// The state of the servers, or the failure of the poll.
-    Polled(Result<Polled, String>),
+    /// The locks now, or why they couldn't be read.
+    Picture(Result<Picture, String>),
     Key(KeyEvent),
     /// A redraw, because the terminal's size or content has changed.
     Redraw,
@@ -27,12 +28,6 @@ pub enum Event {
     Stop,
     /// The end of the keyboard input.
     Closed(io::Error),
-}
-
-/// The locks, and the keys that were waited for in the last minutes.
-pub struct Polled {
-    pub locks: Locks,
-    pub hot: HotKeys,
 }
 
 pub fn signals(events: Sender<Event>) -> io::Result<()> {
@@ -67,52 +62,37 @@ pub fn keys(events: Sender<Event>) {
     });
 }
 
-pub fn locks(
+/// The keys on the screen.
+pub type Shown = Arc<Mutex<BTreeSet<Vec<u8>>>>;
+
+/// Sends a picture of the locks in each interval. After a failure, opens new connections.
+pub fn pictures(
     events: Sender<Event>,
     server: Server,
-    nodes: Nodes,
-    pattern: Vec<u8>,
-    interval: Duration,
+    survey: Survey,
+    options: &Top,
+    shown: Shown,
 ) {
+    let (pattern, interval) = (options.pattern.as_bytes().to_vec(), options.interval);
     thread::spawn(move || {
-        let mut nodes = Some(nodes);
+        let mut survey = Some(survey);
         loop {
             let began = Instant::now();
-            let polled = polled(&server, &mut nodes, &pattern);
-            if events.send(Event::Polled(polled)).is_err() {
+            let keys = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let connected = match survey.take() {
+                Some(survey) => Ok(survey),
+                None => Survey::connect(&server, pattern.clone()),
+            };
+            let picture = connected.and_then(|mut connected| {
+                let picture = connected.picture(&keys)?;
+                survey = Some(connected);
+                Ok(picture)
+            });
+            let picture = picture.map_err(|error| format!("{error:#}"));
+            if events.send(Event::Picture(picture)).is_err() {
                 return;
             }
             thread::sleep(interval.saturating_sub(began.elapsed()));
         }
     });
-}
-
-/// Reads all locks and the contention on the existing connections. After a failure, the next call
-/// opens new connections.
-fn polled(server: &Server, nodes: &mut Option<Nodes>, pattern: &[u8]) -> Result<Polled, String> {
-    let connected = match nodes.take() {
-        Some(nodes) => Ok(nodes),
-        None => Nodes::connect(server),
-    };
-    let asked = connected.and_then(|mut connected| Ok((read(&mut connected, pattern)?, connected)));
-    match asked {
-        Ok((polled, connected)) => {
-            *nodes = Some(connected);
-            Ok(polled)
-        }
-        Err(error) => Err(format!("{error:#}")),
-    }
-}
-
-/// Reads the locks, and the contention if a server tells it. A hot lock that is free right now is
-/// among the locks, unless the pattern might leave its key out.
-fn read(nodes: &mut Nodes, pattern: &[u8]) -> anyhow::Result<Polled> {
-    let mut locks = nodes.locks(pattern)?;
-    let hot = nodes.hottest()?.unwrap_or_default();
-    if pattern == b"*" {
-        for key in hot.keys() {
-            locks.entry(key.clone()).or_insert_with(Lock::free);
-        }
-    }
-    Ok(Polled { locks, hot })
 }

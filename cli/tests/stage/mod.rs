@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 pub use support;
+pub mod places;
 pub mod terminal;
 
 use std::fs;

@@ -1,6 +1,7 @@
 //! Connections, on which many requests are in flight at once, and the messages that they receive.
 
 use std::collections::{HashMap, HashSet};
+use std::future::Future;
 use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use tokio::time::{timeout_at, Instant};
 
 use crate::error::{Failure, Outage, Redirect};
 use crate::mutex::Mutex;
-use crate::servers::{self, Config, Map};
+use crate::servers::{self, Config, Connector, Map};
 
 /// The shortest time limit of one attempt, unless the command timeout is shorter.
 const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
@@ -105,7 +106,11 @@ impl Inbox {
 }
 
 impl Connection {
-    pub(crate) async fn open(server: ConnectionInfo) -> Result<Connection, Failure> {
+    /// Opens a connection, by `connector` if there is one.
+    pub(crate) async fn open(
+        server: ConnectionInfo,
+        connector: Option<Connector>,
+    ) -> Result<Connection, Failure> {
         let inbox: Arc<Inbox> = Arc::default();
         let receives = Arc::clone(&inbox);
         let config = AsyncConnectionConfig::new()
@@ -118,11 +123,18 @@ impl Connection {
         let settings = server.redis_settings().clone();
         // Messages need RESP3, which also returns the text of a refused authentication.
         let settings = settings.set_protocol(ProtocolVersion::RESP3);
-        let client = Client::open(server.clone().set_redis_settings(settings));
         let opened = async {
-            client?
-                .get_multiplexed_async_connection_with_config(&config)
-                .await
+            let Some(connector) = connector else {
+                let client = Client::open(server.clone().set_redis_settings(settings))?;
+                return client
+                    .get_multiplexed_async_connection_with_config(&config)
+                    .await;
+            };
+            let stream = connector(server.addr()).await?;
+            let opened = MultiplexedConnection::new_with_config(&settings, stream, config).await;
+            let (connection, driver) = opened?;
+            tokio::spawn(driver);
+            Ok(connection)
         };
         let name = server.addr().to_string();
         let redis = opened
@@ -351,6 +363,17 @@ impl Connections {
         drop(state.start_look_up(self));
     }
 
+    fn open(
+        &self,
+        server: ConnectionInfo,
+    ) -> impl Future<Output = Result<Connection, Failure>> + Send + 'static {
+        open_within(
+            server,
+            self.config.connector.clone(),
+            self.attempt_timeout(),
+        )
+    }
+
     async fn map(&self) -> Result<Arc<Map>, Failure> {
         let look_up = {
             let mut state = self.state.lock();
@@ -406,8 +429,7 @@ impl Connections {
             };
             let known = state.shared.get(&name).filter(|it| is_usable(it)).cloned();
             known.unwrap_or_else(|| {
-                let within = self.attempt_timeout();
-                let opens = open_within(server.clone(), within);
+                let opens = self.open(server.clone());
                 let connecting = spawned(&self.handle, opens);
                 state.shared.insert(name.clone(), connecting.clone());
                 connecting
@@ -431,10 +453,7 @@ impl Connections {
             };
             match idle {
                 Some(connection) => Ok(connection),
-                None => self.learn_from(
-                    &server,
-                    open_within(server.clone(), self.attempt_timeout()).await,
-                ),
+                None => self.learn_from(&server, self.open(server.clone()).await),
             }
         };
         let mut connection = self.in_time(end, opens).await?;
@@ -534,10 +553,14 @@ fn spawned<T: Clone + Send + Sync + 'static>(
         .shared()
 }
 
-async fn open_within(server: ConnectionInfo, within: Duration) -> Result<Connection, Failure> {
+async fn open_within(
+    server: ConnectionInfo,
+    connector: Option<Connector>,
+    within: Duration,
+) -> Result<Connection, Failure> {
     let name = server.addr().to_string();
     let late = |_| Err(Failure::Outage(Outage::no_answer(&name, within)));
-    let opened = tokio::time::timeout(within, Connection::open(server)).await;
+    let opened = tokio::time::timeout(within, Connection::open(server, connector)).await;
     opened.unwrap_or_else(late)
 }
 

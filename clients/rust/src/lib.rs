@@ -23,7 +23,7 @@ pub use observer::{Observer, Outcome, Subject};
 pub use options::{Keys, Options};
 /// The `redis` crate, in the version that this crate uses.
 pub use redis;
-pub use servers::Config;
+pub use servers::{Config, Connector, Stream};
 pub use sync::{Guard, Lock, Locks};
 
 #[cfg(doctest)]

@@ -2,11 +2,15 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::StreamExt;
+use redis::aio::AsyncStream;
 use redis::cluster_routing::Slot;
 use redis::{from_redis_value, Client, Cmd, ConnectionAddr, ConnectionInfo, Value};
 use tokio::time::{timeout, Instant};
@@ -28,7 +32,16 @@ pub struct Config {
     pub(crate) command_timeout: Duration,
     /// `None` only logs.
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    /// `None` connects as the redis crate does.
+    pub(crate) connector: Option<Connector>,
 }
+
+/// A connection to a server, before anything was sent.
+pub type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
+
+/// A function that connects to a server.
+pub type Connector =
+    Arc<dyn Fn(&ConnectionAddr) -> BoxFuture<'static, io::Result<Stream>> + Send + Sync>;
 
 #[derive(Clone)]
 enum Kind {
@@ -53,6 +66,7 @@ impl Config {
             kind,
             command_timeout: Duration::from_secs(1),
             observer: None,
+            connector: None,
         }
     }
 
@@ -87,6 +101,15 @@ impl Config {
     /// Sets an observer of all locks.
     pub fn observer(mut self, observer: impl Observer + 'static) -> Config {
         self.observer = Some(Arc::new(observer));
+        self
+    }
+}
+
+impl Config {
+    /// Sets how all connections are opened, for example with TLS settings that the redis crate
+    /// doesn't have.
+    pub fn connector(mut self, connector: Connector) -> Config {
+        self.connector = Some(connector);
         self
     }
 }
@@ -259,7 +282,11 @@ impl Config {
     async fn ask_once(&self, server: &ConnectionInfo, command: &Cmd) -> Result<Value, Failure> {
         let within = self.command_timeout / 2;
         let end = Instant::now() + within;
-        let opened = timeout(within, Connection::open(server.clone())).await;
+        let opened = timeout(
+            within,
+            Connection::open(server.clone(), self.connector.clone()),
+        )
+        .await;
         let no_answer = Outage::no_answer(&server.addr().to_string(), within);
         let connection = opened.unwrap_or(Err(Failure::Outage(no_answer)))?;
         connection.ask(command, end, &[]).await
