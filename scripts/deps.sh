@@ -111,6 +111,8 @@ find_xz() { command -v xz; }
 
 find_musl() { command -v musl-gcc; }
 
+find_pip() { python3 -m pip --version >/dev/null 2>&1; }
+
 # cargo finds its subcommands in PATH, and in the directory in which it installs them.
 find_nextest() { have cargo-nextest || [ -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo-nextest" ]; }
 
@@ -233,9 +235,13 @@ need_cargo() {
   [ "$found" -ge "$(rust_wanted)" ] || die "this project needs Rust 1.$(rust_wanted), here is 1.$found: rustup update"
 }
 
-# Builds cargo-nextest once, in a version that the oldest supported Rust compiles.
+# Gets cargo-nextest once. If there is no build of it for this system, builds a version that the
+# oldest supported Rust compiles.
 need_nextest() {
   find_nextest && return
+  # Debian's pip takes some seconds, and to build cargo-nextest takes minutes.
+  case $manager in apt-get) find_pip || { may_be_root && install python3-pip; } ;; esac
+  sh "$root/scripts/prebuilt.sh" cargo-nextest && return
   say "building cargo-nextest, which takes two minutes, once"
   (
     unset CARGO_TARGET_DIR

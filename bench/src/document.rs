@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use redis_lock_load::Marks;
 
 use crate::plot;
 use crate::sheet::Run;
@@ -20,19 +21,19 @@ pub const METHOD: &str = "method.md";
 /// The folder of the drawings.
 pub const PLOTS: &str = "plots";
 
-/// The start of an opening mark, before the name of a table.
-const BEGIN: &str = "<!-- figures: ";
-/// The end of an opening mark.
-const CLOSE: &str = " -->";
-/// The line after the figures.
-const END: &str = "<!-- end of figures -->";
+/// The lines around each table of the page.
+const MARKS: Marks = Marks {
+    begin: "<!-- figures: ",
+    end: "<!-- end of figures -->",
+};
 
 /// Writes the results into the folder of the documentation: the tables of the page, the pages of
 /// the servers, and the drawings.
 pub fn write(docs: &Path, runs: &[Run]) -> Result<()> {
     let page = docs.join(PAGE);
     let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
-    fs::write(&page, filled(&text, runs)?)?;
+    let table = |name: &str| Ok(format!("{}\n", marked(name, runs)?));
+    fs::write(&page, MARKS.filled(&text, table)?)?;
     let folder = docs.join(PAGES);
     fs::create_dir_all(&folder)?;
     for (slug, runs) in servers(runs) {
@@ -51,25 +52,6 @@ fn servers(runs: &[Run]) -> BTreeMap<String, Vec<&Run>> {
         servers.entry(run.slug()).or_default().push(run);
     }
     servers
-}
-
-/// Returns the text with the tables of these runs between its marks.
-fn filled(text: &str, runs: &[Run]) -> Result<String> {
-    let mut filled = String::new();
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        filled.push_str(line);
-        filled.push('\n');
-        let name = line.strip_prefix(BEGIN);
-        let Some(name) = name.and_then(|name| name.strip_suffix(CLOSE)) else {
-            continue;
-        };
-        filled.push_str(&format!("\n{}\n\n", marked(name, runs)?));
-        let end = lines.find(|line| *line == END);
-        end.with_context(|| format!("the figures of {name} have no end"))?;
-        filled.push_str(&format!("{END}\n"));
-    }
-    Ok(filled)
 }
 
 /// Returns what a mark names: the table `bounds`, the table `polling` of a server, or the list

@@ -2,12 +2,11 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use redis::Value;
-use redis_lock_load::{packed, Connection, Plan, Server, PATIENCE};
+use redis_lock_load::{name_of, packed, Connection, Plan, Server, PATIENCE};
 
 use crate::sheet::Extent;
 
@@ -84,13 +83,7 @@ impl Stage {
 
     /// Returns the name and version that the program prints.
     pub fn server_name(&self) -> Result<String> {
-        let shown = || self.program.display().to_string();
-        let output = Command::new(&self.program).arg("--version").output();
-        let text = String::from_utf8(output.with_context(shown)?.stdout)?;
-        let mut words = text.split_whitespace();
-        let name = words.next().with_context(shown)?.to_owned();
-        let version = words.find_map(|word| word.strip_prefix("v="));
-        Ok(format!("{name} {}", version.with_context(shown)?))
+        name_of(&self.program)
     }
 
     /// Starts a server with the module, and returns the module's version from MODULE LIST.

@@ -81,6 +81,7 @@ impl Machine {
             "scripts/deps.sh",
             "scripts/install.sh",
             "scripts/matrix.sh",
+            "scripts/prebuilt.sh",
         ] {
             fs::copy(source.join(file), machine.clone_dir().join(file)).expect(file);
         }
@@ -369,6 +370,28 @@ fn the_runner_of_the_tests_is_built_where_it_is_missing_and_no_second_time() {
     assert_eq!(installs.len(), 1, "{installs:?}");
     assert!(installs[0].ends_with(" cargo-nextest"), "{installs:?}");
     assert_eq!(machine.calls_with("nextest").len(), 2);
+}
+
+#[test]
+fn the_runner_is_not_built_where_pip_has_it() {
+    let pip = r#"for word; do [ "$before" = --target ] && target=$word; before=$word; done
+[ -z "$target" ] || {
+  mkdir -p "$target/bin" && cp "$PROGRAMS/runner" "$target/bin/cargo-nextest"
+}"#;
+    let machine = Machine::new().server().without("cargo-nextest");
+    let home = machine.dir.path().join("home");
+    let machine = machine.program("runner", ":").program("python3", pip);
+    for _ in 0..2 {
+        let mut command = machine.command(&["make", "test"]);
+        let output = command.env("CARGO_HOME", &home).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+    }
+    assert!(home.join("bin/cargo-nextest").exists());
+    let pip_calls = machine.calls_with("install");
+    assert_eq!(pip_calls.len(), 1, "{pip_calls:?}");
+    assert!(pip_calls[0].starts_with("python3 "), "{pip_calls:?}");
+    assert!(pip_calls[0].contains(" --require-hashes "), "{pip_calls:?}");
 }
 
 #[test]

@@ -372,30 +372,13 @@ impl Server {
     /// [`thaw`](Server::thaw) continues the process.
     #[track_caller]
     pub fn freeze(&self) {
-        let process = self.signal(libc::SIGSTOP);
-        let mut status = 0;
-        // SAFETY: `status` is writable, and the process is a child that hasn't been waited for.
-        let changed = unsafe { libc::waitpid(process, &raw mut status, libc::WUNTRACED) };
-        assert!(
-            changed == process && libc::WIFSTOPPED(status),
-            "the process should stand still: {status:#x}"
-        );
+        self.process.freeze().expect("a process that runs");
     }
 
     /// Continues a stopped process (SIGCONT).
     #[track_caller]
     pub fn thaw(&self) {
-        self.signal(libc::SIGCONT);
-    }
-
-    #[track_caller]
-    fn signal(&self, signal: libc::c_int) -> libc::pid_t {
-        let process = libc::pid_t::try_from(self.process.id()).expect("a process number");
-        // SAFETY: kill takes numbers only. The process is a child that hasn't been waited for, so
-        // no other process has its number.
-        let sent = unsafe { libc::kill(process, signal) };
-        assert_eq!(sent, 0, "the server's process takes signals");
-        process
+        self.process.thaw().expect("a process that was stopped");
     }
 
     /// Ends the process without a chance to save anything.

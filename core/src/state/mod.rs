@@ -9,7 +9,6 @@ pub mod lacking;
 pub mod lost_holds;
 pub mod place;
 pub mod queue;
-pub mod queue_table;
 pub mod ranked_list;
 pub mod replica_waits;
 pub mod schedule;

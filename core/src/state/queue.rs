@@ -25,7 +25,6 @@ use crate::budget::MOST_TAKEN_OUT;
 use crate::hints::{likely, unlikely};
 use crate::state::lacking::Lacking;
 use crate::state::place::{Presence, WaiterKind};
-use crate::state::queue_table::QueueTable;
 use crate::state::ranked_list::{merged, RankedList};
 use crate::state::schedule::{Order, Time};
 use crate::state::slab::Slab;
@@ -179,6 +178,13 @@ struct Leaving {
     lines: usize,
 }
 
+/// The queue of a name, found once and valid until any queue is removed.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueId {
+    at: usize,
+    removals: u64,
+}
+
 /// The queue of one name, looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownQueue<'q> {
@@ -304,7 +310,9 @@ impl Waits {
 #[derive(Debug, Default)]
 pub struct Queues {
     waiters: Slab<Queued>,
-    queues: QueueTable<NameQueue>,
+    queues: IndexMap<Name, NameQueue, RandomState>,
+    /// The number of queues that were removed since the module was loaded.
+    removals: u64,
     /// The number of blocked clients.
     blocked: usize,
     /// Waits per connection: one, plus any that ended but were not absorbed yet. Counted at the
@@ -331,12 +339,12 @@ impl Queues {
 
     /// Returns true if the name has a queue.
     pub fn has_queue(&self, name: &Name) -> bool {
-        self.queues.contains(name)
+        self.queues.contains_key(name)
     }
 
     /// Returns every name that has a queue.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &Name> {
-        self.queues.names()
+        self.queues.keys()
     }
 
     /// Returns the names that have a queue and a number below `below`. Also returns the number
@@ -345,18 +353,50 @@ impl Queues {
     /// A name that has had a queue since before the first call is found, however the queues change
     /// between the calls.
     pub fn names_below(&self, below: usize, most: usize) -> (usize, impl Iterator<Item = &Name>) {
-        let below = below.min(self.queues.names().len());
+        let below = below.min(self.queues.len());
         let from = below.saturating_sub(most);
-        (from, self.queues.names_between(from, below))
+        let range = self.queues.get_range(from..below);
+        (from, range.into_iter().flat_map(|range| range.keys()))
+    }
+
+    /// Returns the queue of a name; `None` if the name has no waiters. An operation asks its
+    /// transaction, see [`crate::transaction::Transaction::queue`].
+    #[inline]
+    pub fn find(&self, name: &Name) -> Option<QueueId> {
+        let at = self.queues.get_index_of(name)?;
+        let removals = self.removals;
+        Some(QueueId { at, removals })
+    }
+
+    /// Returns true if a queue was found since the last removal of a queue.
+    #[inline]
+    pub const fn is_current(&self, id: QueueId) -> bool {
+        id.removals == self.removals
+    }
+
+    fn get(&self, id: QueueId) -> Option<&NameQueue> {
+        if unlikely(!self.is_current(id)) {
+            return None;
+        }
+        self.queues.get_index(id.at).map(|(_, queue)| queue)
+    }
+
+    fn get_mut(&mut self, id: QueueId) -> Option<&mut NameQueue> {
+        if unlikely(!self.is_current(id)) {
+            return None;
+        }
+        self.queues.get_index_mut(id.at).map(|(_, queue)| queue)
     }
 
     /// Returns the position of the first present waiter in the queue of a name.
+    pub fn head_at(&self, name: &Name) -> Option<Position> {
+        self.head(self.find(name)?)
+    }
+
+    /// Returns the position of the first present waiter in a queue.
     #[inline]
-    pub fn head(&self, name: &Name) -> Option<Position> {
-        if self.is_empty() {
-            return None;
-        }
-        let queue = self.queues.get(name)?;
+    pub fn head(&self, id: QueueId) -> Option<Position> {
+        let queue = self.get(id)?;
         if unlikely(!self.leaving.is_empty()) {
             return self.first_present(queue);
         }
@@ -375,9 +415,9 @@ impl Queues {
         waiter.is_some_and(|waiter| !waiter.kind.is_absent())
     }
 
-    /// Returns the position of the first waiter in the queue of a name, present or absent.
-    pub fn first(&self, name: &Name) -> Option<Position> {
-        let mut positions = self.queues.get(name)?.iter();
+    /// Returns the position of the first waiter in a queue, present or absent.
+    pub fn first(&self, id: QueueId) -> Option<Position> {
+        let mut positions = self.get(id)?.iter();
         positions.find(|position| self.at(*position).is_some())
     }
 
@@ -451,10 +491,10 @@ impl Queues {
         queued.waiter.names.as_slice().get(queued.blocked_by?)
     }
 
-    /// Returns the waiters that a name blocks because their tokens, which hold it already, lack
-    /// permits.
-    pub fn lacking(&self, name: &Name) -> Option<&Lacking> {
-        let lacking = &self.queues.get(name)?.lacking;
+    /// Returns the waiters that the name of a queue blocks because their tokens, which hold it
+    /// already, lack permits.
+    pub fn lacking(&self, id: QueueId) -> Option<&Lacking> {
+        let lacking = &self.get(id)?.lacking;
         (!lacking.is_empty()).then_some(lacking)
     }
 
@@ -475,7 +515,7 @@ impl Queues {
 
     /// Returns the queue of a name to read; `None` if the name has no waiters.
     pub fn known(&self, name: &Name) -> Option<KnownQueue<'_>> {
-        let (number, name, queue) = self.queues.get_numbered(name)?;
+        let (number, name, queue) = self.queues.get_full(name)?;
         Some(KnownQueue {
             number,
             name,
@@ -493,10 +533,12 @@ impl Queues {
         })
     }
 
-    /// Returns the queue of a name, to record how the name was settled; `None` if it has no
-    /// waiters.
-    pub fn to_settle(&mut self, name: &Name) -> Option<QueueToSettle<'_>> {
-        let queue = self.queues.get_mut(name)?;
+    /// Returns a queue to record how its name was settled.
+    pub fn to_settle(&mut self, id: QueueId) -> Option<QueueToSettle<'_>> {
+        if !self.is_current(id) {
+            return None;
+        }
+        let (_, queue) = self.queues.get_index_mut(id.at)?;
         let unannounced = &mut self.unannounced;
         Some(QueueToSettle { queue, unannounced })
     }
@@ -529,11 +571,11 @@ impl Queues {
         }
     }
 
-    /// Returns true if a present waiter is queued for a name that only other tokens are known to
-    /// hold. A newcomer with this token is then behind that waiter, whatever the lock's mode and
+    /// Returns true if a queue has a present waiter, and only other tokens are known to hold its
+    /// name. A newcomer with this token is then behind that waiter, whatever the lock's mode and
     /// limits.
-    pub fn is_behind(&self, name: &Name, token: &Token) -> bool {
-        let queue = self.queues.get(name);
+    pub fn is_behind(&self, id: QueueId, token: &Token) -> bool {
+        let queue = self.get(id);
         queue.is_some_and(|queue| {
             let lock = queue.lock.as_ref();
             let is_held = lock.is_some_and(|lock| !lock.is_free() && lock.holder(token).is_none());
@@ -590,6 +632,7 @@ impl Queues {
             let waiters = std::mem::take(&mut self.waiters);
             *self = Self {
                 waiters,
+                removals: self.removals + 1,
                 ..Self::default()
             };
             return Vec::new();
@@ -686,7 +729,7 @@ impl Queues {
     }
 
     /// Adds a waiter whose token doesn't wait for the same names yet. `by` is the index of the name
-    /// that blocks it, if known.
+    /// that blocks it, and `queue` the queue of its only name, if known.
     ///
     /// Returns its position, and those of its names whose queues may have had no present waiter
     /// before.
@@ -695,34 +738,37 @@ impl Queues {
         waiter: Waiter,
         end: End,
         by: Option<usize>,
+        queue: Option<QueueId>,
     ) -> (Position, Vec<Name>) {
         let position = self.waiters.add(end, Queued::blocked_by(waiter, by));
-        (position, self.list(position))
+        (position, self.list(position, queue))
     }
 
     /// Adds a waiter again at a position that it had. Its token must not wait for the same names.
     pub fn enqueue_again(&mut self, position: Position, waiter: Waiter) {
         let queued = Queued::blocked_by(waiter, None);
         let position = self.waiters.add_again(position, queued);
-        self.list(position);
+        self.list(position, None);
     }
 
     /// Adds a position to the queues and the indexes of its waiter. Returns those of its names
-    /// whose queues may have had no present waiter before.
-    fn list(&mut self, position: Position) -> Vec<Name> {
+    /// whose queues may have had no present waiter before. `known` is the queue of its only name.
+    fn list(&mut self, position: Position, known: Option<QueueId>) -> Vec<Name> {
         let mut new_queues = Vec::new();
         let Some(Queued { waiter, .. }) = self.waiters.get(position) else {
             return new_queues;
         };
         for name in &waiter.names {
-            self.queues.make(name);
-            if let Some(queue) = self.queues.get_mut(name) {
-                // A queue with positions may still have no present waiter.
-                if unlikely(queue.positions.is_empty() || !self.leaving.is_empty()) {
-                    new_queues.push(name.clone());
-                }
-                queue.insert(position, waiter.kind.presence());
+            let known = known.filter(|id| id.removals == self.removals);
+            let at = known.map_or_else(|| index_of(name, &mut self.queues), |id| id.at);
+            let Some((_, queue)) = self.queues.get_index_mut(at) else {
+                continue;
+            };
+            // A queue with positions may still have no present waiter.
+            if unlikely(queue.positions.is_empty() || !self.leaving.is_empty()) {
+                new_queues.push(name.clone());
             }
+            queue.insert(position, waiter.kind.presence());
         }
         match self.tokens.entry(waiter.request.token.clone()) {
             Entry::Vacant(vacant) => {
@@ -785,7 +831,8 @@ impl Queues {
     pub fn leave(&mut self, position: Position) -> Option<Name> {
         let (waiter, _) = self.take_waiter(position)?;
         if let Some(name) = waiter.names.only() {
-            self.leave_queue(name, position);
+            let id = self.find(name)?;
+            self.leave_queue(id, name, position);
             return Some(name.clone());
         }
         self.leave_lines(position, waiter.names);
@@ -875,15 +922,18 @@ impl Queues {
 
     /// Removes a waiter from all its queues. Returns the waiter.
     pub fn remove(&mut self, position: Position) -> Option<Waiter> {
-        let (waiter, _) = self.take(position)?;
+        let (waiter, _) = self.take(position, None)?;
         Some(waiter)
     }
 
-    /// Like [`Queues::remove`]. Also returns true if its token has other waits.
-    pub fn take(&mut self, position: Position) -> Option<(Waiter, bool)> {
+    /// Like [`Queues::remove`]. Also returns true if its token has other waits. `queue` is the queue
+    /// of its only name, if known.
+    pub fn take(&mut self, position: Position, queue: Option<QueueId>) -> Option<(Waiter, bool)> {
         let (waiter, has_others) = self.take_waiter(position)?;
         for name in &waiter.names {
-            self.leave_queue(name, position);
+            if let Some(id) = queue.or_else(|| self.find(name)) {
+                self.leave_queue(id, name, position);
+            }
         }
         if unlikely(!self.leaving.is_empty()) {
             self.leaving.swap_remove(&position);
@@ -1015,8 +1065,8 @@ impl Queues {
         }
     }
 
-    fn leave_queue(&mut self, name: &Name, position: Position) {
-        let Some(queue) = self.queues.get_mut(name) else {
+    fn leave_queue(&mut self, id: QueueId, name: &Name, position: Position) {
+        let Some(queue) = self.get_mut(id) else {
             return;
         };
         queue.remove(position);
@@ -1030,7 +1080,8 @@ impl Queues {
         if let Some(end) = self.queues.get(name).and_then(|queue| queue.unannounced) {
             self.unannounced.remove(name, end);
         }
-        self.queues.remove(name);
+        self.queues.swap_remove(name);
+        self.removals += 1;
     }
 
     /// Checks the invariants of the type, for tests.
@@ -1048,7 +1099,7 @@ impl Queues {
         let in_lacking: usize = self.queues.values().map(|queue| queue.lacking.len()).sum();
         let lacking = self.waiters.values().filter(|queued| queued.lack.is_some());
         let end_of = |name| Some((name, self.queues.get(name)?.unannounced?));
-        let to_announce: Vec<(&Name, Time)> = self.queues.names().filter_map(end_of).collect();
+        let to_announce: Vec<(&Name, Time)> = self.queues.keys().filter_map(end_of).collect();
         let are_listed = |ends: &[(&Name, Time)]| {
             let mut ends = ends.iter();
             ends.all(|(name, end)| self.unannounced.has(name, *end))
@@ -1094,6 +1145,14 @@ impl Queues {
             None => Ok(()),
         }
     }
+}
+
+/// Returns the index of a name's queue. Makes the queue if the name has none.
+fn index_of(name: &Name, queues: &mut IndexMap<Name, NameQueue, RandomState>) -> usize {
+    let entry = queues.entry(name.clone());
+    let at = entry.index();
+    entry.or_default();
+    at
 }
 
 /// Adds another wait of a token that waits already.

@@ -5,7 +5,9 @@
 
 // perf: a freed index is used again first, because its memory was touched last. Entries are kept
 // in pieces and never move, because copying a hundred thousand of them at once would delay every
-// client.
+// client. The crate `slab` has one vector, which doubles: 100,000 places took 676 bytes each instead
+// of 539, and a PING beside them up to 13 ms instead of 6. A hand-over took 0.6 % fewer instructions
+// with it.
 
 use crate::hints::unlikely;
 

@@ -211,15 +211,19 @@ impl WaitQueues {
         // perf: reading the lock costs more than everything else here. The recorded holders are
         // right if no key may have changed since the table last settled it.
         let knows_holders = tx.nothing_touched && !self.queues.is_empty();
-        if knows_holders && position.is_none() && self.queues.is_behind(name, &request.token) {
-            return Some(Blocked);
+        if knows_holders && position.is_none() {
+            let queue = tx.queue(name, &self.queues);
+            if queue.is_some_and(|queue| self.queues.is_behind(queue, &request.token)) {
+                return Some(Blocked);
+            }
         }
         let lock = tx.lock_at(name)?;
         let compatibility = lock.compatibility(request);
         if !matches!(compatibility, Admitted) || likely(self.queues.is_empty()) {
             return Some(compatibility);
         }
-        match self.queues.head(name) {
+        let queue = tx.queue(name, &self.queues);
+        match queue.and_then(|queue| self.queues.head(queue)) {
             Some(head) if position.is_none_or(|own| head < own) => Some(Blocked),
             _ => Some(Admitted),
         }

@@ -17,7 +17,10 @@ impl WaitQueues {
     #[inline(never)]
     pub(super) fn count_end(&mut self, name: &Name, held_ms: u64, tx: &mut Transaction) {
         // perf: most waiters are present, and the first of them is found without a search.
-        if self.queues.head(name).is_some() || self.queues.first(name).is_some() {
+        let Some(queue) = tx.queue(name, &self.queues) else {
+            return;
+        };
+        if self.queues.head(queue).is_some() || self.queues.first(queue).is_some() {
             self.contention.end_hold(name, held_ms, tx.steady_ms());
         }
     }

@@ -114,7 +114,7 @@ impl LockTable {
         // pending too.
         let heads = names
             .iter()
-            .filter_map(|name| self.wait_queues.queues.head(name));
+            .filter_map(|name| self.wait_queues.queues.head_at(name));
         let heads: Vec<Position> = heads.collect();
         let names: HashSet<&Name> = names.iter().collect();
         let pending = self.wait_queues.take_pending(steady_ms, most, &names);
@@ -212,7 +212,7 @@ impl WaitQueues {
                 work.extend([position]);
             } else {
                 let vacated = self.end_wait(position, Outcome::TimedOut, tx);
-                let heads = vacated.iter().filter_map(|name| self.queues.head(name));
+                let heads = vacated.iter().filter_map(|name| self.queues.head_at(name));
                 self.pending.extend(heads.map(|head| (steady_ms, head)));
             }
             self.process(work, tx);

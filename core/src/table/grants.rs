@@ -127,9 +127,7 @@ impl WaitQueues {
         }
         Answer::Count(count)
     }
-}
 
-impl WaitQueues {
     /// Restores the position of a waiter whose connection was lost before the reply could reach it.
     /// The result is as if the connection had been lost before the grant.
     ///
@@ -163,9 +161,7 @@ impl WaitQueues {
         names.iter().for_each(|name| tx.settle_again(name));
         true
     }
-}
 
-impl WaitQueues {
     /// Releases the names that the token holds. Returns the number of these names.
     ///
     /// # Errors

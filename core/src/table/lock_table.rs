@@ -79,16 +79,6 @@ pub(super) struct WaitQueues {
     pub(super) contention: Contention,
 }
 
-impl WaitQueues {
-    /// Returns true if `lock.max-tickets` admits one more waiter without a connection. The waiter's
-    /// client is gone and cannot get an error, so a refusal is only counted.
-    pub(super) fn has_room_for_absent(&mut self, max_tickets: usize) -> bool {
-        let has_room = max_tickets == 0 || self.queues.place_count() < max_tickets;
-        self.counters.max_tickets_refusals += u64::from(!has_room);
-        has_room
-    }
-}
-
 /// The queues and the sessions of all names.
 #[derive(Default)]
 pub struct LockTable {

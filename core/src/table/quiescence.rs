@@ -103,7 +103,7 @@ impl WaitQueues {
             | Compatibility::Upgrade
             | Compatibility::Raise { .. } => true,
             Compatibility::Admitted => {
-                self.queues.head(name) == Some(position) && tx.environment.store.is_here(name)
+                self.queues.head_at(name) == Some(position) && tx.environment.store.is_here(name)
             }
             Compatibility::UpgradeBlocked
             | Compatibility::RaiseBlocked { .. }

@@ -19,6 +19,7 @@ use crate::budget::{COMPLETION_STEPS, MOST_STEPS};
 use crate::decision::{Completion, Outcome};
 use crate::hints::{cold_path, likely, unlikely};
 use crate::state::hand_over::{FenceOrigin, HandOver, TakeBack};
+use crate::state::lacking::Lacking;
 use crate::state::place::WaiterKind;
 use crate::state::queue::{Position, Waiter, WaiterId};
 use crate::transaction::{EntryId, Transaction};
@@ -77,7 +78,7 @@ impl WaitQueues {
         let unsettled = names.iter().filter(|name| {
             let head = self
                 .queues
-                .head(name)
+                .head_at(name)
                 .and_then(|position| self.queues.at(position));
             head.is_some_and(|head| {
                 head.is_over(steady_ms)
@@ -235,17 +236,17 @@ impl WaitQueues {
             tx.steady_ms()
         };
         let Some(name) = tx.name_of(id) else { return };
+        let queue = tx.queue(name, &self.queues);
         let lock = tx.lock(id);
-        let first = match lock {
-            Some(_) => self.queues.head(name),
+        let first = queue.and_then(|queue| match lock {
+            Some(_) => self.queues.head(queue),
             // A key of another type ends all waits, including absent ones.
-            None => self.queues.first(name),
-        };
+            None => self.queues.first(queue),
+        });
         let Some(head) = first else {
             let several = lock.is_some_and(|lock| lock.holders().len() > 1);
             // Absent waiters are counted with the holders that go.
-            let is_waited_for = !self.queues.is_empty() && self.queues.has_queue(name);
-            if several || is_waited_for || self.schedule.time_of(name).is_some() {
+            if several || queue.is_some() || self.schedule.time_of(name).is_some() {
                 work.schedule([id]);
             }
             return;
@@ -262,8 +263,9 @@ impl WaitQueues {
             return;
         };
         let mut steps = 0;
-        if unlikely(self.queues.lacking(name).is_some()) {
-            steps += self.recheck_lacking(name, lock, work);
+        let lacking = queue.and_then(|queue| self.queues.lacking(queue));
+        if let Some(lacking) = lacking {
+            steps += self.recheck_lacking(lacking, name, lock, work);
         }
         if unlikely(lock.mode() == Mode::Shared) {
             if let Some(sole) = lock.holders().only() {
@@ -292,20 +294,18 @@ impl WaitQueues {
     /// Adds to the work the waiters that may get the permits that they lack here. Returns the steps
     /// taken.
     #[inline(never)]
-    fn recheck_lacking(&self, name: &Name, lock: &Lock, work: &mut WorkList) -> u64 {
-        work.extend(self.first_lacking_nothing(name, lock));
+    fn recheck_lacking(
+        &self,
+        lacking: &Lacking,
+        name: &Name,
+        lock: &Lock,
+        work: &mut WorkList,
+    ) -> u64 {
+        work.extend(first_lacking_nothing(lacking, lock));
         // A grant to the holder with the smallest limit replaces that limit, which binds all
         // others.
         let alone = lock.holders().alone_with_smallest_limit();
         alone.map_or(1, |own| 1 + self.recheck_waits_of(&own.token, name, work))
-    }
-
-    /// Returns the first waiter in the queue that lacked permits here and lacks none now, by the
-    /// limits of all holders. The next such waiter is looked at after this one was granted, or was
-    /// found to lack something else.
-    fn first_lacking_nothing(&self, name: &Name, lock: &Lock) -> Option<Position> {
-        let lacking = self.queues.lacking(name)?;
-        lacking.first_met(lock.holders().permits(), lock.room())
     }
 
     /// Adds to the work the waits of a token that this name blocks. Returns the steps taken.
@@ -407,8 +407,14 @@ impl WaitQueues {
     /// was found to lack something else.
     #[inline(never)]
     fn recheck_next_lacking(&self, name: &Name, work: &mut WorkList, tx: &mut Transaction) {
+        let queue = tx.queue(name, &self.queues);
+        let lacking = queue.and_then(|queue| self.queues.lacking(queue));
         let lock = tx.lock_at(name);
-        work.extend(lock.and_then(|lock| self.first_lacking_nothing(name, lock)));
+        work.extend(
+            lacking
+                .zip(lock)
+                .and_then(|(lacking, lock)| first_lacking_nothing(lacking, lock)),
+        );
     }
 
     /// Removes the waiter at a position from its queues and grants its names to it.
@@ -419,7 +425,9 @@ impl WaitQueues {
         tx: &mut Transaction,
     ) {
         self.count_before_end(position, tx);
-        let Some((waiter, waits_elsewhere)) = self.queues.take(position) else {
+        let names = self.queues.at(position).map(|waiter| &waiter.names);
+        let queue = names.and_then(|names| tx.only_queue(names, &self.queues));
+        let Some((waiter, waits_elsewhere)) = self.queues.take(position, queue) else {
             return;
         };
         if unlikely(waits_elsewhere) {
@@ -534,7 +542,8 @@ impl WaitQueues {
         self.count_vanished(id, tx);
         let Some(name) = tx.name_of(id) else { return };
         let lock = tx.lock(id);
-        let queue = self.queues.to_settle(name);
+        let queue = tx.queue(name, &self.queues);
+        let queue = queue.and_then(|queue| self.queues.to_settle(queue));
         let has_queue = queue.is_some();
         let ends = lock.and_then(|lock| {
             let matters = has_queue || lock.holders().len() > 1;
@@ -550,6 +559,12 @@ impl WaitQueues {
             queue.record(name, lock, end_ms, now_ms);
         }
     }
+}
+
+/// Returns the first of these waiters that lacks no permits now, by the limits of all holders. The
+/// next such waiter is looked at after this one was granted, or was found to lack something else.
+fn first_lacking_nothing(lacking: &Lacking, lock: &Lock) -> Option<Position> {
+    lacking.first_met(lock.holders().permits(), lock.room())
 }
 
 /// Returns true if fewer replicas are online than a waiter asks for.

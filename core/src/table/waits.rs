@@ -190,6 +190,14 @@ impl WaitQueues {
         passes.then_some(()).ok_or(refusal)
     }
 
+    /// Returns true if `lock.max-tickets` admits one more waiter without a connection. The waiter's
+    /// client is gone and cannot get an error, so a refusal is only counted.
+    pub(super) fn has_room_for_absent(&mut self, max_tickets: usize) -> bool {
+        let has_room = max_tickets == 0 || self.queues.place_count() < max_tickets;
+        self.counters.max_tickets_refusals += u64::from(!has_room);
+        has_room
+    }
+
     fn enqueue(
         &mut self,
         waiter: Waiter,
@@ -202,10 +210,11 @@ impl WaitQueues {
             JoinAt::At(_) | JoinAt::Last => End::Back,
         };
         self.count_lost(tx);
-        let (position, new_queues) = self.queues.enqueue(waiter, end, by);
+        let queue = tx.only_queue(&waiter.names, &self.queues);
+        let (position, new_queues) = self.queues.enqueue(waiter, end, by, queue);
         for name in new_queues {
             // Another present waiter may be before it.
-            if self.queues.head(&name) == Some(position) {
+            if self.queues.head_at(&name) == Some(position) {
                 self.begin_queue(&name, tx);
             }
         }

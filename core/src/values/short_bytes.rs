@@ -1,6 +1,9 @@
 //! Byte strings that are mostly short. Short ones are stored in the value itself, long ones are
 //! shared.
 
+// perf: a `SmallVec` has a word for its capacity, and its bytes behind the length can't be read. With
+// it a place took 609 bytes instead of 539, and a pair 1.4 % more instructions of the commands.
+
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

@@ -370,7 +370,7 @@ fn check_no_one_sleeps(world: &World, key: &str) -> Result<(), TestCaseError> {
                     }
             } else {
                 !admits(&lock, waiter)
-                    || queues.head(name) != Some(position)
+                    || queues.head_at(name) != Some(position)
                     || (lock.is_free() && world.table.is_scheduled(name))
             }
         });

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{bail, Context, Result};
+use redis_lock_rig::Marks;
 
-/// The beginning of a mark, before the name of a part.
-const BEGIN: &str = "<!-- told by the module: ";
-/// The end of a mark, after the name of a part.
-const CLOSE: &str = " -->";
-/// The line after a part.
-const END: &str = "<!-- end of what the module tells -->";
+const MARKS: Marks = Marks {
+    begin: "<!-- told by the module: ",
+    end: "<!-- end of what the module tells -->",
+};
 
 /// The texts between the marks, by the names of the parts.
 pub type Parts = BTreeMap<&'static str, String>;
@@ -17,23 +16,11 @@ pub type Parts = BTreeMap<&'static str, String>;
 /// Returns the text with all parts between its marks. Returns an error unless each part is there
 /// exactly once.
 pub fn filled(text: &str, parts: &Parts) -> Result<String> {
-    let mut filled = String::new();
     let mut left = parts.clone();
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        filled.push_str(line);
-        filled.push('\n');
-        let name = line.strip_prefix(BEGIN);
-        let Some(name) = name.and_then(|name| name.strip_suffix(CLOSE)) else {
-            continue;
-        };
+    let filled = MARKS.filled(text, |name| {
         let part = left.remove(name);
-        let part = part.with_context(|| format!("{name} is no part of this page, or is twice"))?;
-        filled.push_str(&format!("\n{part}\n"));
-        let end = lines.find(|line| *line == END);
-        end.with_context(|| format!("{name} has no end"))?;
-        filled.push_str(&format!("{END}\n"));
-    }
+        part.with_context(|| format!("{name} is no part of this page, or is twice"))
+    })?;
     if !left.is_empty() {
         bail!("no marks for {:?}", left.keys());
     }
@@ -49,7 +36,8 @@ mod tests {
     }
 
     fn page(inside: &str) -> String {
-        format!("# A\n\n{BEGIN}arguments{CLOSE}\n{inside}{END}\n\nrest\n")
+        let Marks { begin, end } = MARKS;
+        format!("# A\n\n{begin}arguments -->\n{inside}{end}\n\nrest\n")
     }
 
     #[test]
@@ -63,7 +51,7 @@ mod tests {
     fn a_page_has_each_part_once() {
         let twice = page("") + &page("");
         let other = page("").replace("arguments", "answers");
-        let endless = page("").replace(END, "");
+        let endless = page("").replace(MARKS.end, "");
         for wrong in ["# A\n", &twice, &other, &endless] {
             assert!(filled(wrong, &parts()).is_err(), "{wrong}");
         }

@@ -14,7 +14,7 @@ use anyhow::{bail, Result};
 pub use connection::{packed, Connection};
 pub use crowd::Crowd;
 pub use pinger::{Latency, Pinger};
-pub use redis_lock_rig::{name_of, Plan};
+pub use redis_lock_rig::{name_of, Marks, Plan};
 pub use server::Server;
 
 /// Time after which a wait for anything counts as failed. A server that stalls this long counts as

@@ -1,11 +1,10 @@
 //! A server process with the module, in a directory of its own.
 
-use std::io::Error;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 use redis_lock_rig::{Plan, Process};
 use tempfile::TempDir;
 
@@ -44,21 +43,12 @@ impl Server {
 
     /// Stops the process (SIGSTOP).
     pub fn freeze(&self) -> Result<()> {
-        self.signal(libc::SIGSTOP)
+        self.process.freeze()
     }
 
     /// Lets a stopped process go on (SIGCONT).
     pub fn thaw(&self) -> Result<()> {
-        self.signal(libc::SIGCONT)
-    }
-
-    fn signal(&self, number: libc::c_int) -> Result<()> {
-        let id = libc::pid_t::try_from(self.process.id())?;
-        // SAFETY: the call takes only numbers. The process is this one's child and was not waited
-        // for, so no other process has its id.
-        let sent = unsafe { libc::kill(id, number) };
-        ensure!(sent == 0, "signal {number}: {}", Error::last_os_error());
-        Ok(())
+        self.process.thaw()
     }
 
     /// Waits for the end of the process, and returns its exit status.

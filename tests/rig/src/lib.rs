@@ -1,11 +1,13 @@
-//! Server processes, their ports and their protocol. The tests, the fuzzer and the load generator
-//! share this crate.
+//! Server processes, their ports and their protocol, and documents with generated parts. The tests,
+//! the fuzzer, the load generator and the writers of documents share this crate.
 
+mod marks;
 mod ports;
 mod process;
 pub mod sources;
 mod wire;
 
+pub use marks::Marks;
 pub use ports::free_port;
 pub use process::{name_of, Plan, Process};
 pub use wire::{packed, reply_end};

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{Error, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use redis::{from_redis_value, InfoDict, Parser, Value};
 
 use crate::{free_port, packed};
@@ -224,6 +224,35 @@ impl Process {
     /// Ends the process without a chance to save anything.
     pub fn kill(&self) {
         kill(&mut self.child());
+    }
+
+    /// Stops the process (SIGSTOP), and waits until it stands still. Everything that it is sent
+    /// meanwhile stays in its sockets.
+    pub fn freeze(&self) -> Result<()> {
+        let id = self.signal(libc::SIGSTOP)?;
+        let mut status = 0;
+        // SAFETY: `status` is writable, and the process is a child that was not waited for.
+        let changed = unsafe { libc::waitpid(id, &raw mut status, libc::WUNTRACED) };
+        ensure!(
+            changed == id && libc::WIFSTOPPED(status),
+            "the process should stand still: {status:#x}"
+        );
+        Ok(())
+    }
+
+    /// Continues a stopped process (SIGCONT).
+    pub fn thaw(&self) -> Result<()> {
+        self.signal(libc::SIGCONT)?;
+        Ok(())
+    }
+
+    fn signal(&self, signal: libc::c_int) -> Result<libc::pid_t> {
+        let id = libc::pid_t::try_from(self.id())?;
+        // SAFETY: the call takes numbers only. The process is a child that was not waited for, so no
+        // other process has its id.
+        let sent = unsafe { libc::kill(id, signal) };
+        ensure!(sent == 0, "signal {signal}: {}", Error::last_os_error());
+        Ok(id)
     }
 
     /// Returns everything in the server's log so far.
