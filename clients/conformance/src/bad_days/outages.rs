@@ -8,6 +8,7 @@ use serde_json::json;
 use super::cells::{rounds, Column, Due, Round, CLEAN, COMMAND_TIMEOUT};
 use super::faults::{Outage, Waits, KILLED, OUT_OF_MEMORY};
 use crate::driver::{Asked, Driver};
+use crate::servers::within;
 use crate::table::Ability;
 use crate::world::World;
 
@@ -38,6 +39,18 @@ fn driver(world: &World) -> Driver {
 fn make_lock(driver: &Driver, column: Column) {
     let options = json!({"keys": [column.key()], "lease_ms": LEASE_MS, "keep_ms": KEEP_MS});
     driver.lock(column.lock(), options);
+}
+
+/// Acquires a free lock. A busy client may need several tries to connect.
+fn hold(driver: &Driver, column: Column) {
+    let granted = || {
+        driver
+            .try_acquire(column.lock())
+            .error()
+            .is_none()
+            .then_some(())
+    };
+    assert!(within(CLEAN, granted).is_some(), "{column}: not granted");
 }
 
 fn begin_try(driver: &Driver, column: Column) -> Asked {
@@ -134,10 +147,10 @@ fn play_during(
         world.other_holds(&column.key());
     }
     for column in [Release, Extend] {
-        driver.try_acquire(column.lock()).fence();
+        hold(driver, column);
     }
     // A client that has tried has its connection.
-    driver.try_acquire(Try.lock()).fence();
+    hold(driver, Try);
     driver.release(Try.lock());
     let waits = waiter.begin_acquire(Ever.lock(), None);
     let given_up = driver.begin_acquire(Cancel.lock(), None);
@@ -145,8 +158,8 @@ fn play_during(
         world.until_waiting(&column.key(), 1);
     }
     let limited = driver.begin_acquire(Limit.lock(), Some(LONG_MS));
-    let block = driver.begin_block(Block.lock(), WAIT, LONG, None);
-    let failing = driver.begin_block(FailingBlock.lock(), WAIT, LONG, Some("boom"));
+    let block = driver.begin_block(Block.lock(), REPORTED, LONG, None);
+    let failing = driver.begin_block(FailingBlock.lock(), REPORTED, LONG, Some("boom"));
     let [inside, inside_failing] = [Block, FailingBlock].map(|column| {
         let event = driver.event_of_lock("in", column.lock(), LONG);
         event.expect("the block begins").at
@@ -210,7 +223,7 @@ pub fn out_of_memory_during(world: &mut World) {
             make_lock(&driver, column);
         }
         for column in [Release, Extend] {
-            driver.try_acquire(column.lock()).fence();
+            hold(&driver, column);
         }
         let work = Duration::from_millis(200);
         let block = driver.begin_block(Block.lock(), WAIT, work, None);
@@ -251,7 +264,7 @@ pub fn restarted(world: &mut World) {
             make_lock(&driver, column);
         }
         for column in [Release, Extend] {
-            driver.try_acquire(column.lock()).fence();
+            hold(&driver, column);
         }
         let block = driver.begin_block(Block.lock(), WAIT, Duration::from_millis(300), None);
         driver

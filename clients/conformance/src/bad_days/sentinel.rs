@@ -34,12 +34,12 @@ pub fn found_by_its_sentinel(world: &mut World) {
 fn leave_idle_connections(world: &World, driver: &Driver) {
     world.other_holds(KEY);
     let names: Vec<String> = (0..IDLE).map(|number| format!("idle-{number}")).collect();
-    let begin = |name: &String| {
+    let mut waits = Vec::new();
+    for name in &names {
         driver.lock(name, json!({"keys": [KEY]}));
-        driver.begin_acquire(name, None)
-    };
-    let waits: Vec<_> = names.iter().map(begin).collect();
-    world.until_waiting(KEY, IDLE);
+        waits.push(driver.begin_acquire(name, None));
+        world.until_waiting(KEY, waits.len());
+    }
     world.other_releases(KEY);
     for (name, asked) in names.iter().zip(&waits) {
         driver.answer(asked).fence();
