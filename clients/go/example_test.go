@@ -105,13 +105,15 @@ func ExampleLock_AcquireWithin() {
 	}
 	defer locks.Close()
 	ctx := context.Background()
-	// Two permits: the third lock waits in vain.
-	for range 3 {
+	// Two permits: the third lock waits in vain. A Lock that nothing refers to would be released.
+	var permits [3]*redislock.Lock
+	for i := range permits {
 		permit, err := locks.Lock("pool", redislock.WithLimit(2))
 		if err != nil {
 			log.Fatal(err)
 		}
-		_, err = permit.AcquireWithin(ctx, 50*time.Millisecond)
+		permits[i] = permit
+		_, err = permit.AcquireWithin(ctx, time.Second)
 		switch {
 		case errors.Is(err, redislock.ErrNotAcquired):
 			fmt.Println("no permit")
@@ -121,8 +123,10 @@ func ExampleLock_AcquireWithin() {
 			fmt.Println("a permit")
 		}
 	}
-	if _, err := locks.ReleaseAll(ctx); err != nil {
-		log.Fatal(err)
+	for _, permit := range permits[:2] {
+		if err := permit.Release(ctx); err != nil {
+			log.Fatal(err)
+		}
 	}
 	// Output:
 	// a permit

@@ -21,7 +21,7 @@ import (
 	redislock "github.com/redis-lock/redis-lock/clients/go"
 )
 
-const patience = 15 * time.Second
+const patience = 60 * time.Second
 
 // late is how much later than its time a call may return. The contract says 250 ms; a machine that
 // is busy gets more.
@@ -155,6 +155,18 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
+// receive returns the next value of a channel.
+func receive[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case value := <-from:
+		return value
+	case <-time.After(patience):
+		t.Fatalf("nothing within %v", patience)
+		panic("unreachable")
+	}
+}
+
 // takes checks how long a call takes.
 func takes(t *testing.T, what string, expected, tolerance time.Duration, call func()) {
 	t.Helper()
@@ -235,10 +247,10 @@ func TestDoEndsItsContextWithTheLock(t *testing.T) {
 
 func TestRenewalEndsWithTheContextOfDo(t *testing.T) {
 	s := serve(t)
-	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(300*time.Millisecond))
+	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(3*time.Second))
 	ctx, cancel := context.WithCancel(background)
 	err := lock.Do(ctx, func(context.Context, int64) error {
-		time.Sleep(time.Second)
+		time.Sleep(4 * time.Second)
 		if !lock.IsHeld() {
 			t.Error("it wasn't renewed")
 		}
@@ -298,7 +310,7 @@ func TestAThousandGoroutinesWaitOnFewConnections(t *testing.T) {
 	s := serve(t)
 	locks := s.locks(t)
 	s.call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
-	failures := make(chan error)
+	failures := make(chan error, count)
 	for range count {
 		lock := lockOf(t, locks, "k")
 		go func() {
@@ -317,7 +329,7 @@ func TestAThousandGoroutinesWaitOnFewConnections(t *testing.T) {
 	began := time.Now()
 	s.call(t, "LOCK.RELEASE", "k", "other")
 	for range count {
-		check(t, <-failures)
+		check(t, receive(t, failures))
 	}
 	t.Logf("%d connections, %v for all", connections, time.Since(began))
 }
@@ -488,14 +500,14 @@ func TestAWaitWithoutALimitReportsAnOutageOnce(t *testing.T) {
 		_, err := lock.Acquire(ctx)
 		failed <- err
 	}()
-	report := <-reports
+	report := receive(t, reports)
 	expect(t, report, redislock.ErrUnavailable, syscall.ECONNREFUSED)
 	time.Sleep(500 * time.Millisecond)
 	if len(reports) != 0 {
 		t.Errorf("and %v", <-reports)
 	}
 	cancel()
-	expect(t, <-failed, context.Canceled)
+	expect(t, receive(t, failed), context.Canceled)
 }
 
 func TestTheObserverHearsOfWaitsAndGrants(t *testing.T) {
@@ -508,12 +520,12 @@ func TestTheObserverHearsOfWaitsAndGrants(t *testing.T) {
 		Granted: func(lock *redislock.Lock) { heard <- fmt.Sprintf("%v granted", lock.Keys()) },
 		Lost:    func(lock *redislock.Lock) { heard <- fmt.Sprintf("%v lost", lock.Keys()) },
 	}))
-	holder := lockOf(t, locks, "k", redislock.WithLease(300*time.Millisecond), redislock.WithoutRenewal())
+	holder := lockOf(t, locks, "k", redislock.WithLease(5*time.Second), redislock.WithoutRenewal())
 	acquired(t, holder)
-	_, err := lockOf(t, locks, "k").AcquireWithin(background, 60*time.Millisecond)
+	_, err := lockOf(t, locks, "k").AcquireWithin(background, time.Second)
 	expect(t, err, redislock.ErrNotAcquired)
 	for _, expected := range []string{"[k] granted", "[k] not acquired true", "[k] lost"} {
-		if said := <-heard; said != expected {
+		if said := receive(t, heard); said != expected {
 			t.Errorf("%s instead of %s", said, expected)
 		}
 	}
@@ -650,9 +662,9 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 
 func TestALongestHoldEndsTheRenewal(t *testing.T) {
 	s := serve(t)
-	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(300*time.Millisecond), redislock.WithMaxHold(800*time.Millisecond))
+	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(3*time.Second), redislock.WithMaxHold(4*time.Second))
 	acquired(t, lock)
-	takes(t, "the hold", 700*time.Millisecond, late, func() { <-lock.Lost() })
+	takes(t, "the hold", 4*time.Second, late, func() { receive(t, lock.Lost()) })
 }
 
 func TestAtLeastKeepsOthersOut(t *testing.T) {
@@ -720,7 +732,7 @@ func TestTheFirstLockOfTheReadmeIsWaitedFor(t *testing.T) {
 	until(t, "the second one waits", func() bool { return s.waiters(t, "orders:42") == 2 })
 	s.call(t, "LOCK.RELEASE", "orders:42", "other")
 	fences := [2]int64{}
-	for i, said := range []string{<-first, <-second} {
+	for i, said := range []string{receive(t, first), receive(t, second)} {
 		if _, err := fmt.Sscanf(said, "got it, fence %d\nreleased\n<nil>", &fences[i]); err != nil {
 			t.Fatalf("%v: %q", err, said)
 		}
