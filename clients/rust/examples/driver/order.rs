@@ -10,6 +10,9 @@ use crate::say;
 
 pub struct Order(pub Value);
 
+/// A setter of an option.
+type Set<T> = fn(Options, T) -> Options;
+
 /// An order that was not carried out.
 pub enum Refused {
     Error(Error),
@@ -102,7 +105,7 @@ impl Order {
     /// Returns the options of a lock.
     pub fn options(&self) -> Result<Options, Refused> {
         let mut options = Options::new();
-        let times: [(_, fn(Options, Duration) -> Options); 5] = [
+        let times: [(_, Set<Duration>); 5] = [
             ("lease_ms", Options::lease),
             ("keep_ms", Options::keep),
             ("wait_ms", Options::wait),
@@ -114,7 +117,7 @@ impl Order {
                 options = set(options, time);
             }
         }
-        let counts: [(_, fn(Options, u32) -> Options); 3] = [
+        let counts: [(_, Set<u32>); 3] = [
             ("limit", Options::limit),
             ("permits", Options::permits),
             ("replicas", Options::replicas),
@@ -127,7 +130,7 @@ impl Order {
         if self.0["renew"] == json!(false) {
             options = options.without_renewal();
         }
-        let flags: [(_, fn(Options) -> Options); 3] = [
+        let flags: [(_, fn(Options) -> _); 3] = [
             ("shared", Options::shared),
             ("session", Options::session),
             ("reentrant", Options::reentrant),
