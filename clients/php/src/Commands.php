@@ -121,6 +121,9 @@ final class Commands
         try {
             while (!$connection->answers(min(Clock::now() + self::PROOF, $end + self::GRACE))) {
                 $within = min(Clock::now() + $this->timeout, $end + self::GRACE);
+                if (!$this->servers->isCurrent($connection->server, $within)) {
+                    throw new Outage("$connection->server is not the primary any more");
+                }
                 $connections[] = $next = $this->take($connection->server, $within);
                 $next->send([$blocking()], $within);
                 $reply = $connection->receive($within);

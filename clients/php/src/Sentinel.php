@@ -28,6 +28,17 @@ final class Sentinel implements Servers
         return $this->primary ??= $this->find($until);
     }
 
+    public function isCurrent(Server $server, float $until): bool
+    {
+        try {
+            $this->primary = $this->find($until);
+        } catch (Outage) {
+            // Without a sentinel the known primary goes on.
+            return true;
+        }
+        return (string) $this->primary === (string) $server;
+    }
+
     public function moved(string $key, Server $from, string $host, int $port): Server
     {
         throw new Outage("$from is a node of a cluster");

@@ -151,6 +151,8 @@ class Commands:
     def __init__(self, client: Any, io: Io, command_timeout: float, observer: Observer) -> None:
         self.io = io
         self.command_timeout = command_timeout
+        # The longest time of one attempt: there is time for another server.
+        self.attempt_timeout = max(min(command_timeout, 1.0), command_timeout / 3)
         self.observer = observer
         self.servers = Servers(client, io, command_timeout)
 
@@ -219,7 +221,7 @@ class Commands:
         is_silent = isinstance(error, (NoAnswer, exceptions.TimeoutError))
         self.io.put_back(call)
         # A connection isn't dead because a short limit is over.
-        if not is_silent or seconds > 0.9 * self.command_timeout:
+        if not is_silent or seconds > 0.9 * self.attempt_timeout:
             address = address or self.servers.find(key)
             self.io.drop(address)
             call.elsewhere = self.servers.other_than(address)
@@ -239,7 +241,7 @@ class Commands:
         for pause in pauses():
             began = time.monotonic()
             try:
-                return await act(min(until, began + self.command_timeout))
+                return await act(min(until, began + self.attempt_timeout))
             except Exception as error:
                 if not is_outage(error):
                     raise final(error, call.token) from None

@@ -68,9 +68,16 @@ _OUTAGES = (
 _OUTAGE_CODES = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "BUSY")  # fmt: skip
 
 
+def refused(error: Optional[BaseException]) -> Optional[BaseException]:
+    """Return the refusal of the user or the password, if that is the reason of an error."""
+    while error is not None and not isinstance(error, _REFUSED):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def is_outage(error: BaseException) -> bool:
     """Return True if the same command may succeed later, or at another server."""
-    if isinstance(error, _REFUSED):
+    if refused(error) is not None:
         return False
     text = str(error)
     if text.startswith("UNBLOCKED"):
@@ -80,6 +87,7 @@ def is_outage(error: BaseException) -> bool:
 
 def final(error: BaseException, token: bytes) -> BaseException:
     """Return the error for the caller. Its text never has the token."""
+    error = refused(error) or error
     text = str(error)
     if token:
         text = text.replace(token.decode("utf-8", "replace"), "<token>")
