@@ -75,11 +75,19 @@ pub fn superseded(world: &mut World) {
             "superseded | {name}: got the lock of another: {answer}"
         );
     }
+    let fresh = "{t}fresh";
+    driver.lock("fresh", json!({"keys": [fresh]}));
+    driver.try_acquire("fresh").fence();
+    assert!(
+        !world.servers.superseded_has(fresh),
+        "superseded | try: sent to the old primary"
+    );
+    assert!(driver.release("fresh"));
     // A try that the old primary read when it went on is released there.
     let has_none = || (!world.servers.superseded_has(KEY)).then_some(());
     assert!(
         within(CLEAN, has_none).is_some(),
-        "superseded | the old primary has a grant"
+        "superseded | try: one that timed out left a grant at the old primary"
     );
     assert!(driver.extend("a", 50_000));
     assert!(driver.release("a"));
