@@ -360,7 +360,7 @@ impl Queues {
     }
 
     /// Returns the queue of a name; `None` if the name has no waiters. An operation asks its
-    /// transaction, see [`crate::transaction::Transaction::queue`].
+    /// transaction, see `Transaction::queue`.
     #[inline]
     pub fn find(&self, name: &Name) -> Option<QueueId> {
         let at = self.queues.get_index_of(name)?;
