@@ -166,7 +166,7 @@ test-clients: run-deps build ## test the client libraries on one server and a cl
 
 # --- packages ---------------------------------------------------------------------------------
 
-.PHONY: install uninstall deb-deps deb dist test-upgrade test-packages test-musl test-monitoring test-vanished deny
+.PHONY: install uninstall deb-deps packaged deb dist test-upgrade test-packages test-musl test-monitoring test-vanished deny
 
 # The root that `make install` copies the module to; the server's by default.
 PREFIX ?=
@@ -190,11 +190,15 @@ CARGO_DEB = cargo deb --version >/dev/null 2>&1 || \
 deb-deps: build-deps
 	@sh scripts/deps.sh deb
 
-deb: deb-deps build cli ## build a Debian package: target/debian
+# The module of the packages is optimized by a profile, for which a server is put under load.
+packaged: run-deps build
+	@$(FOUND); sh scripts/profiled.sh
+
+deb: deb-deps packaged cli ## build a Debian package: target/debian
 	@$(CARGO_DEB)
 	@sh scripts/deb.sh
 
-dist: build cli ## build a tarball for TARGET, by default for this machine: target/dist
+dist: packaged cli ## build a tarball for TARGET, by default for this machine: target/dist
 	@$(FOUND); TARGET="$(TARGET)" sh scripts/dist.sh
 
 # The tag that `make release` builds for: v and the version.

@@ -36,12 +36,13 @@ build_for_musl() {
 }
 
 built=$build/release
+module=$build/release/packaged/libredis_lock.so
 case $target in
   "$host") ;;
-  *-musl) build_for_musl; built=$build/$target/release ;;
+  *-musl) build_for_musl; built=$build/$target/release module=$build/$target/release/libredis_lock.so ;;
   *)
     use_cross_compiler "$target"
-    built=$build/$target/release
+    built=$build/$target/release module=$build/$target/release/libredis_lock.so
     cargo build --release --lib --target "$target"
     cargo build --release --package redis-lock-cli --target "$target"
     ;;
@@ -50,7 +51,7 @@ esac
 rm -rf "${out:?}/$name" "$out/$command"
 sh scripts/package-docs.sh "$out/$name"
 mkdir -p "$out/$name/scripts" "$out/$name/packaging" "$out/$command"
-cp "$built/libredis_lock.so" "$built/redis-lock" "$out/$name/"
+cp "$module" "$built/redis-lock" "$out/$name/"
 cp -R "$build/release/share" "$out/$name/"
 cp scripts/install.sh "$out/$name/scripts/"
 cp packaging/redis-lock.conf "$out/$name/packaging/"

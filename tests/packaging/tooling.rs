@@ -82,6 +82,7 @@ impl Machine {
             "scripts/install.sh",
             "scripts/matrix.sh",
             "scripts/prebuilt.sh",
+            "scripts/profiled.sh",
         ] {
             fs::copy(source.join(file), machine.clone_dir().join(file)).expect(file);
         }
@@ -469,6 +470,17 @@ esac"#;
         machine.run(&["sh", "scripts/deps.sh", "deb"]).ok();
     }
     assert_eq!(machine.calls_with("dpkg-dev").len(), 1);
+}
+
+#[test]
+fn the_packages_have_the_built_module_where_no_profile_can_be_made() {
+    let machine = Machine::new().server().program("rustc", "exit 1");
+    let said = machine.run(&["make", "packaged"]).ok();
+    assert_says(&said, &["the packages have the module of make build"]);
+    let built = machine.clone_dir().join("target/release");
+    let packaged = fs::read(built.join("packaged/libredis_lock.so")).expect("a module");
+    let plain = fs::read(built.join("libredis_lock.so")).expect("a module");
+    assert!(packaged == plain);
 }
 
 /// Creates a machine with a package that has these dependencies, and returns its path.

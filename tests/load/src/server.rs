@@ -1,5 +1,6 @@
 //! A server process with the module, in a directory of its own.
 
+use std::env;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use anyhow::{Context, Result};
 use redis_lock_rig::{Plan, Process};
 use tempfile::TempDir;
 
-use crate::{until, Connection};
+use crate::{until, Connection, PATIENCE};
 
 /// A running server. It is killed, and its directory removed, when this goes out of scope.
 pub struct Server {
@@ -57,5 +58,14 @@ impl Server {
             Ok(self.process.ended()?.is_some())
         })?;
         self.process.ended()?.context("an end")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A build that records a profile writes it as its process ends by itself.
+        if env::var_os("LLVM_PROFILE_FILE").is_some() && self.process.terminate().is_ok() {
+            drop(self.until_ended(PATIENCE));
+        }
     }
 }

@@ -226,6 +226,12 @@ impl Process {
         kill(&mut self.child());
     }
 
+    /// Asks the process to end by itself (SIGTERM).
+    pub fn terminate(&self) -> Result<()> {
+        self.signal(libc::SIGTERM)?;
+        Ok(())
+    }
+
     /// Stops the process (SIGSTOP), and waits until it stands still. Everything that it is sent
     /// meanwhile stays in its sockets.
     pub fn freeze(&self) -> Result<()> {
