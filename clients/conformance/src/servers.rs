@@ -153,14 +153,18 @@ impl Servers {
         Ok(folder)
     }
 
-    /// Waits until so many replicas have everything.
+    /// Waits until so many replicas have acknowledged everything. WAIT wouldn't do, because it looks
+    /// at what its own connection has written.
     pub fn until_replicated(&self, replicas: usize) {
         until("the replicas have everything", || {
             let info: RedisResult<String> = ask(self.owner(), "INFO replication");
-            info.is_ok_and(|it| it.matches("state=online").count() == replicas)
-        });
-        until("the replicas acknowledge", || {
-            self.int(&format!("WAIT {replicas} 100")) == replicas as i64
+            info.is_ok_and(|info| {
+                let whole = info
+                    .lines()
+                    .find_map(|line| line.strip_prefix("master_repl_offset:"));
+                let has_all = format!("state=online,offset={},", whole.unwrap_or_default().trim());
+                info.matches(&has_all).count() == replicas
+            })
         });
     }
 

