@@ -175,6 +175,7 @@ export class Connection {
   }
 
   #noAnswer(ms: number) {
-    return new ConnectionFailure(`no answer from ${this.#link.address} within ${Math.round(ms) / 1000} s`);
+    const seconds = Math.max(Math.round(ms), 0) / 1000;
+    return new ConnectionFailure(`no answer from ${this.#link.address} within ${seconds} s`);
   }
 }

@@ -312,7 +312,7 @@ impl Connections {
     }
 
     /// Learns from a reply: follows redirections, and drops the connections of a server that doesn't
-    /// serve a key. Fails if the redirections don't end.
+    /// serve a key. Fails if the redirections don't end, or if the reply is that of an older primary.
     pub(crate) fn note(
         &self,
         route: &mut Route,
@@ -320,6 +320,10 @@ impl Connections {
         answer: &Result<Value, Failure>,
     ) -> Result<(), Failure> {
         match answer {
+            Ok(_) if self.is_superseded(connection) => {
+                let old = format!("{} isn't the primary any more", connection.server());
+                return Err(Failure::Outage(Outage::new(old)));
+            }
             Ok(_) | Err(Failure::Final(_)) => {
                 route.redirections = 0;
                 route.asked = None;
@@ -349,6 +353,14 @@ impl Connections {
             }
         }
         Ok(())
+    }
+
+    /// Returns true if the sentinels have named another primary than this server, which may believe
+    /// that it still is the primary.
+    fn is_superseded(&self, connection: &Connection) -> bool {
+        let state = self.state.lock();
+        let is_known = |map: &Arc<Map>| map.has(connection.server());
+        self.config.has_sentinels() && state.map.as_ref().is_some_and(|map| !is_known(map))
     }
 
     fn suspect(&self, connection: &Connection) {

@@ -162,6 +162,10 @@ impl Map {
 }
 
 impl Config {
+    pub(crate) fn has_sentinels(&self) -> bool {
+        matches!(self.kind, Kind::Sentinel { .. })
+    }
+
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.kind, Kind::Cluster(_))
     }
