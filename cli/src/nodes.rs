@@ -51,7 +51,7 @@ pub struct Node {
     server: Server,
     database: i64,
     address: ConnectionAddr,
-    /// How long the last request could take.
+    /// The time limit of the last request.
     limit: Duration,
     /// The connection, or `None` if the node didn't reply in time: its late reply would be taken for
     /// the next one.
@@ -359,7 +359,7 @@ async fn open(connector: &Connector, info: &ConnectionInfo) -> RedisResult<Multi
 
 fn no_answer(address: &ConnectionAddr, limit: Duration) -> anyhow::Error {
     let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-    // What is left of a limit is a little less than the limit.
+    // The rest of a limit is a little less than the limit.
     let limit = shown::span(limit_ms.next_multiple_of(10));
     anyhow!("no answer from the server {address} within {limit}")
 }

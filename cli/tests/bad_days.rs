@@ -16,7 +16,7 @@ use stage::{outcome, redis_lock, Job, Outcome, PROGRAM};
 /// The limit of each wait for the server.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// How much later than its limit a command ends at most. A slow machine needs some of it to start
+/// The longest time by which a command ends later than its limit. A slow machine needs some of it to start
 /// the command.
 const LATE: Duration = Duration::from_millis(900);
 

@@ -10,7 +10,7 @@ use stage::PROGRAM;
 
 const PROMPT: &str = "ready$ ";
 
-/// What is typed before TAB, and the line after it, in every shell.
+/// The text that is typed before TAB, and the line after it, in every shell.
 const COMPLETED: [(&str, &str); 8] = [
     ("redis-lock ru", "redis-lock run"),
     ("redis-lock comp", "redis-lock completions"),

@@ -206,7 +206,7 @@ fn a_large_keyspace_is_read_little_by_little() {
     );
     terminal.until_shown("2 locks, 2 holders, 0 waiters at 127.0.0.1:");
     terminal.until_shown(&format!("at most {}s old", took.as_secs() + 1));
-    // What is on the screen is read in each interval, not only when it is found again.
+    // The locks on the screen are read in each interval, not only when the survey finds them again.
     server.call("DEL quiet").int();
     let deleted = Instant::now();
     terminal.until_shown("1 locks, 1 holders");

@@ -115,7 +115,7 @@ func final(err error, token secret) error {
 	case strings.HasPrefix(text, "ERR unknown command"):
 		return ErrModuleMissing
 	case strings.HasPrefix(text, "ERR Protocol error: unauthenticated"):
-		// What a server says to a long command before the password.
+		// The server's reply to a long command before the password.
 		return serverError("NOAUTH Authentication required.")
 	case strings.Contains(text, token()):
 		return serverError(strings.ReplaceAll(text, token(), "(token)"))

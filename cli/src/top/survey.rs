@@ -17,7 +17,7 @@ use crate::nodes::{Cursor, Locks, Node, Nodes, PAGE};
 /// The most keys that one server visits in a second. A key takes it about a microsecond.
 const KEYS_PER_SECOND: u32 = 20_000;
 
-/// How many keys a server visits in the time for one LOCK.INFO.
+/// The number of keys that a server visits in the time for one LOCK.INFO.
 const KEYS_PER_LOCK: u32 = 5;
 
 /// The most locks that are kept, besides those with waiters.

@@ -19,7 +19,7 @@ const FILLERS: usize = 3;
 /// The pause between two looks for a new connection.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What a relay does with connections and bytes.
+/// The way in which a relay treats connections and bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mood {
     /// Passes everything on.

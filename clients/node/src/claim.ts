@@ -27,7 +27,7 @@ function newToken(): string {
   return token;
 }
 
-/** What all locks of one Locks share. */
+/** The parts that all locks of one Locks share. */
 export interface Backend {
   readonly link: Link;
   readonly connection: Connection;

@@ -1,4 +1,4 @@
-/** What both entries share: the errors, and the types. The entries add their `Locks`. */
+/** The errors and types that both entries share. The entries add their `Locks`. */
 
 export * from './errors.js';
 export type { Lock, LockState } from './lock.js';

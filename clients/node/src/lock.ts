@@ -21,7 +21,7 @@ export interface Hooks {
 export type Outcome = 'granted' | 'not acquired' | 'cancelled' | 'failed';
 
 /**
- * What timers and the factory know of a lock. From the first renewal on they refer to the lock
+ * The part of a lock that timers and the factory know. From the first renewal on they refer to the lock
  * only weakly, so that a forgotten lock can be collected, and is then released.
  * perf: locks that are released sooner cost no weak reference.
  */

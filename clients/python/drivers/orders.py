@@ -51,8 +51,11 @@ def described(error):
 
 
 class Observer(redislock.Observer):
-    def __init__(self, name_of):
-        self.name_of = name_of
+    def __init__(self, locks):
+        self.locks = locks
+
+    def name_of(self, lock):
+        return next(name for name, it in self.locks.items() if it is lock)
 
     def waited(self, lock, seconds, outcome):
         say(event="waited", lock=self.name_of(lock), ms=round(seconds * 1000), outcome=outcome)
@@ -70,6 +73,19 @@ def addresses(order):
 
 def credentials(order):
     return {name: order[name] for name in ("username", "password") if order.get(name) is not None}
+
+
+def client(order, classes):
+    """Return redis-py's client. The classes are Redis, Sentinel, RedisCluster and ClusterNode."""
+    Redis, Sentinel, RedisCluster, ClusterNode = classes
+    servers = addresses(order)
+    if order["cluster"]:
+        nodes = [ClusterNode(host, port) for host, port in servers]
+        return RedisCluster(startup_nodes=nodes, **credentials(order))
+    if order.get("sentinel"):
+        return Sentinel(servers).master_for(order["sentinel"], **credentials(order))
+    host, port = servers[0]
+    return Redis(host=host, port=port, **credentials(order))
 
 
 def settings(order):

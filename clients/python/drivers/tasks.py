@@ -9,8 +9,7 @@ import sys
 from orders import (
     Boom,
     Observer,
-    addresses,
-    credentials,
+    client,
     described,
     limit,
     options,
@@ -53,19 +52,8 @@ class Driver:
         say(id=order["id"], **reply)
 
     async def connect(self, order):
-        def name_of(lock):
-            return next(name for name, it in self.locks.items() if it is lock)
-
-        servers = addresses(order)
-        if order["cluster"]:
-            nodes = [ClusterNode(host, port) for host, port in servers]
-            client = RedisCluster(startup_nodes=nodes, **credentials(order))
-        elif order.get("sentinel"):
-            client = Sentinel(servers).master_for(order["sentinel"], **credentials(order))
-        else:
-            host, port = servers[0]
-            client = Redis(host=host, port=port, **credentials(order))
-        self.made = Locks(client, observer=Observer(name_of), **settings(order))
+        made = client(order, (Redis, Sentinel, RedisCluster, ClusterNode))
+        self.made = Locks(made, observer=Observer(self.locks), **settings(order))
         return {"ok": True}
 
     async def lock(self, order):

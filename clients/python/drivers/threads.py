@@ -11,8 +11,7 @@ import time
 from orders import (
     Boom,
     Observer,
-    addresses,
-    credentials,
+    client,
     described,
     limit,
     options,
@@ -61,20 +60,9 @@ class Driver:
             threading.Event().wait()
 
     def connect(self, order):
-        def name_of(lock):
-            return next(name for name, it in self.locks.items() if it is lock)
-
         def make():
-            servers = addresses(order)
-            if order["cluster"]:
-                nodes = [ClusterNode(host, port) for host, port in servers]
-                client = RedisCluster(startup_nodes=nodes, **credentials(order))
-            elif order.get("sentinel"):
-                client = Sentinel(servers).master_for(order["sentinel"], **credentials(order))
-            else:
-                host, port = servers[0]
-                client = Redis(host=host, port=port, **credentials(order))
-            self.made = redislock.Locks(client, observer=Observer(name_of), **settings(order))
+            made = client(order, (Redis, Sentinel, RedisCluster, ClusterNode))
+            self.made = redislock.Locks(made, observer=Observer(self.locks), **settings(order))
             self.connected.set()
 
         def make_cluster():

@@ -358,9 +358,7 @@ impl Connections {
     /// Returns true if the sentinels have named another primary than this server, which may believe
     /// that it still is the primary.
     fn is_superseded(&self, connection: &Connection) -> bool {
-        let state = self.state.lock();
-        let is_known = |map: &Arc<Map>| map.has(connection.server());
-        self.config.has_sentinels() && state.map.as_ref().is_some_and(|map| !is_known(map))
+        self.config.has_sentinels() && self.state.lock().lists(connection) == Some(false)
     }
 
     fn suspect(&self, connection: &Connection) {
@@ -475,11 +473,7 @@ impl Connections {
 
     pub(crate) fn give_back(&self, connection: Connection) {
         let mut state = self.state.lock();
-        let is_current = state
-            .map
-            .as_ref()
-            .is_some_and(|map| map.has(connection.server()));
-        if is_current && !connection.is_closed() {
+        if state.lists(&connection) == Some(true) && !connection.is_closed() {
             state.idle.push(connection);
         }
     }
@@ -529,6 +523,12 @@ impl Connections {
 }
 
 impl State {
+    /// Returns true if the map has the server of a connection. `None` before the first look-up.
+    fn lists(&self, connection: &Connection) -> Option<bool> {
+        let map = self.map.as_ref()?;
+        Some(map.has(connection.server()))
+    }
+
     /// Starts to look up the servers, unless that runs already. The map stays until it ends.
     fn start_look_up(&mut self, connections: &Connections) -> Spawned<Arc<Map>> {
         if let Some(runs) = self.look_up.as_ref().filter(|it| it.peek().is_none()) {

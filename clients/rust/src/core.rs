@@ -1,4 +1,4 @@
-//! What all owners of a `Locks` share.
+//! The parts that all owners of a `Locks` share.
 
 use std::collections::HashMap;
 use std::fmt;

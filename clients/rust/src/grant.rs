@@ -45,7 +45,7 @@ pub(crate) struct Grant {
     state: Mutex<State>,
 }
 
-/// What a release leaves.
+/// The state of a grant after a release.
 pub(crate) enum Left {
     Holds(u32),
     /// The grant was lost before.

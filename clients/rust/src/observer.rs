@@ -1,4 +1,4 @@
-//! What a program learns of its locks, besides the results of its calls.
+//! The events of locks that a program hears of, besides the results of its calls.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::mpsc::{self, Sender};

@@ -38,12 +38,7 @@ fn waiter(server: &Server, lock: &Lock) -> JoinHandle<Result<i64, Error>> {
 async fn what_is_held_is_refused_to_others_until_it_is_released() {
     let server = Server::start();
     let locks = locks(&server);
-    let guard = locks
-        .handle("k")
-        .expect("a lock")
-        .acquire()
-        .await
-        .expect("the lock");
+    let guard = locks.acquire("k").await.expect("the lock");
     let other = locks.handle("k").expect("a lock");
     assert!(other.try_acquire().await.expect("an answer").is_none());
     assert!(other.left().await.expect("an answer").is_zero());
@@ -67,12 +62,7 @@ async fn a_waiting_task_is_told_of_its_turn() {
     let server = Server::start();
     {
         let locks = locks(&server);
-        let guard = locks
-            .handle("k")
-            .expect("a lock")
-            .acquire()
-            .await
-            .expect("the lock");
+        let guard = locks.acquire("k").await.expect("the lock");
         let waits = waiter(&server, &locks.handle("k").expect("a lock"));
         let released = Instant::now();
         assert!(guard.release().await.expect("an answer"));
@@ -86,12 +76,7 @@ async fn a_waiting_task_is_told_of_its_turn() {
 async fn a_wait_that_ends_leaves_nobody_in_the_queue() {
     let server = Server::start();
     let locks = locks(&server);
-    let _guard = locks
-        .handle("k")
-        .expect("a lock")
-        .acquire()
-        .await
-        .expect("the lock");
+    let _guard = locks.acquire("k").await.expect("the lock");
     let wait = Duration::from_millis(200);
     let start = Instant::now();
     let none = locks
@@ -109,12 +94,7 @@ async fn a_wait_that_ends_leaves_nobody_in_the_queue() {
 async fn a_dropped_wait_leaves_nothing_behind() {
     let server = Server::start();
     let locks = locks(&server);
-    let guard = locks
-        .handle("k")
-        .expect("a lock")
-        .acquire()
-        .await
-        .expect("the lock");
+    let guard = locks.acquire("k").await.expect("the lock");
     let lock = locks.handle("k").expect("a lock");
     let waits = waiter(&server, &lock);
     waits.abort();
@@ -130,23 +110,11 @@ async fn what_is_left_to_the_background_can_be_waited_for() {
     let server = Server::start();
     let locks = locks(&server);
     for _ in 0..50 {
-        drop(
-            locks
-                .handle("k")
-                .expect("a lock")
-                .acquire()
-                .await
-                .expect("the lock"),
-        );
+        drop(locks.acquire("k").await.expect("the lock"));
         locks.settled().await;
         assert!(server.is_free("k"));
     }
-    let _guard = locks
-        .handle("k")
-        .expect("a lock")
-        .acquire()
-        .await
-        .expect("the lock");
+    let _guard = locks.acquire("k").await.expect("the lock");
     let waits = waiter(&server, &locks.handle("k").expect("a lock"));
     waits.abort();
     assert!(waits.await.is_err());
@@ -178,12 +146,7 @@ async fn a_wait_that_is_dropped_at_any_moment_leaves_nothing_behind() {
     let server = Server::start();
     let locks = locks(&server);
     for step in 0..200 {
-        let guard = locks
-            .handle("k")
-            .expect("a lock")
-            .acquire()
-            .await
-            .expect("the lock");
+        let guard = locks.acquire("k").await.expect("the lock");
         // A place that is left behind stays longer than the test waits.
         let options = Options::new().keep(2 * LEASE);
         let lock = locks.handle_with("k", options).expect("a lock");
@@ -199,12 +162,7 @@ async fn a_wait_that_is_dropped_at_any_moment_leaves_nothing_behind() {
 async fn a_wait_outlives_its_connection_and_its_server() {
     let mut server = Server::start();
     let locks = locks(&server);
-    let guard = locks
-        .handle("k")
-        .expect("a lock")
-        .acquire()
-        .await
-        .expect("the lock");
+    let guard = locks.acquire("k").await.expect("the lock");
     let waits = waiter(&server, &locks.handle("k").expect("a lock"));
     server.kill_connections();
     server.until_waiters("k", 1);
@@ -254,12 +212,7 @@ async fn the_loss_of_a_lock_is_told_once() {
         let guard = lock.acquire().await.expect("the lock");
         assert!(timeout(Duration::ZERO, guard.lost()).await.is_err());
         server.delete("k");
-        let next = locks
-            .handle("k")
-            .expect("a lock")
-            .acquire()
-            .await
-            .expect("the lock");
+        let next = locks.acquire("k").await.expect("the lock");
         timeout(LEASE / 2, guard.lost()).await.expect("the loss");
         assert!(guard.is_lost());
         assert!(!guard.extend(lease).await.expect("an answer"));

@@ -38,11 +38,7 @@ fn waiter<'a>(
 fn what_is_held_is_refused_to_others_until_it_is_dropped() {
     let server = Server::start();
     let locks = locks(&server);
-    let guard = locks
-        .handle("k")
-        .expect("a lock")
-        .acquire()
-        .expect("the lock");
+    let guard = locks.acquire("k").expect("the lock");
     let other = locks.handle("k").expect("a lock");
     assert!(other.try_acquire().expect("an answer").is_none());
     assert!(other.left().expect("an answer").is_zero());
@@ -61,11 +57,7 @@ fn what_is_held_is_refused_to_others_until_it_is_dropped() {
 fn a_wait_is_handed_the_lock_as_it_is_released() {
     let server = Server::start();
     let locks = locks(&server);
-    let guard = locks
-        .handle("k")
-        .expect("a lock")
-        .acquire()
-        .expect("the lock");
+    let guard = locks.acquire("k").expect("the lock");
     thread::scope(|scope| {
         let waits = waiter(scope, &server, &locks.handle("k").expect("a lock"));
         let fence = guard.fence();
@@ -84,11 +76,7 @@ fn a_lease_counts_from_the_grant_however_long_the_wait_was() {
     let lock = locks
         .handle_with("k", Options::new().lease(lease).without_renewal())
         .expect("a lock");
-    let guard = locks
-        .handle("k")
-        .expect("a lock")
-        .acquire()
-        .expect("the lock");
+    let guard = locks.acquire("k").expect("the lock");
     thread::scope(|scope| {
         let began = Instant::now();
         let waits = scope.spawn(|| {
@@ -110,11 +98,7 @@ fn a_lease_counts_from_the_grant_however_long_the_wait_was() {
 fn a_wait_that_ends_leaves_nobody_in_the_queue() {
     let server = Server::start();
     let locks = locks(&server);
-    let _guard = locks
-        .handle("k")
-        .expect("a lock")
-        .acquire()
-        .expect("the lock");
+    let _guard = locks.acquire("k").expect("the lock");
     let wait = Duration::from_millis(200);
     let start = Instant::now();
     assert!(locks
@@ -132,11 +116,7 @@ fn a_wait_that_ends_leaves_nobody_in_the_queue() {
 fn a_wait_is_cancelled_by_another_thread() {
     let server = Server::start();
     let locks = locks(&server);
-    let guard = locks
-        .handle("k")
-        .expect("a lock")
-        .acquire()
-        .expect("the lock");
+    let guard = locks.acquire("k").expect("the lock");
     let lock = locks.handle("k").expect("a lock");
     assert!(!lock.cancel(), "no thread waits");
     thread::scope(|scope| {
@@ -158,11 +138,7 @@ fn a_wait_is_cancelled_by_another_thread() {
 fn a_wait_outlives_its_connection_and_its_server() {
     let mut server = Server::start();
     let locks = locks(&server);
-    let guard = locks
-        .handle("k")
-        .expect("a lock")
-        .acquire()
-        .expect("the lock");
+    let guard = locks.acquire("k").expect("the lock");
     thread::scope(|scope| {
         let waits = waiter(scope, &server, &locks.handle("k").expect("a lock"));
         server.kill_connections();
@@ -260,11 +236,7 @@ fn the_loss_of_a_lock_is_told_once() {
             .expect("the lock");
         assert!(!guard.is_lost());
         server.delete("k");
-        let next = locks
-            .handle("k")
-            .expect("a lock")
-            .acquire()
-            .expect("the lock");
+        let next = locks.acquire("k").expect("the lock");
         until("the loss is known", || told.load(Ordering::SeqCst) > before);
         assert!(guard.is_lost());
         assert!(!guard.extend(lease).expect("an answer"));

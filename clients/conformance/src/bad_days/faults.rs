@@ -8,15 +8,15 @@ use crate::world::World;
 
 /// An outage, which begins and ends on command.
 pub struct Outage {
-    /// What must be there before the first driver is.
+    /// The preparation before the first driver starts.
     pub prepare: fn(&mut World),
     pub begin: fn(&mut World),
     pub end: fn(&mut World),
-    /// What the server still does for a wait that it knows.
+    /// The server's treatment of a wait that it knows.
     pub waits: Waits,
 }
 
-/// What a server does, in an outage, for a wait that began before.
+/// A server's treatment, in an outage, of a wait that began before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
     /// It can't reply.

@@ -1,4 +1,4 @@
-//! What the observer hears of waits and grants.
+//! The observer's events of waits and grants.
 
 use std::time::Duration;
 

@@ -41,12 +41,12 @@ from ._observer import Observer, tell
 from ._options import Key, Options, Words, is_free, milliseconds
 from ._turn import Turn
 
-# How long after a limit a reply may come: of any command, and of the one that ends the wait.
+# The time after a limit in which a reply may come: of any command, and of one that ends a wait.
 GRACE_SECONDS = 0.15
 END_SECONDS = 0.2
 # The longest time without a sign that the server lives, while a call waits.
 PROOF_SECONDS = 3.0
-# How long a call that was given up waits until its cleanup is confirmed.
+# The time for which a call that was given up waits until its cleanup is confirmed.
 CONFIRM_SECONDS = 0.2
 # The pause between a cleanup that found nothing and the next one, because the command to clean up
 # after may have been in flight.

@@ -31,7 +31,7 @@ from ._options import Words
 
 T = TypeVar("T")
 
-# How long a connection that didn't reply in time stays open for what is written behind.
+# The time for which a connection that didn't reply stays open for the commands written behind.
 LINGER_SECONDS = 10.0
 
 
