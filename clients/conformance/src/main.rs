@@ -79,22 +79,36 @@ fn run(options: Options) -> Result<ExitCode> {
     let clients = chosen(&options.clients)?;
     clients.iter().for_each(tell_what_is_left_out);
     let folders = folders_of(&clients);
+    let module = options.module.as_path();
     if !options.no_setup && !options.run.list {
         folders.iter().try_for_each(|folder| set_up(folder))?;
     }
-    let mut trials: Vec<Trial> = Vec::new();
+    let (mut tests, mut speed_tests) = (Vec::new(), Vec::new());
     for server in &options.servers {
-        for setting in settings(server, &options.module)? {
+        for setting in settings(server, module)? {
             let of_client = |client: &Client| trials_of(client, &setting);
-            trials.extend(clients.iter().flat_map(of_client));
+            tests.extend(clients.iter().flat_map(of_client));
         }
-        let own = |folder: &PathBuf| own_tests(folder, server, &options.module);
-        trials.extend(folders.iter().filter_map(own));
+        for folder in &folders {
+            let trial = |program, name| own_tests(&folder.join(program), name, server, module);
+            tests.extend(trial("test", "its own tests"));
+            speed_tests.extend(trial("speed", "its own tests of speed"));
+        }
     }
     panic::set_hook(Box::new(|info| {
         LAST_PANIC.set(info.to_string());
     }));
-    Ok(libtest_mimic::run(&options.run, trials).exit_code())
+    let tests = libtest_mimic::run(&options.run, tests);
+    let speed_tests = libtest_mimic::run(&one_at_a_time(options.run), speed_tests);
+    Ok(match tests.has_failed() {
+        true => tests.exit_code(),
+        false => speed_tests.exit_code(),
+    })
+}
+
+fn one_at_a_time(mut run: Arguments) -> Arguments {
+    run.test_threads = Some(1);
+    run
 }
 
 /// Returns all rows.
@@ -204,16 +218,15 @@ fn told(reason: anyhow::Error) -> Failed {
     format!("{reason:#}").into()
 }
 
-/// Returns a trial that runs the own tests of a client's folder, if it has any. The tests find the
+/// Returns a trial that runs a program of a client's folder, if it is there. The program finds the
 /// server and the module in REDIS_SERVER and REDIS_LOCK_MODULE.
-fn own_tests(folder: &Path, server: &Path, module: &Path) -> Option<Trial> {
-    let program = folder.join("test");
+fn own_tests(program: &Path, name: &str, server: &Path, module: &Path) -> Option<Trial> {
     if !program.exists() {
         return None;
     }
-    let folder = folder.file_name()?.to_string_lossy();
-    let name = format!("{folder} | {} | its own tests", name_of(server).ok()?);
-    let mut command = Command::new(&program);
+    let folder = program.parent()?.file_name()?.to_string_lossy();
+    let name = format!("{folder} | {} | {name}", name_of(server).ok()?);
+    let mut command = Command::new(program);
     command
         .env("REDIS_SERVER", server)
         .env("REDIS_LOCK_MODULE", module);

@@ -393,6 +393,7 @@ def cpu_of(work):
     return time.process_time() - began
 
 
+@pytest.mark.alone
 def test_a_pair_takes_at_most_twice_the_cpu_of_raw_commands(server):
     client, count = Redis(port=server.port), 300
     lock = Locks(client).lock(KEY)
@@ -421,6 +422,7 @@ async def client(server):
     await client.aclose()
 
 
+@pytest.mark.alone
 async def test_a_pair_of_tasks_takes_at_most_twice_the_cpu_of_raw_commands(server, client):
     locks, count = AsyncLocks(client), 300
     lock = locks.lock(KEY)
@@ -445,6 +447,7 @@ async def test_a_pair_of_tasks_takes_at_most_twice_the_cpu_of_raw_commands(serve
     await locks.aclose()
 
 
+@pytest.mark.alone
 async def test_500_tasks_are_all_served_in_order_by_few_connections(server, client):
     locks = AsyncLocks(client)
     connected = server.redis.info("stats")["total_connections_received"]
@@ -488,6 +491,7 @@ async def test_500_tasks_of_one_object_are_all_served_in_order(server, client):
     await locks.aclose()
 
 
+@pytest.mark.alone
 async def test_tasks_with_short_limits_are_served_as_the_time_allows(server, client):
     locks = AsyncLocks(client)
     counts = []
