@@ -311,7 +311,9 @@ pub fn taken_over(world: &mut World) {
         round.check(*column, "the lock is at the new node", || {
             world.servers.info(&column.key()).is_some()
         });
-        round.release(&driver, *column);
+        let released = driver.begin_release(column.lock());
+        let due = Due::by(released.at, Duration::from_secs(7));
+        round.cell(&driver, *column, &released, due, &["true"]);
         round.until_free(world, *column);
     }
     round.end("taken_over");
