@@ -52,6 +52,9 @@ export function outageIn(error: unknown, address: string): string | undefined {
   return `${address}: ${SYSTEM_ERRORS[systemCode] ?? (error.message || systemCode || error.name)}`;
 }
 
+/** Returns true if the key holds a value that is no lock. */
+export const isOfAnotherType = (error: unknown) => error instanceof Error && replyCode(error) === 'WRONGTYPE';
+
 /** Returns true if a new connection may help more than another attempt on the same one. */
 export function pointsElsewhere(error: Error): boolean {
   const code = replyCode(error);

@@ -1,7 +1,7 @@
 import calculateSlot from 'cluster-key-slot';
 import { type Cluster, Command, type Redis, type RedisOptions } from 'ioredis';
 import type { Link, Wire, Word } from './connection.js';
-import { Locks as LocksOfLink, type LocksOptions } from './locks.js';
+import { backendOf, Locks as LocksOfLink, type LocksOptions } from './locks.js';
 import { ignore } from './time.js';
 
 export * from './index.js';
@@ -148,6 +148,6 @@ const isClient = (it: unknown): it is Client =>
 export class Locks extends LocksOfLink {
   constructor(client: Redis | Cluster, options: LocksOptions = {}) {
     if (!isClient(client)) throw new TypeError('client: expected a Redis or Cluster of ioredis');
-    super(linkTo(client), options);
+    super(backendOf(linkTo(client), options.commandTimeoutMs), options.observer);
   }
 }

@@ -119,6 +119,11 @@ export class Lock {
     return this.#isLost || (grant !== undefined && now() >= grant.until);
   }
 
+  /** @internal Remaining lease in ms by the local clock, or 0 if the lock isn't held. */
+  get leaseLeftMs(): number {
+    return Math.max(0, (this.#trace.grant?.until ?? 0) - now());
+  }
+
   /** Signal that is aborted with a LockLostError when the lock is lost. */
   get signal(): AbortSignal {
     this.#loss ??= new AbortController();

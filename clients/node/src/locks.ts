@@ -32,13 +32,39 @@ const LONGEST_ATTEMPT_MS = 1000;
 const warn = (error: unknown) => process.emitWarning(error instanceof Error ? error.message : String(error), 'RedisLockWarning');
 
 /** Runs a hook of the user's. Its failure must not harm a lock. */
-function run(hook: () => unknown) {
+export function run(hook: () => unknown) {
   try {
     // An async hook fails with its promise.
     void Promise.resolve(hook()).catch(warn);
   } catch (error) {
     warn(error);
   }
+}
+
+/** Connections to a client's server, and the parts that go with them. */
+type Shared = Omit<Backend, 'report'>;
+
+/** @internal */
+export function backendOf(link: Link, commandTimeoutMs = 1000): Shared {
+  const timeoutMs = timeMs('commandTimeoutMs', commandTimeoutMs);
+  const attemptMs = link.failsOver ? Math.min(timeoutMs, LONGEST_ATTEMPT_MS) : timeoutMs;
+  const turns = new Turns();
+  const connections = new Set<Connection>();
+  function connect(replaced: () => void) {
+    const connection = new Connection(link, attemptMs, replaced);
+    connections.add(connection);
+    return connection;
+  }
+  function disconnect(connection: Connection) {
+    connections.delete(connection);
+    connection.close();
+  }
+  const connection = connect(turns.missed);
+  link.onClose(() => {
+    connections.forEach((each) => each.suspend());
+    turns.missed();
+  });
+  return { link, connection, turns, commandTimeoutMs: timeoutMs, attemptMs, pace: new Pace(), connect, disconnect };
 }
 
 /** Factory of locks over one client. */
@@ -48,23 +74,9 @@ export class Locks {
   readonly #hooks: Hooks;
 
   /** @internal */
-  constructor(link: Link, { commandTimeoutMs = 1000, observer = {} }: LocksOptions) {
-    const timeoutMs = timeMs('commandTimeoutMs', commandTimeoutMs);
-    const attemptMs = link.failsOver ? Math.min(timeoutMs, LONGEST_ATTEMPT_MS) : timeoutMs;
-    const turns = new Turns();
-    const connections = new Set<Connection>();
-    function connect(replaced: () => void) {
-      const connection = new Connection(link, attemptMs, replaced);
-      connections.add(connection);
-      return connection;
-    }
-    function disconnect(connection: Connection) {
-      connections.delete(connection);
-      connection.close();
-    }
-    const connection = connect(turns.missed);
+  constructor(shared: Shared, observer: Observer = {}) {
     const report = (error: unknown) => run(() => (observer.unavailable ?? warn).call(observer, error as Error));
-    this.#backend = { link, connection, turns, commandTimeoutMs: timeoutMs, attemptMs, pace: new Pace(), connect, disconnect, report };
+    this.#backend = { ...shared, report };
     this.#hooks = {
       waited: (lock, ms, outcome) => observer.waited && run(() => observer.waited!(lock, ms, outcome)),
       granted: (lock) => observer.granted && run(() => observer.granted!(lock)),
@@ -73,10 +85,11 @@ export class Locks {
         if (observer.lost) run(() => observer.lost!(lock));
       },
     };
-    link.onClose(() => {
-      connections.forEach((each) => each.suspend());
-      turns.missed();
-    });
+  }
+
+  /** @internal Returns locks on the same connections, with an observer of their own. */
+  observedBy(observer: Observer): Locks {
+    return new Locks(this.#backend, observer);
   }
 
   /** Returns a lock that is not acquired yet. Several keys are granted together or not at all. */

@@ -1,6 +1,6 @@
 import calculateSlot from 'cluster-key-slot';
 import type { Link, Wire, Word } from './connection.js';
-import { Locks as LocksOfLink, type LocksOptions } from './locks.js';
+import { backendOf, Locks as LocksOfLink, type LocksOptions } from './locks.js';
 import { ignore } from './time.js';
 
 export * from './index.js';
@@ -180,6 +180,6 @@ const isClient = (it: unknown): it is Client =>
 export class Locks extends LocksOfLink {
   constructor(client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel, options: LocksOptions = {}) {
     if (!isClient(client)) throw new TypeError('client: expected a client of node-redis');
-    super(linkTo(client), options);
+    super(backendOf(linkTo(client), options.commandTimeoutMs), options.observer);
   }
 }

@@ -128,11 +128,11 @@ export function termsOf(options: LockOptions): Terms {
   return terms as unknown as Terms;
 }
 
-export function keysOf(keys: unknown): readonly string[] {
+export function keysOf(keys: unknown, name = 'keys'): readonly string[] {
   const all: unknown[] = Array.isArray(keys) ? [...keys] : [keys];
-  if (all.length === 0) throw new RangeError('keys: expected at least one');
-  if (!all.every((key) => typeof key === 'string')) throw new TypeError('keys: expected strings');
-  if (new Set(all).size < all.length) throw new RangeError('keys: expected each only once');
+  if (all.length === 0) throw new RangeError(`${name}: expected at least one`);
+  if (!all.every((key) => typeof key === 'string')) throw new TypeError(`${name}: expected strings`);
+  if (new Set(all).size < all.length) throw new RangeError(`${name}: expected each only once`);
   return all as string[];
 }
 
