@@ -28,6 +28,7 @@ const versions = [
   ['node-redis 6', 'node-redis', { redis: 'redis' }],
   ['node-redis 5', 'node-redis', { redis: 'redis-5' }],
   ['node-redis 4', 'node-redis', { redis: 'redis-4' }],
+  ["npm's redlock", 'redlock', { ioredis: 'ioredis', redis: 'redis' }],
 ];
 for (const [name, file, installed] of versions) {
   for (const resolution of ['nodenext', 'bundler']) {
