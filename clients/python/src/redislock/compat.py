@@ -4,8 +4,9 @@ Waiters are served in their order instead of polling every ``sleep`` seconds. A 
 ``redis.lock.Lock`` holds counts as held, and only then is ``sleep`` used.
 """
 
-from typing import Any, Literal, Optional, Union
+from typing import Any, Literal, Optional, Type, Union
 
+import redis
 from redis.lock import Lock as RedisPyLock
 
 from ._drop_in import DropIn
@@ -42,3 +43,13 @@ class Lock(DropIn, RedisPyLock):
 
     def do_reacquire(self) -> Literal[True]:
         return run(self._reacquire())
+
+
+class Redis(redis.Redis):
+    """A client whose ``lock`` makes the drop-in, for libraries that call ``client.lock``."""
+
+    lock_class: Type[RedisPyLock] = Lock
+
+    def lock(self, name: Any, *args: Any, **options: Any) -> Any:
+        options["lock_class"] = options.get("lock_class") or self.lock_class
+        return super().lock(name, *args, **options)
