@@ -7,6 +7,10 @@ declare(strict_types=1);
 spl_autoload_register(static function (string $class): void {
     $prefix = 'RedisLock\\';
     if (str_starts_with($class, $prefix)) {
-        require __DIR__ . '/src/' . substr($class, strlen($prefix)) . '.php';
+        $file = __DIR__ . '/src/' . substr($class, strlen($prefix)) . '.php';
+        // The adapters' classes have the same prefix, and files of their own.
+        if (is_file($file)) {
+            require $file;
+        }
     }
 });

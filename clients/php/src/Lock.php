@@ -145,6 +145,19 @@ final class Lock implements \JsonSerializable
     }
 
     /**
+     * Returns what is left of the lease on the local clock in seconds, or 0 if the lock isn't held,
+     * without asking the server. The lease of a session has no end there: INF.
+     */
+    public function remaining(): float
+    {
+        return match (true) {
+            !$this->isHeld() => 0.0,
+            $this->options->session => INF,
+            default => max(0.0, $this->until - Clock::now()),
+        };
+    }
+
+    /**
      * Asks the server whether this lock holds its keys now.
      *
      * @throws Unavailable|ServerError|ModuleMissing
@@ -164,6 +177,12 @@ final class Lock implements \JsonSerializable
     public function token(): string
     {
         return $this->token->getValue();
+    }
+
+    /** Returns the bytes that LOCK.INFO shows, or null. */
+    public function data(): ?string
+    {
+        return $this->options->data;
     }
 
     /**
@@ -202,6 +221,24 @@ final class Lock implements \JsonSerializable
         return $this->run(fn () => $this->releaseUntil($until));
     }
 
+    /**
+     * @internal Use Locks::holders().
+     * @return list<Lock>
+     */
+    public function holders(): array
+    {
+        return $this->run(function (): array {
+            $key = $this->options->keys[0];
+            $end = Clock::now() + $this->commands->timeout;
+            [$info, , $sent] = $this->commands->repeat($key, ['LOCK.INFO', $key, 'WAITERS', 0], $end);
+            $fields = self::fields($info ?? ['holders', []]);
+            return array_map(
+                fn (array $words) => $this->holder($fields['mode'], self::fields($words), $sent),
+                $fields['holders'],
+            );
+        });
+    }
+
     /** @return array<string, mixed> what var_dump() and print_r() show */
     public function __debugInfo(): array
     {
@@ -221,6 +258,38 @@ final class Lock implements \JsonSerializable
 
     private function __clone()
     {
+    }
+
+    /** @param array<string, mixed> $fields of a holder in LOCK.INFO */
+    private function holder(string $mode, array $fields, float $sent): self
+    {
+        if ($fields['token'] === null) {
+            throw new ServerError('NOPERM the user has no right to write to the key, so the server hides its holders');
+        }
+        $isLimited = $fields['limit'] > 0;
+        $options = $this->options->with(
+            lease: $fields['lease-ms'] / 1000,
+            shared: $mode === 'shared',
+            limit: $isLimited ? $fields['limit'] : null,
+            permits: $isLimited ? $fields['permits'] : null,
+            autoRelease: false,
+            data: $fields['data'] === '' ? null : $fields['data'],
+        );
+        $holder = new self($this->commands, $this->waits, $this->held, $options, $fields['token']);
+        [$holder->holds, $holder->fence, $holder->process] = [1, $fields['fence'], getmypid()];
+        $holder->grantedAt = $sent;
+        $holder->until = $sent + $options->lease;
+        return $holder;
+    }
+
+    /**
+     * @param list<mixed> $words names and values in turn
+     * @return array<string, mixed>
+     */
+    private static function fields(#[\SensitiveParameter] array $words): array
+    {
+        $pairs = array_chunk($words, 2);
+        return array_combine(array_column($pairs, 0), array_column($pairs, 1));
     }
 
     private function isHeld(): bool

@@ -105,6 +105,18 @@ final class Locks
     }
 
     /**
+     * Asks the server who holds a key. Each holder can be released and extended here, whichever
+     * process acquired it. It isn't released when its object ends.
+     *
+     * @return list<Lock>
+     * @throws Unavailable|ServerError|ModuleMissing
+     */
+    public function holders(string $key): array
+    {
+        return $this->lock($key)->holders();
+    }
+
+    /**
      * Releases every lock that is held by an object of this factory.
      *
      * @return int how many were still held

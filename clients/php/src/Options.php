@@ -46,6 +46,12 @@ final class Options
         self::count('replicas', $replicas, 1000);
     }
 
+    /** Returns these options with changes. */
+    public function with(mixed ...$changes): self
+    {
+        return new self(...[...get_object_vars($this), ...$changes]);
+    }
+
     /** @return list<string|int> the words of a command that asks for the grant */
     public function words(int $holds): array
     {

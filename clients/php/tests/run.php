@@ -19,46 +19,7 @@ use RedisLock\Unavailable;
 require __DIR__ . '/../autoload.php';
 require __DIR__ . '/predis.php';
 require __DIR__ . '/server.php';
-
-function same(mixed $expected, mixed $found, string $what): void
-{
-    if ($expected !== $found) {
-        throw new Exception("$what: " . var_export($found, true) . ' instead of ' . var_export($expected, true));
-    }
-}
-
-function until(string $what, callable $isSo): void
-{
-    $end = microtime(true) + 15;
-    while (!$isSo()) {
-        if (microtime(true) > $end) {
-            throw new Exception("not within 15 s: $what");
-        }
-        usleep(5000);
-    }
-}
-
-/** Returns the result of the work, and the seconds that it took. */
-function timed(callable $work): array
-{
-    $began = hrtime(true);
-    return [$work(), (hrtime(true) - $began) / 1e9];
-}
-
-function thrown(callable $work): Throwable
-{
-    try {
-        $work();
-    } catch (Throwable $thrown) {
-        return $thrown;
-    }
-    throw new Exception('nothing was thrown');
-}
-
-function locks(mixed ...$options): Locks
-{
-    return new Locks('redis://' . HOST . ':' . port(), ...$options);
-}
+require __DIR__ . '/checks.php';
 
 /** Collects what the observer hears. */
 final class Heard extends Observer
@@ -85,35 +46,6 @@ final class Heard extends Observer
     {
         $this->lines[] = 'unavailable: ' . $error->getMessage();
     }
-}
-
-/** Runs the work while the server is stopped. */
-function stopped(callable $work): mixed
-{
-    signal_server(SIGSTOP);
-    try {
-        return $work();
-    } finally {
-        signal_server(SIGCONT);
-    }
-}
-
-/** Checks that a call took its time, and at most 250 ms more. */
-function in_time(float $expected, float $took, string $what): void
-{
-    same(true, $took >= $expected - 0.001 && $took < $expected + 0.25, "$what after $took s, in time");
-}
-
-function call(string|int ...$words): mixed
-{
-    $reply = connection()->rawCommand(...$words);
-    return $reply === [] ? null : $reply;
-}
-
-function waiters(string $key): int
-{
-    $info = call('LOCK.INFO', $key) ?? ['waiters', 0];
-    return $info[array_search('waiters', $info, true) + 1];
 }
 
 function test_using_holds_the_lock_and_releases_it(): void
@@ -843,18 +775,4 @@ function test_composer_installs_the_package(): void
     rmdir($folder);
 }
 
-$failed = 0;
-foreach (get_defined_functions()['user'] as $name) {
-    if (!str_starts_with($name, 'test_') || !str_contains($name, $argv[1] ?? '')) {
-        continue;
-    }
-    call('FLUSHALL');
-    try {
-        $name();
-        echo "ok      $name\n";
-    } catch (Throwable $thrown) {
-        $failed++;
-        echo "FAILED  $name: $thrown\n";
-    }
-}
-exit($failed === 0 ? 0 : 1);
+run_tests($argv[1] ?? '');

@@ -1,0 +1,25 @@
+<?php
+
+declare(strict_types=1);
+
+namespace RedisLock\Symfony;
+
+use RedisLock\Lock;
+
+/**
+ * Grant of a key, and the process that has it.
+ *
+ * @internal
+ */
+final class Grant
+{
+    public readonly int $process;
+
+    public function __construct(
+        public readonly Lock $lock,
+        /** null if another process acquired it */
+        public readonly ?bool $shared,
+    ) {
+        $this->process = getmypid();
+    }
+}

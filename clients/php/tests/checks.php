@@ -1,0 +1,96 @@
+<?php
+
+// Checks that the tests of this package and of its adapters make, and their runner.
+
+declare(strict_types=1);
+
+use RedisLock\Locks;
+
+function same(mixed $expected, mixed $found, string $what): void
+{
+    if ($expected !== $found) {
+        throw new Exception("$what: " . var_export($found, true) . ' instead of ' . var_export($expected, true));
+    }
+}
+
+function until(string $what, callable $isSo): void
+{
+    $end = microtime(true) + 15;
+    while (!$isSo()) {
+        if (microtime(true) > $end) {
+            throw new Exception("not within 15 s: $what");
+        }
+        usleep(5000);
+    }
+}
+
+/** Returns the result of the work, and the seconds that it took. */
+function timed(callable $work): array
+{
+    $began = hrtime(true);
+    return [$work(), (hrtime(true) - $began) / 1e9];
+}
+
+function thrown(callable $work): Throwable
+{
+    try {
+        $work();
+    } catch (Throwable $thrown) {
+        return $thrown;
+    }
+    throw new Exception('nothing was thrown');
+}
+
+function locks(mixed ...$options): Locks
+{
+    return new Locks('redis://' . HOST . ':' . port(), ...$options);
+}
+
+/** Runs the work while the server is stopped. */
+function stopped(callable $work): mixed
+{
+    signal_server(SIGSTOP);
+    try {
+        return $work();
+    } finally {
+        signal_server(SIGCONT);
+    }
+}
+
+/** Checks that a call took its time, and at most 250 ms more. */
+function in_time(float $expected, float $took, string $what): void
+{
+    same(true, $took >= $expected - 0.001 && $took < $expected + 0.25, "$what after $took s, in time");
+}
+
+function call(string|int ...$words): mixed
+{
+    $reply = connection()->rawCommand(...$words);
+    return $reply === [] ? null : $reply;
+}
+
+function waiters(string $key): int
+{
+    $info = call('LOCK.INFO', $key) ?? ['waiters', 0];
+    return $info[array_search('waiters', $info, true) + 1];
+}
+
+/** Runs every function whose name begins with `test_` and has this part, and ends the program. */
+function run_tests(string $part): never
+{
+    $failed = 0;
+    foreach (get_defined_functions()['user'] as $name) {
+        if (!str_starts_with($name, 'test_') || !str_contains($name, $part)) {
+            continue;
+        }
+        call('FLUSHALL');
+        try {
+            $name();
+            echo "ok      $name\n";
+        } catch (Throwable $thrown) {
+            $failed++;
+            echo "FAILED  $name: $thrown\n";
+        }
+    }
+    exit($failed === 0 ? 0 : 1);
+}
