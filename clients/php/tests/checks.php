@@ -75,6 +75,25 @@ function waiters(string $key): int
     return $info[array_search('waiters', $info, true) + 1];
 }
 
+/** @return list<string> the whole programs of a document, in their order */
+function programs(string $document): array
+{
+    preg_match_all('/^```php\n(<\?php\n.*?)^```/ms', file_get_contents($document), $found);
+    $clone = var_export(realpath(__DIR__ . '/../../..'), true);
+    $here = ["__DIR__ . '/../redis-lock/" => "$clone . '/", '6379' => (string) port()];
+    return array_map(fn (string $program) => strtr($program, $here), $found[1]);
+}
+
+/** @return resource the program's output */
+function started(string $program)
+{
+    $input = ['file', '/dev/null', 'r'];
+    $command = [PHP_BINARY, '-r', substr($program, strlen('<?php'))];
+    // Keeps a reference, because PHP would otherwise wait here for the program's end.
+    $GLOBALS['started'][] = proc_open($command, [$input, ['pipe', 'w'], ['redirect', 1]], $pipes);
+    return $pipes[1];
+}
+
 /** Runs every function whose name begins with `test_` and has this part, and ends the program. */
 function run_tests(string $part): never
 {

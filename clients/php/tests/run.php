@@ -457,6 +457,51 @@ function test_data_limits_and_release_all(): void
     same(null, call('LOCK.INFO', 'seats'), 'after it');
 }
 
+function test_the_holders_of_a_key_can_be_released_by_who_finds_them(): void
+{
+    same([], locks()->holders('k'), 'holders of a free key');
+    $lock = locks()->lock('k', lease: 60.0, data: 'refund 7');
+    $fence = $lock->acquire();
+    [$found] = locks()->holders('k');
+    same([$lock->token(), $fence, 'refund 7'], [$found->token(), $found->fence(), $found->data()], 'it');
+    same(true, $found->remaining() > 55.0 && $found->remaining() <= 60.0, "left: {$found->remaining()}");
+    unset($found);
+    same([true, true], [$lock->owned(), locks()->holders('k')[0]->extend(90.0)], 'the end of the object, extended');
+    same(true, $lock->left() > 80.0, 'the server extended it');
+    same([true, false], [locks()->holders('k')[0]->release(), $lock->release()], 'released');
+}
+
+function test_all_holders_of_a_shared_key_are_found(): void
+{
+    $prefixed = new Locks(clients_with_prefix()['phpredis']);
+    $readers = [$prefixed->lock('k', shared: true), $prefixed->lock('k', limit: 9, permits: 2)];
+    array_map(fn (Lock $reader) => $reader->acquire(), $readers);
+    $released = array_map(fn (Lock $found) => $found->release(), $prefixed->holders('k'));
+    same([true, true, []], [...$released, $prefixed->holders('k')], 'released, and then');
+}
+
+function test_holders_are_hidden_from_a_user_that_may_not_write(): void
+{
+    locks()->lock('k', autoRelease: false)->acquire();
+    call('ACL', 'SETUSER', 'reader', 'on', '>secret', '%R~*', '+@all');
+    $reader = new Locks('redis://reader:secret@' . HOST . ':' . port());
+    $thrown = thrown(fn () => $reader->holders('k'));
+    same([ServerError::class, 1], [$thrown::class, preg_match('/no right/', $thrown->getMessage())], "$thrown");
+}
+
+function test_the_remaining_lease_needs_no_server(): void
+{
+    $lock = locks()->lock('k', lease: 60.0);
+    same(0.0, $lock->remaining(), 'before the grant');
+    $lock->acquire();
+    same(true, stopped(fn () => $lock->remaining() > 55.0 && $lock->remaining() <= 60.0), 'meanwhile');
+    $lock->release();
+    same(0.0, $lock->remaining(), 'after the release');
+    $session = locks()->lock('s', session: true);
+    $session->acquire();
+    same(INF, $session->remaining(), 'of a session');
+}
+
 function test_too_few_replicas_release_what_was_granted(): void
 {
     foreach ([0.0, 1.0] as $wait) {
@@ -584,15 +629,6 @@ function test_the_version_is_that_of_the_module(): void
     same($module[1], $composer['version'], 'the version');
 }
 
-/** @return list<string> the whole programs of the README, in their order */
-function programs(): array
-{
-    preg_match_all('/^```php\n(<\?php\n.*?)^```/ms', readme(), $found);
-    $autoload = var_export(realpath(__DIR__ . '/../autoload.php'), true);
-    $here = ["__DIR__ . '/../redis-lock/clients/php/autoload.php'" => $autoload, '6379' => (string) port()];
-    return array_map(fn (string $program) => strtr($program, $here), $found[1]);
-}
-
 function readme(): string
 {
     return file_get_contents(__DIR__ . '/../README.md');
@@ -609,19 +645,9 @@ function run_part(string $name, array $here): string
     return stream_get_contents(started($start . strtr($found[1], $here)));
 }
 
-/** @return resource the program's output */
-function started(string $program)
-{
-    $input = ['file', '/dev/null', 'r'];
-    $command = [PHP_BINARY, '-r', substr($program, strlen('<?php'))];
-    // Keeps a reference, because PHP would otherwise wait here for the program's end.
-    $GLOBALS['started'][] = proc_open($command, [$input, ['pipe', 'w'], ['redirect', 1]], $pipes);
-    return $pipes[1];
-}
-
 function test_a_first_lock_of_the_readme_is_waited_for(): void
 {
-    $program = programs()[0];
+    $program = programs(__DIR__ . '/../README.md')[0];
     // Held until both programs wait, however long the second program takes to start.
     call('LOCK.ACQUIRE', 'orders:42', 'other', 'PX', 600000);
     $first = started($program);
@@ -657,13 +683,13 @@ function test_the_calls_of_the_readme_do_what_it_says(): void
         free: true
 
         SAID;
-    same($expected, stream_get_contents(started(programs()[1])), 'what it said');
+    same($expected, stream_get_contents(started(programs(__DIR__ . '/../README.md')[1])), 'what it said');
 }
 
 function test_the_log_of_the_readme_says_what_happens(): void
 {
     $expected = "granted: [\"orders:42\"]\nwaited: not acquired\n";
-    same($expected, stream_get_contents(started(programs()[2])), 'what it said');
+    same($expected, stream_get_contents(started(programs(__DIR__ . '/../README.md')[2])), 'what it said');
 }
 
 function test_the_clients_of_the_readme_lend_their_address(): void
