@@ -1,0 +1,327 @@
+<?php
+
+// Tests of the cache driver against Laravel's cache and one server.
+
+declare(strict_types=1);
+
+use Illuminate\Cache\CacheManager;
+use Illuminate\Cache\Repository;
+use Illuminate\Config\Repository as Config;
+use Illuminate\Container\Container;
+use Illuminate\Contracts\Cache\LockTimeoutException;
+use Illuminate\Redis\RedisManager;
+use Illuminate\Support\Facades\Cache;
+use Illuminate\Support\Facades\Facade;
+use RedisLock\Laravel\Lock;
+use RedisLock\Laravel\LockServiceProvider;
+use RedisLock\Laravel\LockStore;
+use RedisLock\LockException;
+use RedisLock\NotAcquired;
+use RedisLock\Observer;
+use RedisLock\Unavailable;
+
+// Laravel 8 wasn't written for PHP 8.2.
+error_reporting(E_ALL & ~E_DEPRECATED);
+foreach (['Cache', 'Config', 'Container', 'Redis'] as $component) {
+    require "/usr/share/php/Illuminate/$component/autoload.php";
+}
+require __DIR__ . '/../autoload.php';
+require __DIR__ . '/../../tests/predis.php';
+require __DIR__ . '/../../tests/server.php';
+require __DIR__ . '/../../tests/checks.php';
+
+/** Returns an application with this store, which is the default one. */
+function application(array $store, string $client = 'phpredis', array $options = []): Container
+{
+    $app = new Container();
+    $server = ['host' => HOST, 'port' => port()];
+    $app['config'] = new Config(['cache' => ['default' => 'redis', 'prefix' => 'cache', 'stores' => ['redis' => $store]]]);
+    $app->singleton('redis', fn () => new RedisManager($app, $client, [
+        'options' => ['prefix' => 'app_'],
+        'default' => $server,
+        'cache' => $server + ['database' => 2],
+    ]));
+    $app->singleton('cache', fn () => new CacheManager($app));
+    (new LockServiceProvider($app))->register();
+    return $app;
+}
+
+/** Returns a lock of another process, as it were. */
+function cache_lock(int|float|string $seconds = 30, ?string $owner = null, mixed ...$options): Lock
+{
+    return new Lock(locks(...$options), 'k', $seconds, $owner);
+}
+
+function test_a_lock_excludes_others_until_its_release(): void
+{
+    [$lock, $other] = [cache_lock(), cache_lock()];
+    same([true, false, false], [$lock->get(), $other->get(), $lock->get()], 'acquired');
+    same([false, true, false], [$other->release(), $lock->release(), $lock->release()], 'released');
+    same(true, $other->get(), 'acquired by the other one');
+}
+
+function test_two_locks_with_the_same_owner_exclude_each_other(): void
+{
+    [$lock, $other] = [cache_lock(30, 'job-7'), cache_lock(30, 'job-7')];
+    same([true, false], [$lock->get(), $other->get()], 'acquired');
+    same(LockTimeoutException::class, thrown(fn () => $other->block(0.1))::class, 'waited for');
+}
+
+function test_the_owner_releases_and_refreshes_in_another_process(): void
+{
+    $lock = cache_lock(30, 'job-7');
+    $lock->get();
+    $fence = $lock->fence();
+    $answer = answer_of_child(function (): string {
+        $store = new LockStore(new RedisManager(new Container(), 'phpredis', ['default' => ['host' => HOST, 'port' => port()]]));
+        [$restored, $other] = [$store->restoreLock('k', 'job-7'), $store->restoreLock('k', 'job-8')];
+        return json_encode([$other->release(), $other->refresh(), $restored->refresh(60), $restored->fence(), $restored->release()]);
+    });
+    same([false, false, true, $fence, true], json_decode($answer), 'there');
+    same([null, false], [call('LOCK.INFO', 'k'), $lock->release()], 'released, and then here');
+    same(true, $lock->get(), 'acquired anew');
+}
+
+function test_the_current_owner_is_known(): void
+{
+    $owner = (fn () => $this->getCurrentOwner());
+    $isOwner = (fn () => $this->isOwnedByCurrentProcess());
+    $lock = cache_lock(30, 'job-7');
+    same([null, false], [$owner->call($lock), $isOwner->call($lock)], 'of a free lock');
+    $lock->get();
+    same(['job-7', true], [$owner->call($lock), $isOwner->call(cache_lock(30, 'job-7'))], 'held');
+    $lock->release();
+    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
+    same(['other', false], [$owner->call($lock), $lock->release()], 'held by another program');
+}
+
+function test_anyone_can_force_the_release(): void
+{
+    $lock = cache_lock();
+    $lock->get();
+    cache_lock()->forceRelease();
+    cache_lock()->forceRelease();
+    same([null, true, true], [call('LOCK.INFO', 'k'), $lock->get(), $lock->release()], 'it can be acquired again');
+}
+
+function test_block_waits_in_the_queue_of_the_server(): void
+{
+    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
+    $child = in_child(function (): void {
+        until('it waits', fn () => waiters('k') === 1);
+        call('LOCK.RELEASE', 'k', 'other');
+    });
+    $lock = cache_lock()->betweenBlockedAttemptsSleepFor(60000);
+    [$isHeld, $took] = timed(fn () => $lock->block(30));
+    pcntl_waitpid($child, $status);
+    same([true, true], [$isHeld, $took < 10.0], "held after $took s");
+}
+
+function test_block_gives_up_in_time(): void
+{
+    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
+    foreach ([null, fn () => throw new Exception('not held')] as $callback) {
+        [$thrown, $took] = timed(fn () => thrown(fn () => cache_lock()->block(0.3, $callback)));
+        same(LockTimeoutException::class, $thrown::class, 'thrown');
+        in_time(0.3, $took, 'it');
+    }
+    same(0, waiters('k'), 'waiters');
+    same(LockTimeoutException::class, thrown(fn () => cache_lock()->block('0'))::class, 'without a wait');
+}
+
+function test_a_callback_runs_while_the_lock_is_held(): void
+{
+    $lock = cache_lock();
+    foreach (['get' => [], 'block' => [1]] as $call => $arguments) {
+        $work = fn (mixed $result) => fn () => call('LOCK.INFO', 'k') === null ? 'not held' : $result;
+        same(['done', null], [$lock->$call(...[...$arguments, $work('done')]), $lock->$call(...[...$arguments, $work(null)])], $call);
+        same(null, call('LOCK.INFO', 'k'), 'after it');
+        $failure = new NotAcquired('of the work');
+        same($failure, thrown(fn () => $lock->$call(...[...$arguments, fn () => throw $failure])), "$call: what it threw");
+        same(null, call('LOCK.INFO', 'k'), 'after it threw');
+    }
+    same(true, $lock->get(fn () => $lock->release()), 'it releases the lock itself');
+    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
+    same(false, $lock->get(fn () => 'done'), 'held by another client');
+}
+
+function test_a_callback_keeps_its_result_though_the_lock_is_lost_or_no_server_replies(): void
+{
+    $observer = new class extends Observer {
+        public array $heard = [];
+
+        public function lost(RedisLock\Lock $lock): void
+        {
+            $this->heard[] = 'lost';
+        }
+
+        public function unavailable(LockException $error): void
+        {
+            $this->heard[] = $error::class;
+        }
+    };
+    $lock = cache_lock(30, null, observer: $observer, commandTimeout: 0.4);
+    same('done', $lock->get(fn () => call('DEL', 'k') === 1 ? 'done' : null), 'a loss');
+    $result = $lock->get(function (): string {
+        signal_server(SIGSTOP);
+        return 'done';
+    });
+    signal_server(SIGCONT);
+    same(['done', ['lost', Unavailable::class]], [$result, $observer->heard], 'an outage');
+    until('it is released', fn () => call('LOCK.INFO', 'k') === null);
+}
+
+function test_a_lock_without_a_time_ends_after_a_day(): void
+{
+    $lock = cache_lock(0);
+    $lock->get();
+    same(24, (int) ceil(call('LOCK.CHECK', 'k', call('LOCK.INFO', 'k')[3][0][1]) / 3600000), 'hours');
+    $lock->refresh(10);
+    $lock->refresh();
+    same(24, (int) ceil(locks()->holders('k')[0]->remaining() / 3600), 'hours after the refresh');
+}
+
+function test_a_lock_that_is_over_is_not_released_for_its_next_holder(): void
+{
+    $lock = cache_lock(0.2, 'job-7');
+    $lock->get();
+    $next = cache_lock(30, 'job-7');
+    same(true, $next->block(10), 'acquired by the next one');
+    same([false, false], [$lock->release(), $lock->refresh(9)], 'released, refreshed');
+    same(true, call('LOCK.INFO', 'k') !== null, 'the next one holds it');
+}
+
+function test_refresh_sets_the_lease(): void
+{
+    $lock = cache_lock(30);
+    same(false, $lock->refresh(), 'before the grant');
+    $lock->get();
+    same(true, $lock->refresh(90), 'refreshed');
+    same(true, locks()->holders('k')[0]->remaining() > 80.0, 'the server knows it');
+}
+
+function test_neither_the_end_of_the_object_nor_of_a_fork_releases_the_lock(): void
+{
+    $lock = cache_lock();
+    $lock->get();
+    $owner = $lock->owner();
+    pcntl_waitpid($child = pcntl_fork() ?: exit(0), $status);
+    unset($lock);
+    same($owner, call('LOCK.INFO', 'k')[3][0][17], 'the owner');
+    same(true, cache_lock(0, $owner)->release(), 'released by its owner');
+}
+
+function test_a_server_that_stands_still_is_an_outage_in_time(): void
+{
+    $held = cache_lock(30, 'held', commandTimeout: 0.4);
+    $held->get();
+    $lock = new Lock(locks(commandTimeout: 0.4), 'o', 30);
+    $calls = [
+        'get' => fn () => $lock->get(),
+        'get with a callback' => fn () => $lock->get(fn () => null),
+        'block' => fn () => $lock->block(0.4),
+        'block with a callback' => fn () => $lock->block(0.4, fn () => null),
+        'get again' => fn () => $held->get(),
+        'refresh' => fn () => $held->refresh(60),
+        'forceRelease' => fn () => $lock->forceRelease(),
+        'release by the owner' => fn () => $lock->release(),
+        'release' => fn () => $held->release(),
+    ];
+    stopped(function () use ($calls): void {
+        foreach ($calls as $name => $call) {
+            [$thrown, $took] = timed(fn () => thrown($call));
+            same([Unavailable::class, 1], [$thrown::class, preg_match('/no answer/', $thrown->getMessage())], $name);
+            in_time(0.4, $took, $name);
+        }
+    });
+    until('no grant is left', fn () => call('LOCK.INFO', 'o') === null && call('LOCK.INFO', 'k') === null);
+    same([false, true], [$held->release(), $held->get()], 'released again, acquired again');
+}
+
+function test_wrong_seconds_are_refused_before_anything_is_sent(): void
+{
+    $lock = cache_lock();
+    $lock->get();
+    stopped(function () use ($lock): void {
+        foreach ([-1, NAN, INF, 1e300, 'soon', [], null] as $wrong) {
+            $name = json_encode($wrong) ?: var_export($wrong, true);
+            same(InvalidArgumentException::class, thrown(fn () => new Lock(locks(), 'k', $wrong))::class, "$name of the lock");
+            if ($wrong !== INF) {
+                same(InvalidArgumentException::class, thrown(fn () => cache_lock()->block($wrong))::class, "$name of block");
+            }
+            if ($wrong !== null) {
+                same(InvalidArgumentException::class, thrown(fn () => $lock->refresh($wrong))::class, "$name of refresh");
+            }
+        }
+        same(InvalidArgumentException::class, thrown(fn () => cache_lock(30, str_repeat('x', 1025)))::class, 'the owner');
+    });
+    same(true, $lock->release(), 'the lock stays');
+}
+
+/** @return array<string, mixed> the store of the README */
+function store_of_the_readme(): array
+{
+    preg_match("/^```php\n('redis' .*?)^```/ms", file_get_contents(__DIR__ . '/../README.md'), $found);
+    $stores = eval("return [$found[1]];");
+    return $stores['redis'];
+}
+
+function test_the_driver_keeps_values_as_before_and_locks_beside_them(): void
+{
+    foreach (['phpredis', 'predis'] as $client) {
+        call('FLUSHALL');
+        Facade::clearResolvedInstances();
+        Facade::setFacadeApplication(application(store_of_the_readme(), $client));
+        Cache::put('v', 'value', 60);
+        Cache::tags('t')->put('tagged', 'value', 60);
+        same(['value', 'value'], [Cache::get('v'), Cache::tags('t')->get('tagged')], "$client: values");
+        $lock = Cache::lock('k', 30);
+        same([true, 'default'], [$lock->get(), $lock->getConnectionName()], "$client: acquired");
+        same(true, call('LOCK.INFO', 'app_cache:k') !== null, "$client: with the prefixes, in the database of the connection");
+        same([false, true], [Cache::tags('t')->lock('k')->get(), Cache::restoreLock('k', $lock->owner())->release()], "$client: released");
+    }
+}
+
+function test_the_driver_takes_the_arguments_of_locks(): void
+{
+    $url = 'redis://' . HOST . ':' . port() . '/3';
+    $app = application(store_of_the_readme() + ['locks' => ['redis' => $url, 'commandTimeout' => 0.4]]);
+    $lock = $app['cache']->lock('k', 30);
+    same([true, []], [$lock->get(), $app['redis']->connections() ?? []], 'acquired, and no connection of Laravel');
+    $redis = connection();
+    $redis->select(3);
+    same(true, (bool) $redis->exists('cache:k'), 'it is there');
+    stopped(fn () => in_time(0.4, timed(fn () => thrown(fn () => $lock->release()))[1], 'the timeout'));
+    $wrong = application(store_of_the_readme() + ['locks' => ['commandTimeout' => -1.0]]);
+    same(InvalidArgumentException::class, thrown(fn () => $wrong['cache']->lock('k'))::class, 'a wrong one');
+}
+
+function test_a_first_lock_of_the_readme_is_waited_for(): void
+{
+    call('LOCK.ACQUIRE', 'orders:42', 'other', 'PX', 600000);
+    $outputs = [];
+    foreach ([1, 2] as $count) {
+        $outputs[] = started(programs(__DIR__ . '/../README.md')[0]);
+        until("$count wait", fn () => waiters('orders:42') === $count);
+    }
+    call('LOCK.RELEASE', 'orders:42', 'other');
+    same(array_fill(0, 2, "got it\nreleased\n"), array_map(stream_get_contents(...), $outputs), 'what they said');
+}
+
+function test_the_calls_of_the_page_do_what_it_says(): void
+{
+    $programs = programs(__DIR__ . '/../../../../docs/migrate/laravel.md');
+    same(1, count($programs), 'programs');
+    $expected = "held\nowner: true\nrestored: true\n";
+    same($expected, stream_get_contents(started($programs[0])), 'what it said');
+}
+
+function test_composer_knows_the_package(): void
+{
+    $package = json_decode(file_get_contents(__DIR__ . '/../composer.json'), true);
+    $client = json_decode(file_get_contents(__DIR__ . '/../../composer.json'), true);
+    same([$client['version'], $client['version']], [$package['version'], $package['require']['redis-lock/client']], 'versions');
+    same([LockServiceProvider::class], $package['extra']['laravel']['providers'], 'provider');
+}
+
+run_tests($argv[1] ?? '');
