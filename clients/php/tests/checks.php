@@ -99,6 +99,29 @@ function answer_of_child(callable $work): string
     return $answer;
 }
 
+/**
+ * Installs a package with Composer as its README says, with empty packages in place of those that a
+ * registry has, and returns what the program prints.
+ *
+ * @param array<string, string> $stubs versions of the empty packages
+ */
+function installed(string $readme, array $stubs, string $program): string
+{
+    preg_match('/^```json\n(.*?)^```/ms', file_get_contents($readme), $found);
+    $project = json_decode(strtr($found[1], ['../redis-lock/' => realpath(__DIR__ . '/../../..') . '/']), true);
+    $project['repositories'][] = ['packagist.org' => false];
+    foreach ($stubs as $name => $version) {
+        $project['repositories'][] = ['type' => 'package', 'package' => ['name' => $name, 'version' => $version, 'type' => 'metapackage']];
+    }
+    $folder = sys_get_temp_dir() . '/composer-' . getmypid();
+    mkdir($folder);
+    file_put_contents("$folder/composer.json", json_encode($project));
+    file_put_contents("$folder/program.php", "<?php require 'vendor/autoload.php'; $program");
+    exec("cd $folder && COMPOSER_ALLOW_SUPERUSER=1 composer --no-interaction --quiet install 2>&1 && php program.php 2>&1", $said);
+    exec("rm -r $folder");
+    return implode("\n", $said);
+}
+
 /** @return list<string> the whole programs of a document, in their order */
 function programs(string $document): array
 {

@@ -670,6 +670,7 @@ function test_the_calls_of_the_readme_do_what_it_says(): void
         fence: a number
         extended: true
         left: 60
+        remaining, without asking: 60
         owned: true
         lost: false
         released: true
@@ -679,6 +680,7 @@ function test_the_calls_of_the_readme_do_what_it_says(): void
         released: 2
         again: true
         released: true
+        holder: refund 7, true
         session: true
         free: true
 

@@ -5,7 +5,7 @@
 declare(strict_types=1);
 
 use Illuminate\Cache\CacheManager;
-use Illuminate\Cache\Repository;
+use Illuminate\Cache\RedisStore;
 use Illuminate\Config\Repository as Config;
 use Illuminate\Container\Container;
 use Illuminate\Contracts\Cache\LockTimeoutException;
@@ -18,6 +18,7 @@ use RedisLock\Laravel\LockStore;
 use RedisLock\LockException;
 use RedisLock\NotAcquired;
 use RedisLock\Observer;
+use RedisLock\ServerError;
 use RedisLock\Unavailable;
 
 // Laravel 8 wasn't written for PHP 8.2.
@@ -296,6 +297,18 @@ function test_the_driver_takes_the_arguments_of_locks(): void
     same(InvalidArgumentException::class, thrown(fn () => $wrong['cache']->lock('k'))::class, 'a wrong one');
 }
 
+function test_laravels_redis_lock_and_this_one_never_hold_a_lock_at_once(): void
+{
+    $app = application(store_of_the_readme());
+    $stores = [new RedisStore($app['redis'], 'cache'), new LockStore($app['redis'], 'cache')];
+    [$old, $new] = array_map(fn (RedisStore $store) => $store->lock('k', 30), $stores);
+    same(true, $old->get(), 'the old one');
+    $thrown = thrown(fn () => $new->get());
+    same([ServerError::class, 1], [$thrown::class, preg_match('/^WRONGTYPE/', $thrown->getMessage())], "$thrown");
+    $old->release();
+    same([true, false], [$new->get(), $old->get()], 'the new one, and then the old one');
+}
+
 function test_a_first_lock_of_the_readme_is_waited_for(): void
 {
     call('LOCK.ACQUIRE', 'orders:42', 'other', 'PX', 600000);
@@ -316,12 +329,14 @@ function test_the_calls_of_the_page_do_what_it_says(): void
     same($expected, stream_get_contents(started($programs[0])), 'what it said');
 }
 
-function test_composer_knows_the_package(): void
+function test_composer_installs_the_package(): void
 {
+    $stubs = ['illuminate/cache' => '8.83.26', 'illuminate/redis' => '8.83.26', 'illuminate/support' => '8.83.26'];
+    $program = "require '/usr/share/php/Illuminate/Cache/autoload.php';"
+        . " echo (new RedisLock\\Laravel\\Lock(new RedisLock\\Locks('localhost'), 'k', 30))::class;";
+    same(Lock::class, installed(__DIR__ . '/../README.md', $stubs, $program), 'what it said');
     $package = json_decode(file_get_contents(__DIR__ . '/../composer.json'), true);
-    $client = json_decode(file_get_contents(__DIR__ . '/../../composer.json'), true);
-    same([$client['version'], $client['version']], [$package['version'], $package['require']['redis-lock/client']], 'versions');
-    same([LockServiceProvider::class], $package['extra']['laravel']['providers'], 'provider');
+    same([LockServiceProvider::class], $package['extra']['laravel']['providers'], 'what Laravel finds');
 }
 
 run_tests($argv[1] ?? '');

@@ -6,9 +6,9 @@ declare(strict_types=1);
 
 use RedisLock\Locks;
 use RedisLock\Symfony\RedisLockStore;
+use Symfony\Component\Config\FileLocator;
 use Symfony\Component\DependencyInjection\ContainerBuilder;
 use Symfony\Component\DependencyInjection\Loader\YamlFileLoader;
-use Symfony\Component\Config\FileLocator;
 use Symfony\Component\Lock\Exception\InvalidTtlException;
 use Symfony\Component\Lock\Exception\LockAcquiringException;
 use Symfony\Component\Lock\Exception\LockConflictedException;
@@ -17,6 +17,9 @@ use Symfony\Component\Lock\Exception\LockReleasingException;
 use Symfony\Component\Lock\Exception\LockStorageException;
 use Symfony\Component\Lock\Key;
 use Symfony\Component\Lock\LockFactory;
+use Symfony\Component\Lock\Store\CombinedStore;
+use Symfony\Component\Lock\Store\RedisStore;
+use Symfony\Component\Lock\Strategy\UnanimousStrategy;
 
 foreach (['Lock', 'DependencyInjection', 'Config', 'Yaml'] as $component) {
     require "/usr/share/php/Symfony/Component/$component/autoload.php";
@@ -326,6 +329,30 @@ function test_a_key_whose_lifetime_is_over_is_not_saved(): void
     same(null, call('LOCK.INFO', 'k'), 'it is free');
 }
 
+function test_a_store_of_several_stores_holds_them_all(): void
+{
+    $there = new RedisLockStore(new Locks('redis://' . HOST . ':' . port() . '/1'));
+    $lock = (new LockFactory(new CombinedStore([store(), $there], new UnanimousStrategy())))->createLock('k');
+    same([true, true], [$lock->acquire(true), $lock->isAcquired()], 'acquired');
+    $other = new Key('k');
+    same(LockConflictedException::class, thrown(fn () => $there->save($other))::class, 'there');
+    $lock->release();
+    $there->save($other);
+    same([false, true], [$lock->isAcquired(), $there->exists($other)], 'released');
+}
+
+function test_symfonys_redis_store_and_this_one_never_hold_a_lock_at_once(): void
+{
+    $old = (new LockFactory(new RedisStore(connection())))->createLock('k');
+    $new = (new LockFactory(store()))->createLock('k');
+    same(true, $old->acquire(), 'the old one');
+    $thrown = thrown(fn () => $new->acquire());
+    same([LockAcquiringException::class, 1], [$thrown::class, preg_match('/WRONGTYPE/', $thrown->getPrevious()->getMessage())], "$thrown");
+    $old->release();
+    same(true, $new->acquire(), 'the new one');
+    same(LockAcquiringException::class, thrown(fn () => $old->acquire())::class, 'the old one, later');
+}
+
 function readme(): string
 {
     return __DIR__ . '/../README.md';
@@ -371,11 +398,11 @@ function test_the_services_of_the_readme_make_a_factory(): void
     same([true, true], [$lock->acquire(), call('LOCK.INFO', 'k') !== null], 'acquired');
 }
 
-function test_composer_knows_the_package(): void
+function test_composer_installs_the_package(): void
 {
-    $package = json_decode(file_get_contents(__DIR__ . '/../composer.json'), true);
-    $client = json_decode(file_get_contents(__DIR__ . '/../../composer.json'), true);
-    same([$client['version'], $client['version']], [$package['version'], $package['require']['redis-lock/client']], 'versions');
+    $program = "require '/usr/share/php/Symfony/Component/Lock/autoload.php';"
+        . " echo (new RedisLock\\Symfony\\RedisLockStore(new RedisLock\\Locks('localhost')))::class;";
+    same(RedisLockStore::class, installed(readme(), ['symfony/lock' => '5.4.0'], $program), 'what it said');
 }
 
 run_tests($argv[1] ?? '');
