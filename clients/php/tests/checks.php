@@ -86,14 +86,21 @@ function in_child(callable $work): int
             posix_kill(getmypid(), SIGKILL);
         }
     }
-    return $child;
+    return $GLOBALS['children'][$child] = $child;
+}
+
+/** Waits for the end of a forked process. */
+function ended(int $child): void
+{
+    pcntl_waitpid($child, $status);
+    unset($GLOBALS['children'][$child]);
 }
 
 /** Runs the work in a forked process, and returns what it returned. */
 function answer_of_child(callable $work): string
 {
     $file = tempnam(sys_get_temp_dir(), 'child');
-    pcntl_waitpid(in_child(fn () => file_put_contents($file, $work())), $status);
+    ended(in_child(fn () => file_put_contents($file, $work())));
     $answer = file_get_contents($file);
     unlink($file);
     return $answer;
@@ -156,6 +163,10 @@ function run_tests(string $part): never
         } catch (Throwable $thrown) {
             $failed++;
             echo "FAILED  $name: $thrown\n";
+            foreach ($GLOBALS['children'] ?? [] as $child) {
+                posix_kill($child, SIGKILL);
+                ended($child);
+            }
         }
     }
     exit($failed === 0 ? 0 : 1);
