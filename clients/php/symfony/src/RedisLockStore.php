@@ -137,7 +137,10 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
             $this->forget($key);
             throw $thrown;
         }
-        return $fence === null ? throw new LockConflictedException("The lock \"$key\" is held by another key.") : $lock;
+        if ($fence === null) {
+            throw new LockConflictedException("The lock \"$key\" is held by another key.");
+        }
+        return $lock;
     }
 
     /** Returns the key's grant, unless the process that has it forked this one. */

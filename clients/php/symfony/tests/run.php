@@ -4,7 +4,9 @@
 
 declare(strict_types=1);
 
+use RedisLock\LockException;
 use RedisLock\Locks;
+use RedisLock\Observer;
 use RedisLock\Symfony\RedisLockStore;
 use Symfony\Component\Config\FileLocator;
 use Symfony\Component\DependencyInjection\ContainerBuilder;
@@ -269,6 +271,28 @@ function test_symfonys_lock_tells_an_outage_from_a_conflict(): void
         same(LockReleasingException::class, thrown(fn () => $held->release())::class, 'released');
     });
     until('it is released', fn () => call('LOCK.INFO', 'held') === null);
+}
+
+function test_a_wait_without_a_limit_outlives_an_outage(): void
+{
+    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
+    $observer = new class extends Observer {
+        public function unavailable(LockException $error): void
+        {
+            signal_server(SIGCONT);
+        }
+    };
+    $store = new RedisLockStore(locks(commandTimeout: 0.4, observer: $observer));
+    $child = in_child(function (): void {
+        until('it waits', fn () => waiters('k') === 1);
+        signal_server(SIGSTOP);
+        // Replied to once the observer has heard of the outage.
+        (new Locks('redis://' . HOST . ':' . port(), commandTimeout: 30.0))->holders('k')[0]->release();
+    });
+    $key = new Key('k');
+    [, $took] = timed(fn () => $store->waitAndSave($key));
+    ended($child);
+    same([true, true], [$store->exists($key), $took > 2.0], "held after $took s");
 }
 
 function test_a_server_that_is_gone_is_an_outage(): void
