@@ -18,8 +18,8 @@ func TestAPairTakesAtMostTwiceTheCPUOfItsCommands(t *testing.T) {
 	for range rounds {
 		raw := cpu(func() {
 			for range pairs {
-				s.call(t, "LOCK.ACQUIRE", "raw", "token", "PX", 30000)
-				s.call(t, "LOCK.RELEASE", "raw", "token")
+				s.Call(t, "LOCK.ACQUIRE", "raw", "token", "PX", 30000)
+				s.Call(t, "LOCK.RELEASE", "raw", "token")
 			}
 		})
 		ours := cpu(func() {

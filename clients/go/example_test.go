@@ -6,46 +6,19 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	redislock "github.com/redis-lock/redis-lock/clients/go"
+	"github.com/redis-lock/redis-lock/clients/go/internal/testserver"
 )
 
 // address is the address of the server in the examples.
 var address string
 
-// quiet is a logger that writes nothing, because go-redis logs each connection that fails.
-type quiet struct{}
-
-func (quiet) Printf(context.Context, string, ...any) {}
-
-func TestMain(m *testing.M) {
-	redis.SetLogger(quiet{})
-	os.Exit(withExampleServer(m))
-}
-
-func withExampleServer(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "examples")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	module, err := filepath.Abs(os.Getenv("REDIS_LOCK_MODULE"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	s, err := start(dir, "--loadmodule", module)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer s.end()
-	address = s.address
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(testserver.Main(m, &address)) }
 
 func Example() {
 	client := redis.NewClient(&redis.Options{Addr: address})

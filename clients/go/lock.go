@@ -14,7 +14,7 @@ import (
 
 // Lock is a lock on one or several keys, with one owner at a time: goroutines that share it exclude
 // each other like those that share a sync.Mutex, and any of them may release it. It is safe for
-// concurrent use. A Lock that is collected while it is held is released.
+// concurrent use. A Lock that is collected while it is held is released, except WithDetached.
 type Lock struct {
 	owner *owner
 }
@@ -163,6 +163,94 @@ func (l *Lock) Owned(ctx context.Context) (bool, error) {
 	return left > 0, err
 }
 
+// Adopt takes over the grant of another Lock with this token, in this process or elsewhere, sets its
+// lease, and returns its fence. The other Lock doesn't learn of it, and mustn't be used any more.
+//
+// It fails with ErrNotHeld if the token doesn't hold the lock; with ErrNotAcquired if this Lock is in
+// use; with ErrUnavailable if no server answers within the command timeout.
+func (l *Lock) Adopt(ctx context.Context) (fence int64, err error) {
+	o := l.owner
+	var sent time.Time
+	err = o.call(ctx, func(report func(error)) error {
+		within, cancel := context.WithTimeout(context.Background(), o.locks.timeout)
+		defer cancel()
+		a := o.ask(within, o.locks.link.shared, o.command("EXTEND", "PX", ms(o.lease)), report)
+		if a.err == nil && a.count != int64(len(o.keys)) {
+			return ErrNotHeld
+		}
+		sent = a.sent
+		return a.err
+	})
+	if err != nil {
+		return 0, err
+	}
+	// The reply to the holder is the fence that it has.
+	fence, err = l.TryAcquire(ctx)
+	if err == nil && time.Since(sent) >= o.lease {
+		// The lease may have been over, and this another grant.
+		_ = l.Release(ctx)
+		return 0, ErrNotHeld
+	}
+	return fence, err
+}
+
+// Holder is a holder of a lock, as LOCK.INFO shows it.
+type Holder struct {
+	// Fence is the fence of its grant.
+	Fence int64
+	// Data is what WithData says.
+	Data  string
+	token secret
+}
+
+// Token returns the token, or "" if this client may not write the key. Who knows it controls the
+// lock.
+func (h Holder) Token() string { return h.token() }
+
+// Holders asks the server who holds the first key now. It fails as Left does.
+func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
+	o := l.owner
+	var holders []Holder
+	err := o.call(ctx, func(report func(error)) error {
+		within, cancel := context.WithTimeout(context.Background(), o.locks.timeout)
+		defer cancel()
+		info := command{[]any{"LOCK.INFO", o.keys[0], "WAITERS", 0}, 1}
+		a := o.ask(within, o.locks.link.shared, info, report)
+		holders = holdersOf(a.reply)
+		return a.err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return holders, nil
+}
+
+// holdersOf returns the holders in a reply of LOCK.INFO.
+func holdersOf(reply any) []Holder {
+	var holders []Holder
+	list, _ := fieldsOf(reply)["holders"].([]any)
+	for _, item := range list {
+		fields := fieldsOf(item)
+		fence, _ := fields["fence"].(int64)
+		data, _ := fields["data"].(string)
+		token, _ := fields["token"].(string)
+		holders = append(holders, Holder{fence, data, newSecret(token)})
+	}
+	return holders
+}
+
+// fieldsOf returns the fields of a map in the server's older protocol.
+func fieldsOf(reply any) map[any]any {
+	fields := map[any]any{}
+	items, _ := reply.([]any)
+	for i := 0; i+1 < len(items); i += 2 {
+		if name, ok := items[i].(string); ok {
+			fields[name] = items[i+1]
+		}
+	}
+	return fields
+}
+
 // Fence returns the fence of the latest grant, also after its release or loss, or 0 before the first.
 func (l *Lock) Fence() int64 {
 	l.owner.mu.Lock()
@@ -180,6 +268,18 @@ func (l *Lock) Token() string { return l.owner.token() }
 func (l *Lock) IsHeld() bool {
 	held, _ := l.owner.held()
 	return held != nil
+}
+
+// Until returns the time at which the lease ends by the local clock unless it is renewed, or the
+// zero time if the lock isn't held.
+func (l *Lock) Until() time.Time {
+	held, _ := l.owner.held()
+	if held == nil {
+		return time.Time{}
+	}
+	l.owner.mu.Lock()
+	defer l.owner.mu.Unlock()
+	return held.until
 }
 
 // IsLost returns true if the latest grant was lost: the server said so, or the lease has ended on
@@ -406,7 +506,13 @@ func (o *owner) endRenewal(g *grant) {
 	}
 }
 
-// abandon releases the lock in the background, because its Lock was collected.
+// abandon releases the lock in the background, or leaves it to its lease, because its Lock was
+// collected.
 func (o *owner) abandon() {
+	if o.detached {
+		held, _ := o.held()
+		o.endRenewal(held)
+		return
+	}
 	go func() { _ = o.release(context.Background(), true) }()
 }

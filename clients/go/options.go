@@ -22,6 +22,7 @@ type settings struct {
 	waitsForever, noRenewal             bool
 	token                               secret
 	shared, session, reentrant          bool
+	detached                            bool
 	limit, permits, replicas            int
 	data                                *string
 	onLost                              func(*Lock)
@@ -117,6 +118,13 @@ func WithKeep(d time.Duration) Option {
 // WithoutRenewal makes the lock end with its lease.
 func WithoutRenewal() Option {
 	return func(s *settings) { s.noRenewal = true }
+}
+
+// WithDetached makes the grant independent of the Lock: a Lock that is collected while it is held
+// isn't released. The lock then ends with its lease, without further renewals, or another Lock with
+// the token takes it over with Adopt.
+func WithDetached() Option {
+	return func(s *settings) { s.detached = true }
 }
 
 // WithReentrant admits the owner again, which is the Lock: Acquire adds a hold while the lock is

@@ -19,98 +19,32 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redislock "github.com/redis-lock/redis-lock/clients/go"
+	"github.com/redis-lock/redis-lock/clients/go/internal/testserver"
 )
 
-const patience = 60 * time.Second
+const (
+	patience = testserver.Patience
+	late     = testserver.Late
+)
 
-// late is how much later than its time a call may return. The contract says 250 ms; a machine that
-// is busy gets more.
-const late = 500 * time.Millisecond
-
-var background = context.Background()
+var (
+	background = context.Background()
+	check      = testserver.Check
+	until      = testserver.Until
+	takes      = testserver.Takes
+)
 
 // server is a server for one test.
-type server struct {
-	address string
-	process *os.Process
-	client  *redis.Client
-}
+type server struct{ *testserver.Server }
 
-// start starts a server with these arguments.
-func start(dir string, arguments ...string) (*server, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		return nil, err
-	}
-	_, port, _ := net.SplitHostPort(address)
-	arguments = append([]string{"--port", port, "--save", ""}, arguments...)
-	command := exec.Command(os.Getenv("REDIS_SERVER"), arguments...)
-	command.Dir = dir
-	if err := command.Start(); err != nil {
-		return nil, err
-	}
-	s := &server{address, command.Process, redis.NewClient(&redis.Options{Addr: address})}
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		if err := s.client.Ping(background).Err(); err == nil || time.Now().After(end) {
-			return s, err
-		}
-	}
-}
-
-func (s *server) end() {
-	_ = s.client.Close()
-	_ = s.process.Kill()
-	_, _ = s.process.Wait()
-}
-
-// serve returns a server that ends with the test.
-func serve(t *testing.T) *server {
+func serve(t *testing.T) server {
 	t.Helper()
-	module, err := filepath.Abs(os.Getenv("REDIS_LOCK_MODULE"))
-	check(t, err)
-	s, err := start(t.TempDir(), "--loadmodule", module)
-	check(t, err)
-	t.Cleanup(s.end)
-	return s
+	return server{testserver.Serve(t)}
 }
 
-// stop stops the server until the returned function is called.
-func (s *server) stop(t *testing.T) func() {
+func (s server) locks(t *testing.T, options ...redislock.LocksOption) *redislock.Locks {
 	t.Helper()
-	check(t, s.process.Signal(syscall.SIGSTOP))
-	return func() { check(t, s.process.Signal(syscall.SIGCONT)) }
-}
-
-func (s *server) call(t *testing.T, words ...any) any {
-	t.Helper()
-	reply, err := s.client.Do(background, words...).Result()
-	if !errors.Is(err, redis.Nil) {
-		check(t, err)
-	}
-	return reply
-}
-
-func (s *server) isFree(t *testing.T, key string) bool {
-	t.Helper()
-	return s.call(t, "LOCK.INFO", key) == nil
-}
-
-func (s *server) waiters(t *testing.T, key string) int64 {
-	t.Helper()
-	info, ok := s.call(t, "LOCK.INFO", key).(map[any]any)
-	if !ok {
-		return 0
-	}
-	return info["waiters"].(int64)
-}
-
-func (s *server) locks(t *testing.T, options ...redislock.LocksOption) *redislock.Locks {
-	t.Helper()
-	locks, err := redislock.New(s.client, options...)
+	locks, err := redislock.New(s.Client, options...)
 	check(t, err)
 	t.Cleanup(func() { check(t, locks.Close()) })
 	return locks
@@ -130,27 +64,11 @@ func acquired(t *testing.T, lock *redislock.Lock) int64 {
 	return fence
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func expect(t *testing.T, err error, all ...error) {
 	t.Helper()
 	for _, expected := range all {
 		if !errors.Is(err, expected) {
 			t.Errorf("%v instead of %v", err, expected)
-		}
-	}
-}
-
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }
@@ -167,30 +85,18 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
-// takes checks how long a call takes.
-func takes(t *testing.T, what string, expected, tolerance time.Duration, call func()) {
-	t.Helper()
-	began := time.Now()
-	call()
-	if took := time.Since(began); took < expected-late/10 || took > expected+tolerance {
-		t.Errorf("%s took %v instead of %v", what, took, expected)
-	} else {
-		t.Logf("%s took %v", what, took)
-	}
-}
-
 func TestDoHoldsTheLockAndReleasesIt(t *testing.T) {
 	s := serve(t)
 	lock := lockOf(t, s.locks(t), "k")
 	failure := errors.New("of the work")
 	for _, outcome := range []error{nil, failure} {
 		err := lock.Do(background, func(_ context.Context, fence int64) error {
-			if s.call(t, "LOCK.CHECK", "k", lock.Token()).(int64) == 0 || fence != lock.Fence() {
+			if s.Call(t, "LOCK.CHECK", "k", lock.Token()).(int64) == 0 || fence != lock.Fence() {
 				t.Error("the lock isn't held")
 			}
 			return outcome
 		})
-		if err != outcome || !s.isFree(t, "k") {
+		if err != outcome || !s.IsFree(t, "k") {
 			t.Errorf("%v instead of %v, or not released", err, outcome)
 		}
 	}
@@ -207,7 +113,7 @@ func TestAPanicInDoReleasesAndGoesOn(t *testing.T) {
 		}()
 		_ = lock.Do(background, func(context.Context, int64) error { panic("boom") })
 	}()
-	if !s.isFree(t, "k") {
+	if !s.IsFree(t, "k") {
 		t.Error("not released")
 	}
 }
@@ -224,7 +130,7 @@ func TestGoexitInDoReleases(t *testing.T) {
 		})
 	}()
 	<-ended
-	if !s.isFree(t, "k") {
+	if !s.IsFree(t, "k") {
 		t.Error("not released")
 	}
 }
@@ -233,7 +139,7 @@ func TestDoEndsItsContextWithTheLock(t *testing.T) {
 	s := serve(t)
 	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(300*time.Millisecond))
 	err := lock.Do(background, func(ctx context.Context, _ int64) error {
-		s.call(t, "DEL", "k")
+		s.Call(t, "DEL", "k")
 		select {
 		case <-ctx.Done():
 			expect(t, context.Cause(ctx), redislock.ErrLost)
@@ -309,7 +215,7 @@ func TestAThousandGoroutinesWaitOnFewConnections(t *testing.T) {
 	const count = 1000
 	s := serve(t)
 	locks := s.locks(t)
-	s.call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
 	failures := make(chan error, count)
 	for range count {
 		lock := lockOf(t, locks, "k")
@@ -321,13 +227,13 @@ func TestAThousandGoroutinesWaitOnFewConnections(t *testing.T) {
 			failures <- err
 		}()
 	}
-	until(t, "all wait", func() bool { return s.waiters(t, "k") == count })
-	connections := strings.Count(s.call(t, "CLIENT", "LIST").(string), "addr=")
+	until(t, "all wait", func() bool { return s.Waiters(t, "k") == count })
+	connections := strings.Count(s.Call(t, "CLIENT", "LIST").(string), "addr=")
 	if connections > 40 {
 		t.Errorf("%d connections", connections)
 	}
 	began := time.Now()
-	s.call(t, "LOCK.RELEASE", "k", "other")
+	s.Call(t, "LOCK.RELEASE", "k", "other")
 	for range count {
 		check(t, receive(t, failures))
 	}
@@ -336,7 +242,7 @@ func TestAThousandGoroutinesWaitOnFewConnections(t *testing.T) {
 
 func TestAnExhaustedPoolOfTheClientDoesntMatter(t *testing.T) {
 	s := serve(t)
-	client := redis.NewClient(&redis.Options{Addr: s.address, PoolSize: 1, PoolTimeout: time.Hour})
+	client := redis.NewClient(&redis.Options{Addr: s.Address, PoolSize: 1, PoolTimeout: time.Hour})
 	defer client.Close()
 	_, err := client.Ping(background).Result()
 	check(t, err)
@@ -357,8 +263,108 @@ func TestACollectedLockIsReleased(t *testing.T) {
 	acquired(t, lockOf(t, locks, "k", redislock.WithOnLost(func(*redislock.Lock) {})))
 	until(t, "it is released", func() bool {
 		runtime.GC()
-		return s.isFree(t, "k")
+		return s.IsFree(t, "k")
 	})
+}
+
+func TestADetachedLockOutlivesItsCollection(t *testing.T) {
+	s := serve(t)
+	locks := s.locks(t)
+	const lease = time.Second
+	options := []redislock.Option{redislock.WithLease(lease), redislock.WithDetached()}
+	acquired(t, lockOf(t, locks, "k", options...))
+	began := time.Now()
+	until(t, "it ends", func() bool {
+		runtime.GC()
+		return s.IsFree(t, "k")
+	})
+	if ended := time.Since(began); ended < lease/2 {
+		t.Errorf("it ended after %v", ended)
+	}
+}
+
+func TestAnAdoptedLockHasTheFenceAndEndsForTheOther(t *testing.T) {
+	s := serve(t)
+	locks, others := s.locks(t), s.locks(t)
+	first := lockOf(t, locks, "k", redislock.WithData("job 7"), redislock.WithoutRenewal())
+	fence := acquired(t, first)
+	second := lockOf(t, others, "k", redislock.WithToken(first.Token()), redislock.WithLease(time.Hour))
+	adopted, err := second.Adopt(background)
+	check(t, err)
+	left, err := first.Left(background)
+	check(t, err)
+	if adopted != fence || !second.IsHeld() || left < 59*time.Minute {
+		t.Errorf("fence %d instead of %d, or not held for an hour but %v", adopted, fence, left)
+	}
+	_, err = second.Adopt(background)
+	expect(t, err, redislock.ErrNotAcquired)
+	check(t, second.Release(background))
+	expect(t, first.Release(background), redislock.ErrLost)
+}
+
+func TestOnlyAHeldTokenIsAdopted(t *testing.T) {
+	s := serve(t)
+	locks := s.locks(t)
+	lock := lockOf(t, locks, "k")
+	_, err := lock.Adopt(background)
+	expect(t, err, redislock.ErrNotHeld)
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	_, err = lock.Adopt(background)
+	expect(t, err, redislock.ErrNotHeld)
+	if lock.IsHeld() || s.Call(t, "LOCK.CHECK", "k", "other").(int64) == 0 {
+		t.Error("it holds what another one has")
+	}
+	goOn := s.Stop(t)
+	defer goOn()
+	takes(t, "adopt", time.Second, late, func() {
+		_, err = lock.Adopt(background)
+		expect(t, err, redislock.ErrUnavailable)
+	})
+}
+
+func TestHoldersAreThoseOfTheServer(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k")
+	none, err := lock.Holders(background)
+	check(t, err)
+	s.Call(t, "LOCK.ACQUIRE", "k", "t0psecret", "PX", 600_000, "DATA", "job 7", "SHARED")
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000, "SHARED")
+	two, err := lock.Holders(background)
+	check(t, err)
+	if len(none) != 0 || len(two) != 2 {
+		t.Fatalf("%v, %v", none, two)
+	}
+	first := two[0]
+	if first.Token() != "t0psecret" {
+		first = two[1]
+	}
+	if first.Token() != "t0psecret" || first.Data != "job 7" || first.Fence == 0 {
+		t.Errorf("%v", two)
+	}
+	if texts := fmt.Sprintf("%v %+v %#v", two, two, two); strings.Contains(texts, "t0psecret") {
+		t.Error(texts)
+	}
+}
+
+func TestUntilIsTheEndOfTheLease(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(time.Minute))
+	if !lock.Until().IsZero() {
+		t.Error("it ends before it begins")
+	}
+	began := time.Now()
+	acquired(t, lock)
+	if least := began.Add(time.Minute); lock.Until().Before(least) || lock.Until().After(time.Now().Add(time.Minute)) {
+		t.Errorf("until %v instead of %v", lock.Until(), least)
+	}
+	check(t, lock.Extend(background, time.Hour))
+	if lock.Until().Before(began.Add(time.Hour)) {
+		t.Error("an extension doesn't change it")
+	}
+	check(t, lock.Release(background))
+	if !lock.Until().IsZero() {
+		t.Error("it is held after its release")
+	}
 }
 
 // Each call is given a context, a limit or the command timeout of a second, and the server stands
@@ -372,7 +378,7 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 		return lock
 	}
 	released, extended, left, cancelled := held("a"), held("b"), held("c"), held("d")
-	s.call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
 	waits := lockOf(t, locks, "k")
 	failed := make(chan error, 1)
 	ctx, cancel := context.WithCancel(background)
@@ -380,8 +386,8 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 		_, err := waits.Acquire(ctx)
 		failed <- err
 	}()
-	until(t, "it waits", func() bool { return s.waiters(t, "k") == 1 })
-	goOn := s.stop(t)
+	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	goOn := s.Stop(t)
 	tried := lockOf(t, locks, "free")
 	var all sync.WaitGroup
 	play := func(what string, time time.Duration, call func() error, expected ...error) {
@@ -429,9 +435,9 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 	}
 	goOn()
 	for _, key := range []string{"free", "free2", "free3", "a", "d"} {
-		until(t, key+" is free", func() bool { return s.isFree(t, key) })
+		until(t, key+" is free", func() bool { return s.IsFree(t, key) })
 	}
-	until(t, "nobody waits", func() bool { return s.waiters(t, "k") == 0 })
+	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
 	check(t, extended.Release(background))
 }
 
@@ -439,12 +445,12 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 // goes on.
 func TestATryThatTimedOutIsUndoneOnItsConnection(t *testing.T) {
 	s := serve(t)
-	locks, err := redislock.New(s.client)
+	locks, err := redislock.New(s.Client)
 	check(t, err)
 	lock := lockOf(t, locks, "k")
 	acquired(t, lock)
 	check(t, lock.Release(background))
-	goOn := s.stop(t)
+	goOn := s.Stop(t)
 	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
 	defer cancel()
 	_, err = lock.TryAcquire(ctx)
@@ -452,9 +458,9 @@ func TestATryThatTimedOutIsUndoneOnItsConnection(t *testing.T) {
 	check(t, locks.Close())
 	goOn()
 	until(t, "the try was carried out", func() bool {
-		return strings.Contains(s.call(t, "INFO", "commandstats").(string), "cmdstat_lock.acquire:calls=1,")
+		return strings.Contains(s.Call(t, "INFO", "commandstats").(string), "cmdstat_lock.acquire:calls=1,")
 	})
-	if !s.isFree(t, "k") {
+	if !s.IsFree(t, "k") {
 		t.Error("the try left a grant")
 	}
 }
@@ -521,6 +527,7 @@ func TestTheObserverHearsOfWaitsAndGrants(t *testing.T) {
 		Lost:    func(lock *redislock.Lock) { heard <- fmt.Sprintf("%v lost", lock.Keys()) },
 	}))
 	holder := lockOf(t, locks, "k", redislock.WithLease(5*time.Second), redislock.WithoutRenewal())
+	defer runtime.KeepAlive(holder)
 	acquired(t, holder)
 	_, err := lockOf(t, locks, "k").AcquireWithin(background, time.Second)
 	expect(t, err, redislock.ErrNotAcquired)
@@ -537,11 +544,11 @@ func TestReleaseAllReleasesWhatIsHeld(t *testing.T) {
 	for _, key := range []string{"a", "b", "c"} {
 		acquired(t, lockOf(t, locks, key))
 	}
-	s.call(t, "DEL", "b")
+	s.Call(t, "DEL", "b")
 	if count, err := locks.ReleaseAll(background); count != 2 || err != nil {
 		t.Errorf("%d, %v", count, err)
 	}
-	if !s.isFree(t, "a") || !s.isFree(t, "c") {
+	if !s.IsFree(t, "a") || !s.IsFree(t, "c") {
 		t.Error("not released")
 	}
 }
@@ -554,27 +561,27 @@ func TestAReentrantLockCountsHolds(t *testing.T) {
 		t.Errorf("fence %d instead of %d", again, fence)
 	}
 	check(t, lock.Release(background))
-	if !lock.IsHeld() || s.isFree(t, "k") {
+	if !lock.IsHeld() || s.IsFree(t, "k") {
 		t.Error("released after one of two")
 	}
 	check(t, lock.Release(background))
 	expect(t, lock.Release(background), redislock.ErrNotHeld)
-	if lock.Fence() != fence || !s.isFree(t, "k") {
+	if lock.Fence() != fence || !s.IsFree(t, "k") {
 		t.Error("not released, or the fence is gone")
 	}
 }
 
 func TestCloseEndsSessions(t *testing.T) {
 	s := serve(t)
-	locks, err := redislock.New(s.client)
+	locks, err := redislock.New(s.Client)
 	check(t, err)
 	lock := lockOf(t, locks, "k", redislock.WithSession())
 	acquired(t, lock)
-	if s.isFree(t, "k") {
+	if s.IsFree(t, "k") {
 		t.Error("not held")
 	}
 	check(t, locks.Close())
-	until(t, "the session ends", func() bool { return s.isFree(t, "k") })
+	until(t, "the session ends", func() bool { return s.IsFree(t, "k") })
 	_, err = lockOf(t, locks, "other").Acquire(background)
 	expect(t, err, redis.ErrClosed)
 }
@@ -583,10 +590,10 @@ func TestAReentrantLockThatWasLostSaysSo(t *testing.T) {
 	s := serve(t)
 	lock := lockOf(t, s.locks(t), "k", redislock.WithReentrant())
 	acquired(t, lock)
-	s.call(t, "DEL", "k")
+	s.Call(t, "DEL", "k")
 	_, err := lock.Acquire(background)
 	expect(t, err, redislock.ErrLost)
-	until(t, "nothing is left", func() bool { return s.isFree(t, "k") })
+	until(t, "nothing is left", func() bool { return s.IsFree(t, "k") })
 	acquired(t, lock)
 	check(t, lock.Release(background))
 }
@@ -603,7 +610,7 @@ func TestNoTextShowsTheToken(t *testing.T) {
 	for _, value := range []any{lock, *lock, locks, redislock.WithToken(token)} {
 		texts += fmt.Sprintf("%v %+v %#v %s %d\n", value, value, value, value, value)
 	}
-	s.call(t, "ACL", "SETUSER", "default", "-lock.extend")
+	s.Call(t, "ACL", "SETUSER", "default", "-lock.extend")
 	err = lock.Extend(background, time.Minute)
 	texts += fmt.Sprintf("%v %+v %#v", err, err, err)
 	if strings.Contains(texts, token) || !strings.Contains(texts, "held, fence") {
@@ -612,9 +619,10 @@ func TestNoTextShowsTheToken(t *testing.T) {
 }
 
 func TestAServerWithoutTheModuleIsNamedSo(t *testing.T) {
-	s, err := start(t.TempDir())
+	without, err := testserver.Start(t.TempDir())
 	check(t, err)
-	defer s.end()
+	defer without.End()
+	s := server{without}
 	_, err = lockOf(t, s.locks(t), "k").Acquire(background)
 	expect(t, err, redislock.ErrModuleMissing)
 }
@@ -645,7 +653,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	expectNamed(err, "keys")
 	_, err = redislock.New(redis.NewRing(&redis.RingOptions{}))
 	expectNamed(err, "client")
-	_, err = redislock.New(s.client, redislock.WithCommandTimeout(0))
+	_, err = redislock.New(s.Client, redislock.WithCommandTimeout(0))
 	expectNamed(err, "command timeout")
 	lock := lockOf(t, locks, "k")
 	_, err = lock.AcquireWithin(background, -1)
@@ -655,7 +663,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	if !lock.IsHeld() {
 		t.Error("a wrong extend ended the lock")
 	}
-	if s.call(t, "LOCK.INFO", "k") == nil {
+	if s.Call(t, "LOCK.INFO", "k") == nil {
 		t.Error("it isn't held")
 	}
 }
@@ -672,10 +680,10 @@ func TestAtLeastKeepsOthersOut(t *testing.T) {
 	lock := lockOf(t, s.locks(t), "k", redislock.WithAtLeast(400*time.Millisecond))
 	acquired(t, lock)
 	check(t, lock.Release(background))
-	if lock.IsHeld() || s.isFree(t, "k") {
+	if lock.IsHeld() || s.IsFree(t, "k") {
 		t.Error("held here, or free at the server")
 	}
-	until(t, "it is free", func() bool { return s.isFree(t, "k") })
+	until(t, "it is free", func() bool { return s.IsFree(t, "k") })
 }
 
 // blocks returns the code blocks of a language, in their order.
@@ -709,7 +717,7 @@ func TestTheFirstLockOfTheReadmeIsWaitedFor(t *testing.T) {
 	commands := blocks(string(text), "sh")
 	shell(t, folder, commands[0])
 	project := filepath.Join(folder, "first-lock")
-	source := strings.Replace(blocks(string(text), "go")[0], "127.0.0.1:6379", s.address, 1)
+	source := strings.Replace(blocks(string(text), "go")[0], "127.0.0.1:6379", s.Address, 1)
 	check(t, os.WriteFile(filepath.Join(project, "main.go"), []byte(source), 0o644))
 	shell(t, project, commands[1])
 	check(t, os.Mkdir(filepath.Join(project, "parts"), 0o755))
@@ -725,12 +733,12 @@ func TestTheFirstLockOfTheReadmeIsWaitedFor(t *testing.T) {
 		return said
 	}
 	// Held until both programs wait, however long the second program takes to start.
-	s.call(t, "LOCK.ACQUIRE", "orders:42", "other", "PX", 600_000)
+	s.Call(t, "LOCK.ACQUIRE", "orders:42", "other", "PX", 600_000)
 	first := run()
-	until(t, "the first one waits", func() bool { return s.waiters(t, "orders:42") == 1 })
+	until(t, "the first one waits", func() bool { return s.Waiters(t, "orders:42") == 1 })
 	second := run()
-	until(t, "the second one waits", func() bool { return s.waiters(t, "orders:42") == 2 })
-	s.call(t, "LOCK.RELEASE", "orders:42", "other")
+	until(t, "the second one waits", func() bool { return s.Waiters(t, "orders:42") == 2 })
+	s.Call(t, "LOCK.RELEASE", "orders:42", "other")
 	fences := [2]int64{}
 	for i, said := range []string{receive(t, first), receive(t, second)} {
 		if _, err := fmt.Sscanf(said, "got it, fence %d\nreleased\n<nil>", &fences[i]); err != nil {

@@ -422,6 +422,8 @@ func grantOf(reply any, err error) (int64, error) {
 
 // answer is the end of a command that was sent until a server answered.
 type answer struct {
+	reply any
+	// The reply if it is a number.
 	count int64
 	sent  time.Time
 	// True if an earlier reply may have been lost.
@@ -437,6 +439,7 @@ func (o *owner) ask(ctx context.Context, client redis.UniversalClient, c command
 		reply, err := o.locks.link.do(attempt, client, c)
 		cancel()
 		if err == nil || !isOutage(err) {
+			a.reply = reply
 			a.count, _ = reply.(int64)
 			a.err = final(err, o.token)
 			return a
