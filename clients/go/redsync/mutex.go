@@ -330,7 +330,7 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 			err = lock.Extend(ctx, m.expiry)
 		}
 		if m.reacquires && lock != nil && isRefusal(err) {
-			_, err = lock.TryAcquire(ctx)
+			lock, err = m.reacquire(ctx, node, lock)
 		}
 		if err == nil {
 			m.keep(node, lock)
@@ -348,6 +348,19 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 	}
 	m.until = until
 	return true, nil
+}
+
+// reacquire acquires a lock that was lost, with the same token and value, if it is free.
+func (m *Mutex) reacquire(ctx context.Context, node int, lost *redislock.Lock) (*redislock.Lock, error) {
+	own := []redislock.Option{redislock.WithToken(lost.Token())}
+	if value := m.Value(); value != lost.Token() {
+		own = append(own, redislock.WithData(value))
+	}
+	lock, err := m.redsync.nodes[node].Lock(m.name, m.options(own...)...)
+	if err == nil {
+		_, err = lock.TryAcquire(ctx)
+	}
+	return lock, err
 }
 
 // Valid is ValidContext without a context.

@@ -1,0 +1,492 @@
+package redsync_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redislock "github.com/redis-lock/redis-lock/clients/go"
+	"github.com/redis-lock/redis-lock/clients/go/internal/testserver"
+	"github.com/redis-lock/redis-lock/clients/go/redsync"
+)
+
+const late = testserver.Late
+
+var (
+	background = context.Background()
+	serve      = testserver.Serve
+	check      = testserver.Check
+	until      = testserver.Until
+	takes      = testserver.Takes
+)
+
+func locked(t *testing.T, mutex *redsync.Mutex) *redsync.Mutex {
+	t.Helper()
+	check(t, mutex.Lock())
+	return mutex
+}
+
+func unlocked(t *testing.T, mutex *redsync.Mutex) {
+	t.Helper()
+	if ok, err := mutex.Unlock(); !ok {
+		t.Errorf("unlock: %v", err)
+	}
+}
+
+// expectTaken checks that somebody else had the lock on these nodes.
+func expectTaken(t *testing.T, err error, nodes ...int) {
+	t.Helper()
+	var taken *redsync.ErrTaken
+	if !errors.As(err, &taken) {
+		t.Fatalf("%v instead of ErrTaken", err)
+	}
+	slices.Sort(taken.Nodes)
+	if !slices.Equal(taken.Nodes, nodes) {
+		t.Errorf("nodes %v instead of %v", taken.Nodes, nodes)
+	}
+}
+
+// expectOutage checks that the error is that of a server that doesn't answer, and nothing else.
+func expectOutage(t *testing.T, err error) {
+	t.Helper()
+	var failed *redsync.RedisError
+	var taken *redsync.ErrTaken
+	if !errors.As(err, &failed) || !errors.Is(err, redislock.ErrUnavailable) {
+		t.Errorf("%v instead of a RedisError with ErrUnavailable", err)
+	}
+	if errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed) {
+		t.Errorf("an outage is told as contention: %v", err)
+	}
+}
+
+func TestLockWaitsInTheQueueOfTheServer(t *testing.T) {
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	first, second := locked(t, rs.NewMutex("k")), rs.NewMutex("k", redsync.WithRetryDelay(time.Hour))
+	granted := make(chan error)
+	go func() { granted <- second.Lock() }()
+	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	unlocked(t, first)
+	check(t, <-granted)
+	if second.Fence() <= first.Fence() || first.Fence() == 0 {
+		t.Errorf("fence %d after %d", second.Fence(), first.Fence())
+	}
+	unlocked(t, second)
+}
+
+func TestLockWaitsForTheSumOfTheDelays(t *testing.T) {
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	locked(t, rs.NewMutex("k"))
+	delays := map[string]redsync.Option{
+		"delay":    redsync.WithRetryDelay(100 * time.Millisecond),
+		"function": redsync.WithRetryDelayFunc(func(try int) time.Duration { return time.Duration(try) * 40 * time.Millisecond }),
+	}
+	for name, delay := range delays {
+		mutex := rs.NewMutex("k", redsync.WithTries(5), delay)
+		takes(t, name, 400*time.Millisecond, late, func() { expectTaken(t, mutex.Lock(), 0) })
+	}
+	takes(t, "no delay", 0, late, func() { expectTaken(t, rs.NewMutex("k", redsync.WithRetryDelay(0)).Lock(), 0) })
+	takes(t, "one try", 0, late, func() { expectTaken(t, rs.NewMutex("k", redsync.WithTries(1)).Lock(), 0) })
+	takes(t, "try", 0, late, func() { expectTaken(t, rs.NewMutex("k").TryLock(), 0) })
+	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
+}
+
+func TestTriesWithoutAnEndAreNotCounted(t *testing.T) {
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	first := locked(t, rs.NewMutex("k"))
+	granted := make(chan error)
+	go func() { granted <- rs.NewMutex("k", redsync.WithTries(1<<62)).Lock() }()
+	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	unlocked(t, first)
+	check(t, <-granted)
+}
+
+func TestTheContextEndsTheWait(t *testing.T) {
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	locked(t, rs.NewMutex("k"))
+	within, end := context.WithTimeout(background, 300*time.Millisecond)
+	defer end()
+	takes(t, "deadline", 300*time.Millisecond, late, func() {
+		if err := rs.NewMutex("k").LockContext(within); err != redsync.ErrFailed {
+			t.Errorf("%v instead of ErrFailed", err)
+		}
+	})
+	ctx, cancel := context.WithCancel(background)
+	failed := make(chan error)
+	go func() { failed <- rs.NewMutex("k").LockContext(ctx) }()
+	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	takes(t, "cancel", 0, late, func() {
+		cancel()
+		if err := <-failed; err != redsync.ErrFailed {
+			t.Errorf("%v instead of ErrFailed", err)
+		}
+	})
+	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
+	var refused *redsync.RedisError
+	if err := rs.NewMutex("free").TryLockContext(ctx); !errors.As(err, &refused) || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v instead of a RedisError with context.Canceled", err)
+	}
+}
+
+func TestGoroutinesThatShareAMutexExcludeEachOther(t *testing.T) {
+	s := serve(t)
+	mutex := redsync.New(s.Client).NewMutex("k", redsync.WithRetryDelay(time.Minute))
+	inside, count := 0, 0
+	var all sync.WaitGroup
+	for range 30 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			if err := mutex.Lock(); err != nil {
+				t.Error(err)
+				return
+			}
+			if inside++; inside != 1 {
+				t.Error("two are inside")
+			}
+			count++
+			inside--
+			if ok, err := mutex.Unlock(); !ok {
+				t.Error(err)
+			}
+		}()
+	}
+	all.Wait()
+	if count != 30 {
+		t.Errorf("%d were inside", count)
+	}
+}
+
+func TestOnlyExtendRenews(t *testing.T) {
+	const expiry = 500 * time.Millisecond
+	s := serve(t)
+	mutex := locked(t, redsync.New(s.Client).NewMutex("k", redsync.WithExpiry(expiry)))
+	first := mutex.Until()
+	if left := time.Until(first); left > expiry-expiry/100 || left < 0 {
+		t.Errorf("until %v", first)
+	}
+	if ok, err := mutex.Extend(); !ok || !mutex.Until().After(first) {
+		t.Errorf("extend: %v, until %v after %v", err, mutex.Until(), first)
+	}
+	if ok, err := mutex.Valid(); !ok {
+		t.Errorf("valid: %v", err)
+	}
+	until(t, "it has ended", func() bool { return s.IsFree(t, "k") })
+	ok, err := mutex.Valid()
+	if expectTaken(t, err, 0); ok {
+		t.Error("valid")
+	}
+	ok, err = mutex.Extend()
+	if expectTaken(t, err, 0); ok {
+		t.Error("extended")
+	}
+	if ok, err := mutex.Unlock(); ok || !errors.Is(err, redsync.ErrLockAlreadyExpired) {
+		t.Errorf("%v instead of ErrLockAlreadyExpired", err)
+	}
+}
+
+func TestSetNXOnExtendAcquiresALockThatIsFree(t *testing.T) {
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	mutex := locked(t, rs.NewMutex("k", redsync.WithSetNXOnExtend()))
+	s.Call(t, "DEL", "k")
+	if ok, err := mutex.Extend(); !ok {
+		t.Error(err)
+	}
+	s.Call(t, "DEL", "k")
+	other := locked(t, rs.NewMutex("k"))
+	ok, err := mutex.Extend()
+	if expectTaken(t, err, 0); ok {
+		t.Error("extended")
+	}
+	unlocked(t, other)
+}
+
+func TestAMutexThatWasNeverLockedHoldsNothing(t *testing.T) {
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	locked(t, rs.NewMutex("k"))
+	mutex := rs.NewMutex("k")
+	if ok, err := mutex.Unlock(); ok || !errors.Is(err, redsync.ErrLockAlreadyExpired) {
+		t.Errorf("unlock: %v", err)
+	}
+	if ok, err := mutex.Extend(); ok || err == nil {
+		t.Errorf("extend: %v", err)
+	}
+	if ok, _ := mutex.Valid(); ok || mutex.Value() != "" || !mutex.Until().IsZero() || mutex.Fence() != 0 {
+		t.Error("it is valid")
+	}
+}
+
+func TestAValueHandsTheLockOver(t *testing.T) {
+	s := serve(t)
+	rs, elsewhere := redsync.New(s.Client), redsync.New(redis.NewClient(s.Client.Options()))
+	for name, options := range map[string][]redsync.Option{
+		"drawn": nil,
+		"given": {redsync.WithGenValueFunc(func() (string, error) { return "job 7", nil })},
+	} {
+		value := locked(t, rs.NewMutex(name, options...)).Value()
+		if options != nil && value != "job 7" {
+			t.Errorf("%s instead of job 7", value)
+		}
+		other := elsewhere.NewMutex(name, redsync.WithValue(value), redsync.WithExpiry(time.Hour))
+		if ok, err := other.Valid(); !ok {
+			t.Errorf("%s: not valid: %v", name, err)
+		}
+		if ok, err := other.Extend(); !ok || time.Until(other.Until()) < 59*time.Minute {
+			t.Errorf("%s: not extended: %v", name, err)
+		}
+		unlocked(t, elsewhere.NewMutex(name, redsync.WithValue(value)))
+		if !s.IsFree(t, name) {
+			t.Errorf("%s isn't free", name)
+		}
+	}
+	locked(t, rs.NewMutex("k"))
+	for _, wrong := range []string{"wrong", "*", strings.Repeat("x", 257)} {
+		if ok, err := rs.NewMutex("k", redsync.WithValue(wrong)).Unlock(); ok || !errors.Is(err, redsync.ErrLockAlreadyExpired) {
+			t.Errorf("unlocked with another value: %v", err)
+		}
+	}
+}
+
+func TestOwnersWithOneValueExcludeEachOther(t *testing.T) {
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	same := redsync.WithGenValueFunc(func() (string, error) { return "host-1", nil })
+	first := locked(t, rs.NewMutex("k", same))
+	expectTaken(t, rs.NewMutex("k", same).TryLock(), 0)
+	unlocked(t, first)
+	failure := errors.New("no value")
+	mutex := rs.NewMutex("k", redsync.WithGenValueFunc(func() (string, error) { return "", failure }))
+	if err := mutex.Lock(); err != failure || !s.IsFree(t, "k") {
+		t.Errorf("%v instead of %v", err, failure)
+	}
+}
+
+func TestAMutexThatIsCollectedStaysLocked(t *testing.T) {
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	locked(t, rs.NewMutex("k"))
+	for end := time.Now().Add(time.Second); time.Now().Before(end); runtime.GC() {
+		if s.IsFree(t, "k") {
+			t.Fatal("it is free")
+		}
+	}
+	runtime.KeepAlive(rs)
+}
+
+func TestOldClientsThatHoldTheKeyAreWaitedFor(t *testing.T) {
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	s.Call(t, "SET", "k", "of redsync")
+	expectTaken(t, rs.NewMutex("k").TryLock(), 0)
+	expectTaken(t, rs.NewMutex("k", redsync.WithTries(3), redsync.WithRetryDelay(50*time.Millisecond)).Lock(), 0)
+	mutex := rs.NewMutex("k", redsync.WithTries(1000), redsync.WithRetryDelay(50*time.Millisecond))
+	granted := make(chan error)
+	go func() { granted <- mutex.Lock() }()
+	s.Call(t, "DEL", "k")
+	check(t, <-granted)
+	s.Call(t, "SET", "k", "of redsync")
+	if ok, err := mutex.Unlock(); ok || err == nil || s.Call(t, "GET", "k") != "of redsync" {
+		t.Errorf("unlocked what an old client has: %v", err)
+	}
+}
+
+func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	released, extended, asked := locked(t, rs.NewMutex("a")), locked(t, rs.NewMutex("b")), locked(t, rs.NewMutex("c"))
+	locked(t, rs.NewMutex("k"))
+	deadline := func() context.Context {
+		ctx, cancel := context.WithTimeout(background, 600*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	waits := make(chan error)
+	ends := deadline()
+	go func() { waits <- rs.NewMutex("k").LockContext(ends) }()
+	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	goOn := s.Stop(t)
+	var all sync.WaitGroup
+	play := func(what string, expected time.Duration, call func() error) {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			takes(t, what, expected, late, func() { expectOutage(t, call()) })
+		}()
+	}
+	play("try", 400*time.Millisecond, func() error { return rs.NewMutex("free1").TryLock() })
+	play("lock", 300*time.Millisecond, func() error {
+		return rs.NewMutex("free2", redsync.WithTries(4), redsync.WithRetryDelay(100*time.Millisecond)).Lock()
+	})
+	play("lock with a deadline", 600*time.Millisecond, func() error { return rs.NewMutex("free3").LockContext(deadline()) })
+	play("valid", 600*time.Millisecond, func() error {
+		_, err := asked.ValidContext(deadline())
+		return err
+	})
+	play("extend", time.Second, func() error {
+		_, err := extended.Extend()
+		return err
+	})
+	play("unlock", time.Second, func() error {
+		_, err := released.Unlock()
+		return err
+	})
+	all.Add(1)
+	go func() {
+		defer all.Done()
+		expectOutage(t, <-waits)
+		if time.Since(func() time.Time { d, _ := ends.Deadline(); return d }()) > late {
+			t.Error("the wait ended late")
+		}
+	}()
+	all.Wait()
+	goOn()
+	for _, key := range []string{"a", "free1", "free2", "free3"} {
+		until(t, key+" is free", func() bool { return s.IsFree(t, key) })
+	}
+	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
+}
+
+func TestWrongArgumentsAreRefused(t *testing.T) {
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	zero := 0.0
+	mutexes := map[string]*redsync.Mutex{
+		"lease":   rs.NewMutex("k", redsync.WithExpiry(0)),
+		"expiry":  rs.NewMutex("k", redsync.WithExpiry(-time.Second)),
+		"tries":   rs.NewMutex("k", redsync.WithTries(0)),
+		"delay":   rs.NewMutex("k", redsync.WithRetryDelayFunc(nil)),
+		"drift":   rs.NewMutex("k", redsync.WithDriftFactor(1)),
+		"NaN":     rs.NewMutex("k", redsync.WithDriftFactor(zero/zero)),
+		"timeout": rs.NewMutex("k", redsync.WithTimeoutFactor(0)),
+		"data":    rs.NewMutex("k", redsync.WithGenValueFunc(func() (string, error) { return strings.Repeat("x", 1025), nil })),
+		"none":    redsync.New().NewMutex("k"),
+		"nil":     redsync.New(nil).NewMutex("k"),
+		"ring":    redsync.New(redis.NewRing(&redis.RingOptions{})).NewMutex("k"),
+		"locks":   redsync.NewFromLocks(nil).NewMutex("k"),
+	}
+	for name, mutex := range mutexes {
+		for _, err := range []error{mutex.Lock(), mutex.TryLock()} {
+			var wrong *redislock.ArgumentError
+			if !errors.As(err, &wrong) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	if !s.IsFree(t, "k") {
+		t.Error("something was sent")
+	}
+}
+
+func TestErrorsOfTheServerAreThoseOfTheNode(t *testing.T) {
+	s := serve(t)
+	s.Call(t, "ACL", "SETUSER", "default", "-lock.queue", "-lock.acquire")
+	rs := redsync.New(s.Client)
+	for _, err := range []error{rs.NewMutex("k").Lock(), rs.NewMutex("k").TryLock()} {
+		var failed *redsync.RedisError
+		if !errors.As(err, &failed) || failed.Node != 0 || !redis.HasErrorPrefix(failed.Err, "NOPERM") {
+			t.Errorf("%v instead of NOPERM", err)
+		}
+	}
+}
+
+func TestNoTextShowsTheValue(t *testing.T) {
+	s := serve(t)
+	mutex := locked(t, redsync.New(s.Client).NewMutex("k"))
+	if texts := fmt.Sprintf("%v %+v %#v %s", mutex, mutex, mutex, mutex); strings.Contains(texts, mutex.Value()) {
+		t.Error(texts)
+	}
+}
+
+// --- several masters --------------------------------------------------------------------------
+
+func masters(t *testing.T, count int) ([]*testserver.Server, *redsync.Redsync) {
+	t.Helper()
+	servers := make([]*testserver.Server, count)
+	var all sync.WaitGroup
+	for i := range servers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			servers[i] = serve(t)
+		}()
+	}
+	all.Wait()
+	var clients []redis.UniversalClient
+	for _, s := range servers {
+		clients = append(clients, s.Client)
+	}
+	return servers, redsync.New(clients...)
+}
+
+func TestAMajorityOfMastersIsEnough(t *testing.T) {
+	servers, rs := masters(t, 3)
+	goOn := servers[2].Stop(t)
+	mutex := rs.NewMutex("k", redsync.WithExpiry(4*time.Second))
+	takes(t, "lock", 200*time.Millisecond, late, func() { check(t, mutex.Lock()) })
+	if mutex.Fence() != 0 {
+		t.Error("a fence of several masters")
+	}
+	expectTaken(t, rs.NewMutex("k", redsync.WithExpiry(4*time.Second)).TryLock(), 0, 1)
+	fast := rs.NewMutex("fast", redsync.WithFailFast(true), redsync.WithExpiry(time.Minute))
+	takes(t, "fast lock", 0, late, func() { check(t, fast.Lock()) })
+	takes(t, "fast unlock", 0, late, func() { unlocked(t, fast) })
+	if ok, err := mutex.Extend(); !ok {
+		t.Errorf("extend: %v", err)
+	}
+	unlocked(t, mutex)
+	servers[1].Stop(t)
+	takes(t, "lock on one of three", 0, 2*time.Second, func() {
+		err := rs.NewMutex("k", redsync.WithTries(2), redsync.WithExpiry(4*time.Second)).Lock()
+		expectOutage(t, err)
+	})
+	goOn()
+	for _, key := range []string{"k", "fast"} {
+		until(t, key+" is free", func() bool { return servers[0].IsFree(t, key) && servers[2].IsFree(t, key) })
+	}
+}
+
+func TestSeveralMastersHaveOneOwner(t *testing.T) {
+	_, rs := masters(t, 3)
+	inside, count := 0, 0
+	var all sync.WaitGroup
+	for range 5 {
+		mutex := rs.NewMutex("k", redsync.WithTries(10_000), redsync.WithRetryDelayFunc(func(int) time.Duration {
+			return time.Duration(1+time.Now().UnixNano()%10) * time.Millisecond
+		}))
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for range 4 {
+				if err := mutex.Lock(); err != nil {
+					t.Error(err)
+					return
+				}
+				if inside++; inside != 1 {
+					t.Error("two are inside")
+				}
+				count++
+				inside--
+				if ok, err := mutex.Unlock(); !ok {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	all.Wait()
+	if count != 20 {
+		t.Errorf("%d were inside", count)
+	}
+}
