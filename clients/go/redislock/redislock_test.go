@@ -1,0 +1,399 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	client "github.com/redis-lock/redis-lock/clients/go"
+	"github.com/redis-lock/redis-lock/clients/go/internal/testserver"
+	"github.com/redis-lock/redis-lock/clients/go/redislock"
+)
+
+const late = testserver.Late
+
+var (
+	background = context.Background()
+	serve      = testserver.Serve
+	check      = testserver.Check
+	until      = testserver.Until
+	takes      = testserver.Takes
+)
+
+func obtained(t *testing.T, locker *redislock.Client, key string, options *redislock.Options) *redislock.Lock {
+	t.Helper()
+	lock, err := locker.Obtain(background, key, time.Minute, options)
+	check(t, err)
+	return lock
+}
+
+func expect(t *testing.T, err error, all ...error) {
+	t.Helper()
+	for _, expected := range all {
+		if !errors.Is(err, expected) {
+			t.Errorf("%v instead of %v", err, expected)
+		}
+	}
+}
+
+// expectOutage checks that the error is that of a server that doesn't answer, and nothing else.
+func expectOutage(t *testing.T, err error) {
+	t.Helper()
+	expect(t, err, client.ErrUnavailable)
+	if errors.Is(err, redislock.ErrNotObtained) || errors.Is(err, redislock.ErrLockNotHeld) {
+		t.Errorf("an outage is told as contention: %v", err)
+	}
+}
+
+func retry(backoff time.Duration, most int) *redislock.Options {
+	return &redislock.Options{RetryStrategy: redislock.LimitRetry(redislock.LinearBackoff(backoff), most)}
+}
+
+func TestObtainWaitsInTheQueueOfTheServer(t *testing.T) {
+	s := serve(t)
+	locker := redislock.New(s.Client)
+	first := obtained(t, locker, "k", nil)
+	granted := make(chan *redislock.Lock)
+	go func() {
+		lock, err := locker.Obtain(background, "k", time.Minute, retry(time.Hour, 1))
+		if err != nil {
+			t.Error(err)
+		}
+		granted <- lock
+	}()
+	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	check(t, first.Release(background))
+	second := <-granted
+	if second.Fence() <= first.Fence() || first.Fence() == 0 {
+		t.Errorf("fence %d after %d", second.Fence(), first.Fence())
+	}
+	check(t, second.Release(background))
+	expect(t, second.Release(background), redislock.ErrLockNotHeld)
+}
+
+func TestObtainWaitsForTheSumOfTheBackoffs(t *testing.T) {
+	s := serve(t)
+	locker := redislock.New(s.Client)
+	obtained(t, locker, "k", nil)
+	waits := map[string]struct {
+		options  *redislock.Options
+		expected time.Duration
+	}{
+		"nothing":     {nil, 0},
+		"no strategy": {&redislock.Options{}, 0},
+		"no retry":    {&redislock.Options{RetryStrategy: redislock.NoRetry()}, 0},
+		"linear":      {retry(100*time.Millisecond, 4), 400 * time.Millisecond},
+		"exponential": {&redislock.Options{RetryStrategy: redislock.LimitRetry(
+			redislock.ExponentialBackoff(64*time.Millisecond, 128*time.Millisecond), 7)}, 576 * time.Millisecond},
+	}
+	for name, wait := range waits {
+		takes(t, name, wait.expected, late, func() {
+			lock, err := locker.Obtain(background, "k", time.Minute, wait.options)
+			if err != redislock.ErrNotObtained || lock != nil {
+				t.Errorf("%v instead of ErrNotObtained", err)
+			}
+		})
+	}
+	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
+}
+
+func TestTheContextOrTheLeaseEndsTheWait(t *testing.T) {
+	s := serve(t)
+	locker := redislock.New(s.Client)
+	obtained(t, locker, "k", nil)
+	endless := &redislock.Options{RetryStrategy: redislock.LinearBackoff(time.Nanosecond)}
+	takes(t, "lease", 400*time.Millisecond, late, func() {
+		_, err := locker.Obtain(background, "k", 400*time.Millisecond, endless)
+		expect(t, err, redislock.ErrNotObtained, context.DeadlineExceeded)
+	})
+	within, end := context.WithTimeout(background, 300*time.Millisecond)
+	defer end()
+	takes(t, "deadline", 300*time.Millisecond, late, func() {
+		_, err := locker.Obtain(within, "k", time.Minute, endless)
+		expect(t, err, redislock.ErrNotObtained, context.DeadlineExceeded)
+	})
+	ctx, cancel := context.WithCancel(background)
+	failed := make(chan error)
+	go func() {
+		_, err := locker.Obtain(ctx, "k", time.Minute, endless)
+		failed <- err
+	}()
+	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	takes(t, "cancel", 0, late, func() {
+		cancel()
+		expect(t, <-failed, redislock.ErrNotObtained, context.Canceled)
+	})
+	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
+	_, err := locker.Obtain(ctx, "k", time.Minute, endless)
+	if expect(t, err, context.Canceled); errors.Is(err, redislock.ErrNotObtained) {
+		t.Error("nothing was asked, and it isn't obtained")
+	}
+}
+
+func TestAStrategyThatIsSharedIsUsedUpOnlyByWaits(t *testing.T) {
+	s := serve(t)
+	locker := redislock.New(s.Client)
+	options := retry(100*time.Millisecond, 3)
+	for range 5 {
+		check(t, obtained(t, locker, "k", options).Release(background))
+	}
+	obtained(t, locker, "k", nil)
+	takes(t, "first wait", 300*time.Millisecond, late, func() {
+		_, err := locker.Obtain(background, "k", time.Minute, options)
+		expect(t, err, redislock.ErrNotObtained)
+	})
+	takes(t, "second wait", 0, late, func() {
+		_, err := locker.Obtain(background, "k", time.Minute, options)
+		expect(t, err, redislock.ErrNotObtained)
+	})
+}
+
+func TestTokenAndMetadataAreTheServers(t *testing.T) {
+	s := serve(t)
+	locker := redislock.New(s.Client)
+	data := func() string {
+		info := s.Call(t, "LOCK.INFO", "k").(map[any]any)
+		holder := info["holders"].([]any)[0].(map[any]any)
+		return holder["token"].(string) + " " + holder["data"].(string)
+	}
+	first := obtained(t, locker, "k", &redislock.Options{Token: "foo", Metadata: "bar"})
+	if data() != "foo bar" || first.Token() != "foo" || first.Metadata() != "bar" || first.Key() != "k" {
+		t.Errorf("%s, %s, %s, %s", data(), first.Token(), first.Metadata(), first.Key())
+	}
+	for _, metadata := range []string{"baz", ""} {
+		again := obtained(t, locker, "k", &redislock.Options{Token: "foo", Metadata: metadata})
+		if data() != "foo "+metadata || again.Fence() != first.Fence() {
+			t.Errorf("%s instead of %s", data(), metadata)
+		}
+	}
+	_, err := locker.Obtain(background, "k", time.Minute, nil)
+	expect(t, err, redislock.ErrNotObtained)
+	check(t, first.Release(background))
+	drawn := obtained(t, locker, "k", nil)
+	if len(drawn.Token()) != 22 || drawn.Metadata() != "" || data() != drawn.Token()+" " {
+		t.Errorf("%s", data())
+	}
+}
+
+func TestOnlyRefreshRenews(t *testing.T) {
+	s := serve(t)
+	locker := redislock.New(s.Client)
+	lock, err := locker.Obtain(background, "k", 500*time.Millisecond, nil)
+	check(t, err)
+	check(t, lock.Refresh(background, time.Second, nil))
+	if left, err := lock.TTL(background); left < 500*time.Millisecond || left > time.Second {
+		t.Errorf("%v left, %v", left, err)
+	}
+	until(t, "it has ended", func() bool { return s.IsFree(t, "k") })
+	if left, err := lock.TTL(background); left != 0 || err != nil {
+		t.Errorf("%v left, %v", left, err)
+	}
+	expect(t, lock.Refresh(background, time.Second, retry(time.Hour, 3)), redislock.ErrNotObtained)
+	expect(t, lock.Release(background), redislock.ErrLockNotHeld)
+}
+
+func TestSeveralKeysAreObtainedTogether(t *testing.T) {
+	s := serve(t)
+	locker := redislock.New(s.Client)
+	both, err := locker.ObtainMulti(background, []string{"a", "b"}, time.Minute, nil)
+	check(t, err)
+	_, err = redislock.ObtainMulti(background, s.Client, []string{"b", "c"}, time.Minute, nil)
+	expect(t, err, redislock.ErrNotObtained)
+	if !s.IsFree(t, "c") || both.Key() != "a" || len(both.Keys()) != 2 {
+		t.Error("c isn't free, or the keys are wrong")
+	}
+	check(t, both.Release(background))
+	if !s.IsFree(t, "a") || !s.IsFree(t, "b") {
+		t.Error("not released")
+	}
+}
+
+func TestALockThatIsCollectedStays(t *testing.T) {
+	s := serve(t)
+	_, err := redislock.Obtain(background, s.Client, "k", time.Minute, nil)
+	check(t, err)
+	for end := time.Now().Add(time.Second); time.Now().Before(end); runtime.GC() {
+		if s.IsFree(t, "k") {
+			t.Fatal("it is free")
+		}
+	}
+}
+
+func TestOldClientsThatHoldTheKeyAreWaitedFor(t *testing.T) {
+	s := serve(t)
+	locker := redislock.New(s.Client)
+	s.Call(t, "SET", "k", "of redislock")
+	for _, options := range []*redislock.Options{nil, retry(50*time.Millisecond, 3)} {
+		_, err := locker.Obtain(background, "k", time.Minute, options)
+		expect(t, err, redislock.ErrNotObtained)
+	}
+	granted := make(chan *redislock.Lock)
+	go func() {
+		lock, err := locker.Obtain(background, "k", time.Minute, retry(50*time.Millisecond, 1000))
+		if err != nil {
+			t.Error(err)
+		}
+		granted <- lock
+	}()
+	s.Call(t, "DEL", "k")
+	lock := <-granted
+	s.Call(t, "SET", "k", "of redislock")
+	if left, err := lock.TTL(background); left != 0 || err != nil {
+		t.Errorf("%v left, %v", left, err)
+	}
+	expect(t, lock.Refresh(background, time.Minute, nil), redislock.ErrNotObtained)
+	expect(t, lock.Release(background), redislock.ErrLockNotHeld)
+	if s.Call(t, "GET", "k") != "of redislock" {
+		t.Error("released what an old client has")
+	}
+}
+
+func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
+	s := serve(t)
+	locker := redislock.New(s.Client)
+	released, refreshed, asked := obtained(t, locker, "a", nil), obtained(t, locker, "b", nil), obtained(t, locker, "c", nil)
+	holder := obtained(t, locker, "k", nil)
+	deadline := func() context.Context {
+		ctx, cancel := context.WithTimeout(background, 600*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	waits := make(chan error)
+	go func() {
+		_, err := locker.Obtain(background, "k", time.Minute, retry(time.Second, 2))
+		waits <- err
+	}()
+	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	goOn := s.Stop(t)
+	var all sync.WaitGroup
+	play := func(what string, expected, tolerance time.Duration, call func() error) {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			takes(t, what, expected, tolerance, func() { expectOutage(t, call()) })
+		}()
+	}
+	play("obtain", time.Second, late, func() error {
+		_, err := locker.Obtain(background, "free1", time.Minute, nil)
+		return err
+	})
+	play("obtain with a deadline", 600*time.Millisecond, late, func() error {
+		_, err := locker.Obtain(deadline(), "free2", time.Minute, retry(time.Hour, 1))
+		return err
+	})
+	play("obtain within the lease", 300*time.Millisecond, late, func() error {
+		_, err := locker.Obtain(background, "free3", 300*time.Millisecond, retry(time.Hour, 1))
+		return err
+	})
+	play("ttl with a deadline", 600*time.Millisecond, late, func() error {
+		_, err := asked.TTL(deadline())
+		return err
+	})
+	play("refresh", time.Second, late, func() error { return refreshed.Refresh(background, time.Minute, nil) })
+	play("refresh with tries", 2200*time.Millisecond, late, func() error {
+		return refreshed.Refresh(background, time.Minute, retry(200*time.Millisecond, 1))
+	})
+	play("release", time.Second, late, func() error { return released.Release(background) })
+	play("wait", 0, 2*time.Second+late, func() error { return <-waits })
+	all.Wait()
+	goOn()
+	for _, key := range []string{"a", "free1", "free2", "free3"} {
+		until(t, key+" is free", func() bool { return s.IsFree(t, key) })
+	}
+	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
+	check(t, holder.Release(background))
+}
+
+func TestRefreshTriesAgainInAnOutage(t *testing.T) {
+	s := serve(t)
+	lock := obtained(t, redislock.New(s.Client), "k", nil)
+	goOn := s.Stop(t)
+	time.AfterFunc(1500*time.Millisecond, goOn)
+	check(t, lock.Refresh(background, time.Hour, retry(100*time.Millisecond, 10)))
+	if left, err := lock.TTL(background); left < 59*time.Minute {
+		t.Errorf("%v left, %v", left, err)
+	}
+}
+
+func TestWrongArgumentsAreRefused(t *testing.T) {
+	s := serve(t)
+	locker := redislock.New(s.Client)
+	obtain := func(locker *redislock.Client, keys []string, ttl time.Duration, options redislock.Options) error {
+		_, err := locker.ObtainMulti(background, keys, ttl, &options)
+		return err
+	}
+	k, none := []string{"k"}, redislock.Options{}
+	var nothing *redis.Client
+	failures := map[string]error{
+		"lease":    obtain(locker, k, 0, none),
+		"keys":     obtain(locker, nil, time.Minute, none),
+		"twice":    obtain(locker, []string{"k", "k"}, time.Minute, none),
+		"token":    obtain(locker, k, time.Minute, redislock.Options{Token: "*"}),
+		"metadata": obtain(locker, k, time.Minute, redislock.Options{Metadata: strings.Repeat("x", 1025)}),
+		"client":   obtain(redislock.New(nil), k, time.Minute, none),
+		"nil":      obtain(redislock.New(nothing), k, time.Minute, none),
+		"ring":     obtain(redislock.New(redis.NewRing(&redis.RingOptions{})), k, time.Minute, none),
+		"locks":    obtain(redislock.NewFromLocks(nil), k, time.Minute, none),
+	}
+	if !s.IsFree(t, "k") {
+		t.Error("something was sent")
+	}
+	failures["refresh"] = obtained(t, locker, "k", nil).Refresh(background, 0, nil)
+	for name, err := range failures {
+		var wrong *client.ArgumentError
+		if !errors.As(err, &wrong) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestNoLockIsNotHeld(t *testing.T) {
+	var lock *redislock.Lock
+	_, err := lock.TTL(background)
+	expect(t, err, redislock.ErrLockNotHeld)
+	expect(t, lock.Release(background), redislock.ErrLockNotHeld)
+	expect(t, lock.Refresh(background, time.Minute, nil), redislock.ErrNotObtained)
+}
+
+func TestNoTextShowsTheToken(t *testing.T) {
+	s := serve(t)
+	lock := obtained(t, redislock.New(s.Client), "k", nil)
+	if texts := fmt.Sprintf("%v %+v %#v %s", lock, lock, lock, lock); strings.Contains(texts, lock.Token()) {
+		t.Error(texts)
+	}
+}
+
+func TestStrategies(t *testing.T) {
+	strategies := map[string]struct {
+		strategy redislock.RetryStrategy
+		expected []time.Duration
+	}{
+		"none":    {redislock.NoRetry(), []time.Duration{0, 0}},
+		"linear":  {redislock.LinearBackoff(7), []time.Duration{7, 7, 7}},
+		"limited": {redislock.LimitRetry(redislock.LinearBackoff(7), 2), []time.Duration{7, 7, 0, 0}},
+		"exponential": {redislock.ExponentialBackoff(5*time.Millisecond, 20*time.Millisecond), []time.Duration{
+			5 * time.Millisecond, 8 * time.Millisecond, 16 * time.Millisecond, 20 * time.Millisecond}},
+		"unlimited": {redislock.ExponentialBackoff(0, 0), []time.Duration{4 * time.Millisecond, 8 * time.Millisecond}},
+	}
+	for name, s := range strategies {
+		for i, expected := range s.expected {
+			if got := s.strategy.NextBackoff(); got != expected {
+				t.Errorf("%s: backoff %d is %v instead of %v", name, i, got, expected)
+			}
+		}
+	}
+	long := redislock.ExponentialBackoff(0, 0)
+	for range 100 {
+		long.NextBackoff()
+	}
+	if got := long.NextBackoff(); got != time.Millisecond<<26 {
+		t.Errorf("%v", got)
+	}
+}
