@@ -32,6 +32,7 @@ var (
 	check      = testserver.Check
 	until      = testserver.Until
 	takes      = testserver.Takes
+	blocks     = testserver.Blocks
 )
 
 // server is a server for one test.
@@ -684,15 +685,6 @@ func TestAtLeastKeepsOthersOut(t *testing.T) {
 		t.Error("held here, or free at the server")
 	}
 	until(t, "it is free", func() bool { return s.IsFree(t, "k") })
-}
-
-// blocks returns the code blocks of a language, in their order.
-func blocks(document, language string) []string {
-	var found []string
-	for _, rest := range strings.Split(document, "```"+language+"\n")[1:] {
-		found = append(found, strings.SplitN(rest, "```", 2)[0])
-	}
-	return found
 }
 
 // shell runs a script of the README.

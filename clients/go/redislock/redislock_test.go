@@ -397,3 +397,7 @@ func TestStrategies(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+func TestTheProgramOfThePageRuns(t *testing.T) {
+	testserver.RunPage(t, "../../../docs/migrate/bsm-redislock.md", "127.0.0.1:6379", serve(t).Address)
+}

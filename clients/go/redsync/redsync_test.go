@@ -196,6 +196,27 @@ func TestOnlyExtendRenews(t *testing.T) {
 	}
 }
 
+func TestAGrantThatIsNoLongerValidIsGivenBack(t *testing.T) {
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	// All but 10 us are left off.
+	short := []redsync.Option{
+		redsync.WithExpiry(100 * time.Millisecond), redsync.WithDriftFactor(0.9999), redsync.WithTimeoutFactor(1),
+	}
+	for _, lock := range []func() error{rs.NewMutex("k", short...).Lock, rs.NewMutex("k", short...).TryLock} {
+		if err := lock(); err != redsync.ErrFailed {
+			t.Errorf("%v instead of ErrFailed", err)
+		}
+		if !s.IsFree(t, "k") {
+			t.Error("it isn't free")
+		}
+	}
+	value := locked(t, rs.NewMutex("k")).Value()
+	if ok, err := rs.NewMutex("k", append(short, redsync.WithValue(value))...).Extend(); ok || err != redsync.ErrExtendFailed {
+		t.Errorf("%v instead of ErrExtendFailed", err)
+	}
+}
+
 func TestSetNXOnExtendAcquiresALockThatIsFree(t *testing.T) {
 	s := serve(t)
 	rs := redsync.New(s.Client)
@@ -458,6 +479,17 @@ func TestAMajorityOfMastersIsEnough(t *testing.T) {
 	}
 }
 
+func TestWhatAMinorityGrantedIsGivenBack(t *testing.T) {
+	servers, rs := masters(t, 3)
+	for _, s := range servers[1:] {
+		s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	}
+	expectTaken(t, rs.NewMutex("k").TryLock(), 1, 2)
+	if !servers[0].IsFree(t, "k") {
+		t.Error("the first master isn't free")
+	}
+}
+
 func TestSeveralMastersHaveOneOwner(t *testing.T) {
 	_, rs := masters(t, 3)
 	inside, count := 0, 0
@@ -489,4 +521,10 @@ func TestSeveralMastersHaveOneOwner(t *testing.T) {
 	if count != 20 {
 		t.Errorf("%d were inside", count)
 	}
+}
+
+func TestTheProgramsOfThePageRun(t *testing.T) {
+	servers, _ := masters(t, 3)
+	testserver.RunPage(t, "../../../docs/migrate/redsync.md", "127.0.0.1:6379", servers[0].Address,
+		"127.0.0.1:7001", servers[0].Address, "127.0.0.1:7002", servers[1].Address, "127.0.0.1:7003", servers[2].Address)
 }

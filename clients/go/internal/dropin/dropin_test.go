@@ -2,10 +2,12 @@ package dropin_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -29,14 +31,15 @@ func locksOf(t *testing.T, client redis.UniversalClient) *owner {
 	return o
 }
 
-// acquire makes a connection, because it sends a command.
-func (o *owner) acquire(t *testing.T) {
+// wait makes connections, one of them for notifications, because it waits in vain.
+func (o *owner) wait(t *testing.T, s *testserver.Server) {
 	t.Helper()
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
 	lock, err := o.locks.Lock("k")
 	testserver.Check(t, err)
-	_, err = lock.TryAcquire(context.Background())
-	testserver.Check(t, err)
-	testserver.Check(t, lock.Release(context.Background()))
+	if _, err := lock.AcquireWithin(context.Background(), 50*time.Millisecond); !errors.Is(err, redislock.ErrNotAcquired) {
+		t.Errorf("%v instead of ErrNotAcquired", err)
+	}
 }
 
 // connections returns how many there are except that of the test.
@@ -69,9 +72,9 @@ func TestTheLocksEndWithTheClientOrTheOwner(t *testing.T) {
 		func() {
 			client := open()
 			o := locksOf(t, client)
-			o.acquire(t)
+			o.wait(t, s)
 			runtime.GC()
-			o.acquire(t)
+			o.wait(t, s)
 			if connections(t, s) <= before {
 				t.Errorf("%s: no connection", name)
 			}

@@ -4,10 +4,12 @@ package testserver
 import (
 	"context"
 	"errors"
+	"go/format"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -161,5 +163,39 @@ func Takes(t *testing.T, what string, expected, tolerance time.Duration, call fu
 		t.Errorf("%s took %v instead of %v", what, took, expected)
 	} else {
 		t.Logf("%s took %v", what, took)
+	}
+}
+
+// Blocks returns the code blocks of a language in a page, in their order.
+func Blocks(page, language string) []string {
+	var found []string
+	for _, rest := range strings.Split(page, "```"+language+"\n")[1:] {
+		found = append(found, strings.SplitN(rest, "```", 2)[0])
+	}
+	return found
+}
+
+// RunPage runs each program of a page, and checks that it prints the block of text after it. The
+// addresses in the programs are replaced.
+func RunPage(t *testing.T, path string, addresses ...string) {
+	t.Helper()
+	page, err := os.ReadFile(path)
+	Check(t, err)
+	programs, texts := Blocks(string(page), "go"), Blocks(string(page), "text")
+	if len(programs) == 0 || len(programs) != len(texts) {
+		t.Fatalf("%d programs and %d texts", len(programs), len(texts))
+	}
+	source := filepath.Join(t.TempDir(), "main.go")
+	for i, program := range programs {
+		program = strings.NewReplacer(addresses...).Replace(program)
+		Check(t, os.WriteFile(source, []byte(program), 0o644))
+		said, err := exec.Command("go", "run", source).CombinedOutput()
+		if err != nil || string(said) != texts[i] {
+			t.Errorf("program %d printed %q instead of %q: %v", i, said, texts[i], err)
+		}
+		formatted, err := format.Source([]byte(program))
+		if err != nil || string(formatted) != program {
+			t.Errorf("program %d isn't formatted: %v", i, err)
+		}
 	}
 }
