@@ -1,0 +1,332 @@
+package io.github.redislock;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Link;
+import io.github.redislock.spi.ServerError;
+import java.security.SecureRandom;
+import java.time.Duration;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * One acquire, from its place in the line of its lock object to the grant. It repeats its command until
+ * the server grants the lock, refuses it, or the time is over. What it may have left behind at the
+ * server is then cancelled and released in the background.
+ */
+final class Acquisition {
+  /** How long the end of a wait may take to be confirmed by the server. */
+  private static final long CONFIRM_NANOS = TimeUnit.MILLISECONDS.toNanos(150);
+  private static final SecureRandom RANDOM = new SecureRandom();
+
+  /** The grant, or null if somebody else has the lock. */
+  final CompletableFuture<Grant> result = new CompletableFuture<>();
+  private final RedisLock lock;
+  private final Locks locks;
+  private final LockOptions options;
+  private final Thread owner;
+  private final boolean waits;
+  private final boolean hasLimit;
+  private final long begunNanos = System.nanoTime();
+  private final long deadlineNanos;
+  private final byte[] token;
+  private final Backoff backoff = new Backoff();
+
+  private Link.Turn turn;
+  private CompletableFuture<Object> asked;
+  private ScheduledFuture<?> next;
+  private ScheduledFuture<?> end;
+  private Link own;
+  private Throwable outage;
+  private boolean isOutageTold;
+  private boolean isQueued;
+  private boolean isSent;
+  private boolean isOver;
+
+  /**
+   * Makes an acquire.
+   *
+   * @param limit the time to wait: zero for one try, null for no limit
+   * @param owner the thread that will own the lock, or null
+   */
+  Acquisition(RedisLock lock, Duration limit, Thread owner) {
+    this.lock = lock;
+    this.locks = lock.locks;
+    this.options = lock.options;
+    this.owner = owner;
+    waits = limit == null || !limit.isZero();
+    hasLimit = limit != null;
+    deadlineNanos = begunNanos + Call.nanosOf(waits && hasLimit ? limit : locks.commandTimeout);
+    token = options.token != null ? options.token : newToken();
+  }
+
+  private static byte[] newToken() {
+    byte[] bits = new byte[16];
+    RANDOM.nextBytes(bits);
+    return HexFormat.of().formatHex(bits).getBytes(UTF_8);
+  }
+
+  /** Begins to count the time; the lock object may still be held by somebody else in this process. */
+  synchronized void enqueued() {
+    if (hasLimit) end = locks.after(deadlineNanos - System.nanoTime(), this::timeOver);
+  }
+
+  /** Asks the server: nobody else of this process is before it. */
+  void start() {
+    synchronized (this) {
+      if (isOver) return;
+      if (waits) turn = locks.link.turn(lock.keys.get(0), this::askNow).orElse(null);
+    }
+    if (turn != null) turn.listening().exceptionally(error -> refusedListening(error));
+    ask();
+  }
+
+  /** Ends a try of a lock object that is held. */
+  void refuse() {
+    finish(null, Observer.Outcome.NOT_ACQUIRED);
+  }
+
+  /** Ends the acquire without a grant. */
+  void cancel() {
+    fail(new CancellationException("the acquire was cancelled"), Observer.Outcome.CANCELLED);
+  }
+
+  private Void refusedListening(Throwable error) {
+    if (Fault.unwrapped(error) instanceof ServerError && !Fault.isOutage(error)) {
+      fail(Fault.refusal(error), Observer.Outcome.FAILED);
+    }
+    return null;
+  }
+
+  private void askNow() {
+    synchronized (this) {
+      if (isOver || asked != null && !asked.isDone()) return;
+      if (next != null) next.cancel(false);
+    }
+    ask();
+  }
+
+  private void ask() {
+    long now = System.nanoTime();
+    CompletableFuture<Object> reply;
+    synchronized (this) {
+      if (isOver) return;
+      isSent = true;
+      asked = reply = sent(Duration.ofNanos(Math.max(deadlineNanos - now, 1)));
+    }
+    reply.whenComplete((value, error) -> {
+      if (error == null) replied(value, now);
+      else failed(error);
+    });
+  }
+
+  private CompletableFuture<Object> sent(Duration left) {
+    Object[] lease = {token, "PX", options.firstLease().toMillis(), "HOLDS", 1};
+    Duration attempt = hasLimit && left.compareTo(locks.commandTimeout) < 0 ? left : locks.commandTimeout;
+    if (!waits) return locks.link.send(Command.of("ACQUIRE", lock.keys, lease).with(options.mode()), attempt);
+    List<byte[]> keep = List.of("KEEP".getBytes(UTF_8), ("" + options.keep.toMillis()).getBytes(UTF_8));
+    if (turn != null) {
+      Command queue = Command.of("QUEUE", lock.keys, lease).with(options.mode()).with(keep).with(turn.words());
+      return locks.link.send(queue, locks.commandTimeout);
+    }
+    long blockMs = hasLimit ? Math.max(left.toMillis(), 1) : 0;
+    List<byte[]> block = List.of("BLOCK".getBytes(UTF_8), ("" + blockMs).getBytes(UTF_8));
+    Command wait = Command.of("WAIT", lock.keys, lease).with(options.mode()).with(keep).with(block);
+    return locks.link.block(wait, hasLimit ? left.plusNanos(CONFIRM_NANOS) : Duration.ZERO);
+  }
+
+  private void replied(Object reply, long sentNanos) {
+    if (reply instanceof List<?> granted) {
+      granted(((Long) granted.get(1)), sentNanos);
+      return;
+    }
+    synchronized (this) {
+      if (isOver) return;
+      outage = null;
+      isOutageTold = false;
+      backoff.reset();
+      if (reply instanceof Long) {
+        isQueued = true;
+        next = locks.after(askNanos(), this::ask);
+        return;
+      }
+    }
+    // No grant: one try, or the end of BLOCK.
+    if (!waits || hasLimit) finish(null, Observer.Outcome.NOT_ACQUIRED);
+    else ask();
+  }
+
+  /** Returns the time between two requests: an unclaimed grant ends with KEEP or with a shorter lease. */
+  private long askNanos() {
+    return Math.min(Call.nanosOf(options.keep), Call.nanosOf(options.firstLease())) / 3;
+  }
+
+  private void granted(long fence, long sentNanos) {
+    // The grant may have expired while this process stood still: the same command asks again.
+    long ageNanos = System.nanoTime() - sentNanos;
+    boolean isOld = (turn != null || !waits) && ageNanos > Call.nanosOf(options.firstLease()) / 3;
+    if (isOld) {
+      ask();
+      return;
+    }
+    if (options.session || options.replicas > 0) confirm(fence);
+    else if (turn == null && waits) confirmLate(fence, ageNanos, sentNanos);
+    else accept(fence, sentNanos, locks.link);
+  }
+
+  /** Takes a grant of LOCK.WAIT, whose age is unknown: LOCK.EXTEND dates its lease. */
+  private void confirmLate(long fence, long ageNanos, long sentNanos) {
+    if (ageNanos < Call.nanosOf(options.firstLease()) / 10) {
+      accept(fence, sentNanos, locks.link);
+      return;
+    }
+    extend(fence, locks.link, List.of());
+  }
+
+  private void confirm(long fence) {
+    synchronized (this) {
+      if (isOver) return;
+      if (own == null) own = locks.link.own();
+    }
+    List<byte[]> words = new java.util.ArrayList<>();
+    if (options.session) words.add("SESSION".getBytes(UTF_8));
+    if (options.replicas > 0) {
+      long withinMs = locks.commandTimeout.toMillis();
+      String[] replicas = {"REPLICAS", "" + options.replicas, "WITHIN", "" + withinMs};
+      for (String word : replicas) words.add(word.getBytes(UTF_8));
+    }
+    extend(fence, own, words);
+  }
+
+  private void extend(long fence, Link link, List<byte[]> words) {
+    Command command = Command.of("EXTEND", lock.keys, token, "PX", options.firstLease().toMillis()).with(words);
+    Duration limit = locks.commandTimeout.plusMillis(options.replicas > 0 ? 100 : 0);
+    Call.send(locks, link, command, limit).whenComplete((reply, error) -> {
+      if (error != null && Fault.unwrapped(error) instanceof UnavailableException) failed(error);
+      else if (error != null) fail(Fault.refusal(error), Observer.Outcome.FAILED);
+      else if (reply.count() == lock.keys.size()) accept(fence, reply.sentNanos(), link);
+      else ask();
+    });
+  }
+
+  private void accept(long fence, long sentNanos, Link link) {
+    Grant grant;
+    synchronized (this) {
+      if (isOver) return;
+      grant = new Grant(lock, token, link, owner, fence, sentNanos);
+      if (link == own) own = null;
+    }
+    finish(grant, Observer.Outcome.GRANTED);
+  }
+
+  private void failed(Throwable error) {
+    if (!Fault.isOutage(error) && !(Fault.unwrapped(error) instanceof UnavailableException)) {
+      fail(Fault.refusal(error), Observer.Outcome.FAILED);
+      return;
+    }
+    boolean isNews;
+    synchronized (this) {
+      if (isOver) return;
+      outage = error;
+      isNews = !hasLimit && !isOutageTold;
+      if (isNews) isOutageTold = true;
+      next = locks.after(backoff.nextNanos(), this::ask);
+    }
+    if (isNews) locks.tellUnavailable(Fault.outage(error));
+  }
+
+  private void timeOver() {
+    Throwable last;
+    boolean isWaitingHere;
+    synchronized (this) {
+      if (isOver) return;
+      isWaitingHere = !isSent;
+      last = outage;
+    }
+    if (isWaitingHere) finish(null, Observer.Outcome.NOT_ACQUIRED);
+    else if (last != null) fail(Fault.outage(last), Observer.Outcome.FAILED);
+    else if (!waits) fail(Fault.outage(Call.noReply(locks.commandTimeout)), Observer.Outcome.FAILED);
+    else confirmEnd();
+  }
+
+  /** Says "not acquired" only if a server confirms the end of the wait. */
+  private void confirmEnd() {
+    Throwable silence = Call.noReply(Duration.ofNanos(CONFIRM_NANOS));
+    locks.after(CONFIRM_NANOS, () -> fail(Fault.outage(silence), Observer.Outcome.FAILED));
+    // The reply of LOCK.WAIT comes by itself.
+    if (turn == null) return;
+    Command cancel = Command.of("CANCEL", lock.keys.subList(0, 1), token);
+    locks.link.send(cancel, Duration.ofNanos(CONFIRM_NANOS)).whenComplete((reply, error) -> {
+      if (error != null) fail(Fault.outage(error), Observer.Outcome.FAILED);
+      else if (reply instanceof Long one && one == 1 && isQueued) finish(null, Observer.Outcome.NOT_ACQUIRED);
+      // Granted at the last moment, or without a place: what is there is given back.
+      else fail(null, Observer.Outcome.NOT_ACQUIRED);
+    });
+  }
+
+  private void finish(Grant grant, Observer.Outcome outcome) {
+    if (!over()) return;
+    settle(outcome);
+    if (grant != null) locks.holds(grant);
+    lock.settled(this, grant);
+    result.complete(grant);
+  }
+
+  /** Ends the acquire with an error, or without one as not acquired, and cleans up behind it. */
+  private void fail(RuntimeException error, Observer.Outcome outcome) {
+    if (!over()) return;
+    CompletableFuture<?> cleaned = mayBeKnown(error) ? cleanUp() : CompletableFuture.completedFuture(null);
+    settle(outcome);
+    // A token that the program chose must be clean before it is used again.
+    if (options.token == null) lock.settled(this, null);
+    else cleaned.whenComplete((done, late) -> lock.settled(this, null));
+    if (error == null) result.complete(null);
+    else result.completeExceptionally(error);
+  }
+
+  /** Returns true if the token may be in the queue or hold the lock. A refused command leaves nothing. */
+  private synchronized boolean mayBeKnown(RuntimeException error) {
+    boolean isRefused = error instanceof LockException && !(error instanceof UnavailableException);
+    return isSent && !(isRefused && !isQueued && outage == null);
+  }
+
+  synchronized boolean isOver() {
+    return isOver;
+  }
+
+  private synchronized boolean over() {
+    if (isOver) return false;
+    isOver = true;
+    return true;
+  }
+
+  private void settle(Observer.Outcome outcome) {
+    CompletableFuture<Object> open;
+    synchronized (this) {
+      if (end != null) end.cancel(false);
+      if (next != null) next.cancel(false);
+      open = asked;
+    }
+    if (open != null) open.cancel(true);
+    if (turn != null) turn.close();
+    if (own != null) own.close();
+    Duration took = Duration.ofNanos(System.nanoTime() - begunNanos);
+    boolean hasWaited = isQueued || outage != null || turn == null && waits && took.toMillis() > 1;
+    if (hasWaited) locks.tellWaited(Grant.nameOf(lock.keys), took, outcome);
+  }
+
+  /** Cancels the place first, so that no grant can follow the release. */
+  private CompletableFuture<?> cleanUp() {
+    Duration over = options.keep.compareTo(options.lease) > 0 ? options.keep : options.lease;
+    Command cancel = Command.of("CANCEL", lock.keys.subList(0, 1), token);
+    Command release = Command.of("RELEASE", lock.keys, token, "ALL");
+    return Call.send(locks, locks.link, cancel, over)
+        .thenCompose(cancelled -> Call.send(locks, locks.link, release, over))
+        .handle((released, error) -> null);
+  }
+}

@@ -1,0 +1,309 @@
+package io.github.redislock;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Link;
+import java.lang.ref.Cleaner;
+import java.lang.ref.WeakReference;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * One grant and its lease by the local monotonic clock, until it is released or lost. It doesn't keep
+ * the lock object alive: a forgotten object is released.
+ */
+final class Grant {
+  private static final Cleaner CLEANER = Cleaner.create();
+
+  private enum Phase {
+    HELD,
+    RELEASED,
+    LOST
+  }
+
+  final long fence;
+  private final Locks locks;
+  private final WeakReference<RedisLock> lock;
+  private final LockOptions options;
+  private final List<byte[]> keys;
+  private final byte[] token;
+  /** The connections of a session or of held-back replies, else those of all. */
+  private final Link link;
+  /** The thread that owns the lock, or null if a {@link Hold} does. */
+  private final Thread owner;
+  private final long grantedNanos = System.nanoTime();
+  private final long lastEndNanos;
+
+  private Phase phase = Phase.HELD;
+  private int holds = 1;
+  private Duration lease;
+  private long untilNanos;
+  private ScheduledFuture<?> due;
+  private boolean isOutageTold;
+  private Cleaner.Cleanable forgotten;
+
+  Grant(RedisLock lock, byte[] token, Link link, Thread owner, long fence, long sentNanos) {
+    this.fence = fence;
+    this.locks = lock.locks;
+    this.lock = new WeakReference<>(lock);
+    this.options = lock.options;
+    this.keys = lock.keys;
+    this.token = token;
+    this.link = link;
+    this.owner = owner;
+    lastEndNanos = sentNanos + Call.nanosOf(options.longestHold);
+    renewed(sentNanos, options.firstLease());
+    lease = options.lease;
+  }
+
+  /** Releases the grant when this object, its holder, is collected. */
+  void heldBy(Object holder) {
+    forgotten = CLEANER.register(holder, this::abandon);
+  }
+
+  String name() {
+    return nameOf(keys);
+  }
+
+  static String nameOf(List<byte[]> keys) {
+    List<String> names = new ArrayList<>(keys.size());
+    for (byte[] key : keys) names.add(new String(key, UTF_8));
+    return String.join(", ", names);
+  }
+
+  String token() {
+    return new String(token, UTF_8);
+  }
+
+  Thread owner() {
+    return owner;
+  }
+
+  synchronized boolean isHeld() {
+    return phase == Phase.HELD && System.nanoTime() - untilNanos < 0;
+  }
+
+  synchronized boolean isLost() {
+    return phase == Phase.LOST || phase == Phase.HELD && System.nanoTime() - untilNanos >= 0;
+  }
+
+  synchronized Duration remaining() {
+    return isHeld() ? Duration.ofNanos(untilNanos - System.nanoTime()) : Duration.ZERO;
+  }
+
+  synchronized int holds() {
+    return holds;
+  }
+
+  /** Adds a hold of the owner. */
+  CompletableFuture<Void> holdAgain() {
+    int more = holds() + 1;
+    Command command = Command.of("ACQUIRE", keys, token, "PX", lease().toMillis(), "HOLDS", more);
+    return Call.send(locks, locks.link, command.with(options.mode()), locks.commandTimeout).thenAccept(reply -> {
+      if (!(reply.value() instanceof List<?> granted) || !granted.get(1).equals(fence)) {
+        lose();
+        throw lostError();
+      }
+      synchronized (this) {
+        holds = more;
+      }
+      renewed(reply.sentNanos(), lease());
+    });
+  }
+
+  /** Sets the lease, also for later renewals. Returns false if the lock was lost. */
+  CompletableFuture<Boolean> extend(Duration lease) {
+    Duration whole = LockOptions.time("lease", lease, Duration.ofMillis(1));
+    if (!isHeld()) return CompletableFuture.completedFuture(false);
+    return prolong(whole, locks.commandTimeout);
+  }
+
+  /** Takes one hold off. Returns false if the lock was lost. */
+  CompletableFuture<Boolean> release() {
+    int rest;
+    synchronized (this) {
+      if (holds == 1 || !isHeld()) rest = 0;
+      else rest = --holds;
+    }
+    if (rest == 0) return releaseAll();
+    return counted(Command.of("RELEASE", keys, token, "HOLDS", rest), locks.commandTimeout);
+  }
+
+  /**
+   * Releases all holds. The caller waits for the command timeout at most; the command is repeated until
+   * the lease is over.
+   */
+  CompletableFuture<Boolean> releaseAll() {
+    Duration left;
+    synchronized (this) {
+      left = remaining();
+      if (!left.isZero()) phase = Phase.RELEASED;
+    }
+    if (left.isZero()) {
+      expire();
+      return CompletableFuture.completedFuture(false);
+    }
+    ended();
+    CompletableFuture<Boolean> released = counted(lastCommand(), left);
+    released.whenComplete((done, error) -> closeOwn());
+    CompletableFuture<Boolean> told = released.copy();
+    Throwable late = Fault.outage(Call.noReply(locks.commandTimeout));
+    ScheduledFuture<?> end = locks.after(Call.nanosOf(locks.commandTimeout), () -> told.completeExceptionally(late));
+    told.whenComplete((done, error) -> end.cancel(false));
+    return told;
+  }
+
+  /** Ends a guarded block: only a loss is thrown. */
+  void close() {
+    synchronized (this) {
+      if (phase == Phase.RELEASED) return;
+    }
+    boolean wasHeld = true;
+    try {
+      wasHeld = Waits.uninterruptibly(releaseAll());
+    } catch (LockException outage) {
+      tellOnce(outage);
+    }
+    if (!wasHeld) throw lostError();
+  }
+
+  /** Releases a grant that nobody can release any more. */
+  private void abandon() {
+    if (isHeld()) releaseAll().exceptionally(outage -> null);
+  }
+
+  LockLostException lostError() {
+    return new LockLostException("lost while it was held: " + name(), null);
+  }
+
+  private Command lastCommand() {
+    long restNanos = grantedNanos + Call.nanosOf(options.leastHold) - System.nanoTime();
+    if (restNanos <= 0) return Command.of("RELEASE", keys, token, "HOLDS", 0);
+    return Command.of("EXTEND", keys, token, "PX", Math.max(Duration.ofNanos(restNanos).toMillis(), 1));
+  }
+
+  private synchronized Duration lease() {
+    return lease;
+  }
+
+  /** Notes that a command sent at this time has set the lease. */
+  private synchronized void renewed(long sentNanos, Duration set) {
+    if (phase != Phase.HELD) return;
+    lease = set;
+    isOutageTold = false;
+    untilNanos = sentNanos + Call.nanosOf(set);
+    long pauseNanos = renews() ? Math.min(Call.nanosOf(set) / 3, lastEndNanos - System.nanoTime()) : 0;
+    schedule(pauseNanos);
+  }
+
+  private boolean renews() {
+    return options.renewed || options.session;
+  }
+
+  private synchronized void schedule(long pauseNanos) {
+    if (due != null) due.cancel(false);
+    if (phase != Phase.HELD) return;
+    boolean isLast = !renews() || lastEndNanos - untilNanos < TimeUnit.MILLISECONDS.toNanos(1);
+    long leftNanos = untilNanos - System.nanoTime();
+    due = isLast || leftNanos <= pauseNanos
+        ? locks.after(leftNanos, this::expire)
+        : locks.after(pauseNanos, this::renew);
+  }
+
+  private void expire() {
+    if (isLost()) lose();
+    else schedule(0);
+  }
+
+  private void renew() {
+    if (owner != null && !owner.isAlive()) {
+      synchronized (this) {
+        due = locks.after(untilNanos - System.nanoTime(), this::expire);
+      }
+      return;
+    }
+    Duration left = remaining();
+    if (left.isZero()) {
+      lose();
+      return;
+    }
+    long restMs = Math.max(Duration.ofNanos(lastEndNanos - System.nanoTime()).toMillis(), 1);
+    Duration next = Duration.ofMillis(Math.min(lease().toMillis(), restMs));
+    Duration limit = left.compareTo(locks.commandTimeout) < 0 ? left : locks.commandTimeout;
+    Duration whole = lease();
+    prolong(next, limit).whenComplete((held, error) -> {
+      if (error == null) {
+        synchronized (this) {
+          lease = whole;
+        }
+        return;
+      }
+      tellOnce(error);
+      schedule(Call.nanosOf(limit) / 4);
+    });
+  }
+
+  private void tellOnce(Throwable error) {
+    synchronized (this) {
+      if (isOutageTold) return;
+      isOutageTold = true;
+    }
+    Throwable cause = Fault.unwrapped(error);
+    locks.tellUnavailable(cause instanceof UnavailableException outage
+        ? outage
+        : new UnavailableException("the server refused a renewal or a release: " + cause.getMessage(), cause));
+  }
+
+  private CompletableFuture<Boolean> prolong(Duration set, Duration limit) {
+    Command command = Command.of("EXTEND", keys, token, "PX", set.toMillis());
+    Command tied = options.session ? command.with(List.of("SESSION".getBytes(UTF_8))) : command;
+    return Call.send(locks, link, tied, limit).thenApply(reply -> {
+      boolean isHeld = reply.count() == keys.size();
+      if (isHeld) renewed(reply.sentNanos(), set);
+      else lose();
+      return isHeld;
+    });
+  }
+
+  private CompletableFuture<Boolean> counted(Command command, Duration limit) {
+    return Call.send(locks, link, command, limit).thenApply(reply -> {
+      // If a reply was lost, the command before may have released the lock.
+      if (reply.count() == keys.size() || reply.isRepeated() && !options.session) return true;
+      lose();
+      return false;
+    });
+  }
+
+  private void lose() {
+    synchronized (this) {
+      if (phase == Phase.LOST) return;
+      phase = Phase.LOST;
+    }
+    ended();
+    // Some of the keys may still be held.
+    if (keys.size() > 1) Call.send(locks, locks.link, Command.of("RELEASE", keys, token, "ALL"), locks.commandTimeout);
+    closeOwn();
+    locks.tellLost(name(), fence);
+    RedisLock told = lock.get();
+    if (told != null) Locks.tell(() -> options.lost.accept(told));
+  }
+
+  private void ended() {
+    synchronized (this) {
+      if (due != null) due.cancel(false);
+    }
+    if (forgotten != null) forgotten.clean();
+    locks.holdsNoLonger(this);
+    RedisLock waited = lock.get();
+    if (waited != null) waited.ended(this);
+  }
+
+  private void closeOwn() {
+    if (link != locks.link) link.close();
+  }
+}

@@ -1,0 +1,150 @@
+package io.github.redislock;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import io.github.redislock.spi.Link;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Objects;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ForkJoinPool;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.ReadWriteLock;
+
+/**
+ * The locks of one Redis client. One object is enough for a program:
+ *
+ * <pre>{@code
+ * Locks locks = new Locks(new LettuceLink(RedisClient.create("redis://localhost")));
+ * try (Hold hold = locks.lock("orders:42").acquire(Duration.ofSeconds(10))) {
+ *   store(order, hold.fence());
+ * }
+ * }</pre>
+ */
+public final class Locks implements AutoCloseable {
+  private static final Duration COMMAND_TIMEOUT = Duration.ofSeconds(1);
+
+  final Link link;
+  final Duration commandTimeout;
+  private final Observer observer;
+  private final ScheduledThreadPoolExecutor timer;
+  private final Set<Grant> grants = ConcurrentHashMap.newKeySet();
+
+  /** Makes locks with a command timeout of 1 s that log outages. */
+  public Locks(Link link) {
+    this(link, COMMAND_TIMEOUT, Observer.LOGGING);
+  }
+
+  /**
+   * Makes locks.
+   *
+   * @param commandTimeout the longest time of every call that doesn't wait for a lock, with connecting
+   *     and sending again
+   */
+  public Locks(Link link, Duration commandTimeout, Observer observer) {
+    this.link = Objects.requireNonNull(link, "link");
+    this.commandTimeout = LockOptions.time("commandTimeout", commandTimeout, Duration.ofMillis(1));
+    this.observer = Objects.requireNonNull(observer, "observer");
+    timer = new ScheduledThreadPoolExecutor(1, work -> {
+      Thread thread = new Thread(work, "redis-lock-timer");
+      thread.setDaemon(true);
+      return thread;
+    });
+    timer.setRemoveOnCancelPolicy(true);
+  }
+
+  /** Returns a lock on one key, or on several that are granted together or not at all. */
+  public RedisLock lock(String... keys) {
+    return lock(LockOptions.defaults(), keys);
+  }
+
+  /** Returns a lock with options. */
+  public RedisLock lock(LockOptions options, String... keys) {
+    return new RedisLock(this, Objects.requireNonNull(options, "options"), bytesOf(keys));
+  }
+
+  /** Returns a pair of locks: readers share the key, a writer has it alone. */
+  public ReadWriteLock readWriteLock(String key) {
+    return readWriteLock(LockOptions.defaults(), key);
+  }
+
+  /** Returns a pair of locks with options, of which the mode and the token are replaced. */
+  public ReadWriteLock readWriteLock(LockOptions options, String key) {
+    return new RedisReadWriteLock(this, options, key);
+  }
+
+  /** Returns a semaphore of {@code limit} permits. */
+  public RedisSemaphore semaphore(String key, long limit) {
+    return semaphore(LockOptions.defaults(), key, limit);
+  }
+
+  /** Returns a semaphore of {@code limit} permits with options. */
+  public RedisSemaphore semaphore(LockOptions options, String key, long limit) {
+    return new RedisSemaphore(this, options, key, limit);
+  }
+
+  /** Releases everything that these locks hold. Returns how many grants were still held. */
+  public int releaseAll() {
+    List<CompletableFuture<Boolean>> releases = new ArrayList<>();
+    for (Grant grant : grants) releases.add(grant.releaseAll());
+    int held = 0;
+    for (CompletableFuture<Boolean> release : releases) {
+      if (Waits.uninterruptibly(release)) held++;
+    }
+    return held;
+  }
+
+  /** Closes the connections of this library. What is held stays until its lease is over. */
+  @Override
+  public void close() {
+    timer.shutdownNow();
+    link.close();
+  }
+
+  void holds(Grant grant) {
+    grants.add(grant);
+    tell(() -> observer.granted(grant.name(), grant.fence));
+  }
+
+  void holdsNoLonger(Grant grant) {
+    grants.remove(grant);
+  }
+
+  void tellWaited(String lock, Duration waited, Observer.Outcome outcome) {
+    tell(() -> observer.waited(lock, waited, outcome));
+  }
+
+  void tellLost(String lock, long fence) {
+    tell(() -> observer.lost(lock, fence));
+  }
+
+  void tellUnavailable(UnavailableException outage) {
+    tell(() -> observer.unavailable(outage));
+  }
+
+  /** Runs code of the program on a thread where it may block. */
+  static void tell(Runnable told) {
+    ForkJoinPool.commonPool().execute(told);
+  }
+
+  ScheduledFuture<?> after(long nanos, Runnable work) {
+    return timer.schedule(work, Math.max(nanos, 0), TimeUnit.NANOSECONDS);
+  }
+
+  private static List<byte[]> bytesOf(String[] keys) {
+    LockOptions.check("keys", keys.length > 0, "one key or several");
+    List<byte[]> all = new ArrayList<>(keys.length);
+    Set<String> seen = new HashSet<>();
+    for (String key : keys) {
+      LockOptions.check("keys", seen.add(Objects.requireNonNull(key, "key")), "different");
+      all.add(key.getBytes(UTF_8));
+    }
+    return all;
+  }
+}

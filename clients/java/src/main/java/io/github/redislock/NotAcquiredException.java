@@ -1,0 +1,10 @@
+package io.github.redislock;
+
+/** Thrown if somebody else held the lock until the time was over. */
+public final class NotAcquiredException extends LockException {
+  private static final long serialVersionUID = 1L;
+
+  NotAcquiredException(String message, Throwable cause) {
+    super(message, cause);
+  }
+}

@@ -1,0 +1,10 @@
+package io.github.redislock;
+
+/** Thrown if too few replicas acknowledged the grant in time. It was released. */
+public final class NotReplicatedException extends LockException {
+  private static final long serialVersionUID = 1L;
+
+  NotReplicatedException(String message, Throwable cause) {
+    super(message, cause);
+  }
+}

@@ -1,0 +1,288 @@
+package io.github.redislock;
+
+import io.github.redislock.spi.Command;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.Collections;
+import java.util.Deque;
+import java.util.List;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.Set;
+import java.util.WeakHashMap;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.Lock;
+
+/**
+ * A lock of all processes that use the same server. One object has one owner at a time: its callers
+ * stand in one line, in order, and then in the queue of the server.
+ *
+ * <p>As a {@link Lock} it belongs to the thread that acquired it, which may acquire it again. As a
+ * {@link Hold} it belongs to whoever has the hold, on any thread, which suits {@code CompletionStage}s,
+ * reactive programs and virtual threads.
+ *
+ * <p>Every method throws {@link UnavailableException} if no server replies in time, {@link
+ * ModuleMissingException} if the server hasn't loaded redis-lock, and {@link RefusedException} for any
+ * other error reply. An outage never counts as contention.
+ */
+public final class RedisLock implements Lock {
+  final Locks locks;
+  final LockOptions options;
+  final List<byte[]> keys;
+  /** The acquires of this object: the first runs unless the lock is held. */
+  private final Deque<Acquisition> line = new ArrayDeque<>();
+  /** Threads that lost the lock and haven't called unlock since. */
+  private final Set<Thread> losers = Collections.newSetFromMap(new WeakHashMap<>());
+  private Acquisition running;
+  private Grant grant;
+  private Grant latest;
+
+  RedisLock(Locks locks, LockOptions options, List<byte[]> keys) {
+    this.locks = locks;
+    this.options = options;
+    this.keys = keys;
+  }
+
+  /** Waits for the lock without a limit. An outage is told to the {@link Observer}. */
+  @Override
+  public void lock() {
+    if (!reentered()) Waits.uninterruptibly(acquire(null, Thread.currentThread()).result);
+  }
+
+  /** Waits for the lock without a limit. An interrupt leaves neither a place nor a grant. */
+  @Override
+  public void lockInterruptibly() throws InterruptedException {
+    if (Thread.interrupted()) throw new InterruptedException();
+    if (!reentered()) grantOf(acquire(null, Thread.currentThread()));
+  }
+
+  /** Tries once. Returns false if somebody else has the lock. */
+  @Override
+  public boolean tryLock() {
+    return reentered() || Waits.uninterruptibly(acquire(Duration.ZERO, Thread.currentThread()).result) != null;
+  }
+
+  /** Waits for the lock. Returns false if somebody else had it until the time was over. */
+  @Override
+  public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
+    if (Thread.interrupted()) throw new InterruptedException();
+    Duration limit = Duration.ofNanos(unit.toNanos(Math.max(time, 0)));
+    return reentered() || grantOf(acquire(limit, Thread.currentThread())) != null;
+  }
+
+  /**
+   * Takes one hold off.
+   *
+   * @throws IllegalMonitorStateException if this thread doesn't own the lock
+   * @throws LockLostException if it was lost before
+   */
+  @Override
+  public void unlock() {
+    Grant owned = owned();
+    if (owned == null) {
+      if (forgetLoss()) throw new LockLostException("lost while it was held: " + Grant.nameOf(keys), null);
+      throw new IllegalMonitorStateException("this thread doesn't own the lock " + Grant.nameOf(keys));
+    }
+    boolean wasHeld = Waits.uninterruptibly(owned.release());
+    forgetLoss();
+    if (!wasHeld) throw owned.lostError();
+  }
+
+  /** Not supported. */
+  @Override
+  public Condition newCondition() {
+    throw new UnsupportedOperationException("a lock of several processes has no conditions");
+  }
+
+  /** Waits for the lock without a limit. Close the hold to release it. */
+  public Hold acquire() throws InterruptedException {
+    return new Hold(grantOf(acquire(null, (Thread) null)));
+  }
+
+  /**
+   * Waits for the lock. Close the hold to release it.
+   *
+   * @throws NotAcquiredException if somebody else had it until the time was over
+   */
+  public Hold acquire(Duration limit) throws InterruptedException {
+    return tryAcquire(limit).orElseThrow(() ->
+        new NotAcquiredException("held by somebody else for " + limit.toMillis() + " ms: " + Grant.nameOf(keys), null));
+  }
+
+  /** Tries once. Returns nothing if somebody else has the lock. */
+  public Optional<Hold> tryAcquire() {
+    return Optional.ofNullable(Waits.uninterruptibly(acquire(Duration.ZERO, (Thread) null).result)).map(Hold::new);
+  }
+
+  /** Waits for the lock. Returns nothing if somebody else had it until the time was over. */
+  public Optional<Hold> tryAcquire(Duration limit) throws InterruptedException {
+    return Optional.ofNullable(grantOf(acquire(limitOf(limit), (Thread) null))).map(Hold::new);
+  }
+
+  /** Waits for the lock without a limit and without a thread. Cancel the future to stop waiting. */
+  public CompletableFuture<Hold> acquireAsync() {
+    return holdOf(acquire(null, (Thread) null)).thenApply(Optional::orElseThrow);
+  }
+
+  /** Waits for the lock without a thread. Nothing if somebody else had it until the time was over. */
+  public CompletableFuture<Optional<Hold>> tryAcquireAsync(Duration limit) {
+    return holdOf(acquire(limitOf(limit), (Thread) null));
+  }
+
+  /** Returns the fence of the latest grant, also after its loss or release; 0 before the first. */
+  public synchronized long fence() {
+    return latest == null ? 0 : latest.fence;
+  }
+
+  /** Returns true if the current thread owns the lock, and its lease isn't over. */
+  public boolean isHeldByCurrentThread() {
+    Grant owned = owned();
+    return owned != null && owned.isHeld();
+  }
+
+  /** Returns true if the latest grant was lost. */
+  public synchronized boolean isLost() {
+    return latest != null && latest.isLost();
+  }
+
+  /** Returns what is left of the lease by the local clock. */
+  public synchronized Duration remainingLease() {
+    return grant == null ? Duration.ZERO : grant.remaining();
+  }
+
+  /** Asks the server whether this lock holds its keys now. */
+  public boolean isOwned() {
+    return !left().isZero();
+  }
+
+  /** Returns what is left of the lease by the server's clock; zero if this lock doesn't hold its keys. */
+  public Duration left() {
+    Grant held;
+    synchronized (this) {
+      held = grant;
+    }
+    if (held == null) return Duration.ZERO;
+    long leftMs = Long.MAX_VALUE;
+    for (byte[] key : keys) {
+      Command check = Command.of("CHECK", List.of(key), held.token());
+      leftMs = Math.min(leftMs, Waits.uninterruptibly(Call.send(locks, locks.link, check, locks.commandTimeout)).count());
+    }
+    return Duration.ofMillis(leftMs);
+  }
+
+  /**
+   * Sets the lease of the lock that this thread owns, also for later renewals. Returns false if it was
+   * lost.
+   */
+  public boolean extend(Duration lease) {
+    Duration whole = LockOptions.time("lease", lease, Duration.ofMillis(1));
+    Grant owned = owned();
+    if (owned == null) throw new IllegalMonitorStateException("this thread doesn't own the lock " + Grant.nameOf(keys));
+    return Waits.uninterruptibly(owned.extend(whole));
+  }
+
+  /** Returns the keys and the state, never the token. */
+  @Override
+  public String toString() {
+    Grant now;
+    synchronized (this) {
+      now = latest;
+    }
+    String state = now == null ? "not held" : now.isHeld() ? "held, fence " + now.fence : now.isLost() ? "lost" : "released";
+    return "RedisLock[" + Grant.nameOf(keys) + ", " + state + "]";
+  }
+
+  /** Notes the end of an acquire, and lets the next one run. */
+  void settled(Acquisition ended, Grant granted) {
+    if (granted != null && granted.owner() != null) granted.heldBy(this);
+    synchronized (this) {
+      line.remove(ended);
+      if (running == ended) running = null;
+      if (granted != null) grant = latest = granted;
+    }
+    runNext();
+  }
+
+  /** Notes the end of a grant, and lets the next acquire run. */
+  void ended(Grant over) {
+    synchronized (this) {
+      if (grant != over) return;
+      grant = null;
+      if (over.isLost() && over.owner() != null) losers.add(over.owner());
+    }
+    runNext();
+  }
+
+  private void runNext() {
+    Acquisition next;
+    synchronized (this) {
+      if (running != null || grant != null) return;
+      next = line.poll();
+      running = next;
+    }
+    if (next != null) next.start();
+  }
+
+  private Acquisition acquire(Duration limit, Thread owner) {
+    Acquisition acquisition = new Acquisition(this, limit, owner);
+    acquisition.enqueued();
+    synchronized (this) {
+      // An acquire that is over only cleans up, which is soon done.
+      boolean isFree = grant == null && (running == null || running.isOver());
+      if (owner != null) losers.remove(owner);
+      line.add(acquisition);
+      if (!isFree && limit != null && limit.isZero()) acquisition.refuse();
+    }
+    runNext();
+    return acquisition;
+  }
+
+  /** Adds a hold if the current thread owns the lock. */
+  private boolean reentered() {
+    Grant owned = owned();
+    if (owned == null || !owned.isHeld()) return false;
+    Waits.uninterruptibly(owned.holdAgain());
+    return true;
+  }
+
+  private synchronized Grant owned() {
+    return grant != null && grant.owner() == Thread.currentThread() ? grant : null;
+  }
+
+  private synchronized boolean forgetLoss() {
+    return losers.remove(Thread.currentThread());
+  }
+
+  private static Grant grantOf(Acquisition acquisition) throws InterruptedException {
+    try {
+      return Waits.interruptibly(acquisition.result);
+    } catch (InterruptedException interrupt) {
+      acquisition.cancel();
+      // Granted before the cancel.
+      acquisition.result.thenAccept(grant -> {
+        if (grant != null) grant.releaseAll();
+      });
+      throw interrupt;
+    }
+  }
+
+  private static CompletableFuture<Optional<Hold>> holdOf(Acquisition acquisition) {
+    CompletableFuture<Optional<Hold>> hold = new CompletableFuture<>();
+    acquisition.result.whenCompleteAsync((grant, error) -> {
+      boolean isTaken = error == null
+          ? hold.complete(Optional.ofNullable(grant).map(Hold::new))
+          : hold.completeExceptionally(error);
+      if (!isTaken && grant != null) grant.releaseAll();
+    });
+    hold.whenComplete((done, error) -> {
+      if (hold.isCancelled()) acquisition.cancel();
+    });
+    return hold;
+  }
+
+  private static Duration limitOf(Duration limit) {
+    return Objects.requireNonNull(limit, "limit").isZero() ? limit : LockOptions.time("limit", limit, Duration.ZERO);
+  }
+}

@@ -1,0 +1,106 @@
+package io.github.redislock;
+
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.Lock;
+import java.util.concurrent.locks.ReadWriteLock;
+
+/** Readers share the key, a writer has it alone. A reader can't become a writer, nor the other way. */
+final class RedisReadWriteLock implements ReadWriteLock {
+  private final RedisLock writer;
+  private final Lock reader;
+
+  RedisReadWriteLock(Locks locks, LockOptions options, String key) {
+    writer = locks.lock(options, key);
+    reader = new Readers(locks, options.shared(), key);
+  }
+
+  @Override
+  public Lock readLock() {
+    return reader;
+  }
+
+  @Override
+  public Lock writeLock() {
+    return writer;
+  }
+
+  /** A lock for each thread that reads. */
+  private record Readers(Locks locks, LockOptions options, String key, Map<Thread, RedisLock> ofThreads)
+      implements Lock {
+    Readers(Locks locks, LockOptions options, String key) {
+      this(locks, options, key, new ConcurrentHashMap<>());
+    }
+
+    @Override
+    public void lock() {
+      RedisLock mine = mine();
+      try {
+        mine.lock();
+      } finally {
+        forgetUnlessHeld(mine);
+      }
+    }
+
+    @Override
+    public void lockInterruptibly() throws InterruptedException {
+      RedisLock mine = mine();
+      try {
+        mine.lockInterruptibly();
+      } finally {
+        forgetUnlessHeld(mine);
+      }
+    }
+
+    @Override
+    public boolean tryLock() {
+      RedisLock mine = mine();
+      try {
+        return mine.tryLock();
+      } finally {
+        forgetUnlessHeld(mine);
+      }
+    }
+
+    @Override
+    public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
+      RedisLock mine = mine();
+      try {
+        return mine.tryLock(time, unit);
+      } finally {
+        forgetUnlessHeld(mine);
+      }
+    }
+
+    @Override
+    public void unlock() {
+      RedisLock mine = mine();
+      try {
+        mine.unlock();
+      } finally {
+        forgetUnlessHeld(mine);
+      }
+    }
+
+    @Override
+    public Condition newCondition() {
+      throw new UnsupportedOperationException("a lock of several processes has no conditions");
+    }
+
+    @Override
+    public String toString() {
+      return "RedisReadWriteLock[" + key + ", " + ofThreads.size() + " readers]";
+    }
+
+    private RedisLock mine() {
+      return ofThreads.computeIfAbsent(Thread.currentThread(), thread -> locks.lock(options, key));
+    }
+
+    /** Forgets the lock of this thread, except a lost one, of which unlock must still tell. */
+    private void forgetUnlessHeld(RedisLock mine) {
+      if (!mine.isHeldByCurrentThread() && !mine.isLost()) ofThreads.remove(Thread.currentThread(), mine);
+    }
+  }
+}

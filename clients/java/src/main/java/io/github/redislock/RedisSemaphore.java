@@ -1,0 +1,45 @@
+package io.github.redislock;
+
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+
+/** A semaphore of all processes that use the same server. Each hold is an owner of its own. */
+public final class RedisSemaphore {
+  private final Locks locks;
+  private final LockOptions options;
+  private final String key;
+  private final long limit;
+
+  RedisSemaphore(Locks locks, LockOptions options, String key, long limit) {
+    this.locks = locks;
+    this.options = options.limit(limit);
+    this.key = key;
+    this.limit = limit;
+  }
+
+  /** Waits for one permit without a limit. */
+  public Hold acquire() throws InterruptedException {
+    return locks.lock(options, key).acquire();
+  }
+
+  /** Waits for permits, all of them or none. */
+  public Optional<Hold> tryAcquire(long permits, Duration time) throws InterruptedException {
+    return locks.lock(options.limit(limit, permits), key).tryAcquire(time);
+  }
+
+  /** Tries once to get one permit. */
+  public Optional<Hold> tryAcquire() {
+    return locks.lock(options, key).tryAcquire();
+  }
+
+  /** Waits for permits without a limit and without a thread. */
+  public CompletableFuture<Hold> acquireAsync(long permits) {
+    return locks.lock(options.limit(limit, permits), key).acquireAsync();
+  }
+
+  @Override
+  public String toString() {
+    return "RedisSemaphore[" + key + ", " + limit + " permits]";
+  }
+}

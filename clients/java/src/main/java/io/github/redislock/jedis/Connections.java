@@ -1,0 +1,151 @@
+package io.github.redislock.jedis;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import io.github.redislock.spi.Command;
+import java.util.Map;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import redis.clients.jedis.CommandArguments;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.Protocol;
+import redis.clients.jedis.exceptions.JedisAskDataException;
+import redis.clients.jedis.exceptions.JedisClusterOperationException;
+import redis.clients.jedis.exceptions.JedisConnectionException;
+import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.exceptions.JedisRedirectionException;
+import redis.clients.jedis.providers.ClusterConnectionProvider;
+import redis.clients.jedis.providers.ConnectionProvider;
+import redis.clients.jedis.util.JedisClusterCRC16;
+import redis.clients.jedis.util.Pool;
+
+/**
+ * The connections of one link, made like those of the program's pools but not taken from them. An idle
+ * connection is used again only while the pool of its node is the current one: after a failover none
+ * leads to the old primary.
+ */
+final class Connections {
+  private static final int MOST_REDIRECTIONS = 5;
+
+  /** What is done with a connection to the node of a command. */
+  interface Exchange {
+    Object run(Pool<Connection> node, Connection connection);
+  }
+
+  final ConnectionProvider provider;
+  private final Map<Pool<Connection>, Queue<Connection>> idle = new ConcurrentHashMap<>();
+  private volatile boolean isClosed;
+
+  Connections(ConnectionProvider provider) {
+    this.provider = provider;
+  }
+
+  /** Sends a command and reads its reply. The timeout is that of the socket. */
+  Object exchange(Command command, int timeoutMs) throws Exception {
+    return redirected(command, (node, connection) -> {
+      connection.setSoTimeout(timeoutMs);
+      connection.sendCommand(wordsOf(command));
+      return connection.getOne();
+    });
+  }
+
+  /** Runs an exchange at the node of a command, and again where the server redirects it. */
+  Object redirected(Command command, Exchange exchange) throws Exception {
+    Pool<Connection> node = nodeOf(command);
+    boolean isAsking = false;
+    for (int redirections = 0; ; redirections++) {
+      try {
+        return at(node, isAsking, exchange);
+      } catch (JedisRedirectionException elsewhere) {
+        if (redirections == MOST_REDIRECTIONS) throw elsewhere;
+        isAsking = elsewhere instanceof JedisAskDataException;
+        node = nodeAt(elsewhere.getTargetNode(), isAsking);
+      }
+    }
+  }
+
+  /** Sends PING. */
+  void probe(Pool<Connection> node, int timeoutMs) throws Exception {
+    at(node, false, (same, connection) -> {
+      connection.setSoTimeout(timeoutMs);
+      return connection.executeCommand(Protocol.Command.PING);
+    });
+  }
+
+  /** Returns true if the program's client still uses this pool, by what it knows of the primary. */
+  boolean isCurrent(Pool<Connection> node) {
+    return provider.getConnectionMap().containsValue(node);
+  }
+
+  void close() {
+    isClosed = true;
+    idle.values().forEach(queue -> queue.forEach(Connection::close));
+  }
+
+  private Object at(Pool<Connection> node, boolean isAsking, Exchange exchange) throws Exception {
+    Queue<Connection> ready = idle.computeIfAbsent(node, of -> new ConcurrentLinkedQueue<>());
+    Connection connection = ready.poll();
+    if (connection == null) connection = node.getFactory().makeObject().getObject();
+    try {
+      if (isAsking) connection.executeCommand(Protocol.Command.ASKING);
+      return exchange.run(node, connection);
+    } catch (JedisConnectionException lost) {
+      connection.setBroken();
+      // The others may have died with it.
+      ready.forEach(Connection::close);
+      ready.clear();
+      refresh();
+      throw lost;
+    } catch (JedisDataException error) {
+      if (String.valueOf(error.getMessage()).startsWith("CLUSTERDOWN")) refresh();
+      throw error;
+    } finally {
+      if (connection.isBroken() || isClosed || !isCurrent(node)) connection.close();
+      else ready.add(connection);
+    }
+  }
+
+  private Pool<Connection> nodeOf(Command command) {
+    idle.keySet().removeIf(node -> !isCurrent(node) && closed(idle.get(node)));
+    if (provider instanceof ClusterConnectionProvider cluster) {
+      HostAndPort node = cluster.getNode(JedisClusterCRC16.getSlot(command.keys().get(0)));
+      if (node == null) {
+        refresh();
+        throw new JedisClusterOperationException("no node of the cluster serves the slot");
+      }
+      return cluster.getNodes().get(node.toString());
+    }
+    return onlyNode();
+  }
+
+  @SuppressWarnings("unchecked")
+  private Pool<Connection> onlyNode() {
+    return (Pool<Connection>) provider.getConnectionMap().values().iterator().next();
+  }
+
+  private Pool<Connection> nodeAt(HostAndPort target, boolean isAsking) {
+    ClusterConnectionProvider cluster = (ClusterConnectionProvider) provider;
+    if (!isAsking) refresh();
+    if (!cluster.getNodes().containsKey(target.toString())) cluster.getConnection(target).close();
+    return cluster.getNodes().get(target.toString());
+  }
+
+  private void refresh() {
+    if (provider instanceof ClusterConnectionProvider cluster) cluster.renewSlotCache();
+  }
+
+  private static boolean closed(Queue<Connection> queue) {
+    if (queue != null) queue.forEach(Connection::close);
+    return true;
+  }
+
+  static CommandArguments wordsOf(Command command) {
+    CommandArguments words = new CommandArguments(() -> command.name().getBytes(UTF_8));
+    if (command.keys().size() > 1) words.add(command.keys().size());
+    command.keys().forEach(words::key);
+    command.arguments().forEach(words::add);
+    return words;
+  }
+}

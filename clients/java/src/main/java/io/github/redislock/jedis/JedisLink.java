@@ -1,0 +1,170 @@
+package io.github.redislock.jedis;
+
+import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Link;
+import io.github.redislock.spi.ServerError;
+import java.io.IOException;
+import java.lang.reflect.Field;
+import java.time.Duration;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.UnifiedJedis;
+import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.providers.ConnectionProvider;
+import redis.clients.jedis.util.Pool;
+
+/**
+ * Locks on Jedis: every wait blocks in a LOCK.WAIT with KEEP on a connection that it has to itself. The
+ * connections have the settings of the program's Jedis but aren't taken from its pool, so that waits
+ * can't exhaust the pool, nor the pool delay renewals. The blocking calls run on threads of this link.
+ */
+public final class JedisLink implements Link {
+  /** The time between two signs of life of a server at which somebody waits. */
+  private static final Duration PROBE_EVERY = Duration.ofSeconds(3);
+  private static final int PROBE_MS = 1000;
+
+  private final Connections connections;
+  private final Map<Connection, Pool<Connection>> waits = new ConcurrentHashMap<>();
+  private final ExecutorService threads = Executors.newCachedThreadPool(work -> {
+    Thread thread = new Thread(work, "redis-lock-jedis");
+    thread.setDaemon(true);
+    return thread;
+  });
+  private CompletableFuture<Void> probing;
+
+  /** Makes a link to the server, the cluster, or the primary that Sentinel names. */
+  public JedisLink(UnifiedJedis jedis) {
+    this(providerOf(jedis));
+  }
+
+  /** Makes a link over a provider of connections. */
+  public JedisLink(ConnectionProvider provider) {
+    connections = new Connections(provider);
+  }
+
+  @Override
+  public CompletableFuture<Object> send(Command command, Duration limit) {
+    CompletableFuture<Object> reply = new CompletableFuture<>();
+    int limitMs = millisOf(limit);
+    run(reply, () -> connections.exchange(command, limitMs));
+    return reply.orTimeout(limitMs, TimeUnit.MILLISECONDS);
+  }
+
+  @Override
+  public Optional<Turn> turn(byte[] key, Runnable announced) {
+    return Optional.empty();
+  }
+
+  @Override
+  public CompletableFuture<Object> block(Command command, Duration limit) {
+    CompletableFuture<Object> reply = new CompletableFuture<>();
+    run(reply, () -> connections.redirected(command, (node, connection) -> {
+      connection.sendCommand(Connections.wordsOf(command));
+      // The server ends the wait by BLOCK; 0 is without a limit.
+      connection.setSoTimeout(limit.isZero() ? 0 : millisOf(limit));
+      waits.put(connection, node);
+      reply.whenComplete((value, error) -> {
+        if (waits.remove(connection) != null) disconnect(connection);
+      });
+      probeLater();
+      try {
+        return connection.getOne();
+      } finally {
+        waits.remove(connection);
+      }
+    }));
+    return reply;
+  }
+
+  @Override
+  public Link own() {
+    return new JedisLink(connections.provider);
+  }
+
+  @Override
+  public void close() {
+    connections.close();
+    waits.keySet().forEach(JedisLink::disconnect);
+    threads.shutdown();
+  }
+
+  /** Looks after the servers of the waits for as long as there are any. */
+  private synchronized void probeLater() {
+    if (probing != null && !probing.isDone()) return;
+    probing = CompletableFuture.runAsync(
+        this::probe, CompletableFuture.delayedExecutor(PROBE_EVERY.toMillis(), TimeUnit.MILLISECONDS, threads));
+    probing.whenComplete((done, error) -> {
+      if (!waits.isEmpty()) probeLater();
+    });
+  }
+
+  /** Ends the waits at a server that is silent, or that isn't the primary any more. */
+  private void probe() {
+    for (Pool<Connection> node : Map.copyOf(waits).values().stream().distinct().toList()) {
+      try {
+        if (connections.isCurrent(node)) {
+          connections.probe(node, PROBE_MS);
+          continue;
+        }
+      } catch (Exception silent) {
+        // Told by the waits.
+      }
+      waits.forEach((connection, of) -> {
+        if (of == node) disconnect(connection);
+      });
+    }
+  }
+
+  private interface Exchange {
+    Object run() throws Exception;
+  }
+
+  private void run(CompletableFuture<Object> reply, Exchange exchange) {
+    threads.execute(() -> {
+      try {
+        if (!reply.isDone()) reply.complete(exchange.run());
+      } catch (JedisDataException error) {
+        reply.completeExceptionally(new ServerError(error.getMessage(), null));
+      } catch (Exception error) {
+        reply.completeExceptionally(told(error));
+      }
+    });
+  }
+
+  /** Returns the error reply of the server, if connecting failed with one. */
+  private static Throwable told(Throwable error) {
+    for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+      if (cause instanceof JedisDataException reply) return new ServerError(reply.getMessage(), null);
+    }
+    return error;
+  }
+
+  private static void disconnect(Connection connection) {
+    try {
+      connection.forceDisconnect();
+    } catch (IOException closed) {
+      // It is closed.
+    }
+  }
+
+  private static int millisOf(Duration limit) {
+    return (int) Math.min(Math.max(limit.toMillis(), 1), Integer.MAX_VALUE);
+  }
+
+  /** Returns what makes the connections of a client. Jedis has no method that does. */
+  private static ConnectionProvider providerOf(UnifiedJedis jedis) {
+    try {
+      Field provider = UnifiedJedis.class.getDeclaredField("provider");
+      provider.setAccessible(true);
+      return (ConnectionProvider) provider.get(jedis);
+    } catch (ReflectiveOperationException | RuntimeException hidden) {
+      throw new IllegalArgumentException("this Jedis hides its connections: give JedisLink a ConnectionProvider", hidden);
+    }
+  }
+}

@@ -1,0 +1,2 @@
+/** Locks on Jedis. */
+package io.github.redislock.jedis;

@@ -1,0 +1,48 @@
+package io.github.redislock.lettuce;
+
+import io.lettuce.core.api.StatefulConnection;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Supplier;
+
+/** A connection that is opened when it is needed, and again after it was dropped. */
+final class Kept<C extends StatefulConnection<?, ?>> {
+  private final Supplier<C> opened;
+  private CompletableFuture<C> current;
+  private boolean isClosed;
+
+  Kept(Supplier<C> opened) {
+    this.opened = opened;
+  }
+
+  /** Returns the connection, or its failure to open, which only the next call repeats. */
+  synchronized CompletableFuture<C> get() {
+    if (isClosed) return CompletableFuture.failedFuture(new IllegalStateException("these locks are closed"));
+    if (current == null || current.isCompletedExceptionally()) {
+      // On a thread of its own, because Lettuce blocks until the connection is open.
+      current = CompletableFuture.supplyAsync(opened, work -> {
+        Thread thread = new Thread(work, "redis-lock-connect");
+        thread.setDaemon(true);
+        thread.start();
+      });
+    }
+    return current;
+  }
+
+  /** Closes a connection that doesn't reply, unless it was replaced already. */
+  void drop(CompletableFuture<C> silent) {
+    synchronized (this) {
+      if (current != silent) return;
+      current = null;
+    }
+    silent.thenAccept(C::closeAsync);
+  }
+
+  void close() {
+    CompletableFuture<C> last;
+    synchronized (this) {
+      isClosed = true;
+      last = current;
+    }
+    if (last != null) last.thenAccept(C::closeAsync);
+  }
+}

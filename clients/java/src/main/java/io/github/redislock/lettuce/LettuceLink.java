@@ -1,0 +1,127 @@
+package io.github.redislock.lettuce;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Link;
+import io.github.redislock.spi.ServerError;
+import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisCommandExecutionException;
+import io.lettuce.core.api.StatefulConnection;
+import io.lettuce.core.cluster.RedisClusterClient;
+import io.lettuce.core.codec.ByteArrayCodec;
+import io.lettuce.core.protocol.AsyncCommand;
+import io.lettuce.core.protocol.CommandArgs;
+import io.lettuce.core.protocol.ProtocolKeyword;
+import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Supplier;
+
+/**
+ * Locks on Lettuce: all tasks share one connection, and wait by LOCK.QUEUE with NOTIFY on another one.
+ * The link opens both from the client, so it needs none of the program's. If a connection is silent,
+ * the link opens another one at once, whatever the client's pauses between reconnects are.
+ */
+public final class LettuceLink implements Link {
+  /** The time without a reply after which a connection is replaced. */
+  private static final Duration SILENCE = Duration.ofMillis(500);
+
+  private final Supplier<LettuceLink> another;
+  private final Runnable refreshed;
+  private final Kept<StatefulConnection<byte[], byte[]>> commands;
+  private final Turns turns;
+
+  /** Makes a link to one server, or to the primary that Sentinel names. */
+  public LettuceLink(RedisClient client) {
+    another = () -> new LettuceLink(client);
+    refreshed = () -> {};
+    commands = new Kept<>(() -> client.connect(ByteArrayCodec.INSTANCE));
+    turns = new Turns(new Kept<>(() -> client.connectPubSub(ByteArrayCodec.INSTANCE)), false);
+  }
+
+  /** Makes a link to a cluster. */
+  public LettuceLink(RedisClusterClient client) {
+    another = () -> new LettuceLink(client);
+    refreshed = client::refreshPartitionsAsync;
+    commands = new Kept<>(() -> client.connect(ByteArrayCodec.INSTANCE));
+    Kept<StatefulRedisPubSubConnection<byte[], byte[]>> messages =
+        new Kept<>(() -> client.connectPubSub(ByteArrayCodec.INSTANCE));
+    turns = new Turns(messages, true);
+  }
+
+  @Override
+  public CompletableFuture<Object> send(Command command, Duration limit) {
+    CompletableFuture<Object> reply = new CompletableFuture<>();
+    CompletableFuture<StatefulConnection<byte[], byte[]>> opened = commands.get();
+    opened.whenComplete((connection, refused) -> {
+      if (refused != null) reply.completeExceptionally(told(refused));
+      else if (!reply.isDone()) dispatch(connection, command, reply);
+    });
+    reply.whenComplete((value, error) -> {
+      if (error instanceof TimeoutException && limit.compareTo(SILENCE) >= 0) replace(opened);
+    });
+    return reply.orTimeout(Math.max(limit.toMillis(), 1), TimeUnit.MILLISECONDS);
+  }
+
+  @Override
+  public Optional<Turn> turn(byte[] key, Runnable announced) {
+    return Optional.of(turns.take(key, announced));
+  }
+
+  @Override
+  public CompletableFuture<Object> block(Command command, Duration limit) {
+    throw new UnsupportedOperationException("a shared connection can't block");
+  }
+
+  @Override
+  public Link own() {
+    return another.get();
+  }
+
+  @Override
+  public void close() {
+    commands.close();
+    turns.close();
+  }
+
+  private void dispatch(
+      StatefulConnection<byte[], byte[]> connection, Command command, CompletableFuture<Object> reply) {
+    CommandArgs<byte[], byte[]> words = new CommandArgs<>(ByteArrayCodec.INSTANCE);
+    if (command.keys().size() > 1) words.add(command.keys().size());
+    command.keys().forEach(words::addKey);
+    command.arguments().forEach(words::add);
+    AsyncCommand<byte[], byte[], Object> sent =
+        new AsyncCommand<>(new io.lettuce.core.protocol.Command<>(new Name(command.name()), new Reply(), words));
+    reply.whenComplete((value, error) -> sent.cancel(true));
+    sent.whenComplete((value, error) -> {
+      if (error == null) reply.complete(value);
+      else reply.completeExceptionally(told(error));
+    });
+    connection.dispatch(sent);
+  }
+
+  private void replace(CompletableFuture<StatefulConnection<byte[], byte[]>> silent) {
+    commands.drop(silent);
+    turns.replace();
+    refreshed.run();
+  }
+
+  /** Returns the error reply of the server, if there was one. */
+  private static Throwable told(Throwable error) {
+    for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+      if (cause instanceof RedisCommandExecutionException reply) return new ServerError(reply.getMessage(), null);
+    }
+    return error;
+  }
+
+  private record Name(String word) implements ProtocolKeyword {
+    @Override
+    public byte[] getBytes() {
+      return word.getBytes(UTF_8);
+    }
+  }
+}

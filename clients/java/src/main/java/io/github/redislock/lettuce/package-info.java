@@ -1,0 +1,2 @@
+/** Locks on Lettuce. */
+package io.github.redislock.lettuce;

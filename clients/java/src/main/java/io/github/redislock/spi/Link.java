@@ -1,0 +1,48 @@
+package io.github.redislock.spi;
+
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+
+/**
+ * The library's way to a server, a Sentinel group or a cluster, through a Redis client. No method
+ * blocks its caller.
+ *
+ * <p>A reply is null, a {@code Long}, a {@code byte[]} or a {@code List} of these. A future fails with
+ * {@link ServerError} if the server replied with an error, and with any other exception if there was
+ * no reply: no connection, a lost connection, or none within the limit.
+ */
+public interface Link extends AutoCloseable {
+  /** Sends a command once to the node of its first key. Redirections are followed. */
+  CompletableFuture<Object> send(Command command, Duration limit);
+
+  /**
+   * Returns a turn in the queue whose grant the server announces by NOTIFY. Empty if this link waits
+   * by {@link #block}.
+   */
+  Optional<Turn> turn(byte[] key, Runnable announced);
+
+  /**
+   * Sends a LOCK.WAIT on a connection that it has to itself. Cancelling the future closes the
+   * connection. The link repeats the command on another connection every few seconds, so that the
+   * future fails if the server is gone.
+   */
+  CompletableFuture<Object> block(Command command, Duration limit);
+
+  /** Returns a link with connections that nobody else uses, for sessions and held-back replies. */
+  Link own();
+
+  @Override
+  void close();
+
+  /** A turn in the queue, with the words of NOTIFY that belong into its command. */
+  interface Turn extends AutoCloseable {
+    java.util.List<byte[]> words();
+
+    /** Fails with {@link ServerError} if the server refuses the subscription. */
+    CompletableFuture<Void> listening();
+
+    @Override
+    void close();
+  }
+}

@@ -1,0 +1,18 @@
+package io.github.redislock.spi;
+
+/** An error reply of the server, in its own words. */
+public final class ServerError extends RuntimeException {
+  private static final long serialVersionUID = 1L;
+
+  /** Makes the error of a reply. */
+  public ServerError(String reply, Throwable cause) {
+    super(reply, cause);
+  }
+
+  /** Returns the first word of the reply, for example {@code READONLY}. */
+  public String code() {
+    String reply = String.valueOf(getMessage());
+    int end = reply.indexOf(' ');
+    return end < 0 ? reply : reply.substring(0, end);
+  }
+}

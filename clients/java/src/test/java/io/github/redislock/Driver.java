@@ -1,0 +1,383 @@
+package io.github.redislock;
+
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import com.google.gson.JsonParser;
+import io.github.redislock.jedis.JedisLink;
+import io.github.redislock.lettuce.LettuceLink;
+import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Link;
+import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisURI;
+import io.lettuce.core.cluster.RedisClusterClient;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import redis.clients.jedis.DefaultJedisClientConfig;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.RedisSentinelClient;
+import redis.clients.jedis.UnifiedJedis;
+
+/**
+ * The driver of the conformance suite. Executes orders, each a line of JSON, with this library. Locks
+ * belong to holds, because each order has a thread of its own; reentrant ones belong to one thread.
+ */
+final class Driver {
+  private final String client;
+  private final Map<String, Named> named = new ConcurrentHashMap<>();
+  private final Map<Long, Thread> acquires = new ConcurrentHashMap<>();
+  private final Map<String, String> nameOfKeys = new ConcurrentHashMap<>();
+  private Locks locks;
+
+  private static final class Named {
+    final ExecutorService owner = Executors.newSingleThreadExecutor();
+    RedisLock lock;
+    LockOptions options;
+    boolean isReentrant;
+    Hold hold;
+  }
+
+  private Driver(String client) {
+    this.client = client;
+  }
+
+  public static void main(String[] arguments) throws Exception {
+    Driver driver = new Driver(arguments[0]);
+    ExecutorService threads = Executors.newCachedThreadPool();
+    BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+    for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+      JsonObject order = JsonParser.parseString(line).getAsJsonObject();
+      if (text(order, "do").equals("connect")) driver.obey(order);
+      else threads.execute(() -> driver.obey(order));
+    }
+    // The held locks are not released.
+    Runtime.getRuntime().halt(0);
+  }
+
+  private void obey(JsonObject order) {
+    long id = order.get("id").getAsLong();
+    JsonObject answer;
+    acquires.put(id, Thread.currentThread());
+    try {
+      answer = answerTo(order);
+    } catch (Throwable error) {
+      answer = answerOf(error);
+    } finally {
+      acquires.remove(id);
+    }
+    answer.addProperty("id", id);
+    say(answer);
+  }
+
+  private JsonObject answerTo(JsonObject order) throws Exception {
+    String name = order.has("lock") ? text(order, "lock") : "";
+    return switch (text(order, "do")) {
+      case "connect" -> {
+        Link link = link(order);
+        locks = new Locks(link, ms(order, "command_timeout_ms", 1000), new Told());
+        // The classes of a Redis client are loaded when it connects, which takes some seconds on a busy machine.
+        Command nothing = Command.of("CHECK", List.of("{t}none".getBytes()), "none");
+        for (int attempt = 0; attempt < 3 && isSilent(link.send(nothing, Duration.ofSeconds(2))); attempt++) {}
+        yield ok(true);
+      }
+      case "lock" -> makeLock(name, order);
+      case "acquire" -> acquire(named.get(name), limitOf(order));
+      case "cancel" -> {
+        Thread thread = acquires.get(order.get("of").getAsLong());
+        if (thread != null) thread.interrupt();
+        yield ok(true);
+      }
+      case "block" -> block(name, named.get(name).lock, order);
+      case "release" -> release(named.get(name));
+      case "extend" -> extend(named.get(name), duration(order.get("lease_ms")));
+      case "left" -> left(named.get(name));
+      case "owned" -> ok(named.get(name).lock.isOwned());
+      case "release_all" -> {
+        JsonObject answer = ok(true);
+        answer.addProperty("count", locks.releaseAll());
+        yield answer;
+      }
+      case "state" -> state(named.get(name));
+      case "texts" -> {
+        Named one = named.get(name);
+        JsonObject answer = ok(true);
+        answer.addProperty("text", one.lock + "\n" + one.options + "\n" + locks + "\n" + one.hold);
+        yield answer;
+      }
+      default -> throw new IllegalStateException("no such order: " + order);
+    };
+  }
+
+  private static boolean isSilent(java.util.concurrent.CompletableFuture<Object> reply) {
+    return reply.handle((value, error) -> error != null && !(error instanceof io.github.redislock.spi.ServerError)).join();
+  }
+
+  private Link link(JsonObject order) {
+    List<HostAndPort> servers = new ArrayList<>();
+    order.getAsJsonArray("servers").forEach(server -> servers.add(HostAndPort.from(server.getAsString())));
+    boolean isCluster = order.get("cluster").getAsBoolean();
+    String sentinel = text(order, "sentinel");
+    if (client.equals("jedis")) return new JedisLink(jedis(servers, isCluster, sentinel, order));
+    if (isCluster) return new LettuceLink(RedisClusterClient.create(servers.stream().map(at -> uri(at, order)).toList()));
+    RedisURI uri = uri(servers.get(0), order);
+    if (sentinel != null) {
+      RedisURI.Builder builder = RedisURI.builder().withSentinelMasterId(sentinel);
+      servers.forEach(at -> builder.withSentinel(at.getHost(), at.getPort()));
+      uri = builder.build();
+    }
+    return new LettuceLink(RedisClient.create(uri));
+  }
+
+  private static RedisURI uri(HostAndPort at, JsonObject order) {
+    RedisURI.Builder builder = RedisURI.builder().withHost(at.getHost()).withPort(at.getPort());
+    String password = text(order, "password");
+    String user = text(order, "username");
+    if (user != null) builder.withAuthentication(user, password.toCharArray());
+    else if (password != null) builder.withPassword(password.toCharArray());
+    return builder.build();
+  }
+
+  private static UnifiedJedis jedis(List<HostAndPort> servers, boolean isCluster, String sentinel, JsonObject order) {
+    JedisClientConfig config =
+        DefaultJedisClientConfig.builder().user(text(order, "username")).password(text(order, "password")).build();
+    if (sentinel != null) {
+      return RedisSentinelClient.builder().masterName(sentinel).sentinels(java.util.Set.copyOf(servers)).clientConfig(config).build();
+    }
+    if (isCluster) {
+      return redis.clients.jedis.RedisClusterClient.builder().nodes(java.util.Set.copyOf(servers)).clientConfig(config).build();
+    }
+    return redis.clients.jedis.RedisClient.builder().hostAndPort(servers.get(0)).clientConfig(config).build();
+  }
+
+  private JsonObject makeLock(String name, JsonObject order) {
+    Named one = new Named();
+    LockOptions options = LockOptions.defaults();
+    if (has(order, "lease_ms")) options = options.lease(duration(order.get("lease_ms")));
+    if (has(order, "keep_ms")) options = options.keep(duration(order.get("keep_ms")));
+    if (has(order, "max_hold_ms")) options = options.longestHold(duration(order.get("max_hold_ms")));
+    if (has(order, "at_least_ms")) options = options.leastHold(duration(order.get("at_least_ms")));
+    if (has(order, "token")) options = options.token(text(order, "token"));
+    if (has(order, "data")) options = options.data(text(order, "data"));
+    if (has(order, "replicas")) options = options.replicas(order.get("replicas").getAsInt());
+    if (is(order, "shared")) options = options.shared();
+    if (has(order, "limit")) {
+      long permits = has(order, "permits") ? whole(order.get("permits")) : 1;
+      options = options.limit(whole(order.get("limit")), permits);
+    } else if (has(order, "permits")) {
+      throw new Unrepresentable();
+    }
+    if (is(order, "session")) options = options.session();
+    if (!is(order, "renew") && has(order, "renew")) options = options.withoutRenewal();
+    if (!has(order, "token")) options = options.token(java.util.UUID.randomUUID().toString().replace("-", ""));
+    List<String> keys = new ArrayList<>();
+    for (JsonElement key : order.getAsJsonArray("keys")) {
+      if (!key.getAsJsonPrimitive().isString()) throw new Unrepresentable();
+      keys.add(key.getAsString());
+    }
+    options = options.onLost(lock -> event("lost", "lock", name));
+    one.options = options;
+    one.isReentrant = is(order, "reentrant");
+    one.lock = locks.lock(options, keys.toArray(String[]::new));
+    named.put(name, one);
+    nameOfKeys.put(String.join(", ", keys), name);
+    JsonObject answer = ok(true);
+    answer.addProperty("token", new String(options.token, java.nio.charset.StandardCharsets.UTF_8));
+    return answer;
+  }
+
+  private static Optional<Duration> limitOf(JsonObject order) {
+    return has(order, "wait_ms") ? Optional.of(duration(order.get("wait_ms"))) : Optional.empty();
+  }
+
+  private JsonObject acquire(Named one, Optional<Duration> limit) throws Exception {
+    long fence;
+    if (one.isReentrant) {
+      boolean isHeld = onOwner(one, () -> {
+        if (limit.isEmpty()) one.lock.lock();
+        return limit.isEmpty() || one.lock.tryLock(limit.get().toMillis(), java.util.concurrent.TimeUnit.MILLISECONDS);
+      });
+      if (!isHeld) return ok(false);
+      fence = one.lock.fence();
+    } else {
+      Optional<Hold> hold = limit.isEmpty() ? Optional.of(one.lock.acquire()) : one.lock.tryAcquire(limit.get());
+      if (hold.isEmpty()) return ok(false);
+      one.hold = hold.get();
+      fence = one.hold.fence();
+    }
+    JsonObject answer = ok(true);
+    answer.addProperty("fence", fence);
+    return answer;
+  }
+
+  private JsonObject block(String name, RedisLock lock, JsonObject order) throws Exception {
+    Optional<Duration> limit = limitOf(order);
+    try (Hold hold = limit.isEmpty() ? lock.acquire() : lock.acquire(limit.get())) {
+      event("in", "lock", name);
+      Thread.sleep(order.get("work_ms").getAsLong());
+      if (has(order, "fail")) throw new WorkFailed(text(order, "fail"));
+      JsonObject answer = ok(true);
+      answer.addProperty("fence", hold.fence());
+      return answer;
+    }
+  }
+
+  private JsonObject release(Named one) throws Exception {
+    if (one.isReentrant || one.hold == null) {
+      return ok(onOwner(one, () -> {
+        try {
+          one.lock.unlock();
+          return true;
+        } catch (LockLostException lost) {
+          return false;
+        }
+      }));
+    }
+    Hold hold = one.hold;
+    one.hold = null;
+    return ok(hold.release());
+  }
+
+  private JsonObject extend(Named one, Duration lease) throws Exception {
+    if (one.isReentrant || one.hold == null) return ok(onOwner(one, () -> one.lock.extend(lease)));
+    return ok(one.hold.extend(lease));
+  }
+
+  private JsonObject left(Named one) {
+    JsonObject answer = ok(true);
+    answer.addProperty("ms", one.lock.left().toMillis());
+    return answer;
+  }
+
+  private JsonObject state(Named one) {
+    JsonObject answer = ok(true);
+    answer.addProperty("lost", one.lock.isLost());
+    answer.addProperty("fence", one.lock.fence() == 0 ? null : one.lock.fence());
+    answer.addProperty("token", new String(one.options.token, java.nio.charset.StandardCharsets.UTF_8));
+    return answer;
+  }
+
+  private static <T> T onOwner(Named one, Callable<T> work) throws Exception {
+    var running = one.owner.submit(work);
+    try {
+      return running.get();
+    } catch (InterruptedException interrupt) {
+      running.cancel(true);
+      throw interrupt;
+    } catch (java.util.concurrent.ExecutionException failed) {
+      throw failed.getCause() instanceof Exception cause ? cause : failed;
+    }
+  }
+
+  private static JsonObject answerOf(Throwable error) {
+    String name = "other";
+    if (error instanceof NotAcquiredException) name = "not_acquired";
+    else if (error instanceof LockLostException) name = "lost";
+    else if (error instanceof WaitCancelledException || error instanceof InterruptedException) name = "cancelled";
+    else if (error instanceof DeadlockException) name = "deadlock";
+    else if (error instanceof UnavailableException) name = "unavailable";
+    else if (error instanceof ModuleMissingException) name = "module_missing";
+    else if (error instanceof NotReplicatedException) name = "not_replicated";
+    else if (error instanceof RefusedException && error.getMessage().matches("(NOPERM|NOAUTH|WRONGPASS)[\\s\\S]*")) name = "denied";
+    else if (error instanceof IllegalMonitorStateException) name = "misuse";
+    else if (error instanceof IllegalArgumentException || error instanceof NullPointerException) name = "argument";
+    else if (error instanceof Unrepresentable) name = "unrepresentable";
+    else if (error instanceof WorkFailed) name = "failed";
+    JsonObject answer = new JsonObject();
+    answer.addProperty("error", name);
+    StringBuilder text = new StringBuilder(String.valueOf(error.getMessage()));
+    for (Throwable cause = error; name.equals("other") && cause != null; cause = cause.getCause()) text.append("\n").append(cause);
+    if (error instanceof LockException) for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) text.append("\n").append(cause);
+    answer.addProperty("text", text.toString());
+    return answer;
+  }
+
+  private static final class Unrepresentable extends RuntimeException {}
+
+  private static final class WorkFailed extends RuntimeException {
+    WorkFailed(String text) {
+      super(text);
+    }
+  }
+
+  private final class Told implements Observer {
+    @Override
+    public void waited(String lock, Duration waited, Outcome outcome) {
+      JsonObject event = new JsonObject();
+      event.addProperty("event", "waited");
+      event.addProperty("lock", nameOfKeys.getOrDefault(lock, lock));
+      event.addProperty("ms", waited.toMillis());
+      event.addProperty("outcome", outcome.name().toLowerCase().replace('_', ' '));
+      say(event);
+    }
+
+    @Override
+    public void granted(String lock, long fence) {
+      event("granted", "lock", nameOfKeys.getOrDefault(lock, lock));
+    }
+
+    @Override
+    public void unavailable(UnavailableException outage) {
+      event("unavailable", "text", outage.getMessage());
+    }
+  }
+
+  private static void event(String event, String key, String value) {
+    JsonObject line = new JsonObject();
+    line.addProperty("event", event);
+    line.addProperty(key, value);
+    say(line);
+  }
+
+  private static JsonObject ok(boolean ok) {
+    JsonObject answer = new JsonObject();
+    answer.addProperty("ok", ok);
+    return answer;
+  }
+
+  private static synchronized void say(JsonObject line) {
+    System.out.println(line);
+  }
+
+  private static boolean has(JsonObject order, String name) {
+    return order.has(name) && !order.get(name).isJsonNull();
+  }
+
+  private static boolean is(JsonObject order, String name) {
+    return has(order, name) && order.get(name).getAsBoolean();
+  }
+
+  private static String text(JsonObject order, String name) {
+    return has(order, name) ? order.get(name).getAsString() : null;
+  }
+
+  private static Duration ms(JsonObject order, String name, long otherwise) {
+    return has(order, name) ? duration(order.get(name)) : Duration.ofMillis(otherwise);
+  }
+
+  /** Returns a time that a Duration can express. */
+  private static Duration duration(JsonElement ms) {
+    double value;
+    try {
+      value = ms.getAsDouble();
+    } catch (NumberFormatException word) {
+      throw new Unrepresentable();
+    }
+    if (!(Math.abs(value) < 1e19)) throw new Unrepresentable();
+    return Duration.ofNanos(0).plusSeconds((long) (value / 1000)).plusNanos((long) (value % 1000 * 1e6));
+  }
+
+  private static long whole(JsonElement number) {
+    double value = number.getAsDouble();
+    if (value != Math.rint(value) || Math.abs(value) > 1e18) throw new Unrepresentable();
+    return (long) value;
+  }
+}
