@@ -46,6 +46,8 @@ final class Acquisition {
   private boolean isOutageTold;
   private boolean isQueued;
   private boolean isSent;
+  /** True once the end of the wait is being confirmed: no request may follow the CANCEL. */
+  private boolean isEnding;
   private boolean isOver;
 
   /**
@@ -105,7 +107,7 @@ final class Acquisition {
 
   private void askNow() {
     synchronized (this) {
-      if (isOver || asked != null && !asked.isDone()) return;
+      if (isOver || isEnding || asked != null && !asked.isDone()) return;
       if (next != null) next.cancel(false);
     }
     ask();
@@ -115,7 +117,7 @@ final class Acquisition {
     long now = System.nanoTime();
     CompletableFuture<Object> reply;
     synchronized (this) {
-      if (isOver) return;
+      if (isOver || isEnding) return;
       isSent = true;
       asked = reply = sent(Duration.ofNanos(Math.max(deadlineNanos - now, 1)));
     }
@@ -245,6 +247,7 @@ final class Acquisition {
     boolean isWaitingHere;
     synchronized (this) {
       if (isOver) return;
+      isEnding = true;
       isWaitingHere = !isSent;
       last = outage;
     }
