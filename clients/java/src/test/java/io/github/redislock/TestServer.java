@@ -1,0 +1,105 @@
+package io.github.redislock;
+
+import io.github.redislock.jedis.JedisLink;
+import io.github.redislock.lettuce.LettuceLink;
+import java.io.IOException;
+import java.net.ServerSocket;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
+import redis.clients.jedis.Jedis;
+import redis.clients.jedis.exceptions.JedisConnectionException;
+
+/** A server with the module, of the programs in REDIS_SERVER and REDIS_LOCK_MODULE. */
+final class TestServer implements AutoCloseable {
+  enum Kind {
+    LETTUCE,
+    JEDIS
+  }
+
+  private final int port;
+  private final Process process;
+  private final Jedis admin;
+
+  TestServer() throws Exception {
+    try (ServerSocket free = new ServerSocket(0)) {
+      port = free.getLocalPort();
+    }
+    Path folder = Files.createTempDirectory("redis-lock");
+    process = new ProcessBuilder(environment("REDIS_SERVER"), "--port", "" + port, "--dir", folder.toString(),
+            "--save", "", "--loadmodule", environment("REDIS_LOCK_MODULE"))
+        .redirectErrorStream(true)
+        .redirectOutput(folder.resolve("log").toFile())
+        .start();
+    admin = new Jedis("localhost", port, 20_000);
+    until(() -> {
+      try {
+        return admin.ping().equals("PONG");
+      } catch (JedisConnectionException notYet) {
+        return false;
+      }
+    });
+  }
+
+  private static String environment(String name) {
+    String value = System.getenv(name);
+    if (value == null) throw new IllegalStateException(name + " isn't set");
+    return value;
+  }
+
+  Locks locks(Kind kind) {
+    String url = "redis://localhost:" + port;
+    return new Locks(kind == Kind.LETTUCE
+        ? new LettuceLink(io.lettuce.core.RedisClient.create(url))
+        : new JedisLink(redis.clients.jedis.RedisClient.create(url)));
+  }
+
+  synchronized Object command(String name, String... arguments) {
+    return admin.sendCommand(() -> name.getBytes(), arguments);
+  }
+
+  long waiters(String key) {
+    Object info = command("LOCK.INFO", key);
+    if (!(info instanceof java.util.List<?> fields)) return 0;
+    for (int field = 0; field < fields.size(); field += 2) {
+      if (fields.get(field) instanceof byte[] name && Arrays.equals(name, "waiters".getBytes())) return (Long) fields.get(field + 1);
+    }
+    return 0;
+  }
+
+  long connections() {
+    return new String((byte[]) command("CLIENT", "LIST")).lines().count() - 1;
+  }
+
+  void stop() throws Exception {
+    signal("STOP");
+  }
+
+  void goOn() throws Exception {
+    signal("CONT");
+  }
+
+  void until(BooleanSupplier condition) {
+    long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(20);
+    while (!condition.getAsBoolean()) {
+      if (System.nanoTime() > deadline) throw new AssertionError("not within 20 s");
+      try {
+        Thread.sleep(5);
+      } catch (InterruptedException interrupt) {
+        throw new AssertionError(interrupt);
+      }
+    }
+  }
+
+  private void signal(String signal) throws IOException, InterruptedException {
+    new ProcessBuilder("kill", "-" + signal, "" + process.pid()).start().waitFor();
+  }
+
+  @Override
+  public void close() throws Exception {
+    signal("CONT");
+    process.destroyForcibly().waitFor();
+  }
+}

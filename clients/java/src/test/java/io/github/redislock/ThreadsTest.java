@@ -1,0 +1,149 @@
+package io.github.redislock;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** What the conformance suite can't see: threads, interrupts, forgotten holds, many tasks. */
+class ThreadsTest {
+  @ParameterizedTest
+  @EnumSource
+  void aThreadOwnsAndReenters(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      RedisLock lock = locks.lock("k");
+      lock.lock();
+      assertTrue(lock.tryLock());
+      assertTrue(lock.isHeldByCurrentThread());
+      CompletableFuture<Throwable> stranger = CompletableFuture.supplyAsync(() ->
+          assertThrows(IllegalMonitorStateException.class, lock::unlock));
+      assertNotNull(stranger.get());
+      assertFalse(CompletableFuture.supplyAsync(lock::tryLock).get());
+      lock.unlock();
+      assertTrue(lock.isHeldByCurrentThread());
+      lock.unlock();
+      assertFalse(lock.isHeldByCurrentThread());
+      assertTrue(lock.fence() > 0);
+      assertThrows(IllegalMonitorStateException.class, lock::unlock);
+      assertThrows(UnsupportedOperationException.class, lock::newCondition);
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void anInterruptLeavesNothing(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      server.command("LOCK.ACQUIRE", "k", "other", "PX", "60000");
+      RedisLock lock = locks.lock("k");
+      CompletableFuture<Throwable> ended = new CompletableFuture<>();
+      Thread waiter = new Thread(() -> ended.complete(assertThrows(InterruptedException.class, lock::lockInterruptibly)));
+      waiter.start();
+      server.until(() -> server.waiters("k") == 1);
+      long began = System.nanoTime();
+      waiter.interrupt();
+      ended.get(250, TimeUnit.MILLISECONDS);
+      assertTrue(System.nanoTime() - began < TimeUnit.MILLISECONDS.toNanos(250));
+      server.until(() -> server.waiters("k") == 0);
+      server.command("LOCK.RELEASE", "k", "other");
+      server.until(() -> server.command("EXISTS", "k").equals(0L));
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aLossIsToldAtUnlock(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      RedisLock lock = locks.lock(LockOptions.defaults().lease(Duration.ofMillis(600)), "k");
+      lock.lock();
+      server.command("DEL", "k");
+      server.until(lock::isLost);
+      assertThrows(LockLostException.class, lock::unlock);
+      assertThrows(IllegalMonitorStateException.class, lock::unlock);
+      lock.lock();
+      lock.unlock();
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aForgottenHoldIsReleased(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      assertTrue(locks.lock("k").tryAcquire().isPresent());
+      server.until(() -> {
+        System.gc();
+        return server.command("EXISTS", "k").equals(0L);
+      });
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aThousandTasksAreServed(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      int tasks = kind == TestServer.Kind.LETTUCE ? 1000 : 100;
+      AtomicInteger inside = new AtomicInteger();
+      AtomicInteger served = new AtomicInteger();
+      List<CompletableFuture<Void>> all = new ArrayList<>();
+      for (int task = 0; task < tasks; task++) {
+        all.add(locks.lock("k").acquireAsync().thenCompose(hold -> {
+          assertEquals(1, inside.incrementAndGet());
+          served.incrementAndGet();
+          inside.decrementAndGet();
+          return hold.releaseAsync().thenAccept(wasHeld -> assertTrue(wasHeld));
+        }));
+      }
+      CompletableFuture.allOf(all.toArray(CompletableFuture[]::new)).get(60, TimeUnit.SECONDS);
+      assertEquals(tasks, served.get());
+      if (kind == TestServer.Kind.LETTUCE) assertTrue(server.connections() <= 4, server.connections() + " connections");
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void oneObjectHasOneOwner(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      RedisLock lock = locks.lock("k");
+      try (Hold hold = lock.acquire()) {
+        assertTrue(lock.tryAcquire().isEmpty());
+        assertTrue(lock.tryAcquire(Duration.ofMillis(50)).isEmpty());
+        assertThrows(NotAcquiredException.class, () -> lock.acquire(Duration.ofMillis(50)));
+        assertFalse(lock.toString().contains(hold.token()));
+      }
+      assertInstanceOf(Hold.class, lock.tryAcquire().orElseThrow());
+      assertEquals(1, locks.releaseAll());
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aSilentServerDelaysNobody(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      RedisLock lock = locks.lock("k");
+      Hold hold = lock.acquire();
+      server.stop();
+      inTime(1000, () -> assertThrows(UnavailableException.class, hold::release));
+      inTime(1000, () -> assertThrows(UnavailableException.class, () -> locks.lock("a").tryLock()));
+      inTime(300, () -> assertThrows(UnavailableException.class, () -> locks.lock("b").acquire(Duration.ofMillis(300))));
+      server.goOn();
+      server.until(() -> server.command("EXISTS", "k", "a", "b").equals(0L));
+    }
+  }
+
+  private static void inTime(long limitMs, Runnable work) {
+    long began = System.nanoTime();
+    work.run();
+    long tookMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began);
+    assertTrue(tookMs < limitMs + 250, "took " + tookMs + " ms instead of " + limitMs);
+  }
+}
