@@ -139,6 +139,11 @@ final class Grant {
    * the lease is over.
    */
   CompletableFuture<Boolean> releaseAll() {
+    return releaseAfter(Duration.ofNanos(Math.max(grantedNanos + Call.nanosOf(options.leastHold) - System.nanoTime(), 0)));
+  }
+
+  /** Releases all holds like {@link #releaseAll}, after a time for which the server keeps the lock. */
+  CompletableFuture<Boolean> releaseAfter(Duration rest) {
     Duration left;
     synchronized (this) {
       left = remaining();
@@ -149,7 +154,7 @@ final class Grant {
       return CompletableFuture.completedFuture(false);
     }
     ended();
-    CompletableFuture<Boolean> released = counted(lastCommand(), left);
+    CompletableFuture<Boolean> released = counted(lastCommand(rest), left);
     released.whenComplete((done, error) -> closeOwn());
     CompletableFuture<Boolean> told = released.copy();
     Throwable late = Fault.outage(Call.noReply(locks.commandTimeout));
@@ -181,10 +186,9 @@ final class Grant {
     return new LockLostException("lost while it was held: " + name(), null);
   }
 
-  private Command lastCommand() {
-    long restNanos = grantedNanos + Call.nanosOf(options.leastHold) - System.nanoTime();
-    if (restNanos <= 0) return Command.of("RELEASE", keys, token, "HOLDS", 0);
-    return Command.of("EXTEND", keys, token, "PX", Math.max(Duration.ofNanos(restNanos).toMillis(), 1));
+  private Command lastCommand(Duration rest) {
+    if (rest.isZero()) return Command.of("RELEASE", keys, token, "HOLDS", 0);
+    return Command.of("EXTEND", keys, token, "PX", Math.max(rest.toMillis(), 1));
   }
 
   private synchronized Duration lease() {

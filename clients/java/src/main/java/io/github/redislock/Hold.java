@@ -45,6 +45,14 @@ public final class Hold implements AutoCloseable {
     return Waits.uninterruptibly(grant.releaseAll());
   }
 
+  /**
+   * Gives the hold up. The server keeps the lock for this time, which replaces {@code leastHold}, and then
+   * grants it to the next waiter. Returns false if it had been lost.
+   */
+  public boolean releaseAfter(Duration time) {
+    return Waits.uninterruptibly(grant.releaseAfter(LockOptions.time("time", time, Duration.ZERO)));
+  }
+
   /** Releases the lock without a thread. False if it had been lost. */
   public CompletableFuture<Boolean> releaseAsync() {
     return grant.releaseAll().copy();

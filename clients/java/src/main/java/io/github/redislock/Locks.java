@@ -33,6 +33,7 @@ public final class Locks implements AutoCloseable {
   final Link link;
   final Duration commandTimeout;
   private final Observer observer;
+  private final LockOptions defaults;
   private final ScheduledThreadPoolExecutor timer;
   private final Set<Grant> grants = ConcurrentHashMap.newKeySet();
 
@@ -48,9 +49,15 @@ public final class Locks implements AutoCloseable {
    *     and sending again
    */
   public Locks(Link link, Duration commandTimeout, Observer observer) {
+    this(link, commandTimeout, observer, LockOptions.defaults());
+  }
+
+  /** Makes locks, with the options of those that are asked for without options. */
+  public Locks(Link link, Duration commandTimeout, Observer observer, LockOptions defaults) {
     this.link = Objects.requireNonNull(link, "link");
     this.commandTimeout = LockOptions.time("commandTimeout", commandTimeout, Duration.ofMillis(1));
     this.observer = Objects.requireNonNull(observer, "observer");
+    this.defaults = Objects.requireNonNull(defaults, "defaults");
     timer = new ScheduledThreadPoolExecutor(1, work -> {
       Thread thread = new Thread(work, "redis-lock-timer");
       thread.setDaemon(true);
@@ -59,9 +66,14 @@ public final class Locks implements AutoCloseable {
     timer.setRemoveOnCancelPolicy(true);
   }
 
+  /** Returns the options of locks that are asked for without options. */
+  public LockOptions defaults() {
+    return defaults;
+  }
+
   /** Returns a lock on one key, or on several that are granted together or not at all. */
   public RedisLock lock(String... keys) {
-    return lock(LockOptions.defaults(), keys);
+    return lock(defaults, keys);
   }
 
   /** Returns a lock with options. */
@@ -71,7 +83,7 @@ public final class Locks implements AutoCloseable {
 
   /** Returns a pair of locks: readers share the key, a writer has it alone. */
   public ReadWriteLock readWriteLock(String key) {
-    return readWriteLock(LockOptions.defaults(), key);
+    return readWriteLock(defaults, key);
   }
 
   /** Returns a pair of locks with options, of which the mode and the token are replaced. */
@@ -81,7 +93,7 @@ public final class Locks implements AutoCloseable {
 
   /** Returns a semaphore of {@code limit} permits. */
   public RedisSemaphore semaphore(String key, long limit) {
-    return semaphore(LockOptions.defaults(), key, limit);
+    return semaphore(defaults, key, limit);
   }
 
   /** Returns a semaphore of {@code limit} permits with options. */
