@@ -15,6 +15,8 @@ const CLIENTS: &[(&str, &str, &[Ability])] = &[
     ("rust-sync", "rust", &[]),
     ("rust-tokio", "rust", &[]),
     ("go", "go", &[]),
+    ("jedis", "java", &[]),
+    ("lettuce", "java", &[]),
     ("php", "php", &[Ability::Background]),
     ("predis", "php", &[Ability::Background]),
 ];

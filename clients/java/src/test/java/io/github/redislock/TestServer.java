@@ -73,11 +73,11 @@ final class TestServer implements AutoCloseable {
     return new String((byte[]) command("CLIENT", "LIST")).lines().count() - 1;
   }
 
-  void stop() throws Exception {
+  void stop() throws IOException {
     signal("STOP");
   }
 
-  void goOn() throws Exception {
+  void goOn() throws IOException {
     signal("CONT");
   }
 
@@ -93,13 +93,12 @@ final class TestServer implements AutoCloseable {
     }
   }
 
-  private void signal(String signal) throws IOException, InterruptedException {
-    new ProcessBuilder("kill", "-" + signal, "" + process.pid()).start().waitFor();
+  private void signal(String signal) throws IOException {
+    new ProcessBuilder("kill", "-" + signal, "" + process.pid()).start().onExit().join();
   }
 
   @Override
-  public void close() throws Exception {
-    signal("CONT");
-    process.destroyForcibly().waitFor();
+  public void close() {
+    process.destroyForcibly().onExit().join();
   }
 }
