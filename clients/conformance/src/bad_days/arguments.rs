@@ -10,7 +10,7 @@ use crate::world::World;
 const KEY: &str = "{t}k";
 
 /// The clients whose types can't express some of these values.
-const TYPED: [&str; 3] = ["rust-sync", "rust-tokio", "go"];
+const TYPED: [&str; 5] = ["rust-sync", "rust-tokio", "go", "jedis", "lettuce"];
 
 /// Values that are no length of time. A number that no clock can count comes last.
 fn no_times() -> Vec<Value> {

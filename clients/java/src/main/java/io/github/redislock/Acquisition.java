@@ -7,6 +7,7 @@ import io.github.redislock.spi.Link;
 import io.github.redislock.spi.ServerError;
 import java.security.SecureRandom;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.concurrent.CancellationException;
@@ -22,6 +23,8 @@ import java.util.concurrent.TimeUnit;
 final class Acquisition {
   /** How long the end of a wait may take to be confirmed by the server. */
   private static final long CONFIRM_NANOS = TimeUnit.MILLISECONDS.toNanos(150);
+  /** The longest time without a reply during a wait. */
+  private static final long SILENT_NANOS = TimeUnit.SECONDS.toNanos(3);
   private static final SecureRandom RANDOM = new SecureRandom();
 
   /** The grant, or null if somebody else has the lock. */
@@ -49,6 +52,8 @@ final class Acquisition {
   /** True once the end of the wait is being confirmed: no request may follow the CANCEL. */
   private boolean isEnding;
   private boolean isOver;
+  /** True from the first grant, which may need a session or replicas yet. */
+  private boolean isGranted;
 
   /**
    * Makes an acquire.
@@ -63,7 +68,9 @@ final class Acquisition {
     this.owner = owner;
     waits = limit == null || !limit.isZero();
     hasLimit = limit != null;
-    deadlineNanos = begunNanos + Call.nanosOf(waits && hasLimit ? limit : locks.commandTimeout);
+    // The server's own limit for replicas begins a little later than this one.
+    long moreNanos = options.replicas > 0 && !waits ? CONFIRM_NANOS : 0;
+    deadlineNanos = begunNanos + Call.nanosOf(waits && hasLimit ? limit : locks.commandTimeout) + moreNanos;
     token = options.token != null ? options.token : newToken();
   }
 
@@ -75,6 +82,7 @@ final class Acquisition {
 
   /** Begins to count the time; the lock object may still be held by somebody else in this process. */
   synchronized void enqueued() {
+    locks.endWithClose(result);
     if (hasLimit) end = locks.after(deadlineNanos - System.nanoTime(), this::timeOver);
   }
 
@@ -88,9 +96,25 @@ final class Acquisition {
     ask();
   }
 
-  /** Ends a try of a lock object that is held. */
-  void refuse() {
-    finish(null, Observer.Outcome.NOT_ACQUIRED);
+  /** Ends a try that isn't the first in the line of its lock object, if the server is there. */
+  void tryBehindOthers() {
+    if (waits || !isBehindOthers()) return;
+    if (lock.isTaken()) finish(null, Observer.Outcome.NOT_ACQUIRED);
+    else confirmRefusal(locks.commandTimeout);
+  }
+
+  private synchronized boolean isBehindOthers() {
+    return !isSent && !isOver;
+  }
+
+  /** Says "not acquired" on behalf of those before it, once the server has shown that it is there. */
+  private void confirmRefusal(Duration limit) {
+    Command check = Command.of("CHECK", lock.keys.subList(0, 1), token);
+    Call.send(locks, locks.link, check, limit).whenComplete((reply, error) -> {
+      if (!isBehindOthers()) return;
+      if (error == null) finish(null, Observer.Outcome.NOT_ACQUIRED);
+      else fail(Fault.ending(error), Observer.Outcome.FAILED);
+    });
   }
 
   /** Ends the acquire without a grant. */
@@ -100,7 +124,7 @@ final class Acquisition {
 
   private Void refusedListening(Throwable error) {
     if (Fault.unwrapped(error) instanceof ServerError && !Fault.isOutage(error)) {
-      fail(Fault.refusal(error), Observer.Outcome.FAILED);
+      fail(Fault.ending(error), Observer.Outcome.FAILED);
     }
     return null;
   }
@@ -139,7 +163,8 @@ final class Acquisition {
     long blockMs = hasLimit ? Math.max(left.toMillis(), 1) : 0;
     List<byte[]> block = List.of("BLOCK".getBytes(UTF_8), ("" + blockMs).getBytes(UTF_8));
     Command wait = Command.of("WAIT", lock.keys, lease).with(options.mode()).with(keep).with(block);
-    return locks.link.block(wait, hasLimit ? left.plusNanos(CONFIRM_NANOS) : Duration.ZERO);
+    Duration limit = hasLimit ? left.plusNanos(CONFIRM_NANOS) : Duration.ZERO;
+    return locks.link.block(wait, limit, attempt.plusNanos(CONFIRM_NANOS));
   }
 
   private void replied(Object reply, long sentNanos) {
@@ -165,12 +190,16 @@ final class Acquisition {
 
   /** Returns the time between two requests: an unclaimed grant ends with KEEP or with a shorter lease. */
   private long askNanos() {
-    return Math.min(Call.nanosOf(options.keep), Call.nanosOf(options.firstLease())) / 3;
+    long untilTaken = Math.min(Call.nanosOf(options.keep), Call.nanosOf(options.firstLease())) / 3;
+    return Math.min(untilTaken, SILENT_NANOS);
   }
 
   private void granted(long fence, long sentNanos) {
     // The grant may have expired while this process stood still: the same command asks again.
     long ageNanos = System.nanoTime() - sentNanos;
+    synchronized (this) {
+      isGranted = true;
+    }
     boolean isOld = (turn != null || !waits) && ageNanos > Call.nanosOf(options.firstLease()) / 3;
     if (isOld) {
       ask();
@@ -195,10 +224,13 @@ final class Acquisition {
       if (isOver) return;
       if (own == null) own = locks.link.own();
     }
-    List<byte[]> words = new java.util.ArrayList<>();
+    List<byte[]> words = new ArrayList<>();
     if (options.session) words.add("SESSION".getBytes(UTF_8));
     if (options.replicas > 0) {
-      long withinMs = locks.commandTimeout.toMillis();
+      long lateNanos = waits ? 0 : CONFIRM_NANOS;
+      Duration left = Duration.ofNanos(Math.max(deadlineNanos - lateNanos - System.nanoTime(), 1_000_000));
+      boolean isShort = hasLimit && left.compareTo(locks.commandTimeout) < 0;
+      long withinMs = (isShort ? left : locks.commandTimeout).toMillis();
       String[] replicas = {"REPLICAS", "" + options.replicas, "WITHIN", "" + withinMs};
       for (String word : replicas) words.add(word.getBytes(UTF_8));
     }
@@ -207,10 +239,10 @@ final class Acquisition {
 
   private void extend(long fence, Link link, List<byte[]> words) {
     Command command = Command.of("EXTEND", lock.keys, token, "PX", options.firstLease().toMillis()).with(words);
-    Duration limit = locks.commandTimeout.plusMillis(options.replicas > 0 ? 100 : 0);
+    Duration limit = locks.commandTimeout.plusNanos(options.replicas > 0 ? CONFIRM_NANOS : 0);
     Call.send(locks, link, command, limit).whenComplete((reply, error) -> {
       if (error != null && Fault.unwrapped(error) instanceof UnavailableException) failed(error);
-      else if (error != null) fail(Fault.refusal(error), Observer.Outcome.FAILED);
+      else if (error != null) fail(Fault.ending(error), Observer.Outcome.FAILED);
       else if (reply.count() == lock.keys.size()) accept(fence, reply.sentNanos(), link);
       else ask();
     });
@@ -228,7 +260,7 @@ final class Acquisition {
 
   private void failed(Throwable error) {
     if (!Fault.isOutage(error) && !(Fault.unwrapped(error) instanceof UnavailableException)) {
-      fail(Fault.refusal(error), Observer.Outcome.FAILED);
+      fail(Fault.ending(error), Observer.Outcome.FAILED);
       return;
     }
     boolean isNews;
@@ -245,22 +277,25 @@ final class Acquisition {
   private void timeOver() {
     Throwable last;
     boolean isWaitingHere;
+    boolean isConfirming;
     synchronized (this) {
       if (isOver) return;
       isEnding = true;
       isWaitingHere = !isSent;
+      isConfirming = isGranted;
       last = outage;
     }
-    if (isWaitingHere) finish(null, Observer.Outcome.NOT_ACQUIRED);
+    if (isWaitingHere && lock.isTaken()) finish(null, Observer.Outcome.NOT_ACQUIRED);
+    else if (isWaitingHere) confirmRefusal(Duration.ofNanos(CONFIRM_NANOS));
     else if (last != null) fail(Fault.outage(last), Observer.Outcome.FAILED);
     else if (!waits) fail(Fault.outage(Call.noReply(locks.commandTimeout)), Observer.Outcome.FAILED);
+    else if (isConfirming) failLater();
     else confirmEnd();
   }
 
   /** Says "not acquired" only if a server confirms the end of the wait. */
   private void confirmEnd() {
-    Throwable silence = Call.noReply(Duration.ofNanos(CONFIRM_NANOS));
-    locks.after(CONFIRM_NANOS, () -> fail(Fault.outage(silence), Observer.Outcome.FAILED));
+    failLater();
     // The reply of LOCK.WAIT comes by itself.
     if (turn == null) return;
     Command cancel = Command.of("CANCEL", lock.keys.subList(0, 1), token);
@@ -272,10 +307,15 @@ final class Acquisition {
     });
   }
 
+  private void failLater() {
+    Throwable silence = Call.noReply(Duration.ofNanos(CONFIRM_NANOS));
+    locks.after(CONFIRM_NANOS, () -> fail(Fault.outage(silence), Observer.Outcome.FAILED));
+  }
+
   private void finish(Grant grant, Observer.Outcome outcome) {
     if (!over()) return;
     settle(outcome);
-    if (grant != null) locks.holds(grant);
+    if (grant != null) locks.holds(lock, grant);
     lock.settled(this, grant);
     result.complete(grant);
   }
@@ -283,8 +323,8 @@ final class Acquisition {
   /** Ends the acquire with an error, or without one as not acquired, and cleans up behind it. */
   private void fail(RuntimeException error, Observer.Outcome outcome) {
     if (!over()) return;
-    CompletableFuture<?> cleaned = mayBeKnown(error) ? cleanUp() : CompletableFuture.completedFuture(null);
     settle(outcome);
+    CompletableFuture<?> cleaned = mayBeKnown(error) ? cleanUp() : CompletableFuture.completedFuture(null);
     // A token that the program chose must be clean before it is used again.
     if (options.token == null) lock.settled(this, null);
     else cleaned.whenComplete((done, late) -> lock.settled(this, null));
@@ -295,7 +335,7 @@ final class Acquisition {
   /** Returns true if the token may be in the queue or hold the lock. A refused command leaves nothing. */
   private synchronized boolean mayBeKnown(RuntimeException error) {
     boolean isRefused = error instanceof LockException && !(error instanceof UnavailableException);
-    return isSent && !(isRefused && !isQueued && outage == null);
+    return isSent && !(isRefused && !isQueued && !isGranted && outage == null);
   }
 
   synchronized boolean isOver() {
@@ -320,7 +360,7 @@ final class Acquisition {
     if (own != null) own.close();
     Duration took = Duration.ofNanos(System.nanoTime() - begunNanos);
     boolean hasWaited = isQueued || outage != null || turn == null && waits && took.toMillis() > 1;
-    if (hasWaited) locks.tellWaited(Grant.nameOf(lock.keys), took, outcome);
+    if (hasWaited) locks.tellWaited(lock, took, outcome);
   }
 
   /** Cancels the place first, so that no grant can follow the release. */

@@ -43,6 +43,7 @@ final class Call {
    */
   static CompletableFuture<Reply> send(Locks locks, Link link, Command command, Duration limit) {
     Call call = new Call(locks, link, command, limit);
+    locks.endWithClose(call.reply);
     ScheduledFuture<?> end = locks.after(nanosOf(limit), () -> call.reply.completeExceptionally(Fault.outage(call.lastFault)));
     call.reply.whenComplete((reply, error) -> end.cancel(false));
     call.attempt();

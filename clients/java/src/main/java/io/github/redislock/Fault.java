@@ -29,6 +29,11 @@ final class Fault {
     return new UnavailableException("no server could serve the lock: " + inWords(cause), cause);
   }
 
+  /** Returns the exception that ends a call. */
+  static LockException ending(Throwable error) {
+    return isOutage(error) ? outage(error) : refusal(error);
+  }
+
   /** Returns the exception for an error reply that the same command would get again. */
   static LockException refusal(Throwable error) {
     Throwable cause = unwrapped(error);

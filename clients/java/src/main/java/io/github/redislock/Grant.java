@@ -61,6 +61,14 @@ final class Grant {
     lease = options.lease;
   }
 
+  /** Throws if the grant was released, and not lost. */
+  void checkNotReleased() {
+    synchronized (this) {
+      if (phase != Phase.RELEASED) return;
+    }
+    throw new IllegalMonitorStateException("released before: " + name());
+  }
+
   /** Releases the grant when this object, its holder, is collected. */
   void heldBy(Object holder) {
     forgotten = CLEANER.register(holder, this::abandon);
@@ -153,8 +161,8 @@ final class Grant {
       expire();
       return CompletableFuture.completedFuture(false);
     }
-    ended();
     CompletableFuture<Boolean> released = counted(lastCommand(rest), left);
+    ended(released);
     released.whenComplete((done, error) -> closeOwn());
     CompletableFuture<Boolean> told = released.copy();
     Throwable late = Fault.outage(Call.noReply(locks.commandTimeout));
@@ -288,23 +296,28 @@ final class Grant {
       if (phase == Phase.LOST) return;
       phase = Phase.LOST;
     }
-    ended();
+    CompletableFuture<?> cleaned = CompletableFuture.completedFuture(null);
     // Some of the keys may still be held.
-    if (keys.size() > 1) Call.send(locks, locks.link, Command.of("RELEASE", keys, token, "ALL"), locks.commandTimeout);
+    if (keys.size() > 1) {
+      cleaned = Call.send(locks, locks.link, Command.of("RELEASE", keys, token, "ALL"), locks.commandTimeout);
+    }
+    ended(cleaned);
     closeOwn();
-    locks.tellLost(name(), fence);
     RedisLock told = lock.get();
-    if (told != null) Locks.tell(() -> options.lost.accept(told));
+    if (told == null) return;
+    locks.tellLost(told, fence);
+    Locks.tell(() -> options.lost.accept(told));
   }
 
-  private void ended() {
+  /** Notes the end here. The cleaning is what may still be sent with the token. */
+  private void ended(CompletableFuture<?> cleaned) {
     synchronized (this) {
       if (due != null) due.cancel(false);
     }
     if (forgotten != null) forgotten.clean();
     locks.holdsNoLonger(this);
     RedisLock waited = lock.get();
-    if (waited != null) waited.ended(this);
+    if (waited != null) waited.ended(this, cleaned);
   }
 
   private void closeOwn() {

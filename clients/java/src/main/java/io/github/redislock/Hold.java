@@ -35,13 +35,23 @@ public final class Hold implements AutoCloseable {
     return grant.remaining();
   }
 
-  /** Sets the lease, also for later renewals. Returns false if the lock was lost. */
+  /**
+   * Sets the lease, also for later renewals. Returns false if the lock was lost.
+   *
+   * @throws IllegalMonitorStateException if it was released
+   */
   public boolean extend(Duration lease) {
+    grant.checkNotReleased();
     return Waits.uninterruptibly(grant.extend(lease));
   }
 
-  /** Releases the lock. Returns false if it had been lost. */
+  /**
+   * Releases the lock. Returns false if it had been lost.
+   *
+   * @throws IllegalMonitorStateException if it was released before
+   */
   public boolean release() {
+    grant.checkNotReleased();
     return Waits.uninterruptibly(grant.releaseAll());
   }
 
@@ -50,12 +60,15 @@ public final class Hold implements AutoCloseable {
    * grants it to the next waiter. Returns false if it had been lost.
    */
   public boolean releaseAfter(Duration time) {
-    return Waits.uninterruptibly(grant.releaseAfter(LockOptions.time("time", time, Duration.ZERO)));
+    Duration rest = LockOptions.time("time", time, Duration.ZERO);
+    grant.checkNotReleased();
+    return Waits.uninterruptibly(grant.releaseAfter(rest));
   }
 
-  /** Releases the lock without a thread. False if it had been lost. */
+  /** Releases the lock like {@link #release}, without a thread. */
   public CompletableFuture<Boolean> releaseAsync() {
-    return grant.releaseAll().copy();
+    grant.checkNotReleased();
+    return grant.releaseAll().thenApplyAsync(wasHeld -> wasHeld, Locks.EVENTS);
   }
 
   /**

@@ -21,6 +21,8 @@ public final class LockOptions implements Cloneable {
   Duration keep = Duration.ofSeconds(10);
   Duration longestHold = Duration.ofHours(24);
   Duration leastHold = Duration.ZERO;
+  /** Null if there is no limit. */
+  Duration longestWait;
   boolean renewed = true;
   boolean session;
   boolean shared;
@@ -56,6 +58,16 @@ public final class LockOptions implements Cloneable {
   public LockOptions longestHold(Duration longest) {
     LockOptions changed = copy();
     changed.longestHold = time("longestHold", longest, Duration.ofMillis(1));
+    return changed;
+  }
+
+  /**
+   * Sets how long {@link RedisLock#acquire()} and {@link RedisLock#acquireAsync()} wait. Default: without a
+   * limit, like the methods of {@link java.util.concurrent.locks.Lock}.
+   */
+  public LockOptions longestWait(Duration longest) {
+    LockOptions changed = copy();
+    changed.longestWait = time("longestWait", longest, Duration.ZERO);
     return changed;
   }
 

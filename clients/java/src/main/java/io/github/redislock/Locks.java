@@ -3,6 +3,8 @@ package io.github.redislock;
 import static java.nio.charset.StandardCharsets.UTF_8;
 
 import io.github.redislock.spi.Link;
+import java.lang.System.Logger;
+import java.lang.System.Logger.Level;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -11,7 +13,8 @@ import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ForkJoinPool;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
@@ -29,6 +32,8 @@ import java.util.concurrent.locks.ReadWriteLock;
  */
 public final class Locks implements AutoCloseable {
   private static final Duration COMMAND_TIMEOUT = Duration.ofSeconds(1);
+  /** Runs code of the program, which may block. */
+  static final ExecutorService EVENTS = Executors.newCachedThreadPool(work -> daemon(work, "redis-lock-events"));
 
   final Link link;
   final Duration commandTimeout;
@@ -36,6 +41,9 @@ public final class Locks implements AutoCloseable {
   private final LockOptions defaults;
   private final ScheduledThreadPoolExecutor timer;
   private final Set<Grant> grants = ConcurrentHashMap.newKeySet();
+  /** The calls that haven't ended. */
+  private final Set<CompletableFuture<?>> calls = ConcurrentHashMap.newKeySet();
+  private volatile boolean isClosed;
 
   /** Makes locks with a command timeout of 1 s that log outages. */
   public Locks(Link link) {
@@ -58,11 +66,7 @@ public final class Locks implements AutoCloseable {
     this.commandTimeout = LockOptions.time("commandTimeout", commandTimeout, Duration.ofMillis(1));
     this.observer = Objects.requireNonNull(observer, "observer");
     this.defaults = Objects.requireNonNull(defaults, "defaults");
-    timer = new ScheduledThreadPoolExecutor(1, work -> {
-      Thread thread = new Thread(work, "redis-lock-timer");
-      thread.setDaemon(true);
-      return thread;
-    });
+    timer = new ScheduledThreadPoolExecutor(1, work -> daemon(work, "redis-lock-timer"));
     timer.setRemoveOnCancelPolicy(true);
   }
 
@@ -112,27 +116,43 @@ public final class Locks implements AutoCloseable {
     return held;
   }
 
-  /** Closes the connections of this library. What is held stays until its lease is over. */
+  /**
+   * Closes the connections of this library. What is held stays until its lease is over. Calls that
+   * haven't ended, and later ones, throw {@link UnavailableException}.
+   */
   @Override
   public void close() {
+    isClosed = true;
     timer.shutdownNow();
     link.close();
+    for (CompletableFuture<?> call : calls) call.completeExceptionally(closed());
   }
 
-  void holds(Grant grant) {
+  /** Ends a call when these locks are closed. */
+  void endWithClose(CompletableFuture<?> call) {
+    calls.add(call);
+    call.whenComplete((done, error) -> calls.remove(call));
+    if (isClosed) call.completeExceptionally(closed());
+  }
+
+  private static UnavailableException closed() {
+    return new UnavailableException("these locks are closed", null);
+  }
+
+  void holds(RedisLock lock, Grant grant) {
     grants.add(grant);
-    tell(() -> observer.granted(grant.name(), grant.fence));
+    tell(() -> observer.granted(lock, grant.fence));
   }
 
   void holdsNoLonger(Grant grant) {
     grants.remove(grant);
   }
 
-  void tellWaited(String lock, Duration waited, Observer.Outcome outcome) {
+  void tellWaited(RedisLock lock, Duration waited, Observer.Outcome outcome) {
     tell(() -> observer.waited(lock, waited, outcome));
   }
 
-  void tellLost(String lock, long fence) {
+  void tellLost(RedisLock lock, long fence) {
     tell(() -> observer.lost(lock, fence));
   }
 
@@ -142,11 +162,25 @@ public final class Locks implements AutoCloseable {
 
   /** Runs code of the program on a thread where it may block. */
   static void tell(Runnable told) {
-    ForkJoinPool.commonPool().execute(told);
+    EVENTS.execute(() -> {
+      try {
+        told.run();
+      } catch (RuntimeException | Error fault) {
+        Logger logger = System.getLogger("io.github.redislock");
+        logger.log(Level.WARNING, "an observer or onLost failed", fault);
+      }
+    });
   }
 
   ScheduledFuture<?> after(long nanos, Runnable work) {
+    if (isClosed) throw closed();
     return timer.schedule(work, Math.max(nanos, 0), TimeUnit.NANOSECONDS);
+  }
+
+  private static Thread daemon(Runnable work, String name) {
+    Thread thread = new Thread(work, name);
+    thread.setDaemon(true);
+    return thread;
   }
 
   private static List<byte[]> bytesOf(String[] keys) {

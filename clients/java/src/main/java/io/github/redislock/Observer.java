@@ -4,7 +4,10 @@ import java.lang.System.Logger;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
 
-/** What a program may hear of its locks. The library ignores exceptions of these methods. */
+/**
+ * What a program may hear of its locks, on threads where it may block. The library logs exceptions of
+ * these methods, and goes on.
+ */
 public interface Observer {
   /** An observer that logs outages, with the logger {@code io.github.redislock}. */
   Observer LOGGING = new Observer() {};
@@ -22,13 +25,13 @@ public interface Observer {
   }
 
   /** Hears of the end of an acquire that had to wait. */
-  default void waited(String lock, Duration waited, Outcome outcome) {}
+  default void waited(RedisLock lock, Duration waited, Outcome outcome) {}
 
   /** Hears of a grant. */
-  default void granted(String lock, long fence) {}
+  default void granted(RedisLock lock, long fence) {}
 
   /** Hears of a loss. */
-  default void lost(String lock, long fence) {}
+  default void lost(RedisLock lock, long fence) {}
 
   /**
    * Hears of an outage that no caller is told of: of a wait without a limit at once, and of a renewal

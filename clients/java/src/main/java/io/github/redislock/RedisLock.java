@@ -3,6 +3,7 @@ package io.github.redislock;
 import io.github.redislock.spi.Command;
 import java.time.Duration;
 import java.util.ArrayDeque;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.Deque;
 import java.util.List;
@@ -14,6 +15,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
+import java.util.function.Function;
 
 /**
  * A lock of all processes that use the same server. One object has one owner at a time: its callers
@@ -36,6 +38,8 @@ public final class RedisLock implements Lock {
   /** Threads that lost the lock and haven't called unlock since. */
   private final Set<Thread> losers = Collections.newSetFromMap(new WeakHashMap<>());
   private Acquisition running;
+  /** How many releases of a chosen token may still be sent: no acquire with it may run meanwhile. */
+  private int releases;
   private Grant grant;
   private Grant latest;
 
@@ -82,8 +86,8 @@ public final class RedisLock implements Lock {
   public void unlock() {
     Grant owned = owned();
     if (owned == null) {
-      if (forgetLoss()) throw new LockLostException("lost while it was held: " + Grant.nameOf(keys), null);
-      throw new IllegalMonitorStateException("this thread doesn't own the lock " + Grant.nameOf(keys));
+      if (forgetLoss()) throw new LockLostException("lost while it was held: " + name(), null);
+      throw new IllegalMonitorStateException("this thread doesn't own the lock " + name());
     }
     boolean wasHeld = Waits.uninterruptibly(owned.release());
     forgetLoss();
@@ -96,8 +100,14 @@ public final class RedisLock implements Lock {
     throw new UnsupportedOperationException("a lock of several processes has no conditions");
   }
 
-  /** Waits for the lock without a limit. Close the hold to release it. */
+  /**
+   * Waits for the lock, without a limit unless the option {@code longestWait} sets one. Close the hold to
+   * release it.
+   *
+   * @throws NotAcquiredException if somebody else had it until that time was over
+   */
   public Hold acquire() throws InterruptedException {
+    if (options.longestWait != null) return acquire(options.longestWait);
     return new Hold(grantOf(acquire(null, (Thread) null)));
   }
 
@@ -107,8 +117,11 @@ public final class RedisLock implements Lock {
    * @throws NotAcquiredException if somebody else had it until the time was over
    */
   public Hold acquire(Duration limit) throws InterruptedException {
-    return tryAcquire(limit).orElseThrow(() ->
-        new NotAcquiredException("held by somebody else for " + limit.toMillis() + " ms: " + Grant.nameOf(keys), null));
+    return tryAcquire(limit).orElseThrow(() -> notAcquired(limit));
+  }
+
+  private NotAcquiredException notAcquired(Duration limit) {
+    return new NotAcquiredException("held by somebody else for " + limit.toMillis() + " ms: " + name(), null);
   }
 
   /** Tries once. Returns nothing if somebody else has the lock. */
@@ -121,14 +134,22 @@ public final class RedisLock implements Lock {
     return Optional.ofNullable(grantOf(acquire(limitOf(limit), (Thread) null))).map(Hold::new);
   }
 
-  /** Waits for the lock without a limit and without a thread. Cancel the future to stop waiting. */
+  /**
+   * Waits for the lock like {@link #acquire()}, without a thread. Cancel the future to stop waiting.
+   */
   public CompletableFuture<Hold> acquireAsync() {
-    return holdOf(acquire(null, (Thread) null)).thenApply(Optional::orElseThrow);
+    Duration limit = options.longestWait;
+    return holdOf(acquire(limit, (Thread) null), hold -> hold.orElseThrow(() -> notAcquired(limit)));
   }
 
   /** Waits for the lock without a thread. Nothing if somebody else had it until the time was over. */
   public CompletableFuture<Optional<Hold>> tryAcquireAsync(Duration limit) {
-    return holdOf(acquire(limitOf(limit), (Thread) null));
+    return holdOf(acquire(limitOf(limit), (Thread) null), hold -> hold);
+  }
+
+  /** Returns the keys, separated by commas. */
+  public String name() {
+    return Grant.nameOf(keys);
   }
 
   /** Returns the fence of the latest grant, also after its loss or release; 0 before the first. */
@@ -164,11 +185,13 @@ public final class RedisLock implements Lock {
       held = grant;
     }
     if (held == null) return Duration.ZERO;
-    long leftMs = Long.MAX_VALUE;
+    List<CompletableFuture<Call.Reply>> replies = new ArrayList<>();
     for (byte[] key : keys) {
       Command check = Command.of("CHECK", List.of(key), held.token());
-      leftMs = Math.min(leftMs, Waits.uninterruptibly(Call.send(locks, locks.link, check, locks.commandTimeout)).count());
+      replies.add(Call.send(locks, locks.link, check, locks.commandTimeout));
     }
+    long leftMs = Long.MAX_VALUE;
+    for (CompletableFuture<Call.Reply> reply : replies) leftMs = Math.min(leftMs, Waits.uninterruptibly(reply).count());
     return Duration.ofMillis(leftMs);
   }
 
@@ -179,7 +202,7 @@ public final class RedisLock implements Lock {
   public boolean extend(Duration lease) {
     Duration whole = LockOptions.time("lease", lease, Duration.ofMillis(1));
     Grant owned = owned();
-    if (owned == null) throw new IllegalMonitorStateException("this thread doesn't own the lock " + Grant.nameOf(keys));
+    if (owned == null) throw new IllegalMonitorStateException("this thread doesn't own the lock " + name());
     return Waits.uninterruptibly(owned.extend(whole));
   }
 
@@ -191,7 +214,7 @@ public final class RedisLock implements Lock {
       now = latest;
     }
     String state = now == null ? "not held" : now.isHeld() ? "held, fence " + now.fence : now.isLost() ? "lost" : "released";
-    return "RedisLock[" + Grant.nameOf(keys) + ", " + state + "]";
+    return "RedisLock[" + name() + ", " + state + "]";
   }
 
   /** Notes the end of an acquire, and lets the next one run. */
@@ -205,20 +228,33 @@ public final class RedisLock implements Lock {
     runNext();
   }
 
-  /** Notes the end of a grant, and lets the next acquire run. */
-  void ended(Grant over) {
+  /** Notes the end of a grant, and lets the next acquire run once it can't be hit by the release. */
+  void ended(Grant over, CompletableFuture<?> released) {
     synchronized (this) {
       if (grant != over) return;
       grant = null;
+      releases++;
       if (over.isLost() && over.owner() != null) losers.add(over.owner());
     }
-    runNext();
+    // A drawn token is never used again.
+    CompletableFuture<?> harmless = options.token == null ? CompletableFuture.completedFuture(null) : released;
+    harmless.whenComplete((done, error) -> {
+      synchronized (this) {
+        releases--;
+      }
+      runNext();
+    });
+  }
+
+  /** Returns true if an owner in this process has the lock. */
+  synchronized boolean isTaken() {
+    return grant != null;
   }
 
   private void runNext() {
     Acquisition next;
     synchronized (this) {
-      if (running != null || grant != null) return;
+      if (running != null || grant != null || releases > 0) return;
       next = line.poll();
       running = next;
     }
@@ -229,13 +265,11 @@ public final class RedisLock implements Lock {
     Acquisition acquisition = new Acquisition(this, limit, owner);
     acquisition.enqueued();
     synchronized (this) {
-      // An acquire that is over only cleans up, which is soon done.
-      boolean isFree = grant == null && (running == null || running.isOver());
       if (owner != null) losers.remove(owner);
       line.add(acquisition);
-      if (!isFree && limit != null && limit.isZero()) acquisition.refuse();
     }
     runNext();
+    acquisition.tryBehindOthers();
     return acquisition;
   }
 
@@ -268,14 +302,20 @@ public final class RedisLock implements Lock {
     }
   }
 
-  private static CompletableFuture<Optional<Hold>> holdOf(Acquisition acquisition) {
-    CompletableFuture<Optional<Hold>> hold = new CompletableFuture<>();
+  private static <T> CompletableFuture<T> holdOf(Acquisition acquisition, Function<Optional<Hold>, T> shape) {
+    CompletableFuture<T> hold = new CompletableFuture<>();
+    // Not on a thread of the Redis client, because what follows may block.
     acquisition.result.whenCompleteAsync((grant, error) -> {
-      boolean isTaken = error == null
-          ? hold.complete(Optional.ofNullable(grant).map(Hold::new))
-          : hold.completeExceptionally(error);
+      boolean isTaken;
+      try {
+        isTaken = error == null
+            ? hold.complete(shape.apply(Optional.ofNullable(grant).map(Hold::new)))
+            : hold.completeExceptionally(error);
+      } catch (NotAcquiredException none) {
+        isTaken = hold.completeExceptionally(none);
+      }
       if (!isTaken && grant != null) grant.releaseAll();
-    });
+    }, Locks.EVENTS);
     hold.whenComplete((done, error) -> {
       if (hold.isCancelled()) acquisition.cancel();
     });

@@ -95,6 +95,8 @@ final class RedisReadWriteLock implements ReadWriteLock {
     }
 
     private RedisLock mine() {
+      // A thread that ended without unlock can't come back.
+      ofThreads.keySet().removeIf(thread -> !thread.isAlive());
       return ofThreads.computeIfAbsent(Thread.currentThread(), thread -> locks.lock(options, key));
     }
 

@@ -1,17 +1,22 @@
 package io.github.redislock;
 
+import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
 import io.github.redislock.jedis.JedisLink;
 import io.github.redislock.lettuce.LettuceLink;
-import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Link;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.cluster.RedisClusterClient;
+import io.lettuce.core.resource.ClientResources;
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -35,7 +40,7 @@ final class Driver {
   private final String client;
   private final Map<String, Named> named = new ConcurrentHashMap<>();
   private final Map<Long, Thread> acquires = new ConcurrentHashMap<>();
-  private final Map<String, String> nameOfKeys = new ConcurrentHashMap<>();
+  private final Map<RedisLock, String> names = new ConcurrentHashMap<>();
   private Locks locks;
 
   private static final class Named {
@@ -44,6 +49,11 @@ final class Driver {
     LockOptions options;
     boolean isReentrant;
     Hold hold;
+  }
+
+  /** The threads of all Lettuce clients. */
+  private static final class Threads {
+    static final ClientResources OF_LETTUCE = ClientResources.create();
   }
 
   private Driver(String client) {
@@ -82,11 +92,8 @@ final class Driver {
     String name = order.has("lock") ? text(order, "lock") : "";
     return switch (text(order, "do")) {
       case "connect" -> {
-        Link link = link(order);
-        locks = new Locks(link, ms(order, "command_timeout_ms", 1000), new Told());
-        // The classes of a Redis client are loaded when it connects, which takes some seconds on a busy machine.
-        Command nothing = Command.of("CHECK", List.of("{t}none".getBytes()), "none");
-        for (int attempt = 0; attempt < 3 && isSilent(link.send(nothing, Duration.ofSeconds(2))); attempt++) {}
+        locks = new Locks(link(order), ms(order, "command_timeout_ms", 1000), new Told());
+        warmUp();
         yield ok(true);
       }
       case "lock" -> makeLock(name, order);
@@ -117,8 +124,54 @@ final class Driver {
     };
   }
 
-  private static boolean isSilent(java.util.concurrent.CompletableFuture<Object> reply) {
-    return reply.handle((value, error) -> error != null && !(error instanceof io.github.redislock.spi.ServerError)).join();
+  /**
+   * Asks a server of this process for a lock that somebody else has. On a busy machine the JVM needs
+   * seconds to load the classes of a Redis client at its first connection.
+   */
+  private void warmUp() throws IOException {
+    JsonObject order = new JsonObject();
+    try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+      Thread replies = new Thread(() -> replyWithErrors(server));
+      replies.setDaemon(true);
+      replies.start();
+      JsonArray servers = new JsonArray();
+      servers.add("127.0.0.1:" + server.getLocalPort());
+      order.add("servers", servers);
+      order.addProperty("cluster", false);
+      try (Locks cold = new Locks(link(order))) {
+        cold.lock("k").tryAcquire();
+      } catch (LockException busy) {
+        // It is as warm as it gets.
+      }
+    }
+  }
+
+  private static void replyWithErrors(ServerSocket server) {
+    try {
+      while (true) {
+        Socket client = server.accept();
+        Thread replies = new Thread(() -> {
+          try (client; BufferedReader lines = new BufferedReader(new InputStreamReader(client.getInputStream()))) {
+            for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+              String reply = switch (line) {
+                case "HELLO" -> "-NOPROTO cold\r\n";
+                case "PING", "CLIENT" -> "+PONG\r\n";
+                case "LOCK.ACQUIRE" -> "*-1\r\n";
+                case "LOCK.CHECK" -> "-ERR cold\r\n";
+                default -> "";
+              };
+              client.getOutputStream().write(reply.getBytes());
+            }
+          } catch (IOException closed) {
+            // The client has left.
+          }
+        });
+        replies.setDaemon(true);
+        replies.start();
+      }
+    } catch (IOException closed) {
+      // It is warm.
+    }
   }
 
   private Link link(JsonObject order) {
@@ -126,15 +179,15 @@ final class Driver {
     order.getAsJsonArray("servers").forEach(server -> servers.add(HostAndPort.from(server.getAsString())));
     boolean isCluster = order.get("cluster").getAsBoolean();
     String sentinel = text(order, "sentinel");
-    if (client.equals("jedis")) return new JedisLink(jedis(servers, isCluster, sentinel, order));
-    if (isCluster) return new LettuceLink(RedisClusterClient.create(servers.stream().map(at -> uri(at, order)).toList()));
+    if (client.equals("jedis")) return new JedisLink(() -> jedis(servers, isCluster, sentinel, order));
+    if (isCluster) return new LettuceLink(RedisClusterClient.create(Threads.OF_LETTUCE, servers.stream().map(at -> uri(at, order)).toList()));
     RedisURI uri = uri(servers.get(0), order);
     if (sentinel != null) {
       RedisURI.Builder builder = RedisURI.builder().withSentinelMasterId(sentinel);
       servers.forEach(at -> builder.withSentinel(at.getHost(), at.getPort()));
       uri = builder.build();
     }
-    return new LettuceLink(RedisClient.create(uri));
+    return new LettuceLink(RedisClient.create(Threads.OF_LETTUCE, uri));
   }
 
   private static RedisURI uri(HostAndPort at, JsonObject order) {
@@ -164,6 +217,7 @@ final class Driver {
     if (has(order, "lease_ms")) options = options.lease(duration(order.get("lease_ms")));
     if (has(order, "keep_ms")) options = options.keep(duration(order.get("keep_ms")));
     if (has(order, "max_hold_ms")) options = options.longestHold(duration(order.get("max_hold_ms")));
+    if (has(order, "wait_ms")) options = options.longestWait(duration(order.get("wait_ms")));
     if (has(order, "at_least_ms")) options = options.leastHold(duration(order.get("at_least_ms")));
     if (has(order, "token")) options = options.token(text(order, "token"));
     if (has(order, "data")) options = options.data(text(order, "data"));
@@ -188,7 +242,7 @@ final class Driver {
     one.isReentrant = is(order, "reentrant");
     one.lock = locks.lock(options, keys.toArray(String[]::new));
     named.put(name, one);
-    nameOfKeys.put(String.join(", ", keys), name);
+    names.put(one.lock, name);
     JsonObject answer = ok(true);
     answer.addProperty("token", new String(options.token, java.nio.charset.StandardCharsets.UTF_8));
     return answer;
@@ -310,18 +364,18 @@ final class Driver {
 
   private final class Told implements Observer {
     @Override
-    public void waited(String lock, Duration waited, Outcome outcome) {
+    public void waited(RedisLock lock, Duration waited, Outcome outcome) {
       JsonObject event = new JsonObject();
       event.addProperty("event", "waited");
-      event.addProperty("lock", nameOfKeys.getOrDefault(lock, lock));
+      event.addProperty("lock", names.get(lock));
       event.addProperty("ms", waited.toMillis());
       event.addProperty("outcome", outcome.name().toLowerCase().replace('_', ' '));
       say(event);
     }
 
     @Override
-    public void granted(String lock, long fence) {
-      event("granted", "lock", nameOfKeys.getOrDefault(lock, lock));
+    public void granted(RedisLock lock, long fence) {
+      event("granted", "lock", names.get(lock));
     }
 
     @Override

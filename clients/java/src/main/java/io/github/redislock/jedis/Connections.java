@@ -3,10 +3,16 @@ package io.github.redislock.jedis;
 import static java.nio.charset.StandardCharsets.UTF_8;
 
 import io.github.redislock.spi.Command;
+import java.lang.reflect.Field;
+import java.util.Collection;
+import java.util.List;
 import java.util.Map;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.locks.Lock;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Supplier;
 import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.HostAndPort;
@@ -18,6 +24,8 @@ import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisRedirectionException;
 import redis.clients.jedis.providers.ClusterConnectionProvider;
 import redis.clients.jedis.providers.ConnectionProvider;
+import redis.clients.jedis.providers.PooledConnectionProvider;
+import redis.clients.jedis.providers.SentineledConnectionProvider;
 import redis.clients.jedis.util.JedisClusterCRC16;
 import redis.clients.jedis.util.Pool;
 
@@ -28,27 +36,64 @@ import redis.clients.jedis.util.Pool;
  */
 final class Connections {
   private static final int MOST_REDIRECTIONS = 5;
+  /** How many idle connections to a node are kept. */
+  private static final int MOST_IDLE = 8;
 
   /** What is done with a connection to the node of a command. */
   interface Exchange {
     Object run(Pool<Connection> node, Connection connection);
   }
 
-  final ConnectionProvider provider;
+  private final Supplier<ConnectionProvider> opened;
+  private volatile ConnectionProvider provider;
   private final Map<Pool<Connection>, Queue<Connection>> idle = new ConcurrentHashMap<>();
+  private final Lock opening = new ReentrantLock();
   private volatile boolean isClosed;
 
   Connections(ConnectionProvider provider) {
-    this.provider = provider;
+    this(() -> provider);
   }
 
-  /** Sends a command and reads its reply. The timeout is that of the socket. */
-  Object exchange(Command command, int timeoutMs) throws Exception {
-    return redirected(command, (node, connection) -> {
-      connection.setSoTimeout(timeoutMs);
-      connection.sendCommand(wordsOf(command));
-      return connection.getOne();
-    });
+  Connections(Supplier<ConnectionProvider> opened) {
+    this.opened = opened;
+  }
+
+  /** Returns the program's provider, which may have to be made. */
+  ConnectionProvider provider() {
+    if (provider == null) {
+      opening.lock();
+      try {
+        if (provider == null) provider = opened.get();
+      } finally {
+        opening.unlock();
+      }
+    }
+    return provider;
+  }
+
+  static ConnectionProvider checked(ConnectionProvider provider) {
+    poolsOf(provider);
+    return provider;
+  }
+
+  /** Returns the pools of the nodes that the program's client knows now. */
+  private static Collection<? extends Pool<Connection>> poolsOf(ConnectionProvider provider) {
+    if (provider instanceof ClusterConnectionProvider cluster) return cluster.getNodes().values();
+    if (provider instanceof PooledConnectionProvider pooled) return List.of(pooled.getPool());
+    if (provider instanceof SentineledConnectionProvider sentineled) return List.of(primaryOf(sentineled));
+    throw new IllegalArgumentException("this kind of Jedis isn't supported: " + provider.getClass().getName());
+  }
+
+  /** Returns the pool of the primary. Jedis has a method that does since version 8. */
+  @SuppressWarnings("unchecked")
+  private static Pool<Connection> primaryOf(SentineledConnectionProvider provider) {
+    try {
+      Field pool = SentineledConnectionProvider.class.getDeclaredField("pool");
+      pool.setAccessible(true);
+      return (Pool<Connection>) pool.get(provider);
+    } catch (ReflectiveOperationException | RuntimeException hidden) {
+      throw new IllegalArgumentException("this Jedis hides its connections", hidden);
+    }
   }
 
   /** Runs an exchange at the node of a command, and again where the server redirects it. */
@@ -76,7 +121,7 @@ final class Connections {
 
   /** Returns true if the program's client still uses this pool, by what it knows of the primary. */
   boolean isCurrent(Pool<Connection> node) {
-    return provider.getConnectionMap().containsValue(node);
+    return poolsOf(provider()).contains(node);
   }
 
   void close() {
@@ -102,14 +147,14 @@ final class Connections {
       if (String.valueOf(error.getMessage()).startsWith("CLUSTERDOWN")) refresh();
       throw error;
     } finally {
-      if (connection.isBroken() || isClosed || !isCurrent(node)) connection.close();
+      if (connection.isBroken() || isClosed || ready.size() >= MOST_IDLE || !isCurrent(node)) connection.close();
       else ready.add(connection);
     }
   }
 
   private Pool<Connection> nodeOf(Command command) {
     idle.keySet().removeIf(node -> !isCurrent(node) && closed(idle.get(node)));
-    if (provider instanceof ClusterConnectionProvider cluster) {
+    if (provider() instanceof ClusterConnectionProvider cluster) {
       HostAndPort node = cluster.getNode(JedisClusterCRC16.getSlot(command.keys().get(0)));
       if (node == null) {
         refresh();
@@ -117,12 +162,7 @@ final class Connections {
       }
       return cluster.getNodes().get(node.toString());
     }
-    return onlyNode();
-  }
-
-  @SuppressWarnings("unchecked")
-  private Pool<Connection> onlyNode() {
-    return (Pool<Connection>) provider.getConnectionMap().values().iterator().next();
+    return poolsOf(provider()).iterator().next();
   }
 
   private Pool<Connection> nodeAt(HostAndPort target, boolean isAsking) {

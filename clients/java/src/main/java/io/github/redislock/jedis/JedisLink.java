@@ -3,7 +3,6 @@ package io.github.redislock.jedis;
 import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Link;
 import io.github.redislock.spi.ServerError;
-import java.io.IOException;
 import java.lang.reflect.Field;
 import java.time.Duration;
 import java.util.Map;
@@ -13,8 +12,11 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Supplier;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.UnifiedJedis;
+import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.providers.ConnectionProvider;
 import redis.clients.jedis.util.Pool;
@@ -45,14 +47,30 @@ public final class JedisLink implements Link {
 
   /** Makes a link over a provider of connections. */
   public JedisLink(ConnectionProvider provider) {
-    connections = new Connections(provider);
+    this(new Connections(Connections.checked(provider)));
+  }
+
+  /**
+   * Makes a link that makes its client at its first command, and tries again at the next one if that fails.
+   * The clients of a cluster and of Sentinel connect as soon as they are made.
+   */
+  public JedisLink(Supplier<? extends UnifiedJedis> jedis) {
+    this(new Connections(() -> Connections.checked(providerOf(jedis.get()))));
+  }
+
+  private JedisLink(Connections connections) {
+    this.connections = connections;
   }
 
   @Override
   public CompletableFuture<Object> send(Command command, Duration limit) {
-    CompletableFuture<Object> reply = new CompletableFuture<>();
+    Awaited reply = new Awaited();
     int limitMs = millisOf(limit);
-    run(reply, () -> connections.exchange(command, limitMs));
+    run(reply, () -> connections.redirected(command, (node, connection) -> {
+      connection.setSoTimeout(limitMs);
+      reply.send(connection, command);
+      return connection.getOne();
+    }));
     return reply.orTimeout(limitMs, TimeUnit.MILLISECONDS);
   }
 
@@ -62,10 +80,16 @@ public final class JedisLink implements Link {
   }
 
   @Override
-  public CompletableFuture<Object> block(Command command, Duration limit) {
-    CompletableFuture<Object> reply = new CompletableFuture<>();
+  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt) {
+    Awaited reply = new Awaited();
+    CompletableFuture<Void> sent = new CompletableFuture<>();
+    sent.orTimeout(millisOf(attempt), TimeUnit.MILLISECONDS).exceptionally(late -> {
+      reply.completeExceptionally(new TimeoutException("no connection within " + attempt.toMillis() + " ms"));
+      return null;
+    });
     run(reply, () -> connections.redirected(command, (node, connection) -> {
-      connection.sendCommand(Connections.wordsOf(command));
+      reply.send(connection, command);
+      sent.complete(null);
       // The server ends the wait by BLOCK; 0 is without a limit.
       connection.setSoTimeout(limit.isZero() ? 0 : millisOf(limit));
       waits.put(connection, node);
@@ -84,7 +108,7 @@ public final class JedisLink implements Link {
 
   @Override
   public Link own() {
-    return new JedisLink(connections.provider);
+    return new JedisLink(new Connections(connections::provider));
   }
 
   @Override
@@ -126,6 +150,10 @@ public final class JedisLink implements Link {
   }
 
   private void run(CompletableFuture<Object> reply, Exchange exchange) {
+    if (threads.isShutdown()) {
+      reply.completeExceptionally(new IllegalStateException("these locks are closed"));
+      return;
+    }
     threads.execute(() -> {
       try {
         if (!reply.isDone()) reply.complete(exchange.run());
@@ -141,14 +169,18 @@ public final class JedisLink implements Link {
   private static Throwable told(Throwable error) {
     for (Throwable cause = error; cause != null; cause = cause.getCause()) {
       if (cause instanceof JedisDataException reply) return new ServerError(reply.getMessage(), null);
+      for (Throwable also : cause.getSuppressed()) {
+        if (told(also) instanceof ServerError reply) return reply;
+      }
     }
     return error;
   }
 
   private static void disconnect(Connection connection) {
+    connection.setBroken();
     try {
-      connection.forceDisconnect();
-    } catch (IOException closed) {
+      connection.disconnect();
+    } catch (JedisConnectionException closed) {
       // It is closed.
     }
   }

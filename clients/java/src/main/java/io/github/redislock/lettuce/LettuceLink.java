@@ -73,7 +73,7 @@ public final class LettuceLink implements Link {
   }
 
   @Override
-  public CompletableFuture<Object> block(Command command, Duration limit) {
+  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt) {
     throw new UnsupportedOperationException("a shared connection can't block");
   }
 

@@ -26,8 +26,11 @@ public interface Link extends AutoCloseable {
    * Sends a LOCK.WAIT on a connection that it has to itself. Cancelling the future closes the
    * connection. The link repeats the command on another connection every few seconds, so that the
    * future fails if the server is gone.
+   *
+   * @param limit the time until the reply at most, or zero for no limit
+   * @param attempt the time until the command is sent at most, with connecting
    */
-  CompletableFuture<Object> block(Command command, Duration limit);
+  CompletableFuture<Object> block(Command command, Duration limit, Duration attempt);
 
   /** Returns a link with connections that nobody else uses, for sessions and held-back replies. */
   Link own();
