@@ -18,7 +18,6 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.ReadWriteLock;
 
 /**
  * The locks of one Redis client. One object is enough for a program:
@@ -86,12 +85,14 @@ public final class Locks implements AutoCloseable {
   }
 
   /** Returns a pair of locks: readers share the key, a writer has it alone. */
-  public ReadWriteLock readWriteLock(String key) {
+  public RedisReadWriteLock readWriteLock(String key) {
     return readWriteLock(defaults, key);
   }
 
-  /** Returns a pair of locks with options, of which the mode and the token are replaced. */
-  public ReadWriteLock readWriteLock(LockOptions options, String key) {
+  /** Returns a pair of locks with options, which may not have a mode or a token. */
+  public RedisReadWriteLock readWriteLock(LockOptions options, String key) {
+    LockOptions.check("options", options.token == null, "without a token: each reader has its own");
+    LockOptions.check("options", !options.shared, "without a mode");
     return new RedisReadWriteLock(this, options, key);
   }
 

@@ -15,6 +15,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
+import java.util.function.BooleanSupplier;
 import java.util.function.Function;
 
 /**
@@ -37,6 +38,7 @@ public final class RedisLock implements Lock {
   private final Deque<Acquisition> line = new ArrayDeque<>();
   /** Threads that lost the lock and haven't called unlock since. */
   private final Set<Thread> losers = Collections.newSetFromMap(new WeakHashMap<>());
+  private BooleanSupplier isOwnObstacle = () -> false;
   private Acquisition running;
   /** How many releases of a chosen token may still be sent: no acquire with it may run meanwhile. */
   private int releases;
@@ -52,6 +54,7 @@ public final class RedisLock implements Lock {
   /** Waits for the lock without a limit. An outage is told to the {@link Observer}. */
   @Override
   public void lock() {
+    checkGrantable();
     if (!reentered()) Waits.uninterruptibly(acquire(null, Thread.currentThread()).result);
   }
 
@@ -59,6 +62,7 @@ public final class RedisLock implements Lock {
   @Override
   public void lockInterruptibly() throws InterruptedException {
     if (Thread.interrupted()) throw new InterruptedException();
+    checkGrantable();
     if (!reentered()) grantOf(acquire(null, Thread.currentThread()));
   }
 
@@ -271,6 +275,17 @@ public final class RedisLock implements Lock {
     runNext();
     acquisition.tryBehindOthers();
     return acquisition;
+  }
+
+  /** Sets when a wait of the current thread would never end. */
+  void neverGrantedIf(BooleanSupplier isOwnObstacle) {
+    this.isOwnObstacle = isOwnObstacle;
+  }
+
+  private void checkGrantable() {
+    if (isOwnObstacle.getAsBoolean()) {
+      throw new DeadlockException("this thread has the other lock of the pair: " + name(), null);
+    }
   }
 
   /** Adds a hold if the current thread owns the lock. */

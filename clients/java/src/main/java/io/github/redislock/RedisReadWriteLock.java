@@ -7,14 +7,19 @@ import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
 import java.util.concurrent.locks.ReadWriteLock;
 
-/** Readers share the key, a writer has it alone. A reader can't become a writer, nor the other way. */
-final class RedisReadWriteLock implements ReadWriteLock {
+/**
+ * Readers share the key, a writer has it alone. Each thread that reads is a holder of its own. A reader
+ * can't become a writer, nor the other way: a thread that has one of the two locks and waits for the other
+ * without a limit gets {@link DeadlockException} at once.
+ */
+public final class RedisReadWriteLock implements ReadWriteLock {
   private final RedisLock writer;
-  private final Lock reader;
+  private final Readers reader;
 
   RedisReadWriteLock(Locks locks, LockOptions options, String key) {
     writer = locks.lock(options, key);
-    reader = new Readers(locks, options.shared(), key);
+    reader = new Readers(locks, options.shared(), key, writer);
+    writer.neverGrantedIf(reader::isHeldByCurrentThread);
   }
 
   @Override
@@ -23,15 +28,26 @@ final class RedisReadWriteLock implements ReadWriteLock {
   }
 
   @Override
-  public Lock writeLock() {
+  public RedisLock writeLock() {
     return writer;
   }
 
+  @Override
+  public String toString() {
+    return "RedisReadWriteLock[" + writer.name() + "]";
+  }
+
   /** A lock for each thread that reads. */
-  private record Readers(Locks locks, LockOptions options, String key, Map<Thread, RedisLock> ofThreads)
+  private record Readers(
+      Locks locks, LockOptions options, String key, RedisLock writer, Map<Thread, RedisLock> ofThreads)
       implements Lock {
-    Readers(Locks locks, LockOptions options, String key) {
-      this(locks, options, key, new ConcurrentHashMap<>());
+    Readers(Locks locks, LockOptions options, String key, RedisLock writer) {
+      this(locks, options, key, writer, new ConcurrentHashMap<>());
+    }
+
+    boolean isHeldByCurrentThread() {
+      RedisLock mine = ofThreads.get(Thread.currentThread());
+      return mine != null && mine.isHeldByCurrentThread();
     }
 
     @Override
@@ -91,13 +107,17 @@ final class RedisReadWriteLock implements ReadWriteLock {
 
     @Override
     public String toString() {
-      return "RedisReadWriteLock[" + key + ", " + ofThreads.size() + " readers]";
+      return "RedisReadWriteLock[" + key + "].readLock()";
     }
 
     private RedisLock mine() {
       // A thread that ended without unlock can't come back.
       ofThreads.keySet().removeIf(thread -> !thread.isAlive());
-      return ofThreads.computeIfAbsent(Thread.currentThread(), thread -> locks.lock(options, key));
+      return ofThreads.computeIfAbsent(Thread.currentThread(), thread -> {
+        RedisLock made = locks.lock(options, key);
+        made.neverGrantedIf(writer::isHeldByCurrentThread);
+        return made;
+      });
     }
 
     /** Forgets the lock of this thread, except a lost one, of which unlock must still tell. */

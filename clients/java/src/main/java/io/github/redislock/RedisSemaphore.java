@@ -13,6 +13,7 @@ public final class RedisSemaphore {
 
   RedisSemaphore(Locks locks, LockOptions options, String key, long limit) {
     this.locks = locks;
+    LockOptions.check("options", options.token == null, "without a token: each hold has its own");
     this.options = options.limit(limit);
     this.key = key;
     this.limit = limit;
@@ -21,6 +22,16 @@ public final class RedisSemaphore {
   /** Waits for one permit without a limit. */
   public Hold acquire() throws InterruptedException {
     return locks.lock(options, key).acquire();
+  }
+
+  /** Waits for permits without a limit, all of them or none. */
+  public Hold acquire(long permits) throws InterruptedException {
+    return locks.lock(options.limit(limit, permits), key).acquire();
+  }
+
+  /** Waits for one permit. Returns nothing if there was none until the time was over. */
+  public Optional<Hold> tryAcquire(Duration time) throws InterruptedException {
+    return locks.lock(options, key).tryAcquire(time);
   }
 
   /** Waits for permits, all of them or none. */
@@ -36,6 +47,11 @@ public final class RedisSemaphore {
   /** Waits for permits without a limit and without a thread. */
   public CompletableFuture<Hold> acquireAsync(long permits) {
     return locks.lock(options.limit(limit, permits), key).acquireAsync();
+  }
+
+  /** Waits for permits without a thread. Nothing if there were too few until the time was over. */
+  public CompletableFuture<Optional<Hold>> tryAcquireAsync(long permits, Duration time) {
+    return locks.lock(options.limit(limit, permits), key).tryAcquireAsync(time);
   }
 
   @Override

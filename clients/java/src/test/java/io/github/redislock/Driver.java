@@ -138,7 +138,7 @@ final class Driver {
       servers.add("127.0.0.1:" + server.getLocalPort());
       order.add("servers", servers);
       order.addProperty("cluster", false);
-      try (Locks cold = new Locks(link(order))) {
+      try (Locks cold = new Locks(link(order), Duration.ofSeconds(15), Observer.LOGGING)) {
         cold.lock("k").tryAcquire();
       } catch (LockException busy) {
         // It is as warm as it gets.

@@ -2,18 +2,31 @@ package io.github.redislock;
 
 import io.github.redislock.jedis.JedisLink;
 import io.github.redislock.lettuce.LettuceLink;
+import io.github.redislock.spi.Link;
+import io.lettuce.core.RedisClient;
+import io.lettuce.core.resource.ClientResources;
 import java.io.IOException;
 import java.net.ServerSocket;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
+import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
+import redis.clients.jedis.UnifiedJedis;
 import redis.clients.jedis.exceptions.JedisConnectionException;
+import redis.clients.jedis.providers.ConnectionProvider;
+import redis.clients.jedis.providers.PooledConnectionProvider;
 
 /** A server with the module, of the programs in REDIS_SERVER and REDIS_LOCK_MODULE. */
 final class TestServer implements AutoCloseable {
+  /** The threads of all Lettuce clients. */
+  static final ClientResources RESOURCES = ClientResources.create();
+
   enum Kind {
     LETTUCE,
     JEDIS
@@ -23,24 +36,28 @@ final class TestServer implements AutoCloseable {
   private final Process process;
   private final Jedis admin;
 
-  TestServer() throws Exception {
+  TestServer(String... more) throws Exception {
     try (ServerSocket free = new ServerSocket(0)) {
       port = free.getLocalPort();
     }
     Path folder = Files.createTempDirectory("redis-lock");
-    process = new ProcessBuilder(environment("REDIS_SERVER"), "--port", "" + port, "--dir", folder.toString(),
-            "--save", "", "--loadmodule", environment("REDIS_LOCK_MODULE"))
+    List<String> words = new ArrayList<>(List.of(environment("REDIS_SERVER"), "--port", "" + port,
+        "--dir", folder.toString(), "--save", "", "--loadmodule", environment("REDIS_LOCK_MODULE")));
+    words.addAll(List.of(more));
+    process = new ProcessBuilder(words)
         .redirectErrorStream(true)
         .redirectOutput(folder.resolve("log").toFile())
         .start();
     admin = new Jedis("localhost", port, 20_000);
-    until(() -> {
-      try {
-        return admin.ping().equals("PONG");
-      } catch (JedisConnectionException notYet) {
-        return false;
-      }
-    });
+    until(() -> replies(admin));
+  }
+
+  static boolean replies(Jedis admin) {
+    try {
+      return admin.ping().equals("PONG");
+    } catch (JedisConnectionException notYet) {
+      return false;
+    }
   }
 
   private static String environment(String name) {
@@ -49,11 +66,24 @@ final class TestServer implements AutoCloseable {
     return value;
   }
 
+  int port() {
+    return port;
+  }
+
   Locks locks(Kind kind) {
-    String url = "redis://localhost:" + port;
-    return new Locks(kind == Kind.LETTUCE
-        ? new LettuceLink(io.lettuce.core.RedisClient.create(url))
-        : new JedisLink(redis.clients.jedis.RedisClient.create(url)));
+    return new Locks(link(kind));
+  }
+
+  /** Returns a link by the names that a Redis client has in all of its versions. */
+  Link link(Kind kind) {
+    if (kind == Kind.LETTUCE) return new LettuceLink(RedisClient.create(RESOURCES, "redis://localhost:" + port));
+    ConnectionProvider provider = new PooledConnectionProvider(new HostAndPort("localhost", port));
+    return new JedisLink(jedis(provider));
+  }
+
+  @SuppressWarnings("deprecation")
+  static UnifiedJedis jedis(ConnectionProvider provider) {
+    return new UnifiedJedis(provider, 1, Duration.ofSeconds(1));
   }
 
   synchronized Object command(String name, String... arguments) {
@@ -62,7 +92,7 @@ final class TestServer implements AutoCloseable {
 
   long waiters(String key) {
     Object info = command("LOCK.INFO", key);
-    if (!(info instanceof java.util.List<?> fields)) return 0;
+    if (!(info instanceof List<?> fields)) return 0;
     for (int field = 0; field < fields.size(); field += 2) {
       if (fields.get(field) instanceof byte[] name && Arrays.equals(name, "waiters".getBytes())) return (Long) fields.get(field + 1);
     }
@@ -81,7 +111,7 @@ final class TestServer implements AutoCloseable {
     signal("CONT");
   }
 
-  void until(BooleanSupplier condition) {
+  static void until(BooleanSupplier condition) {
     long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(20);
     while (!condition.getAsBoolean()) {
       if (System.nanoTime() > deadline) throw new AssertionError("not within 20 s");

@@ -1,5 +1,6 @@
 package io.github.redislock;
 
+import static io.github.redislock.TestServer.until;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
@@ -49,14 +50,14 @@ class ThreadsTest {
       CompletableFuture<Throwable> ended = new CompletableFuture<>();
       Thread waiter = new Thread(() -> ended.complete(assertThrows(InterruptedException.class, lock::lockInterruptibly)));
       waiter.start();
-      server.until(() -> server.waiters("k") == 1);
+      until(() -> server.waiters("k") == 1);
       long began = System.nanoTime();
       waiter.interrupt();
       ended.get(250, TimeUnit.MILLISECONDS);
       assertTrue(System.nanoTime() - began < TimeUnit.MILLISECONDS.toNanos(250));
-      server.until(() -> server.waiters("k") == 0);
+      until(() -> server.waiters("k") == 0);
       server.command("LOCK.RELEASE", "k", "other");
-      server.until(() -> server.command("EXISTS", "k").equals(0L));
+      until(() -> server.command("EXISTS", "k").equals(0L));
     }
   }
 
@@ -67,7 +68,7 @@ class ThreadsTest {
       RedisLock lock = locks.lock(LockOptions.defaults().lease(Duration.ofMillis(600)), "k");
       lock.lock();
       server.command("DEL", "k");
-      server.until(lock::isLost);
+      until(lock::isLost);
       assertThrows(LockLostException.class, lock::unlock);
       assertThrows(IllegalMonitorStateException.class, lock::unlock);
       lock.lock();
@@ -80,7 +81,7 @@ class ThreadsTest {
   void aForgottenHoldIsReleased(TestServer.Kind kind) throws Exception {
     try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
       assertTrue(locks.lock("k").tryAcquire().isPresent());
-      server.until(() -> {
+      until(() -> {
         System.gc();
         return server.command("EXISTS", "k").equals(0L);
       });
@@ -136,7 +137,7 @@ class ThreadsTest {
       inTime(1000, () -> assertThrows(UnavailableException.class, () -> locks.lock("a").tryLock()));
       inTime(300, () -> assertThrows(UnavailableException.class, () -> locks.lock("b").acquire(Duration.ofMillis(300))));
       server.goOn();
-      server.until(() -> server.command("EXISTS", "k", "a", "b").equals(0L));
+      until(() -> server.command("EXISTS", "k", "a", "b").equals(0L));
     }
   }
 

@@ -1,5 +1,7 @@
 package io.github.redislock.jedis;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
+
 import io.github.redislock.spi.Command;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
@@ -19,7 +21,7 @@ final class Awaited extends CompletableFuture<Object> {
     sending.lock();
     try {
       if (isDone()) throw new CancellationException("the reply was given up");
-      connection.sendCommand(Connections.wordsOf(command));
+      connection.sendCommand(() -> command.name().getBytes(UTF_8), Connections.wordsOf(command));
       // Flushes.
       connection.getMany(0);
     } finally {

@@ -4,6 +4,7 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 import io.github.redislock.spi.Command;
 import java.lang.reflect.Field;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.Map;
@@ -13,7 +14,6 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.locks.Lock;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Supplier;
-import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Protocol;
@@ -181,11 +181,12 @@ final class Connections {
     return true;
   }
 
-  static CommandArguments wordsOf(Command command) {
-    CommandArguments words = new CommandArguments(() -> command.name().getBytes(UTF_8));
-    if (command.keys().size() > 1) words.add(command.keys().size());
-    command.keys().forEach(words::key);
-    command.arguments().forEach(words::add);
-    return words;
+  /** Returns the words after the name. */
+  static byte[][] wordsOf(Command command) {
+    List<byte[]> words = new ArrayList<>();
+    if (command.keys().size() > 1) words.add(("" + command.keys().size()).getBytes(UTF_8));
+    words.addAll(command.keys());
+    words.addAll(command.arguments());
+    return words.toArray(byte[][]::new);
   }
 }
