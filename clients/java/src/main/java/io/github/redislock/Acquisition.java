@@ -22,7 +22,7 @@ import java.util.concurrent.TimeUnit;
  */
 final class Acquisition {
   /** How long the end of a wait may take to be confirmed by the server. */
-  private static final long CONFIRM_NANOS = TimeUnit.MILLISECONDS.toNanos(150);
+  private static final long CONFIRM_NANOS = TimeUnit.MILLISECONDS.toNanos(200);
   /** The longest time without a reply during a wait. */
   private static final long SILENT_NANOS = TimeUnit.SECONDS.toNanos(3);
   private static final SecureRandom RANDOM = new SecureRandom();
@@ -153,12 +153,12 @@ final class Acquisition {
 
   private CompletableFuture<Object> sent(Duration left) {
     Object[] lease = {token, "PX", options.firstLease().toMillis(), "HOLDS", 1};
-    Duration attempt = hasLimit && left.compareTo(locks.commandTimeout) < 0 ? left : locks.commandTimeout;
+    Duration attempt = hasLimit && left.compareTo(locks.attempt) < 0 ? left : locks.attempt;
     if (!waits) return locks.link.send(Command.of("ACQUIRE", lock.keys, lease).with(options.mode()), attempt);
     List<byte[]> keep = List.of("KEEP".getBytes(UTF_8), ("" + options.keep.toMillis()).getBytes(UTF_8));
     if (turn != null) {
       Command queue = Command.of("QUEUE", lock.keys, lease).with(options.mode()).with(keep).with(turn.words());
-      return locks.link.send(queue, locks.commandTimeout);
+      return locks.link.send(queue, locks.attempt);
     }
     long blockMs = hasLimit ? Math.max(left.toMillis(), 1) : 0;
     List<byte[]> block = List.of("BLOCK".getBytes(UTF_8), ("" + blockMs).getBytes(UTF_8));
@@ -240,7 +240,8 @@ final class Acquisition {
   private void extend(long fence, Link link, List<byte[]> words) {
     Command command = Command.of("EXTEND", lock.keys, token, "PX", options.firstLease().toMillis()).with(words);
     Duration limit = locks.commandTimeout.plusNanos(options.replicas > 0 ? CONFIRM_NANOS : 0);
-    Call.send(locks, link, command, limit).whenComplete((reply, error) -> {
+    Duration attempt = options.replicas > 0 ? limit : locks.attempt;
+    Call.send(locks, link, command, limit, attempt).whenComplete((reply, error) -> {
       if (error != null && Fault.unwrapped(error) instanceof UnavailableException) failed(error);
       else if (error != null) fail(Fault.ending(error), Observer.Outcome.FAILED);
       else if (reply.count() == lock.keys.size()) accept(fence, reply.sentNanos(), link);

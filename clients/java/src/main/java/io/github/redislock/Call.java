@@ -24,15 +24,17 @@ final class Call {
   private final Link link;
   private final Command command;
   private final long deadlineNanos;
+  private final Duration attempt;
   private final CompletableFuture<Reply> reply = new CompletableFuture<>();
   private final Backoff backoff = new Backoff();
   private int attempts;
-  private Throwable lastFault;
+  private volatile Throwable lastFault;
 
-  private Call(Locks locks, Link link, Command command, Duration limit) {
+  private Call(Locks locks, Link link, Command command, Duration limit, Duration attempt) {
     this.locks = locks;
     this.link = link;
     this.command = command;
+    this.attempt = attempt;
     deadlineNanos = System.nanoTime() + nanosOf(limit);
     lastFault = noReply(limit);
   }
@@ -42,12 +44,30 @@ final class Call {
    * with the refusal of the server.
    */
   static CompletableFuture<Reply> send(Locks locks, Link link, Command command, Duration limit) {
-    Call call = new Call(locks, link, command, limit);
+    return send(locks, link, command, limit, locks.attempt);
+  }
+
+  /** Sends a command like the other method, with a longest time of one attempt. */
+  static CompletableFuture<Reply> send(Locks locks, Link link, Command command, Duration limit, Duration attempt) {
+    return begin(locks, link, command, limit, attempt).reply;
+  }
+
+  /** Sends a command like {@link #send}, and returns the call, of which the latest fault can be asked. */
+  static Call begin(Locks locks, Link link, Command command, Duration limit, Duration attempt) {
+    Call call = new Call(locks, link, command, limit, attempt);
     locks.endWithClose(call.reply);
     ScheduledFuture<?> end = locks.after(nanosOf(limit), () -> call.reply.completeExceptionally(Fault.outage(call.lastFault)));
     call.reply.whenComplete((reply, error) -> end.cancel(false));
     call.attempt();
-    return call.reply;
+    return call;
+  }
+
+  CompletableFuture<Reply> reply() {
+    return reply;
+  }
+
+  Throwable lastFault() {
+    return lastFault;
   }
 
   static TimeoutException noReply(Duration limit) {
@@ -64,7 +84,7 @@ final class Call {
     if (reply.isDone()) return;
     attempts++;
     Duration left = Duration.ofNanos(Math.max(deadlineNanos - now, 1));
-    Duration limit = left.compareTo(locks.commandTimeout) < 0 ? left : locks.commandTimeout;
+    Duration limit = left.compareTo(attempt) < 0 ? left : attempt;
     CompletableFuture<Object> sent = link.send(command, limit);
     sent.whenComplete((value, error) -> {
       if (error == null) reply.complete(new Reply(value, now, attempts > 1));

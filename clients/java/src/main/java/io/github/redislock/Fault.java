@@ -29,6 +29,13 @@ final class Fault {
     return new UnavailableException("no server could serve the lock: " + inWords(cause), cause);
   }
 
+  /** Returns the outage that a release met, which goes on in the background. */
+  static UnavailableException unreleased(Throwable error) {
+    Throwable cause = unwrapped(error);
+    return new UnavailableException(
+        "no server could release the lock, which ends with its lease at the latest: " + inWords(cause), cause);
+  }
+
   /** Returns the exception that ends a call. */
   static LockException ending(Throwable error) {
     return isOutage(error) ? outage(error) : refusal(error);

@@ -139,7 +139,8 @@ final class Grant {
       else rest = --holds;
     }
     if (rest == 0) return releaseAll();
-    return counted(Command.of("RELEASE", keys, token, "HOLDS", rest), locks.commandTimeout);
+    Command command = Command.of("RELEASE", keys, token, "HOLDS", rest);
+    return counted(Call.send(locks, link, command, locks.commandTimeout));
   }
 
   /**
@@ -161,12 +162,13 @@ final class Grant {
       expire();
       return CompletableFuture.completedFuture(false);
     }
-    CompletableFuture<Boolean> released = counted(lastCommand(rest), left);
+    Call call = Call.begin(locks, link, lastCommand(rest), left, locks.attempt);
+    CompletableFuture<Boolean> released = counted(call.reply());
     ended(released);
     released.whenComplete((done, error) -> closeOwn());
     CompletableFuture<Boolean> told = released.copy();
-    Throwable late = Fault.outage(Call.noReply(locks.commandTimeout));
-    ScheduledFuture<?> end = locks.after(Call.nanosOf(locks.commandTimeout), () -> told.completeExceptionally(late));
+    ScheduledFuture<?> end = locks.after(
+        Call.nanosOf(locks.commandTimeout), () -> told.completeExceptionally(Fault.unreleased(call.lastFault())));
     told.whenComplete((done, error) -> end.cancel(false));
     return told;
   }
@@ -282,8 +284,8 @@ final class Grant {
     });
   }
 
-  private CompletableFuture<Boolean> counted(Command command, Duration limit) {
-    return Call.send(locks, link, command, limit).thenApply(reply -> {
+  private CompletableFuture<Boolean> counted(CompletableFuture<Call.Reply> replied) {
+    return replied.thenApply(reply -> {
       // If a reply was lost, the command before may have released the lock.
       if (reply.count() == keys.size() || reply.isRepeated() && !options.session) return true;
       lose();

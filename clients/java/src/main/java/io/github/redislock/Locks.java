@@ -31,11 +31,14 @@ import java.util.concurrent.TimeUnit;
  */
 public final class Locks implements AutoCloseable {
   private static final Duration COMMAND_TIMEOUT = Duration.ofSeconds(1);
+  private static final Duration LONGEST_ATTEMPT = Duration.ofSeconds(1);
   /** Runs code of the program, which may block. */
   static final ExecutorService EVENTS = Executors.newCachedThreadPool(work -> daemon(work, "redis-lock-events"));
 
   final Link link;
   final Duration commandTimeout;
+  /** The longest time of one attempt. The next one may find another node. */
+  final Duration attempt;
   private final Observer observer;
   private final LockOptions defaults;
   private final ScheduledThreadPoolExecutor timer;
@@ -63,6 +66,7 @@ public final class Locks implements AutoCloseable {
   public Locks(Link link, Duration commandTimeout, Observer observer, LockOptions defaults) {
     this.link = Objects.requireNonNull(link, "link");
     this.commandTimeout = LockOptions.time("commandTimeout", commandTimeout, Duration.ofMillis(1));
+    attempt = this.commandTimeout.compareTo(LONGEST_ATTEMPT) < 0 ? this.commandTimeout : LONGEST_ATTEMPT;
     this.observer = Objects.requireNonNull(observer, "observer");
     this.defaults = Objects.requireNonNull(defaults, "defaults");
     timer = new ScheduledThreadPoolExecutor(1, work -> daemon(work, "redis-lock-timer"));

@@ -1,0 +1,162 @@
+package io.github.redislock;
+
+import static io.github.redislock.TestServer.until;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** Holds and their asynchronous form, the end of Locks, and texts. */
+class HoldsTest {
+  @ParameterizedTest
+  @EnumSource
+  void aCancelledFutureLeavesNothing(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      Hold hold = locks.lock("k").acquire();
+      CompletableFuture<Hold> waits = locks.lock("k").acquireAsync();
+      until(() -> server.waiters("k") == 1);
+      waits.cancel(true);
+      until(() -> server.waiters("k") == 0);
+      assertTrue(hold.release());
+      until(() -> server.command("EXISTS", "k").equals(0L));
+    }
+  }
+
+  /** What follows a future may block, because no thread of the Redis client runs it. */
+  @ParameterizedTest
+  @EnumSource
+  void whatFollowsAFutureMayBlock(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      CompletableFuture<Long> fence = locks.lock("a").acquireAsync().thenCompose(hold -> {
+        locks.lock("b").lock();
+        return hold.releaseAsync();
+      }).thenApply(wasHeld -> {
+        assertTrue(wasHeld);
+        try (Hold third = locks.lock("c").tryAcquire().orElseThrow()) {
+          return third.fence();
+        }
+      });
+      assertTrue(fence.get(20, TimeUnit.SECONDS) > 0);
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aHoldIsReleasedOnce(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      Hold hold = locks.lock("k").acquire();
+      CompletableFuture.runAsync(() -> assertTrue(hold.release())).get(20, TimeUnit.SECONDS);
+      assertThrows(IllegalMonitorStateException.class, hold::release);
+      assertThrows(IllegalMonitorStateException.class, hold::releaseAsync);
+      assertThrows(IllegalMonitorStateException.class, () -> hold.extend(Duration.ofSeconds(1)));
+      hold.close();
+      Hold lost = locks.lock(LockOptions.defaults().lease(Duration.ofMillis(300)), "k").acquire();
+      server.command("DEL", "k");
+      until(lost::isLost);
+      assertFalse(lost.release());
+      assertThrows(LockLostException.class, lost::close);
+    }
+  }
+
+  /** The own exception of a block survives that of its lock. */
+  @ParameterizedTest
+  @EnumSource
+  void theBlocksOwnExceptionSurvives(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      IllegalStateException own = assertThrows(IllegalStateException.class, () -> {
+        try (Hold hold = locks.lock("k").acquire()) {
+          server.command("DEL", "k");
+          throw new IllegalStateException("boom");
+        }
+      });
+      assertInstanceOf(LockLostException.class, own.getSuppressed()[0]);
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void theLongestWaitIsAnOption(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      RedisLock lock = locks.lock(LockOptions.defaults().longestWait(Duration.ofMillis(50)), "k");
+      server.command("LOCK.ACQUIRE", "k", "other", "PX", "60000");
+      assertThrows(NotAcquiredException.class, lock::acquire);
+      ExecutionException refused =
+          assertThrows(ExecutionException.class, () -> lock.acquireAsync().get(20, TimeUnit.SECONDS));
+      assertInstanceOf(NotAcquiredException.class, refused.getCause());
+      assertEquals(Optional.empty(), lock.tryAcquireAsync(Duration.ZERO).get(20, TimeUnit.SECONDS));
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void closingEndsTheWaits(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer()) {
+      Locks locks = server.locks(kind);
+      server.command("LOCK.ACQUIRE", "k", "other", "PX", "60000");
+      CompletableFuture<Throwable> ended = CompletableFuture.supplyAsync(() ->
+          assertThrows(UnavailableException.class, locks.lock("k")::lock));
+      until(() -> server.waiters("k") == 1);
+      locks.close();
+      assertEquals("these locks are closed", ended.get(20, TimeUnit.SECONDS).getMessage());
+      assertThrows(UnavailableException.class, locks.lock("k")::tryLock);
+      assertThrows(UnavailableException.class, locks.lock("k")::lock);
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aFailingObserverDoesNoHarm(TestServer.Kind kind) throws Exception {
+    AtomicReference<RedisLock> granted = new AtomicReference<>();
+    AtomicReference<RedisLock> lost = new AtomicReference<>();
+    Observer observer = new Observer() {
+      @Override
+      public void granted(RedisLock lock, long fence) {
+        granted.set(lock);
+        throw new IllegalStateException("a failing observer");
+      }
+    };
+    try (TestServer server = new TestServer();
+        Locks locks = new Locks(server.link(kind), Duration.ofSeconds(5), observer)) {
+      LockOptions options = LockOptions.defaults().lease(Duration.ofMillis(300)).onLost(each -> {
+        lost.set(each);
+        throw new IllegalStateException("a failing program");
+      });
+      RedisLock lock = locks.lock(options, "k");
+      lock.lock();
+      until(() -> granted.get() == lock);
+      server.command("DEL", "k");
+      until(() -> lost.get() == lock);
+      assertThrows(LockLostException.class, lock::unlock);
+      assertTrue(lock.tryLock());
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void noTextHasTheToken(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      LockOptions options = LockOptions.defaults().token("secret-7");
+      RedisLock lock = locks.lock(options, "k");
+      try (Hold hold = lock.acquire()) {
+        assertEquals("secret-7", hold.token());
+        String texts = options + " " + lock + " " + hold + " " + locks + " " + locks.readWriteLock("k") + " "
+            + locks.readWriteLock("k").readLock() + " " + locks.semaphore("k", 1);
+        assertFalse(texts.contains("secret-7"), texts);
+      }
+      server.command("SET", "text", "1");
+      RefusedException refused =
+          assertThrows(RefusedException.class, () -> locks.lock(options, "text").tryLock());
+      assertFalse(refused.toString().contains("secret-7"), refused.toString());
+    }
+  }
+}
