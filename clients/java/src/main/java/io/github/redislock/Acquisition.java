@@ -358,7 +358,7 @@ final class Acquisition {
     }
     if (open != null) open.cancel(true);
     if (turn != null) turn.close();
-    if (own != null) own.close();
+    if (own != null) Locks.EVENTS.execute(own::close);
     Duration took = Duration.ofNanos(System.nanoTime() - begunNanos);
     boolean hasWaited = isQueued || outage != null || turn == null && waits && took.toMillis() > 1;
     if (hasWaited) locks.tellWaited(lock, took, outcome);

@@ -323,6 +323,6 @@ final class Grant {
   }
 
   private void closeOwn() {
-    if (link != locks.link) link.close();
+    if (link != locks.link) Locks.EVENTS.execute(link::close);
   }
 }

@@ -93,7 +93,7 @@ final class Driver {
     return switch (text(order, "do")) {
       case "connect" -> {
         locks = new Locks(link(order), ms(order, "command_timeout_ms", 1000), new Told());
-        warmUp();
+        warmUp(is(order, "cluster"));
         yield ok(true);
       }
       case "lock" -> makeLock(name, order);
@@ -125,19 +125,19 @@ final class Driver {
   }
 
   /**
-   * Asks a server of this process for a lock that somebody else has. On a busy machine the JVM needs
+   * Asks a server, or a cluster, of this process for a lock that somebody else has. On a busy machine the JVM needs
    * seconds to load the classes of a Redis client at its first connection.
    */
-  private void warmUp() throws IOException {
+  private void warmUp(boolean isCluster) throws IOException {
     JsonObject order = new JsonObject();
     try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
-      Thread replies = new Thread(() -> replyWithErrors(server));
+      Thread replies = new Thread(() -> replyLikeAServer(server));
       replies.setDaemon(true);
       replies.start();
       JsonArray servers = new JsonArray();
       servers.add("127.0.0.1:" + server.getLocalPort());
       order.add("servers", servers);
-      order.addProperty("cluster", false);
+      order.addProperty("cluster", isCluster);
       try (Locks cold = new Locks(link(order), Duration.ofSeconds(15), Observer.LOGGING)) {
         cold.lock("k").tryAcquire();
         cold.lock("k").tryAcquire(Duration.ofMillis(1));
@@ -147,21 +147,31 @@ final class Driver {
     }
   }
 
-  private static void replyWithErrors(ServerSocket server) {
+  /** Returns the reply to a command that this word decides, else an empty text. */
+  private static String replyTo(String word, int port) {
+    String id = "0123456789012345678901234567890123456789";
+    String node = id + " 127.0.0.1:" + port + "@1 myself,master - 0 0 1 connected 0-16383\n";
+    String clients = "connected_clients:1\r\n";
+    return switch (word) {
+      case "HELLO" -> "-NOPROTO cold\r\n";
+      case "PING", "CLIENT" -> "+PONG\r\n";
+      case "NODES" -> "$" + node.length() + "\r\n" + node + "\r\n";
+      case "SLOTS" -> "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:" + port + "\r\n$40\r\n" + id + "\r\n";
+      case "INFO" -> "$" + clients.length() + "\r\n" + clients + "\r\n";
+      case "LOCK.ACQUIRE", "LOCK.WAIT" -> "*-1\r\n";
+      case "LOCK.QUEUE", "LOCK.CANCEL", "LOCK.RELEASE" -> ":1\r\n";
+      default -> "";
+    };
+  }
+
+  private static void replyLikeAServer(ServerSocket server) {
     try {
       while (true) {
         Socket client = server.accept();
         Thread replies = new Thread(() -> {
           try (client; BufferedReader lines = new BufferedReader(new InputStreamReader(client.getInputStream()))) {
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-              String reply = switch (line) {
-                case "HELLO" -> "-NOPROTO cold\r\n";
-                case "PING", "CLIENT" -> "+PONG\r\n";
-                case "LOCK.ACQUIRE", "LOCK.WAIT" -> "*-1\r\n";
-                case "LOCK.QUEUE", "LOCK.CANCEL", "LOCK.RELEASE" -> ":1\r\n";
-                default -> "";
-              };
-              client.getOutputStream().write(reply.getBytes());
+              client.getOutputStream().write(replyTo(line, server.getLocalPort()).getBytes());
             }
           } catch (IOException closed) {
             // The client has left.

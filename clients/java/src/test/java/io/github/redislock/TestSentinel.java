@@ -3,7 +3,6 @@ package io.github.redislock;
 import java.net.ServerSocket;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import redis.clients.jedis.Jedis;
 
 /** A Sentinel that watches one primary by the name "locks". */
 final class TestSentinel implements AutoCloseable {
@@ -22,7 +21,7 @@ final class TestSentinel implements AutoCloseable {
         .redirectErrorStream(true)
         .redirectOutput(folder.resolve("log").toFile())
         .start();
-    TestServer.until(() -> TestServer.replies(new Jedis("127.0.0.1", port, 20_000)));
+    TestServer.until(() -> TestServer.replies(port));
   }
 
   int port() {

@@ -18,7 +18,7 @@ import java.util.function.BooleanSupplier;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.UnifiedJedis;
-import redis.clients.jedis.exceptions.JedisConnectionException;
+import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.providers.ConnectionProvider;
 import redis.clients.jedis.providers.PooledConnectionProvider;
 
@@ -48,14 +48,14 @@ final class TestServer implements AutoCloseable {
         .redirectErrorStream(true)
         .redirectOutput(folder.resolve("log").toFile())
         .start();
-    admin = new Jedis("localhost", port, 20_000);
-    until(() -> replies(admin));
+    until(() -> replies(port));
+    admin = new Jedis("127.0.0.1", port, 20_000);
   }
 
-  static boolean replies(Jedis admin) {
-    try {
-      return admin.ping().equals("PONG");
-    } catch (JedisConnectionException notYet) {
+  static boolean replies(int port) {
+    try (Jedis probe = new Jedis("127.0.0.1", port)) {
+      return probe.ping().equals("PONG");
+    } catch (JedisException notYet) {
       return false;
     }
   }

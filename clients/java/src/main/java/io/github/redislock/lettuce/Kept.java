@@ -37,12 +37,13 @@ final class Kept<C extends StatefulConnection<?, ?>> {
     silent.thenAccept(C::closeAsync);
   }
 
-  void close() {
+  /** Closes the connection. The future ends when it is closed. */
+  CompletableFuture<?> close() {
     CompletableFuture<C> last;
     synchronized (this) {
       isClosed = true;
       last = current;
     }
-    if (last != null) last.thenAccept(C::closeAsync);
+    return last == null ? CompletableFuture.completedFuture(null) : last.thenCompose(C::closeAsync);
   }
 }

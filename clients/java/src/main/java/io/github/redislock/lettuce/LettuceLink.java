@@ -17,6 +17,7 @@ import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
 import java.time.Duration;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Supplier;
@@ -29,6 +30,8 @@ import java.util.function.Supplier;
 public final class LettuceLink implements Link {
   /** The time without a reply after which a connection is replaced. */
   private static final Duration SILENCE = Duration.ofMillis(500);
+  /** The longest time that closing takes its caller. */
+  private static final Duration CLOSING = Duration.ofMillis(500);
 
   private final Supplier<LettuceLink> another;
   private final Runnable refreshed;
@@ -84,8 +87,15 @@ public final class LettuceLink implements Link {
 
   @Override
   public void close() {
-    commands.close();
-    turns.close();
+    CompletableFuture<?> closed = CompletableFuture.allOf(commands.close(), turns.close());
+    try {
+      // The shutdown of a client warns of connections that are just being closed.
+      closed.get(CLOSING.toMillis(), TimeUnit.MILLISECONDS);
+    } catch (ExecutionException | TimeoutException open) {
+      // It goes on in the background.
+    } catch (InterruptedException interrupt) {
+      Thread.currentThread().interrupt();
+    }
   }
 
   private void dispatch(

@@ -62,8 +62,8 @@ final class Turns {
     channels.clear();
   }
 
-  void close() {
-    messages.close();
+  CompletableFuture<?> close() {
+    return messages.close();
   }
 
   private CompletableFuture<Void> listen(String channel) {

@@ -35,6 +35,7 @@ public interface Link extends AutoCloseable {
   /** Returns a link with connections that nobody else uses, for sessions and held-back replies. */
   Link own();
 
+  /** Closes the connections. It may block for a moment, so no thread of the Redis client calls it. */
   @Override
   void close();
 
