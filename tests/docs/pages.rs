@@ -421,6 +421,7 @@ fn the_first_locks_are_those_that_are_tried() {
         ("Node", "node"),
         ("Rust", "rust"),
         ("Go", "go"),
+        ("Java", "java"),
         ("PHP", "php"),
     ];
     for (heading, client) in clients {
