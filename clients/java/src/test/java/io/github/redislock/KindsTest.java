@@ -9,9 +9,16 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.github.redislock.jedis.JedisLink;
 import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spi.Link;
+import io.lettuce.core.ClientOptions;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisURI;
+import io.lettuce.core.SslOptions;
 import io.lettuce.core.cluster.RedisClusterClient;
+import java.io.InputStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -19,6 +26,8 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Supplier;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManagerFactory;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -29,6 +38,7 @@ import redis.clients.jedis.UnifiedJedis;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.providers.ClusterConnectionProvider;
 import redis.clients.jedis.providers.ConnectionProvider;
+import redis.clients.jedis.providers.PooledConnectionProvider;
 import redis.clients.jedis.providers.SentineledConnectionProvider;
 
 /**
@@ -66,6 +76,17 @@ class KindsTest {
     }
   }
 
+  @ParameterizedTest
+  @EnumSource
+  void tls(TestServer.Kind kind) throws Exception {
+    Path folder = Files.createTempDirectory("redis-lock-tls");
+    try (TestServer server = TestServer.withTls(folder)) {
+      try (Locks locks = new Locks(ofTls(kind, server.tlsPort(), folder.resolve("certificate.pem")))) {
+        waitAndCancel(server, locks);
+      }
+    }
+  }
+
   /** A client of a cluster connects when it is made, which this link does at its first command. */
   @Test
   void aProgramStartsBeforeItsCluster() {
@@ -93,6 +114,28 @@ class KindsTest {
     }
     JedisClientConfig config = DefaultJedisClientConfig.builder().build();
     return linkOf(new SentineledConnectionProvider("locks", config, Set.of(new HostAndPort("127.0.0.1", port)), config));
+  }
+
+  @SuppressWarnings("deprecation")
+  private static Link ofTls(TestServer.Kind kind, int port, Path certificate) throws Exception {
+    if (kind == TestServer.Kind.LETTUCE) {
+      RedisClient client = RedisClient.create(TestServer.RESOURCES, "rediss://localhost:" + port);
+      SslOptions trusted = SslOptions.builder().trustManager(certificate.toFile()).build();
+      client.setOptions(ClientOptions.builder().sslOptions(trusted).build());
+      return new LettuceLink(client);
+    }
+    KeyStore trusted = KeyStore.getInstance(KeyStore.getDefaultType());
+    trusted.load(null, null);
+    try (InputStream file = Files.newInputStream(certificate)) {
+      trusted.setCertificateEntry("server", CertificateFactory.getInstance("X.509").generateCertificate(file));
+    }
+    TrustManagerFactory managers = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+    managers.init(trusted);
+    SSLContext context = SSLContext.getInstance("TLS");
+    context.init(null, managers.getTrustManagers(), null);
+    JedisClientConfig config =
+        DefaultJedisClientConfig.builder().ssl(true).sslSocketFactory(context.getSocketFactory()).build();
+    return linkOf(new PooledConnectionProvider(new HostAndPort("localhost", port), config));
   }
 
   private static Link linkOf(ConnectionProvider provider) {

@@ -33,6 +33,7 @@ final class TestServer implements AutoCloseable {
   }
 
   private final int port;
+  private int tlsPort;
   private final Process process;
   private final Jedis admin;
 
@@ -58,6 +59,28 @@ final class TestServer implements AutoCloseable {
     } catch (JedisException notYet) {
       return false;
     }
+  }
+
+  /** Returns a server that speaks TLS at {@link #tlsPort}, with this certificate for localhost. */
+  static TestServer withTls(Path folder) throws Exception {
+    Path certificate = folder.resolve("certificate.pem");
+    Path key = folder.resolve("key.pem");
+    Process made = new ProcessBuilder("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj",
+        "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key.toString(), "-out", certificate.toString())
+        .redirectErrorStream(true).redirectOutput(folder.resolve("openssl.log").toFile()).start();
+    if (made.waitFor() != 0) throw new IllegalStateException(Files.readString(folder.resolve("openssl.log")));
+    int tlsPort;
+    try (ServerSocket free = new ServerSocket(0)) {
+      tlsPort = free.getLocalPort();
+    }
+    TestServer server = new TestServer("--tls-port", "" + tlsPort, "--tls-cert-file", certificate.toString(),
+        "--tls-key-file", key.toString(), "--tls-auth-clients", "no");
+    server.tlsPort = tlsPort;
+    return server;
+  }
+
+  int tlsPort() {
+    return tlsPort;
   }
 
   private static String environment(String name) {

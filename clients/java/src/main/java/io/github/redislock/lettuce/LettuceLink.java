@@ -24,8 +24,9 @@ import java.util.function.Supplier;
 
 /**
  * Locks on Lettuce: all tasks share one connection, and wait by LOCK.QUEUE with NOTIFY on another one.
- * The link opens both from the client, so it needs none of the program's. If a connection is silent,
- * the link opens another one at once, whatever the client's pauses between reconnects are.
+ * The link opens both from the client, so it needs none of the program's: the first one as soon as it is
+ * made. If a connection is silent, the link opens another one at once, whatever the client's pauses
+ * between reconnects are.
  */
 public final class LettuceLink implements Link {
   /** The time without a reply after which a connection is replaced. */
@@ -44,6 +45,7 @@ public final class LettuceLink implements Link {
     refreshed = () -> {};
     commands = new Kept<>(() -> client.connect(ByteArrayCodec.INSTANCE));
     turns = new Turns(new Kept<>(() -> client.connectPubSub(ByteArrayCodec.INSTANCE)), false);
+    commands.get();
   }
 
   /** Makes a link to a cluster. */
@@ -54,6 +56,7 @@ public final class LettuceLink implements Link {
     Kept<StatefulRedisPubSubConnection<byte[], byte[]>> messages =
         new Kept<>(() -> client.connectPubSub(ByteArrayCodec.INSTANCE));
     turns = new Turns(messages, true);
+    commands.get();
   }
 
   @Override
