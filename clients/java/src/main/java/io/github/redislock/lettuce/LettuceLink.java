@@ -9,6 +9,7 @@ import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.cluster.RedisClusterClient;
+import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
 import io.lettuce.core.codec.ByteArrayCodec;
 import io.lettuce.core.protocol.AsyncCommand;
 import io.lettuce.core.protocol.CommandArgs;
@@ -35,14 +36,14 @@ public final class LettuceLink implements Link {
   private static final Duration CLOSING = Duration.ofMillis(500);
 
   private final Supplier<LettuceLink> another;
-  private final Runnable refreshed;
+  private final Topology topology;
   private final Kept<StatefulConnection<byte[], byte[]>> commands;
   private final Turns turns;
 
   /** Makes a link to one server, or to the primary that Sentinel names. */
   public LettuceLink(RedisClient client) {
     another = () -> new LettuceLink(client);
-    refreshed = () -> {};
+    topology = connection -> CompletableFuture.completedFuture(false);
     commands = new Kept<>(() -> client.connect(ByteArrayCodec.INSTANCE));
     turns = new Turns(new Kept<>(() -> client.connectPubSub(ByteArrayCodec.INSTANCE)), false);
     commands.get();
@@ -51,7 +52,7 @@ public final class LettuceLink implements Link {
   /** Makes a link to a cluster. */
   public LettuceLink(RedisClusterClient client) {
     another = () -> new LettuceLink(client);
-    refreshed = client::refreshPartitionsAsync;
+    topology = connection -> new Nodes(client, (StatefulRedisClusterConnection<byte[], byte[]>) connection).ask();
     commands = new Kept<>(() -> client.connect(ByteArrayCodec.INSTANCE));
     Kept<StatefulRedisPubSubConnection<byte[], byte[]>> messages =
         new Kept<>(() -> client.connectPubSub(ByteArrayCodec.INSTANCE));
@@ -117,10 +118,21 @@ public final class LettuceLink implements Link {
     connection.dispatch(sent);
   }
 
+  /** Looks for the node that has taken over from a silent one, else replaces the connections. */
   private void replace(CompletableFuture<StatefulConnection<byte[], byte[]>> silent) {
-    commands.drop(silent);
-    turns.replace();
-    refreshed.run();
+    CompletableFuture<Boolean> isMoved = silent.isDone()
+        ? silent.thenCompose(topology::ask)
+        : CompletableFuture.completedFuture(false);
+    isMoved.exceptionally(unknown -> false).thenAccept(moved -> {
+      if (!moved) commands.drop(silent);
+      turns.replace();
+    });
+  }
+
+  /** The nodes of a cluster, by which a silent one is left. */
+  private interface Topology {
+    /** Returns true if the other nodes know that a slot has moved. */
+    CompletableFuture<Boolean> ask(StatefulConnection<byte[], byte[]> connection);
   }
 
   /** Returns the error reply of the server, if there was one. */
