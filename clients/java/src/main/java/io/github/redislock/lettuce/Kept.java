@@ -2,12 +2,16 @@ package io.github.redislock.lettuce;
 
 import io.lettuce.core.api.StatefulConnection;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 /** A connection that is opened when it is needed, and again after it was dropped. */
 final class Kept<C extends StatefulConnection<?, ?>> {
+  private static final long OPENING_NANOS = TimeUnit.SECONDS.toNanos(3);
+
   private final Supplier<C> opened;
   private CompletableFuture<C> current;
+  private long begunNanos;
   private boolean isClosed;
 
   Kept(Supplier<C> opened) {
@@ -18,6 +22,7 @@ final class Kept<C extends StatefulConnection<?, ?>> {
   synchronized CompletableFuture<C> get() {
     if (isClosed) return CompletableFuture.failedFuture(new IllegalStateException("these locks are closed"));
     if (current == null || current.isCompletedExceptionally()) {
+      begunNanos = System.nanoTime();
       // On a thread of its own, because Lettuce blocks until the connection is open.
       current = CompletableFuture.supplyAsync(opened, work -> {
         Thread thread = new Thread(work, "redis-lock-connect");
@@ -28,10 +33,14 @@ final class Kept<C extends StatefulConnection<?, ?>> {
     return current;
   }
 
-  /** Closes a connection that doesn't reply, unless it was replaced already. */
+  /**
+   * Closes a connection that doesn't reply, unless it was replaced already. One that is just being opened
+   * gets some time: on a slow machine the next one wouldn't be faster.
+   */
   void drop(CompletableFuture<C> silent) {
     synchronized (this) {
       if (current != silent) return;
+      if (!silent.isDone() && System.nanoTime() - begunNanos < OPENING_NANOS) return;
       current = null;
     }
     silent.thenAccept(C::closeAsync);

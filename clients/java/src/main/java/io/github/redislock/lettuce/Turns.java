@@ -59,7 +59,7 @@ final class Turns {
   /** Listens on another connection from now on. */
   void replace() {
     messages.drop(messages.get());
-    channels.clear();
+    channels.values().removeIf(CompletableFuture::isDone);
   }
 
   CompletableFuture<?> close() {
