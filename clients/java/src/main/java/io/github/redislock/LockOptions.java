@@ -40,6 +40,11 @@ public final class LockOptions implements Cloneable {
     return new LockOptions();
   }
 
+  /** Returns how long the others wait if this process dies. */
+  public Duration lease() {
+    return lease;
+  }
+
   /** Sets how long the others wait if this process dies. Default: 30 s. */
   public LockOptions lease(Duration lease) {
     LockOptions changed = copy();
