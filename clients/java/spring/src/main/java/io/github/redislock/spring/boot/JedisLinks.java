@@ -1,0 +1,84 @@
+package io.github.redislock.spring.boot;
+
+import io.github.redislock.jedis.JedisLink;
+import java.util.Collection;
+import java.util.Set;
+import java.util.stream.Collectors;
+import org.springframework.data.redis.connection.RedisClusterConfiguration;
+import org.springframework.data.redis.connection.RedisNode;
+import org.springframework.data.redis.connection.RedisPassword;
+import org.springframework.data.redis.connection.RedisSentinelConfiguration;
+import org.springframework.data.redis.connection.RedisStandaloneConfiguration;
+import org.springframework.data.redis.connection.jedis.JedisClientConfiguration;
+import org.springframework.data.redis.connection.jedis.JedisConnectionFactory;
+import redis.clients.jedis.DefaultJedisClientConfig;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.providers.ClusterConnectionProvider;
+import redis.clients.jedis.providers.ConnectionProvider;
+import redis.clients.jedis.providers.PooledConnectionProvider;
+import redis.clients.jedis.providers.SentineledConnectionProvider;
+
+/** Opens links with the settings of a connection factory, because it hides its Jedis. */
+final class JedisLinks {
+  private JedisLinks() {}
+
+  static LifecycleLink.Opened open(JedisConnectionFactory factory) {
+    ConnectionProvider provider = providerOf(factory);
+    return new LifecycleLink.Opened(new JedisLink(provider), () -> closed(provider));
+  }
+
+  private static ConnectionProvider providerOf(JedisConnectionFactory factory) {
+    if (factory.isRedisClusterAware()) return cluster(factory, factory.getClusterConfiguration());
+    if (factory.isRedisSentinelAware()) return sentinel(factory, factory.getSentinelConfiguration());
+    return server(factory, factory.getStandaloneConfiguration());
+  }
+
+  private static ConnectionProvider server(JedisConnectionFactory factory, RedisStandaloneConfiguration server) {
+    HostAndPort address = new HostAndPort(server.getHostName(), server.getPort());
+    return new PooledConnectionProvider(address,
+        configOf(factory, server.getUsername(), server.getPassword(), server.getDatabase()));
+  }
+
+  private static ConnectionProvider sentinel(JedisConnectionFactory factory, RedisSentinelConfiguration sentinel) {
+    return new SentineledConnectionProvider(sentinel.getMaster().getName(),
+        configOf(factory, sentinel.getUsername(), sentinel.getPassword(), sentinel.getDatabase()),
+        addressesOf(sentinel.getSentinels()),
+        configOf(factory, sentinel.getSentinelUsername(), sentinel.getSentinelPassword(), 0));
+  }
+
+  private static ConnectionProvider cluster(JedisConnectionFactory factory, RedisClusterConfiguration cluster) {
+    return new ClusterConnectionProvider(addressesOf(cluster.getClusterNodes()),
+        configOf(factory, cluster.getUsername(), cluster.getPassword(), 0));
+  }
+
+  private static Set<HostAndPort> addressesOf(Collection<RedisNode> nodes) {
+    return nodes.stream().map(node -> new HostAndPort(node.getHost(), node.getPort())).collect(Collectors.toSet());
+  }
+
+  private static JedisClientConfig configOf(
+      JedisConnectionFactory factory, String username, RedisPassword password, int database) {
+    JedisClientConfiguration client = factory.getClientConfiguration();
+    DefaultJedisClientConfig.Builder config = DefaultJedisClientConfig.builder();
+    client.getCustomizer().ifPresent(customizer -> customizer.customize(config));
+    client.getClientName().ifPresent(config::clientName);
+    client.getSslSocketFactory().ifPresent(config::sslSocketFactory);
+    client.getSslParameters().ifPresent(config::sslParameters);
+    client.getHostnameVerifier().ifPresent(config::hostnameVerifier);
+    password.toOptional().map(String::new).ifPresent(config::password);
+    return config.user(username)
+        .database(database)
+        .ssl(client.isUseSsl())
+        .connectionTimeoutMillis(Math.toIntExact(client.getConnectTimeout().toMillis()))
+        .socketTimeoutMillis(Math.toIntExact(client.getReadTimeout().toMillis()))
+        .build();
+  }
+
+  private static void closed(ConnectionProvider provider) {
+    try {
+      provider.close();
+    } catch (Exception error) {
+      throw new IllegalStateException("the connections of Jedis didn't close", error);
+    }
+  }
+}

@@ -1,0 +1,96 @@
+package io.github.redislock.spring.boot;
+
+import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Link;
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Supplier;
+import org.springframework.context.SmartLifecycle;
+
+/**
+ * A link that lives as long as the client of the application's connection factory. A context that is
+ * stopped and started again has a new client, and so a new link.
+ */
+final class LifecycleLink implements Link, SmartLifecycle {
+  /** Connection factories stop in phase 0, after the beans of greater phases. */
+  private static final int PHASE = 1;
+
+  private final Supplier<Opened> opener;
+  private Opened current;
+  private boolean isRunning;
+
+  /**
+   * An open link.
+   *
+   * @param client closes the client below, if nobody else does
+   */
+  record Opened(Link link, Runnable client) {}
+
+  LifecycleLink(Supplier<Opened> opener) {
+    this.opener = opener;
+  }
+
+  @Override
+  public CompletableFuture<Object> send(Command command, Duration limit) {
+    try {
+      return current().send(command, limit);
+    } catch (RuntimeException unopened) {
+      return CompletableFuture.failedFuture(unopened);
+    }
+  }
+
+  @Override
+  public CompletableFuture<Object> block(Command command, Duration limit) {
+    try {
+      return current().block(command, limit);
+    } catch (RuntimeException unopened) {
+      return CompletableFuture.failedFuture(unopened);
+    }
+  }
+
+  @Override
+  public Optional<Turn> turn(byte[] key, Runnable announced) {
+    return current().turn(key, announced);
+  }
+
+  @Override
+  public Link own() {
+    return current().own();
+  }
+
+  @Override
+  public synchronized void start() {
+    isRunning = true;
+    current = opener.get();
+  }
+
+  /** Closes the connections, before the connection factory shuts its client down. */
+  @Override
+  public synchronized void stop() {
+    isRunning = false;
+    if (current == null) return;
+    current.link().close();
+    current.client().run();
+  }
+
+  @Override
+  public synchronized boolean isRunning() {
+    return isRunning;
+  }
+
+  @Override
+  public int getPhase() {
+    return PHASE;
+  }
+
+  @Override
+  public void close() {
+    stop();
+  }
+
+  private synchronized Link current() {
+    if (current == null) current = opener.get();
+    return current.link();
+  }
+}

@@ -1,0 +1,55 @@
+package io.github.redislock.spring.boot;
+
+import io.github.redislock.Observer;
+import io.github.redislock.UnavailableException;
+import io.micrometer.core.instrument.Counter;
+import io.micrometer.core.instrument.MeterRegistry;
+import io.micrometer.core.instrument.Timer;
+import java.time.Duration;
+import java.util.EnumMap;
+import java.util.Locale;
+import java.util.Map;
+
+/** Counts grants, losses and outages, and times waits. No meter has the key, of which there may be many. */
+final class LockMetrics implements Observer {
+  private final Map<Outcome, Timer> waits = new EnumMap<>(Outcome.class);
+  private final Counter grants;
+  private final Counter losses;
+  private final Counter outages;
+
+  LockMetrics(MeterRegistry registry) {
+    for (Outcome outcome : Outcome.values()) {
+      waits.put(outcome, Timer.builder("redis.lock.waits")
+          .description("Acquires that had to wait")
+          .tag("outcome", outcome.name().toLowerCase(Locale.ROOT))
+          .register(registry));
+    }
+    grants = counter("redis.lock.grants", "Grants", registry);
+    losses = counter("redis.lock.losses", "Locks that were lost before their release", registry);
+    outages = counter("redis.lock.unavailable", "Outages that no caller was told of", registry);
+  }
+
+  private static Counter counter(String name, String description, MeterRegistry registry) {
+    return Counter.builder(name).description(description).register(registry);
+  }
+
+  @Override
+  public void waited(String lock, Duration waited, Outcome outcome) {
+    waits.get(outcome).record(waited);
+  }
+
+  @Override
+  public void granted(String lock, long fence) {
+    grants.increment();
+  }
+
+  @Override
+  public void lost(String lock, long fence) {
+    losses.increment();
+  }
+
+  @Override
+  public void unavailable(UnavailableException outage) {
+    outages.increment();
+  }
+}

@@ -1,0 +1,2 @@
+/** The lock registry of Spring Integration. */
+package io.github.redislock.spring.integration;

@@ -1,0 +1,2 @@
+/** The lock provider of ShedLock. */
+package io.github.redislock.spring.shedlock;

@@ -1,0 +1,226 @@
+package io.github.redislock.spring.boot;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
+
+import io.github.redislock.Hold;
+import io.github.redislock.LockException;
+import io.github.redislock.Locks;
+import io.github.redislock.UnavailableException;
+import io.github.redislock.spring.LockTemplate;
+import io.github.redislock.spring.TestServer;
+import io.github.redislock.spring.TlsProxy;
+import io.github.redislock.spring.integration.RedisLockRegistry;
+import io.github.redislock.spring.shedlock.RedisLockProvider;
+import io.micrometer.core.instrument.MeterRegistry;
+import java.io.IOException;
+import java.net.ServerSocket;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import net.javacrumbs.shedlock.core.LockProvider;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+import org.springframework.boot.SpringBootConfiguration;
+import org.springframework.boot.WebApplicationType;
+import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
+import org.springframework.boot.builder.SpringApplicationBuilder;
+import org.springframework.context.ConfigurableApplicationContext;
+import org.springframework.integration.support.locks.LockRegistry;
+
+/** Whole applications, with Lettuce and with Jedis, that have nothing but properties. */
+class RedisLockAutoConfigurationTest {
+  private static final Duration LONG = Duration.ofSeconds(20);
+
+  private final List<AutoCloseable> opened = new ArrayList<>();
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  static class Application {}
+
+  @AfterEach
+  void closeAll() throws Exception {
+    for (int last = opened.size() - 1; last >= 0; last--) opened.get(last).close();
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"lettuce", "jedis"})
+  void locksUseTheServerOfTheApplication(String client) throws Exception {
+    TestServer server = opened(TestServer.start());
+    server.command("ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all");
+    ConfigurableApplicationContext application = started(client,
+        "spring.data.redis.url=redis://shop:secret@127.0.0.1:" + server.port() + "/3",
+        "spring.data.redis.client-name=orders");
+    try (Hold hold = locksOf(application).lock("k").acquire(LONG)) {
+      assertThat(hold.fence()).isPositive();
+      assertThat(server.connections().lines()).anyMatch(line ->
+          line.contains("name=orders") && line.contains("user=shop") && line.contains("db=3") && line.contains("cmd=lock."));
+    }
+    assertThat(application.getBean(LockRegistry.class)).isInstanceOf(RedisLockRegistry.class);
+    assertThat(application.getBean(LockProvider.class)).isInstanceOf(RedisLockProvider.class);
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"lettuce", "jedis"})
+  void locksUseTheCluster(String client) throws Exception {
+    TestServer node = opened(TestServer.start("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1",
+        "--cluster-port", "" + freePort()));
+    node.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383");
+    TestServer.await(() -> new String((byte[]) node.command("CLUSTER", "INFO")).contains("cluster_state:ok"));
+    ConfigurableApplicationContext application =
+        started(client, "spring.data.redis.cluster.nodes=127.0.0.1:" + node.port());
+    assertThat(waitedFence(application, node)).isPositive();
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"lettuce", "jedis"})
+  void locksUseThePrimaryThatSentinelNames(String client) throws Exception {
+    TestServer server = opened(TestServer.start());
+    TestServer sentinel = opened(TestServer.sentinelOf(server));
+    ConfigurableApplicationContext application = started(client,
+        "spring.data.redis.sentinel.master=primary",
+        "spring.data.redis.sentinel.nodes=127.0.0.1:" + sentinel.port());
+    assertThat(waitedFence(application, server)).isPositive();
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"lettuce", "jedis"})
+  void locksUseTheSslBundle(String client) throws Exception {
+    TestServer server = opened(TestServer.start());
+    TlsProxy proxy = opened(new TlsProxy(server));
+    ConfigurableApplicationContext application = started(client,
+        "spring.data.redis.host=127.0.0.1",
+        "spring.data.redis.port=" + proxy.port(),
+        "spring.data.redis.ssl.bundle=redis",
+        "spring.ssl.bundle.jks.redis.truststore.type=PKCS12",
+        "spring.ssl.bundle.jks.redis.truststore.location=file:" + proxy.store(),
+        "spring.ssl.bundle.jks.redis.truststore.password=" + TlsProxy.PASSWORD);
+    assertThat(waitedFence(application, server)).isPositive();
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"lettuce", "jedis"})
+  void aClosedApplicationLeavesNothing(String client) throws Exception {
+    TestServer server = opened(TestServer.start());
+    ConfigurableApplicationContext application = started(client, "spring.data.redis.port=" + server.port());
+    application.getBean(LockTemplate.class).execute("k", LONG, hold -> hold.fence());
+    Hold held = locksOf(application).lock("held").acquire(LONG);
+    application.close();
+    TestServer.await(() -> server.connections().isEmpty());
+    TestServer.await(() -> Thread.getAllStackTraces().keySet().stream()
+        .noneMatch(thread -> thread.isAlive() && thread.getName().startsWith("redis-lock")));
+    assertThat(held.isLost()).isFalse();
+    assertThat(server.exists("held")).isTrue();
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"lettuce", "jedis"})
+  void aStoppedApplicationLocksAgainOnceItIsStarted(String client) throws Exception {
+    TestServer server = opened(TestServer.start());
+    ConfigurableApplicationContext application = started(client, "spring.data.redis.port=" + server.port());
+    assertThat(waitedFence(application, server)).isPositive();
+    application.stop();
+    TestServer.await(() -> server.connections().isEmpty());
+    application.start();
+    assertThat(waitedFence(application, server)).isPositive();
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"lettuce", "jedis"})
+  void anOutageIsToldWithinTheCommandTimeout(String client) throws Exception {
+    TestServer server = opened(TestServer.start());
+    ConfigurableApplicationContext application = started(client,
+        "spring.data.redis.port=" + server.port(), "redis-lock.command-timeout=700ms");
+    Locks locks = locksOf(application);
+    TestServer.await(() -> isServed(locks));
+    server.stop();
+    long begunNanos = System.nanoTime();
+    assertThatExceptionOfType(UnavailableException.class).isThrownBy(() -> locks.lock("k").tryLock());
+    assertThat(Duration.ofNanos(System.nanoTime() - begunNanos)).isBetween(Duration.ofMillis(650), Duration.ofSeconds(3));
+  }
+
+  @Test
+  void anApplicationStartsWithoutItsServer() throws Exception {
+    ConfigurableApplicationContext application =
+        started("lettuce", "spring.data.redis.port=" + freePort(), "redis-lock.command-timeout=300ms");
+    Locks locks = application.getBean(Locks.class);
+    assertThatExceptionOfType(UnavailableException.class).isThrownBy(() -> locks.lock("k").tryLock());
+  }
+
+  @Test
+  void locksAreCounted() throws Exception {
+    TestServer server = opened(TestServer.start());
+    ConfigurableApplicationContext application =
+        started("lettuce", "spring.data.redis.port=" + server.port(), "redis-lock.lease=600ms");
+    MeterRegistry meters = application.getBean(MeterRegistry.class);
+    Hold first = locksOf(application).lock("k").acquire(LONG);
+    assertThatExceptionOfType(LockException.class).isThrownBy(() ->
+        locksOf(application).lock("k").acquire(Duration.ofMillis(300)));
+    TestServer.await(() -> meters.get("redis.lock.waits").tag("outcome", "not_acquired").timer().count() == 1);
+    server.command("DEL", "k");
+    TestServer.await(first::isLost);
+    TestServer.await(() -> meters.get("redis.lock.losses").counter().count() == 1);
+    application.getBean(LockTemplate.class).execute("k", LONG, hold -> hold.fence());
+    TestServer.await(() -> meters.get("redis.lock.grants").counter().count() == 2);
+    assertThat(meters.get("redis.lock.acquire").tag("outcome", "granted").timer().count()).isEqualTo(1);
+    assertThat(meters.get("redis.lock.hold").timer().count()).isEqualTo(1);
+    assertThat(meters.get("redis.lock.unavailable").counter().count()).isZero();
+    server.stop();
+    Thread waiting = new Thread(() -> locksOf(application).lock("k").lock());
+    waiting.setDaemon(true);
+    waiting.start();
+    TestServer.await(() -> meters.get("redis.lock.unavailable").counter().count() == 1);
+  }
+
+  /** Returns the fence of a grant that was waited for. */
+  private static long waitedFence(ConfigurableApplicationContext application, TestServer server) throws Exception {
+    Locks locks = locksOf(application);
+    try (Hold first = locks.lock("k").acquire(LONG)) {
+      var second = locks.lock("k").acquireAsync();
+      TestServer.await(() -> server.waiters("k") == 1);
+      first.release();
+      try (Hold served = second.get(20, TimeUnit.SECONDS)) {
+        return served.fence();
+      }
+    }
+  }
+
+  private static boolean isServed(Locks locks) {
+    try {
+      locks.lock("first").tryAcquire().ifPresent(Hold::release);
+      return true;
+    } catch (UnavailableException slowStart) {
+      return false;
+    }
+  }
+
+  private static Locks locksOf(ConfigurableApplicationContext application) {
+    return application.getBean(Locks.class);
+  }
+
+  private ConfigurableApplicationContext started(String client, String... properties) {
+    List<String> all = new ArrayList<>(List.of("spring.data.redis.client-type=" + client,
+        // A busy machine may take its time.
+        "redis-lock.command-timeout=15s", "spring.main.banner-mode=off", "logging.level.root=error"));
+    all.addAll(List.of(properties));
+    return opened(new SpringApplicationBuilder(Application.class)
+        .web(WebApplicationType.NONE)
+        .registerShutdownHook(false)
+        .properties(all.toArray(String[]::new))
+        .run());
+  }
+
+  private <T extends AutoCloseable> T opened(T resource) {
+    opened.add(resource);
+    return resource;
+  }
+
+  private static int freePort() throws IOException {
+    try (ServerSocket free = new ServerSocket(0)) {
+      return free.getLocalPort();
+    }
+  }
+}

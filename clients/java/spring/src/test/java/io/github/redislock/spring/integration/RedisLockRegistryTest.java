@@ -1,0 +1,246 @@
+package io.github.redislock.spring.integration;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
+import static org.assertj.core.api.Assertions.assertThatIllegalArgumentException;
+import static org.assertj.core.api.Assertions.assertThatIllegalStateException;
+
+import io.github.redislock.Locks;
+import io.github.redislock.Observer;
+import io.github.redislock.UnavailableException;
+import io.github.redislock.lettuce.LettuceLink;
+import io.github.redislock.spring.TestServer;
+import io.lettuce.core.RedisClient;
+import java.lang.reflect.InvocationTargetException;
+import java.time.Duration;
+import java.util.Collections;
+import java.util.ConcurrentModificationException;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Lock;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.springframework.scheduling.concurrent.SimpleAsyncTaskScheduler;
+import org.springframework.util.ClassUtils;
+
+class RedisLockRegistryTest {
+  private TestServer server;
+  private RedisClient client;
+  private Locks locks;
+
+  @BeforeEach
+  void startServer() {
+    server = TestServer.start();
+    client = RedisClient.create("redis://127.0.0.1:" + server.port());
+    // A busy machine may take its time.
+    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), Observer.LOGGING);
+  }
+
+  @AfterEach
+  void closeServer() {
+    locks.close();
+    client.shutdown();
+    server.close();
+  }
+
+  @Test
+  void aKeyHasOneLockWhichItsThreadReenters() throws Exception {
+    RedisLockRegistry registry = new RedisLockRegistry(locks, "r");
+    Lock lock = registry.obtain("a");
+    assertThat(registry.obtain("a")).isSameAs(lock).isEqualTo(lock);
+    assertThat(registry.obtain("b")).isNotSameAs(lock).isNotEqualTo(lock);
+    lock.lock();
+    lock.lockInterruptibly();
+    assertThat(lock.tryLock()).isTrue();
+    assertThat(elsewhere(lock::tryLock)).isEqualTo(false);
+    lock.unlock();
+    lock.unlock();
+    assertThat(server.exists("r:a")).isTrue();
+    lock.unlock();
+    assertThat(server.exists("r:a")).isFalse();
+    assertThat(lock.toString()).contains("r:a");
+    assertThatIllegalArgumentException().isThrownBy(() -> registry.obtain(42));
+  }
+
+  @Test
+  void registriesExcludeEachOtherAndWaitInTheServersQueue() throws Exception {
+    Lock ours = new RedisLockRegistry(locks, "r").obtain("a");
+    Lock theirs = new RedisLockRegistry(locks, "r").obtain("a");
+    ours.lock();
+    assertThat(theirs.tryLock()).isFalse();
+    assertThat(theirs.tryLock(50, TimeUnit.MILLISECONDS)).isFalse();
+    CompletableFuture<Boolean> waiting = CompletableFuture.supplyAsync(() -> call(() -> {
+      boolean granted = theirs.tryLock(20, TimeUnit.SECONDS);
+      theirs.unlock();
+      return granted;
+    }));
+    TestServer.await(() -> server.waiters("r:a") == 1);
+    ours.unlock();
+    assertThat(waiting.get(20, TimeUnit.SECONDS)).isTrue();
+  }
+
+  @Test
+  void anotherThreadCantUnlock() {
+    Lock lock = new RedisLockRegistry(locks, "r").obtain("a");
+    lock.lock();
+    assertThatExceptionOfType(CompletionException.class)
+        .isThrownBy(() -> CompletableFuture.runAsync(lock::unlock).join())
+        .withCauseInstanceOf(IllegalStateException.class)
+        .withMessageContaining("You do not own lock at r:a");
+    lock.unlock();
+    assertThatIllegalStateException().isThrownBy(lock::unlock);
+  }
+
+  @Test
+  void aLossIsToldAtUnlock() {
+    RedisLockRegistry registry = new RedisLockRegistry(locks, "r", 100);
+    Lock lock = registry.obtain("a");
+    lock.lock();
+    TestServer.await(() -> !server.exists("r:a"));
+    assertThatExceptionOfType(ConcurrentModificationException.class).isThrownBy(lock::unlock);
+    assertThatIllegalStateException().isThrownBy(lock::unlock);
+    lock.lock();
+    lock.unlock();
+  }
+
+  @Test
+  void aRegistryWithASchedulerRenews() throws Exception {
+    try (SimpleAsyncTaskScheduler scheduler = new SimpleAsyncTaskScheduler()) {
+      RedisLockRegistry registry = new RedisLockRegistry(locks, "r", Duration.ofMillis(600));
+      registry.setRenewalTaskScheduler(scheduler);
+      Lock lock = registry.obtain("a");
+      lock.lock();
+      long fence = registry.fence("a");
+      Thread.sleep(1200);
+      assertThat(registry.fence("a")).isEqualTo(fence).isPositive();
+      assertThat(server.exists("r:a")).isTrue();
+      lock.unlock();
+    }
+  }
+
+  @Test
+  void theOwnerRenewsItsLease() {
+    RedisLockRegistry registry = new RedisLockRegistry(locks, "r", 5_000);
+    Lock lock = registry.obtain("a");
+    assertThatIllegalStateException().isThrownBy(() -> registry.renewLock("a"));
+    assertThatIllegalStateException().isThrownBy(() -> registry.renewLock("b"));
+    lock.lock();
+    registry.renewLock("a", Duration.ofSeconds(50));
+    assertThat(leaseMs("r:a")).isBetween(20_000L, 50_000L);
+    registry.renewLock("a");
+    assertThat(leaseMs("r:a")).isBetween(0L, 5_000L);
+    assertThatExceptionOfType(CompletionException.class)
+        .isThrownBy(() -> CompletableFuture.runAsync(() -> registry.renewLock("a")).join())
+        .withCauseInstanceOf(IllegalStateException.class);
+    server.command("DEL", "r:a");
+    assertThatIllegalStateException().isThrownBy(() -> registry.renewLock("a"));
+    assertThatIllegalStateException().isThrownBy(() -> registry.fence("a"));
+  }
+
+  @Test
+  void onlyUnusedLocksAreForgotten() {
+    RedisLockRegistry registry = new RedisLockRegistry(locks, "r");
+    Lock held = registry.obtain("held");
+    Lock used = registry.obtain("used");
+    Lock fresh = registry.obtain("fresh");
+    held.lock();
+    used.lock();
+    used.unlock();
+    registry.expireUnusedOlderThan(60_000);
+    assertThat(registry.obtain("used")).isSameAs(used);
+    registry.expireUnusedOlderThan(-1);
+    assertThat(registry.obtain("used")).isNotSameAs(used);
+    assertThat(registry.obtain("held")).isSameAs(held);
+    assertThat(registry.obtain("fresh")).isSameAs(fresh);
+    held.unlock();
+  }
+
+  @Test
+  void theLocksThatWereObtainedLastAreRemembered() {
+    RedisLockRegistry registry = new RedisLockRegistry(locks, "r");
+    registry.setCacheCapacity(2);
+    Lock held = registry.obtain("held");
+    held.lock();
+    Lock a = registry.obtain("a");
+    Lock b = registry.obtain("b");
+    assertThat(registry.obtain("held")).isSameAs(held);
+    assertThat(registry.obtain("b")).isSameAs(b);
+    assertThat(registry.obtain("a")).isNotSameAs(a);
+    held.unlock();
+  }
+
+  @Test
+  void aSilentServerIsNoContention() {
+    Locks hasty = new Locks(new LettuceLink(client), Duration.ofSeconds(1), Observer.LOGGING);
+    RedisLockRegistry registry = new RedisLockRegistry(hasty, "r");
+    Lock lock = registry.obtain("a");
+    Lock held = registry.obtain("held");
+    TestServer.await(() -> acquired(held));
+    server.stop();
+    within(1000, () -> assertThatExceptionOfType(UnavailableException.class).isThrownBy(lock::tryLock));
+    within(300, () -> assertThatExceptionOfType(UnavailableException.class)
+        .isThrownBy(() -> lock.tryLock(300, TimeUnit.MILLISECONDS)));
+    within(1000, () -> assertThatExceptionOfType(UnavailableException.class).isThrownBy(held::unlock));
+    server.goOn();
+    TestServer.await(() -> !server.exists("r:a") && !server.exists("r:held"));
+    hasty.close();
+  }
+
+  private static boolean acquired(Lock lock) {
+    try {
+      return lock.tryLock();
+    } catch (UnavailableException slowStart) {
+      return false;
+    }
+  }
+
+  @Test
+  void aLockIsADistributedLockWhereThereIsThatType() throws Exception {
+    String type = "org.springframework.integration.support.locks.DistributedLock";
+    Lock lock = new RedisLockRegistry(locks, "r", 5_000).obtain("a");
+    boolean isSevenOrLater = ClassUtils.isPresent(type, null);
+    if (isSevenOrLater) assertThat(lock).isInstanceOf(Class.forName(type));
+    call(lock, "lock", Duration.ofSeconds(50));
+    assertThat(leaseMs("r:a")).isBetween(20_000L, 50_000L);
+    assertThat(elsewhere(() -> call(lock, "tryLock", Duration.ofMillis(20), Duration.ofSeconds(50)))).isEqualTo(false);
+    lock.unlock();
+    assertThat(call(lock, "tryLock", Duration.ofMillis(20), Duration.ofSeconds(50))).isEqualTo(true);
+    assertThat(leaseMs("r:a")).isBetween(20_000L, 50_000L);
+    lock.unlock();
+    assertThatIllegalStateException().isThrownBy(lock::unlock);
+  }
+
+  private static Object call(Lock lock, String name, Duration... times) throws Exception {
+    Class<?>[] types = Collections.nCopies(times.length, Duration.class).toArray(Class<?>[]::new);
+    try {
+      return lock.getClass().getMethod(name, types).invoke(lock, (Object[]) times);
+    } catch (InvocationTargetException thrown) {
+      throw new AssertionError(thrown.getCause());
+    }
+  }
+
+  private long leaseMs(String key) {
+    return (Long) server.command("PTTL", key);
+  }
+
+  private static Object elsewhere(Callable<?> work) {
+    return CompletableFuture.supplyAsync(() -> call(work)).join();
+  }
+
+  private static <T> T call(Callable<T> work) {
+    try {
+      return work.call();
+    } catch (Exception error) {
+      throw new CompletionException(error);
+    }
+  }
+
+  private static void within(long limitMs, Runnable work) {
+    long begunNanos = System.nanoTime();
+    work.run();
+    assertThat(TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begunNanos)).isLessThan(limitMs + 2000);
+  }
+}

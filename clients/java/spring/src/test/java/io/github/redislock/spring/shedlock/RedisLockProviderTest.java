@@ -1,0 +1,94 @@
+package io.github.redislock.spring.shedlock;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
+
+import io.github.redislock.Locks;
+import io.github.redislock.Observer;
+import io.github.redislock.UnavailableException;
+import io.github.redislock.lettuce.LettuceLink;
+import io.github.redislock.spring.TestServer;
+import io.lettuce.core.RedisClient;
+import java.time.Duration;
+import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
+import net.javacrumbs.shedlock.core.SimpleLock;
+import net.javacrumbs.shedlock.test.support.AbstractExtensibleLockProviderIntegrationTest;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+
+/** ShedLock's own tests of providers, and those of keys and outages. */
+class RedisLockProviderTest extends AbstractExtensibleLockProviderIntegrationTest {
+  private static TestServer server;
+  private static RedisClient client;
+  private static Locks locks;
+
+  @BeforeAll
+  static void startServer() {
+    server = TestServer.start();
+    client = RedisClient.create("redis://127.0.0.1:" + server.port());
+    // A busy machine may take its time.
+    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), Observer.LOGGING);
+  }
+
+  @AfterAll
+  static void closeServer() {
+    locks.close();
+    client.shutdown();
+    server.close();
+  }
+
+  @Override
+  protected ExtensibleLockProvider getLockProvider() {
+    return new RedisLockProvider(locks, "test");
+  }
+
+  @Override
+  protected void assertUnlocked(String lockName) {
+    assertThat(server.exists("job-lock:test:" + lockName)).isFalse();
+  }
+
+  @Override
+  protected void assertLocked(String lockName) {
+    assertThat(server.exists("job-lock:test:" + lockName)).isTrue();
+  }
+
+  @Test
+  void aKeyHasAPrefixAndAnEnvironment() {
+    SimpleLock plain = new RedisLockProvider(locks).lock(lockConfig("a")).orElseThrow();
+    SimpleLock named = new RedisLockProvider(locks, "test", "task").lock(lockConfig("a")).orElseThrow();
+    assertThat(server.command("EXISTS", "job-lock:default:a", "task:test:a")).isEqualTo(2L);
+    plain.unlock();
+    named.unlock();
+  }
+
+  @Test
+  void aSilentServerIsNoContentionAndHidesNoTask() {
+    try (TestServer silent = TestServer.start()) {
+      RedisClient own = RedisClient.create("redis://127.0.0.1:" + silent.port());
+      try (Locks hasty = new Locks(new LettuceLink(own))) {
+        RedisLockProvider provider = new RedisLockProvider(hasty);
+        TestServer.await(() -> locked(provider, "first"));
+        SimpleLock lock = provider.lock(lockConfig("a")).orElseThrow();
+        SimpleLock kept = provider.lock(lockConfig("b", Duration.ofSeconds(60), Duration.ofSeconds(60))).orElseThrow();
+        silent.stop();
+        assertThatExceptionOfType(UnavailableException.class).isThrownBy(() -> provider.lock(lockConfig("c")));
+        lock.unlock();
+        kept.unlock();
+        silent.goOn();
+        TestServer.await(() -> !silent.exists("job-lock:default:a") && !silent.exists("job-lock:default:c"));
+        assertThat(silent.exists("job-lock:default:b")).isTrue();
+      } finally {
+        own.shutdown();
+      }
+    }
+  }
+
+  private static boolean locked(RedisLockProvider provider, String name) {
+    try {
+      return provider.lock(lockConfig(name)).isPresent();
+    } catch (UnavailableException slowStart) {
+      return false;
+    }
+  }
+}
