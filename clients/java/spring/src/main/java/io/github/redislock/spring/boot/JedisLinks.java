@@ -3,6 +3,7 @@ package io.github.redislock.spring.boot;
 import io.github.redislock.jedis.JedisLink;
 import java.util.Collection;
 import java.util.Set;
+import java.util.function.Supplier;
 import java.util.stream.Collectors;
 import org.springframework.data.redis.connection.RedisClusterConfiguration;
 import org.springframework.data.redis.connection.RedisNode;
@@ -14,6 +15,7 @@ import org.springframework.data.redis.connection.jedis.JedisConnectionFactory;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.UnifiedJedis;
 import redis.clients.jedis.providers.ClusterConnectionProvider;
 import redis.clients.jedis.providers.ConnectionProvider;
 import redis.clients.jedis.providers.PooledConnectionProvider;
@@ -24,8 +26,8 @@ final class JedisLinks {
   private JedisLinks() {}
 
   static LifecycleLink.Opened open(JedisConnectionFactory factory) {
-    ConnectionProvider provider = providerOf(factory);
-    return new LifecycleLink.Opened(new JedisLink(provider), () -> closed(provider));
+    LazyJedis jedis = new LazyJedis(factory);
+    return new LifecycleLink.Opened(new JedisLink(jedis), jedis::close);
   }
 
   private static ConnectionProvider providerOf(JedisConnectionFactory factory) {
@@ -74,11 +76,23 @@ final class JedisLinks {
         .build();
   }
 
-  private static void closed(ConnectionProvider provider) {
-    try {
-      provider.close();
-    } catch (Exception error) {
-      throw new IllegalStateException("the connections of Jedis didn't close", error);
+  /** A client that is made when a lock needs it, because it connects at once to a cluster or to Sentinel. */
+  private static final class LazyJedis implements Supplier<UnifiedJedis> {
+    private final JedisConnectionFactory factory;
+    private UnifiedJedis made;
+
+    LazyJedis(JedisConnectionFactory factory) {
+      this.factory = factory;
+    }
+
+    @Override
+    public synchronized UnifiedJedis get() {
+      if (made == null) made = new UnifiedJedis(providerOf(factory));
+      return made;
+    }
+
+    synchronized void close() {
+      if (made != null) made.close();
     }
   }
 }

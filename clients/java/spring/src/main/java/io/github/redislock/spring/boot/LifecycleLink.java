@@ -41,9 +41,9 @@ final class LifecycleLink implements Link, SmartLifecycle {
   }
 
   @Override
-  public CompletableFuture<Object> block(Command command, Duration limit) {
+  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt) {
     try {
-      return current().block(command, limit);
+      return current().block(command, limit, attempt);
     } catch (RuntimeException unopened) {
       return CompletableFuture.failedFuture(unopened);
     }

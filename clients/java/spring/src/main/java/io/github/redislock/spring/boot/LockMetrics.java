@@ -1,6 +1,7 @@
 package io.github.redislock.spring.boot;
 
 import io.github.redislock.Observer;
+import io.github.redislock.RedisLock;
 import io.github.redislock.UnavailableException;
 import io.micrometer.core.instrument.Counter;
 import io.micrometer.core.instrument.MeterRegistry;
@@ -34,17 +35,17 @@ final class LockMetrics implements Observer {
   }
 
   @Override
-  public void waited(String lock, Duration waited, Outcome outcome) {
+  public void waited(RedisLock lock, Duration waited, Outcome outcome) {
     waits.get(outcome).record(waited);
   }
 
   @Override
-  public void granted(String lock, long fence) {
+  public void granted(RedisLock lock, long fence) {
     grants.increment();
   }
 
   @Override
-  public void lost(String lock, long fence) {
+  public void lost(RedisLock lock, long fence) {
     losses.increment();
   }
 

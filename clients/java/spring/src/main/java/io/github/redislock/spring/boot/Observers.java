@@ -1,6 +1,7 @@
 package io.github.redislock.spring.boot;
 
 import io.github.redislock.Observer;
+import io.github.redislock.RedisLock;
 import io.github.redislock.UnavailableException;
 import java.time.Duration;
 import java.util.List;
@@ -13,17 +14,17 @@ record Observers(List<Observer> all) implements Observer {
   private static final Log LOG = LogFactory.getLog(Observers.class);
 
   @Override
-  public void waited(String lock, Duration waited, Outcome outcome) {
+  public void waited(RedisLock lock, Duration waited, Outcome outcome) {
     tell(observer -> observer.waited(lock, waited, outcome));
   }
 
   @Override
-  public void granted(String lock, long fence) {
+  public void granted(RedisLock lock, long fence) {
     tell(observer -> observer.granted(lock, fence));
   }
 
   @Override
-  public void lost(String lock, long fence) {
+  public void lost(RedisLock lock, long fence) {
     tell(observer -> observer.lost(lock, fence));
   }
 

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.github.redislock.Locks;
 import io.github.redislock.Observer;
+import io.github.redislock.RedisLock;
 import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spi.Link;
 import io.github.redislock.spring.LockTemplate;
@@ -17,6 +18,7 @@ import java.util.Arrays;
 import java.util.concurrent.locks.Lock;
 import net.javacrumbs.shedlock.core.LockProvider;
 import org.junit.jupiter.api.Test;
+import org.springframework.boot.SpringBootVersion;
 import org.springframework.boot.autoconfigure.AutoConfigurations;
 import org.springframework.boot.test.context.FilteredClassLoader;
 import org.springframework.boot.test.context.runner.ApplicationContextRunner;
@@ -32,6 +34,11 @@ class MissingLibrariesTest {
           RedisLockIntegrationAutoConfiguration.class, RedisLockShedLockAutoConfiguration.class));
   private final ApplicationContextRunner withLettuce =
       application.withBean(LettuceConnectionFactory.class, () -> new LettuceConnectionFactory("127.0.0.1", 1));
+
+  @Test
+  void theTestsRunOnTheVersionThatTheBuildNames() {
+    assertThat(SpringBootVersion.getVersion()).isEqualTo(System.getProperty("spring-boot.version"));
+  }
 
   @Test
   void anApplicationWithoutRedisHasNoLocks() {
@@ -130,17 +137,17 @@ class MissingLibrariesTest {
     int[] heard = {0};
     Observer broken = new Observer() {
       @Override
-      public void granted(String lock, long fence) {
+      public void granted(RedisLock lock, long fence) {
         throw new IllegalStateException("broken");
       }
     };
     Observer working = new Observer() {
       @Override
-      public void granted(String lock, long fence) {
+      public void granted(RedisLock lock, long fence) {
         heard[0]++;
       }
     };
-    new Observers(Arrays.asList(broken, working)).granted("k", 1);
+    new Observers(Arrays.asList(broken, working)).granted(null, 1);
     assertThat(heard[0]).isEqualTo(1);
   }
 
