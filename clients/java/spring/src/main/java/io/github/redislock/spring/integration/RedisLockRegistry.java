@@ -26,10 +26,10 @@ import org.springframework.util.Assert;
 public class RedisLockRegistry implements ExpirableLockRegistry, RenewableLockRegistry {
   private static final int CACHE_CAPACITY = 100_000;
 
-  private final Locks locks;
+  private final Locks source;
   private final String registryKey;
   private final LockOptions options;
-  private final Map<String, RegistryLock> known = new LinkedHashMap<>(16, 0.75F, true);
+  private final Map<String, RegistryLock> locks = new LinkedHashMap<>(16, 0.75F, true);
   private int cacheCapacity = CACHE_CAPACITY;
   private boolean isRenewing;
 
@@ -50,7 +50,7 @@ public class RedisLockRegistry implements ExpirableLockRegistry, RenewableLockRe
 
   private RedisLockRegistry(Locks locks, String registryKey, LockOptions options, boolean isRenewing) {
     Assert.notNull(registryKey, "'registryKey' must not be null");
-    this.locks = locks;
+    this.source = locks;
     this.registryKey = registryKey;
     this.options = options;
     this.isRenewing = isRenewing;
@@ -73,10 +73,10 @@ public class RedisLockRegistry implements ExpirableLockRegistry, RenewableLockRe
   @Override
   public synchronized Lock obtain(Object lockKey) {
     Assert.isInstanceOf(String.class, lockKey, "the key of a lock must be a String");
-    RegistryLock lock = known.get(lockKey);
+    RegistryLock lock = locks.get(lockKey);
     if (lock == null) {
       lock = lockOf((String) lockKey);
-      known.put((String) lockKey, lock);
+      locks.put((String) lockKey, lock);
       forgetEldest();
     }
     return lock.published();
@@ -95,7 +95,7 @@ public class RedisLockRegistry implements ExpirableLockRegistry, RenewableLockRe
   @Override
   public synchronized void expireUnusedOlderThan(long age) {
     long now = System.currentTimeMillis();
-    known.values().removeIf(lock -> lock.acquiredMs() > 0 && now - lock.acquiredMs() > age && !lock.isHeld());
+    locks.values().removeIf(lock -> lock.acquiredMs() > 0 && now - lock.acquiredMs() > age && !lock.isHeld());
   }
 
   /**
@@ -119,19 +119,19 @@ public class RedisLockRegistry implements ExpirableLockRegistry, RenewableLockRe
   }
 
   private synchronized RegistryLock owned(Object lockKey) {
-    RegistryLock lock = known.get(lockKey);
+    RegistryLock lock = locks.get(lockKey);
     if (lock == null || !lock.isOwned()) throw new IllegalStateException("You do not own lock at " + lockKey);
     return lock;
   }
 
   private RegistryLock lockOf(String path) {
     String key = registryKey + ":" + path;
-    return new RegistryLock(locks.lock(isRenewing ? options : options.withoutRenewal(), key), key);
+    return new RegistryLock(source.lock(isRenewing ? options : options.withoutRenewal(), key), key);
   }
 
   private void forgetEldest() {
-    Iterator<RegistryLock> eldest = known.values().iterator();
-    while (known.size() > cacheCapacity && eldest.hasNext()) {
+    Iterator<RegistryLock> eldest = locks.values().iterator();
+    while (locks.size() > cacheCapacity && eldest.hasNext()) {
       if (!eldest.next().isHeld()) eldest.remove();
     }
   }
