@@ -19,6 +19,7 @@ final class LifecycleLink implements Link, SmartLifecycle {
   private final Supplier<Opened> opener;
   private Opened current;
   private boolean isRunning;
+  private boolean isClosed;
 
   /**
    * An open link.
@@ -62,6 +63,7 @@ final class LifecycleLink implements Link, SmartLifecycle {
   @Override
   public synchronized void start() {
     isRunning = true;
+    isClosed = false;
     current = opener.get();
   }
 
@@ -69,7 +71,8 @@ final class LifecycleLink implements Link, SmartLifecycle {
   @Override
   public synchronized void stop() {
     isRunning = false;
-    if (current == null) return;
+    if (current == null || isClosed) return;
+    isClosed = true;
     current.link().close();
     current.client().run();
   }

@@ -23,16 +23,20 @@ import java.util.concurrent.TimeUnit;
 import net.javacrumbs.shedlock.core.LockProvider;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.ExtendWith;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.WebApplicationType;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.boot.builder.SpringApplicationBuilder;
+import org.springframework.boot.test.system.CapturedOutput;
+import org.springframework.boot.test.system.OutputCaptureExtension;
 import org.springframework.context.ConfigurableApplicationContext;
 import org.springframework.integration.support.locks.LockRegistry;
 
 /** Whole applications, with Lettuce and with Jedis, that have nothing but properties. */
+@ExtendWith(OutputCaptureExtension.class)
 class RedisLockAutoConfigurationTest {
   private static final Duration LONG = Duration.ofSeconds(20);
 
@@ -104,15 +108,17 @@ class RedisLockAutoConfigurationTest {
 
   @ParameterizedTest
   @ValueSource(strings = {"lettuce", "jedis"})
-  void aClosedApplicationLeavesNothing(String client) throws Exception {
+  void aClosedApplicationLeavesNothing(String client, CapturedOutput output) throws Exception {
     TestServer server = opened(TestServer.start());
-    ConfigurableApplicationContext application = started(client, "spring.data.redis.port=" + server.port());
+    ConfigurableApplicationContext application = started(client,
+        "spring.data.redis.port=" + server.port(), "logging.level.root=warn");
     application.getBean(LockTemplate.class).execute("k", LONG, hold -> hold.fence());
     Hold held = locksOf(application).lock("held").acquire(LONG);
     application.close();
     TestServer.await(() -> server.connections().isEmpty());
     TestServer.await(() -> Thread.getAllStackTraces().keySet().stream()
         .noneMatch(thread -> Set.of("redis-lock-timer", "redis-lock-jedis", "redis-lock-connect").contains(thread.getName())));
+    assertThat(output.getAll()).doesNotContain("WARN");
     assertThat(held.isLost()).isFalse();
     assertThat(server.exists("held")).isTrue();
   }
