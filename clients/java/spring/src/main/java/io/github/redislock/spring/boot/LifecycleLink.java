@@ -63,8 +63,9 @@ final class LifecycleLink implements Link, SmartLifecycle {
   @Override
   public synchronized void start() {
     isRunning = true;
+    // A bean may have locked before.
+    if (current == null || isClosed) current = opener.get();
     isClosed = false;
-    current = opener.get();
   }
 
   /** Closes the connections, before the connection factory shuts its client down. */

@@ -102,23 +102,29 @@ class RedisLockRegistryTest {
     TestServer.await(() -> !server.exists("r:a"));
     assertThatExceptionOfType(ConcurrentModificationException.class).isThrownBy(lock::unlock);
     assertThatIllegalStateException().isThrownBy(lock::unlock);
-    lock.lock();
-    lock.unlock();
+    assertThat(lock.tryLock()).isTrue();
   }
 
   @Test
-  void aRegistryWithASchedulerRenews() throws Exception {
+  void aRegistryWithASchedulerRenews() {
     try (SimpleAsyncTaskScheduler scheduler = new SimpleAsyncTaskScheduler()) {
-      RedisLockRegistry registry = new RedisLockRegistry(locks, "r", Duration.ofMillis(600));
+      RedisLockRegistry registry = new RedisLockRegistry(locks, "r", Duration.ofSeconds(3));
       registry.setRenewalTaskScheduler(scheduler);
       Lock lock = registry.obtain("a");
       lock.lock();
       long fence = registry.fence("a");
-      Thread.sleep(1200);
+      TestServer.await(() -> leaseMs("r:a") < 2500);
+      TestServer.await(() -> leaseMs("r:a") > 2500);
       assertThat(registry.fence("a")).isEqualTo(fence).isPositive();
-      assertThat(server.exists("r:a")).isTrue();
       lock.unlock();
     }
+  }
+
+  @Test
+  void aRegistryWithAnExpiryDoesNotRenew() {
+    Lock lock = new RedisLockRegistry(locks, "r", Duration.ofMillis(700)).obtain("a");
+    lock.lock();
+    TestServer.await(() -> !server.exists("r:a"));
   }
 
   @Test
