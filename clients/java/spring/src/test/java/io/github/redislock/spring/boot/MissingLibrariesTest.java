@@ -13,8 +13,10 @@ import io.github.redislock.spring.shedlock.RedisLockProvider;
 import io.lettuce.core.RedisClient;
 import io.micrometer.core.instrument.MeterRegistry;
 import io.micrometer.core.instrument.simple.SimpleMeterRegistry;
+import io.micrometer.observation.ObservationRegistry;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.Optional;
 import java.util.concurrent.locks.Lock;
 import net.javacrumbs.shedlock.core.LockProvider;
 import org.junit.jupiter.api.Test;
@@ -25,6 +27,7 @@ import org.springframework.boot.test.context.runner.ApplicationContextRunner;
 import org.springframework.data.redis.connection.RedisConnectionFactory;
 import org.springframework.data.redis.connection.jedis.JedisConnectionFactory;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
+import org.springframework.integration.support.locks.DefaultLockRegistry;
 import org.springframework.integration.support.locks.LockRegistry;
 
 /** Applications that lack something, or have beans of their own. No server is needed. */
@@ -55,6 +58,22 @@ class MissingLibrariesTest {
         .hasSingleBean(LockTemplate.class)
         .hasSingleBean(RedisLockRegistry.class)
         .hasSingleBean(RedisLockProvider.class));
+  }
+
+  @Test
+  void beansOfTheApplicationReplaceThoseOfTheStarter() {
+    RedisClient client = RedisClient.create("redis://127.0.0.1:1");
+    Locks own = new Locks(new LettuceLink(client));
+    LockProvider provider = configuration -> Optional.empty();
+    withLettuce.withBean(Locks.class, () -> own)
+        .withBean(LockTemplate.class, () -> new LockTemplate(own, ObservationRegistry.NOOP))
+        .withBean(DefaultLockRegistry.class)
+        .withBean(LockProvider.class, () -> provider)
+        .run(context -> assertThat(context).hasSingleBean(Locks.class)
+            .hasSingleBean(LockTemplate.class)
+            .hasSingleBean(LockRegistry.class)
+            .hasSingleBean(LockProvider.class));
+    client.shutdown();
   }
 
   @Test

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
 
 import io.github.redislock.Locks;
 import io.github.redislock.Observer;
+import io.github.redislock.RefusedException;
 import io.github.redislock.UnavailableException;
 import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spring.TestServer;
@@ -60,6 +61,17 @@ class RedisLockProviderTest extends AbstractExtensibleLockProviderIntegrationTes
     assertThat(server.command("EXISTS", "job-lock:default:a", "task:test:a")).isEqualTo(2L);
     plain.unlock();
     named.unlock();
+  }
+
+  @Test
+  void instancesOfShedLocksOwnProviderAreExcludedOnTheSameKey() {
+    server.command("SET", "job-lock:test:old", "ADDED:now@host", "NX", "PX", "60000");
+    assertThatExceptionOfType(RefusedException.class)
+        .isThrownBy(() -> getLockProvider().lock(lockConfig("old")))
+        .withMessageStartingWith("WRONGTYPE");
+    SimpleLock lock = getLockProvider().lock(lockConfig("new")).orElseThrow();
+    assertThat(server.command("SET", "job-lock:test:new", "ADDED:now@host", "NX", "PX", "60000")).isNull();
+    lock.unlock();
   }
 
   @Test
