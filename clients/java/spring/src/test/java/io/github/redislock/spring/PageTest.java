@@ -2,8 +2,13 @@ package io.github.redislock.spring;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.github.redislock.spring.boot.RedisLockAutoConfiguration;
+import io.github.redislock.spring.boot.RedisLockIntegrationAutoConfiguration;
 import io.github.redislock.spring.boot.RedisLockProperties;
+import io.github.redislock.spring.integration.RedisLockRegistry;
 import java.io.StringWriter;
+import java.net.URL;
+import java.net.URLClassLoader;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -17,7 +22,10 @@ import javax.tools.JavaCompiler;
 import javax.tools.ToolProvider;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.springframework.boot.autoconfigure.AutoConfigurations;
 import org.springframework.boot.json.JsonParserFactory;
+import org.springframework.boot.test.context.runner.ApplicationContextRunner;
+import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 import org.springframework.util.ClassUtils;
 
 /** The pages of the starter: their code compiles, and their properties exist. */
@@ -54,6 +62,19 @@ class PageTest {
     compile("Client", IMPORTS + "class Client {\n" + examples.get(2) + "}");
     compile("Registry", IMPORTS + "abstract class Registry {\n  abstract void pay(String order);\n"
         + "  void run(" + REGISTRY + " registry) throws Exception {\n" + examples.get(3) + "}\n}");
+  }
+
+  @Test
+  void theRegistryIsInjectedAsThePageSays() throws Exception {
+    compile("Injected", IMPORTS + "public class Injected {\n  public final Object registry;\n"
+        + "  public Injected(" + REGISTRY + " registry) {\n    this.registry = registry;\n  }\n}");
+    Class<?> injected = new URLClassLoader(new URL[] {folder.toUri().toURL()}).loadClass("Injected");
+    new ApplicationContextRunner()
+        .withConfiguration(AutoConfigurations.of(RedisLockAutoConfiguration.class, RedisLockIntegrationAutoConfiguration.class))
+        .withBean(LettuceConnectionFactory.class, () -> new LettuceConnectionFactory("127.0.0.1", 1))
+        .withBean(injected)
+        .run(context -> assertThat(injected.getField("registry").get(context.getBean(injected)))
+            .isSameAs(context.getBean(RedisLockRegistry.class)));
   }
 
   @Test

@@ -38,11 +38,9 @@ import org.springframework.boot.test.system.CapturedOutput;
 import org.springframework.boot.test.system.OutputCaptureExtension;
 import org.springframework.context.ConfigurableApplicationContext;
 import org.springframework.context.annotation.Bean;
-import org.springframework.core.ResolvableType;
 import org.springframework.integration.support.locks.LockRegistry;
 import org.springframework.scheduling.annotation.EnableScheduling;
 import org.springframework.scheduling.annotation.Scheduled;
-import org.springframework.util.ClassUtils;
 
 /** Whole applications, with Lettuce and with Jedis, that have nothing but properties. */
 @ExtendWith(OutputCaptureExtension.class)
@@ -75,19 +73,6 @@ class RedisLockAutoConfigurationTest {
     }
     assertThat(application.getBean(LockRegistry.class)).isInstanceOf(RedisLockRegistry.class);
     assertThat(application.getBean(LockProvider.class)).isInstanceOf(RedisLockProvider.class);
-  }
-
-  @Test
-  void theRegistryIsInjectedWithTheTypeParameterOfSpringIntegration7() throws Exception {
-    TestServer server = opened(TestServer.start());
-    ConfigurableApplicationContext application = started("lettuce", "spring.data.redis.port=" + server.port());
-    String type = "org.springframework.integration.support.locks.DistributedLock";
-    ResolvableType wanted = ClassUtils.isPresent(type, null)
-        ? ResolvableType.forClassWithGenerics(LockRegistry.class, Class.forName(type))
-        : ResolvableType.forClass(LockRegistry.class);
-    Object registry = application.getBeanFactory().getBeanProvider(wanted).getObject();
-    assertThat(registry).isInstanceOf(RedisLockRegistry.class);
-    assertThat(((RedisLockRegistry) registry).obtain("k").tryLock()).isTrue();
   }
 
   @ParameterizedTest
