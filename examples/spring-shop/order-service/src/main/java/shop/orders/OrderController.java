@@ -1,0 +1,30 @@
+package shop.orders;
+
+import org.springframework.web.bind.annotation.PathVariable;
+import org.springframework.web.bind.annotation.PostMapping;
+import org.springframework.web.bind.annotation.RequestMapping;
+import org.springframework.web.bind.annotation.RequestParam;
+import org.springframework.web.bind.annotation.RestController;
+
+/** The HTTP interface of the shop. */
+@RestController
+@RequestMapping("/items/{item}")
+class OrderController {
+  private final Orders orders;
+
+  OrderController(Orders orders) {
+    this.orders = orders;
+  }
+
+  /** Orders one unit. */
+  @PostMapping("/orders")
+  Orders.Receipt order(@PathVariable int item) {
+    return orders.order(item);
+  }
+
+  /** Orders many units: as many from each instance of the stock service, at the same time. */
+  @PostMapping("/rush")
+  Orders.Rush rush(@PathVariable int item, @RequestParam int ordersPerInstance) throws InterruptedException {
+    return orders.rush(item, ordersPerInstance);
+  }
+}
