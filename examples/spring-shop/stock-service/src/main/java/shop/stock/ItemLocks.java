@@ -1,7 +1,6 @@
 package shop.stock;
 
 import io.github.redislock.Hold;
-import io.github.redislock.LockOptions;
 import io.github.redislock.Locks;
 import java.util.concurrent.locks.ReentrantLock;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnProperty;
@@ -37,9 +36,8 @@ class ItemLocks {
   @Bean
   @ConditionalOnProperty(name = "shop.lock", havingValue = "redis-lock")
   ItemLock redisLock(Locks locks, Shelf shelf, Settings settings) {
-    LockOptions options = LockOptions.defaults().lease(settings.lease());
     return (item, sale) -> {
-      try (Hold hold = locks.lock(options, "stock:" + item).acquire(settings.patience())) {
+      try (Hold hold = locks.lock("stock:" + item).acquire(settings.patience())) {
         shelf.raiseFence(item, hold.fence());
         return sale.test(hold.fence());
       }

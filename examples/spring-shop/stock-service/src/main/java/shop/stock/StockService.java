@@ -16,5 +16,5 @@ class StockService {
 
   /** The settings of the shop. application.properties describes each. */
   @ConfigurationProperties("shop")
-  record Settings(Duration lease, Duration patience, Duration thinkTime) {}
+  record Settings(Duration patience, Duration thinkTime) {}
 }
