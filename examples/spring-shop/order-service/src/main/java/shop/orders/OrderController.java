@@ -1,10 +1,14 @@
 package shop.orders;
 
+import org.springframework.http.MediaType;
+import org.springframework.http.ResponseEntity;
+import org.springframework.web.bind.annotation.ExceptionHandler;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RequestParam;
 import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.client.RestClientResponseException;
 
 /** The HTTP interface of the shop. */
 @RestController
@@ -26,5 +30,13 @@ class OrderController {
   @PostMapping("/rush")
   Orders.Rush rush(@PathVariable int item, @RequestParam int ordersPerInstance) throws InterruptedException {
     return orders.rush(item, ordersPerInstance);
+  }
+
+  /** Passes on why the stock service didn't sell. */
+  @ExceptionHandler
+  ResponseEntity<String> notSold(RestClientResponseException answer) {
+    return ResponseEntity.status(answer.getStatusCode())
+        .contentType(MediaType.APPLICATION_PROBLEM_JSON)
+        .body(answer.getResponseBodyAsString());
   }
 }

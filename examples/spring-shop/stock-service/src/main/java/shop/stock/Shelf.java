@@ -1,12 +1,11 @@
 package shop.stock;
 
 import java.time.Duration;
-import java.util.Optional;
 import org.springframework.jdbc.core.simple.JdbcClient;
 import org.springframework.stereotype.Repository;
 import org.springframework.transaction.annotation.Transactional;
 
-/** The stock and the sales in PostgreSQL. */
+/** The stock and the sales in PostgreSQL. An unknown item is an EmptyResultDataAccessException. */
 @Repository
 class Shelf {
   private final JdbcClient database;
@@ -29,11 +28,11 @@ class Shelf {
   }
 
   /** Returns the stock of an item. */
-  public Optional<Stock> stock(int item) {
+  public Stock stock(int item) {
     return database.sql("""
         SELECT units, fence, (SELECT count(*) FROM sale WHERE sale.item = stock.item) AS sold
         FROM stock WHERE item = ?
-        """).param(item).query(Stock.class).optional();
+        """).param(item).query(Stock.class).single();
   }
 
   /**
@@ -43,7 +42,7 @@ class Shelf {
   public void raiseFence(int item, long fence) {
     int raised = database.sql("UPDATE stock SET fence = :fence WHERE item = :item AND fence <= :fence")
         .param("item", item).param("fence", fence).update();
-    if (raised == 0) throw new StaleFenceException(fence);
+    if (raised == 0) throw new StaleFenceException(fence, stock(item).fence());
   }
 
   /**
@@ -60,7 +59,7 @@ class Shelf {
     pause(thinkTime);
     int written = database.sql("UPDATE stock SET units = :units, fence = :fence WHERE item = :item AND fence <= :fence")
         .param("units", units - 1).param("fence", fence).param("item", item).update();
-    if (written == 0) throw new StaleFenceException(fence);
+    if (written == 0) throw new StaleFenceException(fence, stock(item).fence());
     database.sql("INSERT INTO sale (order_id, item, fence) VALUES (?, ?, ?)")
         .param(order).param(item).param(fence).update();
     return true;

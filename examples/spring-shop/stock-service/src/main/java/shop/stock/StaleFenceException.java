@@ -4,7 +4,7 @@ package shop.stock;
 class StaleFenceException extends RuntimeException {
   private static final long serialVersionUID = 1L;
 
-  StaleFenceException(long fence) {
-    super("fence " + fence + " is older than the one that the database has");
+  StaleFenceException(long fence, long newer) {
+    super("fence " + fence + " is less than " + newer + ", which the database has");
   }
 }

@@ -6,6 +6,7 @@ import io.github.redislock.LockLostException;
 import io.github.redislock.NotAcquiredException;
 import io.github.redislock.UnavailableException;
 import java.time.Duration;
+import org.springframework.dao.EmptyResultDataAccessException;
 import org.springframework.format.annotation.DurationFormat;
 import org.springframework.http.HttpStatus;
 import org.springframework.http.ProblemDetail;
@@ -17,7 +18,6 @@ import org.springframework.web.bind.annotation.PutMapping;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RequestParam;
 import org.springframework.web.bind.annotation.RestController;
-import org.springframework.web.server.ResponseStatusException;
 import shop.stock.StockService.Settings;
 
 /** The HTTP interface of the stock. */
@@ -44,7 +44,7 @@ class StockController {
 
   @GetMapping
   Shelf.Stock stock(@PathVariable int item) {
-    return shelf.stock(item).orElseThrow(() -> new ResponseStatusException(HttpStatus.NOT_FOUND));
+    return shelf.stock(item);
   }
 
   /** Sells one unit to an order. The parameter {@code think} makes the sale slow, to look at its lock. */
@@ -61,6 +61,11 @@ class StockController {
       // The database has checked the fence, so a sale that it has is right.
       return new Receipt(order, shelf.hasSold(order));
     }
+  }
+
+  @ExceptionHandler(EmptyResultDataAccessException.class)
+  ProblemDetail unknown() {
+    return ProblemDetail.forStatusAndDetail(HttpStatus.NOT_FOUND, "no such item");
   }
 
   @ExceptionHandler(StaleFenceException.class)
