@@ -145,9 +145,13 @@ impl Served {
     }
 
     fn output(&self, number: usize) -> String {
-        let output = self.command(number).output().expect("the command runs");
-        String::from_utf8(output.stdout).expect("text")
+        output_of(self.command(number).spawn().expect("the command runs"))
     }
+}
+
+fn output_of(command: Child) -> String {
+    let output = command.wait_with_output().expect("its output");
+    String::from_utf8(output.stdout).expect("text")
 }
 
 impl Drop for Served {
@@ -158,29 +162,33 @@ impl Drop for Served {
 }
 
 #[test]
-fn a_shop_that_serves_answers_and_an_interrupt_ends_all_of_it() {
+fn a_shop_that_serves_sells_nothing_without_the_lock_and_ends_by_an_interrupt() {
     let mut served = Served::start();
     assert_eq!(served.output(0), r#"{"order":1,"sold":true}"#);
     let stock = served.output(1);
     assert!(stock.starts_with(r#"{"units":999,"fence":"#), "{stock}");
     assert!(stock.ends_with(r#","sold":1}"#), "{stock}");
 
-    let mut slow = served.command(2).spawn().expect("curl");
+    let slow = served.command(2).spawn().expect("curl");
     until("the slow order has the lock", || {
         served.output(4).contains("exclusive")
     });
-    let mut next = served.command(3).spawn().expect("curl");
+    let next = served.command(3).spawn().expect("curl");
     until("the next order waits for it", || {
         served.output(4).contains("waiters\n1\n")
     });
+    served.commands[4] = served.commands[4].replace("LOCK.INFO stock:1", "SHUTDOWN NOSAVE");
+    served.output(4);
+    let sold = output_of(slow);
+    assert_eq!(sold, r#"{"order":1000001,"sold":true}"#);
+    let unserved = output_of(next);
+    assert!(unserved.contains(r#""status":503"#), "{unserved}");
+    assert!(served.output(1).ends_with(r#","sold":2}"#));
 
     let demo = served.demo.id();
     assert!(signal(&demo.to_string(), SIGINT));
     assert_eq!(served.demo.wait().expect("its end").code(), Some(130));
     assert_nothing_is_left(demo, &served.folder);
-    for order in [&mut slow, &mut next] {
-        assert!(!order.wait().expect("curl's end").success());
-    }
     assert_eq!(served.output(1), "");
 }
 
@@ -191,5 +199,8 @@ fn a_shop_that_cant_start_leaves_nothing_behind() {
     let output = run(command.env("REDIS_SERVER", "false"), &folder);
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{complaint}");
-    assert!(complaint.ends_with("demo: redis isn't ready\n"), "{complaint}");
+    assert!(
+        complaint.ends_with("demo: redis isn't ready\n"),
+        "{complaint}"
+    );
 }
