@@ -138,7 +138,7 @@ bench: run-deps build ## measure what locks cost, on SERVERS="/path/to/redis-ser
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-bench --bin bench -- --results "$(BENCH_RESULTS)" \
 	  $(BENCH_OPTIONS) $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
-bench-peers: run-deps build ## measure other lock libraries against LOCK.WAIT; needs python3 and npm
+bench-peers: run-deps build ## measure other lock libraries against this one; needs python3, npm, Go, Maven (60 minutes)
 	@sh bench/peers/install.sh "$(BENCH_RESULTS)/peers"
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-bench --bin peers -- --results "$(BENCH_RESULTS)" \
 	  --installed "$(BENCH_RESULTS)/peers" $(PEERS_OPTIONS) $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")

@@ -6,13 +6,13 @@ from contenders import KEY, LEASE_SECONDS, run
 
 
 def prepare(client):
-    def once():
+    def acquire():
         lock = redis_lock.Lock(client, KEY, expire=LEASE_SECONDS)
         if not lock.acquire():
             raise RuntimeError("not granted")
-        lock.release()
+        return lock.release
 
-    return once
+    return acquire
 
 
 run(prepare)

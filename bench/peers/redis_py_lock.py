@@ -4,13 +4,13 @@ from contenders import KEY, LEASE_SECONDS, run
 
 
 def prepare(client):
-    def once():
+    def acquire():
         lock = client.lock(KEY, timeout=LEASE_SECONDS)
         if not lock.acquire():
             raise RuntimeError("not granted")
-        lock.release()
+        return lock.release
 
-    return once
+    return acquire
 
 
 run(prepare)

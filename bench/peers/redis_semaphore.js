@@ -9,6 +9,6 @@ run((client) => {
   return async () => {
     const mutex = new Mutex(client, "lock", options);
     await mutex.acquire();
-    await mutex.release();
+    return () => mutex.release();
   };
 });

@@ -11,7 +11,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::sheet::{metric, shown, Cell, Extent, Place, Run};
-use crate::{contended, pair, pairs};
+use crate::{contended, pair, pairs, peers};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -98,7 +98,12 @@ pub fn draw(run: &Run, folder: &Path) -> Result<()> {
 
 /// Returns the drawings of what the run has measured.
 pub fn drawings(run: &Run) -> Result<Vec<Drawing>> {
-    let drawings = [each_client(run)?, crowd(run)?, free_lock(run)?];
+    let drawings = [
+        each_client(run)?,
+        crowd(run)?,
+        free_lock(run)?,
+        libraries(run)?,
+    ];
     Ok(drawings.into_iter().flatten().collect())
 }
 
@@ -227,6 +232,68 @@ fn free_lock(run: &Run) -> Result<Option<Drawing>> {
     bars(run, words, &[panel])
 }
 
+/// Draws what the lock libraries make of one lock that several processes contend for.
+fn libraries(run: &Run) -> Result<Option<Drawing>> {
+    let size = peers::DRAWN as u64;
+    // Results of early versions have no waits.
+    let cells = cells(run, peers::NAME, metric::WAIT_P99, |place| {
+        place.size == size
+    });
+    let (mut grants, mut waits, mut figures) = (Vec::new(), Vec::new(), Vec::new());
+    for wait in &cells {
+        let contestant = wait.place.contestant.as_str();
+        let look = if is_ours(contestant) { OURS } else { OTHERS[0] };
+        let name = format!("{}: {contestant}", language(wait));
+        let granted = run.sheet.cell(&wait.place, metric::GRANTS_PER_SECOND);
+        let granted = granted.with_context(|| format!("{name} has no grants"))?;
+        let label = shown(granted.median());
+        let longest = format!("{} ms", shown(wait.median()));
+        figures.push(format!(
+            "{name}: {label} grants/s, p99 of the wait {longest}"
+        ));
+        let ends = |cell: &Cell| vec![cell.least(), cell.most()];
+        grants.push(Bar {
+            name,
+            span: 0.0..granted.median(),
+            ticks: ends(granted),
+            label,
+            look,
+        });
+        waits.push(Bar {
+            name: String::new(),
+            span: 0.0..wait.median(),
+            ticks: ends(wait),
+            label: longest,
+            look,
+        });
+    }
+    let words = Words {
+        name: "peers",
+        title: format!(
+            "{size} contenders in several processes: what does each library make of it?"
+        ),
+        measured: format!("{}; ticks: their spread", medians(&cells)),
+        figures,
+    };
+    let panels = [
+        Panel {
+            heading: ["grants a second", "higher is better"],
+            bars: grants,
+        },
+        Panel {
+            heading: ["wait of a contender, p99, ms", "lower is better"],
+            bars: waits,
+        },
+    ];
+    bars(run, words, &panels)
+}
+
+/// Returns the language of a library, the first word of its setting.
+fn language(cell: &Cell) -> &str {
+    let setting = cell.place.setting.as_str();
+    setting.split(',').next().unwrap_or(setting)
+}
+
 fn cells<'a>(
     run: &'a Run,
     benchmark: &'a str,
@@ -245,6 +312,11 @@ fn medians(cells: &[&Cell]) -> String {
     format!("medians of {} rounds", rounds.unwrap_or(0))
 }
 
+/// Returns true if a contestant uses this module.
+fn is_ours(name: &str) -> bool {
+    name.starts_with("LOCK.") || name.starts_with(peers::OURS)
+}
+
 /// Returns the contestants in the order of their first cells.
 fn contestants<'a>(cells: &[&'a Cell]) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
@@ -260,7 +332,7 @@ fn contestants<'a>(cells: &[&'a Cell]) -> Vec<&'a str> {
 fn looks(cells: &[&Cell]) -> Vec<Look> {
     let mut others = OTHERS.into_iter().cycle();
     let names = contestants(cells).into_iter();
-    let looks = names.map(|name| match name.starts_with("LOCK.") {
+    let looks = names.map(|name| match is_ours(name) {
         true => OURS,
         false => others.next().unwrap_or(OURS),
     });
@@ -474,6 +546,31 @@ fn positive(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn libraries_of_the_same_name_have_a_bar_each() -> Result<()> {
+        let mut run = Run::begin("Redis 8.6.3".to_owned(), "0.1.0".to_owned(), Extent::Full)?;
+        assert!(libraries(&run)?.is_none());
+        for (setting, name) in [
+            ("Go, goroutines", "redsync"),
+            ("Go, goroutines", peers::OURS),
+            ("Node, ioredis", peers::OURS),
+        ] {
+            let place = Place::new(peers::NAME, setting, peers::DRAWN as u64, name);
+            for metric in [metric::WAIT_P99, metric::GRANTS_PER_SECOND] {
+                run.sheet.note(&place, metric, 4.0)?;
+            }
+        }
+        let drawing = libraries(&run)?.context("a drawing")?;
+        for name in ["Go: redsync", "Go: redis-lock", "Node: redis-lock"] {
+            assert!(
+                drawing.svg.contains(&format!("{name}: 4 grants/s")),
+                "{name}"
+            );
+            assert!(drawing.svg.contains(&format!(">\n{name}\n<")), "{name}");
+        }
+        Ok(())
+    }
 
     #[test]
     fn lines_differ_by_colour_and_by_dash() {

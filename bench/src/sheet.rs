@@ -19,6 +19,7 @@ pub mod metric {
     pub const LONGEST_WAIT: &str = "longest wait, ms";
     pub const LEAST_GRANTS: &str = "least grants of one";
     pub const MOST_GRANTS: &str = "most grants of one";
+    pub const CONNECTIONS: &str = "connections";
     pub const CPU_GRANT: &str = "server CPU a grant, µs";
     pub const CLIENT_CPU_GRANT: &str = "client CPU a grant, µs";
     pub const TIME_P50: &str = "p50, µs";
@@ -258,14 +259,17 @@ impl Run {
         std::fs::write(&path, self.text()?).with_context(|| path.display().to_string())
     }
 
-    /// Adds the benchmarks that only an earlier run of the same kind has measured.
+    /// Adds the benchmarks, and their settings, that only an earlier run of the same kind has measured.
     pub fn complete(&mut self, folder: &Path, kind: &str) -> Result<()> {
         let path = self.path(folder, kind);
         if !path.exists() {
             return Ok(());
         }
         let mut earlier = Run::load(&path)?;
-        let fresh = |cell: &Cell| self.sheet.of(&cell.place.benchmark).next().is_some();
+        let fresh = |cell: &Cell| {
+            let mut cells = self.sheet.of(&cell.place.benchmark);
+            cells.any(|own| own.place.setting == cell.place.setting)
+        };
         earlier.sheet.cells.retain(|cell| !fresh(cell));
         self.sheet.cells.append(&mut earlier.sheet.cells);
         Ok(())

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
+use redis_lock_bench::peers::Client;
 use redis_lock_bench::rounds::Progress;
 use redis_lock_bench::sheet::{Extent, Run};
 use redis_lock_bench::stage::{raise_file_limit, Stage};
@@ -26,6 +27,9 @@ struct Options {
     /// Run only long enough to see that everything works
     #[arg(long)]
     quick: bool,
+    /// Measure the libraries on these clients only, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Client>,
     /// The folder of the results
     #[arg(long, default_value = "target/bench")]
     results: PathBuf,
@@ -38,14 +42,23 @@ fn main() -> ExitCode {
 fn measured(options: &Options) -> Result<ExitCode> {
     raise_file_limit()?;
     let extent = Extent::asked(options.quick);
+    let clients = match options.only.as_slice() {
+        [] => Client::value_variants(),
+        only => only,
+    };
+    let mut failed = 0;
     for program in &options.servers {
         let stage = Stage::new(program, &options.module, extent);
         let mut run = Run::begin(stage.server_name()?, stage.module_version()?, extent)?;
         let progress = Progress::new()?;
-        peers::measure(&stage, &options.installed, &mut run.sheet, &progress)?;
+        let (installed, sheet) = (&options.installed, &mut run.sheet);
+        failed += peers::measure(&stage, installed, clients, sheet, &progress)?;
         progress.close();
         table::print(&run, &[]);
+        if !options.only.is_empty() {
+            run.complete(&options.results, "peers-")?;
+        }
         run.save(&options.results, "peers-")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(u8::from(failed > 0)))
 }
