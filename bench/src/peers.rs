@@ -388,7 +388,7 @@ impl Counted {
         let most = all().max().context("nobody contended")?;
         let seconds = self.told.iter().map(|told| told.seconds).sum::<f64>();
         let seconds = seconds / self.told.len() as f64;
-        sheet.note_some(place, metric::GRANTS_PER_SECOND, grants / seconds)?;
+        sheet.note(place, metric::GRANTS_PER_SECOND, grants / seconds)?;
         let mut waits = Times::new()?;
         for micros in self.told.iter().flat_map(|told| &told.waits) {
             waits.record(Duration::from_micros(*micros))?;
@@ -398,9 +398,13 @@ impl Counted {
         sheet.note(place, metric::LEAST_GRANTS, *least as f64)?;
         sheet.note(place, metric::MOST_GRANTS, *most as f64)?;
         sheet.note(place, metric::CONNECTIONS, self.connections as f64)?;
+        // All contenders of a library may be waiting for a message that was lost.
+        if grants == 0.0 {
+            return Ok(());
+        }
         let server_cpu = self.server_cpu.as_secs_f64();
-        sheet.note_some(place, metric::CPU_GRANT, server_cpu * 1e6 / grants)?;
+        sheet.note(place, metric::CPU_GRANT, server_cpu * 1e6 / grants)?;
         let client_cpu = self.told.iter().map(|told| told.cpu).sum::<f64>();
-        sheet.note_some(place, metric::CLIENT_CPU_GRANT, client_cpu * 1e6 / grants)
+        sheet.note(place, metric::CLIENT_CPU_GRANT, client_cpu * 1e6 / grants)
     }
 }
