@@ -46,15 +46,14 @@ class MigrationPagesTest {
     for (String call : calls) {
       String statement = call.startsWith("!") ? "boolean value = " + call : call;
       methods.append("""
-          static void call%d(Locks locks, RedisLock lock, RedisSemaphore semaphore, ReadWriteLock pages, Hold hold,
-              Thread leader) throws Exception { %s; }
+          static void call%d(Locks locks, RedisLock lock, RedisSemaphore semaphore, RedisReadWriteLock pages,
+              Hold hold, Thread leader) throws Exception { %s; }
           """.formatted(methods.length(), statement));
     }
     compiled("Calls", """
         import io.github.redislock.*;
         import java.time.Duration;
         import java.util.concurrent.TimeUnit;
-        import java.util.concurrent.locks.ReadWriteLock;
         class Calls { %s }
         """.formatted(methods));
   }
