@@ -1,6 +1,7 @@
 // Asynchronous tasks that contend for one lock, with the one client of their process.
 //
-// Called as `driver.js PORT CONTENDERS WARM_SECONDS`. Prints `ready` WARM_SECONDS after the first
+// Called as `driver.js PORT CONTENDERS WARM_SECONDS HELD_MS OTHER_MS`. Each contender has the lock for
+// HELD_MS, and does without it for OTHER_MS before it asks again. Prints `ready` WARM_SECONDS after the first
 // grant of this process. Counts from the line `begin` to the line `end` of its input, and then prints a line
 // of JSON: the grants of each contender, all waits in microseconds, the seconds, and the processor time
 // of this process in that time.
@@ -26,7 +27,7 @@ function fail(error) {
 // Runs the contenders. `prepare(client)` returns a function for one contender that acquires the lock,
 // and returns the function that releases it.
 async function run(prepare) {
-  const [port, count, warm] = process.argv.slice(2).map(Number);
+  const [port, count, warm, held, other] = process.argv.slice(2).map(Number);
   const grants = new Array(count).fill(0);
   const since = new Array(count).fill(null);
   const waits = [];
@@ -40,7 +41,9 @@ async function run(prepare) {
       waits.push(microseconds(performance.now() - since[index]));
       since[index] = null;
       grants[index] += 1;
+      if (held) await sleep(held);
       await release();
+      if (other) await sleep(other);
     }
   };
   grants.forEach((_, index) => contend(index).catch(fail));

@@ -1,6 +1,7 @@
 """Threads that contend for one lock, with the one client of their process.
 
-Called as `driver.py PORT CONTENDERS WARM_SECONDS`. Prints `ready` WARM_SECONDS after the first
+Called as `driver.py PORT CONTENDERS WARM_SECONDS HELD_MS OTHER_MS`. Each contender has the lock for
+HELD_MS, and does without it for OTHER_MS before it asks again. Prints `ready` WARM_SECONDS after the first
 grant of this process. Counts from the line `begin` to the line `end` of its input, and then prints a line
 of JSON: the grants of each contender, all waits in microseconds, the seconds, and the processor time
 of this process in that time.
@@ -33,6 +34,7 @@ def run(prepare):
     """Runs the contenders. `prepare(client)` returns a function for one contender that acquires the
     lock, and returns the function that releases it."""
     port, count, warm = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    held, other = (int(ms) / 1000 for ms in sys.argv[4:])
     grants, since, waits = [0] * count, [None] * count, []
     # Each thread may need a connection, and a pool has 100 by default.
     client = redis.Redis(port=port, max_connections=count + 10)
@@ -45,7 +47,11 @@ def run(prepare):
                 waits.append(microseconds(time.monotonic() - since[index]))
                 since[index] = None
                 grants[index] += 1
+                if held:
+                    time.sleep(held)
                 release()
+                if other:
+                    time.sleep(other)
         except BaseException:
             traceback.print_exc()
             os._exit(1)

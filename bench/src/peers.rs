@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use clap::ValueEnum;
-use redis_lock_load::{until, Connection, Server, PATIENCE};
+use redis_lock_load::Connection;
 use serde::Deserialize;
 
 use crate::lateness::{Times, MILLISECOND};
@@ -223,34 +223,75 @@ impl Drop for Driver {
     }
 }
 
+/// How long a contender has the lock, and does without it before it asks again.
+#[derive(Clone, Copy)]
+struct Work {
+    held_ms: u64,
+    other_ms: u64,
+    /// The addition to the setting's name.
+    name: &'static str,
+}
+
+/// The end of the settings in which contenders work with the lock and without it.
+pub const WORKING: &str = "; 1 ms with the lock, 10 ms without";
+
+const NONE: Work = Work {
+    held_ms: 0,
+    other_ms: 0,
+    name: "",
+};
+const SOME: Work = Work {
+    held_ms: 1,
+    other_ms: 10,
+    name: WORKING,
+};
+
 /// Contenders, divided evenly between processes.
 #[derive(Clone, Copy)]
 struct Crowd {
     contenders: usize,
     processes: usize,
+    work: Work,
 }
 
-const fn crowd(contenders: usize, processes: usize) -> Crowd {
+const fn crowd(contenders: usize, processes: usize, work: Work) -> Crowd {
     Crowd {
         contenders,
         processes,
+        work,
     }
 }
 
 impl Crowd {
     /// Returns the arguments of each driver.
-    fn arguments(self, port: u16, warm: Duration) -> [String; 3] {
+    fn arguments(self, port: u16, warm: Duration) -> [String; 5] {
         let each = self.contenders / self.processes;
-        let warm = warm.as_secs_f64();
-        [port.to_string(), each.to_string(), warm.to_string()]
+        let Work {
+            held_ms, other_ms, ..
+        } = self.work;
+        let numbers = [
+            u64::from(port),
+            each as u64,
+            warm.as_secs(),
+            held_ms,
+            other_ms,
+        ];
+        numbers.map(|number| number.to_string())
     }
 }
 
 /// The number of contenders that the drawing shows.
 pub const DRAWN: usize = 16;
 
-const QUICK: [Crowd; 2] = [crowd(16, 4), crowd(1_000, 1)];
-const FULL: [Crowd; 4] = [crowd(1, 1), crowd(16, 4), crowd(100, 4), crowd(1_000, 1)];
+const QUICK: [Crowd; 2] = [crowd(16, 4, SOME), crowd(1_000, 1, NONE)];
+const FULL: [Crowd; 6] = [
+    crowd(16, 4, NONE),
+    crowd(16, 4, SOME),
+    crowd(100, 4, NONE),
+    crowd(100, 4, SOME),
+    crowd(1_000, 1, NONE),
+    crowd(1_000, 1, SOME),
+];
 
 struct Size {
     crowds: &'static [Crowd],
@@ -279,10 +320,9 @@ pub fn measure(
             crowds: &FULL,
             warm: Duration::from_secs(5),
             window: Duration::from_secs(3),
-            rounds: 5,
+            rounds: 3,
         },
     );
-    let server = stage.start(&[])?;
     let installed = PathBuf::from(installed).canonicalize();
     let installed = installed.context("the libraries aren't installed: make bench-peers")?;
     let mut failed = 0;
@@ -293,16 +333,21 @@ pub fn measure(
         let mut libraries: Vec<&Library> = libraries.filter(measured).collect();
         let name = |library: &&Library| {
             let Library { name, client, .. } = library;
-            format!("{NAME}, {}, {n}: {name}", client.setting())
+            format!(
+                "{NAME}, {}{}, {n}: {name}",
+                client.setting(),
+                crowd.work.name
+            )
         };
         interleaved(size.rounds, &mut libraries, progress, name, |_, library| {
-            let place = Place::new(NAME, library.client.setting(), n, library.name);
-            let command = || {
+            let setting = format!("{}{}", library.client.setting(), crowd.work.name);
+            let place = Place::new(NAME, &setting, n, library.name);
+            let command = |port| {
                 let mut command = library.runtime.command(&installed, library.driver);
-                command.args(crowd.arguments(server.port(), size.warm));
+                command.args(crowd.arguments(port, size.warm));
                 command
             };
-            let counted = round_of(*crowd, command, &server, size.window);
+            let counted = round_of(crowd.processes, command, stage, size.window);
             if let Err(error) = counted.and_then(|counted| counted.note(sheet, &place)) {
                 failed += 1;
                 progress.interrupt(&format!("{}: {error:#}", name(library)));
@@ -313,26 +358,18 @@ pub fn measure(
     Ok(failed)
 }
 
+/// Plays a round on a new server, because a client that was killed may still have a place in the queue of
+/// the old one.
 fn round_of(
-    crowd: Crowd,
-    command: impl Fn() -> Command,
-    server: &Server,
+    processes: usize,
+    command: impl Fn(u16) -> Command,
+    stage: &Stage,
     window: Duration,
 ) -> Result<Counted> {
-    let mut asker = prepared(server)?;
-    let drivers = (0..crowd.processes).map(|_| Driver::start(&mut command()));
-    let drivers = warmed(drivers.collect::<Result<Vec<_>>>()?)?;
-    counted(drivers, window, &mut asker)
-}
-
-/// Waits until the clients of the last round are gone, and empties the server.
-fn prepared(server: &Server) -> Result<Connection> {
-    let mut asker = server.connect()?;
-    until("the last clients are gone", PATIENCE, || {
-        Ok(connections(&mut asker)? == 0)
-    })?;
-    asker.call("FLUSHALL")?;
-    Ok(asker)
+    let server = stage.start(&[])?;
+    let start = |_| Driver::start(&mut command(server.port()));
+    let drivers = (0..processes).map(start).collect::<Result<Vec<_>>>()?;
+    counted(warmed(drivers)?, window, &mut server.connect()?)
 }
 
 /// Returns the number of connections except the asker's own.

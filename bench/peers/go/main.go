@@ -1,6 +1,7 @@
 // Goroutines that contend for one lock, with the one client of their process.
 //
-// Called as `peers LIBRARY PORT CONTENDERS WARM_SECONDS`. Prints `ready` WARM_SECONDS
+// Called as `peers LIBRARY PORT CONTENDERS WARM_SECONDS HELD_MS OTHER_MS`. Each contender has the lock
+// for HELD_MS, and does without it for OTHER_MS before it asks again. Prints `ready` WARM_SECONDS
 // after the first grant of this process. Counts from the line `begin` to the line `end` of its input, and then
 // prints a line of JSON: the grants of each contender, all waits in microseconds, the seconds, and
 // the processor time of this process in that time.
@@ -39,7 +40,7 @@ type contender struct {
 	since  time.Time
 }
 
-func (c *contender) contend(once acquire) error {
+func (c *contender) contend(once acquire, held, other time.Duration) error {
 	for {
 		c.asks()
 		release, err := once()
@@ -47,9 +48,11 @@ func (c *contender) contend(once acquire) error {
 			return err
 		}
 		c.granted()
+		time.Sleep(held)
 		if err := release(); err != nil {
 			return err
 		}
+		time.Sleep(other)
 	}
 }
 
@@ -109,10 +112,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	warm, err := time.ParseDuration(os.Args[4] + "s")
-	if err != nil {
-		log.Fatal(err)
-	}
+	warm, held, other := duration(os.Args[4]+"s"), duration(os.Args[5]+"ms"), duration(os.Args[6]+"ms")
 	prepare, err := begins(redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + os.Args[2]}))
 	if err != nil {
 		log.Fatal(err)
@@ -120,13 +120,21 @@ func main() {
 	contenders := make([]contender, count)
 	for index := range contenders {
 		once := prepare()
-		go func() { log.Fatal(contenders[index].contend(once)) }()
+		go func() { log.Fatal(contenders[index].contend(once, held, other)) }()
 	}
 	for !granted(contenders) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	time.Sleep(warm)
 	report(contenders)
+}
+
+func duration(text string) time.Duration {
+	parsed, err := time.ParseDuration(text)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return parsed
 }
 
 // granted returns true if a contender was granted the lock.

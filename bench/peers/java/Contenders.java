@@ -11,7 +11,8 @@ import java.util.stream.Collectors;
 /**
  * Threads that contend for one lock, with the one client of their process.
  *
- * <p>A driver gets the arguments {@code LIBRARY PORT CONTENDERS WARM_SECONDS}. Prints {@code ready}
+ * <p>A driver gets the arguments {@code LIBRARY PORT CONTENDERS WARM_SECONDS HELD_MS
+ * OTHER_MS}. Each contender has the lock for HELD_MS, and does without it for OTHER_MS before it asks again. Prints {@code ready}
  * WARM_SECONDS after the first grant of this process, when the JVM is warm. Counts from the line {@code
  * begin} to the line {@code end} of its input, and then prints a line of JSON: the grants of each
  * contender, all waits in microseconds, the seconds, and the processor time of this process in that time.
@@ -25,13 +26,17 @@ final class Contenders {
   /** What one thread has counted. */
   private static final class Contender implements Runnable {
     private final Lock lock;
+    private final long heldMs;
+    private final long otherMs;
     private long grants;
     private List<Long> waits = new ArrayList<>();
     private long sinceNanos;
     private boolean isWaiting;
 
-    Contender(Lock lock) {
+    Contender(Lock lock, String[] arguments) {
       this.lock = lock;
+      heldMs = Long.parseLong(arguments[4]);
+      otherMs = Long.parseLong(arguments[5]);
     }
 
     @Override
@@ -41,7 +46,9 @@ final class Contenders {
           asks();
           lock.lock();
           granted();
+          if (heldMs > 0) Thread.sleep(heldMs);
           lock.unlock();
+          if (otherMs > 0) Thread.sleep(otherMs);
         }
       } catch (Throwable error) {
         error.printStackTrace();
@@ -86,7 +93,7 @@ final class Contenders {
     int count = Integer.parseInt(arguments[2]);
     List<Contender> contenders = new ArrayList<>();
     for (int index = 0; index < count; index++) {
-      Contender contender = new Contender(prepare.get());
+      Contender contender = new Contender(prepare.get(), arguments);
       contenders.add(contender);
       Thread thread = new Thread(contender);
       thread.setDaemon(true);
