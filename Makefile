@@ -115,7 +115,7 @@ check: build-deps deny ## run rustfmt, clippy, rustdoc, cycles of files and the 
 	cargo fmt --all --check
 	@$(FOUND); set -x; cargo test --quiet --test cycles
 	@$(FOUND); set -x; cargo clippy --workspace --all-targets -- -D warnings
-	@$(FOUND); set -x; cargo clippy --test ha --test upgrade --test packages --test monitoring --test vanished -- -D warnings
+	@$(FOUND); set -x; cargo clippy --test ha --test upgrade --test packages --test monitoring --test vanished --test spring_shop -- -D warnings
 	@$(FOUND); set -x; RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 demo: run-deps build ## show an oversold flash sale, without a lock and with one
@@ -262,11 +262,23 @@ site: ## build a site of all Markdown, with search and diagrams: target/site; ne
 test-site: site ## test the site in headless Chromium: its links, search, diagrams, and width on a phone
 	@node --test --test-timeout=300000 scripts/pages/site/site.test.mjs
 
-.PHONY: test-postgres
-test-postgres: test-deps build ## run the leader election example with a real PostgreSQL, which it installs if missing
+# --- examples with PostgreSQL ------------------------------------------------------------------
+
+.PHONY: postgres test-postgres demo-spring test-spring
+
+postgres:
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { \
 	  if [ "$$(id -u)" = 0 ]; then apt-get install -y postgresql; else sudo apt-get install -y postgresql; fi; }
+
+test-postgres: postgres test-deps build ## run the leader election example with a real PostgreSQL, which it installs if missing
 	@$(FOUND); cargo nextest run -p redis-lock-leader-election --test leader_election
+
+demo-spring: postgres run-deps build ## sell from two Spring Boot services: without a lock, with the JVM's, with ours; needs a JDK and Maven
+	@$(FOUND); sh examples/spring-shop/demo
+
+# One test at a time: they share Maven's folders.
+test-spring: postgres test-deps build ## run the shop of Spring Boot services with a real PostgreSQL; needs a JDK and Maven
+	@$(FOUND); cargo nextest run --test spring_shop --test-threads=1
 
 clean: ## remove everything that was built
 	cargo clean

@@ -33,9 +33,9 @@ use servers::{within, Setting};
 use table::{Behaviour, Where};
 use world::World;
 
-/// The time limit of a client's own tests. The longest take one minute on a quiet machine, with
+/// The time limit of a client's own tests. The longest take two minutes on a quiet machine, with
 /// everything built.
-const OWN_TESTS_TIME: Duration = Duration::from_secs(600);
+const OWN_TESTS_TIME: Duration = Duration::from_secs(900);
 
 /// Runs the conformance suite.
 #[derive(Parser)]
