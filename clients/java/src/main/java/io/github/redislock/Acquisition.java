@@ -48,6 +48,8 @@ final class Acquisition {
   private Throwable outage;
   private boolean isOutageTold;
   private boolean isQueued;
+  /** True if the turn was announced while a request, which may be older, had no reply yet. */
+  private boolean isAnnounced;
   private boolean isSent;
   /** True once the end of the wait is being confirmed: no request may follow the CANCEL. */
   private boolean isEnding;
@@ -131,7 +133,9 @@ final class Acquisition {
 
   private void askNow() {
     synchronized (this) {
-      if (isOver || isEnding || asked != null && !asked.isDone()) return;
+      if (isOver || isEnding) return;
+      isAnnounced = asked != null && !asked.isDone();
+      if (isAnnounced) return;
       if (next != null) next.cancel(false);
     }
     ask();
@@ -179,7 +183,8 @@ final class Acquisition {
       backoff.reset();
       if (reply instanceof Long) {
         isQueued = true;
-        next = locks.after(askNanos(), this::ask);
+        next = locks.after(isAnnounced ? 0 : askNanos(), this::ask);
+        isAnnounced = false;
         return;
       }
     }
