@@ -139,6 +139,10 @@ public final class LettuceLink implements Link {
   private static Throwable told(Throwable error) {
     for (Throwable cause = error; cause != null; cause = cause.getCause()) {
       if (cause instanceof RedisCommandExecutionException reply) return new ServerError(reply.getMessage(), null);
+      // Of the nodes of a cluster.
+      for (Throwable also : cause.getSuppressed()) {
+        if (told(also) instanceof ServerError reply) return reply;
+      }
     }
     return error;
   }
