@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -239,6 +240,42 @@ func TestAThousandGoroutinesWaitOnFewConnections(t *testing.T) {
 		check(t, receive(t, failures))
 	}
 	t.Logf("%d connections, %v for all", connections, time.Since(began))
+}
+
+func TestAContendedWaitBlocksForAMomentAndGoesOnInTheQueue(t *testing.T) {
+	s := serve(t)
+	locks := s.locks(t)
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	_, err := lockOf(t, locks, "k").AcquireWithin(background, 10*time.Millisecond)
+	expect(t, err, redislock.ErrNotAcquired)
+	kind := func() string { return fmt.Sprint(s.Call(t, "LOCK.INFO", "k", "WAITERS", 1)) }
+	done := make(chan error, 1)
+	go func() {
+		lock := lockOf(t, locks, "k")
+		_, err := lock.Acquire(background)
+		done <- errors.Join(err, lock.Release(background))
+	}()
+	until(t, "it blocks", func() bool { return strings.Contains(kind(), "blocked") })
+	until(t, "it has a place", func() bool { return s.Waiters(t, "k") == 1 && !strings.Contains(kind(), "blocked") })
+	s.Call(t, "LOCK.RELEASE", "k", "other")
+	check(t, receive(t, done))
+}
+
+func TestAWaitThatIsCancelledWhileItBlocksLeavesNothing(t *testing.T) {
+	s := serve(t)
+	locks := s.locks(t)
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	for range 50 {
+		_, err := lockOf(t, locks, "k").AcquireWithin(background, 5*time.Millisecond)
+		expect(t, err, redislock.ErrNotAcquired)
+		ctx, cancel := context.WithTimeout(background, time.Minute)
+		time.AfterFunc(time.Duration(rand.IntN(2000))*time.Microsecond, cancel)
+		_, err = lockOf(t, locks, "k").Acquire(ctx)
+		expect(t, err, context.Canceled)
+	}
+	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
+	s.Call(t, "LOCK.RELEASE", "k", "other")
+	acquired(t, lockOf(t, locks, "k"))
 }
 
 func TestAnExhaustedPoolOfTheClientDoesntMatter(t *testing.T) {
