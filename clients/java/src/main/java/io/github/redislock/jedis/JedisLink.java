@@ -51,11 +51,12 @@ public final class JedisLink implements Link {
   }
 
   /**
-   * Makes a link that makes its client at its first command, and tries again at the next one if that fails.
-   * The clients of a cluster and of Sentinel connect as soon as they are made.
+   * Makes a link that makes its client in the background, and again at a command if that failed. The
+   * clients of a cluster and of Sentinel connect as soon as they are made.
    */
   public JedisLink(Supplier<? extends UnifiedJedis> jedis) {
     this(new Connections(() -> Connections.checked(providerOf(jedis.get()))));
+    CompletableFuture.runAsync(connections::provider, threads);
   }
 
   private JedisLink(Connections connections) {
