@@ -37,8 +37,10 @@ class HoldsTest {
   @EnumSource
   void whatFollowsAFutureMayBlock(TestServer.Kind kind) throws Exception {
     try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      Hold first = locks.lock("a").acquire();
+      // Attached before the grant, so that the caller's own thread doesn't run it.
       CompletableFuture<Long> fence = locks.lock("a").acquireAsync().thenCompose(hold -> {
-        locks.lock("b").lock();
+        assertTrue(locks.lock("b").tryLock());
         return hold.releaseAsync();
       }).thenApply(wasHeld -> {
         assertTrue(wasHeld);
@@ -46,6 +48,8 @@ class HoldsTest {
           return third.fence();
         }
       });
+      until(() -> server.waiters("a") == 1);
+      first.close();
       assertTrue(fence.get(20, TimeUnit.SECONDS) > 0);
     }
   }
