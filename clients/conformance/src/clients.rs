@@ -38,6 +38,11 @@ pub struct Client {
 }
 
 impl Client {
+    /// Returns true if each driver of the client starts a JVM.
+    pub fn starts_a_jvm(&self) -> bool {
+        self.folder.ends_with("java")
+    }
+
     /// Returns true if the client has the ability that a row needs.
     pub fn can_do(&self, behaviour: &Behaviour) -> bool {
         !behaviour.needs.is_some_and(|it| self.lacks.contains(&it))

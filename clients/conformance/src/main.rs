@@ -37,6 +37,10 @@ use world::World;
 /// everything built.
 const OWN_TESTS_TIME: Duration = Duration::from_secs(900);
 
+/// The most threads of each stage: the rows, the rows of clients on a JVM, the libraries' own tests, and
+/// those of speed. Most rows wait for time to pass, but the start of a JVM takes a second of CPU time.
+const STAGES: [usize; 4] = [usize::MAX, 4, 3, 1];
+
 /// Runs the conformance suite.
 #[derive(Parser)]
 struct Options {
@@ -83,32 +87,31 @@ fn run(options: Options) -> Result<ExitCode> {
     if !options.no_setup && !options.run.list {
         folders.iter().try_for_each(|folder| set_up(folder))?;
     }
-    let (mut tests, mut speed_tests) = (Vec::new(), Vec::new());
+    let mut stages: [(usize, Vec<Trial>); 4] = STAGES.map(|threads| (threads, Vec::new()));
     for server in &options.servers {
         for setting in settings(server, module)? {
-            let of_client = |client: &Client| trials_of(client, &setting);
-            tests.extend(clients.iter().flat_map(of_client));
+            for client in &clients {
+                let (_, rows) = &mut stages[usize::from(client.starts_a_jvm())];
+                rows.extend(trials_of(client, &setting));
+            }
         }
         for folder in &folders {
             let trial = |program, name| own_tests(&folder.join(program), name, server, module);
-            tests.extend(trial("test", "its own tests"));
-            speed_tests.extend(trial("speed", "its own tests of speed"));
+            stages[2].1.extend(trial("test", "its own tests"));
+            stages[3].1.extend(trial("speed", "its own tests of speed"));
         }
     }
     panic::set_hook(Box::new(|info| {
         LAST_PANIC.set(info.to_string());
     }));
-    let tests = libtest_mimic::run(&options.run, tests);
-    let speed_tests = libtest_mimic::run(&one_at_a_time(options.run), speed_tests);
-    Ok(match tests.has_failed() {
-        true => tests.exit_code(),
-        false => speed_tests.exit_code(),
-    })
-}
-
-fn one_at_a_time(mut run: Arguments) -> Arguments {
-    run.test_threads = Some(1);
-    run
+    let mut failed = None;
+    for (threads, trials) in stages {
+        let mut run = options.run.clone();
+        run.test_threads = run.test_threads.map(|most| most.min(threads));
+        let ended = libtest_mimic::run(&run, trials);
+        failed = failed.or(ended.has_failed().then(|| ended.exit_code()));
+    }
+    Ok(failed.unwrap_or(ExitCode::SUCCESS))
 }
 
 /// Returns all rows.
