@@ -365,7 +365,9 @@ final class Acquisition {
     if (turn != null) turn.close();
     if (own != null) Locks.EVENTS.execute(own::close);
     Duration took = Duration.ofNanos(System.nanoTime() - begunNanos);
-    boolean hasWaited = isQueued || outage != null || turn == null && waits && took.toMillis() > 1;
+    // LOCK.WAIT doesn't say whether it waited for its grant.
+    boolean isLong = outcome != Observer.Outcome.GRANTED || took.toMillis() > 1;
+    boolean hasWaited = isQueued || outage != null || turn == null && waits && isLong;
     if (hasWaited) locks.tellWaited(lock, took, outcome);
   }
 
