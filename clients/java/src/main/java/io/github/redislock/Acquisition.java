@@ -56,6 +56,8 @@ final class Acquisition {
   private boolean isOver;
   /** True from the first grant, which may need a session or replicas yet. */
   private boolean isGranted;
+  /** The time before the latest LOCK.WAIT was sent, from which its lease counts. */
+  private volatile long blockSentNanos;
 
   /**
    * Makes an acquire.
@@ -150,7 +152,8 @@ final class Acquisition {
       asked = reply = sent(Duration.ofNanos(Math.max(deadlineNanos - now, 1)));
     }
     reply.whenComplete((value, error) -> {
-      if (error == null) replied(value, now);
+      boolean isBlock = turn == null && waits;
+      if (error == null) replied(value, isBlock ? blockSentNanos : now);
       else failed(error);
     });
   }
@@ -168,7 +171,9 @@ final class Acquisition {
     List<byte[]> block = List.of("BLOCK".getBytes(UTF_8), ("" + blockMs).getBytes(UTF_8));
     Command wait = Command.of("WAIT", lock.keys, lease).with(options.mode()).with(keep).with(block);
     Duration limit = hasLimit ? left.plusNanos(CONFIRM_NANOS) : Duration.ZERO;
-    return locks.link.block(wait, limit, attempt.plusNanos(CONFIRM_NANOS));
+    blockSentNanos = System.nanoTime();
+    return locks.link.block(
+        wait, limit, attempt.plusNanos(CONFIRM_NANOS), () -> blockSentNanos = System.nanoTime());
   }
 
   private void replied(Object reply, long sentNanos) {

@@ -24,8 +24,10 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
@@ -92,8 +94,9 @@ final class Driver {
     String name = order.has("lock") ? text(order, "lock") : "";
     return switch (text(order, "do")) {
       case "connect" -> {
-        locks = new Locks(link(order), ms(order, "command_timeout_ms", 1000), new Told());
+        Duration commandTimeout = ms(order, "command_timeout_ms", 1000);
         warmUp(is(order, "cluster"));
+        locks = new Locks(link(order), commandTimeout, new Told());
         yield ok(true);
       }
       case "lock" -> makeLock(name, order);
@@ -128,7 +131,7 @@ final class Driver {
    * Asks a server, or a cluster, of this process for a lock that somebody else has. On a busy machine the JVM needs
    * seconds to load the classes of a Redis client at its first connection.
    */
-  private void warmUp(boolean isCluster) throws IOException {
+  private void warmUp(boolean isCluster) throws IOException, InterruptedException {
     JsonObject order = new JsonObject();
     try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
       Thread replies = new Thread(() -> replyLikeAServer(server));
@@ -185,12 +188,22 @@ final class Driver {
     }
   }
 
-  private Link link(JsonObject order) {
+  private Link link(JsonObject order) throws InterruptedException {
     List<HostAndPort> servers = new ArrayList<>();
     order.getAsJsonArray("servers").forEach(server -> servers.add(HostAndPort.from(server.getAsString())));
     boolean isCluster = order.get("cluster").getAsBoolean();
     String sentinel = text(order, "sentinel");
-    if (client.equals("jedis")) return new JedisLink(() -> jedis(servers, isCluster, sentinel, order));
+    if (client.equals("jedis")) {
+      CountDownLatch isMade = new CountDownLatch(1);
+      JedisLink link = new JedisLink(() -> {
+        UnifiedJedis jedis = jedis(servers, isCluster, sentinel, order);
+        isMade.countDown();
+        return jedis;
+      });
+      // There may be no server.
+      isMade.await(500, TimeUnit.MILLISECONDS);
+      return link;
+    }
     if (isCluster) return new LettuceLink(RedisClusterClient.create(Threads.OF_LETTUCE, servers.stream().map(at -> uri(at, order)).toList()));
     RedisURI uri = uri(servers.get(0), order);
     if (sentinel != null) {

@@ -81,7 +81,7 @@ public final class JedisLink implements Link {
   }
 
   @Override
-  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt) {
+  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
     Awaited reply = new Awaited();
     CompletableFuture<Void> sent = new CompletableFuture<>();
     sent.orTimeout(millisOf(attempt), TimeUnit.MILLISECONDS).exceptionally(late -> {
@@ -89,6 +89,7 @@ public final class JedisLink implements Link {
       return null;
     });
     run(reply, () -> connections.redirected(command, (node, connection) -> {
+      sending.run();
       reply.send(connection, command);
       sent.complete(null);
       // The server ends the wait by BLOCK; 0 is without a limit.

@@ -80,7 +80,7 @@ public final class LettuceLink implements Link {
   }
 
   @Override
-  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt) {
+  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
     throw new UnsupportedOperationException("a shared connection can't block");
   }
 

@@ -29,8 +29,9 @@ public interface Link extends AutoCloseable {
    *
    * @param limit the time until the reply at most, or zero for no limit
    * @param attempt the time until the command is sent at most, with connecting
+   * @param sending is run immediately before the command is sent
    */
-  CompletableFuture<Object> block(Command command, Duration limit, Duration attempt);
+  CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending);
 
   /** Returns a link with connections that nobody else uses, for sessions and held-back replies. */
   Link own();
