@@ -60,7 +60,7 @@ class KindsTest {
     try (TestServer server = new TestServer("--cluster-enabled", "yes")) {
       server.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383");
       until(() -> new String((byte[]) server.command("CLUSTER", "INFO")).contains("cluster_state:ok"));
-      try (Locks locks = new Locks(ofCluster(kind, server.port()))) {
+      try (Locks locks = locksOf(ofCluster(kind, server.port()))) {
         waitAndCancel(server, locks);
       }
     }
@@ -70,7 +70,7 @@ class KindsTest {
   @EnumSource
   void aSentinel(TestServer.Kind kind) throws Exception {
     try (TestServer server = new TestServer(); TestSentinel sentinel = new TestSentinel(server.port())) {
-      try (Locks locks = new Locks(ofSentinel(kind, sentinel.port()))) {
+      try (Locks locks = locksOf(ofSentinel(kind, sentinel.port()))) {
         waitAndCancel(server, locks);
       }
     }
@@ -81,7 +81,7 @@ class KindsTest {
   void tls(TestServer.Kind kind) throws Exception {
     Path folder = Files.createTempDirectory("redis-lock-tls");
     try (TestServer server = TestServer.withTls(folder)) {
-      try (Locks locks = new Locks(ofTls(kind, server.tlsPort(), folder.resolve("certificate.pem")))) {
+      try (Locks locks = locksOf(ofTls(kind, server.tlsPort(), folder.resolve("certificate.pem")))) {
         waitAndCancel(server, locks);
       }
     }
@@ -138,6 +138,10 @@ class KindsTest {
     return linkOf(new PooledConnectionProvider(new HostAndPort("localhost", port), config));
   }
 
+  private static Locks locksOf(Link link) {
+    return new Locks(link, Duration.ofSeconds(8), Observer.LOGGING);
+  }
+
   private static Link linkOf(ConnectionProvider provider) {
     return new JedisLink(TestServer.jedis(provider));
   }
@@ -159,7 +163,7 @@ class KindsTest {
     }
     assertThrows(NotAcquiredException.class, () -> {
       try (Hold hold = locks.lock("k").acquire()) {
-        locks.lock("k").acquire(Duration.ofMillis(100)).close();
+        locks.lock("k").acquire(Duration.ofSeconds(1)).close();
       }
     });
     assertEquals(0L, server.command("EXISTS", "k"));
