@@ -50,7 +50,7 @@ class AnnouncementTest {
     }
 
     @Override
-    public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt) {
+    public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
       throw new UnsupportedOperationException();
     }
 

@@ -42,9 +42,9 @@ final class LifecycleLink implements Link, SmartLifecycle {
   }
 
   @Override
-  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt) {
+  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
     try {
-      return current().block(command, limit, attempt);
+      return current().block(command, limit, attempt, sending);
     } catch (RuntimeException unopened) {
       return CompletableFuture.failedFuture(unopened);
     }
