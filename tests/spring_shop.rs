@@ -100,7 +100,7 @@ fn only_the_lock_that_both_instances_share_sells_exactly_the_stock() {
     assert_eq!(redis_lock.number("left"), 0, "{text}");
     assert_eq!(redis_lock.number("oversold"), 0, "{text}");
 
-    // Of two sales from ten units, the late one wrote nothing.
+    // Only one of two sales from ten units was written: the late one was refused.
     assert!(
         late.number("newer-fence") > late.number("stale-fence"),
         "{text}"

@@ -223,7 +223,7 @@ impl Drop for Driver {
     }
 }
 
-/// How long a contender has the lock, and does without it before it asks again.
+/// The time for which a contender has the lock, and the pause before it asks again.
 #[derive(Clone, Copy)]
 struct Work {
     held_ms: u64,
@@ -387,7 +387,7 @@ fn warmed(mut drivers: Vec<Driver>) -> Result<Vec<Driver>> {
     Ok(drivers)
 }
 
-/// What was counted in a time window.
+/// The counts of a time window.
 struct Counted {
     told: Vec<Told>,
     server_cpu: Duration,

@@ -23,7 +23,7 @@ final class Contenders {
 
   private Contenders() {}
 
-  /** What one thread has counted. */
+  /** The counts of one thread. */
   private static final class Contender implements Runnable {
     private final Lock lock;
     private final long heldMs;

@@ -21,7 +21,7 @@ import java.util.concurrent.TimeUnit;
  * server is then cancelled and released in the background.
  */
 final class Acquisition {
-  /** How long the end of a wait may take to be confirmed by the server. */
+  /** The longest time in which the server confirms the end of a wait. */
   private static final long CONFIRM_NANOS = TimeUnit.MILLISECONDS.toNanos(200);
   /** The longest time without a reply during a wait. */
   private static final long SILENT_NANOS = TimeUnit.SECONDS.toNanos(3);

@@ -5,14 +5,14 @@ import java.lang.System.Logger.Level;
 import java.time.Duration;
 
 /**
- * What a program may hear of its locks, on threads where it may block. The library logs exceptions of
+ * The events that a program may hear of its locks, on threads where it may block. The library logs exceptions of
  * these methods, and goes on.
  */
 public interface Observer {
   /** An observer that logs outages, with the logger {@code io.github.redislock}. */
   Observer LOGGING = new Observer() {};
 
-  /** How an acquire that had to wait ended. */
+  /** The end of an acquire that had to wait. */
   enum Outcome {
     /** The lock was granted. */
     GRANTED,

@@ -40,7 +40,7 @@ public final class RedisLock implements Lock {
   private final Set<Thread> losers = Collections.newSetFromMap(new WeakHashMap<>());
   private BooleanSupplier isOwnObstacle = () -> false;
   private Acquisition running;
-  /** How many releases of a chosen token may still be sent: no acquire with it may run meanwhile. */
+  /** The releases of a chosen token that may still be sent: no acquire with it may run meanwhile. */
   private int releases;
   private Grant grant;
   private Grant latest;

@@ -32,7 +32,7 @@ class HoldsTest {
     }
   }
 
-  /** What follows a future may block, because no thread of the Redis client runs it. */
+  /** A stage that follows a future may block, because no thread of the Redis client runs it. */
   @ParameterizedTest
   @EnumSource
   void whatFollowsAFutureMayBlock(TestServer.Kind kind) throws Exception {

@@ -17,7 +17,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** What the conformance suite can't see: threads, interrupts, forgotten holds, many tasks. */
+/** Tests of what the conformance suite can't see: threads, interrupts, forgotten holds, many tasks. */
 class ThreadsTest {
   @ParameterizedTest
   @EnumSource

@@ -36,10 +36,10 @@ import redis.clients.jedis.util.Pool;
  */
 final class Connections {
   private static final int MOST_REDIRECTIONS = 5;
-  /** How many idle connections to a node are kept. */
+  /** The idle connections to a node that are kept. */
   private static final int MOST_IDLE = 8;
 
-  /** What is done with a connection to the node of a command. */
+  /** An exchange over a connection to the node of a command. */
   interface Exchange {
     Object run(Pool<Connection> node, Connection connection);
   }

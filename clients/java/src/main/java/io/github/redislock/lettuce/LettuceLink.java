@@ -136,10 +136,10 @@ public final class LettuceLink implements Link {
   }
 
   /** Returns the error reply of the server, if there was one. */
-  private static Throwable told(Throwable error) {
+  static Throwable told(Throwable error) {
     for (Throwable cause = error; cause != null; cause = cause.getCause()) {
       if (cause instanceof RedisCommandExecutionException reply) return new ServerError(reply.getMessage(), null);
-      // Of the nodes of a cluster.
+      // Each node of a cluster may have replied with an error.
       for (Throwable also : cause.getSuppressed()) {
         if (told(also) instanceof ServerError reply) return reply;
       }

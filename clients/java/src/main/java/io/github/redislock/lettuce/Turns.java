@@ -4,7 +4,6 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 import io.github.redislock.spi.Link.Turn;
 import io.github.redislock.spi.ServerError;
-import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.pubsub.RedisPubSubAdapter;
 import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
@@ -34,7 +33,7 @@ final class Turns {
 
   Turn take(byte[] key, Runnable announced) {
     String channel = isCluster ? "redis-lock:" + id + ":{" + tagOf(key) + "}" : "redis-lock:" + id;
-    // Whoever may subscribe can read the message, so it isn't the token.
+    // The message isn't the token, because every subscriber can read it.
     String message = random();
     waiting.put(message, announced);
     return new Turn() {
@@ -79,9 +78,7 @@ final class Turns {
     return listening.handle((done, error) -> {
       if (error == null) return null;
       channels.remove(channel);
-      for (Throwable cause = error; cause != null; cause = cause.getCause()) {
-        if (cause instanceof RedisCommandExecutionException reply) throw new ServerError(reply.getMessage(), null);
-      }
+      if (LettuceLink.told(error) instanceof ServerError refused) throw refused;
       throw new IllegalStateException("no messages from the server", error);
     });
   }
