@@ -20,6 +20,7 @@ use std::os::unix::process::CommandExt;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{self, Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
@@ -37,9 +38,12 @@ use world::World;
 /// everything built.
 const OWN_TESTS_TIME: Duration = Duration::from_secs(900);
 
-/// The most threads of each stage: the rows, the rows of clients on a JVM, the libraries' own tests, and
-/// those of speed. Most rows wait for time to pass, but the start of a JVM takes a second of CPU time.
-const STAGES: [usize; 4] = [usize::MAX, 4, 3, 1];
+/// The most rows of clients on a JVM at once. Most rows wait for time to pass, but the start of a JVM
+/// takes a second of CPU time.
+const JVM_THREADS: usize = 4;
+
+/// The most libraries whose own tests run at once.
+const OWN_TESTS_THREADS: usize = 3;
 
 /// Runs the conformance suite.
 #[derive(Parser)]
@@ -87,27 +91,40 @@ fn run(options: Options) -> Result<ExitCode> {
     if !options.no_setup && !options.run.list {
         folders.iter().try_for_each(|folder| set_up(folder))?;
     }
-    let mut stages: [(usize, Vec<Trial>); 4] = STAGES.map(|threads| (threads, Vec::new()));
+    let (mut rows, mut jvm_rows) = (Vec::new(), Vec::new());
+    let (mut tests, mut speed_tests) = (Vec::new(), Vec::new());
     for server in &options.servers {
         for setting in settings(server, module)? {
             for client in &clients {
-                let (_, rows) = &mut stages[usize::from(client.starts_a_jvm())];
-                rows.extend(trials_of(client, &setting));
+                match client.starts_a_jvm() {
+                    true => jvm_rows.extend(trials_of(client, &setting)),
+                    false => rows.extend(trials_of(client, &setting)),
+                }
             }
         }
         for folder in &folders {
             let trial = |program, name| own_tests(&folder.join(program), name, server, module);
-            stages[2].1.extend(trial("test", "its own tests"));
-            stages[3].1.extend(trial("speed", "its own tests of speed"));
+            tests.extend(trial("test", "its own tests"));
+            speed_tests.extend(trial("speed", "its own tests of speed"));
         }
     }
     panic::set_hook(Box::new(|info| {
         LAST_PANIC.set(info.to_string());
     }));
+    let threads = match options.run.test_threads {
+        Some(threads) => threads,
+        None => thread::available_parallelism()?.get(),
+    };
+    let stages = [
+        (rows, threads),
+        (jvm_rows, threads.min(JVM_THREADS)),
+        (tests, threads.min(OWN_TESTS_THREADS)),
+        (speed_tests, 1),
+    ];
     let mut failed = None;
-    for (threads, trials) in stages {
+    for (trials, threads) in stages {
         let mut run = options.run.clone();
-        run.test_threads = run.test_threads.map(|most| most.min(threads));
+        run.test_threads = Some(threads);
         let ended = libtest_mimic::run(&run, trials);
         failed = failed.or(ended.has_failed().then(|| ended.exit_code()));
     }
