@@ -31,6 +31,7 @@ const (
 var (
 	background = context.Background()
 	check      = testserver.Check
+	expect     = testserver.Expect
 	until      = testserver.Until
 	takes      = testserver.Takes
 	blocks     = testserver.Blocks
@@ -64,15 +65,6 @@ func acquired(t *testing.T, lock *redislock.Lock) int64 {
 	fence, err := lock.Acquire(background)
 	check(t, err)
 	return fence
-}
-
-func expect(t *testing.T, err error, all ...error) {
-	t.Helper()
-	for _, expected := range all {
-		if !errors.Is(err, expected) {
-			t.Errorf("%v instead of %v", err, expected)
-		}
-	}
 }
 
 // receive returns the next value of a channel.

@@ -211,15 +211,9 @@ func (s *search) seek() (int64, time.Time, error) {
 	}
 	soon := s.lease / 10
 	pause := firstPause
-	fence, sent, err := int64(0), time.Now(), error(errBlocked)
-	if takesPlace {
-		fence, sent, err = s.block()
-		defer s.unblock(s.cancel())
-	}
-	for ; ; err = errBlocked {
-		if goesOn(err) {
-			fence, sent, err = s.claim(ask)
-		}
+	defer s.unblock(s.cancel())
+	fence, sent, err := s.begin(ask, takesPlace)
+	for ; ; fence, sent, err = s.claim(ask) {
 		if fence > 0 && err == nil {
 			fence, err = s.confirm(fence)
 		}
@@ -265,6 +259,16 @@ func (s *search) seek() (int64, time.Time, error) {
 			pause = longer(pause)
 		}
 	}
+}
+
+// begin blocks for a moment if the search takes a place, and sends the request unless that was enough.
+func (s *search) begin(request command, takesPlace bool) (int64, time.Time, error) {
+	if takesPlace {
+		if fence, sent, err := s.block(); !goesOn(err) {
+			return fence, sent, err
+		}
+	}
+	return s.claim(request)
 }
 
 // claim sends a request, and returns the fence and the time when it was sent.

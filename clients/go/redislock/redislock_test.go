@@ -23,6 +23,7 @@ var (
 	background = context.Background()
 	serve      = testserver.Serve
 	check      = testserver.Check
+	expect     = testserver.Expect
 	until      = testserver.Until
 	takes      = testserver.Takes
 )
@@ -32,15 +33,6 @@ func obtained(t *testing.T, locker *redislock.Client, key string, options *redis
 	lock, err := locker.Obtain(background, key, time.Minute, options)
 	check(t, err)
 	return lock
-}
-
-func expect(t *testing.T, err error, all ...error) {
-	t.Helper()
-	for _, expected := range all {
-		if !errors.Is(err, expected) {
-			t.Errorf("%v instead of %v", err, expected)
-		}
-	}
 }
 
 // expectOutage checks that the error is that of a server that doesn't answer, and nothing else.

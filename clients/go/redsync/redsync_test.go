@@ -142,28 +142,38 @@ func TestTheContextEndsTheWait(t *testing.T) {
 func TestGoroutinesThatShareAMutexExcludeEachOther(t *testing.T) {
 	s := serve(t)
 	mutex := redsync.New(s.Client).NewMutex("k", redsync.WithRetryDelay(time.Minute))
+	excludes(t, 30, 1, func() *redsync.Mutex { return mutex })
+}
+
+// excludes checks that goroutines, each with a mutex of the function, are never inside together, and that
+// each is inside as often as it locks.
+func excludes(t *testing.T, goroutines, times int, mutexOf func() *redsync.Mutex) {
+	t.Helper()
 	inside, count := 0, 0
 	var all sync.WaitGroup
-	for range 30 {
+	for range goroutines {
+		mutex := mutexOf()
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			if err := mutex.Lock(); err != nil {
-				t.Error(err)
-				return
-			}
-			if inside++; inside != 1 {
-				t.Error("two are inside")
-			}
-			count++
-			inside--
-			if ok, err := mutex.Unlock(); !ok {
-				t.Error(err)
+			for range times {
+				if err := mutex.Lock(); err != nil {
+					t.Error(err)
+					return
+				}
+				if inside++; inside != 1 {
+					t.Error("two are inside")
+				}
+				count++
+				inside--
+				if ok, err := mutex.Unlock(); !ok {
+					t.Error(err)
+				}
 			}
 		}()
 	}
 	all.Wait()
-	if count != 30 {
+	if count != goroutines*times {
 		t.Errorf("%d were inside", count)
 	}
 }
@@ -492,35 +502,11 @@ func TestWhatAMinorityGrantedIsGivenBack(t *testing.T) {
 
 func TestSeveralMastersHaveOneOwner(t *testing.T) {
 	_, rs := masters(t, 3)
-	inside, count := 0, 0
-	var all sync.WaitGroup
-	for range 5 {
-		mutex := rs.NewMutex("k", redsync.WithTries(10_000), redsync.WithRetryDelayFunc(func(int) time.Duration {
+	excludes(t, 5, 4, func() *redsync.Mutex {
+		return rs.NewMutex("k", redsync.WithTries(10_000), redsync.WithRetryDelayFunc(func(int) time.Duration {
 			return time.Duration(1+time.Now().UnixNano()%10) * time.Millisecond
 		}))
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			for range 4 {
-				if err := mutex.Lock(); err != nil {
-					t.Error(err)
-					return
-				}
-				if inside++; inside != 1 {
-					t.Error("two are inside")
-				}
-				count++
-				inside--
-				if ok, err := mutex.Unlock(); !ok {
-					t.Error(err)
-				}
-			}
-		}()
-	}
-	all.Wait()
-	if count != 20 {
-		t.Errorf("%d were inside", count)
-	}
+	})
 }
 
 func TestTheProgramsOfThePageRun(t *testing.T) {

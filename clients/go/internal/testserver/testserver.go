@@ -144,6 +144,16 @@ func Check(t *testing.T, err error) {
 	}
 }
 
+// Expect checks that an error is each of these.
+func Expect(t *testing.T, err error, all ...error) {
+	t.Helper()
+	for _, expected := range all {
+		if !errors.Is(err, expected) {
+			t.Errorf("%v instead of %v", err, expected)
+		}
+	}
+}
+
 // Until waits until something is true.
 func Until(t *testing.T, what string, isTrue func() bool) {
 	t.Helper()
