@@ -34,6 +34,9 @@ fn cluster(count: u16) -> Vec<Server> {
             .okay();
         node.call(format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1))
             .okay();
+    }
+    // A node that has met another refuses an epoch, so all have theirs before the first meeting.
+    for node in &nodes {
         // Each meets all: one that is met may forget it again before others hear of it.
         for other in nodes.iter().filter(|other| other.port() != node.port()) {
             node.call(format!("CLUSTER MEET 127.0.0.1 {}", other.port()))
