@@ -8,7 +8,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,8 +16,6 @@ import (
 const (
 	// The most connections for commands, to each node. A command is short, so goroutines share them.
 	poolSize = 10
-	// The most waits that block a connection. If more wait, none does: they would take turns at that.
-	blockingSize = 24
 	// The lifetime of connections to a primary that Sentinel names. A new one asks Sentinel anew.
 	followEvery = time.Second
 	// The address that go-redis gives the clients of Sentinel.
@@ -32,13 +29,9 @@ type dial = func(ctx context.Context, network, address string) (net.Conn, error)
 // link is the way to the servers: connections of its own, with the settings of the user's client.
 type link struct {
 	// Makes a client with a pool of this size.
-	open   func(size int) redis.UniversalClient
-	shared redis.UniversalClient
-	// The client of waits that block their connection. Only for one server, because another node can
-	// take over from several.
-	blocking redis.UniversalClient
-	// True if the latest acquire had to wait.
-	isContended atomic.Bool
+	open     func(size int) redis.UniversalClient
+	shared   redis.UniversalClient
+	blocking *blocking
 	// The longest time of an attempt.
 	attempt time.Duration
 	// Names the servers in errors.
@@ -103,18 +96,18 @@ func newLink(client redis.UniversalClient, timeout time.Duration) (*link, error)
 		return nil, &ArgumentError{"client", "a *redis.Client or a *redis.ClusterClient"}
 	}
 	l.shared = l.open(poolSize)
+	var blocks redis.UniversalClient
 	if _, isOne := client.(*redis.Client); isOne && !l.follows {
-		l.blocking = l.open(blockingSize)
+		blocks = l.open(blockingSize)
 	}
+	l.blocking = newBlocking(blocks)
 	l.notices = newNotices(l.shared, l.attempt)
 	return l, nil
 }
 
 func (l *link) close() error {
 	l.notices.close()
-	if l.blocking != nil {
-		_ = l.blocking.Close()
-	}
+	l.blocking.close()
 	return l.shared.Close()
 }
 

@@ -75,8 +75,9 @@ type Locks struct {
 // a *redis.ClusterClient. It sends nothing.
 //
 // Locks has connections of its own, made with the client's address, dialer, TLS and credentials:
-// at most ten for commands, one for notifications, and one for each session. So neither the size of
-// the client's pool nor its timeouts and retries matter. It fails with an *ArgumentError.
+// at most ten for commands, one for notifications, one for each session, and on one server at most 28
+// for waits. So neither the size of the client's pool nor its timeouts and retries matter. It fails with
+// an *ArgumentError.
 func New(client redis.UniversalClient, options ...LocksOption) (*Locks, error) {
 	l := &Locks{timeout: time.Second, held: map[*owner]*grant{}}
 	for _, option := range options {

@@ -76,13 +76,6 @@ func (n *notices) add() (string, bell) {
 	return message, b
 }
 
-// waiting returns the number of waiters.
-func (n *notices) waiting() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(n.bells)
-}
-
 func (n *notices) remove(message string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

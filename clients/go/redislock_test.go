@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -222,7 +223,7 @@ func TestAThousandGoroutinesWaitOnFewConnections(t *testing.T) {
 		}()
 	}
 	until(t, "all wait", func() bool { return s.Waiters(t, "k") == count })
-	connections := strings.Count(s.Call(t, "CLIENT", "LIST").(string), "addr=")
+	connections := strings.Count(s.Call(t, "CLIENT", "LIST").(string), " addr=")
 	if connections > 40 {
 		t.Errorf("%d connections", connections)
 	}
@@ -251,6 +252,36 @@ func TestAContendedWaitBlocksForAMomentAndGoesOnInTheQueue(t *testing.T) {
 	until(t, "it has a place", func() bool { return s.Waiters(t, "k") == 1 && !strings.Contains(kind(), "blocked") })
 	s.Call(t, "LOCK.RELEASE", "k", "other")
 	check(t, receive(t, done))
+}
+
+func TestThoseFurtherBackBlockOnceOthersAreGranted(t *testing.T) {
+	const count = 300
+	s := serve(t)
+	locks := s.locks(t)
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	failures := make(chan error, count)
+	for range count {
+		lock := lockOf(t, locks, "k")
+		go func() {
+			_, err := lock.Acquire(background)
+			failures <- errors.Join(err, lock.Release(background))
+		}()
+	}
+	until(t, "all have a place", func() bool {
+		queue := fmt.Sprint(s.Call(t, "LOCK.INFO", "k", "WAITERS", count))
+		return s.Waiters(t, "k") == count && !strings.Contains(queue, "blocked")
+	})
+	s.Call(t, "CONFIG", "RESETSTAT")
+	s.Call(t, "LOCK.RELEASE", "k", "other")
+	for range count {
+		check(t, receive(t, failures))
+	}
+	stats := s.Call(t, "INFO", "commandstats").(string)
+	_, waits, _ := strings.Cut(stats, "cmdstat_lock.wait:calls=")
+	waits, _, _ = strings.Cut(waits, ",")
+	if n, _ := strconv.Atoi(waits); n < count/2 {
+		t.Errorf("%q of %d blocked", waits, count)
+	}
 }
 
 func TestAWaitThatIsCancelledWhileItBlocksLeavesNothing(t *testing.T) {
