@@ -167,6 +167,12 @@ public final class RedisLock implements Lock {
     return owned != null && owned.isHeld();
   }
 
+  /** Returns the number of holds of the current thread: 0 if it doesn't own the lock, or its lease is over. */
+  public int getHoldCount() {
+    Grant owned = owned();
+    return owned != null && owned.isHeld() ? owned.holds() : 0;
+  }
+
   /** Returns true if the latest grant was lost. */
   public synchronized boolean isLost() {
     return latest != null && latest.isLost();

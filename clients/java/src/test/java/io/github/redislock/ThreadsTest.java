@@ -27,14 +27,17 @@ class ThreadsTest {
       lock.lock();
       assertTrue(lock.tryLock());
       assertTrue(lock.isHeldByCurrentThread());
+      assertEquals(2, lock.getHoldCount());
+      assertEquals(0, CompletableFuture.supplyAsync(lock::getHoldCount).get());
       CompletableFuture<Throwable> stranger = CompletableFuture.supplyAsync(() ->
           assertThrows(IllegalMonitorStateException.class, lock::unlock));
       assertNotNull(stranger.get());
       assertFalse(CompletableFuture.supplyAsync(lock::tryLock).get());
       lock.unlock();
-      assertTrue(lock.isHeldByCurrentThread());
+      assertEquals(1, lock.getHoldCount());
       lock.unlock();
       assertFalse(lock.isHeldByCurrentThread());
+      assertEquals(0, lock.getHoldCount());
       assertTrue(lock.fence() > 0);
       assertThrows(IllegalMonitorStateException.class, lock::unlock);
       assertThrows(UnsupportedOperationException.class, lock::newCondition);

@@ -36,13 +36,17 @@ public final class LettuceLink implements Link {
   private static final Duration CLOSING = Duration.ofMillis(500);
 
   private final Supplier<LettuceLink> another;
+  private final boolean isCluster;
   private final Topology topology;
   private final Kept<StatefulConnection<byte[], byte[]>> commands;
   private final Turns turns;
+  /** The time of the latest reply. */
+  private volatile long repliedNanos = System.nanoTime();
 
   /** Makes a link to one server, or to the primary that Sentinel names. */
   public LettuceLink(RedisClient client) {
     another = () -> new LettuceLink(client);
+    isCluster = false;
     topology = connection -> CompletableFuture.completedFuture(false);
     commands = new Kept<>(() -> client.connect(ByteArrayCodec.INSTANCE));
     turns = new Turns(new Kept<>(() -> client.connectPubSub(ByteArrayCodec.INSTANCE)), false);
@@ -52,6 +56,7 @@ public final class LettuceLink implements Link {
   /** Makes a link to a cluster. */
   public LettuceLink(RedisClusterClient client) {
     another = () -> new LettuceLink(client);
+    isCluster = true;
     topology = connection -> new Nodes(client, (StatefulRedisClusterConnection<byte[], byte[]>) connection).ask();
     commands = new Kept<>(() -> client.connect(ByteArrayCodec.INSTANCE));
     Kept<StatefulRedisPubSubConnection<byte[], byte[]>> messages =
@@ -69,7 +74,8 @@ public final class LettuceLink implements Link {
       else if (!reply.isDone()) dispatch(connection, command, reply);
     });
     reply.whenComplete((value, error) -> {
-      if (error instanceof TimeoutException && limit.compareTo(SILENCE) >= 0) replace(opened);
+      boolean isLong = error instanceof TimeoutException && limit.compareTo(SILENCE) >= 0;
+      if (isLong && isSilent()) replace(opened);
     });
     return reply.orTimeout(Math.max(limit.toMillis(), 1), TimeUnit.MILLISECONDS);
   }
@@ -112,10 +118,20 @@ public final class LettuceLink implements Link {
         new AsyncCommand<>(new io.lettuce.core.protocol.Command<>(new Name(command.name()), new Reply(), words));
     reply.whenComplete((value, error) -> sent.cancel(true));
     sent.whenComplete((value, error) -> {
+      if (error == null) repliedNanos = System.nanoTime();
       if (error == null) reply.complete(value);
       else reply.completeExceptionally(told(error));
     });
     connection.dispatch(sent);
+  }
+
+  /**
+   * Returns true if no reply has come for some time. A busy program can be too slow for its replies: another
+   * connection would be slower yet, and the commands under way would fail. Of a cluster one node may be silent
+   * while others reply.
+   */
+  private boolean isSilent() {
+    return isCluster || System.nanoTime() - repliedNanos >= SILENCE.toNanos();
   }
 
   /** Looks for the node that has taken over from a silent one, else replaces the connections. */
