@@ -29,6 +29,8 @@ type blocking struct {
 	client redis.UniversalClient
 	// True if the latest acquire had to wait.
 	isContended atomic.Bool
+	// True if the server refused to block: by the user's rights, or because too many clients wait.
+	isRefused atomic.Bool
 
 	mu sync.Mutex
 	// The connections that no waiter has the right to.
@@ -114,7 +116,7 @@ func (b *blocking) dismiss(w *waiter) {
 func (b *blocking) admits(w *waiter) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return w.mayBlock && (b.isContended.Load() || b.queues[w.key].Len() > 1)
+	return w.mayBlock && !b.isRefused.Load() && (b.isContended.Load() || b.queues[w.key].Len() > 1)
 }
 
 func (b *blocking) close() {
@@ -154,8 +156,14 @@ func (s *search) block(w *waiter) (fence int64, sent time.Time, err error) {
 		// The queue tells it exactly next time.
 		link.blocking.isContended.Store(took > replyWithin)
 		fence, err = grantOf(a.reply, a.err)
+		if text, _ := reply(err); strings.HasPrefix(text, "NOPERM") || strings.HasPrefix(text, "MAXWAITERS") {
+			link.blocking.isRefused.Store(true)
+		}
 		return fence, sent, err
 	case <-time.After(within):
+		// A wait that is sent later would take the place, and its reply would be read by nobody. This
+		// ends one that has no connection yet. go-redis goes on reading the reply of one that was sent.
+		cancel()
 	case <-s.ctx.Done():
 	}
 	s.waited = true
@@ -194,11 +202,9 @@ func (s *search) unblock(undo ...command) {
 	s.blocked = nil
 }
 
-// goesOn returns true if a wait that blocked has to go on in the queue, also after a LOCK.CANCEL.
+// goesOn returns true if a wait has to go on in the queue, because it couldn't block, not for longer, or
+// a server refused it. The queue's reply says what holds.
 func goesOn(err error) bool {
-	if err == nil || err == errBlocked {
-		return err != nil
-	}
-	text, isReply := reply(err)
-	return isReply && strings.HasPrefix(text, "UNBLOCKED")
+	_, isReply := reply(err)
+	return err == errBlocked || isReply
 }

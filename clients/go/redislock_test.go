@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -281,6 +282,90 @@ func TestThoseFurtherBackBlockOnceOthersAreGranted(t *testing.T) {
 	waits, _, _ = strings.Cut(waits, ",")
 	if n, _ := strconv.Atoi(waits); n < count/2 {
 		t.Errorf("%q of %d blocked", waits, count)
+	}
+}
+
+func TestAConnectionThatComesLateDoesntBlock(t *testing.T) {
+	s := serve(t)
+	var isSlow atomic.Bool
+	client := redis.NewClient(&redis.Options{
+		Addr: s.Address,
+		Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if isSlow.Load() {
+				// Longer than a wait blocks.
+				time.Sleep(400 * time.Millisecond)
+			}
+			return net.Dial(network, address)
+		},
+	})
+	defer client.Close()
+	locks, err := redislock.New(client)
+	check(t, err)
+	defer locks.Close()
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	_, err = lockOf(t, locks, "k").AcquireWithin(background, 10*time.Millisecond)
+	expect(t, err, redislock.ErrNotAcquired)
+	dials := func() int { return strings.Count(s.Call(t, "CLIENT", "LIST").(string), " addr=") }
+	before := dials()
+	isSlow.Store(true)
+	done := make(chan error, 1)
+	go func() {
+		lock := lockOf(t, locks, "k")
+		_, err := lock.Acquire(background)
+		done <- errors.Join(err, lock.Release(background))
+	}()
+	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	until(t, "the connection is there", func() bool { return dials() > before })
+	time.Sleep(100 * time.Millisecond)
+	s.Call(t, "LOCK.RELEASE", "k", "other")
+	released := time.Now()
+	check(t, receive(t, done))
+	if took := time.Since(released); took > time.Second {
+		t.Errorf("granted after %v", took)
+	}
+}
+
+func TestAServerThatRefusesToBlockQueues(t *testing.T) {
+	refusals := map[string][]any{
+		"NOPERM":     {"ACL", "SETUSER", "default", "-lock.wait"},
+		"MAXWAITERS": {"CONFIG", "SET", "lock.max-waiters", 1},
+	}
+	for name, refusal := range refusals {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t)
+			locks := s.locks(t)
+			s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+			s.Call(t, "LOCK.ACQUIRE", "elsewhere", "other", "PX", 600_000)
+			elsewhere := redis.NewClient(&redis.Options{Addr: s.Address, ReadTimeout: -1})
+			defer elsewhere.Close()
+			go elsewhere.Do(background, "LOCK.WAIT", "elsewhere", "token")
+			until(t, "one blocks", func() bool { return s.Waiters(t, "elsewhere") == 1 })
+			s.Call(t, refusal...)
+			for range 3 {
+				_, err := lockOf(t, locks, "k").AcquireWithin(background, 10*time.Millisecond)
+				expect(t, err, redislock.ErrNotAcquired)
+			}
+			done := make(chan error, 3)
+			for range cap(done) {
+				lock := lockOf(t, locks, "k")
+				go func() {
+					_, err := lock.Acquire(background)
+					done <- errors.Join(err, lock.Release(background))
+				}()
+			}
+			until(t, "all have a place", func() bool { return s.Waiters(t, "k") == int64(cap(done)) })
+			s.Call(t, "LOCK.RELEASE", "k", "other")
+			for range cap(done) {
+				check(t, receive(t, done))
+			}
+			s.Call(t, "CONFIG", "RESETSTAT")
+			s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+			_, err := lockOf(t, locks, "k").AcquireWithin(background, time.Second)
+			expect(t, err, redislock.ErrNotAcquired)
+			if stats := s.Call(t, "INFO", "commandstats").(string); strings.Contains(stats, "lock.wait") {
+				t.Error("it is asked again")
+			}
+		})
 	}
 }
 
