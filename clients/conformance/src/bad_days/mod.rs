@@ -8,6 +8,8 @@ mod paused;
 mod refusals;
 mod sentinel;
 
+pub use faults::{as_user, change_user, PASSWORD};
+
 use crate::table::{Ability, Behaviour, Where};
 use crate::world::World;
 

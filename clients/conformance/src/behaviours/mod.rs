@@ -7,6 +7,7 @@ mod kinds;
 mod observing;
 mod options;
 mod owning;
+mod rights;
 mod waiting;
 
 use std::time::Duration;
@@ -85,6 +86,7 @@ const STANDALONE: &[Behaviour] = rows![Standalone, None;
     options::replicas_acknowledge,
     options::too_few_replicas_are_told,
     options::silent_replicas_are_told,
+    rights::the_recommended_rights_are_enough,
 ];
 
 const STANDALONE_IN_BACKGROUND: &[Behaviour] = rows![Standalone, Some(Ability::Background);
