@@ -161,8 +161,8 @@ func (s *search) block(w *waiter) (fence int64, sent time.Time, err error) {
 		}
 		return fence, sent, err
 	case <-time.After(within):
-		// A wait that is sent later would take the place, and its reply would be read by nobody. This
-		// ends one that has no connection yet. go-redis goes on reading the reply of one that was sent.
+		// This ends a wait that has no connection yet. Sent later, it would take the place over.
+		// go-redis goes on reading the reply of one that was sent.
 		cancel()
 	case <-s.ctx.Done():
 	}
@@ -176,6 +176,15 @@ type blockedWait struct {
 	cancel  context.CancelFunc
 }
 
+// lateReply returns the channel of the reply to a wait that blocked: mostly UNBLOCKED. If its connection
+// came late, it was sent after the queue was asked, and took the place over. Then it brings the grant.
+func (s *search) lateReply() <-chan answer {
+	if s.blocked == nil {
+		return nil
+	}
+	return s.blocked.replied
+}
+
 // forgetBlocked returns true unless an earlier wait still blocks its connection.
 func (s *search) forgetBlocked() bool {
 	if s.blocked == nil {
@@ -184,7 +193,6 @@ func (s *search) forgetBlocked() bool {
 	if len(s.blocked.replied) == 0 {
 		return false
 	}
-	s.blocked.cancel()
 	s.blocked = nil
 	return true
 }

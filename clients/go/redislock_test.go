@@ -285,43 +285,66 @@ func TestThoseFurtherBackBlockOnceOthersAreGranted(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatComesLateDoesntBlock(t *testing.T) {
-	s := serve(t)
+// slowly delays the first bytes of each connection while isSlow, for longer than a wait blocks.
+type slowly struct {
+	net.Conn
+	isSlow bool
+}
+
+func (c *slowly) Write(b []byte) (int, error) {
+	if c.isSlow {
+		c.isSlow = false
+		time.Sleep(400 * time.Millisecond)
+	}
+	return c.Conn.Write(b)
+}
+
+func TestAWaitWhoseConnectionComesLateIsGrantedAtOnce(t *testing.T) {
 	var isSlow atomic.Bool
-	client := redis.NewClient(&redis.Options{
-		Addr: s.Address,
-		Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+	dialers := map[string]func(network, address string) (net.Conn, error){
+		"connecting": func(network, address string) (net.Conn, error) {
 			if isSlow.Load() {
-				// Longer than a wait blocks.
 				time.Sleep(400 * time.Millisecond)
 			}
 			return net.Dial(network, address)
 		},
-	})
-	defer client.Close()
-	locks, err := redislock.New(client)
-	check(t, err)
-	defer locks.Close()
-	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
-	_, err = lockOf(t, locks, "k").AcquireWithin(background, 10*time.Millisecond)
-	expect(t, err, redislock.ErrNotAcquired)
-	dials := func() int { return strings.Count(s.Call(t, "CLIENT", "LIST").(string), " addr=") }
-	before := dials()
-	isSlow.Store(true)
-	done := make(chan error, 1)
-	go func() {
-		lock := lockOf(t, locks, "k")
-		_, err := lock.Acquire(background)
-		done <- errors.Join(err, lock.Release(background))
-	}()
-	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
-	until(t, "the connection is there", func() bool { return dials() > before })
-	time.Sleep(100 * time.Millisecond)
-	s.Call(t, "LOCK.RELEASE", "k", "other")
-	released := time.Now()
-	check(t, receive(t, done))
-	if took := time.Since(released); took > time.Second {
-		t.Errorf("granted after %v", took)
+		"handshake": func(network, address string) (net.Conn, error) {
+			conn, err := net.Dial(network, address)
+			return &slowly{conn, isSlow.Load()}, err
+		},
+	}
+	for name, dialer := range dialers {
+		t.Run(name, func(t *testing.T) {
+			isSlow.Store(false)
+			s := serve(t)
+			client := redis.NewClient(&redis.Options{
+				Addr:   s.Address,
+				Dialer: func(_ context.Context, network, address string) (net.Conn, error) { return dialer(network, address) },
+			})
+			defer client.Close()
+			locks, err := redislock.New(client)
+			check(t, err)
+			defer locks.Close()
+			s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+			_, err = lockOf(t, locks, "k").AcquireWithin(background, 10*time.Millisecond)
+			expect(t, err, redislock.ErrNotAcquired)
+			isSlow.Store(true)
+			done := make(chan error, 1)
+			go func() {
+				lock := lockOf(t, locks, "k")
+				_, err := lock.Acquire(background)
+				done <- errors.Join(err, lock.Release(background))
+			}()
+			until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+			// The connection is there by then.
+			time.Sleep(600 * time.Millisecond)
+			s.Call(t, "LOCK.RELEASE", "k", "other")
+			released := time.Now()
+			check(t, receive(t, done))
+			if took := time.Since(released); took > time.Second {
+				t.Errorf("granted after %v", took)
+			}
+		})
 	}
 }
 

@@ -240,10 +240,7 @@ func (s *search) seek() (int64, time.Time, error) {
 			s.waited, s.outage, pause = true, nil, firstPause
 			s.locks.link.blocking.isContended.Store(true)
 			s.locks.link.listen(s.channel)
-			select {
-			case err = <-woken:
-			case <-time.After(min(s.keep/3, s.lease/3, askEvery)):
-			case <-s.ctx.Done():
+			if err = s.await(woken); s.ctx.Err() != nil {
 				return 0, sent, s.end(nil)
 			}
 		}
@@ -259,6 +256,27 @@ func (s *search) seek() (int64, time.Time, error) {
 				return 0, sent, s.end(err)
 			}
 			pause = longer(pause)
+		}
+	}
+}
+
+// await returns when the server may have granted the place, when it is time to ask, or when ctx ends. It
+// fails if nothing can notify the waiter.
+func (s *search) await(woken bell) error {
+	again := time.After(min(s.keep/3, s.lease/3, askEvery))
+	for {
+		select {
+		case err := <-woken:
+			return err
+		case <-again:
+			return nil
+		case late := <-s.lateReply():
+			s.blocked = nil
+			if _, isReply := reply(late.err); !isReply && !errors.Is(late.err, context.Canceled) {
+				return nil
+			}
+		case <-s.ctx.Done():
+			return nil
 		}
 	}
 }
