@@ -23,7 +23,8 @@ const (
 // its key in this process.
 //
 // perf: the server hands over a lock by one reply then, instead of a message, a request and a reply.
-// Its CPU time for a grant to 16 contenders falls from 126 to 91 us.
+// Its CPU time for a grant falls from 126 to 91 us with 16 contenders of 4 processes, and from 93 to 59 us
+// with 1,000 of one.
 type blocking struct {
 	// Only for one server, because another node can take over from several. Otherwise nil.
 	client redis.UniversalClient
