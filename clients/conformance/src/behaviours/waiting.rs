@@ -36,8 +36,8 @@ pub fn a_wait_is_handed_the_lock_promptly(world: &mut World) {
 }
 
 /// Checks that a wait never ends early, and not late in the best of some rounds, because the
-/// machine may be busy in a round. If the server's reply was late in a busy round, the client may
-/// report that as an error instead.
+/// machine may be busy in a round. If the server's reply comes after the end of the wait in a busy
+/// round, the client says that no server answered.
 pub fn a_wait_ends_in_time_and_leaves_nobody(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);
@@ -49,13 +49,13 @@ pub fn a_wait_ends_in_time_and_leaves_nobody(world: &mut World) {
             let answer = driver.answer(&asked);
             world.until_nobody_waits(KEY);
             assert!(answer.after >= wait, "{:?}", answer.after);
-            let was_busy = answer.error().is_some() && answer.after > wait + LATE / 2;
+            let was_busy = answer.error() == Some("unavailable");
             (!was_busy).then(|| {
                 assert!(!answer.ok());
                 answer.after
             })
         };
-        let times = [(); 3].map(|()| round());
+        let times = [(); 5].map(|()| round());
         let best = times.iter().flatten().min();
         assert!(best.is_some_and(|it| *it <= wait + LATE), "{times:?}");
     }
