@@ -81,8 +81,14 @@ func (b *blocking) leave(w *waiter) {
 	if queue.Len() == 0 {
 		delete(b.queues, w.key)
 	}
+	if b.free > 0 && !b.isRefused.Load() {
+		b.admitNext(queue)
+	}
+}
+
+func (b *blocking) admitNext(queue *list.List) {
 	rank := 0
-	for at := queue.Front(); at != nil && b.free > 0; at = at.Next() {
+	for at := queue.Front(); at != nil; at = at.Next() {
 		if next := at.Value.(*waiter); rank >= tooLate && !next.mayBlock {
 			b.admit(next)
 			next.bell.ring(nil)
