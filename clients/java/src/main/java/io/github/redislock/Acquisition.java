@@ -100,9 +100,12 @@ final class Acquisition {
     ask();
   }
 
-  /** Ends a try that isn't the first in the line of its lock object, if the server is there. */
+  /**
+   * Ends a try that isn't the first in the line of its lock object, if the server is there. One that only has
+   * to wait until the token is clean goes on.
+   */
   void tryBehindOthers() {
-    if (waits || !isBehindOthers()) return;
+    if (waits || !isBehindOthers() || lock.isNext(this)) return;
     if (lock.isTaken()) finish(null, Observer.Outcome.NOT_ACQUIRED);
     else confirmRefusal(locks.commandTimeout);
   }

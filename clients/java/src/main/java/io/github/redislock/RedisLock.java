@@ -261,6 +261,16 @@ public final class RedisLock implements Lock {
     return grant != null;
   }
 
+  /** Returns true if an acquire is the first in the line, and nobody before it can get the lock any more. */
+  boolean isNext(Acquisition next) {
+    Acquisition before;
+    synchronized (this) {
+      if (grant != null || line.peek() != next) return false;
+      before = running;
+    }
+    return before == null || before.isOver();
+  }
+
   private void runNext() {
     Acquisition next;
     synchronized (this) {
