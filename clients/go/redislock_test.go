@@ -207,12 +207,11 @@ func TestAHeldLockIsTriedInVainAndWaitedForInItsLimit(t *testing.T) {
 	acquired(t, lock)
 }
 
-func TestAThousandGoroutinesWaitOnFewConnections(t *testing.T) {
-	const count = 1000
-	s := serve(t)
-	locks := s.locks(t)
-	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
-	failures := make(chan error, count)
+// contend lets goroutines acquire and release the lock k once, each with a lock object of its own. The
+// channel gets the error of each, or nil.
+func contend(t *testing.T, locks *redislock.Locks, count int) chan error {
+	t.Helper()
+	done := make(chan error, count)
 	for range count {
 		lock := lockOf(t, locks, "k")
 		go func() {
@@ -220,9 +219,18 @@ func TestAThousandGoroutinesWaitOnFewConnections(t *testing.T) {
 			if err == nil {
 				err = lock.Release(background)
 			}
-			failures <- err
+			done <- err
 		}()
 	}
+	return done
+}
+
+func TestAThousandGoroutinesWaitOnFewConnections(t *testing.T) {
+	const count = 1000
+	s := serve(t)
+	locks := s.locks(t)
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	failures := contend(t, locks, count)
 	until(t, "all wait", func() bool { return s.Waiters(t, "k") == count })
 	connections := strings.Count(s.Call(t, "CLIENT", "LIST").(string), " addr=")
 	if connections > 40 {
@@ -243,12 +251,7 @@ func TestAContendedWaitBlocksForAMomentAndGoesOnInTheQueue(t *testing.T) {
 	_, err := lockOf(t, locks, "k").AcquireWithin(background, 10*time.Millisecond)
 	expect(t, err, redislock.ErrNotAcquired)
 	kind := func() string { return fmt.Sprint(s.Call(t, "LOCK.INFO", "k", "WAITERS", 1)) }
-	done := make(chan error, 1)
-	go func() {
-		lock := lockOf(t, locks, "k")
-		_, err := lock.Acquire(background)
-		done <- errors.Join(err, lock.Release(background))
-	}()
+	done := contend(t, locks, 1)
 	until(t, "it blocks", func() bool { return strings.Contains(kind(), "blocked") })
 	until(t, "it has a place", func() bool { return s.Waiters(t, "k") == 1 && !strings.Contains(kind(), "blocked") })
 	s.Call(t, "LOCK.RELEASE", "k", "other")
@@ -260,14 +263,7 @@ func TestThoseFurtherBackBlockOnceOthersAreGranted(t *testing.T) {
 	s := serve(t)
 	locks := s.locks(t)
 	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
-	failures := make(chan error, count)
-	for range count {
-		lock := lockOf(t, locks, "k")
-		go func() {
-			_, err := lock.Acquire(background)
-			failures <- errors.Join(err, lock.Release(background))
-		}()
-	}
+	failures := contend(t, locks, count)
 	until(t, "all have a place", func() bool {
 		queue := fmt.Sprint(s.Call(t, "LOCK.INFO", "k", "WAITERS", count))
 		return s.Waiters(t, "k") == count && !strings.Contains(queue, "blocked")
@@ -329,12 +325,7 @@ func TestAWaitWhoseConnectionComesLateIsGrantedAtOnce(t *testing.T) {
 			_, err = lockOf(t, locks, "k").AcquireWithin(background, 10*time.Millisecond)
 			expect(t, err, redislock.ErrNotAcquired)
 			isSlow.Store(true)
-			done := make(chan error, 1)
-			go func() {
-				lock := lockOf(t, locks, "k")
-				_, err := lock.Acquire(background)
-				done <- errors.Join(err, lock.Release(background))
-			}()
+			done := contend(t, locks, 1)
 			until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
 			// The connection is there by then.
 			time.Sleep(600 * time.Millisecond)
@@ -368,14 +359,7 @@ func TestAServerThatRefusesToBlockQueues(t *testing.T) {
 				_, err := lockOf(t, locks, "k").AcquireWithin(background, 10*time.Millisecond)
 				expect(t, err, redislock.ErrNotAcquired)
 			}
-			done := make(chan error, 3)
-			for range cap(done) {
-				lock := lockOf(t, locks, "k")
-				go func() {
-					_, err := lock.Acquire(background)
-					done <- errors.Join(err, lock.Release(background))
-				}()
-			}
+			done := contend(t, locks, 3)
 			until(t, "all have a place", func() bool { return s.Waiters(t, "k") == int64(cap(done)) })
 			s.Call(t, "LOCK.RELEASE", "k", "other")
 			for range cap(done) {
