@@ -80,16 +80,15 @@ impl Day {
     fn play_top(&self, options: &[&str]) -> Outcome {
         use std::os::unix::process::ExitStatusExt;
         let mut terminal = Terminal::start(words(self.port, PROGRAM, options), 150, 20);
-        terminal.until_shows("something", |text| !text.trim().is_empty());
+        let mut shown = terminal.until_shows("something", |text| !text.trim().is_empty());
         if terminal.is_taken() {
-            terminal.until_shows("locks, or why not", |text| {
+            shown = terminal.until_shows("locks, or why not", |text| {
                 text.contains(" old") || text.contains("NOT NOW")
             });
             terminal.type_in("q");
         }
-        let shown = terminal.text();
         let code = terminal.ended().exit_code();
-        let text = format!("{shown}{}", terminal.text());
+        let text = format!("{shown}{}", terminal.last_text());
         Outcome {
             status: ExitStatusExt::from_raw(i32::try_from(code).expect("a code") << 8),
             out: text.clone(),

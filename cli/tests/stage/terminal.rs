@@ -2,19 +2,21 @@
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use portable_pty::{native_pty_system, Child, CommandBuilder, ExitStatus, MasterPty, PtySize};
 use vt100::Parser;
 
-use super::support::{eventually, PATIENCE};
+use super::support::{eventually, until, PATIENCE};
 
 /// A program in a terminal. It is killed when this value goes out of scope.
 pub struct Terminal {
     master: Box<dyn MasterPty + Send>,
     keyboard: Box<dyn Write + Send>,
     child: Box<dyn Child + Send + Sync>,
+    /// The thread that reads the output. It ends with the last program that could write to it.
+    reader: JoinHandle<()>,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -37,7 +39,7 @@ impl Terminal {
         let seen = Arc::new(Mutex::new(seen));
         let mut output = pair.master.try_clone_reader().expect("its output");
         let watched = Arc::clone(&seen);
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = output.read(&mut bytes) {
                 let mut seen = watched.lock().expect("the screen");
@@ -49,6 +51,7 @@ impl Terminal {
             keyboard: pair.master.take_writer().expect("its keyboard"),
             master: pair.master,
             child,
+            reader,
             seen,
         }
     }
@@ -108,14 +111,25 @@ impl Terminal {
         self.until_shows(&format!("{text:?} is shown"), |shown| shown.contains(text));
     }
 
-    /// Waits until `shows` accepts the screen's text. Panics with that text after `PATIENCE`.
+    /// Returns the first text of the screen that `shows` accepts. Panics with the current one after `PATIENCE`.
     #[track_caller]
-    pub fn until_shows(&self, what: &str, shows: impl Fn(&str) -> bool) {
+    pub fn until_shows(&self, what: &str, shows: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + PATIENCE;
-        while !shows(&self.text()) {
-            assert!(Instant::now() < end, "not {what}, but:\n{}", self.text());
+        loop {
+            let text = self.text();
+            if shows(&text) {
+                return text;
+            }
+            assert!(Instant::now() < end, "not {what}, but:\n{text}");
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Returns the text that stays on the screen after the last program with this terminal has ended.
+    #[track_caller]
+    pub fn last_text(&self) -> String {
+        until("all programs have ended", || self.reader.is_finished());
+        self.text()
     }
 
     pub fn resize(&self, columns: u16, rows: u16) {
