@@ -7,7 +7,7 @@
 # The server's port for `make run`.
 PORT ?= 6379
 # Tests mostly wait for servers: more at once than there are cores.
-TEST_THREADS ?= 6
+TEST_THREADS ?= 10
 # Packages that `make test` leaves out.
 EXCLUDE ?=
 # Seconds for which crowds of clients compete in `make soak`.
@@ -158,7 +158,7 @@ instructions: run-deps build ## count instructions under valgrind on SERVERS, an
 # The clients that `make test-clients` runs: CLIENTS="python-sync ioredis"; all by default. The tests mostly
 # wait for time to pass.
 CLIENTS ?=
-CLIENT_THREADS ?= 8
+CLIENT_THREADS ?= 12
 .PHONY: test-clients
 test-clients: run-deps build ## test the client libraries on one server and a cluster; CLIENTS="python-sync ..." and SERVERS pick
 	@$(FOUND); cargo run --quiet -p redis-lock-conformance -- --test-threads=$(CLIENT_THREADS) \
