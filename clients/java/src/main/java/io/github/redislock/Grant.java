@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 
 /**
  * One grant and its lease by the local monotonic clock, until it is released or lost. It doesn't keep
@@ -114,7 +115,8 @@ final class Grant {
     Command command = Command.of("ACQUIRE", keys, token, "PX", lease().toMillis(), "HOLDS", more);
     return Call.send(locks, locks.link, command.with(options.mode()), locks.commandTimeout).thenAccept(reply -> {
       if (!(reply.value() instanceof List<?> granted) || !granted.get(1).equals(fence)) {
-        lose();
+        // The server may have granted the lock anew, or some of the keys.
+        loseAndRelease();
         throw lostError();
       }
       synchronized (this) {
@@ -294,16 +296,22 @@ final class Grant {
   }
 
   private void lose() {
+    // Some of the keys may still be held.
+    if (keys.size() > 1) loseAndRelease();
+    else lose(() -> CompletableFuture.completedFuture(null));
+  }
+
+  private void loseAndRelease() {
+    Command release = Command.of("RELEASE", keys, token, "ALL");
+    lose(() -> Call.send(locks, locks.link, release, locks.commandTimeout));
+  }
+
+  private void lose(Supplier<CompletableFuture<?>> cleaning) {
     synchronized (this) {
       if (phase == Phase.LOST) return;
       phase = Phase.LOST;
     }
-    CompletableFuture<?> cleaned = CompletableFuture.completedFuture(null);
-    // Some of the keys may still be held.
-    if (keys.size() > 1) {
-      cleaned = Call.send(locks, locks.link, Command.of("RELEASE", keys, token, "ALL"), locks.commandTimeout);
-    }
-    ended(cleaned);
+    ended(cleaning.get());
     closeOwn();
     RedisLock told = lock.get();
     if (told == null) return;

@@ -79,6 +79,19 @@ class ThreadsTest {
 
   @ParameterizedTest
   @EnumSource
+  void anotherHoldOfALostLockIsRefusedAndLeavesNothing(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      RedisLock lock = locks.lock("k");
+      lock.lock();
+      server.command("DEL", "k");
+      assertThrows(LockLostException.class, lock::lock);
+      until(() -> server.command("EXISTS", "k").equals(0L));
+      assertThrows(LockLostException.class, lock::unlock);
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
   void aForgottenHoldIsReleased(TestServer.Kind kind) throws Exception {
     try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
       assertTrue(locks.lock("k").tryAcquire().isPresent());
