@@ -748,6 +748,15 @@ func TestAReentrantLockThatWasLostSaysSo(t *testing.T) {
 	expect(t, err, redislock.ErrLost)
 	until(t, "nothing is left", func() bool { return s.IsFree(t, "k") })
 	acquired(t, lock)
+	s.Call(t, "DEL", "k")
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	_, err = lock.Acquire(background)
+	expect(t, err, redislock.ErrLost)
+	if lock.IsHeld() {
+		t.Error("held after its loss")
+	}
+	s.Call(t, "LOCK.RELEASE", "k", "other")
+	acquired(t, lock)
 	check(t, lock.Release(background))
 }
 

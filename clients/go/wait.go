@@ -139,15 +139,20 @@ func (s *search) run() (int64, error) {
 		return 0, err
 	}
 	if s.before != nil && s.before.fence != fence {
-		// The lock was lost in between, with its first holds.
-		s.lose(s.before)
-		s.holds = 1
-		s.leave()
-		return 0, ErrLost
+		return 0, s.lostBefore()
 	}
 	s.hold(fence, s.holds, sent, s.own)
 	s.giveTurn(s.reentrant)
 	return fence, nil
+}
+
+// lostBefore ends the search of another hold: the lock was lost with its first ones. What it got is
+// released.
+func (s *search) lostBefore() error {
+	s.lose(s.before)
+	s.holds = 1
+	s.leave()
+	return ErrLost
 }
 
 // takeTurn waits for the other users of this object, in their order.
@@ -232,6 +237,9 @@ func (s *search) seek() (int64, time.Time, error) {
 			}
 			soon = s.lease
 			continue
+		case err == nil && s.before != nil:
+			// A holder's ACQUIRE is never refused.
+			return 0, sent, s.lostBefore()
 		case err == nil && !takesPlace:
 			s.closeOwn()
 			s.giveTurn(true)

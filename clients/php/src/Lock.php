@@ -48,7 +48,7 @@ final class Lock implements \JsonSerializable
      *
      * @param ?float $wait time limit in seconds; INF sets no limit; null: the option `wait`
      * @throws \InvalidArgumentException|AlreadyHeld|Unavailable|Cancelled|Deadlock|NotReplicated
-     * @throws ModuleMissing|ServerError
+     * @throws ModuleMissing|ServerError|LockLost the last one if a reentrant lock was lost meanwhile
      */
     public function acquire(?float $wait = null): ?int
     {
@@ -313,9 +313,10 @@ final class Lock implements \JsonSerializable
 
     private function acquireWithin(float $wait, int $holds): ?int
     {
-        if ($holds === 1) {
-            $this->prepareToken();
+        if ($holds > 1) {
+            return $this->addHold($wait, $holds);
         }
+        $this->prepareToken();
         $began = Clock::now();
         $outcome = 'failed';
         $hasWaited = true;
@@ -340,6 +341,29 @@ final class Lock implements \JsonSerializable
                 $this->commands->tell('waited', $this, Clock::now() - $began, $outcome);
             }
         }
+    }
+
+    /** Adds a hold to a held lock, which waits for no other holder. */
+    private function addHold(float $wait, int $holds): int
+    {
+        $limit = min($wait ?: INF, $this->commands->timeout);
+        try {
+            $grant = $this->tryUntil(Clock::now() + $limit, $holds);
+        } catch (Unfinished $unfinished) {
+            Signals::after(fn () => $this->withdraw($unfinished, $holds - 1));
+            throw $unfinished->exception($limit);
+        } catch (NotReplicated $thrown) {
+            Signals::after(fn () => $this->withdraw(new Unfinished($thrown, [], true), $holds - 1));
+            throw $thrown;
+        }
+        if ($grant === null || $grant[0] !== $this->fence) {
+            // The server may have granted the lock anew, or some of the keys.
+            $thrown = new LockLost('the lock was lost before it was acquired again');
+            $this->lose();
+            Signals::after(fn () => $this->withdraw(new Unfinished($thrown, [], true), 0));
+            throw $thrown;
+        }
+        return $this->note($holds, ...$grant);
     }
 
     /** @return ?array{int, float} the fence, and the time that the lease counts from */
@@ -416,11 +440,10 @@ final class Lock implements \JsonSerializable
 
     private function note(int $holds, int $fence, float $sent): int
     {
-        if ($fence !== $this->fence || $holds === 1) {
+        if ($holds === 1) {
             $this->grantedAt = $sent;
         }
-        // The grant before may have been lost meanwhile.
-        $this->holds = $fence === $this->fence ? $holds : 1;
+        $this->holds = $holds;
         $this->lost = false;
         $this->until = $sent + $this->options->lease;
         $this->fence = $fence;
@@ -537,7 +560,7 @@ final class Lock implements \JsonSerializable
 
     private function oweRelease(): void
     {
-        $commands = [$this->command('CANCEL', [], [$this->options->keys[0]]), $this->command('RELEASE', [])];
+        $commands = [$this->command('CANCEL', [], [$this->options->keys[0]]), $this->command('RELEASE', ['ALL'])];
         $end = Clock::now() + max($this->options->lease, $this->options->keep);
         $this->commands->owe($this->debtName(), $this->options->keys[0], $commands, $end);
     }

@@ -394,6 +394,18 @@ function test_an_object_acquires_once_unless_it_is_reentrant(): void
     same(null, call('LOCK.INFO', 'k'), 'after it');
 }
 
+function test_a_lost_lock_leaves_none_of_its_keys_and_holds(): void
+{
+    $lock = locks()->lock(['k', 'other'], lease: 0.3, reentrant: true);
+    $lock->acquire();
+    $lock->acquire();
+    call('DEL', 'k');
+    call('LOCK.EXTEND', 'other', $lock->token(), 'PX', 60000);
+    until('the lease is over', fn () => $lock->isLost());
+    same(false, $lock->release(), 'the release');
+    until('the other key is free', fn () => call('LOCK.INFO', 'other') === null);
+}
+
 function test_an_object_that_ends_releases_its_lock(): void
 {
     $lock = locks()->lock('k');

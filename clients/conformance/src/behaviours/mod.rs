@@ -50,6 +50,8 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, None;
     owning::a_lock_that_is_not_held_cant_be_released,
     owning::a_lost_lock_is_released_once,
     owning::a_held_object_is_refused_or_misused,
+    owning::another_hold_of_a_lost_lock_is_a_loss,
+    owning::another_hold_of_a_lock_that_somebody_took_is_a_loss,
     owning::the_fence_stays,
     owning::everything_is_released_at_once,
     owning::the_server_is_asked_who_owns_the_lock,

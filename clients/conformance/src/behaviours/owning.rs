@@ -92,6 +92,47 @@ pub fn a_held_object_is_refused_or_misused(world: &mut World) {
     world.assert_free(KEY);
 }
 
+/// Accepts a new grant where each grant has a guard of its own: the guard before it is lost.
+pub fn another_hold_of_a_lost_lock_is_a_loss(world: &mut World) {
+    let driver = world.driver();
+    driver.lock(
+        "a",
+        json!({"keys": [KEY], "lease_ms": 60_000, "reentrant": true}),
+    );
+    let first = driver.acquire("a");
+    world.servers.call(&format!("DEL {KEY}"));
+    let again = driver.answer(&driver.begin_acquire("a", Some(2000)));
+    match again.error() {
+        None => assert!(again.fence() > first),
+        Some(error) => {
+            assert_eq!(error, "lost", "{again}");
+            world.until_free(KEY);
+            assert!(!driver.release("a"));
+        }
+    }
+}
+
+/// Accepts that it isn't acquired, where each grant has a guard of its own.
+pub fn another_hold_of_a_lock_that_somebody_took_is_a_loss(world: &mut World) {
+    let driver = world.driver();
+    driver.lock(
+        "a",
+        json!({"keys": [KEY], "lease_ms": 60_000, "reentrant": true}),
+    );
+    driver.acquire("a");
+    world.servers.call(&format!("DEL {KEY}"));
+    world.other_holds(KEY);
+    let again = driver.answer(&driver.begin_acquire("a", Some(500)));
+    match again.error() {
+        None => assert!(!again.ok()),
+        Some(error) => {
+            assert_eq!(error, "lost", "{again}");
+            assert!(!driver.release("a"));
+        }
+    }
+    assert!(world.other_has(KEY));
+}
+
 pub fn a_lock_that_is_not_held_cant_be_released(world: &mut World) {
     let driver = world.driver();
     driver.lock("a", json!({"keys": [KEY]}));
