@@ -9,6 +9,7 @@ import java.lang.ref.WeakReference;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
@@ -37,7 +38,7 @@ final class Grant {
   private final Link link;
   /** The thread that owns the lock, or null if a {@link Hold} does. */
   private final Thread owner;
-  private final long grantedNanos = System.nanoTime();
+  private final long grantedNanos;
   private final long lastEndNanos;
 
   private Phase phase = Phase.HELD;
@@ -57,9 +58,26 @@ final class Grant {
     this.token = token;
     this.link = link;
     this.owner = owner;
+    grantedNanos = System.nanoTime();
     lastEndNanos = sentNanos + Call.nanosOf(options.longestHold);
     renewed(sentNanos, options.firstLease());
     lease = options.lease;
+  }
+
+  /** Makes the grant of another lock object that goes on with the token, fence and times of this one. */
+  private Grant(Grant before, RedisLock heir, int holds, long sentNanos) {
+    fence = before.fence;
+    locks = before.locks;
+    lock = new WeakReference<>(heir);
+    options = heir.options;
+    keys = before.keys;
+    token = before.token;
+    link = before.link;
+    owner = before.owner;
+    grantedNanos = before.grantedNanos;
+    lastEndNanos = before.lastEndNanos;
+    this.holds = holds;
+    renewed(sentNanos, before.lease());
   }
 
   /** Throws if the grant was released, and not lost. */
@@ -112,18 +130,44 @@ final class Grant {
   /** Adds a hold of the owner. */
   CompletableFuture<Void> holdAgain() {
     int more = holds() + 1;
-    Command command = Command.of("ACQUIRE", keys, token, "PX", lease().toMillis(), "HOLDS", more);
-    return Call.send(locks, locks.link, command.with(options.mode()), locks.commandTimeout).thenAccept(reply -> {
-      if (!(reply.value() instanceof List<?> granted) || !granted.get(1).equals(fence)) {
-        // The server may have granted the lock anew, or some of the keys.
-        loseAndRelease();
-        throw lostError();
-      }
+    return acquireAgain(more, options).thenAccept(reply -> {
+      if (!isOfThis(reply)) throw lostError();
       synchronized (this) {
         holds = more;
       }
       renewed(reply.sentNanos(), lease());
     });
+  }
+
+  /**
+   * Turns an exclusive grant into a shared one of another lock object, with the same fence. Returns nothing if
+   * it was lost. After an outage both are released.
+   */
+  CompletableFuture<Optional<Grant>> convert(RedisLock heir, int holds) {
+    if (!isHeld()) return release().thenApply(released -> Optional.empty());
+    return acquireAgain(holds, heir.options).thenApply(reply -> {
+      if (!isOfThis(reply)) return Optional.<Grant>empty();
+      synchronized (this) {
+        phase = Phase.RELEASED;
+      }
+      ended(CompletableFuture.completedFuture(null));
+      return Optional.of(new Grant(this, heir, holds, reply.sentNanos()));
+    }).whenComplete((shared, error) -> {
+      if (error != null) releaseAll().exceptionally(outage -> null);
+    });
+  }
+
+  private CompletableFuture<Call.Reply> acquireAgain(int holds, LockOptions options) {
+    Command command = Command.of("ACQUIRE", keys, token, "PX", lease().toMillis(), "HOLDS", holds);
+    return Call.send(locks, locks.link, command.with(options.mode()), locks.commandTimeout);
+  }
+
+  /** Returns false if the reply of {@link #acquireAgain} shows that this grant was lost. */
+  private boolean isOfThis(Call.Reply reply) {
+    if (reply.value() instanceof List<?> granted && granted.get(1).equals(fence)) return true;
+    // The server may have granted the lock anew, or some of the keys.
+    loseAndRelease();
+    return false;
   }
 
   /** Sets the lease, also for later renewals. Returns false if the lock was lost. */

@@ -30,7 +30,7 @@ import java.util.function.Function;
  * ModuleMissingException} if the server hasn't loaded redis-lock, and {@link RefusedException} for any
  * other error reply. An outage never counts as contention.
  */
-public final class RedisLock implements Lock {
+public sealed class RedisLock implements Lock permits RedisReadWriteLock.Writer {
   final Locks locks;
   final LockOptions options;
   final List<byte[]> keys;
@@ -93,9 +93,14 @@ public final class RedisLock implements Lock {
       if (forgetLoss()) throw new LockLostException("lost while it was held: " + name(), null);
       throw new IllegalMonitorStateException("this thread doesn't own the lock " + name());
     }
-    boolean wasHeld = Waits.uninterruptibly(owned.release());
+    boolean wasHeld = Waits.uninterruptibly(release(owned));
     forgetLoss();
     if (!wasHeld) throw owned.lostError();
+  }
+
+  /** Takes one hold off a grant of this lock. Returns false if it was lost. */
+  CompletableFuture<Boolean> release(Grant owned) {
+    return owned.release();
   }
 
   /** Not supported. */
@@ -238,6 +243,16 @@ public final class RedisLock implements Lock {
     runNext();
   }
 
+  /** Holds a grant of this thread that another lock object has passed on. */
+  void adopt(Grant passed) {
+    passed.heldBy(this);
+    synchronized (this) {
+      losers.remove(passed.owner());
+      grant = latest = passed;
+    }
+    locks.holds(this, passed);
+  }
+
   /** Notes the end of a grant, and lets the next acquire run once it can't be hit by the release. */
   void ended(Grant over, CompletableFuture<?> released) {
     synchronized (this) {
@@ -312,7 +327,8 @@ public final class RedisLock implements Lock {
     return true;
   }
 
-  private synchronized Grant owned() {
+  /** Returns the grant of the current thread, or null. */
+  synchronized Grant owned() {
     return grant != null && grant.owner() == Thread.currentThread() ? grant : null;
   }
 

@@ -1,6 +1,11 @@
 package io.github.redislock;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import java.util.List;
 import java.util.Map;
+import java.util.Objects;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
@@ -8,17 +13,24 @@ import java.util.concurrent.locks.Lock;
 import java.util.concurrent.locks.ReadWriteLock;
 
 /**
- * Readers share the key, a writer has it alone. Each thread that reads is a holder of its own. A reader
- * can't become a writer, nor the other way: a thread that has one of the two locks and waits for the other
- * without a limit gets {@link DeadlockException} at once.
+ * Readers share the key, a writer has it alone. Each thread that reads is a holder of its own.
+ *
+ * <p>The thread that writes may read too, and reads on if it ends the writing first: no other writer comes
+ * between. A reader can't become a writer: a thread that reads and waits for the write lock without a limit
+ * gets {@link DeadlockException} at once.
  */
 public final class RedisReadWriteLock implements ReadWriteLock {
-  private final RedisLock writer;
-  private final Readers reader;
+  private final Locks locks;
+  private final LockOptions readOptions;
+  private final String key;
+  private final Writer writer;
+  private final Readers reader = new Readers();
 
   RedisReadWriteLock(Locks locks, LockOptions options, String key) {
-    writer = locks.lock(options, key);
-    reader = new Readers(locks, options.shared(), key, writer);
+    this.locks = locks;
+    this.key = Objects.requireNonNull(key, "key");
+    readOptions = options.shared();
+    writer = new Writer(options);
     writer.neverGrantedIf(reader::isHeldByCurrentThread);
   }
 
@@ -34,16 +46,37 @@ public final class RedisReadWriteLock implements ReadWriteLock {
 
   @Override
   public String toString() {
-    return "RedisReadWriteLock[" + writer.name() + "]";
+    return "RedisReadWriteLock[" + key + "]";
   }
 
-  /** A lock for each thread that reads. */
-  private record Readers(
-      Locks locks, LockOptions options, String key, RedisLock writer, Map<Thread, RedisLock> ofThreads)
-      implements Lock {
-    Readers(Locks locks, LockOptions options, String key, RedisLock writer) {
-      this(locks, options, key, writer, new ConcurrentHashMap<>());
+  /** The write lock. It passes its grant on to the thread's read lock, if the thread reads too. */
+  final class Writer extends RedisLock {
+    private Writer(LockOptions options) {
+      super(RedisReadWriteLock.this.locks, options, List.of(key.getBytes(UTF_8)));
     }
+
+    @Override
+    CompletableFuture<Boolean> release(Grant owned) {
+      Reads within = owned.holds() == 1 ? reader.within.get(owned.owner()) : null;
+      if (within == null || within.grant != owned) return super.release(owned);
+      RedisLock heir = reader.mine();
+      return owned.convert(heir, within.holds).thenApply(shared -> {
+        shared.ifPresent(passed -> {
+          reader.within.remove(passed.owner());
+          heir.adopt(passed);
+        });
+        return shared.isPresent();
+      });
+    }
+  }
+
+  /** The holds of the read lock that a thread has within its grant of the write lock. */
+  private record Reads(Grant grant, int holds) {}
+
+  /** A lock for each thread that reads. */
+  private final class Readers implements Lock {
+    private final Map<Thread, RedisLock> ofThreads = new ConcurrentHashMap<>();
+    private final Map<Thread, Reads> within = new ConcurrentHashMap<>();
 
     boolean isHeldByCurrentThread() {
       RedisLock mine = ofThreads.get(Thread.currentThread());
@@ -52,46 +85,39 @@ public final class RedisReadWriteLock implements ReadWriteLock {
 
     @Override
     public void lock() {
-      RedisLock mine = mine();
-      try {
+      acquired(mine -> {
         mine.lock();
-      } finally {
-        forgetUnlessHeld(mine);
-      }
+        return true;
+      });
     }
 
     @Override
     public void lockInterruptibly() throws InterruptedException {
-      RedisLock mine = mine();
-      try {
+      if (Thread.interrupted()) throw new InterruptedException();
+      acquired(mine -> {
         mine.lockInterruptibly();
-      } finally {
-        forgetUnlessHeld(mine);
-      }
+        return true;
+      });
     }
 
     @Override
     public boolean tryLock() {
-      RedisLock mine = mine();
-      try {
-        return mine.tryLock();
-      } finally {
-        forgetUnlessHeld(mine);
-      }
+      return acquired(RedisLock::tryLock);
     }
 
     @Override
     public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
-      RedisLock mine = mine();
-      try {
-        return mine.tryLock(time, unit);
-      } finally {
-        forgetUnlessHeld(mine);
-      }
+      if (Thread.interrupted()) throw new InterruptedException();
+      return acquired(mine -> mine.tryLock(time, unit));
     }
 
     @Override
     public void unlock() {
+      Reads reads = within.get(Thread.currentThread());
+      if (reads != null) {
+        unlockWithin(reads);
+        return;
+      }
       RedisLock mine = mine();
       try {
         mine.unlock();
@@ -110,14 +136,38 @@ public final class RedisReadWriteLock implements ReadWriteLock {
       return "RedisReadWriteLock[" + key + "].readLock()";
     }
 
+    private interface Acquire<X extends Exception> {
+      boolean by(RedisLock mine) throws X;
+    }
+
+    private <X extends Exception> boolean acquired(Acquire<X> acquire) throws X {
+      Grant written = writer.owned();
+      if (written != null && written.isHeld()) {
+        within.compute(Thread.currentThread(), (thread, reads) ->
+            new Reads(written, reads != null && reads.grant == written ? reads.holds + 1 : 1));
+        return true;
+      }
+      // Of a grant that was lost.
+      within.remove(Thread.currentThread());
+      RedisLock mine = mine();
+      try {
+        return acquire.by(mine);
+      } finally {
+        forgetUnlessHeld(mine);
+      }
+    }
+
+    private void unlockWithin(Reads reads) {
+      Reads rest = reads.holds == 1 ? null : new Reads(reads.grant, reads.holds - 1);
+      within.computeIfPresent(Thread.currentThread(), (thread, before) -> rest);
+      if (!reads.grant.isHeld()) throw reads.grant.lostError();
+    }
+
     private RedisLock mine() {
       // A thread that ended without unlock can't come back.
       ofThreads.keySet().removeIf(thread -> !thread.isAlive());
-      return ofThreads.computeIfAbsent(Thread.currentThread(), thread -> {
-        RedisLock made = locks.lock(options, key);
-        made.neverGrantedIf(writer::isHeldByCurrentThread);
-        return made;
-      });
+      within.keySet().removeIf(thread -> !thread.isAlive());
+      return ofThreads.computeIfAbsent(Thread.currentThread(), thread -> locks.lock(readOptions, key));
     }
 
     /** Forgets the lock of this thread, except a lost one, of which unlock must still tell. */

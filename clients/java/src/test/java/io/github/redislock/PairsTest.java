@@ -42,24 +42,112 @@ class PairsTest {
   /** A wait that would never end, because the thread itself is in the way, fails at once. */
   @ParameterizedTest
   @EnumSource
-  void aReaderCantBecomeAWriterNorTheOtherWay(TestServer.Kind kind) throws Exception {
+  void aReaderCantBecomeAWriter(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      RedisReadWriteLock pair = locks.readWriteLock("k");
+      RedisLock writer = pair.writeLock();
+      pair.readLock().lock();
+      assertThrows(DeadlockException.class, writer::lock);
+      assertThrows(DeadlockException.class, writer::lockInterruptibly);
+      assertFalse(writer.tryLock());
+      pair.readLock().unlock();
+      writer.lock();
+      writer.unlock();
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aWriterMayReadAndReadsOn(TestServer.Kind kind) throws Exception {
     try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
       RedisReadWriteLock pair = locks.readWriteLock("k");
       Lock reader = pair.readLock();
       RedisLock writer = pair.writeLock();
+      writer.lock();
+      writer.lock();
       reader.lock();
+      assertTrue(reader.tryLock(1, TimeUnit.SECONDS));
+      reader.unlock();
+      reader.lockInterruptibly();
+      assertTrue(reader.tryLock());
+      writer.unlock();
+      CompletableFuture<Hold> other = pair.writeLock().acquireAsync();
+      onAnotherThread(() -> assertFalse(reader.tryLock()));
+      long fence = writer.fence();
+      writer.unlock();
+      assertFalse(writer.isHeldByCurrentThread());
       assertThrows(DeadlockException.class, writer::lock);
-      assertThrows(DeadlockException.class, writer::lockInterruptibly);
-      assertFalse(writer.tryLock());
+      until(() -> server.waiters("k") == 1);
       reader.unlock();
-      writer.lock();
-      writer.lock();
-      assertThrows(DeadlockException.class, reader::lock);
-      assertFalse(reader.tryLock(1, TimeUnit.MILLISECONDS));
-      writer.unlock();
-      writer.unlock();
-      reader.lock();
       reader.unlock();
+      assertEquals(1, server.waiters("k"));
+      reader.unlock();
+      Hold hold = other.get(20, TimeUnit.SECONDS);
+      assertTrue(hold.fence() > fence);
+      assertTrue(hold.release());
+      assertThrows(IllegalMonitorStateException.class, reader::unlock);
+      assertEquals(0L, server.command("EXISTS", "k"));
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aWriterThatReadsOnIsRenewedAndAdmitsReaders(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      RedisReadWriteLock pair = locks.readWriteLock(LockOptions.defaults().lease(Duration.ofMillis(600)), "k");
+      pair.writeLock().lock();
+      pair.readLock().lock();
+      pair.writeLock().unlock();
+      onAnotherThread(() -> {
+        assertTrue(pair.readLock().tryLock());
+        pair.readLock().unlock();
+      });
+      Thread.sleep(1500);
+      assertFalse(pair.writeLock().tryAcquire().isPresent());
+      assertEquals(1, locks.releaseAll());
+      assertEquals(0L, server.command("EXISTS", "k"));
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aLostWriterHasLostItsReadsToo(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      RedisReadWriteLock pair = locks.readWriteLock("k");
+      pair.writeLock().lock();
+      pair.readLock().lock();
+      server.command("DEL", "k");
+      assertThrows(LockLostException.class, pair.writeLock()::unlock);
+      assertThrows(LockLostException.class, pair.readLock()::unlock);
+      until(() -> server.command("EXISTS", "k").equals(0L));
+      pair.writeLock().lock();
+      pair.readLock().lock();
+      server.command("DEL", "k");
+      server.command("LOCK.ACQUIRE", "k", "other", "PX", "60000");
+      assertThrows(LockLostException.class, pair.writeLock()::unlock);
+      assertThrows(LockLostException.class, pair.readLock()::unlock);
+      assertFalse(pair.readLock().tryLock());
+      server.command("LOCK.RELEASE", "k", "other");
+      pair.readLock().lock();
+      pair.readLock().unlock();
+      assertEquals(0L, server.command("EXISTS", "k"));
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aWriterThatReadsOnGivesUpBothInAnOutage(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = new Locks(server.link(kind))) {
+      RedisReadWriteLock pair = locks.readWriteLock("k");
+      pair.writeLock().lock();
+      pair.readLock().lock();
+      server.stop();
+      assertThrows(UnavailableException.class, pair.writeLock()::unlock);
+      assertFalse(pair.writeLock().isHeldByCurrentThread());
+      assertThrows(LockLostException.class, pair.readLock()::unlock);
+      server.goOn();
+      until(() -> server.command("EXISTS", "k").equals(0L));
+      assertThrows(IllegalMonitorStateException.class, pair.readLock()::unlock);
     }
   }
 
