@@ -158,7 +158,7 @@ instructions: run-deps build ## count instructions under valgrind on SERVERS, an
 # The clients that `make test-clients` runs: CLIENTS="python-sync ioredis"; all by default. The tests mostly
 # wait for time to pass.
 CLIENTS ?=
-CLIENT_THREADS ?= 12
+CLIENT_THREADS ?= 8
 .PHONY: test-clients
 test-clients: run-deps build ## test the client libraries on one server and a cluster; CLIENTS="python-sync ..." and SERVERS pick
 	@$(FOUND); cargo run --quiet -p redis-lock-conformance -- --test-threads=$(CLIENT_THREADS) \

@@ -1,7 +1,7 @@
-import calculateSlot from 'cluster-key-slot';
 import { type Cluster, Command, type Redis, type RedisOptions } from 'ioredis';
 import type { Link, Wire, Word } from './connection.js';
 import { backendOf, Locks as LocksOfLink, type LocksOptions } from './locks.js';
+import { slotOf } from './slot.js';
 import { ignore } from './time.js';
 
 export * from './index.js';
@@ -67,7 +67,7 @@ function unref(client: Client) {
 /** Node of a channel's slot. In a cluster a shard channel is heard at its own node only. */
 function nodeOf(client: Client, channel: string): Redis {
   if (!isCluster(client)) return client;
-  const address = client.slots[calculateSlot(channel)]?.[0];
+  const address = client.slots[slotOf(channel)]?.[0];
   const node = client.nodes('master').find((each) => addressOf(each) === address);
   if (!node) throw new Error(`no node is known for ${channel}`);
   return node;

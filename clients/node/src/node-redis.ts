@@ -1,6 +1,6 @@
-import calculateSlot from 'cluster-key-slot';
 import type { Link, Wire, Word } from './connection.js';
 import { backendOf, Locks as LocksOfLink, type LocksOptions } from './locks.js';
+import { slotOf } from './slot.js';
 import { ignore } from './time.js';
 
 export * from './index.js';
@@ -46,7 +46,7 @@ const isSentinel = (client: Client): client is NodeRedisSentinel => 'getSentinel
 function send(client: Client, key: string, words: Word[]): Promise<unknown> {
   if (isCluster(client)) {
     // node-redis fails with a TypeError where no node serves a slot.
-    if (!client.slots[calculateSlot(key)]) return Promise.reject(new Error('no node serves the slot of the key'));
+    if (!client.slots[slotOf(key)]) return Promise.reject(new Error('no node serves the slot of the key'));
     return client.sendCommand(key, false, words);
   }
   return isSentinel(client) ? client.sendCommand(false, words) : client.sendCommand(words);

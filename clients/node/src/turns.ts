@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
-import calculateSlot from 'cluster-key-slot';
 
 import type { Connection, Link } from './connection.js';
+import { slotOf } from './slot.js';
 
 /** Hash tags, one for each slot of a cluster. */
 const tags: string[] = [];
@@ -18,8 +18,8 @@ export class Turns {
   /** Returns the channel for a key as it is sent. In a cluster, its hash tag puts it in the key's slot. */
   channel({ cluster }: Link, key: string): string {
     if (!cluster) return `redis-lock:${this.#id}`;
-    const slot = calculateSlot(key);
-    while (tags[slot] === undefined) tags[calculateSlot(String(++lastTag))] ??= String(lastTag);
+    const slot = slotOf(key);
+    while (tags[slot] === undefined) tags[slotOf(String(++lastTag))] ??= String(lastTag);
     return `redis-lock:${this.#id}:{${tags[slot]}}`;
   }
 

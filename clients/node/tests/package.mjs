@@ -25,7 +25,7 @@ export function project(installed) {
   const target = join(folder, 'node_modules/@redis-lock/client');
   mkdirSync(target, { recursive: true });
   execFileSync('tar', ['-xzf', archive, '-C', target, '--strip-components=1']);
-  for (const [name, there] of Object.entries({ 'cluster-key-slot': 'cluster-key-slot', ...installed })) {
+  for (const [name, there] of Object.entries(installed)) {
     mkdirSync(join(folder, 'node_modules', name, '..'), { recursive: true });
     symlinkSync(join(modules, there), join(folder, 'node_modules', name));
   }

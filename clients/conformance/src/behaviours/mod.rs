@@ -27,6 +27,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, None;
     granting::a_token_can_be_chosen,
     granting::what_the_server_refuses_is_told,
     waiting::a_wait_is_handed_the_lock_promptly,
+    waiting::a_key_of_any_text_is_waited_for,
     waiting::a_wait_ends_in_time_and_leaves_nobody,
     waiting::three_wait_and_are_served_in_order,
     waiting::twenty_of_one_process_all_get_it,

@@ -35,6 +35,36 @@ pub fn a_wait_is_handed_the_lock_promptly(world: &mut World) {
     world.assert_free(KEY);
 }
 
+/// Braces name a key's slot in a cluster, where a channel that announces a turn has to be, too.
+pub fn a_key_of_any_text_is_waited_for(world: &mut World) {
+    let driver = world.driver();
+    for shape in [
+        "a}N",
+        "{}N",
+        "{N",
+        "a{N",
+        "}{N}{y}",
+        "{}{N}",
+        "{{N}}",
+        "ключN",
+        "N/b?c=d#e%f",
+        "*N",
+        "-N",
+    ] {
+        let mut keys = (1..).map(|number: u32| shape.replace('N', &number.to_string()));
+        let is_here = |key: &String| world.servers.try_call(&format!("EXISTS {key}")).is_ok();
+        let key = &keys.find(is_here).expect("a key of the tests' node");
+        driver.lock(key, json!({"keys": [key], "keep_ms": 30_000}));
+        world.other_holds(key);
+        let asked = driver.begin_acquire(key, None);
+        world.until_waiting(key, 1);
+        world.other_releases(key);
+        driver.answer(&asked).fence();
+        assert!(driver.release(key));
+        world.assert_free(key);
+    }
+}
+
 /// Checks that a wait never ends early, and not late in the best of some rounds, because the
 /// machine may be busy in a round. If the server's reply comes after the end of the wait in a busy
 /// round, the client says that no server answered.
