@@ -31,6 +31,8 @@ final class Grant {
   final long fence;
   private final Locks locks;
   private final WeakReference<RedisLock> lock;
+  /** The lock object of a hold, which hears of a loss as long as the hold is there; null for a thread's. */
+  private final RedisLock lockOfHold;
   private final LockOptions options;
   private final List<byte[]> keys;
   private final byte[] token;
@@ -53,6 +55,7 @@ final class Grant {
     this.fence = fence;
     this.locks = lock.locks;
     this.lock = new WeakReference<>(lock);
+    lockOfHold = owner == null ? lock : null;
     this.options = lock.options;
     this.keys = lock.keys;
     this.token = token;
@@ -60,15 +63,15 @@ final class Grant {
     this.owner = owner;
     grantedNanos = System.nanoTime();
     lastEndNanos = sentNanos + Call.nanosOf(options.longestHold);
-    renewed(sentNanos, options.firstLease());
-    lease = options.lease;
+    renewed(sentNanos, options.firstLease(), options.lease);
   }
 
   /** Makes the grant of another lock object that goes on with the token, fence and times of this one. */
-  private Grant(Grant before, RedisLock heir, int holds, long sentNanos) {
+  private Grant(Grant before, RedisLock heir, int holds, long sentNanos, Duration set) {
     fence = before.fence;
     locks = before.locks;
     lock = new WeakReference<>(heir);
+    lockOfHold = null;
     options = heir.options;
     keys = before.keys;
     token = before.token;
@@ -77,15 +80,16 @@ final class Grant {
     grantedNanos = before.grantedNanos;
     lastEndNanos = before.lastEndNanos;
     this.holds = holds;
-    renewed(sentNanos, before.lease());
+    renewed(sentNanos, set, before.lease());
   }
 
   /** Throws if the grant was released, and not lost. */
   void checkNotReleased() {
-    synchronized (this) {
-      if (phase != Phase.RELEASED) return;
-    }
-    throw new IllegalMonitorStateException("released before: " + name());
+    if (isReleased()) throw new IllegalMonitorStateException("released before: " + name());
+  }
+
+  private synchronized boolean isReleased() {
+    return phase == Phase.RELEASED;
   }
 
   /** Releases the grant when this object, its holder, is collected. */
@@ -130,12 +134,13 @@ final class Grant {
   /** Adds a hold of the owner. */
   CompletableFuture<Void> holdAgain() {
     int more = holds() + 1;
-    return acquireAgain(more, options).thenAccept(reply -> {
+    Duration next = nextLease();
+    return acquireAgain(more, next, options).thenAccept(reply -> {
       if (!isOfThis(reply)) throw lostError();
       synchronized (this) {
         holds = more;
       }
-      renewed(reply.sentNanos(), lease());
+      renewed(reply.sentNanos(), next, lease());
     });
   }
 
@@ -145,20 +150,21 @@ final class Grant {
    */
   CompletableFuture<Optional<Grant>> convert(RedisLock heir, int holds) {
     if (!isHeld()) return release().thenApply(released -> Optional.empty());
-    return acquireAgain(holds, heir.options).thenApply(reply -> {
+    Duration next = nextLease();
+    return acquireAgain(holds, next, heir.options).thenApply(reply -> {
       if (!isOfThis(reply)) return Optional.<Grant>empty();
       synchronized (this) {
         phase = Phase.RELEASED;
       }
       ended(CompletableFuture.completedFuture(null));
-      return Optional.of(new Grant(this, heir, holds, reply.sentNanos()));
+      return Optional.of(new Grant(this, heir, holds, reply.sentNanos(), next));
     }).whenComplete((shared, error) -> {
       if (error != null) releaseAll().exceptionally(outage -> null);
     });
   }
 
-  private CompletableFuture<Call.Reply> acquireAgain(int holds, LockOptions options) {
-    Command command = Command.of("ACQUIRE", keys, token, "PX", lease().toMillis(), "HOLDS", holds);
+  private CompletableFuture<Call.Reply> acquireAgain(int holds, Duration set, LockOptions options) {
+    Command command = Command.of("ACQUIRE", keys, token, "PX", set.toMillis(), "HOLDS", holds);
     return Call.send(locks, locks.link, command.with(options.mode()), locks.commandTimeout);
   }
 
@@ -174,7 +180,7 @@ final class Grant {
   CompletableFuture<Boolean> extend(Duration lease) {
     Duration whole = LockOptions.time("lease", lease, Duration.ofMillis(1));
     if (!isHeld()) return CompletableFuture.completedFuture(false);
-    return prolong(whole, locks.commandTimeout);
+    return prolong(whole, whole, locks.commandTimeout);
   }
 
   /** Takes one hold off. Returns false if the lock was lost. */
@@ -221,9 +227,7 @@ final class Grant {
 
   /** Ends a guarded block: only a loss is thrown. */
   void close() {
-    synchronized (this) {
-      if (phase == Phase.RELEASED) return;
-    }
+    if (isReleased()) return;
     boolean wasHeld = true;
     try {
       wasHeld = Waits.uninterruptibly(releaseAll());
@@ -244,17 +248,24 @@ final class Grant {
 
   private Command lastCommand(Duration rest) {
     if (rest.isZero()) return Command.of("RELEASE", keys, token, "HOLDS", 0);
-    return Command.of("EXTEND", keys, token, "PX", Math.max(rest.toMillis(), 1));
+    Command stays = Command.of("EXTEND", keys, token, "PX", Math.max(rest.toMillis(), 1));
+    return options.session ? stays.with(List.of("NOSESSION".getBytes(UTF_8))) : stays;
   }
 
   private synchronized Duration lease() {
     return lease;
   }
 
-  /** Notes that a command sent at this time has set the lease. */
-  private synchronized void renewed(long sentNanos, Duration set) {
+  /** Returns the lease to set now: it doesn't go beyond the longest hold. */
+  private Duration nextLease() {
+    long restMs = Math.max(Duration.ofNanos(lastEndNanos - System.nanoTime()).toMillis(), 1);
+    return Duration.ofMillis(Math.min(lease().toMillis(), restMs));
+  }
+
+  /** Notes that a command sent at this time has set the lease, and the lease of later renewals. */
+  private synchronized void renewed(long sentNanos, Duration set, Duration later) {
     if (phase != Phase.HELD) return;
-    lease = set;
+    lease = later;
     isOutageTold = false;
     untilNanos = sentNanos + Call.nanosOf(set);
     long pauseNanos = renews() ? Math.min(Call.nanosOf(set) / 3, lastEndNanos - System.nanoTime()) : 0;
@@ -292,17 +303,9 @@ final class Grant {
       lose();
       return;
     }
-    long restMs = Math.max(Duration.ofNanos(lastEndNanos - System.nanoTime()).toMillis(), 1);
-    Duration next = Duration.ofMillis(Math.min(lease().toMillis(), restMs));
     Duration limit = left.compareTo(locks.commandTimeout) < 0 ? left : locks.commandTimeout;
-    Duration whole = lease();
-    prolong(next, limit).whenComplete((held, error) -> {
-      if (error == null) {
-        synchronized (this) {
-          lease = whole;
-        }
-        return;
-      }
+    prolong(nextLease(), lease(), limit).whenComplete((held, error) -> {
+      if (error == null) return;
       tellOnce(error);
       schedule(Call.nanosOf(limit) / 4);
     });
@@ -319,13 +322,14 @@ final class Grant {
         : new UnavailableException("the server refused a renewal or a release: " + cause.getMessage(), cause));
   }
 
-  private CompletableFuture<Boolean> prolong(Duration set, Duration limit) {
+  private CompletableFuture<Boolean> prolong(Duration set, Duration later, Duration limit) {
     Command command = Command.of("EXTEND", keys, token, "PX", set.toMillis());
     Command tied = options.session ? command.with(List.of("SESSION".getBytes(UTF_8))) : command;
     return Call.send(locks, link, tied, limit).thenApply(reply -> {
       boolean isHeld = reply.count() == keys.size();
-      if (isHeld) renewed(reply.sentNanos(), set);
-      else lose();
+      if (isHeld) renewed(reply.sentNanos(), set, later);
+      // A release may have overtaken it.
+      else if (!isReleased()) lose();
       return isHeld;
     });
   }

@@ -104,6 +104,45 @@ class HoldsTest {
 
   @ParameterizedTest
   @EnumSource
+  void aLossIsToldThoughOnlyTheHoldIsKept(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      CompletableFuture<RedisLock> told = new CompletableFuture<>();
+      LockOptions options = LockOptions.defaults().lease(Duration.ofMillis(600)).onLost(told::complete);
+      Hold hold = locks.lock(options, "k").acquire();
+      System.gc();
+      server.command("DEL", "k");
+      assertEquals(hold.fence(), told.get(20, TimeUnit.SECONDS).fence());
+      assertThrows(LockLostException.class, hold::close);
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void anotherHoldEndsWithTheLongestHold(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      LockOptions options = LockOptions.defaults().longestHold(Duration.ofMillis(800));
+      RedisLock lock = locks.lock(options, "k");
+      lock.lock();
+      lock.lock();
+      until(() -> server.command("EXISTS", "k").equals(0L));
+      assertTrue(lock.isLost());
+      assertThrows(LockLostException.class, lock::unlock);
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aLockThatStaysIsRefusedToItsOwnObject(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      RedisLock lock = locks.lock(LockOptions.defaults().leastHold(Duration.ofMinutes(1)), "k");
+      lock.lock();
+      lock.unlock();
+      assertFalse(lock.tryLock());
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
   void closingEndsTheWaits(TestServer.Kind kind) throws Exception {
     try (TestServer server = new TestServer()) {
       Locks locks = server.locks(kind);
