@@ -102,7 +102,16 @@ func (l *Lock) guard(
 	defer func() {
 		stop()
 		cancel(nil)
-		failed := l.Release(context.WithoutCancel(ctx))
+		failed := ErrLost
+		select {
+		case <-lost:
+		default:
+			lost = nil
+		}
+		// Another goroutine may have acquired this Lock after a loss.
+		if lost == nil || l.Fence() == fence {
+			failed = l.Release(context.WithoutCancel(ctx))
+		}
 		switch {
 		case errors.Is(failed, ErrLost) && err == nil:
 			err = failed
@@ -261,7 +270,7 @@ func (l *Lock) Fence() int64 {
 // Keys returns the keys.
 func (l *Lock) Keys() []string { return append([]string(nil), l.owner.keys...) }
 
-// Token returns the token. Who knows it controls the lock.
+// Token returns the token. Who knows it controls the lock. WithAtLeast draws another one at each release.
 func (l *Lock) Token() string { return l.owner.token() }
 
 // IsHeld returns true if the lock is held, by the local clock and without asking the server.
@@ -343,6 +352,8 @@ type owner struct {
 	fence    int64
 	isLost   bool
 	lost     chan struct{}
+	// The holds of a reentrant lock that were lost and not released since.
+	lostHolds int
 }
 
 // grant is one grant of the lock. Its times are those of the local monotonic clock. The owner's
@@ -439,6 +450,9 @@ func (o *owner) drop(g *grant, isLost bool) bool {
 	o.isLost = isLost
 	if isLost {
 		close(o.lost)
+		if o.reentrant {
+			o.lostHolds = g.holds
+		}
 	}
 	g.stop()
 	g.timer.Stop()
@@ -446,6 +460,19 @@ func (o *owner) drop(g *grant, isLost bool) bool {
 	delete(o.locks.held, o)
 	o.locks.mu.Unlock()
 	return true
+}
+
+// owesReleases returns true if holds of a reentrant lock were lost, of which Release hasn't told yet.
+func (o *owner) owesReleases() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lostHolds > 0
+}
+
+func (o *owner) paidRelease() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lostHolds = max(0, o.lostHolds-1)
 }
 
 // lose marks a grant as lost, and reports it.

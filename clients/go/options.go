@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,17 +17,27 @@ func newSecret(token string) secret {
 	return func() string { return token }
 }
 
+// drawn returns a random token, and a function that draws another one.
+func drawn() (token secret, redraw func()) {
+	var text atomic.Value
+	redraw = func() { text.Store(randomText()) }
+	redraw()
+	return func() string { return text.Load().(string) }, redraw
+}
+
 // settings are the options of a lock.
 type settings struct {
 	lease, keep, maxHold, atLeast, wait time.Duration
 	waitsForever, noRenewal             bool
 	token                               secret
-	shared, session, reentrant          bool
-	detached                            bool
-	limit, permits, replicas            int
-	data                                *string
-	onLost                              func(*Lock)
-	wrong                               *ArgumentError
+	// Draws another token, unless the program chose it.
+	redraw                     func()
+	shared, session, reentrant bool
+	detached                   bool
+	limit, permits, replicas   int
+	data                       *string
+	onLost                     func(*Lock)
+	wrong                      *ArgumentError
 }
 
 // Option is an option of Locks.Lock and Locks.LockAll. A wrong value is returned there as an
@@ -84,7 +95,7 @@ func WithToken(token string) Option {
 		if token == "" || len(token) > mostToken || token == "*" {
 			s.refuse("token", "1 to 256 bytes, and not *")
 		}
-		s.token = newSecret(token)
+		s.token, s.redraw = newSecret(token), func() {}
 	}
 }
 
@@ -175,8 +186,8 @@ func WithOnLost(onLost func(*Lock)) Option {
 func newSettings(keys []string, options []Option) (settings, error) {
 	s := settings{
 		lease: 30 * time.Second, keep: 10 * time.Second, maxHold: 24 * time.Hour, waitsForever: true,
-		token: newSecret(randomText()),
 	}
+	s.token, s.redraw = drawn()
 	for _, option := range options {
 		option(&s)
 	}

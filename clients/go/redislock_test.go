@@ -747,6 +747,7 @@ func TestAReentrantLockThatWasLostSaysSo(t *testing.T) {
 	_, err := lock.Acquire(background)
 	expect(t, err, redislock.ErrLost)
 	until(t, "nothing is left", func() bool { return s.IsFree(t, "k") })
+	expect(t, lock.Release(background), redislock.ErrLost)
 	acquired(t, lock)
 	s.Call(t, "DEL", "k")
 	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
@@ -756,8 +757,56 @@ func TestAReentrantLockThatWasLostSaysSo(t *testing.T) {
 		t.Error("held after its loss")
 	}
 	s.Call(t, "LOCK.RELEASE", "k", "other")
+	expect(t, lock.Release(background), redislock.ErrLost)
 	acquired(t, lock)
 	check(t, lock.Release(background))
+}
+
+func TestEveryBlockAroundALossEndsWithIt(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithReentrant(), redislock.WithLease(600*time.Millisecond))
+	var inner error
+	outer := lock.Do(background, func(context.Context, int64) error {
+		s.Call(t, "DEL", "k")
+		<-lock.Lost()
+		inner = lock.Do(background, func(context.Context, int64) error { return nil })
+		return nil
+	})
+	expect(t, inner, redislock.ErrLost)
+	expect(t, outer, redislock.ErrLost)
+	acquired(t, lock)
+	check(t, lock.Release(background))
+}
+
+func TestABlockWhoseLockWasLostSparesTheNextOneOfItsObject(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(600*time.Millisecond))
+	outer := lock.Do(background, func(context.Context, int64) error {
+		s.Call(t, "DEL", "k")
+		<-lock.Lost()
+		acquired(t, lock)
+		return nil
+	})
+	expect(t, outer, redislock.ErrLost)
+	if !lock.IsHeld() || s.IsFree(t, "k") {
+		t.Error("the next one's lock was released")
+	}
+	check(t, lock.Release(background))
+}
+
+func TestAnExtensionThatMeetsAReleaseSaysSo(t *testing.T) {
+	s := serve(t)
+	locks := s.locks(t)
+	for range 100 {
+		lock := lockOf(t, locks, "k")
+		acquired(t, lock)
+		extended := make(chan error, 1)
+		go func() { extended <- lock.Extend(background, time.Minute) }()
+		check(t, lock.Release(background))
+		if err := <-extended; err != nil && !errors.Is(err, redislock.ErrNotHeld) {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestNoTextShowsTheToken(t *testing.T) {

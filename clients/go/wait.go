@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -133,6 +134,9 @@ func (s *search) run() (int64, error) {
 	}
 	if s.before, _ = s.held(); s.before != nil {
 		s.holds = s.before.holds + 1
+	} else if s.owesReleases() {
+		s.giveTurn(true)
+		return 0, ErrLost
 	}
 	fence, sent, err := s.seek()
 	if err != nil {
@@ -489,6 +493,7 @@ type answer struct {
 
 // ask sends a command until the server answers or ctx ends. The first outage is reported.
 func (o *owner) ask(ctx context.Context, client redis.UniversalClient, c command, report func(error)) (a answer) {
+	isReported := false
 	for pause := firstPause; ; pause = longer(pause) {
 		a.sent = time.Now()
 		attempt, cancel := context.WithTimeout(ctx, o.locks.link.attempt)
@@ -500,7 +505,9 @@ func (o *owner) ask(ctx context.Context, client redis.UniversalClient, c command
 			a.err = final(err, o.token)
 			return a
 		}
-		if !a.again {
+		// undo may have closed the connection that the pool gave out.
+		if !isReported && !errors.Is(err, net.ErrClosed) {
+			isReported = true
 			report(unavailable(err))
 		}
 		a.again = true
@@ -565,6 +572,7 @@ func (o *owner) release(ctx context.Context, all bool) error {
 	if g == nil || holds == 0 && !o.drop(g, false) {
 		o.giveTurn(o.reentrant)
 		if isLost {
+			o.paidRelease()
 			return ErrLost
 		}
 		return ErrNotHeld
@@ -581,6 +589,10 @@ func (o *owner) release(ctx context.Context, all bool) error {
 		}
 		if holds == 0 {
 			g.close()
+		}
+		if holds == 0 && o.atLeast > 0 {
+			// The lock stays for this owner too.
+			o.redraw()
 		}
 		o.giveTurn(o.reentrant || holds == 0)
 		return err
@@ -608,7 +620,11 @@ func (o *owner) release(ctx context.Context, all bool) error {
 // releasing returns the command that leaves this many holds.
 func (o *owner) releasing(g *grant, holds int) command {
 	if stays := o.atLeast - time.Since(g.since); holds == 0 && stays > 0 {
-		return o.command("EXTEND", "PX", ms(stays))
+		words := []any{"PX", ms(stays)}
+		if o.session {
+			words = append(words, "NOSESSION")
+		}
+		return o.command("EXTEND", words...)
 	}
 	return o.command("RELEASE", "HOLDS", holds)
 }
@@ -634,13 +650,21 @@ func (o *owner) extend(ctx context.Context, lease time.Duration) error {
 	if g == nil {
 		return ErrNotHeld
 	}
-	return o.call(ctx, func(report func(error)) error {
+	err := o.call(ctx, func(report func(error)) error {
 		g.extending <- struct{}{}
 		defer func() { <-g.extending }()
 		within, cancel := context.WithTimeout(g.ctx, o.locks.timeout)
 		defer cancel()
 		return o.prolong(within, g, lease, report)
 	})
+	if err == nil || g.ctx.Err() == nil {
+		return err
+	}
+	if _, isLost = o.held(); isLost {
+		return ErrLost
+	}
+	// It was released meanwhile.
+	return ErrNotHeld
 }
 
 // prolong sets the lease of a grant. The caller is the one that extends it.

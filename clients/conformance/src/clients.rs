@@ -15,8 +15,8 @@ const CLIENTS: &[(&str, &str, &[Ability])] = &[
     ("rust-sync", "rust", &[]),
     ("rust-tokio", "rust", &[]),
     ("go", "go", &[]),
-    ("jedis", "java", &[]),
-    ("lettuce", "java", &[]),
+    ("jedis", "java", &[Ability::DrawnToken]),
+    ("lettuce", "java", &[Ability::DrawnToken]),
     ("php", "php", &[Ability::Background]),
     ("predis", "php", &[Ability::Background]),
 ];

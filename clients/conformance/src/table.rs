@@ -16,6 +16,8 @@ pub enum Where {
 pub enum Ability {
     /// Renewing leases and reporting losses while the program does something else.
     Background,
+    /// Locks whose token the library draws: the driver of Java chooses it, because each acquire has its own.
+    DrawnToken,
 }
 
 /// A behaviour of every client, or of every client with an ability.

@@ -79,6 +79,8 @@ export class Lock {
   readonly #trace: Trace;
   #fence: number | undefined;
   #isLost = false;
+  /** The holds of a reentrant lock that were lost and not released since. */
+  #lostHolds = 0;
   /** True from a loss until its owner releases or acquires the lock. */
   #owesRelease = false;
   #loss?: AbortController | undefined;
@@ -241,6 +243,7 @@ export class Lock {
     let grant: Grant | undefined;
     try {
       const held = this.#current();
+      if (!held && this.#lostHolds > 0) throw this.#lossError();
       grant = held ? await this.#inTurn(() => this.#addHold(held, call)) : await this.#begin(call);
       return grant?.fence;
     } finally {
@@ -372,6 +375,7 @@ export class Lock {
 
   async #releaseLost(): Promise<false> {
     if (!this.#isLost) throw new NotHeldError(`released though not held: ${this.keys.join(', ')}`);
+    this.#lostHolds = Math.max(0, this.#lostHolds - 1);
     this.#endLoss();
     await this.#trace.claim.left();
     return false;
@@ -400,6 +404,7 @@ export class Lock {
   }
 
   #lose() {
+    if (this.#terms.reentrant) this.#lostHolds = this.#trace.grant?.holds ?? 0;
     this.#drop();
     this.#trace.claim.closeOwn();
     this.#isLost = true;

@@ -19,6 +19,8 @@ final class Lock implements \JsonSerializable
     private int $holds = 0;
     private ?int $fence = null;
     private bool $lost = false;
+    /** The holds of a reentrant lock that were lost and not released since. */
+    private int $lostHolds = 0;
     private float $until = 0.0;
     private float $grantedAt = 0.0;
     private int $process = 0;
@@ -303,6 +305,9 @@ final class Lock implements \JsonSerializable
             if ($this->holds > 0) {
                 $this->lose();
             }
+            if ($this->lostHolds > 0) {
+                throw new LockLost('the lock was lost before it was acquired again');
+            }
             return 1;
         }
         if (!$this->options->reentrant) {
@@ -458,6 +463,7 @@ final class Lock implements \JsonSerializable
         if (!$this->isHeld()) {
             $wasHeld = $this->holds > 0;
             $isFalse = $this->tellNotHeld();
+            $this->lostHolds = max(0, $this->lostHolds - 1);
             if ($wasHeld) {
                 // Some of the keys may still be held.
                 $this->isTokenSpent = true;
@@ -494,7 +500,8 @@ final class Lock implements \JsonSerializable
     private function leave(): bool
     {
         if ($this->holds === 0) {
-            // The work of using() released it.
+            // It was lost, or the work of using() released it.
+            $this->lostHolds = max(0, $this->lostHolds - 1);
             return !$this->lost;
         }
         try {
@@ -516,6 +523,7 @@ final class Lock implements \JsonSerializable
 
     private function lose(): void
     {
+        $this->lostHolds = $this->options->reentrant ? $this->holds : 0;
         $this->holds = 0;
         $this->lost = true;
         unset($this->held[$this]);

@@ -206,7 +206,12 @@ impl Grant {
 
     /// Lets the next acquire of the handle begin.
     pub(crate) fn free_turn(&self) {
-        drop(self.state.lock().turn.take());
+        drop(self.take_turn());
+    }
+
+    /// Returns the turn, unless the handle is reentrant.
+    pub(crate) fn take_turn(&self) -> Option<OwnedMutexGuard<()>> {
+        self.state.lock().turn.take()
     }
 }
 

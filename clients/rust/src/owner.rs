@@ -33,6 +33,9 @@ const SLICE: Duration = Duration::from_secs(15);
 /// The longest time without a reply of the server to a waiter.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(2);
 
+/// The longest time by which the server rounds an end up.
+const TICK: Duration = Duration::from_millis(2);
+
 /// The longest successful acquire that isn't a wait for an observer. A blocked wait looks like a slow
 /// server, so only the time tells.
 const AT_ONCE: Duration = Duration::from_millis(20);
@@ -362,7 +365,12 @@ impl Owner {
                     holds => self.commands.release(holds),
                 };
                 let (owner, grant) = (Arc::clone(self), Arc::clone(grant));
-                let ends = async move { owner.end_hold(&grant, &command, holds, tell).await };
+                let ending = Ending {
+                    command,
+                    holds,
+                    rest,
+                };
+                let ends = async move { owner.end_hold(&grant, ending, tell).await };
                 drop(self.core.in_background(ends));
             }
         }
@@ -373,10 +381,10 @@ impl Owner {
     async fn end_hold(
         self: &Arc<Self>,
         grant: &Arc<Grant>,
-        command: &Cmd,
-        holds: u32,
+        ending: Ending,
         tell: oneshot::Sender<Result<bool, Error>>,
     ) {
+        let (command, holds) = (&ending.command, ending.holds);
         let end = Instant::now() + self.core.command_timeout();
         let mut begins = self.begins.subscribe();
         let answer = self.ask_until(grant, command, end).await;
@@ -390,12 +398,12 @@ impl Owner {
                 if !is_released {
                     self.lose(grant, Phase::Released);
                 }
-                self.after_release(grant, holds);
+                self.after_release(grant, &ending);
                 drop(tell.send(Ok(is_released)));
                 return;
             }
             Err(Failure::Final(error)) => {
-                self.after_release(grant, holds);
+                self.after_release(grant, &ending);
                 drop(tell.send(Err(error)));
                 return;
             }
@@ -406,7 +414,7 @@ impl Owner {
         let left = shown(until.saturating_duration_since(Instant::now()));
         let error = outage.error(&format!("; the lock ends with its lease, in {left}"));
         self.core.unavailable(error.clone());
-        self.after_release(grant, holds);
+        self.after_release(grant, &ending);
         drop(tell.send(Err(error)));
         tokio::select! {
             _ = begins.changed() => {}
@@ -415,10 +423,21 @@ impl Owner {
     }
 
     /// Closes a session, and lets the next acquire begin.
-    fn after_release(&self, grant: &Grant, holds: u32) {
-        if holds == 0 {
-            grant.session.lock().take();
-            grant.free_turn();
+    fn after_release(&self, grant: &Grant, ending: &Ending) {
+        if ending.holds > 0 {
+            return;
+        }
+        grant.session.lock().take();
+        let turn = grant.take_turn();
+        let is_drawn = self.commands.options.token.is_none();
+        if is_drawn && !ending.rest.is_zero() {
+            // The lock stays for this handle too. The server began to count before its reply.
+            let turn = turn.or_else(|| Arc::clone(&self.turn).try_lock_owned().ok());
+            let stays_until = later(Instant::now(), ending.rest + TICK);
+            self.core.runtime.spawn(async move {
+                sleep_until(stays_until).await;
+                drop(turn);
+            });
         }
     }
 
@@ -611,6 +630,15 @@ fn error_of(failure: Failure) -> Error {
         Failure::Outage(outage) => outage.error(""),
         Failure::Moved(_) => Outage::new("the cluster redirects in circles".into()).error(""),
     }
+}
+
+/// The end of a hold.
+struct Ending {
+    command: Cmd,
+    /// The holds that are left.
+    holds: u32,
+    /// The time for which the lock stays at the server after the last one.
+    rest: Duration,
 }
 
 /// The requests of one acquire. Unless it is ended, it gives up its place or grant when it is

@@ -52,6 +52,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, None;
     owning::a_lost_lock_is_released_once,
     owning::a_held_object_is_refused_or_misused,
     owning::another_hold_of_a_lost_lock_is_a_loss,
+    owning::another_hold_after_a_loss_is_a_loss,
     owning::another_hold_of_a_lock_that_somebody_took_is_a_loss,
     owning::the_fence_stays,
     owning::everything_is_released_at_once,
@@ -60,6 +61,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, None;
     options::a_limit_alone_makes_a_semaphore,
     options::data_is_seen,
     options::a_lock_stays_for_its_least_time,
+    options::a_session_stays_for_its_least_time,
     options::a_lost_lock_doesnt_stay_for_its_least_time,
     options::a_block_releases_and_has_its_fence,
     observing::waits_and_grants_are_observed,
@@ -67,6 +69,10 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, None;
     failures::killed_connections_dont_lose_a_wait,
     failures::a_server_that_restarts_is_waited_at_again,
     failures::a_process_stopped_while_it_waits_doesnt_take_an_old_grant,
+];
+
+const ANYWHERE_WITH_DRAWN_TOKEN: &[Behaviour] = rows![Anywhere, Some(Ability::DrawnToken);
+    options::a_lock_that_stays_is_refused_to_its_own_object,
 ];
 
 const ANYWHERE_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, Some(Ability::Background);
@@ -108,6 +114,7 @@ const CLUSTER_IN_BACKGROUND: &[Behaviour] = rows![Cluster, Some(Ability::Backgro
 pub fn rows() -> impl Iterator<Item = &'static Behaviour> {
     let everyone = ANYWHERE.iter().chain(STANDALONE).chain(CLUSTER);
     everyone
+        .chain(ANYWHERE_WITH_DRAWN_TOKEN)
         .chain(ANYWHERE_IN_BACKGROUND)
         .chain(STANDALONE_IN_BACKGROUND)
         .chain(CLUSTER_IN_BACKGROUND)

@@ -112,6 +112,25 @@ pub fn another_hold_of_a_lost_lock_is_a_loss(world: &mut World) {
     }
 }
 
+/// Accepts a new grant where each grant has a guard of its own or, in Java, each thread a set of holds.
+pub fn another_hold_after_a_loss_is_a_loss(world: &mut World) {
+    let driver = world.driver();
+    driver.lock(
+        "a",
+        json!({"keys": [KEY], "lease_ms": 700, "renew": false, "reentrant": true}),
+    );
+    driver.acquire("a");
+    until("the lock is lost", || driver.is_lost("a"));
+    let again = driver.try_acquire("a");
+    if let Some(error) = again.error() {
+        assert_eq!(error, "lost", "{again}");
+        assert!(!driver.release("a"));
+        driver.acquire("a");
+    }
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+}
+
 /// Accepts that it isn't acquired, where each grant has a guard of its own.
 pub fn another_hold_of_a_lock_that_somebody_took_is_a_loss(world: &mut World) {
     let driver = world.driver();

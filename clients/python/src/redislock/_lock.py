@@ -475,6 +475,9 @@ class LockBase:
         try:
             return await self._give_back(grant, end)
         finally:
+            if grant.granted_at + self._options.at_least > time.monotonic():
+                # The lock stays for this object too, unless the program chose the token.
+                self._options = self._make()
             if self._keeps_turn:
                 self._turn.give()
 
