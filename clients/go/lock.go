@@ -103,13 +103,8 @@ func (l *Lock) guard(
 		stop()
 		cancel(nil)
 		failed := ErrLost
-		select {
-		case <-lost:
-		default:
-			lost = nil
-		}
 		// Another goroutine may have acquired this Lock after a loss.
-		if lost == nil || l.Fence() == fence {
+		if l.Fence() == fence || !isOver(lost) {
 			failed = l.Release(context.WithoutCancel(ctx))
 		}
 		switch {
@@ -120,6 +115,15 @@ func (l *Lock) guard(
 		}
 	}()
 	return work(inner, fence)
+}
+
+func isOver(lost <-chan struct{}) bool {
+	select {
+	case <-lost:
+		return true
+	default:
+		return false
+	}
 }
 
 // Release removes one hold, and releases the lock with the last one. Any goroutine may call it. It
