@@ -365,10 +365,11 @@ impl Owner {
                     holds => self.commands.release(holds),
                 };
                 let (owner, grant) = (Arc::clone(self), Arc::clone(grant));
+                let least = self.commands.options.at_least;
                 let ending = Ending {
                     command,
                     holds,
-                    rest,
+                    stays: rest.min(least.saturating_sub(grant.held_for())),
                 };
                 let ends = async move { owner.end_hold(&grant, ending, tell).await };
                 drop(self.core.in_background(ends));
@@ -430,10 +431,10 @@ impl Owner {
         grant.session.lock().take();
         let turn = grant.take_turn();
         let is_drawn = self.commands.options.token.is_none();
-        if is_drawn && !ending.rest.is_zero() {
+        if is_drawn && !ending.stays.is_zero() {
             // The lock stays for this handle too. The server began to count before its reply.
             let turn = turn.or_else(|| Arc::clone(&self.turn).try_lock_owned().ok());
-            let stays_until = later(Instant::now(), ending.rest + TICK);
+            let stays_until = later(Instant::now(), ending.stays + TICK);
             self.core.runtime.spawn(async move {
                 sleep_until(stays_until).await;
                 drop(turn);
@@ -637,8 +638,8 @@ struct Ending {
     command: Cmd,
     /// The holds that are left.
     holds: u32,
-    /// The time for which the lock stays at the server after the last one.
-    rest: Duration,
+    /// The time for which the lock stays by `at_least` after the last one.
+    stays: Duration,
 }
 
 /// The requests of one acquire. Unless it is ended, it gives up its place or grant when it is

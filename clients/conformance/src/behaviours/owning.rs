@@ -117,7 +117,7 @@ pub fn another_hold_after_a_loss_is_a_loss(world: &mut World) {
     let driver = world.driver();
     driver.lock(
         "a",
-        json!({"keys": [KEY], "lease_ms": 700, "renew": false, "reentrant": true}),
+        json!({"keys": [KEY], "lease_ms": 1000, "renew": false, "reentrant": true}),
     );
     driver.acquire("a");
     until("the lock is lost", || driver.is_lost("a"));

@@ -287,8 +287,13 @@ final class Grant {
   }
 
   private void expire() {
+    loseIfOver();
+    schedule(0);
+  }
+
+  /** Notes the loss of a grant whose lease is over by the local clock. */
+  void loseIfOver() {
     if (isLost()) lose();
-    else schedule(0);
   }
 
   private void renew() {

@@ -297,6 +297,12 @@ public sealed class RedisLock implements Lock permits RedisReadWriteLock.Writer 
   }
 
   private Acquisition acquire(Duration limit, Thread owner) {
+    Grant before;
+    synchronized (this) {
+      before = grant;
+    }
+    // Its timer may be late.
+    if (before != null) before.loseIfOver();
     Acquisition acquisition = new Acquisition(this, limit, owner);
     acquisition.enqueued();
     synchronized (this) {
