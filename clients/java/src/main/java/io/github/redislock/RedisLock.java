@@ -273,14 +273,15 @@ public sealed class RedisLock implements Lock permits RedisReadWriteLock.Writer 
 
   /** Returns true if an owner in this process has the lock. */
   synchronized boolean isTaken() {
-    return grant != null;
+    // Another thread may be noting the loss.
+    return grant != null && !grant.isLost();
   }
 
   /** Returns true if an acquire is the first in the line, and nobody before it can get the lock any more. */
   boolean isNext(Acquisition next) {
     Acquisition before;
     synchronized (this) {
-      if (grant != null || line.peek() != next) return false;
+      if (isTaken() || line.peek() != next) return false;
       before = running;
     }
     return before == null || before.isOver();
