@@ -11,6 +11,9 @@ import java.util.Map;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.Executor;
+import java.util.concurrent.Executors;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.locks.Lock;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Supplier;
@@ -21,6 +24,7 @@ import redis.clients.jedis.exceptions.JedisAskDataException;
 import redis.clients.jedis.exceptions.JedisClusterOperationException;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.exceptions.JedisRedirectionException;
 import redis.clients.jedis.providers.ClusterConnectionProvider;
 import redis.clients.jedis.providers.ConnectionProvider;
@@ -38,6 +42,11 @@ final class Connections {
   private static final int MOST_REDIRECTIONS = 5;
   /** The idle connections to a node that are kept. */
   private static final int MOST_IDLE = 8;
+  private static final Executor REFRESHES = Executors.newCachedThreadPool(work -> {
+    Thread thread = new Thread(work, "redis-lock-jedis-nodes");
+    thread.setDaemon(true);
+    return thread;
+  });
 
   /** An exchange over a connection to the node of a command. */
   interface Exchange {
@@ -49,6 +58,7 @@ final class Connections {
   private final Map<Pool<Connection>, Queue<Connection>> idle = new ConcurrentHashMap<>();
   private final Lock opening = new ReentrantLock();
   private volatile boolean isClosed;
+  private final AtomicBoolean isRefreshing = new AtomicBoolean();
 
   Connections(ConnectionProvider provider) {
     this(() -> provider);
@@ -141,10 +151,10 @@ final class Connections {
       // The others may have died with it.
       ready.forEach(Connection::close);
       ready.clear();
-      refresh();
+      refreshLater();
       throw lost;
     } catch (JedisDataException error) {
-      if (String.valueOf(error.getMessage()).startsWith("CLUSTERDOWN")) refresh();
+      if (String.valueOf(error.getMessage()).startsWith("CLUSTERDOWN")) refreshLater();
       throw error;
     } finally {
       if (connection.isBroken() || isClosed || ready.size() >= MOST_IDLE || !isCurrent(node)) connection.close();
@@ -170,6 +180,20 @@ final class Connections {
     if (!isAsking) refresh();
     if (!cluster.getNodes().containsKey(target.toString())) cluster.getConnection(target).close();
     return cluster.getNodes().get(target.toString());
+  }
+
+  /** Asks for the nodes of a cluster, without the caller: silent ones take seconds. */
+  private void refreshLater() {
+    if (!(provider instanceof ClusterConnectionProvider) || !isRefreshing.compareAndSet(false, true)) return;
+    REFRESHES.execute(() -> {
+      try {
+        refresh();
+      } catch (JedisException silent) {
+        // The next lost connection asks again.
+      } finally {
+        isRefreshing.set(false);
+      }
+    });
   }
 
   private void refresh() {

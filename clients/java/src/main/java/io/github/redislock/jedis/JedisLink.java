@@ -28,7 +28,7 @@ import redis.clients.jedis.util.Pool;
  */
 public final class JedisLink implements Link {
   /** The time between two signs of life of a server at which somebody waits. */
-  private static final Duration PROBE_EVERY = Duration.ofSeconds(3);
+  private static final Duration PROBE_EVERY = Duration.ofSeconds(2);
   private static final int PROBE_MS = 1000;
 
   private final Connections connections;
