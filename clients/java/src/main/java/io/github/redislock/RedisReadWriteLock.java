@@ -147,7 +147,7 @@ public final class RedisReadWriteLock implements ReadWriteLock {
             new Reads(written, reads != null && reads.grant == written ? reads.holds + 1 : 1));
         return true;
       }
-      // Of a grant that was lost.
+      // Holds within a grant that was lost end here.
       within.remove(Thread.currentThread());
       RedisLock mine = mine();
       try {
