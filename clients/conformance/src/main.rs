@@ -20,6 +20,7 @@ use std::os::unix::process::CommandExt;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{self, Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -203,22 +204,57 @@ thread_local! {
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
+/// The right to the machine: rows share it, except for one that plays alone.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// Plays a row beside others. A row that fails only by being late plays again alone, because other
+/// rows may have kept the machine busy.
 fn tried(client: &Client, setting: &Setting, behaviour: &Behaviour) -> Result<(), Failed> {
+    let beside_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let played = play(client, setting, behaviour);
+    drop(beside_others);
+    if !matches!(played, Err(Failure::Late(_))) {
+        return played.map_err(Failed::from);
+    }
+    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    play(client, setting, behaviour).map_err(Failed::from)
+}
+
+/// The reason why a row failed.
+enum Failure {
+    /// All was right, but a cell was late in each round.
+    Late(String),
+    Wrong(String),
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Failed {
+        match failure {
+            Failure::Late(told) | Failure::Wrong(told) => told.into(),
+        }
+    }
+}
+
+fn play(client: &Client, setting: &Setting, behaviour: &Behaviour) -> Result<(), Failure> {
     let script = client.folder.join("driver");
-    let mut world = World::new(&script, client.name, setting).map_err(told)?;
+    let world = World::new(&script, client.name, setting);
+    let mut world = world.map_err(|reason| Failure::Wrong(format!("{reason:#}")))?;
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| (behaviour.run)(&mut world)));
     let fault = world.servers.crash().or_else(|| world.tokens_shown());
+    let failure = match (&fault, world.is_late()) {
+        (None, true) => Failure::Late,
+        _ => Failure::Wrong,
+    };
     match (outcome, fault) {
         (Ok(()), None) => Ok(()),
-        (Ok(()), Some(fault)) => Err(fault.into()),
+        (Ok(()), Some(fault)) => Err(failure(fault)),
         (Err(payload), fault) => {
             let said = world.said_by_drivers();
-            Err(format!(
+            Err(failure(format!(
                 "{}\n{}\n{said}",
                 what_panicked(&*payload),
                 fault.unwrap_or_default()
-            )
-            .into())
+            )))
         }
     }
 }

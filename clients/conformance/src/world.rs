@@ -23,6 +23,7 @@ pub struct World {
     script: PathBuf,
     complaints: TempDir,
     drivers: Cell<usize>,
+    late: bool,
 }
 
 impl World {
@@ -35,7 +36,18 @@ impl World {
             script: script.to_owned(),
             complaints: tempfile::tempdir()?,
             drivers: Cell::new(0),
+            late: false,
         })
+    }
+
+    /// Notes that the row fails because of its time alone.
+    pub fn set_late(&mut self) {
+        self.late = true;
+    }
+
+    /// Tells whether the row fails because of its time alone.
+    pub fn is_late(&self) -> bool {
+        self.late
     }
 
     /// Returns a new driver, which is connected.

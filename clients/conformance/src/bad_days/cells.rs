@@ -221,7 +221,8 @@ fn outcome(answer: &Answer) -> String {
     }
 }
 
-/// Plays rounds until each cell was in time in one of them. A wrong cell fails the row at once.
+/// Plays rounds until each cell was in time in one of them. A wrong cell fails the row at once. A
+/// row with a cell that was late in each round fails, and the world is told.
 #[track_caller]
 pub fn rounds(world: &mut World, row: &str, play: impl Fn(&mut World, &mut Round)) {
     let mut late: Option<Vec<(Column, String)>> = None;
@@ -240,6 +241,7 @@ pub fn rounds(world: &mut World, row: &str, play: impl Fn(&mut World, &mut Round
         }
         late = Some(round.late);
     }
+    world.set_late();
     let late = late.into_iter().flatten();
     let late: Vec<_> = late.map(|(_, told)| format!("{row} | {told}")).collect();
     panic!("{}", late.join("\n"));
