@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_command_are_told_apart() {
+    fn keys_and_command_are_distinguished() {
         for (line, keys, command) in [
             ("k make", "k", "make"),
             ("k -p 7000 make -p -w -- x", "k", "make -p -w -- x"),

@@ -27,7 +27,7 @@ pub fn take_away(server: &Server, options: &Break) -> Result<ExitCode> {
         return Ok(ExitCode::from(NOT_BROKEN));
     };
     let tokens = tokens(&lock)?;
-    shown::print(&info::told(key, &lock))?;
+    shown::print(&info::text(key, &lock))?;
     if !options.yes && !is_confirmed()? {
         return Ok(ExitCode::from(NOT_BROKEN));
     }

@@ -20,7 +20,7 @@ pub fn show(server: &Server, options: &Info) -> Result<ExitCode> {
     let lock = Nodes::connect(server)?.lock(key, options.waiters)?;
     let text = match (options.json, &lock) {
         (true, lock) => json::of_lock(key, lock.as_ref())?,
-        (false, Some(lock)) => told(key, lock),
+        (false, Some(lock)) => text(key, lock),
         (false, None) => format!("{} is free\n", shown::word(key)),
     };
     shown::print(&text)?;
@@ -28,7 +28,7 @@ pub fn show(server: &Server, options: &Info) -> Result<ExitCode> {
 }
 
 /// Returns a lock as lines of text: the lock, its holders, and its queue.
-pub fn told(key: &[u8], lock: &Lock) -> String {
+pub fn text(key: &[u8], lock: &Lock) -> String {
     let mut text = format!("{}  {}", shown::word(key), lock.mode);
     if let (taken, Some(limit)) = lock.permits() {
         push(&mut text, format_args!(", {taken} of {limit} permits"));

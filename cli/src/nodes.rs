@@ -218,7 +218,10 @@ impl Node {
                 connection: Some(connection),
             }),
             Err(error) if error.is_timeout() => Err(no_answer(&address, limit)),
-            Err(error) => Err(anyhow!("no connection to {address}: {}", told(&error))),
+            Err(error) => Err(anyhow!(
+                "no connection to {address}: {}",
+                message_of(&error)
+            )),
         }
     }
 
@@ -336,7 +339,7 @@ impl Node {
     fn failed(&self, error: &RedisError) -> anyhow::Error {
         match error.is_timeout() {
             true => no_answer(&self.address, self.limit),
-            false => anyhow!("{}: {}", self.address, told(error)),
+            false => anyhow!("{}: {}", self.address, message_of(error)),
         }
     }
 }
@@ -368,7 +371,7 @@ fn no_answer(address: &ConnectionAddr, limit: Duration) -> anyhow::Error {
 ///
 /// The server quotes the words of an unknown command. The token can be among them, so that message
 /// isn't used.
-pub fn told(error: &RedisError) -> String {
+pub fn message_of(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         _ if is_unknown_command(error) => {
             "has no LOCK commands: it hasn't loaded the redis-lock module".to_owned()

@@ -13,24 +13,25 @@ use crate::lock::Lock;
 use crate::nodes::Nodes;
 use crate::shown;
 
-/// The exit code if there is nothing to wait for, and was not in the last minutes either.
+/// The exit code for a free lock without contention in the last two minutes.
 const NO_REASON: u8 = 1;
 
+/// Prints what blocks a key, and its contention of the last two minutes.
 pub fn explain(server: &Server, options: &Why) -> Result<ExitCode> {
     let key = options.key.as_bytes();
     let mut nodes = Nodes::connect(server)?;
     let lock = nodes.lock(key, options.waiters)?;
     let hottest = nodes.hottest()?;
-    let tells_contention = hottest.is_some();
+    let is_known = hottest.is_some();
     let contention = hottest.and_then(|mut keys| keys.remove(key));
     let text = match options.json {
         true => json::of_reasons(key, lock.as_ref(), contention.as_ref())?,
         false => {
             let now = match &lock {
-                Some(lock) => info::told(key, lock),
+                Some(lock) => info::text(key, lock),
                 None => format!("{} is free\n", shown::word(key)),
             };
-            now + &recently(contention.as_ref(), tells_contention)
+            now + &recently(contention.as_ref(), is_known)
         }
     };
     shown::print(&text)?;
@@ -45,9 +46,9 @@ fn has_reason(lock: Option<&Lock>, contention: Option<&Hot>) -> bool {
 }
 
 /// Returns the contention of the last minutes as lines of text.
-fn recently(contention: Option<&Hot>, is_told: bool) -> String {
+fn recently(contention: Option<&Hot>, is_known: bool) -> String {
     let Some(hot) = contention else {
-        let why = match is_told {
+        let why = match is_known {
             true => "no contention",
             false => "unknown, because the server has no LOCK.HOT for this user",
         };
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_did_not_happen_is_not_told() {
+    fn what_did_not_happen_is_not_printed() {
         let mut hot = Hot {
             waited_ms: 0,
             longest_wait_ms: 0,

@@ -306,7 +306,7 @@ pub fn between(before: &Stored, after: &Lock, add: &mut dyn FnMut(Change)) {
 }
 
 /// Returns the grant of a token if the token holds `lock` and `changes` have no grant to it yet.
-pub fn affirmed(changes: &[Effect<'_>], lock: &Lock, token: &Token) -> Option<Change> {
+pub fn forced(changes: &[Effect<'_>], lock: &Lock, token: &Token) -> Option<Change> {
     let granted = |effect: &Effect<'_>| match &effect.change {
         Change::Grant { holder, .. } | Change::Raise { holder, .. } | Change::Renew { holder } => {
             holder.token == *token

@@ -22,8 +22,8 @@ pub struct Operation {
     pub names: Names,
     /// The action at these names.
     pub action: Action,
-    /// The replicas that must have the effects before the caller gets a reply that tells of
-    /// success; `None`: it gets every reply at once.
+    /// The replicas that must have the effects before the caller gets the reply of a success;
+    /// `None`: it gets every reply at once.
     pub replicas: Option<Replicas>,
 }
 
@@ -40,7 +40,7 @@ pub enum Action {
         block_ms: u64,
         /// The time to keep the position after the connection is lost, in ms; 0: the wait ends with
         /// the connection.
-        // perf: an action of more than 128 bytes is moved by a call.
+        // perf: 0 instead of an `Option`, because an action of more than 128 bytes is moved by a call.
         keep_ms: u64,
     },
     /// Grants all names now, or takes or keeps a place in the queue.

@@ -209,7 +209,8 @@ struct Entry {
     before: KeyState,
     /// The lock after the operation's changes; `None` if there were none.
     after: Option<Lock>,
-    affirmed: Vec<Token>,
+    /// The tokens whose grants are replicated even if they are as before.
+    forced: Vec<Token>,
     /// True if the operation renews a session here.
     renewed: bool,
     /// The result of [`crate::store::Store::is_here`], if it was called.
@@ -224,7 +225,7 @@ impl Entry {
         Self {
             before,
             after: None,
-            affirmed: Vec::new(),
+            forced: Vec::new(),
             renewed: false,
             is_here: None,
             is_compared: false,
@@ -442,7 +443,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         Some(entry)
     }
 
-    /// Changes the lock of such an entry, which may have several holders.
+    /// Changes the lock of an entry, which the caller has had noted as changed.
     fn change<T>(&mut self, id: EntryId, change: impl FnOnce(&mut Lock) -> T) {
         if let Some(entry) = self.entries.get_mut(id) {
             let lock = entry.own_lock();
@@ -451,8 +452,8 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         }
     }
 
-    /// Notes that a name is to be settled although its lock may be unchanged, because a waiter has
-    /// left its queue.
+    /// Notes that a name is to be settled although its lock may be unchanged, because its queue has
+    /// changed.
     pub fn settle_again(&mut self, name: &Name) {
         let id = self.entry(name);
         self.lists.changed.push(id);
@@ -509,15 +510,15 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         stored.map_or(&FREE, |stored| &stored.lock)
     }
 
-    /// Records that the lock of an entry as it was read is compared with the one that its queue had
-    /// recorded. Returns true if that was done before: the queue may have recorded a newer one since.
-    pub fn replace_compared(&mut self, id: EntryId) -> bool {
+    /// Marks the lock of an entry, as it was read, as compared with the lock that its queue recorded.
+    /// Returns true if it was marked before, so the queue may have recorded a newer lock since.
+    pub fn mark_compared(&mut self, id: EntryId) -> bool {
         let entry = self.entries.get_mut(id);
         entry.is_none_or(|entry| mem::replace(&mut entry.is_compared, true))
     }
 
     /// Returns true if a name had no key before this operation.
-    pub fn was_absent(&mut self, name: &Name) -> bool {
+    pub fn had_no_key(&mut self, name: &Name) -> bool {
         let id = self.entry(name);
         let entry = self.entries.get(id);
         entry.is_some_and(|entry| entry.before == KeyState::Empty)
@@ -530,7 +531,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
 
     /// Returns true if a name had no key here and its lock may be on another server now.
     pub fn is_away(&mut self, name: &Name) -> bool {
-        if !self.was_absent(name) {
+        if !self.had_no_key(name) {
             return false;
         }
         let id = self.entry(name);
@@ -633,12 +634,12 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     #[inline(never)]
     pub fn force_propagate(&mut self, id: EntryId, token: &Token) {
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.affirmed.push(token.clone());
+            entry.forced.push(token.clone());
         }
     }
 
-    /// Turns the changes into effects, updates the sessions, and returns the deliveries, if there
-    /// are any.
+    /// Turns the changes into effects, and updates the sessions and the replica waits. Returns the
+    /// deliveries, if there are any.
     #[inline(always)]
     pub fn commit(&mut self) -> Option<Box<Deliveries>> {
         if unlikely(!self.sessions.is_empty()) {
@@ -694,9 +695,9 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         }
     }
 
-    /// Notes that a token is about to be granted these names anew. Replica waits for grants of it that
-    /// the operation has ended are lost, and later ends of replica waits' hand-overs take back
-    /// nothing.
+    /// Prepares the replica waits of a token for a new grant of these names. Those for a grant that
+    /// this operation has ended are lost. The others are confirmed, so their end takes back no
+    /// hand-over.
     #[inline(never)]
     pub fn follow_hand_over(&mut self, token: &Token, names: &Names) {
         for name in names {
@@ -714,6 +715,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         self.replica_waits.confirm(token, names);
     }
 
+    /// Brings the sessions up to date with the changes of their grants.
     fn follow_sessions(&mut self) {
         let now = self.now();
         for (_, entry) in self.entries.iter() {
@@ -743,7 +745,7 @@ fn commit_entry<'n>(name: impl Fn() -> EffectName<'n>, entry: &Entry, effects: &
         effects.push(Effect { name, change });
     };
     match (entry.stored(), &entry.after) {
-        // Each grant is new, so an affirmed one needs no further effect.
+        // Each grant is new and has an effect, so a forced one needs no other.
         (None, Some(made)) => effect::make(made, add),
         (None, None) => {}
         (Some(_), Some(after)) if likely(after.is_free()) => add(Change::Delete),
@@ -763,7 +765,7 @@ fn commit_held<'n>(
         name: name(),
         change,
     };
-    let is_as_before = after.is_none() && entry.affirmed.is_empty();
+    let is_as_before = after.is_none() && entry.forced.is_empty();
     let after = after.unwrap_or(&before.lock);
     if is_as_before && before.expiry_ms == after.latest_deadline_ms() {
         return;
@@ -773,13 +775,13 @@ fn commit_held<'n>(
     if entry.renewed {
         effect::condense(effects.get_mut(first..).unwrap_or_default(), before);
     }
-    if unlikely(!entry.affirmed.is_empty()) {
+    if unlikely(!entry.forced.is_empty()) {
         let changes = effects.get_mut(first..).unwrap_or_default();
         effect::mark_raised(changes, &before.lock);
     }
-    for token in &entry.affirmed {
+    for token in &entry.forced {
         let changes = effects.get(first..).unwrap_or_default();
-        let affirmed = effect::affirmed(changes, after, token);
-        effects.extend(affirmed.map(here));
+        let forced = effect::forced(changes, after, token);
+        effects.extend(forced.map(here));
     }
 }

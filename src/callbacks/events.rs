@@ -61,7 +61,7 @@ pub fn subscribe(ctx: &Context) -> Result<(), String> {
 }
 
 fn record_database(db: i32) {
-    if state::anybody_waits() {
+    if state::has_waiters() {
         pending::record(|pending| {
             pending.databases.insert(db);
         });
@@ -270,7 +270,7 @@ fn on_expiry_or_move(
         let ctx = Context::new(ctx);
         if event == c"expired" {
             record_expired(&ctx, key);
-        } else if state::any_locks() || state::anybody_waits() {
+        } else if state::any_locks() || state::has_waiters() {
             record_key_event(&ctx, event, key);
         }
         keep_home(&ctx, event);
@@ -291,7 +291,7 @@ fn record_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleStrin
     // Most keys that get an expiry are no locks, so the key's type is checked first. A key that
     // leaves is checked when it arrives.
     let lock = event == KeyEvent::Leaves || key::forget_expiry(ctx, &string);
-    if api::is_replica() || (!lock && !state::anybody_waits()) {
+    if api::is_replica() || (!lock && !state::has_waiters()) {
         return;
     }
     let name = Name::new(api::selected_db(ctx), string.as_slice());
@@ -342,7 +342,7 @@ fn record_arrival(ctx: &Context, string: &RedisString, name: Name) {
             if pending.restored.remove(&old) {
                 pending.restored.insert(&name);
             }
-            if state::anybody_waits() {
+            if state::has_waiters() {
                 pending.events.push(Event::Moved(old));
             }
         }

@@ -27,6 +27,6 @@ impl SingleAndMulti for Acquire {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        call.execute_with_replicas(&grammar::acquire(call.words, keys, &call.setting))
+        call.execute_with_replicas(&grammar::acquire(call.words, keys, &call.parse_context))
     }
 }

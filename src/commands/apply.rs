@@ -72,7 +72,7 @@ impl Command for Apply {
 /// Records a key that was changed without the lock table. A primary gets such effects while a slot
 /// is migrated to it as a whole.
 fn record_unseen(ctx: &Context, key: &[u8]) {
-    if state::anybody_waits() && !api::is_replica() {
+    if state::has_waiters() && !api::is_replica() {
         pending::record_touched(Name::new(api::selected_db(ctx), key));
     }
 }

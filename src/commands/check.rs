@@ -31,7 +31,7 @@ impl Command for Check {
 
     fn run(call: &Call<'_>) -> Result<(), Refusal> {
         let ctx = call.ctx;
-        let (name, token) = grammar::check(call.words, &call.setting)?;
+        let (name, token) = grammar::check(call.words, &call.parse_context)?;
         let now_ms = clock::now().ms();
         let deadline_ms = match store::read_settled(ctx, &name) {
             KeyState::OtherType => return Err(Refusal::WrongType),

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 
 use redis_lock_core::grammar::syntax::{Keys, Syntax, Verb};
-use redis_lock_core::grammar::Setting;
+use redis_lock_core::grammar::ParseContext;
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::operation::Operation;
 use redis_lock_core::values::decimal;
@@ -85,8 +85,8 @@ pub struct Call<'a> {
     pub ctx: &'a Context,
     /// The words behind the command's name.
     pub words: &'a [&'a [u8]],
-    /// The settings for parsing the words.
-    pub setting: Setting<'static>,
+    /// The context in which the words are read.
+    pub parse_context: ParseContext<'static>,
     strings: CommandStrings<'a>,
     state: &'a State,
 }
@@ -164,14 +164,14 @@ fn run(
     let words = words.map(|string| RedisString::string_as_slice(*string));
     let words: SmallVec<[&[u8]; MOST_INLINE]> = words.collect();
     let words = words.as_slice();
-    if unlikely(keys == Some(Keys::Many)) && tells_keys(ctx, words) {
+    if unlikely(keys == Some(Keys::Many)) && reports_key_positions(ctx, words) {
         return Ok(());
     }
     state::with(|state| {
         command(&Call {
             ctx,
             words,
-            setting: setting(ctx, state),
+            parse_context: parse_context(ctx, state),
             // SAFETY: the strings belong to the running command, and the words are their bytes, one
             // by one.
             strings: unsafe { CommandStrings::new(strings, words) },
@@ -181,8 +181,8 @@ fn run(
 }
 
 #[inline(always)]
-fn setting(ctx: &Context, state: &State) -> Setting<'static> {
-    Setting {
+fn parse_context(ctx: &Context, state: &State) -> ParseContext<'static> {
+    ParseContext {
         db: api::selected_db(ctx),
         default_lease_ms: config::default_lease_ms(),
         default_keep_ms: config::default_keep_ms(),
@@ -202,7 +202,7 @@ fn is_credible_fence(fence: u64) -> bool {
 /// it does. In a cluster, Redis 7.0 and Valkey ask the command itself instead of using its key
 /// spec. A count that is not a number is left for the command to refuse.
 #[inline(never)]
-fn tells_keys(ctx: &Context, words: &[&[u8]]) -> bool {
+fn reports_key_positions(ctx: &Context, words: &[&[u8]]) -> bool {
     if server!(RedisModule_IsKeysPositionRequest(ctx.ctx)) != Some(1) {
         return false;
     }

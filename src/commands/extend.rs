@@ -28,6 +28,6 @@ impl SingleAndMulti for Extend {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        call.execute_with_replicas(&grammar::extend(call.words, keys, &call.setting))
+        call.execute_with_replicas(&grammar::extend(call.words, keys, &call.parse_context))
     }
 }

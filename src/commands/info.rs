@@ -44,7 +44,7 @@ impl Command for Info {
 
     fn run(call: &Call<'_>) -> Result<(), Refusal> {
         let ctx = call.ctx;
-        let (name, shown) = grammar::info(call.words, &call.setting)?;
+        let (name, shown) = grammar::info(call.words, &call.parse_context)?;
         let shown = usize::try_from(shown).unwrap_or(usize::MAX);
         let now = clock::now();
         let lock = match store::read_settled(ctx, &name) {

@@ -31,7 +31,7 @@ impl SingleAndMulti for Queue {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        let operation = grammar::queue(call.words, keys, &call.setting);
+        let operation = grammar::queue(call.words, keys, &call.parse_context);
         if let Ok(operation) = &operation {
             check_channel(call.ctx, operation)?;
         }

@@ -28,6 +28,6 @@ impl SingleAndMulti for Release {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        call.execute(&grammar::release(call.words, keys, &call.setting))
+        call.execute(&grammar::release(call.words, keys, &call.parse_context))
     }
 }

@@ -30,7 +30,7 @@ impl SingleAndMulti for Wait {
     };
 
     fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        let operation = grammar::wait(call.words, keys, &call.setting)
+        let operation = grammar::wait(call.words, keys, &call.parse_context)
             .map(|operation| blocking::nonblocking_where_required(call.ctx, operation));
         call.execute_with_replicas(&operation)
     }

@@ -39,12 +39,12 @@ pub fn before_sleep(ctx: &Context) {
 /// Looks how far the replicas have come, and replies to the clients whose wait has ended.
 fn look(ctx: &Context) {
     if !state::with(|state| is_due(state, clock::steady_us())) {
-        replicas::want_look_in_next_pass();
+        replicas::request_check_in_next_pass();
         return;
     }
     let progress = replicas::progress(ctx);
     if execute::acknowledge(ctx, &progress, MOST_A_FIRING) >= MOST_A_FIRING {
-        replicas::want_look_in_next_pass();
+        replicas::request_check_in_next_pass();
     }
 }
 
@@ -79,7 +79,7 @@ pub fn go_on() {
     if !state::any_replica_waits() || api::is_replica() {
         return;
     }
-    replicas::want_look();
+    replicas::request_check();
     let next_ms = state::look(|table| table.replica_waits().next_timeout_ms()).flatten();
     let again_ms = clock::steady_ms().saturating_add(ASK_AGAIN_MS);
     timer::arm(next_ms.map_or(again_ms, |ms| again_ms.min(ms.saturating_add(1))));

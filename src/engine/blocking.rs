@@ -215,7 +215,7 @@ pub fn after_sleep() {
         state.postponed.get()
     });
     if unlikely(postponed != Postponed::None) {
-        filter::forget_those_that_ran();
+        filter::forget_run_commands();
     }
     state::blocked(BlockedClients::forget_provisional);
 }
@@ -309,8 +309,8 @@ fn record_undelivered(hand_over: HandOver) {
     if hand_over.take_back == TakeBack::IfClosed && !is_lost {
         return;
     }
-    let place = hand_over.place.filter(|_| is_lost);
-    let undelivered = HandOver { place, ..hand_over };
+    let kept = hand_over.kept.filter(|_| is_lost);
+    let undelivered = HandOver { kept, ..hand_over };
     pending::record(|pending| pending.undelivered.push(undelivered));
 }
 

@@ -20,7 +20,7 @@ use crate::server::{clock, fence_key, key};
 use crate::state;
 use crate::state::pending::Pending;
 
-/// The delay in ms before looking again at names that may not be granted now, as during CLIENT
+/// The delay in ms before looking again at names that may not be granted now, like during CLIENT
 /// PAUSE.
 const PAUSED_RETRY_MS: u64 = 5;
 
@@ -41,7 +41,7 @@ const CLOCKS_MS: u64 = 10;
 /// sleeps.
 pub fn check_clock() {
     timer::arm_postponed();
-    if !is_look_due() {
+    if !is_comparison_due() {
         return;
     }
     match timer::state_now() {
@@ -56,20 +56,20 @@ pub fn check_clock() {
 }
 
 /// Returns true if the clocks are to be compared again.
-fn is_look_due() -> bool {
+fn is_comparison_due() -> bool {
     let now_ms = clock::noted_ms();
     state::with(|state| {
-        let is_due = now_ms >= state.looked_ms.get().saturating_add(CLOCKS_MS);
+        let is_due = now_ms >= state.compared_ms.get().saturating_add(CLOCKS_MS);
         if is_due {
-            state.looked_ms.set(now_ms);
+            state.compared_ms.set(now_ms);
         }
         is_due
     })
 }
 
-/// Returns true if the due work is left to the next pass of the server's event loop. Then a command
-/// has just made a lot of work, like a kill of thousands of clients. Other clients have waited long
-/// enough.
+/// Returns true if the due work is left to the next firing, because a command has just made a lot of
+/// it, like a kill of thousands of clients. So the server serves its other clients first. Never
+/// returns true twice in a row.
 fn yields() -> bool {
     let much = state::pending(|pending| pending.events.len() > MOST_A_FIRING);
     state::with(|state| {
@@ -90,12 +90,12 @@ pub fn fire(ctx: &Context) {
     if yields() {
         timer::fire_in(1);
     } else if api::may_write_unasked(ctx) {
-        settle(ctx);
+        settle_due_names(ctx);
         let_contended_keys_outlive(ctx);
         state::with(|state| rearm(state, 0));
     } else if api::is_replica() {
         execute::demote();
-        if state::anybody_waits() {
+        if state::has_waiters() {
             time_out_only(ctx);
         }
     } else {
@@ -126,11 +126,13 @@ fn time_out_only(ctx: &Context) {
     timer::fire_in(PAUSED_RETRY_MS);
 }
 
-fn settle(ctx: &Context) {
+/// Absorbs the pending events, takes back undelivered hand-overs, and settles the names that are
+/// due.
+fn settle_due_names(ctx: &Context) {
     // The events are absorbed first, because a name that a dead connection left is due now.
     absorb::absorb();
     let is_undelivered = take_back_undelivered(ctx);
-    if state::pending(|pending| std::mem::take(&mut pending.has_new_replica)) {
+    if state::pending(|pending| mem::take(&mut pending.has_new_replica)) {
         fence_key::delete_on_replicas(ctx);
     }
     let (names, deferred) = writable::partition(due_names());
@@ -139,6 +141,7 @@ fn settle(ctx: &Context) {
     });
     let more = state::pending(|pending| {
         pending.settling.clear();
+        // Until now, so that a command in between has read them correctly.
         for name in &names {
             pending.restored.remove(name);
         }
@@ -150,17 +153,18 @@ fn settle(ctx: &Context) {
     defer(ctx, deferred);
 }
 
-/// Takes back hand-overs to clients that are gone, a part at a time, if their names may be written
-/// now. Returns true if some were not looked at.
+/// Takes back hand-overs to clients that are gone, up to [`MOST_TAKEN_BACK`] names. If its names may
+/// not be written now, a hand-over is kept while any of its locks is left, and otherwise dropped.
+/// Returns true if hand-overs were not reached.
 fn take_back_undelivered(ctx: &Context) -> bool {
     let mut rest = state::pending(|pending| mem::take(&mut pending.undelivered)).into_iter();
     let mut retained = Vec::new();
-    let mut names = 0;
-    while names < MOST_TAKEN_BACK {
+    let mut name_count = 0;
+    while name_count < MOST_TAKEN_BACK {
         let Some(undelivered) = rest.next() else {
             break;
         };
-        names += undelivered.names.count();
+        name_count += undelivered.names.count();
         if writable::may_write_all(&undelivered.names) {
             take_back(ctx, &undelivered);
         } else if has_any_lock(ctx, &undelivered) {
@@ -183,7 +187,8 @@ fn take_back(ctx: &Context, undelivered: &HandOver) {
 }
 
 /// Defers names that may not be settled now if they still have a lock or a waiter. Other names need
-/// nothing more, like those in a slot that has moved to another server.
+/// nothing more, like those in a slot that has moved to another server. Arms the timer for deferred
+/// names and for hand-overs that are still to be taken back.
 fn defer(ctx: &Context, names: Vec<Name>) {
     if !names.is_empty() {
         give_up_places(&names);
@@ -191,9 +196,9 @@ fn defer(ctx: &Context, names: Vec<Name>) {
     }
     let until_ms = clock::steady_ms().saturating_add(DEFERRED_MS);
     for name in names {
-        let there = key::has_lock(ctx, &name);
+        let has_lock = key::has_lock(ctx, &name);
         state::pending(|pending| {
-            if there {
+            if has_lock {
                 pending.defer(&name, until_ms);
             } else {
                 pending.restored.remove(&name);
@@ -232,8 +237,7 @@ fn give_up_places(names: &[Name]) {
 }
 
 /// Returns the names of the pending events and those that the table finds due, as many as one
-/// firing handles. Restored names stay recorded until they are settled, so that a command in
-/// between reads them correctly.
+/// firing handles. Moves the names of the events from touched to settling.
 fn due_names() -> Vec<Name> {
     let mut due = state::change(|table| table.due_names(clock::steady_ms(), MOST_A_FIRING))
         .unwrap_or_default();

@@ -208,7 +208,7 @@ pub fn defer(ctx: &Context, names: &[Name], most: usize) {
 pub fn demote() {
     absorb();
     work_off_left();
-    if !state::anybody_waits() {
+    if !state::has_waiters() {
         state::pending(|pending| *pending = Pending::default());
     }
 }

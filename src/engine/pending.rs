@@ -25,7 +25,7 @@ pub fn record_touched(name: Name) {
 
 /// Returns true if this name may have waiters.
 fn may_have_queue(name: &Name) -> bool {
-    state::anybody_waits() && state::look(|table| table.queues().has_queue(name)).unwrap_or(true)
+    state::has_waiters() && state::look(|table| table.queues().has_queue(name)).unwrap_or(true)
 }
 
 /// Returns true if a grant may be tied to this connection.

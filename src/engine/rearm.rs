@@ -35,29 +35,28 @@ pub fn rearm_for(due_ms: u64, least_ms: u64) {
     }
 }
 
-/// Returns when the next key is to be made to outlive its lock, on the steady clock in ms.
+/// Returns the next time at which a key is to be made to outlive its lock, on the steady clock in ms.
 fn next_lead_ms() -> Option<u64> {
     let next_ms = state::look(|table| table.queues().next_unannounced_ms());
     next_ms.flatten().map(|ms| ms.saturating_sub(LEAD_MS))
 }
 
-/// Lets keys outlive their locks whose leases are about to end and that have waiters. Only the
-/// timer does this, because in a command the server finds no key of another slot.
+/// Lets the key of each lock that has waiters and whose leases are about to end outlive the lock. Only
+/// the timer does this, because in a command the server finds no key of another slot.
 pub fn let_contended_keys_outlive(ctx: &Context) {
     if !api::is_clustered() {
         return;
     }
     let now = clock::now();
-    let until_ms = now.steady_ms.saturating_add(LEAD_MS);
-    for name in
-        state::change(|table| table.announce_ends(until_ms, MOST_A_FIRING)).unwrap_or_default()
-    {
+    let steady_until_ms = now.steady_ms.saturating_add(LEAD_MS);
+    let ending = state::change(|table| table.announce_ends(steady_until_ms, MOST_A_FIRING));
+    for name in ending.unwrap_or_default() {
         let_outlive(ctx, &name, now.ms().saturating_add(LEAD_MS));
     }
 }
 
-/// Lets the key of a lock outlive its leases for a moment if they end by `until_ms`, on this server
-/// alone.
+/// Lets the key of a lock outlive its leases for a moment if they end by `until_ms`, in ms of the wall
+/// clock. Only this server does so.
 ///
 /// In a slot that migrates key by key, a missing key is served by the other node. If the key
 /// expired in the millisecond of the lease's end, the next client would be granted the lock there.

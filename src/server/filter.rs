@@ -1,4 +1,4 @@
-//! The module's command filter: what the module has to know of other commands.
+//! The module's command filter, which records the other commands that concern the module.
 //!
 //! The server passes every command to the filter before it looks the command up. The filter records
 //! five things and changes nothing: the client that runs a script next, changes of users' rights,
@@ -56,8 +56,8 @@ pub fn look_at_other_modules() {
     });
 }
 
-/// Returns true if the server's command of this name still has it. The command is called with a
-/// wrong number of words, so it doesn't run and the error names it.
+/// Returns true if a command of the server still has its own name. The call has a wrong number of
+/// words, so the command doesn't run, and the error contains its name.
 fn is_there(ctx: &Context, command: &str, words: &[&str]) -> bool {
     let options = CallOptionsBuilder::new().errors_as_replies().build();
     let reply: CallResult<'_> = ctx.call_ext(command, &options, words);
@@ -79,12 +79,12 @@ pub fn register(ctx: &Context) -> Result<(), String> {
     }
 }
 
-/// Returns the last command that runs a script, of those that run when they arrive.
+/// Returns the last command that runs a script and was not postponed.
 pub fn last_run() -> ScriptRun {
     state::with(|state| state.last_script.get())
 }
 
-/// Records the client that runs the last such command. Until another such command arrives, this
+/// Records the client of the command that [`last_run`] returns. Until the next one arrives, this
 /// client is the caller of the running script.
 pub fn record_caller(caller: Option<u64>) {
     state::with(|state| {
@@ -113,11 +113,11 @@ pub fn postponed_run(is_running: impl Fn(&ScriptRun) -> bool) -> Option<ScriptRu
 /// Forgets the postponed commands once all have run, and ends the ties of clients whose RESET was
 /// among them.
 ///
-/// All have run if no pause was seen both before and after the server slept. The server resumes its
-/// clients before it sleeps.
+/// All have run if two calls in a row see no pause. The server sleeps between two calls, and resumes
+/// its clients before it sleeps.
 #[cold]
 #[inline(never)]
-pub fn forget_those_that_ran() {
+pub fn forget_run_commands() {
     let is_paused = api::is_paused();
     state::with(|state| match state.postponed.get() {
         Postponed::None => {}
@@ -171,15 +171,16 @@ fn expect_replica(name: &[u8]) {
     }
 }
 
-/// Has the replicas looked at after a REPLCONF, by which they acknowledge.
+/// Requests a check of the replicas if the command is REPLCONF, by which a replica acknowledges.
 fn expect_acknowledgement(name: &[u8]) {
     if name.eq_ignore_ascii_case(b"replconf") {
-        replicas::want_look();
+        replicas::request_check();
     }
 }
 
-/// Records a RESET that the server will accept. What is tied to its connection ends like at a
-/// close, once the server has run it. Before Redis 7.2 the filter can't know the client.
+/// Records a RESET that the server will accept, of a client with ties. They end as if the connection
+/// closed, once the server has run the RESET. Before Redis 7.2 the filter can't know the client, and
+/// records nothing.
 ///
 /// A RESET in a pause of writes alone is not postponed by the server. It is recorded as postponed
 /// all the same, because the API doesn't report the kind of pause. No lock can be granted in such a
@@ -219,13 +220,14 @@ fn end_postponed_reset(filter: *mut raw::RedisModuleCommandFilterCtx) {
     }
 }
 
-/// Ends what is tied to a connection, as if the connection closed now.
+/// Ends all ties of a connection, as if it closed now.
 fn end_ties(client_id: u64) {
     let closed = Event::Closed(client_id, clock::now().ms());
     state::pending(|pending| pending.events.push(closed));
     timer::fire_soon();
 }
 
+/// Records a change of rights, or a command that runs a script.
 fn examine(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     record_rights(filter, name);
     let runner = RUNNERS

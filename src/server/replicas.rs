@@ -14,7 +14,7 @@ use crate::state;
 pub const ASK_AGAIN_MS: u64 = 10;
 
 /// Asks for a look at the replicas before the server sleeps next.
-pub fn want_look() {
+pub fn request_check() {
     state::with(|state| state.is_look_wanted.set(true));
 }
 
@@ -22,8 +22,8 @@ pub fn want_look() {
 /// once.
 // perf: a timer would not do. Redis 7.0 decides how long it sleeps before it tells the module that
 // it will, so a timer that is armed then may be 10 ms late.
-pub fn want_look_in_next_pass() {
-    want_look();
+pub fn request_check_in_next_pass() {
+    request_check();
     server!(RedisModule_EventLoopAddOneShot(
         Some(do_nothing),
         ptr::null_mut()

@@ -36,7 +36,8 @@ impl ForeignSlots {
     }
 }
 
-/// Returns the first slot that this node serves, or its primary if this node is a replica.
+/// Returns the first slot of this node, or of its primary if this node is a replica. For a node that
+/// serves none, this is the first that migrates to it.
 pub fn first_served() -> Option<u16> {
     let nodes = api::call_text(&api::own_context(), "CLUSTER", &["NODES"])?;
     let nodes = String::from_utf8_lossy(&nodes);

@@ -119,7 +119,7 @@ pub struct State {
     pub firing: Cell<Firing>,
     /// The last time at which the clocks were compared, in ms of
     /// [`clock::noted_ms`](crate::server::clock::noted_ms).
-    pub looked_ms: Cell<u64>,
+    pub compared_ms: Cell<u64>,
     /// True if the timer's work was postponed by one firing, so that the server serves its other
     /// clients first.
     pub yielded: Cell<bool>,
@@ -304,7 +304,7 @@ impl State {
             last_waiter_id: Cell::default(),
             timer: Cell::default(),
             firing: Cell::default(),
-            looked_ms: Cell::default(),
+            compared_ms: Cell::default(),
             yielded: Cell::default(),
             start: OnceCell::new(),
             server: Cell::default(),
@@ -398,7 +398,7 @@ pub fn blocked<T>(work: impl FnOnce(&mut BlockedClients) -> T) -> T {
 }
 
 /// Returns true if there is any waiter.
-pub fn anybody_waits() -> bool {
+pub fn has_waiters() -> bool {
     with(|state| state.waiting.get() > 0)
 }
 

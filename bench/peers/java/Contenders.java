@@ -11,11 +11,12 @@ import java.util.stream.Collectors;
 /**
  * Threads that contend for one lock, with the one client of their process.
  *
- * <p>A driver gets the arguments {@code LIBRARY PORT CONTENDERS WARM_SECONDS HELD_MS
- * OTHER_MS}. Each contender has the lock for HELD_MS, and does without it for OTHER_MS before it asks again. Prints {@code ready}
- * WARM_SECONDS after the first grant of this process, when the JVM is warm. Counts from the line {@code
- * begin} to the line {@code end} of its input, and then prints a line of JSON: the grants of each
- * contender, all waits in microseconds, the seconds, and the processor time of this process in that time.
+ * <p>A driver gets the arguments {@code LIBRARY PORT CONTENDERS WARM_SECONDS HELD_MS OTHER_MS}. Each
+ * contender has the lock for HELD_MS, and does without it for OTHER_MS before it asks again. Prints
+ * {@code ready} WARM_SECONDS after the first grant of this process, when the JVM is warm. Counts from
+ * the line {@code begin} to the line {@code end} of its input, and then prints a line of JSON: the
+ * grants of each contender, all waits in microseconds, the seconds, and the processor time of this
+ * process in that time.
  */
 final class Contenders {
   static final String KEY = "lock";
@@ -43,7 +44,7 @@ final class Contenders {
     public void run() {
       try {
         while (true) {
-          asks();
+          beginWait();
           lock.lock();
           granted();
           if (heldMs > 0) Thread.sleep(heldMs);
@@ -56,7 +57,7 @@ final class Contenders {
       }
     }
 
-    private synchronized void asks() {
+    private synchronized void beginWait() {
       sinceNanos = System.nanoTime();
       isWaiting = true;
     }
@@ -80,7 +81,7 @@ final class Contenders {
       waits = new ArrayList<>();
     }
 
-    /** Adds its counts to those of others. A wait that isn't over counts with its age. */
+    /** Adds the counts of this thread to the lists. A wait in progress counts with its age. */
     synchronized void report(List<Long> allGrants, List<Long> allWaits) {
       allGrants.add(grants);
       allWaits.addAll(waits);

@@ -13,7 +13,7 @@ use redis_lock_bench::{
     block_end, bounds, contended, document, handoff, lease_end, mass_end, memory, pair, plot,
     replicas, table,
 };
-use redis_lock_load::told;
+use redis_lock_load::exit_code;
 
 /// Measures servers with the module, compared with the alternatives without it, and writes a file
 /// of results for each server; or writes existing results into the documentation.
@@ -74,7 +74,7 @@ impl Benchmark {
 }
 
 fn main() -> ExitCode {
-    told(done(&Options::parse()))
+    exit_code(done(&Options::parse()))
 }
 
 fn done(options: &Options) -> Result<ExitCode> {

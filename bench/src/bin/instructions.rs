@@ -11,7 +11,7 @@ use redis_lock_bench::rounds::Progress;
 use redis_lock_bench::sheet::{Extent, Run};
 use redis_lock_bench::stage::Stage;
 use redis_lock_bench::{bounds, instructions, table};
-use redis_lock_load::told;
+use redis_lock_load::exit_code;
 
 /// Counts the instructions that a whole server spends on the acquire and release of a lock.
 #[derive(Parser)]
@@ -28,7 +28,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    told(counted(&Options::parse()))
+    exit_code(counted(&Options::parse()))
 }
 
 fn counted(options: &Options) -> Result<ExitCode> {

@@ -10,7 +10,7 @@ use redis_lock_bench::rounds::Progress;
 use redis_lock_bench::sheet::{Extent, Run};
 use redis_lock_bench::stage::{raise_file_limit, Stage};
 use redis_lock_bench::{peers, table};
-use redis_lock_load::told;
+use redis_lock_load::exit_code;
 
 /// Measures clients that contend for one lock, through common lock libraries and through LOCK.WAIT.
 #[derive(Parser)]
@@ -36,7 +36,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    told(measured(&Options::parse()))
+    exit_code(measured(&Options::parse()))
 }
 
 fn measured(options: &Options) -> Result<ExitCode> {

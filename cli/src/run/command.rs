@@ -118,7 +118,7 @@ fn end_with(_parent: Pid, _if_killed: IfKilled) -> io::Result<()> {
 fn watch(id: Pid, news: &Sender<News>) {
     loop {
         let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
-        let told = match process::waitid(WaitId::Pid(id), options) {
+        let has_stopped = match process::waitid(WaitId::Pid(id), options) {
             Err(rustix::io::Errno::INTR) => continue,
             Ok(Some(status)) if status.stopped() => stopped_by_terminal(id),
             Ok(_) | Err(_) => {
@@ -127,7 +127,7 @@ fn watch(id: Pid, news: &Sender<News>) {
                 return;
             }
         };
-        if told && news.send(News::Stopped).is_err() {
+        if has_stopped && news.send(News::Stopped).is_err() {
             return;
         }
     }

@@ -102,7 +102,7 @@ impl Lease {
     /// Returns a text about the holders and the number of waiters, or `None` if there are none.
     pub fn rivals(&mut self, key: &[u8]) -> Result<Option<String>> {
         let lock = self.nodes.lock(key, 0)?;
-        Ok(lock.map(|lock| info::told(key, &lock)))
+        Ok(lock.map(|lock| info::text(key, &lock)))
     }
 
     /// Starts or resumes the wait. Its end is sent as an event.
@@ -177,7 +177,7 @@ impl Lease {
                 false
             }
             Some(guard) => by(guard).unwrap_or_else(|error| {
-                let failure = told(error).to_string();
+                let failure = error_of(error).to_string();
                 shown::tell(format_args!("{}: {}", self.ends, shown::line(&failure)));
                 true
             }),
@@ -205,14 +205,14 @@ fn taken(lock: &Lock, patience: Patience) -> Result<Option<Guard>> {
         Patience::None => lock.try_acquire(),
         Patience::Until(end) => lock.acquire_within(end.saturating_duration_since(Instant::now())),
     };
-    guard.map_err(told)
+    guard.map_err(error_of)
 }
 
 /// Returns the error with its message once, because an error of the redis crate is also its own
 /// cause.
-fn told(error: Error) -> anyhow::Error {
+fn error_of(error: Error) -> anyhow::Error {
     match error {
-        Error::Redis(error) => anyhow!(nodes::told(&error)),
+        Error::Redis(error) => anyhow!(nodes::message_of(&error)),
         Error::NotReplicated(text) => anyhow!("NOREPLICAS {text}"),
         other => anyhow!(other.to_string()),
     }

@@ -1,8 +1,8 @@
 //! Arguments: a command's words, split into keys, token and options by the syntax of its verb.
 
+use crate::grammar::context::ParseContext;
 use crate::grammar::numbers::within;
 use crate::grammar::options::{ArgIndex, Options};
-use crate::grammar::setting::Setting;
 use crate::grammar::syntax::{Keys, Opt, OptionGroup, Rest, TokenKind, Verb};
 use crate::hints::likely;
 use crate::values::name::{Name, Names};
@@ -43,11 +43,11 @@ impl<'a> Arguments<'a> {
         &mut self,
         words: Words<'a>,
         keys: Keys,
-        setting: &Setting<'_>,
+        context: &ParseContext<'_>,
     ) -> Result<(Names, Token), Refusal> {
         self.cut(words, keys)?;
-        let names = self.names(setting.db)?;
-        let token = self.token(setting.draw_token)?;
+        let names = self.names(context.db)?;
+        let token = self.token(context.draw_token)?;
         Ok((names, token))
     }
 

@@ -12,9 +12,9 @@
 //! 5. `synopsis` derives the texts for LOCK.HELP and COMMAND DOCS from the syntax.
 
 mod arguments;
+mod context;
 mod numbers;
 mod options;
-mod setting;
 mod synopsis;
 pub mod syntax;
 
@@ -24,8 +24,8 @@ use crate::values::refusal::Refusal;
 use crate::values::token::Token;
 
 use arguments::Arguments;
+pub use context::ParseContext;
 pub use options::DEFAULT_WAITERS_SHOWN;
-pub use setting::Setting;
 pub use syntax::Keys;
 
 /// Parses `LOCK.ACQUIRE` and `LOCK.MACQUIRE`.
@@ -33,14 +33,18 @@ pub use syntax::Keys;
 /// # Errors
 /// The errors at the head of this file, in their order.
 #[inline]
-pub fn acquire(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
+pub fn acquire(
+    words: &[&[u8]],
+    keys: Keys,
+    context: &ParseContext<'_>,
+) -> Result<Operation, Refusal> {
     let mut arguments = Arguments::of(&syntax::ACQUIRE);
-    let (names, token) = arguments.subject(words, keys, setting)?;
+    let (names, token) = arguments.subject(words, keys, context)?;
     let lease_ms = arguments
         .options
         .lease_ms()?
-        .unwrap_or(setting.default_lease_ms);
-    let within_ms = setting.default_within_ms;
+        .unwrap_or(context.default_lease_ms);
+    let within_ms = context.default_within_ms;
     let (request, replicas) = arguments.options.request(token, lease_ms, within_ms)?;
     Ok(Operation {
         names,
@@ -54,16 +58,16 @@ pub fn acquire(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Ope
 /// # Errors
 /// The errors at the head of this file, in their order.
 #[inline]
-pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
+pub fn wait(words: &[&[u8]], keys: Keys, context: &ParseContext<'_>) -> Result<Operation, Refusal> {
     let mut arguments = Arguments::of(&syntax::WAIT);
-    let (names, token) = arguments.subject(words, keys, setting)?;
+    let (names, token) = arguments.subject(words, keys, context)?;
     let lease_ms = arguments
         .options
         .lease_ms()?
-        .unwrap_or(setting.default_lease_ms);
+        .unwrap_or(context.default_lease_ms);
     let block_ms = arguments.options.block_ms()?;
     let keep_ms = arguments.options.keep_ms()?.unwrap_or(0);
-    let within_ms = setting.default_within_ms;
+    let within_ms = context.default_within_ms;
     let (request, replicas) = arguments.options.request(token, lease_ms, within_ms)?;
     Ok(Operation {
         names,
@@ -80,20 +84,24 @@ pub fn wait(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operat
 ///
 /// # Errors
 /// The errors at the head of this file, in their order.
-pub fn queue(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
+pub fn queue(
+    words: &[&[u8]],
+    keys: Keys,
+    context: &ParseContext<'_>,
+) -> Result<Operation, Refusal> {
     let mut arguments = Arguments::of(&syntax::QUEUE);
-    let (names, token) = arguments.subject(words, keys, setting)?;
+    let (names, token) = arguments.subject(words, keys, context)?;
     let lease_ms = arguments
         .options
         .lease_ms()?
-        .unwrap_or(setting.default_lease_ms);
+        .unwrap_or(context.default_lease_ms);
     let keep_ms = arguments
         .options
         .keep_ms()?
-        .unwrap_or(setting.default_keep_ms);
-    let within_ms = setting.default_within_ms;
+        .unwrap_or(context.default_keep_ms);
+    let within_ms = context.default_within_ms;
     let (request, _) = arguments.options.request(token, lease_ms, within_ms)?;
-    let notification = arguments.options.notification(&names, setting.sharding)?;
+    let notification = arguments.options.notification(&names, context.sharding)?;
     let action = Action::Queue {
         request,
         keep_ms,
@@ -110,9 +118,9 @@ pub fn queue(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Opera
 ///
 /// # Errors
 /// The errors at the head of this file, in their order.
-pub fn cancel(words: &[&[u8]], setting: &Setting<'_>) -> Result<Operation, Refusal> {
+pub fn cancel(words: &[&[u8]], context: &ParseContext<'_>) -> Result<Operation, Refusal> {
     let mut arguments = Arguments::of(&syntax::CANCEL);
-    let (names, token) = arguments.subject(words, Keys::One, setting)?;
+    let (names, token) = arguments.subject(words, Keys::One, context)?;
     let action = Action::Cancel { token };
     Ok(Operation {
         names,
@@ -126,19 +134,23 @@ pub fn cancel(words: &[&[u8]], setting: &Setting<'_>) -> Result<Operation, Refus
 /// # Errors
 /// The errors at the head of this file, in their order.
 #[inline]
-pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
+pub fn extend(
+    words: &[&[u8]],
+    keys: Keys,
+    context: &ParseContext<'_>,
+) -> Result<Operation, Refusal> {
     let mut arguments = Arguments::of(&syntax::EXTEND);
-    let (names, token) = arguments.subject(words, keys, setting)?;
+    let (names, token) = arguments.subject(words, keys, context)?;
     let lease_ms = arguments.options.lease_ms()?;
     let lease_kind = arguments.options.lease_kind()?;
     let data = arguments.options.data()?;
-    let replicas = arguments.options.replicas(setting.default_within_ms)?;
+    let replicas = arguments.options.replicas(context.default_within_ms)?;
     let action = Action::Extend {
         token,
         lease_ms,
         lease_kind,
         data,
-        fence: arguments.options.fence(setting)?,
+        fence: arguments.options.fence(context)?,
     };
     Ok(Operation {
         names,
@@ -152,9 +164,13 @@ pub fn extend(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Oper
 /// # Errors
 /// The errors at the head of this file, in their order.
 #[inline]
-pub fn release(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Operation, Refusal> {
+pub fn release(
+    words: &[&[u8]],
+    keys: Keys,
+    context: &ParseContext<'_>,
+) -> Result<Operation, Refusal> {
     let mut arguments = Arguments::of(&syntax::RELEASE);
-    let (names, token) = arguments.subject(words, keys, setting)?;
+    let (names, token) = arguments.subject(words, keys, context)?;
     let release_count = arguments.options.release_count()?;
     let action = Action::Release {
         token,
@@ -171,11 +187,11 @@ pub fn release(words: &[&[u8]], keys: Keys, setting: &Setting<'_>) -> Result<Ope
 ///
 /// # Errors
 /// The errors at the head of this file, in their order.
-pub fn check(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, Token), Refusal> {
+pub fn check(words: &[&[u8]], context: &ParseContext<'_>) -> Result<(Name, Token), Refusal> {
     let mut arguments = Arguments::of(&syntax::CHECK);
     arguments.cut(words, Keys::One)?;
-    let name = arguments.name(setting.db)?;
-    let token = arguments.token(setting.draw_token)?;
+    let name = arguments.name(context.db)?;
+    let token = arguments.token(context.draw_token)?;
     Ok((name, token))
 }
 
@@ -183,11 +199,11 @@ pub fn check(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, Token), Re
 ///
 /// # Errors
 /// The errors at the head of this file, in their order.
-pub fn info(words: &[&[u8]], setting: &Setting<'_>) -> Result<(Name, u64), Refusal> {
+pub fn info(words: &[&[u8]], context: &ParseContext<'_>) -> Result<(Name, u64), Refusal> {
     let mut arguments = Arguments::of(&syntax::INFO);
     arguments.cut(words, Keys::One)?;
     Ok((
-        arguments.name(setting.db)?,
+        arguments.name(context.db)?,
         arguments.options.waiters_shown()?,
     ))
 }
@@ -211,8 +227,8 @@ mod tests {
     use crate::values::slot::Sharding;
     use crate::values::time::MAX_SPAN_MS;
 
-    fn setting(draw_token: &dyn Fn() -> Result<Token, Refusal>) -> Setting<'_> {
-        Setting {
+    fn context(draw_token: &dyn Fn() -> Result<Token, Refusal>) -> ParseContext<'_> {
+        ParseContext {
             db: 0,
             default_lease_ms: 30_000,
             default_keep_ms: 10_000,
@@ -231,19 +247,19 @@ mod tests {
             .map(|w| if w == "\"\"" { b"" } else { w.as_bytes() })
             .collect();
         let drawn = || Ok(Token::from_bits(7));
-        let setting = setting(&drawn);
+        let context = context(&drawn);
         match line.split(' ').next().unwrap() {
-            "ACQUIRE" => acquire(&words, Keys::One, &setting),
-            "WAIT" => wait(&words, Keys::One, &setting),
-            "QUEUE" => queue(&words, Keys::One, &setting),
-            "CANCEL" => cancel(&words, &setting),
-            "EXTEND" => extend(&words, Keys::One, &setting),
-            "RELEASE" => release(&words, Keys::One, &setting),
-            "MACQUIRE" => acquire(&words, Keys::Many, &setting),
-            "MWAIT" => wait(&words, Keys::Many, &setting),
-            "MQUEUE" => queue(&words, Keys::Many, &setting),
-            "MEXTEND" => extend(&words, Keys::Many, &setting),
-            "MRELEASE" => release(&words, Keys::Many, &setting),
+            "ACQUIRE" => acquire(&words, Keys::One, &context),
+            "WAIT" => wait(&words, Keys::One, &context),
+            "QUEUE" => queue(&words, Keys::One, &context),
+            "CANCEL" => cancel(&words, &context),
+            "EXTEND" => extend(&words, Keys::One, &context),
+            "RELEASE" => release(&words, Keys::One, &context),
+            "MACQUIRE" => acquire(&words, Keys::Many, &context),
+            "MWAIT" => wait(&words, Keys::Many, &context),
+            "MQUEUE" => queue(&words, Keys::Many, &context),
+            "MEXTEND" => extend(&words, Keys::Many, &context),
+            "MRELEASE" => release(&words, Keys::Many, &context),
             other => unreachable!("{other}"),
         }
     }
@@ -537,9 +553,9 @@ mod tests {
         ];
         for (line, fits) in table {
             let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-            let alone = setting(&drawn);
+            let alone = context(&drawn);
             assert!(queue(&words, Keys::Many, &alone).is_ok(), "{line}");
-            let clustered = Setting {
+            let clustered = ParseContext {
                 sharding: Sharding::BySlot,
                 ..alone
             };
@@ -548,9 +564,9 @@ mod tests {
         }
         let long = "x".repeat(1025);
         let words: [&[u8]; 5] = [b"k", b"t", b"NOTIFY", b"c", long.as_bytes()];
-        let clustered = Setting {
+        let clustered = ParseContext {
             sharding: Sharding::BySlot,
-            ..setting(&drawn)
+            ..context(&drawn)
         };
         assert_eq!(
             queue(&words, Keys::One, &clustered),
@@ -568,18 +584,18 @@ mod tests {
     #[test]
     fn info_and_check_take_what_they_take() {
         let drawn = || Err(Refusal::NoRandomness);
-        let setting = setting(&drawn);
-        assert_eq!(info(&[b"k"], &setting).unwrap().1, 10);
-        assert_eq!(info(&[b"k", b"waiters", b"0"], &setting).unwrap().1, 0);
+        let context = context(&drawn);
+        assert_eq!(info(&[b"k"], &context).unwrap().1, 10);
+        assert_eq!(info(&[b"k", b"waiters", b"0"], &context).unwrap().1, 0);
         assert_eq!(
-            info(&[b"k", b"WAITERS", b"-1"], &setting),
+            info(&[b"k", b"WAITERS", b"-1"], &context),
             Err(Refusal::Count)
         );
-        assert_eq!(info(&[b"k", b"WAITERS"], &setting), Err(Refusal::Syntax));
-        assert_eq!(info(&[b"k", b"x"], &setting), Err(Refusal::Syntax));
-        assert_eq!(check(&[b"k", b"*"], &setting), Err(Refusal::TokenStar));
-        assert_eq!(check(&[b"k", b""], &setting), Err(Refusal::TokenLength));
-        assert_eq!(check(&[b"k"], &setting), Err(Refusal::Arity));
+        assert_eq!(info(&[b"k", b"WAITERS"], &context), Err(Refusal::Syntax));
+        assert_eq!(info(&[b"k", b"x"], &context), Err(Refusal::Syntax));
+        assert_eq!(check(&[b"k", b"*"], &context), Err(Refusal::TokenStar));
+        assert_eq!(check(&[b"k", b""], &context), Err(Refusal::TokenLength));
+        assert_eq!(check(&[b"k"], &context), Err(Refusal::Arity));
         assert_eq!(hot(&[]), Ok(16));
         assert_eq!(hot(&[b"count", b"128"]), Ok(128));
         for (words, refusal) in [

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU16;
 
+use crate::grammar::context::ParseContext;
 use crate::grammar::numbers::within;
-use crate::grammar::setting::Setting;
 use crate::operation::ReleaseCount;
 use crate::values::data::Data;
 use crate::values::holder::Mode;
@@ -98,9 +98,9 @@ fn sets(holds: &[u8]) -> Result<Reentry, Refusal> {
 }
 
 #[inline(never)]
-fn credible_fence(fence: &[u8], setting: &Setting<'_>) -> Result<u64, Refusal> {
+fn credible_fence(fence: &[u8], context: &ParseContext<'_>) -> Result<u64, Refusal> {
     let fence = within(fence, 1, MOST_FENCE, Refusal::Fence)?;
-    let is_credible = (setting.is_credible_fence)(fence);
+    let is_credible = (context.is_credible_fence)(fence);
     is_credible.then_some(fence).ok_or(Refusal::Fence)
 }
 
@@ -115,6 +115,10 @@ impl<'a> Options<'a> {
         }
     }
 
+    /// Returns the lease in ms; `None` if neither PX nor EX is given.
+    ///
+    /// # Errors
+    /// [`Refusal::Lease`] for anything but 1 to [`MAX_SPAN_MS`].
     #[inline(always)]
     pub fn lease_ms(&self) -> Result<Option<u64>, Refusal> {
         match (self.value(self.px), self.value(self.ex)) {
@@ -124,18 +128,29 @@ impl<'a> Options<'a> {
         }
     }
 
+    /// Returns BLOCK in ms; 0, the default: no limit.
+    ///
+    /// # Errors
+    /// [`Refusal::Timeout`] for anything but 0 to [`MAX_SPAN_MS`].
     pub fn block_ms(&self) -> Result<u64, Refusal> {
         self.value(self.block)
             .map_or(Ok(0), |ms| within(ms, 0, MAX_SPAN_MS, Refusal::Timeout))
     }
 
+    /// Returns KEEP in ms, if it is given.
+    ///
+    /// # Errors
+    /// [`Refusal::Keep`] for anything but 1 to [`MAX_SPAN_MS`].
     pub fn keep_ms(&self) -> Result<Option<u64>, Refusal> {
         let keep = |ms| within(ms, 1, MAX_SPAN_MS, Refusal::Keep);
         self.value(self.keep).map(keep).transpose()
     }
 
-    /// Returns the notification for a place at these names. In a cluster its channel must be in the
-    /// slot of the names.
+    /// Returns the notification for a place at these names, if one is asked for.
+    ///
+    /// # Errors
+    /// [`Refusal::Channel`] if the channel of a cluster isn't in the slot of the names, and the errors
+    /// of [`Notification::new`].
     pub fn notification(
         &self,
         names: &Names,
@@ -172,6 +187,10 @@ impl<'a> Options<'a> {
         }
     }
 
+    /// Returns the number of waiters to show.
+    ///
+    /// # Errors
+    /// [`Refusal::Count`] for anything but 0 to [`MAX_SPAN_MS`].
     pub fn waiters_shown(&self) -> Result<u64, Refusal> {
         self.value(self.waiters)
             .map_or(Ok(DEFAULT_WAITERS_SHOWN), |count| {
@@ -179,6 +198,10 @@ impl<'a> Options<'a> {
             })
     }
 
+    /// Returns the tie to a connection that SESSION or NOSESSION asks for.
+    ///
+    /// # Errors
+    /// Those of [`Options::keep_ms`].
     #[inline(always)]
     pub fn lease_kind(&self) -> Result<LeaseKind, Refusal> {
         match (self.session.is_given(), self.nosession.is_given()) {
@@ -194,6 +217,10 @@ impl<'a> Options<'a> {
         Ok(LeaseKind::Session { keep_ms })
     }
 
+    /// Returns the number of holds to release.
+    ///
+    /// # Errors
+    /// Those of [`all_but`].
     #[inline(always)]
     pub fn release_count(&self) -> Result<ReleaseCount, Refusal> {
         match self.value(self.holds) {
@@ -221,11 +248,19 @@ impl<'a> Options<'a> {
         }
     }
 
+    /// Returns DATA, if it is given.
+    ///
+    /// # Errors
+    /// Those of [`Data::new`].
     #[inline(always)]
     pub fn data(&self) -> Result<Option<Data>, Refusal> {
         self.value(self.data).map(Data::new).transpose()
     }
 
+    /// Returns REPLICAS and its WITHIN, if REPLICAS is given.
+    ///
+    /// # Errors
+    /// [`Refusal::Replicas`] or [`Refusal::Within`] for a number out of its range.
     #[inline(always)]
     pub fn replicas(&self, default_within_ms: u64) -> Result<Option<Replicas>, Refusal> {
         match self.value(self.replicas) {
@@ -247,12 +282,20 @@ impl<'a> Options<'a> {
         Ok(Replicas { count, within_ms })
     }
 
+    /// Returns FENCE, if it is given.
+    ///
+    /// # Errors
+    /// [`Refusal::Fence`] for a number out of range, or one that the context doesn't believe.
     #[inline(always)]
-    pub fn fence(&self, setting: &Setting<'_>) -> Result<Option<u64>, Refusal> {
-        let fence = |fence| credible_fence(fence, setting);
+    pub fn fence(&self, context: &ParseContext<'_>) -> Result<Option<u64>, Refusal> {
+        let fence = |fence| credible_fence(fence, context);
         self.value(self.fence).map(fence).transpose()
     }
 
+    /// Returns the number of keys to show.
+    ///
+    /// # Errors
+    /// [`Refusal::HotCount`] for anything but 1 to [`MOST_HOT_KEYS`].
     pub fn hot_keys_shown(&self) -> Result<u64, Refusal> {
         self.value(self.count)
             .map_or(Ok(DEFAULT_HOT_KEYS), |count| {
@@ -260,11 +303,14 @@ impl<'a> Options<'a> {
             })
     }
 
-    /// Returns the request of this token, and the replicas that must have it.
+    /// Returns the request of this token, and the replicas that must have the grant.
     ///
     /// The caller has read the lease before, because its errors precede those of the other numbers.
     /// The errors of the timeout come between them.
-    // perf: all values are read before the request is made, so the request is made in its place.
+    ///
+    /// # Errors
+    /// Those of the options of a request, in the order in which they are read here.
+    // perf: all values are read first, so the request is built in its place and never copied.
     #[inline(always)]
     pub fn request(
         &self,

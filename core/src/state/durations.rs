@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_to_within_one_percent() {
+    fn times_are_shown_to_within_one_percent() {
         for unit_ms in [1, 7, 1_000, 86_400_000] {
             let mut durations = Durations::default();
             (1..=1_000).for_each(|count| durations.record(count * unit_ms));
@@ -101,14 +101,14 @@ mod tests {
                 p99_ms,
                 max_ms,
             } = durations.summary();
-            for (told, exact) in [
+            for (shown, exact) in [
                 (p50_ms, 500 * unit_ms),
                 (p99_ms, 990 * unit_ms),
                 (max_ms, 1_000 * unit_ms),
             ] {
                 assert!(
-                    told >= exact && told <= exact + exact / 100,
-                    "{told}: {exact}"
+                    shown >= exact && shown <= exact + exact / 100,
+                    "{shown}: {exact}"
                 );
             }
         }

@@ -56,5 +56,5 @@ pub struct HandOver {
     pub replaced: Vec<Replaced>,
     /// The waiter and its position, if it waited with KEEP. Taking the hand-over back enqueues the
     /// waiter there again, as absent.
-    pub place: Option<Box<(Position, Waiter)>>,
+    pub kept: Option<Box<(Position, Waiter)>>,
 }

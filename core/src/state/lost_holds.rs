@@ -37,7 +37,7 @@ impl LostHold {
     }
 }
 
-/// Counts of lost holds since the module was loaded.
+/// Counts of lost holds, and their lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostHolds {
     /// Holds that ended by [`Loss::Expired`].

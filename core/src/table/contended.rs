@@ -51,14 +51,14 @@ impl WaitQueues {
         if unlikely(!tx.nothing_touched || tx.lock_before(id).is_free()) {
             self.count_missing(id, tx);
         } else {
-            tx.replace_compared(id);
+            tx.mark_compared(id);
         }
     }
 
     /// Counts the holders of a name that went without an operation since the name was settled last.
     #[inline(never)]
     pub(super) fn count_missing(&mut self, id: EntryId, tx: &mut Transaction) {
-        if tx.replace_compared(id) {
+        if tx.mark_compared(id) {
             return;
         }
         let Some(name) = &tx.name_of(id).cloned() else {

@@ -87,7 +87,7 @@ impl WaitQueues {
             grant: Grant { token, fence },
             names,
             replaced,
-            place,
+            kept,
             granted_ms,
             ..
         } = undelivered;
@@ -118,8 +118,8 @@ impl WaitQueues {
             }
         }
         self.counters.take_backs += u64::from(count > 0);
-        let place = place.as_deref().filter(|_| count > 0);
-        let waits_on = place.is_some_and(|place| self.give_back(place, *granted_ms, tx));
+        let kept = kept.as_deref().filter(|_| count > 0);
+        let waits_on = kept.is_some_and(|kept| self.enqueue_kept(kept, *granted_ms, tx));
         if !waits_on {
             for (name, held_ms) in ended {
                 self.count_end(name, held_ms, tx);
@@ -133,7 +133,7 @@ impl WaitQueues {
     ///
     /// Does nothing if the wait had no KEEP, if the token waits for these names again, or if
     /// `lock.max-tickets` is reached. Returns true if the waiter waits again.
-    fn give_back(
+    fn enqueue_kept(
         &mut self,
         (position, waiter): &(Position, Waiter),
         granted_ms: u64,
@@ -165,7 +165,7 @@ impl WaitQueues {
     /// Releases the names that the token holds. Returns the number of these names.
     ///
     /// # Errors
-    /// [`Refusal::WrongType`]; then nothing is released.
+    /// [`Refusal::WrongType`] if a key holds another type; then nothing is released.
     pub(super) fn release(
         &mut self,
         names: &Names,
@@ -290,7 +290,7 @@ fn kept_by(own: &Holder, request: &Request, fence: u64, now_ms: u64) -> (u64, u6
 }
 
 /// Returns the client id, the session and the deadline of a grant to a place. A token that holds
-/// already keeps its client id and its session, and its deadline never moves earlier.
+/// already keeps its client id, and its session if it has one. Its deadline never moves earlier.
 #[inline(never)]
 fn place_terms(own: Option<&Holder>, deadline_ms: u64) -> (u64, SessionId, u64) {
     own.map_or((0, SessionId::UNCLAIMED, deadline_ms), |own| {
@@ -322,7 +322,7 @@ pub(super) struct Extension<'a> {
 /// fence never falls, and later grants have greater ones.
 ///
 /// # Errors
-/// [`Refusal::WrongType`]
+/// [`Refusal::WrongType`] if a key holds another type.
 #[inline(never)]
 pub(super) fn extend(
     names: &Names,
@@ -382,9 +382,9 @@ fn leave_holds(id: EntryId, token: &Token, left: u64, tx: &mut Transaction) {
     }
 }
 
-/// Returns a grant that a hand-over replaced, with its mode, to restore it beside other holders. If the
-/// hand-over took less and other holders have the rest meanwhile, the grant has only what the
-/// hand-over left it: its mode, and its limit and permits.
+/// Returns the mode and the holder of a grant that a hand-over replaced, to restore it beside other
+/// holders. If these no longer admit it, it is restored as the hand-over left it: shared, with the
+/// hand-over's limit and permits.
 fn restored(
     Replaced { mode, holder, .. }: &Replaced,
     (limit, permits): (u32, u32),
@@ -428,7 +428,7 @@ fn replaced_at(name: &Name, lock: &Lock, token: &Token) -> Option<Replaced> {
 /// Returns the number of these names that the token holds.
 ///
 /// # Errors
-/// [`Refusal::WrongType`]
+/// [`Refusal::WrongType`] if a key holds another type.
 #[inline(always)]
 pub(super) fn count_held(
     names: &Names,

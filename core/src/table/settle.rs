@@ -197,7 +197,7 @@ impl WaitQueues {
         let time_ms = self.schedule.time_of(name);
         let steady_ms = tx.steady_ms().saturating_add(CLOCKS_APART_MS);
         let due = time_ms.is_some_and(|ms| ms <= steady_ms);
-        if due && tx.was_absent(name) {
+        if due && tx.had_no_key(name) {
             tx.expirations += 1;
         }
     }
@@ -448,7 +448,7 @@ impl WaitQueues {
             self.hand_over_to_place(place, &waiter, kept_fence, tx);
             return;
         }
-        let place = kept_place(position, &waiter);
+        let kept = kept_wait(position, &waiter);
         let Waiter {
             waiter_id,
             client_id,
@@ -472,7 +472,7 @@ impl WaitQueues {
             fence_origin: kept_fence.map_or(FenceOrigin::New, |_| FenceOrigin::Kept),
             take_back: TakeBack::IfUndelivered,
             replaced,
-            place,
+            kept,
         };
         match replicas {
             None => complete(waiter_id, Outcome::Granted(hand_over), count, tx),
@@ -579,7 +579,7 @@ fn lacks_replicas(waiter: &Waiter, tx: &mut Transaction) -> bool {
 /// Returns the position and the waiter to restore if the hand-over is taken back, for a wait with
 /// KEEP.
 #[inline(always)]
-fn kept_place(position: Position, waiter: &Waiter) -> Option<Box<(Position, Waiter)>> {
+fn kept_wait(position: Position, waiter: &Waiter) -> Option<Box<(Position, Waiter)>> {
     let is_kept = matches!(waiter.kind, WaiterKind::Blocked { keep_ms: Some(_) });
     unlikely(is_kept).then(|| copy_of(position, waiter))
 }

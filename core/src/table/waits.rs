@@ -299,7 +299,7 @@ impl WaitQueues {
         tx: &mut Transaction,
     ) -> Result<Answer, Refusal> {
         let mut cancelled = 0_u64;
-        let (told, published) = (
+        let (completed, published) = (
             tx.lists.deliveries.completions.len(),
             tx.lists.deliveries.publications.len(),
         );
@@ -317,8 +317,8 @@ impl WaitQueues {
                 cancelled += u64::from(!lapsed);
             }
         }
-        if let Some(told) = tx.lists.deliveries.completions.get_mut(told..) {
-            told.reverse();
+        if let Some(completed) = tx.lists.deliveries.completions.get_mut(completed..) {
+            completed.reverse();
         }
         if let Some(published) = tx.lists.deliveries.publications.get_mut(published..) {
             published.reverse();

@@ -1,4 +1,5 @@
-//! The data of a holder or a waiter: bytes for everyone who may read the key.
+//! The data of a holder or a waiter: a client's own bytes, shown to each client that may read the
+//! key.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ pub struct Data(Option<Arc<Box<[u8]>>>);
 impl PartialEq for Data {
     #[inline(always)]
     fn eq(&self, other: &Self) -> bool {
-        let is_none = self.is_empty() && other.is_empty();
-        is_none || self.has_bytes_of(other)
+        let are_both_empty = self.is_empty() && other.is_empty();
+        are_both_empty || self.has_bytes_of(other)
     }
 }
 
@@ -52,7 +53,7 @@ impl Data {
         self.as_bytes() == other.as_bytes()
     }
 
-    /// Returns the shared bytes once more.
+    /// Returns another reference to the bytes.
     // perf: out of line, because most holders have no data.
     #[cold]
     #[inline(never)]
@@ -71,7 +72,7 @@ impl Data {
         self.0.is_none()
     }
 
-    /// Returns the bytes held outside the value itself.
+    /// Returns the number of bytes held outside the value itself.
     pub fn heap_bytes(&self) -> usize {
         const COUNTS_BYTES: usize = 2 * size_of::<usize>();
         let bytes = self.0.as_ref();

@@ -41,7 +41,7 @@ impl fmt::Debug for Name {
 /// The names that an operation is about. Cheap to clone.
 ///
 /// Invariants:
-/// 1. The names are sorted and differ, so that equal sets are equal.
+/// 1. The names are sorted and distinct, so two sets of the same names compare equal.
 /// 2. One name is always `One`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Names(Form);

@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 
 use redis_lock_core::decision::{Acknowledged, Answer, Caller, Decision, Outcome, Publication};
 use redis_lock_core::effect::{self, Change, Effect, Effects};
-use redis_lock_core::grammar::{self, Keys, Setting};
+use redis_lock_core::grammar::{self, Keys, ParseContext};
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::place::User;
 use redis_lock_core::state::queue::{Position, Waiter, WaiterId};
@@ -207,7 +207,7 @@ impl World {
         let draw = || Ok(Token::from_bits(1));
         let wall_us = self.wall_us();
         let is_credible_fence = |fence| self.fences.is_credible(fence, wall_us);
-        let setting = Setting {
+        let context = ParseContext {
             db: 0,
             default_lease_ms: 1000,
             default_keep_ms: 500,
@@ -217,12 +217,12 @@ impl World {
             draw_token: &draw,
         };
         let operation = match verb {
-            "CANCEL" => grammar::cancel(words, &setting),
-            "ACQUIRE" => grammar::acquire(words, many, &setting),
-            "WAIT" => grammar::wait(words, many, &setting),
-            "QUEUE" => grammar::queue(words, many, &setting),
-            "EXTEND" => grammar::extend(words, many, &setting),
-            "RELEASE" => grammar::release(words, many, &setting),
+            "CANCEL" => grammar::cancel(words, &context),
+            "ACQUIRE" => grammar::acquire(words, many, &context),
+            "WAIT" => grammar::wait(words, many, &context),
+            "QUEUE" => grammar::queue(words, many, &context),
+            "EXTEND" => grammar::extend(words, many, &context),
+            "RELEASE" => grammar::release(words, many, &context),
             other => unreachable!("{other}"),
         };
         let operation = match operation {

@@ -25,7 +25,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Returns the exit code of a program. Prints an error in one line.
-pub fn told(outcome: Result<ExitCode>) -> ExitCode {
+pub fn exit_code(outcome: Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         eprintln!("{error:#}");
         ExitCode::from(2)

@@ -12,7 +12,7 @@ const PORTS: Range<u16> = 11_000..31_000;
 /// The number of ports that a process of tests takes for its own at a time.
 const BLOCK: u16 = 100;
 
-/// Returns a free port that no test of this or another process gets later. A Sentinel continues to
+/// Returns a free port that no other test gets while this process runs. A Sentinel continues to
 /// look for the server that it knew at a port, and would take over any other server there. A
 /// process other than a test can still take the port before the server does, so the server's start
 /// may be repeated.
@@ -46,7 +46,7 @@ impl Blocks {
         let first = process::id() as usize % count;
         let mut starts = PORTS.step_by(BLOCK.into()).cycle().skip(first).take(count);
         let taken = starts.find_map(|start| Some((bound(start)?, start)));
-        let (listener, start) = taken.expect("a block of ports that nobody has taken");
+        let (listener, start) = taken.expect("a free block of ports");
         self.held.push(listener);
         self.unused = start + 1..start + BLOCK;
     }

@@ -51,7 +51,7 @@ const NO_RESOURCE: u32 = u32::MAX;
 /// The error of a search that took more than [`MOST_WORK`].
 struct GivenUp;
 
-/// The work that a search has done, in units.
+/// The work that a search has done, in the units of [`MOST_WORK`].
 #[derive(Default)]
 struct Work(u64);
 
@@ -71,7 +71,7 @@ impl Work {
 pub(in crate::table) enum JoinAt {
     /// Before all waiters.
     First,
-    /// At this position, which is taken.
+    /// At this position: that of the token's older wait, or of a waiter in the queues.
     At(Position),
     /// Behind all waiters.
     Last,
@@ -126,7 +126,7 @@ impl WaitQueues {
         }
         let mut graph = Graph::new(newcomer, search);
         graph.read(newcomer, work, tx)?;
-        graph.is_first_stuck(work)
+        graph.is_newcomer_stuck(work)
     }
 
     /// Returns true if the newcomer would wait for a waiter before it, or for a holder whose
@@ -208,8 +208,8 @@ impl<'q> Source<'q> {
             return Self::Recorded(lock);
         }
         // All names of the newcomer are in one slot, so any of them will do.
-        let own = newcomer.names.iter().next();
-        if own.is_some_and(|own| tx.environment.store.can_read(name, own)) {
+        let readable = newcomer.names.iter().next();
+        if readable.is_some_and(|readable| tx.environment.store.can_read(name, readable)) {
             return Self::Read(tx.entry(name));
         }
         Self::Unknown
@@ -227,7 +227,7 @@ impl<'q> Source<'q> {
         }
     }
 
-    /// Returns true if a grant is in force now, or will be renewed at the next look.
+    /// Returns true if a grant is in force now, or if a renewal of its session is due.
     fn is_in_force(self, own: &Holder, now: Now, tx: &Transaction<'_, '_, '_>) -> bool {
         !matches!(self, Self::Recorded(_))
             || own.deadline_ms > now.ms()
@@ -239,8 +239,8 @@ impl<'q> Source<'q> {
 struct FoundName<'q> {
     name: &'q Name,
     queue: Option<KnownQueue<'q>>,
-    /// The position behind which its queue was searched, if it was searched. `Some(None)`: all of
-    /// the queue.
+    /// `None`: its queue was not searched. `Some(None)`: all of it was. `Some(Some(position))`: the
+    /// waiters behind this position were.
     visited: Option<Option<Position>>,
 }
 
@@ -258,11 +258,11 @@ struct Search<'q> {
     queues: &'q Queues,
     newcomer: &'q Newcomer<'q>,
     found: Vec<(Position, &'q Waiter)>,
-    /// The resources of the waiters found: one for each of their names, in this order.
-    stood: Vec<usize>,
+    /// The indexes of the names of the waiters found, waiter by waiter.
+    names_of_found: Vec<usize>,
     /// True for each waiter that was found, by the number of its position.
     seen: Vec<bool>,
-    /// The resources. The newcomer's names come first.
+    /// The names, each of which becomes a resource of the graph. The newcomer's names come first.
     resources: Vec<FoundName<'q>>,
     /// The index of each queue's resource, by the number of the queue.
     by_queue: Vec<u32>,
@@ -281,7 +281,7 @@ impl<'q> Search<'q> {
             queues,
             newcomer,
             found: Vec::new(),
-            stood: Vec::new(),
+            names_of_found: Vec::new(),
             seen: Vec::new(),
             resources: Vec::new(),
             by_queue: Vec::new(),
@@ -337,16 +337,16 @@ impl<'q> Search<'q> {
         front: Option<Position>,
         work: &mut Work,
     ) -> Result<(), GivenUp> {
-        let Some(resource) = self.resources.get_mut(resource) else {
+        let Some(found) = self.resources.get_mut(resource) else {
             return Ok(());
         };
-        let back = match resource.visited {
+        let back = match found.visited {
             Some(visited) if visited <= front => return Ok(()),
             Some(visited) => visited,
             None => None,
         };
-        resource.visited = Some(front);
-        let Some(queue) = resource.queue else {
+        found.visited = Some(front);
+        let Some(queue) = found.queue else {
             return Ok(());
         };
         for position in queue.between(front, back) {
@@ -390,14 +390,14 @@ impl<'q> Search<'q> {
             };
             let resource = self.resource_of(queue, work)?;
             self.is_newcomer_hindered |= is_before && self.is_newcomers(resource);
-            self.stood.push(resource);
+            self.names_of_found.push(resource);
             self.visit(resource, Some(position), work)?;
         }
         Ok(())
     }
 
-    /// Finds the waiters for grants that are tied to the connection of `whose`. Searches the ties
-    /// of the connection or all queues, whichever are fewer.
+    /// Finds the waiters for grants that are tied to the connection of the waiter `whose`. Searches the
+    /// ties of the connection or all queues, whichever are fewer.
     fn visit_ties_of(
         &mut self,
         whose: usize,
@@ -432,13 +432,13 @@ impl<'q> Search<'q> {
         tx: &mut Transaction,
     ) -> Result<(), GivenUp> {
         let (queues, newcomer) = (self.queues, self.newcomer);
-        let own = newcomer.names.iter().enumerate();
-        let own = own.filter(|(_, name)| !queues.has_queue(name));
-        let own = own.map(|(resource, name)| (Some(resource), name, None));
+        let free = newcomer.names.iter().enumerate();
+        let free = free.filter(|(_, name)| !queues.has_queue(name));
+        let free = free.map(|(resource, name)| (Some(resource), name, None));
         let queued = queues
             .all_known()
             .map(|queue| (None, queue.name(), Some(queue)));
-        for (resource, name, queue) in own.chain(queued) {
+        for (resource, name, queue) in free.chain(queued) {
             work.add(WORK_OF_A_NAME)?;
             let source = Source::of(name, queue, newcomer, tx);
             let Some(lock) = source.lock(tx) else {
@@ -602,8 +602,8 @@ impl<'a> Resource<'a> {
         if self.holders == 0 {
             return true;
         }
-        let own = (request.limit > 0).then_some(request.limit);
-        let smallest = self.limits.keys().copied().chain(own).min();
+        let limit = (request.limit > 0).then_some(request.limit);
+        let smallest = self.limits.keys().copied().chain(limit).min();
         self.mode == Some(Mode::Shared)
             && request.mode == Mode::Shared
             && smallest.is_none_or(|most| self.permits + u64::from(request.permits) <= most.into())
@@ -640,12 +640,13 @@ impl<'a> Graph<'a> {
             join_at,
             ..
         } = newcomer;
-        let mut stood = search.stood.into_iter();
+        let mut names_of_found = search.names_of_found.into_iter();
         let own = (0..names.count()).collect();
         graph.push(*client_id, *join_at, request, own);
         for (position, waiter) in search.found {
             let join_at = JoinAt::At(position);
-            let resources = stood.by_ref().take(waiter.names.count()).collect();
+            let resources = names_of_found.by_ref().take(waiter.names.count());
+            let resources = resources.collect();
             graph.push(waiter.client_id, join_at, &waiter.request, resources);
         }
         graph
@@ -675,20 +676,6 @@ impl<'a> Graph<'a> {
             resources,
             held: SmallVec::new(),
         });
-    }
-
-    /// Frees all waiters that can be freed. Returns true if the newcomer is not among them.
-    fn is_first_stuck(&mut self, work: &mut Work) -> Result<bool, GivenUp> {
-        for resource in 0..self.resources.len() {
-            self.meet_needs_at(resource, work)?;
-        }
-        while let Some(number) = self.freed.pop() {
-            if number == 0 {
-                return Ok(false);
-            }
-            self.let_go(number, work)?;
-        }
-        Ok(true)
     }
 
     /// Determines the holders of the names, and the needs of the waiters.
@@ -745,6 +732,21 @@ impl<'a> Graph<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Frees waiters until none is left to free, or the newcomer is free. Returns true if the newcomer
+    /// is stuck.
+    fn is_newcomer_stuck(&mut self, work: &mut Work) -> Result<bool, GivenUp> {
+        for resource in 0..self.resources.len() {
+            self.meet_needs_at(resource, work)?;
+        }
+        while let Some(number) = self.freed.pop() {
+            if number == 0 {
+                return Ok(false);
+            }
+            self.let_go(number, work)?;
+        }
+        Ok(true)
     }
 
     /// Meets the need of the waiter whose turn it is at a name, and of the waiters that would be

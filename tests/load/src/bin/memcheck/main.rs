@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Parser;
-use redis_lock_load::{told, Plan, Server};
+use redis_lock_load::{exit_code, Plan, Server};
 
 use crate::findings::Finding;
 use crate::workload::{Act, ACTS};
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ROUNDS: u32 = 5;
 
 /// Number of findings that are printed in full.
-const TOLD: usize = 10;
+const MOST_PRINTED: usize = 10;
 
 /// Runs a server with the module under valgrind and kills its clients in every way. Fails if the
 /// server read or wrote memory that isn't its own, or if the module lost memory.
@@ -43,7 +43,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    told(checked(&Options::parse()))
+    exit_code(checked(&Options::parse()))
 }
 
 fn checked(options: &Options) -> Result<ExitCode> {
@@ -77,7 +77,7 @@ fn checked(options: &Options) -> Result<ExitCode> {
 /// Prints the findings, and returns true if there are any.
 fn judge(what: &str, findings: &[Finding]) -> bool {
     println!("\n{what}: {}", findings.len());
-    for finding in findings.iter().take(TOLD) {
+    for finding in findings.iter().take(MOST_PRINTED) {
         println!("{finding}");
     }
     !findings.is_empty()

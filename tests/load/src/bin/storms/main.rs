@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 use anyhow::{ensure, Context, Result};
 use clap::{Parser, ValueEnum};
-use redis_lock_load::told;
+use redis_lock_load::exit_code;
 
 use crate::many_keys::Strike;
 use crate::report::{Report, Score};
@@ -78,7 +78,7 @@ enum Storm {
     /// The same, with KEEP
     CrossingKept,
     /// 10,000 clients wait for one key while leases of 5 ms end
-    Lapses,
+    Expirations,
     /// 10,000 shared waiters are admitted by one RELEASE
     Admitted,
     /// 5,000 shared waiters are admitted and killed in one EXEC
@@ -137,7 +137,7 @@ impl Storm {
             Storm::CrossingGrants => crossing::grants(stage, score),
             Storm::CrossingKilled => crossing::killed("", stage, score),
             Storm::CrossingKept => crossing::killed(" KEEP 600000", stage, score),
-            Storm::Lapses => queue::lapses(stage, score),
+            Storm::Expirations => queue::expirations(stage, score),
             Storm::Admitted => queue::admitted(stage, score),
             Storm::Killed => queue::killed(stage, score),
             Storm::Closed => flood::closed(stage, score),
@@ -170,7 +170,7 @@ impl Storm {
 }
 
 fn main() -> ExitCode {
-    told(played(&Options::parse()))
+    exit_code(played(&Options::parse()))
 }
 
 fn played(options: &Options) -> Result<ExitCode> {

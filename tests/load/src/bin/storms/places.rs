@@ -29,10 +29,10 @@ const INFO_BOUND_MS: f64 = 20.0;
 
 /// Time after which all places lapse at once. All their commands must be sent within it.
 const UNTIL_LAPSE: Duration = Duration::from_secs(10);
-/// Number of places whose commands the server gets within less than a millisecond or two.
-const TOLD_AT_ONCE: usize = 50;
+/// Number of commands sent with the same KEEP. The server gets them within 2 ms.
+const PIPELINED_AT_ONCE: usize = 50;
 
-/// A server at which `h` holds `k`, and no client waits yet.
+/// Two connections to a server at which `h` holds `k`, the number of places, and the score.
 struct Scene<'a> {
     client: Connection,
     asker: Connection,
@@ -147,7 +147,7 @@ pub fn lapsed(stage: &Stage, score: &mut Score) -> Result<()> {
     scene.join()?;
     let end = Instant::now() + UNTIL_LAPSE;
     let all: Vec<usize> = (0..scene.places).collect();
-    for few in all.chunks(TOLD_AT_ONCE) {
+    for few in all.chunks(PIPELINED_AT_ONCE) {
         let keep_ms = end.saturating_duration_since(Instant::now()).as_millis();
         ensure!(keep_ms > 0, "too slow to have all places end at once");
         let queue = few
@@ -189,7 +189,7 @@ pub fn granted(stage: &Stage, score: &mut Score) -> Result<()> {
     scene.until_none_is_left()
 }
 
-/// Lists all places by one LOCK.INFO.
+/// Asks LOCK.INFO for all places. It shows the first few thousand of them.
 pub fn shown(stage: &Stage, score: &mut Score) -> Result<()> {
     let (_server, mut scene) = scene(stage, score)?;
     scene.join()?;
@@ -199,7 +199,7 @@ pub fn shown(stage: &Stage, score: &mut Score) -> Result<()> {
         anyhow::bail!("no lock");
     };
     let took = scene.asker.server_cpu()? - before;
-    let what = scene.what("shown by LOCK.INFO");
+    let what = scene.what("asked of LOCK.INFO");
     let took_ms = took.as_secs_f64() * 1e3;
     scene
         .score

@@ -14,12 +14,14 @@ const WAITERS: usize = 10_000;
 
 const KILLED: usize = 5_000;
 
-const LAPSES_BOUND_MS: f64 = 20.0;
+/// Bound of a PING's latency while leases expire, in ms.
+const EXPIRATIONS_BOUND_MS: f64 = 20.0;
 
+/// Bound of a PING's latency while one RELEASE admits all shared waiters, in ms.
 const SHARED_BOUND_MS: f64 = 50.0;
 
 /// Time for which leases of 5 ms end one after the other.
-const LAPSES: Duration = Duration::from_secs(5);
+const EXPIRATIONS: Duration = Duration::from_secs(5);
 /// Number of hand-overs that are required in this time.
 const HAND_OVERS: usize = 600;
 
@@ -35,11 +37,11 @@ fn crowded(stage: &Stage, count: usize, command: &str) -> Result<(Server, Connec
     Ok((server, holder, crowd))
 }
 
-/// Lets leases of 5 ms expire, because no client releases them.
-pub fn lapses(stage: &Stage, score: &mut Score) -> Result<()> {
+/// Grants leases of 5 ms that no client releases, so each hand-over follows an expiration.
+pub fn expirations(stage: &Stage, score: &mut Score) -> Result<()> {
     let waiters = stage.scaled(WAITERS);
     let (server, mut holder, crowd) = crowded(stage, waiters, "LOCK.WAIT k w# PX 5")?;
-    let time = stage.scaled_time(LAPSES);
+    let time = stage.scaled_time(EXPIRATIONS);
     let latency = beside_ping(&server, || {
         holder.call("LOCK.RELEASE k h")?;
         thread::sleep(time);
@@ -47,7 +49,7 @@ pub fn lapses(stage: &Stage, score: &mut Score) -> Result<()> {
     })?;
     let answered = crowd.answered()?;
     let what = format!("{waiters} waiters, leases of 5 ms");
-    score.bounded_latency(&what, &latency, LAPSES_BOUND_MS);
+    score.bounded_latency(&what, &latency, EXPIRATIONS_BOUND_MS);
     score.at_least(
         &format!("{what}: hand-overs in {time:?}"),
         answered as f64,

@@ -1,11 +1,12 @@
-//! The setting in which a command's words are read.
+//! The context in which a command's words are read: its database, and defaults, distribution of keys
+//! and sources of tokens.
 
 use crate::values::refusal::Refusal;
 use crate::values::slot::Sharding;
 use crate::values::token::Token;
 
-/// The setting in which a command's words are read.
-pub struct Setting<'a> {
+/// The context in which a command's words are read.
+pub struct ParseContext<'a> {
     /// The database that the client has selected.
     pub db: i32,
     /// The lease of a command without one, in ms.
