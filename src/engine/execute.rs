@@ -22,7 +22,7 @@ use crate::engine::store::ServerStore;
 use crate::engine::{apply, blocking, pending, publications};
 use crate::server::key_string::CommandStrings;
 use crate::server::replicas::ASK_AGAIN_MS;
-use crate::server::{clients, clock, config, timer};
+use crate::server::{api, clients, clock, config, timer};
 use crate::state::pending::{Event, Pending};
 use crate::state::{self, State, FENCES};
 
@@ -56,6 +56,7 @@ pub fn execute(
     apply::apply_all(&mut store, &effects);
     // All keys are closed before clients are blocked and get replies.
     drop(store);
+    return_to_db_of(ctx, &operation.names);
     let mut answer = decision.answer;
     match answer {
         Ok(Answer::Queued(enqueued, position)) => {
@@ -86,6 +87,14 @@ pub fn execute(
         rearm_for(due_ms, AFTER_A_COMMAND_MS);
     }
     answer
+}
+
+/// Selects the database of the command again. A search for a deadlock may have read a lock of another
+/// one, and the client would stay there.
+fn return_to_db_of(ctx: &Context, names: &Names) {
+    if let Some(name) = names.as_slice().first() {
+        api::select_db(ctx, name.db);
+    }
 }
 
 /// Blocks the client of a command that was queued. Returns true if the server did so.

@@ -166,3 +166,36 @@ fn a_circle_over_two_slots_through_upgrades_and_many_holders_is_found() {
     last.call("LOCK.RELEASE {b}y t8").int();
     a.recv().grant();
 }
+
+#[test]
+fn a_search_for_a_deadlock_leaves_the_client_in_its_database() {
+    let server = Server::start();
+    // Only an absent client waits in the other database, so its lock is read and not recorded.
+    let mut elsewhere = server.client();
+    elsewhere.call("SELECT 1").okay();
+    elsewhere.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let mut absent = server.client();
+    absent.call("SELECT 1").okay();
+    let id = absent.id();
+    server.block(
+        &mut absent,
+        format!("LOCK.WAIT k absent {LONG} KEEP 600000"),
+    );
+    absent.close();
+    until("the waiter is absent", || !server.is_connected(id));
+    server.call(format!("LOCK.ACQUIRE q b {LONG}")).grant();
+    let mut other = server.client();
+    server.block(&mut other, format!("LOCK.WAIT q other {LONG}"));
+    let mut client = server.client();
+    for key in ["s1", "s2", "s3"] {
+        client
+            .call(format!("LOCK.ACQUIRE {key} x {LONG} SESSION"))
+            .grant();
+    }
+
+    client.call("LOCK.WAIT q x BLOCK 50").nil();
+
+    client.call("SET here 1").okay();
+    assert_eq!(server.call("EXISTS here").int(), 1);
+    assert_eq!(client.call("LOCK.RELEASE s1 x").int(), 1);
+}
