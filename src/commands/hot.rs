@@ -3,6 +3,7 @@
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Syntax};
 use redis_lock_core::table::HotName;
+use redis_lock_core::values::name::Name;
 use redis_lock_core::values::refusal::Refusal;
 use redis_module::Context;
 
@@ -35,8 +36,8 @@ impl Command for Hot {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let now_ms = clock::steady_ms();
         let caller = Caller::of(ctx);
-        let hottest =
-            state::look(|table| table.hottest(most, now_ms, |name| caller.may_read(name.key())));
+        let may_read = |name: &Name| caller.may_look_at(name.db) && caller.may_read(name.key());
+        let hottest = state::look(|table| table.hottest(most, now_ms, may_read));
         let hottest = hottest.ok_or(Refusal::Reentered)?;
         reply::array(ctx, hottest.len());
         for name in &hottest {

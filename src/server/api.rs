@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use redis_module::{raw, Context, RedisString, RedisValue};
 
-use crate::state::{self, ServerFacts, OWN_CONTEXT};
+use crate::state::{self, CheckPermissions, ServerFacts, OWN_CONTEXT};
 
 /// Calls a function of the module API. Yields `None` if the server lacks it.
 ///
@@ -256,14 +256,25 @@ impl Drop for ServerInfo {
     }
 }
 
-/// Returns true if the server has a function that the crate doesn't know.
-fn has_function(name: &CStr) -> bool {
+/// Returns a function of the server that the crate doesn't know, if the server has it.
+fn function(name: &CStr) -> Option<ptr::NonNull<c_void>> {
     let mut function: *mut c_void = ptr::null_mut();
     let status = server!(RedisModule_GetApi(
         name.as_ptr(),
         (&raw mut function).cast()
     ));
-    status == Some(0)
+    ptr::NonNull::new(function).filter(|_| status == Some(0))
+}
+
+/// Returns the server's check of rights that may be limited to databases, if it has such rights.
+pub fn check_permissions() -> Option<CheckPermissions> {
+    facts().check_permissions
+}
+
+fn find_check_permissions() -> Option<CheckPermissions> {
+    let found = function(c"RedisModule_ACLCheckPermissions")?;
+    // SAFETY: Valkey has declared its function of this name with this type since it exists.
+    Some(unsafe { std::mem::transmute::<*mut c_void, CheckPermissions>(found.as_ptr()) })
 }
 
 /// Returns the reply of a command that replies with text.
@@ -290,7 +301,8 @@ pub fn prepare(ctx: &Context) -> Result<(), String> {
         state.server.set(ServerFacts {
             is_valkey,
             is_clustered,
-            blocks_subscribers: !has_function(c"RedisModule_RegisterScriptingEngine"),
+            blocks_subscribers: function(c"RedisModule_RegisterScriptingEngine").is_none(),
+            check_permissions: find_check_permissions(),
             is_replica: false,
             has_other_modules: true,
         });

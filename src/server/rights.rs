@@ -47,7 +47,7 @@ pub fn is_current(version: u64) -> bool {
 /// gone.
 pub fn may_wait(ctx: &Context, client_id: u64, names: &Names, token: &Token) -> bool {
     user_of(ctx, client_id)
-        .is_some_and(|user| may_run(&user, &command(["LOCK.WAIT", "LOCK.MWAIT"], names, token)))
+        .is_some_and(|user| may_take(&user, ["LOCK.WAIT", "LOCK.MWAIT"], names, token))
 }
 
 fn user_of(ctx: &Context, client_id: u64) -> Option<User> {
@@ -111,9 +111,8 @@ pub fn may_queue(user: &place::User, names: &Names, token: &Token) -> bool {
     match &user.identity {
         Identity::NoUser => true,
         Identity::Unknown => false,
-        Identity::Named(name) => named(&api::string(name)).is_some_and(|user| {
-            may_run(&user, &command(["LOCK.QUEUE", "LOCK.MQUEUE"], names, token))
-        }),
+        Identity::Named(name) => named(&api::string(name))
+            .is_some_and(|user| may_take(&user, ["LOCK.QUEUE", "LOCK.MQUEUE"], names, token)),
     }
 }
 
@@ -148,6 +147,19 @@ impl Caller {
             Identity::Unknown => Rights::None,
             Identity::Named(name) => named(&api::string(&name)).map_or(Rights::None, Rights::Of),
         })
+    }
+
+    /// Returns true if the caller may run LOCK.HOT in this database. Servers without rights that are
+    /// limited to databases have refused the caller already.
+    pub fn may_look_at(&self, db: i32) -> bool {
+        match &self.0 {
+            Rights::All => true,
+            Rights::None => false,
+            Rights::Of(user) => {
+                let hot = [api::string(b"LOCK.HOT")];
+                api::check_permissions().is_none() || may_run(user, &hot, db)
+            }
+        }
     }
 
     /// Returns true if key patterns let the caller read a key.
@@ -211,8 +223,32 @@ fn command([one, many]: [&str; 2], names: &Names, token: &Token) -> Vec<RedisStr
     words
 }
 
-fn may_run(user: &User, command: &[RedisString]) -> bool {
+/// Returns true if a user may wait for these names by one of the verbs, see [`command`].
+fn may_take(user: &User, verbs: [&str; 2], names: &Names, token: &Token) -> bool {
+    let db = names.as_slice().first().map_or(0, |name| name.db);
+    may_run(user, &command(verbs, names, token), db)
+}
+
+/// Returns true if a user may run a command in this database. Rights are limited to databases only
+/// where the server has [`api::check_permissions`]. There the older function refuses such a user
+/// everything, because it names no database.
+fn may_run(user: &User, command: &[RedisString], db: i32) -> bool {
     let mut pointers = api::pointers(command);
+    if let Some(check) = api::check_permissions() {
+        let mut reason = 0;
+        // SAFETY: the user and the strings are valid until the call returns, and the server writes
+        // the reason.
+        let refused = unsafe {
+            check(
+                user.0,
+                pointers.as_mut_ptr(),
+                pointers.len() as c_int,
+                db,
+                &raw mut reason,
+            )
+        };
+        return refused == 0;
+    }
     let allowed = server!(RedisModule_ACLCheckCommandPermissions(
         user.0,
         pointers.as_mut_ptr(),

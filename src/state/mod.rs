@@ -16,6 +16,7 @@ pub mod rights;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
+use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -178,6 +179,17 @@ pub struct State {
     pub postponed: Cell<Postponed>,
 }
 
+/// Valkey's `ValkeyModule_ACLCheckPermissions`, new in 9.1: a user, the words of a command and their
+/// number, the database in which it would run, and a place for the reason of a refusal. Returns 0 if
+/// the user may run the command there.
+pub type CheckPermissions = unsafe extern "C" fn(
+    *mut raw::RedisModuleUser,
+    *mut *mut raw::RedisModuleString,
+    c_int,
+    c_int,
+    *mut c_int,
+) -> c_int;
+
 /// The server's kind and role. Only its role and its modules change while it runs.
 #[derive(Clone, Copy, Default)]
 pub struct ServerFacts {
@@ -187,6 +199,8 @@ pub struct ServerFacts {
     pub is_clustered: bool,
     /// True if it can block a client that is subscribed to a channel in RESP3.
     pub blocks_subscribers: bool,
+    /// Its check of rights that may be limited to databases, if it has such rights.
+    pub check_permissions: Option<CheckPermissions>,
     /// True if it is a replica, as of the last change of its role.
     pub is_replica: bool,
     /// True if it may have other modules that subscribe to keyspace events.

@@ -987,3 +987,77 @@ fn a_place_whose_user_cannot_be_told_is_not_granted() {
     let holders = granted_after_a_change_of_rights(&server, "LOCK.QUEUE");
     assert_eq!(holders, ["c"]);
 }
+
+// ---- rights in one database alone, which Valkey has since 9.1
+
+/// Returns a server, and a user with all rights in database 0 alone. Returns nothing if the server has
+/// no such rights, which it then has to say.
+#[track_caller]
+fn limited_to_database_0() -> Option<(Server, Client)> {
+    let server = Server::start();
+    let limits = server.call("ACL SETUSER limited resetdbs db=0");
+    if limits.is_err() {
+        let error = limits.error();
+        assert!(error.contains("yntax error"), "{error}");
+        return None;
+    }
+    let client = user(&server, "limited", "resetdbs db=0 ~* &* +@all");
+    Some((server, client))
+}
+
+#[test]
+fn a_wait_in_the_user_s_database_is_granted_after_a_change_of_rights() {
+    let Some((server, mut limited)) = limited_to_database_0() else {
+        return;
+    };
+    for wait in ["LOCK.WAIT k b", "LOCK.MWAIT 2 k other b"] {
+        server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+        server.block(&mut limited, format!("{wait} {LONG}"));
+        server.call("ACL SETUSER another on").okay();
+        assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+        assert_eq!(limited.recv().grant().token, "b", "{wait}");
+        server.call("FLUSHALL").okay();
+    }
+}
+
+#[test]
+fn a_place_in_the_user_s_database_is_granted_after_a_change_of_rights() {
+    let Some((server, mut limited)) = limited_to_database_0() else {
+        return;
+    };
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    assert_eq!(limited.call(format!("LOCK.QUEUE k b {LONG}")).int(), 1);
+    server.call("ACL SETUSER another on").okay();
+    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    assert_eq!(server.known_lock("k").holder_tokens(), ["b"]);
+}
+
+#[test]
+fn a_wait_ends_if_its_user_loses_the_database() {
+    let Some((server, mut limited)) = limited_to_database_0() else {
+        return;
+    };
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    server.block(&mut limited, format!("LOCK.WAIT k b {LONG}"));
+    server.call("ACL SETUSER limited resetdbs db=1").okay();
+    server.call("LOCK.RELEASE k a").int();
+    assert_forbidden(limited.recv(), "LOCK.WAIT");
+    assert_eq!(server.lock_info("k"), None);
+}
+
+#[test]
+fn lock_hot_shows_no_key_of_another_database_than_the_user_s() {
+    let Some((server, mut limited)) = limited_to_database_0() else {
+        return;
+    };
+    for db in [0, 1] {
+        let mut client = server.client();
+        client.call(format!("SELECT {db}")).okay();
+        client.call(format!("LOCK.ACQUIRE in{db} a {LONG}")).grant();
+        client.call(format!("LOCK.WAIT in{db} b BLOCK 1")).nil();
+    }
+    assert_eq!(server.call("LOCK.HOT").list().len(), 2);
+    let shown = limited.call("LOCK.HOT").list();
+    assert_eq!(shown.len(), 1, "{shown:?}");
+    assert!(format!("{shown:?}").contains("in0"), "{shown:?}");
+}
