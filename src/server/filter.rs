@@ -125,7 +125,7 @@ pub fn forget_run_commands() {
         Postponed::Some => state.postponed.set(Postponed::Resumed),
         Postponed::Resumed => {
             state.postponed.set(Postponed::None);
-            state.postponed_scripts.borrow_mut().clear();
+            state.postponed_scripts.take();
             state.postponed_resets.take().into_iter().for_each(end_ties);
         }
     });
@@ -250,13 +250,16 @@ fn examine(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
 }
 
 /// Records a command that runs a script now, or later if the server has paused its client. Then the
-/// filter doesn't see it again, except before Redis 7.2.
+/// filter doesn't see it again, except before Redis 7.2. The server postpones one command of a client
+/// at most, so its older one has run: a pause of writes lets scripts run that only read.
 fn record_run(run: ScriptRun) {
     let may_be_postponed = run.client_id != 0 && api::is_paused();
     state::with(|state| {
         if may_be_postponed {
             state.postponed.set(Postponed::Some);
-            state.postponed_scripts.borrow_mut().push_back(run);
+            let mut scripts = state.postponed_scripts.borrow_mut();
+            scripts.retain(|it| it.client_id != run.client_id);
+            scripts.push_back(run);
         } else {
             state.last_script.set(run);
         }

@@ -1153,3 +1153,24 @@ fn sessions_are_not_mixed_up_after_a_demotion() {
     new.close();
     until_free(&server, "new");
 }
+
+#[test]
+fn scripts_that_a_pause_of_writes_lets_run_leave_no_memory_behind() {
+    const RUNS: usize = 50_000;
+    let server = Server::start();
+    let used = || -> i64 {
+        let used = server.info("memory", "used_memory");
+        used.parse().expect("a number")
+    };
+    let mut client = server.client();
+    server.call("CLIENT PAUSE 600000 WRITE").okay();
+    client.call_batch(&["MULTI", "GET x", "EXEC"].repeat(100));
+    let before = used();
+    for _ in 0..RUNS / 500 {
+        client.call_batch(&["MULTI", "GET x", "EXEC"].repeat(500));
+    }
+    let after = used();
+    // Each record takes 48 bytes.
+    assert!(after - before < 1 << 20, "{before} to {after} bytes");
+    server.call("CLIENT UNPAUSE").okay();
+}
