@@ -18,6 +18,7 @@ use redis_module::{raw, Context, RedisString, TYPE_METHOD_VERSION};
 
 use crate::engine::pending;
 use crate::server::api::{self, server};
+use crate::server::fence_key::MAX_FENCE;
 use crate::server::lock_type::{self, lock_of};
 use crate::server::{boundary, clock, key, propagation};
 use crate::state::pending::Event;
@@ -113,7 +114,8 @@ unsafe fn read(io: *mut raw::RedisModuleIO, version: c_int) -> Option<Lock> {
     if !trusted && !FENCES.is_credible(lock.highest_fence(), clock::wall_us()) {
         return None;
     }
-    FENCES.raise(lock.highest_fence());
+    // On a replica that takes writes, a RESTORE of its own client is trusted too.
+    FENCES.raise(lock.highest_fence().min(MAX_FENCE));
     Some(lock)
 }
 
@@ -193,7 +195,7 @@ fn record_unlinked(key: *mut raw::RedisModuleKeyOptCtx, value: &Packed) {
                 pending::record(|pending| pending.events.push(Event::ValueLeft(name)));
             }
         }
-        if is_last_ms || state::anybody_waits() || state::any_sessions() {
+        if is_last_ms || state::has_waiters() || state::any_sessions() {
             let sessions = key::sessions_of(&lock);
             if let Some(name) = name_of(key) {
                 // The server renews a lock with sessions long before its lease ends.

@@ -32,7 +32,7 @@ const NAME: &[u8] = b"redis-lock:last-fence:";
 
 /// The greatest fence that is accepted, of the year 2112. A client that may write the key can raise
 /// fences up to it and no further. As many numbers are left after it.
-const MAX_FENCE: u64 = 1 << 52;
+pub const MAX_FENCE: u64 = 1 << 52;
 
 /// The process that saves.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -621,3 +621,22 @@ fn forging_again_and_again_doesnt_lead_the_fences_away() {
         assert!(fence < limit_us, "round {round}: {fence}");
     }
 }
+
+#[test]
+fn a_restore_by_a_client_of_a_writable_replica_leaves_numbers_for_later_fences() {
+    let (primary, replica) = (Server::start(), Server::start());
+    replica.replica_of(&primary);
+    replica.until_in_step(&primary);
+    replica.call("CONFIG SET replica-read-only no").okay();
+    let greatest = StoredHolder {
+        fence: u64::MAX,
+        ..StoredHolder::new(b"h")
+    };
+    let payload = Frame::from(&primary).payload(&body(1, &[greatest]));
+    drop(restore(&replica, "k", &payload));
+    replica.call("REPLICAOF NO ONE").okay();
+
+    let fences = [1, 2].map(|n| replica.call(format!("LOCK.ACQUIRE own{n} a")).grant().fence);
+
+    assert!(0 < fences[0] && fences[0] < fences[1], "{fences:?}");
+}
