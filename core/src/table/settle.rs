@@ -209,7 +209,9 @@ impl WaitQueues {
     fn recheck_holders(&self, id: EntryId, name: &Name, work: &mut WorkList, tx: &mut Transaction) {
         let Some(lock) = tx.lock(id) else { return };
         let mut steps = 0;
-        if lock.holders().len() <= self.queues.queue_len(name) {
+        // perf: not `queue_len`, which passes all waiters that are leaving.
+        let positions = self.queues.position_count(name);
+        if lock.holders().len() <= positions {
             for own in lock.holders().iter() {
                 steps += self.recheck_waits_of(&own.token, name, work);
             }
@@ -217,7 +219,7 @@ impl WaitQueues {
             let queue = self.queues.queue(name);
             let own = queue.filter(|(_, waiter)| lock.holder(&waiter.request.token).is_some());
             work.extend(own.map(|(position, _)| position));
-            steps += self.queues.queue_len(name) as u64;
+            steps += positions as u64;
         }
         tx.steps += steps;
     }
