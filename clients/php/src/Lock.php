@@ -23,7 +23,8 @@ final class Lock implements \JsonSerializable
     private int $lostHolds = 0;
     private float $until = 0.0;
     private float $grantedAt = 0.0;
-    private int $process = 0;
+    /** The process whose holds these are. */
+    private int $process;
     private \SensitiveParameterValue $token;
     private readonly bool $isTokenNamed;
     /** The server may still release this token, so the next acquire needs another one. */
@@ -31,7 +32,7 @@ final class Lock implements \JsonSerializable
 
     /**
      * @internal Use Locks::lock().
-     * @param \WeakMap<Lock, true> $held
+     * @param \WeakMap<Lock, int> $held
      */
     public function __construct(
         private readonly Commands $commands,
@@ -41,6 +42,7 @@ final class Lock implements \JsonSerializable
         private readonly Options $options,
         #[\SensitiveParameter] ?string $token,
     ) {
+        $this->process = getmypid();
         $this->isTokenNamed = $token !== null;
         $this->token = new \SensitiveParameterValue($token ?? self::randomToken());
     }
@@ -178,6 +180,7 @@ final class Lock implements \JsonSerializable
     /** Returns the name of the owner. Who knows it can release the lock. */
     public function token(): string
     {
+        $this->leaveParent();
         return $this->token->getValue();
     }
 
@@ -194,6 +197,7 @@ final class Lock implements \JsonSerializable
      */
     public function isLost(): bool
     {
+        $this->leaveParent();
         return $this->lost || ($this->holds > 0 && !$this->options->session && Clock::now() >= $this->until);
     }
 
@@ -206,8 +210,7 @@ final class Lock implements \JsonSerializable
     /** @internal */
     public function releaseAtEnd(): void
     {
-        // A forked process has a copy of the object, and doesn't hold the lock.
-        if ($this->options->autoRelease && $this->isHeld() && $this->process === getmypid()) {
+        if ($this->options->autoRelease && $this->isHeld()) {
             $this->holds = 1;
             $this->leave();
         }
@@ -278,7 +281,7 @@ final class Lock implements \JsonSerializable
             data: $fields['data'] === '' ? null : $fields['data'],
         );
         $holder = new self($this->commands, $this->waits, $this->held, $options, $fields['token']);
-        [$holder->holds, $holder->fence, $holder->process] = [1, $fields['fence'], getmypid()];
+        [$holder->holds, $holder->fence] = [1, $fields['fence']];
         $holder->grantedAt = $sent;
         $holder->until = $sent + $options->lease;
         return $holder;
@@ -296,7 +299,18 @@ final class Lock implements \JsonSerializable
 
     private function isHeld(): bool
     {
-        return $this->holds > 0 && !$this->isLost();
+        return !$this->isLost() && $this->holds > 0;
+    }
+
+    /** Makes the copy of this object in a forked process another owner, which holds nothing. */
+    private function leaveParent(): void
+    {
+        if ($this->process === getmypid()) {
+            return;
+        }
+        [$this->process, $this->holds, $this->lostHolds] = [getmypid(), 0, 0];
+        $this->lost = $this->isTokenSpent = false;
+        $this->renewToken();
     }
 
     private function holdsAfterAcquire(): int
@@ -452,8 +466,7 @@ final class Lock implements \JsonSerializable
         $this->lost = false;
         $this->until = $sent + $this->options->lease;
         $this->fence = $fence;
-        $this->process = getmypid();
-        $this->held[$this] = true;
+        $this->held[$this] = $this->process;
         $this->commands->tell('granted', $this);
         return $fence;
     }
@@ -499,6 +512,7 @@ final class Lock implements \JsonSerializable
     /** Releases one hold. An error goes to the observer. Returns false if the lock was lost. */
     private function leave(): bool
     {
+        $this->leaveParent();
         if ($this->holds === 0) {
             // It was lost, or the work of using() released it.
             $this->lostHolds = max(0, $this->lostHolds - 1);
@@ -532,11 +546,11 @@ final class Lock implements \JsonSerializable
 
     /**
      * Gives up a command that may still be executed, and releases all but $holds. CANCEL goes
-     * first, so no grant can follow.
+     * first, so no grant can follow. If a signal handler forked, the command is the parent's.
      */
     private function withdraw(Unfinished $unfinished, int $holds): void
     {
-        if (!$unfinished->mayHaveRun) {
+        if (!$unfinished->mayHaveRun || $this->process !== getmypid()) {
             return;
         }
         $cancel = $this->command('CANCEL', [], [$this->options->keys[0]]);
@@ -568,25 +582,37 @@ final class Lock implements \JsonSerializable
 
     private function oweRelease(): void
     {
-        $commands = [$this->command('CANCEL', [], [$this->options->keys[0]]), $this->command('RELEASE', ['ALL'])];
         $end = Clock::now() + max($this->options->lease, $this->options->keep);
-        $this->commands->owe($this->debtName(), $this->options->keys[0], $commands, $end);
+        foreach ($this->options->keys as $key) {
+            $commands = [$this->command('CANCEL', [], [$key]), $this->command('RELEASE', ['ALL'], [$key])];
+            $this->commands->owe($this->debtName($key), $key, $commands, $end);
+        }
     }
 
-    private function debtName(): string
+    /** Returns a name for each token and key, because another lock may have the same token. */
+    private function debtName(string $key): string
     {
-        return hash('sha256', $this->token());
+        return hash('sha256', $this->token()) . $key;
     }
 
     /** Takes a new token if the server may still execute a release of the one before. */
     private function prepareToken(): void
     {
-        if ($this->isTokenSpent && !$this->isTokenNamed) {
-            $this->token = new \SensitiveParameterValue(self::randomToken());
-        } else {
-            $this->commands->forgive($this->debtName());
+        if ($this->isTokenSpent) {
+            $this->renewToken();
+        }
+        foreach ($this->options->keys as $key) {
+            $this->commands->forgive($this->debtName($key));
         }
         $this->isTokenSpent = false;
+    }
+
+    /** Takes a new token, unless the caller chose the token. */
+    private function renewToken(): void
+    {
+        if (!$this->isTokenNamed) {
+            $this->token = new \SensitiveParameterValue(self::randomToken());
+        }
     }
 
     private static function randomToken(): string

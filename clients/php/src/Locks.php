@@ -9,7 +9,7 @@ final class Locks
 {
     private readonly Commands $commands;
     private readonly string $prefix;
-    /** @var \WeakMap<Lock, true> locks that are held */
+    /** @var \WeakMap<Lock, int> the locks that are held, and the process that holds each */
     private readonly \WeakMap $held;
 
     /**
@@ -38,7 +38,7 @@ final class Locks
         $held = \WeakReference::create($this->held);
         // PHP runs no destructors after an exception that the program doesn't catch.
         register_shutdown_function(static function () use ($held): void {
-            foreach ($held->get() ?? [] as $lock => $isHeld) {
+            foreach ($held->get() ?? [] as $lock => $process) {
                 $lock->releaseAtEnd();
             }
         });
@@ -117,7 +117,7 @@ final class Locks
     }
 
     /**
-     * Releases every lock that is held by an object of this factory.
+     * Releases every lock that an object of this factory holds in this process.
      *
      * @return int how many were still held
      * @throws Unavailable|ServerError after all were released as far as possible
@@ -128,8 +128,10 @@ final class Locks
         $count = 0;
         $error = null;
         $locks = [];
-        foreach ($this->held as $lock => $isHeld) {
-            $locks[] = $lock;
+        foreach ($this->held as $lock => $process) {
+            if ($process === getmypid()) {
+                $locks[] = $lock;
+            }
         }
         foreach ($locks as $lock) {
             try {

@@ -32,7 +32,7 @@ final class Sentinel implements Servers
     {
         try {
             $this->primary = $this->find($until);
-        } catch (Outage) {
+        } catch (Outage|ServerError|ModuleMissing) {
             // Without a sentinel the known primary goes on.
             return true;
         }
@@ -49,15 +49,20 @@ final class Sentinel implements Servers
         $this->primary = null;
     }
 
-    /** Asks the sentinels in turn, because one that is cut off may name an older primary. */
+    /**
+     * Asks the sentinels in turn, because one that is cut off may name an older primary. An outage
+     * goes before a refusal, because the next try may find a sentinel that replies.
+     */
     private function find(float $until): Server
     {
-        $outage = null;
+        $outage = $refusal = null;
         foreach ($this->sentinels as $index => $sentinel) {
             $share = ($until - Clock::now()) / (count($this->sentinels) - $index);
             try {
                 $found = $this->ask($sentinel, Clock::now() + $share);
             } catch (Outage $outage) {
+                continue;
+            } catch (ServerError|ModuleMissing $refusal) {
                 continue;
             }
             if ($found['config-epoch'] >= $this->epoch) {
@@ -66,8 +71,9 @@ final class Sentinel implements Servers
                 $this->sentinels = [$sentinel, ...$this->sentinels];
                 return $this->login->at($found['ip'], (int) $found['port']);
             }
+            $outage = new Outage("$sentinel names an older primary of {$this->login->host}");
         }
-        throw $outage ?? new Outage("the sentinels name an older primary of {$this->login->host}");
+        throw $outage ?? $refusal;
     }
 
     /** @return array<string, string> */

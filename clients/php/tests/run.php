@@ -9,6 +9,7 @@ use RedisLock\Lock;
 use RedisLock\LockException;
 use RedisLock\LockLost;
 use RedisLock\Locks;
+use RedisLock\ModuleMissing;
 use RedisLock\NotAcquired;
 use RedisLock\NotHeld;
 use RedisLock\NotReplicated;
@@ -286,6 +287,34 @@ function test_a_release_without_a_server_is_made_up_for(): void
     same(null, call('LOCK.INFO', 'k'), 'after the next call');
 }
 
+function test_a_token_of_several_locks_makes_up_for_each_release(): void
+{
+    $locks = locks(commandTimeout: 0.2);
+    $held = array_map(fn (string $key) => $locks->lock($key, token: 'host'), ['a', 'b']);
+    fail_to_release(...$held);
+    $held[0]->owned();
+    same([null, null], [call('LOCK.INFO', 'a'), call('LOCK.INFO', 'b')], 'after the next call');
+}
+
+function test_a_token_that_acquires_a_key_again_makes_up_for_the_other_keys(): void
+{
+    $locks = locks(commandTimeout: 0.2);
+    fail_to_release($locks->lock(['a', 'b'], token: 'host'));
+    $lock = $locks->lock('a', token: 'host');
+    $lock->acquire();
+    same([true, null], [$lock->owned(), call('LOCK.INFO', 'b')], 'the key held again, the other one');
+}
+
+/** Acquires the locks, and releases them while the server is a replica. */
+function fail_to_release(Lock ...$locks): void
+{
+    array_map(fn (Lock $lock) => $lock->acquire(), $locks);
+    call('REPLICAOF', '127.0.0.1', '1');
+    $thrown = array_map(fn (Lock $lock) => thrown(fn () => $lock->release())::class, $locks);
+    call('REPLICAOF', 'NO', 'ONE');
+    same(array_fill(0, count($locks), Unavailable::class), $thrown, 'thrown');
+}
+
 function test_a_wait_without_a_limit_is_reported_and_goes_on(): void
 {
     $heard = new Heard();
@@ -440,6 +469,88 @@ function test_a_forked_process_leaves_the_lock_alone(): void
     }
     pcntl_waitpid($child, $status);
     same([true, true], [$lock->left() > 0, $lock->release()], 'left, released');
+}
+
+function test_a_block_that_a_forked_process_leaves_releases_nothing(): void
+{
+    $test = getmypid();
+    foreach (['returns' => fn () => 'done', 'throws' => fn () => throw new Exception('of the child')] as $how => $end) {
+        $lock = locks()->lock('k');
+        try {
+            $lock->using(function () use ($lock, $how, $end): mixed {
+                $child = pcntl_fork();
+                if ($child === 0) {
+                    return $end();
+                }
+                ended($child);
+                return same(true, $lock->owned(), "held after the child $how");
+            });
+        } finally {
+            getmypid() === $test || posix_kill(getmypid(), SIGKILL);
+        }
+    }
+}
+
+function test_a_forked_process_holds_nothing_and_loses_nothing(): void
+{
+    $heard = new Heard();
+    $locks = locks(observer: $heard);
+    $lock = $locks->lock('k');
+    $lock->acquire();
+    $answer = answer_of_child(fn () => json_encode([
+        thrown(fn () => $lock->release())::class,
+        thrown(fn () => $lock->extend(10.0))::class,
+        [$locks->releaseAll(), $lock->owned(), $lock->isLost(), $lock->remaining()],
+        $heard->lines,
+    ]));
+    same([NotHeld::class, NotHeld::class, [0, false, false, 0], ['granted']], json_decode($answer), 'there');
+    same([true, 1], [$lock->owned(), $locks->releaseAll()], 'here');
+}
+
+function test_a_forked_process_is_another_owner(): void
+{
+    foreach ([false, true] as $session) {
+        [$free, $held] = [locks()->lock('free', session: $session), locks()->lock('held', session: $session)];
+        $held->acquire();
+        $child = in_child(function () use ($free, $held): void {
+            $fences = [$held->tryAcquire(), $free->acquire()];
+            call('SET', 'answer', json_encode($fences));
+            until('the parent ends it', fn () => false);
+        });
+        until('the child said what it acquired', fn () => call('GET', 'answer') !== false);
+        same([null, true], [json_decode(call('GET', 'answer'))[0], $held->owned()], 'held by the parent');
+        same(null, $free->tryAcquire(), 'held by the child');
+        posix_kill($child, SIGKILL);
+        ended($child);
+        same(true, $held->release(), 'released by the parent');
+        call('FLUSHALL');
+    }
+}
+
+/** The handler forks, and throws in the child. */
+function test_a_forked_process_doesnt_end_the_wait_of_its_parent(): void
+{
+    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
+    $test = getmypid();
+    $waiting = null;
+    pcntl_async_signals(true);
+    pcntl_signal(SIGALRM, function () use (&$waiting): void {
+        $child = pcntl_fork();
+        if ($child === 0) {
+            throw new DomainException('stop');
+        }
+        ended($child);
+        $waiting = waiters('k');
+        call('LOCK.RELEASE', 'k', 'other');
+    });
+    pcntl_alarm(1);
+    try {
+        same(true, locks()->lock('k')->acquire(30.0) !== null, 'granted');
+    } finally {
+        getmypid() === $test || posix_kill(getmypid(), SIGKILL);
+        pcntl_async_signals(false);
+    }
+    same(1, $waiting, 'waiters after the child');
 }
 
 function test_at_least_keeps_the_lock_after_its_release(): void
@@ -750,13 +861,17 @@ function test_clients_of_a_cluster_lend_their_nodes(): void
 function sentinel(): int
 {
     static $port = null;
-    if ($port === null) {
-        $port = free_port();
-        $file = tempnam(sys_get_temp_dir(), 'sentinel');
-        file_put_contents($file, "port $port\nsentinel monitor mymaster " . HOST . ' ' . port() . " 1\n");
-        start_server($port, $file, '--sentinel');
-        register_shutdown_function(fn () => unlink($file));
-    }
+    return $port ??= start_sentinel('sentinel monitor mymaster ' . HOST . ' ' . port() . " 1\n");
+}
+
+/** @return int the port of a new sentinel */
+function start_sentinel(string $configuration): int
+{
+    $port = free_port();
+    $file = tempnam(sys_get_temp_dir(), 'sentinel');
+    file_put_contents($file, "port $port\n$configuration");
+    start_server($port, $file, '--sentinel');
+    register_shutdown_function(fn () => unlink($file));
     return $port;
 }
 
@@ -768,6 +883,46 @@ function test_the_sentinel_of_the_readme_names_the_primary(): void
     same(true, (new Locks($predis))->lock('k')->using(fn () => true), 'Predis');
     $unknown = new Locks('nobody', sentinels: [HOST . ':' . sentinel()]);
     same(ServerError::class, thrown(fn () => $unknown->lock('k')->tryAcquire())::class, 'an unknown name');
+}
+
+function test_a_sentinel_that_replies_with_an_error_is_passed_over(): void
+{
+    $refusing = [
+        'without the name' => HOST . ':' . start_sentinel(''),
+        'with a password' => HOST . ':' . start_sentinel_with_password(),
+        'without SENTINEL' => HOST . ':' . port(),
+    ];
+    foreach ($refusing as $what => $address) {
+        $locks = new Locks('mymaster', sentinels: [$address, HOST . ':' . sentinel()]);
+        same(true, $locks->lock('k')->using(fn () => true), "a sentinel $what");
+        $alone = new Locks('mymaster', sentinels: [$address]);
+        $thrown = thrown(fn () => $alone->lock('k')->tryAcquire());
+        same(true, $thrown instanceof ServerError || $thrown instanceof ModuleMissing, "alone: $thrown");
+    }
+    $locks = new Locks('mymaster', commandTimeout: 0.3, sentinels: [HOST . ':1', $refusing['without the name']]);
+    same(Unavailable::class, thrown(fn () => $locks->lock('k')->tryAcquire())::class, 'beside one that is gone');
+}
+
+function start_sentinel_with_password(): int
+{
+    $port = start_sentinel('');
+    connection($port)->rawCommand('ACL', 'SETUSER', 'default', '>secret');
+    return $port;
+}
+
+/** The wait lasts longer than until the sentinel is asked again. */
+function test_a_wait_outlives_a_sentinel_that_forgot_the_name(): void
+{
+    $port = start_sentinel('sentinel monitor mymaster ' . HOST . ' ' . port() . " 1\n");
+    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 4000);
+    $child = in_child(function () use ($port): void {
+        until('it waits', fn () => waiters('k') === 1);
+        connection($port)->rawCommand('SENTINEL', 'REMOVE', 'mymaster');
+    });
+    $lock = (new Locks('mymaster', sentinels: [HOST . ":$port"]))->lock('k');
+    same(true, $lock->acquire(30.0) !== null, 'granted');
+    ended($child);
+    same(true, $lock->release(), 'released');
 }
 
 function test_the_tls_of_the_readme_is_checked(): void

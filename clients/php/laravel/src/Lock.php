@@ -21,7 +21,7 @@ final class Lock extends CacheLock
     /** Lease in seconds of a lock that has no time in Laravel. */
     private const WITHOUT_TIME = 86400.0;
 
-    private readonly Grant $grant;
+    private Grant $grant;
 
     /**
      * @param string $name
@@ -38,8 +38,7 @@ final class Lock extends CacheLock
         private readonly ?string $connection = null,
     ) {
         parent::__construct($name, $seconds, $owner);
-        $lease = self::lease($seconds);
-        $this->grant = $locks->lock($name, lease: $lease, autoRelease: false, data: (string) $this->owner);
+        $this->grant = $this->newGrant();
     }
 
     public function acquire(): bool
@@ -52,17 +51,22 @@ final class Lock extends CacheLock
         if (!is_callable($callback)) {
             return $this->acquire();
         }
-        return $this->isFree() && $this->during($callback, 0.0, $result) ? $result : false;
+        return $this->isFree() && $this->during($this->grant, $callback, 0.0, $result) ? $result : false;
     }
 
     public function block($seconds, $callback = null)
     {
         $wait = self::seconds('wait', $seconds);
-        $result = true;
-        $isGranted = $this->isFree() && (is_callable($callback)
-            ? $this->during($callback, $wait, $result)
-            : $this->grant->acquire($wait) !== null);
-        return $isGranted ? $result : throw new LockTimeoutException();
+        // Another token waits for the lease of this object, which stays if the wait fails.
+        $grant = $this->isFree() ? $this->grant : $this->newGrant();
+        if (is_callable($callback)) {
+            return $this->during($grant, $callback, $wait, $result) ? $result : throw new LockTimeoutException();
+        }
+        if ($grant->acquire($wait) === null) {
+            throw new LockTimeoutException();
+        }
+        $this->grant = $grant;
+        return true;
     }
 
     public function release(): bool
@@ -103,6 +107,12 @@ final class Lock extends CacheLock
         return $holder?->data() ?? $holder?->token();
     }
 
+    private function newGrant(): Grant
+    {
+        $lease = self::lease($this->seconds);
+        return $this->locks->lock($this->name, lease: $lease, autoRelease: false, data: (string) $this->owner);
+    }
+
     /** Returns true if this object doesn't hold the lock. Another object may have released it. */
     private function isFree(): bool
     {
@@ -131,11 +141,12 @@ final class Lock extends CacheLock
     }
 
     /** Returns false if another client held the lock. Like in Laravel, a loss leaves the result as it is. */
-    private function during(callable $callback, float $wait, mixed &$result): bool
+    private function during(Grant $grant, callable $callback, float $wait, mixed &$result): bool
     {
         $hasBegun = $hasEnded = false;
         try {
-            $this->grant->using(function () use ($callback, &$result, &$hasBegun, &$hasEnded): void {
+            $grant->using(function () use ($grant, $callback, &$result, &$hasBegun, &$hasEnded): void {
+                $this->grant = $grant;
                 $hasBegun = true;
                 $result = $callback();
                 $hasEnded = true;

@@ -130,6 +130,35 @@ function test_block_gives_up_in_time(): void
     same(LockTimeoutException::class, thrown(fn () => cache_lock()->block('0'))::class, 'without a wait');
 }
 
+function test_block_waits_for_the_end_of_its_own_lease(): void
+{
+    foreach (['' => [], 'with a callback' => [fn () => call('LOCK.INFO', 'k') !== null]] as $name => $callback) {
+        $lock = cache_lock(1);
+        $lock->get();
+        [$isHeld, $took] = timed(fn () => $lock->block(10, ...$callback));
+        same([true, true], [$isHeld, $took > 0.9 && $took < 5.0], "held after $took s $name");
+        same([$callback === [], null], [$lock->release(), call('LOCK.INFO', 'k')], "released $name");
+    }
+}
+
+function test_block_leaves_its_own_lock_as_it_is_until_another_one_is_granted(): void
+{
+    $lock = cache_lock(30, 'job-7');
+    $lock->get();
+    $fence = $lock->fence();
+    [$thrown, $took] = timed(fn () => thrown(fn () => $lock->block(0.3)));
+    same(LockTimeoutException::class, $thrown::class, 'thrown');
+    in_time(0.3, $took, 'it');
+    same([$fence, 0], [$lock->fence(), waiters('k')], 'the fence, waiters');
+    $child = in_child(function (): void {
+        until('it waits', fn () => waiters('k') === 1);
+        cache_lock(30, 'job-7')->release();
+    });
+    [, $took] = timed(fn () => $lock->block(25, fn () => same(true, $lock->fence() > $fence, 'the next fence')));
+    ended($child);
+    same([true, null], [$took < 10.0, call('LOCK.INFO', 'k')], "granted after its release by another process, in $took s");
+}
+
 function test_a_callback_runs_while_the_lock_is_held(): void
 {
     $lock = cache_lock();
@@ -210,6 +239,18 @@ function test_neither_the_end_of_the_object_nor_of_a_fork_releases_the_lock(): v
     unset($lock);
     same($owner, call('LOCK.INFO', 'k')[3][0][17], 'the owner');
     same(true, cache_lock(0, $owner)->release(), 'released by its owner');
+}
+
+function test_an_object_and_its_copy_in_a_forked_process_exclude_each_other(): void
+{
+    $lock = cache_lock();
+    $answer = answer_of_child(fn () => json_encode($lock->get()));
+    same(['true', false], [$answer, $lock->get()], 'acquired there, and then here');
+    call('DEL', 'k');
+    $lock->get(function () use ($lock): void {
+        $answer = answer_of_child(fn () => json_encode([$lock->get(), $lock->get(fn () => 'done')]));
+        same('[false,false]', $answer, 'there, while it is held here');
+    });
 }
 
 function test_a_server_that_stands_still_is_an_outage_in_time(): void

@@ -7,7 +7,7 @@ namespace RedisLock\Symfony;
 use RedisLock\Lock;
 
 /**
- * Grant of a key, and the process that has it.
+ * Grant of a key, and the process that recorded it.
  *
  * @internal
  */
@@ -17,7 +17,7 @@ final class Grant
 
     public function __construct(
         public readonly Lock $lock,
-        /** null if another process acquired it */
+        /** null: unknown, because another process acquired it */
         public readonly ?bool $shared,
     ) {
         $this->process = getmypid();

@@ -225,6 +225,9 @@ function test_a_forked_process_holds_nothing(): void
     same([true, true], [$store->exists($key), $lock->isAcquired()], 'here');
     $store->delete($key);
     same(null, call('LOCK.INFO', 'k'), 'released here');
+    $free = new Key('free');
+    ended(in_child(fn () => $store->save($free)));
+    same(LockConflictedException::class, thrown(fn () => $store->save($free))::class, 'acquired there first');
 }
 
 function test_a_server_that_stands_still_is_an_outage_in_time(): void
