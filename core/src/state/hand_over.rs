@@ -33,6 +33,8 @@ pub struct Replaced {
     pub mode: Mode,
     /// The replaced grant.
     pub holder: Holder,
+    /// The holds of the token after the hand-over.
+    pub holds_after: u64,
 }
 
 /// A grant to a blocked client. A grant to a place has none of this, because no client waits for
@@ -52,7 +54,8 @@ pub struct HandOver {
     pub fence_origin: FenceOrigin,
     /// The losses of the reply that take it back.
     pub take_back: TakeBack,
-    /// The grants that this one replaced. Taking the hand-over back restores those in force.
+    /// The grants that this one replaced, in the order of their names. Taking the hand-over back
+    /// restores those in force.
     pub replaced: Vec<Replaced>,
     /// The waiter and its position, if it waited with KEEP. Taking the hand-over back enqueues the
     /// waiter there again, as absent.

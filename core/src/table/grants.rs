@@ -103,14 +103,15 @@ impl WaitQueues {
                 continue;
             };
             let held_ms = now_ms.saturating_sub(own.since_ms);
-            let share = (own.limit, own.permits);
+            let (share, holds) = ((own.limit, own.permits), own.holds);
             tx.remove(id, token);
             count += 1;
-            let before = replaced.iter().find(|before| before.name == *name);
-            let in_force = before.filter(|it| !has_passed(it.holder.deadline_ms, now_ms));
-            if let Some(before) = in_force {
+            let before = replaced.binary_search_by(|it| it.name.cmp(name));
+            let before = before.ok().and_then(|at| replaced.get(at));
+            if let Some(holder) = before.and_then(|before| in_force(before, holds, tx)) {
                 let others = tx.lock(id);
-                if let Some((mode, holder)) = others.map(|it| restored(before, share, it)) {
+                let mode = before.map_or(Mode::Exclusive, |before| before.mode);
+                if let Some((mode, holder)) = others.map(|it| restored(mode, holder, share, it)) {
                     tx.grant(id, mode, holder);
                 }
             } else {
@@ -386,13 +387,13 @@ fn leave_holds(id: EntryId, token: &Token, left: u64, tx: &mut Transaction) {
 /// holders. If these no longer admit it, it is restored as the hand-over left it: shared, with the
 /// hand-over's limit and permits.
 fn restored(
-    Replaced { mode, holder, .. }: &Replaced,
+    mode: Mode,
+    holder: Holder,
     (limit, permits): (u32, u32),
     others: &Lock,
 ) -> (Mode, Holder) {
-    let holder = holder.clone();
-    if others.admits(*mode, &holder) {
-        return (*mode, holder);
+    if others.admits(mode, &holder) {
+        return (mode, holder);
     }
     let left = Holder {
         limit,
@@ -402,7 +403,22 @@ fn restored(
     (Mode::Shared, left)
 }
 
-/// Returns the grants of this token at these names that are in force.
+/// Returns a grant that a hand-over replaced as it would be now, if it is still in force. An open
+/// connection would have renewed it, with the lease that it had. Holds that the token has released
+/// since, so that `holds` are left, are gone.
+fn in_force(before: &Replaced, holds: u64, tx: &mut Transaction) -> Option<Holder> {
+    let mut holder = before.holder.clone();
+    let released = before.holds_after.saturating_sub(holds);
+    holder.holds = holder.holds.saturating_sub(released);
+    if tx.sessions.is_alive(holder.session) {
+        tx.sessions.set_lease(holder.session, holder.lease_ms);
+        let renewed_ms = tx.now_ms().saturating_add(holder.lease_ms);
+        holder.deadline_ms = holder.deadline_ms.max(renewed_ms);
+    }
+    (holder.holds > 0 && !has_passed(holder.deadline_ms, tx.now_ms())).then_some(holder)
+}
+
+/// Returns the grants of this token at these names that are in force, in the order of the names.
 pub(super) fn held_by(token: &Token, names: &Names, tx: &mut Transaction) -> Vec<Replaced> {
     let mut held = Vec::new();
     for name in names {
@@ -422,7 +438,19 @@ fn replaced_at(name: &Name, lock: &Lock, token: &Token) -> Option<Replaced> {
         name: name.clone(),
         mode: lock.mode(),
         holder: own.clone(),
+        holds_after: own.holds,
     })
+}
+
+/// Notes the holds that a hand-over has left the token, at each name where it replaced a grant.
+#[inline(never)]
+pub(super) fn note_holds_after(replaced: &mut [Replaced], token: &Token, tx: &mut Transaction) {
+    for before in replaced {
+        let lock = tx.lock_at(&before.name);
+        if let Some(own) = lock.and_then(|lock| lock.holder(token)) {
+            before.holds_after = own.holds;
+        }
+    }
 }
 
 /// Returns the number of these names that the token holds.

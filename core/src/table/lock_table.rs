@@ -1,5 +1,7 @@
 //! The lock table's state, and the events that change it without an operation.
 
+use foldhash::HashSet;
+
 use std::collections::BTreeSet;
 
 use crate::decision::{Answer, Decision, Deliveries};
@@ -164,8 +166,9 @@ impl LockTable {
         self.sessions.close_client(client_id, ended_ms);
     }
 
-    /// Ends the sessions that a hand-over began which is to be taken back, before its client's connection counts
-    /// as closed. Its grants last until then: what they replaced is to be restored in the same step.
+    /// Ends the sessions that a hand-over began which is to be taken back, before its client's
+    /// connection counts as closed. Its grants last until then: what they replaced is to be restored in
+    /// the same step.
     pub fn untie(&mut self, undelivered: &HandOver) {
         let HandOver {
             client_id,
@@ -173,9 +176,9 @@ impl LockTable {
             replaced,
             ..
         } = undelivered;
-        let is_older = |id: &SessionId| replaced.iter().any(|it| it.holder.session == *id);
+        let older: HashSet<SessionId> = replaced.iter().map(|it| it.holder.session).collect();
         let tied = self.sessions.ties_of(*client_id);
-        let begun = tied.filter(|(id, name)| names.contains(name) && !is_older(id));
+        let begun = tied.filter(|(id, name)| names.contains(name) && !older.contains(id));
         let sessions: Vec<SessionId> = begun.map(|(id, _)| id).collect();
         self.end_session(sessions);
     }

@@ -1,5 +1,7 @@
 //! REPLICAS: commands whose reply is held back until replicas have what they changed.
 
+use foldhash::HashSet;
+
 use super::grants::count_held;
 use super::lock_table::{LockTable, WaitQueues};
 use crate::decision::{Answer, Caller, Completion, Decision};
@@ -64,16 +66,17 @@ impl LockTable {
         self.replica_waits.remove(id)
     }
 
-    /// Removes the replica wait of a client whose connection is gone, and returns the hand-over to take
-    /// back, if there is one. The sessions that it began end, but its grants last until then: what they
-    /// replaced is to be restored in the same step. Returns `None` if the client has no replica wait.
+    /// Removes the replica wait of a client whose connection is gone, and returns the hand-over to
+    /// take back, if there is one. The sessions that it began end, but its grants last until then: what
+    /// they replaced is to be restored in the same step. Returns `None` if the client has no replica
+    /// wait.
     pub fn lose_replica_wait(&mut self, id: WaiterId) -> Option<Option<HandOver>> {
         let wait = self.replica_waits.remove(id)?;
         let sessions: Vec<SessionId> = wait.sessions().collect();
         let undelivered = wait.undelivered();
         if let Some(HandOver { replaced, .. }) = &undelivered {
-            let is_older = |id: &SessionId| replaced.iter().any(|it| it.holder.session == *id);
-            self.end_session(sessions.into_iter().filter(|id| !is_older(id)));
+            let older: HashSet<SessionId> = replaced.iter().map(|it| it.holder.session).collect();
+            self.end_session(sessions.into_iter().filter(|id| !older.contains(id)));
         }
         Some(undelivered)
     }

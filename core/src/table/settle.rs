@@ -10,7 +10,7 @@
 //! 5. Each name is scheduled once, at the end of the work.
 
 use super::admission::Admission;
-use super::grants::{held_by, Grantee};
+use super::grants::{held_by, note_holds_after, Grantee};
 use super::lock_table::WaitQueues;
 use super::place::publish;
 use super::replicas::hold_back_hand_over;
@@ -459,9 +459,12 @@ impl WaitQueues {
             replicas,
             ..
         } = waiter;
-        let replaced = held_by(&request.token, &names, tx);
+        let mut replaced = held_by(&request.token, &names, tx);
         let to = Grantee::Client(client_id);
         let fence = self.grant_all(&names, &request, kept_fence, to, tx);
+        if unlikely(!replaced.is_empty()) {
+            note_holds_after(&mut replaced, &request.token, tx);
+        }
         let count = names.count();
         let hand_over = HandOver {
             grant: Grant {

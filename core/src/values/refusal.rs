@@ -87,6 +87,8 @@ pub enum Refusal {
     NoRandomness,
     /// The client that called a script could not be identified.
     CallerUnknown,
+    /// A session was asked for by a client without a connection, as in another module's call.
+    NoConnection,
     /// A LOCK.* call by a module, from inside one of this module's own steps.
     Reentered,
     /// A panic in the command's handler. The server keeps running.
@@ -148,6 +150,7 @@ impl Refusal {
             Self::Cancelled => "UNBLOCKED this wait was given up by LOCK.CANCEL",
             Self::NoRandomness => "ERR the system gave no random bits for a token",
             Self::CallerUnknown => "ERR SESSION in a script: the caller could not be made out",
+            Self::NoConnection => "ERR SESSION needs a connection, and a module's call has none",
             Self::Reentered => "ERR the lock module is busy with the command that led to this one",
             Self::Panicked => "ERR internal error in the lock module, see the server's log",
         }

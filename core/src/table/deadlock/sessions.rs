@@ -603,7 +603,9 @@ impl<'a> Resource<'a> {
             return true;
         }
         let limit = (request.limit > 0).then_some(request.limit);
-        let smallest = self.limits.keys().copied().chain(limit).min();
+        // The keys are in order.
+        let smallest = self.limits.keys().next().copied().into_iter();
+        let smallest = smallest.chain(limit).min();
         self.mode == Some(Mode::Shared)
             && request.mode == Mode::Shared
             && smallest.is_none_or(|most| self.permits + u64::from(request.permits) <= most.into())

@@ -280,6 +280,42 @@ scenes! {
         CLOSE ACQUIRE k b SHARED PX 30 SESSION
         = k";
 
+    a_take_back_gives_an_older_session_its_own_lease_back: "
+        REPLICAS 1
+        ACQUIRE k a SHARED -> granted
+        ACQUIRE k b SHARED PX 30 SESSION -> granted
+        WAIT k b PX 900 REPLICAS 1 -> waits
+        RELEASE k a -> 1
+        +5
+        BYE WAIT k b PX 900 REPLICAS 1
+        +40
+        = k b#1
+        CLOSE ACQUIRE k b SHARED PX 30 SESSION
+        = k";
+
+    a_take_back_gives_an_older_session_back_after_its_lease: "
+        REPLICAS 1
+        ACQUIRE k a SHARED -> granted
+        ACQUIRE k b SHARED PX 30 SESSION -> granted
+        WAIT k b PX 900 REPLICAS 1 -> waits
+        RELEASE k a -> 1
+        +40
+        BYE WAIT k b PX 900 REPLICAS 1
+        +500
+        = k b#1
+        CLOSE ACQUIRE k b SHARED PX 30 SESSION
+        = k";
+
+    a_take_back_doesnt_give_back_a_hold_that_was_released: "
+        REPLICAS 1
+        ACQUIRE k a SHARED -> granted
+        ACQUIRE k b SHARED -> granted
+        WAIT k b REENTRANT REPLICAS 1 -> waits
+        RELEASE k a -> 1
+        RELEASE k b -> 1
+        BYE WAIT k b REENTRANT REPLICAS 1
+        = k";
+
     a_take_back_leaves_shared_holders_that_were_admitted_meanwhile: "
         REPLICAS 1
         ACQUIRE k b -> granted
