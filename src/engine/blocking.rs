@@ -94,9 +94,10 @@ pub fn check_may_wait_for_replicas(ctx: &Context, operation: &Operation) -> Resu
     Ok(())
 }
 
-/// Returns true if this context's client may be blocked. It may not in MULTI, in a script, or if it
-/// has denied blocking. Nor may it if it is subscribed to a channel and the server can't block such
-/// a client. In RESP2 a subscriber can send no such command.
+/// Returns true if this context's client may be blocked. It may not in MULTI, in a script, if it has
+/// denied blocking, or if it has no connection, as in another module's call: nobody would know whose
+/// rights to check when it is granted. Nor may it if it is subscribed to a channel and the server can't
+/// block such a client. In RESP2 a subscriber can send no such command.
 fn may_block(ctx: &Context) -> bool {
     let denying = raw::REDISMODULE_CTX_FLAGS_MULTI
         | raw::REDISMODULE_CTX_FLAGS_LUA
@@ -104,6 +105,7 @@ fn may_block(ctx: &Context) -> bool {
     let flags = api::context_flags(ctx);
     let may_subscribe = flags & raw::REDISMODULE_CTX_FLAGS_RESP3 != 0;
     flags & denying == 0
+        && clients::is_connected(ctx, api::client_id(ctx))
         && (api::blocks_subscribers()
             || !may_subscribe
             || !clients::is_subscriber(api::client_id(ctx)))

@@ -10,8 +10,8 @@ use redis_lock_core::values::request::LeaseKind;
 use redis_module::{raw, Context, RedisString};
 
 use crate::server::api::{self, server};
-use crate::server::{filter, keepalive};
-use crate::state::{ScriptRun, State, CALLERS};
+use crate::server::{filter, keepalive, rights};
+use crate::state::{self, ScriptRun, State, CALLERS};
 
 /// A connected client.
 pub struct Client {
@@ -23,7 +23,7 @@ pub struct Client {
     pub name: Vec<u8>,
 }
 
-/// Returns true if the client with this id is subscribed to any channel.
+/// Returns true if the client with this id, which must be connected, is subscribed to any channel.
 pub fn is_subscriber(id: u64) -> bool {
     let flag = u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_PUBSUB);
     api::client_info(id).is_some_and(|info| info.flags & flag != 0)
@@ -42,21 +42,20 @@ pub fn find(ctx: &Context, id: u64) -> Option<Client> {
 }
 
 /// Returns the client id to record for the operation, or 0 for a client without a connection (a
-/// script's).
+/// script's, or that of another module's call).
 ///
-/// The server runs a script's commands by a client of its own, which outlives them and has no
-/// connection. Its id is never kept: Valkey 9.1 finds that client by its id, in functions that then
-/// take it for a connected one. A session is tied to the connection that called the script.
+/// The server runs such commands by a client of its own, which outlives them and has no connection.
+/// Its id is never kept: Valkey 9.1 finds that client by its id, in functions that then take it for a
+/// connected one. A session is tied to the connection that called the script.
 ///
 /// # Errors
-/// [`Refusal::CallerUnknown`] if the caller of a script can't be found.
+/// [`Refusal::CallerUnknown`] if the caller of a script can't be found, and [`Refusal::NoConnection`]
+/// for a session of a client without a connection.
 // perf: a plain grant by a script records 0, because its caller is not worth the search.
 pub fn caller(ctx: &Context, state: &State, lease_kind: LeaseKind) -> Result<u64, Refusal> {
     let client_id = api::client_id(ctx);
-    let place = usize::try_from(client_id % CALLERS as u64).ok();
-    let known = place.and_then(|place| state.callers.get(place));
-    // perf: a client that once sent an operation itself is never a script's, so the server is asked
-    // only about others.
+    let known = known(state, client_id);
+    // perf: a client that once had a connection keeps it, so the server is asked only about others.
     let is_known = known.is_some_and(|known| known.get() == client_id);
     let is_session = matches!(lease_kind, LeaseKind::Session { .. });
     if likely(is_known && !is_session) {
@@ -65,8 +64,11 @@ pub fn caller(ctx: &Context, state: &State, lease_kind: LeaseKind) -> Result<u64
     if is_session {
         return watched_caller(ctx, state, client_id);
     }
-    let is_a_scripts = is_a_scripts(ctx, client_id, known);
-    Ok(if is_a_scripts { 0 } else { client_id })
+    Ok(if has_connection(ctx, client_id, known) {
+        client_id
+    } else {
+        0
+    })
 }
 
 /// Returns the client that a session is tied to, and sets its socket to detect a vanished machine.
@@ -80,22 +82,37 @@ fn watched_caller(ctx: &Context, state: &State, client_id: u64) -> Result<u64, R
 /// Returns the client that a session is tied to: the caller itself, or the caller of the running
 /// script.
 fn session_caller(ctx: &Context, client_id: u64) -> Result<u64, Refusal> {
-    if api::is_script_running(ctx) {
-        script_caller(ctx).ok_or(Refusal::CallerUnknown)
+    let caller = if api::is_script_running(ctx) {
+        script_caller(ctx).ok_or(Refusal::CallerUnknown)?
     } else {
-        Ok(client_id)
-    }
+        client_id
+    };
+    let connected = Some(caller).filter(|id| is_connected(ctx, *id));
+    connected.ok_or(Refusal::NoConnection)
 }
 
-/// Returns true if this client, which runs a command, is a script's. Otherwise the client is
-/// recorded in `known`.
+/// Returns true if this client, which runs a command, has a connection. Then it is recorded in
+/// `known`.
 #[inline(never)]
-fn is_a_scripts(ctx: &Context, client_id: u64, known: Option<&Cell<u64>>) -> bool {
-    let is_a_scripts = api::is_script_running(ctx);
-    if let Some(known) = known.filter(|_| !is_a_scripts) {
+fn has_connection(ctx: &Context, client_id: u64, known: Option<&Cell<u64>>) -> bool {
+    let has_connection = !api::is_script_running(ctx) && is_connected(ctx, client_id);
+    if let Some(known) = known.filter(|_| has_connection) {
         known.set(client_id);
     }
-    is_a_scripts
+    has_connection
+}
+
+/// Returns true if the client with this id, which calls a command or a script, is connected. The client
+/// of a script or of another module's call is not.
+pub fn is_connected(ctx: &Context, id: u64) -> bool {
+    let is_known = |state: &State| known(state, id).is_some_and(|known| known.get() == id);
+    state::with(is_known) || rights::user_name_of(ctx, id).is_some()
+}
+
+/// Returns the place in which a client's id is recorded if it has a connection.
+fn known(state: &State, id: u64) -> Option<&Cell<u64>> {
+    let place = usize::try_from(id % CALLERS as u64).ok();
+    place.and_then(|place| state.callers.get(place))
 }
 
 /// Returns the caller of the running script, which the API doesn't report. Except after CLIENT

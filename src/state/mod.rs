@@ -140,8 +140,8 @@ pub struct State {
     pub replicas: Cell<Replicas>,
     /// True if there is an append-only file; `None`: to be asked.
     pub has_append_only_file: Cell<Option<bool>>,
-    /// Ids of clients that sent an operation themselves, not by a script. Each is at the index of
-    /// its id modulo the array's length.
+    /// Ids of connected clients that sent an operation themselves. Each is at the index of its id
+    /// modulo the array's length.
     pub callers: [Cell<u64>; CALLERS],
     /// The key with the last fence, open while this process saves.
     pub fence_key: Cell<Option<*mut raw::RedisModuleKey>>,

@@ -1061,3 +1061,54 @@ fn lock_hot_shows_no_key_of_another_database_than_the_user_s() {
     assert_eq!(shown.len(), 1, "{shown:?}");
     assert!(format!("{shown:?}").contains("in0"), "{shown:?}");
 }
+
+// ---- calls of other modules, whose clients have no connection
+
+#[test]
+fn a_lock_of_another_module_s_call_is_shown_in_every_context() {
+    let server = Server::start();
+    load_calling(&server);
+    server
+        .call(format!("calling.call LOCK.ACQUIRE k a {LONG}"))
+        .grant();
+    for call in ["calling.call LOCK.INFO k", "LOCK.INFO k"] {
+        let info = LockInfo::of(server.call(call).value()).expect("a lock");
+        assert_eq!(info.holder_tokens(), ["a"], "{call}");
+    }
+    for _ in 0..2 {
+        server
+            .call(&["EVAL", "return redis.call('LOCK.INFO', 'k')", "0"])
+            .value();
+        server.call("calling.call LOCK.ACQUIRE free b").grant();
+        server.call("calling.call LOCK.WAIT k b").nil();
+    }
+    assert_eq!(server.call("calling.call LOCK.RELEASE k a").int(), 1);
+}
+
+#[test]
+fn a_session_of_another_module_s_call_is_refused() {
+    let server = Server::start();
+    load_calling(&server);
+    for command in ["ACQUIRE", "WAIT"] {
+        let call = format!("calling.call LOCK.{command} k a {LONG} SESSION");
+        let error = server.call(call).error();
+        assert!(error.contains("SESSION needs a connection"), "{error}");
+    }
+    assert_eq!(server.lock_info("k"), None);
+}
+
+/// A wait for one key may have begun by either verb.
+#[test]
+fn a_wait_for_one_key_by_the_verb_for_several_is_granted_after_a_change_of_rights() {
+    let server = Server::start();
+    let mut waiting = user(&server, "waiting", "~* -@all +lock.mwait");
+    let mut queued = user(&server, "queued", "~* -@all +lock.mqueue");
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    server.block(&mut waiting, format!("LOCK.MWAIT 1 k b {LONG}"));
+    assert_eq!(queued.call(format!("LOCK.MQUEUE 1 k c {LONG}")).int(), 2);
+    server.call("ACL SETUSER another on").okay();
+    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    assert_eq!(waiting.recv().grant().token, "b");
+    assert_eq!(server.call("LOCK.RELEASE k b").int(), 1);
+    assert_eq!(server.known_lock("k").holder_tokens(), ["c"]);
+}
