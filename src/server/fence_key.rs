@@ -71,10 +71,12 @@ pub fn put(saver: Saver) {
 /// Makes sure that no expired key of the name is left. Returns false if that is not certain.
 ///
 /// A server asserts that nothing is stored over an expired key that wasn't deleted. Such a key can
-/// exist on a replica and while writes are paused. A child deletes any key of the name first.
+/// exist on a replica and while writes are paused, as in a shutdown that waits for replicas. A child
+/// and a paused server delete any key of the name first.
 fn make_room(ctx: &Context, name: &RedisString, saver: Saver) -> bool {
     match saver {
-        Saver::Server => !api::is_replica() && !api::is_paused(),
+        Saver::Server if api::is_replica() => false,
+        Saver::Server => !api::is_paused() || delete(ctx, name.as_slice()),
         Saver::Child => delete(ctx, name.as_slice()),
     }
 }

@@ -640,3 +640,21 @@ fn a_restore_by_a_client_of_a_writable_replica_leaves_numbers_for_later_fences()
 
     assert!(0 < fences[0] && fences[0] < fences[1], "{fences:?}");
 }
+
+#[test]
+fn fences_rise_over_a_shutdown_that_waits_for_a_replica_in_vain() {
+    let clock = Clock::new();
+    let (mut primary, replica) = (clock.server(), Server::start());
+    replica.replica_of(&primary);
+    replica.until_in_step(&primary);
+    let last = primary.call("LOCK.ACQUIRE k a").grant().fence;
+    assert_eq!(primary.call("LOCK.RELEASE k a").int(), 1);
+    replica.freeze();
+    primary.call("CONFIG SET shutdown-timeout 1").okay();
+    // The replica doesn't acknowledge this, so the server pauses writes before it saves.
+    primary.call("SET unacknowledged 1").okay();
+    primary.shutdown("SAVE");
+    clock.set_ms(-5 * DAY_MS);
+    primary.restart();
+    assert!(primary.call("LOCK.ACQUIRE k a").grant().fence > last);
+}
