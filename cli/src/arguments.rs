@@ -162,7 +162,7 @@ pub enum Task {
 ///
 /// Takes the lock, runs the command, keeps the lock while it runs, and gives it back. No shell is
 /// involved. What the command leaves running in the background isn't waited for.
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[command(after_help = AFTER_RUN_HELP)]
 pub struct Run {
     /// The lock

@@ -5,6 +5,7 @@ mod stage;
 
 use std::fs;
 use std::io::Write;
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -376,11 +377,14 @@ fn a_lock_that_replicas_do_not_acknowledge_in_time_is_given_back() {
     let run = ["run", "k", "--replicas", "1", "--", "true"];
     until("the replica is online", || done(&server, &run).code() == 0);
     replica.freeze();
-    let refused = done(&server, &run);
+    let tries = [&["-t", "2s"], &run[..2], &["--nb"], &run[2..]].concat();
+    for words in [&run[..], &tries] {
+        let refused = done(&server, words);
+        assert_eq!(refused.code(), 69);
+        assert!(refused.err.contains("NOREPLICAS"), "{refused:?}");
+        until_free(&server);
+    }
     replica.thaw();
-    assert_eq!(refused.code(), 69);
-    assert!(refused.err.contains("NOREPLICAS"), "{refused:?}");
-    until_free(&server);
 }
 
 #[test]
@@ -405,6 +409,17 @@ fn several_keys_are_taken_all_or_none() {
     });
     let fences = ["a", "b", "d"].map(|key| server.known_lock(key).holder().int("fence"));
     assert_eq!(fences, [fences[0]; 3]);
+}
+
+#[test]
+fn the_loss_of_one_key_releases_the_others() {
+    let server = Server::start();
+    let loses = "redis-lock break --yes b >/dev/null; sleep 600";
+    let words = ["run", "a", "--keys", "b", "--lease", "6s"];
+    let words = [&words[..], &["--", "sh", "-c", loses]].concat();
+    assert_eq!(done(&server, &words).code(), 79);
+    // Without the release, the last renewal would keep it for 6 s.
+    assert_eq!(server.lock_info("a"), None);
 }
 
 #[test]
@@ -461,6 +476,19 @@ fn what_the_command_leaves_in_the_background_is_not_waited_for() {
 }
 
 // --- signals --------------------------------------------------------------------------------
+
+#[test]
+fn a_signal_ends_it_while_it_connects() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = silent.local_addr().expect("an address").port();
+        let words = ["-t", "600s", "run", "k", "--", "true"];
+        let mut job = Job::start(&mut redis_lock(port, &words));
+        let _connection = silent.accept().expect("a connection");
+        job.send(signal);
+        assert_eq!(job.ended_by(), Some(signal.as_raw()));
+    }
+}
 
 #[test]
 fn signals_are_passed_on_once() {

@@ -1,6 +1,5 @@
 //! The lock of the command, which the client library acquires, renews and releases.
 
-use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,8 +17,8 @@ use crate::nodes::{self, Nodes};
 use crate::shown;
 use crate::streams;
 
-/// The longest time that the end of redis-lock waits for a server to forget a cancelled wait. After
-/// that, the wait ends with its connection.
+/// The longest time that the end of redis-lock waits for a server to forget a cancelled wait or a
+/// lost lock. After that, they end with their connection or lease.
 const SETTLED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The interval of attempts to cancel a wait. The first attempt may come before the wait has begun.
@@ -141,7 +140,7 @@ impl Lease {
         });
     }
 
-    /// Waits until nothing is left of a cancelled wait, if the server answers.
+    /// Waits until nothing is left of a cancelled wait or a lost lock, if the server replies.
     pub fn settle(&self) {
         let locks = self.locks.clone();
         let (sender, settled) = mpsc::channel();
@@ -171,9 +170,10 @@ impl Lease {
         match guard {
             None => true,
             Some(guard) if guard.is_lost() => {
-                // A lost lock needs no release. Dropping the guard could wait for a server that is
-                // away.
-                mem::forget(guard);
+                // The drop doesn't wait for a server. It releases the keys that are not lost in the
+                // background.
+                drop(guard);
+                self.settle();
                 false
             }
             Some(guard) => by(guard).unwrap_or_else(|error| {

@@ -9,6 +9,7 @@ mod lease;
 mod news;
 
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -48,18 +49,16 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
     };
     let (sender, news) = mpsc::channel();
     news::of_signals(sender.clone())?;
-    let mut lease = Lease::new(server, options, sender.clone())?;
-    if options.verbose {
-        tell_of_rivals(&mut lease, options)?;
-    }
+    connect(server, options, sender.clone());
+    let lease = match connected(&child, &news)? {
+        ControlFlow::Continue(lease) => lease,
+        ControlFlow::Break(number) => return Ok(ended_by(number, child)),
+    };
     let began = Instant::now();
-    let fence = match waited(&mut lease, &child, &news)? {
+    let fence = match waited(&lease, &child, &news)? {
         Wait::Granted(fence) => fence,
         Wait::NotGot => return Ok(ExitCode::from(options.conflict_exit_code)),
-        Wait::Ended(number) => {
-            drop(child);
-            return Ok(signals::die_of(number));
-        }
+        Wait::Ended(number) => return Ok(ended_by(number, child)),
     };
     let granted = Instant::now();
     if options.verbose {
@@ -109,10 +108,60 @@ fn given_back(lease: &Lease, options: &Run, granted: Instant) -> bool {
     lease.release_after(rest)
 }
 
+/// Connects on another thread, because a signal ends this process meanwhile. The result is sent as
+/// an event.
+fn connect(server: &Server, options: &Run, news: mpsc::Sender<News>) {
+    let (server, options) = (server.clone(), options.clone());
+    thread::spawn(move || {
+        let lease = opened(&server, &options, news.clone());
+        // The receiver may be gone after a signal.
+        let _ = news.send(News::Connected(lease.map(Box::new)));
+    });
+}
+
+fn opened(server: &Server, options: &Run, news: mpsc::Sender<News>) -> Result<Lease> {
+    let mut lease = Lease::new(server, options, news)?;
+    if options.verbose {
+        tell_of_rivals(&mut lease, options)?;
+    }
+    Ok(lease)
+}
+
 fn tell_of_rivals(lease: &mut Lease, options: &Run) -> Result<()> {
     if let Some(rivals) = lease.rivals(options.key.as_bytes())? {
         shown::tell(rivals.trim_end());
     }
+    Ok(())
+}
+
+/// Waits for the connection. Breaks with the number of the signal that ends this process.
+fn connected(child: &Child, news: &Receiver<News>) -> Result<ControlFlow<i32, Box<Lease>>> {
+    loop {
+        match news.recv()? {
+            News::Connected(lease) => return Ok(ControlFlow::Continue(lease?)),
+            News::Signal(signal) if is_stop_or_continue(signal) => follow(signal, child)?,
+            News::Signal(signal) => return Ok(ControlFlow::Break(signal.number)),
+            News::Waited(_) | News::Stopped | News::Ended | News::Lost => {}
+        }
+    }
+}
+
+fn ended_by(number: i32, child: Child) -> ExitCode {
+    drop(child);
+    signals::die_of(number)
+}
+
+fn is_stop_or_continue(signal: Signal) -> bool {
+    [libc::SIGTSTP, libc::SIGCONT].contains(&signal.number)
+}
+
+/// Stops this process if the signal says so, before the command has begun.
+fn follow(signal: Signal, child: &Child) -> Result<()> {
+    if signal.number == libc::SIGTSTP {
+        signals::stop()?;
+    }
+    // A stop of the group has stopped the command's process too.
+    child.send(libc::SIGCONT);
     Ok(())
 }
 
@@ -124,7 +173,7 @@ enum Wait {
     Ended(i32),
 }
 
-fn waited(lease: &mut Lease, child: &Child, news: &Receiver<News>) -> Result<Wait> {
+fn waited(lease: &Lease, child: &Child, news: &Receiver<News>) -> Result<Wait> {
     lease.wait();
     loop {
         match news.recv()? {
@@ -134,18 +183,12 @@ fn waited(lease: &mut Lease, child: &Child, news: &Receiver<News>) -> Result<Wai
                 Some(_) if lease.is_lost() => lease.wait(),
                 Some(fence) => return Ok(Wait::Granted(fence)),
             },
-            News::Signal(signal) if [libc::SIGTSTP, libc::SIGCONT].contains(&signal.number) => {
-                if signal.number == libc::SIGTSTP {
-                    signals::stop()?;
-                }
-                // A stop of the group has stopped the command's process too.
-                child.send(libc::SIGCONT);
-            }
+            News::Signal(signal) if is_stop_or_continue(signal) => follow(signal, child)?,
             News::Signal(signal) => {
                 give_up(lease, news);
                 return Ok(Wait::Ended(signal.number));
             }
-            News::Stopped | News::Ended | News::Lost => {}
+            News::Connected(_) | News::Stopped | News::Ended | News::Lost => {}
         }
     }
 }
@@ -194,7 +237,7 @@ impl Guarded<'_> {
                 Some(News::Stopped) => self.stop_too()?,
                 Some(News::Lost) if self.lease.is_lost() => self.lose(),
                 // The loss concerns an earlier grant.
-                Some(News::Lost) | Some(News::Waited(_)) => {}
+                Some(News::Lost | News::Waited(_) | News::Connected(_)) => {}
                 None => self.kill(),
             }
         }

@@ -13,6 +13,7 @@ use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::low_level::siginfo::Cause;
 
+use super::lease::Lease;
 use crate::signals;
 
 /// The signals that are passed on to the command.
@@ -22,6 +23,8 @@ pub const PASSED_ON: [i32; 8] = [
 
 /// An event.
 pub enum News {
+    /// The end of connecting.
+    Connected(Result<Box<Lease>>),
     /// The end of the wait: the fence of the grant, or `None` without a grant.
     Waited(Result<Option<i64>>),
     Signal(Signal),

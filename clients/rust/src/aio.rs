@@ -203,12 +203,14 @@ impl Guard {
     }
 
     /// Sets a last lease of `rest`, at whose end the lock is released. Nothing renews it any more,
-    /// and a session no longer ends it. Returns `false` if the lock had been lost.
+    /// and a session no longer ends it. Returns `false` if the lock had been lost. If `rest` is
+    /// longer than 2^53 - 1 ms, it is refused, and the lock is released at once.
     ///
     /// If the handle is reentrant and has other holds, only this guard's hold ends, and at once.
     pub async fn release_after(mut self, rest: Duration) -> Result<bool, Error> {
+        let released = self.owner.release_after(&self.grant, rest)?;
         self.is_released = true;
-        self.owner.release_after(&self.grant, rest).await
+        released.await
     }
 }
 

@@ -26,6 +26,9 @@ use crate::servers::{self, Config, Connector, Map};
 /// The shortest time limit of one attempt, unless the command timeout is shorter.
 const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
 
+/// The most unused connections to one server that stay open.
+const MOST_IDLE: usize = 16;
+
 /// The most redirections of one command.
 const REDIRECTIONS: usize = 5;
 
@@ -68,7 +71,7 @@ impl Waiter {
     }
 
     pub(crate) fn is_on(&self, connection: &Connection) -> bool {
-        Arc::ptr_eq(&self.connection.opened, &connection.opened)
+        self.connection.is_same(connection)
     }
 }
 
@@ -155,6 +158,10 @@ impl Connection {
     /// Returns true if the connection was lost, so that nothing more can be sent.
     pub(crate) fn is_closed(&self) -> bool {
         self.opened.inbox.is_closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_same(&self, other: &Connection) -> bool {
+        Arc::ptr_eq(&self.opened, &other.opened)
     }
 
     pub(crate) fn server(&self) -> &ConnectionAddr {
@@ -248,6 +255,8 @@ pub(crate) struct Connections {
     handle: Handle,
     /// The name of this program's channels.
     channel: String,
+    /// The channels of a cluster's slots.
+    slot_channels: Mutex<HashMap<Slot, String>>,
     state: Mutex<State>,
 }
 
@@ -270,6 +279,7 @@ impl Connections {
             config,
             handle,
             channel: format!("redis-lock:{:032x}", rand::random::<u128>()),
+            slot_channels: Mutex::default(),
             state: Mutex::default(),
         }
     }
@@ -364,7 +374,7 @@ impl Connections {
     fn suspect(&self, connection: &Connection) {
         let mut state = self.state.lock();
         let is_current = |it: &Spawned<Connection>| match it.peek() {
-            Some(Ok(open)) => Arc::ptr_eq(&open.opened, &connection.opened),
+            Some(Ok(open)) => open.is_same(connection),
             _ => false,
         };
         state.shared.retain(|_, it| !is_current(it));
@@ -473,7 +483,10 @@ impl Connections {
 
     pub(crate) fn give_back(&self, connection: Connection) {
         let mut state = self.state.lock();
-        if state.lists(&connection) == Some(true) && !connection.is_closed() {
+        let idle = state.idle.iter();
+        let count = idle.filter(|it| it.server() == connection.server()).count();
+        let is_usable = state.lists(&connection) == Some(true) && !connection.is_closed();
+        if is_usable && count < MOST_IDLE {
             state.idle.push(connection);
         }
     }
@@ -514,11 +527,19 @@ impl Connections {
         end: Instant,
     ) -> Result<String, Failure> {
         let (verb, channel) = match self.config.is_cluster() {
-            true => ("SSUBSCRIBE", channel_in(route.slot, key, &self.channel)),
+            true => ("SSUBSCRIBE", self.channel_in(route.slot, key)),
             false => ("SUBSCRIBE", self.channel.clone()),
         };
         connection.subscribe(verb, &channel, end).await?;
         Ok(channel)
+    }
+
+    /// Returns the channel for the keys of a slot, which is named after the first of them. So a
+    /// connection has no more subscriptions than a cluster has slots.
+    fn channel_in(&self, slot: Slot, key: &[u8]) -> String {
+        let mut channels = self.slot_channels.lock();
+        let named = || channel_in(slot, key, &self.channel);
+        channels.entry(slot).or_insert_with(named).clone()
     }
 }
 
@@ -611,5 +632,20 @@ mod tests {
             let channel = channel_in(slot, key, "redis-lock:1");
             assert_eq!(Slot::for_key(&channel), slot, "{key:?}: {channel}");
         }
+    }
+
+    #[tokio::test]
+    async fn keys_in_one_slot_have_one_channel() {
+        let client = Client::open("redis://127.0.0.1:1/").expect("a client");
+        let config = Config::cluster([client]);
+        let connections = Connections::new(config, Handle::current());
+        let channels = |tag: u32| {
+            let key = format!("{{{tag}}}k");
+            let slot = Slot::for_key(&key);
+            (slot, connections.channel_in(slot, key.as_bytes()))
+        };
+        let distinct: HashSet<_> = (0..20_000).map(channels).collect();
+        let slots: HashSet<_> = distinct.iter().map(|(slot, _)| slot).collect();
+        assert_eq!(distinct.len(), slots.len());
     }
 }

@@ -162,7 +162,7 @@ fn words(error: &RedisError) -> String {
 fn without(token: &[u8], error: RedisError) -> RedisError {
     let token = String::from_utf8_lossy(token);
     match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) if detail.contains(&*token) => {
+        (Some(code), Some(detail)) if !token.is_empty() && detail.contains(&*token) => {
             make_extension_error(code.to_owned(), Some(detail.replace(&*token, "<token>")))
         }
         _ => error,
@@ -266,6 +266,17 @@ mod tests {
         assert!(matches!(unknown, Error::ModuleMissing));
         let text = format!("{0} {0:?}", error("ERR 'secret' is wrong"));
         assert!(text.contains("<token>") && !text.contains("secret"));
+    }
+
+    #[test]
+    fn an_error_of_a_command_without_a_token_keeps_its_text() {
+        let reply = redis::parse_redis_value(b"-WRONGPASS invalid password\r\n");
+        let error = reply.and_then(redis::Value::extract_error);
+        let failure = Failure::of(error.expect_err("an error"), "server", b"");
+        let Failure::Final(Error::Redis(error)) = failure else {
+            panic!("{failure:?}");
+        };
+        assert_eq!(error.detail(), Some("invalid password"));
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! One grant and its lease, by the local monotonic clock, until the lock is released or lost.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
+use redis::Value;
 use tokio::sync::{watch, OwnedMutexGuard};
 use tokio::time::Instant;
 
 use crate::connections::Connection;
-use crate::error::Backoff;
+use crate::error::{Backoff, Failure};
 use crate::mutex::Mutex;
 use crate::options::{Options, Renewal};
 
@@ -34,8 +36,7 @@ struct State {
 
 pub(crate) struct Grant {
     pub(crate) fence: i64,
-    /// The connection to which a session's grant is tied.
-    pub(crate) session: Mutex<Option<Connection>>,
+    pub(crate) session: Mutex<Session>,
     granted: Instant,
     /// The end of the longest hold.
     hold_ends: Option<Instant>,
@@ -43,6 +44,59 @@ pub(crate) struct Grant {
     renew_every: Duration,
     phase: watch::Sender<Phase>,
     state: Mutex<State>,
+}
+
+/// The connections of a session's grant.
+#[derive(Default)]
+pub(crate) struct Session {
+    /// The connection for the grant's commands.
+    current: Option<Connection>,
+    /// The last two earlier connections without a reply. They stay open until a newer one has a
+    /// reply, because only then has the server tied the grant to it.
+    unanswered: VecDeque<Connection>,
+}
+
+impl Session {
+    /// Returns a session that is tied to a connection. `None` if the grant isn't a session's.
+    pub(crate) fn of(current: Option<Connection>) -> Session {
+        Session {
+            current,
+            unanswered: VecDeque::new(),
+        }
+    }
+
+    /// Returns the connection for the next command, unless a new one is needed.
+    pub(crate) fn current(&self) -> Option<Connection> {
+        self.current.clone().filter(|it| !it.is_closed())
+    }
+
+    /// Returns the connection for the next command: the opened one, unless another command has
+    /// opened one meanwhile.
+    pub(crate) fn current_or(&mut self, opened: Connection) -> Connection {
+        let current = self.current().unwrap_or(opened);
+        self.current.insert(current).clone()
+    }
+
+    /// Learns from the reply to a command that ties the grant, or from its failure.
+    pub(crate) fn note(&mut self, connection: &Connection, answer: &Result<Value, Failure>) {
+        if !self
+            .current
+            .as_ref()
+            .is_some_and(|it| it.is_same(connection))
+        {
+            return;
+        }
+        match answer {
+            Ok(_) => self.unanswered.clear(),
+            Err(Failure::Final(_)) => {}
+            Err(Failure::Outage(_) | Failure::Moved(_)) => {
+                self.unanswered.extend(self.current.take());
+                if self.unanswered.len() > 2 {
+                    self.unanswered.pop_front();
+                }
+            }
+        }
+    }
 }
 
 /// The state of a grant after a release.
@@ -187,7 +241,7 @@ impl Grant {
     }
 
     /// Removes one hold; renewals end with the last one. The turn stays until `free_turn`.
-    pub(crate) fn release(&self, least: u32) -> Left {
+    pub(crate) fn release(&self, most_left: u32) -> Left {
         match self.phase() {
             Phase::Lost => return Left::Lost,
             Phase::Released => return Left::Released,
@@ -195,7 +249,7 @@ impl Grant {
             Phase::Held => {}
         }
         let mut state = self.state.lock();
-        state.holds = state.holds.saturating_sub(1).min(least);
+        state.holds = state.holds.saturating_sub(1).min(most_left);
         let holds = state.holds;
         drop(state);
         if holds == 0 {

@@ -18,7 +18,7 @@ use crate::commands::{answer, left, Answer, Commands, Request};
 use crate::connections::{Connection, Route, Waiter};
 use crate::core::{Core, Waits};
 use crate::error::{shown, Backoff, Error, Failure, Outage};
-use crate::grant::{first_lease, later, Grant, Left, Phase};
+use crate::grant::{first_lease, later, Grant, Left, Phase, Session};
 use crate::mutex::Mutex;
 use crate::observer::{Outcome, Subject};
 use crate::options::{self, Keys, Options};
@@ -26,8 +26,8 @@ use crate::options::{self, Keys, Options};
 /// The longest delay of the server's reply when a wait ends.
 const GRACE: Duration = Duration::from_millis(150);
 
-/// The longest time of a wait on one connection. The wait then goes on on a new connection, so that
-/// one that died silently is noticed.
+/// The longest time of a wait on one connection. The wait then continues on a new connection, so
+/// that one that died silently is noticed.
 const SLICE: Duration = Duration::from_secs(15);
 
 /// The longest time without a reply of the server to a waiter.
@@ -36,9 +36,11 @@ const PROOF_OF_LIFE: Duration = Duration::from_secs(2);
 /// The longest time by which the server rounds an end up.
 const TICK: Duration = Duration::from_millis(2);
 
-/// The longest successful acquire that isn't a wait for an observer. A blocked wait looks like a slow
-/// server, so only the time tells.
+/// The longest acquire that isn't reported as a wait if it succeeds. A blocked wait looks like a
+/// slow reply, so only its length tells them apart.
 const AT_ONCE: Duration = Duration::from_millis(20);
+
+type Locked = OwnedMutexGuard<()>;
 
 /// A token, with its grant. Only one acquire at a time has the turn.
 pub(crate) struct Owner {
@@ -46,6 +48,9 @@ pub(crate) struct Owner {
     pub(crate) commands: Commands,
     slot: Slot,
     turn: Arc<tokio::sync::Mutex<()>>,
+    /// Held by each acquire, and by each release of a reentrant handle. So the server sets the
+    /// holds in the order in which they were counted.
+    order: Arc<tokio::sync::Mutex<()>>,
     /// The latest grant, which may have ended.
     latest: Mutex<Option<Arc<Grant>>>,
     /// The outage that the acquire with the turn has met.
@@ -55,6 +60,8 @@ pub(crate) struct Owner {
     /// Changes when an acquire begins. Commands that clean up behind an older call are no longer
     /// sent then, because they would end the new grant.
     begins: watch::Sender<()>,
+    /// Cloned by each job that cleans up behind a call, until the job is done.
+    unfinished: Mutex<Arc<()>>,
 }
 
 impl Owner {
@@ -67,10 +74,12 @@ impl Owner {
             core,
             commands,
             turn: Arc::default(),
+            order: Arc::default(),
             latest: Mutex::default(),
             outage: Mutex::default(),
             cancels: watch::Sender::default(),
             begins: watch::Sender::default(),
+            unfinished: Mutex::default(),
         })
     }
 
@@ -90,7 +99,7 @@ impl Owner {
         self.cancels.send(()).is_ok()
     }
 
-    /// Waits for the lock as long as its option says.
+    /// Acquires the lock. Waits for the time of the option `wait`.
     pub(crate) async fn acquire(self: &Arc<Self>) -> Result<Arc<Grant>, Error> {
         let wait = self.commands.options.wait;
         // Without a limit, an acquire ends with the lock or an error.
@@ -98,8 +107,7 @@ impl Owner {
         self.acquire_within(wait).await?.ok_or(not_acquired)
     }
 
-    /// Acquires the lock, or adds a hold to a reentrant one. `None` waits for ever, and zero tries
-    /// once.
+    /// Acquires the lock, or adds a hold to a reentrant one. `None`: no limit. Zero: one try.
     ///
     /// If the future is dropped, neither a place in the queue nor a grant stays.
     pub(crate) async fn acquire_within(
@@ -140,15 +148,16 @@ impl Owner {
             limit
         };
         let end = limit.map(|limit| later(Instant::now(), limit));
-        let Some(turn) = self.turn(is_try, end).await else {
+        let Some((turn, _order)) = self.turn(is_try, end).await else {
             // The owner itself has the lock, or waits for it.
             let outage = self.outage.lock().clone();
             return outage.map_or(Ok(None), |outage| Err(outage.error("")));
         };
-        self.begins.send_replace(());
+        let is_known = self.begin();
         *self.outage.lock() = None;
         let before = self.latest.lock().clone().filter(|grant| grant.is_held());
         let mut attempt = Attempt::new(self, is_try, end, before.as_ref());
+        attempt.is_known = is_known;
         let mut soon = self.commands.options.lease / 10;
         let mut backoff = Backoff::new();
         loop {
@@ -163,18 +172,18 @@ impl Owner {
                 }
                 Ok(Answer::Granted(fence)) => {
                     *self.outage.lock() = None;
-                    let session = attempt.end();
+                    let session = attempt.finish();
                     return Ok(Some(self.granted(before, fence, sent, session, turn)));
                 }
                 Ok(Answer::NotGranted) if is_try || attempt.is_over() => {
-                    drop(attempt.end());
+                    attempt.leave().await;
                     return Ok(None);
                 }
                 Ok(answer) => {
                     *self.outage.lock() = None;
                     backoff = Backoff::new();
                     match answer {
-                        Answer::Place => sent + self.place_lasts(),
+                        Answer::Place => sent + self.ask_again_after(),
                         _ => sent,
                     }
                 }
@@ -205,18 +214,27 @@ impl Owner {
         }
     }
 
-    async fn turn(&self, is_try: bool, end: Option<Instant>) -> Option<OwnedMutexGuard<()>> {
-        let turn = Arc::clone(&self.turn);
-        match end {
-            _ if is_try => turn.try_lock_owned().ok(),
-            Some(end) => timeout_at(end, turn.lock_owned()).await.ok(),
-            None => Some(turn.lock_owned().await),
-        }
+    /// Returns the turn of an acquire, and its place in the order of commands.
+    async fn turn(&self, is_try: bool, end: Option<Instant>) -> Option<(Locked, Locked)> {
+        let turn = match is_try {
+            true => Arc::clone(&self.turn).try_lock_owned().ok(),
+            false => locked(&self.turn, end).await,
+        };
+        Some((turn?, locked(&self.order, end).await?))
     }
 
-    /// Returns the time until a place is asked for again. The place lasts for KEEP, and a grant to
-    /// it ends with its lease too.
-    fn place_lasts(&self) -> Duration {
+    /// Stops the jobs behind earlier calls. Returns true if one of them wasn't done, so that the
+    /// server may still know of its call.
+    fn begin(&self) -> bool {
+        let jobs = std::mem::take(&mut *self.unfinished.lock());
+        let is_unfinished = Arc::strong_count(&jobs) > 1;
+        self.begins.send_replace(());
+        is_unfinished
+    }
+
+    /// Returns the time after which a place is asked for again: a third of KEEP or of the lease,
+    /// whichever is shorter, and at most [`PROOF_OF_LIFE`].
+    fn ask_again_after(&self) -> Duration {
         let options = &self.commands.options;
         (options.keep.min(options.lease) / 3).min(PROOF_OF_LIFE)
     }
@@ -227,7 +245,7 @@ impl Owner {
         fence: i64,
         sent: Instant,
         session: Option<Connection>,
-        turn: OwnedMutexGuard<()>,
+        turn: Locked,
     ) -> Arc<Grant> {
         self.core.granted(self);
         if let Some(grant) = before {
@@ -235,14 +253,14 @@ impl Owner {
                 grant.set_holds(grant.holds() + 1);
                 grant.renewed(sent, grant.next_lease());
                 if session.is_some() {
-                    *grant.session.lock() = session;
+                    *grant.session.lock() = Session::of(session);
                 }
                 return grant;
             }
             self.lose(&grant, Phase::Held);
         }
         let grant = Arc::new(Grant::new(fence, sent, &self.commands.options, turn));
-        *grant.session.lock() = session;
+        *grant.session.lock() = Session::of(session);
         *self.latest.lock() = Some(Arc::clone(&grant));
         self.core.hold(self, &grant);
         let (owner, renewed) = (Arc::clone(self), Arc::clone(&grant));
@@ -270,7 +288,7 @@ impl Owner {
             let end = grant.until();
             let answer = tokio::select! {
                 answer = self.ask(grant, &renew, end) => answer,
-                // The connection carries what is sent after this.
+                // A release is sent on the same connection, behind this renewal.
                 _ = changes.wait_for(|phase| *phase != Phase::Held) => return,
             };
             match answer {
@@ -298,7 +316,7 @@ impl Owner {
     /// Ends a grant as lost, and reports the loss once.
     fn lose(self: &Arc<Self>, grant: &Arc<Grant>, from: Phase) {
         if grant.lose(from) {
-            grant.session.lock().take();
+            *grant.session.lock() = Session::default();
             self.core.lost(self, grant);
         }
     }
@@ -310,8 +328,7 @@ impl Owner {
         self: &Arc<Self>,
         grant: &Arc<Grant>,
     ) -> impl Future<Output = Result<bool, Error>> {
-        let at_least = self.commands.options.at_least;
-        self.release_after(grant, at_least.saturating_sub(grant.held_for()))
+        self.end_holds(grant, self.rest_of_at_least(grant), u32::MAX)
     }
 
     /// Releases a grant for which no caller hears of an error.
@@ -331,8 +348,9 @@ impl Owner {
         self: &Arc<Self>,
         grant: &Arc<Grant>,
         rest: Duration,
-    ) -> impl Future<Output = Result<bool, Error>> {
-        self.end(grant, rest, u32::MAX)
+    ) -> Result<impl Future<Output = Result<bool, Error>>, Error> {
+        options::not_too_long("rest", rest)?;
+        Ok(self.end_holds(grant, rest, u32::MAX))
     }
 
     /// Removes all holds.
@@ -340,55 +358,83 @@ impl Owner {
         self: &Arc<Self>,
         grant: &Arc<Grant>,
     ) -> impl Future<Output = Result<bool, Error>> {
-        let at_least = self.commands.options.at_least;
-        self.end(grant, at_least.saturating_sub(grant.held_for()), 0)
+        self.end_holds(grant, self.rest_of_at_least(grant), 0)
     }
 
-    /// Removes one hold, and all above `most`.
-    fn end(
+    fn rest_of_at_least(&self, grant: &Grant) -> Duration {
+        let at_least = self.commands.options.at_least;
+        at_least.saturating_sub(grant.held_for())
+    }
+
+    /// Removes one hold. If more than `most_left` remain, removes those beyond it too.
+    fn end_holds(
         self: &Arc<Self>,
         grant: &Arc<Grant>,
         rest: Duration,
-        most: u32,
+        most_left: u32,
     ) -> impl Future<Output = Result<bool, Error>> {
-        let (tell, told) = oneshot::channel();
-        match grant.release(most) {
-            Left::Released => drop(tell.send(Err(Error::NotHeld))),
+        let (reply, replied) = oneshot::channel();
+        let release = Release {
+            rest,
+            most_left,
+            end: Instant::now() + self.core.command_timeout(),
+            order: None,
+            reply,
+        };
+        if self.commands.options.is_reentrant {
+            let (owner, grant) = (Arc::clone(self), Arc::clone(grant));
+            let ends = async move { owner.end_holds_in_order(&grant, release).await };
+            drop(self.core.in_background(ends));
+        } else {
+            self.end_holds_now(grant, release);
+        }
+        let ended = self.core.ended();
+        async move { replied.await.unwrap_or(Err(ended)) }
+    }
+
+    /// Removes holds after the acquires and releases of a reentrant handle that are in flight. They
+    /// may take half of the release's time.
+    async fn end_holds_in_order(self: &Arc<Self>, grant: &Arc<Grant>, mut release: Release) {
+        if grant.is_held() {
+            let end = release.end - self.core.command_timeout() / 2;
+            release.order = locked(&self.order, Some(end)).await;
+        }
+        self.end_holds_now(grant, release);
+    }
+
+    fn end_holds_now(self: &Arc<Self>, grant: &Arc<Grant>, release: Release) {
+        match grant.release(release.most_left) {
+            Left::Released => drop(release.reply.send(Err(Error::NotHeld))),
             Left::Lost => {
                 self.lose(grant, Phase::Held);
                 self.release_the_rest(grant);
-                drop(tell.send(Ok(false)));
+                drop(release.reply.send(Ok(false)));
             }
             Left::Holds(holds) => {
+                let rest = release.rest;
                 let command = match holds {
                     0 if !rest.is_zero() => self.commands.release_after(rest),
                     holds => self.commands.release(holds),
                 };
-                let (owner, grant) = (Arc::clone(self), Arc::clone(grant));
-                let least = self.commands.options.at_least;
                 let ending = Ending {
                     command,
                     holds,
-                    stays: rest.min(least.saturating_sub(grant.held_for())),
+                    stays: rest.min(self.rest_of_at_least(grant)),
                 };
-                let ends = async move { owner.end_hold(&grant, ending, tell).await };
+                let (owner, grant) = (Arc::clone(self), Arc::clone(grant));
+                let ends = async move { owner.end_hold(&grant, ending, release).await };
                 drop(self.core.in_background(ends));
             }
         }
-        let ended = self.core.ended();
-        async move { told.await.unwrap_or(Err(ended)) }
     }
 
-    async fn end_hold(
-        self: &Arc<Self>,
-        grant: &Arc<Grant>,
-        ending: Ending,
-        tell: oneshot::Sender<Result<bool, Error>>,
-    ) {
-        let (command, holds) = (&ending.command, ending.holds);
-        let end = Instant::now() + self.core.command_timeout();
+    async fn end_hold(self: &Arc<Self>, grant: &Arc<Grant>, ending: Ending, release: Release) {
+        let holds = ending.holds;
+        let Release {
+            end, order, reply, ..
+        } = release;
         let mut begins = self.begins.subscribe();
-        let answer = self.ask_until(grant, command, end).await;
+        let answer = self.send_ending(grant, &ending, end).await;
         if holds == 0 {
             self.core.forget(grant);
         }
@@ -400,12 +446,12 @@ impl Owner {
                     self.lose(grant, Phase::Released);
                 }
                 self.after_release(grant, &ending);
-                drop(tell.send(Ok(is_released)));
+                drop(reply.send(Ok(is_released)));
                 return;
             }
             Err(Failure::Final(error)) => {
                 self.after_release(grant, &ending);
-                drop(tell.send(Err(error)));
+                drop(reply.send(Err(error)));
                 return;
             }
             Err(Failure::Outage(outage)) => outage,
@@ -415,11 +461,27 @@ impl Owner {
         let left = shown(until.saturating_duration_since(Instant::now()));
         let error = outage.error(&format!("; the lock ends with its lease, in {left}"));
         self.core.unavailable(error.clone());
+        let _unfinished = Arc::clone(&self.unfinished.lock());
+        drop(order);
         self.after_release(grant, &ending);
-        drop(tell.send(Err(error)));
+        drop(reply.send(Err(error)));
         tokio::select! {
             _ = begins.changed() => {}
-            _ = self.ask_until(grant, command, until) => {}
+            _ = self.send_ending(grant, &ending, until) => {}
+        }
+    }
+
+    /// Sends the end of a hold until it has a reply. While holds are left, a session's connections
+    /// stay as they are, because a RELEASE doesn't tie the grant to its connection.
+    async fn send_ending(
+        &self,
+        grant: &Grant,
+        ending: &Ending,
+        end: Instant,
+    ) -> Result<(Value, bool), Failure> {
+        match ending.holds {
+            0 => self.ask_until(grant, &ending.command, end).await,
+            _ => self.ask_shared_until(&ending.command, end).await,
         }
     }
 
@@ -428,7 +490,7 @@ impl Owner {
         if ending.holds > 0 {
             return;
         }
-        grant.session.lock().take();
+        *grant.session.lock() = Session::default();
         let turn = grant.take_turn();
         let is_drawn = self.commands.options.token.is_none();
         if is_drawn && !ending.stays.is_zero() {
@@ -463,9 +525,11 @@ impl Owner {
     ) -> JoinHandle<()> {
         let owner = Arc::clone(self);
         let mut begins = self.begins.subscribe();
+        let unfinished = Arc::clone(&self.unfinished.lock());
         let lasts = self.commands.options.lease.max(self.commands.options.keep);
         let end = later(Instant::now(), lasts);
         self.core.in_background(async move {
+            let _unfinished = unfinished;
             let token = &owner.commands.token;
             let anew = async {
                 for command in &commands {
@@ -508,7 +572,7 @@ impl Owner {
             }
             let sent = Instant::now();
             let end = sent + owner.core.command_timeout();
-            let extend = owner.commands.extend(lease);
+            let extend = owner.commands.renew(lease);
             let (answer, _) = owner
                 .ask_until(&grant, &extend, end)
                 .await
@@ -563,8 +627,8 @@ impl Owner {
             .await
     }
 
-    /// Sends a command, that of a session on its own connection. If that is lost, a renewal ties the
-    /// session to a new one.
+    /// Sends a renewal, or the end of the last hold. A session has its own connection for these. If
+    /// that connection is lost, a renewal ties the session to a new one.
     async fn ask(&self, grant: &Grant, command: &Cmd, end: Instant) -> Result<Value, Failure> {
         if !self.commands.is_session() {
             return self.ask_shared(command, end).await;
@@ -573,15 +637,22 @@ impl Owner {
         let end = end.min(Instant::now() + connections.attempt_timeout());
         let mut route = Route::new(self.slot);
         // Shared with a renewal in progress, so that a release can't overtake it.
-        let known = grant.session.lock().clone();
-        let connection = match known.filter(|it| !it.is_closed()) {
+        let known = grant.session.lock().current();
+        let connection = match known {
             Some(connection) => connection,
-            None => connections.own(&route, end).await?,
+            None => {
+                let opened = connections.own(&route, end).await?;
+                grant.session.lock().current_or(opened)
+            }
         };
         let answer = connection.ask(command, end, &self.commands.token).await;
-        connections.note(&mut route, &connection, &answer)?;
-        let is_tied = answer.is_ok() && grant.phase() == Phase::Held;
-        *grant.session.lock() = is_tied.then_some(connection);
+        let noted = connections.note(&mut route, &connection, &answer);
+        let answer = noted.and(answer);
+        let mut session = grant.session.lock();
+        match grant.phase() {
+            Phase::Held => session.note(&connection, &answer),
+            Phase::Released | Phase::Lost => *session = Session::default(),
+        }
         answer
     }
 }
@@ -598,7 +669,8 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// Repeats a request until it has a reply.
+/// Repeats a request until it has a reply or a final error, or until `end`. Returns the reply, and
+/// true if the request was sent more than once.
 async fn until<F: Future<Output = Result<Value, Failure>>>(
     end: Instant,
     ask: impl Fn() -> F,
@@ -625,12 +697,34 @@ async fn until<F: Future<Output = Result<Value, Failure>>>(
     }
 }
 
+/// Locks a mutex, or returns `None` at `end`.
+async fn locked(mutex: &Arc<tokio::sync::Mutex<()>>, end: Option<Instant>) -> Option<Locked> {
+    let locks = Arc::clone(mutex).lock_owned();
+    match end {
+        Some(end) => timeout_at(end, locks).await.ok(),
+        None => Some(locks.await),
+    }
+}
+
 fn error_of(failure: Failure) -> Error {
     match failure {
         Failure::Final(error) => error,
         Failure::Outage(outage) => outage.error(""),
         Failure::Moved(_) => Outage::new("the cluster redirects in circles".into()).error(""),
     }
+}
+
+/// A call that removes holds.
+struct Release {
+    /// The time for which the lock stays after the last hold.
+    rest: Duration,
+    /// The most holds that are left.
+    most_left: u32,
+    /// The end of the call. After that, the release goes on in the background.
+    end: Instant,
+    /// `None` unless the handle is reentrant.
+    order: Option<Locked>,
+    reply: oneshot::Sender<Result<bool, Error>>,
 }
 
 /// The end of a hold.
@@ -642,22 +736,23 @@ struct Ending {
     stays: Duration,
 }
 
-/// The requests of one acquire. Unless it is ended, it gives up its place or grant when it is
-/// dropped.
+/// The requests of one acquire. An attempt that is dropped before its end gives up its place or
+/// grant.
 struct Attempt<'a> {
     owner: &'a Arc<Owner>,
     is_try: bool,
     end: Option<Instant>,
     holds: u32,
     route: Route,
-    /// The connection that has this acquire to itself, if it has a reply.
+    /// The acquire's own connection, once the server has replied on it.
     own: Option<Connection>,
     /// The last connections without a reply. They stay open until a newer one has a reply, because
     /// only then has the server moved the place or the grant of a session to it. Two, because the
     /// latest one may have broken before the server read from it.
     asked: VecDeque<Connection>,
     waiter: Option<Waiter>,
-    /// True if the server may know of this acquire: it has a place, or a request has no reply.
+    /// True if the server may know of this acquire or an earlier one: it has a place, or a request
+    /// has no reply.
     is_known: bool,
     is_ended: bool,
 }
@@ -706,17 +801,14 @@ impl<'a> Attempt<'a> {
         if self.asked.len() > 2 {
             self.asked.pop_front();
         }
-        let answer = match request {
-            Request::Wait(_) => match self.wait(&connection, &command, sent).await {
+        // The server also holds the reply to a try back, until replicas have the grant.
+        let answer = if matches!(request, Request::Wait(_)) || options.replicas.is_some() {
+            match self.wait(&connection, &command, sent).await {
                 Some(answer) => answer,
                 None => return Ok(Answer::NotGranted),
-            },
-            _ if options.replicas.is_some() => {
-                connection
-                    .ask(&command, by + GRACE, &owner.commands.token)
-                    .await
             }
-            _ => connection.ask(&command, by, &owner.commands.token).await,
+        } else {
+            connection.ask(&command, by, &owner.commands.token).await
         };
         self.is_known |= matches!(answer, Ok(Value::Int(_)) | Err(Failure::Outage(_)));
         core.connections
@@ -775,7 +867,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Waits on a connection, while another one proves that the server lives. Returns `None` if the
-    /// wait is to go on on a new connection.
+    /// wait is to continue on a new connection.
     async fn wait(
         &self,
         connection: &Connection,
@@ -817,7 +909,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Ends the requests, so that a drop does nothing. Returns the connection of a session.
-    fn end(mut self) -> Option<Connection> {
+    fn finish(mut self) -> Option<Connection> {
         self.is_ended = true;
         let own = self.own.take();
         if self.owner.commands.is_session() {
@@ -831,10 +923,17 @@ impl<'a> Attempt<'a> {
     /// Ends the requests after an error of the server.
     async fn fail(mut self, error: &Error) {
         // The token may hold the lock, without enough replicas that know of it.
-        if self.is_known || matches!(error, Error::NotReplicated(_)) {
+        self.is_known |= matches!(error, Error::NotReplicated(_));
+        self.leave().await;
+    }
+
+    /// Ends the requests without a grant.
+    async fn leave(mut self) {
+        if self.is_known {
             let _ = timeout(GRACE, self.give_up()).await;
+        } else {
+            drop(self.finish());
         }
-        self.is_ended = true;
     }
 
     /// Cancels the wait, and releases everything except the holds from before it. CANCEL comes
@@ -849,7 +948,7 @@ impl<'a> Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if !self.is_ended && !self.asked.is_empty() {
+        if !self.is_ended && (self.is_known || !self.asked.is_empty()) {
             drop(self.give_up());
         }
     }
@@ -859,7 +958,7 @@ fn answer_of(value: &Value) -> Result<Answer, Failure> {
     answer(value).map_err(|error| Failure::Final(Error::Redis(error)))
 }
 
-/// The end of an acquire, of which an observer hears when this is dropped.
+/// The report of an acquire's end, which the observer gets when it is dropped.
 struct Report<'a> {
     owner: &'a Arc<Owner>,
     began: Instant,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis_lock_client::aio::{Lock, Locks};
-use redis_lock_client::{Error, Options};
-use support::{until, Server};
+use redis_lock_client::{Config, Error, Options};
+use support::{until, Gate, Server};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -120,6 +120,50 @@ async fn what_is_left_to_the_background_can_be_waited_for() {
     assert!(waits.await.is_err());
     locks.settled().await;
     assert_eq!(server.waiters("k"), 0);
+}
+
+#[tokio::test]
+async fn a_wait_dropped_before_a_try_leaves_nothing_behind() {
+    let server = Server::start();
+    let locks = locks(&server);
+    server.call("LOCK.ACQUIRE k other PX 600000");
+    // A place that is left behind stays longer than the test takes.
+    let options = Options::new().keep(2 * LEASE);
+    let lock = locks.handle_with("k", options).expect("a lock");
+    for round in 0..20 {
+        let waits = async {
+            while server.waiters("k") == 0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            _ = lock.acquire() => panic!("another holder has the lock"),
+            () = waits => {}
+        }
+        let tried = lock.try_acquire().await;
+        assert!(tried.expect("an answer").is_none());
+        locks.settled().await;
+        assert_eq!(server.waiters("k"), 0, "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_goes_on_after_an_acquire_that_is_dropped() {
+    let server = Server::start();
+    let gate = Gate::default();
+    let config = Config::from(server.client()).connector(gate.connector());
+    let lock = Locks::new(config).handle("k").expect("a lock");
+    let guard = lock.acquire().await.expect("the lock");
+    gate.close();
+    server.kill_connections();
+    let late = guard.release().await;
+    assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
+    assert!(timeout(Duration::from_millis(100), lock.acquire())
+        .await
+        .is_err());
+    gate.open();
+    // The test waits half as long as the lease.
+    server.until_free("k");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -272,6 +316,60 @@ async fn a_reentrant_lock_counts_its_holds() {
     assert!(server.is_free("{k}2"));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_is_added_while_another_ends_is_real() {
+    let server = Server::start();
+    let lock = locks(&server).handle_with("k", Options::new().reentrant());
+    let lock = lock.expect("a lock");
+    for round in 0..200 {
+        let first = lock.acquire().await.expect("the lock");
+        let adds = lock.clone();
+        let added = tokio::spawn(async move { adds.acquire().await });
+        tokio::task::yield_now().await;
+        assert!(first.release().await.expect("an answer"), "round {round}");
+        let added = added.await.expect("no panic").expect("the lock");
+        assert!(added.owned().await.expect("an answer"), "round {round}");
+        assert!(added.release().await.expect("an answer"), "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holds_that_end_together_lose_nothing() {
+    let server = Server::start();
+    let lost = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&lost);
+    let options = Options::new().reentrant().on_lost(move || {
+        counts.fetch_add(1, Ordering::SeqCst);
+    });
+    let lock = locks(&server).handle_with("k", options).expect("a lock");
+    for round in 0..300 {
+        let mut releases = Vec::new();
+        for _ in 0..4 {
+            let guard = lock.acquire().await.expect("the lock");
+            releases.push(async move { guard.release().await });
+        }
+        let releases: Vec<_> = releases.into_iter().map(tokio::spawn).collect();
+        for release in releases {
+            let released = release.await.expect("no panic");
+            assert!(released.expect("an answer"), "round {round}");
+        }
+        assert!(server.is_free("k"), "round {round}");
+    }
+    assert_eq!(lost.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reentrant_lock_can_be_tried_right_after_a_hold_was_dropped() {
+    let server = Server::start();
+    let lock = locks(&server).handle_with("k", Options::new().reentrant());
+    let lock = lock.expect("a lock");
+    let _first = lock.acquire().await.expect("the lock");
+    for _ in 0..50 {
+        drop(lock.acquire().await.expect("the lock"));
+        assert!(lock.try_acquire().await.expect("an answer").is_some());
+    }
+}
+
 /// Returns locks of the user that docs/operate/security.md has for a service, whose tasks share one
 /// connection.
 fn service(server: &Server) -> Locks {
@@ -389,6 +487,26 @@ async fn a_session_has_a_connection_of_its_own() {
     drop(lock.acquire().await.expect("the lock"));
     locks.settled().await;
     assert!(server.is_free("k"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_outlives_a_server_that_stands_still() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let session = locks.handle_with("k", Options::new().session());
+    let guard = session.expect("a lock").acquire().await.expect("the lock");
+    server.pause();
+    let late = guard.extend(LEASE).await;
+    server.resume();
+    assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
+    assert!(guard.extend(LEASE).await.expect("an answer"));
+    assert!(guard.owned().await.expect("an answer"));
+    // One connection of the session, and one for all other commands.
+    until("the earlier connection is closed", || {
+        server.connections().len() == 2
+    });
+    assert!(guard.owned().await.expect("an answer"));
+    assert!(guard.release().await.expect("an answer"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

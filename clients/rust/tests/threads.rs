@@ -312,6 +312,23 @@ fn a_reentrant_lock_counts_its_holds() {
 }
 
 #[test]
+fn a_hold_that_is_added_while_another_ends_is_real() {
+    let server = Server::start();
+    let lock = locks(&server).handle_with("k", Options::new().reentrant());
+    let lock = lock.expect("a lock");
+    for round in 0..200 {
+        let first = lock.acquire().expect("the lock");
+        thread::scope(|scope| {
+            let added = scope.spawn(|| lock.acquire());
+            assert!(first.release().expect("an answer"), "round {round}");
+            let added = added.join().expect("no panic").expect("the lock");
+            assert!(added.owned().expect("an answer"), "round {round}");
+            assert!(added.release().expect("an answer"), "round {round}");
+        });
+    }
+}
+
+#[test]
 fn shared_locks_semaphores_and_several_keys() {
     let server = Server::start();
     let locks = locks(&server);
@@ -397,6 +414,45 @@ fn sessions_that_are_over_leave_no_connections() {
         assert!(guard.release().expect("an answer"));
     }
     until("no connection is left", || server.connections().is_empty());
+}
+
+#[test]
+fn a_burst_of_waits_leaves_few_connections() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let guard = locks.acquire("k").expect("the lock");
+    let waits = 40;
+    thread::scope(|scope| {
+        for _ in 0..waits {
+            scope.spawn(|| locks.acquire("k").map(drop).expect("the lock"));
+        }
+        server.until_waiters("k", waits);
+        drop(guard);
+    });
+    // One connection is that of all other commands.
+    until("few connections are left", || {
+        server.connections().len() <= 17
+    });
+}
+
+#[test]
+fn a_try_waits_for_its_replicas_for_the_command_timeout() {
+    let server = Server::start();
+    let of = format!("replicaof 127.0.0.1 {}", server.process.port());
+    let replica = Server::with(&[&of]);
+    let config = Config::from(server.client()).command_timeout(Duration::from_secs(2));
+    let locks = Locks::new(config.expect("a configuration"));
+    let lock = locks.handle_with("k", Options::new().replicas(1));
+    let lock = lock.expect("a lock");
+    until("the replica is online", || lock.try_acquire().is_ok());
+    replica.pause();
+    let refused = lock.try_acquire();
+    replica.resume();
+    assert!(
+        matches!(refused, Err(Error::NotReplicated(_))),
+        "{refused:?}"
+    );
+    server.until_free("k");
 }
 
 #[test]
@@ -643,6 +699,18 @@ fn a_wrong_extension_leaves_the_lock_as_it_is() {
     }
     assert!(guard.left().expect("an answer") > LEASE / 2);
     assert!(guard.release().expect("an answer"));
+}
+
+#[test]
+fn a_release_after_too_long_a_time_releases_at_once() {
+    let server = Server::start();
+    let guard = locks(&server).acquire("k").expect("the lock");
+    let refused = guard.release_after(Duration::MAX);
+    let Err(Error::InvalidArgument { argument, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(argument, "rest");
+    assert!(server.is_free("k"));
 }
 
 #[test]

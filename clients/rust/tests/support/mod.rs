@@ -3,14 +3,19 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 use std::env;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Client, Commands, Value};
+use redis_lock_client::{Connector, Stream};
 use redis_lock_rig::{Plan, Process};
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 
 /// The time limit of every wait of the tests.
 pub const PATIENCE: Duration = Duration::from_secs(15);
@@ -130,6 +135,37 @@ impl Server {
     pub fn delete(&self, key: &str) {
         let mut connection = self.client().get_connection().expect("a connection");
         let _: i64 = connection.del(key).expect("DEL");
+    }
+}
+
+/// A way to servers that can be closed: no connection is opened then.
+#[derive(Clone, Default)]
+pub struct Gate {
+    is_closed: Arc<AtomicBool>,
+}
+
+impl Gate {
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    pub fn open(&self) {
+        self.is_closed.store(false, Ordering::SeqCst);
+    }
+
+    /// Returns a connector that opens connections while the gate is open.
+    pub fn connector(&self) -> Connector {
+        let gate = self.clone();
+        Arc::new(move |address| {
+            let (gate, address) = (gate.clone(), address.to_string());
+            Box::pin(async move {
+                if gate.is_closed.load(Ordering::SeqCst) {
+                    return Err(io::ErrorKind::ConnectionRefused.into());
+                }
+                let stream = TcpStream::connect(address).await?;
+                Ok(Box::pin(stream) as Stream)
+            })
+        })
     }
 }
 
