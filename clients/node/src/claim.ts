@@ -45,7 +45,7 @@ export interface Backend {
 
 /** Limits of one call, and what is known about it. */
 export interface Call {
-  /** End of the call, by the clock of `now`. */
+  /** End of the call, by the clock of `now`. It may move during the call. */
   readonly until: number;
   readonly signal?: AbortSignal | undefined;
   /** True if an outage is reported when it begins, because no error tells of it soon. */
@@ -57,6 +57,10 @@ export interface Call {
 /** Call that may enter the server's queue. */
 export interface AcquireCall extends Call {
   readonly waits: boolean;
+  /** Holds that the token has after the grant. */
+  readonly holds: number;
+  /** Lease that the call asks for. */
+  readonly leaseMs: number;
   /** True once the first command was answered without a grant, or failed. */
   waited: boolean;
   /** True if a command may have had an effect that no reply told of. */
@@ -114,35 +118,43 @@ export class Claim {
   }
 
   /** Acquires the keys. Returns undefined if another owner has them. Leaves nothing behind then. */
-  async acquire(call: AcquireCall, holds = 1): Promise<Grant | undefined> {
+  async acquire(call: AcquireCall): Promise<Grant | undefined> {
     if (this.#leaving && !(await this.left(call.until - now(), call.signal))) {
       call.signal?.throwIfAborted();
       throw this.outage ?? new UnavailableError('an earlier call with this token is not cleaned up');
     }
     try {
-      const grant = await (call.waits ? this.#wait(call, holds) : this.#try(call, holds));
+      const grant = await (call.waits ? this.#wait(call) : this.#try(call));
       if (!grant) this.closeOwn();
       return grant;
     } catch (error) {
-      if (call.unsure) void this.leave(holds - 1, call.signal?.aborted === true);
-      if (holds === 1) this.closeOwn();
+      if (call.unsure) void this.leave(call.holds - 1, call.signal?.aborted === true);
+      if (call.holds === 1) this.closeOwn();
       throw error;
     }
   }
 
-  async #try(call: AcquireCall, holds: number): Promise<Grant | undefined> {
-    const grant = await this.#resendUnsure((ms) => this.#request('ACQUIRE', [], holds, ms), call);
+  /**
+   * Acquires keys that the token already holds. A failure undoes nothing, so the keys stay locked
+   * until their lease ends.
+   */
+  adopt(call: AcquireCall): Promise<Grant | undefined> {
+    return this.#try(call);
+  }
+
+  async #try(call: AcquireCall): Promise<Grant | undefined> {
+    const grant = await this.#resendUnsure((ms) => this.#request('ACQUIRE', [], call, ms), call);
     return grant && (await this.#confirm(grant, call)) ? grant : undefined;
   }
 
   /** Takes a place in the queue, and repeats the same request until it is granted. */
-  async #wait(call: AcquireCall, holds: number): Promise<Grant | undefined> {
+  async #wait(call: AcquireCall): Promise<Grant | undefined> {
     const { link, connection, turns } = this.#backend;
     const bell = new Bell();
     const channel = turns.channel(link, this.#keys[0]!);
     const message = turns.add(bell.ring);
     const place = ['KEEP', String(this.#terms.keepMs), 'NOTIFY', channel, message];
-    const ask = (ms: number) => this.#request('QUEUE', place, holds, ms);
+    const ask = (ms: number) => this.#request('QUEUE', place, call, ms);
     let fault: unknown;
     const failed = (error: unknown) => {
       // Without messages the waiter asks from time to time. A refusal is the caller's to know.
@@ -162,7 +174,7 @@ export class Claim {
         turns.listen(connection, channel)?.then(bell.ring, failed);
         await bell.wait(Math.min(pauseMs, call.until - now()), call.signal);
         call.signal?.throwIfAborted();
-        if (now() >= call.until) return await this.#giveUp(call, holds);
+        if (now() >= call.until) return await this.#giveUp(call);
       }
       throw fault;
     } finally {
@@ -175,12 +187,12 @@ export class Claim {
    * Ends a wait whose time is over, which the server has to confirm: else nobody knows who has the
    * lock. A place that is gone may have become a grant, and that came in time.
    */
-  async #giveUp(call: AcquireCall, holds: number): Promise<Grant | undefined> {
+  async #giveUp(call: AcquireCall): Promise<Grant | undefined> {
     const end = { ...call, until: now() + CONFIRM_MS };
     const cancelled = await this.#resend((ms) => this.#send('CANCEL', [], ms, this.#keys.slice(0, 1)), end);
     call.unsure = Number(cancelled) === 0;
     if (!call.unsure) return undefined;
-    const grant = await this.#try(end, holds);
+    const grant = await this.#try(end);
     call.unsure = false;
     return grant;
   }
@@ -213,9 +225,8 @@ export class Claim {
     return this.#resend(attempt, call);
   }
 
-  async #request(verb: string, place: Word[], holds: number, ms: number): Promise<Grant | undefined> {
+  async #request(verb: string, place: Word[], { holds, leaseMs }: AcquireCall, ms: number): Promise<Grant | undefined> {
     const { maxHoldMs, reentrant } = this.#terms;
-    const leaseMs = Math.min(this.#terms.leaseMs, maxHoldMs);
     const since = now();
     const counted = reentrant ? ['HOLDS', String(holds)] : [];
     const reply = await this.#send(verb, ['PX', String(leaseMs), ...counted, ...this.#mode, ...place], ms);
@@ -256,7 +267,7 @@ export class Claim {
    * Ends holds, until `holds` are left. If none is left, the keys stay locked until `keepUntil`.
    * Returns false if the token held nothing. After an outage this goes on in the background.
    */
-  async release({ holds, until }: Grant, keepUntil: number, call: Call): Promise<boolean> {
+  async release({ holds, until }: Pick<Grant, 'holds' | 'until'>, keepUntil: number, call: Call): Promise<boolean> {
     const { reentrant, session } = this.#terms;
     let sent = 0;
     const send = (ms: number) => {
@@ -318,12 +329,12 @@ export class Claim {
   /** Repeats a command after outages, until the end of the call. */
   async #resend<T>(send: (ms: number) => Promise<T>, call: Call): Promise<T> {
     const { link, attemptMs, report } = this.#backend;
-    const { until, signal } = call;
+    const { signal } = call;
     let reported = false;
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LAST_PAUSE_MS)) {
       signal?.throwIfAborted();
       try {
-        const reply = await unlessAborted(send(Math.min(attemptMs, Math.max(until - now(), LEAST_ATTEMPT_MS))), signal);
+        const reply = await unlessAborted(send(Math.min(attemptMs, Math.max(call.until - now(), LEAST_ATTEMPT_MS))), signal);
         this.outage = undefined;
         return reply;
       } catch (error) {
@@ -334,10 +345,10 @@ export class Claim {
         this.outage = new UnavailableError(cause, { cause: error });
         if (call.reports && !reported) report(this.outage);
         reported = true;
-        const leftMs = until - now();
+        const leftMs = call.until - now();
         const mayPauseMs = Math.min(pauseMs, leftMs);
         if (leftMs > 0) await (call.background ? backgroundPause(mayPauseMs) : new Bell().wait(mayPauseMs, signal));
-        if (now() >= until) throw this.outage;
+        if (now() >= call.until) throw this.outage;
       }
     }
   }

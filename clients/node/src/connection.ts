@@ -64,9 +64,9 @@ export class Connection {
   /** Sends a command. Rejects if it isn't answered within `ms`, at most the command timeout. */
   send(key: string, words: Word[], ms: number): Promise<unknown> {
     const wire = this.#wire;
-    if (wire) return this.#exchange(wire, key, words, ms);
+    if (wire) return this.#exchange(wire, key, words, ms, ms);
     const until = now() + ms;
-    return this.#within(this.#open(), ms).then((opened) => this.#exchange(opened, key, words, until - now()));
+    return this.#within(this.#open(), ms).then((opened) => this.#exchange(opened, key, words, ms, until - now()));
   }
 
   async subscribe(channel: string, heard: (message: string) => void, missed: () => void) {
@@ -87,12 +87,13 @@ export class Connection {
     this.#closed = false;
   }
 
-  #exchange(wire: Wire, key: string, words: Word[], ms: number): Promise<unknown> {
+  /** Sends a command on a wire. `leftMs` is the rest of `ms`, the time of the whole call. */
+  #exchange(wire: Wire, key: string, words: Word[], ms: number, leftMs: number): Promise<unknown> {
     return new Promise((resolve, reject) => {
       const exchange = { wire, sentAt: now(), reject };
       this.#exchanges.add(exchange);
       let isSettled = false;
-      const timer = after(ms, () =>
+      const timer = after(leftMs, () =>
         // After a stop of the process, read the received replies before the clock decides.
         setImmediate(() => {
           if (isSettled) return;

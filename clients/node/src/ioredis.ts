@@ -73,7 +73,7 @@ function nodeOf(client: Client, channel: string): Redis {
   return node;
 }
 
-/** Opens a client's connection. The promise is rejected with the reason, which is an event in ioredis. */
+/** Opens a client's connection. Rejects with the reason, which ioredis reports only as an event. */
 async function opened(client: Client) {
   let reason: unknown;
   client.on('error', (error) => (reason = error.lastNodeError ?? error));

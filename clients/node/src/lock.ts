@@ -3,7 +3,7 @@ import { inspect } from 'node:util';
 import { type AcquireCall, type Backend, type Call, Claim, type Grant } from './claim.js';
 import { LockLostError, NotHeldError, UnavailableError } from './errors.js';
 import { type AcquireOptions, checkAcquire, type LockOptions, type Terms, timeMs, waitMs } from './options.js';
-import { after, ignore, now, unlessAborted } from './time.js';
+import { after, Bell, doneBy, ignore, now, unlessAborted } from './time.js';
 
 /** Picture of a lock, for texts. It has no token, because the token controls the lock. */
 export interface LockState {
@@ -81,15 +81,16 @@ export class Lock {
   #isLost = false;
   /** The holds of a reentrant lock that were lost and not released since. */
   #lostHolds = 0;
-  /** True from a loss until its owner releases or acquires the lock. */
+  /** True from a loss until a task releases or acquires the lock. */
   #owesRelease = false;
   #loss?: AbortController | undefined;
-  /** True while a task acquires or has the lock. With `reentrant`, only while it acquires. */
+  /**
+   * True while a task acquires or has the lock. With `reentrant`, while a call changes the number of
+   * holds: these calls take turns.
+   */
   #isTaken = false;
-  /** Tasks that wait for this object, in order. */
+  /** Calls that wait for this object, in order. */
   readonly #line: (() => void)[] = [];
-  /** End of the latest change of the number of holds. Changes are sent one by one. */
-  #counted: Promise<unknown> = Promise.resolve();
   #isRenewing = false;
   #hasReportedRenewal = false;
 
@@ -143,6 +144,8 @@ export class Lock {
       signal: options.signal,
       reports: limitMs === Infinity,
       waits: limitMs > 0,
+      holds: 1,
+      leaseMs: Math.min(this.#terms.leaseMs, this.#terms.maxHoldMs),
       waited: false,
       unsure: false,
     };
@@ -162,8 +165,9 @@ export class Lock {
   }
 
   /** Tries once. Returns the fence, or undefined if another owner has the lock. */
-  tryAcquire({ signal }: Pick<AcquireOptions, 'signal'> = {}): Promise<number | undefined> {
-    return this.acquire({ waitMs: 0, signal });
+  async tryAcquire(options: Pick<AcquireOptions, 'signal'> = {}): Promise<number | undefined> {
+    checkAcquire(options);
+    return this.acquire({ waitMs: 0, signal: options.signal });
   }
 
   /**
@@ -172,9 +176,10 @@ export class Lock {
    * the release goes on in the background.
    */
   async release(): Promise<boolean> {
-    if (!this.#current()) return this.#releaseLost();
-    if (this.#terms.reentrant) return this.#inTurn(() => this.#releaseHold());
-    return this.#releaseHold();
+    const grant = this.#current();
+    if (!grant) return this.#releaseLost();
+    const call = this.#soon(grant.until);
+    return this.#terms.reentrant ? this.#releaseInTurn(grant, call) : this.#releaseHold(call);
   }
 
   /** Sets the lease, also for later renewals. Returns false if the lock isn't held. */
@@ -182,10 +187,10 @@ export class Lock {
     const newLeaseMs = timeMs('leaseMs', leaseMs);
     const grant = this.#current();
     if (!grant) return false;
-    return this.#prolong(grant, () => newLeaseMs, this.#soon(grant.until)).then((extended) => {
-      if (extended) grant.leaseMs = newLeaseMs;
-      return extended;
-    });
+    const extended = await this.#prolong(grant, () => newLeaseMs, this.#soon(grant.until));
+    if (extended) grant.leaseMs = newLeaseMs;
+    if (this.#trace.grant === grant) this.#schedule(grant);
+    return extended;
   }
 
   /** Returns the remaining lease on the server in ms, or 0 if the lock isn't held there. */
@@ -224,6 +229,28 @@ export class Lock {
     return this.release();
   }
 
+  /**
+   * Takes over a grant of this token that another process has made. Returns false if it has ended.
+   * @internal
+   */
+  async adopt(): Promise<boolean> {
+    const call = this.#soon();
+    const { claim } = this.#trace;
+    const leaseMs = await claim.leaseLeft(call);
+    if (leaseMs === 0) return false;
+    const grant = await claim.adopt({ ...call, waits: false, holds: 1, leaseMs, waited: false, unsure: false });
+    if (grant) this.#hold(grant);
+    return grant !== undefined;
+  }
+
+  /**
+   * Releases a grant of this token that another process has made. Returns false if it has ended.
+   * @internal
+   */
+  disown(): Promise<boolean> {
+    return this.#trace.claim.release({ holds: 0, until: now() + this.#terms.leaseMs }, 0, this.#soon());
+  }
+
   toJSON(): LockState {
     const { grant } = this.#trace;
     const state = this.lost ? 'lost' : grant ? 'held' : this.#isTaken ? 'acquiring' : 'free';
@@ -237,46 +264,64 @@ export class Lock {
   async #acquire(call: AcquireCall): Promise<number | undefined> {
     call.signal?.throwIfAborted();
     if (!(await this.#enter(call))) {
-      if (this.#trace.claim.outage) throw this.#trace.claim.outage;
+      const { outage, isPlaced } = this.#trace.claim;
+      if (outage) throw outage;
+      // The holds are this object's own, so no other owner had the lock.
+      if (this.#terms.reentrant && !isPlaced) throw this.#turnError();
       return undefined;
     }
     let grant: Grant | undefined;
     try {
       const held = this.#current();
       if (!held && this.#lostHolds > 0) throw this.#lossError();
-      grant = held ? await this.#inTurn(() => this.#addHold(held, call)) : await this.#begin(call);
+      grant = await (held ? this.#addHold(held, call) : this.#begin(call));
       return grant?.fence;
     } finally {
       if (!grant || this.#terms.reentrant) this.#pass();
     }
   }
 
-  /** Waits until no other task has this object. Returns false if the time is over before that. */
+  /** Waits until no other call has this object. Returns false if the time is over before that. */
   async #enter(call: AcquireCall): Promise<boolean> {
     this.#current();
     this.#endLoss();
     if (!this.#isTaken) return (this.#isTaken = true);
     const { grant, claim } = this.#trace;
     call.waited = true;
-    if (!call.waits && (grant || claim.isPlaced)) return false;
-    let enter = ignore;
-    const entered = new Promise<boolean>((resolve) => {
-      const timer = after(call.until - now(), () => resolve(false));
-      enter = () => resolve((clearTimeout(timer), true));
-      this.#line.push(enter);
-    });
-    const leaveLine = () => this.#line.includes(enter) && void this.#line.splice(this.#line.indexOf(enter), 1);
-    return unlessAborted(entered, call.signal).finally(leaveLine);
+    const isOfAnother = claim.isPlaced || (grant !== undefined && !this.#terms.reentrant);
+    return (call.waits || !isOfAnother) && this.#waitInLine(call);
   }
 
-  /** Gives this object to the next task in line. */
+  /** Waits for the turn of this call. Returns false if the time is over before that. */
+  async #waitInLine({ until, signal }: Call): Promise<boolean> {
+    const bell = new Bell();
+    const isWaiting = () => this.#line.includes(bell.ring);
+    this.#line.push(bell.ring);
+    while (isWaiting() && !signal?.aborted && now() < until) await bell.wait(until - now(), signal);
+    if (isWaiting()) this.#line.splice(this.#line.indexOf(bell.ring), 1);
+    else if (signal?.aborted) this.#pass();
+    else return true;
+    signal?.throwIfAborted();
+    return false;
+  }
+
+  /** Waits until no other call has this object, without a limit. */
+  async #turn(): Promise<void> {
+    if (this.#isTaken) await new Promise<void>((enter) => this.#line.push(enter));
+    this.#isTaken = true;
+  }
+
+  /** Gives this object to the next call in line. */
   #pass() {
     const next = this.#line.shift();
     if (next) next();
     else this.#isTaken = false;
   }
 
-  /** Ends the turn of the owner that lost the lock. Some of the keys may still be held. */
+  /**
+   * Ends the turn of the owner that lost the lock. Some of the keys may still be held. An acquire
+   * ends it too, because the owner may acquire the lock again without a release.
+   */
   #endLoss() {
     if (!this.#owesRelease) return;
     this.#owesRelease = false;
@@ -285,7 +330,6 @@ export class Lock {
   }
 
   async #begin(call: AcquireCall): Promise<Grant | undefined> {
-    this.#isLost = false;
     if (this.#trace.claim.isLeaving && this.#terms.token === undefined) this.#renewClaim();
     const grant = await this.#trace.claim.acquire(call);
     if (grant) this.#hold(grant);
@@ -293,10 +337,11 @@ export class Lock {
   }
 
   async #addHold(grant: Grant, call: AcquireCall): Promise<Grant> {
-    const added = await this.#trace.claim.acquire({ ...call, waits: false }, grant.holds + 1);
+    const added = await this.#askForHold(grant, call);
     if (this.#trace.grant === grant && added?.fence === grant.fence) {
       grant.holds += 1;
       grant.until = added.until;
+      this.#schedule(grant);
       return grant;
     }
     if (this.#trace.grant === grant) this.#lose();
@@ -306,9 +351,30 @@ export class Lock {
     throw this.#lossError();
   }
 
+  /** Asks for a further hold. Returns undefined if the grant has ended. */
+  async #askForHold(grant: Grant, call: AcquireCall): Promise<Grant | undefined> {
+    const further = {
+      ...call,
+      waits: false,
+      holds: grant.holds + 1,
+      leaseMs: this.#nextLeaseMs(grant),
+      // A renewal may move the end of the grant meanwhile.
+      get until() {
+        return Math.min(call.until, grant.until);
+      },
+    };
+    try {
+      return await this.#trace.claim.acquire(further);
+    } catch (error) {
+      if (call.signal?.aborted || this.#current() === grant) throw error;
+      return undefined;
+    }
+  }
+
   #hold(grant: Grant) {
     this.#trace.grant = grant;
     this.#fence = grant.fence;
+    this.#isLost = false;
     if (this.#loss?.signal.aborted) this.#loss = undefined;
     this.#hasReportedRenewal = false;
     this.#held.add(this.#trace);
@@ -332,6 +398,11 @@ export class Lock {
     trace.timer = after(renews ? Math.min(grant.leaseMs / 3, leftMs) : leftMs, () => wake(trace)).unref();
   }
 
+  /** Returns the lease to ask for. The end of the longest hold cuts the last lease short. */
+  #nextLeaseMs({ leaseMs, endsAt }: Grant): number {
+    return Math.max(1, Math.ceil(Math.min(leaseMs, endsAt - now())));
+  }
+
   /** @internal */
   async wake() {
     // After a stop of the process, read the received replies before the clock decides.
@@ -341,8 +412,7 @@ export class Lock {
     this.#held.loosen(this.#trace);
     if (this.#isRenewing) return this.#schedule(grant);
     this.#isRenewing = true;
-    // The end of the longest hold cuts the last lease short.
-    const leaseMs = () => Math.ceil(Math.min(grant.leaseMs, grant.endsAt - now()));
+    const leaseMs = () => this.#nextLeaseMs(grant);
     const isDue = grant.until - now() > 0 && grant.until < grant.endsAt && (this.#terms.renew || this.#terms.session);
     try {
       if (isDue) await this.#prolong(grant, leaseMs, { until: grant.until, reports: true, background: true });
@@ -369,7 +439,6 @@ export class Lock {
     }
     grant.until = until;
     grant.endsAt = Math.max(grant.endsAt, until);
-    this.#schedule(grant);
     return true;
   }
 
@@ -381,7 +450,19 @@ export class Lock {
     return false;
   }
 
-  async #releaseHold(): Promise<boolean> {
+  /**
+   * Releases a hold when it is this call's turn. If the turn doesn't come in time, the release goes
+   * on in the background.
+   */
+  async #releaseInTurn(grant: Grant, call: Call): Promise<boolean> {
+    const turn = this.#turn();
+    const released = turn.then(() => this.#releaseHold(call)).finally(() => this.#pass());
+    if (await doneBy(turn, call.until)) return released;
+    released.catch(ignore);
+    throw stillLeased(this.#trace.claim.outage ?? this.#turnError(), grant);
+  }
+
+  async #releaseHold(call: Call): Promise<boolean> {
     const grant = this.#current();
     if (!grant) return this.#releaseLost();
     grant.holds -= 1;
@@ -390,7 +471,7 @@ export class Lock {
     const { claim } = this.#trace;
     const keepUntil = grant.since + this.#terms.atLeastMs;
     try {
-      const released = await claim.release(grant, keepUntil, this.#soon(grant.until));
+      const released = await claim.release(grant, keepUntil, call);
       if (!released) this.#lose();
       this.#owesRelease = false;
       return released;
@@ -427,14 +508,13 @@ export class Lock {
     trace.claim = new Claim(this.#backend, this.keys, this.#terms, () => wake(trace));
   }
 
-  #inTurn<T>(work: () => Promise<T>): Promise<T> {
-    const mine = this.#counted.then(work);
-    this.#counted = mine.catch(ignore);
-    return mine;
-  }
-
   #soon(latest = Infinity): Call {
     return { until: Math.min(now() + this.#backend.commandTimeoutMs, latest) };
+  }
+
+  /** Error of a call whose time was over before its turn. */
+  #turnError(): UnavailableError {
+    return new UnavailableError('an earlier call of this lock has no reply yet');
   }
 
   #lossError(): LockLostError {

@@ -4,7 +4,7 @@ import type { Backend } from './claim.js';
 import { Connection, type Link } from './connection.js';
 import { NotAcquiredError } from './errors.js';
 import { Held, type Hooks, Lock, type Outcome } from './lock.js';
-import { type AcquireOptions, keysOf, type LockOptions, termsOf, timeMs } from './options.js';
+import { type AcquireOptions, checkObject, keysOf, type LockOptions, termsOf, timeMs } from './options.js';
 import { Pace } from './time.js';
 import { Turns } from './turns.js';
 
@@ -75,6 +75,7 @@ export class Locks {
 
   /** @internal */
   constructor(shared: Shared, observer: Observer = {}) {
+    checkObject('observer', observer);
     const report = (error: unknown) => run(() => (observer.unavailable ?? warn).call(observer, error as Error));
     this.#backend = { ...shared, report };
     this.#hooks = {
@@ -102,8 +103,10 @@ export class Locks {
    * Returns an acquired lock. Waits without a limit unless `waitMs` is given. Throws a
    * NotAcquiredError if another owner had the lock until that time was over.
    */
-  async acquire(keys: Keys, { signal, ...options }: LockOptions & AcquireOptions = {}): Promise<Lock> {
-    const lock = this.lock(keys, options);
+  async acquire(keys: Keys, options: LockOptions & AcquireOptions = {}): Promise<Lock> {
+    checkObject('options', options);
+    const { signal, ...ofLock } = options;
+    const lock = this.lock(keys, ofLock);
     if ((await lock.acquire({ signal })) !== undefined) return lock;
     throw new NotAcquiredError(`not free in time: ${lock.keys.join(', ')}`);
   }

@@ -68,6 +68,10 @@ function flag(name: string, value: unknown): boolean {
   return value;
 }
 
+export function checkObject(name: string, value: unknown) {
+  if (typeof value !== 'object' || value === null) throw new TypeError(`${name}: expected an object`);
+}
+
 function ofBytes(name: string, value: string | Uint8Array, least: number, most: number) {
   const length = Buffer.byteLength(value);
   if (length < least || length > most) throw new RangeError(`${name}: expected ${least} to ${most} bytes, not ${length}`);
@@ -114,7 +118,7 @@ const defaults = Object.fromEntries(Object.entries(checks).map(([name, check]) =
 
 /** Checks options, and fills in the defaults. Throws a TypeError or RangeError that names the option. */
 export function termsOf(options: LockOptions): Terms {
-  if (typeof options !== 'object' || options === null) throw new TypeError('options: expected an object');
+  checkObject('options', options);
   if (Object.keys(options).length === 0) return defaults;
   const terms: Record<string, unknown> = { ...defaults };
   for (const [name, value] of Object.entries(options)) {
@@ -136,7 +140,9 @@ export function keysOf(keys: unknown, name = 'keys'): readonly string[] {
   return all as string[];
 }
 
-export function checkAcquire({ waitMs: limit, signal }: AcquireOptions) {
+export function checkAcquire(options: AcquireOptions) {
+  checkObject('options', options);
+  const { waitMs: limit, signal } = options;
   if (limit !== undefined) waitMs(limit);
   if (signal !== undefined && !(signal instanceof AbortSignal)) throw new TypeError('signal: expected an AbortSignal');
 }

@@ -271,8 +271,8 @@ export class Redlock extends EventEmitter {
     const all = settingsOf(settings, this.settings);
     lock.expiration = 0;
     return this.#execute(lock.resources, all, async () => {
-      const own = await this.#ownerOf(lock);
-      return own !== undefined && own.release();
+      const own = this.#owners.get(lock);
+      return own ? own.release() : this.#byValue(lock).disown();
     });
   }
 
@@ -284,7 +284,7 @@ export class Redlock extends EventEmitter {
     if (existing.expiration < Date.now()) throw new ExecutionError('Cannot extend an already-expired lock.', []);
     let own: OwnLock | undefined;
     const { attempts } = await this.#execute(existing.resources, all, async () => {
-      own = await this.#ownerOf(existing);
+      own = this.#owners.get(existing) ?? (await this.#adopt(existing));
       return own !== undefined && own.extend(duration);
     });
     existing.expiration = 0;
@@ -380,15 +380,15 @@ export class Redlock extends EventEmitter {
     return lock;
   }
 
-  /** Returns the library's lock of a lock, which another process may have made, or undefined if it has ended. */
-  async #ownerOf(lock: Lock): Promise<OwnLock | undefined> {
-    const known = this.#owners.get(lock);
-    if (known) return known;
-    checkResources(lock.resources);
-    const leaseMs = await this.#locks.lock(lock.resources, { token: lock.value }).left();
-    if (leaseMs === 0) return undefined;
-    const own = this.#locks.lock(lock.resources, { token: lock.value, leaseMs, renew: false, maxHoldMs: Infinity });
-    return (await own.tryAcquire()) === undefined ? undefined : own;
+  /** Takes over a lock that another process has made. Returns undefined if it has ended. */
+  async #adopt(lock: Lock): Promise<OwnLock | undefined> {
+    const own = this.#byValue(lock);
+    return (await own.adopt()) ? own : undefined;
+  }
+
+  #byValue({ resources, value }: Lock): OwnLock {
+    checkResources(resources);
+    return this.#locks.lock(resources, { token: value, renew: false, maxHoldMs: Infinity });
   }
 }
 

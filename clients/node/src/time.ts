@@ -40,6 +40,18 @@ export class Bell {
   }
 }
 
+/** Returns true if `work` is fulfilled by `until`. */
+export async function doneBy(work: Promise<unknown>, until: number): Promise<boolean> {
+  const bell = new Bell();
+  let isDone = false;
+  void work.then(() => {
+    isDone = true;
+    bell.ring();
+  });
+  while (!isDone && now() < until) await bell.wait(until - now());
+  return isDone;
+}
+
 /** A pause that doesn't keep the process alive. */
 export const backgroundPause = (ms: number) => new Promise<void>((resolve) => void after(ms, resolve).unref());
 

@@ -295,6 +295,106 @@ for (const kind of ['ioredis', 'node-redis']) {
     assert.equal(await lock.release(), true);
   });
 
+  check('after a loss, a release returns false even if another task has tried since', async (locks) => {
+    const lock = locks.lock('k', { leaseMs: 300 });
+    await lock.acquire();
+    await server.redis.del('k');
+    await server.call('LOCK.ACQUIRE k other PX 60000');
+    await until('it is lost', () => lock.lost);
+    assert.equal(await lock.tryAcquire(), undefined);
+    assert.equal(lock.lost, true);
+    assert.equal(await lock.release(), false);
+  });
+
+  check("an abort upon the turn in the object's line passes the turn on", async (locks) => {
+    const abort = new AbortController();
+    const onLost = (lost) => {
+      void lost.release();
+      abort.abort();
+    };
+    const lock = locks.lock('k', { leaseMs: 300, renew: false, onLost });
+    await lock.acquire();
+    const waits = [lock.acquire({ signal: abort.signal }), lock.acquire({ waitMs: 10_000 })];
+    await assert.rejects(waits[0], { name: 'AbortError' });
+    assert.equal(typeof (await waits[1]), 'number');
+    assert.equal(await lock.release(), true);
+    assert.equal(typeof (await lock.acquire({ waitMs: 10_000 })), 'number');
+    assert.equal(await lock.release(), true);
+  });
+
+  check('an acquire of a reentrant lock during its last release gets a grant of its own', async (locks) => {
+    const lock = locks.lock('k', { reentrant: true });
+    const first = await lock.acquire();
+    await lock.acquire();
+    const releases = [lock.release(), lock.release()];
+    const next = lock.acquire();
+    const tried = lock.tryAcquire();
+    assert.deepEqual(await Promise.all(releases), [true, true]);
+    assert((await next) > first);
+    assert.equal(await tried, await next);
+    assert.deepEqual([lock.lost, await lock.owned()], [false, true]);
+    assert.deepEqual([await lock.release(), await lock.release()], [true, true]);
+    assert.deepEqual(await info(server.redis, 'k'), { holders: 0, waiters: 0 });
+  });
+
+  check('an acquire of a reentrant lock is not granted what a resent release ends', async (_, client) => {
+    const locks = new Locks(client, { commandTimeoutMs: 20_000 });
+    const lock = locks.lock('k', { leaseMs: 60_000, reentrant: true });
+    await lock.acquire();
+    const { released, next } = await duringOutage(async () => {
+      const refusals = await refusedReleases();
+      const calls = { released: lock.release() };
+      // The pause before the fifth command is longer than all the pauses before it.
+      await until('four are refused', async () => (await refusedReleases()) >= refusals + 4);
+      calls.next = lock.acquire();
+      return calls;
+    });
+    assert.equal(await released, true);
+    assert.equal(typeof (await next), 'number');
+    assert.equal(await lock.owned(), true);
+    assert.equal(await lock.release(), true);
+  });
+
+  check('a release of a reentrant lock ends in time behind an acquire that goes on', async (locks) => {
+    const lock = locks.lock('k', { leaseMs: 60_000, reentrant: true });
+    await lock.acquire();
+    const next = await duringOutage(async () => {
+      const acquired = lock.acquire();
+      await assert.rejects(lock.release(), UnavailableError);
+      return { acquired };
+    });
+    assert.equal(await next.acquired, lock.fence);
+    await until('the release went on', async () => (await holdsOf('k')) === 1);
+    assert.equal(await lock.release(), true);
+  });
+
+  check('an acquire of a reentrant lock ends at its limit or signal behind a release that goes on', async (_, client) => {
+    const locks = new Locks(client, { commandTimeoutMs: 20_000 });
+    const lock = locks.lock('k', { leaseMs: 60_000, reentrant: true });
+    await lock.acquire();
+    await lock.acquire();
+    const { released } = await duringOutage(async () => {
+      const calls = { released: lock.release() };
+      const began = performance.now();
+      await assert.rejects(lock.acquire({ waitMs: 100 }), UnavailableError);
+      await assert.rejects(lock.acquire({ signal: AbortSignal.timeout(100) }), { name: 'TimeoutError' });
+      assert(performance.now() - began < 10_000);
+      return calls;
+    });
+    assert.deepEqual([await released, await lock.release()], [true, true]);
+  });
+
+  check('a further hold without a limit ends with the lock in an outage', async (locks) => {
+    const lock = locks.lock('k', { leaseMs: 1000, reentrant: true });
+    await lock.acquire();
+    await duringOutage(async () => {
+      await assert.rejects(lock.acquire(), LockLostError);
+      assert.equal(await lock.release(), false);
+    });
+    assert.equal(typeof (await lock.acquire()), 'number');
+    assert.equal(await lock.release(), true);
+  });
+
   check('the fence stays after the release', async (locks) => {
     const lock = locks.lock('k');
     assert.equal(lock.fence, undefined);
@@ -308,6 +408,26 @@ for (const kind of ['ioredis', 'node-redis']) {
     for (const wrong of [NaN, 0, -1, Infinity, 2 ** 53]) await assert.rejects(lock.extend(wrong), { name: 'RangeError', message: /^leaseMs: / });
     await assert.rejects(lock.extend('300'), { name: 'TypeError', message: /^leaseMs: / });
     await sleep(700);
+    assert.equal(await lock.release(), true);
+  });
+
+  check('extend() to a shorter lease has the lock renewed in time', async (locks) => {
+    const lock = await locks.acquire('k', { leaseMs: 60_000 });
+    assert.equal(await lock.extend(2000), true);
+    const began = performance.now();
+    await until('the first two leases would be over', () => lock.lost || performance.now() - began > 4000);
+    assert.equal(lock.lost, false);
+    assert(Number(await server.redis.call('LOCK.CHECK', 'k', lock.token)) <= 2000);
+    assert.equal(await lock.release(), true);
+  });
+
+  check('a further hold keeps the lease that extend() has set', async (locks) => {
+    const lock = locks.lock('k', { leaseMs: 3000, reentrant: true });
+    await lock.acquire();
+    await lock.extend(300_000);
+    await lock.acquire();
+    assert((await lock.left()) > 200_000);
+    assert.equal(await lock.release(), true);
     assert.equal(await lock.release(), true);
   });
 
@@ -336,11 +456,18 @@ for (const kind of ['ioredis', 'node-redis']) {
     }
     assert.throws(() => locks.lock('k', { limit: 2, permits: 3 }), /^RangeError: permits: /);
     for (const keys of [[], ['a', 'a'], [5], undefined]) assert.throws(() => locks.lock(keys), /^(Type|Range)Error: keys: /);
+    for (const options of [2500, null, 'k']) {
+      await assert.rejects(locks.lock('k').acquire(options), /^TypeError: options: /);
+      await assert.rejects(locks.lock('k').tryAcquire(options), /^TypeError: options: /);
+      await assert.rejects(locks.acquire('k', options), /^TypeError: options: /);
+      await assert.rejects(locks.using('k', options, () => {}), /^TypeError: options: /);
+    }
     await assert.rejects(locks.lock('k').acquire({ waitMs: NaN }), /^RangeError: waitMs: /);
     await assert.rejects(locks.lock('k').acquire({ signal: 5 }), /^TypeError: signal: /);
     await assert.rejects(locks.using('k', {}), /^TypeError: work: /);
     await assert.rejects(locks.using('k', () => {}, undefined), TypeError);
     assert.throws(() => new Locks(client, { commandTimeoutMs: 0 }), /^RangeError: commandTimeoutMs: /);
+    for (const observer of [null, 5]) assert.throws(() => new Locks(client, { observer }), /^TypeError: observer: /);
     assert.doesNotMatch(await server.redis.info('commandstats'), /lock\./i);
   });
 
@@ -494,6 +621,29 @@ test('node-redis: no offline queue only has it ask again', { timeout: 60_000 }, 
 /** Closes a client of node-redis. An open client of a failed test would keep the run alive. */
 function closed(client) {
   if (client.isOpen) client.destroy();
+}
+
+/** Runs `work` while the server is a replica without its primary, which refuses to write. */
+async function duringOutage(work) {
+  await server.call('REPLICAOF 127.0.0.1 1');
+  try {
+    return await work();
+  } finally {
+    await server.call('REPLICAOF NO ONE');
+  }
+}
+
+/** Returns how many releases the server has refused. */
+async function refusedReleases() {
+  const stats = await server.redis.info('commandstats');
+  return Number(/cmdstat_lock\.release:.*rejected_calls=(\d+)/i.exec(stats)?.[1] ?? 0);
+}
+
+/** Returns the holds of the key's only holder. */
+async function holdsOf(key) {
+  const fields = await server.redis.call('LOCK.INFO', key);
+  const [holder] = fields[fields.indexOf('holders') + 1];
+  return holder[holder.indexOf('holds') + 1];
 }
 
 /** Checks a wait and a held lock while the server exceeds the client's time limit. */

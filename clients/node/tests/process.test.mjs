@@ -66,6 +66,14 @@ const cases = {
     (client.stream ?? client).unref();`,
   'while a lock is held': `await locks.acquire('held', { leaseMs: 60_000 }); await client.quit();`,
   'while a session is held': `await locks.acquire('session', { session: true, leaseMs: 60_000 }); await client.quit();`,
+  'after an abort in the line of a lock object': `
+    const lock = await locks.acquire('k');
+    const abort = new AbortController();
+    const waiting = lock.acquire({ signal: abort.signal }).catch(() => {});
+    setImmediate(() => abort.abort());
+    await waiting;
+    await lock.release();
+    await client.quit();`,
   'while a lock is waited for': `
     await locks.acquire('k', { leaseMs: 60_000, renew: false });
     const waiting = locks.acquire('k', { keepMs: 60_000, waitMs: 60_000 }).catch(() => {});

@@ -203,6 +203,33 @@ for (const kind of ['ioredis', 'node-redis']) {
     assert.deepEqual(await info(server.redis, 'a'), { holders: 0, waiters: 0 });
   });
 
+  check('an extension by value that finds no server leaves the lock to its lease', async (redlock) => {
+    const { resources, value, expiration } = await redlock.acquire(['k'], 60_000);
+    const passedOn = new Lock(redlock, resources, value, [], expiration);
+    // The lease can still be read.
+    await server.call('CLIENT PAUSE 3000 WRITE');
+    try {
+      await assertOutage(await failureOf(passedOn.extend(5000)), /: no answer from /, COMMAND_TIMEOUT_MS);
+    } finally {
+      await server.call('CLIENT UNPAUSE');
+    }
+    // The commands of this call come after all commands of the failed one.
+    await (await redlock.acquire(['other'], 60_000)).release();
+    assert((await leaseOf('k', passedOn)) > 30_000);
+  });
+
+  check('a release by value that finds no server goes on', async (redlock) => {
+    const { resources, value, expiration } = await redlock.acquire(['k'], 60_000);
+    const passedOn = new Lock(redlock, resources, value, [], expiration);
+    await server.call('CLIENT PAUSE 20000 WRITE');
+    try {
+      await assertOutage(await failureOf(passedOn.release()), /: no answer from /, COMMAND_TIMEOUT_MS);
+    } finally {
+      await server.call('CLIENT UNPAUSE');
+    }
+    await until('it is free', async () => (await info(server.redis, 'k')).holders === 0);
+  });
+
   check("a key that npm's redlock holds is locked, and the wait goes on until it is free", async (redlock) => {
     const old = new OldRedlock([server.redis], { retryCount: 0 });
     const oldLock = await old.acquire(['k'], 60_000);
