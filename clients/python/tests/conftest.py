@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from redis import Redis
+from redis import ConnectionError, Redis
 
 
 def until(what, is_so, patience=20.0):
@@ -110,3 +110,22 @@ def sentinel_of(tmp_path):
     for process in processes:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def lose_replies(monkeypatch):
+    """Let the next commands of a verb be executed, and lose their replies and their connection."""
+
+    def lose(kind, verb, count=1):
+        exchange, left = kind.exchange, [None] * count
+
+        async def lossy(link, commands, *args):
+            replies = await exchange(link, commands, *args)
+            if left and commands[0][0] == verb:
+                left.pop()
+                raise ConnectionError("the reply was lost")
+            return replies
+
+        monkeypatch.setattr(kind, "exchange", lossy)
+
+    return lose

@@ -72,7 +72,7 @@ def test_a_wrong_option_is_refused_by_its_name(name, value):
 
 @pytest.mark.parametrize("keys", [[], [5], ["a", b"a"], 5, None])
 def test_wrong_keys_are_refused(keys):
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises((ValueError, TypeError), match="keys"):
         Locks(Redis(port=1)).lock(keys)
 
 

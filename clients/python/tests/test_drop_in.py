@@ -3,13 +3,15 @@
 import threading
 
 import pytest
+import redis
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import LockNotOwnedError
 from redis.lock import Lock as OldLock
 
 from conftest import until
-from redislock import asyncio_compat, compat
+from redislock import Unavailable, _threads, asyncio_compat, compat
+from test_threads import in_thread
 
 KEY = "k"
 
@@ -59,6 +61,51 @@ def test_a_lock_without_a_timeout_stays(server):
     with pytest.raises(LockNotOwnedError):
         with compat.Lock(Redis(port=server.port), KEY):
             server.redis.delete(KEY)
+
+
+def test_a_chosen_token_is_granted_once(server):
+    client = Redis(port=server.port)
+    first, second = (client.lock(KEY, sleep=0.02, lock_class=compat.Lock) for _ in range(2))
+    assert first.acquire(token="job-7")
+    assert not second.acquire(token="job-7", blocking=False)
+    assert not second.acquire(token="job-7", blocking_timeout=0.1)
+    waits = in_thread(second.acquire, token="job-7", blocking_timeout=20)
+    first.release()
+    assert waits()
+    assert server.redis.execute_command("LOCK.CHECK", KEY, "job-7") > 0
+
+
+async def test_a_chosen_token_is_granted_to_one_task(server):
+    async with AsyncRedis(port=server.port) as client:
+        first, second = (client.lock(KEY, lock_class=asyncio_compat.Lock) for _ in range(2))
+        assert await first.acquire(token="job-7")
+        assert not await second.acquire(token="job-7", blocking=False)
+        await first.release()
+
+
+def test_a_release_whose_reply_was_lost_was_a_release(server, lose_replies):
+    lock = compat.Lock(Redis(port=server.port), KEY)
+    assert lock.acquire()
+    lose_replies(_threads.Link, "LOCK.RELEASE")
+    lock.release()
+    assert server.is_free(KEY)
+
+
+def test_a_release_that_found_no_server_goes_on(server):
+    lock = compat.Lock(Redis(port=server.port), KEY)
+    assert lock.acquire()
+    commands = lock._locks._commands
+    ask = commands.ask
+
+    async def fail(*_, **__):
+        raise Unavailable("no server")
+
+    commands.ask = fail
+    with pytest.raises(redis.ConnectionError):
+        lock.release()
+    assert not server.is_free(KEY)
+    commands.ask = ask
+    until("it was released in the background", lambda: server.is_free(KEY))
 
 
 async def test_it_waits_in_the_queue_of_tasks_too(server):

@@ -5,7 +5,7 @@ import random
 import time
 
 import pytest
-from redis.asyncio import Redis
+from redis.asyncio import ConnectionPool, Redis
 
 from redislock import LockLost, NotAcquired
 from redislock.asyncio import Locks
@@ -57,6 +57,20 @@ async def test_a_wait_is_longer_than_every_limit_of_the_client(server, settings)
         assert server.redis.info("stats")["total_connections_received"] == connected
     assert await waits
     await client.ping()
+    await locks.aclose()
+    await client.aclose()
+
+
+@pytest.mark.parametrize("settings", [{}, {"host": "localhost", "port": "text"}])
+async def test_a_client_that_names_its_server_in_another_way_keeps_its_connection(server, settings):
+    port = str(server.port) if settings else server.port
+    client = Redis(connection_pool=ConnectionPool(**{**settings, "port": port}))
+    locks = Locks(client)
+    connected = server.redis.info("stats")["total_connections_received"]
+    for _ in range(20):
+        async with locks.lock(KEY):
+            pass
+    assert server.redis.info("stats")["total_connections_received"] - connected == 1
     await locks.aclose()
     await client.aclose()
 

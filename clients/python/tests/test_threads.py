@@ -406,6 +406,22 @@ def test_many_grants_leave_little_behind(server):
     assert server.redis.info("stats")["total_connections_received"] - connected < 10
 
 
+def test_a_client_that_names_its_server_in_another_way_keeps_its_connections(server):
+    for pool in (
+        redis.ConnectionPool(port=server.port),
+        redis.ConnectionPool(host="localhost", port=str(server.port)),
+    ):
+        locks = Locks(Redis(connection_pool=pool))
+        connected = server.redis.info("stats")["total_connections_received"]
+        for _ in range(20):
+            with locks.lock(KEY):
+                pass
+        assert server.redis.info("stats")["total_connections_received"] - connected < 5
+    for pool in (redis.ConnectionPool.from_url("redis://localhost/0"), redis.ConnectionPool()):
+        locks = Locks(Redis(connection_pool=pool))
+        assert locks._commands.servers.find(KEY) == ("localhost", 6379)
+
+
 def test_a_short_lease_beside_a_long_one_is_told_lost_in_time(server):
     locks = Locks(Redis(port=server.port))
     with locks.lock("another"):

@@ -29,6 +29,12 @@ class Call:
         # The node of a cluster to ask next, after another one failed.
         self.elsewhere: Any = None
 
+    def leave(self) -> None:
+        """Close the connections on which a command got no reply."""
+        links, self.unanswered = self.unanswered, []
+        for link in links:
+            link.leave(())
+
     async def wait(self, gate: Any, seconds: float) -> bool:
         """Wait until the gate opens. Return False if the time is over first."""
         opened: bool = await gate.wait(seconds)

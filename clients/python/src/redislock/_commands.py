@@ -62,6 +62,8 @@ class Servers:
         self.is_cluster = hasattr(client, "get_node_from_key")
         self._io = io
         self._command_timeout = command_timeout
+        # The longest time of one attempt: there is time for another server.
+        self.attempt_timeout = max(min(command_timeout, 1.0), command_timeout / 3)
         self.moved: Dict[int, Address] = {}
 
     def find(self, key: Key, elsewhere: Optional[Address] = None) -> Optional[Address]:
@@ -78,7 +80,10 @@ class Servers:
             address: Optional[Address] = pool.master_address
             return address
         settings = pool.connection_kwargs
-        return settings.get("host", settings.get("path")), settings.get("port")
+        if "path" in settings:
+            return settings["path"], None
+        # The defaults of redis-py. A connection is filed under its own host and port.
+        return settings.get("host") or "localhost", int(settings.get("port") or 6379)
 
     def name(self, key: Key, elsewhere: Optional[Address]) -> str:
         address = self.find(key, elsewhere)
@@ -151,10 +156,9 @@ class Commands:
     def __init__(self, client: Any, io: Io, command_timeout: float, observer: Observer) -> None:
         self.io = io
         self.command_timeout = command_timeout
-        # The longest time of one attempt: there is time for another server.
-        self.attempt_timeout = max(min(command_timeout, 1.0), command_timeout / 3)
         self.observer = observer
         self.servers = Servers(client, io, command_timeout)
+        self.attempt_timeout = self.servers.attempt_timeout
 
     async def ask(
         self,
@@ -198,6 +202,7 @@ class Commands:
             if wrong is None:
                 return replies
             if is_outage(wrong):
+                self.io.put_back(call)
                 raise self._outage(key, wrong, link.address, call, 0) from wrong
             raise wrong
         raise Unavailable("the cluster redirects without end")
@@ -209,7 +214,9 @@ class Commands:
             replies: List[Any] = await link.exchange(commands, until, call)
             return replies
         except BaseException:
-            call.kept.link = None
+            # A renewal of the same session may have opened another connection meanwhile.
+            if call.kept.link is link:
+                call.kept.link = None
             call.unanswered.append(link)
             raise
 
@@ -219,7 +226,6 @@ class Commands:
         """Return the error of an outage. Let the next try use another connection or node."""
         name = self.servers.name(key, address)
         is_silent = isinstance(error, (NoAnswer, exceptions.TimeoutError))
-        self.io.put_back(call)
         # A connection isn't dead because a short limit is over.
         if not is_silent or seconds > 0.9 * self.attempt_timeout:
             address = address or self.servers.find(key)

@@ -8,7 +8,7 @@ import math
 import time
 import uuid
 import weakref
-from typing import Any, Literal, NoReturn, Optional, Type, Union
+from typing import Any, Awaitable, Literal, NoReturn, Optional, Type, Union
 
 from redis.exceptions import LockNotOwnedError, ResponseError
 
@@ -53,28 +53,39 @@ class DropIn:
     ) -> bool:
         blocking = self.blocking if blocking is None else blocking
         timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        is_chosen = token is not None
         token = self.redis.get_encoder().encode(uuid.uuid4().hex if token is None else token)
         lock = self._locks.lock(
             self.name, self.timeout or ENDLESS_SECONDS, token=token, renew=False, max_hold=None
         )
         limit = math.inf if timeout is None else time.monotonic() + timeout
         while True:
-            left = limit - time.monotonic()
-            try:
-                waits = max(0.0, left) if blocking else 0.0
-                if await lock._acquire(waits if waits < math.inf else None) is None:
-                    return False
-                # The drop-in releases it by its token.
-                if lock._grant is not None:
-                    lock._end(lock._grant)
-                self.local.token = token
-                return True
-            except ResponseError as error:
-                if not is_of_another_type(error):
-                    raise
+            waits = max(0.0, limit - time.monotonic()) if blocking else 0.0
+            # The server would grant a lock again to the token that holds it.
+            if not is_chosen or await self._ask("LOCK.CHECK", token) == 0:
+                is_granted = await self._acquire_once(lock, waits)
+                if is_granted:
+                    self.local.token = token
+                    # A late release of a chosen token could release the next grant of that token.
+                    self.local.release_later = 0.0 if is_chosen else lock._options.lease
+                if is_granted is not None:
+                    return is_granted
             if not blocking or time.monotonic() + sleep > limit:
                 return False
             await self._locks._io.sleep(sleep)
+
+    async def _acquire_once(self, lock: Any, seconds: float) -> Optional[bool]:
+        """Return True if the lock was granted, or None if the key holds a value of another type."""
+        try:
+            fence = await lock._acquire(seconds if seconds < math.inf else None)
+        except ResponseError as error:
+            if not is_of_another_type(error):
+                raise
+            return None
+        # The drop-in releases it by its token.
+        if lock._grant is not None:
+            lock._end(lock._grant)
+        return fence is not None
 
     async def _is_locked(self) -> bool:
         info = await self._ask("LOCK.INFO", "WAITERS", 0)
@@ -85,7 +96,8 @@ class DropIn:
         return token is not None and await self._ask("LOCK.CHECK", token) > 0
 
     async def _release(self, token: Any) -> None:
-        if await self._ask("LOCK.RELEASE", token) != 1:
+        later = getattr(self.local, "release_later", 0.0)
+        if not await self._of_its_type(self._locks._release_of(self.name, token, later)):
             self._refuse("release")
 
     async def _extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
@@ -101,9 +113,12 @@ class DropIn:
         return True
 
     async def _ask(self, command: str, *words: Any) -> Any:
-        """Return the reply to a command, or 0 if the key holds a value of another type."""
+        return await self._of_its_type(self._locks._send(self.name, (command, self.name, *words)))
+
+    async def _of_its_type(self, asked: Awaitable[Any]) -> Any:
+        """Return the result of a command, or 0 if the key holds a value of another type."""
         try:
-            return await self._locks._send(self.name, (command, self.name, *words))
+            return await asked
         except ResponseError as error:
             if is_of_another_type(error):
                 return 0

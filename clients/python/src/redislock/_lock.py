@@ -10,8 +10,10 @@ import math
 import os
 import time
 import weakref
+from contextlib import suppress
 from typing import (
     Any,
+    Awaitable,
     Callable,
     Coroutine,
     Generic,
@@ -40,6 +42,8 @@ from ._errors import (
 from ._observer import Observer, tell
 from ._options import Key, Options, Words, is_free, milliseconds
 from ._turn import Turn
+
+T = TypeVar("T")
 
 # The time after a limit in which a reply may come: of any command, and of one that ends a wait.
 GRACE_SECONDS = 0.15
@@ -70,10 +74,12 @@ class Grant:
     ) -> None:
         self.lock = weakref.ref(lock)
         self.owner = lock._io.owner()
-        self.user = lock._io.me()
+        self.user = lock._user()
         self.fence = int(reply[1])
         self.holds = 1
         self.kept = call.kept if lock._options.session else None
+        # The connections that a session has left. They close once it is tied to another one.
+        self.left: List[Any] = []
         self.granted_at = asked_at
         self.max_end = asked_at + (lock._options.max_hold or math.inf)
         self.is_ended = False
@@ -89,6 +95,16 @@ class Grant:
         self.ends_at = asked_at + lease
         renews = self._renews and self.ends_at < self.max_end - 0.002
         self.renew_at = asked_at + lease / 3 if renews else math.inf
+
+    def postpone(self, now: float) -> float:
+        """Repeat a renewal that failed, because it may succeed before the lease ends."""
+        self.renew_at = now + self.lease / 10
+        return self.due
+
+    def pass_left(self, call: Any) -> None:
+        """Let a call close the connections that the session has left."""
+        links, self.left = self.left, []
+        call.unanswered += links
 
     @property
     def due(self) -> float:
@@ -134,12 +150,16 @@ class LockBase:
         self._grant: Optional[Grant] = None
         self._fence: Optional[int] = None
         self._lost = False
+        # The cause of the outage that the latest command met, or None after a reply.
+        self._fault: Optional[str] = None
         # The calls of acquire() that go on, which cancel() stops.
         self._calls: Set[Any] = set()
         # The gates of cleanups that go on. Until they are done, this token must not acquire.
         self._cleanups: List[Any] = []
         # The users whose grant was lost, and how often each of them is still to release it.
         self._losers: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+        # The sum of these holds, with those of users that were collected.
+        self._lost_holds = 0
 
     def __repr__(self) -> str:
         state = "lost" if self.lost else "held" if self._grant is not None else "not held"
@@ -208,12 +228,13 @@ class LockBase:
                 return await self._again(held, call, end)
             if owner is not None:
                 raise AlreadyHeld("this thread holds the lock already; make it with reentrant=True")
-        if self._options.reentrant and self._io.me() in self._losers:
-            raise LockLost("the lock was lost before it was acquired again")
+        self._refuse_lost()
         if not await self._turn.take(call, until):
+            self._refuse_outage()
             return None
         fence = None
         try:
+            self._refuse_lost()
             held = self._held()
             if held is not None:
                 fence = await self._again(held, call, end)
@@ -224,14 +245,30 @@ class LockBase:
                 self._turn.give()
         return fence
 
+    def _refuse_lost(self) -> None:
+        if self._options.reentrant and self._user() in self._losers:
+            raise LockLost("the lock was lost before it was acquired again")
+
+    def _refuse_outage(self) -> None:
+        """Raise an error if the call that has the turn can't reach a server."""
+        fault = self._fault
+        if self._grant is None and fault is not None:
+            raise Unavailable(fault)
+
+    def _user(self) -> Any:
+        """Return the thread or task, or a part of the object if the object is the owner."""
+        return self._io.me() if self._keeps_turn else self._turn
+
     @property
     def _keeps_turn(self) -> bool:
         """False if the object is the owner, so that every task may acquire it again."""
         return not self._options.reentrant or self._io.owner() is not None
 
     async def _acquire_anew(self, call: Any, limit: float, end: float) -> Optional[FenceBase]:
+        self._fault = None
         try:
-            for gate in list(self._cleanups):
+            # A release that fails meanwhile adds its cleanup.
+            while gate := next(iter(self._cleanups), None):
                 if not await call.wait(gate, end - time.monotonic()):
                     raise Unavailable("no answer from the server to the cleanup of an earlier call")
             grant = await self._try(call, end)
@@ -248,7 +285,7 @@ class LockBase:
             link.leave(self._undo(0) if grant is None else ())
         if grant is None or grant.kept is None:
             self._io.put_back(call)
-        return None if grant is None else self._hold(grant)
+        return None if grant is None else await self._hold_or_release(grant)
 
     async def _try(self, call: Any, end: float) -> Optional[Grant]:
         def words(lease: float, left: float) -> Words:
@@ -257,7 +294,7 @@ class LockBase:
         async def once(end: float) -> Optional[Grant]:
             return await self._request(call, words, end)
 
-        return await self._commands.retry(once, call, end)
+        return await self._retry(once, call, end)
 
     async def _request(
         self,
@@ -300,7 +337,7 @@ class LockBase:
                     return error
 
             asked_at = time.monotonic()
-            grant = await self._commands.retry(once, call, limit + GRACE_SECONDS)
+            grant = await self._retry(once, call, limit + GRACE_SECONDS)
             if not isinstance(grant, NoAnswer):
                 if grant is None or time.monotonic() - asked_at < grant.lease / 3:
                     return grant  # type: ignore[no-any-return]
@@ -326,7 +363,7 @@ class LockBase:
 
         try:
             while True:
-                grant = await self._commands.retry(once, call, limit + GRACE_SECONDS)
+                grant = await self._retry(once, call, limit + GRACE_SECONDS)
                 if grant is not None:
                     return grant
                 await call.wait(gate, min(limit - time.monotonic(), asks_every))
@@ -365,12 +402,13 @@ class LockBase:
             return reply
 
         try:
-            reply = await self._commands.retry(once, call, end)
+            reply = await self._retry(once, call, end)
         except BaseException:
             grant.holds -= 1
-            for link in call.unanswered:
-                link.leave((self._options.release(grant.holds),))
+            self._withdraw_hold(grant, call)
             raise
+        finally:
+            self._let_go(grant, call)
         self._put_back(grant, call)
         if reply is None or int(reply[1]) != grant.fence:
             grant.holds -= 1
@@ -378,10 +416,29 @@ class LockBase:
             raise LockLost("the lock was lost before it was acquired again")
         return self._fence_of(grant)
 
+    def _withdraw_hold(self, grant: Grant, call: Any) -> None:
+        if grant.kept is not None:
+            # The release of the session ends all holds. Until then it needs a connection.
+            self._renew_now(grant)
+            return
+        links, call.unanswered = call.unanswered, []
+        for link in links:
+            link.leave((self._options.release(grant.holds),))
+
+    async def _hold_or_release(self, grant: Grant) -> FenceBase:
+        try:
+            return self._hold(grant)
+        except RuntimeError:
+            # No thread can be started, so nothing would renew the lease.
+            if self._end(grant):
+                await self._give_back(grant, self._deadline())
+            raise
+
     def _hold(self, grant: Grant) -> FenceBase:
         with self._guard:
             self._grant, self._fence, self._lost = grant, grant.fence, False
             self._losers.pop(grant.user, None)
+            self._lost_holds = sum(self._losers.values())
         finalizer = weakref.finalize(self, _collected, self._commands, self._options, grant)
         finalizer.atexit = False  # type: ignore[misc]
         grant.forget = finalizer.detach
@@ -446,8 +503,10 @@ class LockBase:
     def _lose(self, grant: Grant) -> None:
         if not self._end(grant):
             return
-        self._lost = True
-        self._losers[grant.user] = grant.holds
+        with self._guard:
+            self._lost = True
+            self._losers[grant.user] = grant.holds
+            self._lost_holds += grant.holds
         # Some of the keys may still be held, or all of them for a moment.
         once, call = self._giving_back(grant, at_least=0)
         self._clean_up(once, call, self._deadline(), is_told=False)
@@ -472,9 +531,14 @@ class LockBase:
         return await self._give_back_and_turn(grant, self._deadline())
 
     async def _give_back_and_turn(self, grant: Grant, end: float) -> bool:
+        # A command that is sent again would release the next grant of this token.
+        gate = self._io.gate()
+        self._cleanups.append(gate)
         try:
             return await self._give_back(grant, end)
         finally:
+            self._cleanups.remove(gate)
+            gate.open()
             if grant.granted_at + self._options.at_least > time.monotonic():
                 # The lock stays for this object too, unless the program chose the token.
                 self._options = self._make()
@@ -484,14 +548,7 @@ class LockBase:
     def _grant_to_release(self) -> Optional[Grant]:
         """Return the caller's grant, or None if it was lost."""
         grant = self._held()
-        user = self._io.me()
-        if user not in self._losers and grant is None and self._losers:
-            # Another thread or task releases what was lost.
-            user = next(iter(self._losers))
-        holds = self._losers.pop(user, 0)
-        if holds > 1:
-            self._losers[user] = holds - 1
-        if holds:
+        if self._take_lost_hold(grant):
             return None
         if grant is None:
             raise NotHeld("the lock isn't held")
@@ -499,10 +556,27 @@ class LockBase:
             raise NotHeld("another thread holds this reentrant lock")
         return grant
 
+    def _take_lost_hold(self, grant: Optional[Grant]) -> bool:
+        """Return True if the release is that of a lost hold."""
+        user = self._user()
+        with self._guard:
+            if user not in self._losers and grant is None:
+                # Another thread or task releases the lost hold.
+                user = next(iter(self._losers), user)
+            holds = self._losers.pop(user, 0)
+            if holds > 1:
+                self._losers[user] = holds - 1
+            if not holds and (grant is not None or not self._lost_holds):
+                return False
+            self._lost_holds -= 1
+            return True
+
     def _giving_back(self, grant: Grant, at_least: float) -> Any:
         """Return the action that releases all holds except ``grant.holds``, and its call."""
         call, options = self._call(grant.kept), self._options
         holds = grant.holds if not grant.is_ended else 0
+        if grant.is_ended:
+            grant.pass_left(call)
 
         async def once(end: float) -> int:
             left = grant.granted_at + at_least - time.monotonic()
@@ -517,10 +591,12 @@ class LockBase:
     async def _give_back(self, grant: Grant, end: float) -> bool:
         once, call = self._giving_back(grant, self._options.at_least)
         try:
-            count = await self._commands.retry(once, call, end)
+            count = await self._retry(once, call, end)
         except BaseException as error:
             if isinstance(error, Unavailable) or not isinstance(error, Exception):
-                self._clean_up(once, call, grant.ends_at)
+                self._give_back_later(grant, once, call)
+            else:
+                self._let_go(grant, call)
             if is_of_another_type(error):
                 self._lost = True
                 self._tell_lost()
@@ -534,6 +610,7 @@ class LockBase:
         # If a reply was lost, the command before may have released the lock. A session may instead
         # have ended with its connection.
         may_be_released = bool(call.unanswered) and grant.is_ended and grant.kept is None
+        self._let_go(grant, call)
         if count == len(self._options.keys) or may_be_released:
             return True
         if grant.is_ended:
@@ -542,6 +619,22 @@ class LockBase:
         else:
             self._lose(grant)
         return False
+
+    def _give_back_later(self, grant: Grant, once: Callable[[float], Any], call: Any) -> None:
+        if grant.kept is not None and not grant.is_ended:
+            # The last release ends all holds. Until then the session needs a connection.
+            self._renew_now(grant)
+            self._let_go(grant, call)
+        else:
+            self._clean_up(once, call, grant.ends_at)
+
+    def _let_go(self, grant: Grant, call: Any) -> None:
+        """Close the connections without a reply. A session that is held first needs another one."""
+        if grant.kept is None or grant.is_ended:
+            call.leave()
+        else:
+            links, call.unanswered = call.unanswered, []
+            grant.left += links
 
     def _put_back(self, grant: Grant, call: Any) -> None:
         """Keep a call's connection, unless a session needs it."""
@@ -557,7 +650,7 @@ class LockBase:
             return grant.is_over or await self._prolong(grant, call, lease, grant.lease, end)
 
         try:
-            is_held = await self._commands.retry(once, call, grant.ends_at, in_background=True)
+            is_held = await self._retry(once, call, grant.ends_at, in_background=True)
         except Unavailable:
             return  # The keeper tells of the loss at the end of the lease.
         except Exception as error:
@@ -566,11 +659,17 @@ class LockBase:
                 grant.is_refused = True
                 tell(self._locks._observer.unavailable, error)
             # A permission that was revoked may be given again before the lease ends.
-            grant.renew_at = time.monotonic() + grant.lease / 10
+            grant.postpone(time.monotonic())
+        finally:
+            self._let_go(grant, call)
         if not is_held:
             self._lose(grant)
         elif not grant.is_ended:
             self._io.keeper.hold(grant)
+
+    def _renew_now(self, grant: Grant) -> None:
+        grant.renew_at = min(grant.renew_at, time.monotonic())
+        self._io.keeper.hold(grant)
 
     async def _extend(self, lease: float) -> bool:
         milliseconds("lease", lease)
@@ -583,14 +682,15 @@ class LockBase:
             return not grant.is_over and await self._prolong(grant, call, lease, lease, end)
 
         try:
-            is_held = await self._commands.retry(once, call, self._deadline())
-        except Exception as error:
+            is_held = await self._retry(once, call, self._deadline())
+        except BaseException as error:
             if not is_of_another_type(error):
                 # The server may yet set a lease that is shorter than the one that is known here.
-                grant.renew_at = min(grant.renew_at, time.monotonic())
-                self._io.keeper.hold(grant)
+                self._renew_now(grant)
                 raise
             is_held = False
+        finally:
+            self._let_go(grant, call)
         if is_held:
             self._io.keeper.hold(grant)
         else:
@@ -608,6 +708,9 @@ class LockBase:
             grant.prolong(lease, asked_at)
             grant.lease = later
             grant.is_refused = False
+            # The session is tied to the connection of this call now.
+            grant.pass_left(call)
+            call.leave()
         return bool(count == len(self._options.keys))
 
     # --- ask the server ---------------------------------------------------------------------------
@@ -628,7 +731,7 @@ class LockBase:
             self._io.put_back(call)
             return replies
 
-        return await self._commands.retry(once, call, self._deadline())
+        return await self._retry(once, call, self._deadline())
 
     # --- with -------------------------------------------------------------------------------------
 
@@ -661,6 +764,27 @@ class LockBase:
     ) -> List[Any]:
         return await self._commands.ask(self._options.keys[0], commands, call, until, answer_by)
 
+    async def _retry(
+        self,
+        act: Callable[[float], Awaitable[T]],
+        call: Any,
+        until: float,
+        in_background: bool = False,
+    ) -> T:
+        """Repeat an action after outages. Note them for the callers that wait for their turn."""
+
+        async def noted(end: float) -> T:
+            try:
+                result = await act(end)
+            except Unavailable as error:
+                # Not the error itself, because it refers to this object.
+                self._fault = str(error)
+                raise
+            self._fault = None
+            return result
+
+        return await self._commands.retry(noted, call, until, in_background)
+
     def _clean_up(
         self, once: Callable[[float], Any], call: Any, until: float, is_told: bool = True
     ) -> Any:
@@ -670,14 +794,21 @@ class LockBase:
 
         async def work() -> None:
             try:
-                await self._commands.retry(once, call, until, in_background=is_told)
+                await self._retry(once, call, until, in_background=is_told)
             except Exception:
                 pass  # The lock ends with its lease.
             finally:
+                call.leave()
                 self._cleanups.remove(gate)
                 gate.open()
 
-        self._io.start(work())
+        try:
+            self._io.start(work())
+        except RuntimeError as error:
+            # No thread can be started. The lock ends with its lease.
+            self._cleanups.remove(gate)
+            gate.open()
+            tell(self._locks._observer.unavailable, error)
         return gate
 
 
@@ -691,6 +822,7 @@ def _collected(commands: Commands, options: Options, grant: Grant) -> None:
 
     async def release() -> None:
         call = io.call(options.raw_token, grant.kept, grant.kept is not None)
+        grant.pass_left(call)
 
         async def once(end: float) -> None:
             await commands.ask(options.keys[0], [options.release(0)], call, end)
@@ -700,6 +832,8 @@ def _collected(commands: Commands, options: Options, grant: Grant) -> None:
             await commands.retry(once, call, grant.ends_at, in_background=True)
         except Exception as error:
             tell(commands.observer.unavailable, error)
+        finally:
+            call.leave()
 
     io.start_from_finalizer(release)
 
@@ -813,7 +947,41 @@ class LocksBase(Generic[L]):
         end = time.monotonic() + self._commands.command_timeout
         return await self._commands.retry(once, call, end)
 
+    async def _release_of(self, key: Key, token: Any, later: float) -> bool:
+        """Release a lock that no lock object holds. Return False if the token doesn't hold it.
+
+        If no server is reached, the release goes on in the background for ``later`` seconds.
+        """
+        call = self._io.call(b"")
+
+        async def once(end: float) -> bool:
+            (count,) = await self._commands.ask(key, [("LOCK.RELEASE", key, token)], call, end)
+            self._io.put_back(call)
+            # If a reply was lost, the command before may have released the lock.
+            return count == 1 or bool(call.unanswered)
+
+        async def work() -> None:
+            with suppress(Exception):
+                end = time.monotonic() + later
+                await self._commands.retry(once, call, end, in_background=True)
+
+        try:
+            end = time.monotonic() + self._commands.command_timeout
+            return await self._commands.retry(once, call, end)
+        except Unavailable:
+            if later > 0:
+                self._io.start(work())
+            raise
+
     def _forked(self) -> None:
+        # The parent owns the grants, so the child must not release them when it collects its locks.
+        held = [lock._grant for lock in list(self._made) if lock._grant is not None]
+        for grant in [*self._io.keeper.held, *held]:
+            grant.is_ended = True
+            grant.forget()
+            if grant.kept is not None:
+                # The session must end with the parent's connection, so this copy closes.
+                grant.kept.link = None
         self._io.forget()
         for lock in list(self._made):
             lock._begin()

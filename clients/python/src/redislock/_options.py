@@ -35,6 +35,15 @@ def _raw(name: str, value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else value
 
 
+def _names(keys: Union[Key, Sequence[Key]]) -> Tuple[Key, ...]:
+    if isinstance(keys, (str, bytes)):
+        return (keys,)
+    try:
+        return tuple(keys)
+    except TypeError:
+        raise TypeError("keys must be str, bytes, or several of them") from None
+
+
 @dataclass(frozen=True)
 class Options:
     """The keys, the token and the options of a lock. Times are in seconds."""
@@ -57,8 +66,8 @@ class Options:
 
     @classmethod
     def of(cls, keys: Union[Key, Sequence[Key]], token: Any, **options: Any) -> "Options":
-        names = (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
-        return cls(keys=names, token=secrets.token_hex(16) if token is None else token, **options)
+        token = secrets.token_hex(16) if token is None else token
+        return cls(keys=_names(keys), token=token, **options)
 
     def __post_init__(self) -> None:
         if not self.keys:

@@ -27,6 +27,7 @@ from redis import exceptions
 from ._call import Call
 from ._errors import NoAnswer, Unavailable
 from ._keeper import Keeper
+from ._observer import tell
 from ._options import Words
 
 T = TypeVar("T")
@@ -70,6 +71,17 @@ def _over(waiter: "asyncio.Future[Any]", result: Any = None) -> None:
         waiter.set_result(result)
 
 
+def _discard(opening: "asyncio.Future[Line]") -> None:
+    """Cancel the opening of a connection, or close the connection if it is open already."""
+
+    def close(opened: "asyncio.Future[Line]") -> None:
+        if not opened.cancelled() and opened.exception() is None:
+            opened.result().close()
+
+    opening.cancel()
+    opening.add_done_callback(close)
+
+
 class Line:
     """A connection that all tasks share. Replies come in the order of the commands."""
 
@@ -103,7 +115,7 @@ class Line:
         return replies
 
     def _give_up(self, reply: "asyncio.Future[Any]", turns: int = 3) -> None:
-        """End the wait for a reply, unless it is among those that a busy loop hasn't read yet."""
+        """End the wait for a reply after some turns of the loop, in which it may still be read."""
         if turns:
             self._loop.call_soon(self._give_up, reply, turns - 1)
         else:
@@ -153,7 +165,7 @@ class Line:
         _over(self._pending.popleft(), reply)
 
     def leave(self, commands: Sequence[Words]) -> None:
-        """Write commands behind what is unanswered. The connection stays for other tasks."""
+        """Write commands behind the unanswered ones. The connection stays for other tasks."""
         if commands:
             self._send(commands)
 
@@ -251,9 +263,9 @@ class Tasks:
             self._loop.call_soon_threadsafe(lambda: self.start(make()))
 
     def tell(self, on_lost: Callable[[Any], Any], lock: Any) -> None:
-        told = on_lost(lock)
-        if inspect.iscoroutine(told):
-            self.start(told)
+        work = tell(on_lost, lock)
+        if inspect.iscoroutine(work):
+            self.start(work)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -286,15 +298,12 @@ class Tasks:
         if call.is_apart:
             if call.kept.link is None or elsewhere is not None:
                 self.put_back(call)
-                opening = asyncio.ensure_future(self._open(servers, key, elsewhere, OwnLine))
-                try:
-                    await asyncio.wait({opening}, timeout=max(0.0, until - time.monotonic()))
-                finally:
-                    if not opening.done():
-                        opening.cancel()
-                if opening.cancelled() or not opening.done():
-                    raise NoAnswer
-                call.kept.link = opening.result()
+                opened = await self._open_own(servers, key, elsewhere, until)
+                if call.kept.link is None:
+                    call.kept.link = opened
+                else:
+                    # Another call of the same session was faster.
+                    opened.close()
             return call.kept.link  # type: ignore[no-any-return]
         address = servers.find(key, elsewhere)
         line = self._lines.get((kind, address))
@@ -306,14 +315,26 @@ class Tasks:
                 self._open(servers, key, elsewhere, Listener if kind == "messages" else Line)
             )
             self._opening[kind, address] = shared
+            # Not with the limit of this task, because other tasks wait for the same connection.
+            limit = asyncio.get_running_loop().call_later(servers.attempt_timeout, shared.cancel)
+            shared.add_done_callback(lambda _: limit.cancel())
             shared.add_done_callback(lambda it: self._opened(kind, address, it))
         await asyncio.wait({shared}, timeout=max(0.0, until - time.monotonic()))
-        if not shared.done():
-            # Nobody waits for it from now on; the next try connects anew.
-            shared.cancel()
         if not shared.done() or shared.cancelled():
             raise NoAnswer
         return shared.result()
+
+    async def _open_own(self, servers: Any, key: Any, elsewhere: Any, until: float) -> Line:
+        opening = asyncio.ensure_future(self._open(servers, key, elsewhere, OwnLine))
+        try:
+            await asyncio.wait({opening}, timeout=max(0.0, until - time.monotonic()))
+        except BaseException:
+            _discard(opening)
+            raise
+        if not opening.done() or opening.cancelled():
+            _discard(opening)
+            raise NoAnswer
+        return opening.result()
 
     async def _open(self, servers: Any, key: Any, elsewhere: Any, kind: Type[Line]) -> Line:
         raw, address = await servers.open(key, elsewhere)
@@ -338,6 +359,8 @@ class Tasks:
                 line.retire()
 
     async def close(self) -> None:
+        for opening in self._opening.values():
+            opening.cancel()
         for line in self._lines.values():
             line.close()
         self._lines.clear()

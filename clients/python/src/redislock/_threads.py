@@ -12,6 +12,7 @@ from redis import exceptions
 from ._call import Call
 from ._errors import Cancelled, NoAnswer
 from ._keeper import Keeper
+from ._observer import LOG, tell
 from ._options import Words
 
 T = TypeVar("T")
@@ -79,6 +80,8 @@ class Link:
         self.raw = raw
         self.address = address
         self._busy = threading.Lock()
+        # True if a reply is missing, which a later command would take for its own.
+        self._is_spent = False
 
     def is_usable(self) -> bool:
         """Return False if the server closed the connection."""
@@ -95,9 +98,13 @@ class Link:
         ):
             raise NoAnswer
         try:
+            if self._is_spent:
+                raise exceptions.ConnectionError("a command before got no reply")
             call.begin(self._interrupt)
+            self._is_spent = True
             self.raw.send_packed_command(self.raw.pack_commands(commands))
             replies = [self._receive(until) for _ in commands]
+            self._is_spent = False
             call.begin(None)
             return replies
         except exceptions.ConnectionError:
@@ -144,7 +151,8 @@ class ThreadKeeper(Keeper):
 
     def start(self, work: Optional[Callable[[], Any]] = None) -> None:
         self._work.put(work)
-        if self._thread is None:
+        # A thread that couldn't be started is tried again.
+        if self._thread is None or not self._thread.is_alive():
             self._thread = thread = threading.Thread(
                 target=self._run, name="redislock", daemon=True
             )
@@ -157,12 +165,19 @@ class ThreadKeeper(Keeper):
             with suppress(queue.Empty):
                 work = self._work.get(timeout=max(0.0, min(self.look() - time.monotonic(), 10.0)))
                 if work is not None:
-                    in_thread(work)
+                    self._start_work(work)
                 continue
             if not self.held:
                 self._thread = None
                 if not self._work.empty() or self.held:
                     self.start()
+
+    def _start_work(self, work: Callable[[], Any]) -> None:
+        try:
+            in_thread(work)
+        except RuntimeError:
+            # No more threads. This thread must go on to look after the grants.
+            LOG.exception("a lock that was collected ends with its lease")
 
 
 class Threads:
@@ -190,14 +205,22 @@ class Threads:
         return not owner.is_alive()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run work in the background."""
-        in_thread(run, work)
+        """Run work in the background. Raise RuntimeError if no thread can be started."""
+        try:
+            in_thread(run, work)
+        except BaseException:
+            work.close()
+            raise
 
     def start_from_finalizer(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self.keeper.start(lambda: run(make()))
 
     def tell(self, on_lost: Callable[[Any], Any], lock: Any) -> None:
-        in_thread(on_lost, lock)
+        try:
+            in_thread(on_lost, lock)
+        except RuntimeError:
+            # No more threads, but the program must hear of the loss.
+            tell(on_lost, lock)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -235,7 +258,12 @@ class Threads:
                 else:
                     link.close()
             if call.kept.link is None:
-                call.kept.link = await self._open(servers.open(key, elsewhere), call, until)
+                opened = await self._open(servers.open(key, elsewhere), call, until)
+                if call.kept.link is None:
+                    call.kept.link = opened
+                else:
+                    # Another call of the same session was faster.
+                    self._put(opened)
         return call.kept.link  # type: ignore[no-any-return]
 
     async def _open(
