@@ -230,7 +230,7 @@ enum Failure {
 impl From<Failure> for Failed {
     fn from(failure: Failure) -> Failed {
         match failure {
-            Failure::Late(told) | Failure::Wrong(told) => told.into(),
+            Failure::Late(text) | Failure::Wrong(text) => text.into(),
         }
     }
 }
@@ -270,7 +270,7 @@ fn what_panicked(payload: &(dyn Any + Send)) -> String {
     }
 }
 
-fn told(reason: anyhow::Error) -> Failed {
+fn failed(reason: anyhow::Error) -> Failed {
     format!("{reason:#}").into()
 }
 
@@ -287,7 +287,7 @@ fn own_tests(program: &Path, name: &str, server: &Path, module: &Path) -> Option
         .env("REDIS_SERVER", server)
         .env("REDIS_LOCK_MODULE", module);
     Some(Trial::test(name, move || {
-        run_within(OWN_TESTS_TIME, command).map_err(told)
+        run_within(OWN_TESTS_TIME, command).map_err(failed)
     }))
 }
 
