@@ -54,8 +54,10 @@ final class Acquisition {
   /** True once the end of the wait is being confirmed: no request may follow the CANCEL. */
   private boolean isEnding;
   private boolean isOver;
-  /** True from the first grant, which may need a session or replicas yet. */
+  /** True from the first grant, which may be over since then. */
   private boolean isGranted;
+  /** True while a grant is confirmed, which may need a session or replicas yet. */
+  private boolean isConfirming;
   /** The time before the latest LOCK.WAIT was sent, from which its lease counts. */
   private volatile long blockSentNanos;
 
@@ -191,6 +193,7 @@ final class Acquisition {
       backoff.reset();
       if (reply instanceof Long) {
         isQueued = true;
+        isConfirming = false;
         next = locks.after(isAnnounced ? 0 : askNanos(), this::ask);
         isAnnounced = false;
         return;
@@ -211,7 +214,7 @@ final class Acquisition {
     // The grant may have expired while this process stood still: the same command asks again.
     long ageNanos = System.nanoTime() - sentNanos;
     synchronized (this) {
-      isGranted = true;
+      isGranted = isConfirming = true;
     }
     boolean isOld = (turn != null || !waits) && ageNanos > Call.nanosOf(options.firstLease()) / 3;
     if (isOld) {
@@ -235,7 +238,7 @@ final class Acquisition {
   private void confirm(long fence) {
     synchronized (this) {
       if (isOver) return;
-      if (own == null) own = locks.link.own();
+      if (own == null) own = locks.own();
     }
     List<byte[]> words = new ArrayList<>();
     if (options.session) words.add("SESSION".getBytes(UTF_8));
@@ -291,19 +294,19 @@ final class Acquisition {
   private void timeOver() {
     Throwable last;
     boolean isWaitingHere;
-    boolean isConfirming;
+    boolean mayBeGranted;
     synchronized (this) {
       if (isOver) return;
       isEnding = true;
       isWaitingHere = !isSent;
-      isConfirming = isGranted;
+      mayBeGranted = isConfirming;
       last = outage;
     }
     if (isWaitingHere && lock.isTaken()) finish(null, Observer.Outcome.NOT_ACQUIRED);
     else if (isWaitingHere) confirmRefusal(Duration.ofNanos(CONFIRM_NANOS));
     else if (last != null) fail(Fault.outage(last), Observer.Outcome.FAILED);
     else if (!waits) fail(Fault.outage(Call.noReply(locks.commandTimeout)), Observer.Outcome.FAILED);
-    else if (isConfirming) failLater();
+    else if (mayBeGranted) failLater();
     else confirmEnd();
   }
 
@@ -371,7 +374,7 @@ final class Acquisition {
     }
     if (open != null) open.cancel(true);
     if (turn != null) turn.close();
-    if (own != null) Locks.EVENTS.execute(own::close);
+    if (own != null) locks.closeOwn(own);
     Duration took = Duration.ofNanos(System.nanoTime() - begunNanos);
     // LOCK.WAIT doesn't say whether it waited for its grant.
     boolean isLong = outcome != Observer.Outcome.GRANTED || took.toMillis() > 1;

@@ -49,16 +49,17 @@ final class Call {
 
   /** Sends a command like the other method, with a longest time of one attempt. */
   static CompletableFuture<Reply> send(Locks locks, Link link, Command command, Duration limit, Duration attempt) {
-    return begin(locks, link, command, limit, attempt).reply;
+    return begin(locks, link, command, limit, attempt, CompletableFuture.completedFuture(null)).reply;
   }
 
-  /** Sends a command like {@link #send}, and returns the call, of which the latest fault can be asked. */
-  static Call begin(Locks locks, Link link, Command command, Duration limit, Duration attempt) {
+  /** Sends a command like {@link #send} after the end of another one, and returns the call with its latest fault. */
+  static Call begin(
+      Locks locks, Link link, Command command, Duration limit, Duration attempt, CompletableFuture<?> before) {
     Call call = new Call(locks, link, command, limit, attempt);
     locks.endWithClose(call.reply);
     ScheduledFuture<?> end = locks.after(nanosOf(limit), () -> call.reply.completeExceptionally(Fault.outage(call.lastFault)));
     call.reply.whenComplete((reply, error) -> end.cancel(false));
-    call.attempt();
+    before.whenComplete((done, error) -> call.attempt());
     return call;
   }
 

@@ -48,6 +48,8 @@ final class Grant {
   private Duration lease;
   private long untilNanos;
   private ScheduledFuture<?> due;
+  /** The latest command that sets the lease. */
+  private CompletableFuture<?> prolonging = CompletableFuture.completedFuture(null);
   private boolean isOutageTold;
   private Cleaner.Cleanable forgotten;
 
@@ -62,7 +64,7 @@ final class Grant {
     this.link = link;
     this.owner = owner;
     grantedNanos = System.nanoTime();
-    lastEndNanos = sentNanos + Call.nanosOf(options.longestHold);
+    lastEndNanos = sentNanos + Call.nanosOf(options.lastRenewal());
     renewed(sentNanos, options.firstLease(), options.lease);
   }
 
@@ -90,6 +92,11 @@ final class Grant {
 
   private synchronized boolean isReleased() {
     return phase == Phase.RELEASED;
+  }
+
+  /** Returns true if the grant was released, or is known to be lost. */
+  synchronized boolean isEnded() {
+    return phase != Phase.HELD;
   }
 
   /** Releases the grant when this object, its holder, is collected. */
@@ -207,6 +214,7 @@ final class Grant {
   CompletableFuture<Boolean> releaseAfter(Duration rest) {
     Duration left;
     synchronized (this) {
+      if (phase == Phase.RELEASED) return CompletableFuture.completedFuture(true);
       left = remaining();
       if (!left.isZero()) phase = Phase.RELEASED;
     }
@@ -214,7 +222,7 @@ final class Grant {
       expire();
       return CompletableFuture.completedFuture(false);
     }
-    Call call = Call.begin(locks, link, lastCommand(rest), left, locks.attempt);
+    Call call = Call.begin(locks, link, lastCommand(rest), left, locks.attempt, before(rest));
     CompletableFuture<Boolean> released = counted(call.reply());
     ended(released);
     released.whenComplete((done, error) -> closeOwn());
@@ -223,6 +231,11 @@ final class Grant {
         Call.nanosOf(locks.commandTimeout), () -> told.completeExceptionally(Fault.unreleased(call.lastFault())));
     told.whenComplete((done, error) -> end.cancel(false));
     return told;
+  }
+
+  /** Returns what the last command has to wait for: a renewal on another connection would undo its lease. */
+  private synchronized CompletableFuture<?> before(Duration rest) {
+    return rest.isZero() ? CompletableFuture.completedFuture(null) : prolonging;
   }
 
   /** Ends a guarded block: only a loss is thrown. */
@@ -268,18 +281,14 @@ final class Grant {
     lease = later;
     isOutageTold = false;
     untilNanos = sentNanos + Call.nanosOf(set);
-    long pauseNanos = renews() ? Math.min(Call.nanosOf(set) / 3, lastEndNanos - System.nanoTime()) : 0;
+    long pauseNanos = options.renews() ? Math.min(Call.nanosOf(set) / 3, lastEndNanos - System.nanoTime()) : 0;
     schedule(pauseNanos);
-  }
-
-  private boolean renews() {
-    return options.renewed || options.session;
   }
 
   private synchronized void schedule(long pauseNanos) {
     if (due != null) due.cancel(false);
     if (phase != Phase.HELD) return;
-    boolean isLast = !renews() || lastEndNanos - untilNanos < TimeUnit.MILLISECONDS.toNanos(1);
+    boolean isLast = !options.renews() || lastEndNanos - untilNanos < TimeUnit.MILLISECONDS.toNanos(1);
     long leftNanos = untilNanos - System.nanoTime();
     due = isLast || leftNanos <= pauseNanos
         ? locks.after(leftNanos, this::expire)
@@ -330,7 +339,12 @@ final class Grant {
   private CompletableFuture<Boolean> prolong(Duration set, Duration later, Duration limit) {
     Command command = Command.of("EXTEND", keys, token, "PX", set.toMillis());
     Command tied = options.session ? command.with(List.of("SESSION".getBytes(UTF_8))) : command;
-    return Call.send(locks, link, tied, limit).thenApply(reply -> {
+    CompletableFuture<Call.Reply> sent;
+    synchronized (this) {
+      if (phase != Phase.HELD) return CompletableFuture.completedFuture(false);
+      prolonging = sent = Call.send(locks, link, tied, limit);
+    }
+    return sent.thenApply(reply -> {
       boolean isHeld = reply.count() == keys.size();
       if (isHeld) renewed(reply.sentNanos(), set, later);
       // A release may have overtaken it.
@@ -384,6 +398,6 @@ final class Grant {
   }
 
   private void closeOwn() {
-    if (link != locks.link) Locks.EVENTS.execute(link::close);
+    if (link != locks.link) locks.closeOwn(link);
   }
 }

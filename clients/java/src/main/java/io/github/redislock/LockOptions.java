@@ -59,7 +59,10 @@ public final class LockOptions implements Cloneable {
     return changed;
   }
 
-  /** Sets the longest time for which the lease is renewed. The lock is lost then. Default: 24 h. */
+  /**
+   * Sets the longest time for which the lease is renewed. The lock is lost then. Default: 24 h. A lease that
+   * isn't renewed has no such limit.
+   */
   public LockOptions longestHold(Duration longest) {
     LockOptions changed = copy();
     changed.longestHold = time("longestHold", longest, Duration.ofMillis(1));
@@ -152,9 +155,19 @@ public final class LockOptions implements Cloneable {
     return changed;
   }
 
+  /** Returns true if the lease is renewed, by this library or by the server. */
+  boolean renews() {
+    return renewed || session;
+  }
+
+  /** Returns the time after which the lease isn't renewed any more. Nothing limits a lease that never is. */
+  Duration lastRenewal() {
+    return renews() ? longestHold : LONGEST;
+  }
+
   /** Returns the lease of the grant itself. */
   Duration firstLease() {
-    return lease.compareTo(longestHold) < 0 ? lease : longestHold;
+    return lease.compareTo(lastRenewal()) < 0 ? lease : lastRenewal();
   }
 
   /** Returns the words of the mode and of the data. */

@@ -18,6 +18,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 
 /**
  * The locks of one Redis client. One object is enough for a program:
@@ -43,6 +44,8 @@ public final class Locks implements AutoCloseable {
   private final LockOptions defaults;
   private final ScheduledThreadPoolExecutor timer;
   private final Set<Grant> grants = ConcurrentHashMap.newKeySet();
+  /** The open links of single grants. */
+  private final Set<Link> owned = ConcurrentHashMap.newKeySet();
   /** The calls that haven't ended. */
   private final Set<CompletableFuture<?>> calls = ConcurrentHashMap.newKeySet();
   private volatile boolean isClosed;
@@ -122,15 +125,34 @@ public final class Locks implements AutoCloseable {
   }
 
   /**
-   * Closes the connections of this library. What is held stays until its lease is over. Calls that
-   * haven't ended, and later ones, throw {@link UnavailableException}.
+   * Closes the connections of this library. Held sessions end at once, and other locks with their lease.
+   * Calls that haven't ended, and later ones, throw {@link UnavailableException}.
    */
   @Override
   public void close() {
     isClosed = true;
     timer.shutdownNow();
-    link.close();
+    Stream<Link> links = Stream.concat(Stream.of(link), owned.stream());
+    CompletableFuture.allOf(links.map(Locks::closing).toArray(CompletableFuture[]::new)).join();
     for (CompletableFuture<?> call : calls) call.completeExceptionally(closed());
+  }
+
+  /** Closes a link on a thread where that may take its time. */
+  private static CompletableFuture<Void> closing(Link link) {
+    return CompletableFuture.runAsync(link::close, EVENTS);
+  }
+
+  /** Returns a link for a single grant. */
+  Link own() {
+    Link own = link.own();
+    owned.add(own);
+    if (isClosed) closeOwn(own);
+    return own;
+  }
+
+  void closeOwn(Link own) {
+    owned.remove(own);
+    closing(own);
   }
 
   /** Ends a call when these locks are closed. */
@@ -146,6 +168,7 @@ public final class Locks implements AutoCloseable {
 
   void holds(RedisLock lock, Grant grant) {
     grants.add(grant);
+    if (grant.isEnded()) grants.remove(grant);
     tell(() -> observer.granted(lock, grant.fence));
   }
 

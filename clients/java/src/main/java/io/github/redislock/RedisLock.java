@@ -1,5 +1,7 @@
 package io.github.redislock;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
+
 import io.github.redislock.spi.Command;
 import java.time.Duration;
 import java.util.ArrayDeque;
@@ -200,14 +202,33 @@ public sealed class RedisLock implements Lock permits RedisReadWriteLock.Writer 
       held = grant;
     }
     if (held == null) return Duration.ZERO;
+    long leftMs = Long.MAX_VALUE;
+    for (Call.Reply left : ofEachKey("CHECK", held.token())) leftMs = Math.min(leftMs, left.count());
+    return Duration.ofMillis(leftMs);
+  }
+
+  /** Asks the server whether any client holds one of the keys now. */
+  public boolean isLocked() {
+    return ofEachKey("INFO", "WAITERS", 0).stream().anyMatch(info -> hasHolders(info.value()));
+  }
+
+  private List<Call.Reply> ofEachKey(String verb, Object... arguments) {
     List<CompletableFuture<Call.Reply>> replies = new ArrayList<>();
     for (byte[] key : keys) {
-      Command check = Command.of("CHECK", List.of(key), held.token());
-      replies.add(Call.send(locks, locks.link, check, locks.commandTimeout));
+      Command command = Command.of(verb, List.of(key), arguments);
+      replies.add(Call.send(locks, locks.link, command, locks.commandTimeout));
     }
-    long leftMs = Long.MAX_VALUE;
-    for (CompletableFuture<Call.Reply> reply : replies) leftMs = Math.min(leftMs, Waits.uninterruptibly(reply).count());
-    return Duration.ofMillis(leftMs);
+    return replies.stream().map(Waits::uninterruptibly).toList();
+  }
+
+  /** Returns true if a reply of LOCK.INFO, a list of names and values, has a holder. */
+  private static boolean hasHolders(Object info) {
+    if (!(info instanceof List<?> fields)) return false;
+    for (int field = 0; field < fields.size(); field += 2) {
+      boolean isHolders = fields.get(field) instanceof byte[] name && new String(name, UTF_8).equals("holders");
+      if (isHolders) return fields.get(field + 1) instanceof List<?> holders && !holders.isEmpty();
+    }
+    return false;
   }
 
   /**
@@ -238,9 +259,20 @@ public sealed class RedisLock implements Lock permits RedisReadWriteLock.Writer 
     synchronized (this) {
       line.remove(ended);
       if (running == ended) running = null;
-      if (granted != null) grant = latest = granted;
+      if (granted != null) note(granted);
     }
     runNext();
+  }
+
+  /** Notes a grant, which may have ended before it arrived here. */
+  private void note(Grant granted) {
+    latest = granted;
+    if (!granted.isEnded()) grant = granted;
+    else if (granted.isLost()) noteLoss(granted);
+  }
+
+  private void noteLoss(Grant lost) {
+    if (lost.owner() != null) losers.add(lost.owner());
   }
 
   /** Holds a grant of this thread that another lock object has passed on. */
@@ -248,7 +280,7 @@ public sealed class RedisLock implements Lock permits RedisReadWriteLock.Writer 
     passed.heldBy(this);
     synchronized (this) {
       losers.remove(passed.owner());
-      grant = latest = passed;
+      note(passed);
     }
     locks.holds(this, passed);
   }
@@ -256,10 +288,11 @@ public sealed class RedisLock implements Lock permits RedisReadWriteLock.Writer 
   /** Notes the end of a grant, and lets the next acquire run once it can't be hit by the release. */
   void ended(Grant over, CompletableFuture<?> released) {
     synchronized (this) {
-      if (grant != over) return;
-      grant = null;
       releases++;
-      if (over.isLost() && over.owner() != null) losers.add(over.owner());
+      if (grant == over) {
+        grant = null;
+        if (over.isLost()) noteLoss(over);
+      }
     }
     // A drawn token is never used again.
     CompletableFuture<?> harmless = options.token == null ? CompletableFuture.completedFuture(null) : released;
@@ -370,9 +403,8 @@ public sealed class RedisLock implements Lock permits RedisReadWriteLock.Writer 
       }
       if (!isTaken && grant != null) grant.releaseAll();
     }, Locks.EVENTS);
-    hold.whenComplete((done, error) -> {
-      if (hold.isCancelled()) acquisition.cancel();
-    });
+    // Does nothing after a grant. The program may also end the future with a timeout.
+    hold.whenComplete((done, error) -> acquisition.cancel());
     return hold;
   }
 

@@ -19,12 +19,12 @@ public final class RedisSemaphore {
     this.limit = limit;
   }
 
-  /** Waits for one permit without a limit. */
+  /** Waits for one permit, without a limit unless the option {@code longestWait} sets one. */
   public Hold acquire() throws InterruptedException {
     return locks.lock(options, key).acquire();
   }
 
-  /** Waits for permits without a limit, all of them or none. */
+  /** Waits for permits like {@link #acquire()}, all of them or none. */
   public Hold acquire(long permits) throws InterruptedException {
     return locks.lock(options.limit(limit, permits), key).acquire();
   }
@@ -44,7 +44,7 @@ public final class RedisSemaphore {
     return locks.lock(options, key).tryAcquire();
   }
 
-  /** Waits for permits without a limit and without a thread. */
+  /** Waits for permits like {@link #acquire(long)}, without a thread. */
   public CompletableFuture<Hold> acquireAsync(long permits) {
     return locks.lock(options.limit(limit, permits), key).acquireAsync();
   }

@@ -7,14 +7,22 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.github.redislock.jedis.JedisLink;
+import io.github.redislock.spi.Link;
 import java.time.Duration;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
+import redis.clients.jedis.DefaultJedisClientConfig;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.RedisProtocol;
+import redis.clients.jedis.providers.PooledConnectionProvider;
 
 /** Holds and their asynchronous form, the end of Locks, and texts. */
 class HoldsTest {
@@ -26,6 +34,24 @@ class HoldsTest {
       CompletableFuture<Hold> waits = locks.lock("k").acquireAsync();
       until(() -> server.waiters("k") == 1);
       waits.cancel(true);
+      until(() -> server.waiters("k") == 0);
+      assertTrue(hold.release());
+      until(() -> server.command("EXISTS", "k").equals(0L));
+    }
+  }
+
+  /** A future that ends in any other way than by its grant leaves nothing either. */
+  @ParameterizedTest
+  @EnumSource
+  void aTimeoutOfTheFutureLeavesNothing(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      Hold hold = locks.lock("k").acquire();
+      CompletableFuture<Hold> late = locks.lock("k").acquireAsync();
+      CompletableFuture<Hold> replaced = locks.lock("k").acquireAsync();
+      until(() -> server.waiters("k") == 2);
+      late.orTimeout(1, TimeUnit.MILLISECONDS);
+      until(() -> server.waiters("k") == 1);
+      replaced.completeOnTimeout(null, 1, TimeUnit.MILLISECONDS);
       until(() -> server.waiters("k") == 0);
       assertTrue(hold.release());
       until(() -> server.command("EXISTS", "k").equals(0L));
@@ -139,6 +165,40 @@ class HoldsTest {
       lock.unlock();
       assertFalse(lock.tryLock());
     }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void anyClientMayHaveLocked(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      isLockedByOthers(server, locks);
+    }
+  }
+
+  @Test
+  void jedisMayReadMaps() throws Exception {
+    try (TestServer server = new TestServer()) {
+      JedisClientConfig config = DefaultJedisClientConfig.builder().protocol(RedisProtocol.RESP3).build();
+      HostAndPort address = new HostAndPort("127.0.0.1", server.port());
+      Link link = new JedisLink(TestServer.jedis(new PooledConnectionProvider(address, config)));
+      try (Locks locks = new Locks(link, Duration.ofSeconds(8), Observer.LOGGING)) {
+        isLockedByOthers(server, locks);
+      }
+    }
+  }
+
+  private static void isLockedByOthers(TestServer server, Locks locks) {
+    RedisLock lock = locks.lock("k", "l");
+    assertFalse(lock.isLocked());
+    for (String each : new String[] {"k", "l"}) {
+      server.command("LOCK.ACQUIRE", each, "other", "PX", "60000", "SHARED");
+      assertTrue(lock.isLocked());
+      server.command("LOCK.RELEASE", each, "other");
+      assertFalse(lock.isLocked());
+    }
+    assertTrue(lock.tryLock());
+    assertTrue(lock.isLocked());
+    lock.unlock();
   }
 
   @ParameterizedTest

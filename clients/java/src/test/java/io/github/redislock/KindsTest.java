@@ -57,7 +57,7 @@ class KindsTest {
   @ParameterizedTest
   @EnumSource
   void aCluster(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer("--cluster-enabled", "yes")) {
+    try (TestServer server = new TestServer("--cluster-enabled", "yes", "--cluster-port", "" + TestServer.freePort())) {
       server.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383");
       until(() -> new String((byte[]) server.command("CLUSTER", "INFO")).contains("cluster_state:ok"));
       try (Locks locks = locksOf(ofCluster(kind, server.port()))) {

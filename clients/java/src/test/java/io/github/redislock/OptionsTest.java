@@ -27,6 +27,14 @@ class OptionsTest {
     }
   }
 
+  @Test
+  void theLongestHoldLimitsRenewedLeasesOnly() {
+    LockOptions options = LockOptions.defaults().lease(Duration.ofHours(48));
+    assertEquals(Duration.ofHours(24), options.firstLease());
+    assertEquals(Duration.ofHours(48), options.withoutRenewal().firstLease());
+    assertEquals(Duration.ofHours(24), options.withoutRenewal().session().firstLease());
+  }
+
   @ParameterizedTest
   @EnumSource
   void aHoldReleasedLaterKeepsTheLockForThatTime(TestServer.Kind kind) throws Exception {

@@ -38,9 +38,7 @@ final class TestServer implements AutoCloseable {
   private final Jedis admin;
 
   TestServer(String... more) throws Exception {
-    try (ServerSocket free = new ServerSocket(0)) {
-      port = free.getLocalPort();
-    }
+    port = freePort();
     Path folder = Files.createTempDirectory("redis-lock");
     List<String> words = new ArrayList<>(List.of(environment("REDIS_SERVER"), "--port", "" + port,
         "--dir", folder.toString(), "--save", "", "--loadmodule", environment("REDIS_LOCK_MODULE")));
@@ -51,6 +49,12 @@ final class TestServer implements AutoCloseable {
         .start();
     until(() -> replies(port));
     admin = new Jedis("127.0.0.1", port, 20_000);
+  }
+
+  static int freePort() throws IOException {
+    try (ServerSocket free = new ServerSocket(0)) {
+      return free.getLocalPort();
+    }
   }
 
   static boolean replies(int port) {
@@ -69,10 +73,7 @@ final class TestServer implements AutoCloseable {
         "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key.toString(), "-out", certificate.toString())
         .redirectErrorStream(true).redirectOutput(folder.resolve("openssl.log").toFile()).start();
     if (made.waitFor() != 0) throw new IllegalStateException(Files.readString(folder.resolve("openssl.log")));
-    int tlsPort;
-    try (ServerSocket free = new ServerSocket(0)) {
-      tlsPort = free.getLocalPort();
-    }
+    int tlsPort = freePort();
     TestServer server = new TestServer("--tls-port", "" + tlsPort, "--tls-cert-file", certificate.toString(),
         "--tls-key-file", key.toString(), "--tls-auth-clients", "no");
     server.tlsPort = tlsPort;

@@ -9,14 +9,12 @@ import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Queue;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Executor;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicBoolean;
-import java.util.concurrent.locks.Lock;
-import java.util.concurrent.locks.ReentrantLock;
-import java.util.function.Supplier;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Protocol;
@@ -38,8 +36,10 @@ import redis.clients.jedis.util.Pool;
  * connection is used again only while the pool of its node is the current one: after a failover none
  * leads to the old primary.
  */
-final class Connections {
+class Connections {
   private static final int MOST_REDIRECTIONS = 5;
+  /** The errors of a server that isn't a primary, or not any more. */
+  private static final Set<String> OF_REPLICAS = Set.of("READONLY", "MASTERDOWN");
   /** The idle connections to a node that are kept. */
   private static final int MOST_IDLE = 8;
   private static final Executor REFRESHES = Executors.newCachedThreadPool(work -> {
@@ -53,32 +53,22 @@ final class Connections {
     Object run(Pool<Connection> node, Connection connection);
   }
 
-  private final Supplier<ConnectionProvider> opened;
-  private volatile ConnectionProvider provider;
+  private final Opening opening;
   private final Map<Pool<Connection>, Queue<Connection>> idle = new ConcurrentHashMap<>();
-  private final Lock opening = new ReentrantLock();
   private volatile boolean isClosed;
   private final AtomicBoolean isRefreshing = new AtomicBoolean();
 
-  Connections(ConnectionProvider provider) {
-    this(() -> provider);
+  Connections(Opening opening) {
+    this.opening = opening;
   }
 
-  Connections(Supplier<ConnectionProvider> opened) {
-    this.opened = opened;
+  Opening opening() {
+    return opening;
   }
 
-  /** Returns the program's provider, which may have to be made. */
-  ConnectionProvider provider() {
-    if (provider == null) {
-      opening.lock();
-      try {
-        if (provider == null) provider = opened.get();
-      } finally {
-        opening.unlock();
-      }
-    }
-    return provider;
+  /** Returns the program's provider, for which the caller has waited. */
+  private ConnectionProvider provider() {
+    return opening.get().join();
   }
 
   static ConnectionProvider checked(ConnectionProvider provider) {
@@ -136,30 +126,57 @@ final class Connections {
 
   void close() {
     isClosed = true;
-    idle.values().forEach(queue -> queue.forEach(Connection::close));
+    idle.values().forEach(Connections::closed);
   }
+
+  boolean isClosed() {
+    return isClosed;
+  }
+
+  /** Closes a connection that isn't used any more. */
+  void leave(Connection connection) {
+    connection.close();
+  }
+
+  /** Notes that a command had its reply. */
+  void replied() {}
 
   private Object at(Pool<Connection> node, boolean isAsking, Exchange exchange) throws Exception {
     Queue<Connection> ready = idle.computeIfAbsent(node, of -> new ConcurrentLinkedQueue<>());
-    Connection connection = ready.poll();
+    Connection connection = openOf(ready);
     if (connection == null) connection = node.getFactory().makeObject().getObject();
     try {
       if (isAsking) connection.executeCommand(Protocol.Command.ASKING);
-      return exchange.run(node, connection);
+      Object reply = exchange.run(node, connection);
+      replied();
+      return reply;
     } catch (JedisConnectionException lost) {
-      connection.setBroken();
-      // The others may have died with it.
-      ready.forEach(Connection::close);
-      ready.clear();
+      leaveAll(connection, ready);
       refreshLater();
       throw lost;
     } catch (JedisDataException error) {
-      if (String.valueOf(error.getMessage()).startsWith("CLUSTERDOWN")) refreshLater();
+      String code = String.valueOf(error.getMessage()).split(" ", 2)[0];
+      // The name of the server may lead to the new primary by now.
+      if (OF_REPLICAS.contains(code)) leaveAll(connection, ready);
+      if (code.equals("CLUSTERDOWN")) refreshLater();
       throw error;
     } finally {
-      if (connection.isBroken() || isClosed || ready.size() >= MOST_IDLE || !isCurrent(node)) connection.close();
+      if (connection.isBroken() || isClosed || ready.size() >= MOST_IDLE || !isCurrent(node)) leave(connection);
       else ready.add(connection);
     }
+  }
+
+  /** Returns an idle connection that is open, or null: Jedis would reopen a closed one without AUTH and SELECT. */
+  private static Connection openOf(Queue<Connection> ready) {
+    Connection connection = ready.poll();
+    while (connection != null && (connection.isBroken() || !connection.isConnected())) connection = ready.poll();
+    return connection;
+  }
+
+  /** Leaves a connection, and the idle ones, which may have died with it. */
+  private void leaveAll(Connection connection, Queue<Connection> ready) {
+    connection.setBroken();
+    for (Connection other; (other = ready.poll()) != null; ) leave(other);
   }
 
   private Pool<Connection> nodeOf(Command command) {
@@ -176,7 +193,7 @@ final class Connections {
   }
 
   private Pool<Connection> nodeAt(HostAndPort target, boolean isAsking) {
-    ClusterConnectionProvider cluster = (ClusterConnectionProvider) provider;
+    ClusterConnectionProvider cluster = (ClusterConnectionProvider) provider();
     if (!isAsking) refresh();
     if (!cluster.getNodes().containsKey(target.toString())) cluster.getConnection(target).close();
     return cluster.getNodes().get(target.toString());
@@ -184,7 +201,7 @@ final class Connections {
 
   /** Asks for the nodes of a cluster, without the caller: silent ones take seconds. */
   private void refreshLater() {
-    if (!(provider instanceof ClusterConnectionProvider) || !isRefreshing.compareAndSet(false, true)) return;
+    if (!(provider() instanceof ClusterConnectionProvider) || !isRefreshing.compareAndSet(false, true)) return;
     REFRESHES.execute(() -> {
       try {
         refresh();
@@ -197,11 +214,12 @@ final class Connections {
   }
 
   private void refresh() {
-    if (provider instanceof ClusterConnectionProvider cluster) cluster.renewSlotCache();
+    if (provider() instanceof ClusterConnectionProvider cluster) cluster.renewSlotCache();
   }
 
   private static boolean closed(Queue<Connection> queue) {
-    if (queue != null) queue.forEach(Connection::close);
+    // Polled first, so that no command finds a closed one.
+    for (Connection left; queue != null && (left = queue.poll()) != null; ) left.close();
     return true;
   }
 

@@ -5,8 +5,11 @@ import io.github.redislock.spi.Link;
 import io.github.redislock.spi.ServerError;
 import java.lang.reflect.Field;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
@@ -38,7 +41,8 @@ public final class JedisLink implements Link {
     thread.setDaemon(true);
     return thread;
   });
-  private CompletableFuture<Void> probing;
+  /** The servers that are looked after. */
+  private final Set<Pool<Connection>> probed = ConcurrentHashMap.newKeySet();
 
   /** Makes a link to the server, the cluster, or the primary that Sentinel names. */
   public JedisLink(UnifiedJedis jedis) {
@@ -47,7 +51,7 @@ public final class JedisLink implements Link {
 
   /** Makes a link over a provider of connections. */
   public JedisLink(ConnectionProvider provider) {
-    this(new Connections(Connections.checked(provider)));
+    this(new Connections(new Opening(Connections.checked(provider))));
   }
 
   /**
@@ -55,8 +59,8 @@ public final class JedisLink implements Link {
    * clients of a cluster and of Sentinel connect as soon as they are made.
    */
   public JedisLink(Supplier<? extends UnifiedJedis> jedis) {
-    this(new Connections(() -> Connections.checked(providerOf(jedis.get()))));
-    CompletableFuture.runAsync(connections::provider, threads);
+    this(new Connections(new Opening(() -> Connections.checked(providerOf(jedis.get())))));
+    connections.opening().get();
   }
 
   private JedisLink(Connections connections) {
@@ -70,9 +74,24 @@ public final class JedisLink implements Link {
     run(reply, () -> connections.redirected(command, (node, connection) -> {
       connection.setSoTimeout(limitMs);
       reply.send(connection, command);
-      return connection.getOne();
+      return flat(connection.getOne());
     }));
     return reply.orTimeout(limitMs, TimeUnit.MILLISECONDS);
+  }
+
+  /** Returns a reply with each map of RESP3 as a list of its names and values. */
+  private static Object flat(Object reply) {
+    if (!(reply instanceof List<?> list)) return reply;
+    List<Object> flat = new ArrayList<>(list.size());
+    for (Object each : list) {
+      if (each instanceof Map.Entry<?, ?> field) {
+        flat.add(field.getKey());
+        flat.add(flat(field.getValue()));
+      } else {
+        flat.add(flat(each));
+      }
+    }
+    return flat;
   }
 
   @Override
@@ -98,7 +117,7 @@ public final class JedisLink implements Link {
       reply.whenComplete((value, error) -> {
         if (waits.remove(connection) != null) disconnect(connection);
       });
-      probeLater();
+      probeLater(node);
       try {
         return connection.getOne();
       } finally {
@@ -110,7 +129,7 @@ public final class JedisLink implements Link {
 
   @Override
   public Link own() {
-    return new JedisLink(new Connections(connections::provider));
+    return new JedisLink(new SessionConnections(connections.opening()));
   }
 
   @Override
@@ -120,38 +139,47 @@ public final class JedisLink implements Link {
     threads.shutdown();
   }
 
-  /** Looks after the servers of the waits for as long as there are any. */
-  private synchronized void probeLater() {
-    if (probing != null && !probing.isDone()) return;
-    probing = CompletableFuture.runAsync(
-        this::probe, CompletableFuture.delayedExecutor(PROBE_EVERY.toMillis(), TimeUnit.MILLISECONDS, threads));
-    probing.whenComplete((done, error) -> {
-      if (!waits.isEmpty()) probeLater();
+  /** Looks after a server for as long as there are waits. A silent server doesn't delay the others. */
+  private void probeLater(Pool<Connection> node) {
+    if (!probed.add(node)) return;
+    CompletableFuture.delayedExecutor(PROBE_EVERY.toMillis(), TimeUnit.MILLISECONDS, threads).execute(() -> {
+      if (!isServing(node)) endWaits(node);
+      probed.remove(node);
+      if (waits.containsValue(node)) probeLater(node);
     });
   }
 
-  /** Ends the waits at a server that is silent, or that isn't the primary any more. */
-  private void probe() {
-    for (Pool<Connection> node : Map.copyOf(waits).values().stream().distinct().toList()) {
-      try {
-        if (connections.isCurrent(node)) {
-          connections.probe(node, PROBE_MS);
-          continue;
-        }
-      } catch (Exception silent) {
-        // Told by the waits.
-      }
-      waits.forEach((connection, of) -> {
-        if (of == node) disconnect(connection);
-      });
+  /** Returns false if a server is silent, or isn't the primary any more. */
+  private boolean isServing(Pool<Connection> node) {
+    try {
+      if (!connections.isCurrent(node)) return false;
+      connections.probe(node, PROBE_MS);
+      return true;
+    } catch (Exception silent) {
+      // Told by the waits.
+      return false;
     }
+  }
+
+  private void endWaits(Pool<Connection> node) {
+    waits.forEach((connection, of) -> {
+      if (of == node) disconnect(connection);
+    });
   }
 
   private interface Exchange {
     Object run() throws Exception;
   }
 
+  /** Runs an exchange on a thread of its own once there is a client, unless the reply is given up before. */
   private void run(CompletableFuture<Object> reply, Exchange exchange) {
+    connections.opening().get().whenComplete((provider, refused) -> {
+      if (refused != null) reply.completeExceptionally(told(refused));
+      else if (!reply.isDone()) start(reply, exchange);
+    });
+  }
+
+  private void start(CompletableFuture<Object> reply, Exchange exchange) {
     if (threads.isShutdown()) {
       reply.completeExceptionally(new IllegalStateException("these locks are closed"));
       return;

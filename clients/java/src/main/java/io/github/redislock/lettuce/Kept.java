@@ -6,7 +6,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 /** A connection that is opened when it is needed, and again after it was dropped. */
-final class Kept<C extends StatefulConnection<?, ?>> {
+class Kept<C extends StatefulConnection<?, ?>> {
   private static final long OPENING_NANOS = TimeUnit.SECONDS.toNanos(3);
 
   private final Supplier<C> opened;
@@ -39,11 +39,37 @@ final class Kept<C extends StatefulConnection<?, ?>> {
    */
   void drop(CompletableFuture<C> silent) {
     synchronized (this) {
-      if (current != silent) return;
+      if (isClosed || current != silent) return;
       if (!silent.isDone() && System.nanoTime() - begunNanos < OPENING_NANOS) return;
       current = null;
     }
-    silent.thenAccept(C::closeAsync);
+    leave(silent);
+  }
+
+  /** Drops the connection, if there is one. */
+  void drop() {
+    CompletableFuture<C> last;
+    synchronized (this) {
+      last = current;
+    }
+    if (last != null) drop(last);
+  }
+
+  /** Closes a dropped connection. */
+  void leave(CompletableFuture<C> dropped) {
+    dropped.thenAccept(C::closeAsync);
+  }
+
+  /** Notes that a command had its reply on this connection. */
+  void replied(CompletableFuture<C> by) {}
+
+  synchronized boolean isCurrent(CompletableFuture<C> connection) {
+    return current == connection;
+  }
+
+  /** Returns true if a connection was open and isn't now. */
+  static boolean isLost(CompletableFuture<? extends StatefulConnection<?, ?>> connection) {
+    return connection.isDone() && !connection.isCompletedExceptionally() && !connection.join().isOpen();
   }
 
   /** Closes the connection. The future ends when it is closed. */

@@ -17,6 +17,7 @@ import io.lettuce.core.protocol.ProtocolKeyword;
 import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
 import java.time.Duration;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
@@ -34,6 +35,8 @@ public final class LettuceLink implements Link {
   private static final Duration SILENCE = Duration.ofMillis(500);
   /** The longest time that closing takes its caller. */
   private static final Duration CLOSING = Duration.ofMillis(500);
+  /** The errors of a server that isn't a primary, or not any more. */
+  private static final Set<String> OF_REPLICAS = Set.of("READONLY", "MASTERDOWN");
 
   private final Supplier<LettuceLink> another;
   private final boolean isCluster;
@@ -45,20 +48,28 @@ public final class LettuceLink implements Link {
 
   /** Makes a link to one server, or to the primary that Sentinel names. */
   public LettuceLink(RedisClient client) {
-    another = () -> new LettuceLink(client);
+    this(client, Kept::new);
+  }
+
+  private LettuceLink(RedisClient client, Keeping keeping) {
+    another = () -> new LettuceLink(client, KeptForSession::new);
     isCluster = false;
     topology = connection -> CompletableFuture.completedFuture(false);
-    commands = new Kept<>(() -> client.connect(ByteArrayCodec.INSTANCE));
+    commands = keeping.of(() -> client.connect(ByteArrayCodec.INSTANCE));
     turns = new Turns(new Kept<>(() -> client.connectPubSub(ByteArrayCodec.INSTANCE)), false);
     commands.get();
   }
 
   /** Makes a link to a cluster. */
   public LettuceLink(RedisClusterClient client) {
-    another = () -> new LettuceLink(client);
+    this(client, Kept::new);
+  }
+
+  private LettuceLink(RedisClusterClient client, Keeping keeping) {
+    another = () -> new LettuceLink(client, KeptForSession::new);
     isCluster = true;
     topology = connection -> new Nodes(client, (StatefulRedisClusterConnection<byte[], byte[]>) connection).ask();
-    commands = new Kept<>(() -> client.connect(ByteArrayCodec.INSTANCE));
+    commands = keeping.of(() -> client.connect(ByteArrayCodec.INSTANCE));
     Kept<StatefulRedisPubSubConnection<byte[], byte[]>> messages =
         new Kept<>(() -> client.connectPubSub(ByteArrayCodec.INSTANCE));
     turns = new Turns(messages, true);
@@ -74,8 +85,9 @@ public final class LettuceLink implements Link {
       else if (!reply.isDone()) dispatch(connection, command, reply);
     });
     reply.whenComplete((value, error) -> {
-      boolean isLong = error instanceof TimeoutException && limit.compareTo(SILENCE) >= 0;
-      if (isLong && isSilent()) replace(opened);
+      if (error == null) commands.replied(opened);
+      else if (error instanceof ServerError refusal) replaceIfReplica(opened, refusal);
+      else if (isSilent(error, limit) || Kept.isLost(opened)) replace(opened);
     });
     return reply.orTimeout(Math.max(limit.toMillis(), 1), TimeUnit.MILLISECONDS);
   }
@@ -126,12 +138,20 @@ public final class LettuceLink implements Link {
   }
 
   /**
-   * Returns true if no reply has come for some time. A busy program can be too slow for its replies: another
-   * connection would be slower yet, and the commands under way would fail. Of a cluster one node may be silent
-   * while others reply.
+   * Returns true if a command timed out, and no reply has come for some time. A busy program can be too slow
+   * for its replies: another connection would be slower yet, and the commands under way would fail. Of a
+   * cluster one node may be silent while others reply.
    */
-  private boolean isSilent() {
+  private boolean isSilent(Throwable error, Duration limit) {
+    if (!(error instanceof TimeoutException) || limit.compareTo(SILENCE) < 0) return false;
     return isCluster || System.nanoTime() - repliedNanos >= SILENCE.toNanos();
+  }
+
+  /** Connects again after the reply of a replica: the server's name may lead to the new primary by now. */
+  private void replaceIfReplica(CompletableFuture<StatefulConnection<byte[], byte[]>> replica, ServerError refusal) {
+    if (!OF_REPLICAS.contains(refusal.code())) return;
+    commands.drop(replica);
+    turns.replace();
   }
 
   /** Looks for the node that has taken over from a silent one, else replaces the connections. */
@@ -143,6 +163,11 @@ public final class LettuceLink implements Link {
       if (!moved) commands.drop(silent);
       turns.replace();
     });
+  }
+
+  /** A way to keep the connection for commands. */
+  private interface Keeping {
+    Kept<StatefulConnection<byte[], byte[]>> of(Supplier<StatefulConnection<byte[], byte[]>> opened);
   }
 
   /** The nodes of a cluster, by which a silent one is left. */

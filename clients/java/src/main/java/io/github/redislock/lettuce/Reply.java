@@ -3,12 +3,15 @@ package io.github.redislock.lettuce;
 import io.lettuce.core.codec.ByteArrayCodec;
 import io.lettuce.core.output.CommandOutput;
 import java.nio.ByteBuffer;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Deque;
 import java.util.List;
 
-/** A reply: null, a number, bytes, or a list of these. */
+/** A reply: null, a number, bytes, or a list of replies. A map is a list of its names and values. */
 final class Reply extends CommandOutput<byte[], byte[], Object> {
-  private List<Object> list;
+  /** The lists that aren't complete, the innermost first. */
+  private final Deque<List<Object>> open = new ArrayDeque<>();
 
   Reply() {
     super(ByteArrayCodec.INSTANCE, null);
@@ -26,11 +29,22 @@ final class Reply extends CommandOutput<byte[], byte[], Object> {
 
   @Override
   public void multi(int count) {
-    if (count > 0) output = list = new ArrayList<>(count);
+    if (count < 0) {
+      add(null);
+      return;
+    }
+    List<Object> list = new ArrayList<>(count);
+    add(list);
+    open.push(list);
+  }
+
+  @Override
+  public void complete(int depth) {
+    while (open.size() > depth) open.pop();
   }
 
   private void add(Object value) {
-    if (list != null) list.add(value);
-    else output = value;
+    if (open.isEmpty()) output = value;
+    else open.peek().add(value);
   }
 }

@@ -24,7 +24,15 @@ final class Turns {
   private final boolean isCluster;
   private final String id = random();
   private final Map<String, Runnable> waiting = new ConcurrentHashMap<>();
-  private final Map<String, CompletableFuture<Void>> channels = new ConcurrentHashMap<>();
+  private final Map<String, Subscription> channels = new ConcurrentHashMap<>();
+
+  /** A subscription on a connection. */
+  private record Subscription(
+      CompletableFuture<StatefulRedisPubSubConnection<byte[], byte[]>> on, CompletableFuture<Void> listening) {
+    boolean lasts(CompletableFuture<StatefulRedisPubSubConnection<byte[], byte[]>> current) {
+      return on == current && !listening.isCompletedExceptionally();
+    }
+  }
 
   Turns(Kept<StatefulRedisPubSubConnection<byte[], byte[]>> messages, boolean isCluster) {
     this.messages = messages;
@@ -45,7 +53,7 @@ final class Turns {
 
       @Override
       public CompletableFuture<Void> listening() {
-        return channels.computeIfAbsent(channel, Turns.this::listen);
+        return listeningTo(channel);
       }
 
       @Override
@@ -57,16 +65,25 @@ final class Turns {
 
   /** Listens on another connection from now on. */
   void replace() {
-    messages.drop(messages.get());
-    channels.values().removeIf(CompletableFuture::isDone);
+    messages.drop();
   }
 
   CompletableFuture<?> close() {
     return messages.close();
   }
 
-  private CompletableFuture<Void> listen(String channel) {
+  /** Returns the subscription, which begins anew on another connection and after a failure. */
+  private CompletableFuture<Void> listeningTo(String channel) {
+    // Lettuce may not reopen it, or not soon.
+    if (Kept.isLost(messages.get())) messages.drop();
     CompletableFuture<StatefulRedisPubSubConnection<byte[], byte[]>> opened = messages.get();
+    return channels.compute(channel, (name, before) -> before != null && before.lasts(opened)
+        ? before
+        : new Subscription(opened, listen(opened, name))).listening;
+  }
+
+  private CompletableFuture<Void> listen(
+      CompletableFuture<StatefulRedisPubSubConnection<byte[], byte[]>> opened, String channel) {
     CompletableFuture<Void> listening = opened.thenCompose(connection -> {
       synchronized (connection) {
         connection.removeListener(ear);
@@ -77,7 +94,6 @@ final class Turns {
     });
     return listening.handle((done, error) -> {
       if (error == null) return null;
-      channels.remove(channel);
       if (LettuceLink.told(error) instanceof ServerError refused) throw refused;
       throw new IllegalStateException("no messages from the server", error);
     });

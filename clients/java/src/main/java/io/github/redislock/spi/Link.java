@@ -8,9 +8,9 @@ import java.util.concurrent.CompletableFuture;
  * The library's way to a server, a Sentinel group or a cluster, through a Redis client. No method
  * blocks its caller.
  *
- * <p>A reply is null, a {@code Long}, a {@code byte[]} or a {@code List} of these. A future fails with
- * {@link ServerError} if the server replied with an error, and with any other exception if there was
- * no reply: no connection, a lost connection, or none within the limit.
+ * <p>A reply is null, a {@code Long}, a {@code byte[]} or a {@code List} of replies. A map is a list of its
+ * names and values. A future fails with {@link ServerError} if the server replied with an error, and with
+ * any other exception if there was no reply: no connection, a lost connection, or none within the limit.
  */
 public interface Link extends AutoCloseable {
   /** Sends a command once to the node of its first key. Redirections are followed. */
@@ -24,8 +24,8 @@ public interface Link extends AutoCloseable {
 
   /**
    * Sends a LOCK.WAIT on a connection that it has to itself. Cancelling the future closes the
-   * connection. The link repeats the command on another connection every few seconds, so that the
-   * future fails if the server is gone.
+   * connection. The link sends PING on another connection every few seconds, and the future fails if
+   * the server doesn't reply to that.
    *
    * @param limit the time until the reply at most, or zero for no limit
    * @param attempt the time until the command is sent at most, with connecting

@@ -80,18 +80,29 @@ final class JedisLinks {
   private static final class LazyJedis implements Supplier<UnifiedJedis> {
     private final JedisConnectionFactory factory;
     private UnifiedJedis made;
+    private boolean isClosed;
 
     LazyJedis(JedisConnectionFactory factory) {
       this.factory = factory;
     }
 
+    /** Makes the client. The link has one attempt at a time. */
     @Override
-    public synchronized UnifiedJedis get() {
-      if (made == null) made = new UnifiedJedis(providerOf(factory));
-      return made;
+    public UnifiedJedis get() {
+      UnifiedJedis opened = new UnifiedJedis(providerOf(factory));
+      if (keeps(opened)) return opened;
+      opened.close();
+      throw new IllegalStateException("these locks are closed");
     }
 
+    private synchronized boolean keeps(UnifiedJedis opened) {
+      if (!isClosed) made = opened;
+      return !isClosed;
+    }
+
+    /** Closes the client. One that is just being made isn't waited for. */
     synchronized void close() {
+      isClosed = true;
       if (made != null) made.close();
     }
   }

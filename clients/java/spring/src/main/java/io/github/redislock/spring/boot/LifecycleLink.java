@@ -70,12 +70,19 @@ final class LifecycleLink implements Link, SmartLifecycle {
 
   /** Closes the connections, before the connection factory shuts its client down. */
   @Override
-  public synchronized void stop() {
+  public void stop() {
+    Opened last = ended();
+    if (last == null) return;
+    last.link().close();
+    last.client().run();
+  }
+
+  /** Notes the end. Returns what has to be closed, or null. */
+  private synchronized Opened ended() {
     isRunning = false;
-    if (current == null || isClosed) return;
-    isClosed = true;
-    current.link().close();
-    current.client().run();
+    if (isClosed) return null;
+    isClosed = current != null;
+    return current;
   }
 
   @Override

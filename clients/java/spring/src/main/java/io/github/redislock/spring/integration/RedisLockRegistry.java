@@ -57,15 +57,15 @@ public class RedisLockRegistry implements ExpirableLockRegistry, RenewableLockRe
   }
 
   /**
-   * Has the leases renewed of all locks that are obtained from now on. The scheduler isn't used, because
-   * {@link Locks} renews by itself.
+   * Has the leases of the locks renewed that the registry makes from now on. A lock that it remembers
+   * already keeps its setting. The scheduler isn't used, because {@link Locks} renews by itself.
    */
   @Override
   public synchronized void setRenewalTaskScheduler(TaskScheduler renewalTaskScheduler) {
     isRenewing = true;
   }
 
-  /** Sets how many locks are remembered, of which those that are held don't count. Default: 100,000. */
+  /** Sets the number of locks above which the registry forgets the eldest unused ones. Default: 100,000. */
   public synchronized void setCacheCapacity(int cacheCapacity) {
     this.cacheCapacity = cacheCapacity;
   }
@@ -75,10 +75,11 @@ public class RedisLockRegistry implements ExpirableLockRegistry, RenewableLockRe
     Assert.isInstanceOf(String.class, lockKey, "the key of a lock must be a String");
     RegistryLock lock = locks.get(lockKey);
     if (lock == null) {
+      forgetEldest();
       lock = lockOf((String) lockKey);
       locks.put((String) lockKey, lock);
-      forgetEldest();
     }
+    lock.used();
     return lock.published();
   }
 
@@ -91,11 +92,14 @@ public class RedisLockRegistry implements ExpirableLockRegistry, RenewableLockRe
     return owned(lockKey).fence();
   }
 
-  /** Forgets locks that nobody of this registry holds, and that were last acquired longer ago than {@code age} ms. */
+  /**
+   * Forgets each lock that no thread of this process holds or waits for, and that was last obtained or
+   * acquired longer ago than {@code age} ms.
+   */
   @Override
   public synchronized void expireUnusedOlderThan(long age) {
     long now = System.currentTimeMillis();
-    locks.values().removeIf(lock -> lock.acquiredMs() > 0 && now - lock.acquiredMs() > age && !lock.isHeld());
+    locks.values().removeIf(lock -> now - lock.usedMs() > age && !lock.isInUse());
   }
 
   /**
@@ -129,10 +133,11 @@ public class RedisLockRegistry implements ExpirableLockRegistry, RenewableLockRe
     return new RegistryLock(source.lock(isRenewing ? options : options.withoutRenewal(), key), key);
   }
 
+  /** Makes room for a new lock. */
   private void forgetEldest() {
     Iterator<RegistryLock> eldest = locks.values().iterator();
-    while (locks.size() > cacheCapacity && eldest.hasNext()) {
-      if (!eldest.next().isHeld()) eldest.remove();
+    while (locks.size() >= cacheCapacity && eldest.hasNext()) {
+      if (!eldest.next().isInUse()) eldest.remove();
     }
   }
 }

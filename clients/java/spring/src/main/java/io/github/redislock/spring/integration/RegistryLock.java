@@ -2,10 +2,12 @@ package io.github.redislock.spring.integration;
 
 import io.github.redislock.LockException;
 import io.github.redislock.LockLostException;
+import io.github.redislock.LockOptions;
 import io.github.redislock.RedisLock;
 import java.time.Duration;
 import java.util.ConcurrentModificationException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
 
@@ -14,7 +16,9 @@ final class RegistryLock implements Lock {
   private final RedisLock lock;
   private final String key;
   private final Lock published = DistributedLocks.published(this);
-  private volatile long acquiredMs;
+  /** The threads that are in an acquire. */
+  private final AtomicInteger acquiring = new AtomicInteger();
+  private volatile long usedMs;
 
   RegistryLock(RedisLock lock, String key) {
     this.lock = lock;
@@ -26,13 +30,18 @@ final class RegistryLock implements Lock {
     return published;
   }
 
-  /** Returns the time of the last acquire, 0 before the first. */
-  long acquiredMs() {
-    return acquiredMs;
+  /** Returns the time at which the lock was obtained or acquired last. */
+  long usedMs() {
+    return usedMs;
   }
 
-  boolean isHeld() {
-    return !lock.remainingLease().isZero();
+  void used() {
+    usedMs = System.currentTimeMillis();
+  }
+
+  /** Returns true if a thread of this process holds the lock or waits for it. */
+  boolean isInUse() {
+    return acquiring.get() > 0 || !lock.remainingLease().isZero();
   }
 
   boolean isOwned() {
@@ -49,34 +58,40 @@ final class RegistryLock implements Lock {
 
   @Override
   public void lock() {
-    lock.lock();
-    acquired();
+    acquired(() -> {
+      lock.lock();
+      return true;
+    });
   }
 
   /** Waits for the lock without a limit, and sets its lease. */
   public void lock(Duration ttl) {
+    check(ttl);
     lock();
     lease(ttl);
   }
 
   @Override
   public void lockInterruptibly() throws InterruptedException {
-    lock.lockInterruptibly();
-    acquired();
+    acquired(() -> {
+      lock.lockInterruptibly();
+      return true;
+    });
   }
 
   @Override
   public boolean tryLock() {
-    return lock.tryLock() && acquired();
+    return acquired(lock::tryLock);
   }
 
   @Override
   public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
-    return lock.tryLock(time, unit) && acquired();
+    return acquired(() -> lock.tryLock(time, unit));
   }
 
   /** Waits for the lock, and sets its lease. Returns false if it is held until the time is over. */
   public boolean tryLock(Duration waitTime, Duration ttl) throws InterruptedException {
+    check(ttl);
     if (!tryLock(waitTime.toMillis(), TimeUnit.MILLISECONDS)) return false;
     lease(ttl);
     return true;
@@ -103,9 +118,23 @@ final class RegistryLock implements Lock {
     return lock.toString();
   }
 
-  private boolean acquired() {
-    acquiredMs = System.currentTimeMillis();
-    return true;
+  private interface Acquire<X extends Exception> {
+    boolean run() throws X;
+  }
+
+  private <X extends Exception> boolean acquired(Acquire<X> acquire) throws X {
+    acquiring.incrementAndGet();
+    try {
+      return acquire.run();
+    } finally {
+      used();
+      acquiring.decrementAndGet();
+    }
+  }
+
+  /** Throws for a wrong lease, before the lock is acquired. */
+  private static void check(Duration ttl) {
+    LockOptions.defaults().lease(ttl);
   }
 
   private void lease(Duration ttl) {

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
 import static org.assertj.core.api.Assertions.assertThatIllegalArgumentException;
 import static org.assertj.core.api.Assertions.assertThatIllegalStateException;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.github.redislock.Locks;
 import io.github.redislock.Observer;
@@ -151,7 +152,7 @@ class RedisLockRegistryTest {
     RedisLockRegistry registry = new RedisLockRegistry(locks, "r");
     Lock held = registry.obtain("held");
     Lock used = registry.obtain("used");
-    Lock fresh = registry.obtain("fresh");
+    Lock idle = registry.obtain("idle");
     held.lock();
     used.lock();
     used.unlock();
@@ -160,7 +161,7 @@ class RedisLockRegistryTest {
     registry.expireUnusedOlderThan(-1);
     assertThat(registry.obtain("used")).isNotSameAs(used);
     assertThat(registry.obtain("held")).isSameAs(held);
-    assertThat(registry.obtain("fresh")).isSameAs(fresh);
+    assertThat(registry.obtain("idle")).isNotSameAs(idle);
     held.unlock();
   }
 
@@ -176,6 +177,55 @@ class RedisLockRegistryTest {
     assertThat(registry.obtain("b")).isSameAs(b);
     assertThat(registry.obtain("a")).isNotSameAs(a);
     held.unlock();
+  }
+
+  /** A thread that waits would wait for itself if it got another lock of the same key later. */
+  @Test
+  void aLockForWhichAThreadWaitsIsRemembered() throws Exception {
+    RedisLockRegistry registry = new RedisLockRegistry(locks, "r");
+    Lock waited = registry.obtain("a");
+    server.command("LOCK.ACQUIRE", "r:a", "other", "PX", "60000");
+    CompletableFuture<Void> waiting = CompletableFuture.runAsync(() -> {
+      waited.lock();
+      waited.unlock();
+    });
+    TestServer.await(() -> server.waiters("r:a") == 1);
+    registry.expireUnusedOlderThan(-1);
+    registry.setCacheCapacity(1);
+    registry.obtain("b");
+    assertThat(registry.obtain("a")).isSameAs(waited);
+    server.command("LOCK.RELEASE", "r:a", "other");
+    waiting.get(20, TimeUnit.SECONDS);
+  }
+
+  @Test
+  void aNewLockIsRememberedBesideHeldOnes() {
+    RedisLockRegistry registry = new RedisLockRegistry(locks, "r");
+    registry.setCacheCapacity(1);
+    Lock held = registry.obtain("held");
+    held.lock();
+    Lock fresh = registry.obtain("fresh");
+    assertThat(registry.obtain("fresh")).isSameAs(fresh);
+    held.unlock();
+  }
+
+  @Test
+  void aWrongLeaseAcquiresNothing() throws Exception {
+    Lock lock = new RedisLockRegistry(locks, "r").obtain("a");
+    Duration wrong = Duration.ofSeconds(-1);
+    assertThatThrownBy(() -> call(lock, "lock", wrong)).hasCauseInstanceOf(IllegalArgumentException.class);
+    assertThatThrownBy(() -> call(lock, "tryLock", Duration.ofSeconds(1), wrong))
+        .hasCauseInstanceOf(IllegalArgumentException.class);
+    assertThatThrownBy(() -> call(lock, "lock", (Duration) null)).hasCauseInstanceOf(NullPointerException.class);
+    assertThat(server.exists("r:a")).isFalse();
+  }
+
+  @Test
+  void anExpiryMayBeLongerThanADay() {
+    Lock lock = new RedisLockRegistry(locks, "r", Duration.ofDays(3)).obtain("a");
+    lock.lock();
+    assertThat(leaseMs("r:a")).isGreaterThan(Duration.ofDays(2).toMillis());
+    lock.unlock();
   }
 
   @Test

@@ -1,0 +1,62 @@
+package io.github.redislock;
+
+import static io.github.redislock.TestServer.until;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.time.Duration;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** Locks with a connection of their own. */
+class SessionsTest {
+  /** A session outlives a server that stands still for less than the lease. */
+  @ParameterizedTest
+  @EnumSource
+  void aStallOfTheServerEndsNoSession(TestServer.Kind kind) throws Exception {
+    AtomicBoolean isTold = new AtomicBoolean();
+    Observer observer = new Observer() {
+      @Override
+      public void unavailable(UnavailableException outage) {
+        isTold.set(true);
+      }
+    };
+    try (TestServer server = new TestServer();
+        Locks locks = new Locks(server.link(kind), Duration.ofSeconds(1), observer)) {
+      RedisLock lock = locks.lock(LockOptions.defaults().lease(Duration.ofSeconds(9)).session(), "k");
+      until(() -> acquired(lock));
+      server.stop();
+      until(isTold::get);
+      server.goOn();
+      // A later renewal has a reply.
+      until(() -> lock.isLost() || lock.remainingLease().toMillis() > 7_000);
+      assertFalse(lock.isLost());
+      assertTrue(lock.isOwned());
+      until(() -> server.connections() <= 3);
+      lock.unlock();
+    }
+  }
+
+  private static boolean acquired(RedisLock lock) {
+    try {
+      return lock.tryLock();
+    } catch (UnavailableException slow) {
+      return false;
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void closingEndsSessions(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer()) {
+      Locks locks = server.locks(kind);
+      RedisLock lock = locks.lock(LockOptions.defaults().session(), "k");
+      lock.lock();
+      locks.close();
+      until(() -> server.command("EXISTS", "k").equals(0L));
+      until(() -> server.connections() <= 1);
+      assertTrue(lock.fence() > 0);
+    }
+  }
+}
