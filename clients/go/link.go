@@ -212,7 +212,7 @@ func (l *link) undo(token secret, commands ...command) {
 	l.hangUp(func(w *wire) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if !bytes.Contains(w.unanswered, []byte(token())) {
+		if !bytes.Contains(w.unanswered, word(token())) {
 			return len(w.unanswered) > 0 && !bytes.Contains(w.unanswered, []byte("LOCK."))
 		}
 		_ = w.SetWriteDeadline(time.Now().Add(farewellWithin))
@@ -227,11 +227,15 @@ func (l *link) undo(token secret, commands ...command) {
 func encode(words []any) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "*%d\r\n", len(words))
-	for _, word := range words {
-		text := fmt.Sprint(word)
-		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(text), text)
+	for _, each := range words {
+		b.Write(word(fmt.Sprint(each)))
 	}
 	return b.Bytes()
+}
+
+// word returns one word of a command in the server's protocol.
+func word(text string) []byte {
+	return fmt.Appendf(nil, "$%d\r\n%s\r\n", len(text), text)
 }
 
 // wire is a connection that knows what was written and not answered.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -28,65 +29,67 @@ type Lock struct {
 // through outages, and reports them to the observer. If the context's own deadline was the limit,
 // the error is context.DeadlineExceeded as well.
 func (l *Lock) Acquire(ctx context.Context) (fence int64, err error) {
-	o := l.owner
-	if o.waitsForever {
-		return o.acquire(ctx, patience{waits: true})
-	}
-	return l.AcquireWithin(ctx, o.wait)
+	got, err := l.acquire(ctx, l.owner.patience())
+	return got.fence, err
+}
+
+// acquire keeps the Lock until its end, because a Lock that is collected before is never released.
+func (l *Lock) acquire(ctx context.Context, p patience) (hold, error) {
+	defer runtime.KeepAlive(l)
+	return l.owner.acquire(ctx, p)
 }
 
 // AcquireWithin is Acquire with this limit instead of that of WithWait; 0 tries once. It fails with
 // an *ArgumentError if wait is negative.
 func (l *Lock) AcquireWithin(ctx context.Context, wait time.Duration) (fence int64, err error) {
-	switch {
-	case wait < 0:
-		return 0, &ArgumentError{"wait", "0 or greater"}
-	case wait == 0:
-		return l.TryAcquire(ctx)
+	if wait < 0 {
+		return 0, errNegativeWait
 	}
-	return l.owner.acquire(ctx, patience{waits: true, limit: wait})
+	got, err := l.acquire(ctx, l.owner.within(wait))
+	return got.fence, err
 }
+
+var errNegativeWait = &ArgumentError{"wait", "0 or greater"}
 
 // TryAcquire acquires the lock if it is free, and fails with ErrNotAcquired if it isn't. It fails
 // with ErrUnavailable if no server answers within the command timeout, and then holds no lock; with
 // other errors as Acquire does.
 func (l *Lock) TryAcquire(ctx context.Context) (fence int64, err error) {
-	limit := l.owner.locks.timeout
-	if l.owner.replicas > 0 {
-		// The server's own time limit ends a little later than it began here.
-		limit += confirmWithin
-	}
-	return l.owner.acquire(ctx, patience{limit: limit})
+	got, err := l.acquire(ctx, l.owner.once())
+	return got.fence, err
 }
 
 // Do acquires the lock as Acquire does, calls work, and releases the lock, even if work panics or
 // calls runtime.Goexit. The context of work ends when the lock is lost, with ErrLost as its cause.
-// Renewal ends when ctx does.
+// Renewal ends when ctx does. In a reentrant lock, it ends with the context of the first hold.
 //
 // It returns the error of work if there is one, and else ErrLost if the lock was lost. If only the
 // release finds no server, it returns nil after the command timeout at most: the observer hears of
 // it, and the release goes on in the background.
 func (l *Lock) Do(ctx context.Context, work func(ctx context.Context, fence int64) error) error {
-	fence, err := l.Acquire(ctx)
+	got, err := l.acquire(ctx, l.owner.patience())
 	if err != nil {
 		return err
 	}
-	return l.guard(ctx, fence, work)
+	return l.guard(ctx, got, work)
 }
 
 // DoWithin is Do with this limit of the wait, as in AcquireWithin.
 func (l *Lock) DoWithin(
 	ctx context.Context, wait time.Duration, work func(ctx context.Context, fence int64) error,
 ) error {
-	fence, err := l.AcquireWithin(ctx, wait)
+	if wait < 0 {
+		return errNegativeWait
+	}
+	got, err := l.acquire(ctx, l.owner.within(wait))
 	if err != nil {
 		return err
 	}
-	return l.guard(ctx, fence, work)
+	return l.guard(ctx, got, work)
 }
 
 func (l *Lock) guard(
-	ctx context.Context, fence int64, work func(ctx context.Context, fence int64) error,
+	ctx context.Context, got hold, work func(ctx context.Context, fence int64) error,
 ) (err error) {
 	inner, cancel := context.WithCancelCause(ctx)
 	lost := l.Lost()
@@ -97,16 +100,11 @@ func (l *Lock) guard(
 		case <-inner.Done():
 		}
 	}()
-	held, _ := l.owner.held()
-	stop := context.AfterFunc(ctx, func() { l.owner.endRenewal(held) })
+	stop := context.AfterFunc(ctx, func() { l.owner.endRenewal(got) })
 	defer func() {
 		stop()
 		cancel(nil)
-		failed := ErrLost
-		// Another goroutine may have acquired this Lock after a loss.
-		if l.Fence() == fence || !isOver(lost) {
-			failed = l.Release(context.WithoutCancel(ctx))
-		}
+		failed := l.leaveBlock(ctx, got.fence, lost)
 		switch {
 		case errors.Is(failed, ErrLost) && err == nil:
 			err = failed
@@ -114,7 +112,19 @@ func (l *Lock) guard(
 			l.owner.locks.report(failed)
 		}
 	}()
-	return work(inner, fence)
+	return work(inner, got.fence)
+}
+
+// leaveBlock releases the lock, unless another goroutine has acquired this Lock meanwhile: after a
+// loss, or after a release in the block.
+func (l *Lock) leaveBlock(ctx context.Context, fence int64, lost <-chan struct{}) error {
+	switch {
+	case l.Fence() == fence:
+		return l.Release(context.WithoutCancel(ctx))
+	case isOver(lost):
+		return ErrLost
+	}
+	return nil
 }
 
 func isOver(lost <-chan struct{}) bool {
@@ -129,6 +139,9 @@ func isOver(lost <-chan struct{}) bool {
 // Release removes one hold, and releases the lock with the last one. Any goroutine may call it. It
 // fails with ErrNotHeld if the lock isn't held, and with ErrLost if it had been lost.
 //
+// Call it after a loss too, because an acquire of this Lock waits for that call: for the time of a
+// lease at most.
+//
 // It fails with ErrUnavailable if no server answers within the command timeout, and with the
 // context's error when that ends. The lock is no longer held here then, and the release goes on in
 // the background until the lease is over, when the lock ends at the latest.
@@ -138,11 +151,11 @@ func (l *Lock) Release(ctx context.Context) error {
 
 // Extend sets the lease, which counts from now and is used by later renewals too. It fails with
 // ErrNotHeld or ErrLost; with ErrUnavailable if no server answers within the command timeout; with
-// an *ArgumentError if the lease isn't greater than 0. The lock stays as it is after any error
+// an *ArgumentError if the lease is less than 1 ms. The lock stays as it is after any error
 // except ErrLost.
 func (l *Lock) Extend(ctx context.Context, lease time.Duration) error {
-	if lease <= 0 {
-		return &ArgumentError{"lease", "greater than 0"}
+	if lease < shortestLease {
+		return &ArgumentError{"lease", leaseRange}
 	}
 	return l.owner.extend(ctx, lease)
 }
@@ -152,7 +165,7 @@ func (l *Lock) Extend(ctx context.Context, lease time.Duration) error {
 func (l *Lock) Left(ctx context.Context) (time.Duration, error) {
 	o := l.owner
 	least := Unlimited
-	err := o.call(ctx, func(report func(error)) error {
+	err := o.call(ctx, func(_ context.Context, report func(error)) error {
 		within, cancel := context.WithTimeout(context.Background(), o.locks.timeout)
 		defer cancel()
 		for _, key := range o.keys {
@@ -180,11 +193,12 @@ func (l *Lock) Owned(ctx context.Context) (bool, error) {
 // lease, and returns its fence. The other Lock doesn't learn of it, and mustn't be used any more.
 //
 // It fails with ErrNotHeld if the token doesn't hold the lock; with ErrNotAcquired if this Lock is in
-// use; with ErrUnavailable if no server answers within the command timeout.
+// use; with ErrUnavailable if no server answers within the command timeout. The grant isn't released
+// then: it stays until its lease is over.
 func (l *Lock) Adopt(ctx context.Context) (fence int64, err error) {
 	o := l.owner
 	var sent time.Time
-	err = o.call(ctx, func(report func(error)) error {
+	err = o.call(ctx, func(_ context.Context, report func(error)) error {
 		within, cancel := context.WithTimeout(context.Background(), o.locks.timeout)
 		defer cancel()
 		a := o.ask(within, o.locks.link.shared, o.command("EXTEND", "PX", ms(o.lease)), report)
@@ -198,13 +212,13 @@ func (l *Lock) Adopt(ctx context.Context) (fence int64, err error) {
 		return 0, err
 	}
 	// The reply to the holder is the fence that it has.
-	fence, err = l.TryAcquire(ctx)
+	got, err := o.begin(ctx, o.once(), (*search).leaveToLease)
 	if err == nil && time.Since(sent) >= o.lease {
 		// The lease may have been over, and this another grant.
 		_ = l.Release(ctx)
 		return 0, ErrNotHeld
 	}
-	return fence, err
+	return got.fence, err
 }
 
 // Holder is a holder of a lock, as LOCK.INFO shows it.
@@ -224,7 +238,7 @@ func (h Holder) Token() string { return h.token() }
 func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 	o := l.owner
 	var holders []Holder
-	err := o.call(ctx, func(report func(error)) error {
+	err := o.call(ctx, func(_ context.Context, report func(error)) error {
 		within, cancel := context.WithTimeout(context.Background(), o.locks.timeout)
 		defer cancel()
 		info := command{[]any{"LOCK.INFO", o.keys[0], "WAITERS", 0}, 1}
@@ -350,14 +364,29 @@ type owner struct {
 	// The right to acquire. Its value is in the channel while somebody acquires, holds or cleans up.
 	turn chan struct{}
 
-	mu       sync.Mutex
-	current  *grant
-	cleaning bool
-	fence    int64
-	isLost   bool
-	lost     chan struct{}
+	mu      sync.Mutex
+	current *grant
+	fence   int64
+	isLost  bool
+	lost    chan struct{}
 	// The holds of a reentrant lock that were lost and not released since.
 	lostHolds int
+	// The grant that was lost and not released since, or nil.
+	owed *grant
+	// The latest sight of the lock.
+	sight sight
+	// The last time when the lock was seen to be taken. Zero after an outage.
+	takenAt time.Time
+	// Closed at the next sight. Nil unless a goroutine waits for it.
+	seen chan struct{}
+}
+
+// hold is one hold of a grant.
+type hold struct {
+	fence int64
+	grant *grant
+	// 1 for the first hold. A reentrant lock can have more.
+	number int
 }
 
 // grant is one grant of the lock. Its times are those of the local monotonic clock. The owner's
@@ -377,6 +406,8 @@ type grant struct {
 	extending chan struct{}
 	// The connection of its own, or nil.
 	own redis.UniversalClient
+	// Closed by the release after a loss.
+	settled chan struct{}
 }
 
 // end returns the time at which renewal ends for good.
@@ -398,19 +429,25 @@ func (o *owner) held() (*grant, bool) {
 	return nil, true
 }
 
-// hold begins a grant, or adds a hold to the one before.
-func (o *owner) hold(fence int64, holds int, sent time.Time, own redis.UniversalClient) {
+// grant begins a grant, or adds a hold to the one before. It returns nil if that one was lost.
+func (s *search) grant(fence int64, sent time.Time) *grant {
+	o := s.owner
 	o.mu.Lock()
 	g := o.current
+	if g != s.before || g != nil && g.fence != fence {
+		o.mu.Unlock()
+		return nil
+	}
 	if g != nil {
-		g.holds, g.lease = holds, o.leaseOf(g, o.lease, sent)
+		defer o.mu.Unlock()
+		g.holds, g.lease = s.holds, o.leaseOf(g, o.lease, sent)
 		g.until = sent.Add(g.lease)
 		o.schedule(g)
-		o.mu.Unlock()
-		return
+		return g
 	}
 	g = &grant{
-		fence: fence, holds: holds, since: sent, noRenewal: o.noRenewal, own: own, extending: make(chan struct{}, 1),
+		fence: fence, holds: s.holds, since: sent, noRenewal: o.noRenewal, own: s.own, extending: make(chan struct{}, 1),
+		settled: make(chan struct{}),
 	}
 	g.lease = o.leaseOf(g, o.lease, sent)
 	g.until = sent.Add(g.lease)
@@ -422,11 +459,14 @@ func (o *owner) hold(fence int64, holds int, sent time.Time, own redis.Universal
 		o.lost = make(chan struct{})
 	}
 	o.current, o.fence = g, fence
+	// A reentrant lock isn't taken for its own goroutines.
+	o.look(sight{isTaken: !o.reentrant})
 	o.locks.mu.Lock()
 	o.locks.held[o] = g
 	o.locks.mu.Unlock()
 	o.mu.Unlock()
 	o.observe(o.locks.observer.Granted)
+	return g
 }
 
 // leaseOf returns a lease that doesn't go beyond the longest hold.
@@ -454,6 +494,7 @@ func (o *owner) drop(g *grant, isLost bool) bool {
 	o.isLost = isLost
 	if isLost {
 		close(o.lost)
+		o.owed = g
 		if o.reentrant {
 			o.lostHolds = g.holds
 		}
@@ -473,17 +514,26 @@ func (o *owner) owesReleases() bool {
 	return o.lostHolds > 0
 }
 
+// paidRelease notes a release of a lock that was lost.
 func (o *owner) paidRelease() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.lostHolds = max(0, o.lostHolds-1)
+	if o.owed != nil {
+		close(o.owed.settled)
+		o.owed = nil
+	}
 }
 
-// lose marks a grant as lost, and reports it.
+// lose marks a grant as lost, and reports it. The turn is given at the holder's Release, because that
+// would otherwise release the grant of the next goroutine. Without a Release, it is given after a lease.
 func (o *owner) lose(g *grant) {
 	if !o.drop(g, true) {
 		return
 	}
+	o.mu.Lock()
+	lease := g.lease
+	o.mu.Unlock()
 	go func() {
 		if len(o.keys) > 1 {
 			// The other keys may still be held.
@@ -492,7 +542,14 @@ func (o *owner) lose(g *grant) {
 			cancel()
 		}
 		g.close()
-		o.giveTurn(!o.reentrant)
+		if o.reentrant {
+			return
+		}
+		select {
+		case <-g.settled:
+		case <-time.After(lease):
+		}
+		o.giveTurn(true)
 	}()
 	o.tellLoss()
 }
@@ -527,13 +584,13 @@ func (o *owner) giveTurn(has bool) {
 	}
 }
 
-// endRenewal leaves a grant to its lease.
-func (o *owner) endRenewal(g *grant) {
+// endRenewal leaves a grant to its lease, if this is its first hold.
+func (o *owner) endRenewal(h hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if g != nil && g == o.current {
-		g.noRenewal = true
-		o.schedule(g)
+	if h.number == 1 && h.grant != nil && h.grant == o.current {
+		h.grant.noRenewal = true
+		o.schedule(h.grant)
 	}
 }
 
@@ -542,7 +599,7 @@ func (o *owner) endRenewal(g *grant) {
 func (o *owner) abandon() {
 	if o.detached {
 		held, _ := o.held()
-		o.endRenewal(held)
+		o.endRenewal(hold{grant: held, number: 1})
 		return
 	}
 	go func() { _ = o.release(context.Background(), true) }()

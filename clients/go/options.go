@@ -69,12 +69,20 @@ const (
 	mostReplicas = 1000
 	mostData     = 1024
 	mostToken    = 256
+
+	shortestLease = time.Millisecond
+	leaseRange    = "1 ms or greater"
 )
 
-// WithLease sets the time after which the lock ends unless it is renewed. The renewals come at each
-// third of it. Default: 30 s.
+// WithLease sets the time after which the lock ends unless it is renewed, at least 1 ms. The renewals
+// come at each third of it. Default: 30 s.
 func WithLease(d time.Duration) Option {
-	return func(s *settings) { s.lease = s.positive("lease", d) }
+	return func(s *settings) {
+		if d < shortestLease {
+			s.refuse("lease", leaseRange)
+		}
+		s.lease = d
+	}
 }
 
 // WithWait limits the time that Acquire and Do wait. 0 tries once. Default: no limit except the

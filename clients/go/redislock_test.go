@@ -858,7 +858,9 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		_, err := locks.Lock("k", option)
 		expectNamed(err, name)
 	}
-	_, err := locks.LockAll(nil)
+	_, err := locks.Lock("k", redislock.WithLease(time.Millisecond-1))
+	expectNamed(err, "lease")
+	_, err = locks.LockAll(nil)
 	expectNamed(err, "keys")
 	_, err = locks.LockAll([]string{"a", "a"})
 	expectNamed(err, "keys")
@@ -871,6 +873,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	expectNamed(err, "wait")
 	acquired(t, lock)
 	expectNamed(lock.Extend(background, 0), "lease")
+	expectNamed(lock.Extend(background, time.Millisecond-1), "lease")
 	if !lock.IsHeld() {
 		t.Error("a wrong extend ended the lock")
 	}
@@ -884,6 +887,8 @@ func TestALongestHoldEndsTheRenewal(t *testing.T) {
 	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(3*time.Second), redislock.WithMaxHold(4*time.Second))
 	acquired(t, lock)
 	takes(t, "the hold", 4*time.Second, late, func() { receive(t, lock.Lost()) })
+	// A lock that is collected is released.
+	runtime.KeepAlive(lock)
 }
 
 func TestAtLeastKeepsOthersOut(t *testing.T) {

@@ -91,19 +91,26 @@ type search struct {
 	own redis.UniversalClient
 	// The wait that blocked, or nil.
 	blocked *blockedWait
+	// Returns the commands that undo it.
+	undoing func(*search) []command
 }
 
-func (o *owner) acquire(caller context.Context, p patience) (int64, error) {
+func (o *owner) acquire(caller context.Context, p patience) (hold, error) {
+	return o.begin(caller, p, (*search).cancelAndRelease)
+}
+
+// begin begins a search, and returns its end.
+func (o *owner) begin(caller context.Context, p patience, undoing func(*search) []command) (hold, error) {
 	if err := caller.Err(); err != nil {
-		return 0, err
+		return hold{}, err
 	}
-	s := &search{owner: o, patience: p, ctx: caller, caller: caller, began: time.Now(), holds: 1}
+	s := &search{owner: o, patience: p, ctx: caller, caller: caller, began: time.Now(), holds: 1, undoing: undoing}
 	if p.limit > 0 {
 		limited, cancel := context.WithTimeout(caller, p.limit)
 		defer cancel()
 		s.ctx = limited
 	}
-	fence, err := s.run()
+	got, err := s.run()
 	// An error that came later than a reply takes ended a wait.
 	hasWaited := s.waited || err != nil && time.Since(s.began) > replyWithin
 	if hasWaited && s.waits {
@@ -113,7 +120,7 @@ func (o *owner) acquire(caller context.Context, p patience) (int64, error) {
 			}
 		})
 	}
-	return fence, err
+	return got, err
 }
 
 func outcome(err error) Outcome {
@@ -128,26 +135,27 @@ func outcome(err error) Outcome {
 	return Failed
 }
 
-func (s *search) run() (int64, error) {
+func (s *search) run() (hold, error) {
 	if err := s.takeTurn(); err != nil {
-		return 0, err
+		return hold{}, err
 	}
+	s.sees(sight{})
 	if s.before, _ = s.held(); s.before != nil {
 		s.holds = s.before.holds + 1
 	} else if s.owesReleases() {
 		s.giveTurn(true)
-		return 0, ErrLost
+		return hold{}, ErrLost
 	}
 	fence, sent, err := s.seek()
 	if err != nil {
-		return 0, err
+		return hold{}, err
 	}
-	if s.before != nil && s.before.fence != fence {
-		return 0, s.lostBefore()
+	g := s.grant(fence, sent)
+	if g == nil {
+		return hold{}, s.lostBefore()
 	}
-	s.hold(fence, s.holds, sent, s.own)
 	s.giveTurn(s.reentrant)
-	return fence, nil
+	return hold{fence, g, s.holds}, nil
 }
 
 // lostBefore ends the search of another hold: the lock was lost with its first ones. What it got is
@@ -157,34 +165,6 @@ func (s *search) lostBefore() error {
 	s.holds = 1
 	s.leave()
 	return ErrLost
-}
-
-// takeTurn waits for the other users of this object, in their order.
-func (s *search) takeTurn() error {
-	select {
-	case s.turn <- struct{}{}:
-		return nil
-	default:
-	}
-	if !s.waits && !s.reentrant && !s.isCleaning() {
-		return ErrNotAcquired
-	}
-	s.waited = true
-	select {
-	case s.turn <- struct{}{}:
-		return nil
-	case <-s.ctx.Done():
-	}
-	if s.isCleaning() {
-		s.outage = s.locks.link.noAnswer(time.Since(s.began))
-	}
-	return s.over(true)
-}
-
-func (o *owner) isCleaning() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.cleaning
 }
 
 // over returns the error at the end of the context: "not acquired" only if somebody else was seen
@@ -236,20 +216,27 @@ func (s *search) seek() (int64, time.Time, error) {
 			// The grant may be old if the reply took long, because this process may have been
 			// stopped. Asking again sets the lease at a known time. The second reply waits for no
 			// holder, so it is slow only if the network is.
-			if time.Since(sent) <= soon {
+			took := time.Since(sent)
+			if took <= soon {
 				return fence, sent, nil
 			}
-			soon = s.lease
-			continue
+			if took < s.lease {
+				soon = s.lease
+				continue
+			}
+			// The grant may have ended. A pause follows, because each reply may take as long.
+			err = s.locks.link.noAnswer(took)
 		case err == nil && s.before != nil:
 			// A holder's ACQUIRE is never refused.
 			return 0, sent, s.lostBefore()
 		case err == nil && !takesPlace:
+			s.sees(taken)
 			s.closeOwn()
 			s.giveTurn(true)
 			return 0, sent, ErrNotAcquired
 		case err == nil:
 			s.waited, s.outage, pause = true, nil, firstPause
+			s.sees(taken)
 			s.locks.link.blocking.isContended.Store(true)
 			s.locks.link.listen(s.channel)
 			if err = s.await(woken); s.ctx.Err() != nil {
@@ -318,7 +305,7 @@ func (s *search) send(client redis.UniversalClient, c command, attempt time.Dura
 		within = min(within, max(0, time.Until(deadline))+confirmWithin)
 	}
 	interrupts := func() bool { return !s.waits || errors.Is(s.ctx.Err(), context.Canceled) }
-	return s.owner.send(s.ctx, interrupts, within, client, c, s.cancel(), s.undo())
+	return s.owner.send(s.ctx, interrupts, within, client, c, s.undoing(s)...)
 }
 
 // send sends a command once. If the end of ctx interrupts it, its connection is closed behind the
@@ -345,10 +332,14 @@ func (o *owner) send(
 	return reply, err
 }
 
-// undo returns the command that releases what this search got.
-func (s *search) undo() command {
-	return s.command("RELEASE", "HOLDS", s.holds-1)
+// cancelAndRelease returns the commands that undo the search. CANCEL comes first, so that no grant can
+// follow the RELEASE.
+func (s *search) cancelAndRelease() []command {
+	return []command{s.cancel(), s.command("RELEASE", "HOLDS", s.holds-1)}
 }
+
+// leaveToLease returns no command, because the grant is older than the search.
+func (s *search) leaveToLease() []command { return nil }
 
 // confirm ties the grant to a connection of its own, and waits for replicas, if the options say so.
 func (s *search) confirm(fence int64) (int64, error) {
@@ -391,6 +382,7 @@ func (s *search) suffer(err error) {
 		s.locks.report(unavailable(err))
 	}
 	s.outage = err
+	s.sees(outage(err))
 }
 
 // end leaves the queue, and returns the error, because the context has ended. The last request ended
@@ -403,11 +395,21 @@ func (s *search) end(err error) error {
 		select {
 		case ok := <-left:
 			wasRefused = wasRefused && ok
-		case <-time.After(confirmWithin):
+		case <-s.farewell():
 			wasRefused = false
 		}
 	}
 	return s.over(wasRefused)
+}
+
+// farewell returns a channel for the end of the time in which a search leaves. The time counts from
+// the limit, because the last request may have taken a part of it.
+func (s *search) farewell() <-chan time.Time {
+	ended := time.Now()
+	if deadline, ok := s.ctx.Deadline(); ok && deadline.Before(ended) {
+		ended = deadline
+	}
+	return time.After(time.Until(ended.Add(2 * confirmWithin)))
 }
 
 // fail returns a final error of the server.
@@ -424,42 +426,47 @@ func (s *search) fail(err error) error {
 	return final(err, s.token)
 }
 
-// leave cancels the wait, and releases what was granted, in the background. CANCEL comes first, so
-// that no grant can follow the RELEASE. The turn is given when nothing is left. Then the channel
-// has true if there was no outage.
+// leave undoes the search in the background. The turn is given when nothing is left. The channel has
+// true once the search is known to hold nothing, and false after an outage.
 func (s *search) leave() <-chan bool {
-	done := make(chan bool, 1)
-	s.setCleaning(true)
-	s.unblock(s.cancel(), s.undo())
+	// One for the reply to CANCEL, and one for the end.
+	known := make(chan bool, 2)
+	s.sees(sight{outage: s.outage})
+	s.unblock(s.undoing(s)...)
 	go func() {
 		// After this time, the place and the grant have ended anyway.
 		ctx, cancel := context.WithTimeout(context.Background(), max(s.keep, s.lease))
 		defer cancel()
-		again := s.clean(ctx)
+		again := s.clean(ctx, known)
 		if again {
 			// Commands of the outage may have arrived just now.
 			time.Sleep(firstPause)
-			s.clean(ctx)
+			s.clean(ctx, make(chan bool, 1))
 		}
 		s.closeOwn()
-		s.setCleaning(false)
 		s.giveTurn(true)
-		done <- !again
+		known <- !again
 	}()
-	return done
+	return known
 }
 
-// clean returns true if there was an outage.
-func (s *search) clean(ctx context.Context) bool {
-	a := s.ask(ctx, s.locks.link.shared, s.cancel(), s.locks.report)
-	b := s.ask(ctx, s.locks.link.shared, s.undo(), func(error) {})
-	return a.again || b.again || b.err != nil
-}
-
-func (o *owner) setCleaning(cleaning bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.cleaning = cleaning
+// clean sends the commands that undo the search. It returns true if there was an outage. A place that
+// was cancelled wasn't granted, so known has true before the last reply.
+func (s *search) clean(ctx context.Context, known chan<- bool) (again bool) {
+	report := func(err error) {
+		s.sees(outage(err))
+		s.locks.report(err)
+	}
+	for number, c := range s.undoing(s) {
+		a := s.ask(ctx, s.locks.link.shared, c, report)
+		isCancelled := number == 0 && !a.again && a.count == 1
+		if isCancelled {
+			known <- true
+		}
+		again = again || a.again || number > 0 && a.err != nil
+		report = func(error) {}
+	}
+	return again
 }
 
 // grantOf returns the fence of a grant, or 0 if the reply is a place or nil.
@@ -505,8 +512,9 @@ func (o *owner) ask(ctx context.Context, client redis.UniversalClient, c command
 			a.err = final(err, o.token)
 			return a
 		}
-		// undo may have closed the connection that the pool gave out.
-		if !isReported && !errors.Is(err, net.ErrClosed) {
+		// undo may have closed the connection that the pool gave out. After a cancellation, it isn't known
+		// whether there is an outage.
+		if !isReported && !errors.Is(err, net.ErrClosed) && !errors.Is(ctx.Err(), context.Canceled) {
 			isReported = true
 			report(unavailable(err))
 		}
@@ -521,16 +529,19 @@ func (o *owner) ask(ctx context.Context, client redis.UniversalClient, c command
 }
 
 // call runs work that asks, and returns when ctx or the command timeout ends, even if work goes on.
-// If the caller cancelled it, the observer hears of an outage.
-func (o *owner) call(ctx context.Context, work func(report func(error)) error) error {
+// The context of work ends then too. If the caller cancelled it, the observer hears of an outage.
+func (o *owner) call(ctx context.Context, work func(ctx context.Context, report func(error)) error) error {
 	ctx, cancel := context.WithTimeout(ctx, o.locks.timeout)
 	defer cancel()
 	done := make(chan error, 1)
 	outage := make(chan error, 1)
 	isCancelled := func() bool { return errors.Is(ctx.Err(), context.Canceled) }
 	go func() {
-		done <- work(func(err error) {
-			outage <- err
+		done <- work(ctx, func(err error) {
+			select {
+			case outage <- err:
+			default:
+			}
 			if isCancelled() {
 				o.locks.report(err)
 			}
@@ -554,16 +565,38 @@ func (o *owner) call(ctx context.Context, work func(report func(error)) error) e
 
 // release releases one hold or all. It goes on in the background when ctx has ended.
 func (o *owner) release(ctx context.Context, all bool) error {
+	if !o.reentrant {
+		return o.releaseInTurn(ctx, all)
+	}
+	// The count of holds must not change meanwhile.
+	select {
+	case o.turn <- struct{}{}:
+		return o.releaseInTurn(ctx, all)
+	default:
+	}
 	limited, cancel := context.WithTimeout(ctx, o.locks.timeout)
 	defer cancel()
-	if o.reentrant {
-		// The count of holds must not change meanwhile.
-		select {
-		case o.turn <- struct{}{}:
-		case <-limited.Done():
-			return unavailable(o.locks.link.noAnswer(o.locks.timeout))
-		}
+	select {
+	case o.turn <- struct{}{}:
+		return o.releaseInTurn(limited, all)
+	case <-limited.Done():
 	}
+	go func() {
+		o.turn <- struct{}{}
+		_ = o.releaseInTurn(context.Background(), all)
+	}()
+	if errors.Is(limited.Err(), context.Canceled) {
+		return limited.Err()
+	}
+	err := unavailable(o.locks.link.noAnswer(o.locks.timeout))
+	o.locks.report(err)
+	return err
+}
+
+// releaseInTurn is release by the goroutine that has the turn.
+func (o *owner) releaseInTurn(ctx context.Context, all bool) error {
+	limited, cancel := context.WithTimeout(ctx, o.locks.timeout)
+	defer cancel()
 	g, isLost := o.held()
 	holds := 0
 	if g != nil && !all {
@@ -604,7 +637,8 @@ func (o *owner) release(ctx context.Context, all bool) error {
 		return finish(count, false, final(err, o.token))
 	}
 	first := unavailable(err)
-	err = o.call(limited, func(report func(error)) error {
+	o.sees(outage(err))
+	err = o.call(limited, func(_ context.Context, report func(error)) error {
 		report(first)
 		within, cancel := context.WithDeadline(context.Background(), until)
 		defer cancel()
@@ -650,17 +684,29 @@ func (o *owner) extend(ctx context.Context, lease time.Duration) error {
 	if g == nil {
 		return ErrNotHeld
 	}
-	err := o.call(ctx, func(report func(error)) error {
-		g.extending <- struct{}{}
-		defer func() { <-g.extending }()
-		within, cancel := context.WithTimeout(g.ctx, o.locks.timeout)
+	err := o.call(ctx, func(ctx context.Context, report func(error)) error {
+		o.mu.Lock()
+		until := g.until
+		o.mu.Unlock()
+		// The end of the lease is reported by the goroutine that extends.
+		within, cancel := context.WithDeadline(ctx, until)
 		defer cancel()
+		defer context.AfterFunc(g.ctx, cancel)()
+		select {
+		case g.extending <- struct{}{}:
+		case <-within.Done():
+			return unavailable(o.locks.link.noAnswer(o.locks.timeout))
+		}
+		defer func() { <-g.extending }()
 		return o.prolong(within, g, lease, report)
 	})
-	if err == nil || g.ctx.Err() == nil {
-		return err
+	if err == nil {
+		return nil
 	}
-	if _, isLost = o.held(); isLost {
+	switch held, isLost := o.held(); {
+	case held == g:
+		return err
+	case isLost:
 		return ErrLost
 	}
 	// It was released meanwhile.
@@ -684,11 +730,21 @@ func (o *owner) prolong(ctx context.Context, g *grant, lease time.Duration, repo
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	g.lease, g.until = lease, a.sent.Add(length)
+	until := a.sent.Add(length)
+	var late error
+	if ctx.Err() == nil {
+		g.lease, g.until = lease, until
+	} else {
+		// The caller has its error by now. The next renewal sets the lease that was.
+		late = unavailable(o.locks.link.noAnswer(time.Since(a.sent)))
+		if until.Before(g.until) {
+			g.until = until
+		}
+	}
 	if o.current == g {
 		o.schedule(g)
 	}
-	return nil
+	return late
 }
 
 // tend renews a grant, or ends it. The timer calls it.

@@ -101,6 +101,8 @@ func (c *Client) ObtainMulti(ctx context.Context, keys []string, ttl time.Durati
 	}
 	settings := []client.Option{
 		client.WithLease(ttl), client.WithToken(token), client.WithoutRenewal(), client.WithDetached(),
+		// Refresh may go on for ever.
+		client.WithMaxHold(client.Unlimited),
 	}
 	if options.Metadata != "" || options.Token != "" {
 		settings = append(settings, client.WithData(options.Metadata))

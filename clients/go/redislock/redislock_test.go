@@ -40,7 +40,7 @@ func expectOutage(t *testing.T, err error) {
 	t.Helper()
 	expect(t, err, client.ErrUnavailable)
 	if errors.Is(err, redislock.ErrNotObtained) || errors.Is(err, redislock.ErrLockNotHeld) {
-		t.Errorf("an outage is told as contention: %v", err)
+		t.Errorf("an outage is reported as contention: %v", err)
 	}
 }
 
@@ -189,6 +189,23 @@ func TestOnlyRefreshRenews(t *testing.T) {
 	}
 	expect(t, lock.Refresh(background, time.Second, retry(time.Hour, 3)), redislock.ErrNotObtained)
 	expect(t, lock.Release(background), redislock.ErrLockNotHeld)
+}
+
+func TestALockThatIsRefreshedMayBeHeldForDays(t *testing.T) {
+	const ttl = 48 * time.Hour
+	s := serve(t)
+	lock, err := redislock.New(s.Client).Obtain(background, "k", ttl, nil)
+	check(t, err)
+	expectLeft := func() {
+		t.Helper()
+		if left, err := lock.TTL(background); left < ttl-time.Minute || err != nil {
+			t.Errorf("%v left, %v", left, err)
+		}
+	}
+	expectLeft()
+	check(t, lock.Refresh(background, ttl, nil))
+	expectLeft()
+	check(t, lock.Release(background))
 }
 
 func TestSeveralKeysAreObtainedTogether(t *testing.T) {

@@ -185,14 +185,26 @@ func (m *Mutex) try(ctx context.Context, value func() string) error {
 	if err != nil {
 		return err
 	}
+	var tries sync.WaitGroup
+	tries.Add(len(locks))
 	n, err := m.onNodes(func(node int) error {
+		defer tries.Done()
 		_, err := locks[node].TryAcquire(within)
 		return err
 	})
 	if n >= m.quorum() {
-		return m.hold(ctx, value, locks)
+		err = m.hold(ctx, value, locks)
+		if err == nil {
+			return nil
+		}
 	}
 	m.giveBack(within, locks)
+	// Fail-fast leaves tries behind, which may still be granted.
+	cancel()
+	go func() {
+		tries.Wait()
+		m.giveBack(context.Background(), locks)
+	}()
 	return err
 }
 
@@ -222,6 +234,8 @@ func (m *Mutex) quorum() int { return len(m.redsync.nodes)/2 + 1 }
 func (m *Mutex) options(more ...redislock.Option) []redislock.Option {
 	return append([]redislock.Option{
 		redislock.WithLease(m.expiry), redislock.WithoutRenewal(), redislock.WithDetached(),
+		// Extend may go on for ever.
+		redislock.WithMaxHold(redislock.Unlimited),
 	}, more...)
 }
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,7 +65,7 @@ func expectOutage(t *testing.T, err error) {
 		t.Errorf("%v instead of a RedisError with ErrUnavailable", err)
 	}
 	if errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed) {
-		t.Errorf("an outage is told as contention: %v", err)
+		t.Errorf("an outage is reported as contention: %v", err)
 	}
 }
 
@@ -203,6 +205,28 @@ func TestOnlyExtendRenews(t *testing.T) {
 	}
 	if ok, err := mutex.Unlock(); ok || !errors.Is(err, redsync.ErrLockAlreadyExpired) {
 		t.Errorf("%v instead of ErrLockAlreadyExpired", err)
+	}
+}
+
+func TestALockThatIsExtendedMayBeHeldForDays(t *testing.T) {
+	const expiry = 48 * time.Hour
+	s := serve(t)
+	rs := redsync.New(s.Client)
+	expectLeft := func(mutex *redsync.Mutex) {
+		t.Helper()
+		left := time.Duration(s.Call(t, "LOCK.CHECK", "k", mutex.Value()).(int64)) * time.Millisecond
+		if left < expiry-time.Minute || time.Until(mutex.Until()) < expiry-time.Hour {
+			t.Errorf("%v left, until %v", left, mutex.Until())
+		}
+	}
+	first := locked(t, rs.NewMutex("k", redsync.WithExpiry(expiry)))
+	expectLeft(first)
+	found := rs.NewMutex("k", redsync.WithExpiry(expiry), redsync.WithValue(first.Value()))
+	for _, mutex := range []*redsync.Mutex{first, found} {
+		if ok, err := mutex.Extend(); !ok {
+			t.Errorf("extend: %v", err)
+		}
+		expectLeft(mutex)
 	}
 }
 
@@ -497,6 +521,57 @@ func TestWhatAMinorityGrantedIsGivenBack(t *testing.T) {
 	expectTaken(t, rs.NewMutex("k").TryLock(), 1, 2)
 	if !servers[0].IsFree(t, "k") {
 		t.Error("the first master isn't free")
+	}
+}
+
+// distant is a connection whose replies are late.
+type distant struct {
+	net.Conn
+	by *atomic.Int64
+}
+
+func (d distant) Read(b []byte) (int, error) {
+	n, err := d.Conn.Read(b)
+	time.Sleep(time.Duration(d.by.Load()))
+	return n, err
+}
+
+// The last master grants the lock after the majority has refused it, while the grant of the first one
+// is given back.
+func TestALateGrantOfAFailFastTryIsGivenBack(t *testing.T) {
+	servers, _ := masters(t, 5)
+	var nodes []*redislock.Locks
+	distances := make([]atomic.Int64, len(servers))
+	for i, s := range servers {
+		client := redis.NewClient(&redis.Options{
+			Addr: s.Address,
+			Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
+				conn, err := net.Dial(network, address)
+				return distant{conn, &distances[i]}, err
+			},
+		})
+		defer client.Close()
+		// A machine that is busy may answer late.
+		locks, err := redislock.New(client, redislock.WithCommandTimeout(20*time.Second))
+		check(t, err)
+		defer locks.Close()
+		nodes = append(nodes, locks)
+	}
+	mutex := redsync.NewFromLocks(nodes...).NewMutex("k", redsync.WithFailFast(true), redsync.WithExpiry(10*time.Minute))
+	// The connections are made.
+	unlocked(t, locked(t, mutex))
+	for _, s := range servers {
+		until(t, "it is free", func() bool { return s.IsFree(t, "k") })
+	}
+	for _, s := range servers[1:4] {
+		s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	}
+	for i, ms := range []time.Duration{200, 400, 400, 400, 500} {
+		distances[i].Store(int64(ms * time.Millisecond))
+	}
+	expectTaken(t, mutex.TryLock(), 1, 2, 3)
+	for _, s := range []*testserver.Server{servers[0], servers[4]} {
+		until(t, "its grant is given back", func() bool { return s.IsFree(t, "k") })
 	}
 }
 

@@ -1,0 +1,346 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redislock "github.com/redis-lock/redis-lock/clients/go"
+)
+
+// aWhile is a time in which a wrong event would come.
+const aWhile = 200 * time.Millisecond
+
+// begin calls acquire in a goroutine. The channel gets its error.
+func begin(acquire func(context.Context) (int64, error)) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := acquire(background)
+		done <- err
+	}()
+	return done
+}
+
+func TestAReleaseWithAnEndedContextIsCarriedOut(t *testing.T) {
+	s := serve(t)
+	// The release counts as one in an outage if it is interrupted.
+	locks := s.locks(t, redislock.WithObserver(redislock.Observer{Unavailable: func(error) {}}))
+	ended, cancel := context.WithCancel(background)
+	cancel()
+	for range 20 {
+		lock := lockOf(t, locks, "k", redislock.WithReentrant())
+		acquired(t, lock)
+		if err := lock.Release(ended); err != nil {
+			expect(t, err, context.Canceled)
+		}
+		until(t, "it is free", func() bool { return s.IsFree(t, "k") })
+	}
+}
+
+func TestEveryReleaseOfAReentrantLockOutlivesAnOutage(t *testing.T) {
+	s := serve(t)
+	reports := make(chan error, 10)
+	observer := redislock.Observer{Unavailable: func(err error) { reports <- err }}
+	locks := s.locks(t, redislock.WithCommandTimeout(300*time.Millisecond), redislock.WithObserver(observer))
+	lock := lockOf(t, locks, "k", redislock.WithReentrant())
+	acquired(t, lock)
+	acquired(t, lock)
+	goOn := s.Stop(t)
+	for range 2 {
+		expect(t, lock.Release(background), redislock.ErrUnavailable)
+		expect(t, receive(t, reports), redislock.ErrUnavailable)
+	}
+	goOn()
+	until(t, "it is free", func() bool { return s.IsFree(t, "k") })
+	until(t, "it isn't held", func() bool { return !lock.IsHeld() })
+}
+
+func TestAReleaseAfterALossSparesTheNextGoroutine(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(time.Minute))
+	lost := acquired(t, lock)
+	next := begin(lock.Acquire)
+	s.Call(t, "DEL", "k")
+	expect(t, lock.Extend(background, time.Minute), redislock.ErrLost)
+	_, err := lock.TryAcquire(background)
+	expect(t, err, redislock.ErrNotAcquired)
+	_, err = lock.AcquireWithin(background, aWhile)
+	expect(t, err, redislock.ErrNotAcquired)
+	if lock.IsHeld() {
+		t.Error("the next goroutine is granted before the release")
+	}
+	expect(t, lock.Release(background), redislock.ErrLost)
+	check(t, receive(t, next))
+	if !lock.IsHeld() || lock.Fence() == lost {
+		t.Error("the next goroutine's lock was released")
+	}
+	check(t, lock.Release(background))
+}
+
+func TestALossWithoutAReleaseKeepsOthersOutForALease(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(time.Second), redislock.WithoutRenewal())
+	acquired(t, lock)
+	receive(t, lock.Lost())
+	takes(t, "the next acquire", time.Second, late, func() { acquired(t, lock) })
+	check(t, lock.Release(background))
+}
+
+func TestABlockThatReleasedItsLockSparesTheNextOneOfItsObject(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k")
+	check(t, lock.Do(background, func(context.Context, int64) error {
+		check(t, lock.Release(background))
+		acquired(t, lock)
+		return nil
+	}))
+	if !lock.IsHeld() || s.IsFree(t, "k") {
+		t.Error("the next one's lock was released")
+	}
+	check(t, lock.Release(background))
+}
+
+func TestAnInnerBlockLeavesTheRenewalToTheOuterOne(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithReentrant(), redislock.WithLease(2*time.Second))
+	check(t, lock.Do(background, func(context.Context, int64) error {
+		ctx, cancel := context.WithCancel(background)
+		check(t, lock.Do(ctx, func(context.Context, int64) error {
+			cancel()
+			return nil
+		}))
+		before := lock.Until()
+		until(t, "it is renewed or lost", func() bool { return lock.IsLost() || lock.Until().After(before) })
+		return nil
+	}))
+}
+
+func TestAnOutageOfAnotherGoroutineIsNoContention(t *testing.T) {
+	reports := make(chan error, 10)
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	observer := redislock.Observer{Unavailable: func(err error) { reports <- err }}
+	locks, err := redislock.New(client, redislock.WithObserver(observer), redislock.WithCommandTimeout(aWhile))
+	check(t, err)
+	defer locks.Close()
+	lock := lockOf(t, locks, "k")
+	ctx, cancel := context.WithCancel(background)
+	first := begin(func(context.Context) (int64, error) { return lock.Acquire(ctx) })
+	receive(t, reports)
+	_, err = lock.TryAcquire(background)
+	expect(t, err, redislock.ErrUnavailable)
+	_, err = lock.AcquireWithin(background, aWhile)
+	expect(t, err, redislock.ErrUnavailable)
+	cancel()
+	expect(t, receive(t, first), context.Canceled)
+	runtime.KeepAlive(lock)
+}
+
+func TestTriesOfOneObjectEndAtOnce(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t, redislock.WithCommandTimeout(time.Minute)), "k")
+	tries := func(count int) (granted int) {
+		var all []<-chan error
+		for range count {
+			all = append(all, begin(lock.TryAcquire))
+		}
+		takes(t, "the tries", 0, late, func() {
+			for _, each := range all {
+				if err := receive(t, each); err == nil {
+					granted++
+				} else {
+					expect(t, err, redislock.ErrNotAcquired)
+				}
+			}
+		})
+		return granted
+	}
+	if granted := tries(20); granted != 1 {
+		t.Errorf("%d are granted", granted)
+	}
+	check(t, lock.Release(background))
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	next := begin(lock.Acquire)
+	until(t, "one waits", func() bool { return s.Waiters(t, "k") == 1 })
+	if granted := tries(20); granted != 0 {
+		t.Errorf("%d are granted", granted)
+	}
+	s.Call(t, "LOCK.RELEASE", "k", "other")
+	check(t, receive(t, next))
+	runtime.KeepAlive(lock)
+}
+
+func TestManyGoroutinesThatGiveUpSeeNoOutage(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k")
+	var all []<-chan error
+	for range 50 {
+		all = append(all, begin(func(ctx context.Context) (int64, error) {
+			for range 5 {
+				fence, err := lock.AcquireWithin(ctx, 100*time.Millisecond)
+				switch {
+				case err == nil:
+					time.Sleep(5 * time.Millisecond)
+					check(t, lock.Release(ctx))
+				case !errors.Is(err, redislock.ErrNotAcquired):
+					return fence, err
+				}
+			}
+			return 0, nil
+		}))
+	}
+	for _, each := range all {
+		if err := receive(t, each); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAHoldThatComesAfterTheLossIsNone(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, s.locks(t), "k", redislock.WithReentrant(), redislock.WithLease(700*time.Millisecond), redislock.WithoutRenewal())
+	acquired(t, lock)
+	// The lease of the server is longer than that of the local clock.
+	s.Call(t, "LOCK.EXTEND", "k", lock.Token(), "PX", 600_000)
+	goOn := s.Stop(t)
+	again := begin(lock.Acquire)
+	until(t, "it is lost", lock.IsLost)
+	goOn()
+	expect(t, receive(t, again), redislock.ErrLost)
+	expect(t, lock.Release(background), redislock.ErrLost)
+	until(t, "nothing is left", func() bool { return s.IsFree(t, "k") })
+	acquired(t, lock)
+	check(t, lock.Release(background))
+}
+
+func TestAnExtensionThatFailedIsntAppliedLater(t *testing.T) {
+	s := serve(t)
+	reports := make(chan error, 10)
+	observer := redislock.Observer{Unavailable: func(err error) { reports <- err }}
+	locks := s.locks(t, redislock.WithCommandTimeout(300*time.Millisecond), redislock.WithObserver(observer))
+	lock := lockOf(t, locks, "k", redislock.WithLease(6*time.Second))
+	acquired(t, lock)
+	goOn := s.Stop(t)
+	// The renewal has failed once, and goes on.
+	receive(t, reports)
+	before := lock.Until()
+	expect(t, lock.Extend(background, time.Hour), redislock.ErrUnavailable)
+	goOn()
+	until(t, "it is renewed", func() bool { return lock.Until().After(before) })
+	time.Sleep(aWhile)
+	if left := time.Until(lock.Until()); left > time.Minute {
+		t.Errorf("extended by %v", left)
+	}
+	check(t, lock.Release(background))
+}
+
+func TestAnExtensionThatHangsDoesntDelayTheReportOfALoss(t *testing.T) {
+	s := serve(t)
+	locks := s.locks(t, redislock.WithCommandTimeout(5*time.Second))
+	lock := lockOf(t, locks, "k", redislock.WithLease(time.Second), redislock.WithoutRenewal())
+	acquired(t, lock)
+	left := time.Until(lock.Until())
+	goOn := s.Stop(t)
+	defer goOn()
+	extended := make(chan error, 1)
+	go func() { extended <- lock.Extend(background, time.Hour) }()
+	takes(t, "the loss", left, late, func() { receive(t, lock.Lost()) })
+	expect(t, receive(t, extended), redislock.ErrLost)
+	// A lock that is collected is released.
+	runtime.KeepAlive(lock)
+}
+
+func TestALockThatIsAcquiredIsNotCollected(t *testing.T) {
+	s := serve(t)
+	outcomes := make(chan redislock.Outcome, 10)
+	locks := s.locks(t, redislock.WithObserver(redislock.Observer{
+		Waited: func(_ *redislock.Lock, _ time.Duration, outcome redislock.Outcome) { outcomes <- outcome },
+	}))
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	done := begin(func(ctx context.Context) (int64, error) { return lockOf(t, locks, "k").Acquire(ctx) })
+	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	for range 3 {
+		runtime.GC()
+		time.Sleep(aWhile / 10)
+	}
+	s.Call(t, "LOCK.RELEASE", "k", "other")
+	check(t, receive(t, done))
+	if outcome := receive(t, outcomes); outcome != redislock.Granted {
+		t.Error(outcome)
+	}
+	until(t, "it is collected and released", func() bool {
+		runtime.GC()
+		return s.IsFree(t, "k")
+	})
+}
+
+// distant is a connection whose replies are late.
+type distant struct {
+	net.Conn
+	by time.Duration
+}
+
+func (d distant) Read(b []byte) (int, error) {
+	n, err := d.Conn.Read(b)
+	time.Sleep(d.by)
+	return n, err
+}
+
+// at returns a maker of locks on a server that is this far away.
+func (s server) at(t *testing.T, distance time.Duration) *redislock.Locks {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{
+		Addr: s.Address,
+		Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
+			conn, err := net.Dial(network, address)
+			return distant{conn, distance}, err
+		},
+	})
+	locks, err := redislock.New(client)
+	check(t, err)
+	t.Cleanup(func() {
+		check(t, locks.Close())
+		check(t, client.Close())
+	})
+	return locks
+}
+
+func TestAWaitOnASlowNetworkIsRefusedInTheEnd(t *testing.T) {
+	s := serve(t)
+	locks := s.at(t, 60*time.Millisecond)
+	acquired(t, lockOf(t, locks, "connected"))
+	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
+	// A machine that is busy is slower than the network.
+	until(t, "a wait is refused", func() bool {
+		_, err := lockOf(t, locks, "k").AcquireWithin(background, 400*time.Millisecond)
+		return errors.Is(err, redislock.ErrNotAcquired)
+	})
+	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
+}
+
+func TestALeaseShorterThanAReplyIsNotAskedForAgainAndAgain(t *testing.T) {
+	s := serve(t)
+	locks := s.at(t, 20*time.Millisecond)
+	acquired(t, lockOf(t, locks, "connected"))
+	lock := lockOf(t, locks, "k", redislock.WithLease(2*time.Millisecond))
+	const limit = 500 * time.Millisecond
+	ended := begin(func(ctx context.Context) (int64, error) { return lock.AcquireWithin(ctx, limit) })
+	takes(t, "the wait", limit, late, func() { expect(t, receive(t, ended), redislock.ErrUnavailable) })
+}
+
+func TestAnAdoptionThatFailsLeavesTheGrant(t *testing.T) {
+	s := serve(t)
+	locks := s.locks(t, redislock.WithCommandTimeout(300*time.Millisecond))
+	first := lockOf(t, locks, "k")
+	acquired(t, first)
+	second := lockOf(t, locks, "k", redislock.WithToken(first.Token()), redislock.WithReplicas(1))
+	_, err := second.Adopt(background)
+	expect(t, err, redislock.ErrNotReplicated)
+	time.Sleep(aWhile)
+	check(t, first.Release(background))
+}
