@@ -145,14 +145,15 @@ fn enter(
     keys: Option<Keys>,
     command: fn(&Call<'_>) -> Result<(), Refusal>,
 ) {
-    let refused = boundary::guard(|| run(ctx, strings, keys, command).err());
+    let refused = boundary::guard(|| call(ctx, strings, keys, command).err());
     if let Some(why) = refused.unwrap_or(Some(Refusal::Panicked)) {
         reply::refusal(ctx, why);
     }
 }
 
+/// Calls a command with its words, unless the server only asks for the positions of its keys.
 #[inline(always)]
-fn run(
+fn call(
     ctx: &Context,
     strings: &[*mut raw::RedisModuleString],
     keys: Option<Keys>,

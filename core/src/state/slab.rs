@@ -46,7 +46,7 @@ pub enum End {
 ///
 /// Invariants:
 /// 1. `free` lists each index below `given` without an entry once.
-/// 2. All pieces except the last have [`PIECE`] slots, with an entry or free.
+/// 2. All pieces except the last have `PIECE` slots, with an entry or free.
 #[derive(Debug)]
 pub struct Slab<T> {
     pieces: Vec<Vec<Option<(i64, T)>>>,
