@@ -44,9 +44,11 @@ pub fn waits_and_grants_are_observed(world: &mut World) {
 pub fn ends_of_waits_are_observed(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);
-    for name in ["limited", "given-up", "failed"] {
+    for name in ["connects", "limited", "given-up", "failed"] {
         driver.lock(name, json!({"keys": [KEY]}));
     }
+    // A client connects for its first command, which takes long on a busy machine.
+    assert!(!driver.try_acquire("connects").ok());
     let limited = driver.begin_acquire("limited", Some(300));
     let given_up = driver.begin_acquire("given-up", None);
     assert!(!driver.answer(&limited).ok());
