@@ -213,26 +213,25 @@ fn may_publish(user: &User, channel: &[u8]) -> bool {
     allowed == Some(0)
 }
 
-/// Returns the shortest command that waits for these names by a verb for several keys.
-fn of_many(verb: &str, names: &Names, token: &Token) -> Vec<RedisString> {
-    let count = names.count().to_string();
-    let mut words = vec![api::string(verb.as_bytes()), api::string(count.as_bytes())];
+/// Returns the shortest command that waits for these names: the first verb for one name, the second
+/// for several.
+fn command([one, many]: [&str; 2], names: &Names, token: &Token) -> Vec<RedisString> {
+    let mut words = Vec::with_capacity(names.count() + 3);
+    if names.count() == 1 {
+        words.push(api::string(one.as_bytes()));
+    } else {
+        words.push(api::string(many.as_bytes()));
+        words.push(api::string(names.count().to_string().as_bytes()));
+    }
     words.extend(names.iter().map(|name| api::string(name.key())));
     words.push(api::string(token.as_bytes()));
     words
 }
 
-/// Returns true if a user may wait for these names by one of the verbs: the first is for one name, and
-/// the second for any number of names.
-fn may_take(user: &User, [one, many]: [&str; 2], names: &Names, token: &Token) -> bool {
-    let Some(first) = names.as_slice().first() else {
-        return false;
-    };
-    let may_take_one = || {
-        let words = [one.as_bytes(), first.key(), token.as_bytes()];
-        names.count() == 1 && may_run(user, &words.map(api::string), first.db)
-    };
-    may_take_one() || may_run(user, &of_many(many, names, token), first.db)
+/// Returns true if a user may wait for these names by one of the verbs, see [`command`].
+fn may_take(user: &User, verbs: [&str; 2], names: &Names, token: &Token) -> bool {
+    let db = names.as_slice().first().map_or(0, |name| name.db);
+    may_run(user, &command(verbs, names, token), db)
 }
 
 /// Returns true if a user may run a command in this database. Rights are limited to databases only

@@ -1096,19 +1096,3 @@ fn a_session_of_another_module_s_call_is_refused() {
     }
     assert_eq!(server.lock_info("k"), None);
 }
-
-/// A wait for one key may have begun by either verb.
-#[test]
-fn a_wait_for_one_key_by_the_verb_for_several_is_granted_after_a_change_of_rights() {
-    let server = Server::start();
-    let mut waiting = user(&server, "waiting", "~* -@all +lock.mwait");
-    let mut queued = user(&server, "queued", "~* -@all +lock.mqueue");
-    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-    server.block(&mut waiting, format!("LOCK.MWAIT 1 k b {LONG}"));
-    assert_eq!(queued.call(format!("LOCK.MQUEUE 1 k c {LONG}")).int(), 2);
-    server.call("ACL SETUSER another on").okay();
-    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
-    assert_eq!(waiting.recv().grant().token, "b");
-    assert_eq!(server.call("LOCK.RELEASE k b").int(), 1);
-    assert_eq!(server.known_lock("k").holder_tokens(), ["c"]);
-}
