@@ -443,7 +443,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
         Some(entry)
     }
 
-    /// Changes the lock of an entry, which the caller has had noted as changed.
+    /// Changes the lock of an entry whose change the caller has noted.
     fn change<T>(&mut self, id: EntryId, change: impl FnOnce(&mut Lock) -> T) {
         if let Some(entry) = self.entries.get_mut(id) {
             let lock = entry.own_lock();

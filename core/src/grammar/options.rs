@@ -201,7 +201,7 @@ impl<'a> Options<'a> {
     /// Returns the tie to a connection that SESSION or NOSESSION asks for.
     ///
     /// # Errors
-    /// Those of [`Options::keep_ms`].
+    /// The errors of [`Options::keep_ms`].
     #[inline(always)]
     pub fn lease_kind(&self) -> Result<LeaseKind, Refusal> {
         match (self.session.is_given(), self.nosession.is_given()) {
@@ -220,7 +220,7 @@ impl<'a> Options<'a> {
     /// Returns the number of holds to release.
     ///
     /// # Errors
-    /// Those of [`all_but`].
+    /// The errors of [`all_but`].
     #[inline(always)]
     pub fn release_count(&self) -> Result<ReleaseCount, Refusal> {
         match self.value(self.holds) {
@@ -251,7 +251,7 @@ impl<'a> Options<'a> {
     /// Returns DATA, if it is given.
     ///
     /// # Errors
-    /// Those of [`Data::new`].
+    /// The errors of [`Data::new`].
     #[inline(always)]
     pub fn data(&self) -> Result<Option<Data>, Refusal> {
         self.value(self.data).map(Data::new).transpose()
@@ -285,7 +285,7 @@ impl<'a> Options<'a> {
     /// Returns FENCE, if it is given.
     ///
     /// # Errors
-    /// [`Refusal::Fence`] for a number out of range, or one that the context doesn't believe.
+    /// [`Refusal::Fence`] for a number out of range, or one that isn't credible in this context.
     #[inline(always)]
     pub fn fence(&self, context: &ParseContext<'_>) -> Result<Option<u64>, Refusal> {
         let fence = |fence| credible_fence(fence, context);
@@ -309,7 +309,7 @@ impl<'a> Options<'a> {
     /// The errors of the timeout come between them.
     ///
     /// # Errors
-    /// Those of the options of a request, in the order in which they are read here.
+    /// The errors of the options of a request, in the order in which they are read here.
     // perf: all values are read first, so the request is built in its place and never copied.
     #[inline(always)]
     pub fn request(

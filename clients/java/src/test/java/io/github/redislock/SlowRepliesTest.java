@@ -57,7 +57,7 @@ class SlowRepliesTest {
 
     SlowProxy(int target) throws IOException {
       this.target = target;
-      inBackground(this::accept);
+      TestProxy.inBackground(this::accept);
     }
 
     int port() {
@@ -69,8 +69,8 @@ class SlowRepliesTest {
         Socket client = listening.accept();
         connections.incrementAndGet();
         Socket server = new Socket(InetAddress.getLoopbackAddress(), target);
-        inBackground(() -> client.getInputStream().transferTo(server.getOutputStream()));
-        inBackground(() -> pass(server.getInputStream(), client.getOutputStream()));
+        TestProxy.inBackground(() -> client.getInputStream().transferTo(server.getOutputStream()));
+        TestProxy.inBackground(() -> pass(server.getInputStream(), client.getOutputStream()));
       }
     }
 
@@ -80,22 +80,6 @@ class SlowRepliesTest {
         if (isSlow) Thread.sleep(200);
         client.write(bytes, 0, count);
       }
-    }
-
-    private interface Work {
-      void run() throws Exception;
-    }
-
-    private static void inBackground(Work work) {
-      Thread thread = new Thread(() -> {
-        try {
-          work.run();
-        } catch (Exception closed) {
-          // One end is gone.
-        }
-      });
-      thread.setDaemon(true);
-      thread.start();
     }
 
     @Override

@@ -38,11 +38,12 @@ final class TestProxy implements AutoCloseable {
     }
   }
 
-  private interface Work {
+  interface Work {
     void run() throws Exception;
   }
 
-  private static void inBackground(Work work) {
+  /** Runs work until it ends or one end of a connection is gone. */
+  static void inBackground(Work work) {
     Thread thread = new Thread(() -> {
       try {
         work.run();
