@@ -114,10 +114,15 @@ func (l *link) close() error {
 // do sends a command, and returns its reply.
 func (l *link) do(ctx context.Context, client redis.UniversalClient, c command) (any, error) {
 	sent := time.Now()
-	cmd := redis.NewCmd(ctx, c.words...)
-	cmd.SetFirstKeyPos(c.key)
-	_ = client.Process(ctx, cmd)
-	reply, err := cmd.Result()
+	var reply any
+	var err error
+	// A connection that has ended took nothing, and leaves the pool.
+	for err = errEnded; errors.Is(err, errEnded) && ctx.Err() == nil; {
+		cmd := redis.NewCmd(ctx, c.words...)
+		cmd.SetFirstKeyPos(c.key)
+		_ = client.Process(ctx, cmd)
+		reply, err = cmd.Result()
+	}
 	switch {
 	case err == nil:
 		return reply, nil
@@ -210,16 +215,11 @@ func (l *link) hangUp(chosen func(*wire) bool) {
 // out the first command alone. Connections in their handshake are closed too.
 func (l *link) undo(token secret, commands ...command) {
 	l.hangUp(func(w *wire) bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if !bytes.Contains(w.unanswered, word(token())) {
-			return len(w.unanswered) > 0 && !bytes.Contains(w.unanswered, []byte("LOCK."))
+		ends, isOwn := w.endFor(token)
+		if isOwn {
+			w.sendLast(commands)
 		}
-		_ = w.SetWriteDeadline(time.Now().Add(farewellWithin))
-		for _, c := range commands {
-			_, _ = w.Conn.Write(encode(c.words))
-		}
-		return true
+		return ends
 	})
 }
 
@@ -238,21 +238,58 @@ func word(text string) []byte {
 	return fmt.Appendf(nil, "$%d\r\n%s\r\n", len(text), text)
 }
 
+// errEnded says that undo has ended the connection.
+var errEnded = fmt.Errorf("redislock: the connection has ended: %w", net.ErrClosed)
+
 // wire is a connection that knows what was written and not answered.
 type wire struct {
 	net.Conn
 	link    *link
 	address string
+	// Held by the goroutine that writes.
+	writing sync.Mutex
 
 	mu         sync.Mutex
 	unanswered []byte
+	// True once undo has chosen it. The pool may give it out again before it is closed, and a further
+	// command would get the reply of another one.
+	isEnded bool
 }
 
 func (w *wire) Write(b []byte) (int, error) {
+	w.writing.Lock()
+	defer w.writing.Unlock()
 	w.mu.Lock()
-	w.unanswered = append(w.unanswered, b...)
+	isEnded := w.isEnded
+	if !isEnded {
+		w.unanswered = append(w.unanswered, b...)
+	}
 	w.mu.Unlock()
+	if isEnded {
+		return 0, errEnded
+	}
 	return w.Conn.Write(b)
+}
+
+// endFor refuses further commands if one with this token wasn't answered, and then returns true twice.
+// A connection in its handshake ends too.
+func (w *wire) endFor(token secret) (ends, isOwn bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	isOwn = bytes.Contains(w.unanswered, word(token()))
+	ends = isOwn || len(w.unanswered) > 0 && !bytes.Contains(w.unanswered, []byte("LOCK."))
+	w.isEnded = w.isEnded || ends
+	return ends, isOwn
+}
+
+// sendLast writes commands behind the one that is being written.
+func (w *wire) sendLast(commands []command) {
+	_ = w.SetWriteDeadline(time.Now().Add(farewellWithin))
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	for _, c := range commands {
+		_, _ = w.Conn.Write(encode(c.words))
+	}
 }
 
 func (w *wire) Read(b []byte) (int, error) {

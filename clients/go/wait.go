@@ -309,25 +309,27 @@ func (s *search) send(client redis.UniversalClient, c command, attempt time.Dura
 }
 
 // send sends a command once. If the end of ctx interrupts it, its connection is closed behind the
-// commands that undo it.
+// commands that undo it, and a reply that came meanwhile counts for nothing.
 func (o *owner) send(
 	ctx context.Context, interrupts func() bool, within time.Duration,
 	client redis.UniversalClient, c command, undo ...command,
 ) (any, error) {
 	limited, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	interrupted := make(chan struct{})
+	interrupted := make(chan bool, 1)
+	sent := time.Now()
 	stop := context.AfterFunc(ctx, func() {
-		defer close(interrupted)
-		if interrupts() {
+		isInterrupted := interrupts()
+		if isInterrupted {
 			cancel()
 			o.locks.link.undo(o.token, undo...)
 		}
+		interrupted <- isInterrupted
 	})
 	reply, err := o.locks.link.do(limited, client, c)
-	if !stop() && ctx.Err() != nil {
-		// It mustn't hit the next command with this token.
-		<-interrupted
+	// The undo mustn't hit the next command with this token.
+	if !stop() && <-interrupted && err == nil && len(undo) > 0 {
+		return nil, o.locks.link.noAnswer(time.Since(sent))
 	}
 	return reply, err
 }
