@@ -185,13 +185,10 @@ func (m *Mutex) try(ctx context.Context, value func() string) error {
 	if err != nil {
 		return err
 	}
-	var tries sync.WaitGroup
-	tries.Add(len(locks))
-	n, err := m.onNodes(func(node int) error {
-		defer tries.Done()
-		_, err := locks[node].TryAcquire(within)
-		return err
-	})
+	trying, stop := context.WithCancel(within)
+	n, err := m.onNodes(func(node int) error { return tryOn(trying, locks[node]) })
+	// Fail-fast leaves tries behind, which end here.
+	stop()
 	if n >= m.quorum() {
 		err = m.hold(ctx, value, locks)
 		if err == nil {
@@ -199,12 +196,17 @@ func (m *Mutex) try(ctx context.Context, value func() string) error {
 		}
 	}
 	m.giveBack(within, locks)
-	// Fail-fast leaves tries behind, which may still be granted.
-	cancel()
-	go func() {
-		tries.Wait()
-		m.giveBack(context.Background(), locks)
-	}()
+	return err
+}
+
+// tryOn tries on one node. A grant that comes after the end of the context is given back, because
+// the Unlock of the mutex may be over.
+func tryOn(ctx context.Context, lock *redislock.Lock) error {
+	_, err := lock.TryAcquire(ctx)
+	if err == nil && ctx.Err() != nil {
+		go func() { _ = lock.Release(context.Background()) }()
+		return ctx.Err()
+	}
 	return err
 }
 

@@ -181,7 +181,7 @@ func excludes(t *testing.T, goroutines, times int, mutexOf func() *redsync.Mutex
 }
 
 func TestOnlyExtendRenews(t *testing.T) {
-	const expiry = 500 * time.Millisecond
+	const expiry = 3 * time.Second
 	s := serve(t)
 	mutex := locked(t, redsync.New(s.Client).NewMutex("k", redsync.WithExpiry(expiry)))
 	first := mutex.Until()
@@ -235,7 +235,7 @@ func TestAGrantThatIsNoLongerValidIsGivenBack(t *testing.T) {
 	rs := redsync.New(s.Client)
 	// All but 10 us are left off.
 	short := []redsync.Option{
-		redsync.WithExpiry(100 * time.Millisecond), redsync.WithDriftFactor(0.9999), redsync.WithTimeoutFactor(1),
+		redsync.WithExpiry(5 * time.Second), redsync.WithDriftFactor(0.999998), redsync.WithTimeoutFactor(1),
 	}
 	for _, lock := range []func() error{rs.NewMutex("k", short...).Lock, rs.NewMutex("k", short...).TryLock} {
 		if err := lock(); err != redsync.ErrFailed {
@@ -360,7 +360,11 @@ func TestOldClientsThatHoldTheKeyAreWaitedFor(t *testing.T) {
 
 func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 	s := serve(t)
-	rs := redsync.New(s.Client)
+	const timeout = 5 * time.Second
+	node, err := redislock.New(s.Client, redislock.WithCommandTimeout(timeout))
+	check(t, err)
+	defer node.Close()
+	rs := redsync.NewFromLocks(node)
 	released, extended, asked := locked(t, rs.NewMutex("a")), locked(t, rs.NewMutex("b")), locked(t, rs.NewMutex("c"))
 	locked(t, rs.NewMutex("k"))
 	deadline := func() context.Context {
@@ -390,11 +394,11 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 		_, err := asked.ValidContext(deadline())
 		return err
 	})
-	play("extend", time.Second, func() error {
+	play("extend", timeout, func() error {
 		_, err := extended.Extend()
 		return err
 	})
-	play("unlock", time.Second, func() error {
+	play("unlock", timeout, func() error {
 		_, err := released.Unlock()
 		return err
 	})
@@ -489,12 +493,12 @@ func masters(t *testing.T, count int) ([]*testserver.Server, *redsync.Redsync) {
 func TestAMajorityOfMastersIsEnough(t *testing.T) {
 	servers, rs := masters(t, 3)
 	goOn := servers[2].Stop(t)
-	mutex := rs.NewMutex("k", redsync.WithExpiry(4*time.Second))
-	takes(t, "lock", 200*time.Millisecond, late, func() { check(t, mutex.Lock()) })
+	mutex := rs.NewMutex("k", redsync.WithExpiry(20*time.Second))
+	takes(t, "lock", time.Second, late, func() { check(t, mutex.Lock()) })
 	if mutex.Fence() != 0 {
 		t.Error("a fence of several masters")
 	}
-	expectTaken(t, rs.NewMutex("k", redsync.WithExpiry(4*time.Second)).TryLock(), 0, 1)
+	expectTaken(t, rs.NewMutex("k", redsync.WithExpiry(20*time.Second)).TryLock(), 0, 1)
 	fast := rs.NewMutex("fast", redsync.WithFailFast(true), redsync.WithExpiry(time.Minute))
 	takes(t, "fast lock", 0, late, func() { check(t, fast.Lock()) })
 	takes(t, "fast unlock", 0, late, func() { unlocked(t, fast) })
@@ -518,7 +522,7 @@ func TestWhatAMinorityGrantedIsGivenBack(t *testing.T) {
 	for _, s := range servers[1:] {
 		s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
 	}
-	expectTaken(t, rs.NewMutex("k").TryLock(), 1, 2)
+	expectTaken(t, rs.NewMutex("k", redsync.WithExpiry(time.Minute)).TryLock(), 1, 2)
 	if !servers[0].IsFree(t, "k") {
 		t.Error("the first master isn't free")
 	}
@@ -572,6 +576,33 @@ func TestALateGrantOfAFailFastTryIsGivenBack(t *testing.T) {
 	expectTaken(t, mutex.TryLock(), 1, 2, 3)
 	for _, s := range []*testserver.Server{servers[0], servers[4]} {
 		until(t, "its grant is given back", func() bool { return s.IsFree(t, "k") })
+	}
+}
+
+// Two tries of each lock are still under way when it is unlocked.
+func TestAFailFastUnlockLeavesNoGrant(t *testing.T) {
+	servers, rs := masters(t, 5)
+	const goroutines = 32
+	var all sync.WaitGroup
+	for i := range goroutines {
+		mutex := rs.NewMutex(fmt.Sprint(i), redsync.WithFailFast(true), redsync.WithExpiry(10*time.Minute))
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for range 150 {
+				if err := mutex.Lock(); err != nil {
+					t.Errorf("lock: %v", err)
+					return
+				}
+				unlocked(t, mutex)
+			}
+		}()
+	}
+	all.Wait()
+	for i := range goroutines {
+		for _, s := range servers {
+			until(t, "it is free", func() bool { return s.IsFree(t, fmt.Sprint(i)) })
+		}
 	}
 }
 
