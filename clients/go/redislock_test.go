@@ -207,6 +207,16 @@ func TestAHeldLockIsTriedInVainAndWaitedForInItsLimit(t *testing.T) {
 	acquired(t, lock)
 }
 
+// waitInVain waits for the lock k until its holder is seen, by tries of this time: a machine that is
+// busy may get no reply within a short one.
+func waitInVain(t *testing.T, locks *redislock.Locks, within time.Duration) {
+	t.Helper()
+	until(t, "a wait in vain", func() bool {
+		_, err := lockOf(t, locks, "k").AcquireWithin(background, within)
+		return errors.Is(err, redislock.ErrNotAcquired)
+	})
+}
+
 // contend lets goroutines acquire and release the lock k once, each with a lock object of its own. The
 // channel gets the error of each, or nil.
 func contend(t *testing.T, locks *redislock.Locks, count int) chan error {
@@ -248,11 +258,12 @@ func TestAContendedWaitBlocksForAMomentAndGoesOnInTheQueue(t *testing.T) {
 	s := serve(t)
 	locks := s.locks(t)
 	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
-	_, err := lockOf(t, locks, "k").AcquireWithin(background, 10*time.Millisecond)
-	expect(t, err, redislock.ErrNotAcquired)
+	waitInVain(t, locks, 10*time.Millisecond)
 	kind := func() string { return fmt.Sprint(s.Call(t, "LOCK.INFO", "k", "WAITERS", 1)) }
 	done := contend(t, locks, 1)
-	until(t, "it blocks", func() bool { return strings.Contains(kind(), "blocked") })
+	until(t, "it has blocked", func() bool {
+		return strings.Contains(s.Call(t, "INFO", "commandstats").(string), "cmdstat_lock.wait:calls=1,")
+	})
 	until(t, "it has a place", func() bool { return s.Waiters(t, "k") == 1 && !strings.Contains(kind(), "blocked") })
 	s.Call(t, "LOCK.RELEASE", "k", "other")
 	check(t, receive(t, done))
@@ -322,8 +333,7 @@ func TestAWaitWhoseConnectionComesLateIsGrantedAtOnce(t *testing.T) {
 			check(t, err)
 			defer locks.Close()
 			s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
-			_, err = lockOf(t, locks, "k").AcquireWithin(background, 10*time.Millisecond)
-			expect(t, err, redislock.ErrNotAcquired)
+			waitInVain(t, locks, 10*time.Millisecond)
 			isSlow.Store(true)
 			done := contend(t, locks, 1)
 			until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
@@ -356,8 +366,7 @@ func TestAServerThatRefusesToBlockQueues(t *testing.T) {
 			until(t, "one blocks", func() bool { return s.Waiters(t, "elsewhere") == 1 })
 			s.Call(t, refusal...)
 			for range 3 {
-				_, err := lockOf(t, locks, "k").AcquireWithin(background, 10*time.Millisecond)
-				expect(t, err, redislock.ErrNotAcquired)
+				waitInVain(t, locks, 10*time.Millisecond)
 			}
 			done := contend(t, locks, 3)
 			until(t, "all have a place", func() bool { return s.Waiters(t, "k") == int64(cap(done)) })
@@ -367,8 +376,7 @@ func TestAServerThatRefusesToBlockQueues(t *testing.T) {
 			}
 			s.Call(t, "CONFIG", "RESETSTAT")
 			s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
-			_, err := lockOf(t, locks, "k").AcquireWithin(background, time.Second)
-			expect(t, err, redislock.ErrNotAcquired)
+			waitInVain(t, locks, time.Second)
 			if stats := s.Call(t, "INFO", "commandstats").(string); strings.Contains(stats, "lock.wait") {
 				t.Error("it is asked again")
 			}
@@ -381,11 +389,10 @@ func TestAWaitThatIsCancelledWhileItBlocksLeavesNothing(t *testing.T) {
 	locks := s.locks(t)
 	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
 	for range 50 {
-		_, err := lockOf(t, locks, "k").AcquireWithin(background, 5*time.Millisecond)
-		expect(t, err, redislock.ErrNotAcquired)
+		waitInVain(t, locks, 5*time.Millisecond)
 		ctx, cancel := context.WithTimeout(background, time.Minute)
 		time.AfterFunc(time.Duration(rand.IntN(2000))*time.Microsecond, cancel)
-		_, err = lockOf(t, locks, "k").Acquire(ctx)
+		_, err := lockOf(t, locks, "k").Acquire(ctx)
 		expect(t, err, context.Canceled)
 	}
 	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
@@ -524,7 +531,8 @@ func TestUntilIsTheEndOfTheLease(t *testing.T) {
 // still.
 func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 	s := serve(t)
-	locks := s.locks(t)
+	const timeout = 5 * time.Second
+	locks := s.locks(t, redislock.WithCommandTimeout(timeout))
 	held := func(key string) *redislock.Lock {
 		lock := lockOf(t, locks, key)
 		acquired(t, lock)
@@ -555,7 +563,7 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 		t.Cleanup(cancel)
 		return ctx
 	}
-	play("try", time.Second, func() error {
+	play("try", timeout, func() error {
 		_, err := tried.TryAcquire(background)
 		return err
 	}, redislock.ErrUnavailable)
@@ -567,8 +575,8 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 		_, err := lockOf(t, locks, "free3").AcquireWithin(background, 400*time.Millisecond)
 		return err
 	}, redislock.ErrUnavailable)
-	play("release", time.Second, func() error { return released.Release(background) }, redislock.ErrUnavailable)
-	play("extend", time.Second, func() error { return extended.Extend(background, time.Hour) }, redislock.ErrUnavailable)
+	play("release", timeout, func() error { return released.Release(background) }, redislock.ErrUnavailable)
+	play("extend", timeout, func() error { return extended.Extend(background, time.Hour) }, redislock.ErrUnavailable)
 	play("left with a deadline", 300*time.Millisecond, func() error {
 		_, err := left.Left(short())
 		return err

@@ -177,10 +177,10 @@ func TestTokenAndMetadataAreTheServers(t *testing.T) {
 func TestOnlyRefreshRenews(t *testing.T) {
 	s := serve(t)
 	locker := redislock.New(s.Client)
-	lock, err := locker.Obtain(background, "k", 500*time.Millisecond, nil)
+	lock, err := locker.Obtain(background, "k", 2*time.Second, nil)
 	check(t, err)
-	check(t, lock.Refresh(background, time.Second, nil))
-	if left, err := lock.TTL(background); left < 500*time.Millisecond || left > time.Second {
+	check(t, lock.Refresh(background, 4*time.Second, nil))
+	if left, err := lock.TTL(background); left < 2*time.Second || left > 4*time.Second {
 		t.Errorf("%v left, %v", left, err)
 	}
 	until(t, "it has ended", func() bool { return s.IsFree(t, "k") })

@@ -45,7 +45,7 @@ func ExampleMutex_LockContext() {
 		log.Fatal(err)
 	}
 	defer holder.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	err := rs.NewMutex("orders:42").LockContext(ctx)
 	fmt.Println(errors.Is(err, redsync.ErrFailed))

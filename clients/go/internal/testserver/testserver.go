@@ -20,9 +20,9 @@ import (
 // Patience is how long a test waits for what must come.
 const Patience = 60 * time.Second
 
-// Late is how much later than its time a call may return. The contract says 250 ms; a machine that
-// is busy gets more.
-const Late = 500 * time.Millisecond
+// Late is how much later than its time a call may return on a machine that is busy. The conformance
+// suite measures the 250 ms of the contract.
+const Late = 2 * time.Second
 
 // Server is a running server.
 type Server struct {
