@@ -288,7 +288,8 @@ func (l *Lock) Fence() int64 {
 // Keys returns the keys.
 func (l *Lock) Keys() []string { return append([]string(nil), l.owner.keys...) }
 
-// Token returns the token. Who knows it controls the lock. WithAtLeast draws another one at each release.
+// Token returns the token. Who knows it controls the lock. Unless WithToken chose it, another one may be
+// drawn whenever the lock isn't held.
 func (l *Lock) Token() string { return l.owner.token() }
 
 // IsHeld returns true if the lock is held, by the local clock and without asking the server.

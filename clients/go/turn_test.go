@@ -1,9 +1,11 @@
 package redislock_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"runtime"
 	"sync"
@@ -378,6 +380,79 @@ func TestAConnectionThatEndsCarriesNoOtherCommand(t *testing.T) {
 	until(t, "it is given back", func() bool { return s.IsFree(t, "late") })
 	check(t, locks.Close())
 	check(t, client.Close())
+}
+
+// overtaken is a connection that delivers late from an armed LOCK.ACQUIRE on, also after its close.
+type overtaken struct {
+	net.Conn
+	isArmed   *atomic.Bool
+	delivered chan struct{}
+	late      chan []byte
+	closed    sync.Once
+}
+
+func (c *overtaken) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("LOCK.ACQUIRE")) && c.isArmed.CompareAndSwap(true, false) {
+		c.late = make(chan []byte, 10)
+	}
+	if c.late == nil {
+		return c.Conn.Write(b)
+	}
+	c.late <- bytes.Clone(b)
+	return len(b), nil
+}
+
+func (c *overtaken) Close() error {
+	if c.late == nil {
+		return c.Conn.Close()
+	}
+	c.closed.Do(func() { close(c.late); go c.deliver() })
+	return nil
+}
+
+func (c *overtaken) deliver() {
+	defer close(c.delivered)
+	defer c.Conn.Close()
+	time.Sleep(500 * time.Millisecond)
+	_ = c.SetDeadline(time.Now().Add(patience))
+	for b := range c.late {
+		_, _ = c.Conn.Write(b)
+	}
+	// The replies show that the server has carried them out.
+	_, _ = io.ReadAtLeast(c.Conn, make([]byte, 100), len("*-1\r\n:0\r\n:1\r\n"))
+}
+
+// The commands that undo the first try arrive after the second grant.
+func TestAnUndoThatArrivesLateSparesTheNextGrant(t *testing.T) {
+	s := serve(t)
+	var isArmed atomic.Bool
+	delivered := make(chan struct{})
+	client := redis.NewClient(&redis.Options{
+		Addr: s.Address,
+		Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
+			conn, err := net.Dial(network, address)
+			return &overtaken{Conn: conn, isArmed: &isArmed, delivered: delivered}, err
+		},
+	})
+	defer client.Close()
+	locks, err := redislock.New(client)
+	check(t, err)
+	defer locks.Close()
+	acquired(t, lockOf(t, locks, "connected"))
+	lock := lockOf(t, locks, "k")
+	isArmed.Store(true)
+	ctx, cancel := context.WithTimeout(background, 50*time.Millisecond)
+	defer cancel()
+	_, err = lock.TryAcquire(ctx)
+	expect(t, err, redislock.ErrUnavailable)
+	acquired(t, lock)
+	receive(t, delivered)
+	isOwned, err := lock.Owned(background)
+	check(t, err)
+	if !isOwned {
+		t.Error("the undo of the first try released the second grant")
+	}
+	check(t, lock.Release(background))
 }
 
 func TestAWaitOnASlowNetworkIsRefusedInTheEnd(t *testing.T) {

@@ -446,6 +446,10 @@ func (s *search) leave() <-chan bool {
 			s.clean(ctx, make(chan bool, 1))
 		}
 		s.closeOwn()
+		if held, _ := s.held(); held == nil {
+			// What undid the search on its connection may still be on its way to the server.
+			s.redraw()
+		}
 		s.giveTurn(true)
 		known <- !again
 	}()
@@ -625,8 +629,8 @@ func (o *owner) releaseInTurn(ctx context.Context, all bool) error {
 		if holds == 0 {
 			g.close()
 		}
-		if holds == 0 && o.atLeast > 0 {
-			// The lock stays for this owner too.
+		if holds == 0 && (again || o.atLeast > 0) {
+			// An earlier release may still be on its way to the server, or the lock stays for this owner too.
 			o.redraw()
 		}
 		o.giveTurn(o.reentrant || holds == 0)

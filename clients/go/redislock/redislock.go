@@ -7,8 +7,6 @@ package redislock
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"time"
@@ -97,7 +95,7 @@ func (c *Client) ObtainMulti(ctx context.Context, keys []string, ttl time.Durati
 	}
 	token := options.Token
 	if token == "" {
-		token = randomToken()
+		token = dropin.RandomToken()
 	}
 	settings := []client.Option{
 		client.WithLease(ttl), client.WithToken(token), client.WithoutRenewal(), client.WithDetached(),
@@ -173,13 +171,6 @@ func (o *Options) strategy() RetryStrategy {
 		return NoRetry()
 	}
 	return o.RetryStrategy
-}
-
-func randomToken() string {
-	bits := make([]byte, 16)
-	// It never fails: the program is ended if the system has no random bits.
-	_, _ = rand.Read(bits)
-	return base64.RawURLEncoding.EncodeToString(bits)
 }
 
 // Lock is a lock that was obtained. It ends with its lease, also if it is collected before.

@@ -241,19 +241,16 @@ func (m *Mutex) options(more ...redislock.Option) []redislock.Option {
 	}, more...)
 }
 
-// newLocks returns a Lock for each node, with a token of its own. A program's value isn't the token,
-// because two owners with one value must exclude each other.
+// newLocks returns a Lock for each node. A program's value isn't the token, because two owners with one
+// value must exclude each other.
 func (m *Mutex) newLocks(value func() string) ([]*redislock.Lock, error) {
+	own := redislock.WithToken(dropin.RandomToken())
+	if value != nil {
+		own = redislock.WithData(value())
+	}
 	var locks []*redislock.Lock
 	for _, node := range m.redsync.nodes {
-		var own []redislock.Option
-		switch {
-		case value != nil:
-			own = append(own, redislock.WithData(value()))
-		case len(locks) > 0:
-			own = append(own, redislock.WithToken(locks[0].Token()))
-		}
-		lock, err := node.Lock(m.name, m.options(own...)...)
+		lock, err := node.Lock(m.name, m.options(own)...)
 		if err != nil {
 			return nil, err
 		}

@@ -4,6 +4,8 @@ package dropin
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"runtime"
 	"strings"
@@ -97,4 +99,12 @@ func Acquire(ctx context.Context, lock *redislock.Lock, limit time.Duration, pau
 			return errors.Join(redislock.ErrNotAcquired, ctx.Err())
 		}
 	}
+}
+
+// RandomToken returns a token that nobody can guess, of 22 letters, digits, - and _.
+func RandomToken() string {
+	bits := make([]byte, 16)
+	// It never fails: the program is ended if the system has no random bits.
+	_, _ = rand.Read(bits)
+	return base64.RawURLEncoding.EncodeToString(bits)
 }
