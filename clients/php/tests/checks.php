@@ -57,10 +57,10 @@ function stopped(callable $work): mixed
     }
 }
 
-/** Checks that a call took its time, and at most 250 ms more. */
+/** Checks that a call took its time, and at most 1.5 s more, because the machine may be busy. */
 function in_time(float $expected, float $took, string $what): void
 {
-    same(true, $took >= $expected - 0.001 && $took < $expected + 0.25, "$what after $took s, in time");
+    same(true, $took >= $expected - 0.001 && $took < $expected + 1.5, "$what after $took s, in time");
 }
 
 function call(string|int ...$words): mixed

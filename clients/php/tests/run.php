@@ -72,7 +72,7 @@ function test_using_waits_no_longer_than_it_is_told(): void
 {
     call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
     $lock = locks()->lock('k');
-    same(NotAcquired::class, thrown(fn () => $lock->using(fn () => null, 0.1))::class, 'thrown');
+    same(NotAcquired::class, thrown(fn () => $lock->using(fn () => null, 1.0))::class, 'thrown');
     same(0, waiters('k'), 'waiters');
 }
 
@@ -218,7 +218,7 @@ function test_every_call_returns_in_time_though_the_server_stands_still(): void
 {
     $heard = new Heard();
     $locks = locks(commandTimeout: 0.5, observer: $heard);
-    [$tried, $waits] = [$locks->lock('tried'), $locks->lock('waits')];
+    [$tried, $waits] = [$locks->lock('tried'), locks(commandTimeout: 3.0)->lock('waits')];
     [$released, $extended, $used, $gone] = array_map($locks->lock(...), ['released', 'extended', 'used', 'gone']);
     array_map(fn (Lock $lock) => $lock->acquire(), [$released, $extended, $used, $gone]);
     $used->release();
@@ -253,7 +253,7 @@ function test_every_call_returns_in_time_though_the_server_stands_still(): void
 function test_the_block_keeps_its_result_and_its_error_though_no_server_replies(): void
 {
     $heard = new Heard();
-    $lock = locks(commandTimeout: 0.3, observer: $heard)->lock('k');
+    $lock = locks(observer: $heard)->lock('k');
     $failure = new DomainException('of the work');
     $stop = fn () => signal_server(SIGSTOP);
     [$result, $took] = timed(fn () => $lock->using(function () use ($stop) {
@@ -262,7 +262,7 @@ function test_the_block_keeps_its_result_and_its_error_though_no_server_replies(
     }));
     signal_server(SIGCONT);
     same('done', $result, 'the result');
-    in_time(0.3, $took, 'the block');
+    in_time(1.0, $took, 'the block');
     same($failure, thrown(fn () => $lock->using(function () use ($stop, $failure) {
         $stop();
         throw $failure;
@@ -274,35 +274,33 @@ function test_the_block_keeps_its_result_and_its_error_though_no_server_replies(
 
 function test_a_release_without_a_server_is_made_up_for(): void
 {
-    $lock = locks(commandTimeout: 0.2)->lock('k');
+    $lock = locks(commandTimeout: 1.5)->lock('k');
     $lock->acquire();
     $token = $lock->token();
     call('REPLICAOF', '127.0.0.1', '1');
     $thrown = thrown(fn () => $lock->release());
     call('REPLICAOF', 'NO', 'ONE');
     same(Unavailable::class, $thrown::class, "thrown: $thrown");
-    same(1, preg_match('/the server is a replica.*ends with its lease, in (29|30) s/', $thrown->getMessage()), "$thrown");
+    same(1, preg_match('/the server is a replica.*ends with its lease, in (2\d|30) s/', $thrown->getMessage()), "$thrown");
     same(true, call('LOCK.CHECK', 'k', $token) > 0, 'it is left behind');
-    $lock->owned();
-    same(null, call('LOCK.INFO', 'k'), 'after the next call');
+    until('it is released', fn () => !$lock->owned());
 }
 
 function test_a_token_of_several_locks_makes_up_for_each_release(): void
 {
-    $locks = locks(commandTimeout: 0.2);
+    $locks = locks();
     $held = array_map(fn (string $key) => $locks->lock($key, token: 'host'), ['a', 'b']);
     fail_to_release(...$held);
-    $held[0]->owned();
-    same([null, null], [call('LOCK.INFO', 'a'), call('LOCK.INFO', 'b')], 'after the next call');
+    until('both are released', fn () => !$held[0]->owned() && call('LOCK.INFO', 'b') === null);
 }
 
 function test_a_token_that_acquires_a_key_again_makes_up_for_the_other_keys(): void
 {
-    $locks = locks(commandTimeout: 0.2);
+    $locks = locks(commandTimeout: 1.5);
     fail_to_release($locks->lock(['a', 'b'], token: 'host'));
     $lock = $locks->lock('a', token: 'host');
     $lock->acquire();
-    same([true, null], [$lock->owned(), call('LOCK.INFO', 'b')], 'the key held again, the other one');
+    until('only the key held again is held', fn () => $lock->owned() && call('LOCK.INFO', 'b') === null);
 }
 
 /** Acquires the locks, and releases them while the server is a replica. */
@@ -318,10 +316,10 @@ function fail_to_release(Lock ...$locks): void
 function test_a_wait_without_a_limit_is_reported_and_goes_on(): void
 {
     $heard = new Heard();
-    $lock = locks(commandTimeout: 0.3, observer: $heard)->lock('k');
+    $lock = locks(commandTimeout: 1.5, observer: $heard)->lock('k');
     signal_server(SIGSTOP);
     if (pcntl_fork() === 0) {
-        sleep(1);
+        sleep(3);
         signal_server(SIGCONT);
         posix_kill(posix_getpid(), SIGKILL);
     }
@@ -425,7 +423,7 @@ function test_an_object_acquires_once_unless_it_is_reentrant(): void
 
 function test_a_lost_lock_leaves_none_of_its_keys_and_holds(): void
 {
-    $lock = locks()->lock(['k', 'other'], lease: 0.3, reentrant: true);
+    $lock = locks()->lock(['k', 'other'], lease: 2.0, reentrant: true);
     $lock->acquire();
     $lock->acquire();
     call('DEL', 'k');
@@ -642,7 +640,7 @@ function test_the_observer_hears_of_waits_grants_and_losses(): void
     call('DEL', 'k');
     same([false, false], [$lock->extend(10.0), $lock->release()], 'extended, released');
     call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
-    $lock->acquire(0.1);
+    $lock->acquire(1.0);
     same(['granted', 'lost', 'waited: not acquired'], $heard->lines, 'what it heard');
     $bad = new class () extends Observer {
         public function granted(Lock $lock): void
@@ -828,12 +826,11 @@ function cluster(): int
 {
     static $port = null;
     if ($port === null) {
-        $port = free_port();
         $bus = (string) free_port();
-        start_server_with_module($port, '--cluster-enabled', 'yes', '--cluster-port', $bus, '--cluster-announce-ip', HOST, '--cluster-config-file', "nodes-$port.conf");
+        $port = start_server_with_module('--cluster-enabled', 'yes', '--cluster-port', $bus, '--cluster-announce-ip', HOST, '--cluster-config-file', "nodes-$bus.conf");
         connection($port)->rawCommand('CLUSTER', 'ADDSLOTSRANGE', 0, 16383);
         until('it serves', fn () => str_contains(connection($port)->rawCommand('CLUSTER', 'INFO'), 'cluster_state:ok'));
-        register_shutdown_function(fn () => unlink(sys_get_temp_dir() . "/nodes-$port.conf"));
+        register_shutdown_function(fn () => unlink(sys_get_temp_dir() . "/nodes-$bus.conf"));
     }
     return $port;
 }
@@ -867,10 +864,11 @@ function sentinel(): int
 /** @return int the port of a new sentinel */
 function start_sentinel(string $configuration): int
 {
-    $port = free_port();
     $file = tempnam(sys_get_temp_dir(), 'sentinel');
-    file_put_contents($file, "port $port\n$configuration");
-    start_server($port, $file, '--sentinel');
+    $port = start_server(function (int $port) use ($file, $configuration): array {
+        file_put_contents($file, "port $port\n$configuration");
+        return [$file, '--sentinel'];
+    });
     register_shutdown_function(fn () => unlink($file));
     return $port;
 }
@@ -931,9 +929,9 @@ function test_the_tls_of_the_readme_is_checked(): void
     mkdir($folder);
     exec("cd $folder && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
         . ' -addext subjectAltName=DNS:localhost -keyout key.pem -out ca.crt 2>&1');
-    [$port, $plain] = [free_port(), free_port()];
+    $port = free_port();
     $files = ['--tls-cert-file', "$folder/ca.crt", '--tls-key-file', "$folder/key.pem", '--tls-ca-cert-file', "$folder/ca.crt"];
-    start_server_with_module($plain, '--tls-port', (string) $port, '--tls-auth-clients', 'no', ...$files);
+    start_server_with_module('--tls-port', (string) $port, '--tls-auth-clients', 'no', ...$files);
     $here = ['6390' => (string) $port, "'ca.crt'" => "'$folder/ca.crt'"];
     same("encrypted\n", run_part('tls', $here), 'what it said');
     $predis = new Predis\Client(['scheme' => 'tls', 'host' => 'localhost', 'port' => $port, 'ssl' => ['cafile' => "$folder/ca.crt"]]);

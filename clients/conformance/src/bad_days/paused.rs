@@ -11,7 +11,7 @@ use crate::servers::until;
 use crate::world::World;
 
 /// A block's work, in whose middle the process stands still for longer than its lease.
-const WORK: Duration = Duration::from_millis(500);
+const WORK: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(1);
 
 /// The locks are lost, by the process's own clock. The block says so, unless it fails by itself.

@@ -74,11 +74,11 @@ function test_a_lock_is_released_with_its_object_unless_it_is_told_otherwise(): 
 
 function test_nothing_renews_a_lock_but_a_refresh(): void
 {
-    $lock = (new LockFactory(store()))->createLock('k', 0.4);
+    $lock = (new LockFactory(store()))->createLock('k', 3.0);
     $lock->acquire();
     $lock->refresh(60.0);
     same(true, $lock->getRemainingLifetime() > 55.0 && $lock->isAcquired(), 'refreshed');
-    $lock->refresh(0.3);
+    $lock->refresh(2.0);
     until('it is free', fn () => !$lock->isAcquired());
     same(true, $lock->isExpired(), 'the key knows it');
     same(LockConflictedException::class, thrown(fn () => $lock->refresh())::class, 'refreshed too late');
@@ -141,11 +141,11 @@ function test_the_lifetime_counts_from_the_grant(): void
 function test_a_wait_with_a_limit_ends_as_a_conflict_in_time(): void
 {
     call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
-    $lock = (new LockFactory(store(wait: 0.3)))->createLock('k');
+    $lock = (new LockFactory(store(wait: 1.2)))->createLock('k');
     foreach (['acquire', 'acquireRead'] as $call) {
         [$thrown, $took] = timed(fn () => thrown(fn () => $lock->$call(true)));
         same(LockConflictedException::class, $thrown::class, $call);
-        in_time(0.3, $took, $call);
+        in_time(1.2, $took, $call);
     }
     same(0, waiters('k'), 'waiters');
 }
