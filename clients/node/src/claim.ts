@@ -91,6 +91,7 @@ export class Claim {
   readonly #ownReplaced: () => void;
   /** Cleanup of a call that was given up. It must not hit the next call with this token. */
   #leaving?: Promise<unknown> | undefined;
+  #isUnanswered = false;
   /** Outage since the latest reply. */
   outage?: UnavailableError | undefined;
   /** True while the token has a place in the server's queue. */
@@ -112,9 +113,12 @@ export class Claim {
     ];
   }
 
-  /** True if a cleanup with this token isn't confirmed, so that another token is the safer one. */
-  get isLeaving(): boolean {
-    return this.#leaving !== undefined;
+  /**
+   * True if a cleanup with this token isn't confirmed, or a command had no reply and may still be on its
+   * way to the server, so that another token is the safer one.
+   */
+  get isSpent(): boolean {
+    return this.#leaving !== undefined || this.#isUnanswered;
   }
 
   /** Acquires the keys. Returns undefined if another owner has them. Leaves nothing behind then. */
@@ -343,6 +347,7 @@ export class Claim {
         const cause = outageIn(error, link.address);
         if (cause === undefined) throw finalError(error);
         this.outage = new UnavailableError(cause, { cause: error });
+        this.#isUnanswered = true;
         if (call.reports && !reported) report(this.outage);
         reported = true;
         const leftMs = call.until - now();

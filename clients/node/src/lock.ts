@@ -330,7 +330,7 @@ export class Lock {
   }
 
   async #begin(call: AcquireCall): Promise<Grant | undefined> {
-    if (this.#trace.claim.isLeaving && this.#terms.token === undefined) this.#renewClaim();
+    if (this.#trace.claim.isSpent && this.#terms.token === undefined) this.#renewClaim();
     const grant = await this.#trace.claim.acquire(call);
     if (grant) this.#hold(grant);
     return grant;
