@@ -108,7 +108,7 @@ final class Acquisition {
    */
   void tryBehindOthers() {
     if (waits || !isBehindOthers() || lock.isNext(this)) return;
-    if (lock.isTaken()) finish(null, Observer.Outcome.NOT_ACQUIRED);
+    if (lock.isTaken()) notAcquired();
     else confirmRefusal(locks.commandTimeout);
   }
 
@@ -121,7 +121,7 @@ final class Acquisition {
     Command check = Command.of("CHECK", lock.keys.subList(0, 1), token);
     Call.send(locks, locks.link, check, limit).whenComplete((reply, error) -> {
       if (!isBehindOthers()) return;
-      if (error == null) finish(null, Observer.Outcome.NOT_ACQUIRED);
+      if (error == null) notAcquired();
       else fail(Fault.ending(error), Observer.Outcome.FAILED);
     });
   }
@@ -200,7 +200,7 @@ final class Acquisition {
       }
     }
     // No grant: one try, or the end of BLOCK.
-    if (!waits || hasLimit) finish(null, Observer.Outcome.NOT_ACQUIRED);
+    if (!waits || hasLimit) notAcquired();
     else ask();
   }
 
@@ -260,15 +260,21 @@ final class Acquisition {
     Call.send(locks, link, command, limit, attempt).whenComplete((reply, error) -> {
       if (error != null && Fault.unwrapped(error) instanceof UnavailableException) failed(error);
       else if (error != null) fail(Fault.ending(error), Observer.Outcome.FAILED);
-      else if (reply.count() == lock.keys.size()) accept(fence, reply.sentNanos(), link);
+      else if (reply.count() == lock.keys.size() && !isPast(reply.sentNanos())) accept(fence, reply.sentNanos(), link);
       else ask();
     });
+  }
+
+  /** Returns true if a lease that counts from this time is over. */
+  private boolean isPast(long sentNanos) {
+    return System.nanoTime() - sentNanos >= Call.nanosOf(options.firstLease());
   }
 
   private void accept(long fence, long sentNanos, Link link) {
     Grant grant;
     synchronized (this) {
-      if (isOver) return;
+      // The renewal begins with the grant, so a cancel comes before both or has no effect.
+      if (!over()) return;
       grant = new Grant(lock, token, link, owner, fence, sentNanos);
       if (link == own) own = null;
     }
@@ -302,7 +308,7 @@ final class Acquisition {
       mayBeGranted = isConfirming;
       last = outage;
     }
-    if (isWaitingHere && lock.isTaken()) finish(null, Observer.Outcome.NOT_ACQUIRED);
+    if (isWaitingHere && lock.isTaken()) notAcquired();
     else if (isWaitingHere) confirmRefusal(Duration.ofNanos(CONFIRM_NANOS));
     else if (last != null) fail(Fault.outage(last), Observer.Outcome.FAILED);
     else if (!waits) fail(Fault.outage(Call.noReply(locks.commandTimeout)), Observer.Outcome.FAILED);
@@ -318,7 +324,7 @@ final class Acquisition {
     Command cancel = Command.of("CANCEL", lock.keys.subList(0, 1), token);
     locks.link.send(cancel, Duration.ofNanos(CONFIRM_NANOS)).whenComplete((reply, error) -> {
       if (error != null) fail(Fault.outage(error), Observer.Outcome.FAILED);
-      else if (reply instanceof Long one && one == 1 && isQueued) finish(null, Observer.Outcome.NOT_ACQUIRED);
+      else if (reply instanceof Long one && one == 1 && isQueued) notAcquired();
       // Granted at the last moment, or without a place: what is there is given back.
       else fail(null, Observer.Outcome.NOT_ACQUIRED);
     });
@@ -329,8 +335,11 @@ final class Acquisition {
     locks.after(CONFIRM_NANOS, () -> fail(Fault.outage(silence), Observer.Outcome.FAILED));
   }
 
+  private void notAcquired() {
+    if (over()) finish(null, Observer.Outcome.NOT_ACQUIRED);
+  }
+
   private void finish(Grant grant, Observer.Outcome outcome) {
-    if (!over()) return;
     settle(outcome);
     if (grant != null) locks.holds(lock, grant);
     lock.settled(this, grant);

@@ -50,6 +50,8 @@ final class Grant {
   private ScheduledFuture<?> due;
   /** The latest command that sets the lease. */
   private CompletableFuture<?> prolonging = CompletableFuture.completedFuture(null);
+  /** The latest ACQUIRE for another hold or mode, including the release if its grant came too late. */
+  private CompletableFuture<?> again = CompletableFuture.completedFuture(null);
   private boolean isOutageTold;
   private Cleaner.Cleanable forgotten;
 
@@ -140,14 +142,8 @@ final class Grant {
 
   /** Adds a hold of the owner. */
   CompletableFuture<Void> holdAgain() {
-    int more = holds() + 1;
-    Duration next = nextLease();
-    return acquireAgain(more, next, options).thenAccept(reply -> {
-      if (!isOfThis(reply)) throw lostError();
-      synchronized (this) {
-        holds = more;
-      }
-      renewed(reply.sentNanos(), next, lease());
+    return acquireAgain(holds() + 1, nextLease(), options, Phase.HELD).thenAccept(reply -> {
+      if (reply == null) throw lostError();
     });
   }
 
@@ -158,11 +154,8 @@ final class Grant {
   CompletableFuture<Optional<Grant>> convert(RedisLock heir, int holds) {
     if (!isHeld()) return release().thenApply(released -> Optional.empty());
     Duration next = nextLease();
-    return acquireAgain(holds, next, heir.options).thenApply(reply -> {
-      if (!isOfThis(reply)) return Optional.<Grant>empty();
-      synchronized (this) {
-        phase = Phase.RELEASED;
-      }
+    return acquireAgain(holds, next, heir.options, Phase.RELEASED).thenApply(reply -> {
+      if (reply == null) return Optional.<Grant>empty();
       ended(CompletableFuture.completedFuture(null));
       return Optional.of(new Grant(this, heir, holds, reply.sentNanos(), next));
     }).whenComplete((shared, error) -> {
@@ -170,17 +163,37 @@ final class Grant {
     });
   }
 
-  private CompletableFuture<Call.Reply> acquireAgain(int holds, Duration set, LockOptions options) {
-    Command command = Command.of("ACQUIRE", keys, token, "PX", set.toMillis(), "HOLDS", holds);
-    return Call.send(locks, locks.link, command.with(options.mode()), locks.commandTimeout);
+  /**
+   * Acquires again, and sets the holds and the phase if the fence is the same. If the grant ended before the
+   * reply, returns null and releases all holds, because the server may have granted the lock anew.
+   */
+  private CompletableFuture<Call.Reply> acquireAgain(int more, Duration set, LockOptions options, Phase next) {
+    Command command = Command.of("ACQUIRE", keys, token, "PX", set.toMillis(), "HOLDS", more).with(options.mode());
+    CompletableFuture<Void> clean = new CompletableFuture<>();
+    synchronized (this) {
+      if (phase != Phase.HELD) return CompletableFuture.completedFuture(null);
+      again = clean;
+    }
+    CompletableFuture<Call.Reply> sent = Call.send(locks, locks.link, command, locks.commandTimeout);
+    return sent.thenApply(reply -> isOfThis(reply, more, set, next) ? reply : null).whenComplete((reply, error) -> {
+      if (reply != null || error != null && isHeld()) {
+        clean.complete(null);
+        return;
+      }
+      CompletableFuture<?> released = releaseAnyHolds();
+      released.whenComplete((done, outage) -> clean.complete(null));
+      if (!isReleased()) lose(() -> released);
+    });
   }
 
-  /** Returns false if the reply of {@link #acquireAgain} shows that this grant was lost. */
-  private boolean isOfThis(Call.Reply reply) {
-    if (reply.value() instanceof List<?> granted && granted.get(1).equals(fence)) return true;
-    // The server may have granted the lock anew, or some of the keys.
-    loseAndRelease();
-    return false;
+  /** Notes the reply of {@link #acquireAgain}. Returns false if the reply is of another grant, or late. */
+  private synchronized boolean isOfThis(Call.Reply reply, int more, Duration set, Phase next) {
+    if (!(reply.value() instanceof List<?> granted && granted.get(1).equals(fence))) return false;
+    renewed(reply.sentNanos(), set, lease);
+    if (!isHeld()) return false;
+    holds = more;
+    phase = next;
+    return true;
   }
 
   /** Sets the lease, also for later renewals. Returns false if the lock was lost. */
@@ -345,11 +358,10 @@ final class Grant {
       prolonging = sent = Call.send(locks, link, tied, limit);
     }
     return sent.thenApply(reply -> {
-      boolean isHeld = reply.count() == keys.size();
-      if (isHeld) renewed(reply.sentNanos(), set, later);
+      if (reply.count() == keys.size()) renewed(reply.sentNanos(), set, later);
       // A release may have overtaken it.
       else if (!isReleased()) lose();
-      return isHeld;
+      return isHeld();
     });
   }
 
@@ -364,13 +376,12 @@ final class Grant {
 
   private void lose() {
     // Some of the keys may still be held.
-    if (keys.size() > 1) loseAndRelease();
-    else lose(() -> CompletableFuture.completedFuture(null));
+    lose(keys.size() > 1 ? this::releaseAnyHolds : () -> CompletableFuture.completedFuture(null));
   }
 
-  private void loseAndRelease() {
-    Command release = Command.of("RELEASE", keys, token, "ALL");
-    lose(() -> Call.send(locks, locks.link, release, locks.commandTimeout));
+  /** Releases whatever the token holds at the server. */
+  private CompletableFuture<?> releaseAnyHolds() {
+    return Call.send(locks, locks.link, Command.of("RELEASE", keys, token, "ALL"), locks.commandTimeout);
   }
 
   private void lose(Supplier<CompletableFuture<?>> cleaning) {
@@ -388,13 +399,15 @@ final class Grant {
 
   /** Notes the end here. The cleaning is what may still be sent with the token. */
   private void ended(CompletableFuture<?> cleaned) {
+    CompletableFuture<?> all;
     synchronized (this) {
       if (due != null) due.cancel(false);
+      all = CompletableFuture.allOf(cleaned, again);
     }
     if (forgotten != null) forgotten.clean();
     locks.holdsNoLonger(this);
     RedisLock waited = lock.get();
-    if (waited != null) waited.ended(this, cleaned);
+    if (waited != null) waited.ended(this, all);
   }
 
   private void closeOwn() {

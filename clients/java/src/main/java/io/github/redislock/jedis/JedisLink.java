@@ -121,7 +121,8 @@ public final class JedisLink implements Link {
       try {
         return connection.getOne();
       } finally {
-        waits.remove(connection);
+        // Another thread ends the wait and disconnects the connection, perhaps later.
+        if (waits.remove(connection) == null) connection.setBroken();
       }
     }));
     return reply;
@@ -163,7 +164,7 @@ public final class JedisLink implements Link {
 
   private void endWaits(Pool<Connection> node) {
     waits.forEach((connection, of) -> {
-      if (of == node) disconnect(connection);
+      if (of == node && waits.remove(connection, of)) disconnect(connection);
     });
   }
 
