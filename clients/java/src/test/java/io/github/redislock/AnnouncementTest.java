@@ -67,7 +67,7 @@ class AnnouncementTest {
   void aTurnIsTakenThatIsAnnouncedBeforeTheReply() throws Exception {
     try (Locks locks = new Locks(new HastyLink())) {
       // Shorter than the time after which a waiter asks by itself.
-      assertEquals(7, locks.lock("k").acquire(Duration.ofSeconds(1)).fence());
+      assertEquals(7, locks.lock("k").acquire(Duration.ofSeconds(2)).fence());
     }
   }
 }

@@ -53,7 +53,7 @@ class CleaningTest {
   @Test
   void aTryBehindACancelledWaitIsNoContention() throws Exception {
     SlowLink link = new SlowLink();
-    try (Locks locks = new Locks(link)) {
+    try (Locks locks = new Locks(link, Duration.ofSeconds(8), Observer.LOGGING)) {
       RedisLock lock = locks.lock(LockOptions.defaults().token("chosen"), "k");
       CompletableFuture<Hold> wait = lock.acquireAsync();
       assertTrue(link.waits.await(5, TimeUnit.SECONDS));

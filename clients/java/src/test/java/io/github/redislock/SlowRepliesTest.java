@@ -35,10 +35,10 @@ class SlowRepliesTest {
         link.send(CHECK, Duration.ofSeconds(8)).get(9, TimeUnit.SECONDS);
         proxy.isSlow = true;
         List<CompletableFuture<Object>> replies =
-            Stream.generate(() -> link.send(CHECK, Duration.ofSeconds(2))).limit(20).toList();
+            Stream.generate(() -> link.send(CHECK, Duration.ofSeconds(2))).limit(80).toList();
         TestServer.until(() -> replies.stream().allMatch(CompletableFuture::isDone));
         assertFalse(replies.get(0).isCompletedExceptionally());
-        assertTrue(replies.get(19).isCompletedExceptionally());
+        assertTrue(replies.get(79).isCompletedExceptionally());
         proxy.isSlow = false;
         link.send(CHECK, Duration.ofSeconds(8)).get(9, TimeUnit.SECONDS);
         assertEquals(1, proxy.connections.get());
@@ -77,7 +77,7 @@ class SlowRepliesTest {
     private void pass(InputStream replies, OutputStream client) throws Exception {
       byte[] bytes = new byte[REPLY_LENGTH];
       for (int count; (count = replies.read(bytes)) > 0; ) {
-        if (isSlow) Thread.sleep(200);
+        if (isSlow) Thread.sleep(50);
         client.write(bytes, 0, count);
       }
     }

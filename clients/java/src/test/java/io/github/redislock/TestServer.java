@@ -1,5 +1,8 @@
 package io.github.redislock;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+
 import io.github.redislock.jedis.JedisLink;
 import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spi.Link;
@@ -13,6 +16,9 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import redis.clients.jedis.HostAndPort;
@@ -37,18 +43,42 @@ final class TestServer implements AutoCloseable {
   private final Process process;
   private final Jedis admin;
 
+  /** A process that serves its port. */
+  record Served(int port, Process process) {}
+
+  interface Program {
+    Process start(int port) throws IOException;
+  }
+
   TestServer(String... more) throws Exception {
-    port = freePort();
+    Served server = served(port -> started(port, more));
+    port = server.port;
+    process = server.process;
+    admin = new Jedis("127.0.0.1", port, 20_000);
+  }
+
+  private static Process started(int port, String... more) throws IOException {
     Path folder = Files.createTempDirectory("redis-lock");
     List<String> words = new ArrayList<>(List.of(environment("REDIS_SERVER"), "--port", "" + port,
         "--dir", folder.toString(), "--save", "", "--loadmodule", environment("REDIS_LOCK_MODULE")));
     words.addAll(List.of(more));
-    process = new ProcessBuilder(words)
+    return new ProcessBuilder(words)
         .redirectErrorStream(true)
         .redirectOutput(folder.resolve("log").toFile())
         .start();
-    until(() -> replies(port));
-    admin = new Jedis("127.0.0.1", port, 20_000);
+  }
+
+  /** Starts a program at a free port, and at the next one if another process takes that first. */
+  static Served served(Program program) throws IOException {
+    for (int tries = 0; tries < 5; tries++) {
+      int port = freePort();
+      Process process = program.start(port);
+      String[] info = {""};
+      until(() -> !process.isAlive() || !(info[0] = infoAt(port)).isEmpty());
+      if (info[0].contains("process_id:" + process.pid() + "\r")) return new Served(port, process);
+      process.destroyForcibly();
+    }
+    throw new IllegalStateException("the server can't be started");
   }
 
   static int freePort() throws IOException {
@@ -57,11 +87,12 @@ final class TestServer implements AutoCloseable {
     }
   }
 
-  static boolean replies(int port) {
+  /** Returns the INFO of the server at a port, or an empty text if none replies. */
+  private static String infoAt(int port) {
     try (Jedis probe = new Jedis("127.0.0.1", port)) {
-      return probe.ping().equals("PONG");
+      return probe.info("server");
     } catch (JedisException notYet) {
-      return false;
+      return "";
     }
   }
 
@@ -146,6 +177,18 @@ final class TestServer implements AutoCloseable {
         throw new AssertionError(interrupt);
       }
     }
+  }
+
+  /** Returns true if a wait ends without the lock. A busy server may confirm that too late. */
+  static boolean isRefused(Callable<?> wait) {
+    try {
+      assertEquals(Optional.empty(), wait.call());
+    } catch (Exception error) {
+      Throwable cause = error instanceof ExecutionException ? error.getCause() : error;
+      if (cause instanceof UnavailableException) return false;
+      assertInstanceOf(NotAcquiredException.class, cause);
+    }
+    return true;
   }
 
   private void signal(String signal) throws IOException {

@@ -66,7 +66,7 @@ class ThreadsTest {
   @EnumSource
   void aLossIsToldAtUnlock(TestServer.Kind kind) throws Exception {
     try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
-      RedisLock lock = locks.lock(LockOptions.defaults().lease(Duration.ofMillis(600)), "k");
+      RedisLock lock = locks.lock(LockOptions.defaults().lease(Duration.ofSeconds(2)), "k");
       lock.lock();
       server.command("DEL", "k");
       until(lock::isLost);

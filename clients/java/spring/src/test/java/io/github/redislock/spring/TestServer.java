@@ -1,5 +1,9 @@
 package io.github.redislock.spring;
 
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.github.redislock.NotAcquiredException;
+import io.github.redislock.UnavailableException;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.ServerSocket;
@@ -7,6 +11,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
@@ -34,16 +39,28 @@ public final class TestServer implements AutoCloseable {
   }
 
   private TestServer(List<String> arguments) {
+    int free;
+    Process started;
+    int tries = 0;
+    do {
+      if (tries++ == 5) throw new IllegalStateException("the server can't be started");
+      free = freePort();
+      started = started(free, arguments);
+    } while (!isServed(free, started));
+    port = free;
+    process = started;
+    admin = new Jedis("127.0.0.1", port, 20_000);
+  }
+
+  private static int freePort() {
     try (ServerSocket free = new ServerSocket(0)) {
-      port = free.getLocalPort();
+      return free.getLocalPort();
     } catch (IOException error) {
       throw new UncheckedIOException(error);
     }
-    process = started(arguments);
-    admin = until(this::connected);
   }
 
-  private Process started(List<String> arguments) {
+  private static Process started(int port, List<String> arguments) {
     List<String> words = new ArrayList<>(List.of(environment("REDIS_SERVER")));
     // The file with the settings comes first.
     boolean hasFile = !arguments.get(0).startsWith("--");
@@ -62,11 +79,18 @@ public final class TestServer implements AutoCloseable {
     }
   }
 
-  private Jedis connected() {
-    try {
-      Jedis jedis = new Jedis("127.0.0.1", port, 20_000);
-      jedis.ping();
-      return jedis;
+  /** Waits until a port replies. Ends the process and returns false if another one has the port. */
+  private static boolean isServed(int port, Process process) {
+    String info = until(() -> process.isAlive() ? infoAt(port) : "");
+    if (info.contains("process_id:" + process.pid() + "\r")) return true;
+    process.destroyForcibly();
+    return false;
+  }
+
+  /** Returns the INFO of the server at a port, or null if none replies. */
+  private static String infoAt(int port) {
+    try (Jedis probe = new Jedis("127.0.0.1", port)) {
+      return probe.info("server");
     } catch (JedisException notYet) {
       return null;
     }
@@ -111,6 +135,17 @@ public final class TestServer implements AutoCloseable {
   /** Polls until the condition holds. */
   public static void await(BooleanSupplier condition) {
     until(() -> condition.getAsBoolean() ? Boolean.TRUE : null);
+  }
+
+  /** Returns true if a wait ends without the lock. A busy server may confirm that too late. */
+  public static boolean isRefused(Callable<?> wait) {
+    try {
+      assertThat(wait.call()).isEqualTo(false);
+    } catch (Exception error) {
+      if (error instanceof UnavailableException) return false;
+      assertThat(error).isInstanceOf(NotAcquiredException.class);
+    }
+    return true;
   }
 
   /** Polls until there is a value. */
