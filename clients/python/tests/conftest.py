@@ -26,20 +26,25 @@ def free_port():
 
 class Server:
     def __init__(self, folder, *options):
-        self.port = free_port()
         module = os.path.abspath(os.environ["REDIS_LOCK_MODULE"])
         words = [
             os.environ["REDIS_SERVER"],
-            "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder),
+            "--bind", "127.0.0.1", "--save", "", "--dir", str(folder),
             "--logfile", "server.log", "--loadmodule", module,
         ]  # fmt: skip
-        self.process = subprocess.Popen([*words, *options])
-        self.redis = Redis(port=self.port, protocol=2)
-        until("the server answers", self.answers)
+        # Another process may take the chosen port before the server does.
+        for _ in range(5):
+            self.port = free_port()
+            self.process = subprocess.Popen([*words, "--port", str(self.port), *options])
+            self.redis = Redis(port=self.port, protocol=2)
+            until("the server answers", lambda: self.answers() or self.process.poll() is not None)
+            if self.process.poll() is None:
+                return
+        raise RuntimeError("the server could not be started")
 
     def answers(self):
         with contextlib.suppress(Exception):
-            return self.redis.ping()
+            return self.redis.info("server")["process_id"] == self.process.pid
 
     def waiters(self, key):
         info = self.redis.execute_command("LOCK.INFO", key)

@@ -43,7 +43,7 @@ def test_old_and_new_locks_exclude_each_other(server):
     assert old.acquire(blocking=False)
     assert new.locked()
     assert not new.acquire(blocking=False)
-    assert not new.acquire(blocking_timeout=0.1)
+    assert not new.acquire(blocking_timeout=1)
     waits = threading.Thread(target=new.acquire, daemon=True)
     waits.start()
     old.release()
@@ -68,7 +68,7 @@ def test_a_chosen_token_is_granted_once(server):
     first, second = (client.lock(KEY, sleep=0.02, lock_class=compat.Lock) for _ in range(2))
     assert first.acquire(token="job-7")
     assert not second.acquire(token="job-7", blocking=False)
-    assert not second.acquire(token="job-7", blocking_timeout=0.1)
+    assert not second.acquire(token="job-7", blocking_timeout=1)
     waits = in_thread(second.acquire, token="job-7", blocking_timeout=20)
     first.release()
     assert waits()
@@ -111,7 +111,7 @@ def test_a_release_that_found_no_server_goes_on(server):
 async def test_it_waits_in_the_queue_of_tasks_too(server):
     async with AsyncRedis(port=server.port) as client:
         server.other_holds(KEY)
-        lock = client.lock(KEY, timeout=10, lock_class=asyncio_compat.Lock, blocking_timeout=0.1)
+        lock = client.lock(KEY, timeout=10, lock_class=asyncio_compat.Lock, blocking_timeout=1)
         assert not await lock.acquire()
         assert server.waiters(KEY) == 0
         server.other_releases(KEY)

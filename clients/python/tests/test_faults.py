@@ -227,12 +227,12 @@ async def test_a_hook_of_a_loss_that_raises_leaves_the_renewals(tasks, server):
         1 / 0
 
     tasks._observer = Raises()
-    kept = tasks.lock("another", lease=0.9)
+    kept = tasks.lock("another", lease=3)
     lost = tasks.lock(KEY, lease=0.4, renew=False, on_lost=on_lost)
     assert await kept.acquire() and await lost.acquire()
     await until_task("the loss is told", lambda: told, 5)
     began = time.monotonic()
-    await until_task("the lease is over", lambda: time.monotonic() > began + 1.2)
+    await until_task("the lease is over", lambda: time.monotonic() > began + 3.5)
     assert await kept.release()
     assert await lost.release() is False
 
@@ -282,7 +282,7 @@ async def test_a_task_that_waits_for_its_turn_learns_of_the_outage(limit):
 
 
 async def test_lost_holds_of_tasks_are_those_of_the_object(tasks, server):
-    lock = tasks.lock(KEY, lease=0.4, renew=False, reentrant=True)
+    lock = tasks.lock(KEY, lease=2, renew=False, reentrant=True)
     await lock.acquire()
     await asyncio.ensure_future(lock.acquire())
     await until_task("it is lost", lambda: lock.lost and lock._grant is None)
@@ -303,7 +303,7 @@ async def test_lost_holds_of_tasks_are_those_of_the_object(tasks, server):
 
 
 async def test_a_lost_task_doesnt_release_the_grant_of_the_next_one(tasks, server):
-    lock = tasks.lock(KEY, lease=0.4, renew=False)
+    lock = tasks.lock(KEY, lease=2, renew=False)
     await lock.acquire()
     await until_task("it is lost", lambda: lock.lost and lock._grant is None)
     assert await asyncio.ensure_future(lock.acquire())
@@ -418,3 +418,291 @@ async def test_calls_of_a_session_that_connect_at_once_share_the_connection(task
     assert await lock.owned()
     assert await lock.release()
     assert server.is_free(KEY)
+
+
+# --- commands that arrive late --------------------------------------------------------------------
+
+
+class Late:
+    """Holds back what links write behind a command without a reply, like a slow network."""
+
+    def __init__(self, server, monkeypatch, link, lines):
+        self.server, self.commands = server, []
+        leave, exchange = link.leave, lines.exchange
+
+        def slow(link, commands):
+            self.commands += commands
+            leave(link, ())
+
+        async def before(link, commands, *args):
+            if commands[0][0] == "LOCK.CANCEL":
+                self.arrive()
+            return await exchange(link, commands, *args)
+
+        monkeypatch.setattr(link, "leave", slow)
+        monkeypatch.setattr(lines, "exchange", before)
+        # A short wait moves to a new connection, also on a busy machine.
+        monkeypatch.setattr("redislock._lock.PROOF_SECONDS", 1.0)
+        monkeypatch.setattr("redislock._lock.END_SECONDS", 1.0)
+
+    def arrive(self):
+        while self.commands:
+            self.server.redis.execute_command(*self.commands.pop(0))
+
+
+def expire(lock):
+    """End the lease by the local clock."""
+    grant = lock._grant
+    grant.ends_at = time.monotonic()
+    lock._io.keeper.hold(grant)
+
+
+def ask_differently(lock, act):
+    """Let ``act`` send the next commands of a lock. It gets the original way."""
+    ask = lock._ask
+
+    async def differently(*args, **options):
+        lock._ask = ask
+        return await act(lambda: ask(*args, **options))
+
+    lock._ask = differently
+
+
+@pytest.mark.parametrize("token", [None, "chosen"])
+def test_the_end_of_a_wait_that_moved_spares_the_next_grant(server, monkeypatch, token):
+    late = Late(server, monkeypatch, _threads.Link, _threads.Link)
+    lock = Locks(Redis(port=server.port), command_timeout=10).lock(KEY, token=token)
+    server.other_holds(KEY)
+    assert lock.acquire(1.5) is None
+    server.other_releases(KEY)
+    assert lock.acquire(10)
+    late.arrive()
+    assert lock.owned()
+    assert lock.release()
+
+
+def test_a_new_token_follows_a_release_without_a_reply(server, lose_replies):
+    lock = Locks(Redis(port=server.port)).lock(KEY)
+    with lock:
+        token = lock.token
+        lose_replies(_threads.Link, "LOCK.RELEASE")
+    with lock:
+        # The first release arrives late.
+        server.redis.execute_command("LOCK.RELEASE", KEY, token, "HOLDS", 0)
+        assert lock.owned()
+        token = lock.token
+    with lock:
+        assert lock.token == token
+
+
+def test_a_chosen_or_held_token_stays_without_a_reply(server, lose_replies):
+    locks = Locks(Redis(port=server.port))
+    chosen, held = locks.lock(KEY, token="chosen"), locks.lock("another", reentrant=True)
+    lose_replies(_threads.Link, "LOCK.ACQUIRE")
+    with chosen:
+        pass
+    with chosen, held:
+        assert chosen.token == "chosen"
+        token = held.token
+        lose_replies(_threads.Link, "LOCK.ACQUIRE")
+        with held:
+            assert held.token == token
+    assert server.is_free(KEY) and server.is_free("another")
+
+
+def test_a_release_during_a_renewal_leaves_no_lease(server, monkeypatch):
+    exchange, sent, arrived = _threads.Link.exchange, threading.Event(), threading.Event()
+
+    async def slow(link, commands, *args):
+        is_renewal = commands[0][0] == "LOCK.EXTEND" and not sent.is_set()
+        if is_renewal:
+            sent.set()
+            began = time.monotonic()
+            until("it arrives", lambda: time.monotonic() > began + 0.3)
+        replies = await exchange(link, commands, *args)
+        if is_renewal:
+            arrived.set()
+        return replies
+
+    monkeypatch.setattr(_threads.Link, "exchange", slow)
+    lock = Locks(Redis(port=server.port), command_timeout=10).lock(KEY, lease=60, at_least=20)
+    assert lock.acquire()
+    token = lock.token
+    lock._renew_now(lock._grant)
+    assert sent.wait(20)
+    assert lock.release()
+    assert arrived.wait(20)
+    assert 0 < server.redis.execute_command("LOCK.CHECK", KEY, token) <= 20_000
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_an_inner_acquire_whose_reply_is_older_than_the_lease_is_lost(server, is_noticed):
+    lock = Locks(Redis(port=server.port)).lock(KEY, lease=0.5, renew=False, reentrant=True)
+    assert lock.acquire()
+    if not is_noticed:
+        lock._io.keeper.held.clear()
+
+    async def late(ask):
+        replies, asked_at = await ask(), time.monotonic()
+        until("the lease is over", lambda: lock.lost and time.monotonic() > asked_at + 0.6)
+        return replies
+
+    ask_differently(lock, late)
+    with pytest.raises(LockLost):
+        lock.acquire()
+    assert lock.release() is False
+    assert acquired_anew(lock)
+
+
+def acquired_anew(lock):
+    fence = lock.acquire(10)
+    return fence and lock.owned() and lock.release()
+
+
+def test_an_inner_acquire_after_the_loss_leaves_nothing(server):
+    lock = Locks(Redis(port=server.port)).lock(KEY, reentrant=True)
+    assert lock.acquire()
+
+    async def late(ask):
+        expire(lock)
+        until("the lost lock is released", lambda: server.is_free(KEY) and not released_later(lock))
+        return await ask()
+
+    ask_differently(lock, late)
+    with pytest.raises(LockLost):
+        lock.acquire()
+    until("the new grant is released", lambda: server.is_free(KEY))
+    assert lock.release() is False
+
+
+def released_later(lock):
+    """Return True while a lost grant is still to be released."""
+    return lock._grant is not None or len(lock._cleanups) > 1
+
+
+def test_an_inner_acquire_after_the_loss_spares_the_next_grant(server):
+    lock = Locks(Redis(port=server.port), command_timeout=10).lock(KEY, reentrant=True)
+    assert lock.acquire()
+    fences, began = [], []
+
+    async def late(ask):
+        expire(lock)
+        until("the lost lock is released", lambda: server.is_free(KEY) and not released_later(lock))
+        began.append(in_thread(holds_for_a_while))
+        start = time.monotonic()
+        until("another thread acquires it", lambda: fences or time.monotonic() > start + 0.3)
+        return await ask()
+
+    def holds_for_a_while():
+        with lock.acquire(10) as fence:
+            fences.append(fence)
+            start = time.monotonic()
+            until("it is held", lambda: time.monotonic() > start + 0.5)
+            return lock.owned()
+
+    ask_differently(lock, late)
+    with pytest.raises(LockLost):
+        lock.acquire()
+    assert began[0]() is True
+    assert lock.release() is False
+
+
+@pytest.mark.parametrize("token", [None, "chosen"])
+async def test_the_end_of_a_tasks_wait_that_moved_spares_the_next_grant(
+    tasks, server, monkeypatch, token
+):
+    late = Late(server, monkeypatch, _tasks.OwnLine, _tasks.Line)
+    lock = tasks.lock(KEY, session=True, token=token)
+    server.other_holds(KEY)
+    assert await lock.acquire(1.5) is None
+    server.other_releases(KEY)
+    assert await lock.acquire(10)
+    late.arrive()
+    assert await lock.owned()
+    assert await lock.release()
+
+
+async def test_a_new_token_follows_a_tasks_release_without_a_reply(tasks, server, lose_replies):
+    lock = tasks.lock(KEY)
+    async with lock:
+        token = lock.token
+        lose_replies(_tasks.Line, "LOCK.RELEASE")
+    async with lock:
+        server.redis.execute_command("LOCK.RELEASE", KEY, token, "HOLDS", 0)
+        assert await lock.owned()
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+@pytest.mark.parametrize("at_least", [0, 20])
+async def test_the_last_hold_may_be_that_of_a_cancelled_acquire(
+    tasks, server, monkeypatch, is_sent, at_least
+):
+    lock = tasks.lock(KEY, lease=60, reentrant=True, at_least=at_least)
+    await lock.acquire()
+    token, grant, asked = lock.token, lock._grant, asyncio.Event()
+    if is_sent:
+        exchange = _tasks.Line.exchange
+
+        async def without_reply(*args):
+            replies = await exchange(*args)
+            if not asked.is_set():
+                asked.set()
+                await asyncio.sleep(60)
+            return replies
+
+        monkeypatch.setattr(_tasks.Line, "exchange", without_reply)
+    else:
+
+        async def never(ask):
+            asked.set()
+            await asyncio.sleep(60)
+
+        ask_differently(lock, never)
+    inner = asyncio.ensure_future(lock.acquire())
+    await asked.wait()
+    assert await lock.release()
+    inner.cancel()
+    await asyncio.wait({inner})
+    if not grant.is_ended:
+        lock._renew_now(grant)
+
+    def left():
+        return server.redis.execute_command("LOCK.CHECK", KEY, token)
+
+    await until_task("it is given back", lambda: left() <= at_least * 1000)
+    await until_task("all is sent", lambda: not tasks._io._running)
+    assert bool(left()) is bool(at_least)
+    assert not lock.lost and ("lost",) not in tasks._observer.seen
+    if at_least:
+        assert lock.token != token
+    else:
+        assert await lock.acquire(10)
+        assert await lock.release()
+
+
+async def test_a_cancelled_inner_acquire_after_the_loss_leaves_nothing(tasks, server, monkeypatch):
+    lock = tasks.lock(KEY, reentrant=True)
+    await lock.acquire()
+    exchange, asked = _tasks.Line.exchange, asyncio.Event()
+
+    async def late(link, commands, *args):
+        if commands[0][0] != "LOCK.ACQUIRE" or asked.is_set():
+            return await exchange(link, commands, *args)
+        expire(lock)
+        await until_task("the lost lock is released", lambda: server.is_free(KEY))
+        await until_task("the reply is read", lambda: not released_later(lock))
+        await exchange(link, commands, *args)
+        asked.set()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(_tasks.Line, "exchange", late)
+    inner = asyncio.ensure_future(lock.acquire())
+    await asked.wait()
+    assert not server.is_free(KEY)
+    inner.cancel()
+    await asyncio.wait({inner})
+    await until_task("the new grant is released", lambda: server.is_free(KEY))
+    assert await lock.release() is False
+    assert await lock.acquire(10)
+    assert await lock.owned()
+    assert await lock.release()

@@ -94,7 +94,7 @@ class TestDjangoRedis:
     def test_its_arguments_count(self, server, django_caches):
         cache = django_caches["default"]
         server.other_holds(self.KEY)
-        assert not cache.lock("orders:42", blocking_timeout=0.1).acquire()
+        assert not cache.lock("orders:42", blocking_timeout=1).acquire()
         assert not cache.lock("orders:42").acquire(blocking=False)
         server.other_releases(self.KEY)
         lock = cache.lock("orders:42", timeout=100, version=2)

@@ -216,7 +216,7 @@ async def test_the_loss_can_be_told_to_a_coroutine(server, locks):
 
 
 async def test_the_end_of_with(server, locks):
-    lock = locks.lock(KEY, wait=0.05)
+    lock = locks.lock(KEY, wait=5)
     with pytest.raises(LockLost):
         async with lock:
             server.redis.delete(KEY)
@@ -226,7 +226,7 @@ async def test_the_end_of_with(server, locks):
             1 / 0
     server.other_holds(KEY)
     with pytest.raises(NotAcquired):
-        async with lock:
+        async with locks.lock(KEY, wait=1):
             pass
 
 

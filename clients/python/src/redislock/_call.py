@@ -1,6 +1,8 @@
 """One call of a user, and what it left behind at the servers."""
 
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence
+
+from ._options import Words
 
 
 class Kept:
@@ -29,11 +31,11 @@ class Call:
         # The node of a cluster to ask next, after another one failed.
         self.elsewhere: Any = None
 
-    def leave(self) -> None:
-        """Close the connections on which a command got no reply."""
+    def leave(self, commands: Sequence[Words] = ()) -> None:
+        """Write commands behind those without a reply, and close their connections."""
         links, self.unanswered = self.unanswered, []
         for link in links:
-            link.leave(())
+            link.leave(commands)
 
     async def wait(self, gate: Any, seconds: float) -> bool:
         """Wait until the gate opens. Return False if the time is over first."""

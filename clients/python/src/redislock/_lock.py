@@ -10,13 +10,14 @@ import math
 import os
 import time
 import weakref
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import (
     Any,
     Awaitable,
     Callable,
     Coroutine,
     Generic,
+    Iterator,
     List,
     Optional,
     Sequence,
@@ -86,6 +87,8 @@ class Grant:
         # True if the observer knows that a renewal was refused.
         self.is_refused = False
         self.forget: Callable[[], Any] = lambda: None
+        # The gate of the latest renewal's command, which opens at its end.
+        self.renewal: Any = None
         self._renews = lock._options.renew
         self.prolong(lease, asked_at)
 
@@ -105,6 +108,10 @@ class Grant:
         """Let a call close the connections that the session has left."""
         links, self.left = self.left, []
         call.unanswered += links
+
+    def rest(self, at_least: float) -> float:
+        """Return the rest of ``at_least`` seconds since the grant, or 0 while it is held."""
+        return self.granted_at + at_least - time.monotonic() if self.is_ended else 0.0
 
     @property
     def due(self) -> float:
@@ -152,6 +159,8 @@ class LockBase:
         self._lost = False
         # The cause of the outage that the latest command met, or None after a reply.
         self._fault: Optional[str] = None
+        # True if a command of this token got no reply. It may still arrive, during a later grant.
+        self._is_token_spent = False
         # The calls of acquire() that go on, which cancel() stops.
         self._calls: Set[Any] = set()
         # The gates of cleanups that go on. Until they are done, this token must not acquire.
@@ -173,7 +182,10 @@ class LockBase:
 
     @property
     def token(self) -> Union[str, bytes]:
-        """The token, which names this owner to the server. Who knows it can release the lock."""
+        """The token, which names this owner to the server and lets any client release the lock.
+
+        If a command gets no reply, the next grant has a new token, unless you chose the token.
+        """
         return self._options.token
 
     @property
@@ -271,6 +283,10 @@ class LockBase:
             while gate := next(iter(self._cleanups), None):
                 if not await call.wait(gate, end - time.monotonic()):
                     raise Unavailable("no answer from the server to the cleanup of an earlier call")
+            if self._is_token_spent:
+                self._is_token_spent = False
+                self._options = self._make()
+            call.token = self._options.raw_token
             grant = await self._try(call, end)
             if grant is None and time.monotonic() < limit:
                 call.has_waited = True
@@ -281,11 +297,13 @@ class LockBase:
         except BaseException as error:
             await self._withdraw(call, error)
             raise
-        for link in call.unanswered:
-            link.leave(self._undo(0) if grant is None else ())
-        if grant is None or grant.kept is None:
+        if grant is None:
+            await self._withdraw(call)
+            return None
+        call.leave()
+        if grant.kept is None:
             self._io.put_back(call)
-        return None if grant is None else await self._hold_or_release(grant)
+        return await self._hold_or_release(grant)
 
     async def _try(self, call: Any, end: float) -> Optional[Grant]:
         def words(lease: float, left: float) -> Words:
@@ -401,29 +419,40 @@ class LockBase:
                 grant.prolong(grant.lease, asked_at)
             return reply
 
-        try:
-            reply = await self._retry(once, call, end)
-        except BaseException:
-            grant.holds -= 1
-            self._withdraw_hold(grant, call)
-            raise
-        finally:
-            self._let_go(grant, call)
+        # If the grant is lost meanwhile, the next one waits for the end of this request.
+        with self._gated():
+            try:
+                reply = await self._retry(once, call, end)
+                if reply is None or int(reply[1]) != grant.fence or grant.is_over:
+                    raise LockLost("the lock was lost before it was acquired again")
+            except BaseException as error:
+                await self._withdraw_hold(grant, call, error)
+                raise
+            finally:
+                self._let_go(grant, call)
         self._put_back(grant, call)
-        if reply is None or int(reply[1]) != grant.fence:
-            grant.holds -= 1
-            self._lose(grant)
-            raise LockLost("the lock was lost before it was acquired again")
         return self._fence_of(grant)
 
-    def _withdraw_hold(self, grant: Grant, call: Any) -> None:
-        if grant.kept is not None:
+    async def _withdraw_hold(self, grant: Grant, call: Any, error: BaseException) -> None:
+        """Take back a hold whose request failed. The grant may have ended meanwhile."""
+        options = self._options
+        grant.holds -= 1
+        if not grant.holds and self._end(grant):
+            # Other tasks have released their holds, so this is the last release.
+            self._give_back_later(grant, *self._giving_back(grant, options.at_least))
+        elif grant.is_over or isinstance(error, LockLost):
+            if grant.is_ended:
+                # If the request came after the release, the server has made a new grant.
+                call.is_unsure = True
+                self._take_lost_hold(grant)
+            await self._withdraw(call)
+            self._lose(grant)
+            return
+        elif grant.kept is not None:
             # The release of the session ends all holds. Until then it needs a connection.
             self._renew_now(grant)
             return
-        links, call.unanswered = call.unanswered, []
-        for link in links:
-            link.leave((self._options.release(grant.holds),))
+        call.leave((options.give_back(grant.holds, grant.rest(options.at_least)),))
 
     async def _hold_or_release(self, grant: Grant) -> FenceBase:
         try:
@@ -450,14 +479,13 @@ class LockBase:
         fence._lock = self
         return fence
 
-    async def _withdraw(self, call: Any, error: BaseException) -> None:
+    async def _withdraw(self, call: Any, error: Optional[BaseException] = None) -> None:
         """Give up a request. Leave no wait and no grant behind, as soon as a server is reached."""
         if not (call.unanswered or call.is_unsure or isinstance(error, NotReplicated)):
             self._io.put_back(call)
             return
         undo = self._undo(0)
-        for link in call.unanswered:
-            link.leave(undo)
+        call.leave(undo)
         self._io.put_back(call)
         call = self._call()
 
@@ -469,7 +497,7 @@ class LockBase:
 
         longest = max(self._options.lease, self._options.keep)
         gate = self._clean_up(once, call, time.monotonic() + longest)
-        if not isinstance(error, Unavailable):
+        if error is not None and not isinstance(error, Unavailable):
             await gate.wait(CONFIRM_SECONDS)
 
     def _undo(self, holds: int) -> Sequence[Words]:
@@ -531,17 +559,11 @@ class LockBase:
         return await self._give_back_and_turn(grant, self._deadline())
 
     async def _give_back_and_turn(self, grant: Grant, end: float) -> bool:
-        # A command that is sent again would release the next grant of this token.
-        gate = self._io.gate()
-        self._cleanups.append(gate)
         try:
-            return await self._give_back(grant, end)
+            # A command that is sent again would release the next grant of this token.
+            with self._gated():
+                return await self._give_back(grant, end)
         finally:
-            self._cleanups.remove(gate)
-            gate.open()
-            if grant.granted_at + self._options.at_least > time.monotonic():
-                # The lock stays for this object too, unless the program chose the token.
-                self._options = self._make()
             if self._keeps_turn:
                 self._turn.give()
 
@@ -577,14 +599,18 @@ class LockBase:
         holds = grant.holds if not grant.is_ended else 0
         if grant.is_ended:
             grant.pass_left(call)
+        if grant.rest(at_least) > 0:
+            # The lock stays for this object too, unless the program chose the token.
+            self._options = self._make()
 
         async def once(end: float) -> int:
-            left = grant.granted_at + at_least - time.monotonic()
-            is_left = left > 0 and not holds
-            words = options.leave(left) if is_left else options.release(holds)
-            (count,) = await self._ask(call, words, until=end)
+            if not holds and grant.renewal is not None:
+                # A renewal that arrives later would set the lease again.
+                await grant.renewal.wait((end - time.monotonic()) / 2)
+            rest = 0.0 if holds else grant.rest(at_least)
+            (count,) = await self._ask(call, options.give_back(holds, rest), until=end)
             self._put_back(grant, call)
-            return len(options.keys) if count and is_left else count
+            return len(options.keys) if count and rest > 0 else count
 
         return once, call
 
@@ -647,7 +673,11 @@ class LockBase:
         async def once(end: float) -> bool:
             now = time.monotonic()
             lease = min(grant.lease, grant.max_end - now)
-            return grant.is_over or await self._prolong(grant, call, lease, grant.lease, end)
+            grant.renewal = gate = self._io.gate()
+            try:
+                return grant.is_over or await self._prolong(grant, call, lease, grant.lease, end)
+            finally:
+                gate.open()
 
         try:
             is_held = await self._retry(once, call, grant.ends_at, in_background=True)
@@ -762,7 +792,11 @@ class LockBase:
     async def _ask(
         self, call: Any, *commands: Words, until: float, answer_by: Optional[float] = None
     ) -> List[Any]:
-        return await self._commands.ask(self._options.keys[0], commands, call, until, answer_by)
+        try:
+            return await self._commands.ask(self._options.keys[0], commands, call, until, answer_by)
+        finally:
+            if call.unanswered:
+                self._is_token_spent = True
 
     async def _retry(
         self,
@@ -784,6 +818,17 @@ class LockBase:
             return result
 
         return await self._commands.retry(noted, call, until, in_background)
+
+    @contextmanager
+    def _gated(self) -> Iterator[None]:
+        """Let the next acquire wait until the block is left."""
+        gate = self._io.gate()
+        self._cleanups.append(gate)
+        try:
+            yield
+        finally:
+            self._cleanups.remove(gate)
+            gate.open()
 
     def _clean_up(
         self, once: Callable[[float], Any], call: Any, until: float, is_told: bool = True

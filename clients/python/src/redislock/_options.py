@@ -141,10 +141,12 @@ class Options:
     def release(self, holds: int) -> Words:
         return self._words("RELEASE", "HOLDS", holds)
 
-    def leave(self, left: float) -> Words:
-        """Return the command that lets the lock end by itself after a time."""
+    def give_back(self, holds: int, rest: float) -> Words:
+        """Return the release of all but some holds, or the command that ends the lock later."""
+        if rest <= 0:
+            return self.release(holds)
         return self._words(
-            "EXTEND", "PX", milliseconds("at_least", left), *(self.session * ("NOSESSION",))
+            "EXTEND", "PX", milliseconds("at_least", rest), *(self.session * ("NOSESSION",))
         )
 
     def cancel(self) -> Words:
