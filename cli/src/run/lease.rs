@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, Context, Result};
+use anyhow::{anyhow, Result};
 use redis::Client;
 use redis_lock_client::{Config, Error, Guard, Lock, Locks, Observer, Options, Subject};
 
@@ -60,7 +60,6 @@ pub struct Lease {
     lock: Lock,
     /// A text that says when the lock ends if the server doesn't reply at the end.
     ends: &'static str,
-    token: String,
     guard: Arc<Mutex<Option<Guard>>>,
     news: Sender<News>,
     nodes: Nodes,
@@ -78,7 +77,6 @@ impl Lease {
         let on_lost = move || drop(lost.send(News::Lost));
         let locks = locks(server, nodes.is_cluster())?;
         let lock = locks.handle_with(keys, client_options(options).on_lost(on_lost))?;
-        let token = String::from_utf8(lock.token().to_vec()).context("the token")?;
         Ok(Lease {
             patience,
             locks,
@@ -87,15 +85,14 @@ impl Lease {
                 true => "the lock ends with its connection",
                 false => "the lock stays until its lease ends",
             },
-            token,
             guard: Arc::default(),
             news,
             nodes,
         })
     }
 
-    pub fn token(&self) -> &str {
-        &self.token
+    pub fn token(&self) -> String {
+        String::from_utf8_lossy(&self.lock.token()).into_owned()
     }
 
     /// Returns a text about the holders and the number of waiters, or `None` if there are none.

@@ -67,7 +67,7 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
             began.elapsed()
         ));
     }
-    child.start(lease.token(), fence, sender);
+    child.start(&lease.token(), fence, sender);
     let mut guarded = Guarded {
         child,
         lease: &lease,

@@ -125,9 +125,9 @@ impl Lock {
         &self.owner.commands.keys
     }
 
-    /// Returns the owner's token, which gives control of the lock: keep it out of logs.
-    pub fn token(&self) -> &[u8] {
-        &self.owner.commands.token
+    /// Returns the token of the latest acquire, which gives control of the lock: keep it out of logs.
+    pub fn token(&self) -> Vec<u8> {
+        self.owner.token()
     }
 
     /// Returns the fence of the latest grant, also after its end. `None` before the first grant.
@@ -137,7 +137,7 @@ impl Lock {
 
     /// Returns the remaining lease on the server, or zero if the lock isn't held.
     pub async fn left(&self) -> Result<Duration, Error> {
-        self.owner.left().await
+        self.owner.left(&self.owner.token()).await
     }
 
     /// Asks the server whether this handle holds its keys now.
@@ -163,7 +163,7 @@ impl Guard {
 
     /// Returns the owner's token, which gives control of the lock: keep it out of logs.
     pub fn token(&self) -> &[u8] {
-        &self.owner.commands.token
+        &self.grant.token
     }
 
     /// Returns true if the lock was lost: the server said so, or the lease has ended on the local
@@ -181,7 +181,7 @@ impl Guard {
 
     /// Returns the remaining lease on the server, or zero if the lock isn't held.
     pub async fn left(&self) -> Result<Duration, Error> {
-        self.owner.left().await
+        self.owner.left(&self.grant.token).await
     }
 
     /// Asks the server whether the lock is held now.

@@ -6,10 +6,9 @@ use redis::{cmd, Cmd, ErrorKind, RedisError, RedisResult, Value};
 
 use crate::options::{Keys, Options, Renewal};
 
-/// The commands of one owner.
+/// The commands of one owner, for each of its tokens.
 pub(crate) struct Commands {
     pub(crate) keys: Keys,
-    pub(crate) token: Vec<u8>,
     pub(crate) options: Options,
     /// The time within which replicas are to acknowledge a grant.
     replicas_within: Duration,
@@ -36,24 +35,28 @@ pub(crate) enum Answer {
 
 impl Commands {
     pub(crate) fn new(keys: Keys, options: Options, replicas_within: Duration) -> Commands {
-        let random = || format!("{:032x}", rand::random::<u128>()).into_bytes();
         Commands {
             keys,
-            token: options.token.clone().unwrap_or_else(random),
             options,
             replicas_within,
         }
     }
 
+    /// Returns the chosen token, or a new random one.
+    pub(crate) fn token(&self) -> Vec<u8> {
+        let random = || format!("{:032x}", rand::random::<u128>()).into_bytes();
+        self.options.token.clone().unwrap_or_else(random)
+    }
+
     /// Returns the command of a request that is to have `holds` holds.
-    pub(crate) fn take(&self, request: &Request, holds: u32, lease: Duration) -> Cmd {
+    pub(crate) fn take(&self, token: &[u8], request: &Request, holds: u32, lease: Duration) -> Cmd {
         let options = &self.options;
         let name = match request {
             Request::Try => "ACQUIRE",
             Request::Wait(_) => "WAIT",
             Request::Place { .. } => "QUEUE",
         };
-        let mut command = self.with_lease(name, lease);
+        let mut command = self.with_lease(name, token, lease);
         if let Request::Wait(Some(left)) = request {
             command.arg("BLOCK").arg(ms(*left).max(1));
         }
@@ -94,13 +97,13 @@ impl Commands {
         self.options.replicas.map_or(Duration::ZERO, |_| within)
     }
 
-    pub(crate) fn extend(&self, lease: Duration) -> Cmd {
-        self.with_lease("EXTEND", lease)
+    pub(crate) fn extend(&self, token: &[u8], lease: Duration) -> Cmd {
+        self.with_lease("EXTEND", token, lease)
     }
 
     /// Returns an EXTEND that also ties a session's grant to the connection that sends it.
-    pub(crate) fn renew(&self, lease: Duration) -> Cmd {
-        let mut command = self.extend(lease);
+    pub(crate) fn renew(&self, token: &[u8], lease: Duration) -> Cmd {
+        let mut command = self.extend(token, lease);
         if self.is_session() {
             command.arg("SESSION");
         }
@@ -108,13 +111,14 @@ impl Commands {
     }
 
     /// Returns a RELEASE that leaves `holds` holds.
-    pub(crate) fn release(&self, holds: u32) -> Cmd {
-        self.of_all_keys("RELEASE").arg("HOLDS").arg(holds).take()
+    pub(crate) fn release(&self, token: &[u8], holds: u32) -> Cmd {
+        let mut command = self.of_all_keys("RELEASE", token);
+        command.arg("HOLDS").arg(holds).take()
     }
 
     /// Returns an EXTEND that sets a last lease, and unties a session's grant from its connection.
-    pub(crate) fn release_after(&self, rest: Duration) -> Cmd {
-        let mut command = self.extend(rest);
+    pub(crate) fn release_after(&self, token: &[u8], rest: Duration) -> Cmd {
+        let mut command = self.extend(token, rest);
         if self.is_session() {
             command.arg("NOSESSION");
         }
@@ -123,13 +127,14 @@ impl Commands {
 
     /// Returns a CANCEL. One key is enough, because a wait for several keys is cancelled as a
     /// whole.
-    pub(crate) fn cancel(&self) -> Cmd {
-        self.of_key("CANCEL", self.first_key())
+    pub(crate) fn cancel(&self, token: &[u8]) -> Cmd {
+        of_key("CANCEL", self.first_key(), token)
     }
 
     /// Returns one CHECK for each key.
-    pub(crate) fn checks(&self) -> impl Iterator<Item = Cmd> + '_ {
-        self.keys.0.iter().map(|key| self.of_key("CHECK", key))
+    pub(crate) fn checks<'a>(&'a self, token: &'a [u8]) -> impl Iterator<Item = Cmd> + 'a {
+        let keys = self.keys.0.iter();
+        keys.map(move |key| of_key("CHECK", key, token))
     }
 
     /// Returns true if an EXTEND or a RELEASE found all keys held.
@@ -142,23 +147,24 @@ impl Commands {
         self.keys.0.first().map_or(&[], Vec::as_slice)
     }
 
-    fn of_key(&self, name: &str, key: &[u8]) -> Cmd {
-        let mut command = cmd(&format!("LOCK.{name}"));
-        command.arg(key).arg(&self.token).take()
-    }
-
-    fn of_all_keys(&self, name: &str) -> Cmd {
+    fn of_all_keys(&self, name: &str, token: &[u8]) -> Cmd {
         if let [key] = self.keys.0.as_slice() {
-            return self.of_key(name, key);
+            return of_key(name, key, token);
         }
         let mut command = cmd(&format!("LOCK.M{name}"));
         command.arg(self.keys.0.len()).arg(&self.keys.0);
-        command.arg(&self.token).take()
+        command.arg(token).take()
     }
 
-    fn with_lease(&self, name: &str, lease: Duration) -> Cmd {
-        self.of_all_keys(name).arg("PX").arg(ms(lease)).take()
+    fn with_lease(&self, name: &str, token: &[u8], lease: Duration) -> Cmd {
+        let mut command = self.of_all_keys(name, token);
+        command.arg("PX").arg(ms(lease)).take()
     }
+}
+
+fn of_key(name: &str, key: &[u8], token: &[u8]) -> Cmd {
+    let mut command = cmd(&format!("LOCK.{name}"));
+    command.arg(key).arg(token).take()
 }
 
 /// Parses the reply to ACQUIRE, WAIT or QUEUE.

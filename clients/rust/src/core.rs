@@ -15,7 +15,7 @@ use crate::connections::Connections;
 use crate::error::{Error, Outage};
 use crate::grant::Grant;
 use crate::mutex::Mutex;
-use crate::observer::{Callbacks, Log, Observer, Outcome};
+use crate::observer::{Callbacks, Log, Observer, Outcome, Subject};
 use crate::owner::Owner;
 use crate::servers::Config;
 
@@ -34,16 +34,35 @@ pub(crate) struct Core {
     pub(crate) waits: Waits,
     observer: Option<Arc<dyn Observer>>,
     callbacks: Callbacks,
-    /// The number of jobs in the background.
-    jobs: Arc<watch::Sender<usize>>,
+    jobs: Jobs,
     /// The grants that are held, by their addresses.
     held: Mutex<HashMap<usize, Holding>>,
 }
 
 type Holding = (Arc<Owner>, Arc<Grant>);
 
+/// The number of jobs in the background.
+#[derive(Default)]
+pub(crate) struct Jobs(Arc<watch::Sender<usize>>);
+
+impl Jobs {
+    pub(crate) fn begin(&self) -> Job {
+        self.0.send_modify(|jobs| *jobs += 1);
+        Job(Arc::clone(&self.0))
+    }
+
+    /// Returns a future that is ready when no job is left.
+    pub(crate) fn settled(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut jobs = self.0.subscribe();
+        async move {
+            // Fails if the sender is gone, and with it all jobs.
+            let _ = jobs.wait_for(|jobs| *jobs == 0).await;
+        }
+    }
+}
+
 /// A job in the background, which counts until this is dropped.
-struct Job(Arc<watch::Sender<usize>>);
+pub(crate) struct Job(Arc<watch::Sender<usize>>);
 
 impl Drop for Job {
     fn drop(&mut self) {
@@ -59,7 +78,7 @@ impl Core {
             runtime,
             waits,
             callbacks: Callbacks::default(),
-            jobs: Arc::default(),
+            jobs: Jobs::default(),
             held: Mutex::default(),
         }
     }
@@ -73,8 +92,7 @@ impl Core {
         &self,
         job: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
-        self.jobs.send_modify(|jobs| *jobs += 1);
-        let counts = Job(Arc::clone(&self.jobs));
+        let counts = self.jobs.begin();
         self.runtime.spawn(async move {
             let _counts = counts;
             job.await
@@ -83,11 +101,7 @@ impl Core {
 
     /// Returns a future that is ready when no job is left.
     pub(crate) fn settled(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut jobs = self.jobs.subscribe();
-        async move {
-            // Fails if the sender is gone, and with it all jobs.
-            let _ = jobs.wait_for(|jobs| *jobs == 0).await;
-        }
+        self.jobs.settled()
     }
 
     pub(crate) fn hold(&self, owner: &Arc<Owner>, grant: &Arc<Grant>) {
@@ -116,8 +130,8 @@ impl Core {
         failure.map_or(Ok(count), Err)
     }
 
-    pub(crate) fn no_answer(&self, within: Duration) -> Error {
-        Outage::no_answer(&self.connections.name(), within).error("")
+    pub(crate) fn no_answer(&self, within: Duration) -> Outage {
+        Outage::no_answer(&self.connections.name(), within)
     }
 
     /// Returns the error of a call whose job has ended without a result.
@@ -125,15 +139,15 @@ impl Core {
         Outage::new("the runtime of the locks has ended".into()).error("")
     }
 
-    pub(crate) fn granted(&self, owner: &Arc<Owner>) {
-        self.observe(owner, |observer, owner| observer.granted(&owner.subject()));
+    pub(crate) fn granted(&self, owner: &Arc<Owner>, token: &[u8]) {
+        self.observe(owner, token, |observer, lock| observer.granted(lock));
     }
 
     pub(crate) fn waited(&self, owner: &Arc<Owner>, waited: Duration, outcome: Outcome) {
-        let tell = move |observer: &dyn Observer, owner: &Owner| {
-            observer.waited(&owner.subject(), waited, outcome);
+        let tell = move |observer: &dyn Observer, lock: &Subject<'_>| {
+            observer.waited(lock, waited, outcome);
         };
-        self.observe(owner, tell);
+        self.observe(owner, &owner.token(), tell);
     }
 
     pub(crate) fn lost(&self, owner: &Arc<Owner>, grant: &Arc<Grant>) {
@@ -142,10 +156,13 @@ impl Core {
             self.callbacks.run(move || on_lost());
         }
         let observer = self.observer.clone();
-        let owner = Arc::clone(owner);
-        self.callbacks.run(move || match observer {
-            Some(observer) => observer.lost(&owner.subject()),
-            None => Log.lost(&owner.subject()),
+        let (owner, grant) = (Arc::clone(owner), Arc::clone(grant));
+        self.callbacks.run(move || {
+            let lock = owner.subject(&grant.token);
+            match observer {
+                Some(observer) => observer.lost(&lock),
+                None => Log.lost(&lock),
+            }
         });
     }
 
@@ -160,11 +177,13 @@ impl Core {
     fn observe(
         &self,
         owner: &Arc<Owner>,
-        tell: impl FnOnce(&dyn Observer, &Owner) + Send + 'static,
+        token: &[u8],
+        tell: impl FnOnce(&dyn Observer, &Subject<'_>) + Send + 'static,
     ) {
         if let Some(observer) = self.observer.clone() {
-            let owner = Arc::clone(owner);
-            self.callbacks.run(move || tell(&*observer, &owner));
+            let (owner, token) = (Arc::clone(owner), token.to_owned());
+            let tells = move || tell(&*observer, &owner.subject(&token));
+            self.callbacks.run(tells);
         }
     }
 }

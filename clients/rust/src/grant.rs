@@ -35,6 +35,7 @@ struct State {
 }
 
 pub(crate) struct Grant {
+    pub(crate) token: Vec<u8>,
     pub(crate) fence: i64,
     pub(crate) session: Mutex<Session>,
     granted: Instant,
@@ -112,6 +113,7 @@ impl Grant {
     /// Returns a grant with one hold. Its lease counts from `sent`, when the granted command was
     /// sent, because the server starts the lease no earlier.
     pub(crate) fn new(
+        token: Vec<u8>,
         fence: i64,
         sent: Instant,
         options: &Options,
@@ -126,6 +128,7 @@ impl Grant {
             turn: (!options.is_reentrant).then_some(turn),
         };
         let grant = Grant {
+            token,
             fence,
             session: Mutex::default(),
             granted: Instant::now(),

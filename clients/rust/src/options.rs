@@ -191,7 +191,8 @@ impl Options {
     }
 
     /// Sets the token, which names the owner: 1 to 256 bytes, not `*`. By default each handle has a
-    /// token of 128 random bits.
+    /// token of 128 random bits. It draws another one if commands of the last one may still arrive. A
+    /// chosen token stays, so its next acquire waits for the cleanup of an earlier call.
     pub fn token(mut self, token: impl Into<Vec<u8>>) -> Options {
         self.token = Some(token.into());
         self

@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use tokio::time::{sleep, sleep_until, timeout, timeout_at, Instant};
 
 use crate::commands::{answer, left, Answer, Commands, Request};
 use crate::connections::{Connection, Route, Waiter};
-use crate::core::{Core, Waits};
+use crate::core::{Core, Jobs, Waits};
 use crate::error::{shown, Backoff, Error, Failure, Outage};
 use crate::grant::{first_lease, later, Grant, Left, Phase, Session};
 use crate::mutex::Mutex;
@@ -42,10 +44,15 @@ const AT_ONCE: Duration = Duration::from_millis(20);
 
 type Locked = OwnedMutexGuard<()>;
 
-/// A token, with its grant. Only one acquire at a time has the turn.
+/// An owner's token, with its grant. Only one acquire at a time has the turn.
 pub(crate) struct Owner {
     core: Arc<Core>,
     pub(crate) commands: Commands,
+    /// The token of the latest acquire.
+    token: Mutex<Vec<u8>>,
+    /// True if a command of the token went without a reply. It may still arrive, and end or change
+    /// the next grant of the token.
+    is_unsure: AtomicBool,
     slot: Slot,
     turn: Arc<tokio::sync::Mutex<()>>,
     /// Held by each acquire, and by each release of a reentrant handle. So the server sets the
@@ -57,11 +64,8 @@ pub(crate) struct Owner {
     outage: Mutex<Option<Outage>>,
     /// Ends all acquires that are in progress.
     cancels: watch::Sender<()>,
-    /// Changes when an acquire begins. Commands that clean up behind an older call are no longer
-    /// sent then, because they would end the new grant.
-    begins: watch::Sender<()>,
-    /// Cloned by each job that cleans up behind a call, until the job is done.
-    unfinished: Mutex<Arc<()>>,
+    /// The jobs that clean up behind a call.
+    unfinished: Jobs,
 }
 
 impl Owner {
@@ -71,6 +75,8 @@ impl Owner {
         let commands = Commands::new(keys, options, core.command_timeout());
         Ok(Owner {
             slot: Slot::for_key(commands.first_key()),
+            token: Mutex::new(commands.token()),
+            is_unsure: AtomicBool::default(),
             core,
             commands,
             turn: Arc::default(),
@@ -78,8 +84,7 @@ impl Owner {
             latest: Mutex::default(),
             outage: Mutex::default(),
             cancels: watch::Sender::default(),
-            begins: watch::Sender::default(),
-            unfinished: Mutex::default(),
+            unfinished: Jobs::default(),
         })
     }
 
@@ -87,10 +92,14 @@ impl Owner {
         self.latest.lock().as_ref().map(|grant| grant.fence)
     }
 
-    pub(crate) fn subject(&self) -> Subject<'_> {
+    pub(crate) fn token(&self) -> Vec<u8> {
+        self.token.lock().clone()
+    }
+
+    pub(crate) fn subject<'a>(&'a self, token: &'a [u8]) -> Subject<'a> {
         Subject {
             keys: &self.commands.keys,
-            token: &self.commands.token,
+            token,
         }
     }
 
@@ -153,11 +162,12 @@ impl Owner {
             let outage = self.outage.lock().clone();
             return outage.map_or(Ok(None), |outage| Err(outage.error("")));
         };
-        let is_known = self.begin();
         *self.outage.lock() = None;
         let before = self.latest.lock().clone().filter(|grant| grant.is_held());
-        let mut attempt = Attempt::new(self, is_try, end, before.as_ref());
-        attempt.is_known = is_known;
+        if before.is_none() {
+            self.begin(end).await?;
+        }
+        let mut attempt = Attempt::new(self, is_try, end, before);
         let mut soon = self.commands.options.lease / 10;
         let mut backoff = Backoff::new();
         loop {
@@ -172,6 +182,7 @@ impl Owner {
                 }
                 Ok(Answer::Granted(fence)) => {
                     *self.outage.lock() = None;
+                    let before = attempt.before.take();
                     let session = attempt.finish();
                     return Ok(Some(self.granted(before, fence, sent, session, turn)));
                 }
@@ -208,7 +219,7 @@ impl Owner {
                 }
                 return match timeout(GRACE, cleans_up).await {
                     Ok(_) => Ok(None),
-                    Err(_) => Err(self.core.no_answer(GRACE)),
+                    Err(_) => Err(self.core.no_answer(GRACE).error("")),
                 };
             }
         }
@@ -223,13 +234,46 @@ impl Owner {
         Some((turn?, locked(&self.order, end).await?))
     }
 
-    /// Stops the jobs behind earlier calls. Returns true if one of them wasn't done, so that the
-    /// server may still know of its call.
-    fn begin(&self) -> bool {
-        let jobs = std::mem::take(&mut *self.unfinished.lock());
-        let is_unfinished = Arc::strong_count(&jobs) > 1;
-        self.begins.send_replace(());
-        is_unfinished
+    /// Makes sure that no command of an earlier call ends the next grant. Waits for the jobs behind
+    /// earlier calls. If they take long, or a command may still arrive after them, a new token is
+    /// drawn. A chosen token waits on.
+    async fn begin(&self, end: Option<Instant>) -> Result<(), Error> {
+        let is_drawn = self.commands.options.token.is_none();
+        let mut settled = pin!(self.unfinished.settled());
+        let began = Instant::now();
+        let patience = match is_drawn {
+            true => GRACE,
+            false => self.core.command_timeout(),
+        };
+        let soon = end.map_or(began + patience, |end| end.min(began + patience));
+        let is_settled = timeout_at(soon, &mut settled).await.is_ok();
+        if is_drawn {
+            if self.is_unsure.swap(false, Ordering::Relaxed) || !is_settled {
+                *self.token.lock() = self.commands.token();
+            }
+        } else if !is_settled {
+            let outage = self.core.no_answer(soon.saturating_duration_since(began));
+            *self.outage.lock() = Some(outage.clone());
+            if end.is_none() {
+                self.core.unavailable(outage.error(""));
+            }
+            let end = end.unwrap_or_else(|| later(soon, Duration::MAX));
+            let settled = timeout_at(end, settled).await;
+            settled.map_err(|_| outage.error(""))?;
+            *self.outage.lock() = None;
+        }
+        Ok(())
+    }
+
+    fn be_unsure(&self) {
+        self.is_unsure.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that a command has no reply.
+    fn note(&self, answer: &Result<Value, Failure>) {
+        if let Err(Failure::Outage(_)) = answer {
+            self.be_unsure();
+        }
     }
 
     /// Returns the time after which a place is asked for again: a third of KEEP or of the lease,
@@ -247,7 +291,8 @@ impl Owner {
         session: Option<Connection>,
         turn: Locked,
     ) -> Arc<Grant> {
-        self.core.granted(self);
+        let token = self.token();
+        self.core.granted(self, &token);
         if let Some(grant) = before {
             if grant.fence == fence && grant.is_held() {
                 grant.set_holds(grant.holds() + 1);
@@ -259,9 +304,13 @@ impl Owner {
             }
             self.lose(&grant, Phase::Held);
         }
-        let grant = Arc::new(Grant::new(fence, sent, &self.commands.options, turn));
+        // A reentrant grant frees the turn, but not before it is the latest one.
+        let mut latest = self.latest.lock();
+        let options = &self.commands.options;
+        let grant = Arc::new(Grant::new(token, fence, sent, options, turn));
         *grant.session.lock() = Session::of(session);
-        *self.latest.lock() = Some(Arc::clone(&grant));
+        *latest = Some(Arc::clone(&grant));
+        drop(latest);
         self.core.hold(self, &grant);
         let (owner, renewed) = (Arc::clone(self), Arc::clone(&grant));
         self.core
@@ -284,12 +333,16 @@ impl Owner {
                 return self.lose(grant, Phase::Held);
             }
             let lease = grant.next_lease();
-            let renew = self.commands.renew(lease);
+            let renew = self.commands.renew(&grant.token, lease);
             let end = grant.until();
             let answer = tokio::select! {
                 answer = self.ask(grant, &renew, end) => answer,
-                // A release is sent on the same connection, behind this renewal.
-                _ = changes.wait_for(|phase| *phase != Phase::Held) => return,
+                // A release is sent on the same connection, behind this renewal, unless the
+                // connection is replaced.
+                _ = changes.wait_for(|phase| *phase != Phase::Held) => {
+                    self.be_unsure();
+                    return;
+                }
             };
             match answer {
                 Ok(answer) if self.commands.held_all(&answer) => {
@@ -413,8 +466,8 @@ impl Owner {
             Left::Holds(holds) => {
                 let rest = release.rest;
                 let command = match holds {
-                    0 if !rest.is_zero() => self.commands.release_after(rest),
-                    holds => self.commands.release(holds),
+                    0 if !rest.is_zero() => self.commands.release_after(&grant.token, rest),
+                    holds => self.commands.release(&grant.token, holds),
                 };
                 let ending = Ending {
                     command,
@@ -433,7 +486,6 @@ impl Owner {
         let Release {
             end, order, reply, ..
         } = release;
-        let mut begins = self.begins.subscribe();
         let answer = self.send_ending(grant, &ending, end).await;
         if holds == 0 {
             self.core.forget(grant);
@@ -461,14 +513,11 @@ impl Owner {
         let left = shown(until.saturating_duration_since(Instant::now()));
         let error = outage.error(&format!("; the lock ends with its lease, in {left}"));
         self.core.unavailable(error.clone());
-        let _unfinished = Arc::clone(&self.unfinished.lock());
+        let _unfinished = self.unfinished.begin();
         drop(order);
         self.after_release(grant, &ending);
         drop(reply.send(Err(error)));
-        tokio::select! {
-            _ = begins.changed() => {}
-            _ = self.send_ending(grant, &ending, until) => {}
-        }
+        let _ = self.send_ending(grant, &ending, until).await;
     }
 
     /// Sends the end of a hold until it has a reply. While holds are left, a session's connections
@@ -481,7 +530,10 @@ impl Owner {
     ) -> Result<(Value, bool), Failure> {
         match ending.holds {
             0 => self.ask_until(grant, &ending.command, end).await,
-            _ => self.ask_shared_until(&ending.command, end).await,
+            _ => {
+                self.ask_shared_until(&grant.token, &ending.command, end)
+                    .await
+            }
         }
     }
 
@@ -504,15 +556,20 @@ impl Owner {
         }
     }
 
-    /// Releases the keys of a lost grant that it may still hold.
+    /// Releases the keys of a lost grant that it may still hold. An acquire in progress covers them,
+    /// and a RELEASE would end its grant.
     fn release_the_rest(self: &Arc<Self>, grant: &Arc<Grant>) {
+        let Ok(_turn) = Arc::clone(&self.turn).try_lock_owned() else {
+            return;
+        };
         let is_latest = self
             .latest
             .lock()
             .as_ref()
             .is_some_and(|it| Arc::ptr_eq(it, grant));
         if is_latest && self.commands.keys.0.len() > 1 {
-            self.clean_up(vec![self.commands.release(0)], VecDeque::new());
+            let release = self.commands.release(&grant.token, 0);
+            self.clean_up(&grant.token, vec![release], VecDeque::new());
         }
     }
 
@@ -520,41 +577,29 @@ impl Owner {
     /// behind what was sent there. Ends with the lease or the place that they are to end.
     fn clean_up(
         self: &Arc<Self>,
+        token: &[u8],
         commands: Vec<Cmd>,
         asked: VecDeque<Connection>,
     ) -> JoinHandle<()> {
-        let owner = Arc::clone(self);
-        let mut begins = self.begins.subscribe();
-        let unfinished = Arc::clone(&self.unfinished.lock());
+        let (owner, token) = (Arc::clone(self), token.to_owned());
+        let unfinished = self.unfinished.begin();
         let lasts = self.commands.options.lease.max(self.commands.options.keep);
         let end = later(Instant::now(), lasts);
         self.core.in_background(async move {
             let _unfinished = unfinished;
-            let token = &owner.commands.token;
-            let anew = async {
+            let mut anew = pin!(async {
                 for command in &commands {
-                    let _ = owner.ask_shared_until(command, end).await;
+                    let _ = owner.ask_shared_until(&token, command, end).await;
                 }
-            };
-            let behind = async {
-                sleep(GRACE / 2).await;
-                let last = asked.back();
-                let asks = |command| async move {
-                    match last {
-                        Some(connection) => connection.ask(command, end, token).await,
-                        None => pending().await,
-                    }
-                };
-                let answers = join_all(commands.iter().map(asks)).await;
-                if answers.iter().any(Result::is_err) {
-                    pending::<()>().await;
-                }
-            };
-            tokio::select! {
-                _ = begins.changed() => {}
-                () = anew => {}
-                () = behind => {}
+            });
+            if timeout(GRACE / 2, &mut anew).await.is_ok() {
+                return;
             }
+            owner.be_unsure();
+            let by = Instant::now() + owner.core.connections.attempt_timeout();
+            let last = asked.back().into_iter();
+            let behind = last.flat_map(|it| commands.iter().map(|c| it.ask(c, by, &token)));
+            tokio::join!(anew, join_all(behind));
         })
     }
 
@@ -572,7 +617,7 @@ impl Owner {
             }
             let sent = Instant::now();
             let end = sent + owner.core.command_timeout();
-            let extend = owner.commands.renew(lease);
+            let extend = owner.commands.renew(&grant.token, lease);
             let (answer, _) = owner
                 .ask_until(&grant, &extend, end)
                 .await
@@ -590,12 +635,13 @@ impl Owner {
     }
 
     /// Returns the remaining lease on the server, the shortest of all keys.
-    pub(crate) async fn left(&self) -> Result<Duration, Error> {
+    pub(crate) async fn left(&self, token: &[u8]) -> Result<Duration, Error> {
         let end = Instant::now() + self.core.command_timeout();
         let mut least = Duration::MAX;
-        for check in self.commands.checks() {
-            let answer = self.ask_shared_until(&check, end).await.map_err(error_of)?;
-            least = least.min(left(&answer.0).map_err(Error::Redis)?);
+        for check in self.commands.checks(token) {
+            let answer = self.ask_shared_until(token, &check, end).await;
+            let (answer, _) = answer.map_err(error_of)?;
+            least = least.min(left(&answer).map_err(Error::Redis)?);
         }
         Ok(least)
     }
@@ -613,25 +659,31 @@ impl Owner {
 
     async fn ask_shared_until(
         &self,
+        token: &[u8],
         command: &Cmd,
         end: Instant,
     ) -> Result<(Value, bool), Failure> {
-        until(end, || self.ask_shared(command, end)).await
+        until(end, || self.ask_shared(token, command, end)).await
     }
 
-    async fn ask_shared(&self, command: &Cmd, end: Instant) -> Result<Value, Failure> {
+    async fn ask_shared(
+        &self,
+        token: &[u8],
+        command: &Cmd,
+        end: Instant,
+    ) -> Result<Value, Failure> {
         let connections = &self.core.connections;
         let end = end.min(Instant::now() + connections.attempt_timeout());
-        connections
-            .ask(self.slot, command, end, &self.commands.token)
-            .await
+        connections.ask(self.slot, command, end, token).await
     }
 
     /// Sends a renewal, or the end of the last hold. A session has its own connection for these. If
     /// that connection is lost, a renewal ties the session to a new one.
     async fn ask(&self, grant: &Grant, command: &Cmd, end: Instant) -> Result<Value, Failure> {
         if !self.commands.is_session() {
-            return self.ask_shared(command, end).await;
+            let answer = self.ask_shared(&grant.token, command, end).await;
+            self.note(&answer);
+            return answer;
         }
         let connections = &self.core.connections;
         let end = end.min(Instant::now() + connections.attempt_timeout());
@@ -645,9 +697,10 @@ impl Owner {
                 grant.session.lock().current_or(opened)
             }
         };
-        let answer = connection.ask(command, end, &self.commands.token).await;
+        let answer = connection.ask(command, end, &grant.token).await;
         let noted = connections.note(&mut route, &connection, &answer);
         let answer = noted.and(answer);
+        self.note(&answer);
         let mut session = grant.session.lock();
         match grant.phase() {
             Phase::Held => session.note(&connection, &answer),
@@ -740,9 +793,11 @@ struct Ending {
 /// grant.
 struct Attempt<'a> {
     owner: &'a Arc<Owner>,
+    token: Vec<u8>,
     is_try: bool,
     end: Option<Instant>,
-    holds: u32,
+    /// The grant to which a hold is added.
+    before: Option<Arc<Grant>>,
     route: Route,
     /// The acquire's own connection, once the server has replied on it.
     own: Option<Connection>,
@@ -751,8 +806,7 @@ struct Attempt<'a> {
     /// latest one may have broken before the server read from it.
     asked: VecDeque<Connection>,
     waiter: Option<Waiter>,
-    /// True if the server may know of this acquire or an earlier one: it has a place, or a request
-    /// has no reply.
+    /// True if the server may know of this acquire: it has a place, or a request has no reply.
     is_known: bool,
     is_ended: bool,
 }
@@ -762,13 +816,14 @@ impl<'a> Attempt<'a> {
         owner: &'a Arc<Owner>,
         is_try: bool,
         end: Option<Instant>,
-        before: Option<&Arc<Grant>>,
+        before: Option<Arc<Grant>>,
     ) -> Attempt<'a> {
         Attempt {
             owner,
+            token: owner.token(),
             is_try,
             end,
-            holds: before.map_or(1, |grant| grant.holds() + 1),
+            before,
             route: Route::new(owner.slot),
             own: None,
             asked: VecDeque::new(),
@@ -776,6 +831,12 @@ impl<'a> Attempt<'a> {
             is_known: false,
             is_ended: false,
         }
+    }
+
+    /// Returns the holds from before this acquire.
+    fn holds(&self) -> u32 {
+        let held = self.before.as_ref().filter(|grant| grant.is_held());
+        held.map_or(0, |grant| grant.holds())
     }
 
     fn is_over(&self) -> bool {
@@ -794,9 +855,9 @@ impl<'a> Attempt<'a> {
         let connection = self.connection(by).await?;
         let request = self.request(&connection, sent, by).await?;
         let options = &owner.commands.options;
-        let command = owner
-            .commands
-            .take(&request, self.holds, first_lease(options));
+        let holds = self.holds() + 1;
+        let lease = first_lease(options);
+        let command = owner.commands.take(&self.token, &request, holds, lease);
         self.asked.push_back(connection.clone());
         if self.asked.len() > 2 {
             self.asked.pop_front();
@@ -805,11 +866,15 @@ impl<'a> Attempt<'a> {
         let answer = if matches!(request, Request::Wait(_)) || options.replicas.is_some() {
             match self.wait(&connection, &command, sent).await {
                 Some(answer) => answer,
-                None => return Ok(Answer::NotGranted),
+                None => {
+                    owner.be_unsure();
+                    return Ok(Answer::NotGranted);
+                }
             }
         } else {
-            connection.ask(&command, by, &owner.commands.token).await
+            connection.ask(&command, by, &self.token).await
         };
+        owner.note(&answer);
         self.is_known |= matches!(answer, Ok(Value::Int(_)) | Err(Failure::Outage(_)));
         core.connections
             .note(&mut self.route, &connection, &answer)?;
@@ -874,13 +939,13 @@ impl<'a> Attempt<'a> {
         command: &Cmd,
         sent: Instant,
     ) -> Option<Result<Value, Failure>> {
-        let commands = &self.owner.commands;
         let end = self.end.unwrap_or_else(|| later(sent, Duration::MAX)) + GRACE;
         let dies = async {
             loop {
                 sleep(PROOF_OF_LIFE).await;
                 let soon = end.min(Instant::now() + PROOF_OF_LIFE);
-                let ping = self.owner.ask_shared(&redis::cmd("PING"), soon).await;
+                let ping = redis::cmd("PING");
+                let ping = self.owner.ask_shared(&self.token, &ping, soon).await;
                 if let Err(Failure::Outage(outage)) = ping {
                     return Failure::Outage(outage);
                 }
@@ -888,9 +953,9 @@ impl<'a> Attempt<'a> {
         };
         tokio::select! {
             biased;
-            answer = connection.ask(command, end, &commands.token) => Some(answer),
+            answer = connection.ask(command, end, &self.token) => Some(answer),
             failure = dies => Some(Err(failure)),
-            () = sleep_until(sent + SLICE + commands.held_back()) => None,
+            () = sleep_until(sent + SLICE + self.owner.commands.held_back()) => None,
         }
     }
 
@@ -929,6 +994,8 @@ impl<'a> Attempt<'a> {
 
     /// Ends the requests without a grant.
     async fn leave(mut self) {
+        // A grant that was lost meanwhile may still hold some of the keys.
+        self.is_known |= self.before.is_some() && self.holds() == 0;
         if self.is_known {
             let _ = timeout(GRACE, self.give_up()).await;
         } else {
@@ -941,14 +1008,20 @@ impl<'a> Attempt<'a> {
     fn give_up(&mut self) -> JoinHandle<()> {
         self.is_ended = true;
         let commands = &self.owner.commands;
-        let ends = vec![commands.cancel(), commands.release(self.holds - 1)];
-        self.owner.clean_up(ends, std::mem::take(&mut self.asked))
+        let token = &self.token;
+        let ends = vec![
+            commands.cancel(token),
+            commands.release(token, self.holds()),
+        ];
+        let asked = std::mem::take(&mut self.asked);
+        self.owner.clean_up(token, ends, asked)
     }
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if !self.is_ended && (self.is_known || !self.asked.is_empty()) {
+            self.owner.be_unsure();
             drop(self.give_up());
         }
     }

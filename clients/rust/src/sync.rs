@@ -153,9 +153,9 @@ impl Lock {
         &self.owner.commands.keys
     }
 
-    /// Returns the owner's token, which gives control of the lock: keep it out of logs.
-    pub fn token(&self) -> &[u8] {
-        &self.owner.commands.token
+    /// Returns the token of the latest acquire, which gives control of the lock: keep it out of logs.
+    pub fn token(&self) -> Vec<u8> {
+        self.owner.token()
     }
 
     /// Returns the fence of the latest grant, also after its end. `None` before the first grant.
@@ -165,7 +165,7 @@ impl Lock {
 
     /// Returns the remaining lease on the server, or zero if the lock isn't held.
     pub fn left(&self) -> Result<Duration, Error> {
-        self.background.wait(self.owner.left())
+        self.background.wait(self.owner.left(&self.owner.token()))
     }
 
     /// Asks the server whether this handle holds its keys now.
@@ -192,7 +192,7 @@ impl Guard {
 
     /// Returns the owner's token, which gives control of the lock: keep it out of logs.
     pub fn token(&self) -> &[u8] {
-        &self.owner.commands.token
+        &self.grant.token
     }
 
     /// Returns true if the lock was lost: the server said so, or the lease has ended on the local
@@ -203,7 +203,7 @@ impl Guard {
 
     /// Returns the remaining lease on the server, or zero if the lock isn't held.
     pub fn left(&self) -> Result<Duration, Error> {
-        self.background.wait(self.owner.left())
+        self.background.wait(self.owner.left(&self.grant.token))
     }
 
     /// Asks the server whether the lock is held now.

@@ -15,7 +15,7 @@ pub trait Kind: 'static {
     fn locks(config: Config) -> Self::Locks;
     fn lock(locks: &Self::Locks, keys: Vec<String>, options: Options) -> Result<Self::Lock, Error>;
     fn cancel(lock: &Self::Lock, notify: &Notify);
-    fn token(lock: &Self::Lock) -> &[u8];
+    fn token(lock: &Self::Lock) -> Vec<u8>;
     fn fence(guard: &Self::Guard) -> i64;
     fn last_fence(lock: &Self::Lock) -> Option<i64>;
     fn is_lost(guard: &Self::Guard) -> bool;
@@ -59,7 +59,7 @@ macro_rules! kind {
                     $cancel(lock, notify);
                 }
 
-                fn token(lock: &side::Lock) -> &[u8] {
+                fn token(lock: &side::Lock) -> Vec<u8> {
                     lock.token()
                 }
 

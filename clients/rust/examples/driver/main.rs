@@ -42,16 +42,22 @@ struct Driver<K: Kind> {
     names: Names,
 }
 
-/// The names of the locks, by their tokens.
+/// The token of a lock, which an acquire may replace, and its name.
+type Named = (Box<dyn Fn() -> Vec<u8> + Send>, String);
+
+/// The names of the locks.
 #[derive(Clone, Default)]
-struct Names(Arc<Mutex<HashMap<Vec<u8>, String>>>);
+struct Names(Arc<Mutex<Vec<Named>>>);
 
 impl Names {
     fn of(&self, lock: &Subject<'_>) -> Option<String> {
-        self.locked().get(lock.token()).cloned()
+        let names = self.locked();
+        let mut latest = names.iter().rev();
+        let named = latest.find(|(token, _)| token() == lock.token());
+        named.map(|(_, name)| name.clone())
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<Vec<u8>, String>> {
+    fn locked(&self) -> MutexGuard<'_, Vec<Named>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -173,7 +179,7 @@ impl<K: Kind> Driver<K> {
                     "ok": true,
                     "lost": guard.is_some_and(|guard| K::is_lost(guard)),
                     "fence": K::last_fence(&lock),
-                    "token": String::from_utf8_lossy(K::token(&lock)),
+                    "token": String::from_utf8_lossy(&K::token(&lock)),
                 }))
             }
             "texts" => {
@@ -206,9 +212,11 @@ impl<K: Kind> Driver<K> {
         let options = order.options()?;
         let text = format!("{options:?}");
         let lock = K::lock(&self.locks(), order.keys()?, options)?;
-        let token = K::token(&lock).to_vec();
+        let token = K::token(&lock);
         let answer = json!({"ok": true, "token": String::from_utf8_lossy(&token)});
-        self.names.locked().insert(token, name.clone());
+        let named = lock.clone();
+        let named: Named = (Box::new(move || K::token(&named)), name.clone());
+        self.names.locked().push(named);
         self.state().texts.insert(name.clone(), text);
         self.state().named.insert(name, lock);
         Ok(answer)

@@ -3,19 +3,21 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 use std::env;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Client, Commands, Value};
-use redis_lock_client::{Connector, Stream};
+use redis_lock_client::{Connector, Error, Stream};
 use redis_lock_rig::{Plan, Process};
 use tempfile::TempDir;
+use tokio::io::{self, AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 /// The time limit of every wait of the tests.
 pub const PATIENCE: Duration = Duration::from_secs(15);
@@ -160,7 +162,7 @@ impl Gate {
             let (gate, address) = (gate.clone(), address.to_string());
             Box::pin(async move {
                 if gate.is_closed.load(Ordering::SeqCst) {
-                    return Err(io::ErrorKind::ConnectionRefused.into());
+                    return Err(std::io::ErrorKind::ConnectionRefused.into());
                 }
                 let stream = TcpStream::connect(address).await?;
                 Ok(Box::pin(stream) as Stream)
@@ -179,6 +181,15 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
         );
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Returns true if a wait ended without the lock. A busy server may confirm that too late.
+pub fn is_refused<T>(ended: Result<Option<T>, Error>) -> bool {
+    if matches!(ended, Err(Error::Unavailable { .. })) {
+        return false;
+    }
+    assert!(ended.expect("an answer").is_none());
+    true
 }
 
 pub fn program() -> PathBuf {
@@ -201,4 +212,79 @@ pub fn module() -> PathBuf {
             .join(name)
     };
     env::var_os("REDIS_LOCK_MODULE").map_or_else(built, PathBuf::from)
+}
+
+/// A way to servers that can hold commands back.
+#[derive(Clone, Default)]
+pub struct Wire(Arc<Mutex<Option<Hold>>>);
+
+/// A command that is held back, with all that follow on its connection.
+#[derive(Clone)]
+pub struct Hold {
+    name: &'static str,
+    held: Arc<watch::Sender<Held>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    NotSent,
+    Back,
+    Passed,
+}
+
+impl Hold {
+    pub fn is_held(&self) -> bool {
+        *self.held.borrow() == Held::Back
+    }
+
+    /// Sends the command, also if its connection was closed meanwhile.
+    pub fn pass(&self) {
+        self.held.send_replace(Held::Passed);
+    }
+}
+
+impl Wire {
+    /// Holds the next command with this name back.
+    pub fn hold(&self, name: &'static str) -> Hold {
+        let held = Arc::new(watch::Sender::new(Held::NotSent));
+        let hold = Hold { name, held };
+        *self.0.lock().expect("no panic") = Some(hold.clone());
+        hold
+    }
+
+    /// Returns a connector whose connections lead over this wire.
+    pub fn connector(&self) -> Connector {
+        let wire = self.clone();
+        Arc::new(move |address| {
+            let (wire, address) = (wire.clone(), address.to_string());
+            Box::pin(async move {
+                let server = TcpStream::connect(address).await?;
+                let (near, far) = io::duplex(1 << 16);
+                let (replies, requests) = (server.into_split(), io::split(far));
+                tokio::spawn(wire.forward(requests.0, replies.1));
+                let (mut from, mut to) = (replies.0, requests.1);
+                tokio::spawn(async move { io::copy(&mut from, &mut to).await });
+                Ok(Box::pin(near) as Stream)
+            })
+        })
+    }
+
+    async fn forward(self, mut from: io::ReadHalf<DuplexStream>, mut to: OwnedWriteHalf) {
+        let mut bytes = [0; 1 << 16];
+        while let Ok(count @ 1..) = from.read(&mut bytes).await {
+            let text = String::from_utf8_lossy(&bytes[..count]);
+            let hold = {
+                let mut next = self.0.lock().expect("no panic");
+                next.take_if(|hold| text.contains(hold.name))
+            };
+            if let Some(Hold { held, .. }) = hold {
+                held.send_replace(Held::Back);
+                let mut held = held.subscribe();
+                let _ = held.wait_for(|held| *held == Held::Passed).await;
+            }
+            if to.write_all(&bytes[..count]).await.is_err() {
+                break;
+            }
+        }
+    }
 }
