@@ -49,10 +49,10 @@ pub fn ends_of_waits_are_observed(world: &mut World) {
     }
     // A client connects for its first command, which takes long on a busy machine.
     assert!(!driver.try_acquire("connects").ok());
-    let limited = driver.begin_acquire("limited", Some(300));
+    let limited = driver.begin_acquire("limited", Some(1000));
     let given_up = driver.begin_acquire("given-up", None);
     assert!(!driver.answer(&limited).ok());
-    assert_waited(&driver, "limited", 300, "not acquired");
+    assert_waited(&driver, "limited", 1000, "not acquired");
     world.until_waiting(KEY, 1);
     driver.answer(&driver.begin_cancel(&given_up));
     assert_eq!(driver.answer(&given_up).error(), Some("cancelled"));

@@ -151,7 +151,7 @@ pub fn a_block_releases_and_has_its_fence(world: &mut World) {
     world.assert_free(KEY);
     assert!(block(None).fence() > first);
     world.other_holds(KEY);
-    let short = driver.begin_block("a", Duration::from_millis(300), Duration::ZERO, None);
+    let short = driver.begin_block("a", Duration::from_secs(1), Duration::ZERO, None);
     let refused = driver.answer(&short);
     assert_eq!(refused.error(), Some("not_acquired"), "{refused}");
     world.other_releases(KEY);
