@@ -494,6 +494,8 @@ final class Lock implements \JsonSerializable
         $command = $rest > 0 ? $this->keepCommand($rest) : $this->command('RELEASE', ['HOLDS', $holds]);
         try {
             [$reply, $again] = $this->commands->repeat($this->options->keys[0], $command, $until);
+            // An earlier release may still be on its way to the server.
+            $this->isTokenSpent = $this->isTokenSpent || ($again && $holds === 0);
         } catch (Unfinished $unfinished) {
             if ($holds === 0) {
                 $this->isTokenSpent = true;

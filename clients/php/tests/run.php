@@ -214,6 +214,44 @@ function test_a_release_whose_answer_is_lost_was_a_release(): void
     same(null, call('LOCK.INFO', 'k'), 'after it');
 }
 
+function test_a_new_token_follows_a_release_without_a_reply(): void
+{
+    $lock = (new Locks('redis://' . HOST . ':' . proxy_that_loses_a_reply('LOCK.RELEASE')))->lock('k');
+    $lock->acquire();
+    $first = $lock->token();
+    same(true, $lock->release(), 'released');
+    $lock->acquire();
+    same(true, $first !== $lock->token(), 'another token');
+    same(true, $lock->release(), 'released again');
+}
+
+/** Starts a proxy that ends a connection before it passes on the first reply to this command. Returns its port. */
+function proxy_that_loses_a_reply(string $command): int
+{
+    $listener = stream_socket_server('tcp://' . HOST . ':0');
+    $port = (int) substr(strrchr(stream_socket_get_name($listener, false), ':'), 1);
+    if (pcntl_fork() !== 0) {
+        return $port;
+    }
+    pcntl_alarm(30);
+    for ($hasLost = false; $near = stream_socket_accept($listener, 30);) {
+        $far = stream_socket_client('tcp://' . HOST . ':' . port());
+        while (($words = fread($near, 65536)) !== '' && $words !== false) {
+            fwrite($far, $words);
+            $reply = fread($far, 65536);
+            if (!$hasLost && str_contains($words, $command)) {
+                $hasLost = true;
+                break;
+            }
+            fwrite($near, $reply);
+        }
+        fclose($near);
+        fclose($far);
+    }
+    posix_kill(posix_getpid(), SIGKILL);
+    throw new LogicException('unreachable');
+}
+
 function test_every_call_returns_in_time_though_the_server_stands_still(): void
 {
     $heard = new Heard();
