@@ -678,6 +678,7 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
                 }
             }
         }
+        self.replica_waits.list_changed();
         self.lose_begun();
         let completions = &mut self.lists.deliveries.completions;
         self.replica_waits

@@ -192,7 +192,8 @@ fn record_unlinked(key: *mut raw::RedisModuleKeyOptCtx, value: &Packed) {
         // A lock whose key the server has expired early goes on.
         if state::any_replica_waits() && !is_last_ms {
             if let Some(name) = name_of(key) {
-                pending::record(|pending| pending.events.push(Event::ValueLeft(name)));
+                let left = Box::new(lock.clone());
+                pending::record(|pending| pending.events.push(Event::LockLeft(name, left)));
             }
         }
         if is_last_ms || state::has_waiters() || state::any_sessions() {

@@ -47,7 +47,7 @@ fn absorb_all(table: &mut LockTable, state: &State) {
                 table.end_sessions_in(db);
                 table.doubt_grants_in(Some(db));
             }
-            Event::ValueLeft(name) => table.lose_grants_at(&name),
+            Event::LockLeft(name, lock) => table.lose_grants_at(&name, &lock),
             Event::Closed(client_id, ended_ms) => {
                 state.pending(|pending| {
                     let taken_back = pending.undelivered.iter();

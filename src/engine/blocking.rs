@@ -35,7 +35,7 @@ use redis_lock_core::budget::MOST_REFUSED_AT_ONCE;
 use redis_lock_core::decision::{Answer, Completion, Outcome};
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::operation::{Action, Operation};
-use redis_lock_core::state::hand_over::{FenceOrigin, HandOver, TakeBack};
+use redis_lock_core::state::hand_over::{HandOver, TakeBack};
 use redis_lock_core::state::queue::{Position, WaiterId};
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::name::Names;
@@ -365,7 +365,7 @@ extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, _: Handle) {
             return;
         };
         match client.outcome {
-            Some(Outcome::Granted(hand_over)) if hand_over.fence_origin == FenceOrigin::New => {
+            Some(Outcome::Granted(hand_over)) if hand_over.is_revocable() => {
                 record_undelivered(hand_over);
             }
             Some(_) => {}

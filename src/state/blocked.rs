@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use foldhash::{HashMap, HashSet};
 use redis_lock_core::decision::Outcome;
-use redis_lock_core::state::hand_over::{FenceOrigin, HandOver};
+use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::queue::{Position, WaiterId};
 use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::token::Token;
@@ -70,7 +70,7 @@ impl BlockedClients {
         }
         let decided = match &outcome {
             Outcome::Granted(hand_over) => {
-                if hand_over.fence_origin == FenceOrigin::New {
+                if hand_over.is_revocable() {
                     forget_known(&mut self.known, hand_over);
                 }
                 &mut self.granted
@@ -85,7 +85,7 @@ impl BlockedClients {
     /// Records that the server has replied this outcome to the client.
     pub fn record_answered(&mut self, waiter_id: WaiterId, outcome: Outcome) {
         match outcome {
-            Outcome::Granted(hand_over) if hand_over.fence_origin == FenceOrigin::New => {
+            Outcome::Granted(hand_over) if hand_over.is_revocable() => {
                 self.provisional.add(waiter_id, hand_over);
             }
             Outcome::Granted(_)

@@ -10,6 +10,7 @@ use redis_lock_core::decision::Publication;
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::queue::{Position, WaiterId};
+use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::session_id::SessionId;
 use redis_lock_core::values::token::Token;
@@ -32,8 +33,8 @@ pub enum Event {
     Demoted,
     /// A connection with sessions was closed or reset at this time on the wall clock, in ms.
     Closed(u64, u64),
-    /// The value of this name left its key.
-    ValueLeft(Name),
+    /// This lock left its key, at which a client's reply is held back until replicas acknowledge.
+    LockLeft(Name, Box<Lock>),
     /// The server itself replied to a blocked client that was queued at this position, or that
     /// waited for replicas only.
     Left(WaiterId, Option<Position>),

@@ -22,6 +22,8 @@ pub enum TakeBack {
     /// The connection closed. The reply was held back until replicas had acknowledged, so an error
     /// of the server takes nothing back.
     IfClosed,
+    /// None: another command of the token was told of the grant.
+    Never,
 }
 
 /// A grant of the same token at one of the names, which the hand-over replaced.
@@ -60,4 +62,11 @@ pub struct HandOver {
     /// The waiter and its position, if it waited with KEEP. Taking the hand-over back enqueues the
     /// waiter there again, as absent.
     pub kept: Option<Box<(Position, Waiter)>>,
+}
+
+impl HandOver {
+    /// Returns true if it may still be taken back.
+    pub fn is_revocable(&self) -> bool {
+        self.fence_origin == FenceOrigin::New && self.take_back != TakeBack::Never
+    }
 }

@@ -14,11 +14,12 @@ use foldhash::HashMap;
 use smallvec::SmallVec;
 
 use crate::state::durations::Durations;
-use crate::state::hand_over::{FenceOrigin, HandOver, TakeBack};
+use crate::state::hand_over::{HandOver, TakeBack};
 use crate::state::queue::WaiterId;
 use crate::values::grant::Grant;
 use crate::values::holder::Holder;
 use crate::values::holders::Difference;
+use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
 use crate::values::request::Replicas;
 use crate::values::session_id::SessionId;
@@ -61,6 +62,9 @@ pub struct ReplicaWait {
     names: Names,
     /// The grants, one for each name, in the order of the names.
     grants: SmallVec<[Followed; 1]>,
+    /// The first deadline of its leases, in ms since the epoch, as of the end of the last operation.
+    // perf: a wait can have a million names, all of which one operation may extend.
+    lease_end_ms: u64,
     replicas: u16,
     reply: HeldReply,
     /// The start of the wait, on the steady clock in ms.
@@ -83,10 +87,12 @@ impl ReplicaWait {
         grants: impl Iterator<Item = &'h Holder>,
         now_ms: u64,
     ) -> Self {
+        let grants: SmallVec<[Followed; 1]> = grants.map(Followed::of).collect();
         Self {
             token: token.clone(),
             names: names.clone(),
-            grants: grants.map(Followed::of).collect(),
+            lease_end_ms: first_deadline_ms(&grants),
+            grants,
             replicas: replicas.count.get(),
             reply,
             since_ms: now_ms,
@@ -100,7 +106,7 @@ impl ReplicaWait {
     pub fn undelivered(self) -> Option<HandOver> {
         match self.reply {
             HeldReply::HandOver(hand_over) => Some(*hand_over)
-                .filter(|it| !self.is_confirmed && it.fence_origin == FenceOrigin::New),
+                .filter(|it| !self.is_confirmed && it.is_revocable()),
             HeldReply::Grant | HeldReply::Count(_) => None,
         }
     }
@@ -127,18 +133,16 @@ impl ReplicaWait {
         }
     }
 
-    /// Returns the first deadline of its leases, in ms since the epoch.
-    fn lease_end_ms(&self) -> u64 {
-        let deadlines = self.grants.iter().map(|own| own.deadline_ms);
-        deadlines.min().unwrap_or(u64::MAX)
+    fn grant_at(&mut self, name: &Name) -> Option<&mut Followed> {
+        let at = self.names.as_slice().binary_search(name).ok()?;
+        self.grants.get_mut(at)
     }
+}
 
-    fn follow(&mut self, name: &Name, own: &Holder) {
-        let at = self.names.as_slice().binary_search(name).ok();
-        if let Some(followed) = at.and_then(|at| self.grants.get_mut(at)) {
-            *followed = Followed::of(own);
-        }
-    }
+/// Returns the first deadline of these grants, in ms since the epoch.
+fn first_deadline_ms(grants: &[Followed]) -> u64 {
+    let deadlines = grants.iter().map(|own| own.deadline_ms);
+    deadlines.min().unwrap_or(u64::MAX)
 }
 
 /// A reply that is held back no longer.
@@ -208,6 +212,8 @@ pub struct ReplicaWaits {
     lease_ends: BTreeSet<(u64, WaiterId)>,
     /// Waits that began in the running operation.
     begun: Vec<WaiterId>,
+    /// Waits whose grants the running operation has changed.
+    changed: Vec<WaiterId>,
     /// Waits whose grant has ended, not replied to yet.
     lost: Vec<WaiterId>,
     /// Databases that were emptied, perhaps to be loaded again at once.
@@ -244,7 +250,7 @@ impl ReplicaWaits {
             tokens.entry(wait.token.clone()).or_default().push(id);
         }
         self.timeouts.insert((wait.until_ms, id));
-        self.lease_ends.insert((wait.lease_end_ms(), id));
+        self.lease_ends.insert((wait.lease_end_ms, id));
         self.unsent.insert(id);
         self.begun.push(id);
         self.waits.insert(id, wait);
@@ -257,7 +263,7 @@ impl ReplicaWaits {
             self.remove_at(name, &wait.token, id);
         }
         self.timeouts.remove(&(wait.until_ms, id));
-        self.lease_ends.remove(&(wait.lease_end_ms(), id));
+        self.lease_ends.remove(&(wait.lease_end_ms, id));
         match wait.offset {
             Some(offset) => drop(self.offsets.remove(&(wait.replicas, offset, id))),
             None => drop(self.unsent.remove(&id)),
@@ -317,12 +323,25 @@ impl ReplicaWaits {
                 self.lost.push(id);
                 continue;
             }
-            let Some(wait) = self.waits.get_mut(&id) else {
-                continue;
-            };
-            self.lease_ends.remove(&(wait.lease_end_ms(), id));
-            wait.follow(name, after);
-            self.lease_ends.insert((wait.lease_end_ms(), id));
+            let wait = self.waits.get_mut(&id);
+            if let Some(followed) = wait.and_then(|wait| wait.grant_at(name)) {
+                *followed = Followed::of(after);
+                self.changed.push(id);
+            }
+        }
+    }
+
+    /// Lists the waits whose grants have changed by the first deadline that they have now.
+    pub fn list_changed(&mut self) {
+        let mut changed = std::mem::take(&mut self.changed);
+        changed.sort_unstable();
+        changed.dedup();
+        for id in changed {
+            if let Some(wait) = self.waits.get_mut(&id) {
+                self.lease_ends.remove(&(wait.lease_end_ms, id));
+                wait.lease_end_ms = first_deadline_ms(&wait.grants);
+                self.lease_ends.insert((wait.lease_end_ms, id));
+            }
         }
     }
 
@@ -342,10 +361,23 @@ impl ReplicaWaits {
         self.lost.extend(self.of(name, token));
     }
 
-    /// Records that the value of a name has left its key.
-    pub fn lose_all(&mut self, name: &Name) {
-        let tokens = self.at.get(name).into_iter().flat_map(HashMap::values);
-        self.lost.extend(tokens.flatten());
+    /// Records that this lock has left its key. Grants that were made there since go on.
+    pub fn lose_all(&mut self, name: &Name, left: &Lock) {
+        let Some(tokens) = self.at.get(name) else {
+            return;
+        };
+        for (token, ids) in tokens {
+            let Some(gone) = left.holder(token) else {
+                continue;
+            };
+            for id in ids {
+                let wait = self.waits.get_mut(id);
+                let followed = wait.and_then(|wait| wait.grant_at(name));
+                if followed.is_some_and(|own| own.fence == gone.fence) {
+                    self.lost.push(*id);
+                }
+            }
+        }
     }
 
     /// Records that all keys of two databases have changed places.
@@ -496,7 +528,8 @@ impl ReplicaWaits {
         }
         let is_listed = |(id, wait): (&WaiterId, &ReplicaWait)| {
             self.timeouts.contains(&(wait.until_ms, *id))
-                && self.lease_ends.contains(&(wait.lease_end_ms(), *id))
+                && self.lease_ends.contains(&(wait.lease_end_ms, *id))
+                && wait.lease_end_ms == first_deadline_ms(&wait.grants)
                 && wait.grants.len() == wait.names.count()
                 && wait
                     .names

@@ -46,7 +46,7 @@ use grants::{extend, Extension, Grantee};
 pub use hot::HotName;
 use lock_table::WaitQueues;
 pub use lock_table::{as_of, Counters, LockTable, Times};
-use replicas::hold_back;
+use replicas::hold_back_or_confirm;
 use wait_request::{WaitKind, WaitRequest, WaitStart};
 
 impl LockTable {
@@ -63,15 +63,18 @@ impl LockTable {
             action,
             replicas,
         } = operation;
-        let is_held_back = replicas.is_some() || !self.replica_waits.is_empty();
         self.settle_around(names, environment, |wait_queues, tx| {
             let answer = wait_queues.decide((names, action, *replicas), caller, tx);
             if !matches!(answer, Ok(Answer::Granted(_) | Answer::Count(_))) {
                 wait_queues.count_unanswered(names, &answer, tx);
             }
+            // The settling before may have begun replica waits and made hand-overs.
+            let concerns_others = replicas.is_some()
+                || !tx.replica_waits.is_empty()
+                || !tx.lists.deliveries.completions.is_empty();
             match answer {
-                Ok(answer) if unlikely(is_held_back) => {
-                    Ok(hold_back(operation, answer, caller, tx))
+                Ok(answer) if unlikely(concerns_others) => {
+                    Ok(hold_back_or_confirm(operation, answer, caller, tx))
                 }
                 answer => answer,
             }

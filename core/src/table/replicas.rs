@@ -4,16 +4,17 @@ use foldhash::HashSet;
 
 use super::grants::count_held;
 use super::lock_table::{LockTable, WaitQueues};
-use crate::decision::{Answer, Caller, Completion, Decision};
+use crate::decision::{Answer, Caller, Completion, Decision, Outcome};
 use crate::hints::unlikely;
 use crate::operation::{Action, Operation};
-use crate::state::hand_over::HandOver;
+use crate::state::hand_over::{HandOver, TakeBack};
 use crate::state::queue::WaiterId;
 use crate::state::replica_waits::{
     Acknowledgements, HeldReply, Progress, ReplicaWait, ReplicaWaits,
 };
 use crate::store::{Environment, KeyState};
 use crate::transaction::Transaction;
+use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::request::Replicas;
@@ -87,9 +88,9 @@ impl LockTable {
         self.replica_waits.cut_short(id)
     }
 
-    /// Records that the value of a name has left its key.
-    pub fn lose_grants_at(&mut self, name: &Name) {
-        self.replica_waits.lose_all(name);
+    /// Records that this lock has left its key.
+    pub fn lose_grants_at(&mut self, name: &Name, left: &Lock) {
+        self.replica_waits.lose_all(name, left);
     }
 
     /// Records that a database was emptied; `None`: all of them.
@@ -158,9 +159,9 @@ impl WaitQueues {
 }
 
 /// Holds back the answer of an operation that asks for replicas and has succeeded. Also records that
-/// the answer confirms earlier hand-overs to its token.
+/// the answer confirms earlier hand-overs to its token, including those of this operation.
 #[inline(never)]
-pub(super) fn hold_back(
+pub(super) fn hold_back_or_confirm(
     operation: &Operation,
     answer: Answer,
     caller: Caller,
@@ -178,12 +179,26 @@ pub(super) fn hold_back(
     };
     let token = action.token();
     tx.replica_waits.confirm(token, names);
+    confirm_hand_overs(token, names, &mut tx.lists.deliveries.completions);
     match replicas {
         Some(replicas) => {
             begin(caller.waiter_id, (token, names), *replicas, reply, tx);
             Answer::HeldBack
         }
         None => answer,
+    }
+}
+
+/// Records that the hand-overs of any of these names to a token are not taken back any more.
+fn confirm_hand_overs(token: &Token, names: &Names, completions: &mut [Completion]) {
+    for completion in completions {
+        if let Outcome::Granted(hand_over) = &mut completion.outcome {
+            let granted = hand_over.names.as_slice();
+            let shares = |name: &Name| granted.binary_search(name).is_ok();
+            if hand_over.grant.token == *token && names.iter().any(shares) {
+                hand_over.take_back = TakeBack::Never;
+            }
+        }
     }
 }
 

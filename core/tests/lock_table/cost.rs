@@ -497,6 +497,41 @@ fn a_search_for_deadlocks_among_many_sessions_is_bounded() {
     assert!(steps <= MOST_OF_A_SEARCH && given_up == 1, "{steps}");
 }
 
+/// Returns the least time of five lines with this many keys, each in a new world.
+fn least_time_with_keys(count: usize, earlier: &str, line: &str, answer: &str) -> Duration {
+    let times = (0..5).map(|_| {
+        let mut world = World::new();
+        world.store.replicas = 1;
+        let keys = keys(count);
+        if !earlier.is_empty() {
+            world.say(&earlier.replace("KEYS", &keys));
+        }
+        let line = line.replace("KEYS", &keys);
+        let begun = Instant::now();
+        assert_eq!(world.say(&line), answer);
+        begun.elapsed()
+    });
+    times.min().expect("some times")
+}
+
+#[test]
+fn many_keys_of_one_who_waits_for_replicas() {
+    // What a replica wait follows counts no steps, so this one measures the time.
+    let waits = "MACQUIRE KEYS t PX 900000 REPLICAS 1";
+    let rows = [
+        ("", waits, "held back"),
+        (waits, "MACQUIRE KEYS t PX 900000", "granted"),
+    ];
+    for (earlier, line, answer) in rows {
+        let time = |count| least_time_with_keys(count, earlier, line, answer);
+        let (few, many) = (time(500), time(10_000));
+        assert!(
+            many <= few * 100,
+            "{line}: {few:?} with 500 keys, {many:?} with 10,000"
+        );
+    }
+}
+
 /// Returns a world in which clients wait for a replica, each for an offset of its own: 1, 2 and so on.
 fn replica_waits(count: usize) -> World {
     let mut world = World::new();

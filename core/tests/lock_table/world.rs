@@ -401,7 +401,7 @@ impl World {
     pub fn rename_unseen(&mut self, from: &str, to: &str) {
         let state = self.store.keys.remove(&name(from)).expect("a key");
         self.unlink(to);
-        self.table.lose_grants_at(&name(from));
+        self.lose_grants_at(from, &state);
         let sessions = sessions_of(&state);
         self.table.relocate(&sessions, &name(to));
         self.table.forget_moved(&name(from));
@@ -452,7 +452,15 @@ impl World {
         let state = self.store.keys.remove(&name(key));
         self.replica.remove(&name(key));
         self.table.end_session(state.iter().flat_map(sessions_of));
-        self.table.lose_grants_at(&name(key));
+        if let Some(state) = state {
+            self.lose_grants_at(key, &state);
+        }
+    }
+
+    fn lose_grants_at(&mut self, key: &str, left: &KeyState) {
+        if let KeyState::Lock(stored) = left {
+            self.table.lose_grants_at(&name(key), &stored.lock);
+        }
     }
 
     /// Starts the migration of a key's slot to another server. The key has already moved.

@@ -6,6 +6,7 @@
 //!   its token was granted one of its names.
 
 use super::scene::{play, scenes};
+use crate::world::name;
 
 scenes! {
     a_reply_is_held_back_until_as_many_replicas_have_acknowledged: "
@@ -207,6 +208,17 @@ scenes! {
         BYE MWAIT 2 k j b REPLICAS 1
         = k b#1
         = j b#1";
+
+    a_hand_over_that_the_confirming_command_itself_made_stays: "
+        REPLICAS 1
+        ACQUIRE k a PX 50 -> granted
+        WAIT k b REPLICAS 1 -> waits
+        WAIT k c -> waits
+        LATE 51
+        EXTEND k b PX 900 -> 1
+        BYE WAIT k b REPLICAS 1
+        < nothing
+        = k b#1";
 
     a_hand_over_taken_back_gives_back_what_the_token_held: "
         REPLICAS 1
@@ -410,4 +422,28 @@ fn the_counts_tell_how_the_waits_ended() {
     let counts = world.table.acknowledgements();
     assert_eq!((counts.acknowledged, counts.not_acknowledged), (1, 2));
     assert!(world.table.replica_waits().is_empty());
+}
+
+// The server can expire a key in the middle of an operation, and tells of it after that.
+#[test]
+fn a_lock_that_left_before_the_grant_takes_nothing() {
+    let mut world = play(
+        "REPLICAS 1
+         ACQUIRE k b PX 50 -> granted
+         WAIT k b PX 900 REPLICAS 1 -> held back",
+    );
+    let left = world.lock("k");
+    world.table.lose_grants_at(&name("k"), &left);
+    world.acknowledge(0);
+    assert_eq!(world.heard(), ["WAIT k b PX 900 REPLICAS 1: NOREPLICAS"]);
+    let mut world = play(
+        "REPLICAS 1
+         ACQUIRE k b PX 50 -> granted",
+    );
+    let left = world.lock("k");
+    world.pass_ms(51);
+    assert_eq!(world.say("ACQUIRE k b REPLICAS 1"), "held back");
+    world.table.lose_grants_at(&name("k"), &left);
+    world.acknowledge(1);
+    assert_eq!(world.heard(), ["ACQUIRE k b REPLICAS 1: granted"]);
 }

@@ -109,3 +109,43 @@ fn who_came_back_meanwhile_has_one_place() {
         world.table.queues().check().expect("sound queues");
     }
 }
+
+#[test]
+fn a_grant_that_the_same_operation_confirmed_is_not_taken_back() {
+    for confirming in [
+        "ACQUIRE k a PX 900",
+        "EXTEND k a PX 900",
+        "QUEUE k a PX 900",
+        "WAIT k a PX 900",
+    ] {
+        let mut world = play(
+            "ACQUIRE k h PX 50 -> granted
+             WAIT k a -> waits
+             WAIT k b -> waits
+             LATE 51",
+        );
+        let answer = world.say(confirming);
+        assert!(
+            ["granted", "1"].contains(&answer.as_str()),
+            "{confirming}: {answer}"
+        );
+        let hand_over = world.handed_over.last().expect("a hand-over");
+        assert!(!hand_over.is_revocable(), "{confirming}");
+    }
+}
+
+#[test]
+fn a_grant_that_an_operation_of_another_token_made_may_be_taken_back() {
+    let mut world = play(
+        "ACQUIRE k h PX 50 -> granted
+         WAIT k a -> waits
+         LATE 51
+         ACQUIRE k b -> nil",
+    );
+    assert!(world
+        .handed_over
+        .last()
+        .expect("a hand-over")
+        .is_revocable());
+    world.say("RELEASE k a");
+}
