@@ -116,12 +116,15 @@ func (l *link) do(ctx context.Context, client redis.UniversalClient, c command) 
 	sent := time.Now()
 	var reply any
 	var err error
-	// A connection that has ended took nothing, and leaves the pool.
-	for err = errEnded; errors.Is(err, errEnded) && ctx.Err() == nil; {
+	for {
 		cmd := redis.NewCmd(ctx, c.words...)
 		cmd.SetFirstKeyPos(c.key)
 		_ = client.Process(ctx, cmd)
 		reply, err = cmd.Result()
+		// A connection that has ended took nothing, and leaves the pool.
+		if !errors.Is(err, errEnded) || ctx.Err() != nil {
+			break
+		}
 	}
 	switch {
 	case err == nil:

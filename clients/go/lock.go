@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"weak"
 
@@ -364,6 +365,9 @@ type owner struct {
 	channel string
 	// The right to acquire. Its value is in the channel while somebody acquires, holds or cleans up.
 	turn chan struct{}
+	// True if a command of this token had no reply. It may reach the server during the next grant, which
+	// is to have another token.
+	isSpent atomic.Bool
 
 	mu      sync.Mutex
 	current *grant
@@ -492,6 +496,10 @@ func (o *owner) drop(g *grant, isLost bool) bool {
 		return false
 	}
 	o.current = nil
+	if len(g.extending) > 0 {
+		// The extension may come after the next grant.
+		o.isSpent.Store(true)
+	}
 	o.isLost = isLost
 	if isLost {
 		close(o.lost)
@@ -535,12 +543,11 @@ func (o *owner) lose(g *grant) {
 	o.mu.Lock()
 	lease := g.lease
 	o.mu.Unlock()
+	o.isSpent.Store(true)
+	rest := o.command("RELEASE", "HOLDS", 0)
 	go func() {
 		if len(o.keys) > 1 {
-			// The other keys may still be held.
-			ctx, cancel := context.WithTimeout(context.Background(), o.locks.timeout)
-			_, _ = o.locks.link.do(ctx, o.locks.link.shared, o.command("RELEASE", "HOLDS", 0))
-			cancel()
+			o.releaseRest(rest)
 		}
 		g.close()
 		if o.reentrant {
@@ -553,6 +560,28 @@ func (o *owner) lose(g *grant) {
 		o.giveTurn(true)
 	}()
 	o.tellLoss()
+}
+
+// drawAgain draws another token, unless the program chose the token.
+func (o *owner) drawAgain() {
+	if o.redraw != nil {
+		o.redraw()
+	}
+}
+
+// releaseRest releases the other keys of a lost lock, which may still be held. A chosen token may be that
+// of the next grant too.
+func (o *owner) releaseRest(release command) {
+	if o.reentrant && o.redraw == nil {
+		o.turn <- struct{}{}
+		defer o.giveTurn(true)
+		if held, _ := o.held(); held != nil {
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), o.locks.timeout)
+	defer cancel()
+	_, _ = o.locks.link.do(ctx, o.locks.link.shared, release)
 }
 
 func (o *owner) tellLoss() {

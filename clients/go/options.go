@@ -30,7 +30,7 @@ type settings struct {
 	lease, keep, maxHold, atLeast, wait time.Duration
 	waitsForever, noRenewal             bool
 	token                               secret
-	// Draws another token, unless the program chose it.
+	// Draws another token. Nil if the program chose the token.
 	redraw                     func()
 	shared, session, reentrant bool
 	detached                   bool
@@ -103,7 +103,7 @@ func WithToken(token string) Option {
 		if token == "" || len(token) > mostToken || token == "*" {
 			s.refuse("token", "1 to 256 bytes, and not *")
 		}
-		s.token, s.redraw = newSecret(token), func() {}
+		s.token, s.redraw = newSecret(token), nil
 	}
 }
 

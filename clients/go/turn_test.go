@@ -455,6 +455,41 @@ func TestAnUndoThatArrivesLateSparesTheNextGrant(t *testing.T) {
 	check(t, lock.Release(background))
 }
 
+// A late extension would set the next grant's lease, and a late RELEASE of a loss would end it.
+func TestATokenWhoseCommandMayComeLateIsNotUsedAgain(t *testing.T) {
+	s := serve(t)
+	locks := s.locks(t, redislock.WithCommandTimeout(2*time.Second))
+	ends := map[string]func(lock *redislock.Lock){
+		"an extension without a reply": func(lock *redislock.Lock) {
+			goOn := s.Stop(t)
+			ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
+			defer cancel()
+			expect(t, lock.Extend(ctx, time.Hour), redislock.ErrUnavailable)
+			goOn()
+			check(t, lock.Release(background))
+		},
+		"a loss": func(lock *redislock.Lock) {
+			s.Call(t, "DEL", "a")
+			expect(t, lock.Extend(background, time.Hour), redislock.ErrLost)
+			expect(t, lock.Release(background), redislock.ErrLost)
+		},
+	}
+	for name, end := range ends {
+		for _, reentrant := range [][]redislock.Option{nil, {redislock.WithReentrant()}} {
+			lock, err := locks.LockAll([]string{"a", "b"}, reentrant...)
+			check(t, err)
+			acquired(t, lock)
+			token := lock.Token()
+			end(lock)
+			acquired(t, lock)
+			if lock.Token() == token {
+				t.Errorf("%s: the token is used again", name)
+			}
+			check(t, lock.Release(background))
+		}
+	}
+}
+
 func TestAWaitOnASlowNetworkIsRefusedInTheEnd(t *testing.T) {
 	s := serve(t)
 	locks := s.at(t, 60*time.Millisecond)

@@ -145,6 +145,8 @@ func (s *search) run() (hold, error) {
 	} else if s.owesReleases() {
 		s.giveTurn(true)
 		return hold{}, ErrLost
+	} else if s.isSpent.Swap(false) {
+		s.drawAgain()
 	}
 	fence, sent, err := s.seek()
 	if err != nil {
@@ -435,6 +437,8 @@ func (s *search) leave() <-chan bool {
 	known := make(chan bool, 2)
 	s.sees(sight{outage: s.outage})
 	s.unblock(s.undoing(s)...)
+	// What undid the search on its connection may still be on its way to the server.
+	s.isSpent.Store(true)
 	go func() {
 		// After this time, the place and the grant have ended anyway.
 		ctx, cancel := context.WithTimeout(context.Background(), max(s.keep, s.lease))
@@ -446,10 +450,6 @@ func (s *search) leave() <-chan bool {
 			s.clean(ctx, make(chan bool, 1))
 		}
 		s.closeOwn()
-		if held, _ := s.held(); held == nil {
-			// What undid the search on its connection may still be on its way to the server.
-			s.redraw()
-		}
 		s.giveTurn(true)
 		known <- !again
 	}()
@@ -525,6 +525,7 @@ func (o *owner) ask(ctx context.Context, client redis.UniversalClient, c command
 			report(unavailable(err))
 		}
 		a.again = true
+		o.isSpent.Store(true)
 		a.err = unavailable(err)
 		select {
 		case <-time.After(pause):
@@ -629,9 +630,9 @@ func (o *owner) releaseInTurn(ctx context.Context, all bool) error {
 		if holds == 0 {
 			g.close()
 		}
-		if holds == 0 && (again || o.atLeast > 0) {
-			// An earlier release may still be on its way to the server, or the lock stays for this owner too.
-			o.redraw()
+		if holds == 0 && o.atLeast > 0 {
+			// The lock stays for this owner too.
+			o.drawAgain()
 		}
 		o.giveTurn(o.reentrant || holds == 0)
 		return err
