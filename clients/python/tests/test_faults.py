@@ -706,3 +706,37 @@ async def test_a_cancelled_inner_acquire_after_the_loss_leaves_nothing(tasks, se
     assert await lock.acquire(10)
     assert await lock.owned()
     assert await lock.release()
+
+
+def test_a_new_token_leaves_the_keys(server):
+    client = Redis(port=server.port)
+    locks = Locks(client)
+    mutable = ["a"]
+    for keys in (mutable, iter(["a"])):
+        lock = locks.lock(keys)
+        mutable[:] = ["b"]
+        lock._is_token_spent = True
+        assert lock.acquire(10)
+        assert not server.is_free("a")
+        assert server.is_free("b")
+        assert lock.release()
+
+
+def test_a_cancelled_wait_for_a_cleanup_leaves_the_others_their_limits(own_server):
+    locks = Locks(Redis(port=own_server.port), command_timeout=0.5)
+    lock = locks.lock(KEY)
+    assert lock.acquire(10)
+    assert lock.release()
+    with standing_still(own_server):
+        with pytest.raises(Unavailable):
+            lock.acquire(0.3)
+        assert lock._cleanups
+        waits = in_thread(lock.acquire)
+        until("it waits for the cleanup", lambda: lock._calls)
+        lock.cancel()
+        with pytest.raises(Cancelled):
+            waits()
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            lock.acquire(1)
+        assert 1 <= time.monotonic() - began < 4

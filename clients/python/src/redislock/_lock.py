@@ -41,7 +41,7 @@ from ._errors import (
     is_of_another_type,
 )
 from ._observer import Observer, tell
-from ._options import Key, Options, Words, is_free, milliseconds
+from ._options import Key, Options, Words, is_free, milliseconds, names_of
 from ._turn import Turn
 
 T = TypeVar("T")
@@ -284,8 +284,8 @@ class LockBase:
                 if not await call.wait(gate, end - time.monotonic()):
                     raise Unavailable("no answer from the server to the cleanup of an earlier call")
             if self._is_token_spent:
-                self._is_token_spent = False
                 self._options = self._make()
+                self._is_token_spent = False
             call.token = self._options.raw_token
             grant = await self._try(call, end)
             if grant is None and time.monotonic() < limit:
@@ -961,7 +961,9 @@ class LocksBase(Generic[L]):
             "reentrant": bool(reentrant), "max_hold": max_hold, "at_least": at_least,
             "data": data, "replicas": replicas,
         }  # fmt: skip
-        lock = self._lock_class(self, lambda: Options.of(keys, token, **options), on_lost)
+        # The caller's list may change, and an iterator has its keys once.
+        names = names_of(keys)
+        lock = self._lock_class(self, lambda: Options.of(names, token, **options), on_lost)
         self._made.add(lock)
         return lock
 

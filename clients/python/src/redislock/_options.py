@@ -35,7 +35,7 @@ def _raw(name: str, value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else value
 
 
-def _names(keys: Union[Key, Sequence[Key]]) -> Tuple[Key, ...]:
+def names_of(keys: Union[Key, Sequence[Key]]) -> Tuple[Key, ...]:
     if isinstance(keys, (str, bytes)):
         return (keys,)
     try:
@@ -67,7 +67,7 @@ class Options:
     @classmethod
     def of(cls, keys: Union[Key, Sequence[Key]], token: Any, **options: Any) -> "Options":
         token = secrets.token_hex(16) if token is None else token
-        return cls(keys=_names(keys), token=token, **options)
+        return cls(keys=names_of(keys), token=token, **options)
 
     def __post_init__(self) -> None:
         if not self.keys:

@@ -37,11 +37,23 @@ def in_thread(act: Callable[..., Any], *args: Any) -> None:
 
 class Gate:
     def __init__(self) -> None:
-        self._event = threading.Event()
-        self.open = self._event.set
+        self._changes = threading.Condition()
+        self._is_open = False
 
-    async def wait(self, seconds: float) -> bool:
-        return self._event.wait(max(0.0, min(seconds, threading.TIMEOUT_MAX)))
+    def open(self) -> None:
+        self._is_open = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Let those who wait look whether they are stopped."""
+        with self._changes:
+            self._changes.notify_all()
+
+    async def wait(self, seconds: float, is_stopped: Callable[[], bool] = lambda: False) -> bool:
+        seconds = max(0.0, min(seconds, threading.TIMEOUT_MAX))
+        with self._changes:
+            self._changes.wait_for(lambda: self._is_open or is_stopped(), seconds)
+        return self._is_open
 
 
 class ThreadCall(Call):
@@ -67,8 +79,8 @@ class ThreadCall(Call):
                 self._wake()
 
     async def wait(self, gate: Gate, seconds: float) -> bool:
-        self.begin(gate.open)
-        opened = await gate.wait(seconds)
+        self.begin(gate.wake)
+        opened = await gate.wait(seconds, lambda: self._is_stopped)
         self.begin(None)
         return opened
 
