@@ -342,6 +342,7 @@ export class Claim {
         this.outage = undefined;
         return reply;
       } catch (error) {
+        this.#isUnanswered ||= signal?.aborted === true;
         signal?.throwIfAborted();
         scrub(error, this.token);
         const cause = outageIn(error, link.address);

@@ -427,11 +427,18 @@ export class Lock {
   async #prolong(grant: Grant, leaseMs: () => number, call: Call): Promise<boolean> {
     let until = 0;
     const leaseFromNow = () => {
+      // A session would open its connection again.
+      if (this.#trace.grant !== grant) throw new NotHeldError('it was released meanwhile');
       const ms = leaseMs();
       until = now() + ms;
       return ms;
     };
-    const extended = await this.#trace.claim.extend(leaseFromNow, call);
+    let extended;
+    try {
+      extended = await this.#trace.claim.extend(leaseFromNow, call);
+    } catch (error) {
+      if (this.#trace.grant === grant) throw error;
+    }
     if (this.#trace.grant !== grant) return false;
     if (!extended) {
       this.#lose();
