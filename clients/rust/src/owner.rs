@@ -237,7 +237,7 @@ impl Owner {
     /// Makes sure that no command of an earlier call ends the next grant. Waits for the jobs behind
     /// earlier calls. If they take long, or a command may still arrive after them, a new token is
     /// drawn. A chosen token waits on.
-    async fn begin(&self, end: Option<Instant>) -> Result<(), Error> {
+    async fn begin(self: &Arc<Self>, end: Option<Instant>) -> Result<(), Error> {
         let is_drawn = self.commands.options.token.is_none();
         let mut settled = pin!(self.unfinished.settled());
         let began = Instant::now();
@@ -249,7 +249,12 @@ impl Owner {
         let is_settled = timeout_at(soon, &mut settled).await.is_ok();
         if is_drawn {
             if self.is_unsure.swap(false, Ordering::Relaxed) || !is_settled {
-                *self.token.lock() = self.commands.token();
+                let old = std::mem::replace(&mut *self.token.lock(), self.commands.token());
+                if self.commands.keys.0.len() > 1 {
+                    // A lost grant may still hold some of the keys.
+                    let release = self.commands.release(&old, 0);
+                    self.clean_up(&old, vec![release], VecDeque::new());
+                }
             }
         } else if !is_settled {
             let outage = self.core.no_answer(soon.saturating_duration_since(began));
