@@ -197,18 +197,20 @@ fn a_grant_taken_back_goes_back_to_its_place() {
     }
 }
 
+/// Commands that tell a connection of b's grant.
+const TELLERS: [&str; 5] = [
+    "LOCK.ACQUIRE k b PX 600000",
+    "LOCK.WAIT k b PX 600000",
+    "LOCK.QUEUE k b PX 600000",
+    "LOCK.MACQUIRE 1 k b PX 600000",
+    "LOCK.EXTEND k b PX 600000",
+];
+
 /// Like `a_grant_taken_back_goes_back_to_its_place`, but another connection of the token gets the
 /// grant confirmed, before or after the old connection is killed.
 #[test]
 fn a_grant_that_another_connection_was_told_of_is_not_taken_back() {
-    let tellers = [
-        "LOCK.ACQUIRE k b PX 600000",
-        "LOCK.WAIT k b PX 600000",
-        "LOCK.QUEUE k b PX 600000",
-        "LOCK.MACQUIRE 1 k b PX 600000",
-        "LOCK.EXTEND k b PX 600000",
-    ];
-    for told in tellers {
+    for told in TELLERS {
         for keep in ["", "KEEP 600000"] {
             for is_killed_first in [false, true] {
                 let server = server_with_holder();
@@ -225,6 +227,21 @@ fn a_grant_that_another_connection_was_told_of_is_not_taken_back() {
                 assert_eq!(server.known_lock("k").queue_tokens(), ["c"], "{batch:?}");
             }
         }
+    }
+}
+
+/// Confirms a grant by the command that makes it, because it settles the key first.
+#[test]
+fn a_grant_that_the_confirming_command_made_is_not_taken_back() {
+    for told in TELLERS {
+        let server = server_with_holder();
+        let client = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+        let _behind = server.waiter(format!("LOCK.WAIT k c {LONG}"));
+        let kill = format!("CLIENT KILL ID {}", client.id());
+        server.call_batch(&["DEL k", told, &kill]);
+        server.settle();
+        assert_eq!(server.known_lock("k").holder_tokens(), ["b"], "{told}");
+        assert_eq!(server.known_lock("k").queue_tokens(), ["c"], "{told}");
     }
 }
 
