@@ -105,8 +105,9 @@ impl ReplicaWait {
     /// Returns the hand-over to take back, because its connection was lost before the reply.
     pub fn undelivered(self) -> Option<HandOver> {
         match self.reply {
-            HeldReply::HandOver(hand_over) => Some(*hand_over)
-                .filter(|it| !self.is_confirmed && it.is_revocable()),
+            HeldReply::HandOver(hand_over) => {
+                Some(*hand_over).filter(|it| !self.is_confirmed && it.is_revocable())
+            }
             HeldReply::Grant | HeldReply::Count(_) => None,
         }
     }
