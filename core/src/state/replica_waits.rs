@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use smallvec::SmallVec;
 
 use crate::state::durations::Durations;
@@ -214,7 +214,7 @@ pub struct ReplicaWaits {
     /// Waits that began in the running operation.
     begun: Vec<WaiterId>,
     /// Waits whose grants the running operation has changed.
-    changed: Vec<WaiterId>,
+    changed: HashSet<WaiterId>,
     /// Waits whose grant has ended, not replied to yet.
     lost: Vec<WaiterId>,
     /// Databases that were emptied, perhaps to be loaded again at once.
@@ -327,17 +327,14 @@ impl ReplicaWaits {
             let wait = self.waits.get_mut(&id);
             if let Some(followed) = wait.and_then(|wait| wait.grant_at(name)) {
                 *followed = Followed::of(after);
-                self.changed.push(id);
+                self.changed.insert(id);
             }
         }
     }
 
     /// Lists the waits whose grants have changed by the first deadline that they have now.
     pub fn list_changed(&mut self) {
-        let mut changed = std::mem::take(&mut self.changed);
-        changed.sort_unstable();
-        changed.dedup();
-        for id in changed {
+        for id in self.changed.drain() {
             if let Some(wait) = self.waits.get_mut(&id) {
                 self.lease_ends.remove(&(wait.lease_end_ms, id));
                 wait.lease_end_ms = first_deadline_ms(&wait.grants);

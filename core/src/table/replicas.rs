@@ -193,9 +193,8 @@ pub(super) fn hold_back_or_confirm(
 fn confirm_hand_overs(token: &Token, names: &Names, completions: &mut [Completion]) {
     for completion in completions {
         if let Outcome::Granted(hand_over) = &mut completion.outcome {
-            let granted = hand_over.names.as_slice();
-            let shares = |name: &Name| granted.binary_search(name).is_ok();
-            if hand_over.grant.token == *token && names.iter().any(shares) {
+            let shares = |name: &Name| names.contains(name);
+            if hand_over.grant.token == *token && hand_over.names.iter().any(shares) {
                 hand_over.take_back = TakeBack::Never;
             }
         }

@@ -357,6 +357,10 @@ impl<'q> Search<'q> {
     }
 
     fn find(&mut self, position: Position, work: &mut Work) -> Result<(), GivenUp> {
+        // The number of a position that was left may be that of another waiter by now.
+        let Some(waiter) = self.queues.at(position) else {
+            return Ok(());
+        };
         let number = position.number();
         if self.seen.len() <= number {
             self.seen.resize(number + 1, false);
@@ -366,10 +370,8 @@ impl<'q> Search<'q> {
         };
         *seen = true;
         work.add(WORK_OF_A_WAITER)?;
-        let waiter = self.queues.at(position);
         // A waiter without a connection ends with its KEEP, so it blocks no waiter forever.
-        let waiter = waiter.filter(|waiter| waiter.kind.is_blocked());
-        if let Some(waiter) = waiter.filter(|_| Some(position) != self.newcomer.older) {
+        if waiter.kind.is_blocked() && Some(position) != self.newcomer.older {
             self.found.push((position, waiter));
         }
         Ok(())

@@ -6,7 +6,7 @@
 //!
 //! `deadlock.rs` in the folder above compares the search with an exhaustive one.
 
-use super::scene::scenes;
+use super::scene::{play, scenes};
 
 scenes! {
     // ---- Refused
@@ -163,4 +163,22 @@ scenes! {
         D> ACQUIRE z d SESSION -> granted
         E> WAIT z e -> waits
         D> WAIT x d -> waits";
+}
+
+// A waiter that left has its position until the timer works it off, and another one its number.
+#[test]
+fn a_waiter_that_left_hides_no_other() {
+    let mut world = play(
+        "A> ACQUIRE k a SESSION -> granted
+         B> ACQUIRE m b SESSION -> granted
+         ACQUIRE j h -> granted
+         WAIT k c -> waits
+         MWAIT 2 j k x -> waits",
+    );
+    world.hang_up_unseen("MWAIT 2 j k x");
+    let of = |letter: u8| 1_000_000 + u64::from(letter);
+    assert_eq!(world.say_as(of(b'B'), "WAIT k b"), "waits");
+    let answer = world.say_as(of(b'A'), "WAIT m a");
+    assert!(answer.starts_with("DEADLOCK"), "{answer}");
+    world.fire(Vec::new());
 }
