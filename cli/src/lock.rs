@@ -89,6 +89,13 @@ impl FromRedisValue for Text {
 }
 
 impl Lock {
+    /// Returns the lock for a log, as a user sees it that may not write to the key.
+    pub fn without_tokens(mut self) -> Lock {
+        self.holders.iter_mut().for_each(|own| own.token = None);
+        self.queue.iter_mut().for_each(|waiter| waiter.token = None);
+        self
+    }
+
     /// Parses the reply of LOCK.INFO. Returns `None` if the lock has no holder and no waiter.
     pub fn of(answer: Value) -> Result<Option<Lock>> {
         if answer == Value::Nil {

@@ -427,7 +427,7 @@ fn verbose_tells_of_the_holder_and_of_the_grant() {
     let server = server_with_holder();
     let refused = done(&server, &["run", "-v", "k", "--nb", "--", "true"]);
     assert!(
-        refused.err.contains("held by a at 127.0.0.1:"),
+        refused.err.contains("held by somebody at 127.0.0.1:"),
         "{refused:?}"
     );
     let got = done(&server, &["run", "-v", "free", "--", "true"]);

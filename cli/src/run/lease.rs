@@ -98,7 +98,7 @@ impl Lease {
     /// Returns a text about the holders and the number of waiters, or `None` if there are none.
     pub fn rivals(&mut self, key: &[u8]) -> Result<Option<String>> {
         let lock = self.nodes.lock(key, 0)?;
-        Ok(lock.map(|lock| info::text(key, &lock)))
+        Ok(lock.map(|lock| info::text(key, &lock.without_tokens())))
     }
 
     /// Starts or resumes the wait. Its end is sent as an event.
