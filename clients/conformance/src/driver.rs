@@ -34,17 +34,19 @@ struct Written {
     lines: Mutex<Vec<Line>>,
     more: Condvar,
     ended: AtomicBool,
-    tokens: Arc<Tokens>,
+    sightings: Arc<Sightings>,
 }
 
-/// The random tokens of drivers, and the lines that showed one unasked.
+/// The random tokens of drivers, the lines that showed one unasked, and whether a client met an
+/// outage.
 #[derive(Default)]
-pub struct Tokens {
+pub struct Sightings {
     drawn: Mutex<Vec<String>>,
     shown: Mutex<Vec<String>>,
+    has_outage: AtomicBool,
 }
 
-impl Tokens {
+impl Sightings {
     fn note(&self, token: &str) {
         if token.len() == RANDOM_TOKEN_CHARACTERS {
             locked(&self.drawn).push(token.to_owned());
@@ -52,10 +54,19 @@ impl Tokens {
     }
 
     fn look_at(&self, content: &Value) {
+        let said = |field| content.get(field).and_then(Value::as_str);
+        if said("error") == Some("unavailable") || said("event") == Some("unavailable") {
+            self.has_outage.store(true, Ordering::Relaxed);
+        }
         // The driver was asked for the token.
         if content.get("token").is_none() && self.are_in(&content.to_string()) {
             locked(&self.shown).push(content.to_string());
         }
+    }
+
+    /// Returns true if an answer or an event of a driver told of an outage.
+    pub fn has_outage(&self) -> bool {
+        self.has_outage.load(Ordering::Relaxed)
     }
 
     /// Returns true if a text has one of the tokens.
@@ -180,7 +191,7 @@ impl Driver {
         script: &Path,
         client: &str,
         complaints: &Path,
-        tokens: &Arc<Tokens>,
+        sightings: &Arc<Sightings>,
     ) -> Result<Driver> {
         let mut child = Command::new(script)
             .arg(client)
@@ -193,7 +204,7 @@ impl Driver {
             .with_context(|| format!("{} can't be run", script.display()))?;
         let stdout = child.stdout.take().context("its output")?;
         let written = Arc::new(Written {
-            tokens: Arc::clone(tokens),
+            sightings: Arc::clone(sightings),
             ..Written::default()
         });
         let writes = Arc::clone(&written);
@@ -268,7 +279,7 @@ impl Driver {
         let answer = self.try_lock(name, options);
         assert!(answer.ok());
         let token = answer.get("token").as_str().expect("a lock has a token");
-        self.written.tokens.note(token);
+        self.written.sightings.note(token);
         token.to_owned()
     }
 
@@ -442,7 +453,7 @@ fn read(stdout: ChildStdout, written: &Written) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         let content = serde_json::from_str(&line);
         let content = content.unwrap_or_else(|_| json!({"event": "no JSON", "line": line}));
-        written.tokens.look_at(&content);
+        written.sightings.look_at(&content);
         written.lines().push(Line {
             at: Instant::now(),
             content,

@@ -207,8 +207,8 @@ thread_local! {
 /// The right to the machine: rows share it, except for one that plays alone.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// Plays a row beside others. A row that fails only by being late plays again alone, because other
-/// rows may have kept the machine busy.
+/// Plays a row beside others. A row that fails only by being late, or after an outage though it makes
+/// none, plays again alone, because other rows may have kept the machine busy.
 fn tried(client: &Client, setting: &Setting, behaviour: &Behaviour) -> Result<(), Failed> {
     let beside_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let played = play(client, setting, behaviour);
@@ -222,7 +222,7 @@ fn tried(client: &Client, setting: &Setting, behaviour: &Behaviour) -> Result<()
 
 /// The reason why a row failed.
 enum Failure {
-    /// All was right, but a cell was late in each round.
+    /// All was right, but a cell was late in each round, or a server that nobody stopped.
     Late(String),
     Wrong(String),
 }
@@ -241,7 +241,9 @@ fn play(client: &Client, setting: &Setting, behaviour: &Behaviour) -> Result<(),
     let mut world = world.map_err(|reason| Failure::Wrong(format!("{reason:#}")))?;
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| (behaviour.run)(&mut world)));
     let fault = world.servers.crash().or_else(|| world.tokens_shown());
-    let failure = match (&fault, world.is_late()) {
+    let makes_outages = bad_days::rows().any(|row| row.name == behaviour.name);
+    let is_late = world.is_late() || !makes_outages && world.sightings.has_outage();
+    let failure = match (&fault, is_late) {
         (None, true) => Failure::Late,
         _ => Failure::Wrong,
     };

@@ -30,6 +30,8 @@ enum Mood {
     Hangs,
     /// Resets each connection.
     Resets,
+    /// Resets each connection, and takes no more.
+    Ends,
 }
 
 struct State {
@@ -40,7 +42,7 @@ struct State {
     fillers: Vec<TcpStream>,
 }
 
-/// A relay in front of one server. It ends with the program.
+/// A relay in front of one server.
 pub struct Relay {
     port: u16,
     listener: TcpListener,
@@ -110,6 +112,14 @@ impl Relay {
     }
 }
 
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let mut state = self.state();
+        state.mood = Mood::Ends;
+        state.pairs.drain(..).for_each(|pair| reset(&pair));
+    }
+}
+
 fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -127,6 +137,9 @@ fn listener() -> Result<TcpListener> {
 fn accept(listener: &TcpListener, server_port: u16, state: &Arc<Mutex<State>>) {
     loop {
         let mood = locked(state).mood;
+        if mood == Mood::Ends {
+            return;
+        }
         match (mood != Mood::Hangs).then(|| listener.accept()) {
             Some(Ok((client, _))) => join(client, server_port, state),
             _ => thread::sleep(PAUSE),
@@ -138,7 +151,8 @@ fn accept(listener: &TcpListener, server_port: u16, state: &Arc<Mutex<State>>) {
 fn join(client: TcpStream, server_port: u16, state: &Arc<Mutex<State>>) {
     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server_port));
     let mut locked_state = locked(state);
-    let (Ok(server), true) = (server, locked_state.mood != Mood::Resets) else {
+    let refuses = matches!(locked_state.mood, Mood::Resets | Mood::Ends);
+    let (Ok(server), false) = (server, refuses) else {
         sockopt::set_socket_linger(&client, Some(Duration::ZERO)).expect("a socket");
         return;
     };

@@ -11,7 +11,7 @@ use redis::{from_redis_value, Value};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::driver::{Answer, Driver, Tokens};
+use crate::driver::{Answer, Driver, Sightings};
 use crate::servers::{until, within, Info, Kind, Servers, Setting, GROUP, SOON};
 
 /// Servers, and the drivers of a client.
@@ -19,7 +19,7 @@ pub struct World {
     pub servers: Servers,
     pub setting: Setting,
     pub client: String,
-    pub tokens: Arc<Tokens>,
+    pub sightings: Arc<Sightings>,
     script: PathBuf,
     complaints: TempDir,
     drivers: Cell<usize>,
@@ -32,7 +32,7 @@ impl World {
             servers: Servers::start(setting)?,
             setting: setting.clone(),
             client: client.to_owned(),
-            tokens: Arc::default(),
+            sightings: Arc::default(),
             script: script.to_owned(),
             complaints: tempfile::tempdir()?,
             drivers: Cell::new(0),
@@ -70,7 +70,7 @@ impl World {
         let number = self.drivers.get();
         self.drivers.set(number + 1);
         let complaints = self.complaints.path().join(number.to_string());
-        let driver = Driver::start(&self.script, &self.client, &complaints, &self.tokens);
+        let driver = Driver::start(&self.script, &self.client, &complaints, &self.sightings);
         let driver = driver.unwrap_or_else(|error| panic!("{error:#}"));
         let mut order = json!({
             "do": "connect",
@@ -89,9 +89,9 @@ impl World {
 
     /// Returns what the drivers wrote of tokens where nobody asked for one.
     pub fn tokens_shown(&self) -> Option<String> {
-        let mut shown = self.tokens.shown();
+        let mut shown = self.sightings.shown();
         let complaints = self.said_by_drivers();
-        shown.extend(self.tokens.are_in(&complaints).then_some(complaints));
+        shown.extend(self.sightings.are_in(&complaints).then_some(complaints));
         (!shown.is_empty()).then(|| format!("a token is shown:\n{}", shown.join("\n")))
     }
 
