@@ -3,6 +3,7 @@ package redsync
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -275,22 +276,19 @@ func (m *Mutex) hold(ctx context.Context, value func() string, locks []*redisloc
 	return nil
 }
 
-// validUntil returns the end of the earliest lease, less the drift, or the zero time.
+// validUntil returns the time until which a majority holds the lock, less the drift, or the zero time.
 func (m *Mutex) validUntil(locks []*redislock.Lock) time.Time {
-	var earliest time.Time
+	var ends []time.Time
 	for _, lock := range locks {
-		if lock == nil {
-			continue
-		}
-		until := lock.Until()
-		if !until.IsZero() && (earliest.IsZero() || until.Before(earliest)) {
-			earliest = until
+		if lock != nil && !lock.Until().IsZero() {
+			ends = append(ends, lock.Until())
 		}
 	}
-	if earliest.IsZero() {
-		return earliest
+	if len(ends) < m.quorum() {
+		return time.Time{}
 	}
-	return earliest.Add(-time.Duration(float64(m.expiry) * m.drift))
+	slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
+	return ends[m.quorum()-1].Add(-time.Duration(float64(m.expiry) * m.drift))
 }
 
 // Unlock is UnlockContext without a context.
@@ -343,7 +341,7 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 			err = lock.Extend(ctx, m.expiry)
 		}
 		if m.reacquires && lock != nil && isRefusal(err) {
-			lock, err = m.reacquire(ctx, node, lock)
+			lock, err = m.reacquire(ctx, node)
 		}
 		if err == nil {
 			m.keep(node, lock)
@@ -363,13 +361,11 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// reacquire acquires a lock that was lost, with the same token and value, if it is free.
-func (m *Mutex) reacquire(ctx context.Context, node int, lost *redislock.Lock) (*redislock.Lock, error) {
-	own := []redislock.Option{redislock.WithToken(lost.Token())}
-	if value := m.Value(); value != lost.Token() {
-		own = append(own, redislock.WithData(value))
-	}
-	lock, err := m.redsync.nodes[node].Lock(m.name, m.options(own...)...)
+// reacquire acquires a lock that was lost or released, with the same value, if it is free. The token is
+// another one, because a release with the one before may still be on its way.
+func (m *Mutex) reacquire(ctx context.Context, node int) (*redislock.Lock, error) {
+	lock, err := m.redsync.nodes[node].Lock(m.name, m.options(
+		redislock.WithToken(dropin.RandomToken()), redislock.WithData(m.Value()))...)
 	if err == nil {
 		_, err = lock.TryAcquire(ctx)
 	}
