@@ -5,7 +5,10 @@ import io.github.redislock.LockOptions;
 import io.github.redislock.Locks;
 import io.github.redislock.UnavailableException;
 import java.time.Duration;
+import java.time.Instant;
+import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
 import net.javacrumbs.shedlock.core.AbstractSimpleLock;
 import net.javacrumbs.shedlock.core.ClockProvider;
 import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
@@ -26,6 +29,8 @@ public class RedisLockProvider implements ExtensibleLockProvider {
 
   private final Locks locks;
   private final String prefix;
+  /** Locks that weren't unlocked, by their last end. One that is collected would be released. */
+  private final Map<Hold, Instant> held = new ConcurrentHashMap<>();
 
   /** Makes a provider with the keys {@code job-lock:default:name}. */
   public RedisLockProvider(Locks locks) {
@@ -56,17 +61,25 @@ public class RedisLockProvider implements ExtensibleLockProvider {
         .map(hold -> new HeldLock(configuration, hold));
   }
 
-  private static final class HeldLock extends AbstractSimpleLock {
+  /** Keeps a lock from being collected until its lease ends, because nobody has to unlock it. */
+  private void keep(Hold hold, LockConfiguration configuration) {
+    held.values().removeIf(ClockProvider.now()::isAfter);
+    held.put(hold, configuration.getLockAtMostUntil());
+  }
+
+  private final class HeldLock extends AbstractSimpleLock {
     private final Hold hold;
 
     HeldLock(LockConfiguration configuration, Hold hold) {
       super(configuration);
       this.hold = hold;
+      keep(hold, configuration);
     }
 
     /** Releases the lock. An outage doesn't hide how the task ended: the lock ends with its lease. */
     @Override
     protected void doUnlock() {
+      held.remove(hold);
       Duration rest = Duration.between(ClockProvider.now(), lockConfiguration.getLockAtLeastUntil());
       try {
         hold.releaseAfter(rest.isNegative() ? Duration.ZERO : rest);

@@ -10,7 +10,10 @@ import io.github.redislock.UnavailableException;
 import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spring.TestServer;
 import io.lettuce.core.RedisClient;
+import java.lang.ref.Cleaner;
+import java.lang.ref.WeakReference;
 import java.time.Duration;
+import java.util.concurrent.atomic.AtomicBoolean;
 import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
 import net.javacrumbs.shedlock.core.SimpleLock;
 import net.javacrumbs.shedlock.test.support.AbstractExtensibleLockProviderIntegrationTest;
@@ -52,6 +55,26 @@ class RedisLockProviderTest extends AbstractExtensibleLockProviderIntegrationTes
   @Override
   protected void assertLocked(String lockName) {
     assertThat(server.exists("job-lock:test:" + lockName)).isTrue();
+  }
+
+  @Test
+  void aLockThatNobodyUnlocksOutlivesItsCollection() {
+    ExtensibleLockProvider provider = getLockProvider();
+    assertThat(provider.lock(lockConfig("dropped"))).isPresent();
+    WeakReference<Object> collected = new WeakReference<>(new Object());
+    TestServer.await(() -> {
+      System.gc();
+      return collected.get() == null;
+    });
+    // The Cleaner has run by the time it has cleaned what was registered later.
+    AtomicBoolean isCleaned = new AtomicBoolean();
+    Cleaner.create().register(new Object(), () -> isCleaned.set(true));
+    TestServer.await(() -> {
+      System.gc();
+      return isCleaned.get();
+    });
+    assertLocked("dropped");
+    assertThat(provider.lock(lockConfig("dropped"))).isEmpty();
   }
 
   @Test
