@@ -584,7 +584,7 @@ final class Lock implements \JsonSerializable
 
     private function oweRelease(): void
     {
-        $end = Clock::now() + max($this->options->lease, $this->options->keep);
+        $end = max($this->until, Clock::now() + max($this->options->lease, $this->options->keep));
         foreach ($this->options->keys as $key) {
             $commands = [$this->command('CANCEL', [], [$key]), $this->command('RELEASE', ['ALL'], [$key])];
             $this->commands->owe($this->debtName($key), $key, $commands, $end);
