@@ -437,7 +437,7 @@ export class Lock {
     try {
       extended = await this.#trace.claim.extend(leaseFromNow, call);
     } catch (error) {
-      if (this.#trace.grant === grant) throw error;
+      if (!(error instanceof NotHeldError)) throw error;
     }
     if (this.#trace.grant !== grant) return false;
     if (!extended) {
