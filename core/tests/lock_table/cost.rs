@@ -516,7 +516,7 @@ fn least_time_with_keys(count: usize, earlier: &str, line: &str, answer: &str) -
 
 #[test]
 fn many_keys_of_one_who_waits_for_replicas() {
-    // What a replica wait follows counts no steps, so this one measures the time.
+    // The grants that a replica wait follows count no steps, so this one measures the time.
     let waits = "MACQUIRE KEYS t PX 900000 REPLICAS 1";
     let rows = [
         ("", waits, "held back"),

@@ -3,7 +3,6 @@ package io.github.redislock;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import io.github.redislock.spi.Command;
-import io.github.redislock.spi.Link;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
@@ -14,7 +13,7 @@ import org.junit.jupiter.api.Test;
 /** Announcements and replies come by two connections, so one can overtake the other. */
 class AnnouncementTest {
   /** A server that announces the turn before its reply with the place in the queue is read. */
-  private static final class HastyLink implements Link {
+  private static final class HastyLink extends BareLink {
     private Runnable announced;
     private int queued;
 
@@ -48,19 +47,6 @@ class AnnouncementTest {
         public void close() {}
       });
     }
-
-    @Override
-    public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
-      throw new UnsupportedOperationException();
-    }
-
-    @Override
-    public Link own() {
-      return this;
-    }
-
-    @Override
-    public void close() {}
   }
 
   @Test

@@ -3,10 +3,8 @@ package io.github.redislock;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import io.github.redislock.spi.Command;
-import io.github.redislock.spi.Link;
 import java.time.Duration;
 import java.util.List;
-import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.ExecutorService;
@@ -20,7 +18,7 @@ class CancelledGrantTest {
   private static final Duration LEASE = Duration.ofMillis(300);
 
   /** A link that grants an ACQUIRE when the test says so, and counts the renewals. */
-  private static final class GrantingLink implements Link {
+  private static final class GrantingLink extends BareLink {
     final AtomicInteger renewals = new AtomicInteger();
     volatile CompletableFuture<Object> acquire;
 
@@ -30,24 +28,6 @@ class CancelledGrantTest {
       if (!command.name().equals("LOCK.ACQUIRE")) return CompletableFuture.completedFuture(1L);
       return acquire = new CompletableFuture<>();
     }
-
-    @Override
-    public Optional<Turn> turn(byte[] key, Runnable announced) {
-      return Optional.empty();
-    }
-
-    @Override
-    public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
-      throw new UnsupportedOperationException();
-    }
-
-    @Override
-    public Link own() {
-      return this;
-    }
-
-    @Override
-    public void close() {}
   }
 
   @Test

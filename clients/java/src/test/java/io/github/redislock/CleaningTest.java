@@ -5,7 +5,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.redislock.spi.Command;
-import io.github.redislock.spi.Link;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
@@ -18,7 +17,7 @@ import org.junit.jupiter.api.Test;
 /** A token that the program chose isn't used again before the server has forgotten its cancelled wait. */
 class CleaningTest {
   /** A server that grants a wait never, and a try at once. It takes its time for a CANCEL. */
-  private static final class SlowLink implements Link {
+  private static final class SlowLink extends BareLink {
     private final CountDownLatch waits = new CountDownLatch(1);
 
     @Override
@@ -31,23 +30,10 @@ class CleaningTest {
     }
 
     @Override
-    public Optional<Turn> turn(byte[] key, Runnable announced) {
-      return Optional.empty();
-    }
-
-    @Override
     public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
       waits.countDown();
       return new CompletableFuture<>();
     }
-
-    @Override
-    public Link own() {
-      return this;
-    }
-
-    @Override
-    public void close() {}
   }
 
   @Test

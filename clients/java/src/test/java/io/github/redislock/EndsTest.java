@@ -7,7 +7,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.redislock.spi.Command;
-import io.github.redislock.spi.Link;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -21,7 +20,7 @@ class EndsTest {
   private static final byte[] TOKEN = "token".getBytes();
 
   /** A link that grants each ACQUIRE, and replies to the other commands when the test says so. */
-  private static class ScriptedLink implements Link {
+  private static class ScriptedLink extends BareLink {
     final List<Command> sent = new ArrayList<>();
     final List<CompletableFuture<Object>> replies = new ArrayList<>();
 
@@ -63,19 +62,6 @@ class EndsTest {
         public void close() {}
       });
     }
-
-    @Override
-    public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
-      throw new UnsupportedOperationException();
-    }
-
-    @Override
-    public Link own() {
-      return this;
-    }
-
-    @Override
-    public void close() {}
   }
 
   /** A releaseAll between a grant and its arrival at the lock object leaves the object usable. */

@@ -8,7 +8,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.redislock.spi.Command;
-import io.github.redislock.spi.Link;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -24,7 +23,7 @@ class ReentryTest {
   private static final Duration LEASE = Duration.ofMillis(800);
 
   /** A link whose replies the test decides. */
-  private static final class SilentLink implements Link {
+  private static final class SilentLink extends BareLink {
     private record Sent(Command command, CompletableFuture<Object> reply) {}
 
     private final List<Sent> all = new ArrayList<>();
@@ -53,24 +52,6 @@ class ReentryTest {
     void grant(int number, long fence) {
       reply(number, List.of(TOKEN, fence));
     }
-
-    @Override
-    public Optional<Turn> turn(byte[] key, Runnable announced) {
-      return Optional.empty();
-    }
-
-    @Override
-    public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
-      throw new UnsupportedOperationException();
-    }
-
-    @Override
-    public Link own() {
-      return this;
-    }
-
-    @Override
-    public void close() {}
   }
 
   private final SilentLink link = new SilentLink();
