@@ -360,10 +360,7 @@ mod machine {
                 env::consts::ARCH
             ),
         );
-        let enter = format!(
-            "cd \"$(mktemp -d)\"\nln -s {} target\n",
-            target().display()
-        );
+        let enter = format!("cd \"$(mktemp -d)\"\nln -s {} target\n", target().display());
         let append = "cat /usr/share/redis-lock/redis-lock.conf >>/etc/redis/redis.conf\n";
         assert_works_under_the_unit(&play_well(&format!("{enter}{commands}{append}{USE}")));
     }

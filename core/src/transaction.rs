@@ -13,6 +13,7 @@ use std::{mem, ptr};
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
+use crate::budget::MOST_STEPS;
 use crate::decision::{Completion, Deliveries};
 use crate::effect::{self, Change, Effect, EffectName, Effects};
 use crate::hints::{likely, unlikely};
@@ -52,6 +53,8 @@ pub struct Transaction<'t, 'e, 'n> {
     pub expirations: u64,
     /// The steps that the operation has taken: names looked at, waiters removed or granted.
     pub steps: u64,
+    /// The steps after which no further waiter is looked at.
+    last_step: u64,
     /// The flag of the workspace.
     in_use: &'t mut bool,
 }
@@ -291,8 +294,21 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
             any_shared: false,
             expirations: 0,
             steps: 0,
+            last_step: MOST_STEPS,
             in_use,
         }
+    }
+
+    /// Returns true if the operation may look at a further waiter.
+    #[inline]
+    pub const fn has_steps_left(&self) -> bool {
+        self.steps < self.last_step
+    }
+
+    /// Begins a part of the timer's work, which has steps of its own. So each firing gets on,
+    /// whatever the parts before have taken.
+    pub const fn begin_part(&mut self) {
+        self.last_step = self.steps.saturating_add(MOST_STEPS);
     }
 
     /// Returns the wall clock in ms, by which leases end.

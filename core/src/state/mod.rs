@@ -7,6 +7,7 @@ pub mod durations;
 pub mod hand_over;
 pub mod lacking;
 pub mod lost_holds;
+pub mod pending;
 pub mod place;
 pub mod queue;
 pub mod ranked_list;

@@ -14,6 +14,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use foldhash::fast::RandomState;
 use foldhash::HashMap;
@@ -92,6 +93,8 @@ struct Queued {
     /// The permits that its token, a holder of that name, lacked there; `None`: that didn't block
     /// it.
     lack: Option<Lack>,
+    /// True if its token has had several waits at once since it waits.
+    has_siblings: bool,
 }
 
 impl Queued {
@@ -100,6 +103,7 @@ impl Queued {
             waiter,
             blocked_by: by,
             lack: None,
+            has_siblings: false,
         }
     }
 }
@@ -253,34 +257,48 @@ impl QueueToSettle<'_> {
 enum Waits {
     One(Position),
     // perf: boxed, because most tokens have one wait.
-    Several(Box<HashMap<Names, Position>>),
+    Several(Box<Siblings>),
+}
+
+/// The waits of a token that has had several at once.
+#[derive(Debug, Default)]
+struct Siblings {
+    by_names: HashMap<Names, Position>,
+    /// The waits by the name that blocked them when they were looked at last.
+    by_blocker: HashMap<Name, BTreeSet<Position>>,
 }
 
 impl Waits {
     fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,
-            Self::Several(waits) => waits.len(),
+            Self::Several(waits) => waits.by_names.len(),
         }
     }
 
-    /// Adds a wait. `names_of` returns the names of the wait that is already there.
+    /// Adds a wait. `names_of` returns the names of the wait that is already there. Returns the
+    /// position of that wait if it was the only one until now.
     fn insert(
         &mut self,
         names: Names,
         position: Position,
         names_of: impl FnOnce(Position) -> Option<Names>,
-    ) {
+    ) -> Option<Position> {
+        let mut only = None;
         let mut waits = match self {
-            Self::One(only) => {
-                let only = *only;
-                let first = names_of(only).map(|names| (names, only));
-                Box::new(first.into_iter().collect())
+            Self::One(first) => {
+                only = Some(*first);
+                let by_names = names_of(*first).map(|names| (names, *first));
+                Box::new(Siblings {
+                    by_names: by_names.into_iter().collect(),
+                    by_blocker: HashMap::default(),
+                })
             }
             Self::Several(waits) => std::mem::take(waits),
         };
-        waits.insert(names, position);
+        waits.by_names.insert(names, position);
         *self = Self::Several(waits);
+        only
     }
 
     /// Removes the wait for these names. Returns true if none is left.
@@ -288,8 +306,8 @@ impl Waits {
         match self {
             Self::One(_) => true,
             Self::Several(waits) => {
-                waits.remove(names);
-                waits.is_empty()
+                waits.by_names.remove(names);
+                waits.by_names.is_empty()
             }
         }
     }
@@ -452,8 +470,38 @@ impl Queues {
         let (known_by, known) = (queued.blocked_by, queued.lack);
         queued.blocked_by = by;
         queued.lack = lack;
+        let has_siblings = queued.has_siblings;
         if unlikely(known.is_some() || lack.is_some()) {
             self.relist_lack(position, (known_by, known), (by, lack));
+        }
+        if unlikely(has_siblings) {
+            self.relist_blocker(position, known_by, by);
+        }
+    }
+
+    /// Lists a wait of a token with several waits by the name that blocks it now, instead of the
+    /// one that blocked it before.
+    #[inline(never)]
+    fn relist_blocker(&mut self, position: Position, before: Option<usize>, now: Option<usize>) {
+        let Some(Queued { waiter, .. }) = self.waiters.get(position) else {
+            return;
+        };
+        let waits = self.tokens.get_mut(&waiter.request.token);
+        let (false, Some(Waits::Several(waits))) = (before == now, waits) else {
+            return;
+        };
+        let names = waiter.names.as_slice();
+        if let Some(name) = before.and_then(|by| names.get(by)) {
+            if let Some(blocked) = waits.by_blocker.get_mut(name) {
+                blocked.remove(&position);
+                if blocked.is_empty() {
+                    waits.by_blocker.remove(name);
+                }
+            }
+        }
+        if let Some(name) = now.and_then(|by| names.get(by)) {
+            let blocked = waits.by_blocker.entry(name.clone()).or_default();
+            blocked.insert(position);
         }
     }
 
@@ -692,14 +740,35 @@ impl Queues {
                 let is_here = queue.contains(*position);
                 is_here.then_some(*position).into_iter().collect()
             }
-            Waits::Several(waits) if queue.len() < waits.len() => {
+            Waits::Several(waits) if queue.len() < waits.by_names.len() => {
                 queue.iter().filter(is_own).collect()
             }
             Waits::Several(waits) => {
-                let here = waits.iter().filter(|(names, _)| names.contains(name));
+                let here = waits.by_names.iter();
+                let here = here.filter(|(names, _)| names.contains(name));
                 let mut here: Vec<Position> = here.map(|(_, position)| *position).collect();
                 here.sort_unstable();
                 here
+            }
+        }
+    }
+
+    /// Returns the first wait of a token behind `after` that a name blocks. `None` is no bound.
+    pub fn next_blocked(
+        &self,
+        token: &Token,
+        name: &Name,
+        after: Option<Position>,
+    ) -> Option<Position> {
+        match self.tokens.get(token)? {
+            Waits::One(position) => {
+                let is_blocked = after.is_none() && self.blocked_by(*position) == Some(name);
+                is_blocked.then_some(*position)
+            }
+            Waits::Several(waits) => {
+                let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+                let blocked = waits.by_blocker.get(name)?;
+                blocked.range((after, Bound::Unbounded)).next().copied()
             }
         }
     }
@@ -719,7 +788,7 @@ impl Queues {
                 let waiter = self.at(*position)?;
                 (waiter.names == *names).then_some(*position)
             }
-            Waits::Several(waits) => waits.get(names).copied(),
+            Waits::Several(waits) => waits.by_names.get(names).copied(),
         }
     }
 
@@ -770,17 +839,35 @@ impl Queues {
             }
             queue.insert(position, waiter.kind.presence());
         }
+        let mut siblings = None;
         match self.tokens.entry(waiter.request.token.clone()) {
             Entry::Vacant(vacant) => {
                 vacant.insert(Waits::One(position));
             }
             Entry::Occupied(mut waits) => {
-                add_wait(waits.get_mut(), waiter, position, &self.waiters);
+                let first = add_wait(waits.get_mut(), waiter, position, &self.waiters);
+                siblings = Some((first, position));
             }
         }
         let indexed = Indexed::of(waiter);
         self.index(position, &indexed);
+        if let Some((first, position)) = siblings {
+            first
+                .into_iter()
+                .chain([position])
+                .for_each(|it| self.list_sibling(it));
+        }
         new_queues
+    }
+
+    /// Lists a wait of a token with several waits by the name that blocks it.
+    #[inline(never)]
+    fn list_sibling(&mut self, position: Position) {
+        if let Some(queued) = self.waiters.get_mut(position) {
+            queued.has_siblings = true;
+            let by = queued.blocked_by;
+            self.relist_blocker(position, None, by);
+        }
     }
 
     /// Gives a position to a newer wait of the same token for the same names. Returns the older
@@ -1123,6 +1210,7 @@ impl Queues {
                 "a present waiter at a position that was left",
             ),
             (in_tokens != self.waiters.len(), "positions by token"),
+            (self.siblings_unlisted(), "waits of a token by blocker"),
             (self.blocked != blocked, "blocked"),
             (
                 self.clients
@@ -1145,6 +1233,28 @@ impl Queues {
             None => Ok(()),
         }
     }
+
+    /// Returns true if the waits of tokens with several waits aren't listed by the names that block
+    /// them, or if others are.
+    fn siblings_unlisted(&self) -> bool {
+        let several = self.tokens.values().filter_map(|waits| match waits {
+            Waits::One(_) => None,
+            Waits::Several(waits) => Some(waits),
+        });
+        let is_unlisted = |waits: &Siblings| {
+            let listed: usize = waits.by_blocker.values().map(BTreeSet::len).sum();
+            let blocked = waits.by_names.values().filter_map(|position| {
+                let name = self.blocked_by(*position)?;
+                Some((position, waits.by_blocker.get(name)))
+            });
+            let mut count = 0;
+            let mut blocked = blocked.inspect(|_| count += 1);
+            let all_listed = blocked
+                .all(|(position, listed)| listed.is_some_and(|listed| listed.contains(position)));
+            !all_listed || listed != count
+        };
+        several.into_iter().any(|waits| is_unlisted(waits))
+    }
 }
 
 /// Returns the index of a name's queue. Makes the queue if the name has none.
@@ -1155,11 +1265,17 @@ fn index_of(name: &Name, queues: &mut IndexMap<Name, NameQueue, RandomState>) ->
     at
 }
 
-/// Adds another wait of a token that waits already.
+/// Adds another wait of a token that waits already. Returns the position of its first wait if that
+/// was the only one until now.
 #[inline(never)]
-fn add_wait(waits: &mut Waits, waiter: &Waiter, position: Position, all: &Slab<Queued>) {
+fn add_wait(
+    waits: &mut Waits,
+    waiter: &Waiter,
+    position: Position,
+    all: &Slab<Queued>,
+) -> Option<Position> {
     let names_of = |position| Some(all.get(position)?.waiter.names.clone());
-    waits.insert(waiter.names.clone(), position, names_of);
+    waits.insert(waiter.names.clone(), position, names_of)
 }
 
 /// Returns the number of waits of each connection.

@@ -1,15 +1,13 @@
 //! Work that falls due without an operation: leases, sessions, ends of waits, pending waiters.
 
-use std::collections::BTreeSet;
-
 use foldhash::HashSet;
 
 use super::lock_table::{LockTable, WaitQueues};
 use super::settle::AWAY_RETRY_MS;
 use super::worklist::WorkList;
-use crate::budget::MOST_STEPS;
 use crate::decision::{Answer, Decision, Outcome};
 use crate::hints::unlikely;
+use crate::state::pending::Walk;
 use crate::state::queue::Position;
 use crate::store::{Environment, KeyState};
 use crate::transaction::Transaction;
@@ -30,9 +28,9 @@ impl LockTable {
         due.extend(self.wait_queues.queues.work_off(most));
         let sessions = self.sessions.due(steady_ms, most);
         due.extend(sessions.into_iter().map(|(_, name)| name));
-        let pending = self.wait_queues.pending_until(steady_ms, most).into_iter();
+        let pending = self.wait_queues.pending.until(steady_ms, most);
         let waiters = pending
-            .map(|(_, position)| position)
+            .into_iter()
             .chain(self.wait_queues.queues.timed_out(steady_ms, most));
         due.extend(waiters.filter_map(|position| self.wait_queues.name_for(position)));
         due
@@ -57,10 +55,16 @@ impl LockTable {
                 tx.renew(name, *id);
             }
             let mut work = WorkList::new(tx);
-            work.extend(wait_queues.take_pending(steady_ms, most, &settled));
+            for (position, walks) in wait_queues.take_pending(steady_ms, most, &settled) {
+                work.extend([position]);
+                for walk in walks {
+                    work.walk(position, walk);
+                }
+            }
             for name in names {
                 wait_queues.recheck_name(name, &mut work, tx);
             }
+            tx.begin_part();
             wait_queues.process(work, tx);
             wait_queues.time_out(most, &settled, tx);
             Ok(Answer::NotNow)
@@ -118,12 +122,10 @@ impl LockTable {
         let heads: Vec<Position> = heads.collect();
         let names: HashSet<&Name> = names.iter().collect();
         let pending = self.wait_queues.take_pending(steady_ms, most, &names);
-        self.wait_queues.pending.extend(
-            pending
-                .into_iter()
-                .chain(heads)
-                .map(|position| (later_ms, position)),
-        );
+        let heads = heads.into_iter().map(|head| (head, Vec::new()));
+        for (position, walks) in pending.into_iter().chain(heads) {
+            self.wait_queues.pending.insert(later_ms, position, walks);
+        }
         for (id, name) in self.sessions.due(steady_ms, most) {
             if !names.contains(&name) {
                 continue;
@@ -152,7 +154,7 @@ impl LockTable {
         if unlikely(self.wait_queues.queues.is_anyone_leaving()) {
             return Some(0);
         }
-        let pending_ms = self.wait_queues.pending.first().map(|(ms, _)| *ms);
+        let pending_ms = self.wait_queues.pending.next_ms();
         let waiting_ms = sooner(
             self.wait_queues.schedule.next_ms(),
             self.wait_queues.queues.next_timeout_ms(),
@@ -162,33 +164,29 @@ impl LockTable {
 }
 
 impl WaitQueues {
-    fn pending_until(&self, steady_ms: u64, most: usize) -> Vec<(u64, Position)> {
-        let due = self.pending.iter().take_while(|(ms, _)| *ms <= steady_ms);
-        due.take(most).copied().collect()
-    }
-
     /// Returns the name that decides if the server may grant a waiter its names now. In a cluster,
-    /// all names of a waiter are in one slot.
+    /// all names of a waiter are in one slot. If the waiter has left, it is the name of a walk there.
     fn name_for(&self, position: Position) -> Option<Name> {
-        let waiter = self.queues.at(position)?;
+        let Some(waiter) = self.queues.at(position) else {
+            return self.pending.walk_name(position).cloned();
+        };
         let blocked_by = self.queues.blocked_by(position);
         blocked_by.or(waiter.names.iter().next()).cloned()
     }
 
-    /// Removes and returns the pending waiters of these names. Also removes waiters that have left
-    /// meanwhile.
+    /// Removes and returns the pending waiters of these names, with the walks at them. Also removes
+    /// waiters that have left meanwhile.
     fn take_pending(
         &mut self,
         steady_ms: u64,
         most: usize,
         names: &HashSet<&Name>,
-    ) -> BTreeSet<Position> {
-        let mut taken = BTreeSet::new();
-        for pending in self.pending_until(steady_ms, most) {
-            let name = self.name_for(pending.1);
+    ) -> Vec<(Position, Vec<Walk>)> {
+        let mut taken = Vec::new();
+        for position in self.pending.until(steady_ms, most) {
+            let name = self.name_for(position);
             if name.is_none_or(|name| names.contains(&name)) {
-                self.pending.remove(&pending);
-                taken.insert(pending.1);
+                taken.push((position, self.pending.remove(position)));
             }
         }
         taken
@@ -200,8 +198,9 @@ impl WaitQueues {
     /// be granted now, so the new heads of its queues become pending.
     fn time_out(&mut self, most: usize, settled: &HashSet<&Name>, tx: &mut Transaction) {
         let steady_ms = tx.steady_ms();
+        tx.begin_part();
         for position in self.queues.timed_out(steady_ms, most) {
-            if tx.steps >= MOST_STEPS {
+            if !tx.has_steps_left() {
                 return;
             }
             let mut work = WorkList::new(tx);
@@ -213,7 +212,7 @@ impl WaitQueues {
             } else {
                 let vacated = self.end_wait(position, Outcome::TimedOut, tx);
                 let heads = vacated.iter().filter_map(|name| self.queues.head_at(name));
-                self.pending.extend(heads.map(|head| (steady_ms, head)));
+                heads.for_each(|head| self.pending.insert(steady_ms, head, Vec::new()));
             }
             self.process(work, tx);
         }

@@ -2,13 +2,12 @@
 
 use foldhash::HashSet;
 
-use std::collections::BTreeSet;
-
 use crate::decision::{Answer, Decision, Deliveries};
 use crate::state::contention::Contention;
 use crate::state::durations::Durations;
 use crate::state::hand_over::HandOver;
 use crate::state::lost_holds::LostHolds;
+use crate::state::pending::Pending;
 use crate::state::place::WaiterKind;
 use crate::state::queue::{Position, Queues, Waiter, WaiterId};
 use crate::state::replica_waits::ReplicaWaits;
@@ -75,7 +74,7 @@ pub(super) struct WaitQueues {
     pub(super) schedule: Schedule,
     /// Waiters that may be admissible and were not looked at yet, with the time from which they can
     /// be.
-    pub(super) pending: BTreeSet<(u64, Position)>,
+    pub(super) pending: Pending,
     pub(super) counters: Counters,
     pub(super) times: Times,
     pub(super) contention: Contention,

@@ -65,9 +65,10 @@ impl WaitQueues {
     }
 
     fn is_overlooked(&self, position: Position, tx: &mut Transaction) -> bool {
-        let is_left_to_timer = self.pending.iter().any(|(_, left)| *left == position);
+        let is_left_to_timer =
+            |waiter: &Waiter| self.pending.includes(position, &waiter.request.token);
         let waiter = self.queues.at(position);
-        let waiter = waiter.filter(|waiter| !waiter.kind.is_absent() && !is_left_to_timer);
+        let waiter = waiter.filter(|it| !it.kind.is_absent() && !is_left_to_timer(it));
         waiter.is_some_and(|waiter| {
             let mut names = waiter.names.iter();
             names.all(|name| self.is_open_to(name, position, waiter, tx))

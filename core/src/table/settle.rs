@@ -6,7 +6,8 @@
 //! 2. The work is processed in queue order. So a grant does not depend on the name that brought a
 //!    waiter up.
 //! 3. Each grant changes locks, which may add further waiters.
-//! 4. After [`MOST_STEPS`] steps the rest of the work is left to the timer.
+//! 4. After [`MOST_STEPS`](crate::budget::MOST_STEPS) steps the rest of the work is left to the
+//!    timer.
 //! 5. Each name is scheduled once, at the end of the work.
 
 use super::admission::Admission;
@@ -15,11 +16,12 @@ use super::lock_table::WaitQueues;
 use super::place::publish;
 use super::replicas::hold_back_hand_over;
 use super::worklist::WorkList;
-use crate::budget::{COMPLETION_STEPS, MOST_STEPS};
+use crate::budget::COMPLETION_STEPS;
 use crate::decision::{Completion, Outcome};
 use crate::hints::{cold_path, likely, unlikely};
 use crate::state::hand_over::{FenceOrigin, HandOver, TakeBack};
 use crate::state::lacking::Lacking;
+use crate::state::pending::Walk;
 use crate::state::place::WaiterKind;
 use crate::state::queue::{Position, Waiter, WaiterId};
 use crate::transaction::{EntryId, Transaction};
@@ -119,15 +121,18 @@ impl WaitQueues {
     }
 
     /// Processes the work in queue order, including the waiters that it adds, until it is empty or
-    /// the operation has taken [`MOST_STEPS`] steps.
+    /// the steps of the operation are taken.
     pub(super) fn process(&mut self, mut work: WorkList, tx: &mut Transaction) {
         self.recheck_changes(&mut work, tx);
-        while tx.steps < MOST_STEPS {
+        while tx.has_steps_left() {
             let Some(position) = work.pop_first() else {
                 break;
             };
             for name in self.try_admit(position, &mut work, tx) {
                 self.recheck_name(&name, &mut work, tx);
+            }
+            if unlikely(work.has_walks()) {
+                self.continue_walks(position, &mut work);
             }
             self.recheck_changes(&mut work, tx);
         }
@@ -310,16 +315,32 @@ impl WaitQueues {
         alone.map_or(1, |own| 1 + self.recheck_waits_of(&own.token, name, work))
     }
 
-    /// Adds to the work the waits of a token that this name blocks. Returns the steps taken.
+    /// Adds to the work the waits of a token that this name blocks, each when the one before it was
+    /// looked at. Returns the steps taken.
     #[inline(never)]
     fn recheck_waits_of(&self, token: &Token, name: &Name, work: &mut WorkList) -> u64 {
-        let waits = self.queues.waits_at(token, name).into_iter();
-        work.extend(waits.filter(|position| self.queues.blocked_by(*position) == Some(name)));
-        let shorter = self
-            .queues
-            .position_count(name)
-            .min(self.queues.waits_of(token));
-        shorter as u64
+        let walk = Walk {
+            token: token.clone(),
+            name: name.clone(),
+        };
+        self.walk_on(walk, None, work);
+        1
+    }
+
+    /// Continues the walks at a position that was looked at.
+    #[inline(never)]
+    fn continue_walks(&self, position: Position, work: &mut WorkList) {
+        for walk in work.walks_at(position) {
+            self.walk_on(walk, Some(position), work);
+        }
+    }
+
+    /// Adds to the work the next wait of a walk behind `after`. `None` is no bound.
+    #[inline(never)]
+    fn walk_on(&self, walk: Walk, after: Option<Position>, work: &mut WorkList) {
+        if let Some(next) = self.queues.next_blocked(&walk.token, &walk.name, after) {
+            work.walk(next, walk);
+        }
     }
 
     /// Ends the wait at a position if the waiter is admissible, refused, or out of time. Returns
@@ -531,8 +552,9 @@ impl WaitQueues {
     #[inline(never)]
     fn leave_to_timer(&mut self, work: &mut WorkList, tx: &mut Transaction) {
         let steady_ms = tx.steady_ms();
-        let left = work.drain().map(|position| (steady_ms, position));
-        self.pending.extend(left);
+        for (position, walks) in work.drain() {
+            self.pending.insert(steady_ms, position, walks);
+        }
     }
 
     /// Schedules the next settling of a name, and records its lock in its queue.

@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use smallvec::SmallVec;
 
 use crate::hints::unlikely;
+use crate::state::pending::{Walk, Walks};
 use crate::state::queue::Position;
 use crate::transaction::{EntryId, Transaction};
 
@@ -15,6 +16,8 @@ const MOST_KEPT: usize = 256;
 /// The waiters that an operation still has to look at, in queue order.
 pub(super) struct WorkList {
     positions: BinaryHeap<Reverse<Position>>,
+    /// The walks at these positions.
+    walks: Walks,
     /// Names to schedule at the end of the work.
     names: SmallVec<[EntryId; 4]>,
 }
@@ -24,6 +27,7 @@ impl WorkList {
     pub(super) fn new(tx: &mut Transaction) -> Self {
         Self {
             positions: std::mem::take(&mut tx.lists.heap),
+            walks: Walks::default(),
             names: SmallVec::new(),
         }
     }
@@ -42,6 +46,22 @@ impl WorkList {
         Some(first.0)
     }
 
+    /// Adds a walk that looks at a position next.
+    pub(super) fn walk(&mut self, position: Position, walk: Walk) {
+        self.extend([position]);
+        self.walks.insert(position, walk);
+    }
+
+    /// Returns true if there is a walk.
+    pub(super) fn has_walks(&self) -> bool {
+        !self.walks.is_empty()
+    }
+
+    /// Removes and returns the walks at a position.
+    pub(super) fn walks_at(&mut self, position: Position) -> Vec<Walk> {
+        self.walks.remove(position)
+    }
+
     /// Adds names to schedule at the end of the work.
     pub(super) fn schedule(&mut self, names: impl IntoIterator<Item = EntryId>) {
         self.names.extend(names);
@@ -52,9 +72,13 @@ impl WorkList {
         self.positions.is_empty()
     }
 
-    /// Removes and returns the waiters that are left, in no order.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Position> + '_ {
-        self.positions.drain().map(|Reverse(position)| position)
+    /// Removes and returns the waiters that are left with the walks at them, in no order.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = (Position, Vec<Walk>)> + '_ {
+        let Self {
+            positions, walks, ..
+        } = self;
+        let positions = positions.drain().map(|Reverse(position)| position);
+        positions.map(|position| (position, walks.remove(position)))
     }
 
     /// Returns the buffer of the list to the transaction, for the next list.

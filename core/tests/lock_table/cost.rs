@@ -131,6 +131,70 @@ fn one_token_that_waits_for_many_keys() {
     });
 }
 
+/// Returns a world in which a token waits for a key and for `count` others, each with that key, behind
+/// another holder.
+fn one_token_that_waits_many_times(count: usize) -> World {
+    let mut world = World::new();
+    world.say("ACQUIRE k h PX 3600000");
+    world.say("QUEUE k t SHARED PX 3600000 KEEP 3600000");
+    for wait in 0..count {
+        let line = format!("MQUEUE 2 k x{wait} t PX 3600000 KEEP 3600000");
+        assert_eq!(world.say(&line), format!("place {}", wait + 2));
+    }
+    world
+}
+
+#[test]
+fn many_waits_of_one_token_for_one_key() {
+    let granted = |world: &World, count: usize| {
+        assert!(world.table.queues().is_empty());
+        let holds = |wait| world.holders(&format!("x{wait}")) == ["t#1"];
+        assert!((0..count).all(holds));
+    };
+    assert_linear("to be granted all", |count| {
+        let mut world = one_token_that_waits_many_times(count);
+        let cost = steps(&mut world, "RELEASE k h", "1");
+        granted(&world, count);
+        cost
+    });
+    assert_constant("to be granted a further key", |count| {
+        let mut world = World::new();
+        world.say("ACQUIRE k t");
+        world.say("ACQUIRE x h");
+        for wait in 0..count {
+            world.say(&format!("MWAIT 3 k x y{wait} t"));
+        }
+        let cost = steps(&mut world, "MACQUIRE 2 k z t", "granted");
+        assert_eq!(world.table.queues().len(), count);
+        cost
+    });
+}
+
+#[test]
+fn many_waits_of_one_token_starve_nobody() {
+    let count = 5_000;
+    let mut world = one_token_that_waits_many_times(count);
+    world.say("ACQUIRE v x PX 100");
+    world.say("WAIT v y BLOCK 300");
+    world.say("WAIT v z BLOCK 300");
+    world.now_ms += 101;
+    assert_eq!(world.say("RELEASE k h"), "1");
+    let mut left = world.table.queues().len();
+    for _ in 0..400 {
+        let names = world.table.due_names(world.now_ms, 256);
+        let decision = world.outside(|table, outside| table.settle_due(&names, 256, outside));
+        world.carry_out(decision);
+        world.now_ms += 1;
+        let now_left = world.table.queues().len();
+        assert!(now_left < left || left < 2, "{now_left} left of {left}");
+        left = now_left;
+    }
+    assert_eq!(
+        world.heard(),
+        ["WAIT v y BLOCK 300: granted", "WAIT v z BLOCK 300: nil"]
+    );
+}
+
 #[test]
 fn one_operation_admits_no_more_than_the_server_can_answer_at_once() {
     let mut world = World::new();
