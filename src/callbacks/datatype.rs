@@ -196,7 +196,9 @@ fn record_unlinked(key: *mut raw::RedisModuleKeyOptCtx, value: &Packed) {
                 pending::record(|pending| pending.events.push(Event::LockLeft(name, left)));
             }
         }
-        if is_last_ms || state::has_waiters() || state::any_sessions() {
+        // The lock table may have scheduled a name for the ends of its leases.
+        let is_one_of_several = lock.holders().len() > 1;
+        if is_last_ms || is_one_of_several || state::has_waiters() || state::any_sessions() {
             let sessions = key::sessions_of(&lock);
             if let Some(name) = name_of(key) {
                 // The server renews a lock with sessions long before its lease ends.

@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::state::lost_holds::UnlinkedHolds;
+use redis_lock_core::table::LockTable;
 use redis_lock_core::values::name::Name;
 use redis_module::{raw, Context, RedisString};
 
@@ -82,7 +83,8 @@ extern "C" fn on_flush(
         // SAFETY: the server passes this event a `RedisModuleFlushInfo` that is valid for the call.
         let info = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
         let db = info.map_or(ALL_DATABASES, |info| info.dbnum);
-        if state::any_sessions() || state::any_replica_waits() {
+        let any_scheduled = state::look(LockTable::is_any_scheduled).unwrap_or(true);
+        if any_scheduled || state::any_sessions() || state::any_replica_waits() {
             pending::record(|pending| pending.events.push(Event::Flushed(db)));
         }
         record_database(db);
@@ -341,6 +343,9 @@ fn record_arrival(ctx: &Context, string: &RedisString, name: Name) {
         if let Some(old) = pending.leaving.take() {
             if pending.restored.remove(&old) {
                 pending.restored.insert(&name);
+            }
+            if state::look(|table| table.is_scheduled(&old)).unwrap_or(true) {
+                pending.touched.insert(&old);
             }
             if state::has_waiters() {
                 pending.events.push(Event::Moved(old));

@@ -41,10 +41,12 @@ fn absorb_all(table: &mut LockTable, state: &State) {
             Event::Demoted => touched.extend(table.demote(clock::steady_ms())),
             Event::Flushed(ALL_DATABASES) => {
                 table.end_sessions_everywhere();
+                table.forget_times_in(None);
                 table.doubt_grants_in(None);
             }
             Event::Flushed(db) => {
                 table.end_sessions_in(db);
+                table.forget_times_in(Some(db));
                 table.doubt_grants_in(Some(db));
             }
             Event::LockLeft(name, lock) => table.lose_grants_at(&name, &lock),

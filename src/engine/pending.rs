@@ -1,5 +1,6 @@
 //! Recording of pending events, by the server's callbacks and for work that can't be done now.
 
+use redis_lock_core::table::LockTable;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::session_id::SessionId;
@@ -14,18 +15,20 @@ pub fn record(event: impl FnOnce(&mut Pending)) {
     timer::fire_soon();
 }
 
-/// Records that a key was created, deleted or changed, if it may have waiters.
+/// Records that a key was created, deleted or changed, if it may have waiters or a time at which it is
+/// to be settled.
 pub fn record_touched(name: Name) {
-    if may_have_queue(&name) {
+    if is_known(&name) {
         record(|pending| {
             pending.touched.insert(&name);
         });
     }
 }
 
-/// Returns true if this name may have waiters.
-fn may_have_queue(name: &Name) -> bool {
-    state::has_waiters() && state::look(|table| table.queues().has_queue(name)).unwrap_or(true)
+/// Returns true if the lock table may have a queue or a time of this name.
+fn is_known(name: &Name) -> bool {
+    let is_known = |table: &LockTable| table.queues().has_queue(name) || table.is_scheduled(name);
+    state::look(is_known).unwrap_or(true)
 }
 
 /// Returns true if a grant may be tied to this connection.

@@ -304,18 +304,41 @@ fn grants_whose_values_go_leave_no_memory_behind() {
         &["LOCK.ACQUIRE k t PX 3600000 SESSION", "LOCK.RELEASE k t"],
         &["LOCK.ACQUIRE k t PX 3600000 SESSION", "RENAME k l", "DEL l"],
     ];
-    for commands in rounds {
-        let server = Server::start();
-        let mut client = server.client();
-        repeat(&mut client, commands, ROUNDS / 5);
-        server.settle();
-        let before = used_memory(&server);
-        repeat(&mut client, commands, ROUNDS);
-        until_zero(&server, "lock_sessions", &format!("{commands:?}"));
-        until(&format!("the memory is back after {commands:?}"), || {
-            used_memory(&server) < before + SLACK
-        });
+    rounds.into_iter().for_each(assert_leaves_no_memory_behind);
+}
+
+/// The name of a lock with several holders is scheduled for the ends of their leases.
+#[test]
+fn shared_locks_whose_values_go_leave_no_memory_behind() {
+    let acquire = |token| format!("LOCK.ACQUIRE k# {token} SHARED PX 9007199254740991");
+    let (one, other) = (acquire("a"), acquire("b"));
+    let ends: [&[&str]; 7] = [
+        &["DEL k#"],
+        &["SET k# v", "DEL k#"],
+        &["RENAME k# l", "DEL l"],
+        &["FLUSHALL SYNC"],
+        &["FLUSHDB ASYNC"],
+        &["MOVE k# 1", "SWAPDB 0 1", "DEL k#"],
+        &["LOCK.RELEASE k# a", "LOCK.RELEASE k# b"],
+    ];
+    for end in ends {
+        let commands = [&[one.as_str(), other.as_str()], end].concat();
+        assert_leaves_no_memory_behind(&commands);
     }
+}
+
+#[track_caller]
+fn assert_leaves_no_memory_behind(commands: &[&str]) {
+    let server = Server::start();
+    let mut client = server.client();
+    repeat(&mut client, commands, ROUNDS / 5);
+    server.settle();
+    let before = used_memory(&server);
+    repeat(&mut client, commands, ROUNDS);
+    until_zero(&server, "lock_sessions", &format!("{commands:?}"));
+    until(&format!("the memory is back after {commands:?}"), || {
+        used_memory(&server) < before + SLACK
+    });
 }
 
 // ---- sessions that follow their locks

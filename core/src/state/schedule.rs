@@ -137,6 +137,32 @@ impl Schedule {
         }
     }
 
+    /// Removes the times of the names that `is_gone` returns true for.
+    pub fn forget(&mut self, is_gone: impl Fn(&Name) -> bool) {
+        let order = &mut self.order;
+        self.times.retain(|name, time| {
+            let is_kept = !is_gone(name);
+            if !is_kept {
+                order.remove(name, *time);
+            }
+            is_kept
+        });
+    }
+
+    /// Gives the times of the names in two databases to the names with the same keys in the other
+    /// one.
+    pub fn swap_databases(&mut self, one: i32, other: i32) {
+        let is_here = |name: &Name| name.db == one || name.db == other;
+        let here = self.times.iter().filter(|(name, _)| is_here(name));
+        let moved: Vec<(Name, u64)> = here.map(|(name, it)| (name.clone(), it.due_ms)).collect();
+        self.forget(is_here);
+        for (mut name, due_ms) in moved {
+            name.db = if name.db == one { other } else { one };
+            let time = self.order.insert(&name, due_ms);
+            self.times.insert(name, time);
+        }
+    }
+
     /// Returns true if no name has a time.
     pub fn is_empty(&self) -> bool {
         self.times.is_empty()

@@ -138,6 +138,11 @@ impl LockTable {
         }
     }
 
+    /// Returns true if any name is to be settled at some time without an operation.
+    pub fn is_any_scheduled(&self) -> bool {
+        !self.wait_queues.schedule.is_empty()
+    }
+
     /// Returns true if a name is to be settled at some time without an operation.
     pub fn is_scheduled(&self, name: &Name) -> bool {
         self.wait_queues.schedule.time_of(name).is_some()

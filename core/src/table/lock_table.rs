@@ -211,9 +211,19 @@ impl LockTable {
     pub fn swap_databases(&mut self, one: i32, other: i32) {
         self.sessions.swap_databases(one, other);
         self.replica_waits.lose_swapped(one, other);
+        self.wait_queues.schedule.swap_databases(one, other);
         for db in [one, other] {
             self.wait_queues.queues.forget_locks_in(db);
         }
+    }
+
+    /// Removes the times of the names in a database, or in all (`None`), because all its keys are
+    /// gone. Names with a queue keep theirs.
+    pub fn forget_times_in(&mut self, db: Option<i32>) {
+        let WaitQueues {
+            schedule, queues, ..
+        } = &mut self.wait_queues;
+        schedule.forget(|name| db.is_none_or(|db| name.db == db) && !queues.has_queue(name));
     }
 
     /// Ends all sessions, because all keys of all databases are gone.
