@@ -229,7 +229,7 @@ fn parse_grant(token: &[u8], text: &[u8], data: Data) -> Option<Change> {
     if words.next().is_some() {
         return None;
     }
-    let (since_ms, session) = Holder::read_since_ms(since_ms?);
+    let (since_ms, session) = Holder::read_since_ms(since_ms?)?;
     let holder = Holder {
         token: Token::new(token).ok()?,
         fence: fence?,

@@ -13,7 +13,7 @@ use redis_lock_core::hints::unlikely;
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::api::{self, server};
-use crate::server::{clock, propagation, replicas, timer};
+use crate::server::{boundary, clock, propagation, replicas, timer};
 use crate::state::pending::Event;
 use crate::state::{self, Postponed, ScriptRun};
 
@@ -132,6 +132,11 @@ pub fn forget_run_commands() {
 }
 
 extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
+    boundary::guard(|| look_at(filter));
+}
+
+#[inline(always)]
+fn look_at(filter: *mut raw::RedisModuleCommandFilterCtx) {
     let name = word(filter, 0);
     let Some(first) = name.first() else { return };
     if unlikely(state::with(|state| state.rights.borrow().is_changing())) {

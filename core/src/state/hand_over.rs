@@ -1,9 +1,12 @@
 //! Hand-overs: grants to blocked clients.
 
+use std::ops::Range;
+
 use crate::state::queue::{Position, Waiter};
 use crate::values::grant::Grant;
 use crate::values::holder::{Holder, Mode};
 use crate::values::name::{Name, Names};
+use crate::values::session_id::SessionId;
 
 /// The origin of a grant's fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +62,8 @@ pub struct HandOver {
     /// The grants that this one replaced, in the order of their names. Taking the hand-over back
     /// restores those in force.
     pub replaced: Vec<Replaced>,
+    /// The numbers of the sessions that this grant began, if any.
+    pub sessions: Range<SessionId>,
     /// The waiter and its position, if it waited with KEEP. Taking the hand-over back enqueues the
     /// waiter there again, as absent.
     pub kept: Option<Box<(Position, Waiter)>>,

@@ -151,6 +151,11 @@ impl Sessions {
         Some(name)
     }
 
+    /// Returns a session id that is greater than all those in use. No later session has a smaller one.
+    pub const fn next_id(&self) -> SessionId {
+        SessionId::numbered(self.last_number.saturating_add(1))
+    }
+
     fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number

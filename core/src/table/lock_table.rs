@@ -1,7 +1,5 @@
 //! The lock table's state, and the events that change it without an operation.
 
-use foldhash::HashSet;
-
 use crate::decision::{Answer, Decision, Deliveries};
 use crate::state::contention::Contention;
 use crate::state::durations::Durations;
@@ -171,13 +169,11 @@ impl LockTable {
     pub fn untie(&mut self, undelivered: &HandOver) {
         let HandOver {
             client_id,
-            names,
-            replaced,
+            sessions,
             ..
         } = undelivered;
-        let older: HashSet<SessionId> = replaced.iter().map(|it| it.holder.session).collect();
         let tied = self.sessions.ties_of(*client_id);
-        let begun = tied.filter(|(id, name)| names.contains(name) && !older.contains(id));
+        let begun = tied.filter(|(id, _)| sessions.contains(id));
         let sessions: Vec<SessionId> = begun.map(|(id, _)| id).collect();
         self.end_session(sessions);
     }

@@ -482,7 +482,9 @@ impl WaitQueues {
         } = waiter;
         let mut replaced = held_by(&request.token, &names, tx);
         let to = Grantee::Client(client_id);
+        let first_session = tx.sessions.next_id();
         let fence = self.grant_all(&names, &request, kept_fence, to, tx);
+        let sessions = first_session..tx.sessions.next_id();
         if unlikely(!replaced.is_empty()) {
             note_holds_after(&mut replaced, &request.token, tx);
         }
@@ -498,6 +500,7 @@ impl WaitQueues {
             fence_origin: kept_fence.map_or(FenceOrigin::New, |_| FenceOrigin::Kept),
             take_back: TakeBack::IfUndelivered,
             replaced,
+            sessions,
             kept,
         };
         match replicas {

@@ -167,7 +167,7 @@ impl<'a> Reader<'a> {
         let token = Token::new(self.take(len.into())?).map_err(|_| Malformed)?;
         let (fence, holds, limit) = (self.u64()?, self.u64()?, self.u32()?);
         let deadline_ms = self.time_ms()?;
-        let (since_ms, session) = Holder::read_since_ms(self.time_ms()?);
+        let (since_ms, session) = Holder::read_since_ms(self.time_ms()?).ok_or(Malformed)?;
         Ok(Holder {
             token,
             fence,
@@ -219,6 +219,19 @@ mod tests {
             holder(3, b"\xff\xfe"),
         ];
         Lock::held(Mode::Shared, holders).unwrap()
+    }
+
+    #[test]
+    fn a_time_that_is_read_as_a_mark_without_its_own_mark_is_refused() {
+        let mut holders: Vec<Holder> = sample().holders().iter().cloned().collect();
+        holders[0].since_ms = (1 << 52) + 5;
+        holders[0].session = SessionId::UNCLAIMED;
+        let lock = Lock::held(Mode::Shared, holders).unwrap();
+        assert_eq!(decode(&encode(&lock)), Err(Malformed));
+        assert_eq!(
+            Holder::read_since_ms((1 << 53) - 1),
+            Some(((1 << 52) - 1, SessionId::UNCLAIMED))
+        );
     }
 
     /// Returns the sample with data at some of its holders.

@@ -76,11 +76,13 @@ impl Holder {
     }
 
     /// Splits the result of [`Holder::stored_since_ms`] into the time of the grant, in ms since the
-    /// epoch, and its mark.
-    pub const fn read_since_ms(stored_ms: u64) -> (u64, SessionId) {
+    /// epoch, and its mark. Returns `None` for a number that it never returns: a time so late would
+    /// be read as another mark once its own was gone.
+    pub const fn read_since_ms(stored_ms: u64) -> Option<(u64, SessionId)> {
         match stored_ms.checked_sub(UNCLAIMED_SINCE_MS) {
-            Some(since_ms) => (since_ms, SessionId::UNCLAIMED),
-            None => (stored_ms, SessionId::NONE),
+            Some(UNCLAIMED_SINCE_MS..) => None,
+            Some(since_ms) => Some((since_ms, SessionId::UNCLAIMED)),
+            None => Some((stored_ms, SessionId::NONE)),
         }
     }
 }

@@ -61,6 +61,21 @@ fn a_session_that_closed_takes_nothing_from_what_the_token_had_before() {
 }
 
 #[test]
+fn a_session_of_another_token_of_the_connection_ends_with_it() {
+    let mut world = play("ACQUIRE k x SHARED LIMIT 2 -> granted");
+    let waits = "WAIT k b SHARED LIMIT 2 SESSION";
+    world.say_as(7, "ACQUIRE k a SHARED LIMIT 2 SESSION");
+    assert_eq!(world.say_as(7, waits), "waits");
+    world.say("RELEASE k x");
+    assert_eq!(world.holders("k"), ["a#1", "b#1"]);
+    let hand_over = world.handed_over.last().cloned().expect("a hand-over");
+    world.table.untie(&hand_over);
+    world.close(waits);
+    world.take_back_last();
+    assert!(world.holders("k").is_empty(), "{:?}", world.holders("k"));
+}
+
+#[test]
 fn a_grant_taken_back_goes_back_to_its_place() {
     let mut world = play(
         "ACQUIRE k h -> granted
