@@ -203,6 +203,7 @@ pub struct Acknowledgements {
 #[derive(Debug, Default)]
 pub struct ReplicaWaits {
     waits: HashMap<WaiterId, ReplicaWait>,
+    /// The waits that follow a grant, in the order of their numbers.
     at: HashMap<Name, HashMap<Token, SmallVec<[WaiterId; 1]>>>,
     /// Waits whose offset is not known yet.
     unsent: BTreeSet<WaiterId>,
@@ -248,7 +249,8 @@ impl ReplicaWaits {
     pub fn insert(&mut self, id: WaiterId, wait: ReplicaWait) {
         for name in &wait.names {
             let tokens = self.at.entry(name.clone()).or_default();
-            tokens.entry(wait.token.clone()).or_default().push(id);
+            let ids = tokens.entry(wait.token.clone()).or_default();
+            ids.insert(ids.partition_point(|own| *own < id), id);
         }
         self.timeouts.insert((wait.until_ms, id));
         self.lease_ends.insert((wait.lease_end_ms, id));
@@ -277,7 +279,10 @@ impl ReplicaWaits {
             return;
         };
         if let Some(ids) = tokens.get_mut(token) {
-            ids.retain(|own| *own != id);
+            // perf: a command can end thousands of waits that follow the same thousands of grants.
+            if let Ok(at) = ids.binary_search(&id) {
+                ids.remove(at);
+            }
             if ids.is_empty() {
                 tokens.remove(token);
             }
