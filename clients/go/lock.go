@@ -546,7 +546,8 @@ func (o *owner) lose(g *grant) {
 	o.isSpent.Store(true)
 	rest := o.command("RELEASE", "HOLDS", 0)
 	go func() {
-		if len(o.keys) > 1 {
+		// What is detached may belong to another Lock with the token by now.
+		if len(o.keys) > 1 && !o.detached && !o.sharesToken {
 			o.releaseRest(rest)
 		}
 		g.close()

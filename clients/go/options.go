@@ -33,7 +33,7 @@ type settings struct {
 	// Draws another token. Nil if the program chose the token.
 	redraw                     func()
 	shared, session, reentrant bool
-	detached                   bool
+	detached, sharesToken      bool
 	limit, permits, replicas   int
 	data                       *string
 	onLost                     func(*Lock)
@@ -105,6 +105,13 @@ func WithToken(token string) Option {
 		}
 		s.token, s.redraw = newSecret(token), nil
 	}
+}
+
+// WithSharedToken makes the acquire of this Lock end nothing that other Locks with the token hold: one
+// that fails leaves the queue and releases nothing. If its reply is lost, the lock may stay until its
+// lease is over.
+func WithSharedToken() Option {
+	return func(s *settings) { s.sharesToken = true }
 }
 
 // WithShared makes the lock shared: shared holders admit each other.

@@ -337,8 +337,11 @@ func (o *owner) send(
 }
 
 // cancelAndRelease returns the commands that undo the search. CANCEL comes first, so that no grant can
-// follow the RELEASE.
+// follow the RELEASE. A token that is shared may hold the lock for somebody else.
 func (s *search) cancelAndRelease() []command {
+	if s.sharesToken {
+		return []command{s.cancel()}
+	}
 	return []command{s.cancel(), s.command("RELEASE", "HOLDS", s.holds-1)}
 }
 

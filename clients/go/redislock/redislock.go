@@ -102,6 +102,9 @@ func (c *Client) ObtainMulti(ctx context.Context, keys []string, ttl time.Durati
 		// Refresh may go on for ever.
 		client.WithMaxHold(client.Unlimited),
 	}
+	if options.Token != "" {
+		settings = append(settings, client.WithSharedToken())
+	}
 	if options.Metadata != "" || options.Token != "" {
 		settings = append(settings, client.WithData(options.Metadata))
 	}

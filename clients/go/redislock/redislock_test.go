@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -172,6 +173,62 @@ func TestTokenAndMetadataAreTheServers(t *testing.T) {
 	if len(drawn.Token()) != 22 || drawn.Metadata() != "" || data() != drawn.Token()+" " {
 		t.Errorf("%s", data())
 	}
+}
+
+func TestAFailedObtainReleasesNothingOfItsToken(t *testing.T) {
+	s := serve(t)
+	locker := redislock.New(s.Client)
+	first, err := locker.ObtainMulti(background, []string{"a", "b"}, time.Minute, &redislock.Options{Token: "foo"})
+	check(t, err)
+	goOn := s.Stop(t)
+	cancelled, cancel := context.WithCancel(background)
+	time.AfterFunc(100*time.Millisecond, cancel)
+	for _, ctx := range []context.Context{background, cancelled} {
+		_, err := locker.ObtainMulti(ctx, []string{"a", "b"}, time.Minute, &redislock.Options{Token: "foo"})
+		if err == nil {
+			t.Error("obtained from a server that stands still")
+		}
+	}
+	goOn()
+	until(t, "it gave up twice", func() bool { return calls(t, s, "lock.cancel") >= 2 })
+	if released := calls(t, s, "lock.mrelease"); released != 0 {
+		t.Errorf("%d releases", released)
+	}
+	check(t, first.Release(background))
+}
+
+func TestTheEndOfALeaseReleasesNothingOfItsToken(t *testing.T) {
+	s := serve(t)
+	lost := make(chan struct{}, 2)
+	locks, err := client.New(s.Client, client.WithObserver(client.Observer{Lost: func(*client.Lock) { lost <- struct{}{} }}))
+	check(t, err)
+	defer locks.Close()
+	locker := redislock.NewFromLocks(locks)
+	keys := []string{"a", "b"}
+	_, err = locker.ObtainMulti(background, keys, 300*time.Millisecond, &redislock.Options{Token: "foo"})
+	check(t, err)
+	_, err = locker.ObtainMulti(background, keys, time.Minute, &redislock.Options{Token: "foo"})
+	check(t, err)
+	<-lost
+	// A release would be under way by now, and this command behind it.
+	_, err = locker.ObtainMulti(background, []string{"c", "d"}, time.Minute, nil)
+	check(t, err)
+	if released := calls(t, s, "lock.mrelease"); released != 0 {
+		t.Errorf("%d releases", released)
+	}
+	_, err = locker.Obtain(background, "a", time.Minute, nil)
+	expect(t, err, redislock.ErrNotObtained)
+}
+
+// calls returns how often the server has executed a command.
+func calls(t *testing.T, s *testserver.Server, command string) int {
+	t.Helper()
+	stats, err := s.Client.Info(background, "commandstats").Result()
+	check(t, err)
+	_, rest, _ := strings.Cut(stats, "cmdstat_"+command+":calls=")
+	number, _, _ := strings.Cut(rest, ",")
+	count, _ := strconv.Atoi(number)
+	return count
 }
 
 func TestOnlyRefreshRenews(t *testing.T) {

@@ -395,8 +395,9 @@ func (m *Mutex) ValidContext(ctx context.Context) (bool, error) {
 	return n >= m.quorum(), err
 }
 
-// on returns the Lock of this mutex on a node. If another mutex locked it with this value, it is
-// found at the server, and isFound is true. It fails with redislock.ErrNotHeld.
+// on returns the Lock of this mutex on a node. If another mutex locked it with this value, or extended
+// it beyond the lease of this one, it is found at the server, and isFound is true. It fails with
+// redislock.ErrNotHeld.
 func (m *Mutex) on(ctx context.Context, node int) (lock *redislock.Lock, isFound bool, err error) {
 	m.mu.Lock()
 	value := m.value
@@ -404,6 +405,11 @@ func (m *Mutex) on(ctx context.Context, node int) (lock *redislock.Lock, isFound
 		lock = m.locks[node]
 	}
 	m.mu.Unlock()
+	if lock != nil && value != nil && lock.IsLost() {
+		// Nothing is sent: it only ends the claim of this Lock.
+		_ = lock.Release(ctx)
+		lock = nil
+	}
 	switch {
 	case lock != nil:
 		return lock, false, nil

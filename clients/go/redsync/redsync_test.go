@@ -315,6 +315,25 @@ func TestAValueHandsTheLockOver(t *testing.T) {
 	}
 }
 
+func TestALockThatAnotherMutexExtendedCanBeUnlocked(t *testing.T) {
+	s := serve(t)
+	rs, elsewhere := redsync.New(s.Client), redsync.New(redis.NewClient(s.Client.Options()))
+	mutex := rs.NewMutex("k", redsync.WithExpiry(2*time.Second))
+	value := locked(t, mutex).Value()
+	if ok, err := elsewhere.NewMutex("k", redsync.WithValue(value), redsync.WithExpiry(time.Hour)).Extend(); !ok {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Until(mutex.Until()) + time.Second)
+	if ok, err := mutex.Valid(); !ok {
+		t.Errorf("not valid: %v", err)
+	}
+	unlocked(t, mutex)
+	if !s.IsFree(t, "k") {
+		t.Error("it isn't free")
+	}
+	unlocked(t, locked(t, mutex))
+}
+
 func TestOwnersWithOneValueExcludeEachOther(t *testing.T) {
 	s := serve(t)
 	rs := redsync.New(s.Client)
