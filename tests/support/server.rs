@@ -4,6 +4,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,8 +19,12 @@ use super::lock_info::LockInfo;
 use super::reply::{Expect, Reply};
 use super::{eventually, until};
 
-/// The time for which [`Server::sends_in_a_pause`] pauses all clients.
-const PAUSE: Duration = Duration::from_millis(400);
+/// The time for which [`Server::sends_in_a_pause`] pauses all clients, in ms. Each pause that was too
+/// short makes the next one longer.
+static PAUSE_MS: AtomicU64 = AtomicU64::new(400);
+
+/// The longest such pause, in ms.
+const LONGEST_PAUSE_MS: u64 = 3_200;
 
 /// The project that a server comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -262,13 +267,17 @@ impl Server {
     #[track_caller]
     pub fn sends_in_a_pause(&self, sent: &mut [(&mut Client, &[&str])]) -> bool {
         let begun = Instant::now();
-        self.call(format!("CLIENT PAUSE {} ALL", PAUSE.as_millis()))
-            .okay();
+        let pause_ms = PAUSE_MS.load(Ordering::Relaxed);
+        self.call(format!("CLIENT PAUSE {pause_ms} ALL")).okay();
         for (client, commands) in sent {
             client.send_batch(commands);
             self.until_read(client);
         }
-        begun.elapsed() < PAUSE
+        let in_time = begun.elapsed() < Duration::from_millis(pause_ms);
+        if !in_time {
+            PAUSE_MS.store(LONGEST_PAUSE_MS.min(2 * pause_ms), Ordering::Relaxed);
+        }
+        in_time
     }
 
     /// Opens the harness's own connection again, after the server or a Sentinel has closed it.
