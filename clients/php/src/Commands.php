@@ -163,29 +163,102 @@ final class Commands
         unset($this->debts[$name]);
     }
 
+    /**
+     * Returns true if commands are owed for one of the keys.
+     *
+     * @param list<string> $keys
+     */
+    public function owes(array $keys): bool
+    {
+        return $this->debtsOf($keys) !== [];
+    }
+
+    /**
+     * Pays the debts for these keys.
+     *
+     * @param list<string> $keys
+     */
+    public function payDebtsOf(array $keys): void
+    {
+        $this->pay($this->debtsOf($keys));
+    }
+
+    /** Pays the debts, at most once a second. */
     public function payDebts(): void
     {
-        $now = Clock::now();
-        if ($this->debts === [] || $now < $this->nextPayment || $this->process !== getmypid()) {
+        // perf: each try takes PAYMENT while a server is gone.
+        if (Clock::now() >= $this->nextPayment) {
+            $this->pay($this->debts);
+        }
+    }
+
+    public function __destruct()
+    {
+        $this->pay($this->debts);
+    }
+
+    /**
+     * @param list<string> $keys
+     * @return array<string, array{string, \SensitiveParameterValue, float}> like $debts
+     */
+    private function debtsOf(array $keys): array
+    {
+        return array_filter($this->debts, fn (array $debt) => in_array($debt[0], $keys, true));
+    }
+
+    /** @param array<string, array{string, \SensitiveParameterValue, float}> $debts some of $debts */
+    private function pay(array $debts): void
+    {
+        if ($debts === [] || $this->process !== getmypid()) {
             return;
         }
+        $now = Clock::now();
         $this->nextPayment = $now + 1.0;
-        foreach ($this->debts as $name => [$key, $commands, $until]) {
+        foreach ($debts as $name => [$key, $commands, $until]) {
             try {
-                foreach ($now < $until ? $commands->getValue() : [] as $command) {
-                    $this->giveBack($this->begin($key, [$command], $now + self::PAYMENT)[0]);
+                if ($now < $until) {
+                    $this->payWith($commands->getValue(), $key, $now + self::PAYMENT);
                 }
-            } catch (Unfinished) {
+            } catch (Unfinished|Outage) {
                 return;
             }
             unset($this->debts[$name]);
         }
     }
 
-    public function __destruct()
+    /**
+     * Sends owed commands together, so that the server executes all of them though its replies may be
+     * late. A command that it refuses is sent alone, because ASKING is for one command.
+     *
+     * @param non-empty-list<list<string|int>> $commands
+     * @throws Unfinished|Outage
+     */
+    private function payWith(#[\SensitiveParameter] array $commands, string $key, float $until): void
     {
-        $this->nextPayment = 0.0;
-        $this->payDebts();
+        [$connection, $reply] = $this->begin($key, $commands, $until);
+        for ($replies = [$reply]; count($replies) < count($commands);) {
+            $replies[] = $connection->receive($until);
+        }
+        $this->giveBack($connection);
+        foreach ($replies as $at => $reply) {
+            if ($reply instanceof ErrorReply) {
+                $this->payWithOne($commands[$at], $key, $until);
+            }
+        }
+    }
+
+    /**
+     * Sends an owed command, and drops it if the server refuses it for good.
+     *
+     * @param list<string|int> $command
+     * @throws Unfinished
+     */
+    private function payWithOne(#[\SensitiveParameter] array $command, string $key, float $until): void
+    {
+        try {
+            $this->ask($key, $command, $until);
+        } catch (LockException) {
+        }
     }
 
     /**

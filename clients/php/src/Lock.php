@@ -191,6 +191,16 @@ final class Lock implements \JsonSerializable
     }
 
     /**
+     * Returns true if the lock admits other shared holders.
+     *
+     * @internal
+     */
+    public function isShared(): bool
+    {
+        return $this->options->shared;
+    }
+
+    /**
      * Returns true if the latest grant is known to be lost, without asking the server. Either the
      * server said so, or the lease has ended on the local monotonic clock. The server renews the
      * lease of a session, so only the server reports its loss.
@@ -235,6 +245,8 @@ final class Lock implements \JsonSerializable
         return $this->run(function (): array {
             $key = $this->options->keys[0];
             $end = Clock::now() + $this->commands->timeout;
+            // What this process has released holds the lock no more.
+            $this->payOwnDebts();
             [$info, , $sent] = $this->commands->repeat($key, ['LOCK.INFO', $key, 'WAITERS', 0], $end);
             $fields = self::fields($info ?? ['holders', []]);
             return array_map(
@@ -388,19 +400,32 @@ final class Lock implements \JsonSerializable
     /** @return ?array{int, float} the fence, and the time that the lease counts from */
     private function tryUntil(float $end, int $holds): ?array
     {
+        $isOwed = $this->commands->owes($this->options->keys);
         // A stopped process may read a grant that is over. So after a slow reply the lock is
         // requested once more. That reply may be slow if the network is.
         foreach ([$this->options->lease / 10, $this->options->lease] as $soon) {
             $command = $this->tryCommand($holds, $end);
             [$grant, , $sent] = $this->commands->repeat($this->options->keys[0], $command, $end);
             if ($grant === null) {
-                return null;
+                return $isOwed ? $this->tryAfterDebts($end, $holds) : null;
             }
             if (Clock::now() - $sent < $soon) {
                 break;
             }
         }
         return [$grant[1], $sent];
+    }
+
+    /**
+     * Tries again once an earlier release is made up for, because the holder may have been this
+     * process.
+     *
+     * @return ?array{int, float} like tryUntil()
+     */
+    private function tryAfterDebts(float $end, int $holds): ?array
+    {
+        $this->payOwnDebts();
+        return $this->tryUntil($end, $holds);
     }
 
     /** @return ?array{int, float} like tryUntil() */
@@ -417,6 +442,8 @@ final class Lock implements \JsonSerializable
                 $connection = $this->waits->block($key, $check, $wait(), $this->attempt($end));
                 $isReported = false;
                 $hasWaited = $isRepeated || !$connection->hasReply();
+                // The wait may be for a lock that this process failed to release.
+                $this->payOwnDebts();
                 $grant = $this->waits->stay($key, $connection, $wait, $end);
                 if ($grant !== null) {
                     $isFresh = Clock::now() - $sent < $this->options->lease / 10;
@@ -438,6 +465,11 @@ final class Lock implements \JsonSerializable
                 $retries->pause($unfinished, $sent, $end);
             }
         }
+    }
+
+    private function payOwnDebts(): void
+    {
+        Signals::after(fn () => $this->commands->payDebtsOf($this->options->keys));
     }
 
     /**

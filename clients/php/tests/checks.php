@@ -75,6 +75,59 @@ function waiters(string $key): int
     return $info[array_search('waiters', $info, true) + 1];
 }
 
+/** Starts a proxy that ends a connection before it passes on the first reply to this command. Returns its port. */
+function proxy_that_loses_a_reply(string $command): int
+{
+    return proxy(function (string $words, $server) use ($command, &$hasLost): ?string {
+        $reply = replied($words, $server);
+        $isLost = !$hasLost && str_contains($words, $command);
+        $hasLost = $hasLost || $isLost;
+        return $isLost ? null : $reply;
+    });
+}
+
+/** Starts a proxy that ends a connection in place of passing on this command for the first time. Returns its port. */
+function proxy_that_loses_a_command(string $command): int
+{
+    return proxy(function (string $words, $server) use ($command, &$hasLost): ?string {
+        $isLost = !$hasLost && str_contains($words, $command);
+        $hasLost = $hasLost || $isLost;
+        return $isLost ? null : replied($words, $server);
+    });
+}
+
+/**
+ * Starts a proxy for one connection at a time, and returns its port.
+ *
+ * @param callable(string, resource): ?string $reply to what the client sent; null ends the connection
+ */
+function proxy(callable $reply): int
+{
+    $listener = stream_socket_server('tcp://' . HOST . ':0');
+    $port = (int) substr(strrchr(stream_socket_get_name($listener, false), ':'), 1);
+    if (pcntl_fork() !== 0) {
+        return $port;
+    }
+    pcntl_alarm(30);
+    while ($client = stream_socket_accept($listener, 30)) {
+        $server = stream_socket_client('tcp://' . HOST . ':' . port());
+        while (($words = fread($client, 65536)) !== '' && $words !== false && ($said = $reply($words, $server)) !== null) {
+            fwrite($client, $said);
+        }
+        fclose($client);
+        fclose($server);
+    }
+    posix_kill(posix_getpid(), SIGKILL);
+    throw new LogicException('unreachable');
+}
+
+/** @param resource $server */
+function replied(string $words, $server): string
+{
+    fwrite($server, $words);
+    return fread($server, 65536);
+}
+
 /** Runs the work in a forked process, which ends without destructors, and returns its process. */
 function in_child(callable $work): int
 {

@@ -225,33 +225,6 @@ function test_a_new_token_follows_a_release_without_a_reply(): void
     same(true, $lock->release(), 'released again');
 }
 
-/** Starts a proxy that ends a connection before it passes on the first reply to this command. Returns its port. */
-function proxy_that_loses_a_reply(string $command): int
-{
-    $listener = stream_socket_server('tcp://' . HOST . ':0');
-    $port = (int) substr(strrchr(stream_socket_get_name($listener, false), ':'), 1);
-    if (pcntl_fork() !== 0) {
-        return $port;
-    }
-    pcntl_alarm(30);
-    for ($hasLost = false; $near = stream_socket_accept($listener, 30);) {
-        $far = stream_socket_client('tcp://' . HOST . ':' . port());
-        while (($words = fread($near, 65536)) !== '' && $words !== false) {
-            fwrite($far, $words);
-            $reply = fread($far, 65536);
-            if (!$hasLost && str_contains($words, $command)) {
-                $hasLost = true;
-                break;
-            }
-            fwrite($near, $reply);
-        }
-        fclose($near);
-        fclose($far);
-    }
-    posix_kill(posix_getpid(), SIGKILL);
-    throw new LogicException('unreachable');
-}
-
 function test_every_call_returns_in_time_though_the_server_stands_still(): void
 {
     $heard = new Heard();
@@ -339,6 +312,70 @@ function test_a_token_that_acquires_a_key_again_makes_up_for_the_other_keys(): v
     $lock = $locks->lock('a', token: 'host');
     $lock->acquire();
     until('only the key held again is held', fn () => $lock->owned() && call('LOCK.INFO', 'b') === null);
+}
+
+function test_a_failed_release_isnt_in_the_way_of_the_next_acquire(): void
+{
+    foreach ([0.0, 5.0] as $wait) {
+        $locks = locks();
+        $lock = $locks->lock('k');
+        fail_to_release($lock);
+        same(true, $lock->acquire($wait) !== null, "granted within $wait s");
+        $lock->release();
+        fail_to_release($lock);
+        same(true, $locks->lock('k')->acquire($wait) !== null, "granted to another object within $wait s");
+    }
+}
+
+/** The server replies with READONLY until the acquire has begun. */
+function test_a_failed_release_isnt_in_the_way_of_an_acquire_that_begins_in_the_outage(): void
+{
+    foreach ([0.0, 5.0] as $wait) {
+        $lock = locks(commandTimeout: 1.5)->lock('k');
+        $lock->acquire();
+        call('REPLICAOF', '127.0.0.1', '1');
+        same(Unavailable::class, thrown(fn () => $lock->release())::class, 'thrown');
+        $before = refused();
+        $child = in_child(function () use ($before): void {
+            until('the acquire is refused', fn () => refused() > $before);
+            call('REPLICAOF', 'NO', 'ONE');
+        });
+        same(true, $lock->acquire($wait) !== null, "granted within $wait s");
+        ended($child);
+        same(true, $lock->release(), 'released');
+    }
+}
+
+/** Returns how many commands the server has refused because it is a replica. */
+function refused(): int
+{
+    $errors = connection()->info('errorstats');
+    return (int) substr($errors['errorstat_READONLY'] ?? 'count=0', strlen('count='));
+}
+
+function test_a_failed_release_is_made_up_for_after_calls_in_the_outage(): void
+{
+    $locks = locks(commandTimeout: 0.4);
+    $lock = $locks->lock('k');
+    $lock->acquire();
+    call('REPLICAOF', '127.0.0.1', '1');
+    same(Unavailable::class, thrown(fn () => $lock->release())::class, 'thrown');
+    same(0.0, $locks->lock('other')->left(), 'a call that a replica replies to');
+    call('REPLICAOF', 'NO', 'ONE');
+    until('it is released', fn () => $locks->lock('other')->left() === 0.0 && call('LOCK.INFO', 'k') === null);
+}
+
+function test_a_failed_release_is_made_up_for_until_the_extended_lease_ends(): void
+{
+    $lock = locks(commandTimeout: 0.4)->lock('k', lease: 1.0, keep: 0.1);
+    $lock->acquire();
+    $lock->extend(60.0);
+    call('REPLICAOF', '127.0.0.1', '1');
+    same(Unavailable::class, thrown(fn () => $lock->release())::class, 'thrown');
+    $end = hrtime(true) + 1.1e9;
+    until('the lease of the option is over', fn () => hrtime(true) > $end);
+    call('REPLICAOF', 'NO', 'ONE');
+    until('it is released', fn () => !$lock->owned() && call('LOCK.INFO', 'k') === null);
 }
 
 /** Acquires the locks, and releases them while the server is a replica. */

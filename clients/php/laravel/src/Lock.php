@@ -43,7 +43,15 @@ final class Lock extends CacheLock
 
     public function acquire(): bool
     {
-        return $this->isFree() && $this->grant->tryAcquire() !== null;
+        if (!$this->isFree()) {
+            return false;
+        }
+        $grant = $this->nextGrant();
+        if ($grant->tryAcquire() === null) {
+            return false;
+        }
+        $this->grant = $grant;
+        return true;
     }
 
     public function get($callback = null)
@@ -51,14 +59,14 @@ final class Lock extends CacheLock
         if (!is_callable($callback)) {
             return $this->acquire();
         }
-        return $this->isFree() && $this->during($this->grant, $callback, 0.0, $result) ? $result : false;
+        return $this->isFree() && $this->during($this->nextGrant(), $callback, 0.0, $result) ? $result : false;
     }
 
     public function block($seconds, $callback = null)
     {
         $wait = self::seconds('wait', $seconds);
         // Another token waits for the lease of this object, which stays if the wait fails.
-        $grant = $this->isFree() ? $this->grant : $this->newGrant();
+        $grant = $this->isFree() ? $this->nextGrant() : $this->newGrant();
         if (is_callable($callback)) {
             return $this->during($grant, $callback, $wait, $result) ? $result : throw new LockTimeoutException();
         }
@@ -91,7 +99,8 @@ final class Lock extends CacheLock
     /** Returns the fencing token of the owner's grant, or null if it holds none. */
     public function fence(): ?int
     {
-        return $this->held()?->fence();
+        $grant = $this->held();
+        return $grant?->isLost() ? null : $grant?->fence();
     }
 
     /** Returns the name of Laravel's connection to the server, like Laravel's Redis lock. */
@@ -105,6 +114,20 @@ final class Lock extends CacheLock
     {
         $holder = $this->locks->holders($this->name)[0] ?? null;
         return $holder?->data() ?? $holder?->token();
+    }
+
+    /**
+     * Returns what acquires the lock next. After a loss it has another token, because another process
+     * may have extended the lost grant, and hold the lock by it.
+     */
+    private function nextGrant(): Grant
+    {
+        if (!$this->grant->isLost()) {
+            return $this->grant;
+        }
+        // Sends nothing, and reports the loss to the observer if only the clock has found it.
+        $this->grant->extend(self::WITHOUT_TIME);
+        return $this->newGrant();
     }
 
     private function newGrant(): Grant

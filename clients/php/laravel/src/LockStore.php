@@ -14,6 +14,8 @@ class LockStore extends RedisStore
     private array $locks = [];
     /** @var array<string, mixed> named arguments of Locks */
     private array $arguments = [];
+    /** Prefix that Laravel's client of the lock connection adds to each key. */
+    private string $clientPrefix = '';
 
     /**
      * Makes the store that a configuration describes, like Laravel makes its Redis store.
@@ -28,7 +30,9 @@ class LockStore extends RedisStore
         $prefix = $config['prefix'] ?? $settings['cache.prefix'];
         // Laravel takes the last argument since version 13.
         $store = new self($app['redis'], $prefix, $connection, $settings['cache.serializable_classes'] ?? null);
-        $store->setLockConnection($config['lock_connection'] ?? $connection);
+        $lockConnection = $config['lock_connection'] ?? $connection;
+        $store->setLockConnection($lockConnection);
+        $store->clientPrefix = self::prefixOf($lockConnection, $settings['database.redis'] ?? []);
         return $store->setLockArguments($config['locks'] ?? []);
     }
 
@@ -49,7 +53,25 @@ class LockStore extends RedisStore
     public function lock($name, $seconds = 0, $owner = null)
     {
         $connection = $this->lockConnection ?? $this->connection;
-        return new Lock($this->locks($connection), $this->prefix . $name, $seconds, $owner, $connection);
+        return new Lock($this->locks($connection), $this->keyPrefix() . $name, $seconds, $owner, $connection);
+    }
+
+    /** Returns what stands before the names of locks, so that Laravel's own locks have the same keys. */
+    private function keyPrefix(): string
+    {
+        $redis = $this->arguments['redis'] ?? null;
+        $isOfClient = $redis === null || is_object($redis);
+        return $isOfClient ? $this->prefix : $this->clientPrefix . $this->prefix;
+    }
+
+    /** @param array<string, mixed> $redis Laravel's `database.redis` */
+    private static function prefixOf(string $connection, #[\SensitiveParameter] array $redis): string
+    {
+        $clusters = $redis['clusters'] ?? [];
+        $own = isset($redis[$connection])
+            ? $redis[$connection]['prefix'] ?? $redis[$connection]['options']['prefix'] ?? null
+            : $clusters[$connection]['options']['prefix'] ?? $clusters['options']['prefix'] ?? null;
+        return $own ?? $redis['options']['prefix'] ?? '';
     }
 
     private function locks(string $connection): Locks

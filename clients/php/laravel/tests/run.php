@@ -32,16 +32,20 @@ require __DIR__ . '/../../tests/server.php';
 require __DIR__ . '/../../tests/checks.php';
 
 /** Returns an application with this store, which is the default one. */
-function application(array $store, string $client = 'phpredis', array $options = []): Container
+function application(array $store, string $client = 'phpredis', array $servers = []): Container
 {
     $app = new Container();
     $server = ['host' => HOST, 'port' => port()];
-    $app['config'] = new Config(['cache' => ['default' => 'redis', 'prefix' => 'cache', 'stores' => ['redis' => $store]]]);
-    $app->singleton('redis', fn () => new RedisManager($app, $client, [
+    $redis = $servers + [
         'options' => ['prefix' => 'app_'],
         'default' => $server,
         'cache' => $server + ['database' => 2],
-    ]));
+    ];
+    $app['config'] = new Config([
+        'cache' => ['default' => 'redis', 'prefix' => 'cache', 'stores' => ['redis' => $store]],
+        'database' => ['redis' => $redis],
+    ]);
+    $app->singleton('redis', fn () => new RedisManager($app, $client, $redis));
     $app->singleton('cache', fn () => new CacheManager($app));
     (new LockServiceProvider($app))->register();
     return $app;
@@ -221,6 +225,63 @@ function test_a_lock_that_is_over_is_not_released_for_its_next_holder(): void
     same(true, call('LOCK.INFO', 'k') !== null, 'the next one holds it');
 }
 
+function test_a_lock_that_another_process_refreshed_is_not_taken_back_when_the_own_lease_is_over(): void
+{
+    $lock = cache_lock(2, 'job-7');
+    $lock->get();
+    $fence = $lock->fence();
+    $end = hrtime(true) + 2e9;
+    same(true, cache_lock(2, 'job-7')->refresh(60), 'refreshed elsewhere');
+    until('the own lease is over', fn () => hrtime(true) > $end);
+    same([false, false], [$lock->get(), $lock->get(fn () => 'done')], 'acquired');
+    foreach ([[0.5], [0.5, fn () => 'done']] as $arguments) {
+        same(LockTimeoutException::class, thrown(fn () => $lock->block(...$arguments))::class, 'waited for');
+    }
+    same(true, cache_lock(30, 'job-7')->release(), 'released elsewhere');
+    same([true, true, true], [$lock->get(), $lock->fence() > $fence, $lock->release()], 'acquired anew');
+}
+
+/** Counts the losses that it hears of. */
+final class Losses extends Observer
+{
+    public int $count = 0;
+
+    public function lost(RedisLock\Lock $lock): void
+    {
+        $this->count++;
+    }
+}
+
+function test_a_loss_is_reported_once_when_the_lock_is_acquired_again(): void
+{
+    $losses = new Losses();
+    $lock = cache_lock(0.1, null, observer: $losses);
+    $lock->get();
+    until('the lease is over', fn () => call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000) !== null);
+    same([false, false, 1], [$lock->get(), $lock->get(), $losses->count], 'acquired, acquired again, losses');
+}
+
+function test_a_lost_lock_has_no_fence(): void
+{
+    $lock = cache_lock();
+    $lock->get();
+    same(true, $lock->fence() > 0, 'held');
+    call('DEL', 'k');
+    same([false, null], [$lock->refresh(30), $lock->fence()], 'refreshed, its fence');
+}
+
+function test_a_release_that_is_repeated_after_an_outage_is_no_loss(): void
+{
+    $losses = new Losses();
+    $lock = cache_lock(30, 'job-7', observer: $losses, commandTimeout: 0.4);
+    $lock->get();
+    call('REPLICAOF', '127.0.0.1', '1');
+    same(Unavailable::class, thrown(fn () => $lock->release())::class, 'thrown');
+    call('REPLICAOF', 'NO', 'ONE');
+    $lock->release();
+    same([null, 0], [call('LOCK.INFO', 'k'), $losses->count], 'its holder, losses');
+}
+
 function test_refresh_sets_the_lease(): void
 {
     $lock = cache_lock(30);
@@ -332,7 +393,7 @@ function test_the_driver_takes_the_arguments_of_locks(): void
     same([true, []], [$lock->get(), $app['redis']->connections() ?? []], 'acquired, and no connection of Laravel');
     $redis = connection();
     $redis->select(3);
-    same(true, (bool) $redis->exists('cache:k'), 'it is there');
+    same(true, (bool) $redis->exists('app_cache:k'), 'it is there, with the prefixes');
     stopped(fn () => in_time(2.0, timed(fn () => thrown(fn () => $lock->release()))[1], 'the timeout'));
     $wrong = application(store_of_the_readme() + ['locks' => ['commandTimeout' => -1.0]]);
     same(InvalidArgumentException::class, thrown(fn () => $wrong['cache']->lock('k'))::class, 'a wrong one');
@@ -340,14 +401,40 @@ function test_the_driver_takes_the_arguments_of_locks(): void
 
 function test_laravels_redis_lock_and_this_one_never_hold_a_lock_at_once(): void
 {
-    $app = application(store_of_the_readme());
-    $stores = [new RedisStore($app['redis'], 'cache'), new LockStore($app['redis'], 'cache')];
-    [$old, $new] = array_map(fn (RedisStore $store) => $store->lock('k', 30), $stores);
-    same(true, $old->get(), 'the old one');
-    $thrown = thrown(fn () => $new->get());
-    same([ServerError::class, 1], [$thrown::class, preg_match('/^WRONGTYPE/', $thrown->getMessage())], "$thrown");
-    $old->release();
-    same([true, false], [$new->get(), $old->get()], 'the new one, and then the old one');
+    $url = 'redis://' . HOST . ':' . port();
+    $server = ['host' => HOST, 'port' => port()];
+    $configurations = [
+        'the connection of Laravel' => [[], 'phpredis', []],
+        'a URL' => [['redis' => $url], 'phpredis', []],
+        'nodes' => [['redis' => [$url]], 'predis', []],
+        'a client' => [['redis' => new Predis\Client($server, ['prefix' => 'app_'])], 'predis', []],
+        'a prefix of the connection' => [['redis' => $url], 'predis', ['default' => $server + ['prefix' => 'own_']]],
+        'a prefix in its options' => [['redis' => $url], 'phpredis', ['default' => $server + ['options' => ['prefix' => 'own_']]]],
+        'no prefix' => [['redis' => $url], 'phpredis', ['options' => []]],
+    ];
+    foreach ($configurations as $what => [$locks, $client, $servers]) {
+        $app = application(store_of_the_readme() + ['locks' => $locks], $client, $servers);
+        [$old, $new] = [(new RedisStore($app['redis'], 'cache'))->lock('k', 30), $app['cache']->lock('k', 30)];
+        same(true, $old->get(), "$what: the old one");
+        $thrown = thrown(fn () => $new->get());
+        same([ServerError::class, 1], [$thrown::class, preg_match('/^WRONGTYPE/', $thrown->getMessage())], "$what: $thrown");
+        $old->release();
+        same([true, false, true], [$new->get(), $old->get(), $new->release()], "$what: the new one, and then the old one");
+    }
+}
+
+function test_the_prefix_of_a_cluster_is_that_of_laravels_client(): void
+{
+    $redis = ['redis' => 'redis://' . HOST . ':' . port()];
+    $clusters = [
+        'of all clusters' => ['options' => ['prefix' => 'own_'], 'default' => []],
+        'of this one' => ['options' => ['prefix' => 'all_'], 'default' => ['options' => ['prefix' => 'own_']]],
+    ];
+    foreach ($clusters as $what => $cluster) {
+        $servers = ['default' => null, 'clusters' => $cluster];
+        same(true, application(store_of_the_readme() + ['locks' => $redis], 'phpredis', $servers)['cache']->lock('k', 30)->get(), $what);
+        same(1, call('DEL', 'own_cache:k'), "its key, $what");
+    }
 }
 
 function test_a_first_lock_of_the_readme_is_waited_for(): void

@@ -17,8 +17,8 @@ final class Grant
 
     public function __construct(
         public readonly Lock $lock,
-        /** null: unknown, because another process acquired it */
-        public readonly ?bool $shared,
+        /** true for a reader; another process may have changed it since */
+        public readonly bool $shared,
     ) {
         $this->process = getmypid();
     }

@@ -29,6 +29,8 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
 
     /** @var \WeakMap<Key, Grant> grants that this process knows */
     private \WeakMap $grants;
+    /** @var \WeakMap<Key, true> keys whose release failed, so the server may still release their tokens */
+    private \WeakMap $unreleased;
 
     /**
      * @param float $initialTtl seconds for which a lock is granted until its first refresh
@@ -44,6 +46,7 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
         self::checkTtl($initialTtl);
         Options::limit('wait', $wait);
         $this->grants = new \WeakMap();
+        $this->unreleased = new \WeakMap();
     }
 
     public function save(Key $key): void
@@ -85,6 +88,7 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
         }
         // If the server doesn't reply, the state stays, so exists() and delete() ask it again.
         unset($this->grants[$key]);
+        $this->unreleased[$key] = true;
         $this->ask(fn () => $grant->lock->release());
         $this->forget($key);
     }
@@ -101,20 +105,36 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
      */
     public function fence(Key $key): ?int
     {
-        return $this->ask(fn () => $this->grant($key)?->lock->fence());
+        $grant = $this->ask(fn () => $this->grant($key));
+        return $grant?->lock->isLost() ? null : $grant?->lock->fence();
     }
 
     private function acquire(Key $key, bool $shared, float $wait): void
     {
-        $grant = $this->ask(fn () => $this->grant($key));
-        $isKept = $grant?->shared === $shared && $this->ask(fn () => $grant->lock->extend($this->initialTtl));
-        if (!$isKept) {
-            $grant = new Grant($this->request($key, $shared, $wait, $grant?->lock), $shared);
-            $this->grants[$key] = $grant;
-            $key->setState(self::class, $grant->lock->token());
+        if (isset($this->unreleased[$key])) {
+            // A release that comes late would end a new grant of the same token.
+            $this->delete($key);
+            $this->forget($key);
         }
-        $key->reduceLifetime($grant->lock->remaining());
+        $grant = $this->ask(fn () => $this->grant($key));
+        if (!$this->ask(fn () => $this->isKept($key, $grant, $shared))) {
+            $lock = $this->request($key, $shared, $wait, $grant?->lock);
+            $this->grants[$key] = new Grant($lock, $shared);
+            $key->setState(self::class, $lock->token());
+        }
+        $key->reduceLifetime($this->grants[$key]->lock->remaining());
         $this->checkNotExpired($key);
+    }
+
+    /**
+     * Extends a grant of this mode. Returns false if there is none, or if another process has changed
+     * its mode by the serialized key.
+     */
+    private function isKept(Key $key, ?Grant $grant, bool $shared): bool
+    {
+        return $grant?->shared === $shared
+            && $grant->lock->extend($this->initialTtl)
+            && $this->find($key)?->shared === $shared;
     }
 
     /** Returns a lock that was granted, which converts the grant before to the new mode. */
@@ -143,17 +163,28 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
         return $lock;
     }
 
-    /** Returns the key's grant, unless the process that has it forked this one. */
+    /**
+     * Returns the key's grant, unless the process that has it forked this one. If the grant's lease is
+     * over on the local clock, another process may have extended it.
+     */
     private function grant(Key $key): ?Grant
     {
         $known = $this->grants[$key] ?? null;
-        if ($known !== null) {
-            return $known->process === getmypid() ? $known : null;
-        }
+        return match (true) {
+            $known === null => $this->find($key),
+            $known->process !== getmypid() => null,
+            $known->lock->isLost() => $this->find($key) ?? $known,
+            default => $known,
+        };
+    }
+
+    /** Asks the server for the grant of the token that is the key's state. */
+    private function find(Key $key): ?Grant
+    {
         if ($key->hasState(self::class)) {
             foreach ($this->locks->holders((string) $key) as $lock) {
                 if ($lock->token() === $key->getState(self::class)) {
-                    return $this->grants[$key] = new Grant($lock, null);
+                    return $this->grants[$key] = new Grant($lock, $lock->isShared());
                 }
             }
         }
@@ -162,7 +193,7 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
 
     private function forget(Key $key): void
     {
-        unset($this->grants[$key]);
+        unset($this->grants[$key], $this->unreleased[$key]);
         $key->removeState(self::class);
     }
 

@@ -198,6 +198,37 @@ function test_another_process_goes_on_with_a_serialized_key(): void
     $store->delete($late);
 }
 
+function test_a_key_that_another_process_refreshed_is_held_when_the_own_lease_is_over(): void
+{
+    foreach (['exists' => true, 'putOffExpiration' => null, 'save' => null, 'delete' => null] as $call => $expected) {
+        $key = new Key('k');
+        $store = store(initialTtl: 2.0);
+        $store->save($key);
+        $end = hrtime(true) + 2e9;
+        store()->putOffExpiration(unserialize(serialize($key)), 60.0);
+        until('the own lease is over', fn () => hrtime(true) > $end);
+        $key->resetLifetime();
+        same($expected, $store->$call(...[$key, ...($call === 'putOffExpiration' ? [60.0] : [])]), $call);
+        $store->delete($key);
+        same(null, call('LOCK.INFO', 'k'), "released after $call");
+    }
+}
+
+function test_a_writer_that_another_process_made_a_reader_doesnt_write_beside_readers(): void
+{
+    $store = store();
+    $key = saved($store);
+    store()->saveRead(unserialize(serialize($key)));
+    $reader = new Key('k');
+    store()->saveRead($reader);
+    same(LockConflictedException::class, thrown(fn () => $store->save($key))::class, 'thrown');
+    same([true, 'shared'], [$store->exists($key), call('LOCK.INFO', 'k')[1]], 'it still reads');
+    $store->saveRead($key);
+    store()->delete($reader);
+    $store->save($key);
+    same([true, 'exclusive'], [$store->exists($key), call('LOCK.INFO', 'k')[1]], 'it writes');
+}
+
 function test_the_lock_of_a_process_that_died_is_waited_for(): void
 {
     ended(in_child(fn () => saved(store(initialTtl: 1.0))));
@@ -308,6 +339,15 @@ function test_a_server_that_is_gone_is_an_outage(): void
     same(LockStorageException::class, thrown(fn () => store()->save(new Key('string')))::class, 'another type');
 }
 
+function test_a_lost_lock_has_no_fence(): void
+{
+    $store = store(initialTtl: 2.0);
+    $key = saved($store);
+    same(true, $store->fence($key) > 0, 'held');
+    until('the lease is over', fn () => call('LOCK.INFO', 'k') === null);
+    same(null, $store->fence($key), 'its fence');
+}
+
 function test_a_failed_change_of_the_mode_leaves_no_lock_behind(): void
 {
     $store = impatient_store();
@@ -316,6 +356,26 @@ function test_a_failed_change_of_the_mode_leaves_no_lock_behind(): void
     same(LockStorageException::class, stopped(fn () => thrown(fn () => $store->save($key)))::class, 'thrown');
     same([false, false], [$key->hasState(RedisLockStore::class), $store->exists($key)], 'the store knows it');
     until('the server knows it', fn () => call('LOCK.INFO', 'k') === null);
+}
+
+/** The first try to make up for the release is lost. */
+function test_a_key_is_saved_anew_after_a_failed_release_whose_command_may_come_late(): void
+{
+    foreach (['save', 'saveRead', 'exists'] as $call) {
+        $url = 'redis://' . HOST . ':' . proxy_that_loses_a_command('LOCK.CANCEL');
+        $store = new RedisLockStore(new Locks($url, commandTimeout: 0.7));
+        $key = saved($store);
+        $token = $key->getState(RedisLockStore::class);
+        call('REPLICAOF', '127.0.0.1', '1');
+        same(LockStorageException::class, thrown(fn () => $store->delete($key))::class, "$call: thrown");
+        call('REPLICAOF', 'NO', 'ONE');
+        $store->$call($key);
+        $store->save($key);
+        call('LOCK.RELEASE', 'k', $token);
+        same([true, false], [$store->exists($key), $token === $key->getState(RedisLockStore::class)], "$call: held, by the same token");
+        $store->delete($key);
+        same(null, call('LOCK.INFO', 'k'), "$call: released");
+    }
 }
 
 function test_a_signal_ends_a_wait_and_leaves_nothing(): void
