@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::{kill_process, kill_process_group, Pid, Signal};
-use stage::support::{free_port, server_with_holder, until, Expect, Fields, Server};
+use stage::support::{eventually, free_port, server_with_holder, until, Expect, Fields, Server};
 use stage::{done, outcome, redis_lock, shell, state, until_gone, written, Job};
 use tempfile::TempDir;
 
@@ -514,6 +514,26 @@ fn signals_are_passed_on_once() {
         assert_eq!(notes.read("got"), format!("{name}\n"));
         assert_eq!(server.lock_info("k"), None, "{name}");
     }
+}
+
+#[test]
+fn a_process_that_signals_the_whole_group_signals_the_command_twice() {
+    let server = Server::start();
+    // Two signals can reach a shell as one.
+    eventually("it gets the signal twice", || {
+        let notes = Notes::new();
+        let script = format!(
+            "trap 'echo TERM >>{0}; over=yes' TERM; echo ready >{1}; until [ $over ]; do sleep 0.01; done; sleep 0.1",
+            notes.word("got"),
+            notes.word("ready")
+        );
+        let words = ["run", "k", "--", "sh", "-c", &script];
+        let mut job = Job::start(redis_lock(server.port(), &words).process_group(0));
+        notes.read("ready");
+        kill_process_group(job.id(), Signal::TERM).expect("it is there");
+        assert_eq!(job.outcome().code(), 0);
+        (notes.read("got") == "TERM\nTERM\n").then_some(())
+    });
 }
 
 #[test]
