@@ -74,7 +74,8 @@ impl Commands {
             command.arg("LIMIT").arg(limit);
             command.arg("PERMITS").arg(options.permits.unwrap_or(1));
         }
-        if self.is_session() {
+        // A hold that is added leaves the lock tied to the connection of the first one.
+        if self.is_session() && holds == 1 {
             command.arg("SESSION");
         }
         if let Some(data) = &options.data {

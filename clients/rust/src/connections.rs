@@ -29,6 +29,12 @@ const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
 /// The most unused connections to one server that stay open.
 const MOST_IDLE: usize = 16;
 
+/// The longest time for which an unused connection is used again without a check.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// The time limit of that check. A good connection that fails it costs only a new one.
+const CHECK: Duration = Duration::from_millis(250);
+
 /// The most redirections of one command.
 const REDIRECTIONS: usize = 5;
 
@@ -179,13 +185,20 @@ impl Connection {
         let server = self.server().to_string();
         let Ok(answer) = timeout_at(end, self.send(command)).await else {
             let within = end.saturating_duration_since(began);
-            return Err(Failure::Outage(Outage::no_answer(&server, within)));
+            let outage = Outage::no_answer(&server, within);
+            return Err(Failure::Outage(outage.after_sending()));
         };
         let answer = match answer.and_then(Value::extract_error) {
             Ok(_) if self.is_closed() => Err((ErrorKind::Io, "the connection was lost").into()),
             answer => answer,
         };
-        answer.map_err(|error| Failure::of(error, &server, token))
+        answer.map_err(|error| {
+            let is_refused = error.code().is_some();
+            match Failure::of(error, &server, token) {
+                Failure::Outage(outage) if !is_refused => Failure::Outage(outage.after_sending()),
+                failure => failure,
+            }
+        })
     }
 
     async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
@@ -269,8 +282,8 @@ struct State {
     suspect: Option<ConnectionAddr>,
     /// The connection that all requests to a server share.
     shared: HashMap<String, Spawned<Connection>>,
-    /// Connections for requests that need one for themselves.
-    idle: Vec<Connection>,
+    /// Unused connections for requests that need one for themselves, since when they are unused.
+    idle: Vec<(Connection, Instant)>,
 }
 
 impl Connections {
@@ -332,7 +345,7 @@ impl Connections {
         match answer {
             Ok(_) if self.is_superseded(connection) => {
                 let old = format!("{} isn't the primary any more", connection.server());
-                return Err(Failure::Outage(Outage::new(old)));
+                return Err(Failure::Outage(Outage::new(old).after_sending()));
             }
             Ok(_) | Err(Failure::Final(_)) => {
                 route.redirections = 0;
@@ -378,7 +391,9 @@ impl Connections {
             _ => false,
         };
         state.shared.retain(|_, it| !is_current(it));
-        state.idle.retain(|it| it.server() != connection.server());
+        state
+            .idle
+            .retain(|(it, _)| it.server() != connection.server());
         state.suspect = Some(connection.server().clone());
         drop(state.start_look_up(self));
     }
@@ -400,7 +415,8 @@ impl Connections {
             if let (Some(map), None) = (&state.map, &state.look_up) {
                 return Ok(Arc::clone(map));
             }
-            state.start_look_up(self)
+            let runs = state.look_up.clone();
+            runs.unwrap_or_else(|| state.start_look_up(self))
         };
         let found = look_up.await;
         let mut state = self.state.lock();
@@ -462,16 +478,7 @@ impl Connections {
     pub(crate) async fn own(&self, route: &Route, end: Instant) -> Result<Connection, Failure> {
         let opens = async {
             let server = self.server(route).await?;
-            let idle = {
-                let mut state = self.state.lock();
-                state.idle.retain(|it| !it.is_closed());
-                let at = state
-                    .idle
-                    .iter()
-                    .position(|it| it.server() == server.addr());
-                at.map(|at| state.idle.swap_remove(at))
-            };
-            match idle {
+            match self.idle(&server).await {
                 Some(connection) => Ok(connection),
                 None => self.learn_from(&server, self.open(server.clone()).await),
             }
@@ -481,13 +488,37 @@ impl Connections {
         Ok(connection)
     }
 
+    /// Returns the unused connection to a server that was used last, unless it died silently.
+    async fn idle(&self, server: &ConnectionInfo) -> Option<Connection> {
+        let (connection, since) = {
+            let mut state = self.state.lock();
+            state.idle.retain(|(it, _)| !it.is_closed());
+            let mut idle = state.idle.iter();
+            let at = idle.rposition(|(it, _)| it.server() == server.addr())?;
+            state.idle.remove(at)
+        };
+        if since.elapsed() < FRESH {
+            return Some(connection);
+        }
+        let soon = Instant::now() + CHECK;
+        let checked = connection.ask(&redis::cmd("PING"), soon, &[]).await;
+        if !matches!(checked, Err(Failure::Outage(_))) {
+            return Some(connection);
+        }
+        // The others are older.
+        let mut state = self.state.lock();
+        state.idle.retain(|(it, _)| it.server() != server.addr());
+        None
+    }
+
     pub(crate) fn give_back(&self, connection: Connection) {
         let mut state = self.state.lock();
         let idle = state.idle.iter();
-        let count = idle.filter(|it| it.server() == connection.server()).count();
+        let idle = idle.filter(|(it, _)| it.server() == connection.server());
+        let count = idle.count();
         let is_usable = state.lists(&connection) == Some(true) && !connection.is_closed();
         if is_usable && count < MOST_IDLE {
-            state.idle.push(connection);
+            state.idle.push((connection, Instant::now()));
         }
     }
 
@@ -552,7 +583,9 @@ impl State {
 
     /// Starts to look up the servers, unless that runs already. The map stays until it ends.
     fn start_look_up(&mut self, connections: &Connections) -> Spawned<Arc<Map>> {
-        if let Some(runs) = self.look_up.as_ref().filter(|it| it.peek().is_none()) {
+        // Polled, because one that has ended unobserved is older than what makes this one necessary.
+        let runs = |it: &&Spawned<_>| Spawned::clone(it).now_or_never().is_none();
+        if let Some(runs) = self.look_up.as_ref().filter(runs) {
             return runs.clone();
         }
         let (config, last) = (connections.config.clone(), self.map.clone());
@@ -566,7 +599,7 @@ impl State {
     /// Uses a new map. Connections to servers that are not in it are not used any more.
     fn adopt(&mut self, map: &Arc<Map>) {
         self.map = Some(Arc::clone(map));
-        self.idle.retain(|it| map.has(it.server()));
+        self.idle.retain(|(it, _)| map.has(it.server()));
         let is_used = |it: &Spawned<Connection>| match it.peek() {
             Some(Ok(open)) => map.has(open.server()),
             _ => false,
@@ -631,6 +664,20 @@ mod tests {
             let slot = Slot::for_key(key);
             let channel = channel_in(slot, key, "redis-lock:1");
             assert_eq!(Slot::for_key(&channel), slot, "{key:?}: {channel}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_look_up_that_ended_unobserved_does_not_stand_for_a_new_one() {
+        let client = Client::open("redis://127.0.0.1:1/").expect("a client");
+        let connections = Connections::new(Config::cluster([client]), Handle::current());
+        let tasks = || Handle::current().metrics().num_alive_tasks();
+        for _ in 0..2 {
+            drop(connections.state.lock().start_look_up(&connections));
+            assert_eq!(tasks(), 1);
+            while tasks() > 0 {
+                tokio::task::yield_now().await;
+            }
         }
     }
 

@@ -72,6 +72,8 @@ pub(crate) enum Failure {
 pub(crate) struct Outage {
     text: String,
     cause: Option<RedisError>,
+    /// True if the command was sent and not refused, so it may have run.
+    pub(crate) may_have_run: bool,
 }
 
 /// The address of a node, as the error of another node names it.
@@ -84,7 +86,11 @@ pub(crate) struct Redirect {
 
 impl Outage {
     pub(crate) fn new(text: String) -> Outage {
-        Outage { text, cause: None }
+        Outage {
+            text,
+            cause: None,
+            may_have_run: false,
+        }
     }
 
     pub(crate) fn no_answer(server: &str, within: Duration) -> Outage {
@@ -92,6 +98,14 @@ impl Outage {
             "no answer from the server {server} within {}",
             shown(within)
         ))
+    }
+
+    /// Returns the outage of a command that was sent.
+    pub(crate) fn after_sending(self) -> Outage {
+        Outage {
+            may_have_run: true,
+            ..self
+        }
     }
 
     /// Returns the error for the caller, with more words at its end.
@@ -126,6 +140,7 @@ impl Failure {
             return Failure::Outage(Outage {
                 text,
                 cause: Some(error),
+                may_have_run: false,
             });
         }
         Failure::Final(match code {

@@ -27,6 +27,8 @@ pub(crate) enum Phase {
 struct State {
     holds: u32,
     lease: Duration,
+    /// The sending time of the newest command that has set the lease.
+    sent: Instant,
     until: Instant,
     due: Instant,
     backoff: Backoff,
@@ -122,6 +124,7 @@ impl Grant {
         let state = State {
             holds: 1,
             lease: options.lease,
+            sent,
             until: sent,
             due: sent,
             backoff: Backoff::new(),
@@ -143,22 +146,23 @@ impl Grant {
         grant
     }
 
-    /// Notes that a command sent at `sent` has set the lease.
+    /// Notes that a command sent at `sent` has set the lease. One that was sent before the newest
+    /// such command can only shorten it, because replies that arrive together are noted in any order.
     pub(crate) fn renewed(&self, sent: Instant, lease: Duration) {
-        let mut state = self.state.lock();
-        state.until = later(sent, lease);
+        let until = later(sent, lease);
         let third = self.renew_every.min(lease / 3);
-        state.due = match self.renewal {
-            Renewal::Nobody => state.until,
+        let due = match self.renewal {
+            Renewal::Nobody => until,
             // The last renewal has set the lease to the end of the hold, less the time to send it.
-            _ if self
-                .hold_ends
-                .is_some_and(|ends| state.until + SENDING >= ends) =>
-            {
-                state.until
-            }
+            _ if self.hold_ends.is_some_and(|ends| until + SENDING >= ends) => until,
             Renewal::Client | Renewal::Session => later(sent, third),
         };
+        let mut state = self.state.lock();
+        if sent >= state.sent {
+            (state.sent, state.until, state.due) = (sent, until, due);
+        } else {
+            (state.until, state.due) = (until.min(state.until), due.min(state.due));
+        }
         state.backoff = Backoff::new();
         drop(state);
         self.phase.send_modify(|_| {});
@@ -245,20 +249,22 @@ impl Grant {
 
     /// Removes one hold; renewals end with the last one. The turn stays until `free_turn`.
     pub(crate) fn release(&self, most_left: u32) -> Left {
-        match self.phase() {
-            Phase::Lost => return Left::Lost,
-            Phase::Released => return Left::Released,
-            Phase::Held if !self.is_held() => return Left::Lost,
-            Phase::Held => {}
-        }
-        let mut state = self.state.lock();
-        state.holds = state.holds.saturating_sub(1).min(most_left);
-        let holds = state.holds;
-        drop(state);
-        if holds == 0 {
-            self.phase.send_replace(Phase::Released);
-        }
-        Left::Holds(holds)
+        let mut left = Left::Lost;
+        self.phase.send_if_modified(|phase| {
+            let mut state = self.state.lock();
+            left = match *phase {
+                Phase::Released => Left::Released,
+                Phase::Held if Instant::now() < state.until => {
+                    state.holds = state.holds.saturating_sub(1).min(most_left);
+                    Left::Holds(state.holds)
+                }
+                Phase::Held | Phase::Lost => Left::Lost,
+            };
+            let is_last = matches!(left, Left::Holds(0));
+            *phase = if is_last { Phase::Released } else { *phase };
+            is_last
+        });
+        left
     }
 
     /// Lets the next acquire of the handle begin.
@@ -291,5 +297,48 @@ impl fmt::Debug for Grant {
             .field("fence", &self.fence)
             .field("phase", &self.phase())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    fn grant() -> Grant {
+        let turn = std::sync::Arc::new(tokio::sync::Mutex::new(()));
+        let turn = turn.try_lock_owned().expect("a free turn");
+        Grant::new(Vec::new(), 1, Instant::now(), &Options::new(), turn)
+    }
+
+    #[test]
+    fn one_of_two_releases_ends_the_last_hold() {
+        for round in 0..20_000 {
+            let (grant, begin) = (grant(), Barrier::new(2));
+            let ends = || {
+                begin.wait();
+                matches!(grant.release(u32::MAX), Left::Holds(0))
+            };
+            let (first, second) = thread::scope(|scope| {
+                let first = scope.spawn(ends);
+                (ends(), first.join().expect("no panic"))
+            });
+            assert!(first != second, "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_late_renewal_does_not_lengthen_the_lease() {
+        let grant = grant();
+        let sent = Instant::now();
+        let extended = sent + Duration::from_millis(1);
+        grant.extended(extended, Duration::from_secs(5));
+        grant.renewed(sent, Duration::from_secs(30));
+        assert_eq!(grant.until(), extended + Duration::from_secs(5));
+        // The newer command may have run first.
+        grant.extended(sent, Duration::from_secs(2));
+        assert_eq!(grant.until(), sent + Duration::from_secs(2));
     }
 }

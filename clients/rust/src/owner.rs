@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join_all, pending};
+use futures_util::future::{join_all, pending, OptionFuture};
 use redis::cluster_routing::Slot;
 use redis::{Cmd, Value};
 use tokio::sync::{oneshot, watch, OwnedMutexGuard};
@@ -158,8 +158,7 @@ impl Owner {
         };
         let end = limit.map(|limit| later(Instant::now(), limit));
         let Some((turn, _order)) = self.turn(is_try, end).await else {
-            // The owner itself has the lock, or waits for it.
-            let outage = self.outage.lock().clone();
+            let outage = self.outage_without_turn(is_try).await;
             return outage.map_or(Ok(None), |outage| Err(outage.error("")));
         };
         *self.outage.lock() = None;
@@ -168,7 +167,7 @@ impl Owner {
             self.begin(end).await?;
         }
         let mut attempt = Attempt::new(self, is_try, end, before);
-        let mut soon = self.commands.options.lease / 10;
+        let mut confirms = false;
         let mut backoff = Backoff::new();
         loop {
             let sent = Instant::now();
@@ -176,15 +175,24 @@ impl Owner {
                 // The grant may be old if the reply took long, because this process may have been
                 // stopped. Asking again sets the lease at a known time. The second reply only has
                 // to come within the lease.
-                Ok(Answer::Granted(_)) if sent.elapsed() > soon => {
-                    soon = self.commands.options.lease;
+                Ok(Answer::Granted(_)) if !confirms && sent.elapsed() > attempt.lease / 10 => {
+                    confirms = true;
+                    continue;
+                }
+                Ok(Answer::Granted(_)) if sent.elapsed() > attempt.lease => {
+                    confirms = false;
+                    *self.outage.lock() = Some(self.core.no_answer(attempt.lease));
+                    sent
+                }
+                Ok(Answer::Granted(fence)) if attempt.replaces(fence) => {
+                    // Asking again sets the lease and the session of a first hold.
+                    let before = attempt.before.take();
+                    before.inspect(|grant| self.lose(grant, Phase::Held));
                     continue;
                 }
                 Ok(Answer::Granted(fence)) => {
                     *self.outage.lock() = None;
-                    let before = attempt.before.take();
-                    let session = attempt.finish();
-                    return Ok(Some(self.granted(before, fence, sent, session, turn)));
+                    return Ok(Some(self.granted(attempt, fence, sent, turn)));
                 }
                 Ok(Answer::NotGranted) if is_try || attempt.is_over() => {
                     attempt.leave().await;
@@ -213,11 +221,11 @@ impl Owner {
             };
             attempt.pause_until(again).await;
             if attempt.is_over() {
-                let cleans_up = attempt.give_up();
+                let cleans_up = attempt.end();
                 if let Some(outage) = self.outage.lock().take() {
                     return Err(outage.error(""));
                 }
-                return match timeout(GRACE, cleans_up).await {
+                return match timeout(GRACE, OptionFuture::from(cleans_up)).await {
                     Ok(_) => Ok(None),
                     Err(_) => Err(self.core.no_answer(GRACE).error("")),
                 };
@@ -232,6 +240,24 @@ impl Owner {
             false => locked(&self.turn, end).await,
         };
         Some((turn?, locked(&self.order, end).await?))
+    }
+
+    /// Returns the outage that keeps the turn from an acquire. `None` if the owner itself has the
+    /// lock, or waits for it.
+    async fn outage_without_turn(&self, is_try: bool) -> Option<Outage> {
+        let outage = self.outage.lock().clone();
+        let is_held = self.latest.lock().as_ref().is_some_and(|it| it.is_held());
+        // A reentrant handle has a free turn while it is held.
+        let is_taken = is_held && !self.commands.options.is_reentrant;
+        if outage.is_some() || is_try || is_taken {
+            return outage;
+        }
+        // The call with the turn may still wait for its first reply.
+        let (ping, end) = (redis::cmd("PING"), Instant::now() + GRACE);
+        match self.ask_shared(&[], &ping, end).await {
+            Err(Failure::Outage(outage)) => Some(outage),
+            _ => None,
+        }
     }
 
     /// Makes sure that no command of an earlier call ends the next grant. Waits for the jobs behind
@@ -290,21 +316,19 @@ impl Owner {
 
     fn granted(
         self: &Arc<Self>,
-        before: Option<Arc<Grant>>,
+        mut attempt: Attempt<'_>,
         fence: i64,
         sent: Instant,
-        session: Option<Connection>,
         turn: Locked,
     ) -> Arc<Grant> {
+        let (before, lease) = (attempt.before.take(), attempt.lease);
+        let session = attempt.finish();
         let token = self.token();
         self.core.granted(self, &token);
         if let Some(grant) = before {
             if grant.fence == fence && grant.is_held() {
                 grant.set_holds(grant.holds() + 1);
-                grant.renewed(sent, grant.next_lease());
-                if session.is_some() {
-                    *grant.session.lock() = Session::of(session);
-                }
+                grant.renewed(sent, lease);
                 return grant;
             }
             self.lose(&grant, Phase::Held);
@@ -313,6 +337,7 @@ impl Owner {
         let mut latest = self.latest.lock();
         let options = &self.commands.options;
         let grant = Arc::new(Grant::new(token, fence, sent, options, turn));
+        grant.renewed(sent, lease);
         *grant.session.lock() = Session::of(session);
         *latest = Some(Arc::clone(&grant));
         drop(latest);
@@ -437,7 +462,7 @@ impl Owner {
             most_left,
             end: Instant::now() + self.core.command_timeout(),
             order: None,
-            reply,
+            reply: Some(reply),
         };
         if self.commands.options.is_reentrant {
             let (owner, grant) = (Arc::clone(self), Arc::clone(grant));
@@ -450,23 +475,60 @@ impl Owner {
         async move { replied.await.unwrap_or(Err(ended)) }
     }
 
-    /// Removes holds after the acquires and releases of a reentrant handle that are in flight. They
-    /// may take half of the release's time.
+    /// Removes holds after the acquires and releases of a reentrant handle that are in flight. Until
+    /// then the grant stays as it is, because a command that overtakes an acquire would end its hold.
     async fn end_holds_in_order(self: &Arc<Self>, grant: &Arc<Grant>, mut release: Release) {
         if grant.is_held() {
-            let end = release.end - self.core.command_timeout() / 2;
-            release.order = locked(&self.order, Some(end)).await;
+            let mut in_order = pin!(self.order_while_held(grant));
+            release.order = match timeout_at(release.end, &mut in_order).await {
+                Ok(order) => order,
+                Err(_) => {
+                    let timeout = self.core.command_timeout();
+                    let outage = self.core.no_answer(timeout);
+                    self.go_on_without_caller(&mut release, outage.error("; the release goes on"));
+                    let order = in_order.await;
+                    release.end = later(Instant::now(), timeout);
+                    order
+                }
+            };
         }
         self.end_holds_now(grant, release);
     }
 
-    fn end_holds_now(self: &Arc<Self>, grant: &Arc<Grant>, release: Release) {
+    /// Replies to the caller of a release, unless that is done, and reports the outage.
+    fn go_on_without_caller(&self, release: &mut Release, error: Error) {
+        if release.reply.is_some() {
+            self.core.unavailable(error.clone());
+            release.answer(Err(error));
+        }
+    }
+
+    /// Returns the place in the order of commands, or `None` if the grant ends before.
+    async fn order_while_held(self: &Arc<Self>, grant: &Arc<Grant>) -> Option<Locked> {
+        let mut changes = grant.changes();
+        // An acquire that has the turn for long may wait because the grant was lost.
+        let renews = async {
+            sleep(self.core.command_timeout() / 2).await;
+            drop(self.extend(grant, grant.next_lease()).await);
+            pending().await
+        };
+        tokio::select! {
+            _ = changes.wait_for(|phase| *phase != Phase::Held) => None,
+            order = locked(&self.order, None) => order,
+            never = renews => never,
+        }
+    }
+
+    fn end_holds_now(self: &Arc<Self>, grant: &Arc<Grant>, mut release: Release) {
         match grant.release(release.most_left) {
-            Left::Released => drop(release.reply.send(Err(Error::NotHeld))),
+            Left::Released => release.answer(Err(Error::NotHeld)),
             Left::Lost => {
                 self.lose(grant, Phase::Held);
-                self.release_the_rest(grant);
-                drop(release.reply.send(Ok(false)));
+                let cleans_up = OptionFuture::from(self.release_the_rest(grant));
+                drop(self.core.in_background(async move {
+                    let _ = timeout(GRACE, cleans_up).await;
+                    release.answer(Ok(false));
+                }));
             }
             Left::Holds(holds) => {
                 let rest = release.rest;
@@ -486,29 +548,26 @@ impl Owner {
         }
     }
 
-    async fn end_hold(self: &Arc<Self>, grant: &Arc<Grant>, ending: Ending, release: Release) {
+    async fn end_hold(self: &Arc<Self>, grant: &Arc<Grant>, ending: Ending, mut release: Release) {
         let holds = ending.holds;
-        let Release {
-            end, order, reply, ..
-        } = release;
-        let answer = self.send_ending(grant, &ending, end).await;
+        let answer = self.send_ending(grant, &ending, release.end).await;
         if holds == 0 {
             self.core.forget(grant);
         }
         let outage = match answer {
-            Ok((answer, sent_again)) => {
+            Ok((answer, ran_before)) => {
                 // If a reply was lost, the command before may have released the lock.
-                let is_released = self.commands.held_all(&answer) || (sent_again && holds == 0);
+                let is_released = self.commands.held_all(&answer) || (ran_before && holds == 0);
                 if !is_released {
                     self.lose(grant, Phase::Released);
                 }
                 self.after_release(grant, &ending);
-                drop(reply.send(Ok(is_released)));
+                release.answer(Ok(is_released));
                 return;
             }
             Err(Failure::Final(error)) => {
                 self.after_release(grant, &ending);
-                drop(reply.send(Err(error)));
+                release.answer(Err(error));
                 return;
             }
             Err(Failure::Outage(outage)) => outage,
@@ -517,11 +576,10 @@ impl Owner {
         let until = grant.until();
         let left = shown(until.saturating_duration_since(Instant::now()));
         let error = outage.error(&format!("; the lock ends with its lease, in {left}"));
-        self.core.unavailable(error.clone());
         let _unfinished = self.unfinished.begin();
-        drop(order);
+        drop(release.order.take());
         self.after_release(grant, &ending);
-        drop(reply.send(Err(error)));
+        self.go_on_without_caller(&mut release, error);
         let _ = self.send_ending(grant, &ending, until).await;
     }
 
@@ -563,23 +621,24 @@ impl Owner {
 
     /// Releases the keys of a lost grant that it may still hold. An acquire in progress covers them,
     /// and a RELEASE would end its grant.
-    fn release_the_rest(self: &Arc<Self>, grant: &Arc<Grant>) {
-        let Ok(_turn) = Arc::clone(&self.turn).try_lock_owned() else {
-            return;
-        };
+    fn release_the_rest(self: &Arc<Self>, grant: &Arc<Grant>) -> Option<JoinHandle<()>> {
+        let _turn = Arc::clone(&self.turn).try_lock_owned().ok()?;
         let is_latest = self
             .latest
             .lock()
             .as_ref()
             .is_some_and(|it| Arc::ptr_eq(it, grant));
-        if is_latest && self.commands.keys.0.len() > 1 {
+        (is_latest && self.commands.keys.0.len() > 1).then(|| {
             let release = self.commands.release(&grant.token, 0);
-            self.clean_up(&grant.token, vec![release], VecDeque::new());
-        }
+            self.clean_up(&grant.token, vec![release], VecDeque::new())
+        })
     }
 
     /// Sends commands until all have a reply, and on the last of the connections that were asked,
     /// behind what was sent there. Ends with the lease or the place that they are to end.
+    ///
+    /// Commands on another connection may overtake a wait, so they are sent again until those behind
+    /// the wait have a reply.
     fn clean_up(
         self: &Arc<Self>,
         token: &[u8],
@@ -592,19 +651,23 @@ impl Owner {
         let end = later(Instant::now(), lasts);
         self.core.in_background(async move {
             let _unfinished = unfinished;
-            let mut anew = pin!(async {
+            let anew = async || {
                 for command in &commands {
                     let _ = owner.ask_shared_until(&token, command, end).await;
                 }
-            });
-            if timeout(GRACE / 2, &mut anew).await.is_ok() {
-                return;
-            }
-            owner.be_unsure();
-            let by = Instant::now() + owner.core.connections.attempt_timeout();
+            };
+            let began = Instant::now();
+            let by = began + owner.core.connections.attempt_timeout();
             let last = asked.back().into_iter();
             let behind = last.flat_map(|it| commands.iter().map(|c| it.ask(c, by, &token)));
-            tokio::join!(anew, join_all(behind));
+            let mut behind = pin!(join_all(behind));
+            let mut pause = GRACE / 2;
+            while tokio::join!(anew(), timeout(pause, &mut behind)).1.is_err() {
+                pause *= 2;
+            }
+            if began.elapsed() > GRACE / 2 {
+                owner.be_unsure();
+            }
         })
     }
 
@@ -616,17 +679,22 @@ impl Owner {
     ) -> Result<bool, Error> {
         options::positive("lease", lease)?;
         let (owner, grant) = (Arc::clone(self), Arc::clone(grant));
+        let unfinished = self.unfinished.begin();
         let extends = async move {
-            if !grant.is_held() {
-                return Ok(false);
-            }
+            let _unfinished = unfinished;
             let sent = Instant::now();
             let end = sent + owner.core.command_timeout();
             let extend = owner.commands.renew(&grant.token, lease);
-            let (answer, _) = owner
-                .ask_until(&grant, &extend, end)
-                .await
-                .map_err(error_of)?;
+            let asks = async || match grant.is_held() {
+                true => owner.ask(&grant, &extend, end).await,
+                // Sent again, the command could change the next grant of the token.
+                false => Err(Failure::Final(Error::NotHeld)),
+            };
+            let answer = match until(end, asks).await.map_err(error_of) {
+                Ok((answer, _)) => answer,
+                Err(Error::NotHeld) => return Ok(false),
+                Err(error) => return Err(error),
+            };
             let is_extended = owner.commands.held_all(&answer);
             if is_extended {
                 grant.extended(sent, lease);
@@ -651,8 +719,8 @@ impl Owner {
         Ok(least)
     }
 
-    /// Sends a command until it has a reply. Returns the reply, and true if the command was sent
-    /// more than once.
+    /// Sends a command until it has a reply. Returns the reply, and true if the command may have run
+    /// before.
     async fn ask_until(
         &self,
         grant: &Grant,
@@ -728,19 +796,20 @@ impl fmt::Debug for Owner {
 }
 
 /// Repeats a request until it has a reply or a final error, or until `end`. Returns the reply, and
-/// true if the request was sent more than once.
+/// true if an earlier request may have run.
 async fn until<F: Future<Output = Result<Value, Failure>>>(
     end: Instant,
     ask: impl Fn() -> F,
 ) -> Result<(Value, bool), Failure> {
     let mut backoff = Backoff::new();
-    let mut sent_again = false;
+    let mut ran_before = false;
     loop {
         let sent = Instant::now();
         let again = match ask().await {
-            Ok(answer) => return Ok((answer, sent_again)),
+            Ok(answer) => return Ok((answer, ran_before)),
             Err(Failure::Moved(_)) => Instant::now(),
             Err(Failure::Outage(outage)) => {
+                ran_before |= outage.may_have_run;
                 let again = backoff.next(sent);
                 if again >= end {
                     sleep_until(end).await;
@@ -751,7 +820,6 @@ async fn until<F: Future<Output = Result<Value, Failure>>>(
             Err(error) => return Err(error),
         };
         sleep_until(again).await;
-        sent_again = true;
     }
 }
 
@@ -782,7 +850,17 @@ struct Release {
     end: Instant,
     /// `None` unless the handle is reentrant.
     order: Option<Locked>,
-    reply: oneshot::Sender<Result<bool, Error>>,
+    /// `None` after the reply.
+    reply: Option<oneshot::Sender<Result<bool, Error>>>,
+}
+
+impl Release {
+    /// Replies to the caller, unless that is done.
+    fn answer(&mut self, result: Result<bool, Error>) {
+        if let Some(reply) = self.reply.take() {
+            drop(reply.send(result));
+        }
+    }
 }
 
 /// The end of a hold.
@@ -803,6 +881,9 @@ struct Attempt<'a> {
     end: Option<Instant>,
     /// The grant to which a hold is added.
     before: Option<Arc<Grant>>,
+    /// The holds and the lease that the latest request asks for.
+    holds: u32,
+    lease: Duration,
     route: Route,
     /// The acquire's own connection, once the server has replied on it.
     own: Option<Connection>,
@@ -829,6 +910,8 @@ impl<'a> Attempt<'a> {
             is_try,
             end,
             before,
+            holds: 0,
+            lease: Duration::ZERO,
             route: Route::new(owner.slot),
             own: None,
             asked: VecDeque::new(),
@@ -838,10 +921,19 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Returns the grant from before this acquire, if it is still held.
+    fn held(&self) -> Option<&Arc<Grant>> {
+        self.before.as_ref().filter(|grant| grant.is_held())
+    }
+
     /// Returns the holds from before this acquire.
-    fn holds(&self) -> u32 {
-        let held = self.before.as_ref().filter(|grant| grant.is_held());
-        held.map_or(0, |grant| grant.holds())
+    fn holds_before(&self) -> u32 {
+        self.held().map_or(0, |grant| grant.holds())
+    }
+
+    /// Returns true if a request that was to add a hold got another grant.
+    fn replaces(&self, fence: i64) -> bool {
+        self.holds > 1 && self.held().is_none_or(|grant| grant.fence != fence)
     }
 
     fn is_over(&self) -> bool {
@@ -860,9 +952,12 @@ impl<'a> Attempt<'a> {
         let connection = self.connection(by).await?;
         let request = self.request(&connection, sent, by).await?;
         let options = &owner.commands.options;
-        let holds = self.holds() + 1;
-        let lease = first_lease(options);
-        let command = owner.commands.take(&self.token, &request, holds, lease);
+        self.holds = self.holds_before() + 1;
+        let held = self.held();
+        self.lease = held.map_or_else(|| first_lease(options), |grant| grant.next_lease());
+        let command = owner
+            .commands
+            .take(&self.token, &request, self.holds, self.lease);
         self.asked.push_back(connection.clone());
         if self.asked.len() > 2 {
             self.asked.pop_front();
@@ -873,6 +968,7 @@ impl<'a> Attempt<'a> {
                 Some(answer) => answer,
                 None => {
                     owner.be_unsure();
+                    self.is_known = true;
                     return Ok(Answer::NotGranted);
                 }
             }
@@ -999,13 +1095,24 @@ impl<'a> Attempt<'a> {
 
     /// Ends the requests without a grant.
     async fn leave(mut self) {
-        // A grant that was lost meanwhile may still hold some of the keys.
-        self.is_known |= self.before.is_some() && self.holds() == 0;
+        self.is_known |= self.has_lost();
         if self.is_known {
             let _ = timeout(GRACE, self.give_up()).await;
         } else {
             drop(self.finish());
         }
+    }
+
+    /// Ends the requests at the acquire's end. Returns the cleanup, if the server may know of them.
+    fn end(&mut self) -> Option<JoinHandle<()>> {
+        self.is_ended = true;
+        let is_known = self.is_known || !self.asked.is_empty() || self.has_lost();
+        is_known.then(|| self.give_up())
+    }
+
+    /// Returns true if the grant before was lost meanwhile. It may still hold some of the keys.
+    fn has_lost(&self) -> bool {
+        self.before.is_some() && self.held().is_none()
     }
 
     /// Cancels the wait, and releases everything except the holds from before it. CANCEL comes
@@ -1016,7 +1123,7 @@ impl<'a> Attempt<'a> {
         let token = &self.token;
         let ends = vec![
             commands.cancel(token),
-            commands.release(token, self.holds()),
+            commands.release(token, self.holds_before()),
         ];
         let asked = std::mem::take(&mut self.asked);
         self.owner.clean_up(token, ends, asked)
@@ -1025,9 +1132,8 @@ impl<'a> Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if !self.is_ended && (self.is_known || !self.asked.is_empty()) {
+        if !self.is_ended && self.end().is_some() {
             self.owner.be_unsure();
-            drop(self.give_up());
         }
     }
 }

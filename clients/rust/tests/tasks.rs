@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use redis_lock_client::aio::{Lock, Locks};
 use redis_lock_client::{Config, Error, Options};
-use support::{is_refused, until, Gate, Server, PATIENCE};
+use support::{is_refused, late, until, Gate, Server, PATIENCE};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -296,6 +296,18 @@ async fn a_try_at_a_server_that_is_gone_fails_after_a_second() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_that_reached_no_server_leaves_no_work_behind() {
+    // Nothing listens there.
+    let locks = Locks::new(redis::Client::open("redis://127.0.0.1:1/").expect("a client"));
+    let options = Options::new().lease(Duration::from_secs(3600));
+    let lock = locks.handle_with("k", options).expect("a lock");
+    let tried = lock.try_acquire().await;
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    let settled = timeout(PATIENCE, locks.settled()).await;
+    settled.expect("nothing is left to do");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reentrant_lock_counts_its_holds() {
     let server = Server::start();
     let lock = locks(&server)
@@ -331,6 +343,50 @@ async fn a_hold_that_is_added_while_another_ends_is_real() {
         let added = added.await.expect("no panic").expect("the lock");
         assert!(added.owned().await.expect("an answer"), "round {round}");
         assert!(added.release().await.expect("an answer"), "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_is_added_has_the_lease_of_the_extension_before_it() {
+    let server = Server::start();
+    let lock = locks(&server).handle_with("k", Options::new().reentrant());
+    let lock = lock.expect("a lock");
+    let first = lock.acquire().await.expect("the lock");
+    assert!(first.extend(4 * LEASE).await.expect("an answer"));
+    let second = lock.acquire().await.expect("the lock");
+    let left = second.left().await.expect("an answer");
+    assert!(left > 2 * LEASE, "{left:?}");
+}
+
+// In one thread, the acquire begins before the release.
+#[tokio::test]
+async fn a_hold_that_is_added_while_the_server_stands_still_outlives_a_release() {
+    let server = Server::start();
+    let locks = locks(&server);
+    // Less and more than the command timeout.
+    for (round, stall_ms) in [750, 1500].into_iter().enumerate() {
+        let key = format!("k{round}");
+        let lock = locks.handle_with(key.as_str(), Options::new().reentrant());
+        let lock = lock.expect("a lock");
+        let first = lock.acquire().await.expect("the lock");
+        server.pause();
+        let adds = lock.clone();
+        let added = tokio::spawn(async move { adds.acquire().await });
+        tokio::task::yield_now().await;
+        let released = tokio::spawn(first.release());
+        // The calls have to meet a server that stands still.
+        sleep(Duration::from_millis(stall_ms)).await;
+        server.resume();
+        let added = added.await.expect("no panic").expect("the lock");
+        match released.await.expect("no panic") {
+            Ok(is_released) => assert!(is_released, "round {round}"),
+            Err(Error::Unavailable { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+        locks.settled().await;
+        assert!(added.owned().await.expect("an answer"), "round {round}");
+        assert!(added.release().await.expect("an answer"), "round {round}");
+        assert!(server.is_free(&key), "round {round}");
     }
 }
 
@@ -545,6 +601,48 @@ async fn a_wait_at_a_server_that_stands_still_ends_in_time() {
     assert!(text.starts_with("no answer from the server"), "{text}");
     server.resume();
     server.until_free("k");
+}
+
+// In one thread, the first call begins before the second one.
+#[tokio::test]
+async fn a_wait_behind_another_call_of_its_handle_is_told_of_the_outage() {
+    let server = Server::start();
+    let locks = locks(&server);
+    for is_held in [false, true] {
+        let lock = locks.handle("k").expect("a lock");
+        let guard = lock.acquire().await.expect("the lock");
+        let first = lock.clone();
+        let first = match is_held {
+            true => {
+                server.pause();
+                tokio::spawn(async move { guard.release().await.map(drop) })
+            }
+            false => {
+                assert!(guard.release().await.expect("an answer"));
+                server.pause();
+                tokio::spawn(async move { first.acquire().await.map(drop) })
+            }
+        };
+        tokio::task::yield_now().await;
+        let late = lock.acquire_within(Duration::from_millis(300)).await;
+        server.resume();
+        assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
+        drop(first.await.expect("no panic"));
+        locks.settled().await;
+        assert!(server.is_free("k"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_ends_in_time_though_every_reply_takes_longer_than_the_lease() {
+    let server = Server::start();
+    let connector = late(Duration::from_millis(100));
+    let locks = Locks::new(Config::from(server.client()).connector(connector));
+    let options = Options::new().lease(Duration::from_millis(50));
+    let lock = locks.handle_with("k", options).expect("a lock");
+    let acquires = lock.acquire_within(Duration::from_secs(1));
+    let ended = timeout(PATIENCE, acquires).await.expect("an end");
+    assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis_lock_client::{Config, Error, Lock, Locks, Observer, Options, Outcome, Subject};
-use support::{is_refused, until, Server, Wire};
+use redis_lock_client::{Config, Error, Guard, Lock, Locks, Observer, Options, Outcome, Subject};
+use support::{is_refused, until, Server, Wire, PATIENCE};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -328,6 +328,23 @@ fn a_hold_that_is_added_while_another_ends_is_real() {
 }
 
 #[test]
+fn the_release_of_a_lost_hold_does_not_wait_for_the_acquire_of_another() {
+    let server = Server::start();
+    let lock = locks(&server).handle_with("k", Options::new().reentrant());
+    let lock = lock.expect("a lock");
+    let guard = lock.acquire().expect("the lock");
+    server.delete("k");
+    server.call("LOCK.ACQUIRE k other PX 600000");
+    thread::scope(|scope| {
+        let waits = waiter(scope, &server, &lock);
+        let released = guard.release();
+        server.call("LOCK.RELEASE k other");
+        waits.join().expect("no panic").expect("the lock");
+        assert!(!released.expect("an answer"));
+    });
+}
+
+#[test]
 fn shared_locks_semaphores_and_several_keys() {
     let server = Server::start();
     let locks = locks(&server);
@@ -397,6 +414,75 @@ fn a_session_ends_with_its_connection() {
     server.until_free("k");
     until("the loss is known", || told.load(Ordering::SeqCst) == 1);
     assert!(!guard.release().expect("an answer"));
+}
+
+/// Returns a handle of a reentrant session, and makes a connection that its next acquire can use.
+fn reentrant_session(locks: &Locks) -> (Lock, Guard) {
+    let session = locks.handle_with("k", Options::new().session().reentrant());
+    let session = session.expect("a lock");
+    let guard = session.acquire().expect("the lock");
+    drop(locks.acquire("other").expect("the lock"));
+    (session, guard)
+}
+
+#[test]
+fn an_acquire_that_fails_leaves_the_holds_of_a_session_alone() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let (session, guard) = reentrant_session(&locks);
+    server.pause();
+    let late = session.acquire_within(Duration::from_millis(300));
+    server.resume();
+    assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
+    locks.settled();
+    // One connection of the session, and one for all other commands.
+    until("the acquire's connection is closed", || {
+        server.connections().len() == 2
+    });
+    assert!(guard.owned().expect("an answer"));
+    assert!(guard.release().expect("an answer"));
+}
+
+#[test]
+fn a_renewal_that_arrives_after_an_acquire_leaves_the_holds_of_a_session_alone() {
+    let server = Server::start();
+    let wire = Wire::default();
+    let locks = locks_over(&wire, &server);
+    let (session, guard) = reentrant_session(&locks);
+    thread::scope(|scope| {
+        let extend = wire.hold("LOCK.EXTEND");
+        let extends = scope.spawn(|| guard.extend(LEASE));
+        until("the extension is on its way", || extend.is_held());
+        let second = session.acquire().expect("the lock");
+        extend.pass();
+        let extended = extends.join().expect("no panic");
+        // A busy machine may pass the extension too late.
+        assert!(matches!(
+            extended,
+            Ok(true) | Err(Error::Unavailable { .. })
+        ));
+        until("other connections are closed", || {
+            server.connections().len() == 2
+        });
+        assert!(second.owned().expect("an answer"));
+        assert!(second.release().expect("an answer"));
+    });
+    assert!(guard.release().expect("an answer"));
+}
+
+#[test]
+fn a_session_that_ended_is_acquired_anew_by_its_owner() {
+    let server = Server::start();
+    let locks = locks(&server);
+    let (session, guard) = reentrant_session(&locks);
+    server.delete("k");
+    let next = session.acquire().expect("the lock");
+    assert_ne!(next.fence(), guard.fence());
+    assert!(guard.is_lost());
+    assert!(!guard.release().expect("an answer"));
+    assert!(next.owned().expect("an answer"));
+    server.kill_connections();
+    server.until_free("k");
 }
 
 #[test]
@@ -563,6 +649,56 @@ fn a_hold_ends_in_time_though_it_is_renewed() {
     assert!(held > max_hold - Duration::from_millis(50), "{held:?}");
     assert!(held < max_hold + Duration::from_secs(2), "{held:?}");
     server.until_free("k");
+}
+
+/// Returns locks whose calls go on while a test changes the server.
+fn patient_locks(server: &Server) -> Locks {
+    let config = Config::from(server.client()).command_timeout(PATIENCE);
+    Locks::new(config.expect("a configuration"))
+}
+
+#[test]
+fn a_release_that_was_refused_at_first_is_told_of_the_loss() {
+    let server = Server::start();
+    let guard = patient_locks(&server).acquire("k").expect("the lock");
+    server.delete("k");
+    server.call("REPLICAOF 127.0.0.1 1");
+    thread::scope(|scope| {
+        let releases = scope.spawn(|| guard.release());
+        until("the release is refused", || {
+            server.calls("lock.release") > 0
+        });
+        server.call("REPLICAOF NO ONE");
+        assert!(!releases.join().expect("no panic").expect("an answer"));
+    });
+}
+
+#[test]
+fn an_extension_that_is_sent_again_leaves_the_next_grant_alone() {
+    let server = Server::start();
+    let locks = patient_locks(&server);
+    let lock = locks.handle_with("k", Options::new().token("chosen"));
+    let lock = lock.expect("a lock");
+    let guard = lock.acquire().expect("the lock");
+    server.call("REPLICAOF 127.0.0.1 1");
+    thread::scope(|scope| {
+        let extends = scope.spawn(|| guard.extend(Duration::from_millis(200)));
+        // After so many, the next one is sent a second later.
+        until("the extension is refused", || {
+            server.calls("lock.extend") > 5
+        });
+        let releases = scope.spawn(|| locks.release_all());
+        until("the release is refused", || {
+            server.calls("lock.release") > 0
+        });
+        server.call("REPLICAOF NO ONE");
+        assert_eq!(releases.join().expect("no panic").expect("an answer"), 1);
+        let next = lock.acquire().expect("the lock");
+        // A busy machine may send the extension before the release.
+        let _ = extends.join().expect("no panic").expect("an answer");
+        let left = next.left().expect("an answer");
+        assert!(left > LEASE / 2, "{left:?}");
+    });
 }
 
 #[derive(Clone, Default)]
@@ -817,6 +953,44 @@ fn a_late_cleanup_leaves_the_next_grant_alone() {
             assert!(next.release().expect("an answer"));
         });
     }
+}
+
+#[test]
+fn a_connection_that_died_while_nothing_used_it_costs_a_free_lock_little() {
+    let server = Server::start();
+    let wire = Wire::default();
+    let lock = locks_over(&wire, &server).handle("k").expect("a lock");
+    assert!(lock
+        .acquire()
+        .expect("the lock")
+        .release()
+        .expect("an answer"));
+    wire.lose_waits();
+    // A connection that was used just now isn't checked.
+    thread::sleep(Duration::from_millis(2500));
+    let acquired = lock.acquire_within(Duration::from_secs(3));
+    let guard = acquired.expect("an answer").expect("the lock");
+    assert!(guard.owned().expect("an answer"));
+}
+
+#[test]
+fn a_cancelled_wait_that_arrives_late_leaves_nothing_behind() {
+    let server = Server::start();
+    let wire = Wire::default();
+    let locks = locks_over(&wire, &server);
+    let lock = locks.handle("k").expect("a lock");
+    thread::scope(|scope| {
+        let wait = wire.hold("LOCK.WAIT");
+        let waits = scope.spawn(|| lock.acquire());
+        until("the wait is on its way", || wait.is_held());
+        assert!(lock.cancel());
+        let cancelled = waits.join().expect("no panic");
+        assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
+        wait.pass();
+        until("the wait has arrived", || server.calls("lock.wait") > 0);
+    });
+    locks.settled();
+    assert!(server.is_free("k"));
 }
 
 #[test]

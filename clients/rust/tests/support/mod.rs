@@ -117,6 +117,22 @@ impl Server {
         until(&format!("{key} is free"), || self.is_free(key));
     }
 
+    /// Returns how often a command was sent to the server, also if it was refused.
+    pub fn calls(&self, command: &str) -> u64 {
+        let Value::BulkString(text) = self.call("INFO commandstats") else {
+            panic!("no statistics");
+        };
+        let text = String::from_utf8_lossy(&text).to_lowercase();
+        let head = format!("cmdstat_{command}:");
+        let line = text.lines().find_map(|line| line.strip_prefix(&head));
+        let numbers = line.into_iter().flat_map(|line| line.split(','));
+        let counted = numbers.filter_map(|number| number.split_once("calls="));
+        let counted = counted.filter(|(kind, _)| ["", "rejected_"].contains(kind));
+        counted
+            .map(|(_, count)| count.parse::<u64>().expect("a number"))
+            .sum()
+    }
+
     /// Kills all connections except the one that sends the command.
     pub fn kill_connections(&self) {
         self.call("CLIENT KILL TYPE normal");
@@ -214,9 +230,36 @@ pub fn module() -> PathBuf {
     env::var_os("REDIS_LOCK_MODULE").map_or_else(built, PathBuf::from)
 }
 
+/// Returns a connector whose connections delay each reply.
+pub fn late(by: Duration) -> Connector {
+    Arc::new(move |address| {
+        let address = address.to_string();
+        Box::pin(async move {
+            let server = TcpStream::connect(address).await?;
+            let (near, far) = io::duplex(1 << 16);
+            let (mut replies, mut requests) = server.into_split();
+            let (mut from, mut to) = io::split(far);
+            tokio::spawn(async move { io::copy(&mut from, &mut requests).await });
+            tokio::spawn(async move {
+                let mut bytes = [0; 1 << 16];
+                while let Ok(count @ 1..) = replies.read(&mut bytes).await {
+                    tokio::time::sleep(by).await;
+                    if to.write_all(&bytes[..count]).await.is_err() {
+                        break;
+                    }
+                }
+            });
+            Ok(Box::pin(near) as Stream)
+        })
+    })
+}
+
 /// A way to servers that can hold commands back.
 #[derive(Clone, Default)]
-pub struct Wire(Arc<Mutex<Option<Hold>>>);
+pub struct Wire {
+    next: Arc<Mutex<Option<Hold>>>,
+    loses_waits: Arc<AtomicBool>,
+}
 
 /// A command that is held back, with all that follow on its connection.
 #[derive(Clone)]
@@ -248,8 +291,13 @@ impl Wire {
     pub fn hold(&self, name: &'static str) -> Hold {
         let held = Arc::new(watch::Sender::new(Held::NotSent));
         let hold = Hold { name, held };
-        *self.0.lock().expect("no panic") = Some(hold.clone());
+        *self.next.lock().expect("no panic") = Some(hold.clone());
         hold
+    }
+
+    /// Loses everything that is sent from now on over connections that have sent a LOCK.WAIT before.
+    pub fn lose_waits(&self) {
+        self.loses_waits.store(true, Ordering::SeqCst);
     }
 
     /// Returns a connector whose connections lead over this wire.
@@ -271,10 +319,16 @@ impl Wire {
 
     async fn forward(self, mut from: io::ReadHalf<DuplexStream>, mut to: OwnedWriteHalf) {
         let mut bytes = [0; 1 << 16];
+        let mut has_waited = false;
         while let Ok(count @ 1..) = from.read(&mut bytes).await {
+            let loses_waits = self.loses_waits.load(Ordering::SeqCst);
+            if has_waited && loses_waits {
+                continue;
+            }
             let text = String::from_utf8_lossy(&bytes[..count]);
+            has_waited |= !loses_waits && text.contains("LOCK.WAIT");
             let hold = {
-                let mut next = self.0.lock().expect("no panic");
+                let mut next = self.next.lock().expect("no panic");
                 next.take_if(|hold| text.contains(hold.name))
             };
             if let Some(Hold { held, .. }) = hold {
