@@ -40,6 +40,19 @@ final class Acquisition {
   private final byte[] token;
   private final Backoff backoff = new Backoff();
 
+  /** The listener of LOCK.WAIT, which has no reply before its end. */
+  private final Link.Progress progress = new Link.Progress() {
+    @Override
+    public void sending() {
+      blockSentNanos = System.nanoTime();
+    }
+
+    @Override
+    public void alive() {
+      outageOver();
+    }
+  };
+
   private Link.Turn turn;
   private CompletableFuture<Object> asked;
   private ScheduledFuture<?> next;
@@ -51,6 +64,8 @@ final class Acquisition {
   /** True if the turn was announced while a request, which may be older, had no reply yet. */
   private boolean isAnnounced;
   private boolean isSent;
+  /** True once the server has refused a request, which leaves nothing. */
+  private boolean isRefused;
   /** True once the end of the wait is being confirmed: no request may follow the CANCEL. */
   private boolean isEnding;
   private boolean isOver;
@@ -89,14 +104,28 @@ final class Acquisition {
   /** Begins to count the time; the lock object may still be held by somebody else in this process. */
   synchronized void enqueued() {
     locks.endWithClose(result);
-    if (hasLimit) end = locks.after(deadlineNanos - System.nanoTime(), this::timeOver);
+    if (hasLimit && !isOver) end = locks.after(deadlineNanos - System.nanoTime(), this::timeOver);
   }
 
   /** Asks the server: nobody else of this process is before it. */
   void start() {
+    try {
+      begin();
+    } catch (RuntimeException fault) {
+      fail(Fault.ending(fault), Observer.Outcome.FAILED);
+    }
+  }
+
+  private void begin() {
+    boolean isLate;
     synchronized (this) {
       if (isOver) return;
-      if (waits) turn = locks.link.turn(lock.keys.get(0), this::askNow).orElse(null);
+      isLate = isEnding;
+      if (!isLate && waits) turn = locks.link.turn(lock.keys.get(0), this::askNow).orElse(null);
+    }
+    if (isLate) {
+      confirmRefusal(Duration.ofNanos(CONFIRM_NANOS));
+      return;
     }
     if (turn != null) turn.listening().exceptionally(error -> refusedListening(error));
     ask();
@@ -177,8 +206,7 @@ final class Acquisition {
     Command wait = Command.of("WAIT", lock.keys, lease).with(options.mode()).with(keep).with(block);
     Duration limit = hasLimit ? left.plusNanos(CONFIRM_NANOS) : Duration.ZERO;
     blockSentNanos = System.nanoTime();
-    return locks.link.block(
-        wait, limit, attempt.plusNanos(CONFIRM_NANOS), () -> blockSentNanos = System.nanoTime());
+    return locks.link.block(wait, limit, attempt.plusNanos(CONFIRM_NANOS), progress);
   }
 
   private void replied(Object reply, long sentNanos) {
@@ -189,12 +217,11 @@ final class Acquisition {
     synchronized (this) {
       if (isOver) return;
       outage = null;
-      isOutageTold = false;
-      backoff.reset();
+      outageOver();
       if (reply instanceof Long) {
         isQueued = true;
         isConfirming = false;
-        next = locks.after(isAnnounced ? 0 : askNanos(), this::ask);
+        askAfter(isAnnounced ? 0 : askNanos());
         isAnnounced = false;
         return;
       }
@@ -202,6 +229,18 @@ final class Acquisition {
     // No grant: one try, or the end of BLOCK.
     if (!waits || hasLimit) notAcquired();
     else ask();
+  }
+
+  /** Notes that the server is there: the next outage is another one. */
+  private synchronized void outageOver() {
+    isOutageTold = false;
+    backoff.reset();
+  }
+
+  private void askAfter(long nanos) {
+    // An announcement may have made another request before this reply was read.
+    if (next != null) next.cancel(false);
+    next = locks.after(nanos, this::ask);
   }
 
   /** Returns the time between two requests: an unclaimed grant ends with KEEP or with a shorter lease. */
@@ -283,6 +322,9 @@ final class Acquisition {
 
   private void failed(Throwable error) {
     if (!Fault.isOutage(error) && !(Fault.unwrapped(error) instanceof UnavailableException)) {
+      synchronized (this) {
+        isRefused = true;
+      }
       fail(Fault.ending(error), Observer.Outcome.FAILED);
       return;
     }
@@ -292,7 +334,7 @@ final class Acquisition {
       outage = error;
       isNews = !hasLimit && !isOutageTold;
       if (isNews) isOutageTold = true;
-      next = locks.after(backoff.nextNanos(), this::ask);
+      askAfter(backoff.nextNanos());
     }
     if (isNews) locks.tellUnavailable(Fault.outage(error));
   }
@@ -306,14 +348,21 @@ final class Acquisition {
       isEnding = true;
       isWaitingHere = !isSent;
       mayBeGranted = isConfirming;
-      last = outage;
+      last = isBlocked() ? null : outage;
     }
     if (isWaitingHere && lock.isTaken()) notAcquired();
+    // Only a clean-up or a release of the same token is before it.
+    else if (isWaitingHere && lock.isNext(this)) failLater();
     else if (isWaitingHere) confirmRefusal(Duration.ofNanos(CONFIRM_NANOS));
     else if (last != null) fail(Fault.outage(last), Observer.Outcome.FAILED);
     else if (!waits) fail(Fault.outage(Call.noReply(locks.commandTimeout)), Observer.Outcome.FAILED);
     else if (mayBeGranted) failLater();
     else confirmEnd();
+  }
+
+  /** Returns true while a LOCK.WAIT is under way, whose reply says if an earlier outage is over. */
+  private boolean isBlocked() {
+    return waits && turn == null && asked != null && !asked.isDone();
   }
 
   /** Says "not acquired" only if a server confirms the end of the wait. */
@@ -323,7 +372,7 @@ final class Acquisition {
     if (turn == null) return;
     Command cancel = Command.of("CANCEL", lock.keys.subList(0, 1), token);
     locks.link.send(cancel, Duration.ofNanos(CONFIRM_NANOS)).whenComplete((reply, error) -> {
-      if (error != null) fail(Fault.outage(error), Observer.Outcome.FAILED);
+      if (error != null) fail(Fault.ending(error), Observer.Outcome.FAILED);
       else if (reply instanceof Long one && one == 1 && isQueued) notAcquired();
       // Granted at the last moment, or without a place: what is there is given back.
       else fail(null, Observer.Outcome.NOT_ACQUIRED);
@@ -332,7 +381,11 @@ final class Acquisition {
 
   private void failLater() {
     Throwable silence = Call.noReply(Duration.ofNanos(CONFIRM_NANOS));
-    locks.after(CONFIRM_NANOS, () -> fail(Fault.outage(silence), Observer.Outcome.FAILED));
+    locks.after(CONFIRM_NANOS, () -> fail(Fault.outage(lastFaultOr(silence)), Observer.Outcome.FAILED));
+  }
+
+  private synchronized Throwable lastFaultOr(Throwable silence) {
+    return outage == null ? silence : outage;
   }
 
   private void notAcquired() {
@@ -350,7 +403,11 @@ final class Acquisition {
   private void fail(RuntimeException error, Observer.Outcome outcome) {
     if (!over()) return;
     settle(outcome);
-    CompletableFuture<?> cleaned = mayBeKnown(error) ? cleanUp() : CompletableFuture.completedFuture(null);
+    CompletableFuture<?> cleaned = mayBeKnown() ? cleanUp() : CompletableFuture.completedFuture(null);
+    cleaned.whenComplete((done, late) -> {
+      // The caller has been told of an outage.
+      if (late != null && !(error instanceof UnavailableException)) locks.tellUnavailable(Fault.inBackground(late));
+    });
     // A token that the program chose must be clean before it is used again.
     if (options.token == null) lock.settled(this, null);
     else cleaned.whenComplete((done, late) -> lock.settled(this, null));
@@ -358,9 +415,8 @@ final class Acquisition {
     else result.completeExceptionally(error);
   }
 
-  /** Returns true if the token may be in the queue or hold the lock. A refused command leaves nothing. */
-  private synchronized boolean mayBeKnown(RuntimeException error) {
-    boolean isRefused = error instanceof LockException && !(error instanceof UnavailableException);
+  /** Returns true if the token may be in the queue or hold the lock. */
+  private synchronized boolean mayBeKnown() {
     return isSent && !(isRefused && !isQueued && !isGranted && outage == null);
   }
 
@@ -391,13 +447,17 @@ final class Acquisition {
     if (hasWaited) locks.tellWaited(lock, took, outcome);
   }
 
-  /** Cancels the place first, so that no grant can follow the release. */
+  /** Cancels the place first, so that no grant can follow the release. A refused cancel doesn't prevent that. */
   private CompletableFuture<?> cleanUp() {
     Duration over = options.keep.compareTo(options.lease) > 0 ? options.keep : options.lease;
     Command cancel = Command.of("CANCEL", lock.keys.subList(0, 1), token);
     Command release = Command.of("RELEASE", lock.keys, token, "ALL");
-    return Call.send(locks, locks.link, cancel, over)
-        .thenCompose(cancelled -> Call.send(locks, locks.link, release, over))
-        .handle((released, error) -> null);
+    CompletableFuture<Call.Reply> cancelled = Call.send(locks, locks.link, cancel, over);
+    CompletableFuture<Call.Reply> released = cancelled
+        .exceptionallyCompose(error -> Fault.unwrapped(error) instanceof UnavailableException
+            ? cancelled
+            : CompletableFuture.completedFuture(null))
+        .thenCompose(done -> Call.send(locks, locks.link, release, over));
+    return CompletableFuture.allOf(cancelled, released);
   }
 }

@@ -36,6 +36,14 @@ final class Fault {
         "no server could release the lock, which ends with its lease at the latest: " + inWords(cause), cause);
   }
 
+  /** Returns the outage that a renewal, a release or a clean-up met in the background. */
+  static UnavailableException inBackground(Throwable error) {
+    Throwable cause = unwrapped(error);
+    return cause instanceof UnavailableException outage
+        ? outage
+        : new UnavailableException("the server refused a renewal or a release: " + cause.getMessage(), cause);
+  }
+
   /** Returns the exception that ends a call. */
   static LockException ending(Throwable error) {
     return isOutage(error) ? outage(error) : refusal(error);

@@ -13,6 +13,7 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.function.Supplier;
 
 /**
@@ -48,8 +49,8 @@ final class Grant {
   private Duration lease;
   private long untilNanos;
   private ScheduledFuture<?> due;
-  /** The latest command that sets the lease. */
-  private CompletableFuture<?> prolonging = CompletableFuture.completedFuture(null);
+  /** The latest command that sets the lease, of which one follows the other. */
+  private CompletableFuture<Void> prolonging = CompletableFuture.completedFuture(null);
   /** The latest ACQUIRE for another hold or mode, including the release if its grant came too late. */
   private CompletableFuture<?> again = CompletableFuture.completedFuture(null);
   private boolean isOutageTold;
@@ -200,7 +201,7 @@ final class Grant {
   CompletableFuture<Boolean> extend(Duration lease) {
     Duration whole = LockOptions.time("lease", lease, Duration.ofMillis(1));
     if (!isHeld()) return CompletableFuture.completedFuture(false);
-    return prolong(whole, whole, locks.commandTimeout);
+    return prolong(() -> new Lease(whole, whole), locks.commandTimeout);
   }
 
   /** Takes one hold off. Returns false if the lock was lost. */
@@ -265,7 +266,14 @@ final class Grant {
 
   /** Releases a grant that nobody can release any more. */
   private void abandon() {
-    if (isHeld()) releaseAll().exceptionally(outage -> null);
+    if (isHeld()) releaseForNobody();
+  }
+
+  /** Releases all holds for which no caller waits: the observer hears of an outage. */
+  void releaseForNobody() {
+    releaseAll().whenComplete((released, outage) -> {
+      if (outage != null) tellOnce(outage);
+    });
   }
 
   LockLostException lostError() {
@@ -331,7 +339,7 @@ final class Grant {
       return;
     }
     Duration limit = left.compareTo(locks.commandTimeout) < 0 ? left : locks.commandTimeout;
-    prolong(nextLease(), lease(), limit).whenComplete((held, error) -> {
+    prolong(() -> new Lease(nextLease(), lease()), limit).whenComplete((held, error) -> {
       if (error == null) return;
       tellOnce(error);
       schedule(Call.nanosOf(limit) / 4);
@@ -343,22 +351,34 @@ final class Grant {
       if (isOutageTold) return;
       isOutageTold = true;
     }
-    Throwable cause = Fault.unwrapped(error);
-    locks.tellUnavailable(cause instanceof UnavailableException outage
-        ? outage
-        : new UnavailableException("the server refused a renewal or a release: " + cause.getMessage(), cause));
+    locks.tellUnavailable(Fault.inBackground(error));
   }
 
-  private CompletableFuture<Boolean> prolong(Duration set, Duration later, Duration limit) {
-    Command command = Command.of("EXTEND", keys, token, "PX", set.toMillis());
-    Command tied = options.session ? command.with(List.of("SESSION".getBytes(UTF_8))) : command;
-    CompletableFuture<Call.Reply> sent;
+  /** A lease to set, and the lease of later renewals. */
+  private record Lease(Duration set, Duration later) {}
+
+  /** Sets the lease, which depends on the command before: on two connections one could overtake the other. */
+  private CompletableFuture<Boolean> prolong(Supplier<Lease> next, Duration limit) {
+    long endNanos = System.nanoTime() + Call.nanosOf(limit);
+    CompletableFuture<Void> over = new CompletableFuture<>();
+    CompletableFuture<Void> before;
     synchronized (this) {
-      if (phase != Phase.HELD) return CompletableFuture.completedFuture(false);
-      prolonging = sent = Call.send(locks, link, tied, limit);
+      before = prolonging;
+      prolonging = over;
     }
-    return sent.thenApply(reply -> {
-      if (reply.count() == keys.size()) renewed(reply.sentNanos(), set, later);
+    CompletableFuture<Boolean> prolonged =
+        before.thenCompose(done -> set(next.get(), Duration.ofNanos(endNanos - System.nanoTime())));
+    prolonged.whenComplete((held, error) -> over.complete(null));
+    return prolonged;
+  }
+
+  private CompletableFuture<Boolean> set(Lease next, Duration limit) {
+    if (isEnded()) return CompletableFuture.completedFuture(false);
+    if (limit.isNegative()) throw Fault.outage(new TimeoutException("no reply to the command before"));
+    Command command = Command.of("EXTEND", keys, token, "PX", next.set.toMillis());
+    Command tied = options.session ? command.with(List.of("SESSION".getBytes(UTF_8))) : command;
+    return Call.send(locks, link, tied, limit).thenApply(reply -> {
+      if (reply.count() == keys.size()) renewed(reply.sentNanos(), next.set, next.later);
       // A release may have overtaken it.
       else if (!isReleased()) lose();
       return isHeld();
@@ -381,7 +401,10 @@ final class Grant {
 
   /** Releases whatever the token holds at the server. */
   private CompletableFuture<?> releaseAnyHolds() {
-    return Call.send(locks, locks.link, Command.of("RELEASE", keys, token, "ALL"), locks.commandTimeout);
+    Command release = Command.of("RELEASE", keys, token, "ALL");
+    return Call.send(locks, locks.link, release, locks.commandTimeout).whenComplete((released, outage) -> {
+      if (outage != null) tellOnce(outage);
+    });
   }
 
   private void lose(Supplier<CompletableFuture<?>> cleaning) {

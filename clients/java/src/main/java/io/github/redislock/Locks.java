@@ -185,6 +185,8 @@ public final class Locks implements AutoCloseable {
   }
 
   void tellUnavailable(UnavailableException outage) {
+    // The end of these locks is no outage.
+    if (isClosed) return;
     tell(() -> observer.unavailable(outage));
   }
 

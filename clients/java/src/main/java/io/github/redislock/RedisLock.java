@@ -338,11 +338,12 @@ public sealed class RedisLock implements Lock permits RedisReadWriteLock.Writer 
     // Its timer may be late.
     if (before != null) before.loseIfOver();
     Acquisition acquisition = new Acquisition(this, limit, owner);
-    acquisition.enqueued();
     synchronized (this) {
       if (owner != null) losers.remove(owner);
       line.add(acquisition);
     }
+    // Its end takes it out of the line, so it is in the line before.
+    acquisition.enqueued();
     runNext();
     acquisition.tryBehindOthers();
     return acquisition;
@@ -383,7 +384,7 @@ public sealed class RedisLock implements Lock permits RedisReadWriteLock.Writer 
       acquisition.cancel();
       // Granted before the cancel.
       acquisition.result.thenAccept(grant -> {
-        if (grant != null) grant.releaseAll();
+        if (grant != null) grant.releaseForNobody();
       });
       throw interrupt;
     }
@@ -401,7 +402,7 @@ public sealed class RedisLock implements Lock permits RedisReadWriteLock.Writer 
       } catch (NotAcquiredException none) {
         isTaken = hold.completeExceptionally(none);
       }
-      if (!isTaken && grant != null) grant.releaseAll();
+      if (!isTaken && grant != null) grant.releaseForNobody();
     }, Locks.EVENTS);
     // Does nothing after a grant. The program may also end the future with a timeout.
     hold.whenComplete((done, error) -> acquisition.cancel());

@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
 import org.junit.jupiter.api.Test;
 
 /** Announcements and replies come by two connections, so one can overtake the other. */
@@ -32,20 +33,58 @@ class AnnouncementTest {
     @Override
     public Optional<Turn> turn(byte[] key, Runnable announced) {
       this.announced = announced;
-      return Optional.of(new Turn() {
-        @Override
-        public List<byte[]> words() {
-          return List.of();
-        }
+      return Optional.of(new BareTurn());
+    }
+  }
 
-        @Override
-        public CompletableFuture<Void> listening() {
-          return CompletableFuture.completedFuture(null);
-        }
+  /** A server that announces a turn after the first reply has come, but before the waiter has read it. */
+  private static final class EarlyLink extends BareLink {
+    private Runnable announced;
+    private int queued;
 
+    @Override
+    public synchronized CompletableFuture<Object> send(Command command, Duration limit) {
+      if (!command.name().equals("LOCK.QUEUE")) return CompletableFuture.completedFuture(1L);
+      return switch (queued++) {
+        case 0 -> announcedFirst();
+        case 1 -> CompletableFuture.completedFuture(2L);
+        default -> new CompletableFuture<>();
+      };
+    }
+
+    private CompletableFuture<Object> announcedFirst() {
+      CompletableFuture<Object> place = new CompletableFuture<>() {
         @Override
-        public void close() {}
-      });
+        public CompletableFuture<Object> whenComplete(BiConsumer<? super Object, ? super Throwable> read) {
+          CompletableFuture<Object> last = super.whenComplete(read);
+          // What is added last runs first.
+          super.whenComplete((value, error) -> announced.run());
+          return last;
+        }
+      };
+      return place.completeOnTimeout(2L, 50, TimeUnit.MILLISECONDS);
+    }
+
+    synchronized int queued() {
+      return queued;
+    }
+
+    @Override
+    public Optional<Turn> turn(byte[] key, Runnable announced) {
+      this.announced = announced;
+      return Optional.of(new BareTurn());
+    }
+  }
+
+  @Test
+  void aWaiterAsksOnceAtATime() {
+    EarlyLink link = new EarlyLink();
+    try (Locks locks = new Locks(link, Duration.ofSeconds(20), Observer.LOGGING)) {
+      locks.lock(LockOptions.defaults().keep(Duration.ofMillis(300)), "k").acquireAsync();
+      TestServer.until(() -> link.queued() == 3);
+      long enoughNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(400);
+      TestServer.until(() -> link.queued() > 3 || System.nanoTime() > enoughNanos);
+      assertEquals(3, link.queued());
     }
   }
 

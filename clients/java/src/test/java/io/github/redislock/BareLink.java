@@ -14,7 +14,7 @@ abstract class BareLink implements Link {
   }
 
   @Override
-  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
+  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Progress progress) {
     throw new UnsupportedOperationException();
   }
 

@@ -41,6 +41,7 @@ class EndedWaitsTest {
     final CompletableFuture<Void> ended = new CompletableFuture<>();
     volatile Thread reader;
     volatile Work atEnd = () -> {};
+    volatile Work atSend = () -> {};
 
     Watched(int port) {
       super(new HostAndPort("127.0.0.1", port));
@@ -49,6 +50,7 @@ class EndedWaitsTest {
     @Override
     public void sendCommand(CommandArguments words) {
       commands.incrementAndGet();
+      unchecked(atSend);
       super.sendCommand(words);
     }
 
@@ -79,6 +81,8 @@ class EndedWaitsTest {
 
   private static final class Factory extends BasePooledObjectFactory<Connection> {
     final Queue<Watched> made = new ConcurrentLinkedQueue<>();
+    volatile Work atCreate = () -> {};
+    volatile Work atSend = () -> {};
     private final int port;
 
     Factory(int port) {
@@ -88,14 +92,24 @@ class EndedWaitsTest {
     @Override
     public Connection create() {
       Watched connection = new Watched(port);
+      connection.atSend = atSend;
       connection.connect();
       made.add(connection);
+      unchecked(atCreate);
       return connection;
     }
 
     @Override
     public PooledObject<Connection> wrap(Connection connection) {
       return new DefaultPooledObject<>(connection);
+    }
+  }
+
+  private static void unchecked(Work work) {
+    try {
+      work.run();
+    } catch (Exception fault) {
+      throw new IllegalStateException(fault);
     }
   }
 
@@ -111,6 +125,33 @@ class EndedWaitsTest {
   @Test
   void aWaitAtASilentServer() throws Exception {
     leavesItsConnection((wait, server) -> server.stop());
+  }
+
+  @Test
+  void aLinkThatIsClosedWhileAWaitConnects() throws Exception {
+    leavesNobodyWaiting((factory, close) -> factory.atCreate = close);
+  }
+
+  @Test
+  void aLinkThatIsClosedWhileAWaitIsSent() throws Exception {
+    leavesNobodyWaiting((factory, close) -> factory.atSend = close);
+  }
+
+  private interface Moment {
+    void of(Factory factory, Work close);
+  }
+
+  private static void leavesNobodyWaiting(Moment moment) throws Exception {
+    try (TestServer server = new TestServer()) {
+      server.command("LOCK.ACQUIRE", "k", "other", "PX", "60000");
+      Factory factory = new Factory(server.port());
+      try (Link link = new JedisLink(new PooledConnectionProvider(factory))) {
+        moment.of(factory, link::close);
+        CompletableFuture<Object> wait = link.block(WAIT, Duration.ZERO, LIMIT, () -> {});
+        until(wait::isCompletedExceptionally);
+        until(() -> server.waiters("k") == 0);
+      }
+    }
   }
 
   private static void leavesItsConnection(End end) throws Exception {

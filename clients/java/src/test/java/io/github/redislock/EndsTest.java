@@ -47,20 +47,7 @@ class EndsTest {
 
     @Override
     public Optional<Turn> turn(byte[] key, Runnable announced) {
-      return Optional.of(new Turn() {
-        @Override
-        public List<byte[]> words() {
-          return List.of();
-        }
-
-        @Override
-        public CompletableFuture<Void> listening() {
-          return CompletableFuture.completedFuture(null);
-        }
-
-        @Override
-        public void close() {}
-      });
+      return Optional.of(new BareTurn());
     }
   }
 
@@ -122,6 +109,43 @@ class EndsTest {
       assertEquals("LOCK.EXTEND", link.sent.get(1).name());
       link.reply(1, 1L);
       assertTrue(released.get(8, TimeUnit.SECONDS));
+    }
+  }
+
+  /** A renewal after the extension would set the lease from before it. */
+  @Test
+  void aRenewalWaitsForAnExtension() throws Exception {
+    ScriptedLink link = new ScriptedLink();
+    try (Locks locks = new Locks(link, Duration.ofSeconds(20), Observer.LOGGING)) {
+      RedisLock lock = locks.lock(LockOptions.defaults().lease(Duration.ofSeconds(3)), "k");
+      Grant grant = new Grant(lock, TOKEN, link, null, 7, System.nanoTime());
+      CompletableFuture<Boolean> extended = grant.extend(Duration.ofMinutes(10));
+      long dueNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(1200);
+      TestServer.until(() -> link.count() == 2 || System.nanoTime() > dueNanos);
+      link.reply(0, 1L);
+      assertTrue(extended.get(20, TimeUnit.SECONDS));
+      TestServer.until(() -> link.count() == 2);
+      assertEquals("600000", new String(link.sent.get(1).arguments().get(2)));
+      link.reply(1, 1L);
+      assertTrue(grant.remaining().compareTo(Duration.ofMinutes(9)) > 0);
+    }
+  }
+
+  /** On two connections a renewal could overtake the extension. */
+  @Test
+  void anExtensionWaitsForARenewal() throws Exception {
+    ScriptedLink link = new ScriptedLink();
+    try (Locks locks = new Locks(link, Duration.ofSeconds(20), Observer.LOGGING)) {
+      RedisLock lock = locks.lock(LockOptions.defaults().lease(Duration.ofSeconds(3)), "k");
+      Grant grant = new Grant(lock, TOKEN, link, null, 7, System.nanoTime());
+      TestServer.until(() -> link.count() == 1);
+      CompletableFuture<Boolean> extended = grant.extend(Duration.ofMinutes(10));
+      assertEquals(1, link.count());
+      link.reply(0, 1L);
+      TestServer.until(() -> link.count() == 2);
+      assertEquals("600000", new String(link.sent.get(1).arguments().get(2)));
+      link.reply(1, 1L);
+      assertTrue(extended.get(20, TimeUnit.SECONDS));
     }
   }
 

@@ -1,10 +1,12 @@
 package io.github.redislock;
 
 import static io.github.redislock.TestServer.until;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.redislock.jedis.JedisLink;
 import io.github.redislock.lettuce.LettuceLink;
+import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Link;
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.ClientOptions.DisconnectedBehavior;
@@ -54,6 +56,19 @@ class ReconnectTest {
       return new LettuceLink(RedisClient.create(TestServer.RESOURCES, "redis://127.0.0.1:" + port));
     }
     return new JedisLink(TestServer.jedis(new PooledConnectionProvider(new HostAndPort("127.0.0.1", port))));
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aFrozenConnectionIsReplacedInSpiteOfAShortTimeout(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer();
+        TestProxy proxy = new TestProxy(server.port());
+        Locks locks = new Locks(link(kind, proxy.port()), Duration.ofMillis(400), Observer.LOGGING)) {
+      RedisLock lock = locks.lock("k");
+      until(() -> isGranted(lock));
+      proxy.freeze();
+      until(() -> isGranted(locks.lock("other")));
+    }
   }
 
   /** Lettuce may leave a lost connection closed. */
@@ -135,6 +150,91 @@ class ReconnectTest {
     }
   }
 
+  /** A node dies, and its slots move only after the links have begun to refuse. */
+  @ParameterizedTest
+  @EnumSource
+  void aFailoverIsFoundThoughTheNodeRefuses(TestServer.Kind kind) throws Exception {
+    int nodes = 4;
+    List<TestServer> servers = new ArrayList<>();
+    try {
+      for (int node = 0; node < nodes; node++) servers.add(node(servers, node, nodes));
+      until(() -> servers.stream().allMatch(ReconnectTest::isUp));
+      for (TestServer server : servers) server.command("CONFIG", "SET", "cluster-require-full-coverage", "no");
+      try (Locks locks = new Locks(clusterLink(kind, servers.get(1).port()), Duration.ofSeconds(2), Observer.LOGGING)) {
+        String key = keyOf(servers.get(0), 0, nodes);
+        RedisLock lock = locks.lock(key);
+        until(() -> isGranted(lock));
+        lock.unlock();
+        servers.get(0).close();
+        for (int tries = 0; tries < 2; tries++) assertThrows(UnavailableException.class, lock::tryLock);
+        moveSlot(key, servers.get(1), servers.subList(1, nodes));
+        assertTrue(lock.tryLock(20, TimeUnit.SECONDS));
+        assertTrue(servers.get(1).command("EXISTS", key).equals(1L));
+        lock.unlock();
+      }
+    } finally {
+      servers.forEach(TestServer::close);
+    }
+  }
+
+  /** The connection on which a wait was redirected belongs to the next wait. */
+  @Test
+  void aRedirectedWaitLeavesTheOthersAlone() throws Exception {
+    List<TestServer> servers = new ArrayList<>();
+    try {
+      for (int node = 0; node < 2; node++) servers.add(node(servers, node, 2));
+      until(() -> servers.stream().allMatch(ReconnectTest::isUp));
+      TestServer old = servers.get(0);
+      TestServer heir = servers.get(1);
+      String moved = keyOf(old, 0, 2, "moved");
+      String stays = keyOf(old, 0, 2, "stays");
+      try (Link link = clusterLink(TestServer.Kind.JEDIS, old.port())) {
+        moveSlot(moved, heir, servers);
+        CompletableFuture<Object> redirected = waitBehindAnother(link, moved, heir);
+        CompletableFuture<Object> next = waitBehindAnother(link, stays, old);
+        heir.command("LOCK.RELEASE", moved, "other");
+        redirected.get(20, TimeUnit.SECONDS);
+        old.command("LOCK.RELEASE", stays, "other");
+        assertTrue(next.get(20, TimeUnit.SECONDS) instanceof List);
+      }
+    } finally {
+      servers.forEach(TestServer::close);
+    }
+  }
+
+  private static CompletableFuture<Object> waitBehindAnother(Link link, String key, TestServer server) {
+    server.command("LOCK.ACQUIRE", key, "other", "PX", "600000");
+    Command wait = Command.of("WAIT", List.of(key.getBytes()), "token", "PX", 60_000, "BLOCK", 0);
+    CompletableFuture<Object> reply = link.block(wait, Duration.ZERO, Duration.ofSeconds(20), () -> {});
+    until(() -> server.waiters(key) == 1);
+    return reply;
+  }
+
+  private static Link clusterLink(TestServer.Kind kind, int port) {
+    if (kind == TestServer.Kind.LETTUCE) {
+      return new LettuceLink(RedisClusterClient.create(TestServer.RESOURCES, "redis://127.0.0.1:" + port));
+    }
+    HostAndPort node = new HostAndPort("127.0.0.1", port);
+    return new JedisLink(TestServer.jedis(new ClusterConnectionProvider(Set.of(node), DefaultJedisClientConfig.builder().build())));
+  }
+
+  /** Returns true if a try is granted. Connecting to a cluster takes some time. */
+  private static boolean isGranted(RedisLock lock) {
+    try {
+      return lock.tryLock();
+    } catch (UnavailableException notYet) {
+      return false;
+    }
+  }
+
+  /** Tells some nodes that the slot of a key is served by another node now. */
+  private static void moveSlot(String key, TestServer to, List<TestServer> told) {
+    String id = new String((byte[]) to.command("CLUSTER", "MYID"));
+    for (TestServer server : told) {
+      server.command("CLUSTER", "SETSLOT", "" + server.command("CLUSTER", "KEYSLOT", key), "NODE", id);
+    }
+  }
+
   /** Starts a node with its part of the slots. */
   private static TestServer node(List<TestServer> before, int number, int nodes) throws Exception {
     int bus = TestServer.freePort();
@@ -165,9 +265,13 @@ class ReconnectTest {
   }
 
   private static String keyOf(TestServer server, int number, int nodes) {
+    return keyOf(server, number, nodes, "k");
+  }
+
+  private static String keyOf(TestServer server, int number, int nodes, String start) {
     for (int next = 0; ; next++) {
-      long slot = (Long) server.command("CLUSTER", "KEYSLOT", "k" + next);
-      if (slot / (SLOTS / nodes) == number) return "k" + next;
+      long slot = (Long) server.command("CLUSTER", "KEYSLOT", start + next);
+      if (slot / (SLOTS / nodes) == number) return start + next;
     }
   }
 }

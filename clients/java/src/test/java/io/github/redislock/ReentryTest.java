@@ -165,7 +165,9 @@ class ReentryTest {
     try (Locks locks = locks()) {
       Grant grant = grantOf(locks.lock("k"));
       CompletableFuture<Boolean> extended = grant.extend(LEASE);
-      lose(grant, 1);
+      CompletableFuture<Void> heldAgain = grant.holdAgain();
+      link.grant(1, 8);
+      fails(heldAgain, LockLostException.class);
       link.reply(0, 1L);
       assertFalse(extended.join());
     }

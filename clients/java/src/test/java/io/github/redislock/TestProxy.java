@@ -4,10 +4,12 @@ import java.io.IOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.util.concurrent.atomic.AtomicInteger;
 
-/** An address that can move to another server. Open connections stay where they are. */
+/** An address that can move to another server. Open connections stay where they are, and can be frozen. */
 final class TestProxy implements AutoCloseable {
   private final ServerSocket listening = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+  private final AtomicInteger freezes = new AtomicInteger();
   private volatile int target;
 
   TestProxy(int target) throws IOException {
@@ -23,18 +25,27 @@ final class TestProxy implements AutoCloseable {
     this.target = target;
   }
 
+  /** Lets nothing through any more on the connections that are open now. */
+  void freeze() {
+    freezes.incrementAndGet();
+  }
+
   private void accept() throws Exception {
     while (true) {
       Socket client = listening.accept();
       Socket server = new Socket(InetAddress.getLoopbackAddress(), target);
-      inBackground(() -> pass(client, server));
-      inBackground(() -> pass(server, client));
+      int era = freezes.get();
+      inBackground(() -> pass(client, server, era));
+      inBackground(() -> pass(server, client, era));
     }
   }
 
-  private static void pass(Socket from, Socket to) throws IOException {
+  private void pass(Socket from, Socket to, int era) throws IOException {
+    byte[] bytes = new byte[4096];
     try (from; to) {
-      from.getInputStream().transferTo(to.getOutputStream());
+      for (int count; (count = from.getInputStream().read(bytes)) > 0; ) {
+        if (era == freezes.get()) to.getOutputStream().write(bytes, 0, count);
+      }
     }
   }
 

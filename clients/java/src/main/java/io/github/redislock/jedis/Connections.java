@@ -38,6 +38,7 @@ import redis.clients.jedis.util.Pool;
  */
 class Connections {
   private static final int MOST_REDIRECTIONS = 5;
+  private static final int ASKING_MS = 1000;
   /** The errors of a server that isn't a primary, or not any more. */
   private static final Set<String> OF_REPLICAS = Set.of("READONLY", "MASTERDOWN");
   /** The idle connections to a node that are kept. */
@@ -144,9 +145,9 @@ class Connections {
   private Object at(Pool<Connection> node, boolean isAsking, Exchange exchange) throws Exception {
     Queue<Connection> ready = idle.computeIfAbsent(node, of -> new ConcurrentLinkedQueue<>());
     Connection connection = openOf(ready);
-    if (connection == null) connection = node.getFactory().makeObject().getObject();
+    if (connection == null) connection = opened(node);
     try {
-      if (isAsking) connection.executeCommand(Protocol.Command.ASKING);
+      if (isAsking) ask(connection);
       Object reply = exchange.run(node, connection);
       replied();
       return reply;
@@ -162,7 +163,27 @@ class Connections {
       throw error;
     } finally {
       if (connection.isBroken() || isClosed || ready.size() >= MOST_IDLE || !isCurrent(node)) leave(connection);
-      else ready.add(connection);
+      else keep(connection, ready);
+    }
+  }
+
+  private static void ask(Connection connection) {
+    // A wait before it may have left none.
+    connection.setSoTimeout(ASKING_MS);
+    connection.executeCommand(Protocol.Command.ASKING);
+  }
+
+  private void keep(Connection connection, Queue<Connection> ready) {
+    ready.add(connection);
+    if (isClosed) closed(ready);
+  }
+
+  private Connection opened(Pool<Connection> node) throws Exception {
+    try {
+      return node.getFactory().makeObject().getObject();
+    } catch (JedisConnectionException unreachable) {
+      refreshLater();
+      throw unreachable;
     }
   }
 
@@ -206,7 +227,7 @@ class Connections {
       try {
         refresh();
       } catch (JedisException silent) {
-        // The next lost connection asks again.
+        // The next lost or refused connection asks again.
       } finally {
         isRefreshing.set(false);
       }

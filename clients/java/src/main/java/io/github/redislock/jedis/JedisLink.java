@@ -35,7 +35,7 @@ public final class JedisLink implements Link {
   private static final int PROBE_MS = 1000;
 
   private final Connections connections;
-  private final Map<Connection, Pool<Connection>> waits = new ConcurrentHashMap<>();
+  private final Map<Connection, Wait> waits = new ConcurrentHashMap<>();
   private final ExecutorService threads = Executors.newCachedThreadPool(work -> {
     Thread thread = new Thread(work, "redis-lock-jedis");
     thread.setDaemon(true);
@@ -43,6 +43,17 @@ public final class JedisLink implements Link {
   });
   /** The servers that are looked after. */
   private final Set<Pool<Connection>> probed = ConcurrentHashMap.newKeySet();
+
+  /** A LOCK.WAIT at a server. One connection may serve several, one after the other. */
+  private static final class Wait {
+    final Pool<Connection> node;
+    final Progress progress;
+
+    Wait(Pool<Connection> node, Progress progress) {
+      this.node = node;
+      this.progress = progress;
+    }
+  }
 
   /** Makes a link to the server, the cluster, or the primary that Sentinel names. */
   public JedisLink(UnifiedJedis jedis) {
@@ -100,7 +111,7 @@ public final class JedisLink implements Link {
   }
 
   @Override
-  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
+  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Progress progress) {
     Awaited reply = new Awaited();
     CompletableFuture<Void> sent = new CompletableFuture<>();
     sent.orTimeout(millisOf(attempt), TimeUnit.MILLISECONDS).exceptionally(late -> {
@@ -108,24 +119,34 @@ public final class JedisLink implements Link {
       return null;
     });
     run(reply, () -> connections.redirected(command, (node, connection) -> {
-      sending.run();
+      if (connections.isClosed()) throw closed();
+      progress.sending();
       reply.send(connection, command);
       sent.complete(null);
       // The server ends the wait by BLOCK; 0 is without a limit.
       connection.setSoTimeout(limit.isZero() ? 0 : millisOf(limit));
-      waits.put(connection, node);
-      reply.whenComplete((value, error) -> {
-        if (waits.remove(connection) != null) disconnect(connection);
-      });
-      probeLater(node);
-      try {
-        return connection.getOne();
-      } finally {
-        // Another thread ends the wait and disconnects the connection, perhaps later.
-        if (waits.remove(connection) == null) connection.setBroken();
-      }
+      return read(reply, connection, new Wait(node, progress));
     }));
     return reply;
+  }
+
+  /** Reads the reply of a wait, which another thread may end. */
+  private Object read(Awaited reply, Connection connection, Wait wait) {
+    waits.put(connection, wait);
+    reply.whenComplete((value, error) -> end(connection, wait));
+    // The link may have been closed since the command was sent.
+    if (connections.isClosed()) end(connection, wait);
+    probeLater(wait.node);
+    try {
+      return connection.getOne();
+    } finally {
+      // Another thread ends the wait and disconnects the connection, perhaps later.
+      if (!waits.remove(connection, wait)) connection.setBroken();
+    }
+  }
+
+  private void end(Connection connection, Wait wait) {
+    if (waits.remove(connection, wait)) disconnect(connection);
   }
 
   @Override
@@ -144,9 +165,10 @@ public final class JedisLink implements Link {
   private void probeLater(Pool<Connection> node) {
     if (!probed.add(node)) return;
     CompletableFuture.delayedExecutor(PROBE_EVERY.toMillis(), TimeUnit.MILLISECONDS, threads).execute(() -> {
-      if (!isServing(node)) endWaits(node);
+      if (isServing(node)) tellWaits(node);
+      else endWaits(node);
       probed.remove(node);
-      if (waits.containsValue(node)) probeLater(node);
+      if (waits.values().stream().anyMatch(wait -> wait.node == node)) probeLater(node);
     });
   }
 
@@ -162,9 +184,15 @@ public final class JedisLink implements Link {
     }
   }
 
+  private void tellWaits(Pool<Connection> node) {
+    waits.values().forEach(wait -> {
+      if (wait.node == node) wait.progress.alive();
+    });
+  }
+
   private void endWaits(Pool<Connection> node) {
-    waits.forEach((connection, of) -> {
-      if (of == node && waits.remove(connection, of)) disconnect(connection);
+    waits.forEach((connection, wait) -> {
+      if (wait.node == node) end(connection, wait);
     });
   }
 
@@ -182,7 +210,7 @@ public final class JedisLink implements Link {
 
   private void start(CompletableFuture<Object> reply, Exchange exchange) {
     if (threads.isShutdown()) {
-      reply.completeExceptionally(new IllegalStateException("these locks are closed"));
+      reply.completeExceptionally(closed());
       return;
     }
     threads.execute(() -> {
@@ -214,6 +242,10 @@ public final class JedisLink implements Link {
     } catch (JedisConnectionException closed) {
       // It is closed.
     }
+  }
+
+  private static IllegalStateException closed() {
+    return new IllegalStateException("these locks are closed");
   }
 
   private static int millisOf(Duration limit) {

@@ -7,8 +7,10 @@ import io.github.redislock.spi.Link;
 import io.github.redislock.spi.ServerError;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisCommandExecutionException;
+import io.lettuce.core.RedisConnectionException;
 import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.cluster.RedisClusterClient;
+import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
 import io.lettuce.core.codec.ByteArrayCodec;
 import io.lettuce.core.protocol.AsyncCommand;
@@ -16,9 +18,11 @@ import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
 import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
 import java.time.Duration;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -31,8 +35,6 @@ import java.util.function.Supplier;
  * between reconnects are.
  */
 public final class LettuceLink implements Link {
-  /** The time without a reply after which a connection is replaced. */
-  private static final Duration SILENCE = Duration.ofMillis(500);
   /** The longest time that closing takes its caller. */
   private static final Duration CLOSING = Duration.ofMillis(500);
   /** The errors of a server that isn't a primary, or not any more. */
@@ -43,8 +45,8 @@ public final class LettuceLink implements Link {
   private final Topology topology;
   private final Kept<StatefulConnection<byte[], byte[]>> commands;
   private final Turns turns;
-  /** The time of the latest reply. */
-  private volatile long repliedNanos = System.nanoTime();
+  /** The silence at each slot, because one node of a cluster may be silent while others reply. */
+  private final Map<Integer, Silence> silences = new ConcurrentHashMap<>();
 
   /** Makes a link to one server, or to the primary that Sentinel names. */
   public LettuceLink(RedisClient client) {
@@ -80,14 +82,18 @@ public final class LettuceLink implements Link {
   public CompletableFuture<Object> send(Command command, Duration limit) {
     CompletableFuture<Object> reply = new CompletableFuture<>();
     CompletableFuture<StatefulConnection<byte[], byte[]>> opened = commands.get();
+    Silence silence = silenceOf(command);
+    long sentNanos = silence.sent();
     opened.whenComplete((connection, refused) -> {
       if (refused != null) reply.completeExceptionally(told(refused));
       else if (!reply.isDone()) dispatch(connection, command, reply);
     });
     reply.whenComplete((value, error) -> {
+      if (error == null || error instanceof ServerError) silence.replied();
       if (error == null) commands.replied(opened);
       else if (error instanceof ServerError refusal) replaceIfReplica(opened, refusal);
-      else if (isSilent(error, limit) || Kept.isLost(opened)) replace(opened);
+      else if (error instanceof TimeoutException && silence.isLong(sentNanos) || Kept.isLost(opened)) replace(opened);
+      else if (isUnreachable(error)) follow(opened);
     });
     return reply.orTimeout(Math.max(limit.toMillis(), 1), TimeUnit.MILLISECONDS);
   }
@@ -98,7 +104,7 @@ public final class LettuceLink implements Link {
   }
 
   @Override
-  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
+  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Progress progress) {
     throw new UnsupportedOperationException("a shared connection can't block");
   }
 
@@ -130,21 +136,20 @@ public final class LettuceLink implements Link {
         new AsyncCommand<>(new io.lettuce.core.protocol.Command<>(new Name(command.name()), new Reply(), words));
     reply.whenComplete((value, error) -> sent.cancel(true));
     sent.whenComplete((value, error) -> {
-      if (error == null) repliedNanos = System.nanoTime();
       if (error == null) reply.complete(value);
       else reply.completeExceptionally(told(error));
     });
     connection.dispatch(sent);
   }
 
-  /**
-   * Returns true if a command timed out, and no reply has come for some time. A busy program can be too slow
-   * for its replies: another connection would be slower yet, and the commands under way would fail. Of a
-   * cluster one node may be silent while others reply.
-   */
-  private boolean isSilent(Throwable error, Duration limit) {
-    if (!(error instanceof TimeoutException) || limit.compareTo(SILENCE) < 0) return false;
-    return isCluster || System.nanoTime() - repliedNanos >= SILENCE.toNanos();
+  private Silence silenceOf(Command command) {
+    int slot = isCluster ? SlotHash.getSlot(command.keys().get(0)) : 0;
+    return silences.computeIfAbsent(slot, first -> new Silence());
+  }
+
+  /** Returns true if no connection could be opened: in a cluster to one node, while the others reply. */
+  private static boolean isUnreachable(Throwable error) {
+    return error instanceof RedisConnectionException || error.getCause() instanceof RedisConnectionException;
   }
 
   /** Connects again after the reply of a replica: the server's name may lead to the new primary by now. */
@@ -156,13 +161,25 @@ public final class LettuceLink implements Link {
 
   /** Looks for the node that has taken over from a silent one, else replaces the connections. */
   private void replace(CompletableFuture<StatefulConnection<byte[], byte[]>> silent) {
-    CompletableFuture<Boolean> isMoved = silent.isDone()
-        ? silent.thenCompose(topology::ask)
-        : CompletableFuture.completedFuture(false);
-    isMoved.exceptionally(unknown -> false).thenAccept(moved -> {
+    silences.values().forEach(Silence::end);
+    isMoved(silent).thenAccept(moved -> {
       if (!moved) commands.drop(silent);
       turns.replace();
     });
+  }
+
+  /** Looks for the node that has taken over from one that can't be reached. The connections to the others stay. */
+  private void follow(CompletableFuture<StatefulConnection<byte[], byte[]>> opened) {
+    isMoved(opened).thenAccept(moved -> {
+      if (moved) turns.replace();
+    });
+  }
+
+  private CompletableFuture<Boolean> isMoved(CompletableFuture<StatefulConnection<byte[], byte[]>> opened) {
+    CompletableFuture<Boolean> moved = opened.isDone()
+        ? opened.thenCompose(topology::ask)
+        : CompletableFuture.completedFuture(false);
+    return moved.exceptionally(unknown -> false);
   }
 
   /** A way to keep the connection for commands. */

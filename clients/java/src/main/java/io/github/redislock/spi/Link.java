@@ -29,9 +29,9 @@ public interface Link extends AutoCloseable {
    *
    * @param limit the time until the reply at most, or zero for no limit
    * @param attempt the time until the command is sent at most, with connecting
-   * @param sending is run immediately before the command is sent
+   * @param progress hears of the command until the future ends
    */
-  CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending);
+  CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Progress progress);
 
   /** Returns a link with connections that nobody else uses, for sessions and held-back replies. */
   Link own();
@@ -39,6 +39,15 @@ public interface Link extends AutoCloseable {
   /** Closes the connections. It may block for a moment, so no thread of the Redis client calls it. */
   @Override
   void close();
+
+  /** The progress of a LOCK.WAIT, which has no reply before its end. */
+  interface Progress {
+    /** Notes that the command is sent immediately after this call. */
+    void sending();
+
+    /** Notes that the server has replied to a PING since the command was sent. */
+    default void alive() {}
+  }
 
   /** A turn in the queue, with the words of NOTIFY that belong into its command. */
   interface Turn extends AutoCloseable {

@@ -1,5 +1,6 @@
 package io.github.redislock.jedis;
 
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -23,6 +24,7 @@ import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.UnifiedJedis;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.providers.PooledConnectionProvider;
+import redis.clients.jedis.util.Pool;
 
 /** The connections of a link on Jedis. */
 class ConnectionsTest {
@@ -79,6 +81,28 @@ class ConnectionsTest {
       }));
       connections.close();
       assertTrue(wasOpen.get());
+    }
+  }
+
+  @Test
+  void aConnectionThatIsReadyAfterTheEndIsClosed() throws Exception {
+    try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+      Factory factory = new Factory(server.getLocalPort());
+      AtomicReference<Runnable> atCheck = new AtomicReference<>(() -> {});
+      Connections connections = new Connections(new Opening(new PooledConnectionProvider(factory))) {
+        @Override
+        boolean isCurrent(Pool<Connection> node) {
+          atCheck.getAndSet(() -> {}).run();
+          return super.isCurrent(node);
+        }
+      };
+      AtomicReference<Connection> used = new AtomicReference<>();
+      connections.redirected(CHECK, (node, connection) -> {
+        used.set(connection);
+        atCheck.set(connections::close);
+        return null;
+      });
+      assertFalse(used.get().isConnected());
     }
   }
 

@@ -42,9 +42,9 @@ final class LifecycleLink implements Link, SmartLifecycle {
   }
 
   @Override
-  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Runnable sending) {
+  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Progress progress) {
     try {
-      return current().block(command, limit, attempt, sending);
+      return current().block(command, limit, attempt, progress);
     } catch (RuntimeException unopened) {
       return CompletableFuture.failedFuture(unopened);
     }
