@@ -158,7 +158,7 @@ instructions: run-deps build ## count instructions under valgrind on SERVERS, an
 # The clients that `make test-clients` runs: CLIENTS="python-sync ioredis"; all by default. The tests mostly
 # wait for time to pass; the suite itself took 44 % of a CPU as a debug build.
 CLIENTS ?=
-CLIENT_THREADS ?= 8
+CLIENT_THREADS ?= 12
 .PHONY: test-clients
 test-clients: run-deps build ## test the client libraries on one server and a cluster; CLIENTS="python-sync ..." and SERVERS pick
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-conformance -- --test-threads=$(CLIENT_THREADS) \
@@ -185,7 +185,8 @@ uninstall: ## remove what `make install` copied with the same PREFIX and DESTDIR
 
 # Builds cargo-deb once if it is missing, outside this project's target directory.
 CARGO_DEB = cargo deb --version >/dev/null 2>&1 || \
-  (unset CARGO_TARGET_DIR; cargo install --debug --locked --version 3.8.0 --no-default-features cargo-deb)
+  (unset CARGO_TARGET_DIR; export CARGO_PROFILE_DEV_DEBUG=0; \
+  cargo install --debug --locked --version 3.8.0 --no-default-features cargo-deb)
 
 deb-deps: build-deps
 	@sh scripts/deps.sh deb
@@ -248,7 +249,7 @@ test-monitoring: test-deps build ## run the exporter and Prometheus's own checks
 deny: ## check the licences and sources of all dependencies
 	@cargo deny --version >/dev/null 2>&1 || sh scripts/prebuilt.sh cargo-deny || { \
 	  echo "building cargo-deny, which takes two minutes, once" >&2; \
-	  unset CARGO_TARGET_DIR; cargo install --debug --locked --version 0.20.2 cargo-deny; }
+	  unset CARGO_TARGET_DIR; CARGO_PROFILE_DEV_DEBUG=0 cargo install --debug --locked --version 0.20.2 cargo-deny; }
 	cargo deny --log-level error check licenses bans sources
 
 .PHONY: pages

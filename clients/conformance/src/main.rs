@@ -103,7 +103,7 @@ fn run(options: Options) -> Result<ExitCode> {
                 }
             }
         }
-        for folder in &folders {
+        for folder in longest_first(&folders) {
             let trial = |program, name| own_tests(&folder.join(program), name, server, module);
             tests.extend(trial("test", "its own tests"));
             speed_tests.extend(trial("speed", "its own tests of speed"));
@@ -154,6 +154,14 @@ fn tell_what_is_left_out(client: &Client) {
 fn folders_of(clients: &[Client]) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = clients.iter().map(|it| it.folder.clone()).collect();
     folders.dedup();
+    folders
+}
+
+/// Returns the folders in the order in which their own tests begin. Java's take longest, so none of the
+/// others begins after them.
+fn longest_first(folders: &[PathBuf]) -> Vec<&PathBuf> {
+    let mut folders: Vec<&PathBuf> = folders.iter().collect();
+    folders.sort_by_key(|folder| !folder.ends_with("java"));
     folders
 }
 
