@@ -292,7 +292,8 @@ final class Grant {
 
   /** Returns the lease to set now: it doesn't go beyond the longest hold. */
   private Duration nextLease() {
-    long restMs = Math.max(Duration.ofNanos(lastEndNanos - System.nanoTime()).toMillis(), 1);
+    // Rounded up, because the hold isn't to end before its time.
+    long restMs = Math.max(Duration.ofNanos(lastEndNanos - System.nanoTime() + 999_999).toMillis(), 1);
     return Duration.ofMillis(Math.min(lease().toMillis(), restMs));
   }
 
