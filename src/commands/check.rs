@@ -23,7 +23,7 @@ impl Command for Check {
         about: CommandDoc {
             flags: c"readonly fast",
             summary:
-                c"Tells how many milliseconds of its lease a token has left, 0 when it doesn't hold.",
+                c"Returns the remaining lease of a token in milliseconds, or 0 if it doesn't hold the lock.",
             complexity: c"O(N), N being the holders of a shared lock; O(1) for an exclusive one",
             history: SINCE_0_1_0,
         },

@@ -23,7 +23,7 @@ impl Command for Hot {
         },
         about: CommandDoc {
             flags: c"readonly",
-            summary: c"Tells which keys were waited for most in the last minutes.",
+            summary: c"Returns the keys that were waited for most in the last minutes.",
             complexity: c"O(N + K*log(N)), N being the waiters and K the keys looked at: those \
                           shown, and hotter ones that the caller may not read",
             history: SINCE_0_1_0,

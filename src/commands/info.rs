@@ -36,7 +36,7 @@ impl Command for Info {
         },
         about: CommandDoc {
             flags: c"readonly",
-            summary: c"Tells who holds a lock and who waits for it.",
+            summary: c"Returns the holders and the waiters of a lock.",
             complexity: c"O(N + M), N being the holders and M the waiters shown",
             history: SINCE_0_1_0,
         },

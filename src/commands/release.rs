@@ -15,14 +15,15 @@ impl SingleAndMulti for Release {
 
     const ONE: CommandDoc = CommandDoc {
         flags: c"write fast",
-        summary: c"Gives up holds of a lock, one unless told, and hands the lock over when it was the last.",
+        summary:
+            c"Removes holds of a lock, one by default, and releases the lock with the last one.",
         complexity: c"O(log W), W being the waiters of the server; O(1) when nobody waits",
         history: SINCE_0_1_0,
     };
 
     const MANY: CommandDoc = CommandDoc {
         flags: c"write getkeys-api",
-        summary: c"Gives up holds of each lock that the token holds, one unless told.",
+        summary: c"Removes holds of each lock that the token holds, one by default.",
         complexity: c"O(K log W), K being the keys and W the waiters of the server",
         history: SINCE_0_1_0,
     };
