@@ -10,6 +10,8 @@ class Kept:
 
     def __init__(self) -> None:
         self.link: Any = None
+        # True if the last release of the session is done, so no other call needs the connection.
+        self.is_done = False
 
 
 class Call:
@@ -18,6 +20,10 @@ class Call:
     def __init__(self, token: bytes, kept: Optional[Kept] = None, is_apart: bool = False) -> None:
         self.token = token
         self.kept = kept or Kept()
+        # True if the connection is that of a held session.
+        self.is_of_session = kept is not None
+        # The connection of the latest command.
+        self.link: Any = None
         # True if its commands need a connection of their own.
         self.is_apart = is_apart
         # The connections on which a command of this call got no reply.
@@ -36,6 +42,16 @@ class Call:
         links, self.unanswered = self.unanswered, []
         for link in links:
             link.leave(commands)
+
+    def part(self, io: Any) -> None:
+        """Give the connection up. That of a held session stays open, because the session ends with
+        it."""
+        if not self.is_of_session:
+            io.put_back(self)
+            return
+        link, self.kept.link = self.kept.link, None
+        if link is not None:
+            self.unanswered.append(link)
 
     async def wait(self, gate: Any, seconds: float) -> bool:
         """Wait until the gate opens. Return False if the time is over first."""

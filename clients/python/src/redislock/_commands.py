@@ -181,7 +181,7 @@ class Commands:
             address, is_sent = elsewhere, False
             try:
                 link = await self.io.take(self.servers, key, elsewhere, call, until, kind)
-                address, is_sent = link.address, True
+                address, is_sent, call.link = link.address, True, link
                 words = [("ASKING",), *commands] if asking else commands
                 replies = await self._exchange(link, words, call, answer_by or until)
             except Exception as error:
@@ -193,7 +193,7 @@ class Commands:
             replies = replies[len(words) - len(commands) :]
             wrong = next((reply for reply in replies if isinstance(reply, Exception)), None)
             if isinstance(wrong, exceptions.AskError):
-                self.io.put_back(call)
+                call.part(self.io)
                 elsewhere = (wrong.host, wrong.port)
                 asking = not isinstance(wrong, exceptions.MovedError)
                 if not asking:
@@ -202,7 +202,7 @@ class Commands:
             if wrong is None:
                 return replies
             if is_outage(wrong):
-                self.io.put_back(call)
+                call.part(self.io)
                 raise self._outage(key, wrong, link.address, call, 0) from wrong
             raise wrong
         raise Unavailable("the cluster redirects without end")
@@ -247,7 +247,9 @@ class Commands:
         for pause in pauses():
             began = time.monotonic()
             try:
-                return await act(min(until, began + self.attempt_timeout))
+                result = await act(min(until, began + self.attempt_timeout))
+                call.is_reported = False
+                return result
             except Exception as error:
                 if not is_outage(error):
                     raise final(error, call.token) from None

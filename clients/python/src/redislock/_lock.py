@@ -10,9 +10,10 @@ import math
 import os
 import time
 import weakref
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import (
     Any,
+    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
@@ -26,6 +27,8 @@ from typing import (
     TypeVar,
     Union,
 )
+
+from redis.exceptions import ResponseError
 
 from ._call import Call, Kept
 from ._commands import Commands, Io
@@ -89,6 +92,8 @@ class Grant:
         self.forget: Callable[[], Any] = lambda: None
         # The gate of the latest renewal's command, which opens at its end.
         self.renewal: Any = None
+        # The order of the commands that set the lease: one at a time, as the server executes them.
+        self.turn = Turn(lock._io)
         self._renews = lock._options.renew
         self.prolong(lease, asked_at)
 
@@ -96,8 +101,7 @@ class Grant:
         """Set the lease, counted from the request, because the server counts from then or later."""
         self.lease = lease
         self.ends_at = asked_at + lease
-        renews = self._renews and self.ends_at < self.max_end - 0.002
-        self.renew_at = asked_at + lease / 3 if renews else math.inf
+        self.renew_at = asked_at + lease / 3 if self.renews else math.inf
 
     def postpone(self, now: float) -> float:
         """Repeat a renewal that failed, because it may succeed before the lease ends."""
@@ -107,11 +111,19 @@ class Grant:
     def pass_left(self, call: Any) -> None:
         """Let a call close the connections that the session has left."""
         links, self.left = self.left, []
-        call.unanswered += links
+        for link in links:
+            # An inner release may have left the connection on which a renewal tied the session.
+            is_tied = link is call.link and not self.is_ended
+            (self.left if is_tied else call.unanswered).append(link)
 
     def rest(self, at_least: float) -> float:
         """Return the rest of ``at_least`` seconds since the grant, or 0 while it is held."""
         return self.granted_at + at_least - time.monotonic() if self.is_ended else 0.0
+
+    @property
+    def renews(self) -> bool:
+        """True if the lease is to be renewed once more."""
+        return self._renews and self.ends_at < self.max_end - 0.002
 
     @property
     def due(self) -> float:
@@ -136,6 +148,10 @@ class Grant:
         return self.due
 
 
+class Cleanups(List[Any]):
+    """The gates of cleanups that go on. Until they are done, their token must not acquire."""
+
+
 class LockBase:
     """A lock that all users of the same keys share."""
 
@@ -157,14 +173,13 @@ class LockBase:
         self._grant: Optional[Grant] = None
         self._fence: Optional[int] = None
         self._lost = False
-        # The cause of the outage that the latest command met, or None after a reply.
-        self._fault: Optional[str] = None
+        # The time of the latest reply to an action of this object.
+        self._replied_at = -math.inf
         # True if a command of this token got no reply. It may still arrive, during a later grant.
         self._is_token_spent = False
         # The calls of acquire() that go on, which cancel() stops.
         self._calls: Set[Any] = set()
-        # The gates of cleanups that go on. Until they are done, this token must not acquire.
-        self._cleanups: List[Any] = []
+        self._cleanups = self._locks._cleanups_of(self._options)
         # The users whose grant was lost, and how often each of them is still to release it.
         self._losers: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
         # The sum of these holds, with those of users that were collected.
@@ -241,8 +256,10 @@ class LockBase:
             if owner is not None:
                 raise AlreadyHeld("this thread holds the lock already; make it with reentrant=True")
         self._refuse_lost()
+        began = time.monotonic()
         if not await self._turn.take(call, until):
-            self._refuse_outage()
+            if self._grant is None and self._replied_at < began:
+                await self._refuse_outage(end)
             return None
         fence = None
         try:
@@ -261,11 +278,10 @@ class LockBase:
         if self._options.reentrant and self._user() in self._losers:
             raise LockLost("the lock was lost before it was acquired again")
 
-    def _refuse_outage(self) -> None:
-        """Raise an error if the call that has the turn can't reach a server."""
-        fault = self._fault
-        if self._grant is None and fault is not None:
-            raise Unavailable(fault)
+    async def _refuse_outage(self, end: float) -> None:
+        """Raise an error if no server replies. A reply that is an error is a reply."""
+        with suppress(ResponseError):
+            await self._of_each_key(end, "LOCK.CHECK", self.token)
 
     def _user(self) -> Any:
         """Return the thread or task, or a part of the object if the object is the owner."""
@@ -277,7 +293,6 @@ class LockBase:
         return not self._options.reentrant or self._io.owner() is not None
 
     async def _acquire_anew(self, call: Any, limit: float, end: float) -> Optional[FenceBase]:
-        self._fault = None
         try:
             # A release that fails meanwhile adds its cleanup.
             while gate := next(iter(self._cleanups), None):
@@ -333,6 +348,7 @@ class LockBase:
                 return None
             if time.monotonic() - asked_at < lease / 3 or answer_by is not None:
                 return Grant(self, call, reply, lease, asked_at)
+            call.is_unsure = True
 
     async def _wait_blocked(self, call: Any, limit: float) -> Optional[Grant]:
         """Wait with LOCK.WAIT. Now and then the same wait moves to a new connection, which proves
@@ -360,6 +376,7 @@ class LockBase:
                 if grant is None or time.monotonic() - asked_at < grant.lease / 3:
                     return grant  # type: ignore[no-any-return]
                 # The grant may be over. If it isn't, this confirms it.
+                call.is_unsure = True
                 grant = await self._try(call, min(limit + GRACE_SECONDS, self._deadline()))
                 if grant is not None:
                     return grant
@@ -404,20 +421,21 @@ class LockBase:
     async def _again(self, grant: Grant, call: Any, end: float) -> FenceBase:
         """Add a hold to a held lock, which needs no wait."""
         if grant.kept is not None:
-            call.kept = grant.kept
+            call.kept, call.is_of_session = grant.kept, True
         grant.holds += 1
 
         async def once(end: float) -> Any:
-            if grant.is_over:
-                return None
-            asked_at = time.monotonic()
-            left = end - asked_at
-            (reply,) = await self._ask(
-                call, self._options.acquire(grant.lease, grant.holds, left), until=end
-            )
-            if reply is not None:
-                grant.prolong(grant.lease, asked_at)
-            return reply
+            async with self._ordered(grant, call, end):
+                if grant.is_over:
+                    return None
+                asked_at = time.monotonic()
+                left = end - asked_at
+                (reply,) = await self._ask(
+                    call, self._options.acquire(grant.lease, grant.holds, left), until=end
+                )
+                if reply is not None:
+                    grant.prolong(grant.lease, asked_at)
+                return reply
 
         # If the grant is lost meanwhile, the next one waits for the end of this request.
         with self._gated():
@@ -553,7 +571,10 @@ class LockBase:
             return False
         if grant.holds > 1:
             grant.holds -= 1
-            return await self._give_back(grant, self._deadline())
+            is_held = await self._give_back(grant, self._deadline())
+            if not is_held:
+                self._lose(grant)
+            return is_held
         if not self._end(grant):
             return await self._release()
         return await self._give_back_and_turn(grant, self._deadline())
@@ -562,7 +583,11 @@ class LockBase:
         try:
             # A command that is sent again would release the next grant of this token.
             with self._gated():
-                return await self._give_back(grant, end)
+                is_held = await self._give_back(grant, end)
+                if not is_held:
+                    self._lost = True
+                    self._tell_lost()
+                return is_held
         finally:
             if self._keeps_turn:
                 self._turn.give()
@@ -609,6 +634,8 @@ class LockBase:
                 await grant.renewal.wait((end - time.monotonic()) / 2)
             rest = 0.0 if holds else grant.rest(at_least)
             (count,) = await self._ask(call, options.give_back(holds, rest), until=end)
+            if not holds and grant.kept is not None:
+                grant.kept.is_done = True
             self._put_back(grant, call)
             return len(options.keys) if count and rest > 0 else count
 
@@ -624,8 +651,6 @@ class LockBase:
             else:
                 self._let_go(grant, call)
             if is_of_another_type(error):
-                self._lost = True
-                self._tell_lost()
                 return False
             if isinstance(error, Unavailable):
                 left = max(0.0, grant.ends_at - time.monotonic())
@@ -635,16 +660,15 @@ class LockBase:
             raise
         # If a reply was lost, the command before may have released the lock. A session may instead
         # have ended with its connection.
-        may_be_released = bool(call.unanswered) and grant.is_ended and grant.kept is None
+        may_be_released = (
+            count == 0
+            and bool(call.unanswered)
+            and grant.is_ended
+            and grant.kept is None
+            and grant.rest(self._options.at_least) <= 0
+        )
         self._let_go(grant, call)
-        if count == len(self._options.keys) or may_be_released:
-            return True
-        if grant.is_ended:
-            self._lost = True
-            self._tell_lost()
-        else:
-            self._lose(grant)
-        return False
+        return may_be_released or bool(count == len(self._options.keys))
 
     def _give_back_later(self, grant: Grant, once: Callable[[float], Any], call: Any) -> None:
         if grant.kept is not None and not grant.is_ended:
@@ -664,20 +688,22 @@ class LockBase:
 
     def _put_back(self, grant: Grant, call: Any) -> None:
         """Keep a call's connection, unless a session needs it."""
-        if grant.kept is None or grant.is_ended:
+        if grant.kept is None or grant.kept.is_done:
             self._io.put_back(call)
 
     async def _renew(self, grant: Grant) -> None:
         call = self._call(grant.kept)
 
         async def once(end: float) -> bool:
-            now = time.monotonic()
-            lease = min(grant.lease, grant.max_end - now)
-            grant.renewal = gate = self._io.gate()
-            try:
-                return grant.is_over or await self._prolong(grant, call, lease, grant.lease, end)
-            finally:
-                gate.open()
+            async with self._ordered(grant, call, end):
+                lease = min(grant.lease, grant.max_end - time.monotonic())
+                if grant.is_over or lease <= 0:
+                    return True
+                grant.renewal = gate = self._io.gate()
+                try:
+                    return await self._prolong(grant, call, lease, grant.lease, end)
+                finally:
+                    gate.open()
 
         try:
             is_held = await self._retry(once, call, grant.ends_at, in_background=True)
@@ -698,7 +724,9 @@ class LockBase:
             self._io.keeper.hold(grant)
 
     def _renew_now(self, grant: Grant) -> None:
-        grant.renew_at = min(grant.renew_at, time.monotonic())
+        now = time.monotonic()
+        if now < grant.max_end:
+            grant.renew_at = min(grant.renew_at, now)
         self._io.keeper.hold(grant)
 
     async def _extend(self, lease: float) -> bool:
@@ -706,17 +734,18 @@ class LockBase:
         grant = self._held()
         if grant is None:
             return False
-        call = self._call(grant.kept)
+        call, began = self._call(grant.kept), time.monotonic()
 
         async def once(end: float) -> bool:
-            return not grant.is_over and await self._prolong(grant, call, lease, lease, end)
+            async with self._ordered(grant, call, end):
+                return not grant.is_over and await self._prolong(grant, call, lease, lease, end)
 
         try:
-            is_held = await self._retry(once, call, self._deadline())
+            is_held = await self._retry(once, call, self._deadline()) and not grant.is_ended
         except BaseException as error:
             if not is_of_another_type(error):
                 # The server may yet set a lease that is shorter than the one that is known here.
-                self._renew_now(grant)
+                self._renew_or_shorten(grant, call, began + lease)
                 raise
             is_held = False
         finally:
@@ -726,6 +755,24 @@ class LockBase:
         else:
             self._lose(grant)
         return is_held
+
+    def _renew_or_shorten(self, grant: Grant, call: Any, ends_at: float) -> None:
+        """Set the lease anew. If it isn't renewed, count on the end that the call may have set."""
+        if grant.renews:
+            self._renew_now(grant)
+        elif call.unanswered:
+            grant.ends_at = min(grant.ends_at, ends_at)
+            self._io.keeper.hold(grant)
+
+    @asynccontextmanager
+    async def _ordered(self, grant: Grant, call: Any, end: float) -> AsyncIterator[None]:
+        """Let no other command set the lease until the block is left."""
+        if not await grant.turn.take(call, end):
+            raise Unavailable("no answer from the server to an earlier command of this lock")
+        try:
+            yield
+        finally:
+            grant.turn.give()
 
     async def _prolong(
         self, grant: Grant, call: Any, lease: float, later: float, end: float
@@ -746,13 +793,14 @@ class LockBase:
     # --- ask the server ---------------------------------------------------------------------------
 
     async def _left(self) -> float:
-        return float(min(await self._of_each_key("LOCK.CHECK", self.token))) / 1000
+        lefts = await self._of_each_key(self._deadline(), "LOCK.CHECK", self.token)
+        return float(min(lefts)) / 1000
 
     async def _is_locked(self) -> bool:
-        infos = await self._of_each_key("LOCK.INFO", "WAITERS", 0)
+        infos = await self._of_each_key(self._deadline(), "LOCK.INFO", "WAITERS", 0)
         return not all(is_free(info) for info in infos)
 
-    async def _of_each_key(self, command: str, *words: Any) -> List[Any]:
+    async def _of_each_key(self, end: float, command: str, *words: Any) -> List[Any]:
         call = self._call()
         commands = [(command, key, *words) for key in self._options.keys]
 
@@ -761,7 +809,7 @@ class LockBase:
             self._io.put_back(call)
             return replies
 
-        return await self._retry(once, call, self._deadline())
+        return await self._retry(once, call, end)
 
     # --- with -------------------------------------------------------------------------------------
 
@@ -805,16 +853,12 @@ class LockBase:
         until: float,
         in_background: bool = False,
     ) -> T:
-        """Repeat an action after outages. Note them for the callers that wait for their turn."""
+        """Repeat an action after outages. Note the reply for callers that wait for their turn."""
 
         async def noted(end: float) -> T:
-            try:
-                result = await act(end)
-            except Unavailable as error:
-                # Not the error itself, because it refers to this object.
-                self._fault = str(error)
-                raise
-            self._fault = None
+            result = await act(end)
+            if not isinstance(result, NoAnswer):
+                self._replied_at = time.monotonic()
             return result
 
         return await self._commands.retry(noted, call, until, in_background)
@@ -905,6 +949,7 @@ class LocksBase(Generic[L]):
         self._observer = observer or Observer()
         self._commands = Commands(client, io, seconds, self._observer)
         self._made: "weakref.WeakSet[L]" = weakref.WeakSet()
+        self._forget_cleanups()
         _ALL.add(self)
 
     def lock(
@@ -967,8 +1012,18 @@ class LocksBase(Generic[L]):
         self._made.add(lock)
         return lock
 
+    def _forget_cleanups(self) -> None:
+        self._guard = self._io.guard()
+        # Lock objects with one chosen token share them.
+        self._cleanups: "weakref.WeakValueDictionary[Any, Cleanups]" = weakref.WeakValueDictionary()
+
+    def _cleanups_of(self, options: Options) -> Cleanups:
+        with self._guard:
+            return self._cleanups.setdefault((options.keys, options.raw_token), Cleanups())
+
     async def _release_all(self) -> int:
-        count, failure = 0, None
+        count = 0
+        failure: Optional[Exception] = None
         end = time.monotonic() + self._commands.command_timeout
         for grant in list(self._io.keeper.held):
             lock = grant.lock()
@@ -976,7 +1031,7 @@ class LocksBase(Generic[L]):
                 continue
             try:
                 count += await lock._give_back_and_turn(grant, end)
-            except Unavailable as error:
+            except Exception as error:
                 failure = error
         if failure is not None:
             raise failure
@@ -1030,6 +1085,7 @@ class LocksBase(Generic[L]):
                 # The session must end with the parent's connection, so this copy closes.
                 grant.kept.link = None
         self._io.forget()
+        self._forget_cleanups()
         for lock in list(self._made):
             lock._begin()
 

@@ -41,12 +41,12 @@ class Gate:
 
     def __init__(self) -> None:
         self._is_open = False
-        self._waiter: "Optional[asyncio.Future[None]]" = None
+        self._waiters: "List[asyncio.Future[None]]" = []
 
     def open(self) -> None:
         self._is_open = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        for waiter in self._waiters:
+            _over(waiter)
 
     def close(self) -> None:
         self._is_open = False
@@ -54,13 +54,15 @@ class Gate:
     async def wait(self, seconds: float) -> bool:
         if not self._is_open:
             loop = asyncio.get_running_loop()
-            self._waiter = waiter = loop.create_future()
+            waiter = loop.create_future()
+            self._waiters.append(waiter)
             # At most an hour, because some loops take no delay of many years.
             timer = loop.call_later(min(max(0.0, seconds), 3600.0), _over, waiter)
             try:
                 await waiter
             finally:
                 timer.cancel()
+                self._waiters.remove(waiter)
             if not self._is_open and seconds > 3600:
                 return await self.wait(seconds - 3600)
         return self._is_open
@@ -110,6 +112,8 @@ class Line:
             raise last
         replies = [future.result() for future in futures]
         for reply in replies:
+            if isinstance(reply, exceptions.BusyLoadingError):
+                break
             if isinstance(reply, exceptions.ConnectionError):
                 raise reply
         return replies
@@ -145,7 +149,7 @@ class Line:
             while True:
                 try:
                     reply = await self._raw.read_response(disable_decoding=True)
-                except exceptions.ResponseError as error:
+                except (exceptions.ResponseError, exceptions.BusyLoadingError) as error:
                     reply = error
                 self._receive(reply)
         except Exception as error:
@@ -297,7 +301,7 @@ class Tasks:
             self._loop = asyncio.get_running_loop()
         if call.is_apart:
             if call.kept.link is None or elsewhere is not None:
-                self.put_back(call)
+                call.part(self)
                 opened = await self._open_own(servers, key, elsewhere, until)
                 if call.kept.link is None:
                     call.kept.link = opened

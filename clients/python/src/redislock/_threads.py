@@ -115,7 +115,7 @@ class Link:
             call.begin(self._interrupt)
             self._is_spent = True
             self.raw.send_packed_command(self.raw.pack_commands(commands))
-            replies = [self._receive(until) for _ in commands]
+            replies = self._receive_all(len(commands), until)
             self._is_spent = False
             call.begin(None)
             return replies
@@ -126,13 +126,23 @@ class Link:
         finally:
             self._busy.release()
 
+    def _receive_all(self, count: int, until: float) -> List[Any]:
+        replies: List[Any] = []
+        while len(replies) < count:
+            reply = self._receive(until)
+            replies.append(reply)
+            if isinstance(reply, exceptions.BusyLoadingError):
+                # redis-py has closed the connection, so no other reply comes.
+                replies += [reply] * (count - len(replies))
+        return replies
+
     def _receive(self, until: float) -> Any:
         while not self.raw.can_read(max(0.0, min(until - time.monotonic(), 60.0))):
             if time.monotonic() >= until:
                 raise NoAnswer
         try:
             return self.raw.read_response(disable_decoding=True)
-        except exceptions.ResponseError as error:
+        except (exceptions.ResponseError, exceptions.BusyLoadingError) as error:
             return error
 
     def _interrupt(self) -> None:
@@ -261,7 +271,7 @@ class Threads:
     ) -> Link:
         """Return the call's connection, an idle one, or a new one."""
         if call.kept.link is None or elsewhere is not None:
-            self.put_back(call)
+            call.part(self)
             idle = self._idle.get(servers.find(key, elsewhere), [])
             while idle and not call.unanswered and call.kept.link is None:
                 link = idle.pop()
