@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 
 import type { Connection, Link, Word } from './connection.js';
 import { UnavailableError } from './errors.js';
-import { ConnectionFailure, finalError, outageIn, scrub } from './failures.js';
+import { ConnectionFailure, finalError, mayBeDone, outageIn, scrub } from './failures.js';
 import type { Terms } from './options.js';
 import { backgroundPause, Bell, ignore, now, type Pace, unlessAborted } from './time.js';
 import type { Turns } from './turns.js';
@@ -76,6 +76,8 @@ export interface Grant {
   /** End of the longest hold. */
   endsAt: number;
   holds: number;
+  /** Sending time of the command that set the lease. */
+  setAt: number;
 }
 
 /** The commands of one token for its keys. */
@@ -211,10 +213,11 @@ export class Claim {
     return this.#leaving === undefined;
   }
 
-  /** Resends a request. Until its reply is there, its effect is unknown. */
+  /** Resends a request. Its effect is unknown until a reply tells of it and of all earlier attempts. */
   #resendUnsure<T>(send: (ms: number) => Promise<T>, call: AcquireCall): Promise<T> {
     const wasUnsure = call.unsure;
     const attempt = async (ms: number) => {
+      const wasUnsureBefore = call.unsure;
       call.unsure = true;
       try {
         const reply = await send(ms);
@@ -222,7 +225,7 @@ export class Claim {
         return reply;
       } catch (error) {
         call.waited = true;
-        if (outageIn(error, '') === undefined) call.unsure = wasUnsure;
+        if (!mayBeDone(error)) call.unsure = wasUnsureBefore;
         throw error;
       }
     };
@@ -237,7 +240,7 @@ export class Claim {
     if (!Array.isArray(reply)) return undefined;
     const until = since + leaseMs;
     if (now() >= until) throw new ConnectionFailure('the grant was over when its reply came');
-    return { fence: Number(reply[1]), since, leaseMs: this.#terms.leaseMs, until, endsAt: since + maxHoldMs, holds };
+    return { fence: Number(reply[1]), since, leaseMs: this.#terms.leaseMs, until, endsAt: since + maxHoldMs, holds, setAt: since };
   }
 
   /** Ties a grant to its session, and waits for its replicas. Returns false if the grant is gone. */
@@ -252,9 +255,22 @@ export class Claim {
     return confirmed;
   }
 
-  /** Sets the lease. Returns false if the token doesn't hold all the keys. */
-  extend(leaseMs: () => number, call: Call): Promise<boolean> {
-    return this.#resend((ms) => this.#prolong(leaseMs(), ms), call);
+  /**
+   * Sets the lease. Returns false if the token doesn't hold all the keys. Calls `unanswered` after
+   * each attempt that may have set the lease and has no reply.
+   */
+  extend(leaseMs: () => number, unanswered: () => void, call: Call): Promise<boolean> {
+    const attempt = async (ms: number) => {
+      const askedMs = leaseMs();
+      try {
+        // A later reply would be of a lease that is over.
+        return await this.#prolong(askedMs, Math.min(ms, askedMs));
+      } catch (error) {
+        if (mayBeDone(error)) unanswered();
+        throw error;
+      }
+    };
+    return this.#resend(attempt, call);
   }
 
   async #prolong(leaseMs: number, ms: number, replicas?: number): Promise<boolean> {
@@ -273,18 +289,25 @@ export class Claim {
    */
   async release({ holds, until }: Pick<Grant, 'holds' | 'until'>, keepUntil: number, call: Call): Promise<boolean> {
     const { reentrant, session } = this.#terms;
-    let sent = 0;
+    let unsure = false;
     const send = (ms: number) => {
-      sent += 1;
       const restMs = Math.ceil(keepUntil - now());
       if (holds > 0 || restMs <= 0) return this.#send('RELEASE', reentrant ? ['HOLDS', String(holds)] : [], ms);
       return this.#send('EXTEND', ['PX', String(restMs), ...(session ? ['NOSESSION'] : [])], ms);
     };
+    const attempt = async (ms: number) => {
+      try {
+        return await send(ms);
+      } catch (error) {
+        unsure ||= mayBeDone(error);
+        throw error;
+      }
+    };
     try {
-      const released = await this.#resend(send, call);
+      const released = await this.#resend(attempt, call);
       // If a reply was lost, the command before may have released the lock. A session may instead
-      // have ended with its connection.
-      return Number(released) === this.#keys.length || (sent > 1 && holds === 0 && !session);
+      // have ended with its connection, and a lock that is to stay would still be there.
+      return Number(released) === this.#keys.length || (unsure && holds === 0 && !session && keepUntil <= now());
     } catch (error) {
       if (error instanceof UnavailableError) void this.#cleanUp(send, until, false);
       throw error;

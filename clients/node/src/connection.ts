@@ -1,4 +1,4 @@
-import { ConnectionFailure, pointsElsewhere } from './failures.js';
+import { ConnectionFailure, markUnsent, pointsElsewhere } from './failures.js';
 import { UnavailableError } from './errors.js';
 import { after, ignore, now } from './time.js';
 
@@ -12,7 +12,7 @@ export interface Wire {
   /** Settles when the wire can take commands, or with the reason why it never will. */
   readonly ready: Promise<unknown>;
   send(key: string, words: Word[]): Promise<unknown>;
-  /** Subscribes to a channel. Calls `missed` when messages may have been lost. */
+  /** Subscribes to a channel. Calls `missed` when messages may have been lost, which a failure isn't. */
   subscribe(channel: string, heard: (message: string) => void, missed: () => void): Promise<unknown>;
   close(): void;
 }
@@ -66,7 +66,11 @@ export class Connection {
     const wire = this.#wire;
     if (wire) return this.#exchange(wire, key, words, ms, ms);
     const until = now() + ms;
-    return this.#within(this.#open(), ms).then((opened) => this.#exchange(opened, key, words, ms, until - now()));
+    const send = (opened: Wire) => this.#exchange(opened, key, words, ms, until - now());
+    return this.#within(this.#open(), ms).then(send, (error) => {
+      markUnsent(error);
+      throw error;
+    });
   }
 
   async subscribe(channel: string, heard: (message: string) => void, missed: () => void) {

@@ -7,6 +7,18 @@ export class ConnectionFailure extends Error {
   override readonly name = 'ConnectionFailure';
 }
 
+/** Failures of commands that were never written. */
+const unsent = new WeakSet<object>();
+
+/** Marks the failure of a command that was never written. */
+export function markUnsent(error: unknown) {
+  if (error instanceof Error) unsent.add(error);
+}
+
+/** Returns true if the failed command was written and has no reply, so that it may have had its effect. */
+export const mayBeDone = (error: unknown) =>
+  error instanceof Error && !unsent.has(error) && replyCode(error) === undefined && outageIn(error, '') !== undefined;
+
 /** First words of replies that a later attempt may not meet again. */
 const PASSING_REPLIES: Record<string, string> = {
   LOADING: 'the server is loading its data',

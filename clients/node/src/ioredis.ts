@@ -1,4 +1,4 @@
-import { type Cluster, Command, type Redis, type RedisOptions } from 'ioredis';
+import { type Cluster, type ClusterNode, Command, type Redis, type RedisOptions } from 'ioredis';
 import type { Link, Wire, Word } from './connection.js';
 import { backendOf, Locks as LocksOfLink, type LocksOptions } from './locks.js';
 import { slotOf } from './slot.js';
@@ -39,7 +39,7 @@ const settings = (timeoutMs: number): RedisOptions => ({
 
 const duplicateOf = (client: Client, timeoutMs: number): Client =>
   isCluster(client)
-    ? client.duplicate([], {
+    ? client.duplicate(nodesOf(client), {
         lazyConnect: true,
         // Without it, ioredis refuses commands while it connects to a node.
         enableOfflineQueue: true,
@@ -51,6 +51,12 @@ const duplicateOf = (client: Client, timeoutMs: number): Client =>
         redisOptions: { ...client.options.redisOptions, ...nodeSettings(timeoutMs) },
       })
     : client.duplicate(settings(timeoutMs));
+
+/** Returns a cluster's seeds and the other nodes that the client knows, because the seeds may be gone. */
+function nodesOf(client: Cluster): ClusterNode[] {
+  const { startupNodes } = client as unknown as { startupNodes: ClusterNode[] };
+  return [...startupNodes, ...client.nodes().map(({ options: { host, port } }) => ({ host, port }))];
+}
 
 function nodeSettings(timeoutMs: number) {
   const { lazyConnect, retryStrategy, enableOfflineQueue, ...rest } = settings(timeoutMs);
@@ -88,6 +94,8 @@ function wireTo(client: Client, timeoutMs: number, ended: () => void): Wire {
   const own = duplicateOf(client, timeoutMs);
   /** Connections that listen for messages, by the address of their node. */
   const listeners = new Map<string, Redis>();
+  /** Those of them that have subscribed to a channel. */
+  const subscribed = new WeakSet<Redis>();
 
   function listener(node: Redis, heard: (message: string) => void, missed: () => void): Redis {
     const address = addressOf(node);
@@ -101,7 +109,7 @@ function wireTo(client: Client, timeoutMs: number, ended: () => void): Wire {
     each.on('message', (_channel, message) => heard(message)).on('smessage', (_channel, message) => heard(message));
     each.once('end', () => {
       listeners.delete(address);
-      missed();
+      if (subscribed.has(each)) missed();
     });
     return each;
   }
@@ -122,6 +130,7 @@ function wireTo(client: Client, timeoutMs: number, ended: () => void): Wire {
     async subscribe(channel, heard, missed) {
       const each = listener(nodeOf(own, channel), heard, missed);
       await (isCluster(own) ? each.ssubscribe(channel) : each.subscribe(channel));
+      subscribed.add(each);
     },
     close,
   };

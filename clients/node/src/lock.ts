@@ -91,6 +91,8 @@ export class Lock {
   #isTaken = false;
   /** Calls that wait for this object, in order. */
   readonly #line: (() => void)[] = [];
+  /** Latest time at which a call knew that another owner has the lock. */
+  #takenAt = 0;
   #isRenewing = false;
   #hasReportedRenewal = false;
 
@@ -187,10 +189,18 @@ export class Lock {
     const newLeaseMs = timeMs('leaseMs', leaseMs);
     const grant = this.#current();
     if (!grant) return false;
-    const extended = await this.#prolong(grant, () => newLeaseMs, this.#soon(grant.until));
-    if (extended) grant.leaseMs = newLeaseMs;
-    if (this.#trace.grant === grant) this.#schedule(grant);
-    return extended;
+    const { leaseMs: oldLeaseMs, endsAt } = grant;
+    // Every command sent from now on asks for the new lease, because an old one would undo it.
+    grant.leaseMs = newLeaseMs;
+    grant.endsAt = Math.max(endsAt, now() + newLeaseMs);
+    try {
+      return await this.#prolong(grant, this.#soon(grant.until));
+    } catch (error) {
+      if (grant.leaseMs === newLeaseMs) Object.assign(grant, { leaseMs: oldLeaseMs, endsAt });
+      throw error;
+    } finally {
+      if (this.#trace.grant === grant) this.#schedule(grant);
+    }
   }
 
   /** Returns the remaining lease on the server in ms, or 0 if the lock isn't held there. */
@@ -263,11 +273,11 @@ export class Lock {
 
   async #acquire(call: AcquireCall): Promise<number | undefined> {
     call.signal?.throwIfAborted();
+    const began = now();
     if (!(await this.#enter(call))) {
-      const { outage, isPlaced } = this.#trace.claim;
+      const { outage } = this.#trace.claim;
       if (outage) throw outage;
-      // The holds are this object's own, so no other owner had the lock.
-      if (this.#terms.reentrant && !isPlaced) throw this.#turnError();
+      if (!this.#isOfAnother() && this.#takenAt < began) throw this.#turnError();
       return undefined;
     }
     let grant: Grant | undefined;
@@ -286,10 +296,19 @@ export class Lock {
     this.#current();
     this.#endLoss();
     if (!this.#isTaken) return (this.#isTaken = true);
-    const { grant, claim } = this.#trace;
     call.waited = true;
-    const isOfAnother = claim.isPlaced || (grant !== undefined && !this.#terms.reentrant);
+    const isOfAnother = this.#isOfAnother();
+    if (isOfAnother) this.#takenAt = now();
     return (call.waits || !isOfAnother) && this.#waitInLine(call);
+  }
+
+  /**
+   * Returns true if another owner is known to have the lock. The holds of a reentrant lock are this
+   * object's own.
+   */
+  #isOfAnother(): boolean {
+    const { grant, claim } = this.#trace;
+    return claim.isPlaced || (grant !== undefined && !this.#terms.reentrant);
   }
 
   /** Waits for the turn of this call. Returns false if the time is over before that. */
@@ -333,6 +352,7 @@ export class Lock {
     if (this.#trace.claim.isSpent && this.#terms.token === undefined) this.#renewClaim();
     const grant = await this.#trace.claim.acquire(call);
     if (grant) this.#hold(grant);
+    if (!grant || !this.#terms.reentrant) this.#takenAt = now();
     return grant;
   }
 
@@ -340,7 +360,7 @@ export class Lock {
     const added = await this.#askForHold(grant, call);
     if (this.#trace.grant === grant && added?.fence === grant.fence) {
       grant.holds += 1;
-      grant.until = added.until;
+      this.#leased(grant, added);
       this.#schedule(grant);
       return grant;
     }
@@ -357,8 +377,10 @@ export class Lock {
       ...call,
       waits: false,
       holds: grant.holds + 1,
-      leaseMs: this.#nextLeaseMs(grant),
-      // A renewal may move the end of the grant meanwhile.
+      // An extension or a renewal may change the lease meanwhile.
+      get leaseMs() {
+        return nextLeaseMs(grant);
+      },
       get until() {
         return Math.min(call.until, grant.until);
       },
@@ -395,12 +417,8 @@ export class Lock {
     const renews = (this.#terms.renew || this.#terms.session) && grant.until < grant.endsAt;
     const trace = this.#trace;
     clearTimeout(trace.timer);
-    trace.timer = after(renews ? Math.min(grant.leaseMs / 3, leftMs) : leftMs, () => wake(trace)).unref();
-  }
-
-  /** Returns the lease to ask for. The end of the longest hold cuts the last lease short. */
-  #nextLeaseMs({ leaseMs, endsAt }: Grant): number {
-    return Math.max(1, Math.ceil(Math.min(leaseMs, endsAt - now())));
+    // Less may be left than the lease, after an extension without a reply.
+    trace.timer = after(renews ? Math.min(grant.leaseMs / 3, leftMs / 2) : leftMs, () => wake(trace)).unref();
   }
 
   /** @internal */
@@ -412,10 +430,9 @@ export class Lock {
     this.#held.loosen(this.#trace);
     if (this.#isRenewing) return this.#schedule(grant);
     this.#isRenewing = true;
-    const leaseMs = () => this.#nextLeaseMs(grant);
     const isDue = grant.until - now() > 0 && grant.until < grant.endsAt && (this.#terms.renew || this.#terms.session);
     try {
-      if (isDue) await this.#prolong(grant, leaseMs, { until: grant.until, reports: true, background: true });
+      if (isDue) await this.#prolong(grant, { until: grant.until, reports: true, background: true });
     } catch (error) {
       if (!(error instanceof UnavailableError) && !this.#hasReportedRenewal) this.#backend.report(error);
       this.#hasReportedRenewal = true;
@@ -424,18 +441,19 @@ export class Lock {
     if (this.#trace.grant === grant) this.#schedule(grant);
   }
 
-  async #prolong(grant: Grant, leaseMs: () => number, call: Call): Promise<boolean> {
-    let until = 0;
+  async #prolong(grant: Grant, call: Call): Promise<boolean> {
+    const set = { setAt: 0, until: 0 };
     const leaseFromNow = () => {
       // A session would open its connection again.
       if (this.#trace.grant !== grant) throw new NotHeldError('it was released meanwhile');
-      const ms = leaseMs();
-      until = now() + ms;
+      const ms = nextLeaseMs(grant);
+      set.setAt = now();
+      set.until = set.setAt + ms;
       return ms;
     };
     let extended;
     try {
-      extended = await this.#trace.claim.extend(leaseFromNow, call);
+      extended = await this.#trace.claim.extend(leaseFromNow, () => this.#shorten(grant, set), call);
     } catch (error) {
       if (!(error instanceof NotHeldError)) throw error;
     }
@@ -444,9 +462,20 @@ export class Lock {
       this.#lose();
       return false;
     }
-    grant.until = until;
-    grant.endsAt = Math.max(grant.endsAt, until);
+    this.#leased(grant, set);
     return true;
+  }
+
+  /** Notes the lease that a command has set, unless a command that was sent later has set it. */
+  #leased(grant: Grant, { setAt, until }: Pick<Grant, 'setAt' | 'until'>) {
+    if (setAt >= grant.setAt) Object.assign(grant, { setAt, until });
+  }
+
+  /** Lets the lease end earlier, because a command without a reply may have set it. */
+  #shorten(grant: Grant, set: Pick<Grant, 'setAt' | 'until'>) {
+    if (this.#trace.grant !== grant || set.until >= grant.until) return;
+    this.#leased(grant, set);
+    this.#schedule(grant);
   }
 
   async #releaseLost(): Promise<false> {
@@ -479,14 +508,16 @@ export class Lock {
     const keepUntil = grant.since + this.#terms.atLeastMs;
     try {
       const released = await claim.release(grant, keepUntil, call);
-      if (!released) this.#lose();
-      this.#owesRelease = false;
+      // A renewal may have found the loss before.
+      if (!released && (isLast || this.#trace.grant === grant)) this.#lose();
+      // The other holds of a lost lock may still have some of its keys.
+      if (isLast) this.#owesRelease = false;
       return released;
     } catch (error) {
       throw error instanceof UnavailableError ? stillLeased(error, grant) : error;
     } finally {
       if (isLast) claim.closeOwn();
-      if (isLast && keepUntil > now()) this.#renewClaim();
+      if (isLast && keepUntil > now() && this.#terms.token === undefined) this.#renewClaim();
       if (isLast && !this.#terms.reentrant) this.#pass();
     }
   }
@@ -527,6 +558,11 @@ export class Lock {
   #lossError(): LockLostError {
     return new LockLostError(`lost while it was held: ${this.keys.join(', ')}`);
   }
+}
+
+/** Returns the lease to ask for. The end of the longest hold cuts the last lease short. */
+function nextLeaseMs({ leaseMs, endsAt }: Grant): number {
+  return Math.max(1, Math.ceil(Math.min(leaseMs, endsAt - now())));
 }
 
 function stillLeased({ message, cause }: UnavailableError, { until }: Grant) {

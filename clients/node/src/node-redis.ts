@@ -108,19 +108,20 @@ function wireTo(client: Client, isClosed: () => boolean, timeoutMs: number, ende
   const own = duplicateOf(client, timeoutMs);
   // The client of a cluster has no event for its end in every version.
   const watch = isCluster(client) ? setInterval(() => isClosed() && shut(), CLOSE_CHECK_MS).unref() : undefined;
-  let listener: { client: NodeRedisClient; ready: Promise<unknown> } | undefined;
+  let listener: { client: NodeRedisClient; ready: Promise<unknown>; hasSubscribed: boolean } | undefined;
 
   /** Connection that listens for messages. Sentinel's and a cluster's clients have their own. */
   function listening(missed: () => void) {
     const each = duplicateOf(client, timeoutMs) as NodeRedisClient;
+    const self = { client: each, hasSubscribed: false };
     const over = () => {
       if (listener?.client === each) listener = undefined;
       close(each);
-      missed();
+      if (self.hasSubscribed) missed();
     };
     const ready = open(each, over);
     ready.catch(over);
-    return { client: each, ready };
+    return Object.assign(self, { ready });
   }
 
   function shut() {
@@ -135,10 +136,10 @@ function wireTo(client: Client, isClosed: () => boolean, timeoutMs: number, ende
     async subscribe(channel, heard, missed) {
       if (isCluster(own)) return own.sSubscribe(channel, heard);
       if (isSentinel(own)) return own.subscribe(channel, heard);
-      listener ??= listening(missed);
-      const { client: each, ready } = listener;
-      await ready;
-      return each.subscribe(channel, heard);
+      const each = (listener ??= listening(missed));
+      await each.ready;
+      await each.client.subscribe(channel, heard);
+      each.hasSubscribed = true;
     },
     close: shut,
   };

@@ -1,7 +1,12 @@
 import { randomBytes } from 'node:crypto';
 
 import type { Connection, Link } from './connection.js';
+import { outageIn } from './failures.js';
 import { slotOf } from './slot.js';
+import { backgroundPause } from './time.js';
+
+/** Time from a failed subscription to the next one. */
+const PAUSE_MS = 1000;
 
 /** Hash tags, one for each slot of a cluster. */
 const tags: string[] = [];
@@ -34,11 +39,14 @@ export class Turns {
     this.#bells.delete(message);
   }
 
-  /** Subscribes to a channel unless it is subscribed. Earlier messages are not received. */
+  /**
+   * Subscribes to a channel unless it is subscribed. Earlier messages are not received. In an
+   * outage it fails a second late, so that no waiter subscribes again at once.
+   */
   listen(connection: Connection, channel: string): Promise<unknown> | undefined {
     const known = this.#channels.get(channel);
     if (known) return known === 'subscribed' ? undefined : known;
-    const listens = connection.subscribe(channel, this.#heard, this.missed);
+    const listens = connection.subscribe(channel, this.#heard, this.missed).catch(failLater);
     this.#channels.set(channel, listens);
     listens.then(
       () => this.#channels.get(channel) === listens && this.#channels.set(channel, 'subscribed'),
@@ -54,4 +62,9 @@ export class Turns {
     this.#channels.clear();
     this.#bells.forEach((ring) => ring());
   };
+}
+
+async function failLater(error: unknown): Promise<never> {
+  if (outageIn(error, '') !== undefined) await backgroundPause(PAUSE_MS);
+  throw error;
 }
