@@ -148,8 +148,8 @@ func (s *search) block(w *waiter) (fence int64, sent time.Time, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*link.attempt)
 	replied := make(chan answer, 1)
-	s.blocked = &blockedWait{replied, cancel}
-	wait := s.request("WAIT", s.holds, "KEEP", ms(s.keep), "BLOCK", 0)
+	s.blocked, s.hasTraces = &blockedWait{replied, cancel}, true
+	wait := s.request("WAIT", "KEEP", ms(s.keep), "BLOCK", 0)
 	go func() {
 		reply, err := link.do(ctx, link.blocking.client, wait)
 		replied <- answer{reply: reply, err: err}

@@ -142,6 +142,20 @@ func (l *link) noAnswer(within time.Duration) error {
 	return &noAnswer{l.address, within.Round(time.Millisecond)}
 }
 
+// isUnsent returns true if no server can have carried out a command with this error: the command was
+// refused, or there was no connection. The client of a cluster may have sent it before, to another node.
+func (l *link) isUnsent(err error) bool {
+	if !isOutage(err) {
+		return true
+	}
+	if l.isCluster() {
+		return false
+	}
+	var network *net.OpError
+	_, isReply := reply(err)
+	return isReply || errors.As(err, &network) && network.Op == "dial"
+}
+
 // leaveNode drops what is known of a node that says it isn't the right one, or is gone.
 func (l *link) leaveNode(client redis.UniversalClient, err error) {
 	if !isOutage(err) {

@@ -152,8 +152,8 @@ func (l *Lock) Release(ctx context.Context) error {
 
 // Extend sets the lease, which counts from now and is used by later renewals too. It fails with
 // ErrNotHeld or ErrLost; with ErrUnavailable if no server answers within the command timeout; with
-// an *ArgumentError if the lease is less than 1 ms. The lock stays as it is after any error
-// except ErrLost.
+// an *ArgumentError if the lease is less than 1 ms. The lease stays as it is after any error
+// except ErrLost. If the server may have set a shorter one, the lock is renewed at once, or lost.
 func (l *Lock) Extend(ctx context.Context, lease time.Duration) error {
 	if lease < shortestLease {
 		return &ArgumentError{"lease", leaseRange}
@@ -411,6 +411,8 @@ type grant struct {
 	extending chan struct{}
 	// The connection of its own, or nil.
 	own redis.UniversalClient
+	// The longest lease that Extend asked for without a reply, or 0. The server may keep the lock for it.
+	unanswered time.Duration
 	// Closed by the release after a loss.
 	settled chan struct{}
 }
@@ -445,8 +447,7 @@ func (s *search) grant(fence int64, sent time.Time) *grant {
 	}
 	if g != nil {
 		defer o.mu.Unlock()
-		g.holds, g.lease = s.holds, o.leaseOf(g, o.lease, sent)
-		g.until = sent.Add(g.lease)
+		g.holds, g.until = s.holds, sent.Add(o.leaseOf(g, g.lease, sent))
 		o.schedule(g)
 		return g
 	}
@@ -507,6 +508,9 @@ func (o *owner) drop(g *grant, isLost bool) bool {
 		if o.reentrant {
 			o.lostHolds = g.holds
 		}
+	} else {
+		// From now on, the goroutines in line wait for the server.
+		o.look(sight{})
 	}
 	g.stop()
 	g.timer.Stop()
@@ -541,14 +545,15 @@ func (o *owner) lose(g *grant) {
 		return
 	}
 	o.mu.Lock()
-	lease := g.lease
+	lease, unanswered := g.lease, g.unanswered
 	o.mu.Unlock()
 	o.isSpent.Store(true)
 	rest := o.command("RELEASE", "HOLDS", 0)
 	go func() {
 		// What is detached may belong to another Lock with the token by now.
-		if len(o.keys) > 1 && !o.detached && !o.sharesToken {
-			o.releaseRest(rest)
+		mayRemain := len(o.keys) > 1 || unanswered > 0
+		if mayRemain && !o.detached && !o.sharesToken {
+			o.releaseRest(rest, max(o.locks.timeout, unanswered))
 		}
 		g.close()
 		if o.reentrant {
@@ -570,9 +575,9 @@ func (o *owner) drawAgain() {
 	}
 }
 
-// releaseRest releases the other keys of a lost lock, which may still be held. A chosen token may be that
-// of the next grant too.
-func (o *owner) releaseRest(release command) {
+// releaseRest releases what may still be held of a lost lock: its other keys, or all after an Extend
+// without a reply. A chosen token may be that of the next grant too.
+func (o *owner) releaseRest(release command, within time.Duration) {
 	if o.reentrant && o.redraw == nil {
 		o.turn <- struct{}{}
 		defer o.giveTurn(true)
@@ -580,9 +585,16 @@ func (o *owner) releaseRest(release command) {
 			return
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), o.locks.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	_, _ = o.locks.link.do(ctx, o.locks.link.shared, release)
+	a := o.ask(ctx, o.locks.link.shared, release, func(err error) {
+		if !o.reentrant {
+			o.sees(outage(err))
+		}
+	})
+	if a.again && !o.reentrant {
+		o.sees(sight{isTaken: a.err == nil, outage: a.err})
+	}
 }
 
 func (o *owner) tellLoss() {

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -107,9 +108,16 @@ func (n *notices) subscribe(channel string) {
 		n.drop(e, err)
 		return
 	}
+	n.hears(channel, e)
+}
+
+// hears notes that a connection is subscribed, unless it was dropped meanwhile.
+func (n *notices) hears(channel string, e *ear) {
 	n.mu.Lock()
-	n.heard[channel] = e
-	n.mu.Unlock()
+	defer n.mu.Unlock()
+	if n.ears[e.node] == e {
+		n.heard[channel] = e
+	}
 }
 
 func (n *notices) isCluster() bool {
@@ -189,7 +197,8 @@ func (n *notices) drop(e *ear, err error) {
 		n.mu.Unlock()
 		_ = e.pubsub.Close()
 	}
-	if err != nil && (isOutage(err) || n.isClosed()) {
+	// The connection may have been closed by a subscription that found no server.
+	if err != nil && (isOutage(err) || errors.Is(err, redis.ErrClosed)) {
 		err = nil
 	}
 	n.wakeAll(err)
@@ -201,12 +210,6 @@ func (n *notices) wakeAll(err error) {
 	for _, b := range n.bells {
 		b.ring(err)
 	}
-}
-
-func (n *notices) isClosed() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.closed
 }
 
 func (n *notices) close() {

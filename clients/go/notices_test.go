@@ -1,10 +1,13 @@
 package redislock
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // The slots are those that CLUSTER KEYSLOT returns.
@@ -51,5 +54,42 @@ func TestMillisecondsAreRoundedUp(t *testing.T) {
 func TestACommandIsEncoded(t *testing.T) {
 	if said := fmt.Sprintf("%q", encode([]any{"LOCK.CANCEL", "k", 5})); said != `"*3\r\n$11\r\nLOCK.CANCEL\r\n$1\r\nk\r\n$1\r\n5\r\n"` {
 		t.Error(said)
+	}
+}
+
+// listening returns notices with a connection that listens for a channel, and the bell of a waiter.
+func listening(t *testing.T, channel string) (*notices, *ear, bell) {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	n := newNotices(client, time.Second)
+	t.Cleanup(func() {
+		n.close()
+		_ = client.Close()
+	})
+	_, b := n.add()
+	e := &ear{"", client.Subscribe(context.Background())}
+	n.ears[""] = e
+	n.hears(channel, e)
+	return n, e, b
+}
+
+// A subscription that finds no server closes the connection that another goroutine reads.
+func TestAWaiterAsksAgainAfterItsConnectionWasClosed(t *testing.T) {
+	n, e, b := listening(t, "channel")
+	if err := e.pubsub.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.hear(e)
+	if err := <-b; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAConnectionThatWasDroppedIsNotHeard(t *testing.T) {
+	n, e, _ := listening(t, "channel")
+	n.drop(e, nil)
+	n.hears("channel", e)
+	if n.heard["channel"] != nil {
+		t.Error("nobody would listen again")
 	}
 }

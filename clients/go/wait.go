@@ -49,24 +49,6 @@ func (o *owner) cancel() command {
 	return command{[]any{"LOCK.CANCEL", o.keys[0], o.token()}, 1}
 }
 
-// request returns the command that acquires this many holds.
-func (o *owner) request(verb string, holds int, args ...any) command {
-	mode := []any{"PX", ms(min(o.lease, o.maxHold)), "HOLDS", holds}
-	if o.shared {
-		mode = append(mode, "SHARED")
-	}
-	if o.limit > 0 {
-		mode = append(mode, "LIMIT", o.limit)
-	}
-	if o.permits > 0 {
-		mode = append(mode, "PERMITS", o.permits)
-	}
-	if o.data != nil {
-		mode = append(mode, "DATA", *o.data)
-	}
-	return o.command(verb, append(mode, args...)...)
-}
-
 // patience is how long an acquire goes on. Limit 0 is no limit.
 type patience struct {
 	waits bool
@@ -83,6 +65,8 @@ type search struct {
 	began  time.Time
 	before *grant
 	holds  int
+	// The lease that it sets, which hides that of the settings: a further hold keeps the one of Extend.
+	lease time.Duration
 	// True after the lock was found not to be free.
 	waited bool
 	// The outage that goes on, or nil.
@@ -91,8 +75,28 @@ type search struct {
 	own redis.UniversalClient
 	// The wait that blocked, or nil.
 	blocked *blockedWait
+	// True if the server may have a place or a grant of it.
+	hasTraces bool
 	// Returns the commands that undo it.
 	undoing func(*search) []command
+}
+
+// request returns the command that acquires the search's holds.
+func (s *search) request(verb string, args ...any) command {
+	mode := []any{"PX", ms(s.lease), "HOLDS", s.holds}
+	if s.shared {
+		mode = append(mode, "SHARED")
+	}
+	if s.owner.limit > 0 {
+		mode = append(mode, "LIMIT", s.owner.limit)
+	}
+	if s.permits > 0 {
+		mode = append(mode, "PERMITS", s.permits)
+	}
+	if s.data != nil {
+		mode = append(mode, "DATA", *s.data)
+	}
+	return s.command(verb, append(mode, args...)...)
 }
 
 func (o *owner) acquire(caller context.Context, p patience) (hold, error) {
@@ -104,7 +108,10 @@ func (o *owner) begin(caller context.Context, p patience, undoing func(*search) 
 	if err := caller.Err(); err != nil {
 		return hold{}, err
 	}
-	s := &search{owner: o, patience: p, ctx: caller, caller: caller, began: time.Now(), holds: 1, undoing: undoing}
+	s := &search{
+		owner: o, patience: p, ctx: caller, caller: caller, began: time.Now(), holds: 1,
+		lease: min(o.lease, o.maxHold), undoing: undoing,
+	}
 	if p.limit > 0 {
 		limited, cancel := context.WithTimeout(caller, p.limit)
 		defer cancel()
@@ -141,13 +148,40 @@ func (s *search) run() (hold, error) {
 	}
 	s.sees(sight{})
 	if s.before, _ = s.held(); s.before != nil {
-		s.holds = s.before.holds + 1
-	} else if s.owesReleases() {
+		return s.addHold()
+	}
+	if s.owesReleases() {
 		s.giveTurn(true)
 		return hold{}, ErrLost
-	} else if s.isSpent.Swap(false) {
+	}
+	if s.isSpent.Swap(false) {
 		s.drawAgain()
 	}
+	return s.take()
+}
+
+// addHold takes a further hold. Nothing else sets the lease meanwhile, because the command that the
+// server carries out last may get the first reply.
+func (s *search) addHold() (hold, error) {
+	g := s.before
+	select {
+	case g.extending <- struct{}{}:
+	case <-g.ctx.Done():
+		s.giveTurn(true)
+		return hold{}, ErrLost
+	case <-s.ctx.Done():
+		s.giveTurn(true)
+		return hold{}, s.over(false)
+	}
+	defer func() { <-g.extending }()
+	s.mu.Lock()
+	s.holds, s.lease = g.holds+1, s.leaseOf(g, g.lease, time.Now())
+	s.mu.Unlock()
+	return s.take()
+}
+
+// take gets the holds from the server.
+func (s *search) take() (hold, error) {
 	fence, sent, err := s.seek()
 	if err != nil {
 		return hold{}, err
@@ -190,7 +224,7 @@ func (s *search) over(isRefused bool) error {
 // seek returns the fence, and the time when the granted command was sent. After an error, it has
 // given the turn.
 func (s *search) seek() (int64, time.Time, error) {
-	ask := s.request("ACQUIRE", s.holds)
+	ask := s.request("ACQUIRE")
 	takesPlace := s.waits && s.before == nil
 	var woken bell
 	var w *waiter
@@ -200,13 +234,14 @@ func (s *search) seek() (int64, time.Time, error) {
 		woken = b
 		w = s.locks.link.blocking.enter(s.keys[0], b)
 		defer s.locks.link.blocking.leave(w)
-		ask = s.request("QUEUE", s.holds, "KEEP", ms(s.keep), "NOTIFY", s.channel, message)
+		ask = s.request("QUEUE", "KEEP", ms(s.keep), "NOTIFY", s.channel, message)
 	}
 	soon := s.lease / 10
 	pause := firstPause
 	defer s.unblock(s.cancel())
 	for {
 		fence, sent, err := s.attempt(ask, w)
+		s.hasTraces = s.hasTraces || err == nil || !s.locks.link.isUnsent(err)
 		if fence > 0 && err == nil {
 			fence, err = s.confirm(fence)
 		}
@@ -368,8 +403,8 @@ func (s *search) confirm(fence int64) (int64, error) {
 	if s.own == nil {
 		s.own = s.locks.link.open(1)
 	}
-	reply, err := s.send(s.own, s.request("ACQUIRE", s.holds, args...), s.locks.timeout)
-	if !s.session {
+	reply, err := s.send(s.own, s.request("ACQUIRE", args...), s.locks.timeout)
+	if !tie {
 		s.closeOwn()
 	}
 	return grantOf(reply, err)
@@ -397,6 +432,11 @@ func (s *search) suffer(err error) {
 func (s *search) end(err error) error {
 	wasRefused := err == nil
 	s.outage = err
+	if !s.hasTraces {
+		s.sees(sight{outage: err})
+		s.giveTurn(true)
+		return s.over(wasRefused)
+	}
 	left := s.leave()
 	if s.outage == nil || errors.Is(s.caller.Err(), context.Canceled) {
 		select {
@@ -421,8 +461,7 @@ func (s *search) farewell() <-chan time.Time {
 
 // fail returns a final error of the server.
 func (s *search) fail(err error) error {
-	if !s.waited && s.own == nil && !errors.Is(final(err, s.token), ErrNotReplicated) {
-		// A refused command leaves nothing behind.
+	if !s.hasTraces {
 		s.giveTurn(true)
 		return final(err, s.token)
 	}
@@ -502,9 +541,11 @@ type answer struct {
 	// The reply if it is a number.
 	count int64
 	sent  time.Time
-	// True if an earlier reply may have been lost.
+	// True if an earlier attempt failed.
 	again bool
-	err   error
+	// True if the server may have carried out an earlier attempt.
+	isUnsure bool
+	err      error
 }
 
 // ask sends a command until the server answers or ctx ends. The first outage is reported.
@@ -528,6 +569,7 @@ func (o *owner) ask(ctx context.Context, client redis.UniversalClient, c command
 			report(unavailable(err))
 		}
 		a.again = true
+		a.isUnsure = a.isUnsure || !o.locks.link.isUnsent(err)
 		o.isSpent.Store(true)
 		a.err = unavailable(err)
 		select {
@@ -624,9 +666,9 @@ func (o *owner) releaseInTurn(ctx context.Context, all bool) error {
 	g.holds = holds
 	until := g.until
 	o.mu.Unlock()
-	finish := func(count int64, again bool, err error) error {
+	finish := func(count int64, isUnsure bool, err error) error {
 		// If a reply was lost, the command before may have released the lock.
-		if err == nil && count != int64(len(o.keys)) && !(again && holds == 0) {
+		if err == nil && count != int64(len(o.keys)) && !(isUnsure && holds == 0) {
 			err = ErrLost
 			o.loseLate(g, holds)
 		}
@@ -646,14 +688,14 @@ func (o *owner) releaseInTurn(ctx context.Context, all bool) error {
 		count, _ := reply.(int64)
 		return finish(count, false, final(err, o.token))
 	}
-	first := unavailable(err)
+	first, isUnsure := unavailable(err), !o.locks.link.isUnsent(err)
 	o.sees(outage(err))
 	err = o.call(limited, func(_ context.Context, report func(error)) error {
 		report(first)
 		within, cancel := context.WithDeadline(context.Background(), until)
 		defer cancel()
 		a := o.ask(within, o.locks.link.shared, o.releasing(g, holds), func(error) {})
-		return finish(a.count, true, a.err)
+		return finish(a.count, isUnsure || a.isUnsure, a.err)
 	})
 	if errors.Is(err, ErrUnavailable) {
 		o.locks.report(err)
@@ -729,37 +771,62 @@ func (o *owner) prolong(ctx context.Context, g *grant, lease time.Duration, repo
 	if g.own != nil {
 		client, args = g.own, []any{"SESSION"}
 	}
-	length := o.leaseOf(g, lease, time.Now())
-	a := o.ask(ctx, client, o.command("EXTEND", append([]any{"PX", ms(length)}, args...)...), report)
-	if a.err != nil {
-		return a.err
+	began := time.Now()
+	length := o.leaseOf(g, lease, began)
+	o.mu.Lock()
+	if lease > g.lease {
+		g.unanswered = max(g.unanswered, length)
 	}
-	if a.count != int64(len(o.keys)) {
+	o.mu.Unlock()
+	a := o.ask(ctx, client, o.command("EXTEND", append([]any{"PX", ms(length)}, args...)...), report)
+	if a.err == nil && a.count != int64(len(o.keys)) {
 		o.lose(g)
 		return ErrLost
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	until := a.sent.Add(length)
-	var late error
-	if ctx.Err() == nil {
-		g.lease, g.until = lease, until
-	} else {
-		// The caller has its error by now. The next renewal sets the lease that was.
-		late = unavailable(o.locks.link.noAnswer(time.Since(a.sent)))
-		if until.Before(g.until) {
-			g.until = until
+	if a.err != nil {
+		if a.isUnsure {
+			o.shorten(g, began.Add(length))
 		}
+		return a.err
 	}
+	if ctx.Err() != nil {
+		// The caller has its error by now.
+		o.shorten(g, a.sent.Add(length))
+		return unavailable(o.locks.link.noAnswer(time.Since(a.sent)))
+	}
+	g.lease, g.until, g.unanswered = lease, a.sent.Add(length), 0
 	if o.current == g {
 		o.schedule(g)
 	}
-	return late
+	return nil
+}
+
+// shorten sets the end of a grant whose lease at the server may be shorter than here. The next renewal
+// sets the lease that was. The caller has the mutex.
+func (o *owner) shorten(g *grant, until time.Time) {
+	if !until.Before(g.until) {
+		return
+	}
+	g.until = until
+	if o.current == g {
+		o.schedule(g)
+	}
 }
 
 // tend renews a grant, or ends it. The timer calls it.
 func (o *owner) tend(g *grant) {
-	g.extending <- struct{}{}
+	o.mu.Lock()
+	end := time.Until(g.until)
+	o.mu.Unlock()
+	select {
+	case g.extending <- struct{}{}:
+	case <-time.After(end):
+		// A further hold may take longer. If it has set the lease, the timer is set too.
+		_, _ = o.held()
+		return
+	}
 	defer func() { <-g.extending }()
 	for wasReported := false; ; {
 		if held, _ := o.held(); held != g {
