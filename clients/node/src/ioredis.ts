@@ -94,7 +94,7 @@ function wireTo(client: Client, timeoutMs: number, ended: () => void): Wire {
   const own = duplicateOf(client, timeoutMs);
   /** Connections that listen for messages, by the address of their node. */
   const listeners = new Map<string, Redis>();
-  /** Those of them that have subscribed to a channel. */
+  /** Listeners that have subscribed to a channel. */
   const subscribed = new WeakSet<Redis>();
 
   function listener(node: Redis, heard: (message: string) => void, missed: () => void): Redis {

@@ -245,7 +245,7 @@ final class Lock implements \JsonSerializable
         return $this->run(function (): array {
             $key = $this->options->keys[0];
             $end = Clock::now() + $this->commands->timeout;
-            // What this process has released holds the lock no more.
+            // A grant that this process has released is not to be found.
             $this->payOwnDebts();
             [$info, , $sent] = $this->commands->repeat($key, ['LOCK.INFO', $key, 'WAITERS', 0], $end);
             $fields = self::fields($info ?? ['holders', []]);

@@ -142,6 +142,15 @@ def test_another_thread_releases_the_lost_lock_of_a_thread_that_is_gone(server):
         lock.release()
 
 
+def assert_session_stays(lock):
+    """Check that a held session outlives the connections that it used before."""
+    began = time.monotonic()
+    until("a session would have ended", lambda: time.monotonic() > began + 0.5)
+    assert lock.owned()
+    until("the old connections are closed", lambda: not lock._grant.left)
+    assert lock.owned()
+
+
 def test_a_failed_inner_acquire_leaves_the_session(server, lose_replies):
     locks = Locks(Redis(port=server.port), command_timeout=10)
     lock = locks.lock(KEY, session=True, reentrant=True)
@@ -149,11 +158,7 @@ def test_a_failed_inner_acquire_leaves_the_session(server, lose_replies):
         lose_replies(_threads.Link, "LOCK.ACQUIRE", 99)
         with pytest.raises(Unavailable):
             lock.acquire(0.2)
-        began = time.monotonic()
-        until("a session would have ended", lambda: time.monotonic() > began + 0.5)
-        assert lock.owned()
-        until("the old connections are closed", lambda: not lock._grant.left)
-        assert lock.owned()
+        assert_session_stays(lock)
     assert server.is_free(KEY)
 
 

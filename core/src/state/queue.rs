@@ -1242,18 +1242,17 @@ impl Queues {
             Waits::Several(waits) => Some(waits),
         });
         let is_unlisted = |waits: &Siblings| {
+            let positions = waits.by_names.values();
+            let blocked = positions.filter(|position| self.blocked_by(**position).is_some());
             let listed: usize = waits.by_blocker.values().map(BTreeSet::len).sum();
-            let blocked = waits.by_names.values().filter_map(|position| {
-                let name = self.blocked_by(*position)?;
-                Some((position, waits.by_blocker.get(name)))
+            let mut lists = waits.by_blocker.iter();
+            let all_right = lists.all(|(name, positions)| {
+                let mut positions = positions.iter();
+                positions.all(|position| self.blocked_by(*position) == Some(name))
             });
-            let mut count = 0;
-            let mut blocked = blocked.inspect(|_| count += 1);
-            let all_listed = blocked
-                .all(|(position, listed)| listed.is_some_and(|listed| listed.contains(position)));
-            !all_listed || listed != count
+            !all_right || listed != blocked.count()
         };
-        several.into_iter().any(|waits| is_unlisted(waits))
+        several.map(AsRef::as_ref).any(is_unlisted)
     }
 }
 

@@ -57,7 +57,7 @@ class AnnouncementTest {
         @Override
         public CompletableFuture<Object> whenComplete(BiConsumer<? super Object, ? super Throwable> read) {
           CompletableFuture<Object> last = super.whenComplete(read);
-          // What is added last runs first.
+          // A future runs the action first that was added last.
           super.whenComplete((value, error) -> announced.run());
           return last;
         }

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Link;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -112,13 +113,18 @@ class EndsTest {
     }
   }
 
+  /** Returns a grant of 3 s that was made now. */
+  private static Grant grantOf(Locks locks, Link link) {
+    RedisLock lock = locks.lock(LockOptions.defaults().lease(Duration.ofSeconds(3)), "k");
+    return new Grant(lock, TOKEN, link, null, 7, System.nanoTime());
+  }
+
   /** A renewal after the extension would set the lease from before it. */
   @Test
   void aRenewalWaitsForAnExtension() throws Exception {
     ScriptedLink link = new ScriptedLink();
     try (Locks locks = new Locks(link, Duration.ofSeconds(20), Observer.LOGGING)) {
-      RedisLock lock = locks.lock(LockOptions.defaults().lease(Duration.ofSeconds(3)), "k");
-      Grant grant = new Grant(lock, TOKEN, link, null, 7, System.nanoTime());
+      Grant grant = grantOf(locks, link);
       CompletableFuture<Boolean> extended = grant.extend(Duration.ofMinutes(10));
       long dueNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(1200);
       TestServer.until(() -> link.count() == 2 || System.nanoTime() > dueNanos);
@@ -136,8 +142,7 @@ class EndsTest {
   void anExtensionWaitsForARenewal() throws Exception {
     ScriptedLink link = new ScriptedLink();
     try (Locks locks = new Locks(link, Duration.ofSeconds(20), Observer.LOGGING)) {
-      RedisLock lock = locks.lock(LockOptions.defaults().lease(Duration.ofSeconds(3)), "k");
-      Grant grant = new Grant(lock, TOKEN, link, null, 7, System.nanoTime());
+      Grant grant = grantOf(locks, link);
       TestServer.until(() -> link.count() == 1);
       CompletableFuture<Boolean> extended = grant.extend(Duration.ofMinutes(10));
       assertEquals(1, link.count());

@@ -19,14 +19,17 @@ import org.junit.jupiter.api.Test;
 
 /** Outages during waits by LOCK.WAIT, which has no reply before its end. */
 class OutagesTest {
-  /** A link that loses every other LOCK.WAIT at once, and has the reply to the next one shortly after its end. */
-  private static final class LosingLink extends BareLink {
-    private boolean isLost;
-
+  /** A link whose server executes every command that doesn't wait. */
+  private abstract static class WaitingLink extends BareLink {
     @Override
     public CompletableFuture<Object> send(Command command, Duration limit) {
       return CompletableFuture.completedFuture(1L);
     }
+  }
+
+  /** A link that loses every other LOCK.WAIT at once, and has the reply to the next one shortly after its end. */
+  private static final class LosingLink extends WaitingLink {
+    private boolean isLost;
 
     @Override
     public synchronized CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Progress progress) {
@@ -47,13 +50,8 @@ class OutagesTest {
   }
 
   /** A link whose first four LOCK.WAITs fail, every other one after the server has shown that it is there. */
-  private static final class FlakyLink extends BareLink {
+  private static final class FlakyLink extends WaitingLink {
     private int waits;
-
-    @Override
-    public CompletableFuture<Object> send(Command command, Duration limit) {
-      return CompletableFuture.completedFuture(1L);
-    }
 
     @Override
     public synchronized CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Progress progress) {
