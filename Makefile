@@ -10,6 +10,9 @@ PORT ?= 6379
 TEST_THREADS ?= 10
 # Packages that `make test` leaves out.
 EXCLUDE ?=
+# The tests that targets with tests run, as a filter of cargo-nextest: ONLY='test(=queue::places)'; all by default.
+ONLY ?=
+NEXTEST = cargo nextest run --no-fail-fast $(if $(ONLY),-E '$(ONLY)')
 # Seconds for which crowds of clients compete in `make soak`.
 LOCK_SOAK_SECONDS ?= 30
 # Steps in 1,000 before which a client pauses in `make test-stalled`, and the tests that run at once
@@ -94,16 +97,16 @@ quick: test-deps ## build the module for debugging and run one binary of tests: 
 	  cargo nextest run --test $(T) --no-fail-fast --test-threads=$(TEST_THREADS)
 
 test: test-deps build ## run every test against a real server
-	@$(FOUND); cargo nextest run --workspace $(addprefix --exclude ,$(EXCLUDE)) --no-fail-fast --test-threads=$(TEST_THREADS)
+	@$(FOUND); $(NEXTEST) --workspace $(addprefix --exclude ,$(EXCLUDE)) --test-threads=$(TEST_THREADS)
 
 test-ha: test-deps build ## run the tests of replicas, Sentinel, Cluster and five masters (2 minutes)
-	@$(FOUND); cargo nextest run --test ha --no-fail-fast --test-threads=$(TEST_THREADS)
+	@$(FOUND); $(NEXTEST) --test ha --test-threads=$(TEST_THREADS)
 
 test-matrix: test-deps build ## run test and test-ha against each of SERVERS="/path/to/redis-server ..."
 	@sh scripts/matrix.sh $(SERVERS)
 
 test-stalled: test-deps build ## run the tests with clients that pause at random, to find tests that rely on speed
-	@$(FOUND); LOCK_TEST_STALLS=$(LOCK_TEST_STALLS) cargo nextest run --workspace --no-fail-fast --test-threads=$(STALLED_THREADS)
+	@$(FOUND); LOCK_TEST_STALLS=$(LOCK_TEST_STALLS) $(NEXTEST) --workspace --test-threads=$(STALLED_THREADS)
 
 fuzz: run-deps ## send random commands to each of SERVERS for SECONDS; SEED=n repeats a run
 	@$(FOUND); cargo build --profile checked && \
@@ -155,14 +158,21 @@ instructions: run-deps build ## count instructions under valgrind on SERVERS, an
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-bench --bin instructions -- --results "$(BENCH_RESULTS)" \
 	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
-# The clients that `make test-clients` runs: CLIENTS="python-sync ioredis"; all by default. The tests mostly
-# wait for time to pass; the suite itself took 44 % of a CPU as a debug build.
+# What `make test-clients` runs; all by default: CLIENTS="python-sync ioredis", or LIBRARIES="python go";
+# KINDS="standalone cluster sentinel"; PARTS="rows tests speed"; ROW='go | Redis 7.0.15 | ...', one test by its name.
+# The tests mostly wait for time to pass; the suite itself took 44 % of a CPU as a debug build.
 CLIENTS ?=
+LIBRARIES ?=
+KINDS ?=
+PARTS ?=
+ROW ?=
 CLIENT_THREADS ?= 12
 .PHONY: test-clients
-test-clients: run-deps build ## test the client libraries on one server and a cluster; CLIENTS="python-sync ..." and SERVERS pick
+test-clients: run-deps build ## test the client libraries; CLIENTS="python-sync ...", KINDS, PARTS and SERVERS pick
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-conformance -- --test-threads=$(CLIENT_THREADS) \
-	  $(foreach client,$(CLIENTS),--client $(client)) $(foreach server,$(SERVERS),--server "$(server)")
+	  $(foreach client,$(CLIENTS),--client $(client)) $(foreach library,$(LIBRARIES),--library $(library)) \
+	  $(foreach kind,$(KINDS),--kind $(kind)) $(foreach part,$(PARTS),--part $(part)) \
+	  $(foreach server,$(SERVERS),--server "$(server)") $(if $(ROW),--exact '$(ROW)')
 
 # --- packages ---------------------------------------------------------------------------------
 
@@ -191,9 +201,10 @@ CARGO_DEB = cargo deb --version >/dev/null 2>&1 || \
 deb-deps: build-deps
 	@sh scripts/deps.sh deb
 
-# The module of the packages is optimized by a profile, for which a server is put under load.
+# The module of the packages is optimized by a profile, for which a server is put under load. PROFILED= leaves that out.
+PROFILED ?= yes
 packaged: run-deps build
-	@$(FOUND); sh scripts/profiled.sh
+	@$(FOUND); PROFILED="$(PROFILED)" sh scripts/profiled.sh
 
 deb: deb-deps packaged cli ## build a Debian package: target/debian
 	@$(CARGO_DEB)
@@ -215,12 +226,12 @@ checksums: ## write the SHA-256 of the files in target/release-files
 
 test-upgrade: test-deps build ## test upgrades from and downgrades to the build of OLD=commit
 	@$(FOUND); builds=$$(sh scripts/other-builds.sh "$(OLD)") && eval "$$builds" && \
-	  cargo nextest run --test upgrade --no-fail-fast --test-threads=$(TEST_THREADS)
+	  $(NEXTEST) --test upgrade --test-threads=$(TEST_THREADS)
 
 # `make test-packages PACKAGES=content::` looks at the files alone, and needs no root.
 PACKAGES ?= content:: machine::
 test-packages: test-deps deb dist ## install the package and the tarball in a namespace as root, and run the server there
-	@$(FOUND); cargo nextest run --test packages --no-fail-fast $(PACKAGES)
+	@$(FOUND); $(NEXTEST) --test packages $(PACKAGES)
 
 # The profile of the tools takes less long than that of releases.
 test-musl: test-deps build ## build the module and the command for musl, and run them with musl alone; needs rustup target add
@@ -229,7 +240,7 @@ test-musl: test-deps build ## build the module and the command for musl, and run
 	RUSTFLAGS="$$MUSL_MODULE_FLAGS" cargo build --profile tool --lib --target "$$MUSL_TARGET" && \
 	cargo build --profile tool --package redis-lock-cli --target "$$MUSL_TARGET" && \
 	REDIS_LOCK_MUSL="$(CARGO_TARGET_DIR)/$$MUSL_TARGET/tool" \
-	  cargo nextest run --test packages --no-fail-fast musl::
+	  $(NEXTEST) --test packages musl::
 
 # Network namespaces need root or a user namespace. `ip` may be missing in a user's PATH.
 test-vanished: test-deps build ## test clients whose machines vanish, on SERVERS; needs iproute2 and openssl
@@ -239,10 +250,10 @@ test-vanished: test-deps build ## test clients whose machines vanish, on SERVERS
 	  if [ "$$(id -u)" = 0 ]; then apt-get install -y iproute2 openssl; else sudo apt-get install -y iproute2 openssl; fi; }; \
 	cargo nextest run --test vanished --no-run && \
 	printf '%s\n' $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER") | xargs -P 6 -I SERVER \
-	  $$unshared env REDIS_SERVER=SERVER cargo nextest run --test vanished --no-fail-fast --test-threads=4
+	  $$unshared env REDIS_SERVER=SERVER $(NEXTEST) --test vanished --test-threads=4
 
 test-monitoring: test-deps build ## run the exporter and Prometheus's own checks on monitoring/
-	@$(FOUND); programs=$$(sh scripts/prometheus.sh) && eval "$$programs" && cargo nextest run --test monitoring --no-fail-fast
+	@$(FOUND); programs=$$(sh scripts/prometheus.sh) && eval "$$programs" && $(NEXTEST) --test monitoring
 
 # Gets cargo-deny once if it is missing, or builds it. It checks no advisories, because their git repository
 # cannot be reached from everywhere.
@@ -272,14 +283,14 @@ postgres:
 	  if [ "$$(id -u)" = 0 ]; then apt-get install -y postgresql; else sudo apt-get install -y postgresql; fi; }
 
 test-postgres: postgres test-deps build ## run the leader election example with a real PostgreSQL, which it installs if missing
-	@$(FOUND); cargo nextest run -p redis-lock-leader-election --test leader_election
+	@$(FOUND); $(NEXTEST) -p redis-lock-leader-election --test leader_election
 
 demo-spring: postgres run-deps build ## sell from two Spring Boot services: without a lock, with the JVM's, with ours; needs a JDK and Maven
 	@$(FOUND); sh examples/spring-shop/demo
 
 # One test at a time: they share Maven's folders.
 test-spring: postgres test-deps build ## run the shop of Spring Boot services with a real PostgreSQL; needs a JDK and Maven
-	@$(FOUND); cargo nextest run --test spring_shop --test-threads=1
+	@$(FOUND); $(NEXTEST) --test spring_shop --test-threads=1
 
 clean: ## remove everything that was built
 	cargo clean

@@ -2,7 +2,7 @@
 # profiled.sh   makes the module that `make deb` and `make dist` pack: release/packaged/libredis_lock.so
 #               in the target directory. A first build runs locks under load and records which code
 #               is hot; the compiler optimizes the second build by that profile. Without rustup's
-#               llvm-tools the packages have the module of `make build`.
+#               llvm-tools, or if PROFILED is empty, the packages have the module of `make build`.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -23,6 +23,7 @@ pack_plain() {
   exit 0
 }
 
+[ -n "${PROFILED-yes}" ] || pack_plain "PROFILED is empty"
 host=$(rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 case $host in *-linux-gnu) ;; *) pack_plain "no profile can be made on this system" ;; esac
 profdata=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata

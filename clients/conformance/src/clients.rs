@@ -54,14 +54,23 @@ fn clients_folder() -> PathBuf {
     here.parent().expect("a folder above").to_owned()
 }
 
-pub fn chosen(names: &[String]) -> Result<Vec<Client>> {
+/// Returns the clients of these names and those of these libraries; all clients if both lists are empty.
+pub fn chosen(names: &[String], libraries: &[String]) -> Result<Vec<Client>> {
     let known: Vec<&str> = CLIENTS.iter().map(|(client, ..)| *client).collect();
     for name in names {
         let is_known = known.contains(&name.as_str());
         ensure!(is_known, "no client {name}; there are {known:?}");
     }
-    let is_wanted = |name: &str| names.is_empty() || names.iter().any(|it| it == name);
-    let all = CLIENTS.iter().filter(|(name, ..)| is_wanted(name));
+    for library in libraries {
+        let is_known = CLIENTS.iter().any(|(_, folder, _)| folder == library);
+        ensure!(is_known, "no library {library}");
+    }
+    let is_wanted = |name: &str, folder: &str| {
+        let all = names.is_empty() && libraries.is_empty();
+        all || names.iter().any(|it| it == name) || libraries.iter().any(|it| it == folder)
+    };
+    let all = CLIENTS.iter();
+    let all = all.filter(|(name, folder, _)| is_wanted(name, folder));
     let all = all.map(|(name, folder, lacks)| Client {
         name,
         folder: clients_folder().join(folder),

@@ -25,13 +25,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use libtest_mimic::{Arguments, Failed, Trial};
 use redis_lock_rig::name_of;
 use rustix::process::{kill_process_group, Pid, Signal};
 
 use clients::{chosen, Client};
-use servers::{within, Setting};
+use servers::{within, Kind, Setting};
 use table::{Behaviour, Where};
 use world::World;
 
@@ -52,6 +52,15 @@ struct Options {
     /// A client to test; all clients with a driver by default
     #[arg(long = "client")]
     clients: Vec<String>,
+    /// A folder of a library, all of whose clients are tested
+    #[arg(long = "library")]
+    libraries: Vec<String>,
+    /// A kind of servers to play rows on; all kinds by default
+    #[arg(long = "kind", value_enum)]
+    kinds: Vec<Kind>,
+    /// A part to run; all parts by default
+    #[arg(long = "part", value_enum)]
+    parts: Vec<Part>,
     /// A server program to test them on
     #[arg(long = "server", env = "REDIS_SERVER", required = true, value_parser = from_anywhere)]
     servers: Vec<PathBuf>,
@@ -63,6 +72,22 @@ struct Options {
     no_setup: bool,
     #[command(flatten)]
     run: Arguments,
+}
+
+/// A part of the suite.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// The table of behaviours
+    Rows,
+    /// The own tests of the libraries
+    Tests,
+    /// The libraries' own tests of speed
+    Speed,
+}
+
+/// Returns true if a value is among those chosen, or if none is chosen.
+fn is_chosen<T: PartialEq>(chosen: &[T], value: &T) -> bool {
+    chosen.is_empty() || chosen.contains(value)
 }
 
 /// Returns the absolute path, because a library's own tests run in another folder. A name without a
@@ -85,7 +110,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<ExitCode> {
-    let clients = chosen(&options.clients)?;
+    let clients = chosen(&options.clients, &options.libraries)?;
     clients.iter().for_each(tell_what_is_left_out);
     let folders = folders_of(&clients);
     let module = options.module.as_path();
@@ -95,7 +120,7 @@ fn run(options: Options) -> Result<ExitCode> {
     let (mut rows, mut jvm_rows) = (Vec::new(), Vec::new());
     let (mut tests, mut speed_tests) = (Vec::new(), Vec::new());
     for server in &options.servers {
-        for setting in settings(server, module)? {
+        for setting in settings(server, module, &options.kinds)? {
             for client in &clients {
                 match client.starts_a_jvm() {
                     true => jvm_rows.extend(trials_of(client, &setting)),
@@ -117,18 +142,23 @@ fn run(options: Options) -> Result<ExitCode> {
         None => thread::available_parallelism()?.get(),
     };
     let stages = [
-        (rows, threads),
-        (jvm_rows, threads.min(JVM_THREADS)),
-        (tests, threads.min(OWN_TESTS_THREADS)),
-        (speed_tests, 1),
+        (Part::Rows, rows, threads),
+        (Part::Rows, jvm_rows, threads.min(JVM_THREADS)),
+        (Part::Tests, tests, threads.min(OWN_TESTS_THREADS)),
+        (Part::Speed, speed_tests, 1),
     ];
-    let mut failed = None;
-    for (trials, threads) in stages {
+    let (mut failed, mut ran) = (None, 0);
+    for (part, trials, threads) in stages {
+        if !is_chosen(&options.parts, &part) {
+            continue;
+        }
         let mut run = options.run.clone();
         run.test_threads = Some(threads);
         let ended = libtest_mimic::run(&run, trials);
         failed = failed.or(ended.has_failed().then(|| ended.exit_code()));
+        ran += ended.num_passed + ended.num_failed;
     }
+    ensure!(ran > 0 || options.run.list, "no test ran");
     Ok(failed.unwrap_or(ExitCode::SUCCESS))
 }
 
@@ -177,24 +207,26 @@ fn set_up(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn settings(server: &Path, module: &Path) -> Result<[Setting; 3]> {
+fn settings(server: &Path, module: &Path, kinds: &[Kind]) -> Result<Vec<Setting>> {
     let name = name_of(server)?;
-    let of = |kind| Setting {
+    let of = |kind: &Kind| Setting {
         program: server.to_owned(),
         module: module.to_owned(),
         server_name: name.clone(),
-        kind,
+        kind: *kind,
     };
-    use servers::Kind::{Cluster, Sentinel, Standalone};
-    Ok([Standalone, Cluster, Sentinel].map(of))
+    let kinds = Kind::value_variants()
+        .iter()
+        .filter(|it| is_chosen(kinds, it));
+    Ok(kinds.map(of).collect())
 }
 
 fn trials_of(client: &Client, setting: &Setting) -> Vec<Trial> {
     let applies = |behaviour: &&'static Behaviour| match behaviour.place {
-        Where::Anywhere => setting.kind != servers::Kind::Sentinel,
-        Where::Standalone => setting.kind == servers::Kind::Standalone,
-        Where::Cluster => setting.kind == servers::Kind::Cluster,
-        Where::Sentinel => setting.kind == servers::Kind::Sentinel,
+        Where::Anywhere => setting.kind != Kind::Sentinel,
+        Where::Standalone => setting.kind == Kind::Standalone,
+        Where::Cluster => setting.kind == Kind::Cluster,
+        Where::Sentinel => setting.kind == Kind::Sentinel,
     };
     let trial = |behaviour: &'static Behaviour| {
         let name = format!("{} | {setting} | {}", client.name, behaviour.name);

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use redis::{from_redis_value, Client, Connection, RedisResult, Value};
 use redis_lock_rig::{free_port, packed, Plan, Process};
 use rustix::process::{kill_process, Pid, Signal};
@@ -38,7 +39,7 @@ const DOWN_AFTER_MS: u32 = 500;
 const TAG: &str = "{t}";
 
 /// The kind of a setting's servers.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     Standalone,
     Cluster,
