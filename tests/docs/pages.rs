@@ -23,7 +23,8 @@ fn text_of(name: &str) -> String {
 /// Returns CONTRIBUTING, README, SECURITY and all documents in docs/, by their paths from the top
 /// of the clone.
 fn documents() -> BTreeSet<String> {
-    let top = ["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(str::to_owned);
+    let top = ["CONTRIBUTING.md", "DESIGN.md", "README.md", "SECURITY.md"];
+    let top = top.map(str::to_owned);
     let below = files_below("docs").into_iter();
     below
         .filter(|file| file.ends_with(".md"))
@@ -650,18 +651,27 @@ fn paths_in(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn the_files_that_design_names_exist() {
+fn the_files_that_pages_for_contributors_name_exist() {
     let sources = sources();
     let is_source = |name: &str| {
         let end = format!("/{name}");
         !name.contains('/') && sources.iter().any(|source| source.ends_with(&end))
     };
-    let design = text_of("DESIGN.md");
-    let missing: Vec<&str> = paths_in(&design)
-        .into_iter()
-        .filter(|path| !root().join(path).exists() && !is_source(path))
-        .collect();
-    assert!(missing.is_empty(), "DESIGN.md names {missing:?}");
+    let mut pages = documents();
+    pages.retain(|page| page == "DESIGN.md" || page.starts_with("docs/internals/"));
+    // These name the files of other crates, and tests. Other tests check their links and tests.
+    pages.remove("docs/internals/clients.md");
+    pages.remove("docs/internals/tests.md");
+    assert!(pages.len() >= 9, "{pages:?}");
+    for page in pages {
+        let text = text_of(&page);
+        let missing: Vec<&str> = paths_in(&text)
+            .into_iter()
+            .filter(|path| !root().join(path).exists() && !is_source(path))
+            .filter(|path| !root().join("docs/internals").join(path).exists())
+            .collect();
+        assert!(missing.is_empty(), "{page} names {missing:?}");
+    }
 }
 
 #[test]
