@@ -2,9 +2,9 @@
 //! publish.
 
 use crate::state::hand_over::HandOver;
-use crate::state::place::User;
-use crate::state::queue::{Position, WaiterId};
+use crate::state::queue::Position;
 use crate::state::replica_waits::{DueReply, End};
+use crate::state::waiter::{User, WaiterId};
 use crate::values::grant::Grant;
 use crate::values::name::Names;
 use crate::values::notification::Notification;

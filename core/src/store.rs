@@ -3,8 +3,7 @@
 use std::num::NonZeroU16;
 
 use crate::effect::Effects;
-use crate::state::place::User;
-use crate::state::queue::Waiter;
+use crate::state::waiter::{User, Waiter};
 use crate::values::fence::Fences;
 use crate::values::lock::Stored;
 use crate::values::name::Name;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use redis_lock_core::budget::{MOST_KEYS_SHOWN, MOST_WAITERS_SHOWN};
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Syntax};
-use redis_lock_core::state::queue::Waiter;
+use redis_lock_core::state::waiter::Waiter;
 use redis_lock_core::store::KeyState;
 use redis_lock_core::table::{self, LockTable};
 use redis_lock_core::values::data::Data;

@@ -1,8 +1,7 @@
 //! The rights of waiters, checked again when their turn comes: an administrator may have changed
 //! them since the wait began.
 
-use redis_lock_core::state::place::WaiterKind;
-use redis_lock_core::state::queue::Waiter;
+use redis_lock_core::state::waiter::{Waiter, WaiterKind};
 use redis_module::Context;
 
 use crate::server::rights;

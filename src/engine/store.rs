@@ -5,8 +5,7 @@ use std::ptr;
 
 use redis_lock_core::effect::EffectName;
 use redis_lock_core::hints::likely;
-use redis_lock_core::state::place::User;
-use redis_lock_core::state::queue::Waiter;
+use redis_lock_core::state::waiter::{User, Waiter};
 use redis_lock_core::store::{KeyState, Store};
 use redis_lock_core::values::lock::{Lock, Stored};
 use redis_lock_core::values::name::Name;

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use redis_lock_core::state::place::{self, Identity};
+use redis_lock_core::state::waiter::{self, Identity};
 use redis_lock_core::values::name::Names;
 use redis_lock_core::values::token::Token;
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
@@ -112,7 +112,7 @@ fn shared(name: &[u8]) -> Arc<[u8]> {
 }
 
 /// Returns true if a place's user may still queue for these names.
-pub fn may_queue(user: &place::User, names: &Names, token: &Token) -> bool {
+pub fn may_queue(user: &waiter::User, names: &Names, token: &Token) -> bool {
     match &user.identity {
         Identity::NoUser => true,
         Identity::Unknown => false,
@@ -122,7 +122,7 @@ pub fn may_queue(user: &place::User, names: &Names, token: &Token) -> bool {
 }
 
 /// Returns true if a place's user may still publish on a channel.
-pub fn may_still_publish(user: &place::User, channel: &[u8]) -> bool {
+pub fn may_still_publish(user: &waiter::User, channel: &[u8]) -> bool {
     match &user.identity {
         Identity::NoUser => true,
         Identity::Unknown => false,

@@ -2,7 +2,7 @@
 
 use foldhash::HashMap;
 use redis_lock_core::state::hand_over::HandOver;
-use redis_lock_core::state::queue::WaiterId;
+use redis_lock_core::state::waiter::WaiterId;
 use smallvec::SmallVec;
 
 /// The number of entries whose memory is kept.

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::state::queue::{Position, Waiter};
+use crate::state::queue::Position;
+use crate::state::waiter::Waiter;
 use crate::values::grant::Grant;
 use crate::values::holder::{Holder, Mode};
 use crate::values::name::{Name, Names};

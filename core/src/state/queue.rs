@@ -25,65 +25,15 @@ pub use crate::state::slab::{End, Position};
 use crate::budget::MOST_TAKEN_OUT;
 use crate::hints::{likely, unlikely};
 use crate::state::lacking::Lacking;
-use crate::state::place::{Presence, WaiterKind};
 use crate::state::ranked_list::{merged, RankedList};
 use crate::state::schedule::{Order, Time};
 use crate::state::slab::Slab;
+use crate::state::waiter::{Presence, Waiter, WaiterId};
 use crate::values::lock::{Lack, Lock};
 use crate::values::name::Name;
 use crate::values::name::Names;
-use crate::values::request::{Replicas, Request};
 use crate::values::time::has_passed;
 use crate::values::token::Token;
-
-/// The number of one wait of one connection, given by the module around the core; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct WaiterId(pub u64);
-
-/// The wait of a token for a set of names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiter {
-    /// The wait's number.
-    pub waiter_id: WaiterId,
-    /// The client id of the blocked client; 0 if there is none.
-    pub client_id: u64,
-    /// The way in which it waits: as a blocked client, in a place, or absent.
-    pub kind: WaiterKind,
-    /// All names that it waits for. They are granted together.
-    pub names: Names,
-    /// The request for each name.
-    pub request: Request,
-    /// The time since which its token waits for these names, on the steady clock in ms.
-    pub since_ms: u64,
-    /// Deadline of BLOCK on the steady clock in ms; `None`: no timeout.
-    pub timeout_ms: Option<u64>,
-    /// The replicas that must have the grant before the client gets it as its reply.
-    // perf: boxed, because few waiters ask for replicas.
-    pub replicas: Option<Box<Replicas>>,
-}
-
-impl Waiter {
-    /// Returns the deadline of the wait, the earlier of BLOCK's and KEEP's, on the steady clock in
-    /// ms.
-    pub fn end_ms(&self) -> Option<u64> {
-        let kept_until_ms = self.kind.kept_until_ms();
-        self.timeout_ms.into_iter().chain(kept_until_ms).min()
-    }
-
-    /// Returns the same waiter as absent, kept until `until_ms` on the steady clock.
-    pub fn absent_until(&self, until_ms: u64) -> Self {
-        Self {
-            client_id: 0,
-            kind: WaiterKind::Absent { until_ms },
-            ..self.clone()
-        }
-    }
-
-    /// Returns true if its deadline has passed.
-    pub fn is_over(&self, steady_ms: u64) -> bool {
-        self.end_ms().is_some_and(|ms| has_passed(ms, steady_ms))
-    }
-}
 
 #[derive(Debug)]
 struct Queued {

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::state::durations::Durations;
 use crate::state::hand_over::{HandOver, TakeBack};
-use crate::state::queue::WaiterId;
+use crate::state::waiter::WaiterId;
 use crate::values::grant::Grant;
 use crate::values::holder::Holder;
 use crate::values::holders::Difference;

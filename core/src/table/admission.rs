@@ -3,7 +3,8 @@
 
 use super::lock_table::WaitQueues;
 use crate::hints::likely;
-use crate::state::queue::{Position, Waiter};
+use crate::state::queue::Position;
+use crate::state::waiter::Waiter;
 use crate::transaction::Transaction;
 use crate::values::lock::Compatibility::{
     self, Admitted, Blocked, Downgrade, Raise, RaiseBlocked, Reentry, Upgrade, UpgradeBlocked,

@@ -6,7 +6,8 @@
 
 use super::lock_table::WaitQueues;
 use crate::budget::MOST_STEPS;
-use crate::state::queue::{Position, Waiter};
+use crate::state::queue::Position;
+use crate::state::waiter::Waiter;
 use crate::transaction::Transaction;
 use crate::values::lock::{Compatibility, Lock};
 use crate::values::name::Name;

@@ -8,10 +8,10 @@ use crate::decision::{Answer, Caller, Completion, Decision, Outcome};
 use crate::hints::unlikely;
 use crate::operation::{Action, Operation};
 use crate::state::hand_over::{HandOver, TakeBack};
-use crate::state::queue::WaiterId;
 use crate::state::replica_waits::{
     Acknowledgements, HeldReply, Progress, ReplicaWait, ReplicaWaits,
 };
+use crate::state::waiter::WaiterId;
 use crate::store::{Environment, KeyState};
 use crate::transaction::Transaction;
 use crate::values::lock::Lock;

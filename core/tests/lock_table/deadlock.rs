@@ -2,8 +2,8 @@
 
 use crate::world::{self, World};
 use proptest::prelude::*;
-use redis_lock_core::state::place::WaiterKind;
-use redis_lock_core::state::queue::{Position, Waiter, WaiterId};
+use redis_lock_core::state::queue::Position;
+use redis_lock_core::state::waiter::{Waiter, WaiterId, WaiterKind};
 use redis_lock_core::values::holder::Mode;
 use redis_lock_core::values::name::{Name, Names};
 use redis_lock_core::values::refusal::Refusal;

@@ -8,9 +8,9 @@ use redis_lock_core::decision::{Acknowledged, Answer, Caller, Decision, Outcome,
 use redis_lock_core::effect::{self, Change, Effect, Effects};
 use redis_lock_core::grammar::{self, Keys, ParseContext};
 use redis_lock_core::state::hand_over::HandOver;
-use redis_lock_core::state::place::User;
-use redis_lock_core::state::queue::{Position, Waiter, WaiterId};
+use redis_lock_core::state::queue::Position;
 use redis_lock_core::state::replica_waits::Progress;
+use redis_lock_core::state::waiter::{User, Waiter, WaiterId};
 use redis_lock_core::store::{Environment, KeyState, Limits, Store};
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::data::Data;

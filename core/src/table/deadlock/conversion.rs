@@ -1,6 +1,6 @@
 //! Deadlocks of conversions: two shared holders of a lock that both wait to hold it alone.
 
-use crate::state::queue::Waiter;
+use crate::state::waiter::Waiter;
 use crate::table::lock_table::WaitQueues;
 use crate::transaction::Transaction;
 use crate::values::holder::Mode;

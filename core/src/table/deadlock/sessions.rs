@@ -34,7 +34,8 @@ use crate::budget::{
     CLEARED_AT_ONCE, MOST_WORK, WORK_OF_A_GRANT, WORK_OF_A_NAME, WORK_OF_A_STEP, WORK_OF_A_TIE,
     WORK_OF_A_WAITER,
 };
-use crate::state::queue::{KnownQueue, Position, Queues, Waiter};
+use crate::state::queue::{KnownQueue, Position, Queues};
+use crate::state::waiter::Waiter;
 use crate::table::lock_table::WaitQueues;
 use crate::transaction::{EntryId, Transaction};
 use crate::values::holder::{Holder, Mode};

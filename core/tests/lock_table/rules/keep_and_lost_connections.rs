@@ -5,7 +5,8 @@
 //! - The position ends with KEEP, with BLOCK, or when the token gives it up.
 //! - A lost connection counts from its loss, even before the timer fires.
 
-use redis_lock_core::state::queue::{Position, WaiterId};
+use redis_lock_core::state::queue::Position;
+use redis_lock_core::state::waiter::WaiterId;
 
 use super::scene::{play, scenes};
 use crate::world::{self, World};

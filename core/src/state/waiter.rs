@@ -1,9 +1,60 @@
-//! The ways in which a waiter waits: on a blocked connection, in a place, or absent.
+//! A waiter, and the ways in which it waits: on a blocked connection, in a place, or absent.
 
 use std::sync::Arc;
 
+use crate::values::name::Names;
 use crate::values::notification::Notification;
-use crate::values::request::Request;
+use crate::values::request::{Replicas, Request};
+use crate::values::time::has_passed;
+
+/// The number of one wait of one connection, given by the module around the core; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WaiterId(pub u64);
+
+/// The wait of a token for a set of names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// The wait's number.
+    pub waiter_id: WaiterId,
+    /// The client id of the blocked client; 0 if there is none.
+    pub client_id: u64,
+    /// The way in which it waits: as a blocked client, in a place, or absent.
+    pub kind: WaiterKind,
+    /// All names that it waits for. They are granted together.
+    pub names: Names,
+    /// The request for each name.
+    pub request: Request,
+    /// The time since which its token waits for these names, on the steady clock in ms.
+    pub since_ms: u64,
+    /// Deadline of BLOCK on the steady clock in ms; `None`: no timeout.
+    pub timeout_ms: Option<u64>,
+    /// The replicas that must have the grant before the client gets it as its reply.
+    // perf: boxed, because few waiters ask for replicas.
+    pub replicas: Option<Box<Replicas>>,
+}
+
+impl Waiter {
+    /// Returns the deadline of the wait, the earlier of BLOCK's and KEEP's, on the steady clock in
+    /// ms.
+    pub fn end_ms(&self) -> Option<u64> {
+        let kept_until_ms = self.kind.kept_until_ms();
+        self.timeout_ms.into_iter().chain(kept_until_ms).min()
+    }
+
+    /// Returns the same waiter as absent, kept until `until_ms` on the steady clock.
+    pub fn absent_until(&self, until_ms: u64) -> Self {
+        Self {
+            client_id: 0,
+            kind: WaiterKind::Absent { until_ms },
+            ..self.clone()
+        }
+    }
+
+    /// Returns true if its deadline has passed.
+    pub fn is_over(&self, steady_ms: u64) -> bool {
+        self.end_ms().is_some_and(|ms| has_passed(ms, steady_ms))
+    }
+}
 
 /// The user for whom an operation runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
