@@ -3,9 +3,12 @@
 //! A lease ends by itself, so most waits end without a release. Two kinds do not:
 //!
 //! 1. `conversion`: two shared holders both wait to hold the lock alone;
-//! 2. `sessions`: connections wait for locks that are tied to each other.
+//! 2. `connections`: connections wait for locks that are tied to each other. `search` finds those
+//!    that could be among them, `graph` those that are stuck.
 
+mod connections;
 mod conversion;
-mod sessions;
+mod graph;
+mod search;
 
-pub(super) use sessions::{JoinAt, Newcomer};
+pub(super) use search::{JoinAt, Newcomer};
