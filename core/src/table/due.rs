@@ -1,4 +1,4 @@
-//! Work that falls due without an operation: leases, sessions, ends of waits, pending waiters.
+//! Work that falls due without an operation: leases, sessions, ends of waits, the backlog.
 
 use foldhash::HashSet;
 
@@ -7,7 +7,7 @@ use super::settle::AWAY_RETRY_MS;
 use super::worklist::WorkList;
 use crate::decision::{Answer, Decision, Outcome};
 use crate::hints::unlikely;
-use crate::state::pending::Walk;
+use crate::state::backlog::Walk;
 use crate::state::queue::Position;
 use crate::store::{Environment, KeyState};
 use crate::transaction::Transaction;
@@ -21,15 +21,15 @@ impl LockTable {
     /// 1. names that are scheduled;
     /// 2. names that waiters have left;
     /// 3. names with a session that is due;
-    /// 4. names of waiters that are pending or whose time is over.
+    /// 4. names of waiters in the backlog, and of those whose time is over.
     pub fn due_names(&mut self, steady_ms: u64, most: usize) -> Vec<Name> {
         self.sessions.work_off(steady_ms, most);
         let mut due = self.wait_queues.schedule.due(steady_ms, most);
         due.extend(self.wait_queues.queues.work_off(most));
         let sessions = self.sessions.due(steady_ms, most);
         due.extend(sessions.into_iter().map(|(_, name)| name));
-        let pending = self.wait_queues.pending.until(steady_ms, most);
-        let waiters = pending
+        let backlog = self.wait_queues.backlog.until(steady_ms, most);
+        let waiters = backlog
             .into_iter()
             .chain(self.wait_queues.queues.timed_out(steady_ms, most));
         due.extend(waiters.filter_map(|position| self.wait_queues.name_for(position)));
@@ -37,7 +37,7 @@ impl LockTable {
     }
 
     /// Settles these names, renews their due sessions, and ends the waits whose time is over.
-    /// Handles at most `most` pending waiters, sessions and waits each.
+    /// Handles at most `most` waiters of the backlog, sessions and waits each.
     ///
     /// The caller leaves out due names that may not be written now.
     pub fn settle_due<'n>(
@@ -55,7 +55,7 @@ impl LockTable {
                 tx.renew(name, *id);
             }
             let mut work = WorkList::new(tx);
-            for (position, walks) in wait_queues.take_pending(steady_ms, most, &settled) {
+            for (position, walks) in wait_queues.take_backlog(steady_ms, most, &settled) {
                 work.extend([position]);
                 for walk in walks {
                     work.walk(position, walk);
@@ -99,7 +99,7 @@ impl LockTable {
     }
 
     /// Defers what is due at these names, because nothing may be written there now. Handles at most
-    /// `most` pending waiters and at most `most` sessions.
+    /// `most` waiters of the backlog and at most `most` sessions.
     ///
     /// 1. Queues are deferred by `RETRY_MS`, sessions by a part of their lease.
     /// 2. A due session is ended if its grant is gone, for example because its slot has moved to
@@ -121,10 +121,10 @@ impl LockTable {
             .filter_map(|name| self.wait_queues.queues.head_at(name));
         let heads: Vec<Position> = heads.collect();
         let names: HashSet<&Name> = names.iter().collect();
-        let pending = self.wait_queues.take_pending(steady_ms, most, &names);
+        let backlog = self.wait_queues.take_backlog(steady_ms, most, &names);
         let heads = heads.into_iter().map(|head| (head, Vec::new()));
-        for (position, walks) in pending.into_iter().chain(heads) {
-            self.wait_queues.pending.insert(later_ms, position, walks);
+        for (position, walks) in backlog.into_iter().chain(heads) {
+            self.wait_queues.backlog.insert(later_ms, position, walks);
         }
         for (id, name) in self.sessions.due(steady_ms, most) {
             if !names.contains(&name) {
@@ -151,7 +151,7 @@ impl LockTable {
     /// Returns when something is due without an operation, on the steady clock in ms.
     #[inline]
     pub fn next_due_ms(&self) -> Option<u64> {
-        let nobody_waits = self.wait_queues.is_idle() && self.wait_queues.pending.is_empty();
+        let nobody_waits = self.wait_queues.is_idle() && self.wait_queues.backlog.is_empty();
         if nobody_waits && self.sessions.is_empty() && !self.wait_queues.queues.is_anyone_leaving()
         {
             return None;
@@ -159,12 +159,12 @@ impl LockTable {
         if unlikely(self.wait_queues.queues.is_anyone_leaving()) {
             return Some(0);
         }
-        let pending_ms = self.wait_queues.pending.next_ms();
+        let backlog_ms = self.wait_queues.backlog.next_ms();
         let waiting_ms = sooner(
             self.wait_queues.schedule.next_ms(),
             self.wait_queues.queues.next_timeout_ms(),
         );
-        sooner(waiting_ms, sooner(self.sessions.next_due_ms(), pending_ms))
+        sooner(waiting_ms, sooner(self.sessions.next_due_ms(), backlog_ms))
     }
 }
 
@@ -173,7 +173,7 @@ impl WaitQueues {
     /// all names of a waiter are in one slot. If the waiter has left, it is the name of a walk there.
     fn name_for(&self, position: Position) -> Option<Name> {
         let Some(waiter) = self.queues.at(position) else {
-            return self.pending.walk_name(position).cloned();
+            return self.backlog.walk_name(position).cloned();
         };
         let blocked_by = self.queues.blocked_by(position);
         blocked_by.or(waiter.names.iter().next()).cloned()
@@ -181,17 +181,17 @@ impl WaitQueues {
 
     /// Removes and returns the pending waiters of these names, with the walks at them. Also removes
     /// waiters that have left meanwhile.
-    fn take_pending(
+    fn take_backlog(
         &mut self,
         steady_ms: u64,
         most: usize,
         names: &HashSet<&Name>,
     ) -> Vec<(Position, Vec<Walk>)> {
         let mut taken = Vec::new();
-        for position in self.pending.until(steady_ms, most) {
+        for position in self.backlog.until(steady_ms, most) {
             let name = self.name_for(position);
             if name.is_none_or(|name| names.contains(&name)) {
-                taken.push((position, self.pending.remove(position)));
+                taken.push((position, self.backlog.remove(position)));
             }
         }
         taken
@@ -217,7 +217,7 @@ impl WaitQueues {
             } else {
                 let vacated = self.end_wait(position, Outcome::TimedOut, tx);
                 let heads = vacated.iter().filter_map(|name| self.queues.head_at(name));
-                heads.for_each(|head| self.pending.insert(steady_ms, head, Vec::new()));
+                heads.for_each(|head| self.backlog.insert(steady_ms, head, Vec::new()));
             }
             self.process(work, tx);
         }

@@ -1,11 +1,11 @@
 //! The lock table's state, and the events that change it without an operation.
 
 use crate::decision::{Answer, Decision, Deliveries};
+use crate::state::backlog::Backlog;
 use crate::state::contention::Contention;
 use crate::state::durations::Durations;
 use crate::state::hand_over::HandOver;
 use crate::state::lost_holds::LostHolds;
-use crate::state::pending::Pending;
 use crate::state::queue::{Position, Queues};
 use crate::state::replica_waits::ReplicaWaits;
 use crate::state::schedule::Schedule;
@@ -72,7 +72,7 @@ pub(super) struct WaitQueues {
     pub(super) schedule: Schedule,
     /// Waiters that may be admissible and were not looked at yet, with the time from which they can
     /// be.
-    pub(super) pending: Pending,
+    pub(super) backlog: Backlog,
     pub(super) counters: Counters,
     pub(super) times: Times,
     pub(super) contention: Contention,

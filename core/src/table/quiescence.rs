@@ -40,7 +40,7 @@ struct Seen {
 impl WaitQueues {
     /// Returns a waiter that is admissible and still waits, if there is one.
     pub(super) fn overlooked(&self, tx: &mut Transaction) -> Option<Overlooked> {
-        let is_left_to_timer = self.queues.is_anyone_leaving() || self.pending.len() > MOST_LEFT;
+        let is_left_to_timer = self.queues.is_anyone_leaving() || self.backlog.len() > MOST_LEFT;
         if self.queues.is_empty() || tx.steps >= MOST_STEPS || is_left_to_timer {
             return None;
         }
@@ -67,7 +67,7 @@ impl WaitQueues {
 
     fn is_overlooked(&self, position: Position, tx: &mut Transaction) -> bool {
         let is_left_to_timer =
-            |waiter: &Waiter| self.pending.includes(position, &waiter.request.token);
+            |waiter: &Waiter| self.backlog.includes(position, &waiter.request.token);
         let waiter = self.queues.at(position);
         let waiter = waiter.filter(|it| !it.kind.is_absent() && !is_left_to_timer(it));
         waiter.is_some_and(|waiter| {

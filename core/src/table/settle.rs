@@ -19,9 +19,9 @@ use super::worklist::WorkList;
 use crate::budget::COMPLETION_STEPS;
 use crate::decision::{Completion, Outcome};
 use crate::hints::{cold_path, likely, unlikely};
+use crate::state::backlog::Walk;
 use crate::state::hand_over::{FenceOrigin, HandOver, TakeBack};
 use crate::state::lacking::Lacking;
-use crate::state::pending::Walk;
 use crate::state::queue::Position;
 use crate::state::waiter::{Waiter, WaiterId, WaiterKind};
 use crate::transaction::{EntryId, Transaction};
@@ -556,7 +556,7 @@ impl WaitQueues {
     fn leave_to_timer(&mut self, work: &mut WorkList, tx: &mut Transaction) {
         let steady_ms = tx.steady_ms();
         for (position, walks) in work.drain() {
-            self.pending.insert(steady_ms, position, walks);
+            self.backlog.insert(steady_ms, position, walks);
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use smallvec::SmallVec;
 
 use crate::hints::unlikely;
-use crate::state::pending::{Walk, Walks};
+use crate::state::backlog::{Walk, Walks};
 use crate::state::queue::Position;
 use crate::transaction::{EntryId, Transaction};
 

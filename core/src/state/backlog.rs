@@ -1,4 +1,4 @@
-//! Waiters that an operation has left to the timer.
+//! The backlog: waiters that an operation has left to the timer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,13 +50,13 @@ impl Walks {
 
 /// The positions that are left to the timer, each once, and the walks at them.
 #[derive(Debug, Default)]
-pub struct Pending {
+pub struct Backlog {
     by_time: BTreeSet<(u64, Position)>,
     times_ms: HashMap<Position, u64>,
     walks: Walks,
 }
 
-impl Pending {
+impl Backlog {
     /// Leaves a position and its walks to the timer until `ms` on the steady clock. An earlier time
     /// of the position stays.
     pub fn insert(&mut self, ms: u64, position: Position, walks: Vec<Walk>) {
