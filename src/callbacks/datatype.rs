@@ -16,12 +16,12 @@ use redis_lock_core::values::packed::Packed;
 use redis_module::native_types::RedisType;
 use redis_module::{raw, Context, RedisString, TYPE_METHOD_VERSION};
 
-use crate::engine::pending;
+use crate::engine::recorder;
 use crate::server::api::{self, server};
 use crate::server::fence_key::MAX_FENCE;
 use crate::server::lock_type::{self, lock_of};
 use crate::server::{boundary, clock, key, propagation};
-use crate::state::pending::Event;
+use crate::state::pending_events::Event;
 use crate::state::{self, FENCES};
 
 /// The type, registered at load. The server requires a name of nine characters.
@@ -187,13 +187,13 @@ extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) 
 fn record_unlinked(key: *mut raw::RedisModuleKeyOptCtx, value: &Packed) {
     boundary::guard(|| {
         let (lock, now_ms) = (value.unpack(), clock::now().ms());
-        pending::count_unlinked(&lock, now_ms);
+        recorder::count_unlinked(&lock, now_ms);
         let is_last_ms = lock.latest_deadline_ms() == Some(now_ms);
         // A lock whose key the server has expired early goes on.
         if state::any_replica_waits() && !is_last_ms {
             if let Some(name) = name_of(key) {
                 let left = Box::new(lock.clone());
-                pending::record(|pending| pending.events.push(Event::LockLeft(name, left)));
+                recorder::record(|pending| pending.events.push(Event::LockLeft(name, left)));
             }
         }
         // The lock table may have scheduled a name for the ends of its leases.
@@ -205,9 +205,9 @@ fn record_unlinked(key: *mut raw::RedisModuleKeyOptCtx, value: &Packed) {
                 if is_last_ms && sessions.is_empty() {
                     state::with(|state| state.early_expiries.leave(name.clone(), lock));
                 }
-                pending::record_touched(name);
+                recorder::record_touched(name);
             }
-            pending::record_unlinked(sessions);
+            recorder::record_unlinked(sessions);
         }
     });
 }

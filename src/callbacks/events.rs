@@ -8,7 +8,7 @@ use redis_lock_core::table::LockTable;
 use redis_lock_core::values::name::Name;
 use redis_module::{raw, Context, RedisString};
 
-use crate::engine::{acknowledgements, blocking, cron, pending};
+use crate::engine::{acknowledgements, blocking, cron, recorder};
 use crate::server::api::{self, server};
 use crate::server::fence_key::Saver;
 use crate::server::{
@@ -16,7 +16,7 @@ use crate::server::{
     timer,
 };
 use crate::state;
-use crate::state::pending::{Event, ALL_DATABASES};
+use crate::state::pending_events::{Event, ALL_DATABASES};
 
 /// Subscribes to all events that concern locks.
 pub fn subscribe(ctx: &Context) -> Result<(), String> {
@@ -63,7 +63,7 @@ pub fn subscribe(ctx: &Context) -> Result<(), String> {
 
 fn record_database(db: i32) {
     if state::has_waiters() {
-        pending::record(|pending| {
+        recorder::record(|pending| {
             pending.databases.insert(db);
         });
     }
@@ -85,7 +85,7 @@ extern "C" fn on_flush(
         let db = info.map_or(ALL_DATABASES, |info| info.dbnum);
         let any_scheduled = state::look(LockTable::is_any_scheduled).unwrap_or(true);
         if any_scheduled || state::any_sessions() || state::any_replica_waits() {
-            pending::record(|pending| pending.events.push(Event::Flushed(db)));
+            recorder::record(|pending| pending.events.push(Event::Flushed(db)));
         }
         record_database(db);
     });
@@ -104,7 +104,7 @@ extern "C" fn on_swap(
         let Some(info) = info else { return };
         state::with(|state| state.early_expiries.clear());
         if state::any_locks() {
-            pending::record(|pending| pending.swap_databases(info.dbnum_first, info.dbnum_second));
+            recorder::record(|pending| pending.swap_databases(info.dbnum_first, info.dbnum_second));
         }
         record_database(info.dbnum_first);
         record_database(info.dbnum_second);
@@ -151,7 +151,7 @@ extern "C" fn on_replica_change(
     boundary::guard(|| {
         replicas::forget_online();
         if sub == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
-            pending::record(|pending| pending.has_new_replica = true);
+            recorder::record(|pending| pending.has_new_replica = true);
         }
     });
 }
@@ -172,9 +172,9 @@ extern "C" fn on_client_change(
             blocking::record_client_gone(info.id);
             state::with(|state| state.rights.borrow_mut().forget_changer(info.id));
             keepalive::forget(info.id);
-            if pending::may_have_sessions(info.id) {
+            if recorder::may_have_sessions(info.id) {
                 let closed = Event::Closed(info.id, clock::now().ms());
-                pending::record(|pending| pending.events.push(closed));
+                recorder::record(|pending| pending.events.push(closed));
             }
         }
     });
@@ -300,14 +300,14 @@ fn record_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleStrin
     match event {
         KeyEvent::Leaves => state::pending(|pending| pending.leaving = Some(name)),
         KeyEvent::Arrives if lock => record_arrival(ctx, &string, name),
-        KeyEvent::Expiry if lock => pending::record(|pending| {
+        KeyEvent::Expiry if lock => recorder::record(|pending| {
             pending.touched.insert(&name);
         }),
-        KeyEvent::Restored if lock => pending::record(|pending| {
+        KeyEvent::Restored if lock => recorder::record(|pending| {
             pending.restored.insert(&name);
             pending.touched.insert(&name);
         }),
-        KeyEvent::Arrives | KeyEvent::Expiry | KeyEvent::Restored => pending::record_touched(name),
+        KeyEvent::Arrives | KeyEvent::Expiry | KeyEvent::Restored => recorder::record_touched(name),
     }
 }
 
@@ -336,7 +336,7 @@ enum KeyEvent {
 fn record_arrival(ctx: &Context, string: &RedisString, name: Name) {
     state::with(|state| state.unlinked(UnlinkedHolds::arrive));
     let sessions = key::sessions_at(ctx, string);
-    pending::record(|pending| {
+    recorder::record(|pending| {
         if !sessions.is_empty() {
             pending.events.push(Event::Arrived(sessions, name.clone()));
         }

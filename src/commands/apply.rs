@@ -13,7 +13,7 @@ use redis_module::{raw, Context};
 use super::command::{Call, Command};
 use super::spec::{CommandDoc, Spec, SINCE_0_1_0};
 use crate::engine::apply::{self, Applied};
-use crate::engine::{pending, writable};
+use crate::engine::{recorder, writable};
 use crate::server::api::{self, server};
 use crate::state;
 
@@ -73,7 +73,7 @@ impl Command for Apply {
 /// is migrated to it as a whole.
 fn record_unseen(ctx: &Context, key: &[u8]) {
     if state::has_waiters() && !api::is_replica() {
-        pending::record_touched(Name::new(api::selected_db(ctx), key));
+        recorder::record_touched(Name::new(api::selected_db(ctx), key));
     }
 }
 

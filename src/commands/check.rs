@@ -9,7 +9,7 @@ use redis_lock_core::values::time;
 
 use super::command::{Call, Command};
 use super::spec::{CommandDoc, Spec, SINCE_0_1_0};
-use crate::engine::{pending, store};
+use crate::engine::{recorder, store};
 use crate::server::{clock, reply};
 
 pub struct Check;
@@ -38,7 +38,7 @@ impl Command for Check {
             KeyState::Empty => None,
             KeyState::Lock(stored) => {
                 let lock = table::as_of(stored, now_ms);
-                pending::watch_leases(&name, &lock);
+                recorder::watch_leases(&name, &lock);
                 lock.holder(&token).map(|own| own.deadline_ms)
             }
         };

@@ -20,7 +20,7 @@ use redis_module::Context;
 
 use super::command::{Call, Command};
 use super::spec::{CommandDoc, Spec, SINCE_0_1_0};
-use crate::engine::{pending, store};
+use crate::engine::{recorder, store};
 use crate::server::clients::{self, Client};
 use crate::server::rights::Caller;
 use crate::server::{clock, reply};
@@ -52,7 +52,7 @@ impl Command for Info {
             KeyState::Empty => Lock::free(),
             KeyState::Lock(stored) => table::as_of(stored, now.ms()),
         };
-        pending::watch_leases(&name, &lock);
+        recorder::watch_leases(&name, &lock);
         let caller = Caller::of(ctx);
         let view = state::look(|table| View::of(table, &name, lock, shown, now, caller));
         let view = view.ok_or(Refusal::Reentered)?;

@@ -5,7 +5,7 @@ use redis_lock_core::hints::unlikely;
 use redis_lock_core::table::LockTable;
 
 use crate::server::{clock, config, timer};
-use crate::state::pending::{Event, ALL_DATABASES};
+use crate::state::pending_events::{Event, ALL_DATABASES};
 use crate::state::{self, State};
 
 /// Has the lock table absorb the pending events.

@@ -44,11 +44,11 @@ use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::slot;
 use redis_module::{raw, Context};
 
-use crate::engine::pending;
+use crate::engine::recorder;
 use crate::server::api::{self, server};
 use crate::server::{boundary, clients, clock, filter, random, reply, rights, timer};
 use crate::state::blocked::{Blocked, BlockedClients, Handle};
-use crate::state::pending::Event;
+use crate::state::pending_events::Event;
 use crate::state::{self, DecoyName, Postponed, State};
 
 /// Draws the prefix of the decoys' names.
@@ -314,7 +314,7 @@ fn record_undelivered(hand_over: HandOver) {
     }
     let kept = hand_over.kept.filter(|_| is_lost);
     let undelivered = HandOver { kept, ..hand_over };
-    pending::record(|pending| pending.undelivered.push(undelivered));
+    recorder::record(|pending| pending.undelivered.push(undelivered));
 }
 
 extern "C" fn on_ready(
@@ -350,7 +350,7 @@ extern "C" fn reply_to_unblocked(
             }
             None => {
                 let left = Event::Left(waiter_id, client.position);
-                pending::record(|pending| pending.events.push(left));
+                recorder::record(|pending| pending.events.push(left));
                 reply::null_array(&ctx);
             }
         }
@@ -376,7 +376,7 @@ extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, _: Handle) {
                 } else {
                     Event::Left(waiter_id, client.position)
                 };
-                pending::record(|pending| pending.events.push(event));
+                recorder::record(|pending| pending.events.push(event));
             }
         }
     });

@@ -12,13 +12,15 @@ use redis_lock_core::values::name::Name;
 use redis_module::Context;
 
 use crate::engine::rearm::{let_contended_keys_outlive, rearm};
-use crate::engine::{absorb, acknowledgements, blocking, execute, pending, publications, writable};
+use crate::engine::{
+    absorb, acknowledgements, blocking, execute, publications, recorder, writable,
+};
 use crate::server::api::{self, server};
 use crate::server::slots::ForeignSlots;
 use crate::server::timer::{self, TimerState};
 use crate::server::{clock, fence_key, key};
 use crate::state;
-use crate::state::pending::Pending;
+use crate::state::pending_events::Pending;
 
 /// The delay in ms before looking again at names that may not be granted now, like during CLIENT
 /// PAUSE.
@@ -232,7 +234,7 @@ fn give_up_places(names: &[Name]) {
     if left.is_empty() {
         state::with(|state| state.slots_due_ms.set(steady_ms.saturating_add(SLOTS_MS)));
     } else {
-        pending::record(|pending| pending.touched.extend(left));
+        recorder::record(|pending| pending.touched.extend(left));
     }
 }
 

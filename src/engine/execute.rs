@@ -20,11 +20,11 @@ use redis_module::Context;
 use crate::engine::absorb::{absorb, absorb_into};
 use crate::engine::rearm::rearm_for;
 use crate::engine::store::ServerStore;
-use crate::engine::{apply, blocking, pending, publications};
+use crate::engine::{apply, blocking, publications, recorder};
 use crate::server::key_string::CommandStrings;
 use crate::server::replicas::ASK_AGAIN_MS;
 use crate::server::{api, clients, clock, config, timer};
-use crate::state::pending::{Event, Pending};
+use crate::state::pending_events::{Event, Pending};
 use crate::state::{self, State, FENCES};
 
 /// The least delay in ms of work that a command has left over. A timer of 0 ms would fire in the
@@ -103,7 +103,7 @@ fn return_to_db_of(ctx: &Context, names: &Names) {
 fn block(ctx: &Context, waiter_id: WaiterId, position: Option<Position>, names: &Names) -> bool {
     let is_blocked = blocking::block(ctx, waiter_id, position, names);
     if !is_blocked {
-        pending::record(|pending| pending.events.push(Event::Left(waiter_id, position)));
+        recorder::record(|pending| pending.events.push(Event::Left(waiter_id, position)));
     }
     is_blocked
 }

@@ -3,7 +3,7 @@
 use redis_lock_core::decision::Publication;
 use redis_module::Context;
 
-use crate::engine::pending;
+use crate::engine::recorder;
 use crate::server::{api, publish, rights};
 use crate::state;
 
@@ -13,7 +13,7 @@ pub fn publish_all(ctx: &Context, publications: &mut Vec<Publication>) {
         return;
     }
     if api::pushes_amid_replies(ctx) {
-        pending::record(|pending| pending.publications.append(publications));
+        recorder::record(|pending| pending.publications.append(publications));
         return;
     }
     publications.iter().for_each(|one| publish_one(ctx, one));

@@ -14,7 +14,7 @@ use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::api::{self, server};
 use crate::server::{boundary, clock, propagation, replicas, timer};
-use crate::state::pending::Event;
+use crate::state::pending_events::Event;
 use crate::state::{self, Postponed, ScriptRun};
 
 /// The commands that run a script, or may run one in a transaction.

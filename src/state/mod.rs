@@ -10,7 +10,7 @@
 pub mod blocked;
 pub mod early_expiries;
 pub mod name_set;
-pub mod pending;
+pub mod pending_events;
 pub mod provisional;
 pub mod rights;
 
@@ -31,7 +31,7 @@ use redis_module::{raw, Context, RedisGILGuard, RedisString};
 
 use blocked::BlockedClients;
 use early_expiries::EarlyExpiries;
-use pending::Pending;
+use pending_events::Pending;
 use rights::RightsWatch;
 
 /// The source of all fences. Values that are loaded raise it.

@@ -7,7 +7,7 @@ use redis_lock_core::values::session_id::SessionId;
 
 use crate::server::{api, timer};
 use crate::state;
-use crate::state::pending::{Event, Pending};
+use crate::state::pending_events::{Event, Pending};
 
 /// Records an event and fires the timer in the next pass of the server's event loop.
 pub fn record(event: impl FnOnce(&mut Pending)) {
