@@ -5,7 +5,7 @@
 //! 1. [`commands`] has one file per verb. `redis_lock_core::grammar` parses the words.
 //! 2. [`engine::execute`] passes the operation to the lock table (`redis_lock_core::table`), which
 //!    settles and decides.
-//! 3. [`engine::apply`] applies and replicates the effects that the table returns.
+//! 3. [`engine::effects`] applies and replicates the effects that the table returns.
 //! 4. [`server::reply`] replies to the caller, [`engine::blocking`] to the waiters.
 //!
 //! The server also calls [`callbacks`] without a command. They leave pending events, which
@@ -41,7 +41,7 @@ use std::ffi::c_int;
 
 use redis_module::{raw, Context, RedisString};
 
-use callbacks::{datatype, events, info};
+use callbacks::{datatype, events, info_section};
 use engine::{blocking, cron};
 use server::memory::Counted;
 use server::{api, boundary, config, filter, keepalive, key_events, timer};
@@ -83,7 +83,7 @@ const STEPS: [LoadStep; 16] = [
     look_for_other_modules,
     filter::look_for_commands,
     events::subscribe,
-    info::register,
+    info_section::register,
     filter::register,
 ];
 

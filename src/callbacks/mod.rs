@@ -3,4 +3,4 @@
 
 pub mod datatype;
 pub mod events;
-pub mod info;
+pub mod info_section;

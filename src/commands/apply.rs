@@ -12,7 +12,7 @@ use redis_module::{raw, Context};
 
 use super::command::{Call, Command};
 use super::spec::{CommandDoc, Spec, SINCE_0_1_0};
-use crate::engine::apply::{self, Applied};
+use crate::engine::effects::{self, Applied};
 use crate::engine::{recorder, writable};
 use crate::server::api::{self, server};
 use crate::state;
@@ -44,13 +44,13 @@ impl Command for Apply {
         }
         let (key, words) = words.split_first().ok_or(Refusal::Arity)?;
         let applied = match effect::parse(words)? {
-            Parsed::Change(change) => apply::apply(ctx, key, change),
+            Parsed::Change(change) => effects::apply(ctx, key, change),
             Parsed::Renew {
                 deadline_ms,
                 others,
             } => {
                 let keys = std::iter::once(key).chain(others);
-                keys.map(|key| apply::renew(ctx, key, deadline_ms))
+                keys.map(|key| effects::renew(ctx, key, deadline_ms))
                     .fold(Applied::Unchanged, Applied::or)
             }
         };

@@ -20,7 +20,7 @@ use redis_module::Context;
 use crate::engine::absorb::{absorb, absorb_into};
 use crate::engine::rearm::rearm_for;
 use crate::engine::store::ServerStore;
-use crate::engine::{apply, blocking, publications, recorder};
+use crate::engine::{blocking, effects, publications, recorder};
 use crate::server::key_string::CommandStrings;
 use crate::server::replicas::ASK_AGAIN_MS;
 use crate::server::{api, clients, clock, config, timer};
@@ -54,7 +54,7 @@ pub fn execute(
         let decision = table.execute(operation, caller, environment);
         (decision, table.next_due_ms())
     })?;
-    apply::apply_all(&mut store, &effects);
+    effects::apply_all(&mut store, &effects);
     // All keys are closed before clients are blocked and get replies.
     drop(store);
     return_to_db_of(ctx, &operation.names);
@@ -64,7 +64,7 @@ pub fn execute(
             if !block(ctx, waiter_id, Some(position), &operation.names) {
                 answer = Ok(Answer::NotNow);
             } else if enqueued == Enqueued::New {
-                apply::announce_wait(ctx, &operation.names, strings);
+                effects::announce_wait(ctx, &operation.names, strings);
             }
         }
         Ok(Answer::HeldBack) => {
@@ -73,7 +73,7 @@ pub fn execute(
             }
         }
         Ok(Answer::Place(_, Enqueued::New)) => {
-            apply::announce_wait(ctx, &operation.names, strings);
+            effects::announce_wait(ctx, &operation.names, strings);
         }
         Ok(_) | Err(_) => {}
     }
@@ -162,7 +162,7 @@ pub fn execute_background<'n>(
         let mut store = ServerStore::to_write(ctx, state, CommandStrings::NONE);
         let mut effects = Effects::new();
         if let Ok(decision) = decide(&mut store, &mut effects, decision) {
-            apply::apply_all(&mut store, &effects);
+            effects::apply_all(&mut store, &effects);
             drop(store);
             deliver(ctx, state, decision.deliveries);
         }

@@ -4,9 +4,9 @@
 pub mod absorb;
 pub mod access;
 pub mod acknowledgements;
-pub mod apply;
 pub mod blocking;
 pub mod cron;
+pub mod effects;
 pub mod execute;
 pub mod publications;
 pub mod rearm;

@@ -10,7 +10,7 @@ use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::api::{self, server};
 use crate::state;
-use crate::state::rights::UNSEEN;
+use crate::state::rights_watch::UNSEEN;
 
 /// A user of the API, freed when the value is dropped.
 struct User(*mut raw::RedisModuleUser);

@@ -29,7 +29,7 @@ pub struct Blocked {
     pub client_id: u64,
     /// The position at which it was queued; `None`: it waits for replicas only.
     pub position: Option<Position>,
-    /// The [version](super::rights::RightsWatch::version) in which its user's rights were last
+    /// The [version](super::rights_watch::RightsWatch::version) in which its user's rights were last
     /// checked.
     pub rights_version: u64,
 }

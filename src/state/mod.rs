@@ -12,7 +12,7 @@ pub mod early_expiries;
 pub mod name_set;
 pub mod pending_events;
 pub mod provisional;
-pub mod rights;
+pub mod rights_watch;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ use redis_module::{raw, Context, RedisGILGuard, RedisString};
 use blocked::BlockedClients;
 use early_expiries::EarlyExpiries;
 use pending_events::Pending;
-use rights::RightsWatch;
+use rights_watch::RightsWatch;
 
 /// The source of all fences. Values that are loaded raise it.
 pub static FENCES: Fences = Fences::new();

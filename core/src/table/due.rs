@@ -114,8 +114,8 @@ impl LockTable {
                 self.wait_queues.schedule.set(name, later_ms, steady_ms);
             }
         }
-        // A scheduled time can be replaced before it comes. So the heads of the queues become
-        // pending too.
+        // A scheduled time can be replaced before it comes. So the heads of the queues go
+        // to the backlog too.
         let heads = names
             .iter()
             .filter_map(|name| self.wait_queues.queues.head_at(name));
@@ -179,7 +179,7 @@ impl WaitQueues {
         blocked_by.or(waiter.names.iter().next()).cloned()
     }
 
-    /// Removes and returns the pending waiters of these names, with the walks at them. Also removes
+    /// Removes and returns the backlog's waiters of these names, with the walks at them. Also removes
     /// waiters that have left meanwhile.
     fn take_backlog(
         &mut self,
@@ -200,7 +200,7 @@ impl WaitQueues {
     /// Ends the waits whose time is over, at most `most` of them.
     ///
     /// A waiter at a name in `settled` is still granted if it is admissible. Elsewhere nothing may
-    /// be granted now, so the new heads of its queues become pending.
+    /// be granted now, so the new heads of its queues go to the backlog.
     fn time_out(&mut self, most: usize, settled: &HashSet<&Name>, tx: &mut Transaction) {
         let steady_ms = tx.steady_ms();
         tx.begin_part();

@@ -22,11 +22,11 @@ mod contended;
 mod deadlock;
 mod due;
 mod grants;
+mod held_replies;
 mod hot;
 mod lock_table;
 mod place;
 mod quiescence;
-mod replicas;
 mod settle;
 mod wait_request;
 mod waits;
@@ -43,10 +43,10 @@ use crate::values::refusal::Refusal;
 use crate::values::request::{Replicas, Request};
 use admission::Admission;
 use grants::{extend, Extension, Grantee};
+use held_replies::hold_back_or_confirm;
 pub use hot::HotName;
 use lock_table::WaitQueues;
 pub use lock_table::{as_of, Counters, LockTable, Times};
-use replicas::hold_back_or_confirm;
 use wait_request::{WaitKind, WaitRequest, WaitStart};
 
 impl LockTable {

@@ -12,9 +12,9 @@
 
 use super::admission::Admission;
 use super::grants::{held_by, note_holds_after, Grantee};
+use super::held_replies::hold_back_hand_over;
 use super::lock_table::WaitQueues;
 use super::place::publish;
-use super::replicas::hold_back_hand_over;
 use super::worklist::WorkList;
 use crate::budget::COMPLETION_STEPS;
 use crate::decision::{Completion, Outcome};
