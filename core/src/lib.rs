@@ -4,7 +4,7 @@
 //! randomness come in as arguments. Everything that has to happen comes out as values.
 //!
 //! 1. [`grammar`] parses the words of a command into an [`operation::Operation`].
-//! 2. [`table::LockTable::execute`] settles the operation's names, decides, and settles the names
+//! 2. [`table::LockTable::decide`] settles the operation's names, decides, and settles the names
 //!    that the decision changed.
 //! 3. The changes to the keyspace come out as [`effect::Effect`]s. The server applies them and
 //!    sends them to the replicas and the append-only file.

@@ -26,7 +26,7 @@ impl SingleAndMulti for Acquire {
         history: SINCE_0_1_0,
     };
 
-    fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        call.execute_with_replicas(&grammar::acquire(call.words, keys, &call.parse_context))
+    fn run_on(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
+        call.submit(&grammar::acquire(call.words, keys, &call.parse_context))
     }
 }

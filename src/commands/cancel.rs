@@ -24,6 +24,6 @@ impl Command for Cancel {
     };
 
     fn run(call: &Call<'_>) -> Result<(), Refusal> {
-        call.execute(&grammar::cancel(call.words, &call.parse_context))
+        call.submit(&grammar::cancel(call.words, &call.parse_context))
     }
 }

@@ -39,7 +39,7 @@ pub trait SingleAndMulti {
     const MANY: CommandDoc;
 
     /// Runs both commands, like [`Command::run`].
-    fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal>;
+    fn run_on(call: &Call<'_>, keys: Keys) -> Result<(), Refusal>;
 }
 
 /// The command for a single key.
@@ -58,7 +58,7 @@ impl<T: SingleAndMulti> Command for OnOne<T> {
     };
 
     fn run(call: &Call<'_>) -> Result<(), Refusal> {
-        T::run(call, Keys::One)
+        T::run_on(call, Keys::One)
     }
 }
 
@@ -72,7 +72,7 @@ impl<T: SingleAndMulti> Command for OnMany<T> {
     };
 
     fn run(call: &Call<'_>) -> Result<(), Refusal> {
-        T::run(call, Keys::Many)
+        T::run_on(call, Keys::Many)
     }
 }
 
@@ -92,21 +92,11 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Like [`Call::execute`], for a command that takes REPLICAS.
-    pub fn execute_with_replicas(
-        &self,
-        operation: &Result<Operation, Refusal>,
-    ) -> Result<(), Refusal> {
-        if let Ok(operation) = operation {
-            blocking::check_may_wait_for_replicas(self.ctx, operation)?;
-        }
-        self.execute(operation)
-    }
-
-    /// Executes the parsed operation and replies, unless the client now waits.
+    /// Submits the parsed operation to the engine and replies, unless the client now waits.
     // perf: the operation is passed by reference, because moving it costs as much as deciding it.
-    pub fn execute(&self, operation: &Result<Operation, Refusal>) -> Result<(), Refusal> {
+    pub fn submit(&self, operation: &Result<Operation, Refusal>) -> Result<(), Refusal> {
         let operation = operation.as_ref().map_err(|why| *why)?;
+        blocking::check_may_wait_for_replicas(self.ctx, operation)?;
         let answer = execute(self.ctx, self.state, operation, self.strings)?;
         reply::answer(self.ctx, &answer, || operation.action.token());
         Ok(())
@@ -136,7 +126,8 @@ extern "C" fn entry<C: Command>(
     raw::REDISMODULE_OK as c_int
 }
 
-/// Runs a command on these strings. Replies the error if it is refused or panics.
+/// Runs a command on these strings, unless the server only asks for the positions of its keys.
+/// Replies the error if the command is refused or panics.
 // perf: not generic, so that different commands execute the same code.
 #[inline(never)]
 fn enter(
@@ -145,40 +136,31 @@ fn enter(
     keys: Option<Keys>,
     command: fn(&Call<'_>) -> Result<(), Refusal>,
 ) {
-    let refused = boundary::guard(|| call(ctx, strings, keys, command).err());
-    if let Some(why) = refused.unwrap_or(Some(Refusal::Panicked)) {
+    let result = boundary::guard(|| {
+        // The first string is the command's name.
+        let strings = strings.get(1..).unwrap_or_default();
+        let words = strings.iter();
+        let words = words.map(|string| RedisString::string_as_slice(*string));
+        let words: SmallVec<[&[u8]; MOST_INLINE]> = words.collect();
+        let words = words.as_slice();
+        if unlikely(keys == Some(Keys::Many)) && reports_key_positions(ctx, words) {
+            return Ok(());
+        }
+        state::with(|state| {
+            command(&Call {
+                ctx,
+                words,
+                parse_context: parse_context(ctx, state),
+                // SAFETY: the strings belong to the running command, and the words are their bytes,
+                // one by one.
+                strings: unsafe { CommandStrings::new(strings, words) },
+                state,
+            })
+        })
+    });
+    if let Err(why) = result.unwrap_or(Err(Refusal::Panicked)) {
         reply::refusal(ctx, why);
     }
-}
-
-/// Calls a command with its words, unless the server only asks for the positions of its keys.
-#[inline(always)]
-fn call(
-    ctx: &Context,
-    strings: &[*mut raw::RedisModuleString],
-    keys: Option<Keys>,
-    command: fn(&Call<'_>) -> Result<(), Refusal>,
-) -> Result<(), Refusal> {
-    // The first string is the command's name.
-    let strings = strings.get(1..).unwrap_or_default();
-    let words = strings.iter();
-    let words = words.map(|string| RedisString::string_as_slice(*string));
-    let words: SmallVec<[&[u8]; MOST_INLINE]> = words.collect();
-    let words = words.as_slice();
-    if unlikely(keys == Some(Keys::Many)) && reports_key_positions(ctx, words) {
-        return Ok(());
-    }
-    state::with(|state| {
-        command(&Call {
-            ctx,
-            words,
-            parse_context: parse_context(ctx, state),
-            // SAFETY: the strings belong to the running command, and the words are their bytes, one
-            // by one.
-            strings: unsafe { CommandStrings::new(strings, words) },
-            state,
-        })
-    })
 }
 
 #[inline(always)]

@@ -27,7 +27,7 @@ impl SingleAndMulti for Extend {
         history: SINCE_0_1_0,
     };
 
-    fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        call.execute_with_replicas(&grammar::extend(call.words, keys, &call.parse_context))
+    fn run_on(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
+        call.submit(&grammar::extend(call.words, keys, &call.parse_context))
     }
 }

@@ -30,12 +30,12 @@ impl SingleAndMulti for Queue {
         history: SINCE_0_1_0,
     };
 
-    fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
+    fn run_on(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
         let operation = grammar::queue(call.words, keys, &call.parse_context);
         if let Ok(operation) = &operation {
             check_channel(call.ctx, operation)?;
         }
-        call.execute(&operation)
+        call.submit(&operation)
     }
 }
 

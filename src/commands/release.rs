@@ -28,7 +28,7 @@ impl SingleAndMulti for Release {
         history: SINCE_0_1_0,
     };
 
-    fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        call.execute(&grammar::release(call.words, keys, &call.parse_context))
+    fn run_on(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
+        call.submit(&grammar::release(call.words, keys, &call.parse_context))
     }
 }

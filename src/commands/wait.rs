@@ -29,9 +29,9 @@ impl SingleAndMulti for Wait {
         history: SINCE_0_1_0,
     };
 
-    fn run(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
+    fn run_on(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
         let operation = grammar::wait(call.words, keys, &call.parse_context)
             .map(|operation| blocking::nonblocking_where_required(call.ctx, operation));
-        call.execute_with_replicas(&operation)
+        call.submit(&operation)
     }
 }

@@ -50,8 +50,8 @@ pub fn execute(
     };
     let mut store = ServerStore::to_write(ctx, state, strings);
     let mut effects = Effects::new();
-    let (decision, due_ms) = decide(&mut store, &mut effects, |table, environment| {
-        let decision = table.execute(operation, caller, environment);
+    let (decision, due_ms) = with_table(&mut store, &mut effects, |table, environment| {
+        let decision = table.decide(operation, caller, environment);
         (decision, table.next_due_ms())
     })?;
     effects::apply_all(&mut store, &effects);
@@ -161,7 +161,7 @@ pub fn execute_background<'n>(
     state::with(|state| {
         let mut store = ServerStore::to_write(ctx, state, CommandStrings::NONE);
         let mut effects = Effects::new();
-        if let Ok(decision) = decide(&mut store, &mut effects, decision) {
+        if let Ok(decision) = with_table(&mut store, &mut effects, decision) {
             effects::apply_all(&mut store, &effects);
             drop(store);
             deliver(ctx, state, decision.deliveries);
@@ -179,7 +179,7 @@ pub fn acknowledge(ctx: &Context, progress: &Progress, most: usize) -> usize {
         let before = state.replica_waits.get();
         let mut store = ServerStore::to_read(ctx, state);
         let mut none = Effects::new();
-        if let Ok(decision) = decide(&mut store, &mut none, |table, environment| {
+        if let Ok(decision) = with_table(&mut store, &mut none, |table, environment| {
             table.acknowledge(progress, most, environment)
         }) {
             drop(store);
@@ -194,7 +194,7 @@ pub fn time_out(ctx: &Context, most: usize) {
     state::with(|state| {
         let mut store = ServerStore::to_read(ctx, state);
         let mut none = Effects::new();
-        if let Ok(decision) = decide(&mut store, &mut none, |table, environment| {
+        if let Ok(decision) = with_table(&mut store, &mut none, |table, environment| {
             table.time_out_due(most, environment)
         }) {
             deliver(ctx, state, decision.deliveries);
@@ -232,11 +232,11 @@ fn work_off_left() {
     }
 }
 
-/// Has the table absorb the pending events and then decide.
+/// Has the table absorb the pending events and then make a decision.
 ///
 /// # Errors
 /// [`Refusal::Reentered`] if the table is already deciding.
-fn decide<'n, T>(
+fn with_table<'n, T>(
     store: &mut ServerStore<'_>,
     effects: &mut Effects<'n>,
     decision: impl FnOnce(&mut LockTable, &mut Environment<'_, 'n>) -> T,

@@ -50,9 +50,10 @@ pub use lock_table::{as_of, Counters, LockTable, Times};
 use wait_request::{WaitKind, WaitRequest, WaitStart};
 
 impl LockTable {
-    /// Executes one operation.
+    /// Decides one operation: settles its unsettled names, dispatches it, and settles the names that it
+    /// changed.
     #[inline]
-    pub fn execute<'n>(
+    pub fn decide<'n>(
         &mut self,
         operation: &'n Operation,
         caller: Caller,
@@ -63,8 +64,9 @@ impl LockTable {
             action,
             replicas,
         } = operation;
-        self.settle_around(names, environment, |wait_queues, tx| {
-            let answer = wait_queues.decide((names, action, *replicas), caller, tx);
+        self.transact(names.as_slice(), environment, |wait_queues, tx| {
+            wait_queues.settle_unsettled(names, tx);
+            let answer = wait_queues.dispatch((names, action, *replicas), caller, tx);
             if !matches!(answer, Ok(Answer::Granted(_) | Answer::Count(_))) {
                 wait_queues.count_unanswered(names, &answer, tx);
             }
@@ -72,12 +74,14 @@ impl LockTable {
             let concerns_others = replicas.is_some()
                 || !tx.replica_waits.is_empty()
                 || !tx.lists.deliveries.completions.is_empty();
-            match answer {
+            let answer = match answer {
                 Ok(answer) if unlikely(concerns_others) => {
                     Ok(hold_back_or_confirm(operation, answer, caller, tx))
                 }
                 answer => answer,
-            }
+            };
+            wait_queues.settle(&[], tx);
+            answer
         })
     }
 
@@ -87,34 +91,20 @@ impl LockTable {
         undelivered: &'n HandOver,
         environment: &mut Environment<'_, 'n>,
     ) -> Decision {
-        self.settle_around(&undelivered.names, environment, |wait_queues, tx| {
-            Ok(wait_queues.take_back(undelivered, tx))
-        })
-    }
-
-    /// Settles those of these names that are not settled yet, decides, and settles the names that
-    /// the decision changed.
-    #[inline(always)]
-    fn settle_around<'n>(
-        &mut self,
-        names: &'n Names,
-        environment: &mut Environment<'_, 'n>,
-        decide: impl FnOnce(&mut WaitQueues, &mut Transaction<'_, '_, 'n>) -> Result<Answer, Refusal>,
-    ) -> Decision {
+        let names = &undelivered.names;
         self.transact(names.as_slice(), environment, |wait_queues, tx| {
-            if unlikely(!wait_queues.is_idle() || !tx.nothing_touched) {
-                wait_queues.settle_unsettled(names, tx);
-            }
-            let answer = decide(wait_queues, tx);
+            wait_queues.settle_unsettled(names, tx);
+            let answer = wait_queues.take_back(undelivered, tx);
             wait_queues.settle(&[], tx);
-            answer
+            Ok(answer)
         })
     }
 }
 
 impl WaitQueues {
+    /// Dispatches an operation to the method for its action.
     #[inline(always)]
-    fn decide(
+    fn dispatch(
         &mut self,
         (names, action, replicas): (&Names, &Action, Option<Replicas>),
         caller: Caller,

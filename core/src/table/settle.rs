@@ -45,8 +45,15 @@ const CLOCKS_APART_MS: u64 = 1;
 
 impl WaitQueues {
     /// Settles those of an operation's names that are not settled yet.
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn settle_unsettled(&mut self, names: &Names, tx: &mut Transaction) {
+        if unlikely(!self.is_idle() || !tx.nothing_touched) {
+            self.settle_all_unsettled(names, tx);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_all_unsettled(&mut self, names: &Names, tx: &mut Transaction) {
         if unlikely(self.queues.is_anyone_leaving()) {
             self.settle_left(names, tx);
         }

@@ -235,7 +235,7 @@ impl World {
         let own = operation.names.iter().next();
         self.store.running = own.map(|name| slot::of_key(name.key()));
         let decision = self.outside(|table, outside| {
-            table.execute(
+            table.decide(
                 &operation,
                 Caller {
                     client_id,
