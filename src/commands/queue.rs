@@ -3,13 +3,11 @@
 
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Verb};
-use redis_lock_core::operation::{Action, Operation};
 use redis_lock_core::values::refusal::Refusal;
-use redis_module::Context;
 
 use super::command::{Call, SingleAndMulti};
 use super::spec::{CommandDoc, SINCE_0_1_0};
-use crate::server::rights::Caller;
+use crate::engine::access;
 
 pub struct Queue;
 
@@ -33,22 +31,8 @@ impl SingleAndMulti for Queue {
     fn run_on(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
         let operation = grammar::queue(call.words, keys, &call.parse_context);
         if let Ok(operation) = &operation {
-            check_channel(call.ctx, operation)?;
+            access::check_channel(call.ctx, operation)?;
         }
         call.submit(&operation)
-    }
-}
-
-/// Returns an error if the caller may not publish on the command's channel. The server checks only
-/// the rights to keys.
-fn check_channel(ctx: &Context, operation: &Operation) -> Result<(), Refusal> {
-    match &operation.action {
-        Action::Queue {
-            notification: Some(notification),
-            ..
-        } if !Caller::of(ctx).may_publish(notification.channel()) => {
-            Err(Refusal::NoChannelPermission)
-        }
-        _ => Ok(()),
     }
 }

@@ -1,10 +1,13 @@
-//! The rights of waiters, checked again when their turn comes: an administrator may have changed
-//! them since the wait began.
+//! The rights of waiters, and of the channel of a NOTIFY. They are checked again when the waiter's
+//! turn comes, because an administrator may have changed them since the wait began.
 
+use redis_lock_core::decision::Publication;
+use redis_lock_core::operation::{Action, Operation};
 use redis_lock_core::state::waiter::{Waiter, WaiterKind};
+use redis_lock_core::values::refusal::Refusal;
 use redis_module::Context;
 
-use crate::server::rights;
+use crate::server::rights::{self, Caller};
 use crate::state;
 
 /// Returns true if no rights can have changed since those of a waiter's user were last checked. The
@@ -47,4 +50,28 @@ fn check_blocked(ctx: &Context, waiter: &Waiter) -> bool {
         }
     });
     permitted
+}
+
+/// Returns an error if the caller may not publish on the channel of its NOTIFY. The server itself
+/// checks only the rights to keys.
+pub fn check_channel(ctx: &Context, operation: &Operation) -> Result<(), Refusal> {
+    match &operation.action {
+        Action::Queue {
+            notification: Some(notification),
+            ..
+        } if !Caller::of(ctx).may_publish(notification.channel()) => {
+            Err(Refusal::NoChannelPermission)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns true if a place's user may still publish its message.
+pub fn may_publish(
+    Publication {
+        notification, user, ..
+    }: &Publication,
+) -> bool {
+    rights::is_current(user.rights_version)
+        || rights::may_still_publish(user, notification.channel())
 }

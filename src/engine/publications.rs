@@ -3,8 +3,8 @@
 use redis_lock_core::decision::Publication;
 use redis_module::Context;
 
-use crate::engine::recorder;
-use crate::server::{api, publish, rights};
+use crate::engine::{access, recorder};
+use crate::server::{api, publish};
 use crate::state;
 
 /// Publishes messages now, or after the reply if they would be written into the middle of it.
@@ -26,15 +26,8 @@ pub fn publish_pending(ctx: &Context) {
 }
 
 /// Publishes a message if its user may still publish on its channel.
-fn publish_one(
-    ctx: &Context,
-    Publication {
-        notification, user, ..
-    }: &Publication,
-) {
-    let may_publish = rights::is_current(user.rights_version)
-        || rights::may_still_publish(user, notification.channel());
-    if may_publish {
-        publish::publish(ctx, notification);
+fn publish_one(ctx: &Context, publication: &Publication) {
+    if access::may_publish(publication) {
+        publish::publish(ctx, &publication.notification);
     }
 }

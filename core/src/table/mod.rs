@@ -50,8 +50,8 @@ pub use lock_table::{as_of, Counters, LockTable, Times};
 use wait_request::{WaitKind, WaitRequest, WaitStart};
 
 impl LockTable {
-    /// Decides one operation: settles its unsettled names, dispatches it, and settles the names that it
-    /// changed.
+    /// Decides one operation: settles its unsettled names, dispatches it, and settles the names that
+    /// it changed.
     #[inline]
     pub fn decide<'n>(
         &mut self,
