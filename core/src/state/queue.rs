@@ -78,8 +78,9 @@ impl Indexed {
 #[derive(Debug, Default)]
 struct NameQueue {
     /// Positions of present waiters, and some of those in [`Queues::leaving`].
-    positions: RankedList<Position>,
-    /// Positions of absent waiters.
+    present: RankedList<Position>,
+    /// Positions of absent waiters. KEEP holds these positions, and the search for the head skips
+    /// them.
     absent: RankedList<Position>,
     /// The lock as it was when the name was settled last; `None`: not known.
     lock: Option<Lock>,
@@ -91,32 +92,32 @@ struct NameQueue {
 
 impl NameQueue {
     fn len(&self) -> usize {
-        self.positions.len() + self.absent.len()
+        self.present.len() + self.absent.len()
     }
 
     fn is_empty(&self) -> bool {
-        self.positions.is_empty() && self.absent.is_empty()
+        self.present.is_empty() && self.absent.is_empty()
     }
 
     fn contains(&self, position: Position) -> bool {
-        self.positions.contains(position) || self.absent.contains(position)
+        self.present.contains(position) || self.absent.contains(position)
     }
 
     /// Returns all positions, in order.
     fn iter(&self) -> impl Iterator<Item = Position> + '_ {
-        merged(self.positions.iter(), self.absent.iter())
+        merged(self.present.iter(), self.absent.iter())
     }
 
     /// Adds a position that is not listed yet.
     fn insert(&mut self, position: Position, presence: Presence) {
         match presence {
-            Presence::Present => self.positions.insert(position),
+            Presence::Present => self.present.insert(position),
             Presence::Absent => self.absent.insert(position),
         }
     }
 
     fn remove(&mut self, position: Position) {
-        if !self.positions.remove(position) {
+        if !self.present.remove(position) {
             self.absent.remove(position);
         }
     }
@@ -166,14 +167,14 @@ impl<'q> KnownQueue<'q> {
         front: Option<Position>,
         back: Option<Position>,
     ) -> impl Iterator<Item = Position> + 'q {
-        self.queue.positions.between(front, back)
+        self.queue.present.between(front, back)
     }
 
     /// Returns the lock as it was when the name was settled last; `None`: not known. It is unknown
     /// if all waiters are absent, because changes are not recorded then.
     pub fn lock(self) -> Option<&'q Lock> {
         let queue = self.queue;
-        queue.lock.as_ref().filter(|_| !queue.positions.is_empty())
+        queue.lock.as_ref().filter(|_| !queue.present.is_empty())
     }
 }
 
@@ -273,7 +274,7 @@ impl Waits {
 /// 4. The indexes by token, timeout and connection agree with the waiters.
 /// 5. `unannounced` lists the end that a queue has.
 ///
-/// Exception: `positions` of some queues still contain the positions in `leaving`, as many as each
+/// Exception: `present` of some queues still contain the positions in `leaving`, as many as each
 /// entry counts. Their waiters are gone or absent.
 #[derive(Debug, Default)]
 pub struct Queues {
@@ -368,12 +369,12 @@ impl Queues {
         if unlikely(!self.leaving.is_empty()) {
             return self.first_present(queue);
         }
-        queue.positions.first()
+        queue.present.first()
     }
 
     #[inline(never)]
     fn first_present(&self, queue: &NameQueue) -> Option<Position> {
-        let mut positions = queue.positions.iter();
+        let mut positions = queue.present.iter();
         positions.find(|position| self.is_present(*position))
     }
 
@@ -578,7 +579,7 @@ impl Queues {
             let lock = queue.lock.as_ref();
             let is_held = lock.is_some_and(|lock| !lock.is_free() && lock.holder(token).is_none());
             is_held
-                && !queue.positions.is_empty()
+                && !queue.present.is_empty()
                 && (likely(self.leaving.is_empty()) || self.first_present(queue).is_some())
         })
     }
@@ -591,7 +592,7 @@ impl Queues {
         let left = self.leaving.iter().filter(|(position, leaving)| {
             leaving.names.contains(name)
                 && self.at(**position).is_none()
-                && queue.positions.contains(**position)
+                && queue.present.contains(**position)
         });
         queue.len() - left.count()
     }
@@ -607,7 +608,7 @@ impl Queues {
     pub fn rank(&self, name: &Name, position: Position) -> usize {
         let queue = self.queues.get(name);
         queue.map_or(0, |queue| {
-            queue.positions.before(position) + queue.absent.before(position) + 1
+            queue.present.before(position) + queue.absent.before(position) + 1
         })
     }
 
@@ -784,7 +785,7 @@ impl Queues {
                 continue;
             };
             // A queue with positions may still have no present waiter.
-            if unlikely(queue.positions.is_empty() || !self.leaving.is_empty()) {
+            if unlikely(queue.present.is_empty() || !self.leaving.is_empty()) {
                 new_queues.push(name.clone());
             }
             queue.insert(position, waiter.kind.presence());
@@ -923,7 +924,7 @@ impl Queues {
     /// Returns their number.
     pub fn pass_over_left(&mut self, name: &Name) -> usize {
         let mut passed = 0;
-        while let Some(first) = self.queues.get(name).and_then(|it| it.positions.first()) {
+        while let Some(first) = self.queues.get(name).and_then(|it| it.present.first()) {
             if self.is_present(first) {
                 break;
             }
@@ -940,7 +941,7 @@ impl Queues {
         let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
-        if !queue.positions.remove(position) {
+        if !queue.present.remove(position) {
             return;
         }
         if is_kept {

@@ -99,7 +99,8 @@ pub struct Place {
 pub enum Presence {
     /// The waiter is a blocked client or a place.
     Present,
-    /// The waiter's connection was lost. The position is skipped until the token takes it up again.
+    /// The waiter's connection was lost. The position is skipped until the token takes it up again,
+    /// see [`Queues::head`](crate::state::queue::Queues::head).
     Absent,
 }
 

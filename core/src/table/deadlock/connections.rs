@@ -7,11 +7,11 @@
 //!
 //! The algorithm has three steps. The newcomer is the request that is about to wait.
 //!
-//! 1. [`Search`]: find all waiters that wait for the newcomer, directly or not. Assume that they and
-//!    the newcomer are stuck, and that all other waiters will be granted at some time.
-//! 2. [`Graph`]: free each waiter that would be granted if only stuck waiters kept their ties and their
-//!    positions. All other holders, and all other waiters before it, will go. A freed waiter's ties
-//!    and positions go too, which may free further waiters.
+//! 1. [`Search`]: find all waiters that wait for the newcomer, directly or not. Assume that they
+//!    and the newcomer are stuck, and that all other waiters will be granted at some time.
+//! 2. [`Graph`]: free each waiter that would be granted if only stuck waiters kept their ties and
+//!    their positions. All other holders, and all other waiters before it, will go. A freed
+//!    waiter's ties and positions go too, which may free further waiters.
 //! 3. If the newcomer is still stuck at the end, its wait closes a deadlock that no other client
 //!    can break.
 //!

@@ -275,8 +275,8 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// Frees waiters until none is left to free, or the newcomer is free. Returns true if the newcomer
-    /// is stuck.
+    /// Frees waiters until none is left to free, or the newcomer is free. Returns true if the
+    /// newcomer is stuck.
     pub(super) fn is_newcomer_stuck(&mut self, work: &mut Work) -> Result<bool, GivenUp> {
         for resource in 0..self.resources.len() {
             self.meet_needs_at(resource, work)?;

@@ -296,8 +296,8 @@ impl<'q> Search<'q> {
         Ok(())
     }
 
-    /// Finds the waiters for grants that are tied to the connection of the waiter `whose`. Searches the
-    /// ties of the connection or all queues, whichever are fewer.
+    /// Finds the waiters for grants that are tied to the connection of the waiter `whose`. Searches
+    /// the ties of the connection or all queues, whichever are fewer.
     fn visit_ties_of(
         &mut self,
         whose: usize,
