@@ -1,11 +1,10 @@
 //! The results of an operation: the caller's answer, the outcomes of waits, and the messages to
 //! publish.
 
-use crate::state::hand_over::HandOver;
+use crate::state::hand_over::{GrantReply, HandOver};
 use crate::state::queue::Position;
 use crate::state::replica_waits::{DueReply, End};
 use crate::state::waiter::{User, WaiterId};
-use crate::values::grant::Grant;
 use crate::values::name::Names;
 use crate::values::notification::Notification;
 use crate::values::refusal::Refusal;
@@ -68,7 +67,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acknowledged {
     /// The grant.
-    Grant(Grant),
+    Grant(GrantReply),
     /// The number of names that were extended.
     Count(usize),
 }

@@ -4,10 +4,19 @@ use std::ops::Range;
 
 use crate::state::queue::Position;
 use crate::state::waiter::Waiter;
-use crate::values::grant::Grant;
 use crate::values::holder::{Holder, Mode};
 use crate::values::name::{Name, Names};
 use crate::values::session_id::SessionId;
+use crate::values::token::Token;
+
+/// A grant in the form of the reply to its client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantReply {
+    /// The holder's token.
+    pub token: Token,
+    /// The fence of the grant.
+    pub fence: u64,
+}
 
 /// The origin of a grant's fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +57,7 @@ pub struct Replaced {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandOver {
     /// The token and the fence, which the client gets as its reply.
-    pub grant: Grant,
+    pub grant: GrantReply,
     /// The names that were granted.
     pub names: Names,
     /// The client id of the waiter.

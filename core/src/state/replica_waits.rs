@@ -14,9 +14,8 @@ use foldhash::{HashMap, HashSet};
 use smallvec::SmallVec;
 
 use crate::state::durations::Durations;
-use crate::state::hand_over::{HandOver, TakeBack};
+use crate::state::hand_over::{GrantReply, HandOver, TakeBack};
 use crate::state::waiter::WaiterId;
-use crate::values::grant::Grant;
 use crate::values::holder::Holder;
 use crate::values::holders::Difference;
 use crate::values::lock::Lock;
@@ -129,7 +128,9 @@ impl ReplicaWait {
                 hand_over.take_back = TakeBack::IfClosed;
                 DueReply::HandOver(hand_over)
             }
-            HeldReply::HandOver(_) | HeldReply::Grant => DueReply::Grant(Grant { token, fence }),
+            HeldReply::HandOver(_) | HeldReply::Grant => {
+                DueReply::Grant(GrantReply { token, fence })
+            }
             HeldReply::Count(count) => DueReply::Count(count),
         }
     }
@@ -150,7 +151,7 @@ fn first_deadline_ms(grants: &[Followed]) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DueReply {
     /// A grant, with the greatest fence that it has now at its names.
-    Grant(Grant),
+    Grant(GrantReply),
     /// The number of names that were extended.
     Count(usize),
     /// A hand-over, which can still be taken back.

@@ -4,12 +4,11 @@ use super::lock_table::WaitQueues;
 use crate::decision::{Answer, Caller};
 use crate::hints::{likely, unlikely};
 use crate::operation::ReleaseCount;
-use crate::state::hand_over::{HandOver, Replaced};
+use crate::state::hand_over::{GrantReply, HandOver, Replaced};
 use crate::state::queue::Position;
 use crate::state::waiter::{Waiter, WaiterKind};
 use crate::transaction::{EntryId, Transaction};
 use crate::values::data::Data;
-use crate::values::grant::Grant;
 use crate::values::holder::{Holder, Mode};
 use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
@@ -84,7 +83,7 @@ impl WaitQueues {
     #[inline(never)]
     pub(super) fn take_back(&mut self, undelivered: &HandOver, tx: &mut Transaction) -> Answer {
         let HandOver {
-            grant: Grant { token, fence },
+            grant: GrantReply { token, fence },
             names,
             replaced,
             kept,

@@ -20,12 +20,11 @@ use crate::budget::COMPLETION_STEPS;
 use crate::decision::{Completion, Outcome};
 use crate::hints::{cold_path, likely, unlikely};
 use crate::state::backlog::Walk;
-use crate::state::hand_over::{FenceOrigin, HandOver, TakeBack};
+use crate::state::hand_over::{FenceOrigin, GrantReply, HandOver, TakeBack};
 use crate::state::lacking::Lacking;
 use crate::state::queue::Position;
 use crate::state::waiter::{Waiter, WaiterId, WaiterKind};
 use crate::transaction::{EntryId, Transaction};
-use crate::values::grant::Grant;
 use crate::values::holder::Mode;
 use crate::values::lock::{Lack, Lock};
 use crate::values::name::{Name, Names};
@@ -497,7 +496,7 @@ impl WaitQueues {
         }
         let count = names.count();
         let hand_over = HandOver {
-            grant: Grant {
+            grant: GrantReply {
                 token: request.token,
                 fence,
             },

@@ -5,7 +5,6 @@ pub mod codec;
 pub mod data;
 pub mod decimal;
 pub mod fence;
-pub mod grant;
 pub mod holder;
 pub mod holders;
 pub mod lock;
