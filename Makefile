@@ -99,7 +99,7 @@ quick: test-deps ## build the module for debugging and run one binary of tests: 
 test: test-deps build ## run every test against a real server
 	@$(FOUND); $(NEXTEST) --workspace $(addprefix --exclude ,$(EXCLUDE)) --test-threads=$(TEST_THREADS)
 
-test-ha: test-deps build ## run the tests of replicas, Sentinel, Cluster and five masters (2 minutes)
+test-ha: test-deps build ## run the tests of replicas, Sentinel, Cluster and independent masters (2 minutes)
 	@$(FOUND); $(NEXTEST) --test ha --test-threads=$(TEST_THREADS)
 
 test-matrix: test-deps build ## run test and test-ha against each of SERVERS="/path/to/redis-server ..."

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"runtime"
 	"slices"
@@ -534,6 +535,8 @@ func TestAMajorityOfMastersIsEnough(t *testing.T) {
 	for _, key := range []string{"k", "fast"} {
 		until(t, key+" is free", func() bool { return servers[0].IsFree(t, key) && servers[2].IsFree(t, key) })
 	}
+	// No late reply is taken for that of a new command.
+	expectHeldOn(t, servers[2:], locked(t, mutex), 0)
 }
 
 func TestWhatAMinorityGrantedIsGivenBack(t *testing.T) {
@@ -541,9 +544,244 @@ func TestWhatAMinorityGrantedIsGivenBack(t *testing.T) {
 	for _, s := range servers[1:] {
 		s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
 	}
-	expectTaken(t, rs.NewMutex("k", redsync.WithExpiry(time.Minute)).TryLock(), 1, 2)
+	servers[0].Call(t, "CONFIG", "SET", "slowlog-log-slower-than", 0)
+	mutex := rs.NewMutex("k", redsync.WithExpiry(time.Minute), redsync.WithTries(3), redsync.WithRetryDelay(0))
+	expectTaken(t, mutex.Lock(), 1, 2)
 	if !servers[0].IsFree(t, "k") {
 		t.Error("the first master isn't free")
+	}
+	// A late release of a try ends no other grant, because each try has a token of its own.
+	log, err := servers[0].Client.SlowLogGet(background, 100).Result()
+	check(t, err)
+	tokens := map[string]bool{}
+	for _, entry := range log {
+		if entry.Args[0] == "LOCK.ACQUIRE" {
+			tokens[entry.Args[2]] = true
+		}
+	}
+	if len(tokens) != 3 {
+		t.Errorf("%d tokens in 3 tries", len(tokens))
+	}
+}
+
+// expectHeldOn checks that these servers, and no others, have the lock, for at least as long as the
+// mutex says.
+func expectHeldOn(t *testing.T, servers []*testserver.Server, mutex *redsync.Mutex, nodes ...int) {
+	t.Helper()
+	for i, s := range servers {
+		left := time.Duration(s.Call(t, "LOCK.CHECK", mutex.Name(), mutex.Value()).(int64)) * time.Millisecond
+		isHeld := slices.Contains(nodes, i)
+		if isHeld != (left > 0) || isHeld && left < time.Until(mutex.Until()) {
+			t.Errorf("node %d: %v left, until %v", i, left, mutex.Until())
+		}
+	}
+}
+
+func TestAllMastersHoldTheLockAlsoOverBrokenConnections(t *testing.T) {
+	const expiry = 10 * time.Minute
+	servers, rs := masters(t, 5)
+	mutex := rs.NewMutex("k", redsync.WithExpiry(expiry))
+	breakAll := func() {
+		for _, s := range servers {
+			s.Call(t, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
+		}
+	}
+	expectUntil := func(asked time.Time) {
+		t.Helper()
+		valid := expiry - expiry/100
+		if until := mutex.Until(); until.Before(asked.Add(valid)) || until.After(time.Now().Add(valid)) {
+			t.Errorf("until %v", until)
+		}
+		expectHeldOn(t, servers, mutex, 0, 1, 2, 3, 4)
+	}
+	for range 2 {
+		value, asked := mutex.Value(), time.Now()
+		if locked(t, mutex); mutex.Value() == value {
+			t.Error("the token is used again")
+		}
+		expectUntil(asked)
+		expectTaken(t, rs.NewMutex("k", redsync.WithExpiry(expiry)).TryLock(), 0, 1, 2, 3, 4)
+		breakAll()
+		asked = time.Now()
+		if ok, err := mutex.Extend(); !ok {
+			t.Errorf("extend: %v", err)
+		}
+		expectUntil(asked)
+		breakAll()
+		unlocked(t, mutex)
+		expectHeldOn(t, servers, mutex)
+		breakAll()
+	}
+}
+
+func TestALateOwnerSparesTheNextOne(t *testing.T) {
+	servers, rs := masters(t, 3)
+	mutex := locked(t, rs.NewMutex("k", redsync.WithExpiry(3*time.Second), redsync.WithTimeoutFactor(1)))
+	for _, s := range servers {
+		until(t, "it has ended", func() bool { return s.IsFree(t, "k") })
+	}
+	next := locked(t, rs.NewMutex("k", redsync.WithExpiry(10*time.Minute)))
+	ok, err := mutex.Extend()
+	if expectTaken(t, err, 0, 1, 2); ok {
+		t.Error("extended")
+	}
+	if ok, err := mutex.Unlock(); ok || !errors.Is(err, redsync.ErrLockAlreadyExpired) {
+		t.Errorf("%v instead of ErrLockAlreadyExpired", err)
+	}
+	expectHeldOn(t, servers, next, 0, 1, 2)
+}
+
+func TestTwoOfFiveMastersMayDieAndNotThree(t *testing.T) {
+	servers, rs := masters(t, 5)
+	die := func(s *testserver.Server) { _ = s.Client.ShutdownNoSave(background).Err() }
+	die(servers[3])
+	die(servers[4])
+	alive, expiry := servers[:3], redsync.WithExpiry(40*time.Second)
+	mutex := locked(t, rs.NewMutex("k", expiry))
+	expectTaken(t, rs.NewMutex("k", expiry).TryLock(), 0, 1, 2)
+	if ok, err := mutex.Extend(); !ok {
+		t.Errorf("extend: %v", err)
+	}
+	expectHeldOn(t, alive, mutex, 0, 1, 2)
+	unlocked(t, mutex)
+	expectHeldOn(t, alive, mutex)
+	die(servers[2])
+	err := rs.NewMutex("k", expiry, redsync.WithTries(2)).Lock()
+	expectOutage(t, err)
+	for node := range servers {
+		if isNamed := strings.Contains(fmt.Sprint(err), fmt.Sprint("node ", node)); isNamed != (node > 1) {
+			t.Errorf("node %d: %v", node, err)
+		}
+	}
+	for _, s := range servers[:2] {
+		if !s.IsFree(t, "k") {
+			t.Error("a minority keeps its grant")
+		}
+	}
+}
+
+func TestAMajorityThatIsStoppedExtendsNothing(t *testing.T) {
+	servers, rs := masters(t, 3)
+	mutex := locked(t, rs.NewMutex("k", redsync.WithExpiry(10*time.Minute)))
+	promised := mutex.Until()
+	first, second := servers[0].Stop(t), servers[1].Stop(t)
+	ok, err := mutex.Extend()
+	if expectOutage(t, err); ok || !mutex.Until().Equal(promised) {
+		t.Errorf("extended until %v", mutex.Until())
+	}
+	expectOutage(t, rs.NewMutex("k", redsync.WithExpiry(10*time.Second)).TryLock())
+	first()
+	second()
+	if ok, err := mutex.Extend(); !ok || !mutex.Until().After(promised) {
+		t.Errorf("extend: %v, until %v after %v", err, mutex.Until(), promised)
+	}
+	unlocked(t, mutex)
+	for _, s := range servers {
+		until(t, "it is free", func() bool { return s.IsFree(t, "k") })
+	}
+}
+
+func TestWhatAMajorityForgotIsNeitherExtendedNorTakenAnew(t *testing.T) {
+	servers, rs := masters(t, 3)
+	mutex := locked(t, rs.NewMutex("k", redsync.WithExpiry(10*time.Minute)))
+	promised := mutex.Until()
+	servers[0].Call(t, "DEL", "k")
+	if ok, err := mutex.Extend(); !ok || !mutex.Until().After(promised) {
+		t.Errorf("extend: %v, until %v after %v", err, mutex.Until(), promised)
+	}
+	expectHeldOn(t, servers, mutex, 1, 2)
+	promised = mutex.Until()
+	servers[1].Call(t, "DEL", "k")
+	ok, err := mutex.Extend()
+	if expectTaken(t, err, 0, 1); ok || !mutex.Until().Equal(promised) {
+		t.Errorf("extended until %v", mutex.Until())
+	}
+	expectHeldOn(t, servers, mutex, 2)
+	if ok, err := mutex.Unlock(); ok || !errors.Is(err, redsync.ErrLockAlreadyExpired) {
+		t.Errorf("%v instead of ErrLockAlreadyExpired", err)
+	}
+	expectHeldOn(t, servers, mutex)
+}
+
+// Two masters at most are away, each for longer than the expiry.
+func TestHoldsNeverOverlapWhileMastersComeAndGo(t *testing.T) {
+	const expiry = time.Second
+	servers, rs := masters(t, 5)
+	type hold struct{ from, to time.Time }
+	var mu sync.Mutex
+	var holds []hold
+	counts := make([]int, 6)
+	// compete locks the mutex once, extends it now and then, and leaves it locked now and then.
+	compete := func(owner int) {
+		mutex := rs.NewMutex("k", redsync.WithExpiry(expiry), redsync.WithTimeoutFactor(0.2), redsync.WithTries(3),
+			redsync.WithRetryDelayFunc(func(int) time.Duration { return rand.N(30 * time.Millisecond) }))
+		if mutex.Lock() != nil {
+			return
+		}
+		h := hold{from: time.Now()}
+		within, cancel := context.WithTimeout(background, expiry/5)
+		defer cancel()
+		time.Sleep(rand.N(15 * time.Millisecond))
+		if rand.IntN(4) == 0 {
+			// If it fails, the hold ends as it would have without it.
+			_, _ = mutex.ExtendContext(within)
+			time.Sleep(rand.N(15 * time.Millisecond))
+		}
+		h.to = mutex.Until()
+		isLeft := rand.IntN(20) == 0
+		if now := time.Now(); !isLeft && now.Before(h.to) {
+			h.to = now
+		}
+		mu.Lock()
+		holds = append(holds, h)
+		counts[owner]++
+		mu.Unlock()
+		if !isLeft {
+			_, _ = mutex.UnlockContext(within)
+		}
+	}
+	ctx, end := context.WithCancel(background)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer end()
+	for owner := range counts {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for ctx.Err() == nil {
+				compete(owner)
+			}
+		}()
+	}
+	for range 5 {
+		var goOn []func()
+		first := rand.IntN(5)
+		for _, i := range []int{first, (first + 1 + rand.IntN(4)) % 5} {
+			if rand.IntN(2) == 0 {
+				servers[i].Call(t, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
+			}
+			if rand.IntN(3) > 0 {
+				goOn = append(goOn, servers[i].Stop(t))
+			}
+		}
+		time.Sleep(expiry + expiry/20)
+		for _, resume := range goOn {
+			resume()
+		}
+	}
+	until(t, "each has held the lock", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return !slices.Contains(counts, 0)
+	})
+	end()
+	all.Wait()
+	t.Logf("%d holds", len(holds))
+	slices.SortFunc(holds, func(a, b hold) int { return a.from.Compare(b.from) })
+	for i, h := range holds[1:] {
+		if before := holds[i]; h.from.Before(before.to) {
+			t.Errorf("a hold until %v and one from %v", before.to, h.from)
+		}
 	}
 }
 
