@@ -1,89 +1,79 @@
-//! The flash sale demo: with the lock it sells exactly its stock, without the lock it oversells.
+//! The flash sale oversells without a lock. Under any number of locks it sells to the last unit, and
+//! no unit twice.
 
 use std::collections::HashMap;
 use std::env;
 use std::path::Path;
 use std::process::Command;
 
-/// One run of the sale, read from a line of the demo's `--plain` output.
-struct Run(HashMap<String, String>);
+use support::Server;
 
-impl Run {
-    fn of(line: &str) -> Run {
-        let pairs = line
-            .split(' ')
-            .map(|pair| pair.split_once('=').expect("name=value"));
-        Run(pairs
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect())
-    }
-
-    fn number(&self, name: &str) -> u64 {
-        self.0[name].parse().expect("a number")
-    }
-}
-
-/// Returns the demo's command. Cargo puts the examples beside the folder of the test programs.
-fn demo() -> Command {
+/// Returns the example's command. Cargo puts the examples beside the folder of the test programs.
+fn example() -> Command {
     let test = env::current_exe().expect("this test's own path");
-    let profile = test
-        .parent()
-        .and_then(Path::parent)
-        .expect("target/<profile>/deps");
-    let demo = profile.join("examples").join("flash_sale");
+    let profile = test.parent().and_then(Path::parent);
+    let profile = profile.expect("target/<profile>/deps");
+    let example = profile.join("examples").join("flash_sale");
     assert!(
-        demo.exists(),
-        "build the demo first: cargo build --example flash_sale"
+        example.exists(),
+        "build the example first: cargo build --example flash_sale"
     );
-    let mut command = Command::new(demo);
-    command.arg("--plain");
-    command
+    Command::new(example)
 }
 
-#[test]
-fn the_lock_keeps_two_shops_from_selling_more_than_the_stock() {
-    let output = demo().output().expect("the demo runs");
+/// Runs sales with these arguments, and returns the numbers in each sale's line.
+#[track_caller]
+fn sales(words: &str) -> Vec<HashMap<String, f64>> {
+    let output = example().args(words.split(' ')).output();
+    let output = output.expect("the example runs");
     let text = String::from_utf8_lossy(&output.stdout);
     let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{}\n{text}\n{complaint}",
-        output.status
-    );
-    let runs: Vec<Run> = text.lines().map(Run::of).collect();
-    let [unlocked, locked] = runs.as_slice() else {
-        panic!("two runs: {text}")
-    };
+    assert!(output.status.success(), "{words}\n{text}\n{complaint}");
+    let sales = text.lines().map(|line| {
+        let pairs = line.split(' ').filter_map(|pair| pair.split_once('='));
+        let pairs = pairs.map(|(name, value)| (name.to_owned(), value.parse().expect("a number")));
+        pairs.collect()
+    });
+    sales.collect()
+}
 
-    // Without the lock all 800 orders are sold, 1599 units from a stock of 1000.
-    assert_eq!(unlocked.0["run"], "unlocked");
-    assert!(unlocked.number("units-sold") > 1000, "{text}");
-    assert!(
-        unlocked.number("units-sold") + unlocked.number("left") > 1000,
-        "{text}"
-    );
+/// A worker spends its time while it holds a lock, so with N locks several workers sell at once.
+#[test]
+fn only_a_lock_keeps_workers_from_selling_more_than_the_stock() {
+    let sales = sales("--stock 300 --workers 16 --locks 0,1,4,16");
+    let locks: Vec<f64> = sales.iter().map(|sale| sale["locks"]).collect();
+    assert_eq!(locks, [0.0, 1.0, 4.0, 16.0]);
+    assert!(sales[0]["units-sold"] > 300.0, "{sales:?}");
+    assert_eq!(sales[0]["oversold"], sales[0]["units-sold"] - 300.0);
+    for sale in &sales[1..] {
+        assert_eq!(sale["units-sold"], 300.0, "{sale:?}");
+        assert_eq!(sale["oversold"], 0.0, "{sale:?}");
+        assert_eq!(sale["left"], 0.0, "{sale:?}");
+        assert!(sale["orders"] >= 300.0 / 3.0, "{sale:?}");
+        assert!(sale["most-at-once"] <= sale["locks"], "{sale:?}");
+    }
+    for sale in &sales[2..] {
+        assert!(sale["most-at-once"] > 1.0, "{sale:?}");
+    }
+}
 
-    assert_eq!(locked.0["run"], "locked");
-    assert_eq!(locked.number("stock"), 1000);
-    assert_eq!(locked.number("units-sold"), 1000, "{text}");
-    assert_eq!(locked.number("left"), 0, "{text}");
-    assert_eq!(
-        locked.number("sold") + locked.number("turned-away"),
-        800,
-        "{text}"
-    );
-    assert_eq!(locked.number("gave-up"), 0, "{text}");
-    assert_eq!(locked.number("lapsed"), 0, "{text}");
-    assert!(locked.number("longest-wait-us") > 0, "{text}");
+/// Three workers begin at three of seven segments. These segments run dry first, and their workers
+/// then sell the other segments.
+#[test]
+fn segments_that_run_dry_unevenly_are_sold_out_all_the_same() {
+    let sales = sales("--stock 301 --workers 3 --max-units 5 --think-ms 0 --locks 7");
+    assert_eq!(sales[0]["units-sold"], 301.0, "{sales:?}");
+    assert_eq!(sales[0]["left"], 0.0, "{sales:?}");
+    assert!(sales[0]["from-several-segments"] > 0.0, "{sales:?}");
 }
 
 #[test]
 fn a_server_without_the_module_is_no_place_for_the_sale() {
-    let server = support::Server::builder().without_module().start();
-    let output = demo()
+    let server = Server::builder().without_module().start();
+    let output = example()
         .args(["--url", &format!("redis://127.0.0.1:{}/", server.port())])
         .output()
-        .expect("the demo runs");
+        .expect("the example runs");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),

@@ -7,7 +7,6 @@
 //! - `cron_once`: examples/cron_once.sh
 //! - `deploy`: docs/operate/deploy.md and the figures of docs/operate/sizing.md
 //! - `flash_sale`: examples/flash_sale.rs
-//! - `segmented_stock`: examples/segmented_stock.rs
 
 mod command_pages;
 mod cron_once;
@@ -16,4 +15,3 @@ mod flash_sale;
 mod migrate;
 mod monitoring_files;
 mod pages;
-mod segmented_stock;
