@@ -8,6 +8,7 @@
 //! 3. A replica wait follows its grants: their deadlines and fences, and their end. If a grant ends,
 //!    even if its token is granted the lock anew in the same operation, the wait is lost.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use foldhash::{HashMap, HashSet};
@@ -223,12 +224,24 @@ pub struct ReplicaWaits {
     emptied: Vec<Option<i32>>,
     /// Counts and times.
     pub acknowledgements: Acknowledgements,
+    /// The waits and grants that were looked at so far: what replica waits cost.
+    looks: Cell<u64>,
 }
 
 impl ReplicaWaits {
     /// Returns the number of waits.
     pub fn len(&self) -> usize {
         self.waits.len()
+    }
+
+    /// Returns the number of waits and grants that were looked at so far. An operation's steps don't
+    /// have them.
+    pub const fn looks(&self) -> u64 {
+        self.looks.get()
+    }
+
+    fn look_at(&self, count: usize) {
+        self.looks.set(self.looks.get() + count as u64);
     }
 
     /// Returns true if there is no wait.
@@ -248,6 +261,7 @@ impl ReplicaWaits {
 
     /// Adds a wait.
     pub fn insert(&mut self, id: WaiterId, wait: ReplicaWait) {
+        self.look_at(wait.grants.len());
         for name in &wait.names {
             let tokens = self.at.entry(name.clone()).or_default();
             let ids = tokens.entry(wait.token.clone()).or_default();
@@ -263,6 +277,7 @@ impl ReplicaWaits {
     /// Removes and returns a wait.
     pub fn remove(&mut self, id: WaiterId) -> Option<ReplicaWait> {
         let wait = self.waits.remove(&id)?;
+        self.look_at(wait.grants.len());
         for name in &wait.names {
             self.remove_at(name, &wait.token, id);
         }
@@ -296,6 +311,7 @@ impl ReplicaWaits {
     /// Returns the waits that follow a token's grant at a name.
     fn of(&self, name: &Name, token: &Token) -> SmallVec<[WaiterId; 1]> {
         let ids = self.at.get(name).and_then(|tokens| tokens.get(token));
+        self.look_at(ids.map_or(0, SmallVec::len));
         ids.cloned().unwrap_or_default()
     }
 
@@ -344,6 +360,7 @@ impl ReplicaWaits {
             if let Some(wait) = self.waits.get_mut(&id) {
                 self.lease_ends.remove(&(wait.lease_end_ms, id));
                 wait.lease_end_ms = first_deadline_ms(&wait.grants);
+                self.looks.set(self.looks.get() + wait.grants.len() as u64);
                 self.lease_ends.insert((wait.lease_end_ms, id));
             }
         }
@@ -353,6 +370,7 @@ impl ReplicaWaits {
     pub fn begun(&self) -> Vec<(Name, Token)> {
         let waits = self.begun.iter().filter_map(|id| self.waits.get(id));
         let grants = waits.flat_map(|wait| {
+            self.look_at(wait.grants.len());
             wait.names
                 .iter()
                 .map(|name| (name.clone(), wait.token.clone()))
@@ -481,7 +499,8 @@ impl ReplicaWaits {
             let least = (*count, 0, WaiterId(0));
             let covered = self
                 .offsets
-                .range(least..=(*count, offset, WaiterId(u64::MAX)));
+                .range(least..=(*count, offset, WaiterId(u64::MAX)))
+                .inspect(|_| self.look_at(1));
             let room = most.saturating_sub(found.len());
             found.extend(covered.take(room).map(|(_, _, id)| *id));
         }

@@ -1,7 +1,5 @@
 //! Growth of an operation's steps with keys, waiters and holders: linear, never quadratic.
 
-use std::time::{Duration, Instant};
-
 use crate::world::World;
 use redis_lock_core::state::replica_waits::Progress;
 use redis_lock_core::values::refusal::Refusal;
@@ -561,38 +559,34 @@ fn a_search_for_deadlocks_among_many_sessions_is_bounded() {
     assert!(steps <= MOST_OF_A_SEARCH && given_up == 1, "{steps}");
 }
 
-/// Returns the least time of five lines with this many keys, each in a new world.
-fn least_time_with_keys(count: usize, earlier: &str, line: &str, answer: &str) -> Duration {
-    let times = (0..5).map(|_| {
-        let mut world = World::new();
-        world.store.replicas = 1;
-        let keys = keys(count);
-        if !earlier.is_empty() {
-            world.say(&earlier.replace("KEYS", &keys));
-        }
-        let line = line.replace("KEYS", &keys);
-        let begun = Instant::now();
-        assert_eq!(world.say(&line), answer);
-        begun.elapsed()
-    });
-    times.min().expect("some times")
+/// Returns the steps of a line in a new world, and the grants of replica waits that it looks at.
+fn looks_with_keys(count: usize, earlier: &str, line: &str, answer: &str) -> u64 {
+    let mut world = World::new();
+    world.store.replicas = 1;
+    let keys = keys(count);
+    if !earlier.is_empty() {
+        world.say(&earlier.replace("KEYS", &keys));
+    }
+    let looks = world.table.replica_waits().looks();
+    let steps = steps(&mut world, &line.replace("KEYS", &keys), answer);
+    steps + world.table.replica_waits().looks() - looks
 }
 
 #[test]
 fn many_keys_of_one_who_waits_for_replicas() {
-    // The grants that a replica wait follows count no steps, so this one measures the time.
     let waits = "MACQUIRE KEYS t PX 900000 REPLICAS 1";
     let rows = [
         ("", waits, "held back"),
         (waits, "MACQUIRE KEYS t PX 900000", "granted"),
+        (waits, "MEXTEND KEYS t PX 900000", "COUNT"),
     ];
     for (earlier, line, answer) in rows {
-        let time = |count| least_time_with_keys(count, earlier, line, answer);
-        let (few, many) = (time(500), time(10_000));
-        assert!(
-            many <= few * 100,
-            "{line}: {few:?} with 500 keys, {many:?} with 10,000"
-        );
+        assert_linear(line, |count| {
+            let answer = answer.replace("COUNT", &count.to_string());
+            let looks = looks_with_keys(count, earlier, line, &answer);
+            assert!(looks >= 2 * count as u64, "{line}: {looks} for {count}");
+            looks
+        });
     }
 }
 
@@ -608,40 +602,34 @@ fn replica_waits(count: usize) -> World {
     world
 }
 
-/// Acknowledges everything up to an offset. Returns the time that it took.
-fn acknowledge_up_to(world: &mut World, offset: u64) -> Duration {
+/// Acknowledges everything up to an offset. Returns the number of replica waits looked at.
+fn acknowledge_up_to(world: &mut World, offset: u64) -> u64 {
     let progress = Progress {
         acknowledged: vec![offset],
     };
-    let begun = Instant::now();
+    let looks = world.table.replica_waits().looks();
     let decision = world.outside(|table, outside| table.acknowledge(&progress, 1_000, outside));
-    let took = begun.elapsed();
+    let looks = world.table.replica_waits().looks() - looks;
     world.carry_out(decision);
-    took
+    looks
 }
 
 #[test]
 fn many_who_wait_for_replicas() {
-    // The structures that a look could go through count no steps, so this one measures the time: the
-    // least of 50 looks, which a busy machine doesn't change.
-    let least_time = |count: usize| {
+    assert_constant("to acknowledge one", |count| {
         let mut world = replica_waits(count);
         let steps = world.table.steps();
-        let times = (1..=50).map(|offset| {
-            let took = acknowledge_up_to(&mut world, offset);
+        let looks = (1..=50).map(|offset| {
+            let looks = acknowledge_up_to(&mut world, offset);
             assert_eq!(world.heard().len(), 1, "each look finds one");
-            took
+            looks
         });
-        let least = times.min().expect("some times");
+        let most = looks.max().expect("some looks");
+        assert!(most > 0);
         assert_eq!(world.table.steps(), steps, "no name is looked at");
         assert_eq!(world.table.replica_waits().len(), count - 50);
-        least
-    };
-    let (few, many) = (least_time(100), least_time(10_000));
-    assert!(
-        many <= few * 10,
-        "to acknowledge one: {few:?} of 100, {many:?} of 10,000"
-    );
+        most
+    });
     assert_constant("to lose one", |count| {
         let mut world = replica_waits(count);
         let cost = steps(&mut world, "RELEASE k7 t", "1");
