@@ -4,7 +4,6 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -56,17 +55,11 @@ impl Server {
 
     /// Lets the server stand still until `resume`.
     pub fn pause(&self) {
-        self.signal("-STOP");
+        self.process.freeze().expect("a server that stands still");
     }
 
     pub fn resume(&self) {
-        self.signal("-CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let id = self.process.id().to_string();
-        let sent = Command::new("kill").args([signal, &id]).status();
-        assert!(sent.expect("kill").success());
+        self.process.thaw().expect("a server that goes on");
     }
 
     pub fn url(&self) -> String {
