@@ -1,6 +1,8 @@
 # `make help` lists the targets. Works with GNU make 3.81 (macOS) and later.
 
 .DEFAULT_GOAL := build
+# One package manager at a time; cargo itself runs in parallel.
+.NOTPARALLEL:
 .PHONY: help deps build-deps run-deps test-deps port build cli run unit quick test test-ha test-matrix test-stalled check demo
 .PHONY: soak fuzz storms memcheck bench bench-peers bench-docs instructions clean
 
@@ -55,10 +57,10 @@ deps: ## install what is missing: a C compiler, libclang, a server, cargo-nextes
 build-deps:
 	@sh scripts/deps.sh build
 
-run-deps: build-deps
+run-deps:
 	@sh scripts/deps.sh run
 
-test-deps: build-deps
+test-deps:
 	@sh scripts/deps.sh test
 
 build: build-deps ## build the module: target/release/libredis_lock.so (the default)
@@ -198,7 +200,7 @@ CARGO_DEB = cargo deb --version >/dev/null 2>&1 || \
   (unset CARGO_TARGET_DIR; export CARGO_PROFILE_DEV_DEBUG=0; \
   cargo install --debug --locked --version 3.8.0 --no-default-features cargo-deb)
 
-deb-deps: build-deps
+deb-deps:
 	@sh scripts/deps.sh deb
 
 # The module of the packages is optimized by a profile, for which a server is put under load. PROFILED= leaves that out.

@@ -2,13 +2,13 @@
 # deps.sh [build | run | test | deb | musl | env]
 #
 # Finds the dependencies of this project, and installs the missing ones with the system's package
-# manager. If that needs root and sudo is missing or refuses, the script prints the command instead,
-# and fails.
+# manager, all at once. If that needs root and sudo is missing or refuses, the script prints the
+# command instead, and fails.
 #
 #   build   cargo, a C compiler, and libclang, with which bindgen reads the server's module header
 #   run     the same, a Redis >= 7.0 or Valkey >= 8.0 server, and its command-line client
 #   test    the same, and cargo-nextest, which runs the tests
-#   deb     dpkg-shlibdeps, which finds out what the Debian package depends on, and xz, which packs it
+#   deb     as run, and dpkg-shlibdeps, which finds out what the Debian package depends on, and xz, which packs it
 #   musl    musl-gcc, with which the module is built for musl
 #   env     prints the paths that were found, in the form of shell exports; installs nothing
 #
@@ -18,14 +18,22 @@ set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 
+# The packages of each dependency. Packages of one dependency are joined by commas.
+packages='
+dependency  apt-get             dnf       apk               pacman    brew
+compiler    gcc,libc6-dev       gcc       gcc,musl-dev      gcc       -
+libclang    libclang-dev        clang     clang-libclang    clang     llvm
+server      redis-server        valkey    valkey,valkey-cli valkey    valkey
+pip         python3-pip         -         -                 -         -
+valgrind    valgrind            valgrind  valgrind          valgrind  -
+deb         dpkg-dev,xz-utils   -         -                 -         -
+musl        musl-tools          musl-gcc  -                 musl      -'
+
 say() { echo "deps: $*" >&2; }
 die() { say "$*"; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
 # --- find ----------------------------------------------------------------------------------------
-
-rust_wanted() { sed -n 's/^rust-version *= *"1\.\([0-9]*\).*/\1/p' "$root/Cargo.toml"; }
-rust_found() { cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9][0-9]*\).*/\1/p'; }
 
 find_compiler() {
   # Apple puts a stub in place of cc, which opens a dialog if the tools are missing.
@@ -51,7 +59,7 @@ find_program() {
   return 1
 }
 
-find_server() {
+find_program_of_server() {
   for name in ${REDIS_SERVER:-redis-server valkey-server}; do
     path=$(find_program "$name") && is_supported "$path" && echo "$path" && return
   done
@@ -60,12 +68,13 @@ find_server() {
 
 # Prints the client that came with the server, or any other.
 find_cli() {
-  server=$(find_server) || return 1
   for name in redis-cli valkey-cli; do
-    [ -x "${server%/*}/$name" ] && echo "${server%/*}/$name" && return
+    [ -x "${1%/*}/$name" ] && echo "${1%/*}/$name" && return
   done
   find_program redis-cli || find_program valkey-cli
 }
+
+find_server() { server=$(find_program_of_server) && find_cli "$server"; }
 
 # Prints the first libclang in these directories.
 libclang_in() {
@@ -105,13 +114,11 @@ borrowed_headers() {
   headers=$(cc -print-file-name=include 2>/dev/null) && [ -e "$headers/stddef.h" ] && echo "-I$headers"
 }
 
-find_shlibdeps() { command -v dpkg-shlibdeps; }
+find_pip() { python3 -m pip --version; }
 
-find_xz() { command -v xz; }
+find_deb() { have dpkg-shlibdeps && have xz; }
 
-find_musl() { command -v musl-gcc; }
-
-find_pip() { python3 -m pip --version >/dev/null 2>&1; }
+find_musl() { have musl-gcc; }
 
 # cargo finds its subcommands in PATH, and in the directory in which it installs them.
 find_nextest() { have cargo-nextest || [ -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo-nextest" ]; }
@@ -121,37 +128,23 @@ find_nextest() { have cargo-nextest || [ -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin
 export_line() { printf "export %s='%s'\n" "$1" "$(printf %s "$2" | sed "s/'/'\\\\''/g")"; }
 
 print_env() {
-  found=$(find_server) && export_line REDIS_SERVER "$found"
-  found=$(find_cli) && export_line REDIS_CLI "$found"
+  found=$(find_program_of_server) && export_line REDIS_SERVER "$found"
+  found=$(find_server) && export_line REDIS_CLI "$found"
   library=$(find_libclang) || return 0
   [ -n "${LIBCLANG_PATH:-}" ] || libclang_in_place >/dev/null || export_line LIBCLANG_PATH "${library%/*}"
-  headers=${BINDGEN_EXTRA_CLANG_ARGS:+set}
-  [ -n "$headers" ] || headers=$(borrowed_headers "$library")
-  [ -z "$headers" ] || [ "$headers" = set ] || export_line BINDGEN_EXTRA_CLANG_ARGS "$headers"
+  [ -z "${BINDGEN_EXTRA_CLANG_ARGS:-}" ] || return 0
+  headers=$(borrowed_headers "$library")
+  [ -z "$headers" ] || export_line BINDGEN_EXTRA_CLANG_ARGS "$headers"
 }
 
 # --- install -------------------------------------------------------------------------------------
 
-find_manager() { for name in apt-get dnf apk pacman brew; do have "$name" && echo "$name" && return; done; }
+manager=$(for name in apt-get dnf apk pacman brew; do have "$name" && echo "$name" && break; done)
 
-# Those of the server are alternatives, the best first.
-packages() {
-  case $1:$manager in
-    compiler:apt-get) echo gcc libc6-dev ;;
-    compiler:apk) echo gcc musl-dev ;;
-    compiler:*) echo gcc ;;
-    libclang:apt-get) echo libclang-dev ;;
-    libclang:apk) echo clang-libclang ;;
-    libclang:brew) echo llvm ;;
-    libclang:*) echo clang ;;
-    shlibdeps:*) echo dpkg-dev ;;
-    xz:apt-get) echo xz-utils ;;
-    musl:apt-get) echo musl-tools ;;
-    musl:*) echo musl-gcc ;;
-    xz:*) echo xz ;;
-    cli:apt-get) echo redis-server valkey-server ;;
-    cli:*) echo valkey redis ;;
-  esac
+packages_of() {
+  echo "$packages" | awk -v name="$1" -v manager="$manager" '
+    $1 == "dependency" { for (at = 2; at <= NF; at++) if ($at == manager) column = at }
+    $1 == name && column && $column != "-" { gsub(",", " ", $column); print $column }'
 }
 
 # Prints the command that installs packages, for a shell. Debian's package starts a server on the
@@ -160,9 +153,7 @@ install_command() {
   case $manager in
     apt-get)
       stop=
-      for package in "$@"; do
-        case $package in *-server) stop=" && { service $package stop; systemctl disable $package; true; } >/dev/null 2>&1" ;; esac
-      done
+      case " $* " in *' redis-server '*) stop=' && { service redis-server stop; systemctl disable redis-server; true; } >/dev/null 2>&1' ;; esac
       echo "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends $*$stop" ;;
     dnf) echo "dnf install -y $*" ;;
     apk) echo "apk add --update-cache $*" ;;
@@ -171,13 +162,17 @@ install_command() {
   esac
 }
 
+may_be_root() { [ "$manager" = brew ] || [ "$(id -u)" = 0 ] || have sudo; }
+
 install() {
-  say "installing $* with $manager"
   command=$(install_command "$@")
-  case $manager:$(id -u) in
-    brew:* | *:0) sh -c "$command" >&2 && return ;;
-    *) have sudo && sudo sh -c "$command" >&2 && return ;;
-  esac
+  if may_be_root; then
+    say "installing $* with $manager"
+    case $manager:$(id -u) in
+      brew:* | *:0) sh -c "$command" >&2 && return ;;
+      *) sudo sh -c "$command" >&2 && return ;;
+    esac
+  fi
   say "run this as root, then try again:"
   printf '%s\n' "$command" >&2
   return 1
@@ -187,61 +182,54 @@ advice() {
   case $1 in
     compiler) echo "install a C compiler that answers to cc (macOS: xcode-select --install)" ;;
     libclang) echo "install libclang (Debian: libclang-dev, PyPI: libclang), or set LIBCLANG_PATH${LIBCLANG_PATH:+, which is $LIBCLANG_PATH}" ;;
-    shlibdeps) echo "install dpkg-shlibdeps (Debian: dpkg-dev)" ;;
-    xz) echo "install xz (Debian: xz-utils)" ;;
+    server) echo "install Redis >= 7.0 or Valkey >= 8.0 with its client (https://redis.io/downloads), or set REDIS_SERVER${REDIS_SERVER:+, which is $REDIS_SERVER}" ;;
+    deb) echo "install dpkg-shlibdeps (Debian: dpkg-dev) and xz (Debian: xz-utils)" ;;
     musl) echo "install musl-gcc (Debian: musl-tools)" ;;
-    cli) echo "install Redis >= 7.0 or Valkey >= 8.0 with its client (https://redis.io/downloads), or set REDIS_SERVER${REDIS_SERVER:+, which is $REDIS_SERVER}" ;;
   esac
 }
 
-may_be_root() { [ "$manager" = brew ] || [ "$(id -u)" = 0 ] || have sudo; }
+# Dependencies that are installed too if something is, or if it needs nobody else.
+optional=
 
-has_all() { for part in "$@"; do "find_$part" >/dev/null 2>&1 || return; done; }
-
-# Installs the packages of the parts that are missing, and fails if a part is missing afterwards. If
-# there is no server then, because its package is missing or too old, it tries the next server. No
-# package helps if a path is set to something else, or if Apple's compiler is missing.
+# Installs the packages of the missing dependencies, and fails if one is missing afterwards. No package
+# helps if a path is set to something else.
 need() {
-  wanted= servers=none
-  for part in "$@"; do
-    "find_$part" >/dev/null 2>&1 && continue
-    case $part:$(uname -s) in
-      compiler:Darwin) die "$(advice compiler)" ;;
-      libclang:*) [ -z "${LIBCLANG_PATH:-}" ] || die "$(advice libclang)" ;;
-      cli:*) [ -z "${REDIS_SERVER:-}" ] || die "$(advice cli)" ;;
+  wanted=
+  for name in "$@"; do
+    "find_$name" >/dev/null 2>&1 && continue
+    case $name in
+      libclang) set_by_user=${LIBCLANG_PATH:-} ;;
+      server) set_by_user=${REDIS_SERVER:-} ;;
+      *) set_by_user= ;;
     esac
-    [ -n "$manager" ] || die "$(advice "$part")"
-    case $part in
-      cli) servers=$(packages cli) ;;
-      *) wanted="$wanted $(packages "$part")" ;;
-    esac
+    found=$(packages_of "$name")
+    [ -n "$found" ] && [ -z "$set_by_user" ] || die "$(advice "$name")"
+    wanted="$wanted $found"
   done
-  for choice in $servers; do
-    has_all "$@" && return
+  if [ -n "$wanted" ] || { [ -n "$optional" ] && may_be_root; }; then
     # shellcheck disable=SC2086  # a list of words
-    install $wanted ${choice#none}
-    may_be_root || exit 1
-  done
-  for part in "$@"; do has_all "$part" || die "$(advice "$part")"; done
+    install $wanted $optional || [ -z "$wanted" ] || exit 1
+  fi
+  for name in "$@"; do "find_$name" >/dev/null 2>&1 || die "$(advice "$name")"; done
 }
 
 need_cargo() {
   have cargo || die "install Rust (https://rustup.rs) and open a new shell: cargo is not in PATH"
-  found=$(rust_found)
-  if [ -z "$found" ]; then
-    said=$(cargo --version 2>&1 | head -n 1)
-    die "$(command -v cargo) doesn't work, 'cargo --version' says '${said:-nothing}': try rustup default stable"
-  fi
-  [ "$found" -ge "$(rust_wanted)" ] || die "this project needs Rust 1.$(rust_wanted), here is 1.$found: rustup update"
+  wanted=$(sed -n 's/^rust-version *= *"1\.\([0-9]*\).*/\1/p' "$root/Cargo.toml")
+  said=$(cargo --version 2>&1)
+  found=$(echo "$said" | sed -n 's/^cargo 1\.\([0-9][0-9]*\).*/\1/p')
+  [ -n "$found" ] ||
+    die "$(command -v cargo) doesn't work, 'cargo --version' says '$(echo "${said:-nothing}" | head -n 1)': try rustup default stable"
+  [ "$found" -ge "$wanted" ] || die "this project needs Rust 1.$wanted, here is 1.$found: rustup update"
 }
 
-# Gets cargo-nextest once. If there is no build of it for this system, builds a version that the
-# oldest supported Rust compiles.
-need_nextest() {
-  find_nextest && return
+need_to_test() {
+  need_cargo
   # Debian's pip takes some seconds, and to build cargo-nextest takes minutes.
-  case $manager in apt-get) find_pip || { may_be_root && install python3-pip; } ;; esac
-  sh "$root/scripts/prebuilt.sh" cargo-nextest && return
+  find_nextest || find_pip >/dev/null 2>&1 || optional="$optional $(packages_of pip)"
+  need compiler libclang server
+  find_nextest || sh "$root/scripts/prebuilt.sh" cargo-nextest && return
+  # If there is no build of it for this system: a version that the oldest supported Rust compiles.
   say "building cargo-nextest, which takes two minutes, once"
   (
     unset CARGO_TARGET_DIR
@@ -250,16 +238,16 @@ need_nextest() {
   find_nextest || die "install cargo-nextest (https://nexte.st), which runs the tests"
 }
 
-manager=$(find_manager)
 case ${1:-} in
   env) print_env ;;
   build) need_cargo; need compiler libclang ;;
-  run) need_cargo; need compiler libclang cli ;;
-  test) need_cargo; need compiler libclang cli; need_nextest ;;
-  deb) need shlibdeps xz ;;
+  run) need_cargo; need compiler libclang server ;;
+  test) need_to_test ;;
+  deb) need_cargo; need compiler libclang server deb ;;
   musl) need musl ;;
   '')
-    need_cargo; need compiler libclang cli; need_nextest
-    have valgrind || install valgrind || say "without valgrind, make memcheck and make instructions don't run" ;;
+    have valgrind || optional=$(packages_of valgrind)
+    need_to_test
+    have valgrind || say "without valgrind, make memcheck and make instructions don't run" ;;
   *) die "usage: deps.sh [build | run | test | deb | musl | env]" ;;
 esac

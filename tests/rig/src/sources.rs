@@ -49,3 +49,68 @@ fn manifests(source: &Path) -> Vec<PathBuf> {
 fn changed(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|found| found.modified()).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    /// Sets a file's modification time to `seconds` after a fixed moment.
+    #[track_caller]
+    fn change_at(path: &Path, seconds: u64) {
+        let file = fs::File::options().write(true).open(path).expect("a file");
+        let moment = UNIX_EPOCH + Duration::from_secs(1_700_000_000 + seconds);
+        file.set_modified(moment).expect("its time");
+    }
+
+    #[test]
+    fn a_module_that_is_older_than_what_it_is_built_from_is_found_out() {
+        let dir = std::env::temp_dir().join(format!("sources-{}", std::process::id()));
+        let clone = dir.join("a clone");
+        let path = |name: &str| clone.join(name);
+        let sources = [
+            "src/lib.rs",
+            "src/filter.rs",
+            "core/src/lib.rs",
+            "Cargo.toml",
+            "Cargo.lock",
+            "core/Cargo.toml",
+        ];
+        for folder in ["src", "core/src", "target/release"] {
+            fs::create_dir_all(path(folder)).expect("a folder");
+        }
+        let module = path("target/release/libredis_lock.so");
+        let listed: String = sources[..3]
+            .iter()
+            .map(|name| path(name).display().to_string().replace(' ', "\\ ") + " ")
+            .collect();
+        let list = module.with_extension("d");
+        fs::write(&list, format!("libredis_lock.so: {listed}\n")).expect("a list");
+        for source in sources.iter().map(|name| path(name)) {
+            fs::write(&source, "").expect("a source");
+            change_at(&source, 0);
+        }
+        fs::write(&module, "").expect("a module");
+        change_at(&module, 10);
+        let newer = || newer_than(&module).expect("a module");
+        assert_eq!(newer(), None);
+        for source in sources.iter().map(|name| path(name)) {
+            change_at(&source, 20);
+            assert_eq!(newer(), Some(source.clone()));
+            change_at(&source, 10);
+            assert_eq!(newer(), None, "{}", source.display());
+        }
+        fs::remove_file(path("src/filter.rs")).expect("a source");
+        assert_eq!(newer(), Some(path("src/filter.rs")));
+        // A module that was brought from elsewhere, with its list of sources or without.
+        fs::remove_dir_all(path("src")).expect("the sources");
+        fs::remove_dir_all(path("core")).expect("the sources");
+        assert_eq!(newer(), None);
+        fs::write(&list, "").expect("a list");
+        assert_eq!(newer(), None);
+        fs::remove_file(&list).expect("a list");
+        assert_eq!(newer(), None);
+        drop(fs::remove_dir_all(dir));
+    }
+}
