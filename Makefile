@@ -93,10 +93,10 @@ run: port run-deps build ## start a server with the module on PORT (6379), ready
 unit: ## run the core's tests with an eighth of the random cases: no server, no libclang, some seconds
 	@PROPTEST_CASES=32 cargo test --quiet --package redis-lock-core
 
-# The debug build of the module, which is built for the tests in any case.
+# The features of the whole workspace, so that it shares the crates that `make test` built.
 quick: test-deps ## build the module for debugging and run one binary of tests: T=waiting
-	@$(FOUND); cargo build && REDIS_LOCK_MODULE="$(CARGO_TARGET_DIR)/debug/libredis_lock.so" \
-	  cargo nextest run --test $(T) --no-fail-fast --test-threads=$(TEST_THREADS)
+	@$(FOUND); cargo build --workspace --lib --test $(T) && REDIS_LOCK_MODULE="$(CARGO_TARGET_DIR)/debug/libredis_lock.so" \
+	  cargo nextest run --workspace --test $(T) --no-fail-fast --test-threads=$(TEST_THREADS)
 
 test: test-deps build ## run every test against a real server
 	@$(FOUND); $(NEXTEST) --workspace $(addprefix --exclude ,$(EXCLUDE)) --test-threads=$(TEST_THREADS)
