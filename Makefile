@@ -178,7 +178,7 @@ test-clients: run-deps build ## test the client libraries; CLIENTS="python-sync 
 
 # --- packages ---------------------------------------------------------------------------------
 
-.PHONY: install uninstall deb-deps packaged deb dist test-upgrade test-packages test-musl test-monitoring test-vanished deny
+.PHONY: install uninstall deb-deps packaged deb dist test-upgrade test-packages test-bare test-musl test-monitoring test-vanished deny
 
 # The root that `make install` copies the module to; the server's by default.
 PREFIX ?=
@@ -234,6 +234,9 @@ test-upgrade: test-deps build ## test upgrades from and downgrades to the build 
 PACKAGES ?= content:: machine::
 test-packages: test-deps deb dist ## install the package and the tarball in a namespace as root, and run the server there
 	@$(FOUND); $(NEXTEST) --test packages $(PACKAGES)
+
+test-bare: ## run the README's commands in a minimal Debian with Rust and make alone; needs root and debootstrap
+	@sh scripts/bare.sh
 
 # The profile of the tools takes less long than that of releases.
 test-musl: test-deps build ## build the module and the command for musl, and run them with musl alone; needs rustup target add
