@@ -10,7 +10,7 @@ use crate::arguments::{Break, Server};
 use crate::info;
 use crate::lock::Lock;
 use crate::nodes::Nodes;
-use crate::shown;
+use crate::output;
 
 /// The number of waiters shown before the question.
 const SHOWN_WAITERS: u64 = 3;
@@ -18,28 +18,28 @@ const SHOWN_WAITERS: u64 = 3;
 /// The exit code if no grant was ended.
 const NOT_BROKEN: u8 = 1;
 
-pub fn take_away(server: &Server, options: &Break) -> Result<ExitCode> {
+pub fn break_lock(server: &Server, options: &Break) -> Result<ExitCode> {
     let key = options.key.as_bytes();
     let mut nodes = Nodes::connect(server)?;
     let lock = nodes.lock(key, SHOWN_WAITERS)?;
     let Some(lock) = lock.filter(|lock| !lock.holders.is_empty()) else {
-        shown::print(&format!("nobody holds {}\n", shown::word(key)))?;
+        output::print(&format!("nobody holds {}\n", output::word(key)))?;
         return Ok(ExitCode::from(NOT_BROKEN));
     };
     let tokens = tokens(&lock)?;
-    shown::print(&info::text(key, &lock))?;
+    output::print(&info::text(key, &lock))?;
     if !options.yes && !is_confirmed()? {
         return Ok(ExitCode::from(NOT_BROKEN));
     }
     let mut ended = 0;
     for token in &tokens {
-        ended += usize::from(nodes.take_away(key, token)?);
+        ended += usize::from(nodes.release(key, token)?);
     }
     let gone = match tokens.len() - ended {
         0 => String::new(),
         left => format!(", {left} had ended already"),
     };
-    shown::print(&format!("{ended} broken{gone}\n"))?;
+    output::print(&format!("{ended} broken{gone}\n"))?;
     Ok(if ended > 0 {
         ExitCode::SUCCESS
     } else {

@@ -10,7 +10,7 @@ use crate::arguments::{Info, Server};
 use crate::json;
 use crate::lock::{Client, Holder, Lock, Text, Waiter};
 use crate::nodes::Nodes;
-use crate::shown;
+use crate::output;
 
 /// The exit code if the lock is free.
 const FREE: u8 = 1;
@@ -21,15 +21,15 @@ pub fn show(server: &Server, options: &Info) -> Result<ExitCode> {
     let text = match (options.json, &lock) {
         (true, lock) => json::of_lock(key, lock.as_ref())?,
         (false, Some(lock)) => text(key, lock),
-        (false, None) => format!("{} is free\n", shown::word(key)),
+        (false, None) => format!("{} is free\n", output::word(key)),
     };
-    shown::print(&text)?;
+    output::print(&text)?;
     Ok(lock.map_or(ExitCode::from(FREE), |_| ExitCode::SUCCESS))
 }
 
 /// Returns a lock as lines of text: the lock, its holders, and its queue.
 pub fn text(key: &[u8], lock: &Lock) -> String {
-    let mut text = format!("{}  {}", shown::word(key), lock.mode);
+    let mut text = format!("{}  {}", output::word(key), lock.mode);
     if let (taken, Some(limit)) = lock.permits() {
         push(&mut text, format_args!(", {taken} of {limit} permits"));
     }
@@ -55,9 +55,9 @@ fn of_holder(holder: &Holder) -> String {
         "{}{} for {}, fence {}, lease {}",
         of_token(holder.token.as_deref()),
         of_client(holder.client.as_ref()),
-        shown::span(holder.held_ms),
+        output::span(holder.held_ms),
         holder.fence,
-        shown::span(holder.lease_ms),
+        output::span(holder.lease_ms),
     );
     if holder.is_session {
         text.push_str(", session");
@@ -78,7 +78,7 @@ fn of_waiter(waiter: &Waiter) -> String {
         of_token(waiter.token.as_deref()),
         of_client(waiter.client.as_ref()),
         waiter.mode,
-        shown::span(waiter.waiting_ms),
+        output::span(waiter.waiting_ms),
     );
     if waiter.kind != "blocked" {
         push(&mut text, format_args!(", {}", waiter.kind));
@@ -89,17 +89,17 @@ fn of_waiter(waiter: &Waiter) -> String {
     if waiter.timeout_ms > 0 {
         push(
             &mut text,
-            format_args!(", {} left", shown::span(waiter.timeout_ms)),
+            format_args!(", {} left", output::span(waiter.timeout_ms)),
         );
     }
     if waiter.keep_ms > 0 {
         push(
             &mut text,
-            format_args!(", kept for {}", shown::span(waiter.keep_ms)),
+            format_args!(", kept for {}", output::span(waiter.keep_ms)),
         );
     }
     if waiter.keys.len() > 1 {
-        let keys: Vec<String> = waiter.keys.iter().map(|key| shown::word(key)).collect();
+        let keys: Vec<String> = waiter.keys.iter().map(|key| output::word(key)).collect();
         push(&mut text, format_args!(", for all of {}", keys.join(" ")));
     }
     push_data(&mut text, waiter.data.as_ref());
@@ -108,22 +108,22 @@ fn of_waiter(waiter: &Waiter) -> String {
 
 fn push_data(text: &mut String, data: Option<&Text>) {
     if let Some(data) = data.filter(|data| !data.is_empty()) {
-        push(text, format_args!(", data {}", shown::word(data)));
+        push(text, format_args!(", data {}", output::word(data)));
     }
 }
 
 fn of_token(token: Option<&[u8]>) -> String {
-    token.map_or_else(|| "somebody".to_owned(), shown::word)
+    token.map_or_else(|| "somebody".to_owned(), output::word)
 }
 
 fn of_client(client: Option<&Client>) -> String {
     match client {
         None => String::new(),
-        Some(client) if client.name.is_empty() => format!(" at {}", shown::word(&client.address)),
+        Some(client) if client.name.is_empty() => format!(" at {}", output::word(&client.address)),
         Some(client) => format!(
             " ({} at {})",
-            shown::word(&client.name),
-            shown::word(&client.address)
+            output::word(&client.name),
+            output::word(&client.address)
         ),
     }
 }

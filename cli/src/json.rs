@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 use crate::hot::Hot;
 use crate::lock::{Lock, Text};
-use crate::shown;
+use crate::output;
 
 /// A lock with its key.
 #[derive(Serialize)]
@@ -81,7 +81,7 @@ pub fn of_locks<'a>(locks: impl IntoIterator<Item = (&'a [u8], &'a Lock)>) -> Re
 fn harmless(value: &impl Serialize) -> Result<String> {
     let mut text = String::new();
     for character in serde_json::to_string_pretty(value)?.chars() {
-        if character == '\n' || shown::is_printable(character) {
+        if character == '\n' || output::is_printable(character) {
             text.push(character);
             continue;
         }
@@ -102,7 +102,8 @@ mod tests {
         for key in ["plain", "\x1b[2J\u{9b}2J", "\u{202e}\u{e0001}\"\\"] {
             let text = of_lock(key.as_bytes(), Some(&Lock::free())).unwrap();
             assert!(
-                text.chars().all(|it| it == '\n' || shown::is_printable(it)),
+                text.chars()
+                    .all(|it| it == '\n' || output::is_printable(it)),
                 "{text:?}"
             );
             let read: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -10,7 +10,7 @@ use crate::arguments::{Ls, Server};
 use crate::json;
 use crate::lock::Lock;
 use crate::nodes::{Locks, Nodes};
-use crate::shown;
+use crate::output;
 
 const COLUMNS: [&str; 7] = ["KEY", "MODE", "HOLDERS", "WAITERS", "HELD", "LEASE", "BY"];
 
@@ -20,7 +20,7 @@ pub fn list(server: &Server, options: &Ls) -> Result<ExitCode> {
         true => json::of_locks(locks.iter().map(|(key, lock)| (key.as_slice(), lock)))?,
         false => table(&locks),
     };
-    shown::print(&text)?;
+    output::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -39,9 +39,9 @@ fn table(locks: &Locks) -> String {
 }
 
 fn row(key: &[u8], lock: &Lock) -> [String; COLUMNS.len()] {
-    let span = |ms: Option<u64>| ms.map_or_else(|| "-".to_owned(), shown::span);
+    let span = |ms: Option<u64>| ms.map_or_else(|| "-".to_owned(), output::span);
     [
-        shown::word(key),
+        output::word(key),
         lock.mode.clone(),
         holders(lock),
         lock.waiters.to_string(),
@@ -65,5 +65,5 @@ pub fn by(lock: &Lock) -> String {
         .holders
         .iter()
         .find_map(|holder| holder.client.as_ref());
-    client.map_or_else(|| "-".to_owned(), |client| shown::word(client.called()))
+    client.map_or_else(|| "-".to_owned(), |client| output::word(client.called()))
 }

@@ -1,7 +1,7 @@
 //! `redis-lock`: runs commands under locks, and shows, watches and breaks locks.
 //!
 //! The modules, lowest first: `signals` ends and stops this process by signals, `within` limits the
-//! time of work, `shown` formats bytes and spans for people, `lock` parses the reply of LOCK.INFO
+//! time of work, `output` formats bytes and spans for people, `lock` parses the reply of LOCK.INFO
 //! and `hot` that of LOCK.HOT, `json` formats locks for programs, `streams` connects to a server, and
 //! `nodes` talks with all of them. `arguments` is the command line. Each command has its own module.
 
@@ -13,8 +13,8 @@ mod json;
 mod listing;
 mod lock;
 mod nodes;
+mod output;
 mod run;
-mod shown;
 mod signals;
 mod streams;
 mod top;
@@ -35,9 +35,9 @@ const UNAVAILABLE: u8 = 69;
 fn main() -> ExitCode {
     match done(arguments::read()) {
         Ok(code) => code,
-        Err(error) if shown::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            shown::tell(shown::line(&format!("{error:#}")));
+            output::log(output::line(&format!("{error:#}")));
             ExitCode::from(UNAVAILABLE)
         }
     }
@@ -51,9 +51,9 @@ fn done(arguments: Arguments) -> Result<ExitCode> {
         Task::Info(options) => info::show(&server, &options),
         Task::Why(options) => why::explain(&server, &options),
         Task::Top(options) => top::watch(&server, &options),
-        Task::Break(options) => breaking::take_away(&server, &options),
+        Task::Break(options) => breaking::break_lock(&server, &options),
         Task::Completions { shell } => {
-            shown::print(&completions(shell)?)?;
+            output::print(&completions(shell)?)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Man { folder } => {

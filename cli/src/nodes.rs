@@ -16,7 +16,7 @@ use redis_lock_client::Connector;
 use crate::arguments::Server;
 use crate::hot::{self, HotKeys};
 use crate::lock::Lock;
-use crate::shown;
+use crate::output;
 use crate::streams;
 use crate::within::within;
 
@@ -160,7 +160,7 @@ impl Nodes {
     }
 
     /// Ends a grant. Returns false if the token no longer holds the lock.
-    pub fn take_away(&mut self, key: &[u8], token: &[u8]) -> Result<bool> {
+    pub fn release(&mut self, key: &[u8], token: &[u8]) -> Result<bool> {
         let mut command = redis::cmd("LOCK.RELEASE");
         command.arg(key).arg(token).arg("ALL");
         Ok(self.ask(&command)? == Value::Int(1))
@@ -363,7 +363,7 @@ async fn open(connector: &Connector, info: &ConnectionInfo) -> RedisResult<Multi
 fn no_answer(address: &ConnectionAddr, limit: Duration) -> anyhow::Error {
     let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
     // The rest of a limit is a little less than the limit.
-    let limit = shown::span(limit_ms.next_multiple_of(10));
+    let limit = output::span(limit_ms.next_multiple_of(10));
     anyhow!("no answer from the server {address} within {limit}")
 }
 

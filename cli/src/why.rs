@@ -11,7 +11,7 @@ use crate::info;
 use crate::json;
 use crate::lock::Lock;
 use crate::nodes::Nodes;
-use crate::shown;
+use crate::output;
 
 /// The exit code for a free lock without contention in the last two minutes.
 const NO_REASON: u8 = 1;
@@ -29,12 +29,12 @@ pub fn explain(server: &Server, options: &Why) -> Result<ExitCode> {
         false => {
             let now = match &lock {
                 Some(lock) => info::text(key, lock),
-                None => format!("{} is free\n", shown::word(key)),
+                None => format!("{} is free\n", output::word(key)),
             };
             now + &recently(contention.as_ref(), is_known)
         }
     };
-    shown::print(&text)?;
+    output::print(&text)?;
     Ok(match has_reason(lock.as_ref(), contention.as_ref()) {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(NO_REASON),
@@ -61,15 +61,15 @@ fn recently(contention: Option<&Hot>, is_known: bool) -> String {
     if hot.waited_ms > 0 {
         text += &format!(
             "  waited {}, the longest {}\n",
-            shown::span(hot.waited_ms),
-            shown::span(hot.longest_wait_ms)
+            output::span(hot.waited_ms),
+            output::span(hot.longest_wait_ms)
         );
     }
     if let Some(each_ms) = hot.held_ms.checked_div(hot.grants) {
         text += &format!(
             "  {} holders while others waited, for {} each\n",
             hot.grants,
-            shown::span(each_ms)
+            output::span(each_ms)
         );
     }
     text

@@ -10,11 +10,11 @@ use anyhow::{anyhow, Result};
 use redis::Client;
 use redis_lock_client::{Config, Error, Guard, Lock, Locks, Observer, Options, Subject};
 
-use super::news::News;
+use super::events::Event;
 use crate::arguments::{Run, Server};
 use crate::info;
 use crate::nodes::{self, Nodes};
-use crate::shown;
+use crate::output;
 use crate::streams;
 
 /// The longest time that the end of redis-lock waits for a server to forget a cancelled wait or a
@@ -22,7 +22,7 @@ use crate::streams;
 const SETTLED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The interval of attempts to cancel a wait. The first attempt may come before the wait has begun.
-const TELL_AGAIN: Duration = Duration::from_millis(5);
+const CANCEL_AGAIN: Duration = Duration::from_millis(5);
 
 /// The time limit of the wait for the lock.
 #[derive(Clone, Copy)]
@@ -61,20 +61,20 @@ pub struct Lease {
     /// A text that says when the lock ends if the server doesn't reply at the end.
     ends: &'static str,
     guard: Arc<Mutex<Option<Guard>>>,
-    news: Sender<News>,
+    events: Sender<Event>,
     nodes: Nodes,
 }
 
 impl Lease {
-    pub fn new(server: &Server, options: &Run, news: Sender<News>) -> Result<Lease> {
+    pub fn new(server: &Server, options: &Run, events: Sender<Event>) -> Result<Lease> {
         let patience = Patience::of(options);
         // A missing server, right or module is reported before the wait.
         let nodes = Nodes::connect(&patience.bound(server))?;
         let keys = [&options.key].into_iter().chain(&options.keys);
         let keys: Vec<Vec<u8>> = keys.map(|key| key.as_bytes().to_vec()).collect();
-        let lost = news.clone();
+        let lost = events.clone();
         // The receiver is gone once the command has ended.
-        let on_lost = move || drop(lost.send(News::Lost));
+        let on_lost = move || drop(lost.send(Event::Lost));
         let locks = locks(server, nodes.is_cluster())?;
         let lock = locks.handle_with(keys, client_options(options).on_lost(on_lost))?;
         Ok(Lease {
@@ -86,7 +86,7 @@ impl Lease {
                 false => "the lock stays until its lease ends",
             },
             guard: Arc::default(),
-            news,
+            events,
             nodes,
         })
     }
@@ -96,17 +96,17 @@ impl Lease {
     }
 
     /// Returns a text about the holders and the number of waiters, or `None` if there are none.
-    pub fn rivals(&mut self, key: &[u8]) -> Result<Option<String>> {
+    pub fn contenders(&mut self, key: &[u8]) -> Result<Option<String>> {
         let lock = self.nodes.lock(key, 0)?;
         Ok(lock.map(|lock| info::text(key, &lock.without_tokens())))
     }
 
     /// Starts or resumes the wait. Its end is sent as an event.
     pub fn wait(&self) {
-        let (lock, held, news) = (
+        let (lock, held, events) = (
             self.lock.clone(),
             Arc::clone(&self.guard),
-            self.news.clone(),
+            self.events.clone(),
         );
         let patience = self.patience;
         thread::spawn(move || {
@@ -117,7 +117,7 @@ impl Lease {
                 fence
             });
             // The receiver may be gone after a signal.
-            let _ = news.send(News::Waited(fence));
+            let _ = events.send(Event::Waited(fence));
         });
     }
 
@@ -132,7 +132,7 @@ impl Lease {
         let lock = self.lock.clone();
         thread::spawn(move || {
             while !lock.cancel() {
-                thread::sleep(TELL_AGAIN);
+                thread::sleep(CANCEL_AGAIN);
             }
         });
     }
@@ -175,23 +175,23 @@ impl Lease {
             }
             Some(guard) => by(guard).unwrap_or_else(|error| {
                 let failure = error_of(error).to_string();
-                shown::tell(format_args!("{}: {}", self.ends, shown::line(&failure)));
+                output::log(format_args!("{}: {}", self.ends, output::line(&failure)));
                 true
             }),
         }
     }
 }
 
-/// Tells of a server that is away while `run` goes on.
-struct Told;
+/// Logs that a server is away while `run` goes on.
+struct Log;
 
-impl Observer for Told {
+impl Observer for Log {
     fn lost(&self, _lock: &Subject<'_>) {}
 
     fn unavailable(&self, error: &Error) {
-        shown::tell(format_args!(
+        output::log(format_args!(
             "tries again: {}",
-            shown::line(&error.to_string())
+            output::line(&error.to_string())
         ));
     }
 }
@@ -224,7 +224,7 @@ fn locks(server: &Server, is_cluster: bool) -> Result<Locks> {
         false => client.into(),
     };
     let config = config.command_timeout(server.timeout)?.connector(connector);
-    Ok(Locks::new(config.observer(Told)))
+    Ok(Locks::new(config.observer(Log)))
 }
 
 /// Returns the options of the lock. No lease is shorter than `--at-least`, so the lock stays that

@@ -3,10 +3,10 @@
 //! The main thread makes all decisions. It reads events from a channel, one after the other. Other
 //! threads wait for the lock, for signals and for the end of the command, and send these events.
 
-mod command;
-mod family;
+mod events;
 mod lease;
-mod news;
+mod process;
+mod process_tree;
 
 use std::io;
 use std::ops::ControlFlow;
@@ -20,12 +20,12 @@ use anyhow::{Context, Result};
 use rustix::process::Signal as Sent;
 
 use crate::arguments::{OnLost, Run, Server};
-use crate::shown;
+use crate::output;
 use crate::signals;
-use command::Child;
-use family::Family;
+use events::{Event, Sender, Signal};
 use lease::Lease;
-use news::{News, Sender, Signal};
+use process::Child;
+use process_tree::ProcessTree;
 
 /// The exit codes of a shell if a command can't be run or doesn't exist.
 const CANNOT_RUN: u8 = 126;
@@ -43,47 +43,47 @@ const LOOKS_EVERY: Duration = Duration::from_millis(2);
 
 pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
     signals::keep_exit_codes()?;
-    let mut child = match command::fork(options) {
+    let mut child = match process::fork(options) {
         Ok(child) => child,
         Err(error) => return Ok(not_started(options, &error)),
     };
-    let (sender, news) = mpsc::channel();
-    news::of_signals(sender.clone())?;
+    let (sender, events) = mpsc::channel();
+    events::watch_signals(sender.clone())?;
     connect(server, options, sender.clone());
-    let lease = match connected(&child, &news)? {
+    let lease = match connected(&child, &events)? {
         ControlFlow::Continue(lease) => lease,
         ControlFlow::Break(number) => return Ok(ended_by(number, child)),
     };
     let began = Instant::now();
-    let fence = match waited(&lease, &child, &news)? {
+    let fence = match waited(&lease, &child, &events)? {
         Wait::Granted(fence) => fence,
-        Wait::NotGot => return Ok(ExitCode::from(options.conflict_exit_code)),
+        Wait::NotGranted => return Ok(ExitCode::from(options.conflict_exit_code)),
         Wait::Ended(number) => return Ok(ended_by(number, child)),
     };
     let granted = Instant::now();
     if options.verbose {
-        shown::tell(format_args!(
+        output::log(format_args!(
             "got it after {:.1?}, fence {fence}",
             began.elapsed()
         ));
     }
     child.start(&lease.token(), fence, sender);
-    let mut guarded = Guarded {
+    let mut supervisor = Supervisor {
         child,
         lease: &lease,
         options,
         is_lost: false,
         end: None,
-        went_on: None,
+        continued_at: None,
     };
-    let code = guarded.until_it_ends(&news);
-    if let Some(error) = guarded.child.failure() {
+    let code = supervisor.until_it_ends(&events);
+    if let Some(error) = supervisor.child.failure() {
         lease.release();
         return Ok(not_started(options, &error));
     }
-    let is_lost = !given_back(&lease, options, granted) || guarded.is_lost;
+    let is_lost = !release(&lease, options, granted) || supervisor.is_lost;
     if is_lost {
-        guarded.tell_of_the_loss();
+        supervisor.log_loss();
     }
     Ok(match is_lost && options.on_lost != OnLost::Ignore {
         true => ExitCode::from(options.lost_exit_code),
@@ -96,52 +96,52 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
 ///
 /// The lock is held at least as long as asked. The server granted the lock before `granted`, and
 /// counts the rest from a time after now.
-fn given_back(lease: &Lease, options: &Run, granted: Instant) -> bool {
+fn release(lease: &Lease, options: &Run, granted: Instant) -> bool {
     let at_least = options.at_least.unwrap_or_default();
     let rest = at_least.saturating_sub(granted.elapsed());
     if rest.is_zero() {
         return lease.release();
     }
     if options.verbose && !lease.is_lost() {
-        shown::tell(format_args!("keeps it for another {rest:.1?}"));
+        output::log(format_args!("keeps it for another {rest:.1?}"));
     }
     lease.release_after(rest)
 }
 
 /// Connects on another thread, because a signal ends this process meanwhile. The result is sent as
 /// an event.
-fn connect(server: &Server, options: &Run, news: mpsc::Sender<News>) {
+fn connect(server: &Server, options: &Run, events: mpsc::Sender<Event>) {
     let (server, options) = (server.clone(), options.clone());
     thread::spawn(move || {
-        let lease = opened(&server, &options, news.clone());
+        let lease = opened(&server, &options, events.clone());
         // The receiver may be gone after a signal.
-        let _ = news.send(News::Connected(lease.map(Box::new)));
+        let _ = events.send(Event::Connected(lease.map(Box::new)));
     });
 }
 
-fn opened(server: &Server, options: &Run, news: mpsc::Sender<News>) -> Result<Lease> {
-    let mut lease = Lease::new(server, options, news)?;
+fn opened(server: &Server, options: &Run, events: mpsc::Sender<Event>) -> Result<Lease> {
+    let mut lease = Lease::new(server, options, events)?;
     if options.verbose {
-        tell_of_rivals(&mut lease, options)?;
+        log_contenders(&mut lease, options)?;
     }
     Ok(lease)
 }
 
-fn tell_of_rivals(lease: &mut Lease, options: &Run) -> Result<()> {
-    if let Some(rivals) = lease.rivals(options.key.as_bytes())? {
-        shown::tell(rivals.trim_end());
+fn log_contenders(lease: &mut Lease, options: &Run) -> Result<()> {
+    if let Some(contenders) = lease.contenders(options.key.as_bytes())? {
+        output::log(contenders.trim_end());
     }
     Ok(())
 }
 
 /// Waits for the connection. Breaks with the number of the signal that ends this process.
-fn connected(child: &Child, news: &Receiver<News>) -> Result<ControlFlow<i32, Box<Lease>>> {
+fn connected(child: &Child, events: &Receiver<Event>) -> Result<ControlFlow<i32, Box<Lease>>> {
     loop {
-        match news.recv()? {
-            News::Connected(lease) => return Ok(ControlFlow::Continue(lease?)),
-            News::Signal(signal) if is_stop_or_continue(signal) => follow(signal, child)?,
-            News::Signal(signal) => return Ok(ControlFlow::Break(signal.number)),
-            News::Waited(_) | News::Stopped | News::Ended | News::Lost => {}
+        match events.recv()? {
+            Event::Connected(lease) => return Ok(ControlFlow::Continue(lease?)),
+            Event::Signal(signal) if is_stop_or_continue(signal) => follow(signal, child)?,
+            Event::Signal(signal) => return Ok(ControlFlow::Break(signal.number)),
+            Event::Waited(_) | Event::Stopped | Event::Ended | Event::Lost => {}
         }
     }
 }
@@ -168,37 +168,37 @@ fn follow(signal: Signal, child: &Child) -> Result<()> {
 /// The outcome of a wait for the lock.
 enum Wait {
     Granted(i64),
-    NotGot,
+    NotGranted,
     /// The number of the signal that ended the wait.
     Ended(i32),
 }
 
-fn waited(lease: &Lease, child: &Child, news: &Receiver<News>) -> Result<Wait> {
+fn waited(lease: &Lease, child: &Child, events: &Receiver<Event>) -> Result<Wait> {
     lease.wait();
     loop {
-        match news.recv()? {
-            News::Waited(fence) => match fence? {
-                None => return Ok(Wait::NotGot),
+        match events.recv()? {
+            Event::Waited(fence) => match fence? {
+                None => return Ok(Wait::NotGranted),
                 // This process was stopped for so long that the lock has expired.
                 Some(_) if lease.is_lost() => lease.wait(),
                 Some(fence) => return Ok(Wait::Granted(fence)),
             },
-            News::Signal(signal) if is_stop_or_continue(signal) => follow(signal, child)?,
-            News::Signal(signal) => {
-                give_up(lease, news);
+            Event::Signal(signal) if is_stop_or_continue(signal) => follow(signal, child)?,
+            Event::Signal(signal) => {
+                cancel(lease, events);
                 return Ok(Wait::Ended(signal.number));
             }
-            News::Connected(_) | News::Stopped | News::Ended | News::Lost => {}
+            Event::Connected(_) | Event::Stopped | Event::Ended | Event::Lost => {}
         }
     }
 }
 
 /// Cancels the wait. Also releases a grant that arrived at the last moment.
-fn give_up(lease: &Lease, news: &Receiver<News>) {
+fn cancel(lease: &Lease, events: &Receiver<Event>) {
     lease.cancel();
     // The senders live as long as the lease, so only the end of the wait ends this.
-    while let Ok(next) = news.recv() {
-        if matches!(next, News::Waited(_)) {
+    while let Ok(next) = events.recv() {
+        if matches!(next, Event::Waited(_)) {
             lease.release();
             lease.settle();
             return;
@@ -207,8 +207,8 @@ fn give_up(lease: &Lease, news: &Receiver<News>) {
 }
 
 fn not_started(options: &Run, error: &io::Error) -> ExitCode {
-    let name = shown::line(&options.command[0].to_string_lossy());
-    shown::tell(format_args!("{name}: {error}"));
+    let name = output::line(&options.command[0].to_string_lossy());
+    output::log(format_args!("{name}: {error}"));
     match error.kind() {
         io::ErrorKind::NotFound => ExitCode::from(NOT_FOUND),
         _ => ExitCode::from(CANNOT_RUN),
@@ -216,56 +216,58 @@ fn not_started(options: &Run, error: &io::Error) -> ExitCode {
 }
 
 /// A command that runs under the lock.
-struct Guarded<'a> {
+struct Supervisor<'a> {
     child: Child,
     lease: &'a Lease,
     options: &'a Run,
     is_lost: bool,
     /// The processes to kill, and the time to kill them if they still run.
-    end: Option<(Instant, Family)>,
+    end: Option<(Instant, ProcessTree)>,
     /// The last time when this process was continued after a stop.
-    went_on: Option<Instant>,
+    continued_at: Option<Instant>,
 }
 
-impl Guarded<'_> {
+impl Supervisor<'_> {
     /// Handles events until the command has ended, and returns its exit code.
-    fn until_it_ends(&mut self, news: &Receiver<News>) -> Result<u8> {
+    fn until_it_ends(&mut self, events: &Receiver<Event>) -> Result<u8> {
         loop {
-            match self.next(news)? {
-                Some(News::Ended) => break,
-                Some(News::Signal(signal)) => self.pass_on(signal),
-                Some(News::Stopped) => self.stop_too()?,
-                Some(News::Lost) if self.lease.is_lost() => self.lose(),
+            match self.next(events)? {
+                Some(Event::Ended) => break,
+                Some(Event::Signal(signal)) => self.forward(signal),
+                Some(Event::Stopped) => self.stop_too()?,
+                Some(Event::Lost) if self.lease.is_lost() => self.lose(),
                 // The loss concerns an earlier grant.
-                Some(News::Lost | News::Waited(_) | News::Connected(_)) => {}
+                Some(Event::Lost | Event::Waited(_) | Event::Connected(_)) => {}
                 None => self.kill(),
             }
         }
-        if let Some((at, family)) = self.end.take() {
+        if let Some((at, tree)) = self.end.take() {
             // The command's descendants have the same deadline as the command.
-            family.until_gone(at);
-            kill(family);
+            tree.until_gone(at);
+            kill(tree);
         }
         self.child.exit_code()
     }
 
     /// Returns the next event, or `None` if the time to kill comes first.
-    fn next(&self, news: &Receiver<News>) -> Result<Option<News>> {
+    fn next(&self, events: &Receiver<Event>) -> Result<Option<Event>> {
         let Some((at, _)) = &self.end else {
-            return Ok(Some(news.recv()?));
+            return Ok(Some(events.recv()?));
         };
-        match news.recv_timeout(at.saturating_duration_since(Instant::now())) {
-            Ok(news) => Ok(Some(news)),
+        match events.recv_timeout(at.saturating_duration_since(Instant::now())) {
+            Ok(events) => Ok(Some(events)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(error) => Err(error).context("nobody tells of the command"),
+            Err(error) => Err(error).context("no thread watches the command"),
         }
     }
 
     /// Sends a signal to the command, unless the command has received the same signal with its
     /// group.
-    fn pass_on(&mut self, signal: Signal) {
+    fn forward(&mut self, signal: Signal) {
         // The system also discards earlier stops when a process is continued.
-        let is_over = self.went_on.is_some_and(|went_on| signal.at < went_on);
+        let is_over = self
+            .continued_at
+            .is_some_and(|continued_at| signal.at < continued_at);
         if signal.number == libc::SIGTSTP && is_over {
             return;
         }
@@ -273,7 +275,7 @@ impl Guarded<'_> {
             // A hangup of the terminal reaches the leader of the session alone.
             Sender::System => signal.number != libc::SIGHUP || !signals::is_session_leader(),
             // A descendant may signal its whole group, like an editor that stops its group.
-            Sender::Process(sender) => self.child.family().has(sender),
+            Sender::Process(sender) => self.child.process_tree().has(sender),
             Sender::Unknown => false,
         };
         if !has_it {
@@ -294,7 +296,7 @@ impl Guarded<'_> {
             thread::sleep(LOOKS_EVERY);
         }
         signals::stop()?;
-        self.went_on = Some(Instant::now());
+        self.continued_at = Some(Instant::now());
         Ok(())
     }
 
@@ -302,36 +304,36 @@ impl Guarded<'_> {
         self.is_lost = true;
         match self.options.on_lost {
             OnLost::Ignore => {}
-            OnLost::Kill => self.end = Some((Instant::now(), self.child.family())),
+            OnLost::Kill => self.end = Some((Instant::now(), self.child.process_tree())),
             OnLost::Term => {
-                let family = self.child.family();
-                family.send(Sent::TERM);
+                let tree = self.child.process_tree();
+                tree.send(Sent::TERM);
                 // A stopped process handles TERM only after it is continued.
-                family.send(Sent::CONT);
-                self.end = Some((Instant::now() + self.options.grace, family));
+                tree.send(Sent::CONT);
+                self.end = Some((Instant::now() + self.options.grace, tree));
             }
         }
     }
 
     fn kill(&mut self) {
-        if let Some((_, family)) = self.end.take() {
-            kill(family);
+        if let Some((_, tree)) = self.end.take() {
+            kill(tree);
         }
     }
 
-    fn tell_of_the_loss(&self) {
-        let key = shown::word(self.options.key.as_bytes());
-        shown::tell(format_args!(
+    fn log_loss(&self) {
+        let key = output::word(self.options.key.as_bytes());
+        output::log(format_args!(
             "the lock {key} was lost while the command ran"
         ));
     }
 }
 
-/// Kills a family, and the processes that it started meanwhile.
-fn kill(mut family: Family) {
+/// Kills a tree, and the processes that it started meanwhile.
+fn kill(mut tree: ProcessTree) {
     let end = Instant::now() + KILLED_WITHIN;
-    family.send(Sent::KILL);
-    while family.grow() && Instant::now() < end {
-        family.send(Sent::KILL);
+    tree.send(Sent::KILL);
+    while tree.grow() && Instant::now() < end {
+        tree.send(Sent::KILL);
     }
 }

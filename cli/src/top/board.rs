@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::survey::Picture;
+use super::survey::Snapshot;
 use crate::arguments::SortBy;
 use crate::hot::Hot;
 use crate::lock::Lock;
@@ -23,7 +23,7 @@ pub struct Board {
     pub rows: Vec<Row>,
     pub sort: SortBy,
     pub is_reversed: bool,
-    /// The time since when every row was read. `None` before the first picture.
+    /// The time since when every row was read. `None` before the first snapshot.
     pub since: Option<Instant>,
     /// True if no lock is missing.
     pub is_complete: bool,
@@ -46,12 +46,12 @@ impl Row {
     }
 }
 
-/// The request behind a key press.
+/// The action of a key press.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Action {
     Nothing,
     Stop,
-    End,
+    Quit,
 }
 
 impl Board {
@@ -68,10 +68,10 @@ impl Board {
         }
     }
 
-    /// Shows a picture. After a failure, the old rows stay on the board.
-    pub fn show(&mut self, picture: Result<Picture, String>) {
-        match picture {
-            Ok(Picture {
+    /// Shows a snapshot. After a failure, the old rows stay on the board.
+    pub fn show(&mut self, snapshot: Result<Snapshot, String>) {
+        match snapshot {
+            Ok(Snapshot {
                 locks,
                 mut hot,
                 since,
@@ -104,20 +104,20 @@ impl Board {
         near.map(|row| row.key.clone()).collect()
     }
 
-    pub fn press(&mut self, key: KeyEvent) -> Wish {
+    pub fn press(&mut self, key: KeyEvent) -> Action {
         let last = self.rows.len().saturating_sub(1);
         match (key.code, key.modifiers.contains(KeyModifiers::CONTROL)) {
             (KeyCode::Char('c'), true) | (KeyCode::Char('q') | KeyCode::Esc, false) => {
-                return Wish::End
+                return Action::Quit
             }
-            (KeyCode::Char('z'), true) => return Wish::Stop,
+            (KeyCode::Char('z'), true) => return Action::Stop,
             (KeyCode::Char('t'), false) => self.sort_by(SortBy::Waited),
             (KeyCode::Char('w'), false) => self.sort_by(SortBy::Waiters),
             (KeyCode::Char('h'), false) => self.sort_by(SortBy::Holders),
             (KeyCode::Char('a'), false) => self.sort_by(SortBy::Age),
             (KeyCode::Char('l'), false) => self.sort_by(SortBy::Lease),
             (KeyCode::Char('k'), false) => self.sort_by(SortBy::Key),
-            (KeyCode::Char('r'), false) => self.turn_round(),
+            (KeyCode::Char('r'), false) => self.reverse(),
             (KeyCode::Up, _) => self.marked = self.marked.saturating_sub(1),
             (KeyCode::Down, _) => self.marked = (self.marked + 1).min(last),
             (KeyCode::PageUp, _) => self.marked = self.marked.saturating_sub(PAGE),
@@ -126,7 +126,7 @@ impl Board {
             (KeyCode::End, _) => self.marked = last,
             _ => {}
         }
-        Wish::Nothing
+        Action::Nothing
     }
 
     fn sort_by(&mut self, sort: SortBy) {
@@ -135,7 +135,7 @@ impl Board {
         self.begin_at_the_top();
     }
 
-    fn turn_round(&mut self) {
+    fn reverse(&mut self) {
         self.is_reversed = !self.is_reversed;
         self.begin_at_the_top();
     }
@@ -188,9 +188,9 @@ mod tests {
         }
     }
 
-    fn locks(waiters: &[(&str, u64)]) -> Picture {
+    fn locks(waiters: &[(&str, u64)]) -> Snapshot {
         let of = |(key, waiters): &(&str, u64)| (key.as_bytes().to_vec(), lock(*waiters));
-        Picture {
+        Snapshot {
             locks: waiters.iter().map(of).collect(),
             hot: HotKeys::new(),
             since: Instant::now(),
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    fn press(board: &mut Board, code: KeyCode) -> Wish {
+    fn press(board: &mut Board, code: KeyCode) -> Action {
         board.press(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
@@ -236,12 +236,12 @@ mod tests {
     #[test]
     fn the_longest_waits_are_first_and_without_any_the_most_waiters() {
         let mut board = Board::new(String::new(), SortBy::Waited);
-        let mut picture = locks(&[("a", 1), ("b", 3), ("c", 0)]);
+        let mut snapshot = locks(&[("a", 1), ("b", 3), ("c", 0)]);
         board.show(Ok(locks(&[("a", 1), ("b", 3), ("c", 0)])));
         assert_eq!(keys(&board), "b a c");
-        picture.hot.insert(b"c".to_vec(), waited(9));
-        picture.hot.insert(b"a".to_vec(), waited(2));
-        board.show(Ok(picture));
+        snapshot.hot.insert(b"c".to_vec(), waited(9));
+        snapshot.hot.insert(b"a".to_vec(), waited(2));
+        board.show(Ok(snapshot));
         assert_eq!(keys(&board), "c a b");
         press(&mut board, KeyCode::Char('w'));
         assert_eq!(keys(&board), "b a c");

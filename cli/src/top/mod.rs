@@ -17,12 +17,12 @@ use anyhow::{ensure, Result};
 use crate::arguments::{Server, Top};
 use crate::nodes::Nodes;
 use crate::signals;
-use board::{Board, Wish};
+use board::{Action, Board};
 use screen::Screen;
 use sources::{Event, Shown};
 use survey::Survey;
 
-/// The longest time between two drawings, because the screen shows the age of the picture.
+/// The longest time between two drawings, because the screen shows the age of the snapshot.
 const DRAWN_EVERY: Duration = Duration::from_secs(1);
 
 pub fn watch(server: &Server, options: &Top) -> Result<ExitCode> {
@@ -36,22 +36,22 @@ pub fn watch(server: &Server, options: &Top) -> Result<ExitCode> {
     let (sender, events) = mpsc::channel();
     sources::signals(sender.clone())?;
     sources::keys(sender.clone());
-    sources::pictures(sender, server.clone(), survey, options, Arc::clone(&shown));
-    let end = shown_until_the_end(&mut board, &shown, &events);
+    sources::snapshots(sender, server.clone(), survey, options, Arc::clone(&shown));
+    let end = event_loop(&mut board, &shown, &events);
     screen::restore();
     match end? {
-        End::Wished => Ok(ExitCode::SUCCESS),
+        End::Quit => Ok(ExitCode::SUCCESS),
         End::Signal(number) => Ok(signals::die_of(number)),
     }
 }
 
 /// The reason for the end of `top`.
 enum End {
-    Wished,
+    Quit,
     Signal(i32),
 }
 
-fn shown_until_the_end(board: &mut Board, shown: &Shown, events: &Receiver<Event>) -> Result<End> {
+fn event_loop(board: &mut Board, shown: &Shown, events: &Receiver<Event>) -> Result<End> {
     let mut screen = Screen::take()?;
     loop {
         screen.draw(board)?;
@@ -63,15 +63,15 @@ fn shown_until_the_end(board: &mut Board, shown: &Shown, events: &Receiver<Event
         // Events that arrived together are drawn together.
         for event in [first].into_iter().chain(events.try_iter()) {
             match event {
-                Event::Picture(picture) => board.show(picture),
+                Event::Snapshot(snapshot) => board.show(snapshot),
                 Event::Redraw => {}
                 Event::Signal(number) => return Ok(End::Signal(number)),
                 Event::Stop => screen = screen.stopped()?,
                 Event::Closed(error) => return Err(error.into()),
                 Event::Key(key) => match board.press(key) {
-                    Wish::Nothing => {}
-                    Wish::Stop => screen = screen.stopped()?,
-                    Wish::End => return Ok(End::Wished),
+                    Action::Nothing => {}
+                    Action::Stop => screen = screen.stopped()?,
+                    Action::Quit => return Ok(End::Quit),
                 },
             }
         }

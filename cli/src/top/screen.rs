@@ -12,7 +12,7 @@ use ratatui::{DefaultTerminal, Frame};
 use super::board::{Board, Row};
 use crate::arguments::SortBy;
 use crate::listing::{by, holders};
-use crate::shown;
+use crate::output;
 use crate::signals;
 
 const KEYS: &str = "q quit  sort: t waited w waiters h holders a age l lease k key  r reverse";
@@ -85,7 +85,7 @@ const COLUMNS: [Column; 8] = [
 ];
 
 fn span(ms: Option<u64>) -> String {
-    ms.map_or_else(|| "-".to_owned(), shown::span)
+    ms.map_or_else(|| "-".to_owned(), output::span)
 }
 
 /// The terminal while `top` owns it, until `restore` or a panic.
@@ -137,7 +137,7 @@ fn summary(board: &Board) -> String {
     let age = board.since.map(|since| since.elapsed().as_secs() + 1);
     let age = age.map_or_else(String::new, |age_s| format!(", at most {age_s}s old"));
     if let Some(failure) = &board.failure {
-        return shown::line(&format!("NOT NOW: {failure}{age}"));
+        return output::line(&format!("NOT NOW: {failure}{age}"));
     }
     let waiters: u64 = board.rows.iter().map(|row| row.lock.waiters).sum();
     let holders: usize = board.rows.iter().map(|row| row.lock.holders.len()).sum();
@@ -188,5 +188,5 @@ fn title<'a>(board: &Board, title: &'a str, sort: Option<SortBy>) -> Cell<'a> {
 
 fn drawn<'a>(row: &Row, columns: &[Column]) -> Drawn<'a> {
     let values = columns.iter().map(|column| (column.value)(row));
-    Drawn::new([shown::word(&row.key)].into_iter().chain(values))
+    Drawn::new([output::word(&row.key)].into_iter().chain(values))
 }

@@ -12,13 +12,13 @@ use crossterm::event::{self, KeyEvent, KeyEventKind};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
-use super::survey::{Picture, Survey};
+use super::survey::{Snapshot, Survey};
 use crate::arguments::{Server, Top};
 
 /// An event that changes the screen or ends `top`.
 pub enum Event {
     /// The locks now, or why they couldn't be read.
-    Picture(Result<Picture, String>),
+    Snapshot(Result<Snapshot, String>),
     Key(KeyEvent),
     /// A redraw, because the terminal's size or content has changed.
     Redraw,
@@ -65,8 +65,8 @@ pub fn keys(events: Sender<Event>) {
 /// The keys on the screen.
 pub type Shown = Arc<Mutex<BTreeSet<Vec<u8>>>>;
 
-/// Sends a picture of the locks in each interval. After a failure, opens new connections.
-pub fn pictures(
+/// Sends a snapshot of the locks in each interval. After a failure, opens new connections.
+pub fn snapshots(
     events: Sender<Event>,
     server: Server,
     survey: Survey,
@@ -83,13 +83,13 @@ pub fn pictures(
                 Some(survey) => Ok(survey),
                 None => Survey::connect(&server, pattern.clone()),
             };
-            let picture = connected.and_then(|mut connected| {
-                let picture = connected.picture(&keys)?;
+            let snapshot = connected.and_then(|mut connected| {
+                let snapshot = connected.snapshot(&keys)?;
                 survey = Some(connected);
-                Ok(picture)
+                Ok(snapshot)
             });
-            let picture = picture.map_err(|error| format!("{error:#}"));
-            if events.send(Event::Picture(picture)).is_err() {
+            let snapshot = snapshot.map_err(|error| format!("{error:#}"));
+            if events.send(Event::Snapshot(snapshot)).is_err() {
                 return;
             }
             thread::sleep(interval.saturating_sub(began.elapsed()));

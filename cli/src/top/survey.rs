@@ -2,7 +2,7 @@
 //!
 //! Only some keys are locks, and only SCAN finds them, by a look at every key. A survey spreads this
 //! over time, so that it costs a server little. In between, it reads what matters at once: the locks
-//! on the screen, and those that clients wait for, which LOCK.HOT tells.
+//! on the screen, and those that clients wait for, which LOCK.HOT reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,8 +23,8 @@ const KEYS_PER_LOCK: u32 = 5;
 /// The most locks that are kept, besides those with waiters.
 const MOST_LOCKS: usize = 100_000;
 
-/// A picture of the locks.
-pub struct Picture {
+/// A snapshot of the locks.
+pub struct Snapshot {
     pub locks: Locks,
     /// The contention of the last minutes.
     pub hot: HotKeys,
@@ -57,8 +57,8 @@ impl Survey {
     }
 
     /// Reads the hot locks, those at the keys `shown`, and some others.
-    pub fn picture(&mut self, shown: &BTreeSet<Vec<u8>>) -> Result<Picture> {
-        let mut picture = Picture {
+    pub fn snapshot(&mut self, shown: &BTreeSet<Vec<u8>>) -> Result<Snapshot> {
+        let mut snapshot = Snapshot {
             locks: Locks::new(),
             hot: HotKeys::new(),
             since: Instant::now(),
@@ -69,18 +69,18 @@ impl Survey {
             sweep.read(node, &self.pattern, shown, &hot)?;
             let known = sweep.known.iter();
             let known = known.map(|(key, known)| (key.clone(), known.lock.clone()));
-            picture.locks.extend(known);
-            picture.hot.extend(hot);
-            picture.since = picture.since.min(sweep.since);
-            picture.is_complete &= sweep.is_complete;
+            snapshot.locks.extend(known);
+            snapshot.hot.extend(hot);
+            snapshot.since = snapshot.since.min(sweep.since);
+            snapshot.is_complete &= sweep.is_complete;
         }
         // A pattern might leave out the key of a hot lock that is free right now.
         if is_every_key(&self.pattern) {
-            for key in picture.hot.keys() {
-                picture.locks.entry(key.clone()).or_insert_with(Lock::free);
+            for key in snapshot.hot.keys() {
+                snapshot.locks.entry(key.clone()).or_insert_with(Lock::free);
             }
         }
-        Ok(picture)
+        Ok(snapshot)
     }
 }
 

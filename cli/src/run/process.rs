@@ -21,8 +21,8 @@ use std::thread;
 use anyhow::{Context, Result};
 use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
 
-use super::family::Family;
-use super::news::{News, PASSED_ON};
+use super::events::{Event, FORWARDED};
+use super::process_tree::ProcessTree;
 use super::NOT_FOUND;
 use crate::arguments::{IfKilled, Run};
 use crate::signals;
@@ -86,7 +86,7 @@ fn become_command(options: &Run, parent: Pid, mut channel: UnixStream) {
         command.env(KEY, &options.key);
     }
     // redis-lock unblocks these signals for itself too.
-    let _ = signals::unblock(&PASSED_ON);
+    let _ = signals::unblock(&FORWARDED);
     let error = command.exec().raw_os_error().unwrap_or(libc::EINVAL);
     // Without a reader, redis-lock has ended.
     let _ = channel.write_all(&error.to_ne_bytes());
@@ -115,7 +115,7 @@ fn end_with(_parent: Pid, _if_killed: IfKilled) -> io::Result<()> {
 
 /// Reports stops and the end of the command. The exit status is left for `exit_code`, so the system
 /// can't reuse the process ID until then.
-fn watch(id: Pid, news: &Sender<News>) {
+fn watch(id: Pid, events: &Sender<Event>) {
     loop {
         let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
         let has_stopped = match process::waitid(WaitId::Pid(id), options) {
@@ -123,11 +123,11 @@ fn watch(id: Pid, news: &Sender<News>) {
             Ok(Some(status)) if status.stopped() => stopped_by_terminal(id),
             Ok(_) | Err(_) => {
                 // The receiver may be gone. Then the event is not needed.
-                let _ = news.send(News::Ended);
+                let _ = events.send(Event::Ended);
                 return;
             }
         };
-        if has_stopped && news.send(News::Stopped).is_err() {
+        if has_stopped && events.send(Event::Stopped).is_err() {
             return;
         }
     }
@@ -144,13 +144,13 @@ fn stopped_by_terminal(id: Pid) -> bool {
 
 impl Child {
     /// Starts the command, and reports its stops and its end as events.
-    pub fn start(&mut self, token: &str, fence: i64, news: Sender<News>) {
+    pub fn start(&mut self, token: &str, fence: i64, events: Sender<Event>) {
         self.is_started = true;
         // The process may have been killed. Then its end is reported.
         let _ = write!(self.channel, "{token} {fence}");
         let _ = self.channel.shutdown(Shutdown::Write);
         let id = self.id;
-        thread::spawn(move || watch(id, &news));
+        thread::spawn(move || watch(id, &events));
     }
 
     /// Returns the error if the command couldn't be run. Call it after the process has ended.
@@ -171,8 +171,8 @@ impl Child {
 
     /// Returns the command and its living descendants. A process whose parent has ended is not
     /// among them.
-    pub fn family(&self) -> Family {
-        Family::of(self.id)
+    pub fn process_tree(&self) -> ProcessTree {
+        ProcessTree::of(self.id)
     }
 
     /// Returns true if the command is stopped.

@@ -17,12 +17,12 @@ use super::lease::Lease;
 use crate::signals;
 
 /// The signals that are passed on to the command.
-pub const PASSED_ON: [i32; 8] = [
+pub const FORWARDED: [i32; 8] = [
     SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT,
 ];
 
 /// An event.
-pub enum News {
+pub enum Event {
     /// The end of connecting.
     Connected(Result<Box<Lease>>),
     /// The end of the wait: the fence of the grant, or `None` without a grant.
@@ -57,9 +57,9 @@ pub enum Sender {
 
 /// Starts to send signals as events. A signal that is ignored from the start stays ignored, here
 /// and in the command.
-pub fn of_signals(news: mpsc::Sender<News>) -> io::Result<()> {
+pub fn watch_signals(events: mpsc::Sender<Event>) -> io::Result<()> {
     let mut caught = Vec::new();
-    for number in PASSED_ON {
+    for number in FORWARDED {
         if !signals::is_ignored(number)? {
             caught.push(number);
         }
@@ -78,7 +78,7 @@ pub fn of_signals(news: mpsc::Sender<News>) -> io::Result<()> {
                 sender: sender(&origin),
                 at: Instant::now(),
             };
-            if news.send(News::Signal(signal)).is_err() {
+            if events.send(Event::Signal(signal)).is_err() {
                 return;
             }
         }

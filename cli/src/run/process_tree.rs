@@ -1,9 +1,9 @@
 //! A process and its descendants.
 
 #[cfg(target_os = "linux")]
-pub use linux::Family;
+pub use linux::ProcessTree;
 #[cfg(not(target_os = "linux"))]
-pub use other::Family;
+pub use other::ProcessTree;
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -17,18 +17,18 @@ mod linux {
 
     /// A process and its descendants at one moment. Each is held by a descriptor, because its ID
     /// may belong to another process when a signal is sent.
-    pub struct Family {
+    pub struct ProcessTree {
         members: Vec<(Pid, OwnedFd)>,
     }
 
-    impl Family {
-        pub fn of(first: Pid) -> Family {
-            let mut family = Family {
+    impl ProcessTree {
+        pub fn of(first: Pid) -> ProcessTree {
+            let mut tree = ProcessTree {
                 members: Vec::new(),
             };
-            family.add(first);
-            family.grow();
-            family
+            tree.add(first);
+            tree.grow();
+            tree
         }
 
         /// Adds the descendants that were started since. Returns false if there are none.
@@ -123,13 +123,13 @@ mod other {
     use rustix::process::{self, Pid, Signal};
 
     /// The first process alone, because other systems don't list descendants in the same way.
-    pub struct Family {
+    pub struct ProcessTree {
         first: Pid,
     }
 
-    impl Family {
-        pub fn of(first: Pid) -> Family {
-            Family { first }
+    impl ProcessTree {
+        pub fn of(first: Pid) -> ProcessTree {
+            ProcessTree { first }
         }
 
         pub fn grow(&mut self) -> bool {

@@ -112,7 +112,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 
 /// Writes a line to the standard error. A failed write is ignored, because it must not end the
 /// caller's work.
-pub fn tell(text: impl std::fmt::Display) {
+pub fn log(text: impl std::fmt::Display) {
     use std::io::Write;
     // One write, so that the lines of other processes don't mix with this line.
     let _ = io::stderr().write_all(format!("redis-lock: {text}\n").as_bytes());
