@@ -269,17 +269,24 @@ pub struct Ls {
     pub json: bool,
 }
 
-/// Show who holds a lock, and who waits
-///
-/// Ends with 1 where the lock is free and nobody waits.
+/// The lock to look up, and the part of its queue to show.
 #[derive(Args)]
-pub struct Info {
+pub struct Lookup {
     /// The lock
     #[arg(value_parser = key())]
     pub key: OsString,
     /// How many of those who wait to show
     #[arg(long, value_name = "NUMBER", default_value_t = 10, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..=GREATEST))]
     pub waiters: u64,
+}
+
+/// Show who holds a lock, and who waits
+///
+/// Ends with 1 where the lock is free and nobody waits.
+#[derive(Args)]
+pub struct Info {
+    #[command(flatten)]
+    pub lock: Lookup,
     /// As JSON; null for a lock that is free
     #[arg(long)]
     pub json: bool,
@@ -291,12 +298,8 @@ pub struct Info {
 /// with 1 where the lock is free, and there was no contention.
 #[derive(Args)]
 pub struct Why {
-    /// The lock
-    #[arg(value_parser = key())]
-    pub key: OsString,
-    /// How many of those who wait to show
-    #[arg(long, value_name = "NUMBER", default_value_t = 10, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..=GREATEST))]
-    pub waiters: u64,
+    #[command(flatten)]
+    pub lock: Lookup,
     /// As JSON
     #[arg(long)]
     pub json: bool,

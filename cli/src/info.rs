@@ -16,15 +16,20 @@ use crate::output;
 const FREE: u8 = 1;
 
 pub fn show(server: &Server, options: &Info) -> Result<ExitCode> {
-    let key = options.key.as_bytes();
-    let lock = Nodes::connect(server)?.lock(key, options.waiters)?;
-    let text = match (options.json, &lock) {
-        (true, lock) => json::of_lock(key, lock.as_ref())?,
-        (false, Some(lock)) => text(key, lock),
-        (false, None) => format!("{} is free\n", output::word(key)),
+    let key = options.lock.key.as_bytes();
+    let lock = Nodes::connect(server)?.lock(key, options.lock.waiters)?;
+    let text = match options.json {
+        true => json::of_lock(key, lock.as_ref())?,
+        false => text_or_free(key, lock.as_ref()),
     };
     output::print(&text)?;
     Ok(lock.map_or(ExitCode::from(FREE), |_| ExitCode::SUCCESS))
+}
+
+/// Returns a lock as lines of text, or one line if it has no holder and no waiter.
+pub fn text_or_free(key: &[u8], lock: Option<&Lock>) -> String {
+    let free = || format!("{} is free\n", output::word(key));
+    lock.map_or_else(free, |lock| text(key, lock))
 }
 
 /// Returns a lock as lines of text: the lock, its holders, and its queue.

@@ -39,7 +39,6 @@ fn table(locks: &Locks) -> String {
 }
 
 fn row(key: &[u8], lock: &Lock) -> [String; COLUMNS.len()] {
-    let span = |ms: Option<u64>| ms.map_or_else(|| "-".to_owned(), output::span);
     [
         output::word(key),
         lock.mode.clone(),
@@ -49,6 +48,11 @@ fn row(key: &[u8], lock: &Lock) -> [String; COLUMNS.len()] {
         span(lock.lease_ms()),
         by(lock),
     ]
+}
+
+/// Returns a span, or `-` if there is none.
+pub fn span(ms: Option<u64>) -> String {
+    ms.map_or_else(|| "-".to_owned(), output::span)
 }
 
 /// Returns the number of holders, or the permits taken and the limit if there is a limit.

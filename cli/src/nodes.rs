@@ -408,28 +408,21 @@ fn address_like(known: &ConnectionAddr, place: &str) -> Result<ConnectionAddr> {
         .parse()
         .with_context(|| format!("{place:?} is no address"))?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let host_or = |own: &str| {
-        if host.is_empty() {
-            own.to_owned()
-        } else {
-            host.to_owned()
-        }
-    };
-    Ok(match known {
-        ConnectionAddr::TcpTls {
-            host,
-            insecure,
-            tls_params,
+    let host = Some(host.to_owned()).filter(|host| !host.is_empty());
+    let mut address = known.clone();
+    match &mut address {
+        ConnectionAddr::Tcp(own, own_port)
+        | ConnectionAddr::TcpTls {
+            host: own,
+            port: own_port,
             ..
-        } => ConnectionAddr::TcpTls {
-            host: host_or(host),
-            port,
-            insecure: *insecure,
-            tls_params: tls_params.clone(),
-        },
-        ConnectionAddr::Tcp(host, _) => ConnectionAddr::Tcp(host_or(host), port),
-        _ => ConnectionAddr::Tcp(host_or("127.0.0.1"), port),
-    })
+        } => {
+            *own_port = port;
+            *own = host.unwrap_or_else(|| own.clone());
+        }
+        _ => address = ConnectionAddr::Tcp(host.unwrap_or_else(default_host), port),
+    }
+    Ok(address)
 }
 
 /// Returns the address and settings of the server that the command line or the environment names.
@@ -450,12 +443,8 @@ pub fn connection_info(server: &Server) -> Result<ConnectionInfo> {
         settings = settings.set_username(user);
     }
     let own = settings.password().map(str::to_owned);
-    if let Some(password) = server
-        .password
-        .clone()
-        .or(own)
-        .or_else(|| env::var(PASSWORD_VARIABLE).ok())
-    {
+    let password = server.password.clone().or(own);
+    if let Some(password) = password.or_else(|| env::var(PASSWORD_VARIABLE).ok()) {
         settings = settings.set_password(password);
     }
     Ok(info.set_redis_settings(settings))
@@ -473,35 +462,31 @@ fn address(server: &Server) -> ConnectionAddr {
     match &server.socket {
         Some(path) => ConnectionAddr::Unix(path.clone()),
         None => {
-            let host = server
-                .host
-                .clone()
-                .unwrap_or_else(|| "127.0.0.1".to_owned());
+            let host = server.host.clone().unwrap_or_else(default_host);
             ConnectionAddr::Tcp(host, server.port.unwrap_or(DEFAULT_PORT))
         }
     }
 }
 
+fn default_host() -> String {
+    "127.0.0.1".to_owned()
+}
+
 fn with_tls(server: &Server, info: ConnectionInfo) -> ConnectionInfo {
-    let address = match info.addr().clone() {
-        ConnectionAddr::Tcp(host, port) if server.tls.tls => ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure: server.tls.insecure,
-            tls_params: None,
-        },
+    let (host, port, is_insecure) = match info.addr().clone() {
+        ConnectionAddr::Tcp(host, port) if server.tls.tls => (host, port, false),
         ConnectionAddr::TcpTls {
             host,
             port,
             insecure,
             ..
-        } => ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure: insecure || server.tls.insecure,
-            tls_params: None,
-        },
-        other => other,
+        } => (host, port, insecure),
+        _ => return info,
     };
-    info.set_addr(address)
+    info.set_addr(ConnectionAddr::TcpTls {
+        host,
+        port,
+        insecure: is_insecure || server.tls.insecure,
+        tls_params: None,
+    })
 }

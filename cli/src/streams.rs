@@ -13,7 +13,7 @@ use redis::ConnectionAddr;
 use redis_lock_client::{Connector, Stream};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::WebPkiServerVerifier;
-use rustls::crypto::{self, ring, CryptoProvider};
+use rustls::crypto::{self, ring, CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{
@@ -90,8 +90,12 @@ fn verifier(
     is_insecure: bool,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ServerCertVerifier>> {
+    let algorithms = provider.signature_verification_algorithms;
     if is_insecure {
-        return Ok(Arc::new(Anyone(provider)));
+        return Ok(Arc::new(Verifier {
+            trusted: None,
+            algorithms,
+        }));
     }
     let given = match &tls.cacert {
         Some(path) => certificates(path)?,
@@ -104,7 +108,10 @@ fn verifier(
     });
     let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
     let usual = usual.build().context("the certificates to trust")?;
-    Ok(Arc::new(Known { usual, given }))
+    Ok(Arc::new(Verifier {
+        trusted: Some(Trusted { usual, given }),
+        algorithms,
+    }))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
@@ -121,15 +128,24 @@ fn contents(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| path.display().to_string())
 }
 
-/// Trusts the certificates that the given ones sign, and the given ones themselves, whatever they
-/// say of a signer's rights and of the server's name. Only their dates count.
+/// Trusts some certificates, or every one. The server always proves that it has the certificate's
+/// key.
 #[derive(Debug)]
-struct Known {
+struct Verifier {
+    /// The trusted certificates, or `None` for every one.
+    trusted: Option<Trusted>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// The certificates that the given ones sign, and the given ones themselves, whatever they say of a
+/// signer's rights and of the server's name. Only their dates count.
+#[derive(Debug)]
+struct Trusted {
     usual: Arc<WebPkiServerVerifier>,
     given: Vec<CertificateDer<'static>>,
 }
 
-impl ServerCertVerifier for Known {
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
@@ -138,11 +154,12 @@ impl ServerCertVerifier for Known {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verified = self
-            .usual
-            .verify_server_cert(shown, signers, name, ocsp, now);
+        let Some(Trusted { usual, given }) = &self.trusted else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        let verified = usual.verify_server_cert(shown, signers, name, ocsp, now);
         verified.or_else(
-            |error| match self.given.contains(shown) && !is_about_dates(&error) {
+            |error| match given.contains(shown) && !is_about_dates(&error) {
                 true => Ok(ServerCertVerified::assertion()),
                 false => Err(error),
             },
@@ -155,7 +172,7 @@ impl ServerCertVerifier for Known {
         cert: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls12_signature(message, cert, signature)
+        crypto::verify_tls12_signature(message, cert, signature, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -164,11 +181,11 @@ impl ServerCertVerifier for Known {
         cert: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls13_signature(message, cert, signature)
+        crypto::verify_tls13_signature(message, cert, signature, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.usual.supported_verify_schemes()
+        self.algorithms.supported_schemes()
     }
 }
 
@@ -181,45 +198,4 @@ fn is_about_dates(error: &Error) -> bool {
         error,
         Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }
     )
-}
-
-/// Trusts every certificate. The server still proves that it has the certificate's key.
-#[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _shown: &CertificateDer<'_>,
-        _signers: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        crypto::verify_tls12_signature(message, cert, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        crypto::verify_tls13_signature(message, cert, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -9,7 +9,6 @@ use crate::arguments::{Server, Why};
 use crate::hot::Hot;
 use crate::info;
 use crate::json;
-use crate::lock::Lock;
 use crate::nodes::Nodes;
 use crate::output;
 
@@ -18,31 +17,24 @@ const NO_REASON: u8 = 1;
 
 /// Prints what blocks a key, and its contention of the last two minutes.
 pub fn explain(server: &Server, options: &Why) -> Result<ExitCode> {
-    let key = options.key.as_bytes();
+    let key = options.lock.key.as_bytes();
     let mut nodes = Nodes::connect(server)?;
-    let lock = nodes.lock(key, options.waiters)?;
+    let lock = nodes.lock(key, options.lock.waiters)?;
     let hottest = nodes.hottest()?;
     let is_known = hottest.is_some();
     let contention = hottest.and_then(|mut keys| keys.remove(key));
     let text = match options.json {
         true => json::of_reasons(key, lock.as_ref(), contention.as_ref())?,
         false => {
-            let now = match &lock {
-                Some(lock) => info::text(key, lock),
-                None => format!("{} is free\n", output::word(key)),
-            };
+            let now = info::text_or_free(key, lock.as_ref());
             now + &recently(contention.as_ref(), is_known)
         }
     };
     output::print(&text)?;
-    Ok(match has_reason(lock.as_ref(), contention.as_ref()) {
+    Ok(match lock.is_some() || contention.is_some() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(NO_REASON),
     })
-}
-
-fn has_reason(lock: Option<&Lock>, contention: Option<&Hot>) -> bool {
-    lock.is_some() || contention.is_some()
 }
 
 /// Returns the contention of the last minutes as lines of text.

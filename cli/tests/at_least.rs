@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use stage::support::{
     server_with_holder, unix_time_ms, until, Builder, Expect, Fields, Server, LONG,
 };
-use stage::{done, outcome, redis_lock, shell, until_gone, Job, Outcome};
+use stage::{done, outcome, redis_lock, shell, until_gone, Gate, Job, Outcome};
 use tempfile::TempDir;
 
 /// A span longer than any test, as an option and in ms.
@@ -54,31 +54,6 @@ fn assert_kept(server: &Server, key: &str) {
 fn run_words<'a>(options: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
     let first = ["run", "k", "--at-least", MINUTE];
     [&first[..], options, &["--"], command].concat()
-}
-
-/// A command that runs until a file exists.
-struct Gate {
-    dir: TempDir,
-    script: String,
-}
-
-impl Gate {
-    fn new() -> Gate {
-        let dir = tempfile::tempdir().expect("a folder");
-        let script = format!(
-            "until [ -e {} ]; do sleep 0.01; done; exit 4",
-            dir.path().join("open").display()
-        );
-        Gate { dir, script }
-    }
-
-    fn command(&self) -> [&str; 3] {
-        ["sh", "-c", &self.script]
-    }
-
-    fn open(&self) {
-        fs::write(self.dir.path().join("open"), "").expect("a file");
-    }
 }
 
 #[track_caller]

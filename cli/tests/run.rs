@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{kill_process, kill_process_group, Pid, Signal};
 use stage::support::{eventually, free_port, server_with_holder, until, Expect, Fields, Server};
-use stage::{done, outcome, redis_lock, shell, state, until_gone, written, Job};
+use stage::{done, outcome, redis_lock, shell, state, until_gone, written, Gate, Job};
 use tempfile::TempDir;
 
 /// A folder for the files that a command writes.
@@ -41,6 +41,15 @@ impl Notes {
     #[track_caller]
     fn read(&self, name: &str) -> String {
         written(&self.path(name))
+    }
+
+    /// Returns a script that notes TERM in the file `got`, and runs on.
+    fn ignores_term(&self) -> String {
+        format!(
+            "trap 'echo TERM >{}' TERM; echo >{}; while :; do sleep 0.01; done",
+            self.word("got"),
+            self.word("ready")
+        )
     }
 
     #[track_caller]
@@ -73,6 +82,14 @@ fn until_free(server: &Server) {
 /// Starts `run k` with a command that outlives the test.
 fn sleeper(server: &Server, options: &[&str]) -> Job {
     let words = [&["run", "k"], options, &["--", "sleep", "600"]].concat();
+    let job = Job::of(server, &words);
+    job.command();
+    job
+}
+
+/// Starts `run k` with a command that runs until the gate is opened.
+fn gated(server: &Server, options: &[&str], gate: &Gate) -> Job {
+    let words = [&["run", "k"], options, &["--"], &gate.command()].concat();
     let job = Job::of(server, &words);
     job.command();
     job
@@ -540,11 +557,7 @@ fn a_process_that_signals_the_whole_group_signals_the_command_twice() {
 fn a_command_that_ignores_term_is_waited_for() {
     let server = Server::start();
     let notes = Notes::new();
-    let script = format!(
-        "trap 'echo TERM >{}' TERM; echo >{}; while :; do sleep 0.01; done",
-        notes.word("got"),
-        notes.word("ready")
-    );
+    let script = notes.ignores_term();
     let mut job = Job::of(&server, &["run", "k", "--", "sh", "-c", &script]);
     notes.read("ready");
     job.send(Signal::TERM);
@@ -763,11 +776,7 @@ fn a_command_that_is_stopped_is_told_of_the_loss_all_the_same() {
 fn after_the_grace_it_is_killed() {
     let server = Server::start();
     let notes = Notes::new();
-    let script = format!(
-        "trap 'echo TERM >{}' TERM; echo >{}; while :; do sleep 0.01; done",
-        notes.word("got"),
-        notes.word("ready")
-    );
+    let script = notes.ignores_term();
     let words = [
         "run",
         "k",
@@ -815,34 +824,15 @@ fn what_the_command_started_has_the_same_grace() {
 #[test]
 fn a_loss_can_be_ignored() {
     let server = Server::start();
-    let notes = Notes::new();
-    let script = format!(
-        "echo >{}; while [ ! -e {} ]; do sleep 0.01; done; exit 4",
-        notes.word("ready"),
-        notes.word("go")
-    );
-    let mut job = Job::of(
-        &server,
-        &[
-            "run",
-            "k",
-            "--lease",
-            "300ms",
-            "--on-lost",
-            "ignore",
-            "--",
-            "sh",
-            "-c",
-            &script,
-        ],
-    );
-    notes.read("ready");
+    let gate = Gate::new();
+    let options = ["--lease", "300ms", "--on-lost", "ignore"];
+    let mut job = gated(&server, &options, &gate);
     server.call("DEL k").int();
     // Another token gets the lock and keeps it.
     server.call("LOCK.ACQUIRE k b PX 600000").grant();
     std::thread::sleep(Duration::from_millis(400));
     assert!(!job.is_over());
-    fs::write(notes.path("go"), "").expect("a file");
+    gate.open();
     let outcome = job.outcome();
     assert_eq!(outcome.code(), 4);
     assert!(outcome.err.contains("the lock k was lost"), "{outcome:?}");
@@ -853,16 +843,10 @@ fn a_loss_can_be_ignored() {
 fn a_loss_that_is_found_at_the_end_is_told() {
     let server = Server::start();
     let mut client = server.client();
-    let notes = Notes::new();
-    let script = format!(
-        "echo >{}; while [ ! -e {} ]; do sleep 0.01; done",
-        notes.word("ready"),
-        notes.word("go")
-    );
-    let mut job = Job::of(&server, &["run", "k", "--", "sh", "-c", &script]);
-    notes.read("ready");
+    let gate = Gate::new();
+    let mut job = gated(&server, &[], &gate);
     client.call("DEL k").int();
-    fs::write(notes.path("go"), "").expect("a file");
+    gate.open();
     assert_eq!(job.outcome().code(), 79);
 }
 
@@ -912,17 +896,11 @@ fn a_server_that_comes_back_in_time_with_its_data_loses_nothing() {
 #[test]
 fn a_server_that_does_not_answer_at_the_end_is_not_waited_for() {
     let server = Server::start();
-    let notes = Notes::new();
-    let script = format!(
-        "echo >{}; while [ ! -e {} ]; do sleep 0.01; done; exit 4",
-        notes.word("ready"),
-        notes.word("go")
-    );
-    let mut job = Job::of(&server, &["run", "k", "--", "sh", "-c", &script]);
-    notes.read("ready");
+    let gate = Gate::new();
+    let mut job = gated(&server, &[], &gate);
     let process = process_of(&server);
     kill_process(process, Signal::STOP).expect("it is there");
-    fs::write(notes.path("go"), "").expect("a file");
+    gate.open();
     let began = Instant::now();
     let outcome = job.outcome();
     kill_process(process, Signal::CONT).expect("it is there");

@@ -11,7 +11,7 @@ use ratatui::{DefaultTerminal, Frame};
 
 use super::board::{Board, Row};
 use crate::arguments::SortBy;
-use crate::listing::{by, holders};
+use crate::listing::{by, holders, span};
 use crate::output;
 use crate::signals;
 
@@ -83,10 +83,6 @@ const COLUMNS: [Column; 8] = [
         value: |row| by(&row.lock),
     },
 ];
-
-fn span(ms: Option<u64>) -> String {
-    ms.map_or_else(|| "-".to_owned(), output::span)
-}
 
 /// The terminal while `top` owns it, until `restore` or a panic.
 pub struct Screen {

@@ -14,6 +14,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use rustix::process::{kill_process, Pid, Signal};
 use support::{eventually, until, Server};
+use tempfile::TempDir;
 
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_redis-lock");
@@ -127,18 +128,12 @@ impl Job {
             out: String::new(),
             err: String::new(),
         };
-        let pipes = (self.child.stdout.take(), self.child.stderr.take());
-        let read = |pipe: Option<&mut dyn Read>, text: &mut String| {
-            pipe.map(|pipe| pipe.read_to_string(text).expect("text"));
-        };
-        read(
-            pipes.0.map(Box::new).as_deref_mut().map(|it| it as _),
-            &mut outcome.out,
-        );
-        read(
-            pipes.1.map(Box::new).as_deref_mut().map(|it| it as _),
-            &mut outcome.err,
-        );
+        if let Some(mut pipe) = self.child.stdout.take() {
+            pipe.read_to_string(&mut outcome.out).expect("text");
+        }
+        if let Some(mut pipe) = self.child.stderr.take() {
+            pipe.read_to_string(&mut outcome.err).expect("text");
+        }
         outcome
     }
 
@@ -209,4 +204,29 @@ pub fn written(path: &Path) -> String {
             .ok()
             .filter(|text| text.ends_with('\n'))
     })
+}
+
+/// A command that runs until the gate is opened, and then ends with 4.
+pub struct Gate {
+    dir: TempDir,
+    script: String,
+}
+
+impl Gate {
+    pub fn new() -> Gate {
+        let dir = tempfile::tempdir().expect("a folder");
+        let script = format!(
+            "until [ -e {} ]; do sleep 0.01; done; exit 4",
+            dir.path().join("open").display()
+        );
+        Gate { dir, script }
+    }
+
+    pub fn command(&self) -> [&str; 3] {
+        ["sh", "-c", &self.script]
+    }
+
+    pub fn open(&self) {
+        fs::write(self.dir.path().join("open"), "").expect("a file");
+    }
 }
