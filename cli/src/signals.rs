@@ -44,39 +44,28 @@ pub fn unblock(numbers: &[c_int]) -> io::Result<()> {
     change_mask(SIG_UNBLOCK, numbers)
 }
 
-/// Restores the default action of SIGCHLD, so that the system keeps the exit codes of children. It
-/// keeps none if the parent process left SIGCHLD ignored.
-pub fn keep_exit_codes() -> io::Result<()> {
+/// Restores the default action of a signal.
+pub fn reset(number: c_int) -> io::Result<()> {
     // SAFETY: a system call that installs no handler function.
-    match unsafe { libc::signal(libc::SIGCHLD, SIG_DFL) } {
+    match unsafe { libc::signal(number, SIG_DFL) } {
         SIG_ERR => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// Returns true if this process leads its session, like the only command of an `ssh -t`.
-pub fn is_session_leader() -> bool {
-    process::getsid(None) == Ok(process::getpid())
-}
-
-fn set_of(numbers: &[c_int]) -> sigset_t {
-    // SAFETY: all zeros is a valid value of the C struct, and it is overwritten.
-    let mut set: sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is owned by this function; an invalid number is refused and changes nothing.
-    unsafe {
+/// Changes the signal mask of this thread.
+fn change_mask(how: c_int, numbers: &[c_int]) -> io::Result<()> {
+    // SAFETY: all zeros is a valid value of the C struct. The set is owned by this function, and
+    // an invalid number is refused and changes nothing. The previous mask isn't requested.
+    let error = unsafe {
+        let mut set: sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         for number in numbers {
             libc::sigaddset(&mut set, *number);
         }
-    }
-    set
-}
-
-/// Changes the signal mask of this thread.
-fn change_mask(how: c_int, numbers: &[c_int]) -> io::Result<()> {
-    let set = set_of(numbers);
-    // SAFETY: the set is owned by this function, and the previous mask isn't requested.
-    match unsafe { libc::pthread_sigmask(how, &set, ptr::null_mut()) } {
+        libc::pthread_sigmask(how, &set, ptr::null_mut())
+    };
+    match error {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
     }

@@ -822,6 +822,25 @@ fn what_the_command_started_has_the_same_grace() {
 }
 
 #[test]
+fn a_command_that_starts_processes_all_the_time_is_killed_with_them() {
+    let server = Server::start();
+    let notes = Notes::new();
+    let script = format!(
+        "while :; do sleep 600 & echo $! >>{}; sleep 0.001; done",
+        notes.word("started")
+    );
+    let words = ["run", "k", "--lease", "3s", "--on-lost", "kill"];
+    let words = [&words[..], &["--", "sh", "-c", &script]].concat();
+    let mut job = Job::of(&server, &words);
+    notes.read("started");
+    server.call("DEL k").int();
+    assert_eq!(job.outcome().code(), 79);
+    for id in notes.read("started").lines() {
+        until_gone(id.parse().ok().and_then(Pid::from_raw).expect("a process"));
+    }
+}
+
+#[test]
 fn a_loss_can_be_ignored() {
     let server = Server::start();
     let gate = Gate::new();

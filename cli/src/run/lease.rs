@@ -12,8 +12,7 @@ use redis_lock_client::{Config, Error, Guard, Lock, Locks, Observer, Options, Su
 
 use super::events::Event;
 use crate::arguments::{Run, Server};
-use crate::info;
-use crate::nodes::{self, Nodes};
+use crate::nodes;
 use crate::output;
 use crate::streams;
 
@@ -24,61 +23,34 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(1);
 /// The interval of attempts to cancel a wait. The first attempt may come before the wait has begun.
 const CANCEL_AGAIN: Duration = Duration::from_millis(5);
 
-/// The time limit of the wait for the lock.
-#[derive(Clone, Copy)]
-enum Patience {
-    None,
-    Until(Instant),
-    ForEver,
-}
-
-impl Patience {
-    fn of(options: &Run) -> Patience {
-        match options.wait {
-            _ if options.nonblock => Patience::None,
-            None => Patience::ForEver,
-            Some(Duration::ZERO) => Patience::None,
-            Some(wait) => Instant::now()
-                .checked_add(wait)
-                .map_or(Patience::ForEver, Patience::Until),
-        }
-    }
-
-    /// Returns the server with the limit of the wait.
-    fn bound(self, server: &Server) -> Server {
-        let mut server = server.clone();
-        if let Patience::Until(end) = self {
-            server.end = Some(end);
-        }
-        server
-    }
-}
-
 pub struct Lease {
-    patience: Patience,
+    /// The end of the wait, or `None` if it has none.
+    deadline: Option<Instant>,
     locks: Locks,
     lock: Lock,
     /// A text that says when the lock ends if the server doesn't reply at the end.
     ends: &'static str,
     guard: Arc<Mutex<Option<Guard>>>,
     events: Sender<Event>,
-    nodes: Nodes,
 }
 
 impl Lease {
-    pub fn new(server: &Server, options: &Run, events: Sender<Event>) -> Result<Lease> {
-        let patience = Patience::of(options);
-        // A missing server, right or module is reported before the wait.
-        let nodes = Nodes::connect(&patience.bound(server))?;
+    pub fn new(
+        server: &Server,
+        options: &Run,
+        deadline: Option<Instant>,
+        is_cluster: bool,
+        events: Sender<Event>,
+    ) -> Result<Lease> {
         let keys = [&options.key].into_iter().chain(&options.keys);
         let keys: Vec<Vec<u8>> = keys.map(|key| key.as_bytes().to_vec()).collect();
         let lost = events.clone();
         // The receiver is gone once the command has ended.
         let on_lost = move || drop(lost.send(Event::Lost));
-        let locks = locks(server, nodes.is_cluster())?;
+        let locks = locks(server, is_cluster)?;
         let lock = locks.handle_with(keys, client_options(options).on_lost(on_lost))?;
         Ok(Lease {
-            patience,
+            deadline,
             locks,
             lock,
             ends: match options.session {
@@ -87,7 +59,6 @@ impl Lease {
             },
             guard: Arc::default(),
             events,
-            nodes,
         })
     }
 
@@ -95,22 +66,12 @@ impl Lease {
         String::from_utf8_lossy(&self.lock.token()).into_owned()
     }
 
-    /// Returns a text about the holders and the number of waiters, or `None` if there are none.
-    pub fn contenders(&mut self, key: &[u8]) -> Result<Option<String>> {
-        let lock = self.nodes.lock(key, 0)?;
-        Ok(lock.map(|lock| info::text(key, &lock.without_tokens())))
-    }
-
     /// Starts or resumes the wait. Its end is sent as an event.
     pub fn wait(&self) {
-        let (lock, held, events) = (
-            self.lock.clone(),
-            Arc::clone(&self.guard),
-            self.events.clone(),
-        );
-        let patience = self.patience;
+        let (lock, deadline) = (self.lock.clone(), self.deadline);
+        let (held, events) = (Arc::clone(&self.guard), self.events.clone());
         thread::spawn(move || {
-            let fence = taken(&lock, patience).map(|guard| {
+            let fence = acquire(&lock, deadline).map(|guard| {
                 let fence = guard.as_ref().map(Guard::fence);
                 // The guard of a grant that was lost before the command started is dropped here.
                 *held.lock().unwrap_or_else(PoisonError::into_inner) = guard;
@@ -196,11 +157,10 @@ impl Observer for Log {
     }
 }
 
-fn taken(lock: &Lock, patience: Patience) -> Result<Option<Guard>> {
-    let guard = match patience {
-        Patience::ForEver => lock.acquire().map(Some),
-        Patience::None => lock.try_acquire(),
-        Patience::Until(end) => lock.acquire_within(end.saturating_duration_since(Instant::now())),
+fn acquire(lock: &Lock, deadline: Option<Instant>) -> Result<Option<Guard>> {
+    let guard = match deadline {
+        None => lock.acquire().map(Some),
+        Some(end) => lock.acquire_within(end.saturating_duration_since(Instant::now())),
     };
     guard.map_err(error_of)
 }

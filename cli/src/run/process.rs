@@ -7,11 +7,9 @@
 //! a pipeline or script would lose the terminal and miss ^C. Without job control, two commands at
 //! once would take the terminal from each other.
 
-#[cfg(target_os = "linux")]
-use std::fs;
+use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -19,10 +17,10 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use anyhow::{Context, Result};
-use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
+use rustix::io::retry_on_intr;
+use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 
 use super::events::{Event, FORWARDED};
-use super::process_tree::ProcessTree;
 use super::NOT_FOUND;
 use crate::arguments::{IfKilled, Run};
 use crate::signals;
@@ -35,7 +33,7 @@ const FENCE: &str = "REDIS_LOCK_FENCE";
 /// The process of the command. Until the command is started, the process is a copy of this process,
 /// and is killed when this value goes out of scope.
 pub struct Child {
-    id: Pid,
+    pub id: Pid,
     /// The channel on which the process reads the grant, and writes the error if it can't run the
     /// command. The end of this process closes it.
     channel: UnixStream,
@@ -45,13 +43,16 @@ pub struct Child {
 /// Forks the process. Only the main thread may call this, because `if_killed` acts on the end of
 /// the calling thread. No other thread and no signal handler may exist yet.
 pub fn fork(options: &Run) -> io::Result<Child> {
-    let (channel, other_end) = UnixStream::pair()?;
+    let (channel, mut other_end) = UnixStream::pair()?;
     let parent = process::getpid();
     // SAFETY: no other thread exists, so the new process may run any code.
     let id = match unsafe { libc::fork() } {
         0 => {
             drop(channel);
-            become_command(options, parent, other_end);
+            let Err(error) = become_command(options, parent, &mut other_end);
+            let number = error.raw_os_error().unwrap_or(libc::EINVAL);
+            // Without a reader, redis-lock has ended.
+            let _ = other_end.write_all(&number.to_ne_bytes());
             // SAFETY: a system call that doesn't return.
             unsafe { libc::_exit(NOT_FOUND.into()) }
         }
@@ -65,31 +66,20 @@ pub fn fork(options: &Run) -> io::Result<Child> {
     })
 }
 
-/// Waits for the grant, and runs the command in this process. Returns if there is no grant or the
-/// command can't be run.
-fn become_command(options: &Run, parent: Pid, mut channel: UnixStream) {
-    if end_with(parent, options.if_killed).is_err() {
-        return;
-    }
+/// Waits for the grant, and runs the command in this process.
+fn become_command(options: &Run, parent: Pid, channel: &mut UnixStream) -> io::Result<Infallible> {
+    end_with(parent, options.if_killed)?;
     let mut grant = String::new();
-    let read = channel.read_to_string(&mut grant);
-    let Some((token, fence)) = grant.split_once(' ').filter(|_| read.is_ok()) else {
-        return;
-    };
+    channel.read_to_string(&mut grant)?;
+    // Without a grant, redis-lock has ended.
+    let (token, fence) = grant.split_once(' ').ok_or(io::ErrorKind::UnexpectedEof)?;
     let mut command = Command::new(&options.command[0]);
     command.args(&options.command[1..]);
+    command.env(KEY, &options.key);
     command.env(TOKEN, token).env(FENCE, fence);
-    // An environment can't hold a key with a zero byte.
-    if options.key.as_bytes().contains(&0) {
-        command.env_remove(KEY);
-    } else {
-        command.env(KEY, &options.key);
-    }
     // redis-lock unblocks these signals for itself too.
-    let _ = signals::unblock(&FORWARDED);
-    let error = command.exec().raw_os_error().unwrap_or(libc::EINVAL);
-    // Without a reader, redis-lock has ended.
-    let _ = channel.write_all(&error.to_ne_bytes());
+    signals::unblock(&FORWARDED)?;
+    Err(command.exec())
 }
 
 /// Asks the system to send this process a signal when its parent ends.
@@ -113,40 +103,32 @@ fn end_with(_parent: Pid, _if_killed: IfKilled) -> io::Result<()> {
     Ok(())
 }
 
-/// Reports stops and the end of the command. The exit status is left for `exit_code`, so the system
-/// can't reuse the process ID until then.
+/// Reports stops and the end of the command. The exit status is left for `exit_code`, so the
+/// system can't reuse the process ID until then.
 fn watch(id: Pid, events: &Sender<Event>) {
+    let wait = |options| retry_on_intr(|| process::waitid(WaitId::Pid(id), options));
     loop {
         let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
-        let has_stopped = match process::waitid(WaitId::Pid(id), options) {
-            Err(rustix::io::Errno::INTR) => continue,
-            Ok(Some(status)) if status.stopped() => stopped_by_terminal(id),
-            Ok(_) | Err(_) => {
-                // The receiver may be gone. Then the event is not needed.
-                let _ = events.send(Event::Ended);
-                return;
-            }
-        };
-        if has_stopped && events.send(Event::Stopped).is_err() {
+        let status = wait(options).ok().flatten();
+        let Some(signal) = status.and_then(|status| status.stopping_signal()) else {
+            // The receiver may be gone. Then the event is not needed.
+            let _ = events.send(Event::Ended);
             return;
+        };
+        // Consumes the stop.
+        let _ = wait(WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
+        // SIGSTOP is meant for the command alone.
+        if [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal) {
+            let _ = events.send(Event::Stopped);
         }
     }
 }
 
-/// Consumes a stop. Returns true if a terminal signal caused it, because SIGSTOP is meant for the
-/// command alone.
-fn stopped_by_terminal(id: Pid) -> bool {
-    let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-    let status = process::waitid(WaitId::Pid(id), options).ok().flatten();
-    let signal = status.and_then(|status| status.stopping_signal());
-    signal.is_some_and(|number| [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&number))
-}
-
 impl Child {
-    /// Starts the command, and reports its stops and its end as events.
+    /// Starts the command, and sends its stops and its end as events.
     pub fn start(&mut self, token: &str, fence: i64, events: Sender<Event>) {
         self.is_started = true;
-        // The process may have been killed. Then its end is reported.
+        // The process may have been killed. Then its end is an event.
         let _ = write!(self.channel, "{token} {fence}");
         let _ = self.channel.shutdown(Shutdown::Write);
         let id = self.id;
@@ -161,44 +143,28 @@ impl Child {
         Some(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
     }
 
-    /// Sends the command the signal with this number.
+    /// Sends the process the signal with this number.
     pub fn send(&self, number: i32) {
         if let Some(signal) = Signal::from_named_raw(number) {
-            // The command may have ended just now.
+            // The process may have ended just now.
             let _ = process::kill_process(self.id, signal);
         }
     }
 
-    /// Returns the command and its living descendants. A process whose parent has ended is not
-    /// among them.
-    pub fn process_tree(&self) -> ProcessTree {
-        ProcessTree::of(self.id)
-    }
-
-    /// Returns true if the command is stopped.
-    #[cfg(target_os = "linux")]
+    /// Returns true if the command lives and wasn't continued since its last stop.
     pub fn is_stopped(&self) -> bool {
-        let path = format!("/proc/{}/stat", self.id.as_raw_nonzero());
-        let stat = fs::read(path).unwrap_or_default();
-        // The state follows the program's name. The name may contain any bytes, and ends with the
-        // last parenthesis.
-        let behind_name = stat.rsplit(|byte| *byte == b')').next();
-        behind_name.is_some_and(|rest| rest.starts_with(b" T"))
+        let ends = WaitIdOptions::EXITED | WaitIdOptions::CONTINUED;
+        let options = ends | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        matches!(process::waitid(WaitId::Pid(self.id), options), Ok(None))
     }
 
-    /// Returns true unless the command was continued since the last call.
-    #[cfg(not(target_os = "linux"))]
-    pub fn is_stopped(&self) -> bool {
-        let options = WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
-        !matches!(process::waitid(WaitId::Pid(self.id), options), Ok(Some(_)))
-    }
-
-    /// Returns the exit code of the command. Call it after the command has ended, because it waits
-    /// for the end.
+    /// Waits for the end of the process, and returns its exit code.
     pub fn exit_code(&self) -> Result<u8> {
         let ended = process::waitpid(Some(self.id), WaitOptions::empty());
         let (_, status) = ended?.context("the end of the command")?;
-        Ok(code(status))
+        let by_signal = || signals::code_of(status.terminating_signal().unwrap_or_default());
+        let code = status.exit_status();
+        Ok(code.map_or_else(by_signal, |code| u8::try_from(code).unwrap_or(u8::MAX)))
     }
 }
 
@@ -206,15 +172,8 @@ impl Drop for Child {
     fn drop(&mut self) {
         if !self.is_started {
             // A stopped process would not notice that the channel is closed.
-            let _ = process::kill_process(self.id, Signal::KILL);
+            self.send(libc::SIGKILL);
             let _ = self.exit_code();
         }
-    }
-}
-
-fn code(status: WaitStatus) -> u8 {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
-        (None, signal) => signals::code_of(signal.unwrap_or_default()),
     }
 }

@@ -1,4 +1,4 @@
-//! A process and its descendants.
+//! A process and its descendants. A process whose parent has ended is not among them.
 
 #[cfg(target_os = "linux")]
 pub use linux::ProcessTree;
@@ -7,13 +7,16 @@ pub use other::ProcessTree;
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::collections::HashMap;
     use std::fs;
     use std::os::fd::OwnedFd;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use rustix::event::{poll, PollFd, PollFlags, Timespec};
     use rustix::process::{self, Pid, PidfdFlags, Signal};
+
+    /// The longest time to look for new processes before a kill. This process may not have the right
+    /// to stop them.
+    const STOPPED_WITHIN: Duration = Duration::from_millis(100);
 
     /// A process and its descendants at one moment. Each is held by a descriptor, because its ID
     /// may belong to another process when a signal is sent.
@@ -22,44 +25,12 @@ mod linux {
     }
 
     impl ProcessTree {
-        pub fn of(first: Pid) -> ProcessTree {
-            let mut tree = ProcessTree {
-                members: Vec::new(),
-            };
-            tree.add(first);
+        pub fn of(root: Pid) -> ProcessTree {
+            let descriptor = process::pidfd_open(root, PidfdFlags::empty());
+            let members = descriptor.into_iter().map(|it| (root, it)).collect();
+            let mut tree = ProcessTree { members };
             tree.grow();
             tree
-        }
-
-        /// Adds the descendants that were started since. Returns false if there are none.
-        pub fn grow(&mut self) -> bool {
-            let before = self.members.len();
-            let children = children();
-            let mut index = 0;
-            while let Some((member, _)) = self.members.get(index) {
-                for child in children.get(member).into_iter().flatten() {
-                    self.add(*child);
-                }
-                index += 1;
-            }
-            self.members.len() > before
-        }
-
-        pub fn has(&self, id: Pid) -> bool {
-            self.members.iter().any(|(member, _)| *member == id)
-        }
-
-        /// Waits until all members have ended, or until `end`.
-        pub fn until_gone(&self, end: Instant) {
-            for (_, descriptor) in &self.members {
-                let left = end.saturating_duration_since(Instant::now());
-                let Ok(left) = Timespec::try_from(left) else {
-                    return;
-                };
-                // The descriptor is readable once the process has ended. A signal only shortens the
-                // wait.
-                let _ = poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&left));
-            }
         }
 
         pub fn send(&self, signal: Signal) {
@@ -69,50 +40,61 @@ mod linux {
             }
         }
 
-        fn add(&mut self, id: Pid) {
-            if self.has(id) {
-                return;
+        /// Kills the processes, and those that they have started meanwhile.
+        pub fn kill(mut self) {
+            let end = Instant::now() + STOPPED_WITHIN;
+            // A stopped process starts no other process, and stays the parent of those it has.
+            self.send(Signal::STOP);
+            while self.grow() && Instant::now() < end {
+                self.send(Signal::STOP);
             }
-            if let Ok(descriptor) = process::pidfd_open(id, PidfdFlags::empty()) {
-                self.members.push((id, descriptor));
+            self.send(Signal::KILL);
+        }
+
+        /// Waits until all processes have ended, or until `end`.
+        pub fn wait_until(&self, end: Instant) {
+            for (_, descriptor) in &self.members {
+                let left = end.saturating_duration_since(Instant::now());
+                // The descriptor is readable once the process has ended. A signal only shortens the
+                // wait.
+                let left = Timespec::try_from(left).ok();
+                let _ = poll(&mut [PollFd::new(descriptor, PollFlags::IN)], left.as_ref());
             }
+        }
+
+        /// Adds the descendants that were started since. Returns false if there are none.
+        fn grow(&mut self) -> bool {
+            let before = self.members.len();
+            let mut processes = processes();
+            while let Some(index) = processes.iter().position(|(parent, _)| self.has(*parent)) {
+                let (_, id) = processes.swap_remove(index);
+                let descriptor = process::pidfd_open(id, PidfdFlags::empty());
+                if let (false, Ok(descriptor)) = (self.has(id), descriptor) {
+                    self.members.push((id, descriptor));
+                }
+            }
+            self.members.len() > before
+        }
+
+        fn has(&self, id: Pid) -> bool {
+            self.members.iter().any(|(member, _)| *member == id)
         }
     }
 
-    /// Returns the children of every process.
-    fn children() -> HashMap<Pid, Vec<Pid>> {
-        let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    /// Returns all processes, each after its parent's ID.
+    fn processes() -> Vec<(Pid, Pid)> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        for entry in entries {
-            let id = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok());
-            let parent = fs::read_to_string(entry.path().join("stat")).ok();
-            let parent = parent.and_then(|stat| parent_in(&stat));
-            if let (Some(id), Some(parent)) = (id.and_then(Pid::from_raw), parent) {
-                children.entry(parent).or_default().push(id);
-            }
-        }
-        children
-    }
-
-    /// Returns the parent's ID from a line of /proc/PID/stat. It follows the state. The state
-    /// follows a name in parentheses, which may contain any bytes.
-    fn parent_in(stat: &str) -> Option<Pid> {
-        let (_, rest) = stat.rsplit_once(')')?;
-        Pid::from_raw(rest.split_whitespace().nth(1)?.parse().ok()?)
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::*;
-
-        #[test]
-        fn a_name_with_brackets_hides_no_parent() {
-            assert_eq!(parent_in("7 (a) 5 (b)) S 42 7 7"), Pid::from_raw(42));
-            assert_eq!(parent_in("7 (kthreadd) S 0 0"), None);
-        }
+        let process = |entry: fs::DirEntry| {
+            let id = entry.file_name().to_str()?.parse().ok()?;
+            let status = fs::read(entry.path().join("status")).ok()?;
+            let status = String::from_utf8_lossy(&status);
+            let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+            Some((
+                Pid::from_raw(parent.trim().parse().ok()?)?,
+                Pid::from_raw(id)?,
+            ))
+        };
+        entries.filter_map(process).collect()
     }
 }
 
@@ -122,29 +104,23 @@ mod other {
 
     use rustix::process::{self, Pid, Signal};
 
-    /// The first process alone, because other systems don't list descendants in the same way.
-    pub struct ProcessTree {
-        first: Pid,
-    }
+    /// The process alone, because other systems don't list descendants in the same way.
+    pub struct ProcessTree(Pid);
 
     impl ProcessTree {
-        pub fn of(first: Pid) -> ProcessTree {
-            ProcessTree { first }
+        pub fn of(root: Pid) -> ProcessTree {
+            ProcessTree(root)
         }
-
-        pub fn grow(&mut self) -> bool {
-            false
-        }
-
-        pub fn has(&self, id: Pid) -> bool {
-            self.first == id
-        }
-
-        pub fn until_gone(&self, _end: Instant) {}
 
         pub fn send(&self, signal: Signal) {
             // The process may have ended.
-            let _ = process::kill_process(self.first, signal);
+            let _ = process::kill_process(self.0, signal);
         }
+
+        pub fn kill(self) {
+            self.send(Signal::KILL);
+        }
+
+        pub fn wait_until(&self, _end: Instant) {}
     }
 }
