@@ -26,12 +26,11 @@ use crate::output;
 use crate::signals;
 use events::{Event, Signal};
 use lease::Lease;
-use process::Child;
+use process::{Child, NOT_FOUND};
 use process_tree::ProcessTree;
 
-/// The exit codes of a shell if a command can't be run or doesn't exist.
+/// The exit code of a shell if a command can't be run.
 const CANNOT_RUN: u8 = 126;
-const NOT_FOUND: u8 = 127;
 
 /// The longest time until all processes of a group have continued after a signal to the group.
 const CONTINUED_WITHIN: Duration = Duration::from_millis(30);

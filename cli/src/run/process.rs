@@ -21,9 +21,11 @@ use rustix::io::retry_on_intr;
 use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 
 use super::events::{Event, FORWARDED};
-use super::NOT_FOUND;
 use crate::arguments::{IfKilled, Run};
 use crate::signals;
+
+/// The exit code of a shell if a command doesn't exist.
+pub const NOT_FOUND: u8 = 127;
 
 /// The environment variables of the command.
 const KEY: &str = "REDIS_LOCK_KEY";
