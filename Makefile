@@ -171,7 +171,8 @@ ROW ?=
 CLIENT_THREADS ?= 12
 .PHONY: test-clients
 test-clients: run-deps build ## test the client libraries; CLIENTS="python-sync ...", KINDS, PARTS and SERVERS pick
-	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-conformance -- --test-threads=$(CLIENT_THREADS) \
+	@$(FOUND); cargo build --quiet --profile tool -p redis-lock-conformance -p redis-lock-rig && \
+	  "$(CARGO_TARGET_DIR)/tool/conformance" --test-threads=$(CLIENT_THREADS) \
 	  $(foreach client,$(CLIENTS),--client $(client)) $(foreach library,$(LIBRARIES),--library $(library)) \
 	  $(foreach kind,$(KINDS),--kind $(kind)) $(foreach part,$(PARTS),--part $(part)) \
 	  $(foreach server,$(SERVERS),--server "$(server)") $(if $(ROW),--exact '$(ROW)')

@@ -15,6 +15,7 @@ mod world;
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::env;
 use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::panic::{self, AssertUnwindSafe};
@@ -317,7 +318,8 @@ fn failed(reason: anyhow::Error) -> Failed {
 }
 
 /// Returns a trial that runs a program of a client's folder, if it is there. The program finds the
-/// server and the module in REDIS_SERVER and REDIS_LOCK_MODULE.
+/// server and the module in REDIS_SERVER and REDIS_LOCK_MODULE. REDIS_LOCK_RIG names the program that
+/// starts servers, if it was built together with this one.
 fn own_tests(program: &Path, name: &str, server: &Path, module: &Path) -> Option<Trial> {
     if !program.exists() {
         return None;
@@ -328,6 +330,10 @@ fn own_tests(program: &Path, name: &str, server: &Path, module: &Path) -> Option
     command
         .env("REDIS_SERVER", server)
         .env("REDIS_LOCK_MODULE", module);
+    let rig = env::current_exe().ok()?.with_file_name("rig");
+    if rig.exists() {
+        command.env("REDIS_LOCK_RIG", rig);
+    }
     Some(Trial::test(name, move || {
         run_within(OWN_TESTS_TIME, command).map_err(failed)
     }))

@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use redis::{from_redis_value, Client, Connection, RedisResult, Value};
-use redis_lock_rig::{free_port, packed, Plan, Process};
+use redis_lock_rig::{form_cluster, node_lines, packed, Plan, Process};
 use rustix::process::{kill_process, Pid, Signal};
 use tempfile::TempDir;
 
 use crate::relay::Relay;
 
-const SLOTS: usize = 16_384;
 const NODES: usize = 3;
 
 /// The time limit for a state to appear, and the pause between two looks at it.
@@ -171,27 +170,7 @@ impl Servers {
 
     /// Joins the nodes to a cluster.
     fn join(&mut self) -> Result<()> {
-        let first = &self.processes[0];
-        let bus: Vec<String> = ask(first, "CONFIG GET cluster-port")?;
-        let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", first.port(), bus[1]);
-        for (number, process) in self.processes.iter().enumerate() {
-            let start = |number: usize| SLOTS * number / NODES;
-            let (from, to) = (start(number), start(number + 1) - 1);
-            let _: String = ask(process, &format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1))?;
-            let _: String = ask(process, &format!("CLUSTER ADDSLOTSRANGE {from} {to}"))?;
-            if number > 0 {
-                let _: String = ask(process, &meet)?;
-            }
-        }
-        for process in &self.processes {
-            until("the cluster serves all slots", || {
-                let info: RedisResult<String> = ask(process, "CLUSTER INFO");
-                info.is_ok_and(|it| {
-                    it.contains("cluster_state:ok")
-                        && it.contains(&format!("cluster_known_nodes:{NODES}"))
-                })
-            });
-        }
+        form_cluster(&self.processes)?;
         let serves = |process: &Process| ask::<Value>(process, &format!("EXISTS {TAG}")).is_ok();
         self.owner = self
             .processes
@@ -492,10 +471,7 @@ impl Servers {
 fn plan(setting: &Setting) -> Plan {
     let mut lines = vec!["appendonly yes".to_owned(), "appendfsync always".to_owned()];
     if setting.kind == Kind::Cluster {
-        lines.push("cluster-enabled yes".to_owned());
-        lines.push(format!("cluster-port {}", free_port()));
-        lines.push("cluster-node-timeout 5000".to_owned());
-        lines.push("cluster-announce-ip 127.0.0.1".to_owned());
+        lines.extend(node_lines());
     }
     Plan {
         module: Some(setting.module.clone()),

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
-use redis::{from_redis_value, InfoDict, Parser, Value};
+use redis::{from_redis_value, Client, Cmd, FromRedisValue, InfoDict, Parser, RedisResult, Value};
 
 use crate::{free_port, packed};
 
@@ -259,6 +259,15 @@ impl Process {
         let sent = unsafe { libc::kill(id, signal) };
         ensure!(sent == 0, "signal {signal}: {}", Error::last_os_error());
         Ok(id)
+    }
+
+    /// Sends a command whose words contain no spaces, on a new connection.
+    pub fn ask<T: FromRedisValue>(&self, command: &str) -> RedisResult<T> {
+        let mut words = Cmd::new();
+        words.arg(command.split(' ').collect::<Vec<_>>());
+        let mut connection =
+            Client::open((Ipv4Addr::LOCALHOST.to_string(), self.port))?.get_connection()?;
+        words.query(&mut connection)
     }
 
     /// Returns everything in the server's log so far.
