@@ -838,7 +838,7 @@ func TestNoTextShowsTheToken(t *testing.T) {
 }
 
 func TestAServerWithoutTheModuleIsNamedSo(t *testing.T) {
-	without, err := testserver.Start(t.TempDir())
+	without, err := testserver.Start("bare")
 	check(t, err)
 	defer without.End()
 	s := server{without}

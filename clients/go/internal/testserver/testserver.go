@@ -2,15 +2,16 @@
 package testserver
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"go/format"
-	"net"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,72 +25,65 @@ const Patience = 60 * time.Second
 // suite measures the 250 ms of the contract.
 const Late = 2 * time.Second
 
-// Server is a running server.
+// Server is a running server, of the program in REDIS_LOCK_RIG.
 type Server struct {
 	Address string
 	Client  *redis.Client
-	process *os.Process
+	rig     *exec.Cmd
+	orders  io.WriteCloser
+	replies *bufio.Reader
 }
 
-// Start starts the server in REDIS_SERVER with these arguments.
-func Start(dir string, arguments ...string) (*Server, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+// Start starts a server by an order of tests/rig/src/main.rs.
+func Start(order string) (*Server, error) {
+	rig := exec.Command(os.Getenv("REDIS_LOCK_RIG"), "serve")
+	rig.Stderr = os.Stderr
+	orders, noInput := rig.StdinPipe()
+	output, noOutput := rig.StdoutPipe()
+	if err := errors.Join(noInput, noOutput, rig.Start()); err != nil {
 		return nil, err
 	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		return nil, err
-	}
-	_, port, _ := net.SplitHostPort(address)
-	arguments = append([]string{"--port", port, "--save", ""}, arguments...)
-	command := exec.Command(os.Getenv("REDIS_SERVER"), arguments...)
-	command.Dir = dir
-	if err := command.Start(); err != nil {
-		return nil, err
-	}
-	s := &Server{address, redis.NewClient(&redis.Options{Addr: address}), command.Process}
-	for end := time.Now().Add(Patience); ; time.Sleep(5 * time.Millisecond) {
-		if err := s.Client.Ping(context.Background()).Err(); err == nil || time.Now().After(end) {
-			return s, err
-		}
-	}
+	s := &Server{rig: rig, orders: orders, replies: bufio.NewReader(output)}
+	port, err := s.order(order)
+	s.Address = "127.0.0.1:" + port
+	s.Client = redis.NewClient(&redis.Options{Addr: s.Address})
+	return s, err
 }
 
-// End kills the server.
-func (s *Server) End() {
-	_ = s.Client.Close()
-	_ = s.process.Kill()
-	_, _ = s.process.Wait()
+// order sends an order, and returns what follows the word ok of its reply.
+func (s *Server) order(words string) (string, error) {
+	if _, err := fmt.Fprintln(s.orders, words); err != nil {
+		return "", err
+	}
+	reply, err := s.replies.ReadString('\n')
+	status, rest, _ := strings.Cut(strings.TrimSpace(reply), " ")
+	if err == nil && status != "ok" {
+		err = fmt.Errorf("%s: %q", words, reply)
+	}
+	return rest, err
 }
 
-// WithModule starts a server that has loaded the module in REDIS_LOCK_MODULE.
-func WithModule(dir string) (*Server, error) {
-	module, err := filepath.Abs(os.Getenv("REDIS_LOCK_MODULE"))
-	if err != nil {
-		return nil, err
+// End kills the server. It returns an error if the server has crashed before.
+func (s *Server) End() error {
+	if s.rig.ProcessState != nil {
+		return nil
 	}
-	return Start(dir, "--loadmodule", module)
+	return errors.Join(s.Client.Close(), s.orders.Close(), s.rig.Wait())
 }
 
 // Serve returns a server with the module that ends with the test.
 func Serve(t *testing.T) *Server {
 	t.Helper()
-	s, err := WithModule(t.TempDir())
+	s, err := Start("start")
 	Check(t, err)
-	t.Cleanup(s.End)
+	t.Cleanup(func() { Check(t, s.End()) })
 	return s
 }
 
 // Main runs the tests of a package, with a server for its examples, whose address it sets.
 func Main(m *testing.M, address *string) int {
 	redis.SetLogger(quiet{})
-	dir, err := os.MkdirTemp("", "examples")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	s, err := WithModule(dir)
+	s, err := Start("start")
 	if err != nil {
 		panic(err)
 	}
@@ -106,8 +100,12 @@ func (quiet) Printf(context.Context, string, ...any) {}
 // Stop stops the server until the returned function is called.
 func (s *Server) Stop(t *testing.T) func() {
 	t.Helper()
-	Check(t, s.process.Signal(syscall.SIGSTOP))
-	return func() { Check(t, s.process.Signal(syscall.SIGCONT)) }
+	order := func(verb string) {
+		_, err := s.order(verb + strings.TrimPrefix(s.Address, "127.0.0.1:"))
+		Check(t, err)
+	}
+	order("freeze ")
+	return func() { order("thaw ") }
 }
 
 // Call sends a command, and returns its reply, or nil.
