@@ -900,14 +900,7 @@ function test_the_clients_of_the_readme_lend_their_address(): void
 function cluster(): int
 {
     static $port = null;
-    if ($port === null) {
-        $bus = (string) free_port();
-        $port = start_server_with_module('--cluster-enabled', 'yes', '--cluster-port', $bus, '--cluster-announce-ip', HOST, '--cluster-config-file', "nodes-$bus.conf");
-        connection($port)->rawCommand('CLUSTER', 'ADDSLOTSRANGE', 0, 16383);
-        until('it serves', fn () => str_contains(connection($port)->rawCommand('CLUSTER', 'INFO'), 'cluster_state:ok'));
-        register_shutdown_function(fn () => unlink(sys_get_temp_dir() . "/nodes-$bus.conf"));
-    }
-    return $port;
+    return $port ??= (int) order('cluster', 1)[0];
 }
 
 function test_the_cluster_of_the_readme_serves(): void
@@ -933,19 +926,13 @@ function test_clients_of_a_cluster_lend_their_nodes(): void
 function sentinel(): int
 {
     static $port = null;
-    return $port ??= start_sentinel('sentinel monitor mymaster ' . HOST . ' ' . port() . " 1\n");
+    return $port ??= start_sentinel('mymaster', port());
 }
 
 /** @return int the port of a new sentinel */
-function start_sentinel(string $configuration): int
+function start_sentinel(string|int ...$watched): int
 {
-    $file = tempnam(sys_get_temp_dir(), 'sentinel');
-    $port = start_server(function (int $port) use ($file, $configuration): array {
-        file_put_contents($file, "port $port\n$configuration");
-        return [$file, '--sentinel'];
-    });
-    register_shutdown_function(fn () => unlink($file));
-    return $port;
+    return (int) order('sentinel', ...$watched)[0];
 }
 
 function test_the_sentinel_of_the_readme_names_the_primary(): void
@@ -961,7 +948,7 @@ function test_the_sentinel_of_the_readme_names_the_primary(): void
 function test_a_sentinel_that_replies_with_an_error_is_passed_over(): void
 {
     $refusing = [
-        'without the name' => HOST . ':' . start_sentinel(''),
+        'without the name' => HOST . ':' . start_sentinel(),
         'with a password' => HOST . ':' . start_sentinel_with_password(),
         'without SENTINEL' => HOST . ':' . port(),
     ];
@@ -978,7 +965,7 @@ function test_a_sentinel_that_replies_with_an_error_is_passed_over(): void
 
 function start_sentinel_with_password(): int
 {
-    $port = start_sentinel('');
+    $port = start_sentinel();
     connection($port)->rawCommand('ACL', 'SETUSER', 'default', '>secret');
     return $port;
 }
@@ -986,7 +973,7 @@ function start_sentinel_with_password(): int
 /** The wait lasts longer than until the sentinel is asked again. */
 function test_a_wait_outlives_a_sentinel_that_forgot_the_name(): void
 {
-    $port = start_sentinel('sentinel monitor mymaster ' . HOST . ' ' . port() . " 1\n");
+    $port = start_sentinel('mymaster', port());
     call('LOCK.ACQUIRE', 'k', 'other', 'PX', 4000);
     $child = in_child(function () use ($port): void {
         until('it waits', fn () => waiters('k') === 1);
@@ -1000,21 +987,13 @@ function test_a_wait_outlives_a_sentinel_that_forgot_the_name(): void
 
 function test_the_tls_of_the_readme_is_checked(): void
 {
-    $folder = sys_get_temp_dir() . '/tls-' . getmypid();
-    mkdir($folder);
-    exec("cd $folder && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-        . ' -addext subjectAltName=DNS:localhost -keyout key.pem -out ca.crt 2>&1');
-    $port = free_port();
-    $files = ['--tls-cert-file', "$folder/ca.crt", '--tls-key-file', "$folder/key.pem", '--tls-ca-cert-file', "$folder/ca.crt"];
-    start_server_with_module('--tls-port', (string) $port, '--tls-auth-clients', 'no', ...$files);
-    $here = ['6390' => (string) $port, "'ca.crt'" => "'$folder/ca.crt'"];
+    [, $port, $certificate] = order('tls');
+    $here = ['6390' => $port, "'ca.crt'" => "'$certificate'"];
     same("encrypted\n", run_part('tls', $here), 'what it said');
-    $predis = new Predis\Client(['scheme' => 'tls', 'host' => 'localhost', 'port' => $port, 'ssl' => ['cafile' => "$folder/ca.crt"]]);
+    $predis = new Predis\Client(['scheme' => 'tls', 'host' => 'localhost', 'port' => $port, 'ssl' => ['cafile' => $certificate]]);
     same(true, (new Locks($predis))->lock('k')->using(fn () => true), 'Predis');
     $thrown = thrown(fn () => (new Locks("rediss://localhost:$port", commandTimeout: 2.0))->lock('k')->tryAcquire());
     same([Unavailable::class, 1], [$thrown::class, preg_match('/certificate verify failed/', $thrown->getMessage())], "$thrown");
-    array_map(unlink(...), glob("$folder/*"));
-    rmdir($folder);
 }
 
 /** Installs the package as the README says, from a path and from a git repository. */
