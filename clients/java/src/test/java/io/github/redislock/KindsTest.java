@@ -21,6 +21,7 @@ import java.nio.file.Path;
 import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
 import java.time.Duration;
+import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -58,9 +59,7 @@ class KindsTest {
   @ParameterizedTest
   @EnumSource
   void aCluster(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer("--cluster-enabled", "yes", "--cluster-port", "" + TestServer.freePort())) {
-      server.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383");
-      until(() -> new String((byte[]) server.command("CLUSTER", "INFO")).contains("cluster_state:ok"));
+    try (TestServer server = TestServer.cluster(1).get(0)) {
       try (Locks locks = locksOf(ofCluster(kind, server.port()))) {
         waitAndCancel(server, locks);
       }
@@ -70,7 +69,8 @@ class KindsTest {
   @ParameterizedTest
   @EnumSource
   void aSentinel(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer(); TestSentinel sentinel = new TestSentinel(server.port())) {
+    try (TestServer server = new TestServer();
+        TestServer sentinel = new TestServer(TestServer.order("sentinel locks " + server.port()).get(0))) {
       try (Locks locks = locksOf(ofSentinel(kind, sentinel.port()))) {
         waitAndCancel(server, locks);
       }
@@ -80,9 +80,9 @@ class KindsTest {
   @ParameterizedTest
   @EnumSource
   void tls(TestServer.Kind kind) throws Exception {
-    Path folder = Files.createTempDirectory("redis-lock-tls");
-    try (TestServer server = TestServer.withTls(folder)) {
-      try (Locks locks = locksOf(ofTls(kind, server.tlsPort(), folder.resolve("certificate.pem")))) {
+    List<String> started = TestServer.order("tls");
+    try (TestServer server = new TestServer(started.get(0))) {
+      try (Locks locks = locksOf(ofTls(kind, Integer.parseInt(started.get(1)), Path.of(started.get(2))))) {
         waitAndCancel(server, locks);
       }
     }

@@ -85,8 +85,7 @@ class ReconnectTest {
   @ParameterizedTest
   @ValueSource(booleans = {true, false})
   void aClosedConnectionOfAClusterIsReplaced(boolean reconnects) throws Exception {
-    try (TestServer server = node(List.of(), 0, 1)) {
-      until(() -> isUp(server));
+    try (TestServer server = TestServer.cluster(1).get(0)) {
       RedisClusterClient client = RedisClusterClient.create(TestServer.RESOURCES, "redis://127.0.0.1:" + server.port());
       client.setOptions((ClusterClientOptions) rejecting(ClusterClientOptions.builder(), reconnects).build());
       losesItsConnections(server, new LettuceLink(client));
@@ -119,19 +118,13 @@ class ReconnectTest {
     return !clients.isBlank();
   }
 
-  private static boolean isUp(TestServer server) {
-    return new String((byte[]) server.command("CLUSTER", "INFO")).contains("cluster_state:ok");
-  }
-
   /** The waits at each of several silent servers hear of it at the same time. */
   @Test
   void silentServersAreLookedAfterAtOnce() throws Exception {
     int nodes = 4;
-    List<TestServer> servers = new ArrayList<>();
+    List<TestServer> servers = TestServer.cluster(nodes);
     List<Locks> waiting = new ArrayList<>();
     try {
-      for (int node = 0; node < nodes; node++) servers.add(node(servers, node, nodes));
-      until(() -> servers.stream().allMatch(ReconnectTest::isUp));
       HostAndPort first = new HostAndPort("127.0.0.1", servers.get(0).port());
       ClusterConnectionProvider provider =
           new ClusterConnectionProvider(Set.of(first), DefaultJedisClientConfig.builder().build());
@@ -155,10 +148,8 @@ class ReconnectTest {
   @EnumSource
   void aFailoverIsFoundThoughTheNodeRefuses(TestServer.Kind kind) throws Exception {
     int nodes = 4;
-    List<TestServer> servers = new ArrayList<>();
+    List<TestServer> servers = TestServer.cluster(nodes);
     try {
-      for (int node = 0; node < nodes; node++) servers.add(node(servers, node, nodes));
-      until(() -> servers.stream().allMatch(ReconnectTest::isUp));
       for (TestServer server : servers) server.command("CONFIG", "SET", "cluster-require-full-coverage", "no");
       try (Locks locks = new Locks(clusterLink(kind, servers.get(1).port()), Duration.ofSeconds(2), Observer.LOGGING)) {
         String key = keyOf(servers.get(0), 0, nodes);
@@ -180,10 +171,8 @@ class ReconnectTest {
   /** The connection on which a wait was redirected belongs to the next wait. */
   @Test
   void aRedirectedWaitLeavesTheOthersAlone() throws Exception {
-    List<TestServer> servers = new ArrayList<>();
+    List<TestServer> servers = TestServer.cluster(2);
     try {
-      for (int node = 0; node < 2; node++) servers.add(node(servers, node, 2));
-      until(() -> servers.stream().allMatch(ReconnectTest::isUp));
       TestServer old = servers.get(0);
       TestServer heir = servers.get(1);
       String moved = keyOf(old, 0, 2, "moved");
@@ -233,19 +222,6 @@ class ReconnectTest {
     for (TestServer server : told) {
       server.command("CLUSTER", "SETSLOT", "" + server.command("CLUSTER", "KEYSLOT", key), "NODE", id);
     }
-  }
-
-  /** Starts a node with its part of the slots. */
-  private static TestServer node(List<TestServer> before, int number, int nodes) throws Exception {
-    int bus = TestServer.freePort();
-    TestServer server = new TestServer("--cluster-enabled", "yes", "--cluster-port", "" + bus);
-    int each = SLOTS / nodes;
-    server.command("CLUSTER", "ADDSLOTSRANGE", "" + number * each, "" + ((number + 1) * each - 1));
-    // With the ports of the bus, which a node doesn't know.
-    for (TestServer other : before) {
-      other.command("CLUSTER", "MEET", "127.0.0.1", "" + server.port(), "" + bus);
-    }
-    return server;
   }
 
   /** Begins a wait at a server. Returns the time at which the observer hears of an outage. */

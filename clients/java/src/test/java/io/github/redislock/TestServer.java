@@ -9,11 +9,9 @@ import io.github.redislock.spi.Link;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.resource.ClientResources;
 import java.io.IOException;
-import java.net.ServerSocket;
-import java.nio.file.Files;
-import java.nio.file.Path;
+import java.io.UncheckedIOException;
+import java.lang.ProcessBuilder.Redirect;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
@@ -24,14 +22,15 @@ import java.util.function.BooleanSupplier;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.UnifiedJedis;
-import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.providers.ConnectionProvider;
 import redis.clients.jedis.providers.PooledConnectionProvider;
 
-/** A server with the module, of the programs in REDIS_SERVER and REDIS_LOCK_MODULE. */
+/** A server with the module, which the program in REDIS_LOCK_RIG starts. It ends with this JVM. */
 final class TestServer implements AutoCloseable {
   /** The threads of all Lettuce clients. */
   static final ClientResources RESOURCES = ClientResources.create();
+
+  private static Process rig;
 
   enum Kind {
     LETTUCE,
@@ -39,86 +38,35 @@ final class TestServer implements AutoCloseable {
   }
 
   private final int port;
-  private int tlsPort;
-  private final Process process;
   private final Jedis admin;
 
-  /** A process that serves its port. */
-  record Served(int port, Process process) {}
-
-  interface Program {
-    Process start(int port) throws IOException;
+  TestServer() {
+    this(order("start").get(0));
   }
 
-  TestServer(String... more) throws Exception {
-    Served server = served(port -> started(port, more));
-    port = server.port;
-    process = server.process;
-    admin = new Jedis("127.0.0.1", port, 20_000);
+  TestServer(String port) {
+    this.port = Integer.parseInt(port);
+    admin = new Jedis("127.0.0.1", this.port, 20_000);
   }
 
-  private static Process started(int port, String... more) throws IOException {
-    Path folder = Files.createTempDirectory("redis-lock");
-    List<String> words = new ArrayList<>(List.of(environment("REDIS_SERVER"), "--port", "" + port,
-        "--dir", folder.toString(), "--save", "", "--loadmodule", environment("REDIS_LOCK_MODULE")));
-    words.addAll(List.of(more));
-    return new ProcessBuilder(words)
-        .redirectErrorStream(true)
-        .redirectOutput(folder.resolve("log").toFile())
-        .start();
-  }
-
-  /** Starts a program at a free port, and at the next one if another process takes that first. */
-  static Served served(Program program) throws IOException {
-    for (int tries = 0; tries < 5; tries++) {
-      int port = freePort();
-      Process process = program.start(port);
-      String[] info = {""};
-      until(() -> !process.isAlive() || !(info[0] = infoAt(port)).isEmpty());
-      if (info[0].contains("process_id:" + process.pid() + "\r")) return new Served(port, process);
-      process.destroyForcibly();
-    }
-    throw new IllegalStateException("the server can't be started");
-  }
-
-  static int freePort() throws IOException {
-    try (ServerSocket free = new ServerSocket(0)) {
-      return free.getLocalPort();
+  /** Sends an order of tests/rig/src/main.rs. Returns the words of its reply. */
+  static synchronized List<String> order(String order) {
+    try {
+      if (rig == null) {
+        rig = new ProcessBuilder(System.getenv("REDIS_LOCK_RIG"), "serve").redirectError(Redirect.INHERIT).start();
+      }
+      rig.outputWriter().append(order).append('\n').flush();
+      List<String> reply = List.of(String.valueOf(rig.inputReader().readLine()).split(" "));
+      if (!reply.get(0).equals("ok")) throw new IllegalStateException(order + ": " + reply);
+      return reply.subList(1, reply.size());
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
     }
   }
 
-  /** Returns the INFO of the server at a port, or an empty text if none replies. */
-  private static String infoAt(int port) {
-    try (Jedis probe = new Jedis("127.0.0.1", port)) {
-      return probe.info("server");
-    } catch (JedisException notYet) {
-      return "";
-    }
-  }
-
-  /** Returns a server that speaks TLS at {@link #tlsPort}, with this certificate for localhost. */
-  static TestServer withTls(Path folder) throws Exception {
-    Path certificate = folder.resolve("certificate.pem");
-    Path key = folder.resolve("key.pem");
-    Process made = new ProcessBuilder("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj",
-        "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key.toString(), "-out", certificate.toString())
-        .redirectErrorStream(true).redirectOutput(folder.resolve("openssl.log").toFile()).start();
-    if (made.waitFor() != 0) throw new IllegalStateException(Files.readString(folder.resolve("openssl.log")));
-    int tlsPort = freePort();
-    TestServer server = new TestServer("--tls-port", "" + tlsPort, "--tls-cert-file", certificate.toString(),
-        "--tls-key-file", key.toString(), "--tls-auth-clients", "no");
-    server.tlsPort = tlsPort;
-    return server;
-  }
-
-  int tlsPort() {
-    return tlsPort;
-  }
-
-  private static String environment(String name) {
-    String value = System.getenv(name);
-    if (value == null) throw new IllegalStateException(name + " isn't set");
-    return value;
+  /** Starts a cluster, whose nodes have equal parts of the slots. */
+  static List<TestServer> cluster(int nodes) {
+    return order("cluster " + nodes).stream().map(TestServer::new).toList();
   }
 
   int port() {
@@ -159,12 +107,12 @@ final class TestServer implements AutoCloseable {
     return new String((byte[]) command("CLIENT", "LIST")).lines().count() - 1;
   }
 
-  void stop() throws IOException {
-    signal("STOP");
+  void stop() {
+    order("freeze " + port);
   }
 
-  void goOn() throws IOException {
-    signal("CONT");
+  void goOn() {
+    order("thaw " + port);
   }
 
   static void until(BooleanSupplier condition) {
@@ -191,12 +139,8 @@ final class TestServer implements AutoCloseable {
     return true;
   }
 
-  private void signal(String signal) throws IOException {
-    new ProcessBuilder("kill", "-" + signal, "" + process.pid()).start().onExit().join();
-  }
-
   @Override
   public void close() {
-    process.destroyForcibly().onExit().join();
+    order("end " + port);
   }
 }

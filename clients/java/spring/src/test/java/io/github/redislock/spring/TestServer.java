@@ -6,93 +6,58 @@ import io.github.redislock.NotAcquiredException;
 import io.github.redislock.UnavailableException;
 import java.io.IOException;
 import java.io.UncheckedIOException;
-import java.net.ServerSocket;
-import java.nio.file.Files;
-import java.nio.file.Path;
-import java.util.ArrayList;
+import java.lang.ProcessBuilder.Redirect;
 import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
 import redis.clients.jedis.Jedis;
-import redis.clients.jedis.exceptions.JedisException;
 
-/** A server with the module, of the programs in REDIS_SERVER and REDIS_LOCK_MODULE. */
+/** A server with the module, which the program in REDIS_LOCK_RIG starts. It ends with this JVM. */
 public final class TestServer implements AutoCloseable {
+  private static Process rig;
+
   private final int port;
-  private final Process process;
   private final Jedis admin;
 
-  /** Starts a server with more arguments, and waits until it replies. */
-  public static TestServer start(String... arguments) {
-    List<String> all = new ArrayList<>(List.of("--save", "", "--loadmodule", environment("REDIS_LOCK_MODULE")));
-    all.addAll(List.of(arguments));
-    return new TestServer(all);
-  }
-
-  /** Starts a Sentinel that watches a server by the name {@code primary}. */
-  public static TestServer sentinelOf(TestServer server) throws IOException {
-    Path settings = Files.createTempFile("redis-lock-sentinel", ".conf");
-    Files.writeString(settings, "sentinel monitor primary 127.0.0.1 " + server.port + " 1\n");
-    return new TestServer(List.of(settings.toString(), "--sentinel"));
-  }
-
-  private TestServer(List<String> arguments) {
-    int free;
-    Process started;
-    int tries = 0;
-    do {
-      if (tries++ == 5) throw new IllegalStateException("the server can't be started");
-      free = freePort();
-      started = started(free, arguments);
-    } while (!isServed(free, started));
-    port = free;
-    process = started;
+  /** Starts a server by an order. */
+  private TestServer(String order) {
+    port = Integer.parseInt(order(order));
     admin = new Jedis("127.0.0.1", port, 20_000);
   }
 
-  private static int freePort() {
-    try (ServerSocket free = new ServerSocket(0)) {
-      return free.getLocalPort();
-    } catch (IOException error) {
-      throw new UncheckedIOException(error);
-    }
+  public static TestServer start() {
+    return new TestServer("start");
   }
 
-  private static Process started(int port, List<String> arguments) {
-    List<String> words = new ArrayList<>(List.of(environment("REDIS_SERVER")));
-    // The file with the settings comes first.
-    boolean hasFile = !arguments.get(0).startsWith("--");
-    if (hasFile) words.add(arguments.get(0));
-    words.addAll(List.of("--port", "" + port));
-    words.addAll(arguments.subList(hasFile ? 1 : 0, arguments.size()));
+  /** Starts a cluster of one node. */
+  public static TestServer cluster() {
+    return new TestServer("cluster 1");
+  }
+
+  /** Starts a Sentinel that watches a server by the name {@code primary}. */
+  public static TestServer sentinelOf(TestServer server) {
+    return new TestServer("sentinel primary " + server.port);
+  }
+
+  /** Returns a port where no server is. */
+  public static String freePort() {
+    return order("port");
+  }
+
+  /** Sends an order of tests/rig/src/main.rs. Returns what follows the word {@code ok} of its reply. */
+  private static synchronized String order(String order) {
     try {
-      Path folder = Files.createTempDirectory("redis-lock");
-      return new ProcessBuilder(words)
-          .directory(folder.toFile())
-          .redirectErrorStream(true)
-          .redirectOutput(folder.resolve("log").toFile())
-          .start();
+      if (rig == null) {
+        rig = new ProcessBuilder(System.getenv("REDIS_LOCK_RIG"), "serve").redirectError(Redirect.INHERIT).start();
+      }
+      rig.outputWriter().append(order).append('\n').flush();
+      String reply = rig.inputReader().readLine();
+      if (reply == null || !reply.startsWith("ok")) throw new IllegalStateException(order + ": " + reply);
+      return reply.substring(2).strip();
     } catch (IOException error) {
       throw new UncheckedIOException(error);
-    }
-  }
-
-  /** Waits until a port replies. Ends the process and returns false if another one has the port. */
-  private static boolean isServed(int port, Process process) {
-    String info = until(() -> process.isAlive() ? infoAt(port) : "");
-    if (info.contains("process_id:" + process.pid() + "\r")) return true;
-    process.destroyForcibly();
-    return false;
-  }
-
-  /** Returns the INFO of the server at a port, or null if none replies. */
-  private static String infoAt(int port) {
-    try (Jedis probe = new Jedis("127.0.0.1", port)) {
-      return probe.info("server");
-    } catch (JedisException notYet) {
-      return null;
     }
   }
 
@@ -125,11 +90,11 @@ public final class TestServer implements AutoCloseable {
   }
 
   public void stop() {
-    signal("STOP");
+    order("freeze " + port);
   }
 
   public void goOn() {
-    signal("CONT");
+    order("thaw " + port);
   }
 
   /** Polls until the condition holds. */
@@ -167,23 +132,8 @@ public final class TestServer implements AutoCloseable {
     }
   }
 
-  private void signal(String signal) {
-    try {
-      new ProcessBuilder("kill", "-" + signal, "" + process.pid()).start().waitFor();
-    } catch (IOException | InterruptedException error) {
-      throw new AssertionError(error);
-    }
-  }
-
-  private static String environment(String name) {
-    String value = System.getenv(name);
-    if (value == null) throw new IllegalStateException(name + " isn't set");
-    return value;
-  }
-
   @Override
   public void close() {
-    goOn();
-    process.destroyForcibly();
+    order("end " + port);
   }
 }

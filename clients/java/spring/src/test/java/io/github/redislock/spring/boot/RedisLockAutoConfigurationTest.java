@@ -13,8 +13,6 @@ import io.github.redislock.spring.TlsProxy;
 import io.github.redislock.spring.integration.RedisLockRegistry;
 import io.github.redislock.spring.shedlock.RedisLockProvider;
 import io.micrometer.core.instrument.MeterRegistry;
-import java.io.IOException;
-import java.net.ServerSocket;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -78,10 +76,7 @@ class RedisLockAutoConfigurationTest {
   @ParameterizedTest
   @ValueSource(strings = {"lettuce", "jedis"})
   void locksUseTheCluster(String client) throws Exception {
-    TestServer node = opened(TestServer.start("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1",
-        "--cluster-port", "" + freePort()));
-    node.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383");
-    TestServer.await(() -> new String((byte[]) node.command("CLUSTER", "INFO")).contains("cluster_state:ok"));
+    TestServer node = opened(TestServer.cluster());
     ConfigurableApplicationContext application =
         started(client, "spring.data.redis.cluster.nodes=127.0.0.1:" + node.port());
     assertThat(waitedFence(application, node)).isPositive();
@@ -215,7 +210,7 @@ class RedisLockAutoConfigurationTest {
   @Test
   void anApplicationStartsWithoutItsServer() throws Exception {
     ConfigurableApplicationContext application =
-        started("lettuce", "spring.data.redis.port=" + freePort(), "redis-lock.command-timeout=300ms");
+        started("lettuce", "spring.data.redis.port=" + TestServer.freePort(), "redis-lock.command-timeout=300ms");
     Locks locks = application.getBean(Locks.class);
     assertThatExceptionOfType(UnavailableException.class).isThrownBy(() -> locks.lock("k").tryLock());
   }
@@ -303,11 +298,5 @@ class RedisLockAutoConfigurationTest {
   private <T extends AutoCloseable> T opened(T resource) {
     opened.add(resource);
     return resource;
-  }
-
-  private static int freePort() throws IOException {
-    try (ServerSocket free = new ServerSocket(0)) {
-      return free.getLocalPort();
-    }
   }
 }
