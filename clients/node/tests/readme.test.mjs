@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
@@ -78,8 +78,9 @@ for (const kind of ['ioredis', 'node-redis']) {
     t.after(primary.stop);
     const sentinel = await startSentinel(primary.port);
     t.after(sentinel.stop);
-    const encrypted = await startTlsServer(place);
+    const encrypted = await startTlsServer();
     t.after(encrypted.stop);
+    copyFileSync(encrypted.certificate, join(place, 'ca.crt'));
     const cluster = await startCluster();
     t.after(cluster.stop);
     for (const [name, from, { port }] of [
