@@ -1,9 +1,7 @@
-"""A server with the module. REDIS_SERVER and REDIS_LOCK_MODULE name the two."""
+"""Servers with the module. REDIS_LOCK_RIG names the program that starts them."""
 
-import contextlib
+import functools
 import os
-import signal
-import socket
 import subprocess
 import time
 
@@ -18,33 +16,30 @@ def until(what, is_so, patience=20.0):
         time.sleep(0.005)
 
 
+@functools.cache
+def rig():
+    """Start the program that starts servers, once. They end with this process."""
+    program = [os.environ["REDIS_LOCK_RIG"], "serve"]
+    return subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def order(*words):
+    """Send an order of tests/rig/src/main.rs. Return the words of its reply."""
+    print(*words, file=rig().stdin, flush=True)
+    status, *reply = rig().stdout.readline().split() or ["nothing"]
+    assert status == "ok", f"{words}: {status}"
+    return reply
+
+
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    return int(order("port")[0])
 
 
 class Server:
-    def __init__(self, folder, *options):
-        module = os.path.abspath(os.environ["REDIS_LOCK_MODULE"])
-        words = [
-            os.environ["REDIS_SERVER"],
-            "--bind", "127.0.0.1", "--save", "", "--dir", str(folder),
-            "--logfile", "server.log", "--loadmodule", module,
-        ]  # fmt: skip
-        # Another process may take the chosen port before the server does.
-        for _ in range(5):
-            self.port = free_port()
-            self.process = subprocess.Popen([*words, "--port", str(self.port), *options])
-            self.redis = Redis(port=self.port, protocol=2)
-            until("the server answers", lambda: self.answers() or self.process.poll() is not None)
-            if self.process.poll() is None:
-                return
-        raise RuntimeError("the server could not be started")
-
-    def answers(self):
-        with contextlib.suppress(Exception):
-            return self.redis.info("server")["process_id"] == self.process.pid
+    def __init__(self, *words):
+        port, *self.more = order(*words or ["start"])
+        self.port = int(port)
+        self.redis = Redis(port=self.port, protocol=2)
 
     def waiters(self, key):
         info = self.redis.execute_command("LOCK.INFO", key)
@@ -62,14 +57,19 @@ class Server:
     def other_releases(self, key):
         assert self.redis.execute_command("LOCK.RELEASE", key, "other") == 1
 
+    def freeze(self):
+        order("freeze", self.port)
+
+    def thaw(self):
+        order("thaw", self.port)
+
     def stop(self):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+        order("end", self.port)
 
 
 @pytest.fixture(scope="session")
-def shared_server(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("server"))
+def shared_server():
+    server = Server()
     yield server
     server.stop()
 
@@ -81,40 +81,18 @@ def server(shared_server):
 
 
 @pytest.fixture
-def own_server(tmp_path):
-    server = Server(tmp_path)
+def own_server():
+    server = Server()
     yield server
     server.stop()
 
 
 @pytest.fixture
-def sentinel_of(tmp_path):
-    """Start a Sentinel of a server, as mymaster. Return its port."""
-    processes = []
-
-    def start(server):
-        port = free_port()
-        config = tmp_path / "sentinel.conf"
-        config.write_text(
-            f"sentinel monitor mymaster 127.0.0.1 {server.port} 1\n"
-            "sentinel down-after-milliseconds mymaster 500\n"
-            "sentinel failover-timeout mymaster 2000\n"
-        )
-        words = [os.environ["REDIS_SERVER"], str(config), "--sentinel", "--port", str(port)]
-        processes.append(subprocess.Popen(words, stdout=subprocess.DEVNULL))
-        client = Redis(port=port)
-
-        def answers():
-            with contextlib.suppress(Exception):
-                return client.ping()
-
-        until("Sentinel answers", answers)
-        return port
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
+def sentinel(server):
+    """Start a Sentinel of the server, as mymaster. Return its port."""
+    sentinel = Server("sentinel", "mymaster", server.port)
+    yield sentinel.port
+    sentinel.stop()
 
 
 @pytest.fixture

@@ -4,14 +4,12 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
-import subprocess
 import threading
 import time
 
 import pytest
 import redis
-from conftest import free_port, until
+from conftest import Server, free_port, until
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from test_threads import in_thread
@@ -42,11 +40,11 @@ class Notes(Observer):
 
 @contextlib.contextmanager
 def standing_still(server):
-    server.process.send_signal(signal.SIGSTOP)
+    server.freeze()
     try:
         yield
     finally:
-        server.process.send_signal(signal.SIGCONT)
+        server.thaw()
 
 
 WRONG = {
@@ -109,25 +107,15 @@ def test_no_text_shows_the_token(server):
     assert "held" in repr(lock)
 
 
-def test_a_server_without_the_module_is_told_so(server, tmp_path):
-    port = free_port()
-    command = [server.process.args[0], "--port", str(port), "--save", "", "--dir", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+def test_a_server_without_the_module_is_told_so():
+    server = Server("bare")
     try:
-        client = Redis(port=port)
-        until("it answers", lambda: contextlib.suppress(redis.ConnectionError) and ping(client))
         with pytest.raises(ModuleMissing, match="hasn't loaded redis-lock") as failure:
-            Locks(client).lock(KEY, token="a-secret-token").acquire(5)
+            Locks(server.redis).lock(KEY, token="a-secret-token").acquire(5)
         assert "a-secret-token" not in repr(failure.value)
         assert failure.value.__cause__ is None and failure.value.__suppress_context__
     finally:
-        process.kill()
-        process.wait()
-
-
-def ping(client):
-    with contextlib.suppress(redis.ConnectionError):
-        return client.ping()
+        server.stop()
 
 
 def test_errors_are_those_of_redis_py_too():
@@ -171,20 +159,20 @@ def test_the_blocks_own_error_survives(own_server):
     began = None
     with pytest.raises(ZeroDivisionError):
         with lock:
-            own_server.process.send_signal(signal.SIGSTOP)
+            own_server.freeze()
             began = time.monotonic()
             1 / 0
     assert time.monotonic() - began < 4
     assert [it for it in notes.seen if it[0] == "unavailable" and "no answer" in it[1]]
-    own_server.process.send_signal(signal.SIGCONT)
+    own_server.thaw()
     until("it was released in the background", lambda: own_server.is_free(KEY))
 
 
 def test_a_block_whose_release_finds_no_server_raises_nothing(own_server):
     lock = Locks(Redis(port=own_server.port), observer=Notes()).lock(KEY)
     with lock:
-        own_server.process.send_signal(signal.SIGSTOP)
-    own_server.process.send_signal(signal.SIGCONT)
+        own_server.freeze()
+    own_server.thaw()
     until("it was released in the background", lambda: own_server.is_free(KEY))
 
 

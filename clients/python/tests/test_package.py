@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import Server, free_port, until
+from conftest import Server
 
 HERE = Path(__file__).parent.parent
 ROOT = HERE.parent.parent
@@ -57,60 +57,30 @@ def snippet_with(text):
     return code
 
 
-def takes_a_lock(code, folder="."):
+def takes_a_lock(code):
     """Run a program that makes a Locks object, and let it take a lock."""
     code += "with locks.lock('k') as lock: print(lock.owned())\n"
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, cwd=folder
-    )  # fmt: skip
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert (ran.stdout, ran.stderr) == ("True\n", ""), ran.stderr
 
 
-def test_sentinel_in_three_lines(server, sentinel_of):
-    port = sentinel_of(server)
-    takes_a_lock(snippet_with("master_for").replace("26379", str(port)))
+def test_sentinel_in_three_lines(sentinel):
+    takes_a_lock(snippet_with("master_for").replace("26379", str(sentinel)))
 
 
-def test_tls_in_three_lines(tmp_path):
-    def openssl(*words):
-        subprocess.run(["openssl", *words], cwd=tmp_path, check=True, capture_output=True)
-
-    new = ["-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca")
-    openssl("req", *new[:3], "-keyout", "key", "-out", "csr", "-subj", "/CN=localhost")
-    (tmp_path / "names").write_text("subjectAltName=DNS:localhost")
-    openssl(
-        "x509",
-        "-req",
-        "-in",
-        "csr",
-        "-CA",
-        "ca.crt",
-        "-CAkey",
-        "ca.key",
-        "-CAcreateserial",
-        "-days",
-        "2",
-        "-out",
-        "crt",
-        "-extfile",
-        "names",
-    )
-    port = free_port()
-    server = Server(tmp_path, "--tls-port", str(port), "--tls-cert-file", "crt", "--tls-key-file", "key",
-                    "--tls-ca-cert-file", "ca.crt", "--tls-auth-clients", "no")  # fmt: skip
+def test_tls_in_three_lines():
+    server = Server("tls")
     try:
-        takes_a_lock(snippet_with("ssl=True").replace("6390", str(port)), tmp_path)
+        port, certificate = server.more
+        code = snippet_with("ssl=True").replace("6390", port).replace("ca.crt", certificate)
+        takes_a_lock(code)
     finally:
         server.stop()
 
 
-def test_a_cluster_in_three_lines(tmp_path):
-    # Otherwise the bus port is 10000 higher, which may be too high.
-    server = Server(tmp_path, "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+def test_a_cluster_in_three_lines():
+    server = Server("cluster", 1)
     try:
-        server.redis.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-        until("it is up", lambda: server.redis.cluster("info")["cluster_state"] == "ok")
         takes_a_lock(snippet_with("RedisCluster(").replace("7001", str(server.port)))
     finally:
         server.stop()

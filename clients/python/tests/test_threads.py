@@ -101,13 +101,12 @@ def test_waiters_take_no_connection_of_the_pool(server):
             assert len({outcome() for outcome in outcomes}) == 5
 
 
-def test_a_client_of_sentinel_leaves_the_old_primary(server, sentinel_of, tmp_path):
+def test_a_client_of_sentinel_leaves_the_old_primary(server, sentinel):
     """Fail over while the old primary lives, and Sentinel can't reach it."""
-    sentinel_of_old = Redis(port=sentinel_of(server), decode_responses=True)
-    port = sentinel_of_old.connection_pool.connection_kwargs["port"]
-    newer = Server(tmp_path)
+    sentinel_of_old = Redis(port=sentinel, decode_responses=True)
+    newer = Server()
     try:
-        client = Sentinel([("127.0.0.1", port)]).master_for("mymaster")
+        client = Sentinel([("127.0.0.1", sentinel)]).master_for("mymaster")
         locks = Locks(client)
         outcomes = [
             in_thread(acquired_and_released, locks.lock(f"k{number}")) for number in range(4)
@@ -129,11 +128,9 @@ def test_a_client_of_sentinel_leaves_the_old_primary(server, sentinel_of, tmp_pa
         newer.stop()
 
 
-def test_a_client_of_a_unix_socket(own_server, tmp_path):
+def test_a_client_of_a_unix_socket():
     path = f"/tmp/redislock-{os.getpid()}.sock"
-    own_server.redis.shutdown(nosave=True)
-    own_server.process.wait()
-    server = Server(tmp_path, "--unixsocket", path)
+    server = Server("start", "--unixsocket", path)
     try:
         with Locks(Redis(unix_socket_path=path)).lock(KEY) as lock:
             assert not server.is_free(KEY)
@@ -166,12 +163,12 @@ def test_threads_that_share_a_lock_exclude_each_other(server):
 def test_a_release_that_outlasts_the_lease_spares_the_next_thread(own_server):
     lock = Locks(Redis(port=own_server.port), command_timeout=3).lock(KEY, lease=2, renew=False)
     lock.acquire()
-    own_server.process.send_signal(signal.SIGSTOP)
+    own_server.freeze()
     release = in_thread(lock.release)
     next_one = in_thread(acquired_and_released, lock)
     with pytest.raises(Unavailable):
         release()
-    own_server.process.send_signal(signal.SIGCONT)
+    own_server.thaw()
     assert next_one()
     until("it is free", lambda: own_server.is_free(KEY))
 
@@ -181,11 +178,11 @@ def test_a_release_whose_answer_came_too_late_was_a_release(own_server):
     lock = Locks(Redis(port=own_server.port), command_timeout=5).lock(KEY)
     assert lock.acquire(timeout=20)
     lock._commands.command_timeout = 0.3
-    own_server.process.send_signal(signal.SIGSTOP)
+    own_server.freeze()
     lock._deadline = lambda: time.monotonic() + 20
     release, began = in_thread(lock.release), time.monotonic()
     until("it was sent twice", lambda: time.monotonic() > began + 1)
-    own_server.process.send_signal(signal.SIGCONT)
+    own_server.thaw()
     assert release()
     assert not lock.lost
     assert own_server.is_free(KEY)
@@ -384,14 +381,14 @@ def test_a_server_that_stands_still_doesnt_hold_up_the_time_limit(own_server):
     own_server.other_holds(KEY)
     outcome, began = in_thread(lock.acquire, timeout=2.0), time.monotonic()
     own_server.until_waiting(KEY)
-    own_server.process.send_signal(signal.SIGSTOP)
+    own_server.freeze()
     try:
         with pytest.raises(redis.TimeoutError):
             outcome()
         # The conformance suite measures it exactly, in the best of some rounds.
         assert 2 <= time.monotonic() - began < 4
     finally:
-        own_server.process.send_signal(signal.SIGCONT)
+        own_server.thaw()
 
 
 def test_many_grants_leave_little_behind(server):

@@ -2,15 +2,11 @@
 
 import subprocess
 import sys
-import tempfile
 
 from conftest import Server
 
-with tempfile.TemporaryDirectory() as folder:
-    server = Server(folder)
-    try:
-        words = [word.replace("{port}", str(server.port)) for word in sys.argv[1:]]
-        status = subprocess.run(words).returncode
-    finally:
-        server.stop()
+server = Server()
+words = [word.replace("{port}", str(server.port)) for word in sys.argv[1:]]
+status = subprocess.run(words).returncode
+server.stop()
 sys.exit(status)
