@@ -285,6 +285,30 @@ fn the_documents_of_packages_are_all_there_and_their_links_lead_somewhere() {
     assert_links_lead_somewhere(folder.path(), root(), &address);
 }
 
+/// These packages have the texts by symbolic links, which `cargo package` follows. Node's own tests
+/// look at what `npm pack` makes, Python's at the wheel.
+#[test]
+fn the_packages_of_libraries_have_the_licences_of_the_project() {
+    let texts = ["LICENSE", "LICENSE-APACHE", "LICENSE-MIT"];
+    for library in ["php", "php/laravel", "php/symfony", "python", "rust"] {
+        for text in texts {
+            let name = format!("clients/{library}/{text}");
+            assert_eq!(text_of(&name), text_of(text), "{name}");
+        }
+    }
+    let mut listing = Command::new("cargo");
+    listing.args(["package", "--list", "--allow-dirty", "--offline"]);
+    let output = listing
+        .args(["--package", "redis-lock-client"])
+        .current_dir(root())
+        .output()
+        .expect("it runs");
+    let files = String::from_utf8_lossy(&output.stdout);
+    for text in texts {
+        assert!(files.lines().any(|file| file == text), "{output:?}");
+    }
+}
+
 // --- the scripts of the Debian package ----------------------------------------------------------
 
 /// Runs the script that Debian runs after the package is gone, on this root. Returns its output.

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -101,3 +102,13 @@ def test_the_package_is_typed_and_has_the_modules_version(tmp_path):
     assert "redislock/asyncio.py" in names
     assert not [name for name in names if "test" in name]
     assert len([name for name in names if "LICENSE" in name]) == 3
+
+
+def test_a_source_package_has_the_licences_of_the_project(tmp_path):
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=HERE, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    (built,) = tmp_path.iterdir()
+    with tarfile.open(built) as files:
+        for name in ("LICENSE", "LICENSE-APACHE", "LICENSE-MIT"):
+            packed = files.extractfile(f"{built.name.removesuffix('.tar.gz')}/{name}")
+            assert packed.read() == (ROOT / name).read_bytes()
