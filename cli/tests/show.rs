@@ -39,7 +39,8 @@ fn cluster(count: u16) -> Vec<Server> {
     for node in &nodes {
         // Each meets all: one that is met may forget it again before others hear of it.
         for other in nodes.iter().filter(|other| other.port() != node.port()) {
-            node.call(format!("CLUSTER MEET 127.0.0.1 {}", other.port()))
+            let (port, bus) = (other.port(), other.bus_port());
+            node.call(format!("CLUSTER MEET 127.0.0.1 {port} {bus}"))
                 .okay();
         }
     }

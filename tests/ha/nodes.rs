@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
-use support::{eventually, free_port, until, Client, Expect, Flavour, Grant, Server};
+use support::{eventually, until, Client, Expect, Flavour, Grant, Server};
 
 const SLOTS: usize = 16_384;
 const PRIMARIES: usize = 3;
@@ -70,7 +70,7 @@ impl Cluster {
             .okay();
         }
         let first = &cluster.nodes[0];
-        let (port, bus_port) = (first.port(), bus_port(first));
+        let (port, bus_port) = (first.port(), first.bus_port());
         for node in &cluster.nodes[1..] {
             node.call(format!("CLUSTER MEET 127.0.0.1 {port} {bus_port}"))
                 .okay();
@@ -391,7 +391,6 @@ pub fn assert_take_turns(
 fn start_node() -> Server {
     Server::builder()
         .config("cluster-enabled yes")
-        .config(&format!("cluster-port {}", free_port()))
         .config(&format!("cluster-node-timeout {NODE_TIMEOUT_MS}"))
         .config("cluster-allow-replica-migration no")
         .start()
@@ -400,11 +399,6 @@ fn start_node() -> Server {
 fn slots_of(primary: usize) -> RangeInclusive<usize> {
     let first = |number: usize| SLOTS * number / PRIMARIES;
     first(primary)..=first(primary + 1) - 1
-}
-
-fn bus_port(node: &Server) -> String {
-    let reply = node.call("CONFIG GET cluster-port").list();
-    Ok(reply[1].clone()).text()
 }
 
 /// Returns the id of the node that serves a slot, according to `node`.

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use support::history::{assert_no_writer_overlaps, Hold, Mode};
 use support::load::{soak_time, Dice};
-use support::{
-    free_port, unix_time_ms, until, Client, Expect, Grant, Server, LONG, PATIENCE, WRONGTYPE,
-};
+use support::{unix_time_ms, until, Client, Expect, Grant, Server, LONG, PATIENCE, WRONGTYPE};
 
 /// Acquires one key.
 #[track_caller]
@@ -814,7 +812,6 @@ fn clients_that_wait_for_random_pairs_never_deadlock_and_never_share_a_key() {
 fn cluster_of_one() -> Server {
     let server = Server::builder()
         .config("cluster-enabled yes")
-        .config(&format!("cluster-port {}", free_port()))
         .config("cluster-require-full-coverage no")
         .start();
     server.call("CLUSTER ADDSLOTSRANGE 0 16383").okay();

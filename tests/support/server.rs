@@ -124,6 +124,11 @@ impl Server {
         self.process.port()
     }
 
+    /// Returns the port of the cluster's bus, if the server is a node of a cluster.
+    pub fn bus_port(&self) -> u16 {
+        self.process.bus_port()
+    }
+
     /// Returns the server's working directory.
     pub fn dir(&self) -> &Path {
         self.dir.path()

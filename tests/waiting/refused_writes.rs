@@ -70,8 +70,9 @@ fn a_lock_that_migrates_has_one_holder() {
             && source.call("PING").is_ok()
             && source.call("EXISTS foo").is_ok()
     });
+    let (port, bus) = (source.port(), source.bus_port());
     target
-        .call(format!("CLUSTER MEET 127.0.0.1 {}", source.port()))
+        .call(format!("CLUSTER MEET 127.0.0.1 {port} {bus}"))
         .okay();
     let ids = |server: &Server| server.call("CLUSTER MYID").text();
     let (source_id, target_id) = (ids(&source), ids(&target));

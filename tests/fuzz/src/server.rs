@@ -99,6 +99,11 @@ impl Server {
         self.process.port()
     }
 
+    /// Returns the port of the cluster's bus, if the server is a node of a cluster.
+    pub fn bus_port(&self) -> u16 {
+        self.process.bus_port()
+    }
+
     /// Calls the command with the words of `line`.
     pub fn ask<T: FromRedisValue>(&self, line: &str) -> Result<T> {
         let words: Vec<&[u8]> = line.split_whitespace().map(str::as_bytes).collect();

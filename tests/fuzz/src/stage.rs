@@ -170,7 +170,8 @@ fn cluster(setup: &Setup) -> Result<Vec<Server>> {
     let _: () = primary.ask("CLUSTER SET-CONFIG-EPOCH 9")?;
     let _: () = other.ask("CLUSTER SET-CONFIG-EPOCH 7")?;
     for server in [replica, other] {
-        let _: () = server.ask(&format!("CLUSTER MEET 127.0.0.1 {}", primary.port()))?;
+        let (port, bus) = (primary.port(), primary.bus_port());
+        let _: () = server.ask(&format!("CLUSTER MEET 127.0.0.1 {port} {bus}"))?;
     }
     for server in &servers {
         server.until("it knows all nodes", || {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Result};
 use redis::RedisResult;
 
-use crate::{free_port, Process};
+use crate::Process;
 
 const SLOTS: usize = 16_384;
 
@@ -18,8 +18,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub fn node_lines() -> Vec<String> {
     vec![
         "cluster-enabled yes".to_owned(),
-        // Otherwise 10,000 above the server's port, where another process may listen.
-        format!("cluster-port {}", free_port()),
         "cluster-node-timeout 5000".to_owned(),
         "cluster-announce-ip 127.0.0.1".to_owned(),
     ]
@@ -27,8 +25,8 @@ pub fn node_lines() -> Vec<String> {
 
 /// Joins nodes to a cluster with equal parts of the slots, and waits until it serves all of them.
 pub fn form_cluster(nodes: &[Process]) -> Result<()> {
-    let bus: Vec<String> = nodes[0].ask("CONFIG GET cluster-port")?;
-    let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", nodes[0].port(), bus[1]);
+    let (port, bus) = (nodes[0].port(), nodes[0].bus_port());
+    let meet = format!("CLUSTER MEET 127.0.0.1 {port} {bus}");
     for (number, node) in nodes.iter().enumerate() {
         let start = |number: usize| SLOTS * number / nodes.len();
         let (from, to) = (start(number), start(number + 1) - 1);

@@ -93,9 +93,11 @@ impl Plan {
         }
     }
 
-    fn configuration(&self, dir: &Path, port: u16) -> String {
+    fn configuration(&self, dir: &Path, ports: Ports) -> String {
         let always = [
-            format!("port {port}"),
+            format!("port {}", ports.clients),
+            // Otherwise 10,000 above, where the system gives ports to outgoing connections.
+            format!("cluster-port {}", ports.bus),
             "bind 127.0.0.1".to_owned(),
             format!("dir \"{}\"", dir.display()),
             format!("logfile \"{}\"", dir.join(LOG_FILE).display()),
@@ -125,11 +127,18 @@ impl Plan {
     }
 }
 
+/// The ports of a process: for clients, and for the bus if it is a node of a cluster.
+#[derive(Clone, Copy)]
+struct Ports {
+    clients: u16,
+    bus: u16,
+}
+
 /// A running server. It is killed when this goes out of scope, and its directory stays.
 pub struct Process {
     plan: Plan,
     dir: PathBuf,
-    port: u16,
+    ports: Ports,
     child: Mutex<Child>,
 }
 
@@ -159,13 +168,16 @@ impl Process {
             *module = path.with_context(|| format!("no module at {}", module.display()))?;
         }
         for _ in 0..STARTS {
-            let port = free_port();
-            match launched(&plan, dir, port) {
+            let ports = Ports {
+                clients: free_port(),
+                bus: free_port(),
+            };
+            match launched(&plan, dir, ports) {
                 Ok(child) => {
                     return Ok(Process {
                         plan,
                         dir: dir.to_owned(),
-                        port,
+                        ports,
                         child: Mutex::new(child),
                     })
                 }
@@ -179,13 +191,13 @@ impl Process {
         bail!("no free port for the server in {STARTS} starts");
     }
 
-    /// Starts the server again in the same directory and on the same port. Kills it first if it is
+    /// Starts the server again in the same directory and on the same ports. Kills it first if it is
     /// still running.
     pub fn restart(&mut self) -> Result<()> {
         self.kill();
-        match launched(&self.plan, &self.dir, self.port) {
+        match launched(&self.plan, &self.dir, self.ports) {
             Ok(child) => self.child = Mutex::new(child),
-            Err(Refused::PortTaken) => bail!("port {} is taken", self.port),
+            Err(Refused::PortTaken) => bail!("port {} is taken", self.port()),
             Err(Refused::Other(reason)) => bail!("no restart: {reason:#}\n{}", self.log_tail()),
         }
         Ok(())
@@ -203,7 +215,12 @@ impl Process {
 
     /// Returns the port that the server listens on.
     pub fn port(&self) -> u16 {
-        self.port
+        self.ports.clients
+    }
+
+    /// Returns the port of the cluster's bus, if the server is a node of a cluster.
+    pub fn bus_port(&self) -> u16 {
+        self.ports.bus
     }
 
     /// Returns the server's working directory.
@@ -266,7 +283,7 @@ impl Process {
         let mut words = Cmd::new();
         words.arg(command.split(' ').collect::<Vec<_>>());
         let mut connection =
-            Client::open((Ipv4Addr::LOCALHOST.to_string(), self.port))?.get_connection()?;
+            Client::open((Ipv4Addr::LOCALHOST.to_string(), self.port()))?.get_connection()?;
         words.query(&mut connection)
     }
 
@@ -298,9 +315,9 @@ impl Drop for Process {
     }
 }
 
-fn launched(plan: &Plan, dir: &Path, port: u16) -> Result<Child, Refused> {
+fn launched(plan: &Plan, dir: &Path, ports: Ports) -> Result<Child, Refused> {
     let config = dir.join(CONFIG_FILE);
-    fs::write(&config, plan.configuration(dir, port))?;
+    fs::write(&config, plan.configuration(dir, ports))?;
     let stderr = OpenOptions::new()
         .create(true)
         .append(true)
@@ -312,7 +329,7 @@ fn launched(plan: &Plan, dir: &Path, port: u16) -> Result<Child, Refused> {
         .stderr(stderr)
         .spawn()
         .with_context(|| format!("{} can't be run", plan.program.display()))?;
-    let ready = until_ready(&mut child, plan, dir, port);
+    let ready = until_ready(&mut child, plan, dir, ports.clients);
     if ready.is_err() {
         kill(&mut child);
     }
