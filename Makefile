@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := build
 # One package manager at a time; cargo itself runs in parallel.
 .NOTPARALLEL:
-.PHONY: help deps build-deps run-deps test-deps port build cli run unit quick test test-ha test-matrix test-stalled check demo
+.PHONY: help deps build-deps run-deps test-deps port build cli run unit quick test test-ha test-speed test-matrix test-stalled check demo
 .PHONY: soak fuzz storms memcheck bench bench-peers bench-docs instructions clean
 
 # The server's port for `make run`.
@@ -104,6 +104,11 @@ test: test-deps build ## run every test against a real server
 test-ha: test-deps build ## run the tests of replicas, Sentinel, Cluster and independent masters (2 minutes)
 	@$(FOUND); $(NEXTEST) --test ha --test-threads=$(TEST_THREADS)
 
+test-speed: test-deps build ## time how soon the next waiter is served, on SERVERS; needs a quiet machine
+	@$(FOUND); status=0; for server in $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER"); do \
+	  REDIS_SERVER="$$server" $(NEXTEST) --test latency --test-threads=1 || status=1; \
+	done; exit $$status
+
 test-matrix: test-deps build ## run test and test-ha against each of SERVERS="/path/to/redis-server ..."
 	@sh scripts/matrix.sh $(SERVERS)
 
@@ -120,7 +125,7 @@ check: build-deps deny ## run rustfmt, clippy, rustdoc, cycles of files and the 
 	cargo fmt --all --check
 	@$(FOUND); set -x; cargo test --quiet --test cycles
 	@$(FOUND); set -x; cargo clippy --workspace --all-targets -- -D warnings
-	@$(FOUND); set -x; cargo clippy --test ha --test upgrade --test packages --test monitoring --test vanished --test spring_shop -- -D warnings
+	@$(FOUND); set -x; cargo clippy --test ha --test latency --test upgrade --test packages --test monitoring --test vanished --test spring_shop -- -D warnings
 	@$(FOUND); set -x; RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 demo: run-deps build ## show an oversold flash sale, without a lock and with one

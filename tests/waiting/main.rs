@@ -8,7 +8,6 @@
 //! - `places`: LOCK.QUEUE: places without a connection
 //! - `places_program`: a program of threads that all use places
 //! - `notify`: NOTIFY: the message when a place is granted
-//! - `latency`: how soon the next waiter is served
 //! - `slow_commands`: waits beside commands that take long
 //! - `deadlock`: waits that would never end
 //! - `script_clients`: the clients by which the server runs scripts
@@ -16,7 +15,6 @@
 mod deadlock;
 mod freed_clients;
 mod keep;
-mod latency;
 mod notify;
 mod places;
 mod places_program;

@@ -1,7 +1,6 @@
-//! The delay until the next waiter has a freed lock, and its cost. Each test runs alone, because
-//! other work of the machine can only add to the delay.
+//! The delay until the next waiter has a freed lock, and its cost: `make test-speed`. The bounds need
+//! a quiet machine, and each test runs alone.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use support::crowd;
@@ -9,18 +8,12 @@ use support::crowd::Crowd;
 use support::{until, Client, Expect, Server, LONG};
 
 /// The path of the function below that runs in the other process of a crowd.
-const CROWD: &str = "latency::the_process_of_a_crowd";
+const CROWD: &str = "the_process_of_a_crowd";
 
 #[test]
 #[ignore = "the other process of tests below, not a test"]
 fn the_process_of_a_crowd() {
     crowd::be();
-}
-
-/// Makes the other tests of this file wait until the guard is dropped.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asserts that the median of `rounds` measurements is below `most`. A machine that is busy with
@@ -64,7 +57,6 @@ fn hand_over(server: &Server, waiter: &mut Client, kind: &str, free: impl FnOnce
 
 #[test]
 fn a_lock_is_the_next_ones_within_1_ms_of_its_release() {
-    let _alone = alone();
     let server = Server::start();
     let mut holder = server.client();
     let mut waiter = server.client();
@@ -78,7 +70,6 @@ fn a_lock_is_the_next_ones_within_1_ms_of_its_release() {
 
 #[test]
 fn a_lock_or_permit_is_the_next_ones_within_5_ms_of_the_end_of_its_lease() {
-    let _alone = alone();
     for kind in ["", "SHARED LIMIT 2"] {
         let server = Server::start();
         let mut waiter = server.client();
@@ -102,7 +93,6 @@ fn a_lock_or_permit_is_the_next_ones_within_5_ms_of_the_end_of_its_lease() {
 #[test]
 fn a_session_is_the_next_ones_within_1_ms_of_the_end_of_its_connection() {
     type End = fn(&Server, Client);
-    let _alone = alone();
     let server = Server::start();
     let mut waiter = server.client();
     let ends: [End; 3] = [
@@ -123,7 +113,6 @@ fn a_session_is_the_next_ones_within_1_ms_of_the_end_of_its_connection() {
 
 #[test]
 fn a_session_is_the_next_ones_within_5_ms_of_the_death_of_its_process() {
-    let _alone = alone();
     let server = Server::start();
     let mut waiter = server.client();
     assert_median_below(Duration::from_millis(5), 9, || {
@@ -135,7 +124,6 @@ fn a_session_is_the_next_ones_within_5_ms_of_the_death_of_its_process() {
 
 #[test]
 fn a_thousand_sessions_of_a_killed_process_are_free_within_100_ms() {
-    let _alone = alone();
     let server = Server::start();
     let mut waiter = server.client();
     assert_median_below(Duration::from_millis(100), 1, || {
@@ -177,7 +165,6 @@ fn closing_time(server: &Server) -> Duration {
 
 #[test]
 fn a_connection_without_a_session_costs_next_to_nothing_at_its_end() {
-    let _alone = alone();
     let with = Server::start();
     // The module looks at closed connections only if a session exists, here another client's.
     let _holder = tied(&with);
