@@ -248,17 +248,24 @@ thread_local! {
 /// The right to the machine: rows share it, except for one that plays alone.
 static MACHINE: RwLock<()> = RwLock::new(());
 
+/// The most times that a late row plays alone.
+const ALONE: usize = 3;
+
 /// Plays a row beside others. A row that fails only by being late, or after an outage though it makes
-/// none, plays again alone, because other rows may have kept the machine busy.
+/// none, plays again alone, because other rows may have kept the machine busy. Other programs may
+/// still do, so it plays up to three times.
 fn tried(client: &Client, setting: &Setting, behaviour: &Behaviour) -> Result<(), Failed> {
     let beside_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-    let played = play(client, setting, behaviour);
+    let mut played = play(client, setting, behaviour);
     drop(beside_others);
-    if !matches!(played, Err(Failure::Late(_))) {
-        return played.map_err(Failed::from);
+    for _ in 0..ALONE {
+        if !matches!(played, Err(Failure::Late(_))) {
+            break;
+        }
+        let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+        played = play(client, setting, behaviour);
     }
-    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
-    play(client, setting, behaviour).map_err(Failed::from)
+    played.map_err(Failed::from)
 }
 
 /// The reason why a row failed.

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use redis::{from_redis_value, Value};
@@ -43,6 +44,16 @@ impl World {
     /// Notes that the row fails because of its time alone.
     pub fn set_late(&mut self) {
         self.late = true;
+    }
+
+    /// Asserts that the best of some rounds was in time. If it wasn't, the row fails because of its
+    /// time alone.
+    #[track_caller]
+    pub fn assert_in_time(&mut self, best: Option<Duration>, latest: Duration) {
+        if best.is_none_or(|best| best > latest) {
+            self.set_late();
+            panic!("late in each round: {best:?}, due within {latest:?}");
+        }
     }
 
     /// Tells whether the row fails because of its time alone.

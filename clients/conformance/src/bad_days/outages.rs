@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::cells::{rounds, Column, Due, Round, CLEAN, COMMAND_TIMEOUT};
+use super::cells::{rounds, Column, Due, Round, CLEAN, COMMAND_TIMEOUT, PATIENT_MS};
 use super::faults::{Outage, Waits, KILLED, OUT_OF_MEMORY};
 use crate::driver::{Asked, Driver};
 use crate::servers::within;
@@ -151,19 +151,20 @@ fn play_during(
     }
     // A client that has tried has its connection.
     hold(driver, Try);
-    driver.release(Try.lock());
+    driver.answer(&driver.begin_release(Try.lock()));
+    world.until_free(&Try.key());
     let waits = waiter.begin_acquire(Ever.lock(), None);
     let given_up = driver.begin_acquire(Cancel.lock(), None);
     for column in [Ever, Cancel] {
         world.until_waiting(&column.key(), 1);
     }
-    let limited = driver.begin_acquire(Limit.lock(), Some(LONG_MS));
     let block = driver.begin_block(Block.lock(), REPORTED, LONG, None);
     let failing = driver.begin_block(FailingBlock.lock(), REPORTED, LONG, Some("boom"));
     let [inside, inside_failing] = [Block, FailingBlock].map(|column| {
-        let event = driver.event_of_lock("in", column.lock(), LONG);
+        let event = driver.event_of_lock("in", column.lock(), REPORTED);
         event.expect("the block begins").at
     });
+    let limited = driver.begin_acquire(Limit.lock(), Some(LONG_MS));
     world.until_waiting(&Limit.key(), 1);
 
     (outage.begin)(world);
@@ -218,7 +219,7 @@ fn play_during(
 pub fn out_of_memory_during(world: &mut World) {
     use Column::{Block, Extend, Release};
     rounds(world, "out_of_memory_during", |world, round| {
-        let driver = driver(world);
+        let driver = world.driver_with(json!({"command_timeout_ms": PATIENT_MS}));
         for column in [Release, Extend, Block] {
             make_lock(&driver, column);
         }
@@ -226,8 +227,8 @@ pub fn out_of_memory_during(world: &mut World) {
             hold(&driver, column);
         }
         let work = Duration::from_millis(200);
-        let block = driver.begin_block(Block.lock(), WAIT, work, None);
-        let inside = driver.event_of_lock("in", Block.lock(), LONG);
+        let block = driver.begin_block(Block.lock(), REPORTED, work, None);
+        let inside = driver.event_of_lock("in", Block.lock(), REPORTED);
         let inside = inside.expect("the block begins").at;
         (OUT_OF_MEMORY.begin)(world);
         let released = driver.begin_release(Release.lock());
@@ -259,16 +260,16 @@ pub fn out_of_memory_during(world: &mut World) {
 pub fn restarted(world: &mut World) {
     rounds(world, "restarted", |world, round| {
         use Column::{Block, Extend, Limit, Release, Try};
-        let driver = world.driver_with(json!({"command_timeout_ms": 8000}));
+        let driver = world.driver_with(json!({"command_timeout_ms": PATIENT_MS}));
         for column in [Try, Limit, Release, Extend, Block] {
             make_lock(&driver, column);
         }
         for column in [Release, Extend] {
             hold(&driver, column);
         }
-        let block = driver.begin_block(Block.lock(), WAIT, Duration::from_millis(300), None);
+        let block = driver.begin_block(Block.lock(), REPORTED, Duration::from_millis(300), None);
         driver
-            .event_of_lock("in", Block.lock(), LONG)
+            .event_of_lock("in", Block.lock(), REPORTED)
             .expect("the block begins");
         (KILLED.begin)(world);
         let calls = [
@@ -295,7 +296,7 @@ pub fn restarted(world: &mut World) {
 
 /// Stops a node whose slots another node takes over. The client must look for the slots anew.
 pub fn taken_over(world: &mut World) {
-    let driver = world.driver_with(json!({"command_timeout_ms": 8000}));
+    let driver = world.driver_with(json!({"command_timeout_ms": PATIENT_MS}));
     driver.lock("warm", json!({"keys": ["{t}warm"]}));
     driver.try_acquire("warm").fence();
     world.servers.take_over();

@@ -12,7 +12,7 @@ use crate::world::World;
 
 /// A block's work, in whose middle the process stands still for longer than its lease.
 const WORK: Duration = Duration::from_secs(2);
-const WAIT: Duration = Duration::from_secs(1);
+const WAIT: Duration = Duration::from_secs(5);
 
 /// The locks are lost, by the process's own clock. The block says so, unless it fails by itself.
 pub fn paused(world: &mut World) {

@@ -4,17 +4,23 @@ use std::time::{Duration, Instant};
 
 use serde_json::{json, Value};
 
-use super::cells::{rounds, Column, Due, Round, CLEAN};
+use super::cells::{rounds, Column, Due, Round, CLEAN, PATIENT_MS};
 use super::faults::{as_user, change_user, make_user, PASSWORD};
 use crate::driver::Driver;
 use crate::world::World;
 
 const DENIED: &[&str] = &["denied"];
 
+fn driver(world: &World, connect: &Value) -> Driver {
+    let mut fields = connect.clone();
+    fields["command_timeout_ms"] = json!(PATIENT_MS);
+    world.driver_with(fields)
+}
+
 /// Plays the calls that acquire a lock. Each gets the error at once, also a wait for ever.
 fn refused(world: &mut World, row: &str, connect: &Value, expected: &[&str]) {
     rounds(world, row, |world, round| {
-        let driver = world.driver_with(connect.clone());
+        let driver = driver(world, connect);
         play_refused(round, &driver, expected);
     });
 }
@@ -66,7 +72,7 @@ pub fn no_right_to_release(world: &mut World) {
     make_user(world);
     rounds(world, "no_right_to_release", |world, round| {
         change_user(world, "+@all");
-        let driver = world.driver_with(as_user(PASSWORD));
+        let driver = driver(world, &as_user(PASSWORD));
         for column in [Release, Block, FailingBlock] {
             driver.lock(
                 column.lock(),
@@ -75,7 +81,7 @@ pub fn no_right_to_release(world: &mut World) {
         }
         driver.try_acquire(Release.lock()).fence();
         let work = Duration::from_millis(500);
-        let wait = Duration::from_secs(1);
+        let wait = Duration::from_secs(5);
         let block = driver.begin_block(Block.lock(), wait, work, None);
         let failing = driver.begin_block(FailingBlock.lock(), wait, work, Some("boom"));
         for column in [Block, FailingBlock] {
@@ -105,8 +111,8 @@ pub fn no_right_to_extend(world: &mut World) {
     make_user(world);
     rounds(world, "no_right_to_extend", |world, round| {
         change_user(world, "+@all");
-        let driver = world.driver_with(as_user(PASSWORD));
-        let options = json!({"keys": [Extend.key()], "lease_ms": 2000});
+        let driver = driver(world, &as_user(PASSWORD));
+        let options = json!({"keys": [Extend.key()], "lease_ms": 3000});
         let token = driver.lock(Extend.lock(), options);
         driver.try_acquire(Extend.lock()).fence();
         change_user(world, "-lock.extend -lock.mextend");
@@ -119,7 +125,7 @@ pub fn no_right_to_extend(world: &mut World) {
             DENIED,
         );
         change_user(world, "+@all");
-        let told = driver.loss_within(Extend.lock(), Duration::from_millis(2500));
+        let told = driver.loss_within(Extend.lock(), Duration::from_millis(3500));
         round.check(Extend, "the lock isn't lost", || told.is_none());
         round.check(Extend, "the lock is renewed", || {
             world.left_of(&Extend.key(), &token) > 0
@@ -141,7 +147,7 @@ pub fn no_right_to_the_channel(world: &mut World) {
     make_user(world);
     change_user(world, "resetchannels");
     rounds(world, "no_right_to_the_channel", |world, round| {
-        let driver = world.driver_with(as_user(PASSWORD));
+        let driver = driver(world, &as_user(PASSWORD));
         for column in [Try, Limit] {
             driver.lock(column.lock(), json!({"keys": [column.key()]}));
         }

@@ -48,7 +48,7 @@ pub fn a_lease_that_is_not_renewed_is_told_lost_in_time(world: &mut World) {
         assert_eq!(driver.losses(name), 1);
         after
     });
-    assert!(times.iter().min() <= Some(&(lease + LATE)), "{times:?}");
+    world.assert_in_time(times.into_iter().min(), lease + LATE);
 }
 
 pub fn a_deleted_lock_is_told_lost_within_a_lease(world: &mut World) {

@@ -6,7 +6,7 @@ use redis::Value;
 use serde_json::json;
 
 use super::LATE;
-use crate::servers::{until, within, SOON};
+use crate::servers::{until, SOON};
 use crate::world::{text, World};
 
 const KEY: &str = "{t}k";
@@ -65,7 +65,7 @@ pub fn a_lock_stays_for_its_least_time(world: &mut World) {
         assert!(asked.elapsed() >= least, "{:?}", asked.elapsed());
         granted.at.elapsed()
     });
-    assert!(times.iter().min() <= Some(&(least + LATE)), "{times:?}");
+    world.assert_in_time(times.into_iter().min(), least + LATE);
     // After that time the release frees the lock at once.
     driver.acquire("a");
     assert_eq!(driver.loss_within("a", least), None);
@@ -126,12 +126,15 @@ pub fn the_longest_hold_ends_in_time(world: &mut World) {
         let told = driver.loss_within(name, longest + SOON);
         let after = told.expect("the loss is told") - asked;
         assert!(after >= longest, "told after {after:?}");
-        let is_free = || world.servers.info(&key).is_none().then_some(());
-        assert!(within(LATE, is_free).is_some(), "the server still has it");
+        until("the lock is free", || world.servers.info(&key).is_none());
+        let freed = asked.elapsed();
         assert!(!driver.release(name));
-        after
+        (after, freed)
     });
-    assert!(times.iter().min() <= Some(&(longest + LATE)), "{times:?}");
+    let [told, freed] = [times.map(|(told, _)| told), times.map(|(_, freed)| freed)];
+    world.assert_in_time(told.into_iter().min(), longest + LATE);
+    // Otherwise the last renewal's lease would still run.
+    world.assert_in_time(freed.into_iter().min(), longest + 2 * LATE);
 }
 
 pub fn a_block_releases_and_has_its_fence(world: &mut World) {
@@ -179,11 +182,11 @@ pub fn replicas_acknowledge(world: &mut World) {
 pub fn too_few_replicas_are_told(world: &mut World) {
     let driver = world.driver();
     driver.lock("a", json!({"keys": [KEY], "replicas": 1}));
-    for wait_ms in [Some(0), Some(3000), None] {
+    for wait_ms in [Some(0), Some(15_000), None] {
         let asked = driver.begin_acquire("a", wait_ms);
         let answer = driver.answer(&asked);
         assert_eq!(answer.error(), Some("not_replicated"), "{answer}");
-        assert!(answer.after < Duration::from_secs(2), "{answer}");
+        assert!(answer.after < Duration::from_secs(10), "{answer}");
     }
     world.until_free(KEY);
 }
@@ -197,20 +200,15 @@ pub fn silent_replicas_are_told(world: &mut World) {
     let driver = world.driver_with(json!({"command_timeout_ms": 600}));
     driver.lock("a", json!({"keys": [KEY], "replicas": 1}));
     world.servers.stop_replica();
-    let rounds = [(); 3].map(|()| {
+    let told = [(); 3].map(|()| {
         let answer = driver.try_acquire("a");
-        let error = answer.error().map(str::to_owned);
+        let error = answer.error().unwrap_or_default();
+        assert!(
+            ["not_replicated", "unavailable"].contains(&error),
+            "{answer}"
+        );
         world.until_free(KEY);
-        (error, answer.after)
+        (error == "not_replicated").then_some(answer.after)
     });
-    let names = |name: &str| {
-        rounds
-            .iter()
-            .filter(|(it, _)| it.as_deref() == Some(name))
-            .count()
-    };
-    let (told, late) = (names("not_replicated"), names("unavailable"));
-    assert!(told > 0 && told + late == rounds.len(), "{rounds:?}");
-    let best = rounds.iter().map(|(_, after)| *after).min();
-    assert!(best <= Some(timeout + LATE), "{rounds:?}");
+    world.assert_in_time(told.into_iter().flatten().min(), timeout + LATE);
 }
