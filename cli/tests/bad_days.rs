@@ -20,6 +20,9 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// the command.
 const LATE: Duration = Duration::from_millis(900);
 
+/// The most times that a call is played. A busy machine may delay it in some of them.
+const ROUNDS: u32 = 5;
+
 /// The commands that are played, each with its words. `-t` is a second for all of them.
 const CALLS: [(&str, &str); 8] = [
     ("try", "run k --nb -- echo ran"),
@@ -110,15 +113,27 @@ impl Day {
                 self.goes_on(line, text);
                 continue;
             }
-            let (outcome, took) = self.play(line);
-            let told = format!("{}{}", outcome.out, outcome.err);
-            assert_eq!(outcome.code(), *code, "{line}: {told}");
-            assert!(told.contains(text), "{line}: {text:?} isn't in {told:?}");
-            assert!(took < LIMIT + LATE, "{line} took {took:?}");
-            for never in ["os error", "ran\n"] {
-                assert!(!told.contains(never) || *code == 0, "{line}: {told:?}");
-            }
+            let late = (0..ROUNDS).all(|_| self.is_late(line, *code, text));
+            assert!(!late, "{line} is late in each round");
         }
+    }
+
+    /// Plays a call, and asserts what it prints and ends with. Returns true if it ends late. A reply
+    /// that comes later than the limit may change what it prints.
+    #[track_caller]
+    fn is_late(&self, line: &str, code: i32, text: &str) -> bool {
+        let (outcome, took) = self.play(line);
+        let told = format!("{}{}", outcome.out, outcome.err);
+        for never in ["os error", "ran\n"] {
+            assert!(!told.contains(never) || code == 0, "{line}: {told:?}");
+        }
+        let is_right = outcome.code() == code && told.contains(text);
+        assert!(
+            is_right || took > LIMIT,
+            "{line} ended with {} after {took:?}, without {text:?}: {told:?}",
+            outcome.code()
+        );
+        !is_right || took >= LIMIT + LATE
     }
 }
 
@@ -127,12 +142,15 @@ impl Day {
     fn goes_on(&self, line: &str, text: &str) {
         let own: Vec<&str> = line.split(' ').collect();
         let words = [&["-t", "1s"], self.options, &own].concat();
-        let mut job = Job::start(&mut redis_lock(self.port, &words));
-        std::thread::sleep(LIMIT + LATE);
-        assert!(!job.is_over(), "{line}: {:?}", job.outcome());
-        job.send(Signal::TERM);
-        let told = job.outcome().err;
-        assert!(told.contains(text), "{line}: {text:?} isn't in {told:?}");
+        let tells = |within: Duration| {
+            let mut job = Job::start(&mut redis_lock(self.port, &words));
+            std::thread::sleep(within);
+            assert!(!job.is_over(), "{line}: {:?}", job.outcome());
+            job.send(Signal::TERM);
+            job.outcome().err.contains(text)
+        };
+        let told = (1..=ROUNDS).any(|round| tells(round * (LIMIT + LATE)));
+        assert!(told, "{line} doesn't tell {text:?}");
     }
 }
 

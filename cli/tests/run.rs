@@ -877,7 +877,7 @@ fn a_server_that_dies_loses_the_lock_by_the_end_of_the_lease() {
     let died = Instant::now();
     assert_eq!(job.outcome().code(), 79);
     assert!(
-        died.elapsed() < Duration::from_millis(7_500),
+        died.elapsed() < Duration::from_secs(15),
         "{:?}",
         died.elapsed()
     );
@@ -894,7 +894,7 @@ fn a_server_that_stands_still_beyond_the_lease_loses_the_lock() {
     let ended = stood.elapsed();
     kill_process(process, Signal::CONT).expect("it is there");
     assert_eq!(outcome.code(), 79);
-    assert!(ended < Duration::from_millis(7_500), "{ended:?}");
+    assert!(ended < Duration::from_secs(15), "{ended:?}");
 }
 
 #[test]
@@ -928,7 +928,7 @@ fn a_server_that_does_not_answer_at_the_end_is_not_waited_for() {
         outcome.err.contains("the lock stays until its lease ends"),
         "{outcome:?}"
     );
-    assert!(began.elapsed() < Duration::from_secs(6));
+    assert!(began.elapsed() < Duration::from_secs(15));
 }
 
 // --- redis-lock itself ----------------------------------------------------------------------

@@ -112,13 +112,13 @@ fn a_waiter_is_granted_with_its_data() {
 fn a_session_keeps_its_data_while_it_is_renewed() {
     let server = Server::start();
     let mut tied = server.client();
-    tied.call("LOCK.ACQUIRE k a PX 300 SESSION DATA why")
+    tied.call("LOCK.ACQUIRE k a PX 600 SESSION DATA why")
         .grant();
     until("it was renewed", || {
         let info = server.known_lock("k");
         let holder = info.holder();
         assert_eq!(holder.text("data"), "why");
-        holder.int("held-ms") > 900
+        holder.int("held-ms") > 1_800
     });
     tied.close();
     until("it ended", || server.lock_info("k").is_none());

@@ -959,7 +959,8 @@ fn no_writer_overlaps_anyone_among_readers_and_writers() {
                 } else {
                     Mode::Shared
                 };
-                while Instant::now() < end {
+                // A client of a busy machine may need longer for its part.
+                while Instant::now() < end || contender.holds.len() <= 3 {
                     contender.turn(mode);
                 }
                 records.add(contender.holds);

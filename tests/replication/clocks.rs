@@ -265,11 +265,15 @@ fn a_wait_that_outlasts_many_moves_of_the_clock_ends_in_time() {
 
 #[test]
 fn leases_end_when_the_clock_is_set_beyond_them_and_the_next_is_told_soon() {
-    const ROUNDS: i64 = 5;
+    const SOON: Duration = Duration::from_millis(200);
     let clock = Clock::new();
     let server = clock.server();
     let mut fastest = PATIENCE;
-    for round in 1..=ROUNDS {
+    for round in 1..=20 {
+        // A busy machine may delay some rounds, but not every round.
+        if round > 5 && fastest < SOON {
+            break;
+        }
         server
             .call(format!("LOCK.ACQUIRE k{round} a {LONG}"))
             .grant();
@@ -286,8 +290,7 @@ fn leases_end_when_the_clock_is_set_beyond_them_and_the_next_is_told_soon() {
         let left_ms = server.call(format!("LOCK.CHECK k{round} b")).int();
         assert!((1..=600_000).contains(&left_ms), "{left_ms}");
     }
-    // A busy machine may delay some rounds, but not every round.
-    assert!(fastest < Duration::from_millis(200), "{fastest:?}");
+    assert!(fastest < SOON, "{fastest:?}");
 }
 
 #[test]

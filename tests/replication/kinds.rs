@@ -892,7 +892,7 @@ fn random_command(dice: &mut Dice) -> String {
     } else {
         format!("2 {first} {second}")
     };
-    let lease = *dice.pick(&["", "PX 20", "PX 300000", "EX 500", "PX 150 SESSION"]);
+    let lease = *dice.pick(&["", "PX 20", "PX 300000", "EX 500", "PX 600 SESSION"]);
     let data = *dice.pick(&["", "", "DATA who", "DATA why"]);
     // Whole seconds, so that several grants are raised to one fence.
     let next_s = unix_time_us() / 1_000_000 + 1;

@@ -572,7 +572,7 @@ fn info_tells_how_long_was_waited_and_held() {
         let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
         let begun = Instant::now();
         until("it was held for a while", || {
-            begun.elapsed() > Duration::from_millis(120)
+            begun.elapsed() > Duration::from_millis(500)
         });
         server.call("LOCK.RELEASE k a").int();
         waiter.recv().grant();
@@ -581,10 +581,10 @@ fn info_tells_how_long_was_waited_and_held() {
     let [wait_p50, wait_p99, wait_max, hold_p50, hold_p99, hold_max] =
         [1, 2, 3, 4, 5, 6].map(|at| measure(&server, MEASURES[at]));
     // `b` waited as long as `a` held, three times. `b` itself held only for a moment.
-    assert!((118..10_000).contains(&wait_p50), "{wait_p50}");
+    assert!((498..30_000).contains(&wait_p50), "{wait_p50}");
     assert!(wait_p50 <= wait_p99 && wait_p99 <= wait_max, "{wait_max}");
     assert!(hold_p50 < wait_p50 && hold_p99 <= hold_max, "{hold_p50}");
-    assert!((118..10_000).contains(&hold_max), "{hold_max}");
+    assert!((498..30_000).contains(&hold_max), "{hold_max}");
 }
 
 #[test]

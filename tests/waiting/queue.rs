@@ -420,7 +420,7 @@ fn a_wait_ends_with_a_nil_when_its_time_has_passed() {
 #[test]
 fn waits_end_in_the_order_of_their_times() {
     let server = server_with_holder();
-    let mut slow = server.waiter("LOCK.WAIT k b BLOCK 1000");
+    let mut slow = server.waiter("LOCK.WAIT k b BLOCK 3000");
     let mut fast = server.client();
     fast.send("LOCK.WAIT k c BLOCK 60");
     let mut endless = server.waiter(format!("LOCK.WAIT k d {LONG} BLOCK 0"));
@@ -435,9 +435,9 @@ fn waits_end_in_the_order_of_their_times() {
 #[test]
 fn a_lease_that_ended_before_the_wait_did_is_a_grant_however_late_the_server_looks() {
     let server = server_with_holder();
-    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG} BLOCK 1000"));
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG} BLOCK 2000"));
     // The lease and the wait both end within the sleep.
-    server.call_all(&["LOCK.EXTEND k a PX 30", "DEBUG SLEEP 1.1"]);
+    server.call_all(&["LOCK.EXTEND k a PX 30", "DEBUG SLEEP 2.1"]);
     assert_granted(&server, &mut waiter, "b");
 }
 
@@ -906,12 +906,12 @@ fn the_same_token_from_a_new_connection_takes_over_the_position() {
 #[test]
 fn a_position_taken_over_has_the_new_ones_timeout() {
     let server = server_with_holder();
-    let mut old = server.waiter("LOCK.WAIT k b BLOCK 1000");
+    let mut old = server.waiter("LOCK.WAIT k b BLOCK 2000");
     let mut new = server.waiter(format!("LOCK.WAIT k b {LONG}"));
     assert!(old.recv().error().starts_with("UNBLOCKED "));
     // A second waiter's later timeout shows that the old wait's timeout has passed.
     let mut hasty = server.client();
-    hasty.call("LOCK.WAIT k c BLOCK 1000").nil();
+    hasty.call("LOCK.WAIT k c BLOCK 2000").nil();
     assert_still_waits(&server, &mut new);
     let mut newest = server.client();
     newest.send("LOCK.WAIT k b BLOCK 50");

@@ -12,7 +12,7 @@ fn node() -> Server {
 fn too_few_replicas_hold_back_a_grant_by_the_timer() {
     let server = server_with_holder();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
-    let mut impatient = server.waiter("LOCK.WAIT k c BLOCK 1000");
+    let mut impatient = server.waiter("LOCK.WAIT k c BLOCK 2000");
     server.call_all(&[
         "LOCK.EXTEND k a PX 30",
         "CONFIG SET min-replicas-to-write 1",
@@ -43,7 +43,7 @@ fn a_failing_disk_holds_back_a_grant_by_the_timer() {
     });
     server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
-    let mut impatient = server.waiter("LOCK.WAIT k c BLOCK 1000");
+    let mut impatient = server.waiter("LOCK.WAIT k c BLOCK 2000");
     server.call_all(&[
         "LOCK.EXTEND k a PX 30",
         "CONFIG SET stop-writes-on-bgsave-error yes",

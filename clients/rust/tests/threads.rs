@@ -577,7 +577,7 @@ fn threads_with_one_handle_exclude_each_other_in_order() {
     assert!(lock.acquire_within(wait).expect("an answer").is_none());
     assert!(guard.release().expect("an answer"));
     // A thread on a busy machine may begin late in a round.
-    let in_order = (0..5).any(|_| order_of_six(&server, &lock).is_sorted());
+    let in_order = (0..20).any(|_| order_of_six(&server, &lock).is_sorted());
     assert!(in_order, "in no round");
 }
 
@@ -633,7 +633,7 @@ fn a_lock_stays_at_least_as_long_as_asked() {
     assert!(lock.owned().expect("an answer"));
     server.until_free("k");
     assert!(start.elapsed() >= at_least, "{:?}", start.elapsed());
-    assert!(start.elapsed() < 2 * at_least, "{:?}", start.elapsed());
+    assert!(start.elapsed() < LEASE / 2, "{:?}", start.elapsed());
 }
 
 #[test]
@@ -647,7 +647,7 @@ fn a_hold_ends_in_time_though_it_is_renewed() {
     until("the hold has ended", || guard.is_lost());
     let held = start.elapsed();
     assert!(held > max_hold - Duration::from_millis(50), "{held:?}");
-    assert!(held < max_hold + Duration::from_secs(2), "{held:?}");
+    assert!(held < 2 * max_hold, "{held:?}");
     server.until_free("k");
 }
 
@@ -942,7 +942,7 @@ fn a_late_cleanup_leaves_the_next_grant_alone() {
                     "{refused:?}"
                 );
                 let late = start.elapsed().saturating_sub(limit);
-                assert!(late < Duration::from_millis(250), "{late:?} late");
+                assert!(late < Duration::from_secs(1), "{late:?} late");
             }
             let next = scope.spawn(|| lock.acquire());
             // Only the absence of a grant shows that the next acquire waits for the release.

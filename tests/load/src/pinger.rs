@@ -169,7 +169,7 @@ mod tests {
                 0 => break,
                 count => unread += count,
             }
-            if pass == 10 {
+            if pass == 2 {
                 thread::sleep(STALL);
             }
             client.write_all(&PONG.repeat(unread / ping))?;
@@ -190,11 +190,10 @@ mod tests {
             drop(server.join());
             latency
         })?;
-        // About half of the 400 PINGs were due during the stall, and waited for half of it on
-        // average.
         assert!(latency.max_ms() > 190.0, "max {}", latency.max_ms());
-        let third_quarter = latency.percentile_ms(75.0);
-        assert!(third_quarter > 50.0, "75 % within {third_quarter} ms");
+        // About 150 PINGs were due in the stall more than 50 ms before its end.
+        let waited = latency.histogram.count_between(50_000, u64::MAX);
+        assert!(waited > 100, "{waited} PINGs waited");
         Ok(())
     }
 }
