@@ -60,7 +60,7 @@ const fn number(digits: &str) -> c_int {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counted = Counted;
+static ALLOCATOR: Counted = Counted(&state::BYTES);
 
 /// A step of loading. Returns the reason if the module can't be loaded.
 type LoadStep = fn(&Context) -> Result<(), String>;

@@ -8,6 +8,7 @@
 
 mod config;
 mod info_times;
+mod memory;
 mod operations;
 mod removal;
 mod spans;
