@@ -30,6 +30,7 @@ pub mod effect;
 pub mod grammar;
 pub mod hints;
 pub mod operation;
+pub mod raised;
 pub mod state;
 pub mod store;
 pub mod table;

@@ -2,6 +2,7 @@
 
 use redis_lock_core::effect::{self, Change, Effect, Word};
 use redis_lock_core::hints::{likely, unlikely};
+use redis_lock_core::raised::Raised;
 use redis_lock_core::store::KeyState;
 use redis_lock_core::values::holder::{Holder, Mode};
 use redis_lock_core::values::lock::Lock;
@@ -20,8 +21,7 @@ use crate::state::FENCES;
 /// Applies and replicates the effects of an operation, in their order.
 #[inline]
 pub fn apply_all(store: &mut ServerStore<'_>, effects: &[Effect<'_>]) {
-    let state = store.state();
-    state.applying.set(true);
+    let _applying = Raised::new(&store.state().applying);
     let mut rest = effects;
     while let Some((effect, behind)) = rest.split_first() {
         let (applied, key) = apply_one(store, effect);
@@ -37,7 +37,6 @@ pub fn apply_all(store: &mut ServerStore<'_>, effects: &[Effect<'_>]) {
         }
         rest = behind.get(alike..).unwrap_or_default();
     }
-    state.applying.set(false);
 }
 
 /// Returns how many of the following effects can share this one's RENEW.

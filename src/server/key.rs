@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 
 use redis_lock_core::hints::likely;
+use redis_lock_core::raised::Raised;
 use redis_lock_core::store::KeyState;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
@@ -124,9 +125,10 @@ impl Key {
     /// Deletes the key and closes it.
     #[inline(always)]
     pub fn delete(self) {
-        state::with(|state| state.deleting.set(true));
-        server!(RedisModule_DeleteKey(self.key));
-        state::with(|state| state.deleting.set(false));
+        state::with(|state| {
+            let _deleting = Raised::new(&state.deleting);
+            server!(RedisModule_DeleteKey(self.key));
+        });
     }
 }
 
