@@ -14,8 +14,8 @@
 //! The layers, each using only those below it: [`commands`] and [`callbacks`], [`engine`],
 //! [`server`], [`state`], the core. This crate decides nothing about locks.
 //!
-//! All code here runs on the server's main thread, except the free and save callbacks of
-//! [`datatype`].
+//! All code here runs in calls of the server, which holds its lock meanwhile, see
+//! [`state::entered`]. The exception is the free callback of [`datatype`].
 #![allow(
     missing_docs,
     reason = "the crate exports nothing but what redis_module! writes"
@@ -39,12 +39,14 @@ mod state;
 
 use std::ffi::c_int;
 
-use redis_module::{raw, Context, RedisString};
+use redis_module::{raw, Context};
 
 use callbacks::{datatype, events, info_section};
 use engine::{blocking, cron};
+use server::calls::Str;
 use server::memory::Counted;
 use server::{api, boundary, config, filter, keepalive, key_events, timer};
+use state::entered::{self, Entered};
 
 /// The version in the server's form: 10000 * major + 100 * minor + patch.
 const VERSION: c_int = 10_000 * number(env!("CARGO_PKG_VERSION_MAJOR"))
@@ -94,8 +96,8 @@ const STEPS: [LoadStep; 16] = [
 /// server.
 ///
 /// # Safety
-/// Only the server may call this, with a context and `argc` strings that are valid until the call
-/// returns.
+/// Only the server may call this, with its lock held, and with a context and `argc` strings that are
+/// valid until the call returns.
 #[no_mangle]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn RedisModule_OnLoad(
@@ -103,7 +105,8 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: `ctx` is the server's context for this call. The name is a C string.
+    // SAFETY: the caller guarantees that `ctx` is the server's context for this call. The name is a
+    // C string.
     let taken = unsafe {
         raw::Export_RedisModule_Init(
             ctx,
@@ -115,10 +118,12 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     if !api::has_memory() {
         return raw::REDISMODULE_ERR as c_int;
     }
-    let ctx = Context::new(ctx);
-    // SAFETY: the server passes `argc` strings, which are valid until the call returns.
-    let arguments = unsafe { api::strings(argv, argc) };
-    let loaded = boundary::guard(|| load(&ctx, taken, arguments));
+    // SAFETY: the caller guarantees that: the server holds its lock while it loads a module, and
+    // passes a context and `argc` strings that are valid until this returns.
+    let (entered, ctx, arguments) =
+        unsafe { (Entered::new(), api::context(ctx), api::strings(argv, argc)) };
+    entered::record_main_thread();
+    let loaded = boundary::guard(entered, |_| load(&ctx, taken, arguments));
     let loaded = loaded.unwrap_or_else(|| Err("loading it panicked".to_owned()));
     let (status, level, text) = match loaded {
         Ok(()) => (
@@ -136,20 +141,13 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     status as c_int
 }
 
-fn load(
-    ctx: &Context,
-    taken: c_int,
-    arguments: &[*mut raw::RedisModuleString],
-) -> Result<(), String> {
+fn load(ctx: &Context, taken: c_int, arguments: &[Str<'_>]) -> Result<(), String> {
     if taken != raw::REDISMODULE_OK as c_int {
         return Err("a module named lock is loaded already".to_owned());
     }
     // Before the arguments: reading them needs functions that the server may lack.
     api::probe(ctx)?;
-    let words: Vec<&[u8]> = arguments
-        .iter()
-        .map(|it| RedisString::string_as_slice(*it))
-        .collect();
+    let words: Vec<&[u8]> = arguments.iter().map(|it| it.bytes()).collect();
     config::take_arguments(&words)?;
     STEPS.iter().try_for_each(|step| step(ctx))
 }

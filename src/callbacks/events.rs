@@ -9,54 +9,46 @@ use redis_lock_core::values::name::Name;
 use redis_module::{raw, Context, RedisString};
 
 use crate::engine::{acknowledgements, blocking, cron, recorder};
-use crate::server::api::{self, server};
+use crate::server::calls::{function, Str};
 use crate::server::fence_key::Saver;
 use crate::server::{
-    boundary, clock, config, fence_key, filter, keepalive, key, key_events, propagation, replicas,
-    timer,
+    api, boundary, clock, config, fence_key, filter, keepalive, key, key_events, propagation,
+    replicas, timer,
 };
 use crate::state;
+use crate::state::entered::Entered;
 use crate::state::pending_events::{Event, ALL_DATABASES};
 
 /// Subscribes to all events that concern locks.
 pub fn subscribe(ctx: &Context) -> Result<(), String> {
-    api::subscribe(ctx, raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush))?;
-    api::subscribe(ctx, raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap))?;
-    api::subscribe(ctx, raw::REDISMODULE_EVENT_LOADING, Some(on_loading))?;
-    api::subscribe(
-        ctx,
-        raw::REDISMODULE_EVENT_PERSISTENCE,
-        Some(on_persistence),
-    )?;
-    api::subscribe(
-        ctx,
-        raw::REDISMODULE_EVENT_REPLICA_CHANGE,
-        Some(on_replica_change),
-    )?;
-    api::subscribe(
-        ctx,
-        raw::REDISMODULE_EVENT_CLIENT_CHANGE,
-        Some(on_client_change),
-    )?;
-    api::subscribe(ctx, raw::REDISMODULE_EVENT_CONFIG, Some(on_config_change))?;
-    api::subscribe(ctx, raw::REDISMODULE_EVENT_EVENTLOOP, Some(on_event_loop))?;
-    api::subscribe(
-        ctx,
-        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
-        Some(on_role_change),
-    )?;
-    api::subscribe(
-        ctx,
-        raw::REDISMODULE_EVENT_MODULE_CHANGE,
-        Some(on_module_change),
-    )?;
+    let callbacks: [(u64, raw::RedisModuleEventCallback); 10] = [
+        (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
+        (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
+        (raw::REDISMODULE_EVENT_LOADING, Some(on_loading)),
+        (raw::REDISMODULE_EVENT_PERSISTENCE, Some(on_persistence)),
+        (
+            raw::REDISMODULE_EVENT_REPLICA_CHANGE,
+            Some(on_replica_change),
+        ),
+        (raw::REDISMODULE_EVENT_CLIENT_CHANGE, Some(on_client_change)),
+        (raw::REDISMODULE_EVENT_CONFIG, Some(on_config_change)),
+        (raw::REDISMODULE_EVENT_EVENTLOOP, Some(on_event_loop)),
+        (
+            raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+            Some(on_role_change),
+        ),
+        (raw::REDISMODULE_EVENT_MODULE_CHANGE, Some(on_module_change)),
+    ];
+    for (event, callback) in callbacks {
+        // SAFETY: each callback requires what the server passes it for its event.
+        unsafe { api::subscribe(ctx, event, callback) }?;
+    }
     let class = raw::REDISMODULE_NOTIFY_GENERIC | raw::REDISMODULE_NOTIFY_EXPIRED;
-    match server!(RedisModule_SubscribeToKeyspaceEvents(
-        ctx.ctx,
-        class,
-        Some(on_key)
-    )) {
-        Some(0) => Ok(()),
+    // SAFETY: the context is valid by its type. The callback requires what the server passes it.
+    let status =
+        unsafe { function!(RedisModule_SubscribeToKeyspaceEvents)(ctx.ctx, class, Some(on_key)) };
+    match status {
+        0 => Ok(()),
         _ => Err("the server refused a subscription to keyspace events".to_owned()),
     }
 }
@@ -69,7 +61,7 @@ fn record_database(db: i32) {
     }
 }
 
-extern "C" fn on_flush(
+unsafe extern "C" fn on_flush(
     _: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     sub: u64,
@@ -78,9 +70,12 @@ extern "C" fn on_flush(
     if sub != raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
         return;
     }
-    boundary::guard(|| {
+    // SAFETY: the server calls this with its lock held.
+    let entered = unsafe { Entered::new() };
+    boundary::guard(entered, |_| {
         state::with(|state| state.early_expiries.clear());
-        // SAFETY: the server passes this event a `RedisModuleFlushInfo` that is valid for the call.
+        // SAFETY: by its documentation, the server passes this event a `RedisModuleFlushInfo` or
+        // null, and keeps it until this returns.
         let info = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
         let db = info.map_or(ALL_DATABASES, |info| info.dbnum);
         let any_scheduled = state::look(LockTable::is_any_scheduled).unwrap_or(true);
@@ -91,15 +86,16 @@ extern "C" fn on_flush(
     });
 }
 
-extern "C" fn on_swap(
+unsafe extern "C" fn on_swap(
     _: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     _: u64,
     data: *mut c_void,
 ) {
-    boundary::guard(|| {
-        // SAFETY: the server passes this event a `RedisModuleSwapDbInfo` that is valid for the
-        // call.
+    // SAFETY: the server calls this with its lock held.
+    let entered = unsafe { Entered::new() };
+    boundary::guard(entered, |_| {
+        // SAFETY: as in `on_flush`, with a `RedisModuleSwapDbInfo`.
         let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
         let Some(info) = info else { return };
         state::with(|state| state.early_expiries.clear());
@@ -111,14 +107,16 @@ extern "C" fn on_swap(
     });
 }
 
-extern "C" fn on_loading(
+unsafe extern "C" fn on_loading(
     _: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     sub: u64,
     _: *mut c_void,
 ) {
     if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
-        boundary::guard(|| {
+        // SAFETY: the server calls this with its lock held.
+        let entered = unsafe { Entered::new() };
+        boundary::guard(entered, |_| {
             fence_key::take_in();
             record_database(ALL_DATABASES);
         });
@@ -127,13 +125,15 @@ extern "C" fn on_loading(
 
 /// Handles the start and the end of writing a file, by this process or a child. The event names the
 /// writer.
-extern "C" fn on_persistence(
+unsafe extern "C" fn on_persistence(
     _: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     sub: u64,
     _: *mut c_void,
 ) {
-    boundary::guard(|| match sub {
+    // SAFETY: the server calls this with its lock held.
+    let entered = unsafe { Entered::new() };
+    boundary::guard(entered, |_| match sub {
         raw::REDISMODULE_SUBEVENT_PERSISTENCE_ENDED
         | raw::REDISMODULE_SUBEVENT_PERSISTENCE_FAILED => fence_key::take_out(),
         raw::REDISMODULE_SUBEVENT_PERSISTENCE_RDB_START
@@ -142,13 +142,15 @@ extern "C" fn on_persistence(
     });
 }
 
-extern "C" fn on_replica_change(
+unsafe extern "C" fn on_replica_change(
     _: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     sub: u64,
     _: *mut c_void,
 ) {
-    boundary::guard(|| {
+    // SAFETY: the server calls this with its lock held.
+    let entered = unsafe { Entered::new() };
+    boundary::guard(entered, |_| {
         replicas::forget_online();
         if sub == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
             recorder::record(|pending| pending.has_new_replica = true);
@@ -156,7 +158,7 @@ extern "C" fn on_replica_change(
     });
 }
 
-extern "C" fn on_client_change(
+unsafe extern "C" fn on_client_change(
     _: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     sub: u64,
@@ -165,9 +167,10 @@ extern "C" fn on_client_change(
     if sub != raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
         return;
     }
-    boundary::guard(|| {
-        // SAFETY: the server passes this event a `RedisModuleClientInfo` that is valid for the
-        // call.
+    // SAFETY: the server calls this with its lock held.
+    let entered = unsafe { Entered::new() };
+    boundary::guard(entered, |_| {
+        // SAFETY: as in `on_flush`, with a `RedisModuleClientInfo`.
         if let Some(info) = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() } {
             blocking::record_client_gone(info.id);
             state::with(|state| state.rights.borrow_mut().forget_changer(info.id));
@@ -180,40 +183,46 @@ extern "C" fn on_client_change(
     });
 }
 
-extern "C" fn on_config_change(
+unsafe extern "C" fn on_config_change(
     ctx: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     _: u64,
     _: *mut c_void,
 ) {
-    boundary::guard(|| {
+    // SAFETY: the server calls this with its lock held and a context for the call.
+    let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
+    boundary::guard(entered, |_| {
         propagation::expect_append_only_file();
-        config::read_max_clients(&Context::new(ctx));
+        config::read_max_clients(&ctx);
     });
 }
 
 /// Handles the load or unload of another module.
-extern "C" fn on_module_change(
+unsafe extern "C" fn on_module_change(
     ctx: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     _: u64,
     _: *mut c_void,
 ) {
-    boundary::guard(|| {
-        key_events::look_for_other_modules(&Context::new(ctx));
+    // SAFETY: the server calls this with its lock held and a context for the call.
+    let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
+    boundary::guard(entered, |_| {
+        key_events::look_for_other_modules(&ctx);
         filter::look_at_other_modules();
     });
 }
 
 /// Handles a change of the server's role. The timer does the rest.
-extern "C" fn on_role_change(
+unsafe extern "C" fn on_role_change(
     ctx: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     _: u64,
     _: *mut c_void,
 ) {
-    boundary::guard(|| {
-        api::record_role(&Context::new(ctx));
+    // SAFETY: the server calls this with its lock held and a context for the call.
+    let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
+    boundary::guard(entered, |_| {
+        api::record_role(&ctx);
         propagation::expect_replicas();
         if api::is_replica() {
             state::pending(|pending| pending.events.push(Event::Demoted));
@@ -222,15 +231,17 @@ extern "C" fn on_role_change(
     });
 }
 
-extern "C" fn on_event_loop(
+unsafe extern "C" fn on_event_loop(
     ctx: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
     sub: u64,
     _: *mut c_void,
 ) {
-    boundary::guard(|| match sub {
+    // SAFETY: the server calls this with its lock held and a context for the call.
+    let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
+    boundary::guard(entered, |_| match sub {
         raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP => {
-            acknowledgements::before_sleep(&Context::new(ctx));
+            acknowledgements::before_sleep(&ctx);
             blocking::before_sleep();
             cron::check_clock();
         }
@@ -242,16 +253,16 @@ extern "C" fn on_event_loop(
     });
 }
 
-extern "C" fn on_key(
+unsafe extern "C" fn on_key(
     ctx: *mut raw::RedisModuleCtx,
     _class: c_int,
     event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
-    // SAFETY: the server passes the event's name, a C string that is valid for the call.
+    // SAFETY: the server passes the event's name, a C string that it keeps until this returns.
     if unlikely(may_concern_locks(unsafe { event.read() })) {
-        // SAFETY: as above.
-        on_expiry_or_move(ctx, unsafe { CStr::from_ptr(event) }, key);
+        // SAFETY: as above, for this call.
+        unsafe { on_expiry_or_move(ctx, event, key) };
     }
     raw::REDISMODULE_OK as c_int
 }
@@ -262,14 +273,22 @@ fn may_concern_locks(first: c_char) -> bool {
     matches!(first as u8, b'e' | b'p' | b'r' | b'm')
 }
 
+/// Handles a keyspace event that may concern locks.
+///
+/// # Safety
+/// The arguments are the server's for a call of [`on_key`] that runs.
 #[inline(never)]
-fn on_expiry_or_move(
+unsafe fn on_expiry_or_move(
     ctx: *mut raw::RedisModuleCtx,
-    event: &CStr,
+    event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) {
-    boundary::guard(|| {
-        let ctx = Context::new(ctx);
+    // SAFETY: the server calls `on_key` with its lock held and a context for the call. It keeps the
+    // event's name, a C string, and the key's name until `on_key` returns.
+    let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
+    // SAFETY: as above.
+    let (event, key) = unsafe { (CStr::from_ptr(event), Str::new(key)) };
+    boundary::guard(entered, |_| {
         if event == c"expired" {
             record_expired(&ctx, key);
         } else if state::any_locks() || state::has_waiters() {
@@ -281,7 +300,7 @@ fn on_expiry_or_move(
 
 /// Records that a key may have become a lock, or that a lock's expiry may no longer be that of its
 /// leases.
-fn record_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleString) {
+fn record_key_event(ctx: &Context, event: &CStr, key: Str<'_>) {
     let event = match event.to_bytes() {
         b"expire" | b"persist" => KeyEvent::Expiry,
         b"restore" => KeyEvent::Restored,
@@ -289,7 +308,7 @@ fn record_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleStrin
         b"rename_to" | b"move_to" => KeyEvent::Arrives,
         _ => return,
     };
-    let string = RedisString::new(None, key);
+    let string = key.retained();
     // Most keys that get an expiry are no locks, so the key's type is checked first. A key that
     // leaves is checked when it arrives.
     let lock = event == KeyEvent::Leaves || key::forget_expiry(ctx, &string);
@@ -311,10 +330,10 @@ fn record_key_event(ctx: &Context, event: &CStr, key: *mut raw::RedisModuleStrin
     }
 }
 
-fn record_expired(ctx: &Context, key: *mut raw::RedisModuleString) {
+fn record_expired(ctx: &Context, key: Str<'_>) {
     state::with(|state| {
         if state.early_expiries.is_leaving() {
-            let name = Name::new(api::selected_db(ctx), RedisString::string_as_slice(key));
+            let name = Name::new(api::selected_db(ctx), key.bytes());
             if state.early_expiries.expire(&name) {
                 timer::fire_in(1);
             }

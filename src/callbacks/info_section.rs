@@ -1,6 +1,7 @@
 //! `INFO lock`: the module's counts and times.
 
 use std::ffi::{c_int, CStr, CString};
+use std::ptr;
 use std::sync::atomic::Ordering;
 
 use redis_lock_core::state::buckets::Buckets;
@@ -9,20 +10,29 @@ use redis_lock_core::state::lost_holds::{LostHolds, UnlinkedHolds};
 use redis_lock_core::table::{Counters, LockTable};
 use redis_module::{raw, Context};
 
-use crate::server::api::server;
 use crate::server::boundary;
+use crate::server::calls::{self, function, Lent, Passed};
+use crate::state::entered::{self, Entered};
 use crate::state::{self, BYTES, FENCES, LOCKS};
 
 /// Registers the section.
 pub fn register(ctx: &Context) -> Result<(), String> {
-    match server!(RedisModule_RegisterInfoFunc(ctx.ctx, Some(report))) {
-        Some(0) => Ok(()),
+    // SAFETY: the context is valid by its type. The callback requires what the server passes it.
+    match unsafe { function!(RedisModule_RegisterInfoFunc)(ctx.ctx, Some(report)) } {
+        0 => Ok(()),
         _ => Err("the server refused the INFO section".to_owned()),
     }
 }
 
-extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
-    boundary::guard(|| {
+unsafe extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
+    // Any thread may crash, without the server's lock.
+    if for_crash_report != 0 && !entered::is_main_thread_alone() {
+        return;
+    }
+    // SAFETY: the server calls this with its lock held, or it has crashed on the main thread while
+    // no other thread was in the module. It keeps the section until this returns.
+    let (entered, info) = unsafe { (Entered::new(), Lent::new(info)) };
+    boundary::guard(entered, |_| {
         let Some(facts) = state::change(Facts::of) else {
             return;
         };
@@ -94,17 +104,14 @@ impl Facts {
 }
 
 /// The section while the server collects it.
-struct Section(*mut raw::RedisModuleInfoCtx);
+struct Section<'a>(Lent<'a, raw::RedisModuleInfoCtx>);
 
-impl Section {
+impl Section<'_> {
     fn begin(&self) {
-        server!(RedisModule_InfoAddSection(self.0, std::ptr::null()));
+        // SAFETY: the section is valid by its type. Null stands for the module's own name.
+        unsafe { function!(RedisModule_InfoAddSection)(self.0.raw(), ptr::null()) };
         let version = CString::new(env!("CARGO_PKG_VERSION")).unwrap_or_default();
-        server!(RedisModule_InfoAddFieldCString(
-            self.0,
-            c"version".as_ptr(),
-            version.as_ptr()
-        ));
+        calls::info_add_field_cstring(self.0, c"version", &version);
     }
 
     fn add_numbers(&self, facts: &Facts) {
@@ -164,21 +171,17 @@ impl Section {
 
     /// Adds a field with a number for each bucket, cumulative like Prometheus counts.
     fn add_histogram(&self, field: &CStr, buckets: &Buckets) {
-        server!(RedisModule_InfoBeginDictField(self.0, field.as_ptr()));
+        calls::info_begin_dict_field(self.0, field);
         for (bound_ms, count) in buckets.cumulative() {
             let bound = bound_ms.map_or_else(|| "le_inf".to_owned(), |ms| format!("le_{ms}"));
             self.add(&CString::new(bound).unwrap_or_default(), count);
         }
         self.add(c"sum", buckets.sum_ms());
         self.add(c"count", buckets.count());
-        server!(RedisModule_InfoEndDictField(self.0));
+        calls::info_end_dict_field(self.0);
     }
 
     fn add(&self, field: &CStr, value: u64) {
-        server!(RedisModule_InfoAddFieldULongLong(
-            self.0,
-            field.as_ptr(),
-            value
-        ));
+        calls::info_add_field_number(self.0, field, value);
     }
 }

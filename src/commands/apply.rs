@@ -14,7 +14,7 @@ use super::command::{Call, Command};
 use super::spec::{CommandDoc, Spec, SINCE_0_1_0};
 use crate::engine::effects::{self, Applied};
 use crate::engine::{recorder, writable};
-use crate::server::api::{self, server};
+use crate::server::{api, propagation, reply};
 use crate::state;
 
 pub struct Apply;
@@ -36,7 +36,7 @@ impl Command for Apply {
     fn run(call: &Call<'_>) -> Result<(), Refusal> {
         let Call { ctx, words, .. } = *call;
         if writable::is_probing() {
-            raw::reply_with_simple_string(ctx.ctx, c"OK".as_ptr());
+            reply::simple(ctx, "OK");
             return Ok(());
         }
         if !comes_from_a_server(ctx) {
@@ -59,12 +59,12 @@ impl Command for Apply {
             // This is for the replica's own file. The server itself passes the primary's stream on
             // to its replicas.
             Applied::Changed | Applied::Made => {
-                server!(RedisModule_ReplicateVerbatim(ctx.ctx));
+                propagation::replicate_command(ctx);
                 record_unseen(ctx, key);
             }
             Applied::Unchanged => {}
         }
-        raw::reply_with_simple_string(ctx.ctx, c"OK".as_ptr());
+        reply::simple(ctx, "OK");
         Ok(())
     }
 }

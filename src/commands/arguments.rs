@@ -114,8 +114,8 @@ impl Arguments {
         if args.is_empty() {
             return ptr::null_mut();
         }
-        // SAFETY: an argument is plain data, for which all zeros is a valid value. It ends a list
-        // in the API.
+        // SAFETY: an argument has only numbers and pointers that may be null, for which all zeros is
+        // a valid value. It ends a list in the API.
         args.push(unsafe { std::mem::zeroed() });
         let mut args = args.into_boxed_slice();
         let pointer = args.as_mut_ptr();

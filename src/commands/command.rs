@@ -9,16 +9,17 @@ use redis_lock_core::hints::unlikely;
 use redis_lock_core::operation::Operation;
 use redis_lock_core::values::decimal;
 use redis_lock_core::values::refusal::Refusal;
-use redis_module::{raw, Context, RedisString};
+use redis_module::{raw, Context};
 use smallvec::SmallVec;
 
 use super::spec::{self, CommandDoc, Spec};
 use crate::engine::blocking;
 use crate::engine::execute::execute;
-use crate::server::api::{self, server};
+use crate::server::calls::{self, Str};
 use crate::server::key_string::CommandStrings;
-use crate::server::{boundary, clock, config, random, reply};
-use crate::state::{self, State, FENCES};
+use crate::server::{api, boundary, clock, config, random, reply};
+use crate::state::entered::Entered;
+use crate::state::{State, FENCES};
 
 /// A command: its description for the server, and its work.
 pub trait Command {
@@ -115,14 +116,16 @@ pub fn register_single_and_multi<T: SingleAndMulti>(ctx: &Context) -> Result<(),
 }
 
 /// Runs a command: the server's entry point.
-extern "C" fn entry<C: Command>(
+unsafe extern "C" fn entry<C: Command>(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: the server passes `argc` strings, which are valid until the call returns.
-    let strings = unsafe { api::strings(argv, argc) };
-    enter(&Context::new(ctx), strings, C::SPEC.syntax.keys, C::run);
+    // SAFETY: the server calls this with its lock held. It keeps the context and `argc` strings
+    // until this returns.
+    let (entered, ctx, strings) =
+        unsafe { (Entered::new(), api::context(ctx), api::strings(argv, argc)) };
+    enter(entered, &ctx, strings, C::SPEC.syntax.keys, C::run);
     raw::REDISMODULE_OK as c_int
 }
 
@@ -131,36 +134,43 @@ extern "C" fn entry<C: Command>(
 // perf: not generic, so that different commands execute the same code.
 #[inline(never)]
 fn enter(
+    entered: Entered,
     ctx: &Context,
-    strings: &[*mut raw::RedisModuleString],
+    strings: &[Str<'_>],
     keys: Option<Keys>,
     command: fn(&Call<'_>) -> Result<(), Refusal>,
 ) {
-    let result = boundary::guard(|| {
-        // The first string is the command's name.
-        let strings = strings.get(1..).unwrap_or_default();
-        let words = strings.iter();
-        let words = words.map(|string| RedisString::string_as_slice(*string));
-        let words: SmallVec<[&[u8]; MOST_INLINE]> = words.collect();
-        let words = words.as_slice();
-        if unlikely(keys == Some(Keys::Many)) && reports_key_positions(ctx, words) {
-            return Ok(());
-        }
-        state::with(|state| {
-            command(&Call {
-                ctx,
-                words,
-                parse_context: parse_context(ctx, state),
-                // SAFETY: the strings belong to the running command, and the words are their bytes,
-                // one by one.
-                strings: unsafe { CommandStrings::new(strings, words) },
-                state,
-            })
-        })
-    });
-    if let Err(why) = result.unwrap_or(Err(Refusal::Panicked)) {
+    let run = |state: &State| call(state, ctx, strings, keys, command).err();
+    let refused = boundary::guard(entered, run);
+    if let Some(why) = refused.unwrap_or(Some(Refusal::Panicked)) {
         reply::refusal(ctx, why);
     }
+}
+
+/// Calls a command with its words, unless the server only asks for the positions of its keys.
+#[inline(always)]
+fn call(
+    state: &State,
+    ctx: &Context,
+    strings: &[Str<'_>],
+    keys: Option<Keys>,
+    command: fn(&Call<'_>) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    // The first string is the command's name.
+    let strings = strings.get(1..).unwrap_or_default();
+    let words = strings.iter().map(|string| string.bytes());
+    let words: SmallVec<[&[u8]; MOST_INLINE]> = words.collect();
+    let words = words.as_slice();
+    if unlikely(keys == Some(Keys::Many)) && reports_key_positions(ctx, words) {
+        return Ok(());
+    }
+    command(&Call {
+        ctx,
+        words,
+        parse_context: parse_context(ctx, state),
+        strings: CommandStrings::new(strings, words),
+        state,
+    })
 }
 
 #[inline(always)]
@@ -186,7 +196,7 @@ fn is_credible_fence(fence: u64) -> bool {
 /// spec. A count that is not a number is left for the command to refuse.
 #[inline(never)]
 fn reports_key_positions(ctx: &Context, words: &[&[u8]]) -> bool {
-    if server!(RedisModule_IsKeysPositionRequest(ctx.ctx)) != Some(1) {
+    if calls::is_keys_position_request(ctx) != 1 {
         return false;
     }
     let numkeys = words
@@ -194,7 +204,7 @@ fn reports_key_positions(ctx: &Context, words: &[&[u8]]) -> bool {
         .and_then(|word| decimal::parse(word))
         .unwrap_or(0);
     for position in (2..=words.len()).take(usize::try_from(numkeys).unwrap_or(0)) {
-        server!(RedisModule_KeyAtPos(ctx.ctx, position as c_int));
+        calls::key_at_pos(ctx, position as c_int);
     }
     true
 }

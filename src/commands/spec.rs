@@ -8,7 +8,7 @@ use redis_lock_core::grammar::syntax::{Keys, Syntax};
 use redis_module::{raw, Context};
 
 use super::arguments::{lower_case, Arguments};
-use crate::server::api::server;
+use crate::server::calls::{self, function, Lent, Passed};
 
 /// The description of a command.
 pub struct Spec {
@@ -56,8 +56,11 @@ impl Spec {
     }
 }
 
-type Entry =
-    extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
+type Entry = unsafe extern "C" fn(
+    *mut raw::RedisModuleCtx,
+    *mut *mut raw::RedisModuleString,
+    c_int,
+) -> c_int;
 
 /// Registers a command with its description.
 pub fn register(ctx: &Context, spec: &Spec, entry: Entry) -> Result<(), String> {
@@ -66,16 +69,21 @@ pub fn register(ctx: &Context, spec: &Spec, entry: Entry) -> Result<(), String> 
         None | Some(Keys::Many) => (0, 0, 0),
         Some(Keys::One) => (1, 1, 1),
     };
-    let created = server!(RedisModule_CreateCommand(
-        ctx.ctx,
-        name.as_ptr(),
-        Some(entry),
-        spec.about.flags.as_ptr(),
-        first,
-        last,
-        step,
-    ));
-    if created != Some(0) || !describe(ctx, &name, spec) || !categorise(ctx, &name, spec) {
+    let (name_pointer, flags) = (name.as_ptr(), spec.about.flags.as_ptr());
+    // SAFETY: the context is valid by its type, and the server copies the C strings. The entry
+    // requires what the server passes to each call of a command.
+    let created = unsafe {
+        function!(RedisModule_CreateCommand)(
+            ctx.ctx,
+            name_pointer,
+            Some(entry),
+            flags,
+            first,
+            last,
+            step,
+        )
+    };
+    if created != 0 || !describe(ctx, &name, spec) || !categorise(ctx, &name, spec) {
         return Err(format!(
             "the server refused the command {}",
             name.to_string_lossy()
@@ -92,25 +100,30 @@ const OWN_CATEGORY: &CStr = c"lock";
 pub fn add_own_category(ctx: &Context) {
     // An earlier load that failed may have added it. What matters is if the server then accepts
     // commands in it.
-    server!(RedisModule_AddACLCategory(ctx.ctx, OWN_CATEGORY.as_ptr()));
+    calls::add_acl_category(ctx, OWN_CATEGORY);
 }
 
 /// Adds the command to the ACL categories of its flags, if the server lets modules do so (Redis
 /// 7.2). Also adds it to the module's own category, if there is room: a server has 64 categories.
 fn categorise(ctx: &Context, name: &CStr, spec: &Spec) -> bool {
-    let Some(command) = server!(RedisModule_GetCommand(ctx.ctx, name.as_ptr())) else {
+    let Some(command) = find(ctx, name) else {
         return false;
     };
     let standard = standard_categories(spec);
     let with_own = format!("{standard} {}", OWN_CATEGORY.to_string_lossy());
     [with_own, standard].into_iter().any(|categories| {
         let categories = CString::new(categories).unwrap_or_default();
-        let set = server!(RedisModule_SetCommandACLCategories(
-            command,
-            categories.as_ptr()
-        ));
+        let set = calls::set_command_acl_categories(command, &categories);
         set.is_none_or(|status| status == 0)
     })
+}
+
+/// Returns a command of the module.
+fn find<'a>(ctx: &'a Context, name: &CStr) -> Option<Lent<'a, raw::RedisModuleCommand>> {
+    let command = calls::get_command(ctx, name);
+    // SAFETY: the server keeps the module's commands as long as the module is loaded, which is
+    // longer than the context.
+    (!command.is_null()).then(|| unsafe { Lent::new(command) })
 }
 
 /// Returns the server's ACL categories for a command's flags.
@@ -133,7 +146,7 @@ fn standard_categories(spec: &Spec) -> String {
 
 /// Passes the description to the server, which copies it.
 fn describe(ctx: &Context, name: &CStr, spec: &Spec) -> bool {
-    let Some(command) = server!(RedisModule_GetCommand(ctx.ctx, name.as_ptr())) else {
+    let Some(command) = find(ctx, name) else {
         return false;
     };
     let version = raw::RedisModuleCommandInfoVersion {
@@ -157,7 +170,9 @@ fn describe(ctx: &Context, name: &CStr, spec: &Spec) -> bool {
         key_specs: key_specs.as_mut_ptr(),
         args,
     };
-    server!(RedisModule_SetCommandInfo(command, &raw const info)) == Some(0)
+    // SAFETY: the command is valid by its type. The server copies the description: its lists exist
+    // until this returns, and each ends with an entry of zeros.
+    unsafe { function!(RedisModule_SetCommandInfo)(command.raw(), &raw const info) == 0 }
 }
 
 /// Returns the history of a command, ended by an entry of zeros.
@@ -176,8 +191,8 @@ fn history(spec: &Spec) -> Vec<raw::RedisModuleCommandHistoryEntry> {
 
 /// Returns the key specs of a command, ended by one of zeros.
 fn key_specs(spec: &Spec) -> Vec<raw::RedisModuleCommandKeySpec> {
-    // SAFETY: a key spec is plain data, for which all zeros is a valid value. It ends a list in the
-    // API.
+    // SAFETY: a key spec has only numbers, pointers that may be null and unions of both, for which
+    // all zeros is a valid value. It ends a list in the API.
     let end = unsafe { std::mem::zeroed::<raw::RedisModuleCommandKeySpec>() };
     let Some(keys) = spec.syntax.keys else {
         return vec![end];

@@ -45,9 +45,10 @@ use redis_lock_core::values::slot;
 use redis_module::{raw, Context};
 
 use crate::engine::recorder;
-use crate::server::api::{self, server};
-use crate::server::{boundary, clients, clock, filter, random, reply, rights, timer};
+use crate::server::calls::{self, function};
+use crate::server::{api, boundary, clients, clock, filter, random, reply, rights, timer};
 use crate::state::blocked::{Blocked, BlockedClients, Handle};
+use crate::state::entered::Entered;
 use crate::state::pending_events::Event;
 use crate::state::{self, DecoyName, Postponed, State};
 
@@ -109,7 +110,8 @@ fn may_block(ctx: &Context) -> bool {
         && clients::is_connected(ctx, api::client_id(ctx))
         && (api::blocks_subscribers()
             || !may_subscribe
-            || !clients::is_subscriber(api::client_id(ctx)))
+            // SAFETY: the client is connected, so it is not one that runs scripts.
+            || !unsafe { clients::is_subscriber(api::client_id(ctx)) })
 }
 
 /// Blocks the context's client as this waiter, which was enqueued at this position or waits for
@@ -126,23 +128,28 @@ pub fn block(
         return false;
     };
     let mut key = decoy(name);
-    let handle = server!(RedisModule_BlockClientOnKeys(
-        ctx.ctx,
-        Some(on_ready),
-        Some(reply_to_unblocked),
-        api::is_valkey().then_some(on_end),
-        0,
-        &raw mut key,
-        1,
-        ptr::without_provenance_mut(waiter_id.0 as usize),
-    ));
-    let Some(handle) = handle.filter(|handle| !handle.is_null()) else {
-        return false;
+    let on_end: OnEnd = if api::is_valkey() { Some(on_end) } else { None };
+    let waiter = ptr::without_provenance_mut(waiter_id.0 as usize);
+    // SAFETY: the context is valid by its type. The one key is in `State::last_decoy` until `decoy`
+    // runs again, and the server retains it. The callbacks require what the server passes them, and
+    // take the private data for a number.
+    let handle = unsafe {
+        function!(RedisModule_BlockClientOnKeys)(
+            ctx.ctx,
+            Some(on_ready),
+            Some(reply_to_unblocked),
+            on_end,
+            0,
+            &raw mut key,
+            1,
+            waiter,
+        )
     };
-    server!(RedisModule_SetDisconnectCallback(
-        handle,
-        Some(on_disconnect)
-    ));
+    if handle.is_null() {
+        return false;
+    }
+    // SAFETY: the server has just made the handle.
+    unsafe { function!(RedisModule_SetDisconnectCallback)(handle, Some(on_disconnect)) };
     let client = Blocked {
         handle,
         client_id: api::client_id(ctx),
@@ -179,8 +186,7 @@ fn decoy(name: &Name) -> *mut raw::RedisModuleString {
 /// Returns the waiter for which the server calls back. Its number is the blocked client's private
 /// data.
 fn waiter_of(ctx: &Context) -> WaiterId {
-    let number = server!(RedisModule_GetBlockedClientPrivateData(ctx.ctx));
-    WaiterId(number.map_or(0, |number| number.addr() as u64))
+    WaiterId(calls::get_blocked_client_private_data(ctx).addr() as u64)
 }
 
 /// Replies to waiters whose wait has ended.
@@ -236,7 +242,10 @@ pub fn unblock_decided() {
         });
         // Some servers call `reply_to_unblocked` from here, so nothing is borrowed.
         if let Some(handle) = handle {
-            server!(RedisModule_UnblockClient(handle, ptr::null_mut()));
+            // SAFETY: the handle is valid, because no callback of the client has run: each removes
+            // the client from `clients`. It is unblocked once, because `next_decided` returns a
+            // waiter once.
+            unsafe { function!(RedisModule_UnblockClient)(handle, ptr::null_mut()) };
         }
     }
     if state::blocked(|blocked| !blocked.refused.is_empty()) {
@@ -317,6 +326,9 @@ fn record_undelivered(hand_over: HandOver) {
     recorder::record(|pending| pending.undelivered.push(undelivered));
 }
 
+/// The callback for the end of a blocked client's data.
+type OnEnd = Option<unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut c_void)>;
+
 extern "C" fn on_ready(
     _: *mut raw::RedisModuleCtx,
     _: *mut *mut raw::RedisModuleString,
@@ -327,13 +339,14 @@ extern "C" fn on_ready(
 
 /// Replies to a client that was unblocked. The API takes it as the timeout callback, see the head of
 /// this file.
-extern "C" fn reply_to_unblocked(
+unsafe extern "C" fn reply_to_unblocked(
     ctx: *mut raw::RedisModuleCtx,
     _: *mut *mut raw::RedisModuleString,
     _: c_int,
 ) -> c_int {
-    boundary::guard(|| {
-        let ctx = Context::new(ctx);
+    // SAFETY: the server calls this with its lock held and a context for the call.
+    let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
+    boundary::guard(entered, |_| {
         let waiter_id = waiter_of(&ctx);
         let Some(client) = state::blocked(|blocked| blocked.forget(waiter_id)) else {
             reply::null_array(&ctx);
@@ -358,9 +371,11 @@ extern "C" fn reply_to_unblocked(
     raw::REDISMODULE_OK as c_int
 }
 
-extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, _: Handle) {
-    boundary::guard(|| {
-        let waiter_id = waiter_of(&Context::new(ctx));
+unsafe extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, _: Handle) {
+    // SAFETY: the server calls this with its lock held and a context for the call.
+    let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
+    boundary::guard(entered, |_| {
+        let waiter_id = waiter_of(&ctx);
         let forgotten = state::blocked(|blocked| blocked.forget(waiter_id));
         let Some(client) = forgotten else {
             return;
@@ -385,9 +400,10 @@ extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, _: Handle) {
 /// Frees a blocked client's data on Valkey, which keeps the replies of [`reply_to_unblocked`] aside until
 /// now. If CLIENT UNBLOCK ... ERROR or a demotion came in between, these replies are dropped and
 /// the client has got an error. So its hand-over is taken back.
-extern "C" fn on_end(ctx: *mut raw::RedisModuleCtx, waiter_id: *mut c_void) {
-    boundary::guard(|| {
-        let ctx = Context::new(ctx);
+unsafe extern "C" fn on_end(ctx: *mut raw::RedisModuleCtx, waiter_id: *mut c_void) {
+    // SAFETY: the server calls this with its lock held and a context for the call.
+    let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
+    boundary::guard(entered, |_| {
         let waiter_id = WaiterId(waiter_id.addr() as u64);
         if api::client_id(&ctx) == 0 {
             let taken = state::blocked(|blocked| blocked.provisional.take_of_waiter(waiter_id));

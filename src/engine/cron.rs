@@ -15,10 +15,10 @@ use crate::engine::rearm::{let_contended_keys_outlive, rearm};
 use crate::engine::{
     absorb, acknowledgements, blocking, execute, publications, recorder, writable,
 };
-use crate::server::api::{self, server};
+use crate::server::calls::{self, Str};
 use crate::server::slots::ForeignSlots;
 use crate::server::timer::{self, TimerState};
-use crate::server::{clock, fence_key, key};
+use crate::server::{api, clock, fence_key, key};
 use crate::state;
 use crate::state::pending_events::Pending;
 
@@ -113,7 +113,7 @@ fn signal_ended_early_expiries(ctx: &Context) {
             for name in state.early_expiries.take_ended(clock::now().ms()) {
                 api::select_db(ctx, name.db);
                 let string = api::string(name.key());
-                server!(RedisModule_SignalModifiedKey(ctx.ctx, string.inner));
+                calls::signal_modified_key(ctx, Str::from(&string));
             }
             if state.early_expiries.is_any() {
                 timer::fire_in(1);

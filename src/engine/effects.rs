@@ -12,10 +12,10 @@ use redis_module::{raw, Context};
 use smallvec::SmallVec;
 
 use crate::engine::store::{OpenKey, ServerStore};
-use crate::server::api::{self, server};
+use crate::server::calls::{self, Str};
 use crate::server::key::{self, Key, UNNOTICED};
 use crate::server::key_string::{CommandStrings, ServerString};
-use crate::server::{key_events, propagation};
+use crate::server::{api, key_events, propagation};
 use crate::state::FENCES;
 
 /// Applies and replicates the effects of an operation, in their order.
@@ -83,14 +83,11 @@ fn apply_another<'a>(
 fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect<'_>) -> (Applied, ServerString<'a>) {
     let Effect { name, change } = effect;
     let OpenKey { key, string, .. } = store.open_to_write(name);
-    let applied = apply_to(store.ctx(), key, string.as_ptr(), change);
+    let applied = apply_to(store.ctx(), key, string.as_str(), change);
     let state = store.state();
     state.pending(|pending| pending.forget_restored(name));
     if state.early_expiries.is_any() && state.early_expiries.forget(name) && !applied.is_change() {
-        server!(RedisModule_SignalModifiedKey(
-            store.ctx().ctx,
-            string.as_ptr()
-        ));
+        calls::signal_modified_key(store.ctx(), string.as_str());
     }
     (applied, string)
 }
@@ -140,12 +137,13 @@ impl Applied {
 /// Applies a change from a primary or a file to a key of the context's database.
 pub fn apply(ctx: &Context, key: &[u8], change: Change) -> Applied {
     let string = api::string(key);
-    let mut key = Key::open(ctx, string.inner, key::WRITE);
+    // SAFETY: `apply_to` closes the key, before which the server is asked for nothing else.
+    let mut key = unsafe { Key::open(ctx, Str::from(&string), key::WRITE) };
     let change = match key.found() {
         KeyState::Lock(packed) => effect::as_decided(change, &packed.unpack()),
         KeyState::Empty | KeyState::OtherType => change,
     };
-    let applied = apply_to(ctx, key, string.inner, &change);
+    let applied = apply_to(ctx, key, Str::from(&string), &change);
     if let (true, Change::Grant { holder, .. } | Change::Raise { holder, .. }) =
         (applied.is_change(), change)
     {
@@ -156,12 +154,7 @@ pub fn apply(ctx: &Context, key: &[u8], change: Change) -> Applied {
 
 /// Applies a change to an open key, closes the key, and announces the change.
 #[inline(always)]
-fn apply_to(
-    ctx: &Context,
-    mut key: Key,
-    string: *mut raw::RedisModuleString,
-    change: &Change,
-) -> Applied {
+fn apply_to(ctx: &Context, mut key: Key, string: Str<'_>, change: &Change) -> Applied {
     let mut event = Event::of(change);
     let applied = match (key.found(), change) {
         (KeyState::OtherType, _) => Applied::OtherType,
@@ -184,7 +177,7 @@ fn apply_to(
         }
     };
     if applied.is_change() {
-        server!(RedisModule_SignalModifiedKey(ctx.ctx, string));
+        calls::signal_modified_key(ctx, string);
         announce(ctx, string, event);
     }
     applied
@@ -242,7 +235,7 @@ fn fence_after(lock: &Lock, change: &Change) -> Fence {
 
 /// Stores a lock with one holder under a missing key.
 #[inline(always)]
-fn make(ctx: &Context, key: Key, string: *mut raw::RedisModuleString, mode: Mode, holder: &Holder) {
+fn make(ctx: &Context, key: Key, string: Str<'_>, mode: Mode, holder: &Holder) {
     let key = key.without_leftover(ctx, string);
     let mut lock = Packed::sole(mode, holder);
     lock.set_expiry(Expiry::WithLease);
@@ -285,16 +278,17 @@ fn replicate_words(
     let words = words.iter().map(Word::as_slice).chain(others);
     let words: SmallVec<[ServerString<'_>; 4]> =
         words.map(|word| store.strings().find(word)).collect();
-    let pointers = std::iter::once(key).chain(&words).map(ServerString::as_ptr);
-    let pointers: SmallVec<[_; 4]> = pointers.collect();
+    let strings = std::iter::once(key).chain(&words).map(ServerString::as_str);
+    let strings: SmallVec<[_; 4]> = strings.collect();
     api::select_db(ctx, name.db);
-    propagation::replicate(ctx, command, &pointers);
+    propagation::replicate(ctx, command, &strings);
 }
 
 /// Sets the deadline of the only holder of a key of the context's database.
 pub fn renew(ctx: &Context, key: &[u8], deadline_ms: u64) -> Applied {
     let string = api::string(key);
-    let holder = match Key::open(ctx, string.inner, UNNOTICED).found() {
+    // SAFETY: the key is closed before the next call of the server.
+    let holder = match unsafe { Key::open(ctx, Str::from(&string), UNNOTICED) }.found() {
         KeyState::Lock(lock) => lock.unpack().holders().only().cloned(),
         KeyState::Empty => None,
         KeyState::OtherType => return Applied::OtherType,
@@ -339,14 +333,14 @@ impl Event {
 #[inline(never)]
 pub fn announce_wait(ctx: &Context, names: &Names, strings: CommandStrings<'_>) {
     for name in names {
-        announce(ctx, strings.find(name.key()).as_ptr(), Event::Queued);
+        announce(ctx, strings.find(name.key()).as_str(), Event::Queued);
     }
 }
 
 /// Sends a keyspace event. The module's events are of class `d`. The deletion of a key is the
 /// server's event, of class `g`.
 #[inline(always)]
-fn announce(ctx: &Context, string: *mut raw::RedisModuleString, event: Event) {
+fn announce(ctx: &Context, string: Str<'_>, event: Event) {
     let (class, event) = match event {
         Event::Granted => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.grant"),
         Event::Renewed => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.renew"),

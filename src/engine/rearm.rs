@@ -65,7 +65,8 @@ pub fn let_contended_keys_outlive(ctx: &Context) {
 /// A key that expires before its lease is left alone: EXPIRE has just shortened the lease, and the
 /// next settling sees that only by the key's expiry.
 fn let_outlive(ctx: &Context, name: &Name, until_ms: u64) {
-    let mut key = Key::of(ctx, name, key::WRITE);
+    // SAFETY: the server is asked for nothing but this key's expiry until the key is closed.
+    let mut key = unsafe { Key::of(ctx, name, key::WRITE) };
     let KeyState::Lock(lock) = key.found() else {
         return;
     };

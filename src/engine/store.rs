@@ -133,10 +133,13 @@ impl<'a> ServerStore<'a> {
         self.open = None;
         api::select_db(self.ctx, name.db);
         let string = self.strings.find(name.key());
+        // SAFETY: a method that asks the server for what could delete keys closes `self.open` first.
+        // A key that `open_to_write` returns is closed by the effect on it, before the next call.
+        let key = unsafe { Key::open(self.ctx, string.as_str(), mode) };
         OpenKey {
             db: name.db,
             opened_by: name,
-            key: Key::open(self.ctx, string.as_ptr(), mode),
+            key,
             string,
         }
     }
@@ -200,7 +203,8 @@ impl Store for ServerStore<'_> {
 
 /// Returns what a name holds now.
 pub fn read_settled(ctx: &Context, name: &Name) -> KeyState {
-    let mut key = Key::of(ctx, name, raw::REDISMODULE_READ);
+    // SAFETY: the key is closed when this returns, and no other is opened before.
+    let mut key = unsafe { Key::of(ctx, name, raw::REDISMODULE_READ) };
     state::with(|state| state_of(state, &mut key, name))
 }
 

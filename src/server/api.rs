@@ -1,8 +1,5 @@
-//! The server's module API: functions that the crate `redis-module` doesn't wrap, or wraps with a
-//! panic.
-//!
-//! Each is a pointer that the server sets at load. [`probe`] checks once those that every supported
-//! server has. All calls use [`server!`], which returns `None` for a missing function.
+//! The server's module API: contexts, facts about the server, and what the crate `redis-module`
+//! doesn't wrap, or wraps with a panic.
 
 use std::borrow::Cow;
 use std::ffi::{c_int, c_void, CStr, CString};
@@ -11,28 +8,18 @@ use std::sync::atomic::Ordering;
 
 use redis_module::{raw, Context, RedisString, RedisValue};
 
-use crate::state::{self, CheckPermissions, ServerFacts, OWN_CONTEXT};
+use crate::server::calls::{self, function, Owned, Str};
+use crate::state::{self, entered, CheckPermissions, ServerFacts, OWN_CONTEXT};
 
-/// Calls a function of the module API. Yields `None` if the server lacks it.
+/// Returns the context that the server passes to a call of the module.
 ///
-/// The caller must fulfil the API's contract for the function, because the macro wraps the call in
-/// `unsafe`.
-macro_rules! server {
-    ($function:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: the server set the pointer before the module's init ran, and never changes it
-        // after.
-        let function = unsafe { redis_module::raw::$function };
-        match function {
-            // SAFETY: the user of the macro passes what the API's documentation requires.
-            Some(function) => Some(unsafe { function($($argument),*) }),
-            None => {
-                redis_lock_core::hints::cold_path();
-                None
-            }
-        }
-    }};
+/// # Safety
+/// The context is the server's and valid as long as the value is used.
+#[inline(always)]
+#[expect(clippy::disallowed_methods, reason = "the caller guarantees that")]
+pub unsafe fn context(ctx: *mut raw::RedisModuleCtx) -> Context {
+    Context::new(ctx)
 }
-pub(crate) use server;
 
 fn facts() -> ServerFacts {
     state::with(|state| state.server.get())
@@ -90,7 +77,7 @@ pub fn pushes_amid_replies(ctx: &Context) -> bool {
 
 /// Tells Redis before 7.2 by the lack of a function that came with 7.2 and that every Valkey has.
 fn is_redis_before_7_2() -> bool {
-    // SAFETY: as in `server!`. The pointer is only compared with null.
+    // SAFETY: as in `function!`. The pointer is only compared with null.
     let old = unsafe { raw::RedisModule_AddPostNotificationJob }.is_none();
     old && !is_valkey()
 }
@@ -98,7 +85,7 @@ fn is_redis_before_7_2() -> bool {
 /// Returns true if the server gave the module its allocator. Without it not even a log line can be
 /// made.
 pub fn has_memory() -> bool {
-    // SAFETY: as in `server!`. The pointers are only compared with null.
+    // SAFETY: as in `function!`. The pointers are only compared with null.
     unsafe { { raw::RedisModule_Alloc }.is_some() && { raw::RedisModule_Free }.is_some() }
 }
 
@@ -106,111 +93,27 @@ pub fn has_memory() -> bool {
 /// it knows the module.
 pub fn log(ctx: &Context, level: &CStr, text: &str) {
     let text = CString::new(format!("lock: {text}").replace('\0', "")).unwrap_or_default();
-    server!(RedisModule_Log(
-        ctx.ctx,
-        level.as_ptr(),
-        c"%s".as_ptr(),
-        text.as_ptr()
-    ));
+    let (level, format, text) = (level.as_ptr(), c"%s".as_ptr(), text.as_ptr());
+    // SAFETY: the context is valid by its type. The format takes one C string, which is valid until
+    // the call returns.
+    unsafe { function!(RedisModule_Log)(ctx.ctx, level, format, text) };
 }
 
-/// Returns an error if the server lacks a function that the module can't do without. The list has
-/// all functions that the module or the crate calls, except those called only if they exist.
+/// Writes a line to the server's log on any thread.
+pub fn log_anywhere(level: &CStr, text: &str) {
+    // SAFETY: the own context is never freed, and `RM_Log` takes null before it is made. It reads
+    // only the module's name from a context, so it needs no lock.
+    log(
+        &unsafe { context(OWN_CONTEXT.load(Ordering::Relaxed)) },
+        level,
+        text,
+    );
+}
+
+/// Returns an error if the server lacks a function that the module can't do without.
 pub fn probe(_: &Context) -> Result<(), String> {
-    macro_rules! missing {
-        ($($function:ident),* $(,)?) => {{
-            // SAFETY: as in `server!`. The pointers are only compared with null.
-            unsafe { [$((stringify!($function), { raw::$function }.is_none())),*] }
-        }};
-    }
-    let missing = missing![
-        RedisModule_ACLCheckChannelPermissions,
-        RedisModule_ACLCheckCommandPermissions,
-        RedisModule_ACLCheckKeyPermissions,
-        RedisModule_AvoidReplicaTraffic,
-        RedisModule_BlockClientOnKeys,
-        RedisModule_Call,
-        RedisModule_CallReplyType,
-        RedisModule_CloseKey,
-        RedisModule_CommandFilterArgGet,
-        RedisModule_CommandFilterArgsCount,
-        RedisModule_CreateCommand,
-        RedisModule_CreateDataType,
-        RedisModule_CreateString,
-        RedisModule_CreateTimer,
-        RedisModule_DeleteKey,
-        RedisModule_DigestAddStringBuffer,
-        RedisModule_DigestEndSequence,
-        RedisModule_EmitAOF,
-        RedisModule_FreeCallReply,
-        RedisModule_FreeModuleUser,
-        RedisModule_FreeServerInfo,
-        RedisModule_FreeString,
-        RedisModule_GetAbsExpire,
-        RedisModule_GetBlockedClientPrivateData,
-        RedisModule_GetClientId,
-        RedisModule_GetClientInfoById,
-        RedisModule_GetClientNameById,
-        RedisModule_GetClientUserNameById,
-        RedisModule_GetCommand,
-        RedisModule_GetContextFlags,
-        RedisModule_GetCurrentUserName,
-        RedisModule_GetDbIdFromOptCtx,
-        RedisModule_GetDetachedThreadSafeContext,
-        RedisModule_GetKeyNameFromOptCtx,
-        RedisModule_GetModuleUserFromUserName,
-        RedisModule_GetNotifyKeyspaceEvents,
-        RedisModule_GetSelectedDb,
-        RedisModule_GetServerInfo,
-        RedisModule_InfoAddFieldCString,
-        RedisModule_InfoAddFieldULongLong,
-        RedisModule_InfoAddSection,
-        RedisModule_InfoBeginDictField,
-        RedisModule_InfoEndDictField,
-        RedisModule_IsKeysPositionRequest,
-        RedisModule_KeyAtPos,
-        RedisModule_KeyType,
-        RedisModule_LoadConfigs,
-        RedisModule_LoadStringBuffer,
-        RedisModule_ModuleTypeGetType,
-        RedisModule_ModuleTypeGetValue,
-        RedisModule_ModuleTypeSetValue,
-        RedisModule_NotifyKeyspaceEvent,
-        RedisModule_OpenKey,
-        RedisModule_PublishMessage,
-        RedisModule_PublishMessageShard,
-        RedisModule_RegisterCommandFilter,
-        RedisModule_RegisterInfoFunc,
-        RedisModule_RegisterNumericConfig,
-        RedisModule_Replicate,
-        RedisModule_ReplicateVerbatim,
-        RedisModule_ReplyWithArray,
-        RedisModule_ReplyWithError,
-        RedisModule_ReplyWithLongLong,
-        RedisModule_ReplyWithMap,
-        RedisModule_ReplyWithNull,
-        RedisModule_ReplyWithNullArray,
-        RedisModule_ReplyWithSimpleString,
-        RedisModule_ReplyWithStringBuffer,
-        RedisModule_SaveStringBuffer,
-        RedisModule_SelectDb,
-        RedisModule_ServerInfoGetFieldC,
-        RedisModule_SetAbsExpire,
-        RedisModule_StringDMA,
-        RedisModule_StringSet,
-        RedisModule_SetCommandInfo,
-        RedisModule_SetDisconnectCallback,
-        RedisModule_SetModuleOptions,
-        RedisModule_SignalModifiedKey,
-        RedisModule_StopTimer,
-        RedisModule_StringPtrLen,
-        RedisModule_SubscribeToKeyspaceEvents,
-        RedisModule_SubscribeToServerEvent,
-        RedisModule_UnblockClient,
-        RedisModule_WrongArity,
-    ];
-    match missing.iter().find(|(_, missing)| *missing) {
-        Some((name, _)) => Err(format!(
+    match calls::missing() {
+        Some(name) => Err(format!(
             "the server has no {name}; it takes Redis 7.0 or later, or Valkey 8.0 or later"
         )),
         None => Ok(()),
@@ -223,23 +126,22 @@ pub fn server_info(ctx: &Context, section: &CStr, field: &CStr) -> Option<String
     info.field(field).map(Cow::into_owned)
 }
 
-/// A section of the server's INFO, freed when the value is dropped. The crate's own call for this
-/// leaks memory.
-pub struct ServerInfo(*mut raw::RedisModuleServerInfoData);
+/// A section of the server's INFO. The crate's own call for this leaks memory.
+pub struct ServerInfo(Owned<raw::RedisModuleServerInfoData>);
 
 impl ServerInfo {
     /// Asks the server for a section.
     pub fn of(ctx: &Context, section: &CStr) -> Option<Self> {
-        let info = server!(RedisModule_GetServerInfo(ctx.ctx, section.as_ptr()));
-        info.filter(|info| !info.is_null()).map(Self)
+        // SAFETY: the server makes the information for the module.
+        unsafe { Owned::new(calls::get_server_info(ctx, section)) }.map(Self)
     }
 
     /// Returns a field.
     pub fn field(&self, name: &CStr) -> Option<Cow<'_, str>> {
-        let text = server!(RedisModule_ServerInfoGetFieldC(self.0, name.as_ptr()));
-        let text = text.filter(|text| !text.is_null())?;
-        // SAFETY: the server returned a string with its NUL, which is valid until `self` is dropped.
-        Some(unsafe { CStr::from_ptr(text) }.to_string_lossy())
+        let text = calls::get_field(&self.0, name);
+        // SAFETY: the server returns null, or a C string that is part of the information, which
+        // exists as long as `self`.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy())
     }
 
     /// Returns the number in a field; 0 if there is none.
@@ -249,21 +151,13 @@ impl ServerInfo {
     }
 }
 
-impl Drop for ServerInfo {
-    fn drop(&mut self) {
-        // The context matters only to modules whose memory the server manages.
-        server!(RedisModule_FreeServerInfo(ptr::null_mut(), self.0));
-    }
-}
-
 /// Returns a function of the server that the crate doesn't know, if the server has it.
 fn function(name: &CStr) -> Option<ptr::NonNull<c_void>> {
     let mut function: *mut c_void = ptr::null_mut();
-    let status = server!(RedisModule_GetApi(
-        name.as_ptr(),
-        (&raw mut function).cast()
-    ));
-    ptr::NonNull::new(function).filter(|_| status == Some(0))
+    // SAFETY: the name is a C string. The server writes a pointer to `function`, a local variable.
+    let status =
+        unsafe { function!(RedisModule_GetApi)(name.as_ptr(), (&raw mut function).cast()) };
+    ptr::NonNull::new(function).filter(|_| status == 0)
 }
 
 /// Returns the server's check of rights that may be limited to databases, if it has such rights.
@@ -273,7 +167,8 @@ pub fn check_permissions() -> Option<CheckPermissions> {
 
 fn find_check_permissions() -> Option<CheckPermissions> {
     let found = function(c"RedisModule_ACLCheckPermissions")?;
-    // SAFETY: Valkey has declared its function of this name with this type since it exists.
+    // SAFETY: Valkey has declared its function of this name with this type since 9.1, the first
+    // version that has it. No Redis has a function of this name.
     Some(unsafe { std::mem::transmute::<*mut c_void, CheckPermissions>(found.as_ptr()) })
 }
 
@@ -293,8 +188,9 @@ pub fn text(value: RedisValue) -> Option<Vec<u8>> {
 
 /// Records the server's kind and role, and makes [`own_context`].
 pub fn prepare(ctx: &Context) -> Result<(), String> {
-    let own = server!(RedisModule_GetDetachedThreadSafeContext(ctx.ctx));
-    OWN_CONTEXT.store(own.unwrap_or(ptr::null_mut()), Ordering::Relaxed);
+    // SAFETY: the context is valid by its type. The new one is never freed, and outlives the load.
+    let own = unsafe { function!(RedisModule_GetDetachedThreadSafeContext)(ctx.ctx) };
+    OWN_CONTEXT.store(own, Ordering::Relaxed);
     let is_valkey = server_info(ctx, c"server", c"valkey_version").is_some();
     let is_clustered = context_flags(ctx) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0;
     state::with(|state| {
@@ -327,18 +223,21 @@ fn set_module_options(ctx: &Context) {
     if is_valkey() {
         options |= HANDLE_ATOMIC_SLOT_MIGRATION;
     }
-    server!(RedisModule_SetModuleOptions(ctx.ctx, options as c_int));
+    calls::set_module_options(ctx, options as c_int);
 }
 
 /// Returns the module's own context. It replies to no client. Its database is the one that was
 /// selected last.
 pub fn own_context() -> Context {
-    Context::new(OWN_CONTEXT.load(Ordering::Relaxed))
+    entered::check();
+    // SAFETY: the server made the context in `prepare`, the first step of loading that needs one,
+    // and it is never freed. By the check, this thread runs a call of the server.
+    unsafe { context(OWN_CONTEXT.load(Ordering::Relaxed)) }
 }
 
 /// Returns the server's flags for this context, `REDISMODULE_CTX_FLAGS_*`.
 pub fn context_flags(ctx: &Context) -> u32 {
-    server!(RedisModule_GetContextFlags(ctx.ctx)).unwrap_or(0) as u32
+    calls::get_context_flags(ctx) as u32
 }
 
 /// Returns true if a script or function is running.
@@ -356,17 +255,20 @@ pub fn may_write_unasked(ctx: &Context) -> bool {
 
 /// Returns true if the server pauses writes, for CLIENT PAUSE or a failover.
 pub fn is_paused() -> bool {
-    server!(RedisModule_AvoidReplicaTraffic()) != Some(0)
+    calls::avoid_replica_traffic() != 0
 }
 
 /// Returns the id of the client that the context serves, 0 if there is none.
 pub fn client_id(ctx: &Context) -> u64 {
-    server!(RedisModule_GetClientId(ctx.ctx)).unwrap_or(0)
+    calls::get_client_id(ctx)
 }
 
-/// Returns the server's information about the client with this id, if it is connected. The id must
-/// not be a script's, because Valkey 9.1 crashes on it.
-pub fn client_info(id: u64) -> Option<raw::RedisModuleClientInfo> {
+/// Returns the server's information about the client with this id, if it is connected.
+///
+/// # Safety
+/// The id is not that of a client that runs scripts, for which Valkey 9.1 reads a connection that
+/// isn't there.
+pub unsafe fn client_info(id: u64) -> Option<raw::RedisModuleClientInfo> {
     let mut info = raw::RedisModuleClientInfo {
         version: 1,
         flags: 0,
@@ -375,39 +277,45 @@ pub fn client_info(id: u64) -> Option<raw::RedisModuleClientInfo> {
         port: 0,
         db: 0,
     };
-    let status = server!(RedisModule_GetClientInfoById((&raw mut info).cast(), id));
-    (id != 0 && status == Some(0)).then_some(info)
+    // SAFETY: the server writes to `info`, a local variable of the version that it names. The caller
+    // guarantees what the id is.
+    let status = unsafe { function!(RedisModule_GetClientInfoById)((&raw mut info).cast(), id) };
+    (id != 0 && status == 0).then_some(info)
 }
 
 /// Returns true if the client with this id is in a transaction, its EXEC included.
-pub fn is_in_transaction(id: u64) -> bool {
+///
+/// # Safety
+/// As [`client_info`].
+pub unsafe fn is_in_transaction(id: u64) -> bool {
     let flag = u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_MULTI);
-    client_info(id).is_some_and(|info| info.flags & flag != 0)
+    // SAFETY: by the caller.
+    unsafe { client_info(id) }.is_some_and(|info| info.flags & flag != 0)
 }
 
 /// Returns the database that the context has selected.
 pub fn selected_db(ctx: &Context) -> i32 {
-    server!(RedisModule_GetSelectedDb(ctx.ctx)).unwrap_or(0)
+    calls::get_selected_db(ctx)
 }
 
 /// Selects a database, unless it is selected.
 pub fn select_db(ctx: &Context, db: i32) {
     if selected_db(ctx) != db {
-        server!(RedisModule_SelectDb(ctx.ctx, db));
+        calls::select_db(ctx, db);
     }
 }
 
 /// Returns the strings of a vector from the server, which may be null if there are none.
 ///
 /// # Safety
-/// The server passes `count` strings, and they outlive the returned slice.
-pub unsafe fn strings<'a>(
-    vector: *mut *mut raw::RedisModuleString,
-    count: c_int,
-) -> &'a [*mut raw::RedisModuleString] {
+/// The server passes `count` strings. They and the vector are valid for `'a`.
+pub unsafe fn strings<'a>(vector: *mut *mut raw::RedisModuleString, count: c_int) -> &'a [Str<'a>] {
     match usize::try_from(count) {
-        // SAFETY: the caller guarantees `count` strings that outlive the slice.
-        Ok(count) if !vector.is_null() => unsafe { std::slice::from_raw_parts(vector, count) },
+        // SAFETY: the caller guarantees `count` strings for `'a`, and `Str` has the layout of the
+        // pointer that it wraps.
+        Ok(count) if !vector.is_null() => unsafe {
+            std::slice::from_raw_parts(vector.cast(), count)
+        },
         _ => &[],
     }
 }
@@ -417,21 +325,30 @@ pub fn string(bytes: &[u8]) -> RedisString {
     RedisString::create_from_slice(ptr::null_mut(), bytes)
 }
 
-/// Returns the server's pointers to strings, for calls that take a vector. They are valid as long
-/// as `strings`.
-pub fn pointers(strings: &[RedisString]) -> Vec<*mut raw::RedisModuleString> {
-    strings.iter().map(|string| string.inner).collect()
+/// Takes a string that the server made for the module, if it made one. It is freed when the value
+/// is dropped.
+///
+/// # Safety
+/// The string is null, or the module has to free it. No other value does.
+#[expect(clippy::disallowed_methods, reason = "the caller guarantees that")]
+pub unsafe fn owned_string(string: *mut raw::RedisModuleString) -> Option<RedisString> {
+    let is_there = !string.is_null();
+    is_there.then(|| RedisString::from_redis_module_string(ptr::null_mut(), string))
 }
 
 /// Subscribes to one of the server's events.
-pub fn subscribe(
+///
+/// # Safety
+/// The callback requires nothing but what the server passes it for this event.
+pub unsafe fn subscribe(
     ctx: &Context,
     id: u64,
     callback: raw::RedisModuleEventCallback,
 ) -> Result<(), String> {
     let event = raw::RedisModuleEvent { id, dataver: 1 };
-    match server!(RedisModule_SubscribeToServerEvent(ctx.ctx, event, callback)) {
-        Some(0) => Ok(()),
+    // SAFETY: the context is valid by its type. The caller guarantees the callback.
+    match unsafe { function!(RedisModule_SubscribeToServerEvent)(ctx.ctx, event, callback) } {
+        0 => Ok(()),
         _ => Err(format!(
             "the server refused a subscription to its event {id}"
         )),
@@ -443,5 +360,6 @@ pub fn subscribe(
 /// # Safety
 /// `memory` came from an API function whose result the caller has to free. It is not used after.
 pub unsafe fn free(memory: *mut c_void) {
-    server!(RedisModule_Free(memory));
+    // SAFETY: by the caller.
+    unsafe { function!(RedisModule_Free)(memory) };
 }

@@ -10,6 +10,8 @@ use std::panic::{self, catch_unwind, AssertUnwindSafe};
 use redis_module::Context;
 
 use crate::server::api;
+use crate::state::entered::Entered;
+use crate::state::State;
 
 /// Makes a panic print its text and its place, but no backtrace. Valkey 9.1 crashes when a
 /// backtrace is printed, which `RUST_BACKTRACE` asks for.
@@ -18,11 +20,19 @@ pub fn print_no_backtraces(_: &Context) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a step of the module. Returns `None` if it panicked.
+/// Runs a step of the module in a call of the server. Returns `None` if it panicked.
 ///
 /// Unwind safety: a step borrows shared state through a `RefCell`, whose borrow ends when the step
-/// unwinds. If the lock table panics while it decides, nothing of that operation was applied.
-pub fn guard<T>(step: impl FnOnce() -> T) -> Option<T> {
+/// unwinds, and a [`Raised`](redis_lock_core::raised::Raised) flag falls. If the lock table panics
+/// while it decides, nothing of that operation was applied.
+#[inline(always)]
+pub fn guard<T>(entered: Entered, step: impl FnOnce(&State) -> T) -> Option<T> {
+    guard_without_state(|| step(entered.state()))
+}
+
+/// Runs a step that any thread may run, without the server's lock. Returns `None` if it panicked.
+#[inline(always)]
+pub fn guard_without_state<T>(step: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(step)) {
         Ok(value) => Some(value),
         Err(panic) => {
@@ -41,5 +51,5 @@ fn report(panic: &(dyn Any + Send)) {
         .or_else(|| panic.downcast_ref::<String>().cloned());
     let text = text.unwrap_or_else(|| "no message".to_owned());
     let text = format!("a step panicked, please report it: {text}");
-    api::log(&api::own_context(), c"warning", &text);
+    api::log_anywhere(c"warning", &text);
 }

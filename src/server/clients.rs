@@ -1,16 +1,13 @@
 //! The clients that send operations: their ids, and what LOCK.INFO replies about them.
 
 use std::cell::Cell;
-use std::ffi::CStr;
-use std::ptr::NonNull;
 
 use redis_lock_core::hints::likely;
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::request::LeaseKind;
-use redis_module::{raw, Context, RedisString};
+use redis_module::{raw, Context};
 
-use crate::server::api::{self, server};
-use crate::server::{filter, keepalive, rights};
+use crate::server::{api, calls, filter, keepalive, rights};
 use crate::state::{self, ScriptRun, State, CALLERS};
 
 /// A connected client.
@@ -23,20 +20,28 @@ pub struct Client {
     pub name: Vec<u8>,
 }
 
-/// Returns true if the client with this id, which must be connected, is subscribed to any channel.
-pub fn is_subscriber(id: u64) -> bool {
+/// Returns true if the client with this id is subscribed to any channel.
+///
+/// # Safety
+/// As [`api::client_info`].
+pub unsafe fn is_subscriber(id: u64) -> bool {
     let flag = u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_PUBSUB);
-    api::client_info(id).is_some_and(|info| info.flags & flag != 0)
+    // SAFETY: by the caller.
+    unsafe { api::client_info(id) }.is_some_and(|info| info.flags & flag != 0)
 }
 
-/// Returns the client with this id, if it is connected.
-pub fn find(ctx: &Context, id: u64) -> Option<Client> {
-    let info = api::client_info(id)?;
-    // SAFETY: the server wrote a string with its NUL into `addr`, which was all zeros before.
-    let addr = unsafe { CStr::from_ptr(info.addr.as_ptr()) };
+/// Returns the client with this id, which was recorded with an operation, if it is connected.
+///
+/// # Safety
+/// As [`api::client_info`].
+pub unsafe fn find(ctx: &Context, id: u64) -> Option<Client> {
+    // SAFETY: by the caller.
+    let info = unsafe { api::client_info(id) }?;
+    let addr = info.addr.iter().map(|byte| *byte as u8);
+    let addr: Vec<u8> = addr.take_while(|byte| *byte != 0).collect();
     Some(Client {
         id,
-        addr: format!("{}:{}", addr.to_string_lossy(), info.port),
+        addr: format!("{}:{}", String::from_utf8_lossy(&addr), info.port),
         name: name(ctx, id),
     })
 }
@@ -222,11 +227,7 @@ impl<'a> Running<'a> {
 }
 
 fn name(ctx: &Context, id: u64) -> Vec<u8> {
-    let name = server!(RedisModule_GetClientNameById(ctx.ctx, id));
-    let Some(name) = name.and_then(NonNull::new) else {
-        return Vec::new();
-    };
-    // The server made this string for the module, and dropping the value frees it.
-    let name = RedisString::from_redis_module_string(ctx.ctx, name.as_ptr());
-    name.as_slice().to_vec()
+    // SAFETY: the server makes the name for the module.
+    let name = unsafe { api::owned_string(calls::get_client_name_by_id(ctx, id)) };
+    name.map_or_else(Vec::new, |name| name.as_slice().to_vec())
 }

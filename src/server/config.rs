@@ -9,7 +9,7 @@ use redis_lock_core::values::decimal;
 use redis_module::configuration::{register_i64_configuration, ConfigurationFlags};
 use redis_module::{Context, RedisValue};
 
-use crate::server::api::{self, server};
+use crate::server::{api, calls};
 use crate::state::{
     DEFAULT_KEEP_MS, DEFAULT_LEASE_MS, MAX_CLIENTS, MAX_TICKETS, MAX_WAITERS, REPLICAS_TIMEOUT_MS,
     UNSET,
@@ -124,7 +124,7 @@ pub fn register(ctx: &Context) -> Result<(), String> {
             None,
         );
     }
-    server!(RedisModule_LoadConfigs(ctx.ctx));
+    calls::load_configs(ctx);
     let is_unset = |setting: &Setting| setting.value.load(Ordering::Relaxed) == UNSET;
     if SETTINGS.iter().any(is_unset) {
         return Err("the value of a setting was refused".to_owned());

@@ -21,9 +21,9 @@ use redis_lock_core::values::decimal;
 use redis_lock_core::values::slot::{self, SLOTS};
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
-use crate::server::api::{self, server};
-use crate::server::key::WRITE;
-use crate::server::{propagation, slots};
+use crate::server::calls::{self, function, OpenKey, Passed, Str};
+use crate::server::key::{self, WRITE};
+use crate::server::{api, propagation, slots};
 use crate::state::{self, FENCES};
 
 /// The key's name. In a cluster two bytes for the slot follow. It has no `{`, which would change
@@ -53,19 +53,19 @@ pub fn put(saver: Saver) {
     if !make_room(&ctx, &name, saver) {
         return;
     }
-    let Some(key) = open(&ctx, &name, WRITE) else {
+    // SAFETY: the key stays open until the save ends. A child runs nothing else meanwhile, and a
+    // server that saves itself serves no client.
+    let Some(key) = (unsafe { key::open(&ctx, Str::from(&name), WRITE) }) else {
         return;
     };
-    if kind_of(key) != raw::REDISMODULE_KEYTYPE_EMPTY {
-        server!(RedisModule_CloseKey(key));
+    if kind_of(&key) != raw::REDISMODULE_KEYTYPE_EMPTY {
         return;
     }
     let text = api::string(fence.to_string().as_bytes());
-    server!(RedisModule_StringSet(key, text.inner));
-    let expiry_ms = i64::try_from(fence / 1000 + 1).unwrap_or(i64::MAX);
-    server!(RedisModule_SetAbsExpire(key, expiry_ms));
+    calls::set_string(&key, Str::from(&text));
+    calls::set_abs_expire(&key, i64::try_from(fence / 1000 + 1).unwrap_or(i64::MAX));
     // Kept open, because opening it again would expire it and notify replicas and clients of that.
-    state::with(|state| state.fence_key.set(Some(key)));
+    state::with(|state| state.fence_key.set(Some(key.into_raw())));
 }
 
 /// Makes sure that no expired key of the name is left. Returns false if that is not certain.
@@ -91,9 +91,10 @@ fn delete(ctx: &Context, name: &[u8]) -> bool {
 
 /// Deletes the key from the keyspace that was saved.
 pub fn take_out() {
-    if let Some(key) = state::with(|state| state.fence_key.take()) {
-        server!(RedisModule_DeleteKey(key));
-        server!(RedisModule_CloseKey(key));
+    let key = state::with(|state| state.fence_key.take());
+    // SAFETY: the key is from `put`, and was taken out of the only place that had it.
+    if let Some(key) = key.and_then(|key| unsafe { OpenKey::new(key) }) {
+        calls::delete_key(&key);
     }
 }
 
@@ -107,9 +108,10 @@ pub fn take_in() {
         WRITE
     };
     for name in names() {
-        if let Some(key) = open(&ctx, &name, mode) {
-            read(key, mode);
-            server!(RedisModule_CloseKey(key));
+        // SAFETY: the key is closed before another one is opened, and `read` asks the server for
+        // nothing about other keys.
+        if let Some(key) = unsafe { key::open(&ctx, Str::from(&name), mode) } {
+            read(&key, mode);
         }
     }
     if api::is_replica() && !api::is_clustered() {
@@ -121,39 +123,35 @@ pub fn take_in() {
 pub fn delete_on_replicas(ctx: &Context) {
     if let Some((name, _)) = own_key() {
         api::select_db(ctx, 0);
-        propagation::replicate(ctx, c"DEL", &[name.inner]);
+        propagation::replicate(ctx, c"DEL", &[Str::from(&name)]);
     }
 }
 
-fn read(key: *mut raw::RedisModuleKey, mode: u32) {
+fn read(key: &OpenKey, mode: u32) {
     if kind_of(key) != raw::REDISMODULE_KEYTYPE_STRING {
         return;
     }
     let mut len = 0;
-    let mode_of_access = raw::REDISMODULE_READ as c_int;
-    let text = server!(RedisModule_StringDMA(key, &raw mut len, mode_of_access));
-    let Some(text) = text.filter(|text| !text.is_null()) else {
+    let (pointer, access) = (Passed::raw(&key), raw::REDISMODULE_READ as c_int);
+    // SAFETY: the key is open, and the server writes the length to `len`, a local variable.
+    let text = unsafe { function!(RedisModule_StringDMA)(pointer, &raw mut len, access) };
+    if text.is_null() {
         return;
-    };
+    }
     // SAFETY: the server returned `len` bytes, which are valid as long as the key is open and not
-    // written to. The caller closes the key after this function returns.
+    // written to. The key is open until this function returns, and is deleted after the last use.
     let text = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
     let Some(fence) = decimal::parse(text).filter(|fence| *fence <= MAX_FENCE) else {
         return;
     };
     FENCES.raise(fence);
     if mode == WRITE {
-        server!(RedisModule_DeleteKey(key));
+        calls::delete_key(key);
     }
 }
 
-fn open(ctx: &Context, name: &RedisString, mode: u32) -> Option<*mut raw::RedisModuleKey> {
-    let key = server!(RedisModule_OpenKey(ctx.ctx, name.inner, mode as c_int));
-    key.filter(|key| !key.is_null())
-}
-
-fn kind_of(key: *mut raw::RedisModuleKey) -> isize {
-    server!(RedisModule_KeyType(key)).unwrap_or(0) as isize
+fn kind_of(key: &OpenKey) -> isize {
+    calls::key_type(key) as isize
 }
 
 /// Returns the key that this server saves and its fence. `None`: no fence was drawn yet, or this

@@ -10,12 +10,13 @@
 // perf: all other commands cost a look at their first letter and their length.
 
 use redis_lock_core::hints::unlikely;
-use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
+use redis_module::{raw, CallOptionsBuilder, CallResult, Context};
 
-use crate::server::api::{self, server};
-use crate::server::{boundary, clock, propagation, replicas, timer};
+use crate::server::calls::{self, function, Filter, Lent, Str};
+use crate::server::{api, boundary, clock, propagation, replicas, timer};
+use crate::state::entered::Entered;
 use crate::state::pending_events::Event;
-use crate::state::{self, Postponed, ScriptRun};
+use crate::state::{self, Postponed, ScriptRun, State};
 
 /// The commands that run a script, or may run one in a transaction.
 pub const RUNNERS: [&[u8]; 7] = [
@@ -69,14 +70,13 @@ fn is_there(ctx: &Context, command: &str, words: &[&str]) -> bool {
 /// Registers the filter. The module's own calls don't pass it.
 pub fn register(ctx: &Context) -> Result<(), String> {
     let flags = raw::REDISMODULE_CMDFILTER_NOSELF as i32;
-    match server!(RedisModule_RegisterCommandFilter(
-        ctx.ctx,
-        Some(on_command),
-        flags
-    )) {
-        Some(filter) if !filter.is_null() => Ok(()),
-        _ => Err("the server refused a command filter".to_owned()),
+    // SAFETY: the context is valid by its type. The callback requires what the server passes it.
+    let filter =
+        unsafe { function!(RedisModule_RegisterCommandFilter)(ctx.ctx, Some(on_command), flags) };
+    if filter.is_null() {
+        return Err("the server refused a command filter".to_owned());
     }
+    Ok(())
 }
 
 /// Returns the last command that runs a script and was not postponed.
@@ -131,20 +131,20 @@ pub fn forget_run_commands() {
     });
 }
 
-extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
-    boundary::guard(|| look_at(filter));
+unsafe extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
+    // SAFETY: the server calls this with its lock held. It keeps the command until this returns.
+    let (entered, filter) = unsafe { (Entered::new(), Lent::new(filter)) };
+    boundary::guard(entered, |state| look_at(state, filter));
 }
 
 #[inline(always)]
-fn look_at(filter: *mut raw::RedisModuleCommandFilterCtx) {
+fn look_at(state: &State, filter: Filter<'_>) {
     let name = word(filter, 0);
     let Some(first) = name.first() else { return };
-    if unlikely(state::with(|state| state.rights.borrow().is_changing())) {
+    if unlikely(state.rights.borrow().is_changing()) {
         end_change(filter);
     }
-    if unlikely(state::with(|state| {
-        !state.postponed_resets.borrow().is_empty()
-    })) {
+    if unlikely(!state.postponed_resets.borrow().is_empty()) {
         end_postponed_reset(filter);
     }
     match (first | 0x20, name.len()) {
@@ -159,12 +159,13 @@ fn look_at(filter: *mut raw::RedisModuleCommandFilterCtx) {
 /// Records that the last change of rights by this client has run. It has run if the client sends
 /// another command and is not in a transaction.
 #[inline(never)]
-fn end_change(filter: *mut raw::RedisModuleCommandFilterCtx) {
-    let Some(client_id) = server!(RedisModule_CommandFilterGetClientId(filter)) else {
+fn end_change(filter: Filter<'_>) {
+    let Some(client_id) = calls::command_filter_get_client_id(filter) else {
         return;
     };
     let is_changer = state::with(|state| state.rights.borrow().has_changer(client_id));
-    if is_changer && !api::is_in_transaction(client_id) {
+    // SAFETY: a changer is a client that sent ACL itself, outside of a script.
+    if is_changer && !unsafe { api::is_in_transaction(client_id) } {
         state::with(|state| state.rights.borrow_mut().forget_changer(client_id));
     }
 }
@@ -190,13 +191,13 @@ fn expect_acknowledgement(name: &[u8]) {
 /// A RESET in a pause of writes alone is not postponed by the server. It is recorded as postponed
 /// all the same, because the API doesn't report the kind of pause. No lock can be granted in such a
 /// pause, so no waiter waits longer.
-fn expect_reset(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
-    let count = server!(RedisModule_CommandFilterArgsCount(filter));
+fn expect_reset(filter: Filter<'_>, name: &[u8]) {
+    let count = calls::command_filter_args_count(filter);
     let has_reset = state::with(|state| state.has_reset.get());
-    if !has_reset || !name.eq_ignore_ascii_case(b"reset") || count != Some(1) {
+    if !has_reset || !name.eq_ignore_ascii_case(b"reset") || count != 1 {
         return;
     }
-    let client_id = server!(RedisModule_CommandFilterGetClientId(filter)).unwrap_or(0);
+    let client_id = calls::command_filter_get_client_id(filter).unwrap_or(0);
     if !state::look(|table| table.sessions().has_client(client_id)).unwrap_or(true) {
         return;
     }
@@ -213,8 +214,8 @@ fn expect_reset(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
 /// Ends the ties of this command's client if its RESET was postponed, because that RESET has run by
 /// now.
 #[cold]
-fn end_postponed_reset(filter: *mut raw::RedisModuleCommandFilterCtx) {
-    let client_id = server!(RedisModule_CommandFilterGetClientId(filter)).unwrap_or(0);
+fn end_postponed_reset(filter: Filter<'_>) {
+    let client_id = calls::command_filter_get_client_id(filter).unwrap_or(0);
     let was_reset = state::with(|state| {
         let mut resets = state.postponed_resets.borrow_mut();
         let at = resets.iter().position(|reset| *reset == client_id);
@@ -233,7 +234,7 @@ fn end_ties(client_id: u64) {
 }
 
 /// Records a change of rights, or a command that runs a script.
-fn examine(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
+fn examine(filter: Filter<'_>, name: &[u8]) {
     record_rights(filter, name);
     let runner = RUNNERS
         .iter()
@@ -243,8 +244,8 @@ fn examine(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
     let Some(command) = runner.copied().filter(|_| !scripted()) else {
         return;
     };
-    let client_id = server!(RedisModule_CommandFilterGetClientId(filter));
-    let count = server!(RedisModule_CommandFilterArgsCount(filter)).unwrap_or(0);
+    let client_id = calls::command_filter_get_client_id(filter);
+    let count = calls::command_filter_args_count(filter);
     let bytes: usize = (0..count).map(|at| word(filter, at).len()).sum();
     record_run(ScriptRun {
         client_id: client_id.unwrap_or(0),
@@ -275,8 +276,8 @@ fn record_run(run: ScriptRun) {
 ///
 /// Before Redis 7.2 the filter can't know the client. There each command passes the filter right
 /// before it runs, and EXEC passes with all that it holds.
-fn record_rights(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
-    let client_id = server!(RedisModule_CommandFilterGetClientId(filter));
+fn record_rights(filter: Filter<'_>, name: &[u8]) {
+    let client_id = calls::command_filter_get_client_id(filter);
     let is_change = name.eq_ignore_ascii_case(b"acl")
         || (client_id.is_none() && name.eq_ignore_ascii_case(b"exec"));
     if !is_change {
@@ -294,10 +295,12 @@ fn record_rights(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
 }
 
 /// Returns a word of the command, or an empty one if there is none.
-fn word<'a>(filter: *mut raw::RedisModuleCommandFilterCtx, at: i32) -> &'a [u8] {
-    let string = server!(RedisModule_CommandFilterArgGet(filter, at));
-    match string.filter(|string| !string.is_null()) {
-        Some(string) => RedisString::string_as_slice(string),
-        None => &[],
+fn word(filter: Filter<'_>, at: i32) -> &[u8] {
+    let string = calls::command_filter_arg_get(filter, at);
+    if string.is_null() {
+        return &[];
     }
+    // SAFETY: the string is a word of the command, and valid as long as this filter looks at it: the
+    // module's filter changes no word.
+    unsafe { Str::new(string) }.bytes()
 }

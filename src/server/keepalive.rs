@@ -117,8 +117,9 @@ fn descriptor(line: &[u8]) -> Option<RawFd> {
 
 /// Sets the options of a client's socket. A Unix socket is left alone: its peer is on this machine.
 fn probe_soon(descriptor: RawFd) -> io::Result<()> {
-    // SAFETY: the server has the descriptor open for a client that it lists. It closes descriptors
-    // only on this thread, which runs this function until the borrow ends.
+    // SAFETY: the server listed the descriptor for a connected client in this call of the module, so
+    // it is open. The server closes a client's connection only with its lock held, which this call
+    // has. Other threads of the server close other descriptors, like those of old files.
     let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let socket = SockRef::from(&descriptor);
     let address = socket.local_addr()?;

@@ -11,8 +11,8 @@ use redis_lock_core::values::packed::{Expiry, Packed};
 use redis_lock_core::values::session_id::SessionId;
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
-use crate::server::api::{self, server};
-use crate::server::lock_type;
+use crate::server::calls::{self, function, OpenKey, Owned, Str};
+use crate::server::{api, lock_type};
 use crate::state;
 
 /// The mode to read and change a key.
@@ -23,49 +23,62 @@ pub const UNNOTICED: u32 = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOT
 
 /// An open key, closed when the value is dropped.
 pub struct Key {
-    key: *mut raw::RedisModuleKey,
+    /// `None` if the key is missing and was opened to read.
+    key: Option<OpenKey>,
     /// The content when the key was opened. A lock is never null.
     content: KeyState<*mut Packed>,
 }
 
-impl Drop for Key {
-    fn drop(&mut self) {
-        if !self.key.is_null() {
-            server!(RedisModule_CloseKey(self.key));
-        }
+/// Opens a key in the context's database. The server may run callbacks: it deletes an expired key
+/// here and replicates the deletion.
+///
+/// # Safety
+/// While the key is open, the server is asked for nothing else that could delete keys.
+#[inline(always)]
+pub unsafe fn open(ctx: &Context, string: Str<'_>, mode: u32) -> Option<OpenKey> {
+    let string = calls::Passed::raw(&string);
+    // SAFETY: the context and the string are valid by their types, and the server copies a
+    // reference to the string. It returns null, or a key that the module has to close.
+    unsafe {
+        Owned::new(function!(RedisModule_OpenKey)(
+            ctx.ctx,
+            string,
+            mode as c_int,
+        ))
     }
 }
 
 impl Key {
-    /// Opens a key in the context's database. The server may run callbacks: it deletes an expired
-    /// key here and replicates the deletion.
+    /// Opens a key in the context's database, see [`open`].
     ///
-    /// While the key is open, the server must not be asked for anything else that could delete
-    /// keys.
+    /// # Safety
+    /// While the value exists, the server is asked for nothing else that could delete keys.
     #[inline(always)]
-    pub fn open(ctx: &Context, string: *mut raw::RedisModuleString, mode: u32) -> Self {
-        let key = server!(RedisModule_OpenKey(ctx.ctx, string, mode as c_int));
-        let key = key.unwrap_or(std::ptr::null_mut());
-        Self {
-            key,
-            content: content_of(key),
-        }
+    pub unsafe fn open(ctx: &Context, string: Str<'_>, mode: u32) -> Self {
+        // SAFETY: by the caller.
+        let key = unsafe { open(ctx, string, mode) };
+        let content = key.as_ref().map_or(KeyState::Empty, content_of);
+        Self { key, content }
     }
 
     /// Opens the key of a name, and selects its database for that.
-    pub fn of(ctx: &Context, name: &Name, mode: u32) -> Self {
+    ///
+    /// # Safety
+    /// As [`Key::open`].
+    pub unsafe fn of(ctx: &Context, name: &Name, mode: u32) -> Self {
         api::select_db(ctx, name.db);
-        Self::open(ctx, api::string(name.key()).inner, mode)
+        // SAFETY: by the caller.
+        unsafe { Self::open(ctx, Str::from(&api::string(name.key())), mode) }
     }
 
     /// Returns the content of the key when it was opened.
     pub fn found(&mut self) -> KeyState<&mut Packed> {
         match self.content {
             KeyState::Empty => KeyState::Empty,
-            // SAFETY: `store_new` and the type's `load` alone make values of this type, each from a
-            // `Box<Packed>`. The server keeps the value while the key is open. All of this is on
-            // the main thread, the borrow of `self` makes the reference unique, and `delete`
-            // consumes the key.
+            // SAFETY: the key is of the module's type, so `lock_type::into_value` made the value.
+            // The server keeps it until the key is deleted: by `delete`, which consumes `self`, or
+            // by another call, which the caller of `open` excludes. The borrow of `self` makes the
+            // reference unique, because only one value opens the key at a time.
             KeyState::Lock(lock) => KeyState::Lock(unsafe { &mut *lock }),
             KeyState::OtherType => KeyState::OtherType,
         }
@@ -73,15 +86,14 @@ impl Key {
 
     /// Returns the key's expiry in ms since the epoch, if it has one.
     pub fn expiry_ms(&self) -> Option<u64> {
-        // A missing key opened for reading has no handle, which this call requires.
-        let key = (!self.key.is_null()).then_some(self.key)?;
-        u64::try_from(server!(RedisModule_GetAbsExpire(key))?).ok()
+        u64::try_from(calls::get_abs_expire(self.key.as_ref()?)).ok()
     }
 
     /// Sets the key's expiry, in ms since the epoch.
     pub fn set_expiry_ms(&self, expiry_ms: u64) {
-        let expiry_ms = i64::try_from(expiry_ms).unwrap_or(i64::MAX);
-        server!(RedisModule_SetAbsExpire(self.key, expiry_ms));
+        if let Some(key) = &self.key {
+            calls::set_abs_expire(key, i64::try_from(expiry_ms).unwrap_or(i64::MAX));
+        }
     }
 
     /// Returns the same key, which must count as missing, without an expired value.
@@ -90,7 +102,7 @@ impl Key {
     /// over them. A client that pauses writes inside a MULTI can still write there. In that case
     /// only UNLINK removes the value.
     #[inline(always)]
-    pub fn without_leftover(self, ctx: &Context, string: *mut raw::RedisModuleString) -> Self {
+    pub fn without_leftover(self, ctx: &Context, string: Str<'_>) -> Self {
         if likely(!api::is_paused()) {
             return self;
         }
@@ -98,27 +110,29 @@ impl Key {
     }
 
     #[cold]
-    fn emptied(self, ctx: &Context, string: *mut raw::RedisModuleString) -> Self {
+    fn emptied(self, ctx: &Context, string: Str<'_>) -> Self {
         if api::is_replica() {
             return self;
         }
         drop(self);
         let options = CallOptionsBuilder::new().replicate().build();
-        let key = RedisString::string_as_slice(string);
-        drop(ctx.call_ext::<_, CallResult<'_>>("UNLINK", &options, &[key]));
-        Self::open(ctx, string, WRITE)
+        drop(ctx.call_ext::<_, CallResult<'_>>("UNLINK", &options, &[string.bytes()]));
+        // SAFETY: the key takes the place of `self`, for whose time the caller of `open` guarantees
+        // that.
+        unsafe { Self::open(ctx, string, WRITE) }
     }
 
     /// Stores a lock under the key, which must be missing, with an expiry in ms since the epoch.
     /// Closes the key.
     #[inline(always)]
     pub fn store_new(self, lock: Packed, expiry_ms: u64) {
-        let value = lock_type::into_value(lock);
-        server!(RedisModule_ModuleTypeSetValue(
-            self.key,
-            lock_type::raw_type(),
-            value
-        ));
+        if let Some(key) = &self.key {
+            let (key, raw_type) = (calls::Passed::raw(key), lock_type::raw_type());
+            let value = lock_type::into_value(lock);
+            // SAFETY: the key is open. The value is of the type, and only the server has it from
+            // now on.
+            unsafe { function!(RedisModule_ModuleTypeSetValue)(key, raw_type, value) };
+        }
         self.set_expiry_ms(expiry_ms);
     }
 
@@ -127,25 +141,22 @@ impl Key {
     pub fn delete(self) {
         state::with(|state| {
             let _deleting = Raised::new(&state.deleting);
-            server!(RedisModule_DeleteKey(self.key));
+            self.key.as_ref().map(calls::delete_key);
         });
     }
 }
 
 #[inline(always)]
-fn content_of(key: *mut raw::RedisModuleKey) -> KeyState<*mut Packed> {
-    if key.is_null() {
-        return KeyState::Empty;
-    }
-    let kind = server!(RedisModule_KeyType(key)).unwrap_or(0);
-    match kind as isize {
+fn content_of(key: &OpenKey) -> KeyState<*mut Packed> {
+    match calls::key_type(key) as isize {
         raw::REDISMODULE_KEYTYPE_EMPTY => KeyState::Empty,
-        raw::REDISMODULE_KEYTYPE_MODULE
-            if server!(RedisModule_ModuleTypeGetType(key)) == Some(lock_type::raw_type()) =>
-        {
-            let value = server!(RedisModule_ModuleTypeGetValue(key));
-            let value = value.filter(|value| !value.is_null());
-            value.map_or(KeyState::OtherType, |value| KeyState::Lock(value.cast()))
+        raw::REDISMODULE_KEYTYPE_MODULE if calls::get_module_type(key) == lock_type::raw_type() => {
+            let value = calls::get_module_value(key);
+            if value.is_null() {
+                KeyState::OtherType
+            } else {
+                KeyState::Lock(value.cast())
+            }
         }
         _ => KeyState::OtherType,
     }
@@ -153,7 +164,8 @@ fn content_of(key: *mut raw::RedisModuleKey) -> KeyState<*mut Packed> {
 
 /// Returns the sessions of the lock at a key of the context's database.
 pub fn sessions_at(ctx: &Context, string: &RedisString) -> Vec<SessionId> {
-    match Key::open(ctx, string.inner, UNNOTICED).found() {
+    // SAFETY: the key is closed before the next call of the server.
+    match unsafe { Key::open(ctx, string.into(), UNNOTICED) }.found() {
         KeyState::Lock(lock) => sessions_of(&lock.unpack()),
         KeyState::Empty | KeyState::OtherType => Vec::new(),
     }
@@ -170,7 +182,8 @@ pub fn sessions_of(lock: &Lock) -> Vec<SessionId> {
 /// Returns true if a key of the context's database holds a lock. Forgets what is known of the key's
 /// expiry, because something happened to the key. Counts no access to it.
 pub fn forget_expiry(ctx: &Context, string: &RedisString) -> bool {
-    match Key::open(ctx, string.inner, UNNOTICED).found() {
+    // SAFETY: the key is closed before the next call of the server.
+    match unsafe { Key::open(ctx, string.into(), UNNOTICED) }.found() {
         KeyState::Lock(lock) => {
             lock.set_expiry(Expiry::Unknown);
             true
@@ -181,5 +194,7 @@ pub fn forget_expiry(ctx: &Context, string: &RedisString) -> bool {
 
 /// Returns true if a name holds a lock. Counts no access to the key.
 pub fn has_lock(ctx: &Context, name: &Name) -> bool {
-    matches!(Key::of(ctx, name, UNNOTICED).found(), KeyState::Lock(_))
+    // SAFETY: the key is closed before the next call of the server.
+    let mut key = unsafe { Key::of(ctx, name, UNNOTICED) };
+    matches!(key.found(), KeyState::Lock(_))
 }

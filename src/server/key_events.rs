@@ -14,9 +14,10 @@
 use std::ffi::{c_int, CStr};
 
 use redis_lock_core::hints::unlikely;
-use redis_module::{raw, Context, RedisValue};
+use redis_module::{Context, RedisValue};
 
-use crate::server::api::{self, server};
+use crate::server::api;
+use crate::server::calls::{self, Str};
 use crate::state;
 
 /// This module, and modules that are part of the server and subscribe to no keyspace event. Redis
@@ -26,7 +27,7 @@ const BUILT_IN: [&[u8]; 3] = [b"lock", b"vectorset", b"lua"];
 /// Sends an event of this class, `REDISMODULE_NOTIFY_*`, about a key of the context's database,
 /// unless no client or module can hear it.
 #[inline(always)]
-pub fn send(ctx: &Context, class: c_int, event: &CStr, key: *mut raw::RedisModuleString) {
+pub fn send(ctx: &Context, class: c_int, event: &CStr, key: Str<'_>) {
     if unlikely(may_be_heard(class)) {
         notify(ctx, class, event, key);
     }
@@ -35,17 +36,12 @@ pub fn send(ctx: &Context, class: c_int, event: &CStr, key: *mut raw::RedisModul
 #[inline(always)]
 fn may_be_heard(class: c_int) -> bool {
     state::with(|state| state.server.get().has_other_modules)
-        || server!(RedisModule_GetNotifyKeyspaceEvents()).is_none_or(|classes| classes & class != 0)
+        || calls::get_notify_keyspace_events() & class != 0
 }
 
 #[inline(never)]
-fn notify(ctx: &Context, class: c_int, event: &CStr, key: *mut raw::RedisModuleString) {
-    server!(RedisModule_NotifyKeyspaceEvent(
-        ctx.ctx,
-        class,
-        event.as_ptr(),
-        key
-    ));
+fn notify(ctx: &Context, class: c_int, event: &CStr, key: Str<'_>) {
+    calls::notify_keyspace_event(ctx, class, event, key);
 }
 
 /// Reads from the server if there are other modules.

@@ -1,22 +1,23 @@
 //! Keys and words as strings of the server.
 
 use redis_lock_core::hints::likely;
-use redis_module::{raw, RedisString};
+use redis_module::RedisString;
 
 use crate::server::api;
+use crate::server::calls::Str;
 
 /// The words of the running command behind its name, as strings of the server and as bytes. They
 /// are valid as long as the command runs.
 #[derive(Clone, Copy)]
 pub struct CommandStrings<'a> {
-    strings: &'a [*mut raw::RedisModuleString],
+    strings: &'a [Str<'a>],
     words: &'a [&'a [u8]],
 }
 
 /// A string of the server: one of the command's, or one of our own.
 pub enum ServerString<'a> {
     /// A string of the running command, valid as long as the command runs, and its bytes.
-    OfCommand(*mut raw::RedisModuleString, &'a [u8]),
+    OfCommand(Str<'a>, &'a [u8]),
     /// A string of our own, freed when the value is dropped.
     Own(RedisString),
 }
@@ -28,14 +29,8 @@ impl<'a> CommandStrings<'a> {
         words: &[],
     };
 
-    /// Wraps the words of a command.
-    ///
-    /// # Safety
-    /// The strings are the server's and valid for `'a`, and `words` are their bytes, one by one.
-    pub const unsafe fn new(
-        strings: &'a [*mut raw::RedisModuleString],
-        words: &'a [&'a [u8]],
-    ) -> Self {
+    /// Wraps the words of a command, and their bytes, one by one.
+    pub const fn new(strings: &'a [Str<'a>], words: &'a [&'a [u8]]) -> Self {
         Self { strings, words }
     }
 
@@ -75,11 +70,12 @@ impl ServerString<'_> {
         }
     }
 
-    /// Returns the server's pointer, valid as long as this value.
-    pub fn as_ptr(&self) -> *mut raw::RedisModuleString {
+    /// Returns the string for a call of the server.
+    #[inline(always)]
+    pub fn as_str(&self) -> Str<'_> {
         match self {
             Self::OfCommand(string, _) => *string,
-            Self::Own(string) => string.inner,
+            Self::Own(string) => Str::from(string),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use redis_lock_core::values::packed::Packed;
 use redis_module::raw;
 
-use crate::state::{self, LOCKS};
+use crate::state::LOCKS;
 
 /// The memory of the value that was freed last, kept for the next one. Null, or memory from
 /// [`into_value`] that only this static owns. Any thread may free values.
@@ -18,14 +18,18 @@ use crate::state::{self, LOCKS};
 // as much as all other work on them.
 static SPARE: AtomicPtr<MaybeUninit<Packed>> = AtomicPtr::new(ptr::null_mut());
 
+/// The server's handle of the type.
+static RAW_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
+
 /// Records the handle that the server returned for the type.
 pub fn set_raw_type(raw_type: *mut raw::RedisModuleType) {
-    state::with(|state| state.raw_type.set(raw_type));
+    RAW_TYPE.store(raw_type, Ordering::Relaxed);
 }
 
 /// Returns the server's handle of the type.
+#[inline(always)]
 pub fn raw_type() -> *mut raw::RedisModuleType {
-    state::with(|state| state.raw_type.get())
+    RAW_TYPE.load(Ordering::Relaxed)
 }
 
 /// Passes the ownership of a lock to the server, until [`free_value`].
@@ -39,6 +43,12 @@ pub fn into_value(lock: Packed) -> *mut c_void {
 fn allocated() -> Box<MaybeUninit<Packed>> {
     Box::new_uninit()
 }
+
+// `free_value` drops it on any thread.
+const _: fn() = || {
+    const fn is_send<T: Send>() {}
+    is_send::<Packed>();
+};
 
 /// Frees a lock that the server no longer uses. Called on any thread.
 ///

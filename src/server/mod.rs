@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod boundary;
+pub mod calls;
 pub mod clients;
 pub mod clock;
 pub mod config;

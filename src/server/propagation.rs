@@ -17,7 +17,8 @@ use std::ffi::CStr;
 
 use redis_module::{raw, Context, RedisString};
 
-use crate::server::api::{self, server};
+use crate::server::api;
+use crate::server::calls::{self, function, Lent, Passed, Str};
 use crate::state::{self, Replicas, State};
 
 /// Forgets if there is an append-only file, so the flag is read again.
@@ -67,33 +68,31 @@ fn look(ctx: &Context, state: &State) -> Replicas {
 /// Counts a change of the data set, like the server does for each change that it propagates: it
 /// saves after a number of changes. Only allowed if [`is_unread`], because this replicates the
 /// client's command instead of the effect.
+#[inline(always)]
 pub fn count_change(ctx: &Context) {
-    server!(RedisModule_ReplicateVerbatim(ctx.ctx));
+    replicate_command(ctx);
+}
+
+/// Replicates the client's command.
+#[inline(always)]
+pub fn replicate_command(ctx: &Context) {
+    calls::replicate_verbatim(ctx);
 }
 
 /// Replicates `command` with these words.
-pub fn replicate(ctx: &Context, command: &CStr, words: &[*mut raw::RedisModuleString]) {
-    server!(RedisModule_Replicate(
-        ctx.ctx,
-        command.as_ptr(),
-        c"v".as_ptr(),
-        words.as_ptr(),
-        words.len(),
-    ));
+pub fn replicate(ctx: &Context, command: &CStr, words: &[Str<'_>]) {
+    let (command, format) = (command.as_ptr(), c"v".as_ptr());
+    let (ctx, words, count) = (ctx.ctx, words.as_ptr(), words.len());
+    // SAFETY: the context is valid by its type. The format takes a vector of `count` strings, and
+    // `Str` has the layout of the pointer that it wraps.
+    unsafe { function!(RedisModule_Replicate)(ctx, command, format, words, count) };
 }
 
 /// Writes `command` with these words to an append-only file that is being rewritten.
-///
-/// # Safety
-/// `io` is the pointer that the server passed to the type's rewrite callback, which is still
-/// running.
-pub unsafe fn emit_aof(io: *mut raw::RedisModuleIO, command: &CStr, words: &[RedisString]) {
-    let pointers = api::pointers(words);
-    server!(RedisModule_EmitAOF(
-        io,
-        command.as_ptr(),
-        c"v".as_ptr(),
-        pointers.as_ptr(),
-        pointers.len(),
-    ));
+pub fn emit_aof(io: Lent<'_, raw::RedisModuleIO>, command: &CStr, words: &[RedisString]) {
+    let words: Vec<Str<'_>> = words.iter().map(Str::from).collect();
+    let (command, format) = (command.as_ptr(), c"v".as_ptr());
+    let (io, words, count) = (io.raw(), words.as_ptr(), words.len());
+    // SAFETY: as in `replicate`, with a file for a context.
+    unsafe { function!(RedisModule_EmitAOF)(io, command, format, words, count) };
 }

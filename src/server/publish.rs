@@ -3,17 +3,18 @@
 use redis_lock_core::values::notification::Notification;
 use redis_module::Context;
 
-use crate::server::api::{self, server};
+use crate::server::api;
+use crate::server::calls::{self, Str};
 
 /// Publishes a message to its channel, in a cluster to its shard channel. The server sends it to
 /// its own subscribers and to the cluster bus, but not to replicas.
 pub fn publish(ctx: &Context, notification: &Notification) {
     let channel = api::string(notification.channel());
     let message = api::string(notification.message());
-    let (ctx, channel, message) = (ctx.ctx, channel.inner, message.inner);
+    let (channel, message) = (Str::from(&channel), Str::from(&message));
     if api::is_clustered() {
-        server!(RedisModule_PublishMessageShard(ctx, channel, message));
+        calls::publish_message_shard(ctx, channel, message);
     } else {
-        server!(RedisModule_PublishMessage(ctx, channel, message));
+        calls::publish_message(ctx, channel, message);
     }
 }

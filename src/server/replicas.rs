@@ -7,7 +7,8 @@ use std::ptr;
 use redis_lock_core::state::replica_waits::Progress;
 use redis_module::Context;
 
-use crate::server::api::{server, ServerInfo};
+use crate::server::api::ServerInfo;
+use crate::server::calls::function;
 use crate::state;
 
 /// The time after which replicas that have not acknowledged are looked at and asked again, in ms.
@@ -24,10 +25,8 @@ pub fn request_check() {
 // it will, so a timer that is armed then may be 10 ms late.
 pub fn request_check_in_next_pass() {
     request_check();
-    server!(RedisModule_EventLoopAddOneShot(
-        Some(do_nothing),
-        ptr::null_mut()
-    ));
+    // SAFETY: the callback requires nothing, and ignores its data.
+    unsafe { function!(RedisModule_EventLoopAddOneShot)(Some(do_nothing), ptr::null_mut()) };
 }
 
 extern "C" fn do_nothing(_data: *mut c_void) {}
@@ -85,11 +84,9 @@ fn acknowledged_offset(line: &str) -> Option<u64> {
 /// Nothing else may be replicated in this context: a replica answers a request inside a MULTI with
 /// the offset before that MULTI.
 pub fn ask(ctx: &Context) {
-    server!(RedisModule_Replicate(
-        ctx.ctx,
-        c"REPLCONF".as_ptr(),
-        c"Acc".as_ptr(),
-        c"GETACK".as_ptr(),
-        c"*".as_ptr(),
-    ));
+    let (command, format) = (c"REPLCONF".as_ptr(), c"Acc".as_ptr());
+    let (getack, any) = (c"GETACK".as_ptr(), c"*".as_ptr());
+    // SAFETY: the context is valid by its type. After the letter for no append-only file, the format
+    // takes two C strings.
+    unsafe { function!(RedisModule_Replicate)(ctx.ctx, command, format, getack, any) };
 }

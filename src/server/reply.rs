@@ -6,45 +6,46 @@ use redis_lock_core::decision::{Acknowledged, Answer, Outcome};
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::token::Token;
-use redis_module::{raw, Context};
+use redis_module::Context;
 
-use crate::server::api::server;
+use crate::server::calls::{self, function};
 
 /// Replies nil in the place of a value.
 pub fn nil(ctx: &Context) {
-    raw::reply_with_null(ctx.ctx);
+    calls::reply_with_null(ctx);
 }
 
 /// Replies nil in the place of an array or a map, like BLPOP: the null array in RESP2, null in
 /// RESP3.
 pub fn null_array(ctx: &Context) {
-    server!(RedisModule_ReplyWithNullArray(ctx.ctx));
+    calls::reply_with_null_array(ctx);
 }
 
 /// Replies a number, at most `i64::MAX`.
 pub fn integer(ctx: &Context, number: u64) {
-    raw::reply_with_long_long(ctx.ctx, i64::try_from(number).unwrap_or(i64::MAX));
+    calls::reply_with_long_long(ctx, i64::try_from(number).unwrap_or(i64::MAX));
 }
 
 /// Replies a string of any bytes.
 pub fn bulk(ctx: &Context, bytes: &[u8]) {
-    raw::reply_with_string_buffer(ctx.ctx, bytes.as_ptr().cast(), bytes.len());
+    let (text, len) = (bytes.as_ptr().cast(), bytes.len());
+    // SAFETY: the context is valid by its type, and `text` has `len` bytes.
+    unsafe { function!(RedisModule_ReplyWithStringBuffer)(ctx.ctx, text, len) };
 }
 
 /// Replies a short text without a line break.
 pub fn simple(ctx: &Context, text: &str) {
-    let text = CString::new(text).unwrap_or_default();
-    raw::reply_with_simple_string(ctx.ctx, text.as_ptr());
+    calls::reply_with_simple_string(ctx, &CString::new(text).unwrap_or_default());
 }
 
 /// Starts an array of `len` elements.
 pub fn array(ctx: &Context, len: usize) {
-    raw::reply_with_array(ctx.ctx, len as c_long);
+    calls::reply_with_array(ctx, len as c_long);
 }
 
 /// Starts a map of `len` pairs, which RESP2 gets as a flat array.
 pub fn map(ctx: &Context, len: usize) {
-    server!(RedisModule_ReplyWithMap(ctx.ctx, len as c_long));
+    calls::reply_with_map(ctx, len as c_long);
 }
 
 /// Replies `[token, fence]`.
@@ -60,12 +61,13 @@ fn grant(ctx: &Context, token: &Token, fence: u64) {
 #[inline(never)]
 pub fn refusal(ctx: &Context, refusal: Refusal) {
     if refusal == Refusal::Arity {
-        server!(RedisModule_WrongArity(ctx.ctx));
+        // SAFETY: only the grammar refuses for this reason, so the context is that of a command,
+        // whose name the server replies.
+        unsafe { function!(RedisModule_WrongArity)(ctx.ctx) };
         return;
     }
     // No text has a NUL, so this can't fail.
-    let text = CString::new(refusal.text()).unwrap_or_default();
-    raw::reply_with_error(ctx.ctx, text.as_ptr());
+    calls::reply_with_error(ctx, &CString::new(refusal.text()).unwrap_or_default());
 }
 
 /// Replies the answer to an operation of this token. A client that waits gets no reply yet.

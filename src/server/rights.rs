@@ -8,18 +8,10 @@ use redis_lock_core::values::name::Names;
 use redis_lock_core::values::token::Token;
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
-use crate::server::api::{self, server};
+use crate::server::api;
+use crate::server::calls::{self, function, Passed, Str, User};
 use crate::state;
 use crate::state::rights_watch::UNSEEN;
-
-/// A user of the API, freed when the value is dropped.
-struct User(*mut raw::RedisModuleUser);
-
-impl Drop for User {
-    fn drop(&mut self) {
-        server!(RedisModule_FreeModuleUser(self.0));
-    }
-}
 
 /// Returns the version of rights that are checked now, outside a transaction.
 #[inline]
@@ -56,21 +48,14 @@ fn user_of(ctx: &Context, client_id: u64) -> Option<User> {
 
 /// Returns the name of a client's user, if the client is connected.
 pub fn user_name_of(ctx: &Context, client_id: u64) -> Option<RedisString> {
-    let name = server!(RedisModule_GetClientUserNameById(ctx.ctx, client_id));
-    owned(ctx, name)
-}
-
-/// Takes a name that the server made for the module, if it made one. It is freed when the value is
-/// dropped.
-fn owned(ctx: &Context, name: Option<*mut raw::RedisModuleString>) -> Option<RedisString> {
-    let name = name.filter(|name| !name.is_null())?;
-    Some(RedisString::from_redis_module_string(ctx.ctx, name))
+    // SAFETY: the server makes the name for the module.
+    unsafe { api::owned_string(calls::get_client_user_name_by_id(ctx, client_id)) }
 }
 
 /// Returns the user with this name, if there is one.
 fn named(name: &RedisString) -> Option<User> {
-    let user = server!(RedisModule_GetModuleUserFromUserName(name.inner));
-    user.filter(|user| !user.is_null()).map(User)
+    // SAFETY: the server makes the user for the module.
+    unsafe { User::new(calls::get_module_user(name.into())) }
 }
 
 /// Returns the user for whom a command runs, in a script or a transaction too.
@@ -93,7 +78,9 @@ pub fn identity(ctx: &Context) -> Identity {
     if !text.contains("unknown") {
         return Identity::Unknown;
     }
-    let name = owned(ctx, server!(RedisModule_GetCurrentUserName(ctx.ctx)));
+    // SAFETY: the context has a user, because the server has looked it up for the call above. The
+    // server makes the name for the module.
+    let name = unsafe { api::owned_string(function!(RedisModule_GetCurrentUserName)(ctx.ctx)) };
     name.map_or(Identity::Unknown, |name| {
         Identity::Named(shared(name.as_slice()))
     })
@@ -192,12 +179,7 @@ impl Caller {
             Rights::None => false,
             Rights::Of(user) => {
                 let key = api::string(key);
-                let allowed = server!(RedisModule_ACLCheckKeyPermissions(
-                    user.0,
-                    key.inner,
-                    access as c_int
-                ));
-                allowed == Some(0)
+                calls::acl_check_key(user, Str::from(&key), access as c_int) == 0
             }
         }
     }
@@ -205,12 +187,8 @@ impl Caller {
 
 fn may_publish(user: &User, channel: &[u8]) -> bool {
     let channel = api::string(channel);
-    let allowed = server!(RedisModule_ACLCheckChannelPermissions(
-        user.0,
-        channel.inner,
-        raw::REDISMODULE_CMD_CHANNEL_PUBLISH as c_int
-    ));
-    allowed == Some(0)
+    let access = raw::REDISMODULE_CMD_CHANNEL_PUBLISH as c_int;
+    calls::acl_check_channel(user, Str::from(&channel), access) == 0
 }
 
 /// Returns the shortest command that waits for these names: the first verb for one name, the second
@@ -238,26 +216,18 @@ fn may_take(user: &User, verbs: [&str; 2], names: &Names, token: &Token) -> bool
 /// where the server has [`api::check_permissions`]. There the older function refuses such a user
 /// everything, because it names no database.
 fn may_run(user: &User, command: &[RedisString], db: i32) -> bool {
-    let mut pointers = api::pointers(command);
-    if let Some(check) = api::check_permissions() {
-        let mut reason = 0;
-        // SAFETY: the user and the strings are valid until the call returns, and the server writes
-        // the reason.
-        let refused = unsafe {
-            check(
-                user.0,
-                pointers.as_mut_ptr(),
-                pointers.len() as c_int,
-                db,
-                &raw mut reason,
-            )
-        };
-        return refused == 0;
-    }
-    let allowed = server!(RedisModule_ACLCheckCommandPermissions(
-        user.0,
-        pointers.as_mut_ptr(),
-        pointers.len() as i32
-    ));
-    allowed == Some(0)
+    let mut pointers: Vec<_> = command.iter().map(|word| word.inner).collect();
+    let (user, count) = (Passed::raw(&user), pointers.len() as c_int);
+    let words = pointers.as_mut_ptr();
+    let refused = match api::check_permissions() {
+        Some(check) => {
+            let mut reason = 0;
+            // SAFETY: the user and the `count` strings are valid until the call returns. The server
+            // writes the reason to a local variable.
+            unsafe { check(user, words, count, db, &raw mut reason) }
+        }
+        // SAFETY: as above.
+        None => unsafe { function!(RedisModule_ACLCheckCommandPermissions)(user, words, count) },
+    };
+    refused == 0
 }

@@ -15,8 +15,9 @@ use std::sync::OnceLock;
 
 use redis_module::{raw, Context};
 
-use crate::server::api::{self, server};
-use crate::server::{boundary, clock};
+use crate::server::calls::function;
+use crate::server::{api, boundary, clock};
+use crate::state::entered::Entered;
 use crate::state::{self, Armed, Firing};
 
 /// The longest period of a timer, in ms. A longer one fires in between and is armed again.
@@ -94,18 +95,18 @@ pub fn arm_postponed() {
 fn create(due_ms: u64) {
     let now = clock::now();
     let period_ms = due_ms.saturating_sub(now.steady_ms);
-    let timer = server!(RedisModule_CreateTimer(
-        api::own_context().ctx,
-        period_ms.min(LONGEST_PERIOD_MS) as i64,
-        Some(fire),
-        ptr::null_mut()
-    ));
-    let armed = timer.map(|timer| Armed {
+    let (ctx, period_ms) = (api::own_context(), period_ms.min(LONGEST_PERIOD_MS) as i64);
+    // SAFETY: the context is valid by its type. The callback ignores its data, and requires what the
+    // server passes it.
+    let timer = unsafe {
+        function!(RedisModule_CreateTimer)(ctx.ctx, period_ms, Some(fire), ptr::null_mut())
+    };
+    let armed = Armed {
         timer,
         due_ms,
         set_by_ms: clock::set_by_ms(now),
-    });
-    state::with(|state| state.timer.set(armed));
+    };
+    state::with(|state| state.timer.set(Some(armed)));
 }
 
 /// Disarms the timer.
@@ -113,7 +114,9 @@ pub fn disarm() {
     state::with(|state| state.firing.set(state.firing.get().without_postponed()));
     if let Some(Armed { timer, .. }) = state::with(|state| state.timer.take()) {
         let ctx = api::own_context();
-        server!(RedisModule_StopTimer(ctx.ctx, timer, ptr::null_mut()));
+        // SAFETY: the context is valid by its type. The server looks the timer up by its number, and
+        // writes no data to null.
+        unsafe { function!(RedisModule_StopTimer)(ctx.ctx, timer, ptr::null_mut()) };
     }
 }
 
@@ -132,14 +135,14 @@ pub fn state_now() -> TimerState {
     }
 }
 
-extern "C" fn fire(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
-    boundary::guard(|| {
-        state::with(|state| {
-            state.timer.set(None);
-            state.firing.set(Firing::Yes);
-        });
+unsafe extern "C" fn fire(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+    // SAFETY: the server calls this with its lock held and a context for the call.
+    let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
+    boundary::guard(entered, |state| {
+        state.timer.set(None);
+        state.firing.set(Firing::Yes);
         if let Some(run) = ON_FIRE.get() {
-            run(&Context::new(ctx));
+            run(&ctx);
         }
     });
 }

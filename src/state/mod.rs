@@ -1,14 +1,15 @@
 //! The module's state, in one place.
 //!
-//! [`State`] belongs to the server's main thread. Its parts are borrowed one by one, and never
-//! across a call of the server, which may call back. The lock table is the exception: it is
-//! borrowed while keys are read. A callback that comes meanwhile finds it borrowed and leaves a
+//! [`State`] is used only in calls of the server, see [`entered`]. Its parts are borrowed one by
+//! one, and never across a call of the server, which may call back. The lock table is the exception:
+//! it is borrowed while keys are read. A callback that comes meanwhile finds it borrowed and leaves a
 //! pending event instead.
 //!
 //! State that other threads use too is in atomics outside [`State`].
 
 pub mod blocked;
 pub mod early_expiries;
+pub mod entered;
 pub mod name_set;
 pub mod pending_events;
 pub mod provisional;
@@ -19,15 +20,14 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use foldhash::HashSet;
-use lazy_static::lazy_static;
 use redis_lock_core::state::lost_holds::UnlinkedHolds;
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::fence::Fences;
 use redis_lock_core::values::slot::Sharding;
-use redis_module::{raw, Context, RedisGILGuard, RedisString};
+use redis_module::{raw, RedisString};
 
 use blocked::BlockedClients;
 use early_expiries::EarlyExpiries;
@@ -77,11 +77,20 @@ pub static MAX_TICKETS: AtomicI64 = AtomicI64::new(UNSET);
 /// The module's own context, for code that gets none from the server, like callbacks of the type.
 pub static OWN_CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
 
-lazy_static! {
-    static ref STATE: RedisGILGuard<State> = RedisGILGuard::new(State::new());
-}
+/// The state, which only [`entered::Entered`] and [`with`] reach.
+static STATE: LazyLock<Locked> = LazyLock::new(|| Locked(State::new()));
 
-/// The state that only the main thread uses.
+/// The state behind the server's lock.
+struct Locked(State);
+
+// SAFETY: another thread reaches the state only in a call of the server, by `Entered` or after
+// `entered::check`. The server holds its lock then, so no two threads use the state at a time.
+unsafe impl Send for Locked {}
+
+// SAFETY: as above.
+unsafe impl Sync for Locked {}
+
+/// The state that is used only in calls of the server.
 pub struct State {
     /// The lock table: the queues and the sessions.
     pub table: RefCell<LockTable>,
@@ -156,8 +165,6 @@ pub struct State {
     pub unlinked: RefCell<UnlinkedHolds>,
     /// The database that the last MOVE came from.
     pub moved_from_db: Cell<i32>,
-    /// The server's handle of the native type.
-    pub raw_type: Cell<*mut raw::RedisModuleType>,
     /// The prefix of the decoys' names.
     pub decoys: Cell<DecoyName>,
     /// The decoy on which a client was last blocked, and its slot.
@@ -334,7 +341,6 @@ impl State {
             early_expiries: EarlyExpiries::default(),
             unlinked: RefCell::default(),
             moved_from_db: Cell::default(),
-            raw_type: Cell::new(ptr::null_mut()),
             decoys: Cell::default(),
             last_decoy: RefCell::default(),
             last_user: RefCell::default(),
@@ -385,10 +391,12 @@ impl State {
     }
 }
 
-/// Works with the state. Only for the main thread: commands and callbacks of the server, except the
-/// type's free callback. Code that runs for every command gets the state as an argument instead.
+/// Works with the state. Panics on a thread that runs no call of the server. Code that runs for every
+/// command gets the state as an argument instead.
+#[inline]
 pub fn with<T>(work: impl FnOnce(&State) -> T) -> T {
-    work(&STATE.lock(&Context::dummy()))
+    entered::check();
+    work(&STATE.0)
 }
 
 /// Like [`State::look`].
