@@ -197,6 +197,7 @@ pub fn time_out(ctx: &Context, most: usize) {
         if let Ok(decision) = with_table(&mut store, &mut none, |table, environment| {
             table.time_out_due(most, environment)
         }) {
+            drop(store);
             deliver(ctx, state, decision.deliveries);
         }
     });
