@@ -1,6 +1,7 @@
 //! The commands in transactions, scripts and functions, in pipelines and in both protocols.
 
 use redis::Value;
+use support::compiled::shared_object;
 use support::{server_with_holder, until, Client, Expect, Flavour, Server, LONG};
 
 /// Runs a transaction and returns its replies.
@@ -669,4 +670,24 @@ fn hello_behind_a_wait_counts_from_there_on() {
         matches!(client.recv(), Ok(Value::Map(_))),
         "the reply of LOCK.INFO"
     );
+}
+
+// ---- commands that another module calls on a thread of its own
+
+/// The thread has taken the server's lock. So the server runs the module's callbacks on it too.
+#[test]
+fn a_thread_of_another_module_calls_commands() {
+    let server = Server::start();
+    let calling = shared_object("security/calling.c", server.dir());
+    server
+        .call(&["MODULE", "LOAD", calling.to_str().expect("a path")])
+        .okay();
+    let call = |words: &str| server.call(format!("calling.call_on_thread {words}"));
+    assert_eq!(call("LOCK.ACQUIRE k thread").grant().token, "thread");
+    let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    assert_eq!(call("LOCK.RELEASE k thread").int(), 1);
+    assert_eq!(waiter.recv().grant().token, "b");
+    let mut next = server.waiter(format!("LOCK.WAIT k c {LONG}"));
+    assert_eq!(call("DEL k other").int(), 1);
+    assert_eq!(next.recv().grant().token, "c");
 }

@@ -3,10 +3,12 @@
  *     calling.call LOCK.INFO key              as the server itself: without a user
  *     calling.call_as_user LOCK.INFO key      as the user of its own caller
  *     calling.call_as_own LOCK.INFO key       as a user that this module creates, with every right
+ *     calling.call_on_thread LOCK.CHECK k t   on a thread of its own, which takes the server's lock
  *     calling.answer_pong LOCK.NONE           makes its command filter turn this command into PING
  *     calling.take_keys guest                 takes all key patterns from this user, without a command
  */
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <strings.h>
@@ -34,6 +36,13 @@ static void *(*register_filter)(void *ctx, void (*filter)(void *), int flags);
 static const void *(*filtered_word)(void *filtered, int at);
 static int (*replace_word)(void *filtered, int at, void *string);
 
+static void *(*block_client)(void *ctx, void *reply, void *timeout, void *free, long long ms);
+static int (*unblock_client)(void *client, void *data);
+static void *(*thread_context)(void *client);
+static void (*free_thread_context)(void *ctx);
+static void (*lock_server)(void *ctx);
+static void (*unlock_server)(void *ctx);
+
 static int pass_on(void *ctx, const char *format, void **argv, int argc) {
     if (argc < 2) return wrong_arity(ctx);
     return reply_with(ctx, call(ctx, text_of(argv[1], NULL), format, argv + 2, (size_t)(argc - 2)));
@@ -52,6 +61,28 @@ static int call_as_own(void *ctx, void **argv, int argc) {
     int status = pass_on(ctx, "ECv", argv, argc);
     free_user(own);
     return status;
+}
+
+static void *blocked;
+static char called[3][32];
+
+static void *call_with_lock(void *unused) {
+    void *ctx = thread_context(blocked);
+    lock_server(ctx);
+    reply_with(ctx, call(ctx, called[0], "Ecc", called[1], called[2]));
+    unlock_server(ctx);
+    free_thread_context(ctx);
+    unblock_client(blocked, NULL);
+    return unused;
+}
+
+static int call_on_thread(void *ctx, void **argv, int argc) {
+    if (argc != 4) return wrong_arity(ctx);
+    for (int i = 0; i < 3; i++) snprintf(called[i], sizeof called[i], "%s", text_of(argv[i + 1], NULL));
+    blocked = block_client(ctx, NULL, NULL, NULL, 0);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, call_with_lock, NULL) != 0) return ERR;
+    return pthread_detach(thread);
 }
 
 static char answered[32];
@@ -83,6 +114,12 @@ int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
         get_api("RedisModule_CreateCommand", &create_command) != OK ||
         get_api("RedisModule_Call", &call) != OK ||
         get_api("RedisModule_ReplyWithCallReply", &reply_with) != OK ||
+        get_api("RedisModule_BlockClient", &block_client) != OK ||
+        get_api("RedisModule_UnblockClient", &unblock_client) != OK ||
+        get_api("RedisModule_GetThreadSafeContext", &thread_context) != OK ||
+        get_api("RedisModule_FreeThreadSafeContext", &free_thread_context) != OK ||
+        get_api("RedisModule_ThreadSafeContextLock", &lock_server) != OK ||
+        get_api("RedisModule_ThreadSafeContextUnlock", &unlock_server) != OK ||
         get_api("RedisModule_WrongArity", &wrong_arity) != OK ||
         get_api("RedisModule_StringPtrLen", &text_of) != OK ||
         get_api("RedisModule_CreateModuleUser", &create_user) != OK ||
@@ -99,6 +136,7 @@ int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
     set_attributes(ctx, "calling", 1, 1);
     if (create_command(ctx, "calling.call", call_plainly, "readonly", 0, 0, 0) != OK ||
         create_command(ctx, "calling.call_as_own", call_as_own, "readonly", 0, 0, 0) != OK ||
+        create_command(ctx, "calling.call_on_thread", call_on_thread, "readonly", 0, 0, 0) != OK ||
         create_command(ctx, "calling.take_keys", take_keys, "readonly", 0, 0, 0) != OK ||
         create_command(ctx, "calling.answer_pong", answer_pong, "readonly", 0, 0, 0) != OK)
         return ERR;

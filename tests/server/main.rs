@@ -7,6 +7,7 @@
 //! - `spans`: the bounds of leases and timeouts
 
 mod config;
+mod entered;
 mod info_times;
 mod memory;
 mod operations;
