@@ -17,8 +17,6 @@ find docs monitoring -type f | while read -r file; do
   cp "$file" "$folder/$file"
 done
 
+links=$PWD/scripts/package-links.sh
 cd "$folder"
-find . -name '*.md' | sed 's,^\./,,' | while read -r page; do
-  find . | awk -v page="$page" -v url="$repository/blob/v$version" -f "$OLDPWD/scripts/package-links.awk" - "$page" >"$page.new"
-  mv "$page.new" "$page"
-done
+find . | sh "$links" "$repository/blob/v$version"

@@ -2,8 +2,9 @@
 # site.sh [CLONE [SITE]]
 #
 # Builds the site of the Markdown in CLONE, by default this clone's, as SITE, by default target/site.
-# Both paths are absolute. The book that mdBook reads is assembled beside the site, in SITE-book. The
-# first call builds mdBook and fetches Mermaid from npm. A reader of the site needs no network.
+# Both paths are absolute. The book that mdBook reads is a copy of the pages and pictures beside the
+# site, in SITE-book. In it, a link to another file of the clone leads to the repository. The first
+# call builds mdBook and fetches Mermaid from npm. A reader of the site needs no network.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -39,8 +40,14 @@ need_packages() {
 need_mdbook
 need_packages
 book=$site-book
-cd "$root"
-cargo run --quiet -p redis-lock-pages --bin site -- "$clone" "$book/src"
+repository=$(sed -n 's/^git-repository-url = "\(.*\)"/\1/p' "$parts/book.toml")
+rm -rf "$book"
+mkdir -p "$book/src"
 cp "$parts/book.toml" "$parts/site.css" "$parts/diagrams.js" "$book"
-cp "$parts/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js" "$book/src"
+
+cd "$clone"
+find ./*.md docs clients/*/README.md -name '*.md' -o -name '*.svg' | tar -cf - -T - | tar -xf - -C "$book/src"
+cd "$book/src"
+find . -type f | sh "$root/scripts/package-links.sh" "$repository/blob/main"
+cp "$clone/scripts/pages/site/SUMMARY.md" "$parts/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js" .
 "$mdbook" build "$book" --dest-dir "$site"

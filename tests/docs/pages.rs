@@ -552,9 +552,29 @@ fn the_make_targets_that_are_named_exist() {
     }
 }
 
+/// Returns all pages of the site, by their paths from the top of the clone.
+fn pages_of_the_site() -> BTreeSet<String> {
+    let mut pages = documents();
+    pages.extend(["CHANGELOG.md", "DESIGN.md"].map(str::to_owned));
+    for entry in fs::read_dir(root().join("clients")).expect("a folder") {
+        let client = entry.expect("an entry").file_name().into_string();
+        let readme = format!("clients/{}/README.md", client.expect("a plain name"));
+        pages.extend(root().join(&readme).exists().then_some(readme));
+    }
+    pages
+}
+
 #[test]
-fn links_between_the_documents_lead_somewhere() {
-    for document in documents() {
+fn the_contents_of_the_site_name_each_page_once() {
+    let contents = text_of("scripts/pages/site/SUMMARY.md");
+    let mut named: Vec<&str> = targets(&contents).collect();
+    named.sort_unstable();
+    assert_eq!(named, Vec::from_iter(&pages_of_the_site()));
+}
+
+#[test]
+fn links_between_the_pages_lead_somewhere() {
+    for document in pages_of_the_site() {
         let text = text_of(&document);
         let folder = root()
             .join(&document)

@@ -122,7 +122,7 @@ async function visit(context, origin, path) {
 async function crawl(origin) {
   const context = await browser.newContext({ viewport: { width: NARROW, height: 800 } });
   const pages = new Map();
-  const open = ['/index.html'];
+  const open = ['/README.html'];
   while (open.length > 0) {
     const path = open.pop();
     if (pages.has(path)) continue;
@@ -132,6 +132,11 @@ async function crawl(origin) {
   }
   await context.close();
   return pages;
+}
+
+function write(path, text) {
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, text);
 }
 
 // Returns true if an address is on a site.
@@ -234,9 +239,11 @@ describe('a site with defects', () => {
   const LONG = 'long '.repeat(100);
   const PAGES = {
     'README.md': `# Sound\n\n${LONG}\n\n\`\`\`\n${LONG}\n\`\`\`\n\n| a | b |\n|---|---|\n| \`${LONG}\` | ${'b'.repeat(200)} |
-\n\`\`\`mermaid\nflowchart LR\n  A[${LONG}] --> B --> C\n\`\`\`\n\n[itself](#sound), [all](docs/)\n`,
+\n\`\`\`mermaid\nflowchart LR\n  A[${LONG}] --> B --> C\n\`\`\`\n\n[itself](#sound), [all](docs/README.md)\n
+| a link | in code |\n|---|---|\n| [x](docs/x.sh#L1), [y](y/) (y) | \`[x](docs/README.md)\` |\n`,
     'docs/README.md': '# All\n\n[sound](../README.md#sound)\n',
     'docs/anchor.md': '# Anchor\n\n[gone](../README.md#gone)\n',
+    'clients/c/README.md': '# Client\n\n[x](../../docs/x.sh), [sound](../../README.md), [all](../../docs/README.md)\n',
     'docs/diagram.md': '# Diagram\n\n```mermaid\nflowchart LR\n  A -->\n```\n\n```mermaid\nflowchart LR\n  A --> B\n```\n',
     'docs/foreign.md': '# Foreign\n\n![picture](https://example.org/a.png)\n',
     'docs/image.md': '# Image\n\n<img src="gone.png">\n',
@@ -250,19 +257,30 @@ describe('a site with defects', () => {
     const clone = join(TARGET, 'site-sample');
     rmSync(clone, { recursive: true, force: true });
     for (const [name, text] of Object.entries(PAGES)) {
-      mkdirSync(dirname(join(clone, name)), { recursive: true });
-      writeFileSync(join(clone, name), text);
+      write(join(clone, name), text);
     }
+    const list = Object.keys(PAGES).map((page) => `- [${page}](${page})\n`);
+    write(join(clone, 'scripts/pages/site/SUMMARY.md'), list.join(''));
     const folder = join(clone, 'site');
+    write(join(`${folder}-book`, 'src/docs/gone.html'), 'left by an earlier build');
     execFileSync('sh', [join(ROOT, 'scripts/site.sh'), clone, folder], { stdio: 'inherit' });
     site = await Site.open(folder);
   });
   after(() => site?.close());
 
   test('has dead links', () => assert.deepEqual(site.deadLinks().sort(), [
-    '/docs/anchor.html: /index.html#gone',
+    '/docs/anchor.html: /README.html#gone',
     '/docs/page.html: /docs/gone.html',
   ]));
+  test('leads to the repository for other files', () => {
+    const repository = 'https://github.com/redis-lock/redis-lock/blob/main';
+    const others = ({ links }) => links.filter((link) => link.startsWith(`${repository}/`));
+    assert.deepEqual(site.each(others).sort(), [
+      `/README.html: ${repository}/docs/x.sh#L1`,
+      `/README.html: ${repository}/y`,
+      `/clients/c/README.html: ${repository}/docs/x.sh`,
+    ]);
+  });
   test('draws the other diagrams', () => assert.deepEqual(site.undrawn(), ['/docs/diagram.html: 1 of 2 drawn']));
   test('requests something from elsewhere', () => assert.deepEqual(
     site.foreignRequests(), ['/docs/foreign.html: https://example.org/a.png']));

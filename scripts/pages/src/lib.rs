@@ -1,6 +1,6 @@
 //! The pages of the commands, docs/commands/, and docs/commands.json. The parts of the pages between
 //! marks, and the whole of the JSON file, come from the server's description of the commands, so
-//! they always agree with the module. And the source of the site that shows all pages.
+//! they always agree with the module.
 
 mod argument;
 mod command;
@@ -9,7 +9,6 @@ mod marks;
 mod meanings;
 mod page;
 mod replies;
-pub mod site;
 
 use std::collections::BTreeMap;
 use std::fs;
