@@ -1,8 +1,9 @@
-//! No file of the two crates uses itself through others.
+//! The order of the source files: no file uses itself through others, and each floor of DESIGN's map
+//! uses only itself and the floors below.
 //!
-//! A file uses another when it names a path into that file's module, in a `use` or in its code. Test
-//! modules, which end a file, don't count. Two kinds of use stay unseen: calls of methods on a value
-//! whose type the file doesn't name, and names that a macro puts together.
+//! A file uses another when it names a path into that file's module, in a `use` or in its code. Two
+//! kinds of use stay unseen: calls of methods on a value whose type the file doesn't name, and names
+//! that a macro puts together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,19 +11,55 @@ use std::path::Path;
 
 use support::files::files_below;
 
-/// The text of each file, without its test module, by its path from the top of the repository.
+/// The code of each file, by its path from the top of the repository.
 type Files = BTreeMap<String, String>;
 
 /// The files that each file uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
+/// The folders on DESIGN's map.
+const ON_THE_MAP: [&str; 2] = ["src", "core/src"];
+
+/// Test modules, which end a file, don't count.
 #[test]
 fn no_file_uses_itself_through_others() {
-    for crate_folder in ["src", "core/src"] {
-        let uses = uses_of(&sources(crate_folder), crate_folder);
+    let others = ["bench/src", "scripts/pages/src"];
+    for crate_folder in ON_THE_MAP.into_iter().chain(others) {
+        let uses = uses_of(&sources(crate_folder, without_tests), crate_folder);
+        assert_eq!(in_cycles(&uses), Vec::<String>::new(), "{crate_folder}");
+    }
+}
+
+/// Returns the floors of DESIGN's map, top floor first: files, or folders with a final slash.
+fn floors() -> Vec<String> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let design = fs::read_to_string(top.join("DESIGN.md")).expect("a text file");
+    let map = design.split("```").find_map(|it| it.strip_prefix("text\n"));
+    let map = map.expect("a map");
+    let too_wide = map.lines().find(|line| line.chars().count() > 100);
+    assert_eq!(too_wide, None, "more than 100 columns");
+    let names = map.lines().filter_map(|line| line.split(' ').next());
+    let floors = names.filter(|name| name.starts_with("src/") || name.starts_with("core/src/"));
+    floors.map(str::to_owned).collect()
+}
+
+/// Checks that each floor uses only itself and lower floors, also in its test modules.
+#[test]
+fn each_floor_of_the_map_uses_only_those_below() {
+    let floors = floors();
+    let floor_of = |file: &String| floors.iter().position(|floor| file.starts_with(floor));
+    for crate_folder in ON_THE_MAP {
+        let uses = uses_of(&sources(crate_folder, without_comments), crate_folder);
         let count: usize = uses.values().map(BTreeSet::len).sum();
         assert!(count > 50, "only {count} uses were found in {crate_folder}");
-        assert_eq!(in_cycles(&uses), Vec::<String>::new(), "{crate_folder}");
+        for (file, used) in uses {
+            let own = floor_of(&file);
+            let head = file.ends_with("src/lib.rs");
+            assert!(head || own.is_some(), "{file} is on no floor");
+            let above = |it: &&String| floor_of(it).is_some_and(|floor| Some(floor) < own);
+            let above: Vec<&String> = used.iter().filter(above).collect();
+            assert!(above.is_empty(), "{file} uses {above:?}, which is above it");
+        }
     }
 }
 
@@ -60,23 +97,27 @@ fn a_cycle_is_found() {
     assert_eq!(in_cycles(&uses), ["a", "b"]);
 }
 
-/// Reads every Rust file below a folder.
-fn sources(folder: &str) -> Files {
+/// Reads the code of every Rust file below a folder.
+fn sources(folder: &str, code: fn(&str) -> String) -> Files {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let names = files_below(folder).into_iter();
     let names = names.filter(|name| name.ends_with(".rs"));
     names
         .map(|name| {
             let text = fs::read_to_string(top.join(&name)).expect("a text file");
-            (name, without_tests(&text))
+            (name, code(&text))
         })
         .collect()
 }
 
 /// Cuts off the test module, which ends a file, and removes all comments and `pub(in ...)`.
 fn without_tests(text: &str) -> String {
-    let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-    let lines = code.lines().map(|line| {
+    without_comments(text.split("#[cfg(test)]\nmod ").next().unwrap_or_default())
+}
+
+/// Removes all comments and `pub(in ...)`.
+fn without_comments(text: &str) -> String {
+    let lines = text.lines().map(|line| {
         let line = line.split("//").next().unwrap_or_default();
         match line.split_once("pub(in ") {
             Some((_, path_and_item)) => path_and_item.split_once(')').unwrap_or_default().1,

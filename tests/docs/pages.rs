@@ -636,22 +636,7 @@ fn the_tests_that_are_named_exist() {
     }
 }
 
-// --- DESIGN and its map -----------------------------------------------------------------------
-
-/// Returns the source files of both crates, by their paths from the top of the clone.
-fn sources() -> BTreeSet<String> {
-    &files_below("src") | &files_below("core/src")
-}
-
-/// Returns the floors of DESIGN's map, top floor first: files, or folders with a final slash.
-fn floors() -> Vec<String> {
-    let map = blocks(&text_of("DESIGN.md"), "text").swap_remove(0);
-    let too_wide = map.lines().find(|line| line.chars().count() > 100);
-    assert_eq!(too_wide, None, "more than 100 columns");
-    let names = map.lines().filter_map(|line| line.split(' ').next());
-    let floors = names.filter(|name| name.starts_with("src/") || name.starts_with("core/src/"));
-    floors.map(str::to_owned).collect()
-}
+// --- DESIGN -----------------------------------------------------------------------------------
 
 /// Returns the words of a text that could be paths.
 fn paths_in(text: &str) -> BTreeSet<&str> {
@@ -672,7 +657,7 @@ fn paths_in(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn the_files_that_pages_for_contributors_name_exist() {
-    let sources = sources();
+    let sources = &files_below("src") | &files_below("core/src");
     let is_source = |name: &str| {
         let end = format!("/{name}");
         !name.contains('/') && sources.iter().any(|source| source.ends_with(&end))
@@ -692,50 +677,4 @@ fn the_files_that_pages_for_contributors_name_exist() {
             .collect();
         assert!(missing.is_empty(), "{page} names {missing:?}");
     }
-}
-
-#[test]
-fn the_map_has_a_floor_for_each_source_file() {
-    let floors = floors();
-    for source in sources() {
-        let head = source.ends_with("src/lib.rs");
-        let on_map = floors
-            .iter()
-            .any(|floor| source.starts_with(floor.as_str()));
-        assert!(head || on_map, "{source} is on no floor");
-    }
-}
-
-/// Checks that each floor uses only itself and lower floors. Names in comments don't count.
-#[test]
-fn each_floor_of_the_map_uses_only_those_below() {
-    let floors = floors();
-    let mut uses = 0;
-    for source in sources() {
-        let Some(own) = floors
-            .iter()
-            .position(|floor| source.starts_with(floor.as_str()))
-        else {
-            continue;
-        };
-        let (crate_folder, _) = source.split_once("src/").expect("a source file");
-        let text = text_of(&source);
-        let code = text
-            .lines()
-            .filter(|line| !line.trim_start().starts_with("//"));
-        for used in code.flat_map(|line| line.split("crate::").skip(1)) {
-            let of_a_name = |letter: &char| letter.is_ascii_lowercase() || *letter == '_';
-            let name: String = used.chars().take_while(of_a_name).collect();
-            let paths = [
-                format!("{crate_folder}src/{name}/"),
-                format!("{crate_folder}src/{name}.rs"),
-            ];
-            let Some(other) = floors.iter().position(|floor| paths.contains(floor)) else {
-                continue;
-            };
-            assert!(own <= other, "{source} uses {name}, which is above it");
-            uses += 1;
-        }
-    }
-    assert!(uses > 100, "only {uses} uses were found");
 }
