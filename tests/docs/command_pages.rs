@@ -477,6 +477,39 @@ const SHARED: [(&str, &str); 4] = [
     ),
 ];
 
+/// Returns the rows of the list of all errors.
+fn list_of_errors() -> Vec<Vec<String>> {
+    let list = fs::read_to_string(docs().join("reference/errors.md")).expect("the list");
+    table(&section(&list, "## Errors of lock commands"))
+}
+
+/// Returns the errors in the list for values of the command's arguments that are out of range.
+fn errors_of_ranges(command: &str) -> BTreeSet<String> {
+    let arguments = arguments(command);
+    let mut rows = list_of_errors();
+    rows.retain(|cells| {
+        let words: Vec<&str> = cells[1].split([' ', ';']).collect();
+        let has_word = arguments.iter().any(|it| words.contains(&&*it.word));
+        code(&cells[0]).starts_with("ERR invalid ") && has_word
+    });
+    let mut errors = texts(rows);
+    if errors.remove(HOLDS) {
+        errors.insert(
+            if command.ends_with("RELEASE") {
+                HOLDS_LEFT
+            } else {
+                HOLDS
+            }
+            .to_owned(),
+        );
+    }
+    errors
+}
+
+/// The errors of HOLDS. The list shows the second one beside the first.
+const HOLDS: &str = "ERR invalid holds, must be 1 to 4294967295";
+const HOLDS_LEFT: &str = "ERR invalid holds, must be 0 to 4294967295";
+
 /// Returns the errors that a command's page names: its own in a table, and those that it shares.
 fn errors_of(command: &str) -> BTreeSet<String> {
     let section = section(&page(command), "## Errors");
@@ -485,6 +518,9 @@ fn errors_of(command: &str) -> BTreeSet<String> {
     let mut errors = texts(table(&section));
     for (_, error) in shared {
         assert!(errors.insert((*error).to_owned()), "{command}: {error}");
+    }
+    if text.contains("a value out of its range") {
+        errors.append(&mut errors_of_ranges(command));
     }
     errors
 }
@@ -671,9 +707,8 @@ fn pages_have_the_errors_of_channels() {
 /// their order.
 #[test]
 fn the_errors_of_the_pages_are_in_the_list_of_all() {
-    let index = fs::read_to_string(docs().join("reference/errors.md")).expect("the list");
-    let mut all = texts(table(&section(&index, "## Errors of lock commands")));
-    all.insert("ERR invalid holds, must be 0 to 4294967295".to_owned());
+    let mut all = texts(list_of_errors());
+    all.insert(HOLDS_LEFT.to_owned());
     let mut named = BTreeSet::new();
     for command in commands() {
         named.extend(errors_of(&command));
