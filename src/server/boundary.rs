@@ -11,7 +11,7 @@ use redis_module::Context;
 
 use crate::server::api;
 use crate::state::entered::Entered;
-use crate::state::State;
+use crate::state::{self, State};
 
 /// Makes a panic print its text and its place, but no backtrace. Valkey 9.1 crashes when a
 /// backtrace is printed, which `RUST_BACKTRACE` asks for.
@@ -27,7 +27,7 @@ pub fn print_no_backtraces(_: &Context) -> Result<(), String> {
 /// while it decides, nothing of that operation was applied.
 #[inline(always)]
 pub fn guard<T>(entered: Entered, step: impl FnOnce(&State) -> T) -> Option<T> {
-    guard_without_state(|| step(entered.state()))
+    guard_without_state(|| step(state::of(&entered)))
 }
 
 /// Runs a step that any thread may run, without the server's lock. Returns `None` if it panicked.

@@ -9,8 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redis_lock_core::hints::unlikely;
 
-use super::{State, STATE};
-
 /// The thread that runs a call of the server; 0: none.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
@@ -36,13 +34,6 @@ impl Entered {
             outer,
             of_this_thread: PhantomData,
         }
-    }
-
-    /// Returns the module's state.
-    #[inline(always)]
-    #[expect(clippy::unused_self, reason = "the value is the proof")]
-    pub fn state(&self) -> &State {
-        &STATE.0
     }
 }
 

@@ -31,6 +31,7 @@ use redis_module::{raw, RedisString};
 
 use blocked::BlockedClients;
 use early_expiries::EarlyExpiries;
+use entered::Entered;
 use pending_events::Pending;
 use rights_watch::RightsWatch;
 
@@ -77,13 +78,13 @@ pub static MAX_TICKETS: AtomicI64 = AtomicI64::new(UNSET);
 /// The module's own context, for code that gets none from the server, like callbacks of the type.
 pub static OWN_CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
 
-/// The state, which only [`entered::Entered`] and [`with`] reach.
+/// The state, which only [`of`] and [`with`] reach.
 static STATE: LazyLock<Locked> = LazyLock::new(|| Locked(State::new()));
 
 /// The state behind the server's lock.
 struct Locked(State);
 
-// SAFETY: another thread reaches the state only in a call of the server, by `Entered` or after
+// SAFETY: another thread reaches the state only in a call of the server, by `of` or after
 // `entered::check`. The server holds its lock then, so no two threads use the state at a time.
 unsafe impl Send for Locked {}
 
@@ -389,6 +390,12 @@ impl State {
     pub fn blocked<T>(&self, work: impl FnOnce(&mut BlockedClients) -> T) -> T {
         work(&mut self.blocked.borrow_mut())
     }
+}
+
+/// Returns the state, in a call of the server.
+#[inline(always)]
+pub fn of(_: &Entered) -> &State {
+    &STATE.0
 }
 
 /// Works with the state. Panics on a thread that runs no call of the server. Code that runs for every

@@ -8,13 +8,6 @@ mod module_entered;
 
 use module_entered::Entered;
 
-/// Stands for the module's state.
-struct State;
-
-struct Locked(State);
-
-static STATE: Locked = Locked(State);
-
 fn is_refused() -> bool {
     catch_unwind(module_entered::check).is_err()
 }
@@ -28,7 +21,6 @@ fn the_state_is_refused_to_a_thread_outside_of_a_call() {
     assert!(is_refused());
     // SAFETY: no server has a lock here. This thread drops the value.
     let outer = unsafe { Entered::new() };
-    let State = outer.state();
     // SAFETY: as above.
     drop(unsafe { Entered::new() });
     assert!(!is_refused());

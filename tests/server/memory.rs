@@ -16,7 +16,7 @@ static BYTES: AtomicU64 = AtomicU64::new(0);
 static FREED: AtomicU64 = AtomicU64::new(0);
 
 #[repr(align(32))]
-struct Room([u8; 64]);
+struct Room(#[expect(dead_code, reason = "used by its address")] [u8; 64]);
 
 static mut ROOM: Room = Room([0; 64]);
 
