@@ -94,9 +94,12 @@ pub fn has_memory() -> bool {
 pub fn log(ctx: &Context, level: &CStr, text: &str) {
     let text = CString::new(format!("lock: {text}").replace('\0', "")).unwrap_or_default();
     let (level, format, text) = (level.as_ptr(), c"%s".as_ptr(), text.as_ptr());
-    // SAFETY: the context is valid by its type. The format takes one C string, which is valid until
-    // the call returns.
-    unsafe { function!(RedisModule_Log)(ctx.ctx, level, format, text) };
+    // SAFETY: as in `function!`.
+    if let Some(log) = unsafe { raw::RedisModule_Log } {
+        // SAFETY: the context is valid by its type. The format takes one C string, which is valid
+        // until the call returns.
+        unsafe { log(ctx.ctx, level, format, text) };
+    }
 }
 
 /// Writes a line to the server's log on any thread.

@@ -279,6 +279,8 @@ macro_rules! missing {
 
 /// Returns the name of a function that the module can't do without and the server lacks. The lists
 /// have all functions that the module or the crate calls, except those called only if they exist.
+/// `RM_GetApi` finds the others, and [`api::has_memory`](crate::server::api::has_memory) checks
+/// `RM_Free`.
 pub fn missing() -> Option<&'static str> {
     // Those that are called by `function!`, and those that only the crate calls.
     missing_of_table().or_else(|| {
@@ -295,18 +297,15 @@ pub fn missing() -> Option<&'static str> {
             RedisModule_DigestAddStringBuffer,
             RedisModule_EmitAOF,
             RedisModule_EventLoopAddOneShot,
-            RedisModule_Free,
             RedisModule_FreeCallReply,
             RedisModule_FreeModuleUser,
             RedisModule_FreeServerInfo,
             RedisModule_FreeString,
-            RedisModule_GetApi,
             RedisModule_GetClientInfoById,
             RedisModule_GetCurrentUserName,
             RedisModule_GetDetachedThreadSafeContext,
             RedisModule_InfoAddSection,
             RedisModule_LoadStringBuffer,
-            RedisModule_Log,
             RedisModule_ModuleTypeSetValue,
             RedisModule_OpenKey,
             RedisModule_RegisterCommandFilter,

@@ -71,17 +71,23 @@ const NEW_IN_7_0: [&str; 57] = [
     "RedisModule_Yield",
 ];
 
-/// Returns the API functions that the module needs, from its list in src/server/api.rs.
+/// Returns the API functions that the module needs, from the table and the list in
+/// src/server/calls.rs.
 fn needed() -> Vec<String> {
-    let source = include_str!("../../src/server/api.rs");
-    let list = source.split_once("missing![\n").expect("the list").1;
-    let list = list.split_once("];").expect("its end").0;
-    let names: Vec<String> = list
-        .lines()
-        .map(|line| line.trim().trim_end_matches(',').to_owned())
+    let source = include_str!("../../src/server/calls.rs");
+    let between = |start, end| {
+        let rest = source.split_once(start).expect("a start").1;
+        rest.split_once(end).expect("its end").0
+    };
+    let table = between("    required {\n", "    optional {\n");
+    let table = table.split("= ").skip(1).map(|rest| rest.split(';'));
+    let list = between("missing![\n", "]").split(',').map(str::trim);
+    let names = table.filter_map(|mut rest| rest.next()).chain(list);
+    let names: Vec<String> = names
         .filter(|name| !name.is_empty())
+        .map(str::to_owned)
         .collect();
-    assert!(names.len() > 60, "{names:?}");
+    assert!(names.len() > 80, "{names:?}");
     names
 }
 
