@@ -24,6 +24,7 @@ enter() {
   mount --bind "$(rustc --print sysroot)" "$1/opt/rust"
   mount -o remount,ro,bind "$1/opt/rust"
   cp /etc/resolv.conf "$1/etc/"
+  echo '127.0.0.1 localhost' >"$1/etc/hosts" # debootstrap leaves it to the installer
   cp /etc/ssl/certs/ca-certificates.crt "$1/etc/ssl/certs/"
   cp "${CARGO_HOME:-$HOME/.cargo}"/config.toml "$1/root/.cargo/" 2>/dev/null || true
   git clone --quiet --no-hardlinks "$here" "$1/redis-lock"

@@ -168,10 +168,8 @@ install() {
   command=$(install_command "$@")
   if may_be_root; then
     say "installing $* with $manager"
-    case $manager:$(id -u) in
-      brew:* | *:0) sh -c "$command" >&2 && return ;;
-      *) sudo sh -c "$command" >&2 && return ;;
-    esac
+    case $manager:$(id -u) in brew:* | *:0) sudo= ;; *) sudo=sudo ;; esac
+    $sudo sh -c "$command" >&2 && return
   fi
   say "run this as root, then try again:"
   printf '%s\n' "$command" >&2
@@ -180,11 +178,11 @@ install() {
 
 advice() {
   case $1 in
-    compiler) echo "install a C compiler that answers to cc (macOS: xcode-select --install)" ;;
-    libclang) echo "install libclang (Debian: libclang-dev, PyPI: libclang), or set LIBCLANG_PATH${LIBCLANG_PATH:+, which is $LIBCLANG_PATH}" ;;
-    server) echo "install Redis >= 7.0 or Valkey >= 8.0 with its client (https://redis.io/downloads), or set REDIS_SERVER${REDIS_SERVER:+, which is $REDIS_SERVER}" ;;
-    deb) echo "install dpkg-shlibdeps (Debian: dpkg-dev) and xz (Debian: xz-utils)" ;;
-    musl) echo "install musl-gcc (Debian: musl-tools)" ;;
+    compiler) echo "a C compiler that answers to cc (macOS: xcode-select --install)" ;;
+    libclang) echo "libclang (Debian: libclang-dev), or set LIBCLANG_PATH${LIBCLANG_PATH:+, which is $LIBCLANG_PATH}" ;;
+    server) echo "Redis >= 7.0 or Valkey >= 8.0 with its client, or set REDIS_SERVER${REDIS_SERVER:+, which is $REDIS_SERVER}" ;;
+    deb) echo "dpkg-shlibdeps (Debian: dpkg-dev) and xz (Debian: xz-utils)" ;;
+    musl) echo "musl-gcc (Debian: musl-tools)" ;;
   esac
 }
 
@@ -197,20 +195,18 @@ need() {
   wanted=
   for name in "$@"; do
     "find_$name" >/dev/null 2>&1 && continue
-    case $name in
-      libclang) set_by_user=${LIBCLANG_PATH:-} ;;
-      server) set_by_user=${REDIS_SERVER:-} ;;
-      *) set_by_user= ;;
+    case $name:${LIBCLANG_PATH:-}:${REDIS_SERVER:-} in
+      libclang:?*:* | server:*:?*) found= ;;
+      *) found=$(packages_of "$name") ;;
     esac
-    found=$(packages_of "$name")
-    [ -n "$found" ] && [ -z "$set_by_user" ] || die "$(advice "$name")"
+    [ -n "$found" ] || die "install $(advice "$name")"
     wanted="$wanted $found"
   done
   if [ -n "$wanted" ] || { [ -n "$optional" ] && may_be_root; }; then
     # shellcheck disable=SC2086  # a list of words
     install $wanted $optional || [ -z "$wanted" ] || exit 1
   fi
-  for name in "$@"; do "find_$name" >/dev/null 2>&1 || die "$(advice "$name")"; done
+  for name in "$@"; do "find_$name" >/dev/null 2>&1 || die "install $(advice "$name")"; done
 }
 
 need_cargo() {

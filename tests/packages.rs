@@ -393,7 +393,8 @@ mod machine {
              PROGRAM=redis-server REDIS_PASSWORD=secret sh {}/packaging/entrypoint.sh --appendonly yes &\n\
              until redis-cli ping | grep NOAUTH; do sleep 0.1; done\n\
              REDISCLI_AUTH=secret redis-cli LOCK.ACQUIRE k somebody\n\
-             echo the user is \"$(ps -o user= -C redis-server)\"\n",
+             process=$(REDISCLI_AUTH=secret redis-cli INFO server | sed -n 's/^process_id:\\([0-9]*\\).*/\\1/p')\n\
+             echo the user is \"$(stat -c %U /proc/$process)\"\n",
             root().display()
         ));
         assert!(said.contains("the user is redis"), "{said}");
