@@ -65,7 +65,7 @@ follow() {
   make test >/tested 2>&1 && status=0 || status=$?
   cat /tested
   [ "$status" = 0 ] || die "make test failed"
-  grep -E '^ *Summary .*[1-9][0-9]* tests run: [1-9]' /tested || die "make test ran no test"
+  grep -qE '^ *Summary .*[1-9][0-9]* tests run: [1-9]' /tested || die "make test ran no test"
 }
 
 case ${1:-} in
