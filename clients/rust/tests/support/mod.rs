@@ -23,26 +23,20 @@ pub const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A server with the module, which ends when this is dropped.
 pub struct Server {
-    pub process: Process,
+    process: Process,
     _dir: TempDir,
 }
 
 impl Server {
     pub fn start() -> Server {
-        Server::with(&[])
+        Server::of(Plan {
+            module: Some(module()),
+            ..Plan::new(&program())
+        })
     }
 
     pub fn without_module() -> Server {
         Server::of(Plan::new(&program()))
-    }
-
-    /// Starts a server with more lines in its configuration.
-    pub fn with(lines: &[&str]) -> Server {
-        Server::of(Plan {
-            module: Some(module()),
-            lines: lines.iter().map(|line| (*line).to_owned()).collect(),
-            ..Plan::new(&program())
-        })
     }
 
     fn of(plan: Plan) -> Server {
@@ -201,7 +195,7 @@ pub fn is_refused<T>(ended: Result<Option<T>, Error>) -> bool {
     true
 }
 
-pub fn program() -> PathBuf {
+fn program() -> PathBuf {
     if let Some(program) = env::var_os("REDIS_SERVER") {
         return program.into();
     }
@@ -213,7 +207,7 @@ pub fn program() -> PathBuf {
     found.expect("redis-server or valkey-server in PATH, or its path in REDIS_SERVER")
 }
 
-pub fn module() -> PathBuf {
+fn module() -> PathBuf {
     let built = || {
         let name = format!("libredis_lock{}", env::consts::DLL_SUFFIX);
         Path::new(env!("CARGO_MANIFEST_DIR"))
