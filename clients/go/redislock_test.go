@@ -81,33 +81,20 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
-func TestDoHoldsTheLockAndReleasesIt(t *testing.T) {
-	s := serve(t)
-	lock := lockOf(t, s.locks(t), "k")
-	failure := errors.New("of the work")
-	for _, outcome := range []error{nil, failure} {
-		err := lock.Do(background, func(_ context.Context, fence int64) error {
-			if s.Call(t, "LOCK.CHECK", "k", lock.Token()).(int64) == 0 || fence != lock.Fence() {
-				t.Error("the lock isn't held")
-			}
-			return outcome
-		})
-		if err != outcome || !s.IsFree(t, "k") {
-			t.Errorf("%v instead of %v, or not released", err, outcome)
-		}
-	}
-}
-
 func TestAPanicInDoReleasesAndGoesOn(t *testing.T) {
 	s := serve(t)
 	lock := lockOf(t, s.locks(t), "k")
+	failure := errors.New("of the work")
+	if err := lock.Do(background, func(context.Context, int64) error { return failure }); err != failure {
+		t.Errorf("%v instead of the error of the work", err)
+	}
 	func() {
 		defer func() {
-			if caught := recover(); caught != "boom" {
+			if caught := recover(); caught != lock.Fence() {
 				t.Errorf("the panic became %v", caught)
 			}
 		}()
-		_ = lock.Do(background, func(context.Context, int64) error { panic("boom") })
+		_ = lock.Do(background, func(_ context.Context, fence int64) error { panic(fence) })
 	}()
 	if !s.IsFree(t, "k") {
 		t.Error("not released")
@@ -193,18 +180,6 @@ func TestGoroutinesThatShareALockExcludeEachOther(t *testing.T) {
 		}
 	}()
 	mutex.Unlock()
-}
-
-func TestAHeldLockIsTriedInVainAndWaitedForInItsLimit(t *testing.T) {
-	s := serve(t)
-	lock := lockOf(t, s.locks(t), "k")
-	acquired(t, lock)
-	_, err := lock.TryAcquire(background)
-	expect(t, err, redislock.ErrNotAcquired)
-	_, err = lock.AcquireWithin(background, 50*time.Millisecond)
-	expect(t, err, redislock.ErrNotAcquired)
-	check(t, lock.Release(background))
-	acquired(t, lock)
 }
 
 // waitInVain waits for the lock k until its holder is seen, by tries of this time: a machine that is
@@ -527,9 +502,8 @@ func TestUntilIsTheEndOfTheLease(t *testing.T) {
 	}
 }
 
-// Each call is given a context, a limit or the command timeout of a second, and the server stands
-// still.
-func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
+// The conformance suite plays the calls without a context of their own.
+func TestACallEndsWithItsContextThoughTheServerStandsStill(t *testing.T) {
 	s := serve(t)
 	const timeout = 5 * time.Second
 	locks := s.locks(t, redislock.WithCommandTimeout(timeout))
@@ -538,18 +512,8 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 		acquired(t, lock)
 		return lock
 	}
-	released, extended, left, cancelled := held("a"), held("b"), held("c"), held("d")
-	s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
-	waits := lockOf(t, locks, "k")
-	failed := make(chan error, 1)
-	ctx, cancel := context.WithCancel(background)
-	go func() {
-		_, err := waits.Acquire(ctx)
-		failed <- err
-	}()
-	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	released, left, cancelled := held("a"), held("c"), held("d")
 	goOn := s.Stop(t)
-	tried := lockOf(t, locks, "free")
 	var all sync.WaitGroup
 	play := func(what string, time time.Duration, call func() error, expected ...error) {
 		all.Add(1)
@@ -563,20 +527,11 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 		t.Cleanup(cancel)
 		return ctx
 	}
-	play("try", timeout, func() error {
-		_, err := tried.TryAcquire(background)
-		return err
-	}, redislock.ErrUnavailable)
 	play("try with a deadline", 300*time.Millisecond, func() error {
-		_, err := lockOf(t, locks, "free2").TryAcquire(short())
+		_, err := lockOf(t, locks, "free").TryAcquire(short())
 		return err
 	}, redislock.ErrUnavailable, context.DeadlineExceeded)
-	play("wait", 400*time.Millisecond, func() error {
-		_, err := lockOf(t, locks, "free3").AcquireWithin(background, 400*time.Millisecond)
-		return err
-	}, redislock.ErrUnavailable)
 	play("release", timeout, func() error { return released.Release(background) }, redislock.ErrUnavailable)
-	play("extend", timeout, func() error { return extended.Extend(background, time.Hour) }, redislock.ErrUnavailable)
 	play("left with a deadline", 300*time.Millisecond, func() error {
 		_, err := left.Left(short())
 		return err
@@ -586,20 +541,14 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 		cancel()
 		return cancelled.Release(ended)
 	}, context.Canceled)
-	play("cancel", 0, func() error {
-		cancel()
-		return <-failed
-	}, context.Canceled)
 	all.Wait()
-	if released.IsHeld() || !extended.IsHeld() {
-		t.Error("released is held, or extended isn't")
+	if released.IsHeld() {
+		t.Error("released is held")
 	}
 	goOn()
-	for _, key := range []string{"free", "free2", "free3", "a", "d"} {
+	for _, key := range []string{"free", "a", "d"} {
 		until(t, key+" is free", func() bool { return s.IsFree(t, key) })
 	}
-	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
-	check(t, extended.Release(background))
 }
 
 // Nothing but the connection itself can undo the try, because the cleanup is over when the server
@@ -675,61 +624,6 @@ func TestAWaitWithoutALimitReportsAnOutageOnce(t *testing.T) {
 	}
 	cancel()
 	expect(t, receive(t, failed), context.Canceled)
-}
-
-func TestTheObserverHearsOfWaitsAndGrants(t *testing.T) {
-	s := serve(t)
-	heard := make(chan string, 10)
-	locks := s.locks(t, redislock.WithObserver(redislock.Observer{
-		Waited: func(lock *redislock.Lock, waited time.Duration, outcome redislock.Outcome) {
-			heard <- fmt.Sprintf("%v %s %v", lock.Keys(), outcome, waited >= 50*time.Millisecond)
-		},
-		Granted: func(lock *redislock.Lock) { heard <- fmt.Sprintf("%v granted", lock.Keys()) },
-		Lost:    func(lock *redislock.Lock) { heard <- fmt.Sprintf("%v lost", lock.Keys()) },
-	}))
-	holder := lockOf(t, locks, "k", redislock.WithLease(5*time.Second), redislock.WithoutRenewal())
-	defer runtime.KeepAlive(holder)
-	acquired(t, holder)
-	_, err := lockOf(t, locks, "k").AcquireWithin(background, time.Second)
-	expect(t, err, redislock.ErrNotAcquired)
-	for _, expected := range []string{"[k] granted", "[k] not acquired true", "[k] lost"} {
-		if said := receive(t, heard); said != expected {
-			t.Errorf("%s instead of %s", said, expected)
-		}
-	}
-}
-
-func TestReleaseAllReleasesWhatIsHeld(t *testing.T) {
-	s := serve(t)
-	locks := s.locks(t)
-	for _, key := range []string{"a", "b", "c"} {
-		acquired(t, lockOf(t, locks, key))
-	}
-	s.Call(t, "DEL", "b")
-	if count, err := locks.ReleaseAll(background); count != 2 || err != nil {
-		t.Errorf("%d, %v", count, err)
-	}
-	if !s.IsFree(t, "a") || !s.IsFree(t, "c") {
-		t.Error("not released")
-	}
-}
-
-func TestAReentrantLockCountsHolds(t *testing.T) {
-	s := serve(t)
-	lock := lockOf(t, s.locks(t), "k", redislock.WithReentrant())
-	fence := acquired(t, lock)
-	if again := acquired(t, lock); again != fence {
-		t.Errorf("fence %d instead of %d", again, fence)
-	}
-	check(t, lock.Release(background))
-	if !lock.IsHeld() || s.IsFree(t, "k") {
-		t.Error("released after one of two")
-	}
-	check(t, lock.Release(background))
-	expect(t, lock.Release(background), redislock.ErrNotHeld)
-	if lock.Fence() != fence || !s.IsFree(t, "k") {
-		t.Error("not released, or the fence is gone")
-	}
 }
 
 func TestCloseEndsSessions(t *testing.T) {
@@ -837,15 +731,6 @@ func TestNoTextShowsTheToken(t *testing.T) {
 	}
 }
 
-func TestAServerWithoutTheModuleIsNamedSo(t *testing.T) {
-	without, err := testserver.Start("bare")
-	check(t, err)
-	defer without.End()
-	s := server{without}
-	_, err = lockOf(t, s.locks(t), "k").Acquire(background)
-	expect(t, err, redislock.ErrModuleMissing)
-}
-
 func TestWrongArgumentsAreRefused(t *testing.T) {
 	s := serve(t)
 	locks := s.locks(t)
@@ -888,26 +773,6 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	if s.Call(t, "LOCK.INFO", "k") == nil {
 		t.Error("it isn't held")
 	}
-}
-
-func TestALongestHoldEndsTheRenewal(t *testing.T) {
-	s := serve(t)
-	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(3*time.Second), redislock.WithMaxHold(4*time.Second))
-	acquired(t, lock)
-	takes(t, "the hold", 4*time.Second, late, func() { receive(t, lock.Lost()) })
-	// A lock that is collected is released.
-	runtime.KeepAlive(lock)
-}
-
-func TestAtLeastKeepsOthersOut(t *testing.T) {
-	s := serve(t)
-	lock := lockOf(t, s.locks(t), "k", redislock.WithAtLeast(400*time.Millisecond))
-	acquired(t, lock)
-	check(t, lock.Release(background))
-	if lock.IsHeld() || s.IsFree(t, "k") {
-		t.Error("held here, or free at the server")
-	}
-	until(t, "it is free", func() bool { return s.IsFree(t, "k") })
 }
 
 // shell runs a script of the README.

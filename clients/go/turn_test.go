@@ -89,10 +89,16 @@ func TestAReleaseAfterALossSparesTheNextGoroutine(t *testing.T) {
 
 func TestALossWithoutAReleaseKeepsOthersOutForALease(t *testing.T) {
 	s := serve(t)
-	lock := lockOf(t, s.locks(t), "k", redislock.WithLease(time.Second), redislock.WithoutRenewal())
+	lost := make(chan []string, 1)
+	observer := redislock.Observer{Lost: func(lock *redislock.Lock) { lost <- lock.Keys() }}
+	locks := s.locks(t, redislock.WithObserver(observer))
+	lock := lockOf(t, locks, "k", redislock.WithLease(time.Second), redislock.WithoutRenewal())
 	acquired(t, lock)
 	receive(t, lock.Lost())
 	takes(t, "the next acquire", time.Second, late, func() { acquired(t, lock) })
+	if keys := fmt.Sprint(receive(t, lost)); keys != "[k]" {
+		t.Errorf("the observer heard of %s", keys)
+	}
 	check(t, lock.Release(background))
 }
 
