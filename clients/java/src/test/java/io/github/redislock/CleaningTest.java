@@ -50,6 +50,7 @@ class CleaningTest {
       assertThrows(CancellationException.class, wait::join);
       assertEquals(7, lock.tryAcquire().orElseThrow().fence());
       assertEquals(Optional.empty(), lock.tryAcquire().map(Hold::fence));
+      assertThrows(NotAcquiredException.class, () -> lock.acquire(Duration.ofMillis(50)));
     }
   }
 

@@ -26,21 +26,7 @@ import redis.clients.jedis.providers.PooledConnectionProvider;
 
 /** Holds and their asynchronous form, the end of Locks, and texts. */
 class HoldsTest {
-  @ParameterizedTest
-  @EnumSource
-  void aCancelledFutureLeavesNothing(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
-      Hold hold = locks.lock("k").acquire();
-      CompletableFuture<Hold> waits = locks.lock("k").acquireAsync();
-      until(() -> server.waiters("k") == 1);
-      waits.cancel(true);
-      until(() -> server.waiters("k") == 0);
-      assertTrue(hold.release());
-      until(() -> server.command("EXISTS", "k").equals(0L));
-    }
-  }
-
-  /** A future that ends in any other way than by its grant leaves nothing either. */
+  /** A future that ends in any other way than by its grant leaves nothing. KindsTest cancels one. */
   @ParameterizedTest
   @EnumSource
   void aTimeoutOfTheFutureLeavesNothing(TestServer.Kind kind) throws Exception {

@@ -161,6 +161,7 @@ class KindsTest {
     try (Hold hold = held(waits)) {
       assertTrue(hold.fence() > lock.fence());
       assertTrue(hold.extend(Duration.ofMinutes(1)));
+      assertFalse(other.toString().contains(hold.token()));
     }
     try (Hold hold = locks.lock("k").acquire()) {
       until(() -> isRefused(() -> locks.lock("k").acquire(Duration.ofSeconds(1))));
