@@ -3,21 +3,21 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use support::{eventually, free_port, module_path, server_binary, Client, Expect};
 use tempfile::TempDir;
 
-use crate::{root, text_of};
+use crate::text_of;
 
 /// A stand-in for the entry point of the base image. It notes its arguments, one on a line.
-const NOTES: &str = r#"printf '%s\n' "$@" >"$NOTED"; env >"$NOTED.env""#;
+const NOTES: &str = r#"printf '%s\n' "$@" >"$TMPDIR/noted"; env >"$TMPDIR/noted.env""#;
 
-/// The beginning of a stand-in for the server of the base image, where protected mode is off unless
-/// the configuration file, the first argument, says otherwise.
+/// A stand-in for the server of the base image, where protected mode is off unless the
+/// configuration file, the first argument, says otherwise.
 const OPEN: &str = r#"settings=$1.all; { echo 'protected-mode no'; cat "$1"; } >"$settings"; shift
-"#;
+exec "$SERVER" "$settings" "$@""#;
 
 /// The image's files and programs in a folder.
 struct Image {
@@ -30,65 +30,61 @@ impl Image {
         let dir = tempfile::tempdir().expect("a folder");
         let image = Image { dir };
         fs::create_dir(image.path("bin")).expect("a folder");
-        let lines = text_of("packaging/redis-lock.conf").replace(
-            "/usr/lib/redis/modules/libredis_lock.so",
-            &module_path().display().to_string(),
-        );
+        let library = "/usr/lib/redis/modules/libredis_lock.so";
+        let built = module_path().display().to_string();
+        let lines = text_of("packaging/redis-lock.conf").replace(library, &built);
         fs::write(image.path("lines.conf"), lines).expect("the lines");
         let script = text_of("packaging/entrypoint.sh");
         let installed = "/usr/share/redis-lock/redis-lock.conf";
         assert!(script.contains(installed));
-        let script = script.replace(installed, &image.path("lines.conf").display().to_string());
+        let script = script.replace(installed, &image.path("lines.conf"));
         fs::write(image.path("entrypoint"), script).expect("the entry point");
-        let server = format!(
-            "{OPEN}exec {} \"$settings\" \"$@\"",
-            server_binary().display()
-        );
         image
             .program("docker-entrypoint.sh", base)
-            .program("valkey-server", &server)
+            .program("valkey-server", OPEN)
             .program("id", "echo 1000")
     }
 
     fn program(self, name: &str, body: &str) -> Image {
-        let path = self.path("bin").join(name);
+        let path = self.path(&format!("bin/{name}"));
         fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect(name);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect(name);
         self
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    /// Returns the path of the configuration that the entry point writes.
+    fn configuration(&self) -> String {
+        self.path("redis-lock.conf")
+    }
+
+    fn command(&self, words: &[&str], password: Option<&str>) -> Command {
         let path = std::env::var("PATH").expect("a PATH");
         let mut command = Command::new("sh");
         command
             .arg(self.path("entrypoint"))
             .args(words)
             .current_dir(self.dir.path())
-            .env("PATH", format!("{}:{path}", self.path("bin").display()))
+            .env("PATH", format!("{}:{path}", self.path("bin")))
             .env("PROGRAM", "valkey-server")
             .env("TMPDIR", self.dir.path())
-            .env("NOTED", self.path("noted"))
+            .env("SERVER", server_binary())
             .env_remove("REDIS_PASSWORD")
+            .envs(password.map(|it| ("REDIS_PASSWORD", it)))
             .stdin(Stdio::null());
         command
     }
 
     /// Runs the entry point, and returns what the base's entry point noted.
     #[track_caller]
-    fn noted(&self, words: &[&str]) -> Vec<String> {
-        let output = self.command(words).output().expect("it runs");
+    fn noted(&self, words: &[&str], password: Option<&str>) -> Vec<String> {
+        let output = self.command(words, password).output().expect("it runs");
         assert!(output.status.success(), "{output:?}");
-        let noted = fs::read_to_string(self.path("noted")).expect("arguments");
+        let noted = text_of(&self.path("noted"));
         noted.lines().map(str::to_owned).collect()
-    }
-
-    /// Returns the path of the configuration that the entry point writes.
-    fn configuration(&self) -> String {
-        self.path("redis-lock.conf").display().to_string()
     }
 }
 
@@ -103,27 +99,26 @@ fn options_come_after_the_image_s_settings_with_and_without_the_program() {
         (&["--appendonly", "yes"], &["--appendonly", "yes"]),
         (&["valkey-server", "--save", ""], &["--save", ""]),
     ] {
-        assert_eq!(image.noted(words), [&settings, options].concat());
+        assert_eq!(image.noted(words, None), [&settings, options].concat());
     }
 }
 
 #[test]
 fn the_configuration_is_written_anew_at_each_start() {
     let image = Image::new(NOTES);
-    let file = image.configuration();
-    image.noted(&[]);
-    let text = fs::read_to_string(&file).expect("a file");
-    fs::write(&file, "lock.max-waiters 7\n").expect("a file");
-    image.noted(&[]);
-    assert_eq!(fs::read_to_string(&file).expect("a file"), text);
+    image.noted(&[], None);
+    let text = text_of(&image.configuration());
+    fs::write(image.configuration(), "lock.max-waiters 7\n").expect("a file");
+    image.noted(&[], None);
+    assert_eq!(text_of(&image.configuration()), text);
 }
 
 #[test]
 fn another_command_is_left_to_the_base_image() {
     let image = Image::new(NOTES);
     let words = ["redis-lock", "ls", "-h", "a host"];
-    assert_eq!(image.noted(&words), words);
-    assert!(!image.path("redis-lock.conf").exists());
+    assert_eq!(image.noted(&words, None), words);
+    assert!(!Path::new(&image.configuration()).exists());
 }
 
 #[test]
@@ -131,19 +126,17 @@ fn the_password_is_in_a_file_of_the_server_s_user_and_nowhere_else() {
     for (user, handed) in [("0", Some("valkey")), ("1000", None)] {
         let image = Image::new(NOTES)
             .program("id", &format!("echo {user}"))
-            .program("chown", "echo \"$*\" >\"$NOTED.chown\"");
-        let mut command = image.command(&[]);
-        let output = command.env("REDIS_PASSWORD", "a secret").output();
-        assert!(output.expect("it runs").status.success());
-        let handed = handed.map(|name| format!("{name} {}\n", image.configuration()));
+            .program("chown", "echo \"$*\" >\"$TMPDIR/noted.chown\"");
+        image.noted(&[], Some("a secret"));
+        let file = image.configuration();
+        let handed = handed.map(|name| format!("{name} {file}\n"));
         assert_eq!(fs::read_to_string(image.path("noted.chown")).ok(), handed);
-        let file = image.path("redis-lock.conf");
         let mode = fs::metadata(&file).expect("a file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let text = fs::read_to_string(file).expect("a file");
+        let text = text_of(&file);
         assert!(text.contains("\nrequirepass \"a secret\"\n"), "{text}");
         for name in ["noted", "noted.env"] {
-            let text = fs::read_to_string(image.path(name)).expect(name);
+            let text = text_of(&image.path(name));
             assert!(!text.contains("secret"), "{name}: {text}");
         }
     }
@@ -152,7 +145,7 @@ fn the_password_is_in_a_file_of_the_server_s_user_and_nowhere_else() {
 #[test]
 fn a_file_of_the_user_s_own_keeps_protected_mode_and_takes_no_password() {
     let image = Image::new(NOTES);
-    let file = image.path("my.conf").display().to_string();
+    let file = image.path("my.conf");
     let protected = ["--protected-mode", "yes"];
     for (text, added) in [
         ("port 6379\n", &protected[..]),
@@ -160,37 +153,22 @@ fn a_file_of_the_user_s_own_keeps_protected_mode_and_takes_no_password() {
         ("Protected-Mode no\n", &[]),
     ] {
         fs::write(&file, text).expect("a file");
-        let noted = image.noted(&[&file, "--port", "1"]);
+        let noted = image.noted(&[&file, "--port", "1"], None);
         let expected = [&["valkey-server", file.as_str()], added, &["--port", "1"]].concat();
         assert_eq!(noted, expected, "{text}");
     }
-    let mut command = image.command(&[&file]);
-    let refused: Output = command
-        .env("REDIS_PASSWORD", "x")
-        .output()
-        .expect("it runs");
+    let refused = image.command(&[&file], Some("x")).output();
+    let refused = refused.expect("it runs");
     assert!(!refused.status.success());
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(
-        said.contains(&format!("put requirepass into {file}")),
-        "{said}"
-    );
+    let said = String::from_utf8_lossy(&refused.stderr);
+    let advice = format!("put requirepass into {file}");
+    assert!(said.contains(&advice), "{said}");
 }
 
 // --- with a server --------------------------------------------------------------------------------
 
 /// A server that is killed on drop.
 struct Running(Child);
-
-impl Running {
-    fn start(image: &Image, port: u16, password: Option<&str>) -> Running {
-        let port = port.to_string();
-        let mut command = image.command(&["--port", &port, "--appendonly", "yes"]);
-        command.stdout(Stdio::null());
-        command.envs(password.map(|it| ("REDIS_PASSWORD", it)));
-        Running(command.spawn().expect("a shell"))
-    }
-}
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -199,27 +177,28 @@ impl Drop for Running {
     }
 }
 
-#[track_caller]
-fn setting(client: &mut Client, name: &str) -> String {
-    let pair = client.call(&["CONFIG", "GET", name]).list();
-    Ok(pair[1].clone()).text()
-}
-
 #[test]
 fn the_image_asks_for_its_password_or_is_protected_and_takes_options() {
     for password in [None, Some("a secret's \"$HOME\" \\word")] {
         let image = Image::new("exec \"$@\"");
         let port = free_port();
-        let _running = Running::start(&image, port, password);
+        let words = ["--port", &port.to_string(), "--appendonly", "yes"];
+        let mut command = image.command(&words, password);
+        let _running = Running(command.stdout(Stdio::null()).spawn().expect("a shell"));
         let mut client = eventually("the server replies", || Client::unidentified(port).ok());
         if let Some(password) = password {
             let refused = client.call("LOCK.ACQUIRE k a").error();
             assert!(refused.starts_with("NOAUTH"), "{refused}");
             client.call(&["AUTH", password]).okay();
         }
-        assert_eq!(setting(&mut client, "protected-mode"), "yes");
-        assert_eq!(setting(&mut client, "appendonly"), "yes");
-        assert_eq!(setting(&mut client, "maxmemory-policy"), "noeviction");
+        for (name, value) in [
+            ("protected-mode", "yes"),
+            ("appendonly", "yes"),
+            ("maxmemory-policy", "noeviction"),
+        ] {
+            let pair = client.call(&["CONFIG", "GET", name]).list();
+            assert_eq!(Ok(pair[1].clone()).text(), value, "{name}");
+        }
         client.call("LOCK.ACQUIRE k a").grant();
     }
 }
@@ -229,31 +208,31 @@ fn the_image_asks_for_its_password_or_is_protected_and_takes_options() {
 #[test]
 fn the_dockerfile_takes_everything_from_make_install_and_runs_the_entry_point() {
     let dockerfile = text_of("Dockerfile");
-    let has = |line: &str| assert!(dockerfile.lines().any(|it| it == line), "no {line}");
-    has("RUN make cli");
-    has("RUN make install DESTDIR=/image PREFIX=/usr");
-    has("COPY --from=build /image/ /");
-    let copied = "COPY --chmod=755 packaging/entrypoint.sh /usr/local/bin/redis-lock-entrypoint";
-    has(copied);
-    has("ENTRYPOINT [\"redis-lock-entrypoint\"]");
-    assert!(root().join("packaging/entrypoint.sh").exists());
+    for line in [
+        "RUN make cli",
+        "RUN make install DESTDIR=/image PREFIX=/usr",
+        "COPY --from=build /image/ /",
+        "COPY --chmod=755 packaging/entrypoint.sh /usr/local/bin/redis-lock-entrypoint",
+        "ENTRYPOINT [\"redis-lock-entrypoint\"]",
+    ] {
+        assert!(dockerfile.lines().any(|it| it == line), "no {line}");
+    }
 }
 
 #[test]
 fn the_documented_containers_are_reached_from_their_machine_alone() {
     let document = text_of("docs/operate/install.md");
-    let runs: Vec<&str> = document
+    let runs = document
         .lines()
-        .filter(|line| line.starts_with("docker run "))
-        .collect();
-    let (with_password, without): (Vec<&str>, Vec<&str>) = runs
-        .iter()
-        .partition(|run| run.contains(" -e REDIS_PASSWORD="));
-    assert_eq!((with_password.len(), without.len()), (1, 1), "{runs:?}");
-    assert!(without[0].ends_with(" --protected-mode no"));
-    for run in runs {
-        let published = run.split(' ').skip_while(|word| *word != "-p").nth(1);
-        let published = published.expect("a published port");
+        .filter(|line| line.starts_with("docker run "));
+    let (with_password, without): (Vec<&str>, Vec<&str>) =
+        runs.partition(|run| run.contains(" -e REDIS_PASSWORD="));
+    let ([closed], [open]) = (&with_password[..], &without[..]) else {
+        panic!("{with_password:?}, {without:?}");
+    };
+    assert!(open.ends_with(" --protected-mode no"));
+    for run in [closed, open] {
+        let (_, published) = run.split_once(" -p ").expect("a published port");
         assert!(published.starts_with("127.0.0.1:"), "{run}");
     }
 }
