@@ -34,6 +34,7 @@ pub fn the_recommended_rights_are_enough(world: &mut World) {
     }
     driver.try_acquire("a").fence();
     assert!(driver.extend("a", 60_000));
+    assert!(driver.left("a") > 30_000);
     assert!(driver.release("a"));
     world.other_holds(KEY);
     for wait_ms in [0, 1000, 1000] {
