@@ -99,14 +99,6 @@ def test_other_wrong_arguments_are_refused(server):
         assert lock.left() > 25
 
 
-def test_no_text_shows_the_token(server):
-    lock = Locks(Redis(port=server.port)).lock(KEY, token="a-secret-token")
-    with lock:
-        for thing in (lock, lock._options, lock._locks, lock.fence):
-            assert "a-secret-token" not in f"{thing} {thing!r}"
-    assert "held" in repr(lock)
-
-
 def test_a_server_without_the_module_is_told_so():
     server = Server("bare")
     try:
@@ -131,6 +123,8 @@ def test_with_acquire_releases_or_fails_before(server):
     lock = Locks(Redis(port=server.port)).lock(KEY)
     with lock.acquire(timeout=10) as fence:
         assert fence == lock.fence and isinstance(fence, int)
+        assert f"{fence}{fence!r}".isdigit()
+        assert "held" in repr(lock)
         assert lock.owned()
     assert server.is_free(KEY)
     server.other_holds(KEY)
@@ -138,19 +132,6 @@ def test_with_acquire_releases_or_fails_before(server):
         with lock.acquire(timeout=1):
             pytest.fail("without the lock")
     assert server.waiters(KEY) == 0
-
-
-def test_the_fence_stays(server):
-    lock = Locks(Redis(port=server.port)).lock(KEY)
-    assert lock.fence is None
-    first = lock.acquire()
-    lock.release()
-    assert lock.fence == first
-    second = lock.acquire()
-    server.redis.delete(KEY)
-    assert not lock.release()
-    assert lock.fence == second > first
-    assert lock.lost
 
 
 def test_the_blocks_own_error_survives(own_server):
@@ -164,14 +145,6 @@ def test_the_blocks_own_error_survives(own_server):
             1 / 0
     assert time.monotonic() - began < 4
     assert [it for it in notes.seen if it[0] == "unavailable" and "no answer" in it[1]]
-    own_server.thaw()
-    until("it was released in the background", lambda: own_server.is_free(KEY))
-
-
-def test_a_block_whose_release_finds_no_server_raises_nothing(own_server):
-    lock = Locks(Redis(port=own_server.port), observer=Notes()).lock(KEY)
-    with lock:
-        own_server.freeze()
     own_server.thaw()
     until("it was released in the background", lambda: own_server.is_free(KEY))
 
@@ -190,21 +163,6 @@ def test_a_try_that_timed_out_leaves_no_grant(own_server):
     assert lock.acquire(5)
     lock.release()
     until("it is free", lambda: own_server.is_free(KEY))
-
-
-def test_a_wait_without_a_limit_tells_of_the_outage(own_server):
-    notes = Notes()
-    lock = Locks(Redis(port=own_server.port), observer=notes).lock(KEY)
-    own_server.other_holds(KEY)
-    outcome = in_thread(lock.acquire)
-    own_server.until_waiting(KEY)
-    with standing_still(own_server):
-        began = time.monotonic()
-        until("the outage is told", lambda: [it for it in notes.seen if it[0] == "unavailable"], 5)
-        assert time.monotonic() - began < 5
-    own_server.other_releases(KEY)
-    assert outcome()
-    assert ("waited", "granted") in notes.seen
 
 
 def test_a_long_wait_keeps_its_place_as_it_moves(server):
@@ -259,59 +217,11 @@ def test_outages_are_logged_by_default(caplog):
         waits()
 
 
-def test_a_limit_alone_is_a_semaphore(server):
-    locks = Locks(Redis(port=server.port))
-    first, second, third = (locks.lock(KEY, limit=2) for _ in range(3))
-    assert first.try_acquire() and second.try_acquire()
-    assert third.try_acquire() is None
-
-
-def test_at_least_keeps_it_for_the_rest_of_the_time(server):
-    lock = Locks(Redis(port=server.port)).lock(KEY, at_least=0.6)
-    began = time.monotonic()
-    with lock:
-        pass
-    assert not server.is_free(KEY)
-    with pytest.raises(NotHeld):
-        lock.release()
-    until("it is free", lambda: server.is_free(KEY))
-    assert 0.5 < time.monotonic() - began < 2
-
-
-def test_data_is_shown(server):
-    with Locks(Redis(port=server.port)).lock(KEY, data="host-7"):
-        assert b"host-7" in repr(server.redis.execute_command("LOCK.INFO", KEY)).encode()
-
-
 def test_too_few_replicas_release_the_grant(server):
     lock = Locks(Redis(port=server.port)).lock(KEY, replicas=1)
     with pytest.raises(NotReplicated):
         lock.acquire(5)
     assert server.is_free(KEY)
-
-
-def test_release_all(server):
-    locks = Locks(Redis(port=server.port))
-    held = [locks.lock(f"key{number}") for number in range(3)]
-    for lock in held:
-        lock.acquire()
-    server.redis.delete("key1")
-    assert locks.release_all() == 2
-    assert server.redis.dbsize() == 0
-    with pytest.raises(NotHeld):
-        held[0].release()
-
-
-def test_max_hold_ends_the_renewal(server):
-    lost = threading.Event()
-    lock = Locks(Redis(port=server.port)).lock(
-        KEY, lease=2.5, max_hold=3, on_lost=lambda _: lost.set()
-    )
-    began = time.monotonic()
-    lock.acquire()
-    assert lost.wait(20)
-    assert 3 <= time.monotonic() - began < 4.5
-    assert not lock.release()
 
 
 def test_the_lease_of_a_thread_that_ended_isnt_renewed(server):
@@ -473,9 +383,12 @@ async def test_500_tasks_of_one_object_are_all_served_in_order(server, client):
     async def work(number):
         async with lock:
             order.append(number)
+            await asyncio.sleep(0)
+            assert order[-1] == number
 
     await asyncio.gather(*(work(number) for number in range(500)))
     assert order == list(range(500))
+    assert server.is_free(KEY)
     await locks.aclose()
 
 
@@ -541,48 +454,15 @@ async def test_a_lock_object_of_tasks_that_is_collected_is_released(server, clie
     await locks.aclose()
 
 
-async def test_release_all_of_tasks(server, client):
-    locks, kept = AsyncLocks(client), []
-    for number in range(3):
-        lock = locks.lock(f"key{number}", session=number == 0)
-        kept.append(lock)
-        await lock.acquire()
-    assert await locks.release_all() == 3
-    assert server.redis.dbsize() == 0
-    await locks.aclose()
-
-
-async def test_limits_of_tasks_hold_while_the_server_stands_still(own_server):
+async def test_a_tasks_release_without_a_reply_says_until_when_the_lock_stays(own_server):
     client = AsyncRedis(port=own_server.port)
     locks = AsyncLocks(client)
-    held, waiting = locks.lock("held"), locks.lock("taken")
-    await held.acquire()
-    own_server.other_holds("taken")
-    waits = asyncio.ensure_future(waiting.acquire(1.5))
-    while own_server.waiters("taken") < 1:
-        await asyncio.sleep(0.01)
-    began = time.monotonic()
+    lock = locks.lock(KEY)
+    await lock.acquire()
     with standing_still(own_server):
-        with pytest.raises(Unavailable, match="no answer"):
-            await locks.lock(KEY).try_acquire()
-        assert time.monotonic() - began < 4
-        with pytest.raises(Unavailable):
-            await waits
-        # The conformance suite measures it exactly, in the best of some rounds.
-        assert time.monotonic() - began < 4
         began = time.monotonic()
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(locks.lock(KEY).acquire(), 0.2)
+        with pytest.raises(Unavailable, match="no answer.*the lock ends with its lease"):
+            await lock.release()
         assert time.monotonic() - began < 4
-        began = time.monotonic()
-        with pytest.raises(Unavailable, match="the lock ends with its lease"):
-            await held.release()
-        assert time.monotonic() - began < 4
-    own_server.other_releases("taken")
-    for _ in range(500):
-        if own_server.redis.dbsize() == 0:
-            break
-        await asyncio.sleep(0.01)
-    assert own_server.redis.dbsize() == 0
     await locks.aclose()
     await client.aclose()

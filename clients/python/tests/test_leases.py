@@ -419,4 +419,5 @@ def test_a_wait_without_a_limit_tells_of_each_outage(own_server, monkeypatch):
             until("the outage is told", lambda: outages() == count)
     own_server.other_releases(KEY)
     assert outcome()
+    assert ("waited", "granted") in notes.seen
     assert lock.release()

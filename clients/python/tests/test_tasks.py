@@ -75,25 +75,6 @@ async def test_a_client_that_names_its_server_in_another_way_keeps_its_connectio
     await client.aclose()
 
 
-async def test_tasks_that_share_a_lock_exclude_each_other(server, locks):
-    lock = locks.lock(KEY)
-    inside, most, count = 0, 0, 0
-
-    async def work():
-        nonlocal inside, most, count
-        for _ in range(25):
-            async with lock:
-                inside += 1
-                most = max(most, inside)
-                count += 1
-                await asyncio.sleep(0.0005)
-                inside -= 1
-
-    await asyncio.gather(*(work() for _ in range(8)))
-    assert (most, count) == (1, 200)
-    assert server.is_free(KEY)
-
-
 async def test_a_task_may_be_cancelled_at_any_moment_of_its_wait(server, locks):
     """Cancel a wait whose lock becomes free during the wait, is free before it, or stays held."""
     chance = random.Random(7)

@@ -188,15 +188,6 @@ def test_a_release_whose_answer_came_too_late_was_a_release(own_server):
     assert own_server.is_free(KEY)
 
 
-def test_another_thread_may_release_it(server):
-    lock = Locks(Redis(port=server.port)).lock(KEY)
-    lock.acquire()
-    assert in_thread(lock.release)()
-    assert server.is_free(KEY)
-    with pytest.raises(NotHeld, match="isn't held"):
-        lock.release()
-
-
 def test_another_thread_may_not_release_a_reentrant_one(server):
     lock = Locks(Redis(port=server.port)).lock(KEY, reentrant=True)
     with lock:
@@ -233,19 +224,6 @@ def test_cancel_ends_the_waits_of_all_threads_of_a_lock(server):
     server.other_releases(KEY)
     with lock:
         pass
-
-
-def test_cancel_ends_a_wait_for_a_server_that_is_gone(own_server):
-    lock = Locks(Redis(port=own_server.port)).lock(KEY)
-    own_server.other_holds(KEY)
-    outcome = in_thread(lock.acquire)
-    own_server.until_waiting(KEY)
-    own_server.stop()
-    began = time.monotonic()
-    lock.cancel()
-    with pytest.raises(Cancelled):
-        outcome()
-    assert time.monotonic() - began < 4
 
 
 @pytest.fixture
@@ -324,8 +302,11 @@ def test_with_waits_as_long_as_it_is_told(server):
 
 def test_a_loss_is_raised_at_the_end_unless_something_else_is(server):
     lock = Locks(Redis(port=server.port)).lock(KEY)
+    assert lock.fence is None
     with pytest.raises(LockLost), lock:
+        fence = lock.fence
         server.redis.delete(KEY)
+    assert lock.lost and lock.fence == fence
     with pytest.raises(ZeroDivisionError), lock:
         server.redis.delete(KEY)
         1 / 0
@@ -374,21 +355,6 @@ def test_a_wrong_password_is_told_at_once(server):
             pass
     finally:
         Redis(port=server.port, password="secret").config_set("requirepass", "")
-
-
-def test_a_server_that_stands_still_doesnt_hold_up_the_time_limit(own_server):
-    lock = Locks(Redis(port=own_server.port)).lock(KEY)
-    own_server.other_holds(KEY)
-    outcome, began = in_thread(lock.acquire, timeout=2.0), time.monotonic()
-    own_server.until_waiting(KEY)
-    own_server.freeze()
-    try:
-        with pytest.raises(redis.TimeoutError):
-            outcome()
-        # The conformance suite measures it exactly, in the best of some rounds.
-        assert 2 <= time.monotonic() - began < 4
-    finally:
-        own_server.thaw()
 
 
 def test_many_grants_leave_little_behind(server):
