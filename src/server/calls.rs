@@ -282,7 +282,7 @@ macro_rules! missing {
 /// `RM_GetApi` finds the others, and [`api::has_memory`](crate::server::api::has_memory) checks
 /// `RM_Free`.
 pub fn missing() -> Option<&'static str> {
-    // Those that are called by `function!`, and those that only the crate calls.
+    // The functions that `function!` calls, and those that only the crate calls.
     missing_of_table().or_else(|| {
         missing![
             RedisModule_ACLCheckCommandPermissions,
