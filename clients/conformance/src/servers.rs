@@ -126,7 +126,7 @@ impl Servers {
     fn watch(&mut self, setting: &Setting) -> Result<()> {
         let port = self.processes[0].port();
         let replicate = format!("REPLICAOF 127.0.0.1 {port}");
-        let _: String = ask(&self.processes[1], &replicate)?;
+        let _: String = self.processes[1].ask(&replicate)?;
         let plan = Plan {
             lines: vec![
                 format!("sentinel monitor {GROUP} 127.0.0.1 {port} 1"),
@@ -137,9 +137,9 @@ impl Servers {
             ..Plan::new(&setting.program)
         };
         let sentinel = Process::start(plan, &self.new_folder("sentinel")?)?;
-        let _: String = ask(&sentinel, "SENTINEL DEBUG info-period 200")?;
+        let _: String = sentinel.ask("SENTINEL DEBUG info-period 200")?;
         until("the Sentinel knows the replica", || {
-            let replicas = ask::<Vec<Value>>(&sentinel, &format!("SENTINEL REPLICAS {GROUP}"));
+            let replicas = sentinel.ask::<Vec<Value>>(&format!("SENTINEL REPLICAS {GROUP}"));
             replicas.is_ok_and(|it| it.len() == 1)
         });
         self.sentinel = Some(sentinel);
@@ -157,7 +157,7 @@ impl Servers {
     /// at what its own connection has written.
     pub fn until_replicated(&self, replicas: usize) {
         until("the replicas have everything", || {
-            let info: RedisResult<String> = ask(self.owner(), "INFO replication");
+            let info: RedisResult<String> = self.owner().ask("INFO replication");
             info.is_ok_and(|info| {
                 let whole = info
                     .lines()
@@ -171,7 +171,7 @@ impl Servers {
     /// Joins the nodes to a cluster.
     fn join(&mut self) -> Result<()> {
         form_cluster(&self.processes)?;
-        let serves = |process: &Process| ask::<Value>(process, &format!("EXISTS {TAG}")).is_ok();
+        let serves = |process: &Process| process.ask::<Value>(&format!("EXISTS {TAG}")).is_ok();
         self.owner = self
             .processes
             .iter()
@@ -198,7 +198,7 @@ impl Servers {
 
     /// Sends a command, with its words separated by spaces, to the server of the tests' keys.
     pub fn try_call(&self, command: &str) -> RedisResult<Value> {
-        ask(self.owner(), command)
+        self.owner().ask(command)
     }
 
     /// Sends a command like `try_call`, which must succeed.
@@ -219,7 +219,7 @@ impl Servers {
     /// Sends a command like `call` to each server.
     pub fn call_each(&self, command: &str) {
         for process in &self.processes {
-            let reply: RedisResult<Value> = ask(process, command);
+            let reply: RedisResult<Value> = process.ask(command);
             reply.unwrap_or_else(|error| panic!("{command}: {error}"));
         }
     }
@@ -237,7 +237,7 @@ impl Servers {
             // The slots of the node that stands still are served by no node.
             let go_on = "CONFIG SET cluster-require-full-coverage no";
             for command in [go_on, &owns] {
-                let told: String = ask(process, command).expect("a slot can be taken over");
+                let told: String = process.ask(command).expect("a slot can be taken over");
                 assert_eq!(told, "OK");
             }
         }
@@ -282,7 +282,7 @@ impl Servers {
         for process in &self.processes {
             for kind in ["normal", "pubsub"] {
                 let command = format!("CLIENT KILL TYPE {kind} SKIPME yes");
-                let _: i64 = ask(process, &command).expect("connections can be killed");
+                let _: i64 = process.ask(&command).expect("connections can be killed");
             }
         }
     }
@@ -325,11 +325,11 @@ impl Servers {
     fn announce_relays(&self) {
         for (process, relay) in self.processes.iter().zip(&self.relays) {
             let announce = format!("CONFIG SET cluster-announce-port {}", relay.port());
-            let _: String = ask(process, &announce).expect("a port can be announced");
+            let _: String = process.ask(&announce).expect("a port can be announced");
         }
         until("the nodes know the relays", || {
             self.processes.iter().all(|process| {
-                let nodes: String = ask(process, "CLUSTER NODES").expect("a cluster");
+                let nodes: String = process.ask("CLUSTER NODES").expect("a cluster");
                 self.relays
                     .iter()
                     .all(|relay| nodes.contains(&format!(":{}@", relay.port())))
@@ -364,7 +364,7 @@ impl Servers {
         let folder = self.new_folder("replica").expect("a folder");
         let replica = Process::start(plan(setting), &folder).expect("a replica");
         let replicate = format!("REPLICAOF 127.0.0.1 {}", self.owner().port());
-        let _: String = ask(&replica, &replicate).expect("a replica");
+        let _: String = replica.ask(&replicate).expect("a replica");
         self.beside = Some(replica);
         self.until_replicated(1);
     }
@@ -380,7 +380,7 @@ impl Servers {
 
     /// Sends a command to the replica, which must succeed.
     pub fn at_replica(&self, command: &str) -> Value {
-        let reply = ask(self.beside(), command);
+        let reply = self.beside().ask(command);
         reply.unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
@@ -402,8 +402,8 @@ impl Servers {
         let new = 1 - old;
         until("the replica is promoted", || {
             let asked = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {GROUP}");
-            let named: Vec<String> = ask(sentinel, &asked).expect("a Sentinel");
-            let role: RedisResult<Vec<Value>> = ask(&self.processes[new], "ROLE");
+            let named: Vec<String> = sentinel.ask(&asked).expect("a Sentinel");
+            let role: RedisResult<Vec<Value>> = self.processes[new].ask("ROLE");
             named[1] == self.processes[new].port().to_string()
                 && role.is_ok_and(|it| it[0] == Value::BulkString(b"master".to_vec()))
         });
@@ -419,7 +419,9 @@ impl Servers {
     /// Returns true if the server that was superseded has a lock.
     pub fn superseded_has(&self, key: &str) -> bool {
         let old = &self.processes[1 - self.owner];
-        let info: Value = ask(old, &format!("LOCK.INFO {key}")).expect("the old primary replies");
+        let info: Value = old
+            .ask(&format!("LOCK.INFO {key}"))
+            .expect("the old primary replies");
         info != Value::Nil
     }
 
@@ -430,7 +432,8 @@ impl Servers {
         for (process, verb, other) in [(target, "IMPORTING", source), (source, "MIGRATING", target)]
         {
             let id = id_of(other);
-            let begun: String = ask(process, &format!("CLUSTER SETSLOT {slot} {verb} {id}"))
+            let begun: String = process
+                .ask(&format!("CLUSTER SETSLOT {slot} {verb} {id}"))
                 .expect("a slot can be moved");
             assert_eq!(begun, "OK");
         }
@@ -441,7 +444,7 @@ impl Servers {
         let (source, target, slot) = self.way();
         for key in keys {
             let command = format!("MIGRATE 127.0.0.1 {} {key} 0 5000", target.port());
-            let moved: String = ask(source, &command).expect("a key can be moved");
+            let moved: String = source.ask(&command).expect("a key can be moved");
             assert_eq!(moved, "OK");
         }
         let owns = format!("CLUSTER SETSLOT {slot} NODE {}", id_of(target));
@@ -450,7 +453,7 @@ impl Servers {
             .iter()
             .filter(|it| it.port() != target.port());
         for process in [target].into_iter().chain(others) {
-            let told: String = ask(process, &owns).expect("a slot can be moved");
+            let told: String = process.ask(&owns).expect("a slot can be moved");
             assert_eq!(told, "OK");
         }
         self.owner = (self.owner + 1) % NODES;
@@ -481,17 +484,12 @@ fn plan(setting: &Setting) -> Plan {
 }
 
 fn id_of(process: &Process) -> String {
-    ask(process, "CLUSTER MYID").expect("a node of a cluster")
+    process.ask("CLUSTER MYID").expect("a node of a cluster")
 }
 
 fn signal(process: &Process, signal: Signal) {
     let id = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
     kill_process(id.expect("a process"), signal).expect("a signal can be sent");
-}
-
-/// Sends a command on a new connection, because older connections may have been killed.
-fn ask<T: redis::FromRedisValue>(process: &Process, command: &str) -> RedisResult<T> {
-    words(command).query(&mut connection(process)?)
 }
 
 fn words(command: &str) -> redis::Cmd {

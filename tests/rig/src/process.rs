@@ -278,7 +278,8 @@ impl Process {
         Ok(id)
     }
 
-    /// Sends a command whose words contain no spaces, on a new connection.
+    /// Sends a command whose words contain no spaces, on a new connection, because older connections
+    /// may have been killed.
     pub fn ask<T: FromRedisValue>(&self, command: &str) -> RedisResult<T> {
         let mut words = Cmd::new();
         words.arg(command.split(' ').collect::<Vec<_>>());
